@@ -1,1 +1,25 @@
-//! Placeholder.
+//! Batches of UDP datagrams in and out, on one thread, through one socket.
+//!
+//! - A [`Datapath`] hands over all that is ready as one [`Inbox`], and sends one [`Outbox`] at a time.
+//!   Nothing is allocated for a datagram, and a received one is not copied after the kernel wrote it.
+//! - There are two, with one contract and one test suite: `io_uring` (Linux 6.1 and later) and
+//!   `recvmmsg`/`sendmmsg`. [`open`] probes, picks one and says why.
+//! - A socket on a wildcard address answers from the address that was asked: the [`Peer`] of a received
+//!   datagram remembers it.
+//! - What does not fit is refused to the caller; what the kernel refuses is counted. Neither waits.
+//!
+//! What the bytes mean is the caller's business.
+
+#![deny(unsafe_op_in_unsafe_fn)]
+
+mod batch;
+mod control;
+mod datapath;
+mod outbox;
+mod portable;
+mod socket;
+
+pub use batch::{Batch, Datagram, Inbox, Peer};
+pub use datapath::{Choice, Datapath, Flushed, Kind, Opened, open, open_on, pin_to_core};
+pub use outbox::{Full, Outbox};
+pub use socket::{Options, bind};

@@ -1,0 +1,140 @@
+//! What was received: peers, datagrams, and the batch they came in.
+
+use core::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+use crate::outbox::Outbox;
+
+/// Who a datagram is from or goes to, and which of our addresses it used.
+///
+/// Answering to the peer of a received datagram leaves from the address that was asked.
+// IPv4 addresses are kept in their mapped form, so that this is 44 bytes and comparing is comparing bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Peer {
+    pub(crate) remote: Ipv6Addr,
+    /// `::` leaves the choice to the kernel.
+    pub(crate) local: Ipv6Addr,
+    pub(crate) scope_id: u32,
+    /// Where it arrived, 0 if unknown. Used only with link-local addresses, which need it.
+    pub(crate) interface: u32,
+    pub(crate) port: u16,
+}
+const _: () = assert!(size_of::<Peer>() == 44, "a batch of peers stays in the first-level cache");
+
+impl Peer {
+    /// The peer at `remote`; the kernel chooses the address that we send from.
+    pub fn to(remote: SocketAddr) -> Self {
+        let (ip, scope_id) = match remote {
+            SocketAddr::V4(remote) => (remote.ip().to_ipv6_mapped(), 0),
+            SocketAddr::V6(remote) => (*remote.ip(), remote.scope_id()),
+        };
+        Self { remote: ip, local: Ipv6Addr::UNSPECIFIED, scope_id, interface: 0, port: remote.port() }
+    }
+
+    /// The address of the other side. An IPv4 peer of a dual-stack socket is given as IPv4.
+    pub fn remote(&self) -> SocketAddr {
+        match self.remote.to_ipv4_mapped() {
+            Some(ip) => SocketAddr::new(IpAddr::V4(ip), self.port),
+            None => core::net::SocketAddrV6::new(self.remote, self.port, 0, self.scope_id).into(),
+        }
+    }
+
+    /// Our address, if the socket is bound to several and this one was asked.
+    pub fn local(&self) -> Option<IpAddr> {
+        (!self.local.is_unspecified()).then(|| self.local.to_canonical())
+    }
+}
+
+/// One received datagram, or a train of them from one peer.
+#[derive(Clone, Copy, Debug)]
+pub struct Datagram<'a> {
+    /// The payload: every [`segment_len`](Self::segment_len) bytes are one datagram, the last may be shorter.
+    pub bytes: &'a [u8],
+    /// The sender, and the address it asked.
+    pub peer: Peer,
+    /// Bytes of one datagram; the length of `bytes` where it is a single one.
+    pub segment_len: usize,
+    /// It was larger than a receive buffer, and the rest is gone.
+    pub truncated: bool,
+}
+
+impl<'a> Datagram<'a> {
+    /// The datagrams of the train, at least one: an empty datagram is one empty segment.
+    pub fn segments(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        let empty = self.bytes.is_empty().then_some(self.bytes);
+        empty.into_iter().chain(self.bytes.chunks(self.segment_len.max(1)))
+    }
+}
+
+/// What one wait received.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Inbox<'a>(&'a [Datagram<'a>]);
+
+impl<'a> Inbox<'a> {
+    /// A view over `datagrams`, also for a test that has no socket.
+    pub fn new(datagrams: &'a [Datagram<'a>]) -> Self {
+        Self(datagrams)
+    }
+
+    /// How many there are; a train counts once.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether nothing was received.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The datagram at `i`, in order of arrival.
+    ///
+    /// # Panics
+    ///
+    /// Unless `i` is less than [`len`](Self::len).
+    pub fn get(&self, i: usize) -> Datagram<'a> {
+        self.0[i]
+    }
+
+    /// All of them, in order of arrival.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = Datagram<'a>> + use<'a> {
+        self.0.iter().copied()
+    }
+}
+
+/// What was received, and where the answers go.
+#[derive(Debug)]
+pub struct Batch<'a> {
+    /// Valid until the path is used again.
+    pub inbox: Inbox<'a>,
+    /// Sent by [`flush`](crate::Datapath::flush).
+    pub outbox: &'a mut Outbox,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn train(bytes: &[u8], segment_len: usize) -> Vec<&[u8]> {
+        let peer = Peer::to(([127, 0, 0, 1], 1).into());
+        Datagram { bytes, peer, segment_len, truncated: false }.segments().collect()
+    }
+
+    #[test]
+    fn splits_trains() {
+        assert_eq!(train(b"aabbc", 2), [&b"aa"[..], b"bb", b"c"]);
+        assert_eq!(train(b"aabb", 2), [b"aa", b"bb"]);
+        assert_eq!(train(b"aabb", 4), [b"aabb"]);
+        assert_eq!(train(b"", 0), [b""], "an empty datagram is a datagram");
+        assert_eq!(train(b"ab", 0).len(), 2, "nobody divides by zero");
+    }
+
+    #[test]
+    fn peers_keep_what_they_were_made_of() {
+        for address in ["192.0.2.1:53", "[2001:db8::1]:2641", "[fe80::1%7]:9"] {
+            let address: SocketAddr = address.parse().unwrap();
+            assert_eq!(Peer::to(address).remote(), address);
+            assert_eq!(Peer::to(address).local(), None, "{address}");
+        }
+        let mapped = Peer::to("[::ffff:192.0.2.1]:53".parse().unwrap());
+        assert_eq!(mapped, Peer::to("192.0.2.1:53".parse().unwrap()));
+    }
+}

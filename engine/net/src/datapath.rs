@@ -1,0 +1,170 @@
+//! The contract of a datapath, and the probe that picks one and says why.
+
+use std::fmt;
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
+use std::time::Duration;
+
+use rustix::thread::{CpuSet, sched_setaffinity};
+
+use crate::batch::Batch;
+use crate::outbox::Outbox;
+use crate::portable::PortablePath;
+use crate::socket::{self, Options};
+
+/// Batches of datagrams in and out, through one socket. It stays on the thread that opened it.
+pub trait Datapath {
+    /// Which one it is.
+    fn kind(&self) -> Kind;
+
+    /// The address that the socket is bound to, with its port.
+    ///
+    /// # Errors
+    ///
+    /// Those of the kernel.
+    fn local_addr(&self) -> io::Result<SocketAddr>;
+
+    /// Waits at most `patience` for a datagram, then returns all that is ready, up to the batch size.
+    ///
+    /// The inbox is empty after a timeout or a signal. `Duration::ZERO` does not wait.
+    ///
+    /// # Errors
+    ///
+    /// Only when the path is of no more use; what the network reports about single datagrams is none.
+    fn wait(&mut self, patience: Duration) -> io::Result<Batch<'_>>;
+
+    /// What the next [`flush`](Self::flush) sends.
+    fn outbox(&mut self) -> &mut Outbox;
+
+    /// Sends all of the outbox and empties it.
+    ///
+    /// A datagram that the kernel refuses is counted, and does not keep others from being sent. When
+    /// the send queue is full it waits a few milliseconds; then the rest is dropped and counted.
+    ///
+    /// # Errors
+    ///
+    /// Only when the path is of no more use.
+    fn flush(&mut self) -> io::Result<Flushed>;
+
+    /// Datagrams that the kernel dropped since the path was opened, because the queue of our socket
+    /// was full.
+    ///
+    /// Exact when it is called, at the cost of one short system call; 0 where the kernel cannot say.
+    fn kernel_drops(&self) -> u64;
+}
+
+/// What became of the outbox. The sum of the counts is what was in it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Flushed {
+    /// Datagrams that the kernel took.
+    pub sent: u32,
+    /// Datagrams that the kernel refused.
+    pub failed: u32,
+    /// Datagrams that were dropped because the send queue stayed full.
+    pub would_block: u32,
+    /// Why the last of `failed` was refused, as an error number.
+    pub os_error: Option<i32>,
+}
+
+impl Flushed {
+    /// Longest that one flush waits for room in the send queue. A queue that a link drains has room
+    /// within a millisecond; one that nobody drains must not hold up answers to others.
+    pub(crate) const PATIENCE_MAX: Duration = Duration::from_millis(10);
+
+    pub(crate) fn refuse(&mut self, error: i32) {
+        self.failed += 1;
+        self.os_error = Some(error);
+    }
+}
+
+/// Which datapath.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// `io_uring`: multishot receive into provided buffers.
+    Uring,
+    /// `recvmmsg` and `sendmmsg`.
+    Portable,
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Uring => "io_uring",
+            Self::Portable => "portable",
+        })
+    }
+}
+
+/// Which datapath to use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Choice {
+    /// `io_uring` where it works, else the portable one.
+    #[default]
+    Auto,
+    /// `io_uring`, or an error that says what is missing.
+    Uring,
+    /// `recvmmsg` and `sendmmsg`.
+    Portable,
+}
+
+/// An open path, and why it is this one.
+pub struct Opened {
+    /// The path.
+    pub path: Box<dyn Datapath>,
+    /// One sentence for the log.
+    pub reason: String,
+}
+
+impl fmt::Debug for Opened {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Opened({:?})", self.reason)
+    }
+}
+
+/// Binds a socket and opens a path on it, for the thread that calls.
+///
+/// # Errors
+///
+/// Those of [`bind`](crate::bind) and [`open_on`].
+pub fn open(choice: Choice, options: &Options) -> io::Result<Opened> {
+    options.check()?;
+    open_on(socket::bind(options)?, choice, options)
+}
+
+/// Opens a path on a bound socket, for the thread that calls.
+///
+/// Of `options`, what is about the address and the socket is not used.
+///
+/// # Errors
+///
+/// `InvalidInput` for sizes that make no sense; those of the kernel. With [`Choice::Uring`] also when
+/// `io_uring` does not work here.
+pub fn open_on(socket: UdpSocket, choice: Choice, options: &Options) -> io::Result<Opened> {
+    options.check()?;
+    let portable = |socket, why: &dyn fmt::Display| {
+        let path = Box::new(PortablePath::open(socket, options)?);
+        Ok(Opened { path, reason: format!("portable: {why}") })
+    };
+    if choice == Choice::Portable {
+        return portable(socket, &"asked for");
+    }
+    if choice == Choice::Uring {
+        return Err(io::Error::new(io::ErrorKind::Unsupported, "io_uring is not built in"));
+    }
+    portable(socket, &"io_uring is not built in")
+}
+
+/// Keeps the calling thread on one core, counted from 0.
+///
+/// # Errors
+///
+/// `InvalidInput` if there is no such core, or this process may not run on it.
+pub fn pin_to_core(core: usize) -> io::Result<()> {
+    if core >= CpuSet::MAX_CPU {
+        let message = format!("core {core} is beyond {}", CpuSet::MAX_CPU - 1);
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+    }
+    let mut cores = CpuSet::new();
+    cores.set(core);
+    Ok(sched_setaffinity(None, &cores)?)
+}

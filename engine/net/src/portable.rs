@@ -1,0 +1,361 @@
+//! The path over `recvmmsg` and `sendmmsg`, and the message headers that both paths hand to the kernel.
+//!
+//! Headers, addresses and buffers are allocated once and the pointers between them set once. Only
+//! what the kernel overwrites is set again, and only where it did.
+
+#![expect(unsafe_code, reason = "message headers are made of pointers, and libc's calls take them")]
+
+use std::io;
+use std::mem;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::ptr::{self, NonNull};
+use std::slice;
+use std::time::Duration;
+
+use rustix::event::PollFlags;
+
+use crate::batch::{Batch, Datagram, Inbox, Peer};
+use crate::control::{self, CONTROL_LEN, Family, NAME_LEN};
+use crate::datapath::{Datapath, Flushed, Kind};
+use crate::outbox::Outbox;
+use crate::socket::{Options, SendPatience, is_transient, wait_for};
+
+/// Most datagrams of one system call. More would not make it cheaper for each, only hold more memory.
+pub(crate) const SENDS_MAX: usize = 256;
+
+const NAME_ROOM: libc::socklen_t = 32;
+const _: () = assert!(NAME_ROOM as usize == NAME_LEN);
+
+/// A [`Datapath`] that works on every Linux.
+pub(crate) struct PortablePath {
+    // Views into `buffers`, valid from one wait to the next. Their lifetime is not really `'static`:
+    // they leave only as `Batch<'_>`, which borrows the path.
+    received: Vec<Datagram<'static>>,
+    outbox: Outbox,
+    incoming: Messages,
+    outgoing: Messages,
+    buffers: Slab<u8>,
+    receive_len: usize,
+    socket: UdpSocket,
+    family: Family,
+    drops: Drops,
+}
+
+impl PortablePath {
+    pub(crate) fn open(socket: UdpSocket, options: &Options) -> io::Result<Self> {
+        let address = socket.local_addr()?;
+        let control_len = receive_local_address(&socket, address)?;
+        let Options { batch_len, receive_len, outbox_datagrams, outbox_len, .. } = *options;
+        let buffers = Slab::from(vec![0; batch_len * receive_len]);
+        let mut incoming = Messages::new(batch_len);
+        for i in 0..batch_len {
+            incoming.receive_into(i, buffers.range(i * receive_len, receive_len), receive_len, control_len);
+        }
+        Ok(Self {
+            received: Vec::with_capacity(batch_len),
+            outbox: Outbox::new(outbox_datagrams, outbox_len),
+            incoming,
+            outgoing: Messages::new(outbox_datagrams.min(SENDS_MAX)),
+            buffers,
+            receive_len,
+            drops: Drops::new(&socket),
+            socket,
+            family: Family::of(address),
+        })
+    }
+
+    /// Receives what is ready, without waiting.
+    fn receive(&mut self) -> io::Result<()> {
+        self.received.clear();
+        let count = match self.incoming.receive(self.socket.as_fd()) {
+            Ok(count) => count,
+            Err(error) if is_transient(&error) => 0,
+            Err(error) => return Err(error),
+        };
+        for i in 0..count {
+            let (message, name, control) = self.incoming.received(i);
+            let Some(peer) = control::decode(name, control) else { continue };
+            let len = (message.msg_len as usize).min(self.receive_len);
+            // SAFETY: The range is in `buffers`, initialised since it was made, and stays allocated
+            // and unmoved as long as `self`. Nobody writes to it before the next call of `receive`,
+            // which needs `&mut self`; until then the view leaves only in a borrow of `self`.
+            let bytes = unsafe { slice::from_raw_parts(self.buffers.range(i * self.receive_len, len), len) };
+            let truncated = message.msg_hdr.msg_flags & libc::MSG_TRUNC != 0;
+            self.received.push(Datagram { bytes, peer, segment_len: len, truncated });
+        }
+        Ok(())
+    }
+}
+
+impl Datapath for PortablePath {
+    fn kind(&self) -> Kind {
+        Kind::Portable
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.socket.local_addr()
+    }
+
+    fn wait(&mut self, patience: Duration) -> io::Result<Batch<'_>> {
+        // Under load something is always ready, and this is the only call.
+        self.receive()?;
+        if self.received.is_empty()
+            && !patience.is_zero()
+            && wait_for(self.socket.as_fd(), PollFlags::IN, patience)?
+        {
+            self.receive()?;
+        }
+        Ok(Batch { inbox: Inbox::new(&self.received), outbox: &mut self.outbox })
+    }
+
+    fn outbox(&mut self) -> &mut Outbox {
+        &mut self.outbox
+    }
+
+    fn flush(&mut self) -> io::Result<Flushed> {
+        let mut flushed = Flushed::default();
+        let mut patience = SendPatience::default();
+        let mut first = 0;
+        while first < self.outbox.len() {
+            let count = self.outgoing.len().min(self.outbox.len() - first);
+            for i in 0..count {
+                let (peer, bytes) = self.outbox.get(first + i);
+                self.outgoing.send_from(i, self.family, &peer, bytes);
+            }
+            let mut done = 0;
+            while done < count {
+                match self.outgoing.send(self.socket.as_fd(), done, count) {
+                    Ok(sent) => {
+                        flushed.sent += sent;
+                        done += sent as usize;
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                        if !patience.wait(self.socket.as_fd())? {
+                            flushed.would_block += 1;
+                            done += 1;
+                        }
+                    }
+                    // The kernel stops at the datagram that it refuses: the others are none the worse.
+                    Err(error) => {
+                        flushed.refuse(error.raw_os_error().unwrap_or_default());
+                        done += 1;
+                    }
+                }
+            }
+            first += count;
+        }
+        self.outbox.clear();
+        Ok(flushed)
+    }
+
+    fn kernel_drops(&self) -> u64 {
+        self.drops.since_opened(&self.socket)
+    }
+}
+
+/// Message headers, each with an address, a control message and one range of bytes.
+///
+/// The kernel uses them, and what they point to, only in calls that the owner makes with `&mut self`.
+pub(crate) struct Messages {
+    names: Slab<[u8; NAME_LEN]>,
+    controls: Slab<[u8; CONTROL_LEN]>,
+    parts: Slab<libc::iovec>,
+    headers: Slab<libc::mmsghdr>,
+    /// What the headers from the start to here hold is the kernel's, from the last receive.
+    used: usize,
+    control_len: usize,
+}
+
+impl Messages {
+    pub(crate) fn new(count: usize) -> Self {
+        // SAFETY: All fields are integers and pointers, for which zero is a value.
+        let header: libc::mmsghdr = unsafe { mem::zeroed() };
+        let empty = libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 };
+        let mut messages = Self {
+            names: Slab::from(vec![[0; NAME_LEN]; count]),
+            controls: Slab::from(vec![[0; CONTROL_LEN]; count]),
+            parts: Slab::from(vec![empty; count]),
+            headers: Slab::from(vec![header; count]),
+            used: 0,
+            control_len: 0,
+        };
+        for i in 0..count {
+            let (name, part, control) = (messages.names.at(i), messages.parts.at(i), messages.controls.at(i));
+            let header = &mut messages.headers.get_mut(i).msg_hdr;
+            header.msg_name = name.cast();
+            header.msg_iov = part;
+            header.msg_iovlen = 1;
+            header.msg_control = control.cast();
+        }
+        messages
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.headers.len
+    }
+
+    /// Makes the message at `i` say: `bytes`, to `peer`. It holds no borrow of them: before they
+    /// change, it is either sent or set again.
+    pub(crate) fn send_from(&mut self, i: usize, family: Family, peer: &Peer, bytes: &[u8]) {
+        *self.parts.get_mut(i) =
+            libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+        let name_len = control::encode_name(peer, family, self.names.get_mut(i));
+        let control_len = control::encode_local(peer, family, self.controls.get_mut(i));
+        let header = &mut self.headers.get_mut(i).msg_hdr;
+        header.msg_namelen = name_len;
+        header.msg_controllen = control_len as _;
+    }
+
+    /// Makes the message at `i` receive `len` bytes to `start`.
+    fn receive_into(&mut self, i: usize, start: *mut u8, len: usize, control_len: usize) {
+        *self.parts.get_mut(i) = libc::iovec { iov_base: start.cast(), iov_len: len };
+        self.control_len = control_len;
+        self.used = self.used.max(i + 1);
+    }
+
+    /// Sends the messages from `done` to `count`; returns how many were sent before one was refused.
+    fn send(&mut self, socket: BorrowedFd<'_>, done: usize, count: usize) -> io::Result<u32> {
+        let left = u32::try_from(count - done).unwrap_or(u32::MAX);
+        let first = self.headers.range(done, count - done);
+        // SAFETY: `left` headers at `first` are valid, and so is what they point to: names, parts and
+        // controls belong to `self`, which nobody else uses during the call, and the bytes to the
+        // outbox, which is unchanged since `send_from`. The kernel writes only `msg_len`.
+        let sent = unsafe { libc::sendmmsg(socket.as_raw_fd(), first, left, libc::MSG_DONTWAIT) };
+        u32::try_from(sent).map_err(|_| io::Error::last_os_error())
+    }
+
+    /// Receives what is ready, and returns how many messages of it there are.
+    fn receive(&mut self, socket: BorrowedFd<'_>) -> io::Result<usize> {
+        for i in 0..mem::take(&mut self.used) {
+            let header = &mut self.headers.get_mut(i).msg_hdr;
+            header.msg_namelen = NAME_ROOM;
+            header.msg_controllen = self.control_len as _;
+            header.msg_flags = 0;
+        }
+        let count = u32::try_from(self.len()).unwrap_or(u32::MAX);
+        let first = self.headers.range(0, self.len());
+        // SAFETY: `count` headers at `first` are valid, and so is what they point to, for the lengths
+        // they say: names, parts and controls belong to `self` and the bytes to the receive buffers,
+        // all allocated once and referred to by nobody during the call. There is no timeout to read.
+        let received = unsafe {
+            libc::recvmmsg(socket.as_raw_fd(), first, count, libc::MSG_DONTWAIT as _, ptr::null_mut())
+        };
+        self.used = usize::try_from(received).map_err(|_| io::Error::last_os_error())?;
+        Ok(self.used)
+    }
+
+    /// The header, address and control message of the received message at `i`.
+    fn received(&self, i: usize) -> (&libc::mmsghdr, &[u8], &[u8]) {
+        let header = self.headers.get(i);
+        let name = &self.names.get(i)[..NAME_LEN.min(header.msg_hdr.msg_namelen as usize)];
+        #[allow(clippy::unnecessary_cast, reason = "C libraries differ in its type")]
+        let control_len = header.msg_hdr.msg_controllen as usize;
+        let control = &self.controls.get(i)[..CONTROL_LEN.min(control_len)];
+        (header, name, control)
+    }
+}
+
+/// An array that never moves, for the kernel to point into.
+///
+/// It is reached through raw pointers only, so that moving its owner, or a reference to one item, says
+/// nothing about the others.
+pub(crate) struct Slab<T> {
+    start: NonNull<T>,
+    len: usize,
+}
+
+impl<T> From<Vec<T>> for Slab<T> {
+    fn from(items: Vec<T>) -> Self {
+        let items = NonNull::from(Box::leak(items.into_boxed_slice()));
+        Self { start: items.cast(), len: items.len() }
+    }
+}
+
+impl<T> Slab<T> {
+    pub(crate) fn at(&self, i: usize) -> *mut T {
+        self.range(i, 1)
+    }
+
+    /// The start of `len` items from `at` on.
+    pub(crate) fn range(&self, at: usize, len: usize) -> *mut T {
+        assert!(at <= self.len && len <= self.len - at, "{len} items at {at} of {}", self.len);
+        // SAFETY: Not more than `len` items past the start of an allocation of so many.
+        unsafe { self.start.as_ptr().add(at) }
+    }
+
+    /// The item at `i`. It is for the owner to know that the kernel is not writing to it.
+    fn get(&self, i: usize) -> &T {
+        // SAFETY: In bounds by `at`, initialised by `from`, and `&self` keeps others from changing it.
+        unsafe { &*self.at(i) }
+    }
+
+    /// The item at `i`. It is for the owner to know that the kernel is not using it.
+    fn get_mut(&mut self, i: usize) -> &mut T {
+        // SAFETY: In bounds by `at`, initialised by `from`, and `&mut self` keeps others away.
+        unsafe { &mut *self.at(i) }
+    }
+}
+
+impl<T> Drop for Slab<T> {
+    fn drop(&mut self) {
+        let items = ptr::slice_from_raw_parts_mut(self.start.as_ptr(), self.len);
+        // SAFETY: It was leaked from a box of this length by `From`, and is given back once.
+        drop(unsafe { Box::from_raw(items) });
+    }
+}
+
+/// Asks for the address that each datagram was sent to, if the socket has several.
+///
+/// Returns the room that control messages need. A socket bound to one address needs none, and its
+/// datagrams none of the work.
+pub(crate) fn receive_local_address(socket: &impl AsFd, address: SocketAddr) -> io::Result<usize> {
+    if !address.ip().is_unspecified() {
+        return Ok(0);
+    }
+    let (level, option) = match Family::of(address) {
+        Family::V4 => (libc::IPPROTO_IP, libc::IP_PKTINFO),
+        // IPv4 datagrams of a dual-stack socket come with it as well, in mapped form.
+        Family::V6 => (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO),
+    };
+    let on = 1u32;
+    let (fd, value) = (socket.as_fd().as_raw_fd(), (&raw const on).cast());
+    // SAFETY: The kernel reads 4 bytes from `value`, which are those of `on`.
+    match unsafe { libc::setsockopt(fd, level, option, value, 4) } {
+        0 => Ok(CONTROL_LEN),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// The kernel's count of datagrams that found the queue of a socket full.
+///
+/// `SO_RXQ_OVFL` reports the same counter, but only with the next datagram that does fit, and at the
+/// price of a control message for each.
+pub(crate) struct Drops {
+    at_open: u32,
+}
+
+impl Drops {
+    /// `asm-generic/socket.h`. libc does not have it.
+    const SO_MEMINFO: libc::c_int = 55;
+
+    pub(crate) fn new(socket: &UdpSocket) -> Self {
+        Self { at_open: Self::count(socket).unwrap_or(0) }
+    }
+
+    pub(crate) fn since_opened(&self, socket: &UdpSocket) -> u64 {
+        Self::count(socket).map_or(0, |count| u64::from(count.wrapping_sub(self.at_open)))
+    }
+
+    fn count(socket: &UdpSocket) -> Option<u32> {
+        let mut counts = [0u32; 9];
+        const { assert!(libc::SK_MEMINFO_DROPS == 8) };
+        let mut len: libc::socklen_t = 9 * 4;
+        let (fd, value) = (socket.as_raw_fd(), counts.as_mut_ptr().cast());
+        // SAFETY: The kernel writes at most `len` bytes to `value`, which are those of `counts`, and
+        // to `len` how many it wrote.
+        let result = unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, Self::SO_MEMINFO, value, &raw mut len) };
+        (result == 0 && len == 9 * 4).then_some(counts[8])
+    }
+}

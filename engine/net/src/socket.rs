@@ -1,0 +1,142 @@
+//! The socket under a path, and what can be configured about both.
+
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::datapath::Flushed;
+use crate::portable;
+
+/// How to open a path. All sizes are fixed from then on.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// What to bind to; with port 0 the kernel chooses one.
+    pub address: SocketAddr,
+    /// Lets several sockets share the address; the kernel spreads peers over them.
+    pub reuse_port: bool,
+    /// Keeps IPv4 away from an IPv6 wildcard address.
+    pub only_v6: bool,
+    /// Most datagrams of one batch.
+    pub batch_len: usize,
+    /// Bytes of one receive buffer; a larger datagram is truncated.
+    pub receive_len: usize,
+    /// Most datagrams in the outbox.
+    pub outbox_datagrams: usize,
+    /// Most bytes in the outbox.
+    pub outbox_len: usize,
+    /// Bytes of the kernel's receive queue, 0 for the system's default.
+    ///
+    /// The kernel grants at most `net.core.rmem_max`, silently.
+    pub socket_receive_buffer_len: usize,
+    /// Bytes of the kernel's send queue, 0 for the system's default; at most `net.core.wmem_max`.
+    pub socket_send_buffer_len: usize,
+}
+
+impl Options {
+    /// The defaults, for `address`.
+    pub fn new(address: SocketAddr) -> Self {
+        Self { address, ..Self::default() }
+    }
+
+    /// Batches, buffers and messages that the kernel's interfaces can count.
+    pub(crate) fn check(&self) -> io::Result<()> {
+        let bounds = [
+            ("batch_len", self.batch_len, 1024),
+            // Two buffers for each datagram of a batch, and some for the addresses.
+            ("receive_len", self.receive_len, 1 << 16),
+            ("outbox_datagrams", self.outbox_datagrams, 1 << 16),
+            ("outbox_len", self.outbox_len, 1 << 30),
+        ];
+        match bounds.into_iter().find(|&(_, value, max)| !(1..=max).contains(&value)) {
+            None => Ok(()),
+            Some((name, value, max)) => Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!("{name} is {value}, but must be 1 to {max}"),
+            )),
+        }
+    }
+}
+
+impl Default for Options {
+    /// Any IPv4 address and a port of the kernel's choice; batches of 64, datagrams up to 2 KiB.
+    fn default() -> Self {
+        Self {
+            address: ([0, 0, 0, 0], 0).into(),
+            reuse_port: false,
+            only_v6: false,
+            batch_len: 64,
+            receive_len: 2048,
+            outbox_datagrams: 512,
+            outbox_len: 1 << 20,
+            socket_receive_buffer_len: 4 << 20,
+            socket_send_buffer_len: 4 << 20,
+        }
+    }
+}
+
+/// Binds a socket for [`open_on`](crate::open_on), on any thread and with any privileges.
+///
+/// # Errors
+///
+/// Those of the kernel, with their kind kept: `AddrInUse`, `AddrNotAvailable`, `PermissionDenied`.
+pub fn bind(options: &Options) -> io::Result<UdpSocket> {
+    let domain = Domain::for_address(options.address);
+    let socket = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
+    if options.reuse_port {
+        socket.set_reuse_port(true)?;
+    }
+    if domain == Domain::IPV6 {
+        socket.set_only_v6(options.only_v6)?;
+    }
+    if options.socket_receive_buffer_len > 0 {
+        socket.set_recv_buffer_size(options.socket_receive_buffer_len)?;
+    }
+    if options.socket_send_buffer_len > 0 {
+        socket.set_send_buffer_size(options.socket_send_buffer_len)?;
+    }
+    // Before datagrams can arrive: the kernel notes the address when it queues one.
+    if options.address.ip().is_unspecified() {
+        portable::receive_local_address(&socket, options.address)?;
+    }
+    socket.bind(&options.address.into())?;
+    Ok(socket.into())
+}
+
+/// Whether `error` is about some datagram or moment, and not about the socket.
+pub(crate) fn is_transient(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionRefused, HostUnreachable, Interrupted, NetworkDown, NetworkUnreachable};
+    match error.kind() {
+        io::ErrorKind::WouldBlock | Interrupted | ConnectionRefused | HostUnreachable => true,
+        NetworkDown | NetworkUnreachable | io::ErrorKind::OutOfMemory => true,
+        _ => Errno::from_io_error(error) == Some(Errno::NOBUFS),
+    }
+}
+
+/// Waits until `socket` is ready for `what`, and returns whether it is. A signal ends it early.
+pub(crate) fn wait_for(socket: BorrowedFd<'_>, what: PollFlags, patience: Duration) -> io::Result<bool> {
+    // Longer than the kernel can count is as good as for ever.
+    let patience = Timespec::try_from(patience).ok();
+    match poll(&mut [PollFd::from_borrowed_fd(socket, what)], patience.as_ref()) {
+        Ok(ready) => Ok(ready > 0),
+        Err(Errno::INTR) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// What is left of the time that one flush may wait for room in the send queue.
+#[derive(Default)]
+pub(crate) struct SendPatience(Option<Instant>);
+
+impl SendPatience {
+    /// Waits for room, and returns whether to try again. The clock runs from the first time on.
+    pub(crate) fn wait(&mut self, socket: BorrowedFd<'_>) -> io::Result<bool> {
+        let now = Instant::now();
+        let left = self.0.get_or_insert(now + Flushed::PATIENCE_MAX).saturating_duration_since(now);
+        Ok(!left.is_zero() && (wait_for(socket, PollFlags::OUT, left)? || Instant::now() < now + left))
+    }
+}

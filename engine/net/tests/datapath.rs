@@ -1,0 +1,438 @@
+//! What both datapaths promise. Every test runs on both, where the kernel has both.
+
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::time::{Duration, Instant};
+
+use handle_net::{Choice, Datagram, Datapath, Full, Kind, Options, Peer, bind, open, open_on, pin_to_core};
+
+const SOON: Duration = Duration::from_secs(5);
+const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+const LOOPBACK_V6: SocketAddr = SocketAddr::new(std::net::IpAddr::V6(Ipv6Addr::LOCALHOST), 0);
+
+/// Runs each promise for each path that opens here.
+macro_rules! on_both_paths {
+    ($($promise:ident),* $(,)?) => {
+        mod portable {
+            $(#[test] fn $promise() { super::$promise(handle_net::Choice::Portable) })*
+        }
+        mod uring {
+            $(#[test] fn $promise() {
+                match handle_net::open(handle_net::Choice::Uring, &handle_net::Options::new(super::LOOPBACK)) {
+                    Ok(_) => super::$promise(handle_net::Choice::Uring),
+                    Err(error) => eprintln!("not tested: {error}"),
+                }
+            })*
+        }
+    };
+}
+
+on_both_paths!(
+    says_what_it_is,
+    echoes_over_ipv4,
+    echoes_over_ipv6,
+    wildcard_answers_from_the_address_asked,
+    dual_stack_answers_from_the_ipv4_address_asked,
+    takes_more_than_a_batch,
+    takes_more_than_there_are_buffers,
+    sends_more_than_a_system_call_takes,
+    empty_datagrams_are_datagrams,
+    too_large_is_truncated_and_said,
+    a_full_outbox_refuses,
+    trains_arrive_as_datagrams,
+    refused_datagrams_are_counted_and_harm_no_other,
+    a_peer_that_is_gone_does_not_poison_the_path,
+    an_empty_flush_sends_nothing,
+    patience_has_bounds,
+    received_bytes_stay_until_the_next_wait,
+    reuse_port_shares,
+    kernel_drops_are_counted,
+    drops_in_the_middle_of_traffic,
+);
+
+fn path(choice: Choice, options: &Options) -> Box<dyn Datapath> {
+    open(choice, options).unwrap().path
+}
+
+fn client(to: SocketAddr) -> UdpSocket {
+    let client = UdpSocket::bind(if to.is_ipv4() { LOOPBACK } else { LOOPBACK_V6 }).unwrap();
+    client.set_read_timeout(Some(SOON)).unwrap();
+    client.connect(to).unwrap();
+    client
+}
+
+/// Waits until `count` datagrams have come, and gives each to `each`.
+fn receive(path: &mut dyn Datapath, count: usize, mut each: impl FnMut(Datagram<'_>)) {
+    let end = Instant::now() + SOON;
+    let mut received = 0;
+    while received < count {
+        assert!(Instant::now() < end, "received {received} of {count}");
+        for datagram in path.wait(Duration::from_millis(100)).unwrap().inbox.iter() {
+            received += datagram.segments().count();
+            each(datagram);
+        }
+    }
+}
+
+/// Answers `count` datagrams with what they say.
+fn echo(path: &mut dyn Datapath, count: usize) {
+    let end = Instant::now() + SOON;
+    let mut answered = 0;
+    while answered < count {
+        assert!(Instant::now() < end, "answered {answered} of {count}");
+        let batch = path.wait(Duration::from_millis(100)).unwrap();
+        for datagram in batch.inbox.iter() {
+            answered += 1;
+            let len = datagram.bytes.len();
+            batch.outbox.push(datagram.peer, len, |room| copy(room, datagram.bytes)).unwrap();
+        }
+        let len = batch.outbox.len();
+        let flushed = path.flush().unwrap();
+        assert_eq!(flushed.sent as usize, len, "{flushed:?}");
+    }
+}
+
+fn copy(room: &mut [u8], bytes: &[u8]) -> usize {
+    room[..bytes.len()].copy_from_slice(bytes);
+    bytes.len()
+}
+
+fn says_what_it_is(choice: Choice) {
+    let opened = open(choice, &Options::new(LOOPBACK)).unwrap();
+    let kind = opened.path.kind();
+    assert_eq!(kind, if choice == Choice::Uring { Kind::Uring } else { Kind::Portable });
+    assert!(opened.reason.starts_with(&kind.to_string()), "{}", opened.reason);
+    let address = opened.path.local_addr().unwrap();
+    assert_eq!(address.ip(), LOOPBACK.ip());
+    assert_ne!(address.port(), 0);
+}
+
+fn echoes(choice: Choice, address: SocketAddr) {
+    let mut path = path(choice, &Options::new(address));
+    let client = client(path.local_addr().unwrap());
+    for question in [&b"one"[..], b"two", b"three"] {
+        client.send(question).unwrap();
+        let batch = path.wait(SOON).unwrap();
+        let datagram = batch.inbox.get(0);
+        assert_eq!((datagram.bytes, datagram.truncated), (question, false));
+        assert_eq!(datagram.peer.remote(), client.local_addr().unwrap());
+        assert_eq!(datagram.peer.local(), None, "bound to one address");
+        batch.outbox.push(datagram.peer, 99, |room| copy(room, question)).unwrap();
+        let flushed = path.flush().unwrap();
+        assert_eq!((flushed.sent, flushed.failed, flushed.would_block), (1, 0, 0));
+        assert!(path.outbox().is_empty());
+        let mut answer = [0; 99];
+        let len = client.recv(&mut answer).unwrap();
+        assert_eq!(&answer[..len], question);
+    }
+}
+
+fn echoes_over_ipv4(choice: Choice) {
+    echoes(choice, LOOPBACK);
+}
+
+fn echoes_over_ipv6(choice: Choice) {
+    echoes(choice, LOOPBACK_V6);
+}
+
+/// Asks `path` at two of its addresses. A connected socket receives from the address it asked, only.
+fn answers_from(path: &mut dyn Datapath, asked: &[SocketAddr]) {
+    for &address in asked {
+        let client = client(address);
+        client.send(b"?").unwrap();
+        receive(path, 1, |datagram| {
+            assert_eq!(datagram.peer.local(), Some(address.ip()));
+            assert_eq!(datagram.peer.remote(), client.local_addr().unwrap());
+        });
+        client.send(b"?").unwrap();
+        echo(path, 1);
+        assert_eq!(client.recv(&mut [0; 9]).unwrap(), 1, "{address}");
+    }
+}
+
+fn wildcard_answers_from_the_address_asked(choice: Choice) {
+    let mut path = path(choice, &Options::new((Ipv4Addr::UNSPECIFIED, 0).into()));
+    let port = path.local_addr().unwrap().port();
+    answers_from(&mut *path, &[([127, 0, 0, 2], port).into(), ([127, 0, 0, 1], port).into()]);
+}
+
+fn dual_stack_answers_from_the_ipv4_address_asked(choice: Choice) {
+    let mut path = path(choice, &Options::new((Ipv6Addr::UNSPECIFIED, 0).into()));
+    let port = path.local_addr().unwrap().port();
+    answers_from(&mut *path, &[([127, 0, 0, 2], port).into(), (Ipv6Addr::LOCALHOST, port).into()]);
+}
+
+fn takes_more_than_a_batch(choice: Choice) {
+    let mut path = path(choice, &Options { batch_len: 8, ..Options::new(LOOPBACK) });
+    let client = client(path.local_addr().unwrap());
+    for i in 0..100u8 {
+        client.send(&[i]).unwrap();
+    }
+    let mut received = Vec::new();
+    while received.len() < 100 {
+        let batch = path.wait(SOON).unwrap();
+        assert!((1..=8).contains(&batch.inbox.len()), "{}", batch.inbox.len());
+        received.extend(batch.inbox.iter().map(|datagram| datagram.bytes[0]));
+    }
+    assert_eq!(received, (0..100).collect::<Vec<_>>(), "in order, none twice");
+}
+
+fn takes_more_than_there_are_buffers(choice: Choice) {
+    let mut path = path(choice, &Options { batch_len: 1, ..Options::new(LOOPBACK) });
+    let client = client(path.local_addr().unwrap());
+    for round in 0..5 {
+        for _ in 0..200 {
+            client.send(&[round]).unwrap();
+        }
+        receive(&mut *path, 200, |datagram| assert_eq!(datagram.bytes, [round]));
+    }
+    assert!(path.wait(Duration::ZERO).unwrap().inbox.is_empty());
+}
+
+fn sends_more_than_a_system_call_takes(choice: Choice) {
+    let options = Options { outbox_datagrams: 2000, ..Options::new(LOOPBACK) };
+    let (mut from, mut to) = (path(choice, &options), path(choice, &options));
+    let peer = Peer::to(to.local_addr().unwrap());
+    for i in 0..2000u32 {
+        from.outbox().push(peer, 4, |room| copy(room, &i.to_be_bytes())).unwrap();
+    }
+    assert_eq!(from.flush().unwrap().sent, 2000);
+    let mut next = 0u32;
+    receive(&mut *to, 2000, |datagram| {
+        assert_eq!(datagram.bytes, next.to_be_bytes());
+        next += 1;
+    });
+}
+
+fn empty_datagrams_are_datagrams(choice: Choice) {
+    let mut path = path(choice, &Options::new(LOOPBACK));
+    let client = client(path.local_addr().unwrap());
+    for bytes in [&b""[..], b"", b"full", b""] {
+        client.send(bytes).unwrap();
+    }
+    let mut lens = Vec::new();
+    receive(&mut *path, 4, |datagram| lens.extend(datagram.segments().map(<[u8]>::len)));
+    assert_eq!(lens, [0, 0, 4, 0]);
+    client.send(b"").unwrap();
+    echo(&mut *path, 1);
+    assert_eq!(client.recv(&mut [0; 9]).unwrap(), 0);
+}
+
+fn too_large_is_truncated_and_said(choice: Choice) {
+    let mut path = path(choice, &Options { receive_len: 100, ..Options::new(LOOPBACK) });
+    let client = client(path.local_addr().unwrap());
+    for len in [99, 100, 101, 5000, 10] {
+        client.send(&vec![7; len]).unwrap();
+        receive(&mut *path, 1, |datagram| {
+            assert_eq!(datagram.bytes, vec![7; len.min(100)]);
+            assert_eq!(datagram.truncated, len > 100, "{len}");
+        });
+    }
+}
+
+fn a_full_outbox_refuses(choice: Choice) {
+    let options = Options { outbox_datagrams: 3, outbox_len: 100, ..Options::new(LOOPBACK) };
+    let mut path = path(choice, &options);
+    let client = client(path.local_addr().unwrap());
+    let peer = Peer::to(client.local_addr().unwrap());
+    for _ in 0..3 {
+        let outbox = path.outbox();
+        assert_eq!(outbox.push(peer, 101, |_| unreachable!()), Err(Full));
+        outbox.push_train(peer, 10, 20, |room| room.len()).unwrap();
+        outbox.push(peer, 10, |room| room.len()).unwrap();
+        assert_eq!(outbox.push(peer, 0, |_| unreachable!()), Err(Full));
+        assert_eq!(outbox.len(), 3);
+        assert_eq!(path.flush().unwrap().sent, 3, "and a flush makes room");
+    }
+}
+
+fn trains_arrive_as_datagrams(choice: Choice) {
+    let mut path = path(choice, &Options::new(LOOPBACK));
+    let client = client(path.local_addr().unwrap());
+    let peer = Peer::to(client.local_addr().unwrap());
+    path.outbox().push_train(peer, 4, 99, |room| copy(room, b"aaaabbbbcc")).unwrap();
+    assert_eq!(path.outbox().len(), 3);
+    assert_eq!(path.flush().unwrap().sent, 3);
+    for segment in [&b"aaaa"[..], b"bbbb", b"cc"] {
+        let mut bytes = [0; 99];
+        let len = client.recv(&mut bytes).unwrap();
+        assert_eq!(&bytes[..len], segment);
+    }
+}
+
+fn refused_datagrams_are_counted_and_harm_no_other(choice: Choice) {
+    let mut path = path(choice, &Options::new(LOOPBACK));
+    let client = client(path.local_addr().unwrap());
+    let good = Peer::to(client.local_addr().unwrap());
+    // Port 0, the wrong family, and more than fits in a datagram.
+    let bad = [(Peer::to(LOOPBACK), 1), (Peer::to("[::1]:9".parse().unwrap()), 1), (good, 65_508)];
+    let outbox = path.outbox();
+    for (peer, len) in bad.into_iter().chain([(good, 5)]).chain(bad).chain([(good, 6)]) {
+        outbox.push(peer, len, |room| room.len()).unwrap();
+    }
+    let flushed = path.flush().unwrap();
+    assert_eq!((flushed.sent, flushed.failed, flushed.would_block), (2, 6, 0));
+    assert!(flushed.os_error.is_some());
+    let mut bytes = [0; 99];
+    assert_eq!((client.recv(&mut bytes).unwrap(), client.recv(&mut bytes).unwrap()), (5, 6));
+}
+
+fn a_peer_that_is_gone_does_not_poison_the_path(choice: Choice) {
+    let mut path = path(choice, &Options::new(LOOPBACK));
+    let gone = UdpSocket::bind(LOOPBACK).unwrap().local_addr().unwrap();
+    let client = client(path.local_addr().unwrap());
+    for _ in 0..3 {
+        path.outbox().push(Peer::to(gone), 1, |room| room.len()).unwrap();
+        path.flush().unwrap();
+        client.send(b"?").unwrap();
+        echo(&mut *path, 1);
+        assert_eq!(client.recv(&mut [0; 9]).unwrap(), 1);
+    }
+}
+
+fn an_empty_flush_sends_nothing(choice: Choice) {
+    assert_eq!(path(choice, &Options::new(LOOPBACK)).flush().unwrap(), Default::default());
+}
+
+fn patience_has_bounds(choice: Choice) {
+    let mut path = path(choice, &Options::new(LOOPBACK));
+    for patience_ms in [0, 1, 30] {
+        let (start, patience) = (Instant::now(), Duration::from_millis(patience_ms));
+        assert!(path.wait(patience).unwrap().inbox.is_empty());
+        assert!(start.elapsed() >= patience, "{patience_ms} ms: {:?}", start.elapsed());
+        assert!(start.elapsed() < patience + Duration::from_millis(500), "{:?}", start.elapsed());
+    }
+    // And none of the waits keeps the path from hearing of what comes later.
+    let client = client(path.local_addr().unwrap());
+    client.send(b"?").unwrap();
+    let batch = path.wait(Duration::MAX).unwrap();
+    assert_eq!(batch.inbox.len(), 1);
+}
+
+fn received_bytes_stay_until_the_next_wait(choice: Choice) {
+    let mut path = path(choice, &Options { batch_len: 4, ..Options::new(LOOPBACK) });
+    let client = client(path.local_addr().unwrap());
+    for i in 0..4u8 {
+        client.send(&[i; 1000]).unwrap();
+    }
+    let mut next = 0;
+    while next < 4 {
+        let batch = path.wait(SOON).unwrap();
+        // What comes now must go elsewhere.
+        for _ in 0..50 {
+            client.send(&[99; 1000]).unwrap();
+        }
+        for datagram in batch.inbox.iter().take(usize::from(4 - next)) {
+            assert_eq!(datagram.bytes, [next; 1000]);
+            next += 1;
+        }
+    }
+}
+
+fn reuse_port_shares(choice: Choice) {
+    let options = Options { reuse_port: true, ..Options::new(LOOPBACK) };
+    let first = path(choice, &options);
+    let address = first.local_addr().unwrap();
+    let second = path(choice, &Options { address, ..options });
+    let clients: Vec<_> = (0..64).map(|_| client(address)).collect();
+    clients.iter().for_each(|client| assert_eq!(client.send(b"?").unwrap(), 1));
+    let mut counts = [0; 2];
+    let end = Instant::now() + SOON;
+    let mut paths = [first, second];
+    while counts[0] + counts[1] < 64 && Instant::now() < end {
+        for (path, count) in paths.iter_mut().zip(&mut counts) {
+            *count += path.wait(Duration::from_millis(1)).unwrap().inbox.len();
+        }
+    }
+    assert_eq!(counts[0] + counts[1], 64);
+    assert!(counts[0] > 0 && counts[1] > 0, "{counts:?}");
+}
+
+fn kernel_drops_are_counted(choice: Choice) {
+    let options = Options { batch_len: 1, socket_receive_buffer_len: 1, ..Options::new(LOOPBACK) };
+    let mut path = path(choice, &options);
+    assert_eq!(path.kernel_drops(), 0);
+    let client = client(path.local_addr().unwrap());
+    for _ in 0..500 {
+        client.send(&[0; 1000]).unwrap();
+    }
+    let mut received = 0;
+    loop {
+        match path.wait(Duration::from_millis(10)).unwrap().inbox.len() {
+            0 => break,
+            len => received += len as u64,
+        }
+    }
+    assert!(received > 0);
+    assert!(path.kernel_drops() > 0);
+    assert_eq!(received + path.kernel_drops(), 500);
+}
+
+fn drops_in_the_middle_of_traffic(choice: Choice) {
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    let socket = bind(&Options { reuse_port: true, ..Options::new(LOOPBACK) }).unwrap();
+    let address = socket.local_addr().unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let client = UdpSocket::bind(LOOPBACK).unwrap();
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                let _ = client.send_to(&[7; 500], address);
+            }
+        });
+        for round in 0..20 {
+            let options = Options { batch_len: 16, ..Options::default() };
+            let mut path = open_on(socket.try_clone().unwrap(), choice, &options).unwrap().path;
+            for _ in 0..round % 4 {
+                let batch = path.wait(SOON).unwrap();
+                for datagram in batch.inbox.iter() {
+                    assert_eq!(datagram.bytes, [7; 500]);
+                    batch.outbox.push(datagram.peer, 1, |room| room.len()).unwrap();
+                }
+                // In every other round, drop it with its outbox full.
+                if round % 2 == 0 {
+                    path.flush().unwrap();
+                }
+            }
+            drop(path);
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn auto_takes_what_there_is_and_says_why() {
+    let opened = open(Choice::Auto, &Options::new(LOOPBACK)).unwrap();
+    let uring = open(Choice::Uring, &Options::new(LOOPBACK));
+    assert_eq!(opened.path.kind() == Kind::Uring, uring.is_ok(), "{}", opened.reason);
+    if let Err(error) = uring {
+        assert!(opened.reason.contains(&error.to_string()), "{} / {error}", opened.reason);
+    }
+}
+
+#[test]
+fn a_port_in_use_is_reported_as_such() {
+    let socket = bind(&Options::new(LOOPBACK)).unwrap();
+    let error = bind(&Options::new(socket.local_addr().unwrap())).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse);
+    let error = open(Choice::Auto, &Options::new("192.0.2.1:0".parse().unwrap())).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::AddrNotAvailable);
+}
+
+#[test]
+fn sizes_without_sense_are_refused_by_name() {
+    let error = open(Choice::Portable, &Options { batch_len: 0, ..Options::new(LOOPBACK) }).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
+    assert!(error.to_string().contains("batch_len"), "{error}");
+}
+
+#[test]
+fn pins_to_cores_that_exist() {
+    std::thread::spawn(|| {
+        for core in [1023, 1024, usize::MAX] {
+            assert_eq!(pin_to_core(core).unwrap_err().kind(), std::io::ErrorKind::InvalidInput, "{core}");
+        }
+        let some = (0..1024).find(|&core| pin_to_core(core).is_ok());
+        assert!(some.is_some());
+    })
+    .join()
+    .unwrap();
+}
