@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
+use std::rc::Rc;
 use std::time::Duration;
 
 use rustix::thread::{CpuSet, sched_setaffinity};
@@ -11,6 +12,7 @@ use crate::batch::Batch;
 use crate::outbox::Outbox;
 use crate::portable::PortablePath;
 use crate::socket::{self, Options};
+use crate::uring::UringPath;
 
 /// Batches of datagrams in and out, through one socket. It stays on the thread that opened it.
 pub trait Datapath {
@@ -141,17 +143,25 @@ pub fn open(choice: Choice, options: &Options) -> io::Result<Opened> {
 /// `io_uring` does not work here.
 pub fn open_on(socket: UdpSocket, choice: Choice, options: &Options) -> io::Result<Opened> {
     options.check()?;
-    let portable = |socket, why: &dyn fmt::Display| {
-        let path = Box::new(PortablePath::open(socket, options)?);
-        Ok(Opened { path, reason: format!("portable: {why}") })
+    // Waiting is ours to bound: `io_uring` does not wait at all on a socket that says not to.
+    socket.set_nonblocking(false)?;
+    let socket = Rc::new(socket);
+    let error = match choice {
+        Choice::Portable => None,
+        Choice::Auto | Choice::Uring => match UringPath::open(Rc::clone(&socket), options) {
+            Ok(path) => {
+                let reason = "io_uring: kernel supports multishot receive and buffer rings".to_owned();
+                return Ok(Opened { path: Box::new(path), reason });
+            }
+            Err(error) if choice == Choice::Uring => return Err(error),
+            Err(error) => Some(error),
+        },
     };
-    if choice == Choice::Portable {
-        return portable(socket, &"asked for");
-    }
-    if choice == Choice::Uring {
-        return Err(io::Error::new(io::ErrorKind::Unsupported, "io_uring is not built in"));
-    }
-    portable(socket, &"io_uring is not built in")
+    let reason = match error {
+        None => "portable: asked for".to_owned(),
+        Some(error) => format!("portable: {error}"),
+    };
+    Ok(Opened { path: Box::new(PortablePath::open(socket, options)?), reason })
 }
 
 /// Keeps the calling thread on one core, counted from 0.

@@ -18,6 +18,7 @@ mod datapath;
 mod outbox;
 mod portable;
 mod socket;
+mod uring;
 
 pub use batch::{Batch, Datagram, Inbox, Peer};
 pub use datapath::{Choice, Datapath, Flushed, Kind, Opened, open, open_on, pin_to_core};

@@ -10,6 +10,7 @@ use std::mem;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr::{self, NonNull};
+use std::rc::Rc;
 use std::slice;
 use std::time::Duration;
 
@@ -37,15 +38,15 @@ pub(crate) struct PortablePath {
     outgoing: Messages,
     buffers: Slab<u8>,
     receive_len: usize,
-    socket: UdpSocket,
+    socket: Rc<UdpSocket>,
     family: Family,
     drops: Drops,
 }
 
 impl PortablePath {
-    pub(crate) fn open(socket: UdpSocket, options: &Options) -> io::Result<Self> {
+    pub(crate) fn open(socket: Rc<UdpSocket>, options: &Options) -> io::Result<Self> {
         let address = socket.local_addr()?;
-        let control_len = receive_local_address(&socket, address)?;
+        let control_len = receive_local_address(&*socket, address)?;
         let Options { batch_len, receive_len, outbox_datagrams, outbox_len, .. } = *options;
         let buffers = Slab::from(vec![0; batch_len * receive_len]);
         let mut incoming = Messages::new(batch_len);
@@ -132,7 +133,7 @@ impl Datapath for PortablePath {
                     }
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                        if !patience.wait(self.socket.as_fd())? {
+                        if !patience.wait(self.socket.as_fd()) {
                             flushed.would_block += 1;
                             done += 1;
                         }
@@ -194,6 +195,13 @@ impl Messages {
 
     pub(crate) fn len(&self) -> usize {
         self.headers.len
+    }
+
+    /// The header at `i`, for a system call.
+    pub(crate) fn header(&self, i: usize) -> *const libc::msghdr {
+        // `mmsghdr` begins with it.
+        const { assert!(mem::offset_of!(libc::mmsghdr, msg_hdr) == 0) };
+        self.headers.at(i).cast_const().cast()
     }
 
     /// Makes the message at `i` say: `bytes`, to `peer`. It holds no borrow of them: before they

@@ -134,9 +134,9 @@ pub(crate) struct SendPatience(Option<Instant>);
 
 impl SendPatience {
     /// Waits for room, and returns whether to try again. The clock runs from the first time on.
-    pub(crate) fn wait(&mut self, socket: BorrowedFd<'_>) -> io::Result<bool> {
+    pub(crate) fn wait(&mut self, socket: BorrowedFd<'_>) -> bool {
         let now = Instant::now();
         let left = self.0.get_or_insert(now + Flushed::PATIENCE_MAX).saturating_duration_since(now);
-        Ok(!left.is_zero() && (wait_for(socket, PollFlags::OUT, left)? || Instant::now() < now + left))
+        !left.is_zero() && wait_for(socket, PollFlags::OUT, left).is_ok()
     }
 }

@@ -1,5 +1,7 @@
 //! What both datapaths promise. Every test runs on both, where the kernel has both.
 
+#![expect(clippy::unwrap_used, reason = "these are tests, also where they share a helper")]
+
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 

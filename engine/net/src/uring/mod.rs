@@ -1,0 +1,317 @@
+//! The path over `io_uring`: one receive request that keeps filling buffers, and a batch of send
+//! requests for each flush.
+//!
+//! - The kernel works for us only while we are in it, so one call of `flush` both sends the answers and
+//!   receives the next batch, and under load `wait` makes no system call at all.
+//! - Sends do not wait in the kernel, and a flush returns when each of them is complete: only then is
+//!   the outbox ours again.
+//! - When the path is dropped, the receive is cancelled first and its buffers are freed after. Should it
+//!   not end, they are leaked: better lost than written to.
+
+#![expect(unsafe_code, reason = "requests to the kernel hold pointers")]
+
+mod buffers;
+mod ring;
+
+use std::collections::VecDeque;
+use std::io;
+use std::mem::ManuallyDrop;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::AsFd;
+use std::rc::Rc;
+use std::time::Duration;
+
+use io_uring::{cqueue, opcode};
+
+use self::buffers::{Buffers, GROUP};
+use self::ring::{Ring, SOCKET, explain};
+use crate::batch::{Batch, Datagram, Inbox};
+use crate::control::Family;
+use crate::datapath::{Datapath, Flushed, Kind};
+use crate::outbox::Outbox;
+use crate::portable::{Drops, Messages, SENDS_MAX, Slab, receive_local_address};
+use crate::socket::{Options, SendPatience, is_transient};
+
+/// Marks the completions of the receive. Those of sends are marked with the index of the message.
+const RECEIVE: u64 = u64::MAX;
+const CANCEL: u64 = u64::MAX - 1;
+
+/// A [`Datapath`] for Linux 6.1 and later.
+pub(crate) struct UringPath {
+    // Views into buffers that are ours until `give_back`. Their lifetime is not really `'static`: they
+    // leave only as `Batch<'_>`, which borrows the path.
+    received: Vec<Datagram<'static>>,
+    /// The buffers of `received`, and of what could not be read.
+    lent: Vec<u16>,
+    /// Completed receives, not yet handed over: buffer and length.
+    ready: VecDeque<(u16, usize)>,
+    /// The receive request is in flight, or queued for submission.
+    receiving: bool,
+    /// How many sends are in flight or queued.
+    sending: usize,
+    /// Sends that found the queue of the socket full, by index of the message.
+    blocked: Vec<usize>,
+    /// Why the path is of no more use, as an error number.
+    failure: Option<i32>,
+    ring: Ring,
+    memory: ManuallyDrop<Memory>,
+    socket: Rc<UdpSocket>,
+    family: Family,
+    drops: Drops,
+}
+
+/// What the kernel holds pointers into.
+struct Memory {
+    outbox: Outbox,
+    outgoing: Messages,
+    incoming: Slab<libc::msghdr>,
+    buffers: Buffers,
+}
+
+impl UringPath {
+    /// Opens the path, and has seen the kernel accept its receive.
+    pub(crate) fn open(socket: Rc<UdpSocket>, options: &Options) -> io::Result<Self> {
+        let address = socket.local_addr()?;
+        let control_len = receive_local_address(&*socket, address)?;
+        let Options { batch_len, receive_len, outbox_datagrams, outbox_len, .. } = *options;
+        // One batch is with the caller while the next one arrives.
+        let buffers_count = (2 * batch_len).next_power_of_two().clamp(BUFFERS_MIN, Buffers::COUNT_MAX);
+        let sends_max = outbox_datagrams.min(SENDS_MAX);
+        #[expect(clippy::cast_possible_truncation, reason = "at most COUNT_MAX and SENDS_MAX")]
+        let ring = Ring::open(
+            socket.as_fd(),
+            // Besides the sends, the receive or its cancellation.
+            sends_max as u32 + 2,
+            // Room for all that can complete before it is looked at, so that nothing overflows.
+            (sends_max + buffers_count) as u32 + 4,
+        )?;
+        #[expect(clippy::cast_possible_truncation, reason = "at most COUNT_MAX")]
+        let buffers = Buffers::new(buffers_count as u16, receive_len, control_len);
+        let mut path = Self {
+            received: Vec::with_capacity(batch_len),
+            lent: Vec::with_capacity(buffers_count),
+            ready: VecDeque::with_capacity(buffers_count),
+            receiving: false,
+            sending: 0,
+            blocked: Vec::with_capacity(sends_max),
+            failure: None,
+            ring,
+            memory: ManuallyDrop::new(Memory {
+                outbox: Outbox::new(outbox_datagrams, outbox_len),
+                outgoing: Messages::new(sends_max),
+                incoming: buffers.message(),
+                buffers,
+            }),
+            drops: Drops::new(&socket),
+            socket,
+            family: Family::of(address),
+        };
+        // SAFETY: `drop` frees the buffers only when the receive has ended, and nothing is submitted after.
+        unsafe { path.memory.buffers.register(&path.ring) }?;
+        path.receive();
+        path.turn(Some(Duration::ZERO), &mut Flushed::default())?;
+        match path.failure {
+            None => Ok(path),
+            Some(error) => Err(explain("multishot receive")(io::Error::from_raw_os_error(error))),
+        }
+    }
+
+    /// Queues the receive, if there is none. It ends when an error or an empty datagram comes along, or
+    /// buffers run out.
+    fn receive(&mut self) {
+        if self.receiving {
+            return;
+        }
+        let message = self.memory.incoming.at(0).cast_const();
+        let request = opcode::RecvMsgMulti::new(SOCKET, message, GROUP).build().user_data(RECEIVE);
+        // SAFETY: The message and the buffers are in `memory`, which `drop` frees only when the receive
+        // has ended.
+        let queued = unsafe { self.ring.submissions().push(&request) };
+        // It is full only after a failed call, and whoever sees that failure does not come here.
+        self.receiving = queued.is_ok();
+    }
+
+    /// Queues the send of the message at `i`.
+    fn send(&mut self, i: usize) {
+        let request = opcode::SendMsg::new(SOCKET, self.memory.outgoing.header(i))
+            // Complete at once, if need be by saying that it would block.
+            .flags(libc::MSG_DONTWAIT.cast_unsigned())
+            .build()
+            .user_data(i as u64);
+        // SAFETY: The message and what it points to are in `memory`. They are not changed and not freed
+        // before the send is complete: `flush` waits for that, and a path on which it could not is not
+        // used again and leaks them.
+        let queued = unsafe { self.ring.submissions().push(&request) };
+        assert!(queued.is_ok(), "the ring has room for all messages");
+        self.sending += 1;
+    }
+
+    /// Enters the kernel, then looks at what is complete.
+    fn turn(&mut self, patience: Option<Duration>, flushed: &mut Flushed) -> io::Result<()> {
+        if let Err(error) = self.ring.enter(patience) {
+            self.failure = Some(error.raw_os_error().unwrap_or(libc::EIO));
+            return Err(error);
+        }
+        self.complete(flushed);
+        Ok(())
+    }
+
+    /// Looks at what is complete. Does not enter the kernel.
+    fn complete(&mut self, flushed: &mut Flushed) {
+        for completion in self.ring.completions() {
+            let (result, flags) = (completion.result(), completion.flags());
+            match completion.user_data() {
+                RECEIVE => {
+                    self.receiving = cqueue::more(flags);
+                    match (cqueue::buffer_select(flags), usize::try_from(result)) {
+                        (Some(id), Ok(len)) => self.ready.push_back((id, len)),
+                        (Some(id), Err(_)) => self.lent.push(id),
+                        (None, Ok(_)) => {}
+                        (None, Err(_)) if is_transient(&io::Error::from_raw_os_error(-result)) => {}
+                        (None, Err(_)) => self.failure = Some(-result),
+                    }
+                }
+                CANCEL => {}
+                i => {
+                    self.sending -= 1;
+                    match -result {
+                        #[expect(clippy::cast_possible_truncation, reason = "less than SENDS_MAX")]
+                        libc::EAGAIN => self.blocked.push(i as usize),
+                        error if error > 0 => flushed.refuse(error),
+                        _ => flushed.sent += 1,
+                    }
+                }
+            }
+        }
+    }
+
+    /// Gives the kernel the buffers of the last batch, whose borrow of the path is over.
+    fn give_back(&mut self) {
+        self.received.clear();
+        if !self.lent.is_empty() {
+            for id in self.lent.drain(..) {
+                self.memory.buffers.give_back(id);
+            }
+            self.memory.buffers.publish();
+        }
+    }
+
+    fn check(&self) -> io::Result<()> {
+        self.failure.map_or(Ok(()), |error| Err(io::Error::from_raw_os_error(error)))
+    }
+
+    /// Waits until all queued sends are complete; those that would block are sent again for a while.
+    fn finish_sends(&mut self, patience: &mut SendPatience, flushed: &mut Flushed) -> io::Result<()> {
+        loop {
+            while self.sending > 0 {
+                self.turn(None, flushed)?;
+            }
+            if self.blocked.is_empty() {
+                return Ok(());
+            }
+            if !patience.wait(self.socket.as_fd()) {
+                flushed.would_block += u32::try_from(self.blocked.len()).unwrap_or(u32::MAX);
+                self.blocked.clear();
+                return Ok(());
+            }
+            for at in 0..self.blocked.len() {
+                self.send(self.blocked[at]);
+            }
+            self.blocked.clear();
+        }
+    }
+
+    /// Ends the receive, and returns whether nothing is in flight any more.
+    fn quiesce(&mut self) -> bool {
+        let mut unseen = Flushed::default();
+        let cancel = opcode::AsyncCancel::new(RECEIVE).build().user_data(CANCEL);
+        // SAFETY: It holds no pointer.
+        let queued = unsafe { self.ring.submissions().push(&cancel) };
+        // It takes one turn; a signal may end some early.
+        for _ in 0..100 {
+            if (!self.receiving && self.sending == 0) || queued.is_err() {
+                break;
+            }
+            if self.turn(Some(Duration::from_millis(10)), &mut unseen).is_err() {
+                break;
+            }
+        }
+        !self.receiving && self.sending == 0
+    }
+}
+
+/// Fewer buffers than this would often run out within one turn.
+const BUFFERS_MIN: usize = 64;
+
+impl Datapath for UringPath {
+    fn kind(&self) -> Kind {
+        Kind::Uring
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.socket.local_addr()
+    }
+
+    fn wait(&mut self, patience: Duration) -> io::Result<Batch<'_>> {
+        self.give_back();
+        self.complete(&mut Flushed::default());
+        if self.ready.is_empty() {
+            self.check()?;
+            self.receive();
+            self.turn(Some(patience), &mut Flushed::default())?;
+        }
+        while self.received.len() < self.received.capacity()
+            && let Some((id, len)) = self.ready.pop_front()
+        {
+            self.lent.push(id);
+            // SAFETY: The completion made the buffer ours, and it is given back only after `received`
+            // has been cleared.
+            self.received.extend(unsafe { self.memory.buffers.datagram(id, len) });
+        }
+        Ok(Batch { inbox: Inbox::new(&self.received), outbox: &mut self.memory.outbox })
+    }
+
+    fn outbox(&mut self) -> &mut Outbox {
+        &mut self.memory.outbox
+    }
+
+    fn flush(&mut self) -> io::Result<Flushed> {
+        self.check()?;
+        let (mut flushed, mut patience) = (Flushed::default(), SendPatience::default());
+        // The same turn may then receive.
+        self.give_back();
+        self.receive();
+        let mut first = 0;
+        while first < self.memory.outbox.len() {
+            let Memory { outbox, outgoing, .. } = &mut *self.memory;
+            let count = outgoing.len().min(outbox.len() - first);
+            for i in 0..count {
+                let (peer, bytes) = outbox.get(first + i);
+                outgoing.send_from(i, self.family, &peer, bytes);
+            }
+            for i in 0..count {
+                self.send(i);
+            }
+            self.finish_sends(&mut patience, &mut flushed)?;
+            first += count;
+        }
+        self.memory.outbox.clear();
+        Ok(flushed)
+    }
+
+    fn kernel_drops(&self) -> u64 {
+        self.drops.since_opened(&self.socket)
+    }
+}
+
+impl Drop for UringPath {
+    fn drop(&mut self) {
+        let quiet = self.quiesce();
+        debug_assert!(quiet || self.failure.is_some(), "the receive did not end");
+        if quiet {
+            // SAFETY: It is not used after this. Nothing is in flight, so the kernel does not use it
+            // either, and nothing is submitted any more.
+            unsafe { ManuallyDrop::drop(&mut self.memory) };
+        }
+    }
+}
