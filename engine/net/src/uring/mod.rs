@@ -132,6 +132,9 @@ impl UringPath {
     }
 
     /// Queues the send of the message at `i`.
+    ///
+    /// Sending with an address in the request, or asking only for completions that are failures, was
+    /// measured to save less than 1 % each. So there is one way to send, and what is in flight is counted.
     fn send(&mut self, i: usize) {
         let request = opcode::SendMsg::new(SOCKET, self.memory.outgoing.header(i))
             // Complete at once, if need be by saying that it would block.
