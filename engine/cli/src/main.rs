@@ -1,2 +1,121 @@
-//! Placeholder.
-fn main() {}
+//! `hdl`: resolve handles, build and publish snapshots, look into messages.
+//!
+//! One file for each command; `main` only knows their names and what their outcomes mean to a shell.
+#![forbid(unsafe_code)]
+
+mod control;
+mod demo;
+mod exchange;
+mod input;
+mod message;
+mod output;
+mod progress;
+mod resolve;
+mod snapshot;
+
+use clap::{CommandFactory as _, Parser, Subcommand};
+use std::process::ExitCode;
+
+/// The client and operator tool of the Handle System.
+///
+/// Handles are names like 10.1045/july95-arms. This tool asks servers for their values, makes the
+/// snapshots that `handled` serves, and takes protocol messages apart.
+#[derive(Parser, Debug)]
+#[command(name = "hdl", version, max_term_width = 100, after_help = "Start here:
+  hdl demo                                     build, serve, resolve and load real records, and see
+  hdl snapshot build set.layer records.jsonl   make a layer file of records
+  hdl snapshot publish ./set set.layer         publish it for handled
+  hdl resolve 10.1000/1 --server 127.0.0.1     ask a server
+
+Every command has --help with examples.")]
+struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    /// Ask a server for the values of a handle.
+    Resolve(resolve::Args),
+    /// Build, publish, check and look into snapshots.
+    Snapshot(snapshot::Args),
+    /// Take protocol messages apart.
+    Message(message::Args),
+    /// Ask a running handled for its state, or tell it something.
+    Control(control::Args),
+    /// The whole system in one command: build, serve, resolve, load, publish while loading.
+    Demo(demo::Args),
+    /// Print completions for a shell.
+    #[command(after_help = "Example:\n  hdl completions bash > /etc/bash_completion.d/hdl")]
+    Completions {
+        /// Which shell.
+        shell: clap_complete::Shell,
+    },
+    /// Serve: what `hdl demo` starts as a process of its own.
+    #[command(hide = true)]
+    DemoServer(demo::ServerArgs),
+}
+
+/// What a command came to, as an exit code. Usage errors are 2, by clap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// As asked.
+    Good = 0,
+    /// Something failed that is not listed below.
+    Failed = 1,
+    /// There is no such handle.
+    NotFound = 3,
+    /// The handle is there, but no such value.
+    NoValues = 4,
+    /// The server is not responsible, or names another.
+    NotResponsible = 5,
+    /// The server answered with another error.
+    Refused = 6,
+    /// No answer came.
+    NoAnswer = 7,
+}
+
+/// What `--help` says about exit codes.
+pub(crate) const EXIT_CODES: &str = "Exit codes:
+  0 as asked        3 no such handle    5 server not responsible, or a referral
+  1 failed          4 no such value     6 the server answered with another error
+  2 usage                               7 no answer";
+
+fn main() -> ExitCode {
+    let done = match Args::parse().command {
+        Command::Resolve(args) => resolve::run(&args),
+        Command::Snapshot(args) => snapshot::run(args),
+        Command::Message(args) => message::run(&args),
+        Command::Control(args) => control::run(&args),
+        Command::Demo(args) => demo::run(&args),
+        Command::DemoServer(args) => demo::serve(&args),
+        Command::Completions { shell } => {
+            clap_complete::generate(shell, &mut Args::command(), "hdl", &mut std::io::stdout());
+            Ok(Outcome::Good)
+        }
+    };
+    match done {
+        Ok(outcome) => ExitCode::from(outcome as u8),
+        // A reader that has seen enough, as `head` does, is not a failure.
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("hdl: {error:#}");
+            ExitCode::from(Outcome::Failed as u8)
+        }
+    }
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let kind = error.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
+    kind == Some(std::io::ErrorKind::BrokenPipe)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Args::command().debug_assert();
+    }
+}

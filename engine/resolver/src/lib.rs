@@ -1,1 +1,30 @@
-//! Placeholder.
+//! Request bytes in, reply parts out: answers handle requests from a published set of records.
+//!
+//! A pure function. No I/O, no clock, no allocation: time comes in as an argument, the parts of a
+//! reply borrow from the request and from the snapshot, and only what had to be computed is copied.
+//!
+//! - [`answer`]: one request; the definition.
+//! - [`batch`]: the same for many requests, in stages that hide the latency of memory.
+//! - [`reply`]: what comes out, and how it is written as datagrams.
+//!
+//! What a server without recursion answers: RFC 3652 section 3.2 and `docs/conformance.md`.
+#![no_std]
+#![forbid(unsafe_code)]
+
+#[cfg(test)]
+extern crate std;
+
+pub mod answer;
+pub mod batch;
+mod digest;
+mod referral;
+pub mod reply;
+mod request;
+mod select;
+mod service;
+
+pub use answer::{Outcome, answer, answer_message};
+pub use batch::answer_batch;
+pub use reply::Reply;
+pub use request::DropReason;
+pub use service::{Context, Service};

@@ -1,1 +1,23 @@
-//! Placeholder.
+//! The data process: serves a published set of handle records over UDP, and only reads.
+//!
+//! - [`config`]: what an operator says, checked before anything starts.
+//! - [`site`]: who this server is: the site record and the place in it.
+//! - [`live`]: the current set, replaced between batches.
+//! - [`worker`]: one core: wait, answer, flush.
+//! - [`counters`]: what happened to every datagram, by reason.
+//! - [`control`]: status, statistics and commands over a UNIX socket.
+//! - [`server`]: starts all of it and stops it again.
+#![forbid(unsafe_code)]
+
+pub mod config;
+pub mod control;
+pub mod counters;
+mod fragments;
+pub mod live;
+pub mod server;
+pub mod site;
+pub mod status;
+pub mod worker;
+
+pub use config::Config;
+pub use server::Server;

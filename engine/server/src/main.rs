@@ -1,2 +1,168 @@
-//! Placeholder.
-fn main() {}
+//! `handled`: serves a published set of handle records over UDP.
+
+use anyhow::Context as _;
+use clap::Parser;
+use handle_server::config::{Config, Datapath};
+use handle_server::server::{open_live, read_site};
+use handle_server::Server;
+use sd_notify::NotifyState;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Serves a published set of handle records over UDP.
+///
+/// The set is a directory that `hdl snapshot publish` fills. A new set is taken while serving, without
+/// losing a request. Flags win over the configuration file.
+///
+/// Signals: SIGTERM and SIGINT answer what has arrived and stop; SIGHUP takes the published set now.
+///
+/// Exit codes: 0 stopped as told, 1 failed, 2 configuration or usage.
+#[derive(Parser, Debug)]
+#[command(name = "handled", version, max_term_width = 100, after_help = "Examples:
+  handled --snapshot ./set --listen 127.0.0.1:2641
+  handled --config /etc/handled/handled.toml --check-config
+  echo status | socat - UNIX:/run/handled/control.sock")]
+struct Args {
+    /// Configuration file (TOML); `--print-config` shows every setting with its value.
+    #[arg(long, short, env = "HANDLED_CONFIG")]
+    config: Option<PathBuf>,
+    /// Directory of the published set.
+    #[arg(long)]
+    snapshot: Option<PathBuf>,
+    /// Site record of this service, as JSON.
+    #[arg(long)]
+    site: Option<PathBuf>,
+    /// Which server of the site this is (its `serverId`).
+    #[arg(long)]
+    server_id: Option<i32>,
+    /// UDP address to answer on; may be given more than once.
+    #[arg(long)]
+    listen: Vec<SocketAddr>,
+    /// Worker threads for each address; 0 for one on each core.
+    #[arg(long)]
+    workers: Option<usize>,
+    /// How datagrams are moved.
+    #[arg(long, value_enum)]
+    datapath: Option<Datapath>,
+    /// UNIX socket for status, stats, reload and drain.
+    #[arg(long)]
+    control: Option<PathBuf>,
+    /// Copy the set into memory instead of mapping its files.
+    #[arg(long)]
+    copy_to_memory: bool,
+    /// Check configuration, site record and published set, say what would be served, and exit.
+    #[arg(long)]
+    check_config: bool,
+    /// Print the configuration in force as TOML, and exit.
+    #[arg(long)]
+    print_config: bool,
+    /// What is logged: error, warn, info, debug or trace.
+    #[arg(long, default_value = "info", env = "HANDLED_LOG")]
+    log: tracing_subscriber::filter::EnvFilter,
+    /// Log as JSON, one object a line.
+    #[arg(long)]
+    log_json: bool,
+}
+
+impl Args {
+    fn config(&self) -> anyhow::Result<Config> {
+        let mut config = match &self.config {
+            Some(path) => Config::read(path)?,
+            None => Config::default(),
+        };
+        if let Some(snapshot) = &self.snapshot {
+            config.snapshot.clone_from(snapshot);
+        }
+        if self.site.is_some() {
+            config.site.clone_from(&self.site);
+        }
+        if self.control.is_some() {
+            config.control.clone_from(&self.control);
+        }
+        if !self.listen.is_empty() {
+            config.listen.clone_from(&self.listen);
+        }
+        config.server_id = self.server_id.unwrap_or(config.server_id);
+        config.workers = self.workers.unwrap_or(config.workers);
+        config.datapath = self.datapath.unwrap_or(config.datapath);
+        config.copy_to_memory |= self.copy_to_memory;
+        config.check()?;
+        Ok(config)
+    }
+}
+
+fn main() -> ExitCode {
+    let mut args = Args::parse();
+    let filter = std::mem::take(&mut args.log);
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
+    if args.log_json { log.json().init() } else { log.init() }
+    let config = match args.config() {
+        Ok(config) => config,
+        Err(error) => return fail(&error, 2),
+    };
+    let done = if args.print_config {
+        print_config(&config)
+    } else if args.check_config {
+        return check(&config).map_or_else(|error| fail(&error, 2), |()| ExitCode::SUCCESS);
+    } else {
+        serve(&config)
+    };
+    done.map_or_else(|error| fail(&error, 1), |()| ExitCode::SUCCESS)
+}
+
+fn fail(error: &anyhow::Error, code: u8) -> ExitCode {
+    eprintln!("handled: {error:#}");
+    ExitCode::from(code)
+}
+
+fn print_config(config: &Config) -> anyhow::Result<()> {
+    print!("{}", toml::to_string(config)?);
+    Ok(())
+}
+
+fn check(config: &Config) -> anyhow::Result<()> {
+    let site = read_site(config)?;
+    let live = open_live(config)?;
+    let set = live.current();
+    println!(
+        "configuration is good: generation {} with {} layers, {} bytes, for server {} of {} in the site, on {}",
+        set.generation(),
+        set.layers().len(),
+        set.bytes_mapped(),
+        site.service().server_at + 1,
+        site.service().servers_count,
+        config.listen.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
+    );
+    Ok(())
+}
+
+fn serve(config: &Config) -> anyhow::Result<()> {
+    let mut signals =
+        signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGHUP]).context("cannot listen to signals")?;
+    let server = Server::start(config)?;
+    // Without a service manager there is nobody to tell.
+    let _ = sd_notify::notify(&[NotifyState::Ready]);
+    tracing::info!(addresses = ?server.addresses(), generation = server.shared().live.current().generation(), "serving");
+    while !server.is_finished() && !server.shared().is_draining() {
+        for signal in signals.pending() {
+            if signal == SIGHUP {
+                match server.shared().live.reload() {
+                    Ok(reloaded) => tracing::info!(?reloaded, "reloaded"),
+                    Err(error) => tracing::error!(%error, "the published set does not open; the old one stays live"),
+                }
+            } else {
+                server.shared().drain();
+            }
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let _ = sd_notify::notify(&[NotifyState::Stopping]);
+    let drained = server.shared().is_draining();
+    tracing::info!("stopping: answering what has arrived");
+    server.stop()?;
+    anyhow::ensure!(drained, "all workers have stopped by themselves; the log says why");
+    Ok(())
+}

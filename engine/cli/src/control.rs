@@ -1,0 +1,101 @@
+//! `hdl control`: ask a running handled for its state, or tell it something.
+
+use crate::Outcome;
+use anyhow::Context as _;
+use serde_json::Value;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Ask a running handled for its state, or tell it something.
+///
+/// Talks to the control socket that handled opens with --control.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:
+  hdl control status --socket /run/handled/control.sock
+  hdl control reload --json | jq .generation")]
+pub(crate) struct Args {
+    /// What to ask or tell.
+    #[arg(value_enum)]
+    command: Command,
+    /// The control socket.
+    #[arg(long, short, default_value = "/run/handled/control.sock", env = "HANDLED_CONTROL")]
+    socket: PathBuf,
+    /// Print the answer as one line of JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Command {
+    /// What is served since when, by which workers.
+    Status,
+    /// Counters, in all and for each worker.
+    Stats,
+    /// Take the published set now.
+    Reload,
+    /// Answer what has arrived, then exit.
+    Drain,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
+    let name = match args.command {
+        Command::Status => "status",
+        Command::Stats => "stats",
+        Command::Reload => "reload",
+        Command::Drain => "drain",
+    };
+    let answer = ask(&args.socket, name)?;
+    if args.json {
+        println!("{answer}");
+    } else {
+        print_indented(&answer, 0);
+    }
+    let refused = answer.get("error").is_some() || answer.get("ok") == Some(&Value::Bool(false));
+    Ok(if refused { Outcome::Refused } else { Outcome::Good })
+}
+
+/// Sends one command and reads its answer.
+pub(crate) fn ask(socket: &std::path::Path, command: &str) -> anyhow::Result<Value> {
+    let mut stream = UnixStream::connect(socket).with_context(|| {
+        format!("cannot reach {} (is handled running with --control, and may you open it?)", socket.display())
+    })?;
+    stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+    writeln!(stream, "{command}")?;
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line).context("no answer on the control socket")?;
+    serde_json::from_str(&line).context("the answer on the control socket is not JSON")
+}
+
+/// Objects as indented lines of name and value.
+fn print_indented(value: &Value, depth: usize) {
+    let indent = "  ".repeat(depth);
+    match value {
+        Value::Object(members) => {
+            for (name, member) in members {
+                if member.is_object() || member.as_array().is_some_and(|items| !items.is_empty()) {
+                    println!("{indent}{name}:");
+                    print_indented(member, depth + 1);
+                } else {
+                    println!("{indent}{name}: {}", plain(member));
+                }
+            }
+        }
+        Value::Array(items) => {
+            for (at, item) in items.iter().enumerate() {
+                println!("{indent}- {at}");
+                print_indented(item, depth + 1);
+            }
+        }
+        other => println!("{indent}{}", plain(other)),
+    }
+}
+
+fn plain(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Null => "-".to_owned(),
+        other => other.to_string(),
+    }
+}

@@ -1,0 +1,338 @@
+//! Decode, find, select, assemble: one request. The definition that the batch form is tested against.
+
+use crate::referral;
+use crate::reply::Reply;
+use crate::request::{DropReason, Refusal, Request, Unreadable};
+use crate::select::{Filter, Selected};
+use crate::service::Context;
+use handle_proto::limit::HANDLE_LEN_MAX;
+use handle_proto::name::{PREFIX_OF_PREFIXES, PREFIX_RECORDS, SITE_STATUS};
+use handle_proto::wire::Envelope;
+use handle_proto::wire::query::Query;
+use handle_proto::{Handle, OpCode, OpFlags, Permissions, ResponseCode, Value, Version, fold};
+use handle_snapshot::{Corrupt, Record, hash_key};
+
+/// What becomes of a datagram.
+#[derive(Clone, Copy, Debug)]
+pub enum Outcome<'a> {
+    /// This answer goes back.
+    Reply(Reply<'a>),
+    /// Nothing goes back.
+    Drop(DropReason),
+    /// The datagram is one fragment of a message. Once the message is whole,
+    /// [`answer_message`] answers it.
+    Fragment(Envelope),
+}
+
+/// Answers one datagram.
+///
+/// What cannot be read still gets an answer: the sender is told why, where that is safe.
+pub fn answer<'a, B: AsRef<[u8]>>(context: &Context<'a, B>, datagram: &'a [u8]) -> Outcome<'a> {
+    answer_request(context, Request::from_datagram(datagram))
+}
+
+/// Answers one whole message: `bytes` are what followed `envelope`, or the fragments put together.
+pub fn answer_message<'a, B: AsRef<[u8]>>(
+    context: &Context<'a, B>,
+    envelope: Envelope,
+    bytes: &'a [u8],
+) -> Outcome<'a> {
+    answer_request(context, Request::from_message(envelope, bytes))
+}
+
+fn answer_request<'a, B: AsRef<[u8]>>(
+    context: &Context<'a, B>,
+    request: Result<Request<'a>, Refusal>,
+) -> Outcome<'a> {
+    let mut key: KeyBuf = KeyBuf::new();
+    match prepare(context, request, &mut key) {
+        Prepared::Done(outcome) => outcome,
+        Prepared::Find(question) => {
+            let lookup = Lookup::new(context, key.as_bytes());
+            let found = context.records.find(lookup.hash, lookup.key);
+            Outcome::Reply(question.answer(context, &lookup, found))
+        }
+    }
+}
+
+/// A request after the first stage.
+pub(crate) enum Prepared<'a> {
+    /// No record is needed.
+    Done(Outcome<'a>),
+    /// The record with the key that was written must be found first.
+    Find(Question<'a>),
+}
+
+/// A resolution request that this server is responsible for.
+#[derive(Clone, Copy)]
+pub(crate) struct Question<'a> {
+    request: Request<'a>,
+    query: Query<'a>,
+}
+
+/// What a record is found by.
+pub(crate) struct Lookup<'k> {
+    key: &'k [u8],
+    pub(crate) hash: u64,
+}
+
+impl<'k> Lookup<'k> {
+    pub(crate) fn new<B: AsRef<[u8]>>(context: &Context<'_, B>, key: &'k [u8]) -> Self {
+        Self { key, hash: hash_key(context.records.seed(), key) }
+    }
+
+    pub(crate) const fn hashed(key: &'k [u8], hash: u64) -> Self {
+        Self { key, hash }
+    }
+
+    pub(crate) const fn key(&self) -> &'k [u8] {
+        self.key
+    }
+}
+
+/// Room for the key of one record.
+///
+/// A handle of more bytes than may be stored is not found, whatever its key.
+pub(crate) struct KeyBuf<const N: usize = { HANDLE_LEN_MAX + PREFIX_RECORDS.len() }> {
+    bytes: [u8; N],
+    len: usize,
+}
+
+impl<const N: usize> KeyBuf<N> {
+    pub(crate) const fn new() -> Self {
+        Self { bytes: [0; N], len: 0 }
+    }
+
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+
+    /// Writes the key of `handle`. False when there is no room for it.
+    #[inline]
+    fn write(&mut self, handle: Handle<'_>, slash_at: Option<usize>, folds: bool) -> bool {
+        let lead: &[u8] = if slash_at.is_some() { &[] } else { PREFIX_RECORDS };
+        let len = lead.len() + handle.0.len();
+        let Some(room) = self.bytes.get_mut(..len) else { return false };
+        let (lead_room, name_room) = room.split_at_mut(lead.len());
+        lead_room.copy_from_slice(lead);
+        name_room.copy_from_slice(handle.0);
+        if folds || slash_at.is_none() {
+            fold::fold(name_room);
+        }
+        self.len = len;
+        true
+    }
+}
+
+/// The first stage: everything that can be said without a record.
+pub(crate) fn prepare<'a, B: AsRef<[u8]>, const N: usize>(
+    context: &Context<'a, B>,
+    request: Result<Request<'a>, Refusal>,
+    key: &mut KeyBuf<N>,
+) -> Prepared<'a> {
+    let request = match request {
+        Ok(request) => request,
+        Err(Refusal::Reply(unreadable)) => {
+            return Prepared::Done(Outcome::Reply(unreadable.reply(context.now_unix_s)));
+        }
+        Err(Refusal::Drop(reason)) => return Prepared::Done(Outcome::Drop(reason)),
+        Err(Refusal::Fragment(envelope)) => return Prepared::Done(Outcome::Fragment(envelope)),
+    };
+    let done = |code, text| Prepared::Done(Outcome::Reply(error(context, &request, code, text)));
+    let is_resolution = request.message.header.op_code == OpCode::RESOLUTION;
+    let query = match is_resolution.then(|| Query::decode(request.message.body)) {
+        Some(Ok(query)) => Some(query),
+        Some(Err(_)) => {
+            let unreadable = Unreadable::malformed().reply(context.now_unix_s);
+            return Prepared::Done(Outcome::Reply(unreadable));
+        }
+        None => None,
+    };
+    if request.envelope.session_id > 0 {
+        return done(
+            ResponseCode::SESSION_TIMEOUT,
+            b"Invalid session id or session time out. Please try again.",
+        );
+    }
+    let Some(query) = query else {
+        return Prepared::Done(Outcome::Reply(other_operation(context, &request)));
+    };
+    let handle = Handle(query.handle);
+    if fold::eq(handle.0, SITE_STATUS) {
+        return match request.message.header.flags.has(OpFlags::PUBLIC_ONLY) {
+            true => done(ResponseCode::VALUES_NOT_FOUND, b""),
+            false => Prepared::Done(Outcome::Reply(needs_authentication(context, &request))),
+        };
+    }
+    if !context.service.has(handle) {
+        return done(ResponseCode::SERVER_NOT_RESPONSIBLE, b"Request was hashed incorrectly");
+    }
+    let slash_at = handle.slash_at();
+    if !is_homed(context, handle, slash_at) {
+        return done(ResponseCode::SERVER_NOT_RESPONSIBLE, b"That prefix doesn't live here");
+    }
+    if !key.write(handle, slash_at, context.records.folds()) {
+        return done(ResponseCode::HANDLE_NOT_FOUND, b"");
+    }
+    Prepared::Find(Question { request, query })
+}
+
+/// Whether this server has homed the prefix of `handle`, or, for the record of a derived prefix, the
+/// records under one of its ancestors.
+fn is_homed<B: AsRef<[u8]>>(context: &Context<'_, B>, handle: Handle<'_>, slash_at: Option<usize>) -> bool {
+    let (prefix, local_name) = match slash_at {
+        Some(at) => (&handle.0[..at], &handle.0[at + 1..]),
+        None => (PREFIX_OF_PREFIXES, handle.0),
+    };
+    if context.records.homed(prefix) {
+        return true;
+    }
+    if !fold::eq(prefix, PREFIX_OF_PREFIXES) || local_name.len() > HANDLE_LEN_MAX {
+        return false;
+    }
+    // `0.NA/a.b` is ours too when `0.NA/0.NA/a` is homed: "derived prefixes only".
+    let mut derived = [0; HANDLE_LEN_MAX + PREFIX_RECORDS.len()];
+    derived[..PREFIX_RECORDS.len()].copy_from_slice(PREFIX_RECORDS);
+    let name = &mut derived[PREFIX_RECORDS.len()..][..local_name.len()];
+    name.copy_from_slice(local_name);
+    local_name.iter().enumerate().rev().filter(|&(_, &byte)| byte == b'.').take(ANCESTORS_MAX).any(
+        |(dot_at, _)| context.records.homed(&derived[..PREFIX_RECORDS.len() + dot_at]),
+    )
+}
+
+/// Most ancestors of a prefix that are looked at for one request; a name of dots would have thousands.
+pub(crate) const ANCESTORS_MAX: usize = 16;
+
+impl<'a> Question<'a> {
+    /// The last stage: the reply, once the record was looked for.
+    pub(crate) fn answer<B: AsRef<[u8]>>(
+        &self,
+        context: &Context<'a, B>,
+        lookup: &Lookup<'_>,
+        found: Result<Option<Record<'a>>, Corrupt>,
+    ) -> Reply<'a> {
+        match found {
+            Ok(Some(record)) => self.select(context, &record),
+            Ok(None) => self.refer(context, lookup),
+            Err(Corrupt { .. }) => self.failed(context),
+        }
+    }
+
+    fn select<B: AsRef<[u8]>>(&self, context: &Context<'a, B>, record: &Record<'a>) -> Reply<'a> {
+        let filter = Filter::of(self.query);
+        if !self.request.message.header.flags.has(OpFlags::PUBLIC_ONLY)
+            && let Some(refused) = self.refuse_private(context, record, filter)
+        {
+            return refused;
+        }
+        match Selected::from(record.public_bytes(), record.public_count(), filter) {
+            None => self.failed(context),
+            Some(selected) if selected.count == 0 => {
+                error(context, &self.request, ResponseCode::VALUES_NOT_FOUND, b"")
+            }
+            Some(selected) => {
+                let mut reply = self.reply(context, ResponseCode::SUCCESS);
+                reply.push_text(self.query.handle);
+                reply.push_values(selected);
+                let reply = reply.finish();
+                if reply.is_too_long() {
+                    let text = b"The values do not fit into one message; ask by index or type.";
+                    return error(context, &self.request, ResponseCode::PROTOCOL_ERROR, text);
+                }
+                reply
+            }
+        }
+    }
+
+    /// Public-only is off: the first selected value that is not public decides. In a session
+    /// identity always matters. `None` when all selected values are public.
+    fn refuse_private<B: AsRef<[u8]>>(
+        &self,
+        context: &Context<'a, B>,
+        record: &Record<'a>,
+        filter: Filter<'a>,
+    ) -> Option<Reply<'a>> {
+        let mut first = None;
+        for (_, bytes) in record.private() {
+            let Ok((value, _)) = Value::split(bytes) else { return Some(self.failed(context)) };
+            if filter.selects(&value) {
+                first = Some(value);
+                break;
+            }
+        }
+        match first {
+            Some(value) if !value.permissions.has(Permissions::ADMIN_READ) => {
+                Some(error(context, &self.request, ResponseCode::INSUFFICIENT_PERMISSIONS, b""))
+            }
+            Some(_) => Some(needs_authentication(context, &self.request)),
+            None if self.request.envelope.session_id != 0 => {
+                Some(needs_authentication(context, &self.request))
+            }
+            None => None,
+        }
+    }
+
+    /// There is no such record: the service of a derived prefix may have it.
+    fn refer<B: AsRef<[u8]>>(&self, context: &Context<'a, B>, lookup: &Lookup<'_>) -> Reply<'a> {
+        let not_found = || error(context, &self.request, ResponseCode::HANDLE_NOT_FOUND, b"");
+        let refers = !self.request.message.header.flags.has(OpFlags::DO_NOT_REFER)
+            // Older peers take the code for something else.
+            && self.request.envelope.answer_version() >= Version::new(2, 5);
+        if !refers || !Handle(lookup.key).is_derived_prefix_record() {
+            return not_found();
+        }
+        match referral::find(context, lookup) {
+            Ok(None) => not_found(),
+            Err(Corrupt { .. }) => self.failed(context),
+            Ok(Some(delegation)) => {
+                let mut reply = self.reply(context, ResponseCode::PREFIX_REFERRAL);
+                reply.push_text(b"");
+                reply.push_values(delegation);
+                reply.finish()
+            }
+        }
+    }
+
+    fn reply<B>(&self, context: &Context<'a, B>, code: ResponseCode) -> Reply<'a> {
+        Reply::to(&self.request, code, &context.service, context.now_unix_s)
+    }
+
+    fn failed<B>(&self, context: &Context<'a, B>) -> Reply<'a> {
+        error(context, &self.request, ResponseCode::ERROR, b"The stored record cannot be read.")
+    }
+}
+
+/// Operations other than resolution.
+fn other_operation<'a, B>(context: &Context<'a, B>, request: &Request<'a>) -> Reply<'a> {
+    match request.message.header.op_code {
+        OpCode::GET_SITE_INFO => {
+            let mut reply = Reply::to(request, ResponseCode::SUCCESS, &context.service, context.now_unix_s);
+            reply.push_rest(context.service.site);
+            reply.finish()
+        }
+        OpCode::RESPONSE_TO_CHALLENGE => error(context, request, ResponseCode::AUTHENTICATION_TIMEOUT, b""),
+        OpCode::SESSION_SETUP | OpCode::SESSION_EXCHANGE_KEY => {
+            error(context, request, ResponseCode::SESSION_FAILED, b"This server has no sessions.")
+        }
+        OpCode::SESSION_TERMINATE => error(context, request, ResponseCode::SESSION_TIMEOUT, b""),
+        _ => {
+            error(context, request, ResponseCode::OPERATION_NOT_SUPPORTED, b"This server only answers queries.")
+        }
+    }
+}
+
+fn needs_authentication<'a, B>(context: &Context<'a, B>, request: &Request<'a>) -> Reply<'a> {
+    let text = b"This server shows public values only.";
+    error(context, request, ResponseCode::OPERATION_NOT_SUPPORTED, text)
+}
+
+fn error<'a, B>(
+    context: &Context<'a, B>,
+    request: &Request<'a>,
+    code: ResponseCode,
+    text: &'static [u8],
+) -> Reply<'a> {
+    let mut reply = Reply::to(request, code, &context.service, context.now_unix_s);
+    reply.push_text(text);
+    reply.finish()
+}

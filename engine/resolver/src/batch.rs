@@ -1,0 +1,86 @@
+//! Many requests at once, in stages, so that the misses of one cover the work on another.
+//!
+//! A lookup among millions of records waits twice for memory: for the line of the index, then for the
+//! record. With one request at a time the worker waits with it. Here every request of a batch is
+//! decoded and its index line asked for; then every line is read and its record asked for; then
+//! every record is read.
+
+use crate::answer::{KeyBuf, Lookup, Outcome, Prepared, Question, prepare};
+use crate::request::Request;
+use crate::service::Context;
+use handle_proto::limit::UDP_MESSAGE_LEN_MAX;
+use handle_snapshot::Staged as StagedLookup;
+
+/// Requests that are in flight together. More would only push each other out of the cache.
+pub const STAGED_COUNT: usize = 32;
+
+/// Any handle in a datagram fits, with what may be put in front of it.
+type StagedKey = KeyBuf<UDP_MESSAGE_LEN_MAX>;
+
+/// Room for the keys of a batch; kept between batches, for the room costs more to clear than to use.
+pub struct Scratch {
+    keys: [StagedKey; STAGED_COUNT],
+}
+
+impl Scratch {
+    /// Empty room.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { keys: [const { StagedKey::new() }; STAGED_COUNT] }
+    }
+}
+
+impl Default for Scratch {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Answers datagrams as [`answer`](crate::answer()) does, and hands each outcome to `sink` with the position
+/// of its datagram. What needs no record comes first, so positions are not in order.
+pub fn answer_batch<'a, B: AsRef<[u8]>>(
+    context: &Context<'a, B>,
+    scratch: &mut Scratch,
+    datagrams: impl IntoIterator<Item = &'a [u8]>,
+    mut sink: impl FnMut(usize, Outcome<'a>),
+) {
+    let mut datagrams = datagrams.into_iter().enumerate();
+    loop {
+        let mut staged: [Option<Staged<'a>>; STAGED_COUNT] = [const { None }; STAGED_COUNT];
+        let mut staged_count = 0;
+        while staged_count < STAGED_COUNT
+            && let Some((at, datagram)) = datagrams.next()
+        {
+            let key = &mut scratch.keys[staged_count];
+            match prepare(context, Request::from_datagram(datagram), key) {
+                Prepared::Done(outcome) => sink(at, outcome),
+                Prepared::Find(question) => {
+                    let hash = Lookup::new(context, key.as_bytes()).hash;
+                    context.records.prefetch_index(hash);
+                    staged[staged_count] = Some(Staged { at, question, hash, lookup: StagedLookup::default() });
+                    staged_count += 1;
+                }
+            }
+        }
+        for one in staged[..staged_count].iter_mut().flatten() {
+            one.lookup = context.records.probe(one.hash);
+            context.records.prefetch_record(&one.lookup);
+        }
+        for (one, key) in staged[..staged_count].iter().flatten().zip(&scratch.keys) {
+            let lookup = Lookup::hashed(key.as_bytes(), one.hash);
+            let found = context.records.resolve(&one.lookup, key.as_bytes());
+            sink(one.at, Outcome::Reply(one.question.answer(context, &lookup, found)));
+        }
+        if staged_count < STAGED_COUNT {
+            return;
+        }
+    }
+}
+
+/// A request between two stages.
+struct Staged<'a> {
+    at: usize,
+    question: Question<'a>,
+    hash: u64,
+    lookup: StagedLookup,
+}

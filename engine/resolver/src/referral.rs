@@ -1,0 +1,38 @@
+//! Not ours: say whose. Derived prefixes that an ancestor delegates. `protocol` digest 03.12, 06.6.
+
+use crate::answer::{ANCESTORS_MAX, Lookup};
+use crate::select::{Filter, Selected};
+use crate::service::Context;
+use handle_proto::{Handle, fold};
+use handle_snapshot::{Corrupt, hash_key};
+
+/// Types whose values say which service has the records of derived prefixes.
+const DELEGATION: [&[u8]; 3] = [b"HS_SITE.PREFIX", b"HS_NA_DELEGATE", b"HS_SERV.PREFIX"];
+
+pub(crate) fn delegates(kind: &[u8]) -> bool {
+    DELEGATION.iter().any(|delegation| fold::eq(kind, delegation))
+}
+
+/// The public delegation values of the nearest ancestor that has any.
+///
+/// `lookup` is the record of a derived prefix that does not exist here.
+pub(crate) fn find<'a, B: AsRef<[u8]>>(
+    context: &Context<'a, B>,
+    lookup: &Lookup<'_>,
+) -> Result<Option<Selected<'a>>, Corrupt> {
+    let mut name = Handle(lookup.key());
+    for _ in 0..ANCESTORS_MAX {
+        let Some(parent) = name.parent_prefix_record() else { break };
+        let hash = hash_key(context.records.seed(), parent.0);
+        if let Some(record) = context.records.find(hash, parent.0)? {
+            let selected = Selected::from(record.public_bytes(), record.public_count(), Filter::Delegation);
+            match selected {
+                None => return Err(Corrupt { at: 0 }),
+                Some(selected) if selected.count > 0 => return Ok(Some(selected)),
+                Some(_) => {}
+            }
+        }
+        name = parent;
+    }
+    Ok(None)
+}

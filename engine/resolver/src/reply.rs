@@ -1,0 +1,284 @@
+//! The parts of a reply: computed head, borrowed tail, and how they are written as datagrams.
+
+use crate::digest::RequestDigest;
+use crate::request::Request;
+use crate::select::Selected;
+use crate::service::Service;
+use handle_proto::limit::{MESSAGE_EXPIRATION_S, MESSAGE_LEN_MAX, UDP_DATA_LEN_MAX, UDP_MESSAGE_LEN_MAX};
+use handle_proto::wire::envelope::EnvelopeFlags;
+use handle_proto::wire::{Envelope, Header};
+use handle_proto::{OpCode, OpFlags, ResponseCode, Version};
+
+/// A reply that is ready to be written.
+///
+/// Its parts borrow from the request (the handle's spelling) and from the snapshot (values); only
+/// envelope, header, digest and lengths are copied.
+#[derive(Clone, Copy, Debug)]
+pub struct Reply<'a> {
+    envelope: Envelope,
+    header: Header,
+    /// What stands between header and `text`: the digest, then the length of `text`.
+    lead: Lead,
+    /// The handle as asked, the text of an error, or the site record.
+    text: &'a [u8],
+    /// The number of values, when values follow.
+    values_count: Option<[u8; 4]>,
+    values: Selected<'a>,
+}
+
+/// Computed bytes at the start of a body.
+#[derive(Clone, Copy, Debug)]
+struct Lead {
+    bytes: [u8; Self::LEN_MAX],
+    len: u8,
+}
+
+impl Lead {
+    const LEN_MAX: usize = RequestDigest::LEN_MAX + 4;
+    const EMPTY: Self = Self { bytes: [0; Self::LEN_MAX], len: 0 };
+
+    fn push(&mut self, bytes: &[u8]) {
+        let start = usize::from(self.len);
+        self.bytes[start..start + bytes.len()].copy_from_slice(bytes);
+        #[expect(clippy::cast_possible_truncation, reason = "at most LEN_MAX, which fits")]
+        {
+            self.len += bytes.len() as u8;
+        }
+    }
+
+    fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
+}
+
+/// The length of an empty credential.
+const UNSIGNED: [u8; 4] = [0; 4];
+
+#[expect(clippy::cast_possible_truncation, reason = "parts of a message are below 4 GiB")]
+const fn len_u32(len: usize) -> u32 {
+    len as u32
+}
+
+impl<'a> Reply<'a> {
+    /// Request id of replies to what cannot be read. Shown by `conversations.jsonl`, `malformed`.
+    pub const UNREADABLE_REQUEST_ID: i32 = -1;
+
+    /// A reply to a message that cannot be read: in version 2.3, to no request in particular.
+    pub(crate) fn unreadable(
+        code: ResponseCode,
+        op_code: OpCode,
+        text: &'static [u8],
+        now_unix_s: u32,
+    ) -> Self {
+        let envelope = Envelope {
+            version: Version::COMPATIBLE,
+            flags: EnvelopeFlags::default(),
+            suggested: Version::CURRENT,
+            session_id: 0,
+            request_id: Self::UNREADABLE_REQUEST_ID,
+            sequence: 0,
+            message_len: 0,
+        };
+        let header = Header {
+            op_code,
+            response_code: code,
+            flags: OpFlags::PLAIN_REQUEST,
+            site_serial: Header::NO_SITE_SERIAL,
+            recursion_count: 0,
+            reserved: 0,
+            expiration: now_unix_s.wrapping_add(MESSAGE_EXPIRATION_S),
+            body_len: 0,
+        };
+        let mut reply = Self::empty(envelope, header);
+        reply.push_text(text);
+        reply.finish()
+    }
+
+    /// The frame of a reply to `request`: everything but the body after the digest.
+    pub(crate) fn to(request: &Request<'_>, code: ResponseCode, service: &Service<'_>, now_unix_s: u32) -> Self {
+        const COPIED: OpFlags = OpFlags(
+            OpFlags::CERTIFY.0
+                | OpFlags::ENCRYPT.0
+                | OpFlags::CACHE_CERTIFY.0
+                | OpFlags::PUBLIC_ONLY.0
+                | OpFlags::REQUEST_DIGEST.0
+                | OpFlags::DO_NOT_REFER.0,
+        );
+        let version = request.envelope.answer_version();
+        let asked = request.message.header.flags;
+        let mut flags = OpFlags(asked.0 & COPIED.0).with(OpFlags::RECURSIVE);
+        if service.primary {
+            flags = flags.with(OpFlags::AUTHORITATIVE);
+        }
+        let digest = match asked.has(OpFlags::REQUEST_DIGEST) {
+            true => RequestDigest::of(request.message.covered, version),
+            false => None,
+        };
+        if digest.is_none() {
+            flags = flags.without(OpFlags::REQUEST_DIGEST);
+        }
+        let envelope = Envelope {
+            version,
+            flags: EnvelopeFlags::default(),
+            suggested: Version::CURRENT,
+            session_id: request.envelope.session_id,
+            request_id: request.envelope.request_id,
+            sequence: 0,
+            message_len: 0,
+        };
+        let header = Header {
+            op_code: request.message.header.op_code,
+            response_code: code.for_version(version),
+            flags,
+            site_serial: service.site_serial,
+            recursion_count: request.message.header.recursion_count,
+            reserved: 0,
+            expiration: now_unix_s.wrapping_add(MESSAGE_EXPIRATION_S),
+            body_len: 0,
+        };
+        let mut reply = Self::empty(envelope, header);
+        if let Some(digest) = digest {
+            reply.lead.push(digest.as_bytes());
+        }
+        reply
+    }
+
+    const fn empty(envelope: Envelope, header: Header) -> Self {
+        Self { envelope, header, lead: Lead::EMPTY, text: &[], values_count: None, values: Selected::NONE }
+    }
+
+    /// With `text`, counted, as the next part of the body: a handle, or what went wrong.
+    pub(crate) fn push_text(&mut self, text: &'a [u8]) {
+        self.lead.push(&len_u32(text.len()).to_be_bytes());
+        self.text = text;
+    }
+
+    /// With `bytes` as the rest of the body, not counted: the site record.
+    pub(crate) const fn push_rest(&mut self, bytes: &'a [u8]) {
+        self.text = bytes;
+    }
+
+    /// With values as the last part of the body.
+    pub(crate) const fn push_values(&mut self, values: Selected<'a>) {
+        self.values_count = Some(values.count.to_be_bytes());
+        self.values = values;
+    }
+
+    /// Fills in the lengths.
+    pub(crate) fn finish(mut self) -> Self {
+        let count_len = self.values_count.map_or(0, |count| count.len());
+        let body_len = usize::from(self.lead.len) + self.text.len() + count_len + self.values.len;
+        self.header.body_len = len_u32(body_len);
+        self.envelope.message_len = len_u32(Header::LEN + body_len + UNSIGNED.len());
+        if self.message_len() > UDP_DATA_LEN_MAX {
+            self.envelope.flags = EnvelopeFlags::TRUNCATED;
+        }
+        self
+    }
+
+    /// Whether the reply is longer than any message may be.
+    pub(crate) const fn is_too_long(&self) -> bool {
+        self.envelope.message_len > MESSAGE_LEN_MAX
+    }
+
+    /// What came of the request.
+    #[must_use]
+    pub const fn response_code(&self) -> ResponseCode {
+        self.header.response_code
+    }
+
+    /// What was asked.
+    #[must_use]
+    pub const fn op_code(&self) -> OpCode {
+        self.header.op_code
+    }
+
+    /// Bytes of the message after its envelope.
+    #[must_use]
+    pub const fn message_len(&self) -> usize {
+        self.envelope.message_len as usize
+    }
+
+    /// Datagrams that the reply takes.
+    #[must_use]
+    pub const fn datagrams_count(&self) -> usize {
+        self.message_len().div_ceil(UDP_DATA_LEN_MAX)
+    }
+
+    /// Bytes of all datagrams together.
+    #[must_use]
+    pub const fn datagrams_len(&self) -> usize {
+        self.message_len() + self.datagrams_count() * Envelope::LEN
+    }
+
+    /// Writes the reply as datagrams, one after the other, into the first
+    /// [`datagrams_len`](Self::datagrams_len) bytes of `out`.
+    ///
+    /// Each but the last has [`UDP_MESSAGE_LEN_MAX`] bytes: a train that a kernel can cut by itself.
+    /// Fragments carry the whole length and the truncated bit, the last one too, as deployed.
+    ///
+    /// # Panics
+    /// When `out` is shorter.
+    pub fn write_datagrams(&self, out: &mut [u8]) {
+        let mut envelope = self.envelope;
+        let mut cutter = Cutter { out, at: Envelope::LEN };
+        cutter.out[..Envelope::LEN].copy_from_slice(&envelope.to_bytes());
+        self.each_part(|part| cutter.write(part, &mut envelope));
+    }
+
+    /// Writes the reply as one message, envelope first, as streams carry it.
+    ///
+    /// # Panics
+    /// When `out` is shorter than the message and its envelope.
+    pub fn write_stream(&self, out: &mut [u8]) {
+        let envelope = Envelope { flags: EnvelopeFlags::default(), ..self.envelope };
+        let mut at = Envelope::LEN;
+        out[..at].copy_from_slice(&envelope.to_bytes());
+        self.each_part(|part| {
+            out[at..at + part.len()].copy_from_slice(part);
+            at += part.len();
+        });
+    }
+
+    /// Hands over the parts of the message, in order.
+    #[inline]
+    fn each_part(&self, mut take: impl FnMut(&[u8])) {
+        take(&self.header.to_bytes());
+        take(self.lead.as_bytes());
+        take(self.text);
+        if let Some(count) = &self.values_count {
+            take(count);
+            self.values.runs().for_each(&mut take);
+        }
+        take(&UNSIGNED);
+    }
+}
+
+/// Writes parts behind each other and starts a new datagram wherever one is full.
+struct Cutter<'o> {
+    out: &'o mut [u8],
+    at: usize,
+}
+
+impl Cutter<'_> {
+    #[inline]
+    fn write(&mut self, mut part: &[u8], envelope: &mut Envelope) {
+        // Envelopes stand at multiples of the datagram length, so the room left follows from `at`.
+        loop {
+            let used = (self.at - 1) % UDP_MESSAGE_LEN_MAX + 1;
+            let room = UDP_MESSAGE_LEN_MAX - used;
+            if part.len() <= room {
+                self.out[self.at..self.at + part.len()].copy_from_slice(part);
+                self.at += part.len();
+                return;
+            }
+            let (now, later) = part.split_at(room);
+            self.out[self.at..self.at + room].copy_from_slice(now);
+            self.at += room;
+            part = later;
+            envelope.sequence += 1;
+            self.out[self.at..self.at + Envelope::LEN].copy_from_slice(&envelope.to_bytes());
+            self.at += Envelope::LEN;
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! What a request is before it is answered: taken apart, or refused.
+
+use crate::reply::Reply;
+use handle_proto::limit::{MESSAGE_LEN_MAX, UDP_MESSAGE_LEN_MAX};
+use handle_proto::wire::envelope::EnvelopeFlags;
+use handle_proto::wire::{Envelope, Header, Message};
+use handle_proto::{OpCode, ResponseCode};
+
+/// Why a datagram gets no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum DropReason {
+    /// It is somebody's answer to something unreadable. To answer that could go on for ever.
+    ErrorReply,
+}
+
+/// A message that can be acted on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Request<'a> {
+    pub(crate) envelope: Envelope,
+    pub(crate) message: Message<'a>,
+}
+
+/// A message that cannot.
+pub(crate) enum Refusal {
+    /// Answered with a text.
+    Reply(Unreadable),
+    /// Not answered.
+    Drop(DropReason),
+    /// One fragment of a message; whoever keeps fragments has to say.
+    Fragment(Envelope),
+}
+
+/// An error that has no message of its own to refer to: it goes out in the oldest form there is.
+#[derive(Clone, Copy)]
+pub(crate) struct Unreadable {
+    code: ResponseCode,
+    op_code: OpCode,
+    text: &'static [u8],
+}
+
+impl Unreadable {
+    const LENGTH: Self = Self::new(ResponseCode::PROTOCOL_ERROR, b"Invalid message length");
+    const OP_CODE_0: Self = Self::new(ResponseCode::PROTOCOL_ERROR, b"Unknown opCode in message: 0");
+    const MALFORMED: Self =
+        Self::new(ResponseCode::ERROR, b"Server error processing request, see server logs");
+    const NO_SESSION: Self =
+        Self::new(ResponseCode::SESSION_FAILED, b"Invalid session id. Unable to decrypt request message.");
+    const UNKNOWN_SESSION: Self = Self::new(
+        ResponseCode::SESSION_TIMEOUT,
+        b"Session information not available or time out. Unable to decrypt request message.",
+    );
+
+    const fn new(code: ResponseCode, text: &'static [u8]) -> Self {
+        Self { code, op_code: OpCode::RESERVED, text }
+    }
+
+    const fn not_for_administration(op_code: OpCode) -> Self {
+        let text = b"Received admin request on non-admin interface";
+        Self { code: ResponseCode::PROTOCOL_ERROR, op_code, text }
+    }
+
+    /// A request whose body does not decode.
+    pub(crate) const fn malformed() -> Self {
+        Self::MALFORMED
+    }
+
+    pub(crate) fn reply(self, now_unix_s: u32) -> Reply<'static> {
+        Reply::unreadable(self.code, self.op_code, self.text, now_unix_s)
+    }
+}
+
+impl<'a> Request<'a> {
+    /// Takes apart a datagram.
+    pub(crate) fn from_datagram(datagram: &'a [u8]) -> Result<Self, Refusal> {
+        let Some((fixed, rest)) = datagram.split_first_chunk() else {
+            return Err(Refusal::Reply(Self::refuse_runt(datagram)));
+        };
+        let envelope = Envelope::from_bytes(fixed);
+        if envelope.message_len > MESSAGE_LEN_MAX {
+            return Err(Refusal::Reply(Unreadable::MALFORMED));
+        }
+        if envelope.flags.has(EnvelopeFlags::TRUNCATED) {
+            return Err(Refusal::Fragment(envelope));
+        }
+        if datagram.len() > UDP_MESSAGE_LEN_MAX {
+            return Err(Refusal::Reply(Unreadable::MALFORMED));
+        }
+        Self::from_message(envelope, rest)
+    }
+
+    /// Takes apart what follows `envelope`. Bytes after the message are ignored; that some are missing
+    /// matters only where they are needed.
+    pub(crate) fn from_message(envelope: Envelope, bytes: &'a [u8]) -> Result<Self, Refusal> {
+        let refuse = |unreadable| Err(Refusal::Reply(unreadable));
+        let bytes = &bytes[..bytes.len().min(envelope.message_len as usize)];
+        if bytes.len() < Header::LEN {
+            return refuse(Unreadable::LENGTH);
+        }
+        if envelope.flags.has(EnvelopeFlags::ENCRYPTED) {
+            return refuse(if envelope.session_id > 0 {
+                Unreadable::UNKNOWN_SESSION
+            } else {
+                Unreadable::NO_SESSION
+            });
+        }
+        let Ok(message) = Message::decode(bytes) else {
+            return refuse(Unreadable::MALFORMED);
+        };
+        let Header { op_code, response_code, .. } = message.header;
+        if response_code != ResponseCode::RESERVED {
+            // Two servers would otherwise tell each other for ever that they do not understand.
+            return if envelope.request_id == Reply::UNREADABLE_REQUEST_ID {
+                Err(Refusal::Drop(DropReason::ErrorReply))
+            } else {
+                refuse(Unreadable::MALFORMED)
+            };
+        }
+        if op_code == OpCode::RESERVED {
+            return refuse(Unreadable::OP_CODE_0);
+        }
+        if op_code.is_admin() {
+            return refuse(Unreadable::not_for_administration(op_code));
+        }
+        if !op_code.is_deployed() {
+            return refuse(Unreadable::MALFORMED);
+        }
+        Ok(Self { envelope, message })
+    }
+
+    /// A datagram shorter than an envelope: missing bytes count as zero, as deployed.
+    fn refuse_runt(datagram: &[u8]) -> Unreadable {
+        let mut padded = [0; Envelope::LEN];
+        padded[..datagram.len()].copy_from_slice(datagram);
+        match Envelope::from_bytes(&padded).message_len {
+            0..=MESSAGE_LEN_MAX => Unreadable::LENGTH,
+            _ => Unreadable::MALFORMED,
+        }
+    }
+}

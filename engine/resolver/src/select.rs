@@ -1,0 +1,103 @@
+//! Which values of a record answer a query. Index and type lists select their union.
+
+use handle_proto::Value;
+use handle_proto::value::type_matches;
+use handle_proto::wire::query::Query;
+
+/// What is asked of a record.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Filter<'a> {
+    /// Every value.
+    All,
+    /// Values whose index or type is listed.
+    Listed(Query<'a>),
+    /// Values that delegate derived prefixes.
+    Delegation,
+}
+
+impl<'a> Filter<'a> {
+    pub(crate) const fn of(query: Query<'a>) -> Self {
+        if query.indexes.is_empty() && query.types.is_empty() { Self::All } else { Self::Listed(query) }
+    }
+
+    pub(crate) fn selects(&self, value: &Value<'_>) -> bool {
+        match self {
+            Self::All => true,
+            Self::Listed(query) => {
+                query.indexes.has(value.index)
+                    || query.types.iter().any(|asked| type_matches(asked, value.kind))
+            }
+            Self::Delegation => crate::referral::delegates(value.kind),
+        }
+    }
+}
+
+/// Selected values, as runs of their encoded bytes in stored order.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Selected<'a> {
+    values: &'a [u8],
+    filter: Filter<'a>,
+    /// How many there are.
+    pub(crate) count: u32,
+    /// Bytes of them all.
+    pub(crate) len: usize,
+}
+
+impl<'a> Selected<'a> {
+    pub(crate) const NONE: Self = Self { values: &[], filter: Filter::All, count: 0, len: 0 };
+
+    /// Selects from `values`, which are `count` encoded values. `None` when they do not decode.
+    pub(crate) fn from(values: &'a [u8], count: usize, filter: Filter<'a>) -> Option<Self> {
+        let count = u32::try_from(count).ok()?;
+        if matches!(filter, Filter::All) {
+            return Some(Self { values, filter, count, len: values.len() });
+        }
+        let mut selected = Self { values, filter, count: 0, len: 0 };
+        let mut rest = values;
+        while !rest.is_empty() {
+            let (value, after) = Value::split(rest).ok()?;
+            if filter.selects(&value) {
+                selected.count += 1;
+                selected.len += rest.len() - after.len();
+            }
+            rest = after;
+        }
+        Some(selected)
+    }
+
+    /// The bytes, in pieces.
+    pub(crate) fn runs(&self) -> Runs<'a> {
+        Runs { rest: self.values, filter: self.filter }
+    }
+}
+
+/// Pieces of a selection; neighbours come as one.
+pub(crate) struct Runs<'a> {
+    rest: &'a [u8],
+    filter: Filter<'a>,
+}
+
+impl<'a> Iterator for Runs<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        if matches!(self.filter, Filter::All) {
+            let run = core::mem::take(&mut self.rest);
+            return (!run.is_empty()).then_some(run);
+        }
+        let (mut start, mut len) = (self.rest, 0);
+        // `from` has decoded these bytes before, so an error here ends the run and nothing else.
+        while let Ok((value, after)) = Value::split(self.rest) {
+            if self.filter.selects(&value) {
+                len += self.rest.len() - after.len();
+            } else if len > 0 {
+                self.rest = after;
+                break;
+            } else {
+                start = after;
+            }
+            self.rest = after;
+        }
+        (len > 0).then(|| &start[..len])
+    }
+}

@@ -1,0 +1,60 @@
+//! What a server knows about itself while it answers.
+
+use handle_proto::wire::Header;
+use handle_proto::{Handle, HashOption};
+use handle_snapshot::Records;
+
+/// The server's place in its site: what decides which handles it answers for, and how replies look.
+#[derive(Clone, Copy, Debug)]
+pub struct Service<'a> {
+    /// The site record in wire form: the answer to a request for site information.
+    pub site: &'a [u8],
+    /// Serial number of the site record, written into every reply.
+    pub site_serial: i16,
+    /// Whether this is a primary site; its replies are authoritative.
+    pub primary: bool,
+    /// Which part of a handle chooses the server.
+    pub hash_option: HashOption,
+    /// Servers in the site.
+    pub servers_count: u32,
+    /// Position of this server in the site's list, from 0.
+    pub server_at: u32,
+}
+
+impl Service<'_> {
+    /// A site of one server that publishes no site record; for tests and benches.
+    pub const ALONE: Service<'static> = Service {
+        site: &[],
+        site_serial: Header::NO_SITE_SERIAL,
+        primary: true,
+        hash_option: HashOption::Handle,
+        servers_count: 1,
+        server_at: 0,
+    };
+
+    /// Whether `handle` hashes to this server. RFC 3652 section 3.1.3.
+    #[must_use]
+    pub fn has(&self, handle: Handle<'_>) -> bool {
+        self.servers_count <= 1
+            || handle.server_at(self.hash_option, self.servers_count) == Some(self.server_at)
+    }
+}
+
+/// Everything an answer depends on beside the request: read once for each batch.
+#[derive(Debug)]
+pub struct Context<'a, B> {
+    /// The published records.
+    pub records: Records<'a, B>,
+    /// The server's place in its site.
+    pub service: Service<'a>,
+    /// The current time, Unix seconds.
+    pub now_unix_s: u32,
+}
+
+impl<B> Clone for Context<'_, B> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<B> Copy for Context<'_, B> {}

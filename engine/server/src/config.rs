@@ -1,0 +1,222 @@
+//! What an operator says: a TOML file, with flags over it, checked before anything starts.
+
+use anyhow::{Context as _, ensure};
+use handle_net::Choice;
+use handle_proto::limit;
+use serde::{Deserialize, Serialize};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+/// Configuration of `handled`.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Directory of the published set: the one with the file `MANIFEST`.
+    pub snapshot: PathBuf,
+    /// The site record as JSON. Without it the server is alone in a site that has no record.
+    pub site: Option<PathBuf>,
+    /// Which server of the site this is, by its `serverId`.
+    pub server_id: i32,
+    /// UDP addresses to answer on. `[::]` answers IPv4 as well.
+    pub listen: Vec<SocketAddr>,
+    /// Worker threads for each address; 0 for one on each core that this process may use.
+    pub workers: usize,
+    /// Cores that the workers are pinned to, in turn. Empty: all that this process may use.
+    pub cores: Vec<usize>,
+    /// Whether workers are pinned at all.
+    pub pin: bool,
+    /// How datagrams are moved.
+    pub datapath: Datapath,
+    /// UNIX socket for `status`, `stats`, `reload` and `drain`; none when empty.
+    pub control: Option<PathBuf>,
+    /// Copy the set into memory of our own instead of mapping its files.
+    pub copy_to_memory: bool,
+    /// Sizes of everything that is bounded.
+    pub limits: Limits,
+}
+
+/// How datagrams are moved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Datapath {
+    /// io_uring where it works, else the portable way; the log says which and why.
+    #[default]
+    Auto,
+    /// io_uring, or not at all.
+    Uring,
+    /// recvmmsg and sendmmsg.
+    Portable,
+}
+
+impl From<Datapath> for Choice {
+    fn from(datapath: Datapath) -> Self {
+        match datapath {
+            Datapath::Auto => Self::Auto,
+            Datapath::Uring => Self::Uring,
+            Datapath::Portable => Self::Portable,
+        }
+    }
+}
+
+/// Sizes of everything that is bounded. When something is full, we drop and count.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Limits {
+    /// Datagrams that are received and answered together.
+    pub batch_datagrams: usize,
+    /// Answers that wait to be sent, in datagrams.
+    pub outbox_datagrams: usize,
+    /// Answers that wait to be sent, in bytes.
+    pub outbox_bytes: usize,
+    /// Receive buffer of each socket in the kernel, in bytes.
+    pub socket_receive_bytes: usize,
+    /// Send buffer of each socket in the kernel, in bytes.
+    pub socket_send_bytes: usize,
+    /// Requests in fragments that a worker puts together at one time.
+    pub fragmented_requests: usize,
+    /// Bytes that a worker keeps for requests in fragments.
+    pub fragmented_bytes: usize,
+    /// How long the missing fragments of a request are waited for, in milliseconds.
+    pub fragmented_wait_ms: u32,
+    /// Most bytes of a line on the control socket.
+    pub control_line_bytes: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            snapshot: PathBuf::from("/var/lib/handled/snapshot"),
+            site: None,
+            server_id: 1,
+            listen: vec![SocketAddr::from(([0u16; 8], limit::PORT))],
+            workers: 0,
+            cores: Vec::new(),
+            pin: true,
+            datapath: Datapath::Auto,
+            control: None,
+            copy_to_memory: false,
+            limits: Limits::default(),
+        }
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            batch_datagrams: 64,
+            outbox_datagrams: 1024,
+            outbox_bytes: 1 << 20,
+            socket_receive_bytes: 4 << 20,
+            socket_send_bytes: 4 << 20,
+            fragmented_requests: 256,
+            fragmented_bytes: 4 << 20,
+            fragmented_wait_ms: limit::UDP_REASSEMBLY_MS,
+            control_line_bytes: 4096,
+        }
+    }
+}
+
+/// Bytes of the longest answer there can be, cut into datagrams.
+const ANSWER_LEN_MAX: usize =
+    limit::MESSAGE_LEN_MAX as usize + limit::FRAGMENTS_MAX * handle_proto::wire::Envelope::LEN;
+
+impl Config {
+    /// Reads the file at `path`. Paths in it are relative to its directory.
+    ///
+    /// # Errors
+    /// When it cannot be read, or says something that is not understood.
+    pub fn read(path: &Path) -> anyhow::Result<Self> {
+        let text = std::fs::read_to_string(path)
+            .with_context(|| format!("cannot read the configuration {}", path.display()))?;
+        let mut config: Self =
+            toml::from_str(&text).with_context(|| format!("in the configuration {}", path.display()))?;
+        let directory = path.parent().unwrap_or(Path::new(""));
+        config.snapshot = directory.join(&config.snapshot);
+        config.site = config.site.map(|site| directory.join(site));
+        config.control = config.control.map(|control| directory.join(control));
+        Ok(config)
+    }
+
+    /// Checks what can be checked without opening anything.
+    ///
+    /// # Errors
+    /// Names the setting, and what it should be.
+    pub fn check(&self) -> anyhow::Result<()> {
+        ensure!(!self.listen.is_empty(), "`listen` is empty: name at least one address, as \"[::]:2641\"");
+        ensure!(self.workers <= 1024, "`workers` is {}: at most 1024 make sense", self.workers);
+        let limits = &self.limits;
+        ensure!(
+            (1..=1024).contains(&limits.batch_datagrams),
+            "`limits.batch_datagrams` is {}: it must be from 1 to 1024",
+            limits.batch_datagrams
+        );
+        ensure!(
+            (limit::FRAGMENTS_MAX..=1 << 20).contains(&limits.outbox_datagrams),
+            "`limits.outbox_datagrams` is {}: the longest answer takes {}, and 1048576 are the most",
+            limits.outbox_datagrams,
+            limit::FRAGMENTS_MAX
+        );
+        ensure!(
+            (ANSWER_LEN_MAX..=1 << 30).contains(&limits.outbox_bytes),
+            "`limits.outbox_bytes` is {}: the longest answer takes {ANSWER_LEN_MAX}, and 1 GiB is the most",
+            limits.outbox_bytes
+        );
+        ensure!(
+            limits.fragmented_requests <= 1 << 20,
+            "`limits.fragmented_requests` is {}: at most 1048576",
+            limits.fragmented_requests
+        );
+        ensure!(
+            limits.fragmented_bytes <= 1 << 32,
+            "`limits.fragmented_bytes` is {}: at most 4 GiB",
+            limits.fragmented_bytes
+        );
+        ensure!(
+            (64..=1 << 20).contains(&limits.control_line_bytes),
+            "`limits.control_line_bytes` is {}: it must be from 64 to 1048576",
+            limits.control_line_bytes
+        );
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_is_valid_and_survives_toml() {
+        let config = Config::default();
+        config.check().unwrap();
+        let again: Config = toml::from_str("").unwrap();
+        assert_eq!(again.limits.batch_datagrams, config.limits.batch_datagrams);
+    }
+
+    #[test]
+    fn says_which_setting_is_wrong() {
+        let mut config = Config::default();
+        config.limits.batch_datagrams = 0;
+        assert!(config.check().unwrap_err().to_string().contains("limits.batch_datagrams"));
+        config = Config { listen: vec![], ..Config::default() };
+        assert!(config.check().unwrap_err().to_string().contains("listen"));
+        let error = toml::from_str::<Config>("lissten = []").unwrap_err();
+        assert!(error.to_string().contains("lissten"));
+    }
+
+    #[test]
+    fn limits_hold_at_their_edges() {
+        let with = |change: fn(&mut Limits)| {
+            let mut config = Config::default();
+            change(&mut config.limits);
+            config.check().is_ok()
+        };
+        assert!(with(|limits| limits.batch_datagrams = 1024));
+        assert!(!with(|limits| limits.batch_datagrams = 1025));
+        assert!(with(|limits| limits.outbox_bytes = ANSWER_LEN_MAX));
+        assert!(!with(|limits| limits.outbox_bytes = ANSWER_LEN_MAX - 1));
+        assert!(with(|limits| limits.outbox_datagrams = limit::FRAGMENTS_MAX));
+        assert!(!with(|limits| limits.outbox_datagrams = limit::FRAGMENTS_MAX - 1));
+        assert!(with(|limits| limits.control_line_bytes = 64));
+        assert!(!with(|limits| limits.control_line_bytes = 63));
+    }
+}

@@ -1,0 +1,220 @@
+//! The current set, replaced between batches.
+//!
+//! Workers read it without a lock. A set that does not open keeps the old one serving; the error stays
+//! visible in `status` until a set opens again.
+
+use arc_swap::{ArcSwap, Cache};
+use handle_snapshot::set::{How, PublishedSet, SetError};
+use inotify::{Inotify, WatchMask};
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+/// The set that is being served, and how to get the next.
+#[derive(Debug)]
+pub struct Live {
+    directory: PathBuf,
+    how: How,
+    set: ArcSwap<PublishedSet>,
+    reloads: AtomicU64,
+    /// Held while a set is opened, so that two reloads cannot overtake each other.
+    failure: Mutex<Option<Failure>>,
+}
+
+/// Why the newest set is not served.
+#[derive(Clone, Debug)]
+struct Failure {
+    at: SystemTime,
+    error: String,
+}
+
+/// A worker's way to the current set.
+pub type Reader = Cache<Arc<ArcSwapOwner>, Arc<PublishedSet>>;
+
+/// Lets a reader own what it reads through.
+#[derive(Debug)]
+pub struct ArcSwapOwner(Arc<Live>);
+
+impl std::ops::Deref for ArcSwapOwner {
+    type Target = ArcSwap<PublishedSet>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0.set
+    }
+}
+
+/// What a reload did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reloaded {
+    /// A new generation is live.
+    Changed(u64),
+    /// The published set is the one that is live.
+    Unchanged(u64),
+}
+
+impl Live {
+    /// Opens the set in `directory`.
+    ///
+    /// # Errors
+    /// When there is none, or it is damaged.
+    pub fn open(directory: &Path, how: How) -> Result<Arc<Self>, SetError> {
+        let set = PublishedSet::open(directory, how)?;
+        Ok(Arc::new(Self {
+            directory: directory.to_owned(),
+            how,
+            set: ArcSwap::from_pointee(set),
+            reloads: AtomicU64::new(0),
+            failure: Mutex::new(None),
+        }))
+    }
+
+    /// The set that is live now.
+    #[must_use]
+    pub fn current(&self) -> Arc<PublishedSet> {
+        self.set.load_full()
+    }
+
+    /// A way to the current set that costs one comparison where nothing has changed.
+    #[must_use]
+    pub fn reader(self: &Arc<Self>) -> Reader {
+        Cache::new(Arc::new(ArcSwapOwner(Arc::clone(self))))
+    }
+
+    /// Takes the published set, if it is another than the live one.
+    ///
+    /// # Errors
+    /// When it does not open; then the old one stays.
+    pub fn reload(&self) -> Result<Reloaded, SetError> {
+        let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        let old = self.set.load_full();
+        match PublishedSet::reopen(&self.directory, self.how, &old) {
+            Ok(set) => {
+                *failure = None;
+                let generation = set.generation();
+                if generation == old.generation() {
+                    return Ok(Reloaded::Unchanged(generation));
+                }
+                self.set.store(Arc::new(set));
+                self.reloads.fetch_add(1, Ordering::Relaxed);
+                Ok(Reloaded::Changed(generation))
+            }
+            Err(error) => {
+                let error_text = error.to_string();
+                *failure = Some(Failure { at: SystemTime::now(), error: error_text });
+                Err(error)
+            }
+        }
+    }
+
+    /// What `status` says about the set.
+    #[must_use]
+    pub fn to_json(&self) -> Value {
+        let set = self.current();
+        let failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let unix_ms = |at: SystemTime| {
+            u64::try_from(at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_millis())
+                .unwrap_or(u64::MAX)
+        };
+        let now_ms = unix_ms(SystemTime::now());
+        let layers: Vec<Value> = set
+            .layers()
+            .iter()
+            .map(|layer| {
+                json!({
+                    "file": layer.file(),
+                    "bytes": layer.len(),
+                    "handles": layer.layer().handles_count(),
+                    "tombstones": layer.layer().tombstones_count(),
+                })
+            })
+            .collect();
+        json!({
+            "directory": self.directory,
+            "generation": set.generation(),
+            "created_unix_ms": set.created_unix_ms(),
+            "age_s": now_ms.saturating_sub(set.created_unix_ms()) / 1000,
+            "layers": layers,
+            "bytes_mapped": set.bytes_mapped(),
+            "bytes_mapped_by_process": handle_snapshot::map::mapped_bytes_now(),
+            "folds": set.records().folds(),
+            "reloads": self.reloads.load(Ordering::Relaxed),
+            "last_error": failure.as_ref().map(|failure| &failure.error),
+            "last_error_unix_ms": failure.as_ref().map(|failure| unix_ms(failure.at)),
+        })
+    }
+
+    /// Whether the newest published set could not be opened.
+    #[must_use]
+    pub fn is_failing(&self) -> bool {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+}
+
+/// How long the watcher sleeps at most before it looks whether it should stop.
+const WATCH_PATIENCE: Duration = Duration::from_millis(50);
+/// How often it looks at the directory by itself: watches can be lost, and some file systems have none.
+const LOOK_INTERVAL: u32 = 20;
+
+/// Reloads whenever a new set is published, until `stop`.
+pub fn watch(live: &Live, stop: &AtomicBool) {
+    let mut inotify = match watch_directory(&live.directory) {
+        Ok(inotify) => Some(inotify),
+        Err(error) => {
+            tracing::warn!(
+                directory = %live.directory.display(), %error,
+                "cannot watch the snapshot directory, looking once a second instead; \
+                 is fs.inotify.max_user_instances exhausted? (sysctl fs.inotify)"
+            );
+            None
+        }
+    };
+    let mut events = [0; 4096];
+    let mut idle = 0;
+    while !stop.load(Ordering::Relaxed) {
+        let published = match &mut inotify {
+            None => {
+                std::thread::sleep(WATCH_PATIENCE);
+                false
+            }
+            Some(inotify) => wait_for_events(inotify, &mut events),
+        };
+        idle += 1;
+        if !published && idle < LOOK_INTERVAL {
+            continue;
+        }
+        idle = 0;
+        let was_failing = live.is_failing();
+        match live.reload() {
+            Ok(Reloaded::Changed(generation)) => tracing::info!(generation, "serving a new set"),
+            Ok(Reloaded::Unchanged(generation)) if was_failing => {
+                tracing::info!(generation, "the published set is whole again");
+            }
+            Ok(Reloaded::Unchanged(_)) => {}
+            // Once for each publication, not once a second.
+            Err(error) if published || !was_failing => {
+                tracing::error!(%error, "the published set does not open; the old one stays live");
+            }
+            Err(_) => {}
+        }
+    }
+}
+
+fn watch_directory(directory: &Path) -> std::io::Result<Inotify> {
+    let inotify = Inotify::init()?;
+    inotify.watches().add(directory, WatchMask::MOVED_TO | WatchMask::CLOSE_WRITE)?;
+    Ok(inotify)
+}
+
+/// Whether something was published within the patience of the watcher.
+fn wait_for_events(inotify: &mut Inotify, events: &mut [u8]) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let patience = Timespec { tv_sec: 0, tv_nsec: i64::from(WATCH_PATIENCE.subsec_nanos()) };
+    let mut fds = [PollFd::new(&*inotify, PollFlags::IN)];
+    if !matches!(poll(&mut fds, Some(&patience)), Ok(ready) if ready > 0) {
+        return false;
+    }
+    let Ok(events) = inotify.read_events(events) else { return true };
+    events.into_iter().any(|event| event.name.is_some_and(|name| name == handle_snapshot::set::MANIFEST))
+}

@@ -1,0 +1,265 @@
+//! Starts everything and stops it again.
+
+use crate::config::Config;
+use crate::control::Control;
+use crate::counters::Shards;
+use crate::live::{self, Live};
+use crate::site::OwnSite;
+use crate::worker::{Worker, WorkerInfo};
+use anyhow::{Context as _, anyhow, ensure};
+use handle_net::Options;
+use handle_snapshot::set::How;
+use std::io::ErrorKind;
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime};
+
+/// What workers, watcher and control socket share.
+#[derive(Debug)]
+pub struct Shared {
+    /// The current set.
+    pub live: Arc<Live>,
+    /// What happened to every datagram.
+    pub shards: Shards,
+    pub(crate) site: OwnSite,
+    pub(crate) workers: std::sync::OnceLock<Vec<WorkerInfo>>,
+    pub(crate) started: SystemTime,
+    draining: AtomicBool,
+    stopped: AtomicBool,
+}
+
+impl Shared {
+    /// Lets the workers answer what has arrived, and then stop.
+    pub fn drain(&self) {
+        self.draining.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the workers are about to stop.
+    #[must_use]
+    pub fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Relaxed)
+    }
+}
+
+/// A running server. Dropping it stops it.
+#[derive(Debug)]
+pub struct Server {
+    shared: Arc<Shared>,
+    addresses: Vec<SocketAddr>,
+    workers: Vec<JoinHandle<()>>,
+    helpers: Vec<JoinHandle<()>>,
+}
+
+/// How long an orderly stop may take.
+const STOP_PATIENCE: Duration = Duration::from_secs(5);
+
+impl Server {
+    /// Starts serving: when this returns, every worker answers.
+    ///
+    /// # Errors
+    /// One sentence with the likely cause: the set, the site record, an address, the control socket.
+    pub fn start(config: &Config) -> anyhow::Result<Self> {
+        config.check()?;
+        let site = read_site(config)?;
+        let live = open_live(config)?;
+        let cores = usable_cores(config)?;
+        let workers_count = if config.workers == 0 { cores.len() } else { config.workers };
+        let sockets = bind_all(config, workers_count)?;
+        let control = match &config.control {
+            Some(path) => Some(Control::bind(path, config.limits.control_line_bytes)?),
+            None => None,
+        };
+        let shared = Arc::new(Shared {
+            live,
+            shards: Shards::new(sockets.len()),
+            site,
+            workers: std::sync::OnceLock::new(),
+            started: SystemTime::now(),
+            draining: AtomicBool::new(false),
+            stopped: AtomicBool::new(false),
+        });
+        let mut server = Self { shared, addresses: Vec::new(), workers: Vec::new(), helpers: Vec::new() };
+        server.start_workers(config, sockets, &cores)?;
+        server.start_helpers(control)?;
+        Ok(server)
+    }
+
+    fn start_workers(
+        &mut self,
+        config: &Config,
+        sockets: Vec<UdpSocket>,
+        cores: &[usize],
+    ) -> anyhow::Result<()> {
+        let (opened, openings) = mpsc::channel();
+        for (at, socket) in sockets.into_iter().enumerate() {
+            let address = socket.local_addr()?;
+            if !self.addresses.contains(&address) {
+                self.addresses.push(address);
+            }
+            let (shared, opened) = (Arc::clone(&self.shared), opened.clone());
+            let (config, core) = (config.clone(), config.pin.then(|| cores[at % cores.len()]));
+            let thread = std::thread::Builder::new().name(format!("worker-{at}")).spawn(move || {
+                // The path is opened on the thread that uses it: a ring belongs to its thread.
+                match Worker::open(&config, &shared, at, socket, core) {
+                    Err(error) => drop(opened.send(Err(error))),
+                    Ok((mut worker, info)) => {
+                        drop(opened.send(Ok(info)));
+                        drop(opened);
+                        worker.run();
+                    }
+                }
+            });
+            self.workers.push(thread.context("cannot start a worker thread")?);
+        }
+        drop(opened);
+        let mut infos = openings.into_iter().collect::<anyhow::Result<Vec<WorkerInfo>>>()?;
+        ensure!(infos.len() == self.workers.len(), "a worker thread died while starting");
+        infos.sort_by_key(|info| info.at);
+        for info in &infos {
+            tracing::info!(
+                worker = info.at, address = %info.address, core = ?info.core, reason = info.reason, "worker is ready"
+            );
+        }
+        self.shared.workers.set(infos).map_err(|_| anyhow!("workers are started once"))
+    }
+
+    fn start_helpers(&mut self, control: Option<Control>) -> anyhow::Result<()> {
+        let shared = Arc::clone(&self.shared);
+        let watcher = std::thread::Builder::new()
+            .name("watcher".into())
+            .spawn(move || live::watch(&shared.live, &shared.stopped));
+        self.helpers.push(watcher.context("cannot start the watcher thread")?);
+        if let Some(control) = control {
+            let shared = Arc::clone(&self.shared);
+            let thread =
+                std::thread::Builder::new().name("control".into()).spawn(move || control.serve(&shared));
+            self.helpers.push(thread.context("cannot start the control thread")?);
+        }
+        Ok(())
+    }
+
+    /// The addresses that are answered on, with the ports that were really taken.
+    #[must_use]
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// What is shared with the workers: the set, the counters, the way to drain.
+    #[must_use]
+    pub fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// Whether all workers have stopped, after a drain or a failure.
+    #[must_use]
+    pub fn is_finished(&self) -> bool {
+        self.workers.iter().all(JoinHandle::is_finished)
+    }
+
+    /// Drains, then stops. Workers that do not come to an end within seconds are left behind.
+    ///
+    /// # Errors
+    /// When a worker had to be left behind, or died.
+    pub fn stop(mut self) -> anyhow::Result<()> {
+        self.halt()
+    }
+
+    fn halt(&mut self) -> anyhow::Result<()> {
+        self.shared.drain();
+        let deadline = Instant::now() + STOP_PATIENCE;
+        while !self.is_finished() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        self.shared.stopped.store(true, Ordering::Relaxed);
+        ensure!(self.is_finished(), "a worker does not stop");
+        for thread in self.workers.drain(..).chain(self.helpers.drain(..)) {
+            thread.join().map_err(|_| anyhow!("a thread ended with a bug; the log says where"))?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // The caller did not want to know; `stop` tells.
+        let _ = self.halt();
+    }
+}
+
+/// Reads the site record that the configuration names.
+///
+/// # Errors
+/// When it cannot be read or does not have this server.
+pub fn read_site(config: &Config) -> anyhow::Result<OwnSite> {
+    match &config.site {
+        Some(path) => OwnSite::read(path, config.server_id),
+        None => Ok(OwnSite::alone()),
+    }
+}
+
+/// Opens the published set that the configuration names.
+///
+/// # Errors
+/// When there is none or it is damaged.
+pub fn open_live(config: &Config) -> anyhow::Result<Arc<Live>> {
+    let how = if config.copy_to_memory { How::CopyToMemory } else { How::Map };
+    Live::open(&config.snapshot, how).with_context(|| {
+        let directory = config.snapshot.display();
+        format!("cannot serve {directory} (check it with: hdl snapshot verify {directory})")
+    })
+}
+
+/// The cores that workers may be pinned to.
+fn usable_cores(config: &Config) -> anyhow::Result<Vec<usize>> {
+    if !config.cores.is_empty() {
+        return Ok(config.cores.clone());
+    }
+    let allowed = rustix::thread::sched_getaffinity(None).context("cannot ask which cores are ours")?;
+    Ok((0..rustix::thread::CpuSet::MAX_CPU).filter(|&core| allowed.is_set(core)).collect())
+}
+
+/// One socket for each worker of each address. Workers of one address share its port.
+fn bind_all(config: &Config, workers_count: usize) -> anyhow::Result<Vec<UdpSocket>> {
+    let mut sockets = Vec::new();
+    for &listen in &config.listen {
+        let mut options = net_options(config, listen);
+        for _ in 0..workers_count {
+            let socket = handle_net::bind(&options).map_err(|error| explain_bind(listen, error))?;
+            // With port 0 the first socket takes a port, and the others share it.
+            options.address = socket.local_addr()?;
+            sockets.push(socket);
+        }
+    }
+    Ok(sockets)
+}
+
+pub(crate) fn net_options(config: &Config, address: SocketAddr) -> Options {
+    let limits = &config.limits;
+    let mut options = Options::new(address);
+    options.reuse_port = true;
+    options.batch_len = limits.batch_datagrams;
+    options.outbox_datagrams = limits.outbox_datagrams;
+    options.outbox_len = limits.outbox_bytes;
+    options.socket_receive_buffer_len = limits.socket_receive_bytes;
+    options.socket_send_buffer_len = limits.socket_send_bytes;
+    options
+}
+
+fn explain_bind(address: SocketAddr, error: std::io::Error) -> anyhow::Error {
+    let port = address.port();
+    let why = match error.kind() {
+        ErrorKind::AddrInUse => format!("another process has the port (see: ss -lunp 'sport = :{port}')"),
+        ErrorKind::PermissionDenied => {
+            format!("not allowed; ports below 1024 need CAP_NET_BIND_SERVICE (see: sysctl net.ipv4.ip_unprivileged_port_start)")
+        }
+        ErrorKind::AddrNotAvailable => "this host does not have the address (see: ip address)".to_owned(),
+        _ => "the kernel refuses".to_owned(),
+    };
+    anyhow::Error::new(error).context(format!("cannot listen on {address}: {why}"))
+}

@@ -1,0 +1,79 @@
+//! Who this server is: the site record, and the place in it.
+
+use anyhow::{Context as _, anyhow, bail};
+use handle_proto::HashOption;
+use handle_proto::data::site::Site;
+use handle_proto::json::site_from_json;
+use handle_resolver::Service;
+use std::path::Path;
+
+/// The site record in wire form, with what is read from it for every reply.
+#[derive(Clone, Debug)]
+pub struct OwnSite {
+    bytes: Vec<u8>,
+    serial: i16,
+    primary: bool,
+    hash_option: HashOption,
+    servers_count: u32,
+    server_at: u32,
+}
+
+impl OwnSite {
+    /// A server that is alone in a site without a record.
+    #[must_use]
+    pub fn alone() -> Self {
+        let alone = Service::ALONE;
+        Self {
+            bytes: Vec::new(),
+            serial: alone.site_serial,
+            primary: alone.primary,
+            hash_option: alone.hash_option,
+            servers_count: alone.servers_count,
+            server_at: alone.server_at,
+        }
+    }
+
+    /// Reads a site record from a JSON file and finds the server with the number `server_id` in it.
+    ///
+    /// # Errors
+    /// When the file cannot be read, is not a site record, or has no such server.
+    pub fn read(path: &Path, server_id: i32) -> anyhow::Result<Self> {
+        let text = std::fs::read_to_string(path)
+            .with_context(|| format!("cannot read the site record {}", path.display()))?;
+        Self::parse(&text, server_id).with_context(|| format!("in the site record {}", path.display()))
+    }
+
+    fn parse(text: &str, server_id: i32) -> anyhow::Result<Self> {
+        let json = serde_json::from_str(text)?;
+        let bytes = site_from_json(&json)?.as_bytes().to_vec();
+        let site = Site::decode(&bytes)?;
+        let number = site.hash_option();
+        let hash_option = HashOption::from_number(number)
+            .ok_or_else(|| anyhow!("hash option {number} is not defined: use 0, 1 or 2"))?;
+        let Some(server_at) = site.servers().position(|server| server.id == server_id) else {
+            let ids: Vec<String> = site.servers().map(|server| server.id.to_string()).collect();
+            bail!("no server has the number {server_id} (`server_id`); there are: {}", ids.join(", "));
+        };
+        Ok(Self {
+            serial: site.serial(),
+            primary: site.is_primary(),
+            hash_option,
+            servers_count: u32::try_from(site.servers().count())?,
+            server_at: u32::try_from(server_at)?,
+            bytes,
+        })
+    }
+
+    /// What the resolver needs of it.
+    #[must_use]
+    pub fn service(&self) -> Service<'_> {
+        Service {
+            site: &self.bytes,
+            site_serial: self.serial,
+            primary: self.primary,
+            hash_option: self.hash_option,
+            servers_count: self.servers_count,
+            server_at: self.server_at,
+        }
+    }
+}

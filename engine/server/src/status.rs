@@ -1,0 +1,44 @@
+//! What `status` says.
+
+use crate::server::Shared;
+use serde_json::{Value, json};
+use std::time::SystemTime;
+
+impl Shared {
+    /// What is served, since when, by which workers.
+    #[must_use]
+    pub fn status(&self) -> Value {
+        let uptime = SystemTime::now().duration_since(self.started).unwrap_or_default();
+        let workers: Vec<Value> = self
+            .workers
+            .get()
+            .into_iter()
+            .flatten()
+            .map(|worker| {
+                json!({
+                    "worker": worker.at,
+                    "address": worker.address.to_string(),
+                    "core": worker.core,
+                    "datapath": worker.kind.to_string(),
+                    "reason": worker.reason,
+                })
+            })
+            .collect();
+        let service = self.site.service();
+        json!({
+            "version": env!("CARGO_PKG_VERSION"),
+            "pid": std::process::id(),
+            "state": if self.is_draining() { "draining" } else { "serving" },
+            "uptime_s": uptime.as_secs(),
+            "set": self.live.to_json(),
+            "site": {
+                "serial": service.site_serial,
+                "primary": service.primary,
+                "hash_option": service.hash_option as u8,
+                "servers": service.servers_count,
+                "server_position": service.server_at,
+            },
+            "workers": workers,
+        })
+    }
+}

@@ -1,0 +1,242 @@
+//! One core: wait, answer, flush.
+
+use crate::config::Config;
+use crate::counters::Counters;
+use crate::fragments::Fragments;
+use crate::live::Reader;
+use crate::server::{Shared, net_options};
+use anyhow::Context as _;
+use handle_net::{Datapath, Kind, Outbox, Peer};
+use handle_proto::limit::UDP_MESSAGE_LEN_MAX;
+use handle_snapshot::map::Mapped;
+use handle_resolver::batch::Scratch;
+use handle_resolver::{Context, DropReason, Outcome, Reply, answer, answer_batch, answer_message};
+use std::net::{SocketAddr, UdpSocket};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+/// How long a worker waits for datagrams before it looks at the world: a new set, a stop.
+const PATIENCE_MAX: Duration = Duration::from_millis(20);
+/// While draining, how long no datagram must come before the worker stops.
+const DRAIN_QUIET: Duration = Duration::from_millis(20);
+
+/// What `status` tells about a worker.
+#[derive(Clone, Debug)]
+pub struct WorkerInfo {
+    /// Its number.
+    pub at: usize,
+    /// The address it answers on.
+    pub address: SocketAddr,
+    /// The core it is pinned to.
+    pub core: Option<usize>,
+    /// How it moves datagrams.
+    pub kind: Kind,
+    /// Why that way.
+    pub reason: String,
+}
+
+/// One thread that answers on one socket.
+pub(crate) struct Worker {
+    shared: Arc<Shared>,
+    at: usize,
+    path: Box<dyn Datapath>,
+    live: Reader,
+    scratch: Scratch,
+    fragments: Fragments,
+    /// For each datagram of the batch, whether it has been dealt with.
+    done: Vec<bool>,
+    started: Instant,
+}
+
+impl Worker {
+    /// Opens the datapath on `socket`; on the thread that will run the worker.
+    pub(crate) fn open(
+        config: &Config,
+        shared: &Arc<Shared>,
+        at: usize,
+        socket: UdpSocket,
+        core: Option<usize>,
+    ) -> anyhow::Result<(Self, WorkerInfo)> {
+        if let Some(core) = core {
+            handle_net::pin_to_core(core).with_context(|| {
+                format!("cannot run on core {core} (which are allowed: taskset -p {})", std::process::id())
+            })?;
+        }
+        let address = socket.local_addr()?;
+        let opened = handle_net::open_on(socket, config.datapath.into(), &net_options(config, address))
+            .with_context(|| format!("cannot open the datapath on {address}"))?;
+        let info = WorkerInfo { at, address, core, kind: opened.path.kind(), reason: opened.reason };
+        let worker = Self {
+            shared: Arc::clone(shared),
+            at,
+            path: opened.path,
+            live: shared.live.reader(),
+            scratch: Scratch::new(),
+            fragments: Fragments::new(&config.limits),
+            done: Vec::new(),
+            started: Instant::now(),
+        };
+        Ok((worker, info))
+    }
+
+    /// Answers until the server drains and nothing more comes.
+    pub(crate) fn run(&mut self) {
+        let mut quiet_since = None;
+        loop {
+            let draining = self.shared.is_draining();
+            let patience = if draining { DRAIN_QUIET } else { PATIENCE_MAX };
+            match self.turn(patience) {
+                Ok(0) if draining => {
+                    let since: Instant = *quiet_since.get_or_insert_with(Instant::now);
+                    if since.elapsed() >= DRAIN_QUIET {
+                        return;
+                    }
+                }
+                Ok(_) => quiet_since = None,
+                Err(error) => {
+                    tracing::error!(worker = self.at, %error, "the datapath failed; the worker stops");
+                    return;
+                }
+            }
+        }
+    }
+
+    /// One batch: wait, answer, flush. Returns how many datagrams there were.
+    fn turn(&mut self, patience: Duration) -> std::io::Result<usize> {
+        let counters = self.shared.shards.shard(self.at);
+        let batch = self.path.wait(patience)?;
+        // Loaded also when idle, so that a retired set is let go.
+        let set = self.live.load();
+        let (inbox, outbox) = (batch.inbox, batch.outbox);
+        if inbox.is_empty() {
+            counters.dropped_by_kernel.set(self.path.kernel_drops());
+            counters.dropped_fragment_expired.add(self.fragments.expire(self.started.elapsed()));
+            return Ok(0);
+        }
+        let context = Context {
+            records: set.records(),
+            service: self.shared.site.service(),
+            now_unix_s: now_unix_s(),
+        };
+        counters.batches.add(1);
+        counters.datagrams_received.add(inbox.len() as u64);
+        counters.bytes_received.add(inbox.iter().map(|datagram| datagram.bytes.len() as u64).sum());
+        let (done, scratch) = (&mut self.done, &mut self.scratch);
+        done.clear();
+        done.resize(inbox.len(), false);
+        // Answering is pure, so a bug in it spoils nothing: what is not done is tried again alone.
+        let answered = catch_unwind(AssertUnwindSafe(|| {
+            let datagrams = inbox.iter().map(|datagram| datagram.bytes);
+            answer_batch(&context, scratch, datagrams, |at, outcome| match outcome {
+                Outcome::Reply(reply) => done[at] = send(outbox, inbox.get(at).peer, &reply, counters),
+                Outcome::Drop(reason) => {
+                    count_drop(reason, counters);
+                    done[at] = true;
+                }
+                Outcome::Fragment(_) => {}
+            });
+        }));
+        let received = inbox.len();
+        if answered.is_ok() && !done.contains(&false) {
+            flush(&mut *self.path, counters)?;
+            return Ok(received);
+        }
+        // Flushing gives the buffers back, so what is left is copied first.
+        let left = inbox.iter().zip(done.iter()).filter(|&(_, &done)| !done);
+        let left: Vec<_> = left.map(|(datagram, _)| (datagram.peer, datagram.bytes.to_vec())).collect();
+        flush(&mut *self.path, counters)?;
+        for (peer, datagram) in left {
+            let (outbox, now) = (self.path.outbox(), self.started.elapsed());
+            answer_alone(&context, &mut self.fragments, outbox, peer, &datagram, now, counters);
+            flush(&mut *self.path, counters)?;
+        }
+        Ok(received)
+    }
+}
+
+/// Answers what a batch could not: fragments, what the outbox had no room for, and what was behind a
+/// datagram that hit a bug.
+#[cold]
+fn answer_alone(
+    context: &Context<'_, Mapped>,
+    fragments: &mut Fragments,
+    outbox: &mut Outbox,
+    peer: Peer,
+    datagram: &[u8],
+    now: Duration,
+    counters: &Counters,
+) {
+    let answered = catch_unwind(AssertUnwindSafe(|| {
+        let outcome = match answer(context, datagram) {
+            Outcome::Fragment(envelope) => match fragments.take(peer, &envelope, datagram, now, counters) {
+                Some(message) => {
+                    // The borrow of the message ends with this call.
+                    return finish(answer_message(context, envelope, &message), outbox, peer, counters);
+                }
+                None => return,
+            },
+            outcome => outcome,
+        };
+        finish(outcome, outbox, peer, counters);
+    }));
+    if answered.is_err() {
+        counters.dropped_bug.add(1);
+    }
+}
+
+fn finish(outcome: Outcome<'_>, outbox: &mut Outbox, peer: Peer, counters: &Counters) {
+    match outcome {
+        // The outbox is empty and as long as the longest answer: there is room.
+        Outcome::Reply(reply) => drop(send(outbox, peer, &reply, counters)),
+        Outcome::Drop(reason) => count_drop(reason, counters),
+        Outcome::Fragment(_) => {}
+    }
+}
+
+/// Puts a reply into the outbox. False when there is no room.
+#[inline]
+fn send(outbox: &mut Outbox, peer: Peer, reply: &Reply<'_>, counters: &Counters) -> bool {
+    let len = reply.datagrams_len();
+    let write = |room: &mut [u8]| {
+        reply.write_datagrams(room);
+        len
+    };
+    let pushed = if len <= UDP_MESSAGE_LEN_MAX {
+        outbox.push(peer, len, write)
+    } else {
+        outbox.push_train(peer, UDP_MESSAGE_LEN_MAX, len, write)
+    };
+    if pushed.is_ok() {
+        counters.requests_answered.add(1);
+        counters.bytes_sent.add(len as u64);
+        counters.count_reply(reply.response_code());
+    }
+    pushed.is_ok()
+}
+
+fn flush(path: &mut dyn Datapath, counters: &Counters) -> std::io::Result<()> {
+    let flushed = path.flush()?;
+    counters.datagrams_sent.add(flushed.sent.into());
+    if flushed.failed > 0 || flushed.would_block > 0 {
+        counters.dropped_send_refused.add(flushed.failed.into());
+        counters.dropped_send_full.add(flushed.would_block.into());
+    }
+    Ok(())
+}
+
+fn count_drop(reason: DropReason, counters: &Counters) {
+    match reason {
+        DropReason::ErrorReply => counters.dropped_error_reply.add(1),
+        _ => counters.dropped_bug.add(1),
+    }
+}
+
+fn now_unix_s() -> u32 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    // The wire has 32 bits; they wrap in 2106.
+    #[expect(clippy::cast_possible_truncation, reason = "as on the wire")]
+    {
+        now.as_secs() as u32
+    }
+}

@@ -1,0 +1,87 @@
+//! Servers of the vectors as running servers of ours.
+
+use crate::vectors;
+use handle_proto::Value;
+use handle_server::config::{Config, Datapath};
+use handle_server::Server;
+use handle_snapshot::builder::Builder;
+use handle_snapshot::set::{LayerKind, Publisher};
+use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
+use serde_json::Value as Json;
+use std::net::SocketAddr;
+use std::path::Path;
+use tempfile::TempDir;
+
+/// A server and the directory it serves from.
+pub struct Served {
+    /// The running server.
+    pub server: Server,
+    /// Where its set is published.
+    pub directory: TempDir,
+}
+
+impl Served {
+    /// The address it answers on.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.server.addresses()[0]
+    }
+}
+
+/// Configuration for a test: one worker on loopback, not pinned, on a port of the kernel's choice.
+#[must_use]
+pub fn config(set: &Path, datapath: Datapath) -> Config {
+    Config {
+        snapshot: set.to_owned(),
+        listen: vec![([127, 0, 0, 1], 0).into()],
+        workers: 1,
+        pin: false,
+        datapath,
+        ..Config::default()
+    }
+}
+
+/// Runs the server called `name` in `servers.json`, with the records of `records.json`.
+///
+/// # Panics
+/// When the files of the vectors do not hold what they should.
+#[must_use]
+pub fn serve(name: &str, datapath: Datapath) -> Served {
+    let servers = vectors::document("servers.json");
+    let server = &servers["servers"][name];
+    assert!(server.is_object(), "servers.json has a server {name}");
+    let directory = tempfile::tempdir().expect("a directory for the set");
+    let set = directory.path().join("set");
+    publish(server, &set);
+    let site = directory.path().join("siteinfo.json");
+    let text = match &server["site"] {
+        Json::String(text) => text.clone(),
+        object => object.to_string(),
+    };
+    std::fs::write(&site, text).expect("the site record is written");
+    let mut config = config(&set, datapath);
+    config.site = Some(site);
+    config.server_id = i32::try_from(server["this_server_id"].as_i64().unwrap_or(1)).expect("a small number");
+    let server = Server::start(&config).expect("the server starts");
+    Served { server, directory }
+}
+
+fn publish(server: &Json, set: &Path) {
+    let mut homed = HomedPrefixes::default();
+    for prefix in server["homed_prefixes"].as_array().expect("a list of prefixes") {
+        let prefix = prefix.as_str().expect("a name");
+        homed.add(prefix.strip_prefix("0.NA/").expect("a prefix record").as_bytes());
+    }
+    let folds = server["case_sensitive"] != Json::Bool(true);
+    let options = LayerOptions { seed: 1, folds, created_unix_ms: 1 };
+    let mut builder = Builder::new(&std::env::temp_dir(), options).homed(homed);
+    let records = vectors::document("records.json");
+    for (at, record) in records.as_array().expect("a list of records").iter().enumerate() {
+        let values: Vec<Vec<u8>> =
+            record["values_hex"].as_array().expect("values").iter().map(vectors::hex).collect();
+        let views = values.iter().map(|bytes| Value::split(bytes).expect("a value").0);
+        builder.add(at as u64, &vectors::bytes(&record["handle"]), views).expect("a record that can be stored");
+    }
+    let mut publisher = Publisher::open(set).expect("a directory to publish to");
+    publisher.publish(LayerKind::Base, builder).expect("published");
+}

@@ -1,0 +1,212 @@
+//! `conversations.jsonl` over UDP: the same bytes as the reference, or a row that says why not.
+//!
+//! The rows are in `docs/conformance.md`, so what is documented is what is tested. A line that no row
+//! names must be answered with the same bytes, apart from those listed as nondeterministic.
+
+use handle_proto::wire::{Envelope, Message};
+use handle_server::config::Datapath;
+use handle_tests::served::{Served, serve};
+use handle_tests::vectors;
+use serde_json::Value as Json;
+use std::collections::BTreeMap;
+use std::net::UdpSocket;
+use std::time::Duration;
+
+/// How long an answer may take before there is none; on loopback it takes microseconds.
+const PATIENCE: Duration = Duration::from_millis(2000);
+/// How long we listen where no answer is expected.
+const SILENCE: Duration = Duration::from_millis(150);
+
+/// What a row of the table says of the lines it names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Expected {
+    /// The same bytes.
+    Same,
+    /// Needs authentication, a session or a signature, which come later: some answer.
+    Later,
+    /// Not tried here: another transport, or a server with features that come later.
+    Untried,
+    /// An answer with this response code.
+    Code(i32),
+    /// No answer.
+    Silence,
+    /// The same bytes but for flags of the envelope that are not ours to echo.
+    EnvelopeFlags,
+    /// The same bytes but for the version, which is capped.
+    Version,
+}
+
+struct Row {
+    pattern: String,
+    expected: Expected,
+}
+
+/// The rows of the table in `docs/conformance.md`.
+fn rows() -> Vec<Row> {
+    let text = include_str!("../../docs/conformance.md");
+    let (_, table) = text.split_once("<!-- conversations -->").expect("the mark before the table");
+    let lines = table.lines().skip_while(|line| !line.starts_with('|'));
+    lines
+        .take_while(|line| line.starts_with('|'))
+        .skip(2)
+        .map(|line| {
+            let mut cells = line.split('|').skip(1).map(str::trim);
+            let pattern = cells.next().expect("a pattern").trim_matches('`').to_owned();
+            let expected = match cells.next().expect("an expectation") {
+                "later" => Expected::Later,
+                "untried" => Expected::Untried,
+                "silence" => Expected::Silence,
+                "envelope flags" => Expected::EnvelopeFlags,
+                "version" => Expected::Version,
+                code => Expected::Code(
+                    code.strip_prefix("code ").and_then(|code| code.parse().ok()).expect("a known expectation"),
+                ),
+            };
+            assert!(cells.next().is_some_and(|why| !why.is_empty()), "{pattern} says why");
+            Row { pattern, expected }
+        })
+        .collect()
+}
+
+/// Whether `name` fits `pattern`, in which `*` stands for anything.
+fn fits(pattern: &str, name: &str) -> bool {
+    match pattern.split_once('*') {
+        None => pattern == name,
+        Some((start, rest)) => name
+            .strip_prefix(start)
+            .is_some_and(|name| (0..=name.len()).any(|at| name.is_char_boundary(at) && fits(rest, &name[at..]))),
+    }
+}
+
+fn exchange(served: &Served, line: &Json, expected: Expected) -> Vec<Vec<u8>> {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.connect(served.address()).unwrap();
+    for datagram in line["request_hex"].as_array().unwrap() {
+        socket.send(&vectors::hex(datagram)).unwrap();
+    }
+    let silent = match expected {
+        Expected::Silence => true,
+        Expected::Same => line["response_hex"].is_null(),
+        _ => false,
+    };
+    socket.set_read_timeout(Some(if silent { SILENCE } else { PATIENCE })).unwrap();
+    let mut answers: Vec<Vec<u8>> = Vec::new();
+    let mut room = [0; 2048];
+    loop {
+        match socket.recv(&mut room) {
+            Ok(len) => answers.push(room[..len].to_vec()),
+            Err(_) => return answers,
+        }
+        let len = answers.iter().map(|answer| answer.len() - Envelope::LEN).sum::<usize>();
+        let envelope = Envelope::split(&answers[0]).unwrap().0;
+        if len >= envelope.message_len as usize {
+            return answers;
+        }
+    }
+}
+
+/// The answers with everything cleared that varies, and the bits that `expected` allows to differ.
+fn masked(answers: &[Vec<u8>], line: &Json, expected: Expected) -> Vec<Vec<u8>> {
+    let mut answers = answers.to_vec();
+    for range in line["nondeterministic"].as_array().into_iter().flatten() {
+        let at = |name: &str| usize::try_from(range[name].as_u64().unwrap()).unwrap();
+        if let Some(answer) = answers.get_mut(at("unit")) {
+            let len = answer.len();
+            answer[at("start").min(len)..at("end").min(len)].fill(0);
+        }
+    }
+    for answer in &mut answers {
+        match expected {
+            Expected::EnvelopeFlags => answer[2] &= 0x03,
+            Expected::Version => answer[..2].fill(0),
+            _ => {}
+        }
+    }
+    answers
+}
+
+fn response_code(answers: &[Vec<u8>]) -> Option<i32> {
+    let message: Vec<u8> = answers.iter().flat_map(|answer| &answer[Envelope::LEN..]).copied().collect();
+    Some(Message::decode(&message).ok()?.header.response_code.0)
+}
+
+/// What is wrong with the answers to a line, if anything is.
+fn judge(line: &Json, expected: Expected, answers: &[Vec<u8>]) -> Option<String> {
+    let reference: Vec<Vec<u8>> =
+        line["response_hex"].as_array().into_iter().flatten().map(vectors::hex).collect();
+    let same = |expected| masked(answers, line, expected) == masked(&reference, line, expected);
+    let good = match expected {
+        Expected::Same | Expected::EnvelopeFlags | Expected::Version => same(expected),
+        Expected::Later => !answers.is_empty(),
+        Expected::Untried => true,
+        Expected::Code(code) => response_code(answers) == Some(code),
+        Expected::Silence => answers.is_empty(),
+    };
+    let hex = |answers: &[Vec<u8>]| {
+        answers.iter().map(|answer| data_encoding::HEXLOWER.encode(answer)).collect::<Vec<_>>().join(" ")
+    };
+    (!good).then(|| {
+        format!(
+            "{} ({expected:?})\n  asked {}\n  want  {}\n  got   {} (code {:?})",
+            line["name"].as_str().unwrap_or("?"),
+            line["request_hex"],
+            hex(&reference),
+            hex(answers),
+            response_code(answers),
+        )
+    })
+}
+
+fn conversations_on(datapath: Datapath) {
+    let rows = rows();
+    let row_of = |line: &Json| {
+        let name = line["name"].as_str().expect("a name");
+        rows.iter().position(|row| fits(&row.pattern, name))
+    };
+    let mut by_server: BTreeMap<String, Vec<Json>> = BTreeMap::new();
+    let mut lines_count = 0;
+    let mut wrong = Vec::new();
+    for line in vectors::load("conversations.jsonl") {
+        lines_count += 1;
+        let server = line["server"].as_str().expect("a server").to_owned();
+        let tried = line["transport"] == "udp" && !matches!(server.as_str(), "wide_open" | "template");
+        if tried {
+            by_server.entry(server).or_default().push(line);
+        } else if row_of(&line).is_none_or(|row| rows[row].expected != Expected::Untried) {
+            wrong.push(format!("{}: not tried, and no row says so", line["name"]));
+        }
+    }
+    assert!(lines_count > 0, "there are conversations");
+    // How many lines a row names, and how many of them really differ.
+    let mut used = vec![(0, 0); rows.len()];
+    for (name, lines) in by_server {
+        let served = serve(&name, datapath);
+        for line in lines {
+            let row = row_of(&line);
+            let expected = row.map_or(Expected::Same, |row| rows[row].expected);
+            let answers = exchange(&served, &line, expected);
+            wrong.extend(judge(&line, expected, &answers));
+            if let Some(row) = row {
+                used[row].0 += 1;
+                used[row].1 += usize::from(judge(&line, Expected::Same, &answers).is_some());
+            }
+        }
+    }
+    // A row whose lines are all answered like the reference explains nothing and must go.
+    for (row, (named, differ)) in rows.iter().zip(used) {
+        if named > 0 && differ == 0 {
+            wrong.push(format!("{}: the row is not needed, all {named} lines are the same", row.pattern));
+        }
+    }
+    assert!(wrong.is_empty(), "{} of {lines_count} lines:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+#[test]
+fn vectors_conversations_over_the_portable_datapath() {
+    conversations_on(Datapath::Portable);
+}
+
+#[test]
+fn vectors_conversations_over_the_datapath_of_this_machine() {
+    conversations_on(Datapath::Auto);
+}
