@@ -13,6 +13,7 @@ pub mod cursor;
 pub mod digest;
 pub mod envelope;
 pub mod failure;
+pub mod fragment;
 pub mod header;
 pub mod list;
 pub mod message;
@@ -23,6 +24,7 @@ pub mod replication;
 pub mod request;
 pub mod response;
 pub mod session;
+pub mod stream;
 #[cfg(test)]
 mod testing;
 
