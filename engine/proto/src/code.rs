@@ -191,6 +191,63 @@ impl ResponseCode {
             code => code,
         }
     }
+
+    /// What a code read in a message of `version` means now: before 2.5, 303 was what 7 is today.
+    #[must_use]
+    pub fn read_in(self, version: Version) -> Self {
+        match self {
+            Self::PREFIX_REFERRAL if version < Version::new(2, 5) => Self::SERVER_READ_ONLY,
+            code => code,
+        }
+    }
+}
+
+open_code! {
+    /// How bytes are digested, for request digests, signatures and the answers to challenges.
+    DigestAlgorithm(u8) {
+        /// MD5, framed as a counted string: what versions below 2.1 write.
+        OLD_MD5 = 0, "old MD5";
+        /// MD5, 16 bytes.
+        MD5 = 1, "MD5";
+        /// SHA-1, 20 bytes.
+        SHA1 = 2, "SHA1";
+        /// SHA-256, 32 bytes.
+        SHA256 = 3, "SHA-256";
+        /// HMAC over SHA-1.
+        HMAC_SHA1 = 0x12, "HMAC-SHA1";
+        /// HMAC over SHA-256.
+        HMAC_SHA256 = 0x13, "HMAC-SHA256";
+        /// HMAC over SHA-1 with a key derived by PBKDF2.
+        PBKDF2_HMAC_SHA1 = 0x22, "PBKDF2-HMAC-SHA1";
+    }
+}
+
+open_code! {
+    /// How the key of a session is agreed on. RFC 3652 section 3.6, with deployed numbers.
+    KeyExchangeMode(u16) {
+        /// No key.
+        NONE = 0, "none";
+        /// The server encrypts a key with the client's RSA key.
+        CLIENT_KEY = 1, "client key";
+        /// The client encrypts a key with the server's RSA key.
+        SERVER_KEY = 2, "server key";
+        /// The server encrypts a key with an RSA key that a handle names.
+        HANDLE_KEY = 3, "handle key";
+        /// Diffie-Hellman, the only one that deployed software completes.
+        DIFFIE_HELLMAN = 4, "Diffie-Hellman";
+    }
+}
+
+open_code! {
+    /// How messages of a session are encrypted.
+    Cipher(i32) {
+        /// DES.
+        DES = 1, "DES";
+        /// Triple DES.
+        DESEDE = 2, "DESede";
+        /// AES with 128 bits.
+        AES = 3, "AES";
+    }
 }
 
 /// Flags of a header. RFC 3652 section 2.2.2.3, and three deployed extensions.

@@ -49,6 +49,17 @@ impl DecodeError {
         }
     }
 
+    /// The same error in bytes that begin `by` bytes earlier.
+    #[must_use]
+    pub fn moved_by(mut self, by: usize) -> Self {
+        let (Self::Truncated { at, .. }
+        | Self::TooLong { at, .. }
+        | Self::Invalid { at, .. }
+        | Self::Trailing { at, .. }) = &mut self;
+        *at = at.saturating_add(u32::try_from(by).unwrap_or(u32::MAX));
+        self
+    }
+
     /// The offset at which decoding stopped.
     #[must_use]
     pub const fn at(self) -> usize {

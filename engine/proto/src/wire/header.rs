@@ -44,41 +44,25 @@ impl Header {
     /// Reads the fields, whatever they hold.
     #[must_use]
     pub const fn from_bytes(bytes: &[u8; Self::LEN]) -> Self {
-        let [
-            o0,
-            o1,
-            o2,
-            o3,
-            c0,
-            c1,
-            c2,
-            c3,
-            f0,
-            f1,
-            f2,
-            f3,
-            s0,
-            s1,
-            recursion_count,
-            reserved,
-            e0,
-            e1,
-            e2,
-            e3,
-            l0,
-            l1,
-            l2,
-            l3,
-        ] = *bytes;
         Self {
-            op_code: OpCode(i32::from_be_bytes([o0, o1, o2, o3])),
-            response_code: ResponseCode(i32::from_be_bytes([c0, c1, c2, c3])),
-            flags: OpFlags(u32::from_be_bytes([f0, f1, f2, f3])),
-            site_serial: i16::from_be_bytes([s0, s1]),
-            recursion_count,
-            reserved,
-            expiration: u32::from_be_bytes([e0, e1, e2, e3]),
-            body_len: u32::from_be_bytes([l0, l1, l2, l3]),
+            op_code: OpCode(i32::from_be_bytes(Self::field::<0, 4>(bytes))),
+            response_code: ResponseCode(i32::from_be_bytes(Self::field::<4, 4>(bytes))),
+            flags: OpFlags(u32::from_be_bytes(Self::field::<8, 4>(bytes))),
+            site_serial: i16::from_be_bytes(Self::field::<12, 2>(bytes)),
+            recursion_count: bytes[14],
+            reserved: bytes[15],
+            expiration: u32::from_be_bytes(Self::field::<16, 4>(bytes)),
+            body_len: u32::from_be_bytes(Self::field::<20, 4>(bytes)),
+        }
+    }
+
+    /// The `N` bytes from offset `AT`, which the compiler checks.
+    const fn field<const AT: usize, const N: usize>(bytes: &[u8; Self::LEN]) -> [u8; N] {
+        const { assert!(AT + N <= Self::LEN) };
+        let (_, from_field) = bytes.split_at(AT);
+        match from_field.first_chunk() {
+            Some(field) => *field,
+            None => unreachable!(),
         }
     }
 

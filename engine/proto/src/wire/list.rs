@@ -31,6 +31,13 @@ impl<'a> Indexes<'a> {
         Self(indexes)
     }
 
+    /// A list of `entries`, put into wire form in `storage`, which is cleared first.
+    pub fn build(entries: impl IntoIterator<Item = i32>, storage: &'a mut Vec<[u8; 4]>) -> Self {
+        storage.clear();
+        storage.extend(entries.into_iter().map(i32::to_be_bytes));
+        Self(storage)
+    }
+
     /// The indexes, in order.
     pub fn iter(self) -> impl Iterator<Item = i32> + 'a {
         self.0.iter().map(|&index| i32::from_be_bytes(index))
@@ -62,7 +69,10 @@ impl<'a> Indexes<'a> {
 }
 
 macro_rules! counted_list {
-    ($(#[$doc:meta])* $name:ident, $item:ty, $len_min:expr, $field:ident, |$cursor:ident| $read:expr) => {
+    (
+        $(#[$doc:meta])* $name:ident, $item:ty, $len_min:expr, $field:ident,
+        |$cursor:ident| $read:expr, |$entry:ident, $out:ident| $write:expr
+    ) => {
         $(#[$doc])*
         #[derive(Clone, Copy, PartialEq, Eq)]
         pub struct $name<'a> {
@@ -86,6 +96,35 @@ macro_rules! counted_list {
                     $read?;
                 }
                 Ok(Self { count: put::len(count), items: cursor.since(start) })
+            }
+
+            /// A list over `count` items that are already in wire form, one after the other.
+            ///
+            /// # Errors
+            /// When the bytes are not exactly so many items.
+            pub fn from_encoded(count: usize, items: &'a [u8]) -> Result<Self, DecodeError> {
+                let mut cursor = Cursor::new(items);
+                for _ in 0..count {
+                    let $cursor = &mut cursor;
+                    $read?;
+                }
+                cursor.finish(Field::$field)?;
+                Ok(Self { count: put::len(count), items })
+            }
+
+            /// A list of `entries`, encoded to `storage`, which is cleared first.
+            pub fn build<'s>(
+                entries: impl IntoIterator<Item = $item>,
+                storage: &'s mut Vec<u8>,
+            ) -> $name<'s> {
+                storage.clear();
+                let mut count = 0;
+                for $entry in entries {
+                    let $out = &mut *storage;
+                    $write;
+                    count += 1;
+                }
+                $name { count, items: storage }
             }
 
             /// The items, in order.
@@ -164,61 +203,24 @@ impl<T> Iterator for Items<'_, T> {
 impl<T> ExactSizeIterator for Items<'_, T> {}
 
 counted_list! {
-    /// A list of byte strings: handles or type names.
-    Strings, &'a [u8], 4, Types, |cursor| cursor.string(Field::Types)
+    /// A list of type names.
+    Strings, &'a [u8], 4, Types,
+    |cursor| cursor.string(Field::Types), |entry, out| put::string(out, entry)
+}
+counted_list! {
+    /// A list of handles.
+    Handles, &'a [u8], 4, Handles,
+    |cursor| cursor.string(Field::Handles), |entry, out| put::string(out, entry)
 }
 counted_list! {
     /// A list of values, one after the other.
-    Values, Value<'a>, Value::LEN_MIN, Values, |cursor| Value::decode(cursor)
+    Values, Value<'a>, Value::LEN_MIN, Values,
+    |cursor| Value::decode(cursor), |entry, out| entry.encode(out)
 }
 counted_list! {
     /// The references of a value, and the entries of HS_VLIST: handle and index.
-    References, Reference<'a>, 8, References, |cursor| Reference::decode(cursor)
-}
-
-impl<'a> Values<'a> {
-    /// A list over `count` values that are already in wire form, one after the other.
-    ///
-    /// # Errors
-    /// When the bytes are not exactly so many values.
-    pub fn from_encoded(count: usize, items: &'a [u8]) -> Result<Self, DecodeError> {
-        let mut cursor = Cursor::new(items);
-        for _ in 0..count {
-            Value::decode(&mut cursor)?;
-        }
-        cursor.finish(Field::Values)?;
-        Ok(Self { count: put::len(count), items })
-    }
-}
-
-impl<'a> Strings<'a> {
-    /// A list over `count` strings that are already in wire form, one after the other.
-    ///
-    /// # Errors
-    /// When the bytes are not exactly so many strings.
-    pub fn from_encoded(count: usize, items: &'a [u8]) -> Result<Self, DecodeError> {
-        let mut cursor = Cursor::new(items);
-        for _ in 0..count {
-            cursor.string(Field::Types)?;
-        }
-        cursor.finish(Field::Types)?;
-        Ok(Self { count: put::len(count), items })
-    }
-}
-
-impl<'a> References<'a> {
-    /// A list over `count` references that are already in wire form, one after the other.
-    ///
-    /// # Errors
-    /// When the bytes are not exactly so many references.
-    pub fn from_encoded(count: usize, items: &'a [u8]) -> Result<Self, DecodeError> {
-        let mut cursor = Cursor::new(items);
-        for _ in 0..count {
-            Reference::decode(&mut cursor)?;
-        }
-        cursor.finish(Field::References)?;
-        Ok(Self { count: put::len(count), items })
-    }
+    References, Reference<'a>, 8, References,
+    |cursor| Reference::decode(cursor), |entry, out| entry.encode(out)
 }
 
 /// One value of one handle: what administrators, groups and references are named by.
@@ -251,5 +253,56 @@ impl fmt::Display for Reference<'_> {
 impl fmt::Debug for Reference<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{self}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limit::LIST_COUNT_MAX;
+    use alloc::vec;
+
+    #[test]
+    fn builds_what_it_reads() {
+        let (mut strings, mut values, mut indexes) = (vec![1], vec![], vec![]);
+        let handles = Handles::build([&b"10/a"[..], b""], &mut strings);
+        assert_eq!(handles.iter().collect::<Vec<_>>(), [&b"10/a"[..], b""]);
+        let list = Values::build([Value::new(1, b"URL", b"x"), Value::new(2, b"", b"")], &mut values);
+        let mut encoded = vec![];
+        list.encode(&mut encoded);
+        assert_eq!(Values::decode(&mut Cursor::new(&encoded)), Ok(list));
+        assert_eq!(Values::from_encoded(2, list.as_bytes()), Ok(list));
+        assert_eq!(Indexes::build([-1, 7], &mut indexes).iter().collect::<Vec<_>>(), [-1, 7]);
+    }
+
+    #[test]
+    fn refuses_a_wrong_count_of_encoded_items() {
+        let mut storage = vec![];
+        let items = Handles::build([&b"10/a"[..], b"10/b"], &mut storage).as_bytes();
+        assert!(matches!(Handles::from_encoded(1, items), Err(DecodeError::Trailing { at: 8, .. })));
+        assert!(matches!(Handles::from_encoded(3, items), Err(DecodeError::Truncated { .. })));
+    }
+
+    #[test]
+    fn a_list_may_have_so_many_items_and_no_more() {
+        let mut bytes = vec![0; 4 + 4 * (LIST_COUNT_MAX + 1)];
+        bytes[..4].copy_from_slice(&put::len(LIST_COUNT_MAX).to_be_bytes());
+        assert_eq!(Strings::decode(&mut Cursor::new(&bytes)).unwrap().len(), LIST_COUNT_MAX);
+        assert_eq!(Indexes::decode(&mut Cursor::new(&bytes)).unwrap().len(), LIST_COUNT_MAX);
+        bytes[..4].copy_from_slice(&put::len(LIST_COUNT_MAX + 1).to_be_bytes());
+        let refused = DecodeError::TooLong { field: Field::Types, at: 0 };
+        assert_eq!(Strings::decode(&mut Cursor::new(&bytes)), Err(refused));
+        assert!(Indexes::decode(&mut Cursor::new(&bytes)).is_err());
+    }
+
+    #[test]
+    fn a_count_that_lies_is_refused_before_anything_is_read() {
+        for count in [2_u32, 0x7fff_ffff, 0x8000_0000, 0xffff_ffff] {
+            let mut bytes = count.to_be_bytes().to_vec();
+            bytes.extend([0, 0, 0, 0]);
+            assert!(Strings::decode(&mut Cursor::new(&bytes)).is_err(), "{count}");
+            assert!(References::decode(&mut Cursor::new(&bytes)).is_err(), "{count}");
+            assert!(Values::decode(&mut Cursor::new(&bytes)).is_err(), "{count}");
+        }
     }
 }

@@ -6,14 +6,31 @@
 //!
 //! RFC 3652 section 2.2 for the frame, section 3 for the bodies.
 
+pub mod admin;
+pub mod auth;
+pub mod credential;
 pub mod cursor;
+pub mod digest;
 pub mod envelope;
+pub mod failure;
+pub mod fragment;
 pub mod header;
 pub mod list;
 pub mod message;
 pub mod put;
 pub mod query;
+pub mod referral;
+pub mod replication;
+pub mod request;
+pub mod response;
+pub mod session;
+pub mod stream;
+#[cfg(test)]
+mod testing;
 
+pub use credential::Credential;
 pub use envelope::Envelope;
 pub use header::Header;
-pub use message::Message;
+pub use message::{Body, Message, MessageBuf};
+pub use request::Request;
+pub use response::{Reply, Response};

@@ -1,0 +1,204 @@
+//! Administration: bodies that create, change and list records. RFC 3652 sections 3.3 and 3.4.
+
+use super::cursor::Cursor;
+use super::list::{Handles, Indexes, Values};
+use super::put;
+use crate::error::{DecodeError, Field};
+use crate::limit::HANDLE_LEN_MAX;
+use alloc::vec::Vec;
+
+/// A body that is one handle: delete, list, home, terminate, site information and others.
+///
+/// Where no handle applies, [`BLANK`](crate::name::BLANK) is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HandleBody<'a> {
+    /// The handle.
+    pub handle: &'a [u8],
+}
+
+impl<'a> HandleBody<'a> {
+    /// Decodes a body. Bytes after it are ignored, as deployed.
+    ///
+    /// # Errors
+    /// When the handle does not fit.
+    pub fn decode(body: &'a [u8]) -> Result<Self, DecodeError> {
+        Ok(Self { handle: Cursor::new(body).string(Field::Handle)? })
+    }
+
+    /// Appends the body to `out`.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        put::string(out, self.handle);
+    }
+}
+
+/// Body of the requests to create a handle, and to add or modify values. RFC 3652 section 3.4.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HandleValues<'a> {
+    /// The handle.
+    pub handle: &'a [u8],
+    /// The values it shall have.
+    pub values: Values<'a>,
+}
+
+impl<'a> HandleValues<'a> {
+    /// Decodes a body. Bytes after it are ignored, as deployed.
+    ///
+    /// # Errors
+    /// When a length or count in it does not fit.
+    pub fn decode(body: &'a [u8]) -> Result<Self, DecodeError> {
+        let mut cursor = Cursor::new(body);
+        Ok(Self { handle: cursor.string(Field::Handle)?, values: Values::decode(&mut cursor)? })
+    }
+
+    /// Appends the body to `out`.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        put::string(out, self.handle);
+        self.values.encode(out);
+    }
+}
+
+/// Body of the request to remove values. RFC 3652 section 3.4.3.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HandleIndexes<'a> {
+    /// The handle.
+    pub handle: &'a [u8],
+    /// The values it shall lose.
+    pub indexes: Indexes<'a>,
+}
+
+impl<'a> HandleIndexes<'a> {
+    /// Decodes a body. Bytes after it are ignored, as deployed.
+    ///
+    /// # Errors
+    /// When a length or count in it does not fit.
+    pub fn decode(body: &'a [u8]) -> Result<Self, DecodeError> {
+        let mut cursor = Cursor::new(body);
+        Ok(Self { handle: cursor.string(Field::Handle)?, indexes: Indexes::decode(&mut cursor)? })
+    }
+
+    /// Appends the body to `out`.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        put::string(out, self.handle);
+        self.indexes.encode(out);
+    }
+}
+
+/// Body of the answer to a creation: the handle that was really created.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Created<'a> {
+    /// The handle; `None` from old servers, whose body is empty: then it is the requested one.
+    pub handle: Option<&'a [u8]>,
+}
+
+impl<'a> Created<'a> {
+    /// Decodes a body. Bytes after it are ignored, as deployed.
+    ///
+    /// # Errors
+    /// When the handle does not fit, or is longer than deployed clients accept.
+    pub fn decode(body: &'a [u8]) -> Result<Self, DecodeError> {
+        if body.is_empty() {
+            return Ok(Self { handle: None });
+        }
+        let handle = Cursor::new(body).string(Field::Handle)?;
+        if handle.len() > HANDLE_LEN_MAX {
+            return Err(DecodeError::TooLong { field: Field::Handle, at: 0 });
+        }
+        Ok(Self { handle: Some(handle) })
+    }
+
+    /// Appends the body to `out`.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        if let Some(handle) = self.handle {
+            put::string(out, handle);
+        }
+    }
+}
+
+/// Body of one message of a listing, of handles or of homed prefixes.
+///
+/// A listing has [`LIST_PAGE_COUNT`](crate::limit::LIST_PAGE_COUNT) names in each message, and the flag
+/// CN on all messages but the last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Listing<'a> {
+    /// The names, as stored.
+    pub handles: Handles<'a>,
+}
+
+impl<'a> Listing<'a> {
+    /// Decodes a body. Bytes after it are ignored, as deployed.
+    ///
+    /// # Errors
+    /// When the count or a handle does not fit.
+    pub fn decode(body: &'a [u8]) -> Result<Self, DecodeError> {
+        Ok(Self { handles: Handles::decode(&mut Cursor::new(body))? })
+    }
+
+    /// Appends the body to `out`.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        self.handles.encode(out);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{refuses_every_truncation, survives_lies};
+    use super::*;
+    use crate::value::Value;
+    use alloc::vec;
+
+    #[test]
+    fn bodies_round_trip_and_stand_truncation_and_lies() {
+        let (mut values, mut indexes, mut handles) = (vec![], vec![], vec![]);
+        let mut out = vec![];
+
+        let body = HandleBody { handle: b"0.NA/10" };
+        body.encode(&mut out);
+        assert_eq!(out, b"\0\0\0\x070.NA/10");
+        assert_eq!(HandleBody::decode(&out), Ok(body));
+        refuses_every_truncation(&out, &[], |bytes| HandleBody::decode(bytes).map(|_| ()));
+        survives_lies(&out, |bytes| HandleBody::decode(bytes).map(|_| ()));
+
+        let values =
+            Values::build([Value::new(1, b"URL", b"http://a"), Value::new(2, b"", b"")], &mut values);
+        let body = HandleValues { handle: b"10/new", values };
+        out.clear();
+        body.encode(&mut out);
+        assert_eq!(HandleValues::decode(&out), Ok(body));
+        refuses_every_truncation(&out, &[], |bytes| HandleValues::decode(bytes).map(|_| ()));
+        survives_lies(&out, |bytes| HandleValues::decode(bytes).map(|_| ()));
+
+        let body = HandleIndexes { handle: b"10/new", indexes: Indexes::build([1, 2], &mut indexes) };
+        out.clear();
+        body.encode(&mut out);
+        assert_eq!(out, b"\0\0\0\x0610/new\0\0\0\x02\0\0\0\x01\0\0\0\x02");
+        assert_eq!(HandleIndexes::decode(&out), Ok(body));
+        refuses_every_truncation(&out, &[], |bytes| HandleIndexes::decode(bytes).map(|_| ()));
+        survives_lies(&out, |bytes| HandleIndexes::decode(bytes).map(|_| ()));
+
+        let body = Listing { handles: Handles::build([&b"10/A"[..], b"10/B"], &mut handles) };
+        out.clear();
+        body.encode(&mut out);
+        assert_eq!(Listing::decode(&out), Ok(body));
+        refuses_every_truncation(&out, &[], |bytes| Listing::decode(bytes).map(|_| ()));
+        survives_lies(&out, |bytes| Listing::decode(bytes).map(|_| ()));
+    }
+
+    #[test]
+    fn an_empty_answer_to_a_creation_is_not_an_empty_handle() {
+        let mut out = vec![];
+        Created { handle: Some(b"") }.encode(&mut out);
+        assert_eq!(out, [0; 4]);
+        assert_eq!(Created::decode(&out), Ok(Created { handle: Some(b"") }));
+        assert_eq!(Created::decode(b""), Ok(Created { handle: None }));
+        refuses_every_truncation(b"\0\0\0\x0410/a", &[0], |bytes| Created::decode(bytes).map(|_| ()));
+    }
+
+    #[test]
+    fn a_created_handle_may_be_so_long_and_no_longer() {
+        for (len, fits) in [(HANDLE_LEN_MAX, true), (HANDLE_LEN_MAX + 1, false)] {
+            let (handle, mut out) = (vec![b'a'; len], vec![]);
+            Created { handle: Some(&handle) }.encode(&mut out);
+            assert_eq!(Created::decode(&out).is_ok(), fits, "{len}");
+        }
+    }
+}

@@ -1,0 +1,356 @@
+//! Challenges, their answers, and asking another server whether an answer is right. RFC 3652 section 3.5.
+
+use super::cursor::Cursor;
+use super::digest::RequestDigest;
+use super::list::Reference;
+use super::put;
+use crate::code::{DigestAlgorithm, Version};
+use crate::error::{DecodeError, Field};
+use alloc::vec::Vec;
+
+/// Type of an answer signed with a private key.
+pub const PUBLIC_KEY: &[u8] = b"HS_PUBKEY";
+/// Type of an answer made with a secret.
+pub const SECRET_KEY: &[u8] = b"HS_SECKEY";
+
+/// Body of a challenge, after the request digest: the nonce to sign together with that digest.
+///
+/// The envelope's session id names the challenge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Challenge<'a> {
+    /// Random bytes, [`NONCE_LEN`](crate::limit::NONCE_LEN) of them as deployed.
+    pub nonce: &'a [u8],
+}
+
+impl<'a> Challenge<'a> {
+    /// Decodes what follows the request digest.
+    ///
+    /// # Errors
+    /// When the nonce does not fit.
+    pub fn decode(body: &'a [u8]) -> Result<Self, DecodeError> {
+        Ok(Self { nonce: Cursor::new(body).string(Field::Nonce)? })
+    }
+
+    /// Appends what follows the request digest.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        put::string(out, self.nonce);
+    }
+
+    /// Decodes the whole body below version 2.1: nonce and MD5, both counted.
+    ///
+    /// Shown by `messages.jsonl`, `version/challenge/2.0`.
+    ///
+    /// # Errors
+    /// When nonce or digest do not fit.
+    pub fn decode_old(body: &'a [u8]) -> Result<(Self, RequestDigest<'a>), DecodeError> {
+        let mut cursor = Cursor::new(body);
+        let nonce = cursor.string(Field::Nonce)?;
+        let digest = cursor.string(Field::Digest)?;
+        Ok((Self { nonce }, RequestDigest { algorithm: DigestAlgorithm::OLD_MD5, digest }))
+    }
+
+    /// Appends the whole body as below version 2.1.
+    pub fn encode_old(&self, digest: &[u8], out: &mut Vec<u8>) {
+        put::string(out, self.nonce);
+        put::string(out, digest);
+    }
+
+    /// What an answer signs or authenticates: the nonce, and the digest without its algorithm byte.
+    #[must_use]
+    pub const fn covered(&self, digest: &RequestDigest<'a>) -> [&'a [u8]; 2] {
+        [self.nonce, digest.digest]
+    }
+}
+
+/// Body of the answer to a challenge. RFC 3652 section 3.5.2.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChallengeAnswer<'a> {
+    /// Kind of key: [`PUBLIC_KEY`], [`SECRET_KEY`], or what the server will refuse.
+    pub auth_type: &'a [u8],
+    /// The identity, the value that holds the key; index 0 for any key of the handle.
+    pub identity: Reference<'a>,
+    /// [`SignedAnswer`] or [`SecretAnswer`], by the kind of key.
+    pub signed_response: &'a [u8],
+}
+
+impl<'a> ChallengeAnswer<'a> {
+    /// Decodes a body. Bytes after it are ignored, as deployed.
+    ///
+    /// # Errors
+    /// When a length in it does not fit.
+    pub fn decode(body: &'a [u8]) -> Result<Self, DecodeError> {
+        let mut cursor = Cursor::new(body);
+        Ok(Self {
+            auth_type: cursor.string(Field::Answer)?,
+            identity: Reference { handle: cursor.string(Field::Handle)?, index: cursor.i32(Field::Answer)? },
+            signed_response: cursor.string(Field::Answer)?,
+        })
+    }
+
+    /// Appends the body to `out`.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        put::string(out, self.auth_type);
+        self.identity.encode(out);
+        put::string(out, self.signed_response);
+    }
+}
+
+/// The signed response of a public key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SignedAnswer<'a> {
+    /// Name or code of the digest, see [`DigestAlgorithm::from_identifier`].
+    pub algorithm: &'a [u8],
+    /// The signature: PKCS #1 v1.5 for RSA, a DER sequence for DSA.
+    pub signature: &'a [u8],
+}
+
+impl<'a> SignedAnswer<'a> {
+    /// Decodes a signed response.
+    ///
+    /// # Errors
+    /// When a length in it does not fit.
+    pub fn decode(bytes: &'a [u8]) -> Result<Self, DecodeError> {
+        let mut cursor = Cursor::new(bytes);
+        Ok(Self { algorithm: cursor.string(Field::Answer)?, signature: cursor.string(Field::Answer)? })
+    }
+
+    /// Appends the signed response to `out`.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        put::string(out, self.algorithm);
+        put::string(out, self.signature);
+    }
+}
+
+/// The signed response of a secret.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SecretAnswer<'a> {
+    /// 16 bytes without a code: MD5 of secret, challenge, secret. Written below version 2.1.
+    BareMd5(&'a [u8; 16]),
+    /// The algorithm in one byte, then the MAC: a plain digest of secret, challenge, secret, or an HMAC.
+    Mac {
+        /// The algorithm; unknown ones are kept.
+        algorithm: DigestAlgorithm,
+        /// The MAC.
+        mac: &'a [u8],
+    },
+    /// HMAC-SHA1 with a key derived from the secret by PBKDF2, [`DigestAlgorithm::PBKDF2_HMAC_SHA1`].
+    Pbkdf2 {
+        /// Salt.
+        salt: &'a [u8],
+        /// Rounds, chosen by the sender: to be bounded before use.
+        iterations: u32,
+        /// Bits of the derived key, chosen by the sender: to be bounded before use.
+        key_bits: u32,
+        /// The MAC.
+        mac: &'a [u8],
+    },
+}
+
+impl<'a> SecretAnswer<'a> {
+    /// Decodes a signed response. No form with a code has 16 bytes.
+    ///
+    /// # Errors
+    /// When it is empty, or a length in it does not fit.
+    pub fn decode(bytes: &'a [u8]) -> Result<Self, DecodeError> {
+        if let Ok(md5) = bytes.try_into() {
+            return Ok(Self::BareMd5(md5));
+        }
+        let mut cursor = Cursor::new(bytes);
+        let algorithm = DigestAlgorithm(cursor.u8(Field::Answer)?);
+        if algorithm != DigestAlgorithm::PBKDF2_HMAC_SHA1 {
+            return Ok(Self::Mac { algorithm, mac: cursor.rest() });
+        }
+        Ok(Self::Pbkdf2 {
+            salt: cursor.string(Field::Answer)?,
+            iterations: cursor.u32(Field::Answer)?,
+            key_bits: cursor.u32(Field::Answer)?,
+            mac: cursor.string(Field::Answer)?,
+        })
+    }
+
+    /// Appends the signed response to `out`.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        match *self {
+            Self::BareMd5(md5) => out.extend_from_slice(md5),
+            Self::Mac { algorithm, mac } => {
+                out.push(algorithm.0);
+                out.extend_from_slice(mac);
+            }
+            Self::Pbkdf2 { salt, iterations, key_bits, mac } => {
+                out.push(DigestAlgorithm::PBKDF2_HMAC_SHA1.0);
+                put::string(out, salt);
+                put::u32(out, iterations);
+                put::u32(out, key_bits);
+                put::string(out, mac);
+            }
+        }
+    }
+
+    /// How a client answers a challenge of `version` that suggests `suggested`; the lower one decides.
+    ///
+    /// [`DigestAlgorithm::OLD_MD5`] stands for the bare MD5.
+    #[must_use]
+    pub fn algorithm_for(version: Version, suggested: Version) -> DigestAlgorithm {
+        match version.min(suggested) {
+            version if version >= Version::new(2, 7) => DigestAlgorithm::PBKDF2_HMAC_SHA1,
+            version if version >= Version::LOWEST => DigestAlgorithm::SHA1,
+            _ => DigestAlgorithm::OLD_MD5,
+        }
+    }
+}
+
+/// Body of the request to verify the answer to a challenge. RFC 3652 section 3.5.3.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Verification<'a> {
+    /// The identity whose secret is asked about.
+    pub identity: Reference<'a>,
+    /// The nonce of the challenge.
+    pub nonce: &'a [u8],
+    /// The digest of the challenged request. Deployed clients frame it as a counted string, whatever the
+    /// algorithm; the form with an algorithm byte is accepted.
+    pub digest: RequestDigest<'a>,
+    /// The answer, see [`SecretAnswer`].
+    pub signed_response: &'a [u8],
+}
+
+impl<'a> Verification<'a> {
+    /// Decodes a body. Bytes after it are ignored, as deployed.
+    ///
+    /// # Errors
+    /// When a length in it does not fit.
+    pub fn decode(body: &'a [u8]) -> Result<Self, DecodeError> {
+        let mut cursor = Cursor::new(body);
+        Ok(Self {
+            identity: Reference { handle: cursor.string(Field::Handle)?, index: cursor.i32(Field::Answer)? },
+            nonce: cursor.string(Field::Nonce)?,
+            digest: RequestDigest::decode(&mut cursor)?,
+            signed_response: cursor.string(Field::Answer)?,
+        })
+    }
+
+    /// Appends the body to `out`.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        self.identity.encode(out);
+        put::string(out, self.nonce);
+        self.digest.encode(out);
+        put::string(out, self.signed_response);
+    }
+}
+
+/// Body of the answer to a [`Verification`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// Whether the answer was right: 1 is yes, everything else is no.
+    pub is_valid: bool,
+}
+
+impl Verdict {
+    /// Decodes a body. Bytes after it are ignored, as deployed.
+    ///
+    /// # Errors
+    /// When it is empty.
+    pub fn decode(body: &[u8]) -> Result<Self, DecodeError> {
+        Ok(Self { is_valid: Cursor::new(body).u8(Field::Answer)? == 1 })
+    }
+
+    /// Appends the body to `out`.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        out.push(self.is_valid.into());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{refuses_every_truncation, survives_lies};
+    use super::*;
+    use alloc::vec;
+
+    const NONCE: &[u8] = &[0x11; 16];
+    const IDENTITY: Reference<'_> = Reference { handle: b"10/adm", index: 300 };
+
+    #[test]
+    fn both_forms_of_a_challenge_round_trip() {
+        let (challenge, mut out) = (Challenge { nonce: NONCE }, vec![]);
+        challenge.encode(&mut out);
+        assert_eq!(Challenge::decode(&out), Ok(challenge));
+        refuses_every_truncation(&out, &[], |bytes| Challenge::decode(bytes).map(|_| ()));
+        survives_lies(&out, |bytes| Challenge::decode(bytes).map(|_| ()));
+
+        let digest = RequestDigest { algorithm: DigestAlgorithm::OLD_MD5, digest: &[0x22; 16] };
+        out.clear();
+        challenge.encode_old(digest.digest, &mut out);
+        assert_eq!(Challenge::decode_old(&out), Ok((challenge, digest)));
+        refuses_every_truncation(&out, &[], |bytes| Challenge::decode_old(bytes).map(|_| ()));
+        survives_lies(&out, |bytes| Challenge::decode_old(bytes).map(|_| ()));
+        assert_eq!(challenge.covered(&digest).concat(), [NONCE, &[0x22; 16]].concat());
+    }
+
+    #[test]
+    fn answers_round_trip() {
+        let mut out = vec![];
+        let answer =
+            ChallengeAnswer { auth_type: SECRET_KEY, identity: IDENTITY, signed_response: b"\x02mac" };
+        answer.encode(&mut out);
+        assert_eq!(ChallengeAnswer::decode(&out), Ok(answer));
+        refuses_every_truncation(&out, &[], |bytes| ChallengeAnswer::decode(bytes).map(|_| ()));
+        survives_lies(&out, |bytes| ChallengeAnswer::decode(bytes).map(|_| ()));
+
+        let signed = SignedAnswer { algorithm: b"SHA-256", signature: &[7; 256] };
+        out.clear();
+        signed.encode(&mut out);
+        assert_eq!(SignedAnswer::decode(&out), Ok(signed));
+        refuses_every_truncation(&out, &[], |bytes| SignedAnswer::decode(bytes).map(|_| ()));
+        survives_lies(&out, |bytes| SignedAnswer::decode(bytes).map(|_| ()));
+
+        let derived =
+            SecretAnswer::Pbkdf2 { salt: &[1; 16], iterations: 10_000, key_bits: 160, mac: &[2; 20] };
+        for secret in [
+            SecretAnswer::BareMd5(&[9; 16]),
+            SecretAnswer::Mac { algorithm: DigestAlgorithm::MD5, mac: &[9; 16] },
+            SecretAnswer::Mac { algorithm: DigestAlgorithm::SHA1, mac: &[9; 20] },
+            SecretAnswer::Mac { algorithm: DigestAlgorithm(0x7f), mac: b"" },
+            derived,
+        ] {
+            out.clear();
+            secret.encode(&mut out);
+            assert_eq!(SecretAnswer::decode(&out), Ok(secret));
+        }
+        // Cut to 16 bytes, anything is a bare MD5, and the comparison will tell.
+        refuses_every_truncation(&out, &[16], |bytes| SecretAnswer::decode(bytes).map(|_| ()));
+        survives_lies(&out, |bytes| SecretAnswer::decode(bytes).map(|_| ()));
+        assert!(SecretAnswer::decode(b"").is_err());
+    }
+
+    #[test]
+    fn the_lower_version_decides_how_a_secret_answers() {
+        let of = |a, b| SecretAnswer::algorithm_for(Version::new(2, a), Version::new(2, b));
+        assert_eq!(of(11, 11), DigestAlgorithm::PBKDF2_HMAC_SHA1);
+        assert_eq!(of(7, 11), DigestAlgorithm::PBKDF2_HMAC_SHA1);
+        assert_eq!(of(11, 6), DigestAlgorithm::SHA1);
+        assert_eq!(of(1, 11), DigestAlgorithm::SHA1);
+        assert_eq!(of(0, 11), DigestAlgorithm::OLD_MD5);
+    }
+
+    #[test]
+    fn a_verification_takes_the_digest_in_both_forms() {
+        for (algorithm, len) in [(0, 20), (1, 16), (2, 20), (3, 32)] {
+            let digest = vec![3; len];
+            let digest = RequestDigest { algorithm: DigestAlgorithm(algorithm), digest: &digest };
+            let request =
+                Verification { identity: IDENTITY, nonce: NONCE, digest, signed_response: b"\x02mac" };
+            let mut out = vec![];
+            request.encode(&mut out);
+            assert_eq!(Verification::decode(&out), Ok(request));
+            refuses_every_truncation(&out, &[], |bytes| Verification::decode(bytes).map(|_| ()));
+            survives_lies(&out, |bytes| Verification::decode(bytes).map(|_| ()));
+        }
+    }
+
+    #[test]
+    fn only_one_is_a_yes() {
+        for byte in 0..=255 {
+            assert_eq!(Verdict::decode(&[byte]), Ok(Verdict { is_valid: byte == 1 }));
+        }
+        assert!(Verdict::decode(b"").is_err());
+    }
+}
