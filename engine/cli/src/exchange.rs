@@ -1,10 +1,10 @@
 //! One request and its answer, over UDP, with the retry scheme of deployed clients.
 
-use anyhow::{Context as _, bail, ensure};
-use handle_proto::limit::{self, UDP_RETRY_MS};
+use anyhow::{Context as _, bail};
+use handle_proto::limit::{self, MESSAGE_LEN_MAX};
 use handle_proto::wire::envelope::EnvelopeFlags;
-use handle_proto::wire::query::Query;
-use handle_proto::wire::{Envelope, Header};
+use handle_proto::wire::fragment::{Reassembled, Reassembly, ReassemblyLimits, cut};
+use handle_proto::wire::{Envelope, Header, MessageBuf, Request};
 use handle_proto::{OpCode, OpFlags, ResponseCode, Version};
 use std::io::ErrorKind;
 use std::net::{SocketAddr, ToSocketAddrs as _, UdpSocket};
@@ -12,9 +12,7 @@ use std::time::{Duration, Instant};
 
 /// An answer, put together.
 pub(crate) struct Answered {
-    /// The envelope of its first datagram.
-    pub(crate) envelope: Envelope,
-    /// What follows the envelope.
+    /// The message, envelope first.
     pub(crate) message: Vec<u8>,
     /// From the datagram that was answered to the whole answer.
     pub(crate) took: Duration,
@@ -38,11 +36,10 @@ pub(crate) fn address(server: &str) -> anyhow::Result<SocketAddr> {
     addresses.next().with_context(|| format!("{server} has no address"))
 }
 
-/// A resolution request as one or more datagrams.
-pub(crate) fn request(query: &Query<'_>, flags: OpFlags, request_id: i32) -> Vec<Vec<u8>> {
-    let mut body = Vec::new();
-    query.encode(&mut body);
-    let now_unix_s = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+/// A request as one or more datagrams.
+pub(crate) fn request(request: &Request<'_>, flags: OpFlags, request_id: i32) -> anyhow::Result<Vec<Vec<u8>>> {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    let now_unix_s = u32::try_from(now.as_secs()).unwrap_or(u32::MAX);
     let header = Header {
         op_code: OpCode::RESOLUTION,
         response_code: ResponseCode::RESERVED,
@@ -50,30 +47,24 @@ pub(crate) fn request(query: &Query<'_>, flags: OpFlags, request_id: i32) -> Vec
         site_serial: Header::NO_SITE_SERIAL,
         recursion_count: 0,
         reserved: 0,
-        expiration: u32::try_from(now_unix_s.as_secs()).unwrap_or(u32::MAX).wrapping_add(limit::MESSAGE_EXPIRATION_S),
-        body_len: handle_proto::wire::put::len(body.len()),
+        expiration: now_unix_s.wrapping_add(limit::MESSAGE_EXPIRATION_S),
+        body_len: 0,
     };
-    let mut message = header.to_bytes().to_vec();
-    message.extend_from_slice(&body);
-    message.extend_from_slice(&[0; 4]);
-    let pieces: Vec<&[u8]> = message.chunks(limit::UDP_DATA_LEN_MAX).collect();
-    let flags = if pieces.len() > 1 { EnvelopeFlags::TRUNCATED } else { EnvelopeFlags::default() };
-    let datagram = |(sequence, piece): (usize, &&[u8])| {
-        let envelope = Envelope {
-            version: Version::CURRENT,
-            flags,
-            suggested: Version::CURRENT,
-            session_id: 0,
-            request_id,
-            sequence: handle_proto::wire::put::len(sequence),
-            message_len: handle_proto::wire::put::len(message.len()),
-        };
-        [&envelope.to_bytes(), *piece].concat()
+    let envelope = Envelope {
+        version: Version::CURRENT,
+        flags: EnvelopeFlags::default(),
+        suggested: Version::CURRENT,
+        session_id: 0,
+        request_id,
+        sequence: 0,
+        message_len: 0,
     };
-    pieces.iter().enumerate().map(datagram).collect()
+    let message = MessageBuf::request(&envelope, &header, request).unsigned()?;
+    let (envelope, data) = Envelope::split(&message).context("the request is too long")?;
+    Ok(cut(&envelope).map(|fragment| [&fragment.envelope, &data[fragment.range]].concat()).collect())
 }
 
-/// Sends the datagrams of a request, again if need be, and waits for the answer.
+/// Sends the datagrams of a request, again after each of `waits_ms`, and waits for the answer.
 ///
 /// `None` when none came. Answers to other requests are ignored.
 pub(crate) fn ask(
@@ -85,6 +76,12 @@ pub(crate) fn ask(
     let any: SocketAddr = if server.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0u16; 8], 0).into() };
     let socket = UdpSocket::bind(any).context("cannot open a UDP socket")?;
     socket.connect(server).with_context(|| format!("cannot reach {server}"))?;
+    let mut fragments = Reassembly::new(ReassemblyLimits {
+        messages_max: 1,
+        messages_per_sender_max: 1,
+        bytes_max: MESSAGE_LEN_MAX as usize,
+        age_ms_max: limit::UDP_REASSEMBLY_MS.into(),
+    });
     let mut room = vec![0; 1 << 16];
     for &wait_ms in waits_ms {
         for datagram in datagrams {
@@ -92,66 +89,33 @@ pub(crate) fn ask(
         }
         let sent = Instant::now();
         let deadline = sent + Duration::from_millis(wait_ms.into());
-        let mut pieces = Pieces::default();
-        loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                break;
-            }
+        while let Some(left) = deadline.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
             socket.set_read_timeout(Some(left))?;
-            let len = match socket.recv(&mut room) {
-                Ok(len) => len,
+            let datagram = match socket.recv(&mut room) {
+                Ok(len) => &room[..len],
                 Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => break,
                 Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
-                    bail!("nobody listens on {server} (is the server running, and this its UDP port?)")
+                    bail!("nobody listens on {server} (is the server running, and is this its UDP port?)")
                 }
                 Err(error) => return Err(error).with_context(|| format!("cannot receive from {server}")),
             };
-            let Ok((envelope, data)) = Envelope::split(&room[..len]) else { continue };
-            if envelope.request_id != request_id {
+            let Ok((envelope, _)) = Envelope::split(datagram) else { continue };
+            // Errors that refer to no request have the id of none.
+            if envelope.request_id != request_id && envelope.request_id != NO_REQUEST {
                 continue;
             }
-            if let Some((envelope, message)) = pieces.add(envelope, data)? {
-                let datagrams_count = pieces.count();
-                return Ok(Some(Answered { envelope, message, took: sent.elapsed(), datagrams_count }));
-            }
+            let message = match fragments.accept((), datagram, 0) {
+                Ok(Reassembled::Whole(message)) => message.to_vec(),
+                Ok(Reassembled::Complete(message)) => message,
+                // What cannot be a fragment is not our answer.
+                Ok(Reassembled::Incomplete) | Err(_) => continue,
+            };
+            let datagrams_count = cut(&envelope).len();
+            return Ok(Some(Answered { message, took: sent.elapsed(), datagrams_count }));
         }
     }
     Ok(None)
 }
 
-/// The waits of deployed clients.
-pub(crate) const WAITS_MS: [u32; 3] = UDP_RETRY_MS;
-
-/// The fragments of one answer.
-#[derive(Default)]
-struct Pieces {
-    first: Option<Envelope>,
-    message: Vec<u8>,
-    there: Vec<bool>,
-}
-
-impl Pieces {
-    /// Adds a datagram; the whole message once it is there.
-    fn add(&mut self, envelope: Envelope, data: &[u8]) -> anyhow::Result<Option<(Envelope, Vec<u8>)>> {
-        let first = *self.first.get_or_insert(envelope);
-        let len = first.message_len as usize;
-        ensure!(envelope.message_len == first.message_len, "the fragments of the answer contradict each other");
-        if self.there.is_empty() {
-            self.message = vec![0; len];
-            self.there = vec![false; len.div_ceil(limit::UDP_DATA_LEN_MAX).max(1)];
-        }
-        let at = envelope.sequence as usize;
-        ensure!(at < self.there.len(), "a fragment of the answer has number {at}, of {}", self.there.len());
-        let room = &mut self.message[at * limit::UDP_DATA_LEN_MAX..];
-        let expected = room.len().min(limit::UDP_DATA_LEN_MAX);
-        ensure!(data.len() >= expected, "a datagram of the answer is cut short");
-        room[..expected].copy_from_slice(&data[..expected]);
-        self.there[at] = true;
-        Ok(self.there.iter().all(|&there| there).then(|| (first, self.message.clone())))
-    }
-
-    const fn count(&self) -> usize {
-        self.there.len()
-    }
-}
+/// Request id of replies to what a server could not read.
+const NO_REQUEST: i32 = -1;

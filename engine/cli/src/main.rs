@@ -5,6 +5,7 @@
 
 mod control;
 mod demo;
+mod dump;
 mod exchange;
 mod input;
 mod message;

@@ -3,10 +3,11 @@
 use crate::exchange::{self, Answered};
 use crate::{Outcome, output};
 use anyhow::{Context as _, bail};
-use handle_proto::limit::NONCE_LEN;
+use handle_proto::limit::UDP_RETRY_MS;
 use handle_proto::wire::list::{Indexes, Strings};
+use handle_proto::wire::message::Body;
 use handle_proto::wire::query::{Answer, Query};
-use handle_proto::wire::{Message, put};
+use handle_proto::wire::{Envelope, Message, Request, Response, put};
 use handle_proto::{Handle, OpFlags, ResponseCode};
 use serde_json::json;
 use std::net::SocketAddr;
@@ -68,8 +69,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
     }
     // Positive, as deployed clients choose it, and hard to guess for those who would answer falsely.
     let request_id = rand::random_range(1..i32::MAX);
-    let datagrams = exchange::request(&query, flags, request_id);
-    match exchange::ask(server, &datagrams, request_id, &exchange::WAITS_MS)? {
+    let datagrams = exchange::request(&Request::Resolution(query), flags, request_id)?;
+    match exchange::ask(server, &datagrams, request_id, &UDP_RETRY_MS)? {
         Some(answered) => show(args, server, &answered),
         None => {
             eprintln!("hdl: no answer from {server} within 3 seconds (does it listen on UDP? is a firewall between?)");
@@ -78,24 +79,20 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
     }
 }
 
-/// Bytes of the request digest at the start of a body, by its algorithm byte.
-fn digest_len(body: &[u8]) -> anyhow::Result<usize> {
-    Ok(1 + match body.first() {
-        Some(1) => NONCE_LEN,
-        Some(2) => 20,
-        Some(3) => 32,
-        _ => bail!("the answer has a request digest of an unknown kind"),
-    })
-}
-
 fn show(args: &Args, server: SocketAddr, answered: &Answered) -> anyhow::Result<Outcome> {
-    let message = Message::decode(&answered.message).context("the answer does not decode")?;
-    let code = message.header.response_code;
-    let mut body = message.body;
-    if message.header.flags.has(OpFlags::REQUEST_DIGEST) {
-        body = body.get(digest_len(body)?..).context("the answer is cut short")?;
+    let (envelope, message) = Envelope::split(&answered.message).context("the answer does not decode")?;
+    let message = Message::decode(message).context("the answer does not decode")?;
+    let Body::Reply(reply) = message.decode_body(envelope.version).context("the answer does not decode")? else {
+        bail!("{server} sent a request where an answer should be");
+    };
+    match (&reply.response, reply.code) {
+        (Response::Answer(answer), _) => show_values(args, server, answered, answer)?,
+        (Response::Failure(failure), code) => {
+            show_code(args, server, code, &String::from_utf8_lossy(failure.message));
+        }
+        (_, code) => show_code(args, server, code, ""),
     }
-    let outcome = match code {
+    Ok(match reply.code {
         ResponseCode::SUCCESS => Outcome::Good,
         ResponseCode::HANDLE_NOT_FOUND => Outcome::NotFound,
         ResponseCode::VALUES_NOT_FOUND => Outcome::NoValues,
@@ -103,21 +100,7 @@ fn show(args: &Args, server: SocketAddr, answered: &Answered) -> anyhow::Result<
         | ResponseCode::SERVICE_REFERRAL
         | ResponseCode::PREFIX_REFERRAL => Outcome::NotResponsible,
         _ => Outcome::Refused,
-    };
-    if code == ResponseCode::SUCCESS {
-        let answer = Answer::decode(body).context("the values in the answer do not decode")?;
-        show_values(args, server, answered, &answer)?;
-    } else {
-        let text = match code.is_referral(answered.envelope.version) {
-            true => String::new(),
-            false => handle_proto::wire::cursor::Cursor::new(body)
-                .string(handle_proto::Field::ErrorMessage)
-                .map(|text| String::from_utf8_lossy(text).into_owned())
-                .unwrap_or_default(),
-        };
-        show_code(args, server, code, &text);
-    }
-    Ok(outcome)
+    })
 }
 
 fn show_values(args: &Args, server: SocketAddr, answered: &Answered, answer: &Answer<'_>) -> anyhow::Result<()> {

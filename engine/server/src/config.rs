@@ -74,6 +74,8 @@ pub struct Limits {
     pub socket_send_bytes: usize,
     /// Requests in fragments that a worker puts together at one time.
     pub fragmented_requests: usize,
+    /// Of these, from one address.
+    pub fragmented_requests_per_sender: usize,
     /// Bytes that a worker keeps for requests in fragments.
     pub fragmented_bytes: usize,
     /// How long the missing fragments of a request are waited for, in milliseconds.
@@ -109,6 +111,7 @@ impl Default for Limits {
             socket_receive_bytes: 4 << 20,
             socket_send_bytes: 4 << 20,
             fragmented_requests: 256,
+            fragmented_requests_per_sender: 16,
             fragmented_bytes: 4 << 20,
             fragmented_wait_ms: limit::UDP_REASSEMBLY_MS,
             control_line_bytes: 4096,
@@ -151,8 +154,8 @@ impl Config {
             limits.batch_datagrams
         );
         ensure!(
-            (limit::FRAGMENTS_MAX..=1 << 20).contains(&limits.outbox_datagrams),
-            "`limits.outbox_datagrams` is {}: the longest answer takes {}, and 1048576 are the most",
+            (limit::FRAGMENTS_MAX..=1 << 16).contains(&limits.outbox_datagrams),
+            "`limits.outbox_datagrams` is {}: the longest answer takes {}, and 65536 are the most",
             limits.outbox_datagrams,
             limit::FRAGMENTS_MAX
         );

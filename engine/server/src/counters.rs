@@ -1,6 +1,9 @@
 //! What happened to every datagram, by reason: plain numbers, one set for each worker.
 //!
 //! A set has one writer, so counting is a load and a store; readers add the sets up.
+//!
+//! Every datagram is in exactly one of: `requests_answered`, `fragments_kept`, `dropped_error_reply`,
+//! the three of dropped fragments, and `dropped_bug`. Their sum is `datagrams_received`.
 
 use crossbeam_utils::CachePadded;
 use handle_proto::ResponseCode;
@@ -65,7 +68,7 @@ counters! {
     datagrams_received,
     /// Bytes received.
     bytes_received,
-    /// Datagrams that became, or completed, a request that was answered.
+    /// Datagrams that were, or completed, a request that was answered.
     requests_answered,
     /// Datagrams handed to the kernel.
     datagrams_sent,
@@ -75,18 +78,16 @@ counters! {
     batches,
     /// Fragments kept until the rest of their message comes.
     fragments_kept,
+    /// Messages in fragments given up because the rest did not come in time.
+    fragmented_expired,
     /// Datagrams dropped: somebody's reply to something unreadable.
     dropped_error_reply,
-    /// Datagrams dropped: larger than any datagram of the protocol by far.
-    dropped_oversized,
     /// Fragments dropped: their numbers or lengths make no sense.
     dropped_fragment_invalid,
     /// Fragments dropped: no room for another message in fragments.
     dropped_fragment_no_room,
     /// Fragments dropped: a copy of one that is there.
-    dropped_fragment_duplicate,
-    /// Fragments dropped: the rest of their message did not come in time.
-    dropped_fragment_expired,
+    dropped_fragment_repeated,
     /// Datagrams dropped: answering them failed inside, which is a bug.
     dropped_bug,
     /// Answer datagrams dropped: the kernel refused to send them.

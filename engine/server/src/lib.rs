@@ -12,7 +12,6 @@
 pub mod config;
 pub mod control;
 pub mod counters;
-mod fragments;
 pub mod live;
 pub mod server;
 pub mod site;

@@ -4,7 +4,9 @@
 //! visible in `status` until a set opens again.
 
 use arc_swap::{ArcSwap, Cache};
-use handle_snapshot::set::{How, PublishedSet, SetError};
+use handle_snapshot::map::How;
+use handle_snapshot::set::manifest::MANIFEST;
+use handle_snapshot::set::{PublishedSet, SetError};
 use inotify::{Inotify, WatchMask};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -16,7 +18,6 @@ use std::time::{Duration, SystemTime};
 #[derive(Debug)]
 pub struct Live {
     directory: PathBuf,
-    how: How,
     set: ArcSwap<PublishedSet>,
     reloads: AtomicU64,
     /// Held while a set is opened, so that two reloads cannot overtake each other.
@@ -63,7 +64,6 @@ impl Live {
         let set = PublishedSet::open(directory, how)?;
         Ok(Arc::new(Self {
             directory: directory.to_owned(),
-            how,
             set: ArcSwap::from_pointee(set),
             reloads: AtomicU64::new(0),
             failure: Mutex::new(None),
@@ -89,7 +89,7 @@ impl Live {
     pub fn reload(&self) -> Result<Reloaded, SetError> {
         let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
         let old = self.set.load_full();
-        match PublishedSet::reopen(&self.directory, self.how, &old) {
+        match PublishedSet::reopen(&old) {
             Ok(set) => {
                 *failure = None;
                 let generation = set.generation();
@@ -119,14 +119,16 @@ impl Live {
         };
         let now_ms = unix_ms(SystemTime::now());
         let layers: Vec<Value> = set
-            .layers()
+            .manifest()
+            .layers
             .iter()
-            .map(|layer| {
+            .zip(set.layers())
+            .map(|(entry, layer)| {
                 json!({
-                    "file": layer.file(),
-                    "bytes": layer.len(),
-                    "handles": layer.layer().handles_count(),
-                    "tombstones": layer.layer().tombstones_count(),
+                    "file": entry.file,
+                    "bytes": entry.len,
+                    "handles": layer.handles_count(),
+                    "tombstones": layer.tombstones_count(),
                 })
             })
             .collect();
@@ -135,6 +137,7 @@ impl Live {
             "generation": set.generation(),
             "created_unix_ms": set.created_unix_ms(),
             "age_s": now_ms.saturating_sub(set.created_unix_ms()) / 1000,
+            "handles": set.handles_count(),
             "layers": layers,
             "bytes_mapped": set.bytes_mapped(),
             "bytes_mapped_by_process": handle_snapshot::map::mapped_bytes_now(),
@@ -216,5 +219,5 @@ fn wait_for_events(inotify: &mut Inotify, events: &mut [u8]) -> bool {
         return false;
     }
     let Ok(events) = inotify.read_events(events) else { return true };
-    events.into_iter().any(|event| event.name.is_some_and(|name| name == handle_snapshot::set::MANIFEST))
+    events.into_iter().any(|event| event.name.is_some_and(|name| name == MANIFEST))
 }

@@ -8,7 +8,7 @@ use crate::site::OwnSite;
 use crate::worker::{Worker, WorkerInfo};
 use anyhow::{Context as _, anyhow, ensure};
 use handle_net::Options;
-use handle_snapshot::set::How;
+use handle_snapshot::map::How;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -2,16 +2,17 @@
 
 use crate::config::Config;
 use crate::counters::Counters;
-use crate::fragments::Fragments;
 use crate::live::Reader;
 use crate::server::{Shared, net_options};
 use anyhow::Context as _;
 use handle_net::{Datapath, Kind, Outbox, Peer};
 use handle_proto::limit::UDP_MESSAGE_LEN_MAX;
+use handle_proto::wire::Envelope;
+use handle_proto::wire::fragment::{Reassembled, Reassembly, ReassemblyLimits, Refusal};
 use handle_snapshot::map::Mapped;
 use handle_resolver::batch::Scratch;
 use handle_resolver::{Context, DropReason, Outcome, Reply, answer, answer_batch, answer_message};
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -43,7 +44,8 @@ pub(crate) struct Worker {
     path: Box<dyn Datapath>,
     live: Reader,
     scratch: Scratch,
-    fragments: Fragments,
+    /// Requests in fragments, by the address of the sender, as deployed.
+    fragments: Reassembly<IpAddr>,
     /// For each datagram of the batch, whether it has been dealt with.
     done: Vec<bool>,
     started: Instant,
@@ -73,7 +75,12 @@ impl Worker {
             path: opened.path,
             live: shared.live.reader(),
             scratch: Scratch::new(),
-            fragments: Fragments::new(&config.limits),
+            fragments: Reassembly::new(ReassemblyLimits {
+                messages_max: config.limits.fragmented_requests,
+                messages_per_sender_max: config.limits.fragmented_requests_per_sender,
+                bytes_max: config.limits.fragmented_bytes,
+                age_ms_max: config.limits.fragmented_wait_ms.into(),
+            }),
             done: Vec::new(),
             started: Instant::now(),
         };
@@ -111,7 +118,8 @@ impl Worker {
         let (inbox, outbox) = (batch.inbox, batch.outbox);
         if inbox.is_empty() {
             counters.dropped_by_kernel.set(self.path.kernel_drops());
-            counters.dropped_fragment_expired.add(self.fragments.expire(self.started.elapsed()));
+            self.fragments.expire(elapsed_ms(self.started));
+            counters.fragmented_expired.set(self.fragments.counts().expired);
             return Ok(0);
         }
         let context = Context {
@@ -147,8 +155,8 @@ impl Worker {
         let left: Vec<_> = left.map(|(datagram, _)| (datagram.peer, datagram.bytes.to_vec())).collect();
         flush(&mut *self.path, counters)?;
         for (peer, datagram) in left {
-            let (outbox, now) = (self.path.outbox(), self.started.elapsed());
-            answer_alone(&context, &mut self.fragments, outbox, peer, &datagram, now, counters);
+            let (outbox, now_ms) = (self.path.outbox(), elapsed_ms(self.started));
+            answer_alone(&context, &mut self.fragments, outbox, peer, &datagram, now_ms, counters);
             flush(&mut *self.path, counters)?;
         }
         Ok(received)
@@ -160,35 +168,68 @@ impl Worker {
 #[cold]
 fn answer_alone(
     context: &Context<'_, Mapped>,
-    fragments: &mut Fragments,
+    fragments: &mut Reassembly<IpAddr>,
     outbox: &mut Outbox,
     peer: Peer,
     datagram: &[u8],
-    now: Duration,
+    now_ms: u64,
     counters: &Counters,
 ) {
-    let answered = catch_unwind(AssertUnwindSafe(|| {
-        let outcome = match answer(context, datagram) {
-            Outcome::Fragment(envelope) => match fragments.take(peer, &envelope, datagram, now, counters) {
-                Some(message) => {
-                    // The borrow of the message ends with this call.
-                    return finish(answer_message(context, envelope, &message), outbox, peer, counters);
-                }
-                None => return,
-            },
-            outcome => outcome,
-        };
-        finish(outcome, outbox, peer, counters);
+    let answered = catch_unwind(AssertUnwindSafe(|| match answer(context, datagram) {
+        Outcome::Fragment(_) => {
+            if let Some(message) = put_together(fragments, peer, datagram, now_ms, counters)
+                && let Ok((envelope, message)) = Envelope::split(&message)
+            {
+                finish(answer_message(context, envelope, message), outbox, peer, counters);
+            }
+        }
+        outcome => finish(outcome, outbox, peer, counters),
     }));
     if answered.is_err() {
         counters.dropped_bug.add(1);
     }
 }
 
+/// Keeps a fragment; the whole message once it is there.
+fn put_together(
+    fragments: &mut Reassembly<IpAddr>,
+    peer: Peer,
+    datagram: &[u8],
+    now_ms: u64,
+    counters: &Counters,
+) -> Option<Vec<u8>> {
+    let repeated = fragments.counts().repeated;
+    let counter = match fragments.accept(peer.remote().ip(), datagram, now_ms) {
+        Ok(Reassembled::Complete(message)) => return Some(message),
+        Ok(Reassembled::Incomplete) if fragments.counts().repeated > repeated => {
+            &counters.dropped_fragment_repeated
+        }
+        Ok(Reassembled::Incomplete) => &counters.fragments_kept,
+        // Deployed servers keep silent about a message in one fragment: `conversations.jsonl`,
+        // `truncated_flag_single_packet`.
+        Ok(Reassembled::Whole(_)) | Err(Refusal::Unreadable(_) | Refusal::Misfit | Refusal::Contradiction) => {
+            &counters.dropped_fragment_invalid
+        }
+        Err(Refusal::TooManyMessages | Refusal::TooManyOfSender | Refusal::TooManyBytes) => {
+            &counters.dropped_fragment_no_room
+        }
+    };
+    counter.add(1);
+    None
+}
+
+fn elapsed_ms(since: Instant) -> u64 {
+    u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX)
+}
+
 fn finish(outcome: Outcome<'_>, outbox: &mut Outbox, peer: Peer, counters: &Counters) {
     match outcome {
-        // The outbox is empty and as long as the longest answer: there is room.
-        Outcome::Reply(reply) => drop(send(outbox, peer, &reply, counters)),
+        Outcome::Reply(reply) => {
+            // The outbox is empty and as long as the longest answer, so there is room.
+            if !send(outbox, peer, &reply, counters) {
+                counters.dropped_bug.add(1);
+            }
+        }
         Outcome::Drop(reason) => count_drop(reason, counters),
         Outcome::Fragment(_) => {}
     }

@@ -1,0 +1,176 @@
+//! Records from files: one JSON object a line, or one JSON array; and where each came from.
+
+use anyhow::{Context as _, anyhow, bail};
+use handle_proto::Values;
+use handle_proto::json::{RecordLine, record_from_json};
+use handle_snapshot::BuildError;
+use indicatif::ProgressBar;
+use serde::Deserialize;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read as _, Stdin};
+use std::path::{Path, PathBuf};
+
+/// Where a record came from, as a number: the file in the upper bits, the line in the lower ones.
+const LINE_BITS: u32 = 40;
+/// Most bytes of a line; a record of the most and longest values, as JSON, is shorter.
+const LINE_LEN_MAX: u64 = 16 << 20;
+/// Buffer for reading files.
+const BUFFER_LEN: usize = 1 << 20;
+
+/// What a line says.
+pub(crate) enum Entry<'a> {
+    /// The record of a handle.
+    Record(&'a str, Values<'a>),
+    /// The handle is to go.
+    Deleted(&'a str),
+}
+
+/// The files that records are read from; `-` is standard input.
+pub(crate) struct Inputs<'a> {
+    paths: &'a [PathBuf],
+}
+
+#[derive(Deserialize)]
+struct Deletion {
+    handle: String,
+    deleted: bool,
+}
+
+impl<'a> Inputs<'a> {
+    /// These files, in this order.
+    pub(crate) const fn new(paths: &'a [PathBuf]) -> Self {
+        Self { paths }
+    }
+
+    /// Bytes of all files, when that is known.
+    pub(crate) fn len(&self) -> Option<u64> {
+        self.paths.iter().map(|path| Some(std::fs::metadata(path).ok()?.len())).sum()
+    }
+
+    /// Hands over every entry, with its origin, and tells `bar` how many bytes were read.
+    ///
+    /// # Errors
+    /// When a file cannot be read or a line is no record, with file, line and what is wrong; and
+    /// those of `take`.
+    pub(crate) fn each(
+        &self,
+        bar: &ProgressBar,
+        mut take: impl FnMut(u64, Entry<'_>) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        for (file_at, path) in self.paths.iter().enumerate() {
+            let shown = path.display();
+            let mut reader = open(path).with_context(|| format!("cannot read {shown}"))?;
+            let is_array = reader.fill_buf().with_context(|| format!("cannot read {shown}"))?.trim_ascii_start().starts_with(b"[");
+            if is_array {
+                each_of_array(reader, file_at, &mut take).with_context(|| format!("in {shown}"))?;
+            } else {
+                each_line(reader, file_at, path, bar, &mut take)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The place that an origin stands for, as `file:line`.
+    pub(crate) fn place(&self, origin: u64) -> String {
+        let file_at = usize::try_from(origin >> LINE_BITS).unwrap_or(usize::MAX);
+        let line = origin & ((1 << LINE_BITS) - 1);
+        match self.paths.get(file_at) {
+            Some(path) => format!("{}:{line}", path.display()),
+            None => format!("line {line}"),
+        }
+    }
+
+    /// What the builder did not like, with places instead of origins.
+    pub(crate) fn explain(&self, error: BuildError) -> anyhow::Error {
+        match error {
+            BuildError::Record { handle, origin, why } => {
+                anyhow!("{}: {}: {why}", self.place(origin), handle_proto::Handle(&handle))
+            }
+            BuildError::Duplicate { key, origins: [first, second] } => anyhow!(
+                "{}: {} is there already, from {}",
+                self.place(second),
+                handle_proto::Handle(&key),
+                self.place(first)
+            ),
+            error => error.into(),
+        }
+    }
+}
+
+fn open(path: &Path) -> anyhow::Result<Box<dyn BufRead>> {
+    if path == Path::new("-") {
+        return Ok(Box::new(BufReader::<Stdin>::with_capacity(BUFFER_LEN, std::io::stdin())));
+    }
+    Ok(Box::new(BufReader::with_capacity(BUFFER_LEN, File::open(path)?)))
+}
+
+fn origin(file_at: usize, line: u64) -> u64 {
+    ((file_at as u64) << LINE_BITS) | line
+}
+
+fn each_line(
+    mut reader: Box<dyn BufRead>,
+    file_at: usize,
+    path: &Path,
+    bar: &ProgressBar,
+    take: &mut impl FnMut(u64, Entry<'_>) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let (mut line, mut values) = (String::new(), Vec::new());
+    for number in 1.. {
+        line.clear();
+        let at = || format!("{}:{number}", path.display());
+        let len = (&mut reader).take(LINE_LEN_MAX).read_line(&mut line).with_context(at)?;
+        if len == 0 {
+            return Ok(());
+        }
+        if len as u64 == LINE_LEN_MAX {
+            bail!("{}: a line has at most {LINE_LEN_MAX} bytes", at());
+        }
+        bar.inc(len as u64);
+        let text = line.trim();
+        if text.is_empty() {
+            continue;
+        }
+        values.clear();
+        match RecordLine::parse(text, &mut values) {
+            Ok(record) => {
+                let values = Values::from_encoded(record.values_count, &values).with_context(at)?;
+                take(origin(file_at, number), Entry::Record(&record.handle, values))?;
+            }
+            Err(error) => match serde_json::from_str(text) {
+                Ok(Deletion { handle, deleted: true }) => {
+                    take(origin(file_at, number), Entry::Deleted(&handle))?;
+                }
+                _ => bail!("{}: {}{error}", at(), handle_in(text)),
+            },
+        }
+    }
+    Ok(())
+}
+
+/// The handle in a line that is no good record, for the message about it.
+fn handle_in(text: &str) -> String {
+    let json: Option<serde_json::Value> = serde_json::from_str(text).ok();
+    match json.as_ref().and_then(|json| json["handle"].as_str()) {
+        Some(handle) => format!("{handle}: "),
+        None => String::new(),
+    }
+}
+
+fn each_of_array(
+    reader: Box<dyn BufRead>,
+    file_at: usize,
+    take: &mut impl FnMut(u64, Entry<'_>) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let records: Vec<serde_json::Value> = serde_json::from_reader(reader)?;
+    for (at, json) in records.iter().enumerate() {
+        let record = record_from_json(json)
+            .with_context(|| format!("record {} ({})", at + 1, json["handle"].as_str().unwrap_or("no handle")))?;
+        let mut values = Vec::new();
+        record.values.iter().for_each(|value| values.extend_from_slice(value.as_bytes()));
+        let handle = String::from_utf8(record.handle).context("the handle")?;
+        let values = Values::from_encoded(record.values.len(), &values)?;
+        take(origin(file_at, at as u64 + 1), Entry::Record(&handle, values))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,539 @@
+//! `hdl snapshot`: records to layer files, layer files to published sets, and a look into both.
+
+use crate::input::{Entry, Inputs};
+use crate::{Outcome, output, progress};
+use anyhow::{Context as _, bail, ensure};
+use handle_proto::json::{record_to_json, text};
+use handle_proto::{Handle, Value};
+use handle_snapshot::builder::{Builder, Progress};
+use handle_snapshot::map::{How, Mapped};
+use handle_snapshot::set::manifest::Manifest;
+use handle_snapshot::set::publisher::{Place, Publisher};
+use handle_snapshot::set::{PublishedSet, SetError, Why};
+use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
+use handle_snapshot::{Layer, Records, fold_key, format, hash_key, verify};
+use serde_json::json;
+use std::fs::File;
+use std::io::{Seek, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+/// Build, publish, check and look into snapshots.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand, Debug)]
+enum Command {
+    /// Make a layer file of records.
+    ///
+    /// Records are JSON: one object a line, {"handle": ..., "values": [...]}, as the handle REST API
+    /// shows them, or one array of such objects; `-` is standard input. Their order does not matter. A
+    /// handle that comes twice is an error, and so is everything that could not be served; nothing is
+    /// written then. Memory is bounded, whatever the number of records.
+    #[command(after_help = "Example:
+  hdl snapshot build set.layer records-*.jsonl --homed 10.1045 --homed 10.1016")]
+    Build(BuildArgs),
+    /// Publish records or a layer file as the set that handled serves from a directory.
+    ///
+    /// Publishing is atomic: whoever reads sees the old set or the new one, whole, also after a power
+    /// failure. A running handled takes the new set within milliseconds.
+    #[command(after_help = "Examples:
+  hdl snapshot publish ./set records.jsonl             replace the set by these records
+  hdl snapshot publish ./set --layer set.layer         by a layer file made before
+  hdl snapshot publish ./set --delta changes.jsonl     put changes over the set
+
+In a delta, {\"handle\": \"10.1045/x\", \"deleted\": true} removes a handle.")]
+    Publish(PublishArgs),
+    /// Merge the layers of a published set, so that lookups look in fewer places.
+    Merge(MergeArgs),
+    /// Check every byte of a published set or of a layer file.
+    #[command(after_help = "Exit codes: 0 whole, 1 damaged or not there.")]
+    Verify(VerifyArgs),
+    /// Say what is in a published set or in a layer file.
+    Inspect(InspectArgs),
+    /// Print one record, all of it: values that are not public, too.
+    #[command(after_help = "Exit codes: 0 found, 3 no such handle, 1 failed.")]
+    Get(GetArgs),
+}
+
+#[derive(clap::Args, Debug)]
+struct RecordArgs {
+    /// Files of records; `-` is standard input.
+    #[arg(value_name = "RECORDS")]
+    inputs: Vec<PathBuf>,
+    /// A prefix that is homed, as 10.1045; may be given more than once. Without it every prefix that
+    /// occurs is.
+    #[arg(long, value_name = "PREFIX")]
+    homed: Vec<String>,
+    /// Local names are told apart by case. As a rule they are not.
+    #[arg(long)]
+    case_sensitive: bool,
+    /// Memory for sorting, in MiB.
+    #[arg(long, value_name = "MIB", default_value_t = 256)]
+    memory: usize,
+}
+
+#[derive(clap::Args, Debug)]
+struct BuildArgs {
+    /// The layer file to write.
+    #[arg(value_name = "LAYER")]
+    out: PathBuf,
+    #[command(flatten)]
+    records: RecordArgs,
+    /// Make a delta for the set published in this directory.
+    #[arg(long, value_name = "DIR")]
+    delta_for: Option<PathBuf>,
+    /// Print what was built as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(clap::Args, Debug)]
+struct PublishArgs {
+    /// Directory of the set; made if it is not there.
+    dir: PathBuf,
+    #[command(flatten)]
+    records: RecordArgs,
+    /// Publish this layer file instead of records.
+    #[arg(long, value_name = "LAYER", conflicts_with_all = ["inputs", "homed", "case_sensitive"])]
+    layer: Option<PathBuf>,
+    /// Put it over what is published instead of replacing it.
+    #[arg(long)]
+    delta: bool,
+    /// Keep files that are in no set any more for so many seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    grace: u64,
+    /// Print what was published as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(clap::Args, Debug)]
+struct MergeArgs {
+    /// Directory of the set.
+    dir: PathBuf,
+    /// Merge only the deltas, not the base.
+    #[arg(long)]
+    deltas: bool,
+    /// Print what was published as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(clap::Args, Debug)]
+struct VerifyArgs {
+    /// Directory of a set, or a layer file.
+    path: PathBuf,
+    /// Print the result as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(clap::Args, Debug)]
+struct InspectArgs {
+    /// Directory of a set, or a layer file.
+    path: PathBuf,
+    /// List so many handles, in the order of the file.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    handles: usize,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(clap::Args, Debug)]
+struct GetArgs {
+    /// Directory of a set, or a layer file.
+    path: PathBuf,
+    /// The handle.
+    handle: String,
+    /// Print JSON, as one line that `build` reads.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: Args) -> anyhow::Result<Outcome> {
+    match args.command {
+        Command::Build(args) => build(&args),
+        Command::Publish(args) => publish(&args),
+        Command::Merge(args) => merge(&args),
+        Command::Verify(args) => verify_all(&args),
+        Command::Inspect(args) => inspect(&args),
+        Command::Get(args) => get(&args),
+    }
+}
+
+/// Now, Unix milliseconds.
+pub(crate) fn now_unix_ms() -> u64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Layers that a delta is put over without merging the other deltas first.
+const LAYERS_BEFORE_MERGE: usize = 8;
+
+/// Builds one layer of the records into `out`.
+fn build_layer<W: Write + Seek>(
+    args: &RecordArgs,
+    options: LayerOptions,
+    is_delta: bool,
+    temp_dir: &Path,
+    out: W,
+) -> anyhow::Result<(W, format::Header)> {
+    ensure!(!args.inputs.is_empty(), "name at least one file of records, or - for standard input");
+    let inputs = Inputs::new(&args.inputs);
+    let reading = progress::bar("reading", inputs.len());
+    let writing = progress::bar("writing", Some(0));
+    let mut homed = HomedPrefixes::default();
+    for prefix in &args.homed {
+        let prefix = prefix.strip_prefix("0.NA/").unwrap_or(prefix);
+        ensure!(homed.add(prefix.as_bytes()), "the prefix {prefix} is too long");
+    }
+    let mut builder = Builder::new(temp_dir, options).memory_len_max(args.memory << 20).on_progress(|at| {
+        if let Progress::Written { records, records_all } = at {
+            writing.set_length(records_all);
+            writing.set_position(records);
+        }
+    });
+    inputs.each(&reading, |origin, entry| {
+        let added = match entry {
+            Entry::Record(handle, values) => {
+                if args.homed.is_empty() && !is_delta {
+                    homed.add(Handle(handle.as_bytes()).naming_authority());
+                }
+                builder.add(origin, &Handle(handle.as_bytes()).looked_up(), values)
+            }
+            Entry::Deleted(handle) if is_delta => {
+                builder.delete(origin, &Handle(handle.as_bytes()).looked_up())
+            }
+            Entry::Deleted(handle) => bail!(
+                "{}: {handle} is to be deleted, but that makes sense in a delta only (--delta)",
+                inputs.place(origin)
+            ),
+        };
+        added.map_err(|error| inputs.explain(error))
+    })?;
+    reading.finish_and_clear();
+    if !is_delta || !args.homed.is_empty() {
+        builder = builder.homed(homed);
+    }
+    let built = builder.finish(out).map_err(|error| inputs.explain(error))?;
+    writing.finish_and_clear();
+    Ok(built)
+}
+
+fn build(args: &BuildArgs) -> anyhow::Result<Outcome> {
+    let (options, is_delta) = match &args.delta_for {
+        Some(dir) => {
+            let set = PublishedSet::open(dir, How::Map)?;
+            let (seed, folds) = (set.records().seed(), set.records().folds());
+            (LayerOptions { seed, folds, created_unix_ms: now_unix_ms() }, true)
+        }
+        None => (fresh_options(&args.records), false),
+    };
+    let started = std::time::Instant::now();
+    let directory = match args.out.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    // Under another name until it is whole, so that what has the name is a layer.
+    let file = tempfile::NamedTempFile::new_in(directory)
+        .with_context(|| format!("cannot write to {}", directory.display()))?;
+    let (file, header) = build_layer(&args.records, options, is_delta, directory, file)?;
+    file.as_file().sync_all()?;
+    file.persist(&args.out).with_context(|| format!("cannot write {}", args.out.display()))?;
+    show_layer(&args.out, &header, Some(started.elapsed()), args.json);
+    Ok(Outcome::Good)
+}
+
+fn fresh_options(args: &RecordArgs) -> LayerOptions {
+    LayerOptions { seed: rand::random(), folds: !args.case_sensitive, created_unix_ms: now_unix_ms() }
+}
+
+fn publish(args: &PublishArgs) -> anyhow::Result<Outcome> {
+    std::fs::create_dir_all(&args.dir).with_context(|| format!("cannot make {}", args.dir.display()))?;
+    let mut publisher = Publisher::open(&args.dir)?;
+    if args.delta {
+        merge_when_due(&mut publisher)?;
+    }
+    let started = std::time::Instant::now();
+    let place = if args.delta { Place::Delta } else { Place::Base };
+    let layer = if let Some(path) = &args.layer {
+        let mut source = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
+        let header = Layer::open(Mapped::open(path, How::Map)?)
+            .with_context(|| format!("{} is no layer file", path.display()))?
+            .header()
+            .clone();
+        publisher.stager().stage(place, |mut file, _| {
+            std::io::copy(&mut source, &mut file)?;
+            Ok((file, header))
+        })?
+    } else {
+        let options = match publisher.options(now_unix_ms()) {
+            Some(options) if args.delta => options,
+            None if args.delta => bail!("{}: a delta needs a published set under it", args.dir.display()),
+            _ => fresh_options(&args.records),
+        };
+        stage_records(&publisher, args, options, place)?
+    };
+    publisher.publish(layer, now_unix_ms())?;
+    let pruned = publisher.prune(SystemTime::now(), Duration::from_secs(args.grace))?;
+    let manifest = publisher.manifest().context("a set was just published")?;
+    show_published(&args.dir, manifest, started.elapsed(), pruned.files_count, args.json);
+    Ok(Outcome::Good)
+}
+
+/// Builds in the directory of the set. What is wrong with the records is told with their places.
+fn stage_records(
+    publisher: &Publisher,
+    args: &PublishArgs,
+    options: LayerOptions,
+    place: Place,
+) -> anyhow::Result<handle_snapshot::set::publisher::NewLayer> {
+    let mut problem = None;
+    let staged = publisher.stager().stage(place, |file, temp_dir: &Path| {
+        build_layer(&args.records, options, args.delta, temp_dir, file).map_err(|error| {
+            problem = Some(error);
+            std::io::Error::other("the records are not good").into()
+        })
+    });
+    match (staged, problem) {
+        (_, Some(problem)) => Err(problem),
+        (staged, None) => Ok(staged?),
+    }
+}
+
+/// Merges the deltas once there are several, so that they do not become too many.
+fn merge_when_due(publisher: &mut Publisher) -> anyhow::Result<()> {
+    let Some(manifest) = publisher.manifest().cloned() else { return Ok(()) };
+    if manifest.layers.len() < LAYERS_BEFORE_MERGE {
+        return Ok(());
+    }
+    merge_newest(publisher, &manifest, manifest.layers.len() - 1)
+}
+
+fn merge_newest(publisher: &mut Publisher, manifest: &Manifest, count: usize) -> anyhow::Result<()> {
+    let bar = progress::bar("merging", None);
+    let stager = publisher.stager();
+    let layer = stager.stage_merge(manifest, count, now_unix_ms(), |records| bar.set_position(records))?;
+    bar.finish_and_clear();
+    publisher.publish(layer, now_unix_ms())?;
+    Ok(())
+}
+
+fn merge(args: &MergeArgs) -> anyhow::Result<Outcome> {
+    let mut publisher = Publisher::open(&args.dir)?;
+    let manifest = publisher
+        .manifest()
+        .cloned()
+        .ok_or_else(|| SetError { path: args.dir.clone(), why: Why::NotPublished })?;
+    let count = manifest.layers.len() - usize::from(args.deltas);
+    let started = std::time::Instant::now();
+    if count > 1 {
+        merge_newest(&mut publisher, &manifest, count)?;
+    }
+    let manifest = publisher.manifest().context("a set was just published")?;
+    show_published(&args.dir, manifest, started.elapsed(), 0, args.json);
+    Ok(Outcome::Good)
+}
+
+fn show_published(dir: &Path, manifest: &Manifest, took: Duration, pruned_count: usize, as_json: bool) {
+    if as_json {
+        let json = json!({
+            "directory": dir, "generation": manifest.generation, "handles": manifest.handles_count,
+            "layers": manifest.layers.iter().map(|layer| json!({ "file": layer.file, "bytes": layer.len })).collect::<Vec<_>>(),
+            "seconds": took.as_secs_f64(), "files_removed": pruned_count,
+        });
+        println!("{json}");
+        return;
+    }
+    println!(
+        "published generation {} in {}: {} handles in {} layer{}, {}, {:.2} s",
+        manifest.generation,
+        dir.display(),
+        output::count(manifest.handles_count),
+        manifest.layers.len(),
+        if manifest.layers.len() == 1 { "" } else { "s" },
+        output::bytes(manifest.layers.iter().map(|layer| layer.len).sum()),
+        took.as_secs_f64(),
+    );
+}
+
+fn layer_json(path: &Path, header: &format::Header) -> serde_json::Value {
+    json!({
+        "file": path, "bytes": header.file_len, "handles": header.handles_count,
+        "tombstones": header.tombstones_count, "created_unix_ms": header.created_unix_ms,
+        "folds": header.flags & format::FLAG_FOLDS != 0,
+        "homed_prefixes": (header.flags & format::FLAG_HOMED != 0).then_some(header.homed_count),
+        "records_bytes": header.records_len, "index_bytes": header.index_len,
+    })
+}
+
+fn show_layer(path: &Path, header: &format::Header, took: Option<Duration>, as_json: bool) {
+    if as_json {
+        let mut json = layer_json(path, header);
+        json["seconds"] = took.map(|took| took.as_secs_f64()).into();
+        println!("{json}");
+        return;
+    }
+    let handles = header.handles_count + header.tombstones_count;
+    println!(
+        "{}: {} handles, {} deletions, {}; index {:.1} bytes a handle; {}; made {}{}",
+        path.display(),
+        output::count(header.handles_count),
+        output::count(header.tombstones_count),
+        output::bytes(header.file_len),
+        if handles == 0 { 0.0 } else { header.index_len as f64 / handles as f64 },
+        match header.flags & format::FLAG_HOMED != 0 {
+            true => format!("{} homed prefixes", output::count(header.homed_count)),
+            false => "homed prefixes as below".to_owned(),
+        },
+        output::unix_time(i64::try_from(header.created_unix_ms / 1000).unwrap_or(0)),
+        match took {
+            Some(took) if took.as_secs_f64() > 0.0 => format!(
+                " in {:.2} s ({} records/s)",
+                took.as_secs_f64(),
+                output::count((handles as f64 / took.as_secs_f64()) as u64)
+            ),
+            _ => String::new(),
+        },
+    );
+}
+
+/// A set, or a layer on its own.
+enum Opened {
+    Set(PublishedSet),
+    Layer(Box<Layer<Mapped>>),
+}
+
+impl Opened {
+    fn open(path: &Path) -> anyhow::Result<Self> {
+        if path.is_dir() {
+            return Ok(Self::Set(PublishedSet::open(path, How::Map)?));
+        }
+        let bytes =
+            Mapped::open(path, How::Map).with_context(|| format!("cannot read {}", path.display()))?;
+        let layer = Layer::open(bytes).with_context(|| format!("{} is no whole layer", path.display()))?;
+        Ok(Self::Layer(Box::new(layer)))
+    }
+
+    fn layers(&self) -> &[Layer<Mapped>] {
+        match self {
+            Self::Set(set) => set.layers(),
+            Self::Layer(layer) => std::slice::from_ref(layer),
+        }
+    }
+
+    fn records(&self) -> anyhow::Result<Records<'_, Mapped>> {
+        Ok(Records::new(self.layers())?)
+    }
+
+    /// The files, newest first.
+    fn files(&self, path: &Path) -> Vec<PathBuf> {
+        match self {
+            Self::Set(set) => set.manifest().layers.iter().map(|layer| path.join(&layer.file)).collect(),
+            Self::Layer(_) => vec![path.to_owned()],
+        }
+    }
+}
+
+fn verify_all(args: &VerifyArgs) -> anyhow::Result<Outcome> {
+    let started = std::time::Instant::now();
+    let opened = Opened::open(&args.path)?;
+    let mut reports = Vec::new();
+    for (file, layer) in opened.files(&args.path).iter().zip(opened.layers()) {
+        let spinner = progress::bar("verifying", None);
+        spinner.enable_steady_tick(Duration::from_millis(100));
+        let report = verify::layer(layer).with_context(|| format!("{} is damaged", file.display()))?;
+        spinner.finish_and_clear();
+        reports.push((file.clone(), report));
+    }
+    if args.json {
+        let layers: Vec<_> = reports
+            .iter()
+            .map(|(file, report)| {
+                json!({ "file": file, "handles": report.handles_count, "tombstones": report.tombstones_count,
+                    "public_values": report.public_count, "private_values": report.private_count })
+            })
+            .collect();
+        println!("{}", json!({ "whole": true, "layers": layers, "seconds": started.elapsed().as_secs_f64() }));
+        return Ok(Outcome::Good);
+    }
+    for (file, report) in &reports {
+        println!(
+            "{}: whole: {} handles, {} deletions, {} public and {} other values",
+            file.display(),
+            output::count(report.handles_count),
+            output::count(report.tombstones_count),
+            output::count(report.public_count),
+            output::count(report.private_count),
+        );
+    }
+    Ok(Outcome::Good)
+}
+
+fn inspect(args: &InspectArgs) -> anyhow::Result<Outcome> {
+    let opened = Opened::open(&args.path)?;
+    let files = opened.files(&args.path);
+    let homed = opened.records()?.homed_table();
+    let prefixes: Vec<String> =
+        homed.into_iter().flatten().map(|prefix| Handle(prefix).to_string()).collect();
+    let mut handles = Vec::new();
+    for record in opened.layers().iter().flat_map(Layer::records).take(args.handles) {
+        let record = record?;
+        let mark = if record.is_tombstone() { " (deleted)" } else { "" };
+        handles.push(format!("{}{mark}", Handle(record.key())));
+    }
+    if args.json {
+        let layers: Vec<_> =
+            files.iter().zip(opened.layers()).map(|(file, layer)| layer_json(file, layer.header())).collect();
+        let mut json = json!({ "layers": layers, "homed": prefixes, "handles": handles });
+        if let Opened::Set(set) = &opened {
+            json["generation"] = set.generation().into();
+            json["created_unix_ms"] = set.created_unix_ms().into();
+            json["handles_count"] = set.handles_count().into();
+        }
+        println!("{json}");
+        return Ok(Outcome::Good);
+    }
+    if let Opened::Set(set) = &opened {
+        println!(
+            "generation {}, published {}, {} handles, {} layer(s), newest first:",
+            set.generation(),
+            output::unix_time(i64::try_from(set.created_unix_ms() / 1000).unwrap_or(0)),
+            output::count(set.handles_count()),
+            set.layers().len(),
+        );
+    }
+    for (file, layer) in files.iter().zip(opened.layers()) {
+        show_layer(file, layer.header(), None, false);
+    }
+    const PREFIXES_SHOWN: usize = 20;
+    let more = prefixes.len().saturating_sub(PREFIXES_SHOWN);
+    print!("homed: {}", prefixes[..prefixes.len() - more].join(" "));
+    println!("{}", if more > 0 { format!(" and {more} more (--json shows all)") } else { String::new() });
+    handles.iter().for_each(|handle| println!("{handle}"));
+    Ok(Outcome::Good)
+}
+
+fn get(args: &GetArgs) -> anyhow::Result<Outcome> {
+    let opened = Opened::open(&args.path)?;
+    let records = opened.records()?;
+    let mut key = Handle(args.handle.as_bytes()).looked_up();
+    fold_key(&mut key, records.folds());
+    let Some(record) = records.find(hash_key(records.seed(), &key), &key)? else {
+        eprintln!("hdl: {} is not in {}", args.handle, args.path.display());
+        return Ok(Outcome::NotFound);
+    };
+    let values: Vec<Value<'_>> = record.values_in_order().collect::<Result<_, _>>()?;
+    if args.json {
+        println!("{}", text(&record_to_json(args.handle.as_bytes(), values)));
+    } else {
+        println!("{}  {} values", args.handle, values.len());
+        println!("{}", output::values(values));
+    }
+    Ok(Outcome::Good)
+}
