@@ -1,1 +1,6 @@
-//! Placeholder.
+//! What the tests of several crates share: golden vectors, and messages as JSON.
+#![forbid(unsafe_code)]
+
+pub mod fields;
+pub mod site;
+pub mod vectors;

@@ -164,15 +164,16 @@ impl CoveredPrefix {
 }
 
 /// How the MAC of a session is made, by the version of the message.
+///
+/// The version decides what is covered, and the algorithm that the credential names how: a plain digest is
+/// that of key, message, key. Shown by `credentials.jsonl`, kind `mac_message`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mac {
-    /// Up to 2.4: SHA-1 of key, header and body, key.
-    Sandwich,
-    /// At 2.5 and 2.6, defective: SHA-1 of the first four bytes of the key, header and body, the key, and
-    /// ten zero bytes more than the key has. Neither envelope nor counter are covered.
+    /// At 2.5 and 2.6, defective: a digest of the first four bytes of the key, header and body, the key,
+    /// and ten zero bytes more than the key has. Neither envelope nor counter are covered.
     Defective,
-    /// From 2.7: HMAC-SHA256 with the key, of this prefix, header and body.
-    Hmac(CoveredPrefix),
+    /// This prefix, then header and body. Up to 2.4 the prefix is empty.
+    Covering(CoveredPrefix),
 }
 
 impl Mac {
@@ -181,23 +182,20 @@ impl Mac {
     pub fn of(envelope: &Envelope, counter: i32) -> Self {
         match envelope.version {
             version if version >= Version::new(2, 7) => {
-                Self::Hmac(CoveredPrefix::of_signature(envelope, counter))
+                Self::Covering(CoveredPrefix::of_signature(envelope, counter))
             }
             version if version >= Version::new(2, 5) => Self::Defective,
-            _ => Self::Sandwich,
+            _ => Self::Covering(CoveredPrefix::EMPTY),
         }
     }
 
-    /// What makes the MAC: SHA-1 of all [`parts`](Self::parts), or HMAC-SHA256 of them with the key.
+    /// The algorithm to write a message of `version` with; to check one, take what its credential names.
     #[must_use]
-    pub const fn algorithm(&self) -> DigestAlgorithm {
-        match self {
-            Self::Sandwich | Self::Defective => DigestAlgorithm::SHA1,
-            Self::Hmac(_) => DigestAlgorithm::HMAC_SHA256,
-        }
+    pub fn algorithm(version: Version) -> DigestAlgorithm {
+        if version >= Version::new(2, 7) { DigestAlgorithm::HMAC_SHA256 } else { DigestAlgorithm::SHA1 }
     }
 
-    /// How a message of `version` names the algorithm: by a code below 2.6, then by a name.
+    /// How a message of `version` names that algorithm: by a code below 2.6, then by a name.
     #[must_use]
     pub fn identifier(version: Version) -> &'static [u8] {
         match version {
@@ -207,16 +205,24 @@ impl Mac {
         }
     }
 
-    /// The input, piece by piece: `covered` is [`Message::covered`](super::Message::covered).
-    pub fn parts<'a>(&'a self, key: &'a [u8], covered: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
+    /// What goes into the digest, or into the HMAC with the key, piece by piece.
+    ///
+    /// `covered` is [`Message::covered`](super::Message::covered).
+    pub fn parts<'a>(
+        &'a self,
+        algorithm: DigestAlgorithm,
+        key: &'a [u8],
+        covered: &'a [u8],
+    ) -> impl Iterator<Item = &'a [u8]> {
         const ZEROS: &[u8] = &[0; 64];
-        let (before, after, zeros_len): (&[u8], &[u8], usize) = match self {
-            Self::Sandwich => (key, key, 0),
-            Self::Defective => (&key[..key.len().min(4)], key, key.len() + 10),
-            Self::Hmac(prefix) => (prefix.as_bytes(), b"", 0),
+        let outside = if algorithm.is_hmac() { b"" } else { key };
+        let (before, prefix, zeros_len): (&[u8], &[u8], usize) = match self {
+            Self::Defective => (&outside[..outside.len().min(4)], b"", outside.len() + 10),
+            Self::Covering(prefix) => (outside, prefix.as_bytes(), 0),
         };
         let zeros = iter::repeat_n(ZEROS, zeros_len / ZEROS.len());
-        [before, covered, after].into_iter().chain(zeros).chain([&ZEROS[..zeros_len % ZEROS.len()]])
+        let message = [before, prefix, covered, outside].into_iter();
+        message.chain(zeros).chain([&ZEROS[..zeros_len % ZEROS.len()]])
     }
 }
 
@@ -295,8 +301,10 @@ mod tests {
 
     #[test]
     fn macs_cover_by_version() {
-        let parts =
-            |minor| Mac::of(&envelope(minor), 9).parts(b"0123456", b"HB").collect::<Vec<_>>().concat();
+        let parts = |minor| {
+            let algorithm = Mac::algorithm(Version::new(2, minor));
+            Mac::of(&envelope(minor), 9).parts(algorithm, b"0123456", b"HB").collect::<Vec<_>>().concat()
+        };
         for minor in [1, 4] {
             assert_eq!(parts(minor), b"0123456HB0123456");
         }
@@ -307,7 +315,7 @@ mod tests {
         assert_eq!(parts(11), b"\x02\x0b\x02\x0b\0\0\0\x05\x01\x02\x03\x04\0\0\0\x09HB");
         let (long, short) = (vec![1; 200], vec![1; 2]);
         for key in [long, short] {
-            let input = Mac::Defective.parts(&key, b"HB").collect::<Vec<_>>().concat();
+            let input = Mac::Defective.parts(DigestAlgorithm::SHA1, &key, b"HB").collect::<Vec<_>>().concat();
             assert_eq!(input.len(), key.len().min(4) + 2 + key.len() + key.len() + 10);
         }
     }

@@ -1,0 +1,142 @@
+//! Every message of the vectors decodes to the stated fields, and is encoded from them to the same bytes.
+
+use handle_proto::wire::fragment::{self, Reassembled, Reassembly, ReassemblyLimits};
+use handle_proto::wire::stream::{Front, Stream, split};
+use handle_proto::wire::{Envelope, Message};
+use handle_tests::fields::{of_message, to_message};
+use handle_tests::vectors::{hex, load};
+use serde_json::Value as Json;
+
+/// The lines of the file with what names them in a failure.
+fn lines() -> Vec<(String, Json)> {
+    let lines = load("messages.jsonl");
+    assert!(!lines.is_empty(), "no messages");
+    lines.into_iter().map(|line| (format!("{} ({})", line["name"], line["version"]), line)).collect()
+}
+
+/// The stated fields, without the verdict of the reference.
+fn stated(line: &Json) -> Json {
+    let mut fields = line["fields"].clone();
+    fields.as_object_mut().expect("an object").remove("library_decode");
+    fields
+}
+
+fn decodes(line: &Json) -> bool {
+    line["fields"]["library_decode"] == "ok"
+}
+
+#[test]
+fn vectors_messages_decode_to_the_stated_fields() {
+    for (name, line) in lines() {
+        let got = of_message(&hex(&line["hex"]));
+        if decodes(&line) {
+            let got = got.unwrap_or_else(|error| panic!("{name}: {error:?}"));
+            assert_eq!(got, stated(&line), "{name}");
+        } else {
+            assert!(got.is_err(), "{name}: the reference refuses it: {}", line["fields"]["library_decode"]);
+        }
+    }
+}
+
+#[test]
+fn vectors_messages_are_encoded_from_their_fields() {
+    for (name, line) in lines().into_iter().filter(|(_, line)| decodes(line)) {
+        let encoded = to_message(&stated(&line));
+        if line["reencodes_identically"] == true {
+            assert_eq!(encoded, hex(&line["hex"]), "{name}");
+            continue;
+        }
+        // A prefix referral of an old version: it was read as an error, and is written as one. Only what
+        // the error does not have is missing, and the lengths.
+        let mut expected = stated(&line);
+        let got = of_message(&encoded).unwrap_or_else(|error| panic!("{name}: {error:?}"));
+        assert_eq!(expected["response_code_after_decode"], 7, "{name}");
+        for (part, length) in [("envelope", "message_length"), ("header", "body_length")] {
+            expected[part][length] = got[part][length].clone();
+        }
+        assert_eq!(got, expected, "{name}");
+        assert!(encoded.len() < hex(&line["hex"]).len(), "{name}");
+    }
+}
+
+#[test]
+fn vectors_messages_are_cut_into_the_same_datagrams() {
+    for (name, line) in lines() {
+        let message = hex(&line["hex"]);
+        let (envelope, rest) = Envelope::split(&message).expect("an envelope");
+        let datagrams: Vec<_> = fragment::cut(&envelope)
+            .map(|fragment| [&fragment.envelope[..], &rest[fragment.range]].concat())
+            .collect();
+        match line.get("datagrams_hex") {
+            Some(expected) => {
+                let expected: Vec<_> = expected.as_array().expect("a list").iter().map(hex).collect();
+                assert_eq!(datagrams, expected, "{name}");
+            }
+            None => assert_eq!(datagrams, [message], "{name}"),
+        }
+    }
+}
+
+#[test]
+fn vectors_messages_come_together_from_datagrams_in_any_order() {
+    let limits = ReassemblyLimits {
+        messages_max: 2,
+        messages_per_sender_max: 1,
+        bytes_max: 1 << 20,
+        age_ms_max: 5_000,
+    };
+    let mut table = Reassembly::new(limits);
+    for (name, line) in lines() {
+        let Some(datagrams) = line.get("datagrams_hex") else { continue };
+        let datagrams: Vec<_> = datagrams.as_array().expect("a list").iter().map(hex).collect();
+        let count = datagrams.len();
+        for first in 0..count {
+            // Backwards from each in turn, every one but the last twice.
+            let order: Vec<_> = (0..count).map(|at| (first + count - at) % count).collect();
+            let mut whole = None;
+            for (nth, &at) in order.iter().enumerate() {
+                for _ in 0..if nth + 1 == count { 1 } else { 2 } {
+                    assert_eq!(whole, None, "{name}");
+                    match table.accept("sender", &datagrams[at], 0) {
+                        Ok(Reassembled::Complete(bytes)) => whole = Some(bytes),
+                        Ok(Reassembled::Incomplete) => {}
+                        other => panic!("{name}: {other:?}"),
+                    }
+                }
+            }
+            assert_eq!(whole, Some(hex(&line["hex"])), "{name}");
+        }
+    }
+    assert!(table.is_empty());
+}
+
+#[test]
+fn vectors_messages_are_found_in_a_stream_of_all() {
+    let messages: Vec<_> = lines().iter().map(|(_, line)| hex(&line["hex"])).collect();
+    let (mut stream, mut got) = (Stream::new(1 << 18), vec![]);
+    for mut piece in messages.concat().chunks(333) {
+        while !piece.is_empty() {
+            let (taken, message) = stream.feed(piece).expect("a stream");
+            got.extend(message.map(<[u8]>::to_vec));
+            piece = &piece[taken..];
+        }
+    }
+    assert_eq!(stream.finish(), Ok(()));
+    assert!(got == messages);
+}
+
+#[test]
+fn vectors_messages_cut_anywhere_are_refused_or_unsigned() {
+    for (name, line) in lines() {
+        let bytes = hex(&line["hex"]);
+        let message = &bytes[Envelope::LEN..];
+        let body_end = Message::decode(message).expect("a message").covered.len();
+        for len in (0..message.len()).step_by(if message.len() > 600 { 37 } else { 1 }) {
+            let cut = Message::decode(&message[..len]);
+            let is_unsigned = (body_end..body_end + 4).contains(&len);
+            assert_eq!(cut.is_ok(), is_unsigned, "{name} cut to {len}: {cut:?}");
+            let front = split(&bytes[..Envelope::LEN + len], 1 << 18);
+            assert_eq!(front, Ok(Front::Needs(message.len() - len)), "{name} cut to {len}");
+        }
+    }
+}
