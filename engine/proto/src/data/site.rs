@@ -231,10 +231,10 @@ impl Address {
 
     /// The address. Twelve zero bytes make it IPv4, so that `::1` comes out as `0.0.0.1`, as deployed.
     #[must_use]
-    pub const fn ip(self) -> IpAddr {
+    pub fn ip(self) -> IpAddr {
         match self.0 {
             [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, a, b, c, d] => IpAddr::V4(Ipv4Addr::new(a, b, c, d)),
-            bytes => IpAddr::V6(Ipv6Addr::from_octets(bytes)),
+            bytes => IpAddr::V6(Ipv6Addr::from(bytes)),
         }
     }
 
