@@ -176,11 +176,12 @@ impl<'a> Value<'a> {
 /// Whether a request for type `asked` selects values of type `kind`.
 ///
 /// The same type in any ASCII case; with a dot at the end of `asked`, sub-types too. An empty `asked`
-/// selects nothing. Shown by `hashing.jsonl`, kind `type_match`.
+/// selects nothing, and nothing selects an empty type. Shown by `hashing.jsonl`, kind `type_match`.
 #[must_use]
 pub fn type_matches(asked: &[u8], kind: &[u8]) -> bool {
     match asked.split_last() {
         None => false,
+        Some(_) if kind.is_empty() => false,
         Some((b'.', stem)) => crate::data::is_a(kind, stem),
         Some(_) => crate::fold::eq(asked, kind),
     }
@@ -280,7 +281,8 @@ mod tests {
             ("URL.", "URL.HTTP", true),
             ("URL.", "URLX", false),
             ("", "URL", false),
-            (".", "", true),
+            (".", ".", true),
+            (".", "", false),
         ] {
             assert_eq!(type_matches(asked.as_bytes(), kind.as_bytes()), matches, "{asked} {kind}");
         }

@@ -57,7 +57,7 @@ impl fmt::Debug for Number<'_> {
     }
 }
 
-/// A public key. RFC 3651 section 3.2.4 names the value, deployed software its form.
+/// A public key. The RFCs name the value, and leave its form to deployed software.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the fields are the letters of the algorithms")]
 pub enum PublicKey<'a> {

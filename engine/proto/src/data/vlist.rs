@@ -1,4 +1,4 @@
-//! HS_VLIST: a group of administrators. RFC 3651 section 3.2.6.
+//! HS_VLIST: a group of administrators. RFC 3651 section 3.2.7.
 
 use crate::data::admin;
 use crate::error::{DecodeError, Field};
