@@ -2,5 +2,6 @@
 #![forbid(unsafe_code)]
 
 pub mod fields;
+pub mod served;
 pub mod site;
 pub mod vectors;

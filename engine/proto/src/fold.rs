@@ -26,3 +26,24 @@ pub const fn eq(a: &[u8], b: &[u8]) -> bool {
 pub fn starts_with(bytes: &[u8], start: &[u8]) -> bool {
     bytes.get(..start.len()).is_some_and(|head| eq(head, start))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folds_ascii_letters_and_nothing_else() {
+        for byte in 0..=u8::MAX {
+            let expected = if byte.is_ascii_lowercase() { byte - 32 } else { byte };
+            assert_eq!(folded(&[byte]), [expected], "{byte:02x}");
+        }
+        assert!(!eq("ü".as_bytes(), "Ü".as_bytes()));
+    }
+
+    #[test]
+    fn a_start_may_not_be_longer() {
+        assert!(starts_with(b"hs_admin", b"HS_"));
+        assert!(starts_with(b"a", b""));
+        assert!(!starts_with(b"HS", b"HS_"));
+    }
+}

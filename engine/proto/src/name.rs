@@ -64,7 +64,7 @@ impl<'a> Handle<'a> {
         self.is_prefix_record() && self.0[PREFIX_RECORDS.len()..].contains(&b'.')
     }
 
-    /// For the record of a derived prefix, the record of its parent: cut at the last dot.
+    /// For the record of a derived prefix, the record of its parent: cut at the last dot, spelt as here.
     #[must_use]
     pub fn parent_prefix_record(self) -> Option<Handle<'a>> {
         if !self.is_derived_prefix_record() {
@@ -87,6 +87,16 @@ impl<'a> Handle<'a> {
             Some(_) => self.0.to_vec(),
             None => [PREFIX_RECORDS, &fold::folded(self.0)].concat(),
         }
+    }
+
+    /// The name with its prefix folded, and the whole of a name that folds as a whole: two names are the
+    /// same to a service that does not fold local names when these are.
+    #[must_use]
+    pub fn prefix_folded(self) -> Vec<u8> {
+        let folds = if self.is_global() { self.0.len() } else { self.slash_at().unwrap_or(self.0.len()) };
+        let mut name = self.0.to_vec();
+        fold::fold(&mut name[..folds]);
+        name
     }
 
     /// The bytes that `option` hashes, not yet folded.
@@ -173,5 +183,73 @@ mod tests {
         assert_eq!(handle.hash(HashOption::Suffix), 583_810_194);
         assert_eq!(Handle(b"noslash").hash(HashOption::Prefix), 36_223_079);
         assert_eq!(Handle("20.500.12345/é".as_bytes()).hash(HashOption::Handle), 1_764_701_390);
+    }
+
+    #[test]
+    fn the_first_slash_divides() {
+        for (name, prefix, suffix) in [
+            ("10.1/a/b", "10.1", "a/b"),
+            ("/", "", ""),
+            ("//", "", "/"),
+            ("a/", "a", ""),
+            ("/a", "", "a"),
+            ("x", "0.NA", "x"),
+            ("", "0.NA", ""),
+        ] {
+            let handle = Handle(name.as_bytes());
+            assert_eq!(handle.naming_authority(), prefix.as_bytes(), "{name}");
+            assert_eq!(handle.local_name(), suffix.as_bytes(), "{name}");
+        }
+    }
+
+    #[test]
+    fn prefixes_have_records_and_parents() {
+        assert_eq!(Handle(b"cnri.test/abc").prefix_record(), b"0.NA/CNRI.TEST");
+        assert_eq!(Handle(b"0.na/10").prefix_record(), b"0.NA/0.NA");
+        assert_eq!(Handle(b"tst").looked_up(), b"0.NA/TST");
+        assert_eq!(Handle(b"tst/x").looked_up(), b"tst/x");
+        assert_eq!(Handle(b"0.NA/10.1000.x").parent_prefix_record(), Some(Handle(b"0.NA/10.1000")));
+        assert_eq!(Handle(b"0.NA/10").parent_prefix_record(), None);
+        assert_eq!(Handle(b"10.1000").parent_prefix_record(), None);
+        assert!(!Handle(b"0.NA").is_prefix_record());
+    }
+
+    #[test]
+    fn services_fold_local_names_or_not() {
+        for (a, b, folding, keeping) in [
+            ("10.1/abc", "10.1/ABC", true, false),
+            ("abc/x", "ABC/x", true, true),
+            ("0.na/abc", "0.NA/ABC", true, true),
+            ("abc", "ABC", true, true),
+            ("a/ü", "a/Ü", false, false),
+            ("a/b", "a/b ", false, false),
+            ("a/b", "a", false, false),
+        ] {
+            let (x, y) = (Handle(a.as_bytes()), Handle(b.as_bytes()));
+            assert_eq!(x.is_same(y, true), folding, "{a} and {b}");
+            assert_eq!(x.is_same(y, false), keeping, "{a} and {b}");
+            assert_eq!(x.prefix_folded() == y.prefix_folded(), keeping, "{a} and {b}");
+        }
+    }
+
+    #[test]
+    fn a_hash_without_positive_counterpart_is_taken_without_sign() {
+        assert_eq!(i32::MIN.unsigned_abs(), 0x8000_0000);
+        assert_eq!(Handle(b"1/a").server_at(HashOption::Handle, 0), None);
+        assert_eq!(Handle(b"1/a").server_at(HashOption::Handle, 1), Some(0));
+    }
+
+    #[test]
+    fn long_names_hash_as_a_whole() {
+        // More than the 64 bytes that are folded at a time, against the digest of the folded whole.
+        let name = [b"10.1/".as_slice(), &[b'x'; 200]].concat();
+        let digest = Md5::digest(fold::folded(&name));
+        let last = i32::from_be_bytes([digest[12], digest[13], digest[14], digest[15]]);
+        assert_eq!(Handle(&name).hash(HashOption::Handle), last.unsigned_abs());
+    }
+
+    #[test]
+    fn shows_bytes_that_are_not_text() {
+        assert_eq!(std::format!("{}", Handle(b"a/\xffb")), "a/\\xffb");
     }
 }

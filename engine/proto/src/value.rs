@@ -163,7 +163,7 @@ impl<'a> Value<'a> {
     /// another, [`type_matches`].
     #[must_use]
     pub fn is_a(&self, kind: &[u8]) -> bool {
-        crate::fold::starts_with(self.kind, kind) && matches!(self.kind.get(kind.len()), None | Some(b'.'))
+        crate::data::is_a(self.kind, kind)
     }
 
     /// Whether anyone may read it.
@@ -176,14 +176,13 @@ impl<'a> Value<'a> {
 /// Whether a request for type `asked` selects values of type `kind`.
 ///
 /// The same type in any ASCII case; with a dot at the end of `asked`, sub-types too. An empty `asked`
-/// selects nothing. Shown by `hashing.jsonl`, kind `type_match`.
+/// selects nothing, and nothing selects an empty type. Shown by `hashing.jsonl`, kind `type_match`.
 #[must_use]
 pub fn type_matches(asked: &[u8], kind: &[u8]) -> bool {
     match asked.split_last() {
         None => false,
-        Some((b'.', stem)) => {
-            crate::fold::starts_with(kind, stem) && matches!(kind.get(stem.len()), None | Some(b'.'))
-        }
+        Some(_) if kind.is_empty() => false,
+        Some((b'.', stem)) => crate::data::is_a(kind, stem),
         Some(_) => crate::fold::eq(asked, kind),
     }
 }
@@ -232,3 +231,79 @@ impl fmt::Debug for ValueBuf {
 }
 
 pub use crate::wire::list::Values;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::list::Reference;
+    use alloc::vec;
+    use proptest::prelude::*;
+
+    /// Index 5, permissions `1110`, type EMAIL, data `a@b`, one reference to 300:0.NA/TST.
+    const VALUE: &[u8] = b"\0\0\0\x05\x5c\x81\x0f\xf0\0\0\x01\x51\x80\x0e\0\0\0\x05EMAIL\0\0\0\x03a@b\
+        \0\0\0\x01\0\0\0\x080.NA/TST\0\0\x01\x2c";
+
+    #[test]
+    fn reads_each_field() {
+        let (value, rest) = Value::split(VALUE).unwrap();
+        assert!(rest.is_empty());
+        assert_eq!((value.index, value.timestamp), (5, 1_551_962_096));
+        assert_eq!((value.ttl, value.permissions), (Ttl::DEFAULT, Permissions::DEFAULT));
+        assert_eq!((value.kind, value.data), (&b"EMAIL"[..], &b"a@b"[..]));
+        let references: Vec<_> = value.references.iter().collect();
+        assert_eq!(references, [Reference { handle: b"0.NA/TST", index: 300 }]);
+        assert_eq!(value.encoded_len(), VALUE.len());
+        assert_eq!(ValueBuf::from(&value).as_bytes(), VALUE);
+    }
+
+    #[test]
+    fn refuses_every_truncation_and_lying_length() {
+        for len in 0..VALUE.len() {
+            let error = Value::split(&VALUE[..len]).unwrap_err();
+            assert!(error.at() <= len, "cut to {len}: {error}");
+        }
+        for at in [14, 23, 30, 34] {
+            for lie in [0x7fff_ffff, u32::MAX, 0x4000_0000] {
+                let mut bytes = VALUE.to_vec();
+                bytes[at..at + 4].copy_from_slice(&u32::to_be_bytes(lie));
+                assert!(Value::split(&bytes).is_err(), "{lie} at {at}");
+            }
+        }
+        assert!(ValueBuf::from_bytes([VALUE, &[0]].concat()).is_err());
+    }
+
+    #[test]
+    fn types_match_as_asked() {
+        for (asked, kind, matches) in [
+            ("URL", "url", true),
+            ("URL", "URL.HTTP", false),
+            ("URL.", "URL", true),
+            ("URL.", "URL.HTTP", true),
+            ("URL.", "URLX", false),
+            ("", "URL", false),
+            (".", ".", true),
+            (".", "", false),
+        ] {
+            assert_eq!(type_matches(asked.as_bytes(), kind.as_bytes()), matches, "{asked} {kind}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn round_trips(
+            index: i32, timestamp: u32, ttl: (u8, i32), permissions: u8, kind: Vec<u8>, data: Vec<u8>,
+            references: Vec<(Vec<u8>, i32)>,
+        ) {
+            let mut encoded = vec![];
+            for (handle, index) in &references {
+                Reference { handle, index: *index }.encode(&mut encoded);
+            }
+            let references = References::from_encoded(references.len(), &encoded).unwrap();
+            let ttl = Ttl { kind: ttl.0, seconds: ttl.1 };
+            let permissions = Permissions(permissions);
+            let value = Value { index, timestamp, ttl, permissions, kind: &kind, data: &data, references };
+            let owned = ValueBuf::from(&value);
+            prop_assert_eq!(owned.view(), value);
+        }
+    }
+}

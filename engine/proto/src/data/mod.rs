@@ -1,1 +1,213 @@
-//! The predefined value types: what the data of HS_ADMIN, HS_SITE and the others hold.
+//! The predefined types: what the data of a value means. RFC 3651 section 3.2.
+//!
+//! Each type is a view over the data and goes back to the same bytes. Data that does not parse as its
+//! type says stays what it is to the protocol: bytes.
+
+pub mod admin;
+pub mod key;
+pub mod keyfile;
+pub mod site;
+pub mod site_build;
+pub mod vlist;
+
+pub use admin::{Admin, AdminPermissions};
+pub use key::{PrivateKey, PrivateKeyBuf, PublicKey};
+pub use keyfile::KeyFile;
+pub use site::{Site, SiteBuf};
+pub use site_build::{ServerBuilder, SiteBuilder};
+pub use vlist::Vlist;
+
+use crate::error::{DecodeError, Field};
+use crate::fold;
+use crate::name::Handle;
+
+/// The names of the predefined types.
+pub mod kind {
+    /// Administrator of a handle.
+    pub const HS_ADMIN: &[u8] = b"HS_ADMIN";
+    /// Group of administrators.
+    pub const HS_VLIST: &[u8] = b"HS_VLIST";
+    /// Site record.
+    pub const HS_SITE: &[u8] = b"HS_SITE";
+    /// Site record with IPv6 addresses, which old clients ignore.
+    pub const HS_SITE_6: &[u8] = b"HS_SITE.6";
+    /// Site record of the service that has the records of derived prefixes.
+    pub const HS_SITE_PREFIX: &[u8] = b"HS_SITE.PREFIX";
+    /// Legacy name of [`HS_SITE_PREFIX`].
+    pub const HS_NA_DELEGATE: &[u8] = b"HS_NA_DELEGATE";
+    /// Handle that has the site records of a prefix.
+    pub const HS_SERV: &[u8] = b"HS_SERV";
+    /// Handle that has the site records of the service for derived prefixes.
+    pub const HS_SERV_PREFIX: &[u8] = b"HS_SERV.PREFIX";
+    /// Another name for the handle.
+    pub const HS_ALIAS: &[u8] = b"HS_ALIAS";
+    /// Description of a prefix, in XML.
+    pub const HS_NAMESPACE: &[u8] = b"HS_NAMESPACE";
+    /// Public key of an administrator.
+    pub const HS_PUBKEY: &[u8] = b"HS_PUBKEY";
+    /// Secret of an administrator.
+    pub const HS_SECKEY: &[u8] = b"HS_SECKEY";
+    /// Signature over values, as a JWS.
+    pub const HS_SIGNATURE: &[u8] = b"HS_SIGNATURE";
+    /// Certificate for signatures, as a JWS.
+    pub const HS_CERT: &[u8] = b"HS_CERT";
+    /// In the RFC, and not deployed.
+    pub const HS_PRIMARY: &[u8] = b"HS_PRIMARY";
+    /// Uniform resource locator.
+    pub const URL: &[u8] = b"URL";
+    /// Uniform resource name.
+    pub const URN: &[u8] = b"URN";
+    /// Mail address.
+    pub const EMAIL: &[u8] = b"EMAIL";
+    /// Host name.
+    pub const INET_HOST: &[u8] = b"INET_HOST";
+    /// Description.
+    pub const DESC: &[u8] = b"DESC";
+    /// Locations to choose from, in XML.
+    pub const LOCATIONS: &[u8] = b"10320/loc";
+}
+
+/// What the data of a value means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Data<'a> {
+    /// HS_ADMIN.
+    Admin(Admin<'a>),
+    /// HS_VLIST.
+    Vlist(Vlist<'a>),
+    /// HS_SITE, HS_SITE.6, HS_SITE.PREFIX, HS_NA_DELEGATE.
+    Site(Site<'a>),
+    /// HS_PUBKEY.
+    PublicKey(PublicKey<'a>),
+    /// HS_SECKEY: the secret as it goes into a MAC.
+    SecretKey(Secret<'a>),
+    /// HS_SERV, HS_SERV.PREFIX: the handle that has the site records.
+    Service(Handle<'a>),
+    /// HS_ALIAS: another handle.
+    Alias(Handle<'a>),
+    /// HS_NAMESPACE: XML, not parsed.
+    Namespace(&'a [u8]),
+    /// Any other type: opaque to the protocol. [`text`] says whether it can be shown.
+    Opaque(&'a [u8]),
+}
+
+impl<'a> Data<'a> {
+    /// The data of a value of type `kind`; what does not parse is opaque.
+    #[must_use]
+    pub fn decode(kind: &[u8], data: &'a [u8]) -> Self {
+        Self::try_decode(kind, data).unwrap_or(Self::Opaque(data))
+    }
+
+    /// The data of a value of type `kind`, or why it is not what the type says.
+    ///
+    /// # Errors
+    /// When the type has a form that the data does not have.
+    pub fn try_decode(kind: &[u8], data: &'a [u8]) -> Result<Self, DecodeError> {
+        // Most values have an ordinary type, and know it from their first byte or two.
+        if !fold::starts_with(kind, b"HS_") {
+            return Ok(Self::Opaque(data));
+        }
+        let is_a = |name: &[u8]| is_a(kind, name);
+        if is_a(kind::HS_ADMIN) {
+            Admin::decode(data).map(Self::Admin)
+        } else if is_a(kind::HS_SITE) || is_a(kind::HS_NA_DELEGATE) {
+            Site::decode(data).map(Self::Site)
+        } else if is_a(kind::HS_VLIST) {
+            Vlist::decode(data).map(Self::Vlist)
+        } else if is_a(kind::HS_PUBKEY) {
+            PublicKey::decode(data).map(Self::PublicKey)
+        } else if is_a(kind::HS_SECKEY) {
+            Ok(Self::SecretKey(Secret(data)))
+        } else if is_a(kind::HS_SERV) {
+            named(data).map(Self::Service)
+        } else if is_a(kind::HS_ALIAS) {
+            named(data).map(Self::Alias)
+        } else if is_a(kind::HS_NAMESPACE) {
+            Ok(Self::Namespace(data))
+        } else {
+            Ok(Self::Opaque(data))
+        }
+    }
+}
+
+/// Whether `kind` is `name` or a sub-type of it, in any ASCII case. See [`Value::is_a`](crate::Value::is_a).
+#[must_use]
+pub fn is_a(kind: &[u8], name: &[u8]) -> bool {
+    fold::starts_with(kind, name) && matches!(kind.get(name.len()), None | Some(b'.'))
+}
+
+fn named(data: &[u8]) -> Result<Handle<'_>, DecodeError> {
+    if data.is_empty() {
+        return Err(DecodeError::Invalid { field: Field::Data, at: 0 });
+    }
+    Ok(Handle(data))
+}
+
+/// A secret, borrowed. `Debug` shows only its length.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Secret<'a>(pub &'a [u8]);
+
+impl core::fmt::Debug for Secret<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "{} bytes", self.0.len())
+    }
+}
+
+/// The text in `data`: UTF-8 without control characters other than tab and line ends.
+#[must_use]
+pub fn text(data: &[u8]) -> Option<&str> {
+    let text = str::from_utf8(data).ok()?;
+    let shown = |c: char| !c.is_control() || matches!(c, '\t' | '\n' | '\r');
+    text.chars().all(shown).then_some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::format;
+
+    #[test]
+    fn types_are_known_in_any_case_and_with_subtypes() {
+        let admin = b"\x0c\x7f\0\0\0\x070.NA/10\0\0\0\x03";
+        for kind in [&b"HS_ADMIN"[..], b"hs_admin", b"HS_ADMIN.x"] {
+            assert!(matches!(Data::decode(kind, admin), Data::Admin(_)), "{kind:?}");
+        }
+        for kind in [&b"HS_ADMINX"[..], b"HS_ADMI", b"XHS_ADMIN", b""] {
+            assert_eq!(Data::decode(kind, admin), Data::Opaque(admin), "{kind:?}");
+        }
+        let site = SiteBuilder::new().build();
+        for kind in [kind::HS_SITE, kind::HS_SITE_6, kind::HS_SITE_PREFIX, kind::HS_NA_DELEGATE] {
+            assert_eq!(Data::decode(kind, site.as_bytes()), Data::Site(site.view()));
+        }
+        assert_eq!(Data::decode(kind::HS_VLIST, &[0; 4]), Data::Vlist(Vlist::decode(&[0; 4]).unwrap()));
+        assert_eq!(Data::decode(kind::HS_SERV_PREFIX, b"0.SERV/1"), Data::Service(Handle(b"0.SERV/1")));
+        assert_eq!(Data::decode(kind::HS_ALIAS, b"10/b"), Data::Alias(Handle(b"10/b")));
+        assert_eq!(Data::decode(kind::HS_NAMESPACE, b"<n/>"), Data::Namespace(b"<n/>"));
+        assert_eq!(Data::decode(kind::URL, b"x"), Data::Opaque(b"x"));
+    }
+
+    #[test]
+    fn what_does_not_parse_is_opaque_and_the_reason_is_known() {
+        for kind in [kind::HS_ADMIN, kind::HS_SITE, kind::HS_VLIST, kind::HS_PUBKEY] {
+            assert_eq!(Data::decode(kind, b"not valid"), Data::Opaque(b"not valid"));
+            assert!(Data::try_decode(kind, b"not valid").is_err());
+        }
+        assert!(Data::try_decode(kind::HS_SERV, b"").is_err());
+    }
+
+    #[test]
+    fn secrets_are_not_shown() {
+        assert_eq!(format!("{:?}", Data::decode(kind::HS_SECKEY, b"open sesame")), "SecretKey(11 bytes)");
+    }
+
+    #[test]
+    fn text_has_no_control_characters() {
+        for shown in ["", "a", "é日本😀", "a\tb\r\nc", "\u{2028}"] {
+            assert_eq!(text(shown.as_bytes()), Some(shown));
+        }
+        for hidden in [&b"\0"[..], b"\x7f", b"\x0b", b"\x1f", b"\xc2\x80", b"\xff", b"\xed\xa0\x80", b"\xc3"]
+        {
+            assert_eq!(text(hidden), None, "{hidden:?}");
+        }
+    }
+}

@@ -179,12 +179,14 @@ macro_rules! counted_list {
     };
 }
 
+pub(crate) use counted_list;
+
 /// The items of a list.
 #[derive(Clone)]
 pub struct Items<'a, T> {
-    left: u32,
-    cursor: Cursor<'a>,
-    read: fn(&mut Cursor<'a>) -> T,
+    pub(crate) left: u32,
+    pub(crate) cursor: Cursor<'a>,
+    pub(crate) read: fn(&mut Cursor<'a>) -> T,
 }
 
 impl<T> Iterator for Items<'_, T> {

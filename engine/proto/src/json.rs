@@ -1,1 +1,0 @@
-//! Records and sites as JSON, in both directions.

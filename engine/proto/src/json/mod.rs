@@ -1,0 +1,101 @@
+//! Records, values, sites and keys as JSON, in both directions.
+//!
+//! What is printed is what deployed servers print, member for member; what is read is that and the older
+//! forms of it. A value that was printed reads back to the same bytes, except for what the form has no
+//! room for:
+//!
+//! - types, reference handles and texts of a site that are not UTF-8 come with U+FFFD;
+//! - a kind of TTL other than relative and absolute becomes absolute;
+//! - permission bits without a meaning, flags of keys, and bytes after keys are left out.
+//!
+//! [`text`] makes the text. [`RecordLine`] reads a record without building a tree, for bulk.
+
+mod admin;
+mod error;
+mod key;
+mod line;
+mod read;
+mod site;
+mod time;
+mod value;
+
+pub use error::JsonError;
+pub use key::{private_key_from_jwk, private_key_to_jwk, public_key_from_jwk, public_key_to_jwk};
+pub use line::RecordLine;
+pub use serde_json::Value as Json;
+pub use site::{keep_unknown, site_from_json, site_to_json};
+pub use value::{data_from_json, data_to_json, value_from_json, value_from_json_as, value_to_json};
+
+use crate::value::{Value, ValueBuf};
+use alloc::borrow::Cow;
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use serde_json::Map;
+
+/// How permissions are read, where what is documented and what is deployed differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Reading {
+    /// Four characters `0` or `1` for a value and twelve for an administrator mean what they say, `*` all
+    /// of them, and anything else is an error.
+    #[default]
+    Documented,
+    /// As deployed software reads them: the first of four characters counts as `1`, fewer than four as
+    /// `1110`, more from the right. `values.jsonl`, `json/9` to `json/16`.
+    Deployed,
+}
+
+/// A record: a handle and its values.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// The handle.
+    pub handle: Vec<u8>,
+    /// The values, in the order given.
+    pub values: Vec<ValueBuf>,
+}
+
+/// Reads `{"handle": ..., "values": [...]}`. Other members, such as those of an answer, are ignored.
+///
+/// # Errors
+/// When the handle or the values are missing, or a value does not read.
+pub fn record_from_json(json: &Json) -> Result<Record, JsonError> {
+    let object = read::object(json)?;
+    let handle = read::required(object, "handle", read::string)?.as_bytes().to_vec();
+    let values = read::required(object, "values", |values| read::each(values, value_from_json))?;
+    Ok(Record { handle, values })
+}
+
+/// A record as `{"handle": ..., "values": [...]}`.
+#[must_use]
+pub fn record_to_json<'a>(handle: &[u8], values: impl IntoIterator<Item = Value<'a>>) -> Json {
+    let values = values.into_iter().map(|value| value_to_json(&value)).collect();
+    object([("handle", lossy(handle)), ("values", Json::Array(values))])
+}
+
+/// The text of `json`, as deployed software writes it: without spaces, and with U+2028 and U+2029 escaped
+/// so that it is a script as well. `values.jsonl`, `text/8`.
+#[must_use]
+pub fn text(json: &Json) -> String {
+    let text = json.to_string();
+    if !text.contains(['\u{2028}', '\u{2029}']) {
+        return text;
+    }
+    // Both can stand only inside strings.
+    text.replace('\u{2028}', "\\u2028").replace('\u{2029}', "\\u2029")
+}
+
+fn object<const N: usize>(members: [(&str, Json); N]) -> Json {
+    Json::Object(members.into_iter().map(|(name, value)| (name.to_string(), value)).collect::<Map<_, _>>())
+}
+
+fn lossy(bytes: &[u8]) -> Json {
+    Json::String(String::from_utf8_lossy(bytes).into_owned())
+}
+
+/// `name[at]`, for paths in errors.
+fn item(at: usize) -> Cow<'static, str> {
+    Cow::Owned(format!("[{at}]"))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,211 @@
+//! Values as JSON.
+
+use super::read::{self, Result};
+use super::{Json, JsonError, Reading, admin, key, lossy, object, site, time};
+use crate::data::{self, Data};
+use crate::value::{Permissions, Ttl, Value, ValueBuf};
+use crate::wire::list::{Reference, References};
+use alloc::borrow::Cow;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use data_encoding::BASE64;
+
+/// A value as JSON, with its members in the order of deployed software.
+#[must_use]
+pub fn value_to_json(value: &Value<'_>) -> Json {
+    let mut json = object([
+        ("index", value.index.into()),
+        ("type", lossy(value.kind)),
+        ("data", data_to_json(value.kind, value.data)),
+    ]);
+    let known = Permissions(value.permissions.0 & 0x0f);
+    if known != Permissions::DEFAULT {
+        json["permissions"] = known.to_string().into();
+    }
+    json["ttl"] = match value.ttl.kind {
+        Ttl::RELATIVE => value.ttl.seconds.into(),
+        _ => time::to_text(value.ttl.seconds).into(),
+    };
+    if value.timestamp != 0 {
+        json["timestamp"] = time::to_text(value.timestamp.cast_signed()).into();
+    }
+    if !value.references.is_empty() {
+        json["references"] = admin::references_to_json(value.references);
+    }
+    json
+}
+
+/// The data of a value as `{"format": ..., "value": ...}`.
+///
+/// The form of the type when the data has it, else a string when it is text, else base64.
+#[must_use]
+pub fn data_to_json(kind: &[u8], data: &[u8]) -> Json {
+    let typed = match Data::decode(kind, data) {
+        Data::Admin(admin) => admin::to_json(&admin).map(|json| ("admin", json)),
+        Data::Vlist(vlist) => admin::vlist_to_json(vlist).map(|json| ("vlist", json)),
+        Data::Site(site) => Some(("site", site::site_to_json(&site))),
+        Data::PublicKey(key) => key::public_key_to_jwk(&key).map(|json| ("key", json)),
+        _ => None,
+    };
+    let (format, value) = typed.unwrap_or_else(|| match data::text(data) {
+        Some(text) => ("string", text.into()),
+        None => ("base64", BASE64.encode(data).into()),
+    });
+    object([("format", format.into()), ("value", value)])
+}
+
+/// Reads a value.
+///
+/// The index may be any number of 32 bits: whether it may be stored is for the server to say.
+///
+/// # Errors
+/// When index, type or data is missing, or a member does not read.
+pub fn value_from_json(json: &Json) -> Result<ValueBuf> {
+    value_from_json_as(json, Reading::Documented)
+}
+
+/// Reads a value, with its permissions as `reading` says.
+///
+/// # Errors
+/// When index, type or data is missing, or a member does not read.
+pub fn value_from_json_as(json: &Json, reading: Reading) -> Result<ValueBuf> {
+    let object = read::object(json)?;
+    let index = read::required(object, "index", read::int32)?;
+    let kind = read::required(object, "type", read::string)?;
+    let data = read::required(object, "data", |json| data_from_json(json, reading))?;
+    let permissions =
+        read::optional(object, "permissions", |json| permissions(read::string(json)?, reading))?;
+    let ttl = read::optional(object, "ttl", ttl)?;
+    let timestamp = read::optional(object, "timestamp", |json| time::from_text(read::string(json)?))?;
+    let references = read::optional(object, "references", admin::references)?.unwrap_or_default();
+    let references = encoded(&references);
+    let mut value = Value::new(index, kind.as_bytes(), &data);
+    value.permissions = permissions.unwrap_or(Permissions::DEFAULT);
+    value.ttl = ttl.unwrap_or(Ttl::DEFAULT);
+    value.timestamp = timestamp.unwrap_or(0);
+    value.references = references.view();
+    Ok(ValueBuf::from(&value))
+}
+
+/// References in wire form.
+#[derive(Default)]
+pub(super) struct Encoded {
+    count: usize,
+    bytes: Vec<u8>,
+}
+
+impl Encoded {
+    pub(super) fn push(&mut self, reference: &Reference<'_>) {
+        self.count += 1;
+        reference.encode(&mut self.bytes);
+    }
+
+    pub(super) fn view(&self) -> References<'_> {
+        References::from_encoded(self.count, &self.bytes).expect("encoded one by one")
+    }
+}
+
+fn encoded(references: &[Reference<'_>]) -> Encoded {
+    let mut encoded = Encoded::default();
+    references.iter().for_each(|reference| encoded.push(reference));
+    encoded
+}
+
+/// Reads the data of a value: a bare string, or `{"format": ..., "value": ...}`.
+///
+/// # Errors
+/// When the format is not known, or the value is not what it says.
+pub fn data_from_json(json: &Json, reading: Reading) -> Result<Vec<u8>> {
+    if let Json::String(text) = json {
+        return Ok(text.as_bytes().to_vec());
+    }
+    let object = json.as_object().ok_or_else(|| JsonError::new("neither a string nor an object"))?;
+    let format = read::required(object, "format", |json| Format::parse(read::string(json)?))?;
+    read::required(object, "value", |json| format.read(json, reading))
+}
+
+/// How the data of a value is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Format {
+    String,
+    Base64,
+    Hex,
+    Admin,
+    Vlist,
+    Site,
+    Key,
+}
+
+impl Format {
+    /// The format of that name, in any ASCII case. `values.jsonl`, `json/30`.
+    pub(super) fn parse(name: &str) -> Result<Self> {
+        const NAMES: [(&str, Format); 7] = [
+            ("string", Format::String),
+            ("admin", Format::Admin),
+            ("base64", Format::Base64),
+            ("key", Format::Key),
+            ("site", Format::Site),
+            ("vlist", Format::Vlist),
+            ("hex", Format::Hex),
+        ];
+        let found = NAMES.into_iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
+        found
+            .map(|(_, format)| format)
+            .ok_or_else(|| JsonError::new("not one of string, base64, hex, admin, vlist, site and key"))
+    }
+
+    pub(super) fn read(self, json: &Json, reading: Reading) -> Result<Vec<u8>> {
+        match self {
+            Self::String | Self::Base64 | Self::Hex => {
+                self.read_text(Cow::Borrowed(read::string(json)?)).map(Cow::into_owned)
+            }
+            Self::Admin => admin::from_json(json, reading),
+            Self::Vlist => admin::vlist_from_json(json),
+            Self::Site => site::site_from_json(json).map(crate::data::SiteBuf::into_bytes),
+            Self::Key => key::public_key_from_jwk(json),
+        }
+    }
+
+    /// Reads one of the formats that are text.
+    pub(super) fn read_text<'a>(self, text: Cow<'a, str>) -> Result<Cow<'a, [u8]>> {
+        match (self, text) {
+            (Self::Base64, text) => read::base64(&text).map(Cow::Owned),
+            (Self::Hex, text) => read::hex(&text).map(Cow::Owned),
+            (Self::String, Cow::Borrowed(text)) => Ok(Cow::Borrowed(text.as_bytes())),
+            (Self::String, Cow::Owned(text)) => Ok(Cow::Owned(String::into_bytes(text))),
+            _ => Err(JsonError::new("not an object")),
+        }
+    }
+}
+
+pub(super) fn permissions(text: &str, reading: Reading) -> Result<Permissions> {
+    if text == "*" {
+        return Ok(Permissions(0x0f));
+    }
+    let bits = |text: &[u8]| text.iter().fold(0, |bits, digit| bits << 1 | u8::from(*digit == b'1'));
+    let text = text.as_bytes();
+    match (reading, text.last_chunk::<4>()) {
+        (Reading::Documented, Some(last))
+            if text.len() == 4 && last.iter().all(|c| matches!(c, b'0' | b'1')) =>
+        {
+            Ok(Permissions(bits(last)))
+        }
+        (Reading::Documented, _) => Err(JsonError::new("not four characters 0 or 1")),
+        (Reading::Deployed, None) => Ok(Permissions::DEFAULT),
+        (Reading::Deployed, Some(last)) if text.len() == 4 => {
+            Ok(Permissions(bits(last) | Permissions::ADMIN_READ.0))
+        }
+        (Reading::Deployed, Some(last)) => Ok(Permissions(bits(last))),
+    }
+}
+
+fn ttl(json: &Json) -> Result<Ttl> {
+    match json {
+        Json::String(text) => ttl_text(text),
+        json => read::int32(json).map(Ttl::relative),
+    }
+}
+
+pub(super) fn ttl_text(text: &str) -> Result<Ttl> {
+    time::from_text(text).map(|unix_s| Ttl::absolute(unix_s.cast_signed()))
+}

@@ -1,0 +1,92 @@
+//! Names, folding, hashes and type filters, against what the reference computes: `hashing.jsonl`.
+
+use handle_proto::value::type_matches;
+use handle_proto::{Handle, HashOption, fold};
+use handle_tests::vectors::{byte_string, bytes, load};
+use serde_json::Value;
+
+/// Runs `check` on every line of that kind, of which there must be some.
+fn each(kind: &str, check: impl Fn(&Value)) {
+    let lines = load("hashing.jsonl");
+    let lines: Vec<_> = lines.iter().filter(|line| line["kind"] == kind).collect();
+    // Files of others may do without a kind.
+    assert!(!lines.is_empty() || std::env::var_os("HANDLE_VECTORS").is_some(), "no line of kind {kind}");
+    lines.into_iter().for_each(check);
+}
+
+#[test]
+fn vectors_have_known_kinds() {
+    for line in load("hashing.jsonl") {
+        let kind = line["kind"].as_str().unwrap();
+        assert!(matches!(kind, "hash" | "case_fold" | "equality" | "type_match"), "{kind}");
+    }
+}
+
+#[test]
+fn vectors_hash_to_the_same_server() {
+    each("hash", |line| {
+        let name = bytes(&line["handle"]);
+        let handle = Handle(&name);
+        let number = u8::try_from(line["hash_option"].as_u64().unwrap()).unwrap();
+        let Some(option) = HashOption::from_number(number) else {
+            assert!(line["server_index"].is_null(), "{line}");
+            return;
+        };
+        let servers_count = u32::try_from(line["number_of_servers"].as_u64().unwrap()).unwrap();
+        let hash = line["hash"].as_i64().unwrap();
+        // The one hash without a positive counterpart stays negative in the reference, which then has no
+        // server for it. Here it is taken without sign.
+        assert_eq!(u64::from(handle.hash(option)), hash.unsigned_abs(), "{line}");
+        if hash >= 0 {
+            let server_at = handle.server_at(option, servers_count).map(u64::from);
+            assert_eq!(server_at, line["server_index"].as_u64(), "{line}");
+        }
+    });
+}
+
+#[test]
+fn vectors_fold_and_divide_names() {
+    each("case_fold", |line| {
+        let name = bytes(&line["handle"]);
+        let handle = Handle(&name);
+        let is = |field: &str, ours: &[u8]| assert_eq!(byte_string(ours), line[field], "{field}: {line}");
+        is("upper_case", &fold::folded(&name));
+        is("upper_case_prefix", &handle.prefix_folded());
+        assert_eq!(line["has_slash"], handle.slash_at().is_some(), "{line}");
+        is("prefix", handle.naming_authority());
+        is("suffix", handle.local_name());
+        is("zero_na_handle", &handle.prefix_record());
+        is("slashless_to_zero_na", &handle.looked_up());
+        assert_eq!(line["is_derived_prefix_handle"], handle.is_derived_prefix_record(), "{line}");
+        match handle.parent_prefix_record() {
+            // The reference folds it at once; here whoever looks it up does.
+            Some(parent) => is("parent_prefix_handle", &fold::folded(parent.0)),
+            None => assert!(line["parent_prefix_handle"].is_null(), "{line}"),
+        }
+        // The reference also takes surrogates and forms of five and six bytes for UTF-8, we do not.
+        if str::from_utf8(&name).is_ok() {
+            assert_eq!(line["valid_utf8_by_library"], true, "{line}");
+        }
+    });
+}
+
+#[test]
+fn vectors_compare_names() {
+    each("equality", |line| {
+        let (a, b) = (bytes(&line["a"]), bytes(&line["b"]));
+        let is_same = |folds| Handle(&a).is_same(Handle(&b), folds);
+        assert_eq!(line["equal_ignoring_case"], is_same(true), "{line}");
+        assert_eq!(line["equal_ignoring_prefix_case"], is_same(false), "{line}");
+        assert_eq!(line["a_starts_with_b_ignoring_case"], fold::starts_with(&a, &b), "{line}");
+    });
+}
+
+#[test]
+fn vectors_select_values_by_type() {
+    each("type_match", |line| {
+        let kind = bytes(&line["value_type"]);
+        let asked: Vec<_> = line["query_types"].as_array().unwrap().iter().map(bytes).collect();
+        let matches = asked.iter().any(|asked| type_matches(asked, &kind));
+        assert_eq!(line["matches"], matches, "{line}");
+    });
+}
