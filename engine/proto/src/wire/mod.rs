@@ -20,6 +20,7 @@ pub mod list;
 pub mod message;
 pub mod put;
 pub mod query;
+pub mod reassembly;
 pub mod referral;
 pub mod replication;
 pub mod request;
