@@ -46,6 +46,9 @@ fn hex_of(bytes: &[u8]) -> Json {
 pub fn of_message(bytes: &[u8]) -> Result<Json, Refused> {
     let (envelope, rest) = Envelope::split(bytes)?;
     let rest = rest.get(..envelope.message_len as usize).ok_or(Refused::Cut)?;
+    if envelope.flags.has(EnvelopeFlags::ENCRYPTED) {
+        return Err(Refused::Encrypted);
+    }
     let message = Message::decode(rest)?;
     let body = message.decode_body(envelope.version)?;
     let mut fields = Map::new();
@@ -66,6 +69,8 @@ pub fn of_message(bytes: &[u8]) -> Result<Json, Refused> {
 pub enum Refused {
     /// It ends before its length.
     Cut,
+    /// It has to be decrypted first.
+    Encrypted,
     /// It does not decode.
     Undecodable(DecodeError),
     /// Its codes are not known, so its body is not either.

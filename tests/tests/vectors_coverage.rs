@@ -86,10 +86,11 @@ fn digest(algorithm: DigestAlgorithm, key: &[u8], bytes: &[u8]) -> Option<Vec<u8
     })
 }
 
-/// RFC 2104, for digests with blocks of 64 bytes and keys that fit in one.
+/// RFC 2104, for digests with blocks of 64 bytes.
 fn hmac<D: Digest>(key: &[u8], bytes: &[u8]) -> Vec<u8> {
     let mut block = [0; 64];
-    block[..key.len()].copy_from_slice(key);
+    let key = if key.len() > block.len() { D::digest(key).to_vec() } else { key.to_vec() };
+    block[..key.len()].copy_from_slice(&key);
     let pad = |byte: u8| block.map(|it| it ^ byte);
     let inner = D::digest([&pad(0x36)[..], bytes].concat());
     D::digest([&pad(0x5c)[..], &inner].concat()).to_vec()

@@ -1,6 +1,7 @@
 //! Every message of the vectors decodes to the stated fields, and is encoded from them to the same bytes.
 
-use handle_proto::wire::fragment::{self, Reassembled, Reassembly, ReassemblyLimits};
+use handle_proto::wire::fragment;
+use handle_proto::wire::reassembly::{Reassembled, Reassembly, ReassemblyLimits};
 use handle_proto::wire::stream::{Front, Stream, split};
 use handle_proto::wire::{Envelope, Message};
 use handle_tests::fields::{of_message, to_message};

@@ -223,7 +223,7 @@ open_code! {
 }
 
 open_code! {
-    /// How the key of a session is agreed on. RFC 3652 section 3.6, with deployed numbers.
+    /// How the key of a session is agreed on. RFC 3652 section 3.8, with deployed numbers.
     KeyExchangeMode(u16) {
         /// No key.
         NONE = 0, "none";

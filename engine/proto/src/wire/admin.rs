@@ -1,4 +1,4 @@
-//! Administration: bodies that create, change and list records. RFC 3652 sections 3.3 and 3.4.
+//! Administration: bodies that create, change and list records. RFC 3652 sections 3.6 and 3.7.
 
 use super::cursor::Cursor;
 use super::list::{Handles, Indexes, Values};
@@ -31,7 +31,7 @@ impl<'a> HandleBody<'a> {
     }
 }
 
-/// Body of the requests to create a handle, and to add or modify values. RFC 3652 section 3.4.
+/// Body of the requests to create a handle, and to add or modify values. RFC 3652 section 3.6.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HandleValues<'a> {
     /// The handle.
@@ -57,7 +57,7 @@ impl<'a> HandleValues<'a> {
     }
 }
 
-/// Body of the request to remove values. RFC 3652 section 3.4.3.
+/// Body of the request to remove values. RFC 3652 section 3.6.2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HandleIndexes<'a> {
     /// The handle.

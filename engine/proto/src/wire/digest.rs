@@ -17,6 +17,18 @@ impl DigestAlgorithm {
         }
     }
 
+    /// How an RSA key signs messages of `version`, and answers challenges of it.
+    #[must_use]
+    pub fn for_rsa_signature(version: Version) -> Self {
+        if version >= Version::new(2, 7) { Self::SHA256 } else { Self::SHA1 }
+    }
+
+    /// How a DSA key signs messages of `version`, and answers challenges of it.
+    #[must_use]
+    pub fn for_dsa_signature(version: Version) -> Self {
+        if version >= Version::new(2, 11) { Self::SHA256 } else { Self::SHA1 }
+    }
+
     /// Bytes of a plain digest; `None` for what is not one.
     #[must_use]
     pub const fn digest_len(self) -> Option<usize> {
@@ -132,6 +144,14 @@ mod tests {
         assert_eq!((of(2, 0), of(5, 9)), (DigestAlgorithm::OLD_MD5, DigestAlgorithm::OLD_MD5));
         assert_eq!((of(2, 1), of(2, 6)), (DigestAlgorithm::SHA1, DigestAlgorithm::SHA1));
         assert_eq!((of(2, 7), of(2, 11)), (DigestAlgorithm::SHA256, DigestAlgorithm::SHA256));
+        let (sha1, sha256) = (DigestAlgorithm::SHA1, DigestAlgorithm::SHA256);
+        for (minor, rsa, dsa) in
+            [(6, sha1, sha1), (7, sha256, sha1), (10, sha256, sha1), (11, sha256, sha256)]
+        {
+            let version = Version::new(2, minor);
+            assert_eq!(DigestAlgorithm::for_rsa_signature(version), rsa, "{version}");
+            assert_eq!(DigestAlgorithm::for_dsa_signature(version), dsa, "{version}");
+        }
     }
 
     #[test]

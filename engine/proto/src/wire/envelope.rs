@@ -108,3 +108,69 @@ impl Envelope {
         self.effective_suggested().min(Version::CURRENT)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Bits 2 to 4 of the third byte mean nothing, and are the only ones not kept.
+        #[test]
+        fn any_20_bytes_are_an_envelope(bytes: [u8; Envelope::LEN]) {
+            let mut kept = bytes;
+            kept[2] &= EnvelopeFlags::MASK | Envelope::SUGGESTED_MAJOR_MASK;
+            prop_assert_eq!(Envelope::from_bytes(&bytes).to_bytes(), kept);
+        }
+    }
+
+    #[test]
+    fn every_field_is_where_it_belongs() {
+        let mut bytes: [u8; 20] = core::array::from_fn(|at| u8::try_from(at).unwrap());
+        bytes[2] = 0xa2;
+        let envelope = Envelope::from_bytes(&bytes);
+        assert_eq!((envelope.version, envelope.suggested), (Version::new(0, 1), Version::new(2, 3)));
+        assert!(
+            envelope.flags.has(EnvelopeFlags::COMPRESSED) && envelope.flags.has(EnvelopeFlags::TRUNCATED)
+        );
+        assert!(!envelope.flags.has(EnvelopeFlags::ENCRYPTED));
+        assert_eq!((envelope.session_id, envelope.request_id), (0x0405_0607, 0x0809_0a0b));
+        assert_eq!((envelope.sequence, envelope.message_len), (0x0c0d_0e0f, 0x1011_1213));
+    }
+
+    #[test]
+    fn refuses_every_truncation_and_messages_that_are_too_long() {
+        let mut bytes = [0; Envelope::LEN];
+        for len in 0..Envelope::LEN {
+            assert!(Envelope::split(&bytes[..len]).is_err(), "cut to {len}");
+        }
+        for (message_len, fits) in [(MESSAGE_LEN_MAX, true), (MESSAGE_LEN_MAX + 1, false), (u32::MAX, false)]
+        {
+            bytes[16..].copy_from_slice(&message_len.to_be_bytes());
+            assert_eq!(Envelope::split(&bytes).is_ok(), fits, "{message_len}");
+        }
+    }
+
+    #[test]
+    fn answers_in_the_suggested_version_but_not_above_our_own() {
+        // Shown by `conversations.jsonl`, category `versions`.
+        let cases = [
+            ((2, 1), (2, 11), (2, 11)),
+            ((2, 11), (2, 5), (2, 5)),
+            ((2, 3), (0, 0), (2, 3)),
+            ((2, 11), (3, 0), (2, 11)),
+            ((2, 12), (2, 12), (2, 11)),
+            ((1, 0), (0, 0), (1, 0)),
+            ((9, 9), (0, 0), (2, 11)),
+            ((5, 0), (0, 0), (5, 0)),
+            // Deployed servers take 255 for -1 and answer in it.
+            ((2, 11), (2, 255), (2, 11)),
+        ];
+        for (version, suggested, answer) in cases {
+            let of = |(major, minor)| Version::new(major, minor);
+            let mut envelope = Envelope::from_bytes(&[0; Envelope::LEN]);
+            (envelope.version, envelope.suggested) = (of(version), of(suggested));
+            assert_eq!(envelope.answer_version(), of(answer), "{version:?} {suggested:?}");
+        }
+    }
+}

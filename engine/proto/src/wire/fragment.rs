@@ -1,14 +1,10 @@
-//! Messages in datagrams: cut when they are sent, put together when they arrive. RFC 3652 section 2.3.
+//! Messages cut into datagrams. RFC 3652 section 2.3; [`reassembly`](super::reassembly) is the way back.
 //!
 //! As deployed, every fragment says that it is one and how long the whole message is, and all but the
 //! last carry [`UDP_DATA_LEN_MAX`] bytes.
 
 use super::envelope::{Envelope, EnvelopeFlags};
-use crate::error::DecodeError;
-use crate::limit::{FRAGMENTS_MAX, MESSAGE_LEN_MAX, UDP_DATA_LEN_MAX};
-use alloc::collections::BTreeMap;
-use alloc::vec;
-use alloc::vec::Vec;
+use crate::limit::{MESSAGE_LEN_MAX, UDP_DATA_LEN_MAX};
 use core::ops::Range;
 
 /// One datagram of a message: its envelope, and which bytes of what follows the envelope it carries.
@@ -44,12 +40,12 @@ pub fn cut(envelope: &Envelope) -> Fragments {
 }
 
 /// How many datagrams a message of `message_len` bytes takes.
-fn count_of(message_len: usize) -> usize {
+pub(super) fn count_of(message_len: usize) -> usize {
     message_len.div_ceil(UDP_DATA_LEN_MAX).max(1)
 }
 
 /// Which bytes of a message of `message_len` bytes fragment `number` carries.
-fn range_of(number: usize, message_len: usize) -> Range<usize> {
+pub(super) fn range_of(number: usize, message_len: usize) -> Range<usize> {
     let start = number * UDP_DATA_LEN_MAX;
     start..message_len.min(start + UDP_DATA_LEN_MAX)
 }
@@ -74,8 +70,8 @@ impl Iterator for Fragments {
 
 impl ExactSizeIterator for Fragments {}
 
-/// The pieces of `parts`, read one after the other, that lie in `range`: for replies made of parts.
-pub fn within<'a, 'p: 'a>(parts: &'p [&'a [u8]], range: Range<usize>) -> impl Iterator<Item = &'a [u8]> {
+/// The pieces of `parts`, read one after the other, that lie in `range`: for messages made of parts.
+pub fn within<'a>(parts: &'a [&'a [u8]], range: Range<usize>) -> impl Iterator<Item = &'a [u8]> {
     let mut part_at = 0;
     parts.iter().filter_map(move |part| {
         let (start, end) = (range.start.saturating_sub(part_at), range.end.saturating_sub(part_at));
@@ -84,261 +80,14 @@ pub fn within<'a, 'p: 'a>(parts: &'p [&'a [u8]], range: Range<usize>) -> impl It
     })
 }
 
-/// What [`Reassembly`] may use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ReassemblyLimits {
-    /// Incomplete messages in all.
-    pub messages_max: usize,
-    /// Incomplete messages of one sender.
-    pub messages_per_sender_max: usize,
-    /// Bytes that all incomplete messages say they have.
-    pub bytes_max: usize,
-    /// Time from the first fragment of a message to its last, in milliseconds.
-    pub age_ms_max: u64,
-}
-
-/// Why a fragment was refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
-    /// It has no envelope, or says it belongs to a message that is too long.
-    Unreadable(DecodeError),
-    /// Its number or its length cannot be.
-    Misfit,
-    /// Its envelope differs from that of the fragments before it.
-    Contradiction,
-    /// There are too many incomplete messages.
-    TooManyMessages,
-    /// There are too many incomplete messages of this sender.
-    TooManyOfSender,
-    /// The incomplete messages have too many bytes.
-    TooManyBytes,
-}
-
-/// What became of fragments since the table was made.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ReassemblyCounts {
-    /// Messages that became whole.
-    pub completed: u64,
-    /// Messages given up because fragments stayed away.
-    pub expired: u64,
-    /// Fragments that came again; harmless.
-    pub repeated: u64,
-    /// Fragments refused as unreadable, misfits or contradictions.
-    pub refused_malformed: u64,
-    /// Fragments refused because of a limit.
-    pub refused_full: u64,
-}
-
-/// What became of one datagram.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Reassembled<'a> {
-    /// The datagram is a whole message: not cut at all, or into one fragment.
-    Whole(&'a [u8]),
-    /// The last missing fragment: the message in its stream form.
-    Complete(Vec<u8>),
-    /// More fragments are needed.
-    Incomplete,
-}
-
-/// Puts fragments together, within limits.
-///
-/// `S` is the sender, whatever tells senders apart for the caller; deployed servers take the address
-/// without the port. Messages of a sender are told apart by their request ids.
-#[derive(Debug)]
-pub struct Reassembly<S> {
-    limits: ReassemblyLimits,
-    pending: BTreeMap<(S, i32), Pending>,
-    bytes: usize,
-    // No message expires before this; so a full table is not searched for each datagram.
-    earliest_expiry_ms: u64,
-    counts: ReassemblyCounts,
-}
-
-#[derive(Debug)]
-struct Pending {
-    // As of a message that was never cut.
-    envelope: Envelope,
-    // The stream form, as far as it has come.
-    message: Vec<u8>,
-    seen: [u64; FRAGMENTS_MAX.div_ceil(64)],
-    missing_count: usize,
-    expires_ms: u64,
-}
-
-impl<S: Ord + Copy> Reassembly<S> {
-    /// An empty table.
-    #[must_use]
-    pub const fn new(limits: ReassemblyLimits) -> Self {
-        let counts =
-            ReassemblyCounts { completed: 0, expired: 0, repeated: 0, refused_malformed: 0, refused_full: 0 };
-        Self { limits, pending: BTreeMap::new(), bytes: 0, earliest_expiry_ms: u64::MAX, counts }
-    }
-
-    /// Takes one datagram from `sender`, envelope first, at a time that never goes back.
-    ///
-    /// Fragments may come in any order and more than once. A datagram that is not marked as a fragment is
-    /// passed through as it is.
-    ///
-    /// # Errors
-    /// When the datagram cannot be a fragment, or there is no room for its message. It is counted, and
-    /// nothing else has changed.
-    pub fn accept<'a>(
-        &mut self,
-        sender: S,
-        datagram: &'a [u8],
-        now_ms: u64,
-    ) -> Result<Reassembled<'a>, Refusal> {
-        let result = self.place(sender, datagram, now_ms);
-        match result {
-            Ok(_) => {}
-            Err(Refusal::Unreadable(_) | Refusal::Misfit | Refusal::Contradiction) => {
-                self.counts.refused_malformed += 1;
-            }
-            Err(Refusal::TooManyMessages | Refusal::TooManyOfSender | Refusal::TooManyBytes) => {
-                self.counts.refused_full += 1;
-            }
-        }
-        result
-    }
-
-    fn place<'a>(&mut self, sender: S, datagram: &'a [u8], now_ms: u64) -> Result<Reassembled<'a>, Refusal> {
-        let (envelope, data) = Envelope::split(datagram).map_err(Refusal::Unreadable)?;
-        if !envelope.flags.has(EnvelopeFlags::TRUNCATED) {
-            return Ok(Reassembled::Whole(datagram));
-        }
-        let message_len = envelope.message_len as usize;
-        let (number, count) = (envelope.sequence as usize, count_of(message_len));
-        if number >= count {
-            return Err(Refusal::Misfit);
-        }
-        let range = range_of(number, message_len);
-        if data.len() != range.len() {
-            return Err(Refusal::Misfit);
-        }
-        if count == 1 {
-            return Ok(Reassembled::Whole(datagram));
-        }
-        self.expire(now_ms);
-        let key = (sender, envelope.request_id);
-        if !self.pending.contains_key(&key) {
-            self.check_room(sender, message_len)?;
-            let pending = Pending::new(&envelope, count, now_ms.saturating_add(self.limits.age_ms_max));
-            self.earliest_expiry_ms = self.earliest_expiry_ms.min(pending.expires_ms);
-            self.bytes += message_len;
-            self.pending.insert(key, pending);
-        }
-        let pending = self.pending.get_mut(&key).expect("just put there");
-        if pending.envelope != uncut(&envelope) {
-            return Err(Refusal::Contradiction);
-        }
-        if !pending.put(number, range, data) {
-            self.counts.repeated += 1;
-        }
-        if pending.missing_count > 0 {
-            return Ok(Reassembled::Incomplete);
-        }
-        self.counts.completed += 1;
-        let message = self.remove(key).map(|pending| pending.message);
-        Ok(Reassembled::Complete(message.expect("just completed")))
-    }
-
-    fn check_room(&self, sender: S, message_len: usize) -> Result<(), Refusal> {
-        if self.pending.len() >= self.limits.messages_max {
-            return Err(Refusal::TooManyMessages);
-        }
-        let of_sender = self.pending.range((sender, i32::MIN)..=(sender, i32::MAX)).count();
-        if of_sender >= self.limits.messages_per_sender_max {
-            return Err(Refusal::TooManyOfSender);
-        }
-        // What is announced counts, not what has come: that much memory is taken.
-        if self.bytes + message_len > self.limits.bytes_max {
-            return Err(Refusal::TooManyBytes);
-        }
-        Ok(())
-    }
-
-    fn remove(&mut self, key: (S, i32)) -> Option<Pending> {
-        let pending = self.pending.remove(&key)?;
-        self.bytes -= pending.envelope.message_len as usize;
-        Some(pending)
-    }
-
-    /// Gives up messages whose time is over. [`accept`](Self::accept) does it too; this is for quiet times.
-    pub fn expire(&mut self, now_ms: u64) {
-        if now_ms < self.earliest_expiry_ms {
-            return;
-        }
-        let count = self.pending.len();
-        self.pending.retain(|_, pending| pending.expires_ms > now_ms);
-        self.counts.expired += (count - self.pending.len()) as u64;
-        let left = || self.pending.values();
-        self.bytes = left().map(|pending| pending.envelope.message_len as usize).sum();
-        self.earliest_expiry_ms = left().map(|pending| pending.expires_ms).min().unwrap_or(u64::MAX);
-    }
-
-    /// When [`expire`](Self::expire) has something to do, at the earliest.
-    #[must_use]
-    pub fn next_expiry_ms(&self) -> Option<u64> {
-        (!self.pending.is_empty()).then_some(self.earliest_expiry_ms)
-    }
-
-    /// Incomplete messages.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.pending.len()
-    }
-
-    /// Whether no message is incomplete.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.pending.is_empty()
-    }
-
-    /// What became of fragments so far.
-    #[must_use]
-    pub const fn counts(&self) -> ReassemblyCounts {
-        self.counts
-    }
-}
-
-impl Pending {
-    fn new(envelope: &Envelope, fragments_count: usize, expires_ms: u64) -> Self {
-        let envelope = uncut(envelope);
-        let mut message = vec![0; Envelope::LEN + envelope.message_len as usize];
-        message[..Envelope::LEN].copy_from_slice(&envelope.to_bytes());
-        let seen = [0; FRAGMENTS_MAX.div_ceil(64)];
-        Self { envelope, message, seen, missing_count: fragments_count, expires_ms }
-    }
-
-    /// Whether the fragment is new. The first copy counts.
-    fn put(&mut self, number: usize, range: Range<usize>, data: &[u8]) -> bool {
-        let (word, bit) = (&mut self.seen[number / 64], 1 << (number % 64));
-        if *word & bit != 0 {
-            return false;
-        }
-        *word |= bit;
-        self.message[Envelope::LEN..][range].copy_from_slice(data);
-        self.missing_count -= 1;
-        true
-    }
-}
-
-/// The envelope as that of a message that was never cut.
-const fn uncut(envelope: &Envelope) -> Envelope {
-    let flags = EnvelopeFlags(envelope.flags.0 & !EnvelopeFlags::TRUNCATED.0);
-    Envelope { flags, sequence: 0, ..*envelope }
-}
-
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::code::Version;
-    use proptest::prelude::*;
+    use crate::limit::FRAGMENTS_MAX;
+    use alloc::vec::Vec;
 
-    const LIMITS: ReassemblyLimits =
-        ReassemblyLimits { messages_max: 4, messages_per_sender_max: 3, bytes_max: 4096, age_ms_max: 5_000 };
-
-    fn envelope(request_id: i32, message_len: usize) -> Envelope {
+    pub(in super::super) fn envelope(request_id: i32, message_len: usize) -> Envelope {
         Envelope {
             version: Version::CURRENT,
             flags: EnvelopeFlags(0),
@@ -348,17 +97,6 @@ mod tests {
             sequence: 0,
             message_len: u32::try_from(message_len).unwrap(),
         }
-    }
-
-    fn message(request_id: i32, message_len: usize) -> Vec<u8> {
-        let mut bytes = envelope(request_id, message_len).to_bytes().to_vec();
-        bytes.extend((0..=250).cycle().take(message_len));
-        bytes
-    }
-
-    fn datagrams(message: &[u8]) -> Vec<Vec<u8>> {
-        let (envelope, rest) = Envelope::split(message).unwrap();
-        cut(&envelope).map(|fragment| [&fragment.envelope[..], &rest[fragment.range]].concat()).collect()
     }
 
     #[test]
@@ -392,137 +130,5 @@ mod tests {
                 assert_eq!(pieces.concat(), b"abcdefghij"[start..end], "{start}..{end}");
             }
         }
-    }
-
-    proptest! {
-        #[test]
-        fn any_order_with_duplicates_gives_the_message(
-            message_len in 0_usize..4000,
-            order in prop::collection::vec(any::<prop::sample::Index>(), 0..20),
-            seed in any::<prop::sample::Index>(),
-        ) {
-            let message = message(7, message_len);
-            let datagrams = datagrams(&message);
-            let mut table = Reassembly::new(LIMITS);
-            // Some at random, then all that may still be missing, from somewhere on.
-            let first = seed.index(datagrams.len());
-            let all = (0..datagrams.len()).map(|at| (first + at) % datagrams.len());
-            let mut whole = None;
-            for at in order.iter().map(|index| index.index(datagrams.len())).chain(all) {
-                match table.accept(1, &datagrams[at], 0).unwrap() {
-                    Reassembled::Whole(bytes) => whole = Some(bytes.to_vec()),
-                    Reassembled::Complete(bytes) => whole = Some(bytes),
-                    Reassembled::Incomplete => continue,
-                }
-                break;
-            }
-            prop_assert_eq!(whole, Some(message));
-            prop_assert!(table.is_empty());
-            prop_assert_eq!(table.bytes, 0);
-        }
-    }
-
-    #[test]
-    fn the_longest_message_comes_together() {
-        let message = message(7, MESSAGE_LEN_MAX as usize);
-        let mut table = Reassembly::new(ReassemblyLimits { bytes_max: MESSAGE_LEN_MAX as usize, ..LIMITS });
-        let datagrams = datagrams(&message);
-        let (last, others) = datagrams.split_first().unwrap();
-        for datagram in others.iter().rev() {
-            assert_eq!(table.accept(1, datagram, 0), Ok(Reassembled::Incomplete));
-        }
-        assert_eq!(table.accept(1, last, 0), Ok(Reassembled::Complete(message)));
-        assert_eq!(table.counts().completed, 1);
-    }
-
-    #[test]
-    fn one_fragment_is_a_whole_message() {
-        let mut datagram = message(7, 40);
-        datagram[2] |= EnvelopeFlags::TRUNCATED.0;
-        let mut table = Reassembly::new(ReassemblyLimits { messages_max: 0, ..LIMITS });
-        assert_eq!(table.accept(1, &datagram, 0), Ok(Reassembled::Whole(&datagram[..])));
-        for len in 0..datagram.len() {
-            assert!(table.accept(1, &datagram[..len], 0).is_err(), "cut to {len}");
-        }
-        assert_eq!(table.counts().refused_malformed, datagram.len() as u64);
-    }
-
-    #[test]
-    fn fragments_that_cannot_be_are_refused() {
-        let datagrams = datagrams(&message(7, 1000));
-        let mut table = Reassembly::new(LIMITS);
-        let mut refused = |edit: fn(&mut Vec<u8>)| {
-            let mut datagram = datagrams[1].clone();
-            edit(&mut datagram);
-            table.accept(1, &datagram, 0).unwrap_err()
-        };
-        assert_eq!(refused(|it| it.push(0)), Refusal::Misfit);
-        assert_eq!(refused(|it| it.truncate(511)), Refusal::Misfit);
-        assert_eq!(refused(|it| it[15] = 2), Refusal::Misfit, "492 bytes are not the last");
-        assert_eq!(refused(|it| it[15] = 3), Refusal::Misfit, "there is no such fragment");
-        assert_eq!(refused(|it| it[12] = 0xff), Refusal::Misfit);
-        assert!(matches!(refused(|it| it[16] = 0x80), Refusal::Unreadable(_)));
-        assert!(matches!(refused(|it| it.truncate(19)), Refusal::Unreadable(_)));
-        assert!(table.is_empty());
-    }
-
-    #[test]
-    fn a_contradiction_leaves_the_message_as_it_was() {
-        let original = message(7, 1000);
-        let datagrams = datagrams(&original);
-        let mut table = Reassembly::new(LIMITS);
-        table.accept(1, &datagrams[0], 0).unwrap();
-        let mut other = datagrams[1].clone();
-        other[7] = 1;
-        assert_eq!(table.accept(1, &other, 0), Err(Refusal::Contradiction), "another session");
-        let other = &self::datagrams(&message(7, 1001))[1];
-        assert_eq!(table.accept(1, other, 0), Err(Refusal::Contradiction), "another length");
-        table.accept(1, &datagrams[1], 0).unwrap();
-        assert_eq!(table.accept(1, &datagrams[2], 0), Ok(Reassembled::Complete(original)));
-    }
-
-    #[test]
-    fn senders_and_requests_are_kept_apart() {
-        let (one, two) = (message(7, 600), message(8, 600));
-        let mut table = Reassembly::new(LIMITS);
-        table.accept(1, &datagrams(&one)[0], 0).unwrap();
-        assert_eq!(table.accept(1, &datagrams(&two)[1], 0), Ok(Reassembled::Incomplete));
-        assert_eq!(table.accept(2, &datagrams(&one)[1], 0), Ok(Reassembled::Incomplete));
-        assert_eq!(table.accept(1, &datagrams(&one)[1], 0), Ok(Reassembled::Complete(one)));
-        assert_eq!(table.len(), 2);
-    }
-
-    #[test]
-    fn every_limit_holds_at_its_edge_and_is_counted() {
-        let first = |request_id, len| datagrams(&message(request_id, len)).swap_remove(0);
-        let mut table = Reassembly::new(LIMITS);
-        for request_id in 0..3 {
-            table.accept(1, &first(request_id, 1000), 0).unwrap();
-        }
-        assert_eq!(table.accept(1, &first(3, 1000), 0), Err(Refusal::TooManyOfSender));
-        assert_eq!(table.accept(2, &first(3, 1097), 0), Err(Refusal::TooManyBytes));
-        table.accept(2, &first(3, 1096), 0).unwrap();
-        assert_eq!(table.accept(3, &first(4, 500), 0), Err(Refusal::TooManyMessages));
-        assert_eq!(table.counts().refused_full, 3);
-        // What has a place is still served.
-        assert_eq!(table.accept(1, &datagrams(&message(0, 1000))[1], 0), Ok(Reassembled::Incomplete));
-    }
-
-    #[test]
-    fn what_stays_away_too_long_is_given_up() {
-        let original = message(7, 600);
-        let datagrams = datagrams(&original);
-        let mut table = Reassembly::new(ReassemblyLimits { messages_max: 1, ..LIMITS });
-        table.accept(1, &datagrams[0], 100).unwrap();
-        assert_eq!(table.next_expiry_ms(), Some(5_100));
-        table.expire(5_099);
-        assert_eq!(table.len(), 1);
-        // At its hour the first message makes room, and its late fragment begins another.
-        assert_eq!(table.accept(1, &datagrams[1], 5_100), Ok(Reassembled::Incomplete));
-        assert_eq!((table.len(), table.counts().expired), (1, 1));
-        assert_eq!(table.accept(1, &datagrams[1], 5_101), Ok(Reassembled::Incomplete));
-        assert_eq!(table.counts().repeated, 1);
-        table.expire(10_100);
-        assert_eq!((table.len(), table.bytes, table.next_expiry_ms()), (0, 0, None));
     }
 }

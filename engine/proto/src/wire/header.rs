@@ -81,3 +81,34 @@ impl Header {
         bytes
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn any_24_bytes_are_a_header(bytes: [u8; Header::LEN]) {
+            prop_assert_eq!(Header::from_bytes(&bytes).to_bytes(), bytes);
+        }
+    }
+
+    #[test]
+    fn every_field_is_where_it_belongs() {
+        let bytes: [u8; 24] = core::array::from_fn(|at| u8::try_from(at).unwrap());
+        let header = Header::from_bytes(&bytes);
+        assert_eq!(header.op_code, OpCode(0x0001_0203));
+        assert_eq!(header.response_code, ResponseCode(0x0405_0607));
+        assert_eq!(header.flags, OpFlags(0x0809_0a0b));
+        assert_eq!((header.site_serial, header.recursion_count, header.reserved), (0x0c0d, 14, 15));
+        assert_eq!((header.expiration, header.body_len), (0x1011_1213, 0x1415_1617));
+    }
+
+    #[test]
+    fn refuses_every_truncation() {
+        for len in 0..Header::LEN {
+            assert!(Header::split(&[0; Header::LEN][..len]).is_err(), "cut to {len}");
+        }
+    }
+}

@@ -8,6 +8,7 @@
 
 pub mod admin;
 pub mod auth;
+pub mod counter;
 pub mod credential;
 pub mod cursor;
 pub mod digest;
@@ -19,6 +20,7 @@ pub mod list;
 pub mod message;
 pub mod put;
 pub mod query;
+pub mod reassembly;
 pub mod referral;
 pub mod replication;
 pub mod request;

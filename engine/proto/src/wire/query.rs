@@ -73,3 +73,51 @@ impl<'a> Answer<'a> {
         self.values.encode(out);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{refuses_every_truncation, survives_lies};
+    use super::*;
+    use crate::limit::{HANDLE_LEN_MAX, VALUES_COUNT_MAX};
+    use crate::value::Value;
+    use alloc::vec;
+
+    #[test]
+    fn queries_round_trip_and_stand_truncation_and_lies() {
+        let (mut indexes, mut types, mut out) = (vec![], vec![], vec![]);
+        let query = Query {
+            handle: b"10.1045/may99-payette",
+            indexes: Indexes::build([1, 300], &mut indexes),
+            types: Strings::build([&b"URL"[..], b"EMAIL."], &mut types),
+        };
+        query.encode(&mut out);
+        assert_eq!(Query::decode(&out), Ok(query));
+        refuses_every_truncation(&out, &[], |bytes| Query::decode(bytes).map(|_| ()));
+        survives_lies(&out, |bytes| Query::decode(bytes).map(|_| ()));
+    }
+
+    #[test]
+    fn answers_round_trip_and_stand_truncation_and_lies() {
+        let (mut values, mut out) = (vec![], vec![]);
+        let values =
+            Values::build([Value::new(1, b"URL", b"http://a"), Value::new(2, b"", b"")], &mut values);
+        let answer = Answer { handle: b"10/a", values };
+        answer.encode(&mut out);
+        assert_eq!(Answer::decode(&out), Ok(answer));
+        refuses_every_truncation(&out, &[], |bytes| Answer::decode(bytes).map(|_| ()));
+        survives_lies(&out, |bytes| Answer::decode(bytes).map(|_| ()));
+    }
+
+    #[test]
+    fn answers_may_be_as_large_as_deployed_clients_accept_and_no_larger() {
+        for (len, count) in
+            [(HANDLE_LEN_MAX, VALUES_COUNT_MAX), (HANDLE_LEN_MAX + 1, 0), (0, VALUES_COUNT_MAX + 1)]
+        {
+            let (handle, mut storage, mut out) = (vec![b'a'; len], vec![], vec![]);
+            let values = Values::build(core::iter::repeat_n(Value::new(1, b"", b""), count), &mut storage);
+            Answer { handle: &handle, values }.encode(&mut out);
+            let fits = len <= HANDLE_LEN_MAX && count <= VALUES_COUNT_MAX;
+            assert_eq!(Answer::decode(&out).is_ok(), fits, "{len} {count}");
+        }
+    }
+}

@@ -1,4 +1,4 @@
-//! Referrals: another service has what was asked for. RFC 3652 section 3.2.3.
+//! Referrals: another service has what was asked for. RFC 3652 section 3.4.
 
 use super::cursor::Cursor;
 use super::list::Values;

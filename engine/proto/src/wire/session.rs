@@ -1,4 +1,4 @@
-//! Sessions: set-up, its answer, and handing over a key. RFC 3652 section 3.6.
+//! Sessions: set-up, its answer, and handing over a key. RFC 3652 section 3.8.
 //!
 //! The layouts are the deployed ones: fixed fields, where the RFC has a list of attributes.
 

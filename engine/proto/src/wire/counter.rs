@@ -1,0 +1,73 @@
+//! Counters of the messages in a session, against replay. Not in the RFCs; since version 2.5.
+
+use crate::limit::SESSION_COUNTER_WINDOW;
+use alloc::vec::Vec;
+
+/// The counters that have been seen from the other side of a session.
+///
+/// Each side numbers its signed messages from 1. They may arrive out of order, but each only once, and none
+/// that is older than all of the last [`SESSION_COUNTER_WINDOW`].
+#[derive(Clone, Debug, Default)]
+pub struct SeenCounters {
+    // Ascending, at most `SESSION_COUNTER_WINDOW`.
+    seen: Vec<i32>,
+    // The highest that is no longer remembered.
+    floor: i32,
+}
+
+impl SeenCounters {
+    /// Nothing seen yet.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { seen: Vec::new(), floor: 0 }
+    }
+
+    /// Whether a message with this counter may be accepted; from now on it may not.
+    ///
+    /// To be asked once the MAC has been found right. 0 stands for no counter and is never remembered.
+    pub fn accept(&mut self, counter: i32) -> bool {
+        if counter == 0 {
+            return true;
+        }
+        if counter <= self.floor {
+            return false;
+        }
+        let Err(at) = self.seen.binary_search(&counter) else { return false };
+        self.seen.insert(at, counter);
+        if self.seen.len() > SESSION_COUNTER_WINDOW {
+            self.floor = self.seen.remove(0);
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_counter_counts_once_in_any_order() {
+        let mut seen = SeenCounters::new();
+        for counter in [1, 3, 2, 200, 100] {
+            assert!(seen.accept(counter), "{counter}");
+            assert!(!seen.accept(counter), "{counter} again");
+        }
+        assert!(seen.accept(0) && seen.accept(0), "messages without a counter");
+        assert!(!seen.accept(-1) && !seen.accept(i32::MIN));
+        assert!(seen.accept(i32::MAX));
+    }
+
+    #[test]
+    fn what_is_older_than_the_window_is_refused() {
+        let mut seen = SeenCounters::new();
+        let window = i32::try_from(SESSION_COUNTER_WINDOW).unwrap();
+        for counter in 2..window + 2 {
+            assert!(seen.accept(counter));
+        }
+        assert!(seen.accept(1), "older than all, but none was forgotten");
+        assert!(!seen.accept(1), "forgotten at once, and refused because of it");
+        assert!(seen.accept(window + 2));
+        assert!(!seen.accept(2), "forgotten, and refused because of it");
+        assert_eq!(seen.seen.len(), SESSION_COUNTER_WINDOW);
+    }
+}
