@@ -2,10 +2,10 @@
 
 use crate::vectors;
 use handle_proto::Value;
-use handle_server::config::{Config, Datapath};
 use handle_server::Server;
+use handle_server::config::{Config, Datapath};
 use handle_snapshot::builder::Builder;
-use handle_snapshot::set::{LayerKind, Publisher};
+use handle_snapshot::set::publisher::Publisher;
 use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
 use serde_json::Value as Json;
 use std::net::SocketAddr;
@@ -74,14 +74,18 @@ fn publish(server: &Json, set: &Path) {
     }
     let folds = server["case_sensitive"] != Json::Bool(true);
     let options = LayerOptions { seed: 1, folds, created_unix_ms: 1 };
-    let mut builder = Builder::new(&std::env::temp_dir(), options).homed(homed);
     let records = vectors::document("records.json");
-    for (at, record) in records.as_array().expect("a list of records").iter().enumerate() {
-        let values: Vec<Vec<u8>> =
-            record["values_hex"].as_array().expect("values").iter().map(vectors::hex).collect();
-        let views = values.iter().map(|bytes| Value::split(bytes).expect("a value").0);
-        builder.add(at as u64, &vectors::bytes(&record["handle"]), views).expect("a record that can be stored");
-    }
+    std::fs::create_dir(set).expect("a directory for the set");
     let mut publisher = Publisher::open(set).expect("a directory to publish to");
-    publisher.publish(LayerKind::Base, builder).expect("published");
+    let published = publisher.publish_base(1, |file, temp_dir| {
+        let mut builder = Builder::new(temp_dir, options).homed(homed);
+        for (at, record) in records.as_array().expect("a list of records").iter().enumerate() {
+            let values: Vec<Vec<u8>> =
+                record["values_hex"].as_array().expect("values").iter().map(vectors::hex).collect();
+            let views = values.iter().map(|bytes| Value::split(bytes).expect("a value").0);
+            builder.add(at as u64, &vectors::bytes(&record["handle"]), views)?;
+        }
+        builder.finish(file)
+    });
+    published.expect("records that can be published");
 }

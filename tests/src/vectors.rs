@@ -22,6 +22,18 @@ pub fn load(file: &str) -> Vec<Value> {
         .collect()
 }
 
+/// A whole document of JSON, from the same directory.
+///
+/// # Panics
+/// When the file is missing, or not JSON.
+#[must_use]
+pub fn document(file: &str) -> Value {
+    let path = directory().join(file);
+    let text = std::fs::read_to_string(&path)
+        .unwrap_or_else(|error| panic!("cannot read vectors {}: {error}", path.display()));
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
 fn directory() -> PathBuf {
     match std::env::var_os("HANDLE_VECTORS") {
         Some(directory) => PathBuf::from(directory),

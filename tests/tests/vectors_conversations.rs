@@ -59,7 +59,9 @@ fn rows() -> Vec<Row> {
                 "envelope flags" => Expected::EnvelopeFlags,
                 "version" => Expected::Version,
                 code => Expected::Code(
-                    code.strip_prefix("code ").and_then(|code| code.parse().ok()).expect("a known expectation"),
+                    code.strip_prefix("code ")
+                        .and_then(|code| code.parse().ok())
+                        .expect("a known expectation"),
                 ),
             };
             assert!(cells.next().is_some_and(|why| !why.is_empty()), "{pattern} says why");
@@ -72,9 +74,9 @@ fn rows() -> Vec<Row> {
 fn fits(pattern: &str, name: &str) -> bool {
     match pattern.split_once('*') {
         None => pattern == name,
-        Some((start, rest)) => name
-            .strip_prefix(start)
-            .is_some_and(|name| (0..=name.len()).any(|at| name.is_char_boundary(at) && fits(rest, &name[at..]))),
+        Some((start, rest)) => name.strip_prefix(start).is_some_and(|name| {
+            (0..=name.len()).any(|at| name.is_char_boundary(at) && fits(rest, &name[at..]))
+        }),
     }
 }
 

@@ -92,7 +92,9 @@ fn pcap(input: &[u8]) -> anyhow::Result<Option<Vec<Vec<u8>>>> {
         Some(12 | 101 | 228 | 229) => 0,
         Some(113) => 16,
         Some(276) => 20,
-        link => bail!("the pcap file has packets of link type {link:?}; Ethernet, Linux cooked, loopback and raw IP are known"),
+        link => bail!(
+            "the pcap file has packets of link type {link:?}; Ethernet, Linux cooked, loopback and raw IP are known"
+        ),
     };
     let mut packets = Vec::new();
     let mut at = HEADER_LEN;
@@ -136,7 +138,8 @@ mod tests {
         packet.extend([0, 1, 0x0a, 0x51, 0, 28, 0, 0]);
         packet.extend(BYTES);
         let len = u8::try_from(packet.len()).unwrap();
-        let mut file = vec![0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 1, 0, 0, 0];
+        let mut file =
+            vec![0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 1, 0, 0, 0];
         file.extend([0, 0, 0, 0, 0, 0, 0, 0, len, 0, 0, 0, len, 0, 0, 0]);
         file.extend(&packet);
         assert_eq!(datagrams(&file).unwrap(), [BYTES.to_vec()]);

@@ -25,11 +25,8 @@ pub(crate) fn address(server: &str) -> anyhow::Result<SocketAddr> {
     if let Ok(ip) = server.parse::<std::net::IpAddr>() {
         return Ok((ip, limit::PORT).into());
     }
-    let addresses = if server.contains(':') {
-        server.to_socket_addrs()
-    } else {
-        (server, limit::PORT).to_socket_addrs()
-    };
+    let addresses =
+        if server.contains(':') { server.to_socket_addrs() } else { (server, limit::PORT).to_socket_addrs() };
     let mut addresses = addresses.with_context(|| {
         format!("{server:?} is no address: write host, host:port, 192.0.2.1:2641 or [2001:db8::1]:2641")
     })?;
@@ -37,7 +34,11 @@ pub(crate) fn address(server: &str) -> anyhow::Result<SocketAddr> {
 }
 
 /// A request as one or more datagrams.
-pub(crate) fn request(request: &Request<'_>, flags: OpFlags, request_id: i32) -> anyhow::Result<Vec<Vec<u8>>> {
+pub(crate) fn request(
+    request: &Request<'_>,
+    flags: OpFlags,
+    request_id: i32,
+) -> anyhow::Result<Vec<Vec<u8>>> {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     let now_unix_s = u32::try_from(now.as_secs()).unwrap_or(u32::MAX);
     let header = Header {
@@ -89,7 +90,8 @@ pub(crate) fn ask(
         }
         let sent = Instant::now();
         let deadline = sent + Duration::from_millis(wait_ms.into());
-        while let Some(left) = deadline.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
+        while let Some(left) = deadline.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())
+        {
             socket.set_read_timeout(Some(left))?;
             let datagram = match socket.recv(&mut room) {
                 Ok(len) => &room[..len],

@@ -60,7 +60,11 @@ impl<'a> Inputs<'a> {
         for (file_at, path) in self.paths.iter().enumerate() {
             let shown = path.display();
             let mut reader = open(path).with_context(|| format!("cannot read {shown}"))?;
-            let is_array = reader.fill_buf().with_context(|| format!("cannot read {shown}"))?.trim_ascii_start().starts_with(b"[");
+            let is_array = reader
+                .fill_buf()
+                .with_context(|| format!("cannot read {shown}"))?
+                .trim_ascii_start()
+                .starts_with(b"[");
             if is_array {
                 each_of_array(reader, file_at, &mut take).with_context(|| format!("in {shown}"))?;
             } else {
@@ -164,8 +168,9 @@ fn each_of_array(
 ) -> anyhow::Result<()> {
     let records: Vec<serde_json::Value> = serde_json::from_reader(reader)?;
     for (at, json) in records.iter().enumerate() {
-        let record = record_from_json(json)
-            .with_context(|| format!("record {} ({})", at + 1, json["handle"].as_str().unwrap_or("no handle")))?;
+        let record = record_from_json(json).with_context(|| {
+            format!("record {} ({})", at + 1, json["handle"].as_str().unwrap_or("no handle"))
+        })?;
         let mut values = Vec::new();
         record.values.iter().for_each(|value| values.extend_from_slice(value.as_bytes()));
         let handle = String::from_utf8(record.handle).context("the handle")?;

@@ -22,13 +22,18 @@ use std::process::ExitCode;
 /// Handles are names like 10.1045/july95-arms. This tool asks servers for their values, makes the
 /// snapshots that `handled` serves, and takes protocol messages apart.
 #[derive(Parser, Debug)]
-#[command(name = "hdl", version, max_term_width = 100, after_help = "Start here:
+#[command(
+    name = "hdl",
+    version,
+    max_term_width = 100,
+    after_help = "Start here:
   hdl demo                                     build, serve, resolve and load real records, and see
   hdl snapshot build set.layer records.jsonl   make a layer file of records
   hdl snapshot publish ./set set.layer         publish it for handled
   hdl resolve 10.1000/1 --server 127.0.0.1     ask a server
 
-Every command has --help with examples.")]
+Every command has --help with examples."
+)]
 struct Args {
     #[command(subcommand)]
     command: Command,

@@ -61,8 +61,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
     });
     let mut outcome = Outcome::Good;
     for datagram in &datagrams {
-        let is_fragment = Envelope::split(datagram)
-            .is_ok_and(|(envelope, _)| envelope.flags.has(EnvelopeFlags::TRUNCATED));
+        let is_fragment =
+            Envelope::split(datagram).is_ok_and(|(envelope, _)| envelope.flags.has(EnvelopeFlags::TRUNCATED));
         let message = match fragments.accept((), datagram, 0) {
             Ok(Reassembled::Complete(message)) => message,
             Ok(Reassembled::Incomplete) => continue,
@@ -119,8 +119,9 @@ impl Printer<'_> {
 }
 
 fn as_text(bytes: &[u8], was_cut: bool) -> anyhow::Result<()> {
-    let (envelope, rest) = Envelope::split(bytes)
-        .with_context(|| format!("{} bytes are no message: {}", bytes.len(), output::hex(&bytes[..bytes.len().min(32)])))?;
+    let (envelope, rest) = Envelope::split(bytes).with_context(|| {
+        format!("{} bytes are no message: {}", bytes.len(), output::hex(&bytes[..bytes.len().min(32)]))
+    })?;
     let mut print = Printer { bytes, at: 0 };
     println!("envelope{}", if was_cut { " (of the message put together from fragments)" } else { "" });
     print.field(2, "version", &envelope.version.to_string());
@@ -239,7 +240,8 @@ fn envelope_flags(envelope: &Envelope) -> String {
         (EnvelopeFlags::ENCRYPTED, "encrypted, "),
         (EnvelopeFlags::TRUNCATED, "truncated, "),
     ];
-    let set: String = names.iter().filter(|(flag, _)| envelope.flags.has(*flag)).map(|(_, name)| *name).collect();
+    let set: String =
+        names.iter().filter(|(flag, _)| envelope.flags.has(*flag)).map(|(_, name)| *name).collect();
     format!("{set}speaks up to {}", envelope.effective_suggested())
 }
 
@@ -300,7 +302,9 @@ fn as_json(bytes: &[u8]) -> anyhow::Result<()> {
 }
 
 fn body_json(message: &Message<'_>, envelope: &Envelope) -> Json {
-    let values = |values: handle_proto::Values<'_>| -> Vec<Json> { values.iter().map(|value| value_to_json(&value)).collect() };
+    let values = |values: handle_proto::Values<'_>| -> Vec<Json> {
+        values.iter().map(|value| value_to_json(&value)).collect()
+    };
     match message.decode_body(envelope.version) {
         Err(error) => json!({ "error": error.to_string(), "hex": output::hex(message.body) }),
         Ok(Body::Request(Request::Resolution(query))) => json!({

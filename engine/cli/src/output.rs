@@ -40,9 +40,7 @@ pub(crate) fn values<'a>(values: impl IntoIterator<Item = Value<'a>>) -> Table {
 pub(crate) fn describe(kind: &[u8], bytes: &[u8]) -> String {
     let text = match Data::decode(kind, bytes) {
         Data::Admin(admin) => format!("{} may {}", admin.reference(), admin.permissions),
-        Data::Vlist(group) => {
-            group.0.iter().map(|member| member.to_string()).collect::<Vec<_>>().join(", ")
-        }
+        Data::Vlist(group) => group.0.iter().map(|member| member.to_string()).collect::<Vec<_>>().join(", "),
         Data::Site(site) => site_line(&site),
         Data::PublicKey(key) => format!("{} key, {} bits", key.algorithm(), key.bits()),
         Data::SecretKey(secret) => format!("secret of {} bytes", secret.0.len()),

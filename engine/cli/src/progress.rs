@@ -5,7 +5,8 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 /// A bar over `len` things, or a count of them when it is not known how many there are.
 pub(crate) fn bar(what: &'static str, len: Option<u64>) -> ProgressBar {
     let bar = match len {
-        Some(len) => ProgressBar::new(len).with_style(style("{msg:>10} [{bar:30}] {human_pos}/{human_len} {per_sec} {eta}")),
+        Some(len) => ProgressBar::new(len)
+            .with_style(style("{msg:>10} [{bar:30}] {human_pos}/{human_len} {per_sec} {eta}")),
         None => ProgressBar::new_spinner().with_style(style("{msg:>10} {spinner} {human_pos} {per_sec}")),
     };
     // Draws nothing where standard error is not a terminal.

@@ -73,7 +73,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
     match exchange::ask(server, &datagrams, request_id, &UDP_RETRY_MS)? {
         Some(answered) => show(args, server, &answered),
         None => {
-            eprintln!("hdl: no answer from {server} within 3 seconds (does it listen on UDP? is a firewall between?)");
+            eprintln!(
+                "hdl: no answer from {server} within 3 seconds (does it listen on UDP? is a firewall between?)"
+            );
             Ok(Outcome::NoAnswer)
         }
     }
@@ -82,7 +84,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
 fn show(args: &Args, server: SocketAddr, answered: &Answered) -> anyhow::Result<Outcome> {
     let (envelope, message) = Envelope::split(&answered.message).context("the answer does not decode")?;
     let message = Message::decode(message).context("the answer does not decode")?;
-    let Body::Reply(reply) = message.decode_body(envelope.version).context("the answer does not decode")? else {
+    let Body::Reply(reply) = message.decode_body(envelope.version).context("the answer does not decode")?
+    else {
         bail!("{server} sent a request where an answer should be");
     };
     match (&reply.response, reply.code) {
@@ -103,7 +106,12 @@ fn show(args: &Args, server: SocketAddr, answered: &Answered) -> anyhow::Result<
     })
 }
 
-fn show_values(args: &Args, server: SocketAddr, answered: &Answered, answer: &Answer<'_>) -> anyhow::Result<()> {
+fn show_values(
+    args: &Args,
+    server: SocketAddr,
+    answered: &Answered,
+    answer: &Answer<'_>,
+) -> anyhow::Result<()> {
     if args.json {
         let values: Vec<_> =
             answer.values.iter().map(|value| handle_proto::json::value_to_json(&value)).collect();

@@ -459,7 +459,10 @@ fn verify_all(args: &VerifyArgs) -> anyhow::Result<Outcome> {
                     "public_values": report.public_count, "private_values": report.private_count })
             })
             .collect();
-        println!("{}", json!({ "whole": true, "layers": layers, "seconds": started.elapsed().as_secs_f64() }));
+        println!(
+            "{}",
+            json!({ "whole": true, "layers": layers, "seconds": started.elapsed().as_secs_f64() })
+        );
         return Ok(Outcome::Good);
     }
     for (file, report) in &reports {

@@ -195,9 +195,13 @@ fn is_homed<B: AsRef<[u8]>>(context: &Context<'_, B>, handle: Handle<'_>, slash_
     derived[..PREFIX_RECORDS.len()].copy_from_slice(PREFIX_RECORDS);
     let name = &mut derived[PREFIX_RECORDS.len()..][..local_name.len()];
     name.copy_from_slice(local_name);
-    local_name.iter().enumerate().rev().filter(|&(_, &byte)| byte == b'.').take(ANCESTORS_MAX).any(
-        |(dot_at, _)| context.records.homed(&derived[..PREFIX_RECORDS.len() + dot_at]),
-    )
+    local_name
+        .iter()
+        .enumerate()
+        .rev()
+        .filter(|&(_, &byte)| byte == b'.')
+        .take(ANCESTORS_MAX)
+        .any(|(dot_at, _)| context.records.homed(&derived[..PREFIX_RECORDS.len() + dot_at]))
 }
 
 /// Most ancestors of a prefix that are looked at for one request; a name of dots would have thousands.
@@ -315,9 +319,12 @@ fn other_operation<'a, B>(context: &Context<'a, B>, request: &Request<'a>) -> Re
             error(context, request, ResponseCode::SESSION_FAILED, b"This server has no sessions.")
         }
         OpCode::SESSION_TERMINATE => error(context, request, ResponseCode::SESSION_TIMEOUT, b""),
-        _ => {
-            error(context, request, ResponseCode::OPERATION_NOT_SUPPORTED, b"This server only answers queries.")
-        }
+        _ => error(
+            context,
+            request,
+            ResponseCode::OPERATION_NOT_SUPPORTED,
+            b"This server only answers queries.",
+        ),
     }
 }
 

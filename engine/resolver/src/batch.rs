@@ -57,7 +57,8 @@ pub fn answer_batch<'a, B: AsRef<[u8]>>(
                 Prepared::Find(question) => {
                     let hash = Lookup::new(context, key.as_bytes()).hash;
                     context.records.prefetch_index(hash);
-                    staged[staged_count] = Some(Staged { at, question, hash, lookup: StagedLookup::default() });
+                    staged[staged_count] =
+                        Some(Staged { at, question, hash, lookup: StagedLookup::default() });
                     staged_count += 1;
                 }
             }

@@ -95,9 +95,15 @@ impl<'a> Reply<'a> {
     }
 
     /// The frame of a reply to `request`: everything but the body after the digest.
-    pub(crate) fn to(request: &Request<'_>, code: ResponseCode, service: &Service<'_>, now_unix_s: u32) -> Self {
+    pub(crate) fn to(
+        request: &Request<'_>,
+        code: ResponseCode,
+        service: &Service<'_>,
+        now_unix_s: u32,
+    ) -> Self {
         const COPIED: OpFlags = OpFlags(
-            OpFlags::CERTIFY.0
+            OpFlags::AUTHORITATIVE.0
+                | OpFlags::CERTIFY.0
                 | OpFlags::ENCRYPT.0
                 | OpFlags::CACHE_CERTIFY.0
                 | OpFlags::PUBLIC_ONLY.0

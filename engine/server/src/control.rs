@@ -38,7 +38,10 @@ impl Control {
     /// When another process answers there, or the directory does not allow it.
     pub fn bind(path: &Path, line_len_max: usize) -> anyhow::Result<Self> {
         if UnixStream::connect(path).is_ok() {
-            bail!("another process answers on the control socket {}; is handled running already?", path.display());
+            bail!(
+                "another process answers on the control socket {}; is handled running already?",
+                path.display()
+            );
         }
         match std::fs::remove_file(path) {
             Err(error) if error.kind() != ErrorKind::NotFound => {
@@ -118,7 +121,7 @@ fn answer(command: &str, shared: &Shared) -> Value {
             shared.drain();
             json!({ "ok": true })
         }
-        "help" => COMMANDS.iter().map(|&(name, what)| (name.to_owned(), what.into())).collect(),
+        "help" => COMMANDS.iter().map(|&(name, what)| (name.to_owned(), Value::from(what))).collect(),
         _ => {
             let names = COMMANDS.map(|(name, _)| name).join(", ");
             json!({ "error": format!("unknown command {command:?}; there are: {names}") })

@@ -18,7 +18,7 @@ use std::time::{Duration, SystemTime};
 #[derive(Debug)]
 pub struct Live {
     directory: PathBuf,
-    set: ArcSwap<PublishedSet>,
+    set: Arc<ArcSwap<PublishedSet>>,
     reloads: AtomicU64,
     /// Held while a set is opened, so that two reloads cannot overtake each other.
     failure: Mutex<Option<Failure>>,
@@ -32,19 +32,7 @@ struct Failure {
 }
 
 /// A worker's way to the current set.
-pub type Reader = Cache<Arc<ArcSwapOwner>, Arc<PublishedSet>>;
-
-/// Lets a reader own what it reads through.
-#[derive(Debug)]
-pub struct ArcSwapOwner(Arc<Live>);
-
-impl std::ops::Deref for ArcSwapOwner {
-    type Target = ArcSwap<PublishedSet>;
-
-    fn deref(&self) -> &Self::Target {
-        &self.0.set
-    }
-}
+pub type Reader = Cache<Arc<ArcSwap<PublishedSet>>, Arc<PublishedSet>>;
 
 /// What a reload did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +52,7 @@ impl Live {
         let set = PublishedSet::open(directory, how)?;
         Ok(Arc::new(Self {
             directory: directory.to_owned(),
-            set: ArcSwap::from_pointee(set),
+            set: Arc::new(ArcSwap::from_pointee(set)),
             reloads: AtomicU64::new(0),
             failure: Mutex::new(None),
         }))
@@ -78,8 +66,8 @@ impl Live {
 
     /// A way to the current set that costs one comparison where nothing has changed.
     #[must_use]
-    pub fn reader(self: &Arc<Self>) -> Reader {
-        Cache::new(Arc::new(ArcSwapOwner(Arc::clone(self))))
+    pub fn reader(&self) -> Reader {
+        Cache::new(Arc::clone(&self.set))
     }
 
     /// Takes the published set, if it is another than the live one.

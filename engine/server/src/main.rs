@@ -2,9 +2,9 @@
 
 use anyhow::Context as _;
 use clap::Parser;
+use handle_server::Server;
 use handle_server::config::{Config, Datapath};
 use handle_server::server::{open_live, read_site};
-use handle_server::Server;
 use sd_notify::NotifyState;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::net::SocketAddr;
@@ -21,10 +21,15 @@ use std::time::Duration;
 ///
 /// Exit codes: 0 stopped as told, 1 failed, 2 configuration or usage.
 #[derive(Parser, Debug)]
-#[command(name = "handled", version, max_term_width = 100, after_help = "Examples:
+#[command(
+    name = "handled",
+    version,
+    max_term_width = 100,
+    after_help = "Examples:
   handled --snapshot ./set --listen 127.0.0.1:2641
   handled --config /etc/handled/handled.toml --check-config
-  echo status | socat - UNIX:/run/handled/control.sock")]
+  echo status | socat - UNIX:/run/handled/control.sock"
+)]
 struct Args {
     /// Configuration file (TOML); `--print-config` shows every setting with its value.
     #[arg(long, short, env = "HANDLED_CONFIG")]
@@ -97,8 +102,13 @@ impl Args {
 fn main() -> ExitCode {
     let mut args = Args::parse();
     let filter = std::mem::take(&mut args.log);
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
-    if args.log_json { log.json().init() } else { log.init() }
+    let log =
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
+    if args.log_json {
+        log.json().init()
+    } else {
+        log.init()
+    }
     let config = match args.config() {
         Ok(config) => config,
         Err(error) => return fail(&error, 2),
@@ -151,7 +161,9 @@ fn serve(config: &Config) -> anyhow::Result<()> {
             if signal == SIGHUP {
                 match server.shared().live.reload() {
                     Ok(reloaded) => tracing::info!(?reloaded, "reloaded"),
-                    Err(error) => tracing::error!(%error, "the published set does not open; the old one stays live"),
+                    Err(error) => {
+                        tracing::error!(%error, "the published set does not open; the old one stays live")
+                    }
                 }
             } else {
                 server.shared().drain();

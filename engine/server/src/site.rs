@@ -47,18 +47,19 @@ impl OwnSite {
         let json = serde_json::from_str(text)?;
         let bytes = site_from_json(&json)?.as_bytes().to_vec();
         let site = Site::decode(&bytes)?;
-        let number = site.hash_option();
-        let hash_option = HashOption::from_number(number)
+        let number = site.hash_option_number;
+        let hash_option = site
+            .hash_option()
             .ok_or_else(|| anyhow!("hash option {number} is not defined: use 0, 1 or 2"))?;
-        let Some(server_at) = site.servers().position(|server| server.id == server_id) else {
-            let ids: Vec<String> = site.servers().map(|server| server.id.to_string()).collect();
+        let Some(server_at) = site.servers.iter().position(|server| server.id == server_id) else {
+            let ids: Vec<String> = site.servers.iter().map(|server| server.id.to_string()).collect();
             bail!("no server has the number {server_id} (`server_id`); there are: {}", ids.join(", "));
         };
         Ok(Self {
-            serial: site.serial(),
+            serial: site.serial,
             primary: site.is_primary(),
             hash_option,
-            servers_count: u32::try_from(site.servers().count())?,
+            servers_count: u32::try_from(site.servers.len())?,
             server_at: u32::try_from(server_at)?,
             bytes,
         })

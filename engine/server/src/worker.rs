@@ -9,9 +9,9 @@ use handle_net::{Datapath, Kind, Outbox, Peer};
 use handle_proto::limit::UDP_MESSAGE_LEN_MAX;
 use handle_proto::wire::Envelope;
 use handle_proto::wire::fragment::{Reassembled, Reassembly, ReassemblyLimits, Refusal};
-use handle_snapshot::map::Mapped;
 use handle_resolver::batch::Scratch;
 use handle_resolver::{Context, DropReason, Outcome, Reply, answer, answer_batch, answer_message};
+use handle_snapshot::map::Mapped;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -122,11 +122,8 @@ impl Worker {
             counters.fragmented_expired.set(self.fragments.counts().expired);
             return Ok(0);
         }
-        let context = Context {
-            records: set.records(),
-            service: self.shared.site.service(),
-            now_unix_s: now_unix_s(),
-        };
+        let context =
+            Context { records: set.records(), service: self.shared.site.service(), now_unix_s: now_unix_s() };
         counters.batches.add(1);
         counters.datagrams_received.add(inbox.len() as u64);
         counters.bytes_received.add(inbox.iter().map(|datagram| datagram.bytes.len() as u64).sum());
@@ -207,7 +204,8 @@ fn put_together(
         Ok(Reassembled::Incomplete) => &counters.fragments_kept,
         // Deployed servers keep silent about a message in one fragment: `conversations.jsonl`,
         // `truncated_flag_single_packet`.
-        Ok(Reassembled::Whole(_)) | Err(Refusal::Unreadable(_) | Refusal::Misfit | Refusal::Contradiction) => {
+        Ok(Reassembled::Whole(_))
+        | Err(Refusal::Unreadable(_) | Refusal::Misfit | Refusal::Contradiction) => {
             &counters.dropped_fragment_invalid
         }
         Err(Refusal::TooManyMessages | Refusal::TooManyOfSender | Refusal::TooManyBytes) => {

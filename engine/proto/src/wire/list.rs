@@ -71,7 +71,7 @@ impl<'a> Indexes<'a> {
 macro_rules! counted_list {
     (
         $(#[$doc:meta])* $name:ident, $item:ty, $len_min:expr, $field:ident,
-        |$cursor:ident| $read:expr, |$entry:ident, $out:ident| $write:expr
+        |$cursor:ident| $read:expr $(, |$entry:ident, $out:ident| $write:expr)?
     ) => {
         $(#[$doc])*
         #[derive(Clone, Copy, PartialEq, Eq)]
@@ -112,7 +112,7 @@ macro_rules! counted_list {
                 Ok(Self { count: put::len(count), items })
             }
 
-            /// A list of `entries`, encoded to `storage`, which is cleared first.
+            $(/// A list of `entries`, encoded to `storage`, which is cleared first.
             pub fn build<'s>(
                 entries: impl IntoIterator<Item = $item>,
                 storage: &'s mut Vec<u8>,
@@ -125,7 +125,7 @@ macro_rules! counted_list {
                     count += 1;
                 }
                 $name { count, items: storage }
-            }
+            })?
 
             /// The items, in order.
             #[must_use]
