@@ -1,0 +1,413 @@
+//! What the resolver promises, over a small set of records.
+
+use handle_proto::wire::envelope::EnvelopeFlags;
+use handle_proto::wire::list::{Indexes, Strings};
+use handle_proto::wire::query::Query;
+use handle_proto::wire::{Body, Envelope, Header, Message, MessageBuf, Reply as Answered, Request, Response};
+use handle_proto::{HashOption, OpCode, OpFlags, Permissions, ResponseCode, Value, Version};
+use handle_resolver::batch::Scratch;
+use handle_resolver::{Context, DropReason, Outcome, Service, answer, answer_batch};
+use handle_snapshot::builder::Builder;
+use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
+use handle_snapshot::{Layer, Records};
+use proptest::prelude::*;
+use std::io::Cursor;
+use std::sync::OnceLock;
+
+const NOW: u32 = 1_700_000_000;
+const PRIVATE: Permissions = Permissions(0x0c);
+const UNREADABLE: Permissions = Permissions(0x04);
+
+/// A handle and its values: index, type, data, permissions.
+type TestRecord = (&'static str, &'static [(i32, &'static str, &'static str, Permissions)]);
+
+const PUBLIC: Permissions = Permissions::DEFAULT;
+const RECORDS: &[TestRecord] = &[
+    (
+        "10.1/mixed",
+        &[
+            (1, "URL", "https://a.example/", PUBLIC),
+            (2, "URL.ALT", "https://b.example/", PUBLIC),
+            (3, "HS_SECKEY", "open sesame", PRIVATE),
+            (4, "EMAIL", "a@a.example", PUBLIC),
+            (5, "NOTE", "nobody reads this", UNREADABLE),
+        ],
+    ),
+    ("10.1/private", &[(1, "HS_SECKEY", "open sesame", PRIVATE)]),
+    ("10.1/public", &[(1, "URL", "https://c.example/", PUBLIC)]),
+    ("10.1/empty", &[]),
+    ("10.1/Ünicode", &[(1, "DESC", "Ü is not folded", PUBLIC)]),
+    ("99.9/elsewhere", &[(1, "URL", "https://d.example/", PUBLIC)]),
+    ("0.NA/10.1", &[(1, "HS_SITE.PREFIX", "site", PUBLIC), (2, "HS_SERV.PREFIX", "0.SERV/x", PUBLIC)]),
+    ("0.NA/10.1.2", &[(1, "HS_SITE", "site", PUBLIC)]),
+    ("0.NA/10.2", &[(1, "HS_NA_DELEGATE", "hidden", PRIVATE)]),
+];
+
+fn build(homed: &[&str], folds: bool) -> Layer<Vec<u8>> {
+    let mut prefixes = HomedPrefixes::default();
+    homed.iter().for_each(|prefix| assert!(prefixes.add(prefix.as_bytes())));
+    let options = LayerOptions { seed: 7, folds, created_unix_ms: 1 };
+    let mut builder = Builder::new(&std::env::temp_dir(), options).homed(prefixes);
+    for (at, (handle, values)) in RECORDS.iter().enumerate() {
+        let values = values.iter().map(|&(index, kind, data, permissions)| Value {
+            permissions,
+            ..Value::new(index, kind.as_bytes(), data.as_bytes())
+        });
+        builder.add(at as u64, handle.as_bytes(), values).unwrap();
+    }
+    let (file, _) = builder.finish(Cursor::new(Vec::new())).unwrap();
+    Layer::open(file.into_inner()).unwrap()
+}
+
+fn layer() -> &'static [Layer<Vec<u8>>] {
+    static LAYER: OnceLock<Layer<Vec<u8>>> = OnceLock::new();
+    std::slice::from_ref(LAYER.get_or_init(|| build(&["10.1", "0.NA"], true)))
+}
+
+fn context<'a>(layers: &'a [Layer<Vec<u8>>], service: Service<'a>) -> Context<'a, Vec<u8>> {
+    Context { records: Records::new(layers).unwrap(), service, now_unix_s: NOW }
+}
+
+/// A request as a datagram.
+struct Asked {
+    handle: Vec<u8>,
+    indexes: Vec<[u8; 4]>,
+    types: Vec<Vec<u8>>,
+    flags: OpFlags,
+    version: Version,
+    suggested: Version,
+    session_id: i32,
+}
+
+impl Asked {
+    fn new(handle: &str) -> Self {
+        Self {
+            handle: handle.as_bytes().to_vec(),
+            indexes: vec![],
+            types: vec![],
+            flags: OpFlags::PLAIN_REQUEST,
+            version: Version::CURRENT,
+            suggested: Version::CURRENT,
+            session_id: 0,
+        }
+    }
+
+    fn index(mut self, index: i32) -> Self {
+        self.indexes.push(index.to_be_bytes());
+        self
+    }
+
+    fn kind(mut self, kind: &str) -> Self {
+        self.types.push(kind.as_bytes().to_vec());
+        self
+    }
+
+    fn not_public_only(mut self) -> Self {
+        self.flags = self.flags.without(OpFlags::PUBLIC_ONLY);
+        self
+    }
+
+    fn datagram(&self) -> Vec<u8> {
+        let mut types = Vec::new();
+        let types = Strings::build(self.types.iter().map(Vec::as_slice), &mut types);
+        let query = Query { handle: &self.handle, indexes: Indexes::new(&self.indexes), types };
+        self.frame(&Request::Resolution(query))
+    }
+
+    fn frame(&self, request: &Request<'_>) -> Vec<u8> {
+        let envelope = Envelope {
+            version: self.version,
+            flags: EnvelopeFlags::default(),
+            suggested: self.suggested,
+            session_id: self.session_id,
+            request_id: 4711,
+            sequence: 0,
+            message_len: 0,
+        };
+        let header = Header {
+            op_code: OpCode::RESOLUTION,
+            response_code: ResponseCode::RESERVED,
+            flags: self.flags,
+            site_serial: -1,
+            recursion_count: 3,
+            reserved: 0,
+            expiration: NOW,
+            body_len: 0,
+        };
+        MessageBuf::request(&envelope, &header, request).unsigned().unwrap()
+    }
+}
+
+/// The datagrams of the reply put together again: its envelope, and what follows.
+fn written(outcome: &Outcome<'_>) -> Option<(Envelope, Vec<u8>)> {
+    let Outcome::Reply(reply) = outcome else { return None };
+    let mut out = vec![0xaa; reply.datagrams_len()];
+    reply.write_datagrams(&mut out);
+    let mut message = Vec::new();
+    for (sequence, datagram) in out.chunks(512).enumerate() {
+        let (envelope, data) = Envelope::split(datagram).unwrap();
+        assert_eq!(envelope.sequence as usize, sequence);
+        assert_eq!(envelope.message_len as usize, reply.message_len());
+        assert_eq!(envelope.flags.has(EnvelopeFlags::TRUNCATED), reply.datagrams_count() > 1);
+        message.extend_from_slice(data);
+    }
+    assert_eq!(message.len(), reply.message_len());
+    let mut stream = vec![0xaa; Envelope::LEN + reply.message_len()];
+    reply.write_stream(&mut stream);
+    assert_eq!(stream[Envelope::LEN..], message, "one message, however it is carried");
+    Some((Envelope::split(&out).unwrap().0, message))
+}
+
+/// The code of the answer, and the indexes of the values in it.
+fn ask_with(context: &Context<'_, Vec<u8>>, asked: &Asked) -> (ResponseCode, Vec<i32>) {
+    let datagram = asked.datagram();
+    let (envelope, message) = written(&answer(context, &datagram)).unwrap();
+    assert_eq!(envelope.request_id, 4711);
+    let message = Message::decode(&message).unwrap();
+    assert_eq!(message.header.recursion_count, 3);
+    let Body::Reply(Answered { code, response, .. }) = message.decode_body(envelope.version).unwrap() else {
+        panic!("an answer")
+    };
+    let indexes = match response {
+        Response::Answer(answer) => {
+            assert_eq!(answer.handle, asked.handle, "as the client spelt it");
+            answer.values.iter().map(|value| value.index).collect()
+        }
+        Response::Referral(referral) => {
+            assert!(referral.handle.is_empty());
+            referral.values.unwrap().iter().map(|value| value.index).collect()
+        }
+        _ => vec![],
+    };
+    (code, indexes)
+}
+
+fn ask(asked: &Asked) -> (ResponseCode, Vec<i32>) {
+    ask_with(&context(layer(), Service::ALONE), asked)
+}
+
+#[test]
+fn selects_the_union_of_indexes_and_types_and_shows_public_values_only() {
+    let cases: [(Asked, &[i32]); 9] = [
+        (Asked::new("10.1/mixed"), &[1, 2, 4]),
+        (Asked::new("10.1/MIXED"), &[1, 2, 4]),
+        (Asked::new("10.1/mixed").index(4), &[4]),
+        (Asked::new("10.1/mixed").index(3).index(4), &[4]),
+        (Asked::new("10.1/mixed").kind("url"), &[1]),
+        (Asked::new("10.1/mixed").kind("URL."), &[1, 2]),
+        (Asked::new("10.1/mixed").kind("email").index(2), &[2, 4]),
+        (Asked::new("10.1/mixed").kind("EMAIL").kind("URL").index(1).index(1), &[1, 4]),
+        (Asked::new("10.1/Ünicode"), &[1]),
+    ];
+    for (asked, indexes) in cases {
+        assert_eq!(ask(&asked), (ResponseCode::SUCCESS, indexes.to_vec()), "{:?}", asked.types);
+    }
+}
+
+#[test]
+fn tells_missing_handles_from_missing_values_and_from_those_of_others() {
+    assert_eq!(ask(&Asked::new("10.1/none")).0, ResponseCode::HANDLE_NOT_FOUND);
+    assert_eq!(ask(&Asked::new("10.1/ünicode")).0, ResponseCode::HANDLE_NOT_FOUND);
+    assert_eq!(ask(&Asked::new("10.1/empty")).0, ResponseCode::VALUES_NOT_FOUND);
+    assert_eq!(ask(&Asked::new("10.1/private")).0, ResponseCode::VALUES_NOT_FOUND);
+    assert_eq!(ask(&Asked::new("10.1/public").index(9)).0, ResponseCode::VALUES_NOT_FOUND);
+    assert_eq!(ask(&Asked::new("10.1/public").kind("")).0, ResponseCode::VALUES_NOT_FOUND);
+    assert_eq!(ask(&Asked::new("99.9/elsewhere")).0, ResponseCode::SERVER_NOT_RESPONSIBLE);
+    assert_eq!(ask(&Asked::new("")).0, ResponseCode::HANDLE_NOT_FOUND, "0.NA/ with 0.NA homed");
+    assert_eq!(ask(&Asked::new("0.site/STATUS")).0, ResponseCode::VALUES_NOT_FOUND);
+}
+
+#[test]
+fn without_public_only_the_first_hidden_value_decides() {
+    let refused = ResponseCode::OPERATION_NOT_SUPPORTED;
+    assert_eq!(ask(&Asked::new("10.1/mixed").not_public_only()).0, refused);
+    assert_eq!(ask(&Asked::new("10.1/mixed").index(1).not_public_only()), (ResponseCode::SUCCESS, vec![1]));
+    let unreadable = Asked::new("10.1/mixed").index(5).not_public_only();
+    assert_eq!(ask(&unreadable).0, ResponseCode::INSUFFICIENT_PERMISSIONS);
+    let in_session = Asked { session_id: -1, ..Asked::new("10.1/public").not_public_only() };
+    assert_eq!(ask(&in_session).0, refused, "identity matters in a session");
+    assert_eq!(ask(&Asked { session_id: 9, ..Asked::new("10.1/public") }).0, ResponseCode::SESSION_TIMEOUT);
+}
+
+#[test]
+fn refers_to_the_service_of_the_nearest_ancestor_that_delegates() {
+    assert_eq!(ask(&Asked::new("0.NA/10.1.7")), (ResponseCode::PREFIX_REFERRAL, vec![1, 2]));
+    assert_eq!(ask(&Asked::new("10.1.7")), (ResponseCode::PREFIX_REFERRAL, vec![1, 2]), "a bare prefix");
+    assert_eq!(ask(&Asked::new("0.na/10.1.2.3")), (ResponseCode::PREFIX_REFERRAL, vec![1, 2]));
+    assert_eq!(ask(&Asked::new("0.NA/10.1.2")), (ResponseCode::SUCCESS, vec![1]), "what exists wins");
+    assert_eq!(ask(&Asked::new("0.NA/10.2.1")).0, ResponseCode::HANDLE_NOT_FOUND, "not public");
+    let alone = Asked { flags: OpFlags::PLAIN_REQUEST.with(OpFlags::DO_NOT_REFER), ..Asked::new("0.NA/10.1.7") };
+    assert_eq!(ask(&alone).0, ResponseCode::HANDLE_NOT_FOUND);
+    let old = Asked { suggested: Version::new(2, 4), ..Asked::new("0.NA/10.1.7") };
+    assert_eq!(ask(&old).0, ResponseCode::HANDLE_NOT_FOUND, "a peer that takes the code for another");
+    // A name with more ancestors than are looked at is not found, and costs no more than they do.
+    let deep = format!("0.NA/10.1{}", ".x".repeat(200));
+    assert_eq!(ask(&Asked::new(&deep)).0, ResponseCode::HANDLE_NOT_FOUND);
+}
+
+#[test]
+fn answers_for_derived_prefixes_when_only_they_are_homed() {
+    let layers = [build(&["0.NA/10.1"], true)];
+    let context = context(&layers, Service::ALONE);
+    let code = |handle| ask_with(&context, &Asked::new(handle)).0;
+    assert_eq!(code("0.NA/10.1.2"), ResponseCode::SUCCESS);
+    assert_eq!(code("0.na/10.1.2.3"), ResponseCode::PREFIX_REFERRAL);
+    assert_eq!(code("10.1.2"), ResponseCode::SUCCESS);
+    assert_eq!(code("0.NA/10.1"), ResponseCode::SERVER_NOT_RESPONSIBLE);
+    assert_eq!(code("10.1/public"), ResponseCode::SERVER_NOT_RESPONSIBLE);
+}
+
+#[test]
+fn folds_local_names_only_where_the_service_does() {
+    let layers = [build(&["10.1"], false)];
+    let context = context(&layers, Service::ALONE);
+    assert_eq!(ask_with(&context, &Asked::new("10.1/public")).0, ResponseCode::SUCCESS);
+    assert_eq!(ask_with(&context, &Asked::new("10.1/PUBLIC")).0, ResponseCode::HANDLE_NOT_FOUND);
+}
+
+#[test]
+fn only_the_server_that_a_handle_hashes_to_answers() {
+    for option in [HashOption::Prefix, HashOption::Suffix, HashOption::Handle] {
+        let codes = [0, 1, 2].map(|server_at| {
+            let service = Service { hash_option: option, servers_count: 3, server_at, ..Service::ALONE };
+            ask_with(&context(layer(), service), &Asked::new("10.1/public")).0
+        });
+        let answered = codes.iter().filter(|&&code| code == ResponseCode::SUCCESS).count();
+        let refused = codes.iter().filter(|&&code| code == ResponseCode::SERVER_NOT_RESPONSIBLE).count();
+        assert_eq!((answered, refused), (1, 2), "{option:?}");
+    }
+}
+
+#[test]
+fn a_request_digest_comes_where_it_was_asked_for_and_is_right() {
+    use sha2::Digest as _;
+    for (version, len) in [(Version::CURRENT, 33), (Version::new(2, 6), 21), (Version::new(2, 0), 0)] {
+        let flags = OpFlags::PLAIN_REQUEST.with(OpFlags::REQUEST_DIGEST);
+        let asked = Asked { suggested: version, flags, ..Asked::new("10.1/public") };
+        let datagram = asked.datagram();
+        let covered = Message::decode(&datagram[Envelope::LEN..]).unwrap().covered.to_vec();
+        let (_, message) = written(&answer(&context(layer(), Service::ALONE), &datagram)).unwrap();
+        let message = Message::decode(&message).unwrap();
+        assert_eq!(message.header.flags.has(OpFlags::REQUEST_DIGEST), len > 0);
+        match len {
+            33 => assert_eq!(message.body[1..33], sha2::Sha256::digest(&covered)[..]),
+            21 => assert_eq!(message.body[1..21], sha1::Sha1::digest(&covered)[..]),
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn errors_that_nobody_can_read_are_not_answered_for_ever() {
+    let context = context(layer(), Service::ALONE);
+    let first = answer(&context, b"what is this?");
+    let Outcome::Reply(reply) = first else { panic!("the sender is told") };
+    let mut datagram = vec![0; reply.datagrams_len()];
+    reply.write_datagrams(&mut datagram);
+    assert!(matches!(answer(&context, &datagram), Outcome::Drop(DropReason::ErrorReply)));
+}
+
+#[test]
+fn every_truncation_of_a_request_is_answered() {
+    let context = context(layer(), Service::ALONE);
+    let datagram = Asked::new("10.1/mixed").index(1).kind("URL").datagram();
+    for len in 0..datagram.len() {
+        let (_, message) = written(&answer(&context, &datagram[..len])).unwrap();
+        let code = Message::decode(&message).unwrap().header.response_code;
+        // Without the length of its credential a request is whole, and unsigned.
+        let whole = len >= datagram.len() - 4;
+        assert_eq!(code == ResponseCode::SUCCESS, whole, "cut to {len}: {code}");
+    }
+}
+
+#[test]
+fn operations_that_are_not_ours_are_refused_by_the_code_that_fits() {
+    use handle_proto::wire::admin::HandleBody;
+    let context = context(layer(), Service::ALONE);
+    let handle = HandleBody { handle: b"/" };
+    let cases = [
+        (Request::GetSiteInfo(handle), ResponseCode::SUCCESS),
+        (Request::ListHandles(handle), ResponseCode::PROTOCOL_ERROR),
+        (Request::SessionTerminate(handle), ResponseCode::SESSION_TIMEOUT),
+        (Request::Unknown(OpCode(999), b""), ResponseCode::ERROR),
+        (Request::Unknown(OpCode::LIST_NA, b""), ResponseCode::ERROR),
+        (Request::Unknown(OpCode::VERIFY_CHALLENGE, b""), ResponseCode::OPERATION_NOT_SUPPORTED),
+        (Request::Unknown(OpCode::SESSION_SETUP, b""), ResponseCode::SESSION_FAILED),
+    ];
+    for (request, code) in cases {
+        let datagram = Asked::new("").frame(&request);
+        let (_, message) = written(&answer(&context, &datagram)).unwrap();
+        assert_eq!(Message::decode(&message).unwrap().header.response_code, code, "{request:?}");
+    }
+}
+
+/// Requests of all kinds, some of them mutated.
+fn datagrams() -> impl Strategy<Value = Vec<u8>> {
+    let handle = prop_oneof![
+        4 => prop::sample::select(RECORDS).prop_map(|(handle, _)| handle.to_owned()),
+        2 => "(0\\.NA|10\\.1|99\\.9)[./][a-zA-Z0-9./]{0,12}",
+        1 => "\\PC{0,40}",
+        1 => "[a-z]{400}",
+    ];
+    let asked = (
+        handle,
+        prop::collection::vec(0..8i32, 0..3),
+        prop::collection::vec(prop::sample::select(vec!["URL", "url.", "EMAIL", "", ".", "HS_SECKEY"]), 0..3),
+        any::<u32>(),
+        (0..13u8, 0..13u8, -1..2i32),
+    );
+    let good = asked.prop_map(|(handle, indexes, types, flags, (minor, suggested, session_id))| {
+        let mut asked = Asked::new(&handle);
+        indexes.into_iter().for_each(|index| asked.indexes.push(index.to_be_bytes()));
+        types.into_iter().for_each(|kind| asked.types.push(kind.as_bytes().to_vec()));
+        asked.flags = OpFlags(flags);
+        asked.version = Version::new(2, minor);
+        asked.suggested = Version::new(2, suggested);
+        asked.session_id = session_id;
+        asked.datagram()
+    });
+    let mutated = (good.clone(), any::<prop::sample::Index>(), any::<u8>(), 0..600usize).prop_map(
+        |(mut datagram, at, byte, len)| {
+            let at = at.index(datagram.len());
+            datagram[at] = byte;
+            datagram.truncate(len.max(1));
+            datagram
+        },
+    );
+    prop_oneof![3 => good, 2 => mutated, 1 => prop::collection::vec(any::<u8>(), 0..600)]
+}
+
+fn bytes_of(outcome: &Outcome<'_>) -> Option<(Envelope, Vec<u8>)> {
+    written(outcome)
+}
+
+proptest! {
+    #[test]
+    fn a_batch_is_answered_like_its_requests_one_by_one(
+        datagrams in prop::collection::vec(datagrams(), 0..80)
+    ) {
+        let context = context(layer(), Service::ALONE);
+        let mut scratch = Scratch::new();
+        let mut batch = vec![None; datagrams.len()];
+        answer_batch(&context, &mut scratch, datagrams.iter().map(Vec::as_slice), |at, outcome| {
+            assert!(batch[at].is_none(), "each once");
+            batch[at] = Some((format!("{outcome:?}"), bytes_of(&outcome)));
+        });
+        for (datagram, batch) in datagrams.iter().zip(batch) {
+            let alone = answer(&context, datagram);
+            prop_assert_eq!(batch, Some((format!("{alone:?}"), bytes_of(&alone))));
+        }
+    }
+
+    #[test]
+    fn values_that_are_not_public_never_leave(datagram in datagrams()) {
+        if let Some((_, message)) = written(&answer(&context(layer(), Service::ALONE), &datagram)) {
+            for secret in [&b"open sesame"[..], b"nobody reads this", b"hidden"] {
+                // Unless the client sent it itself, as part of a name.
+                let echoed = datagram.windows(secret.len()).any(|window| window == secret);
+                let leaked = message.windows(secret.len()).any(|window| window == secret);
+                prop_assert!(!leaked || echoed);
+            }
+        }
+    }
+}
