@@ -3,7 +3,8 @@
 use anyhow::{Context as _, bail};
 use handle_proto::limit::{self, MESSAGE_LEN_MAX};
 use handle_proto::wire::envelope::EnvelopeFlags;
-use handle_proto::wire::fragment::{Reassembled, Reassembly, ReassemblyLimits, cut};
+use handle_proto::wire::fragment::cut;
+use handle_proto::wire::reassembly::{Reassembled, Reassembly, ReassemblyLimits};
 use handle_proto::wire::{Envelope, Header, MessageBuf, Request};
 use handle_proto::{OpCode, OpFlags, ResponseCode, Version};
 use std::io::ErrorKind;

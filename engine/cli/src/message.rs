@@ -5,7 +5,7 @@ use anyhow::{Context as _, bail};
 use handle_proto::json::value_to_json;
 use handle_proto::limit::{MESSAGE_LEN_MAX, UDP_REASSEMBLY_MS};
 use handle_proto::wire::envelope::EnvelopeFlags;
-use handle_proto::wire::fragment::{Reassembled, Reassembly, ReassemblyLimits};
+use handle_proto::wire::reassembly::{Reassembled, Reassembly, ReassemblyLimits};
 use handle_proto::wire::{Body, Envelope, Message, Request, Response};
 use handle_proto::{Handle, OpFlags, ResponseCode, Value};
 use serde_json::{Value as Json, json};

@@ -50,6 +50,21 @@ pub(crate) struct Args {
     json: bool,
 }
 
+impl Args {
+    /// Everything that is public of `handle`, from `server`, as a table.
+    pub(crate) fn plain(handle: &str, server: &str) -> Self {
+        Self {
+            handle: handle.to_owned(),
+            server: server.to_owned(),
+            index: vec![],
+            r#type: vec![],
+            all: false,
+            digest: false,
+            json: false,
+        }
+    }
+}
+
 pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
     let server = exchange::address(&args.server)?;
     let indexes: Vec<[u8; 4]> = args.index.iter().map(|index| index.to_be_bytes()).collect();

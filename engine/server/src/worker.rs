@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use handle_net::{Datapath, Kind, Outbox, Peer};
 use handle_proto::limit::UDP_MESSAGE_LEN_MAX;
 use handle_proto::wire::Envelope;
-use handle_proto::wire::fragment::{Reassembled, Reassembly, ReassemblyLimits, Refusal};
+use handle_proto::wire::reassembly::{Reassembled, Reassembly, ReassemblyLimits, Refusal};
 use handle_resolver::batch::Scratch;
 use handle_resolver::{Context, DropReason, Outcome, Reply, answer, answer_batch, answer_message};
 use handle_snapshot::map::Mapped;

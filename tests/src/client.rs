@@ -1,0 +1,121 @@
+//! A client of few lines: asks over UDP, one request at a time.
+
+use handle_proto::wire::envelope::EnvelopeFlags;
+use handle_proto::wire::list::{Indexes, Strings};
+use handle_proto::wire::query::Query;
+use handle_proto::wire::reassembly::{Reassembled, Reassembly, ReassemblyLimits};
+use handle_proto::wire::{Body, Envelope, Header, Message, MessageBuf, Request, Response};
+use handle_proto::{OpCode, OpFlags, ResponseCode, Version};
+use std::net::{SocketAddr, UdpSocket};
+use std::time::Duration;
+
+/// How long an answer may take; on loopback it takes microseconds.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A socket that asks one server.
+#[derive(Debug)]
+pub struct Client {
+    socket: UdpSocket,
+    request_id: i32,
+}
+
+/// What came back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// The response code.
+    pub code: ResponseCode,
+    /// The handle, as echoed.
+    pub handle: Vec<u8>,
+    /// The values in wire form, one after the other.
+    pub values: Vec<u8>,
+    /// How many.
+    pub values_count: usize,
+}
+
+/// A plain request for all public values of `handle`, as a datagram.
+#[must_use]
+pub fn request(handle: &[u8], request_id: i32) -> Vec<u8> {
+    let envelope = Envelope {
+        version: Version::CURRENT,
+        flags: EnvelopeFlags::default(),
+        suggested: Version::CURRENT,
+        session_id: 0,
+        request_id,
+        sequence: 0,
+        message_len: 0,
+    };
+    let header = Header {
+        op_code: OpCode::RESOLUTION,
+        response_code: ResponseCode::RESERVED,
+        flags: OpFlags::PLAIN_REQUEST,
+        site_serial: Header::NO_SITE_SERIAL,
+        recursion_count: 0,
+        reserved: 0,
+        expiration: 0,
+        body_len: 0,
+    };
+    let query = Query { handle, indexes: Indexes::EMPTY, types: Strings::EMPTY };
+    MessageBuf::request(&envelope, &header, &Request::Resolution(query)).unsigned().expect("a short request")
+}
+
+impl Client {
+    /// A client of `server`.
+    ///
+    /// # Panics
+    /// When there is no socket to be had.
+    #[must_use]
+    pub fn new(server: SocketAddr) -> Self {
+        let any: SocketAddr = if server.is_ipv4() { ([0; 4], 0).into() } else { ([0u16; 8], 0).into() };
+        let socket = UdpSocket::bind(any).expect("a socket");
+        socket.connect(server).expect("an address on loopback");
+        socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        Self { socket, request_id: 0 }
+    }
+
+    /// Asks for all public values of a handle; `None` when nothing comes.
+    ///
+    /// # Panics
+    /// When the answer does not decode.
+    pub fn resolve(&mut self, handle: &[u8]) -> Option<Answer> {
+        self.request_id += 1;
+        self.socket.send(&request(handle, self.request_id)).ok()?;
+        let mut fragments = Reassembly::new(ReassemblyLimits {
+            messages_max: 1,
+            messages_per_sender_max: 1,
+            bytes_max: 1 << 20,
+            age_ms_max: u64::MAX,
+        });
+        let mut room = [0; 2048];
+        loop {
+            let len = self.socket.recv(&mut room).ok()?;
+            let (envelope, _) = Envelope::split(&room[..len]).expect("an envelope");
+            if envelope.request_id != self.request_id {
+                continue;
+            }
+            match fragments.accept((), &room[..len], 0).expect("a fragment that fits") {
+                Reassembled::Incomplete => {}
+                Reassembled::Whole(message) => return Some(Answer::read(message)),
+                Reassembled::Complete(message) => return Some(Answer::read(&message)),
+            }
+        }
+    }
+}
+
+impl Answer {
+    fn read(message: &[u8]) -> Self {
+        let (envelope, message) = Envelope::split(message).expect("an envelope");
+        let message = Message::decode(message).expect("a message");
+        let Body::Reply(reply) = message.decode_body(envelope.version).expect("a body") else {
+            panic!("a request came back");
+        };
+        match reply.response {
+            Response::Answer(answer) => Self {
+                code: reply.code,
+                handle: answer.handle.to_vec(),
+                values: answer.values.as_bytes().to_vec(),
+                values_count: answer.values.len(),
+            },
+            _ => Self { code: reply.code, handle: vec![], values: vec![], values_count: 0 },
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! Real records: a sample of DOIs, or a file of one's own.
+
+use handle_proto::json::RecordLine;
+use handle_proto::{Handle, Values};
+use handle_snapshot::builder::Builder;
+use handle_snapshot::set::publisher::Publisher;
+use handle_snapshot::writer::{BuildError, HomedPrefixes, LayerOptions};
+use std::path::Path;
+
+/// A record: its handle, its values in wire form, and how many they are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// The handle as it is spelt in the file.
+    pub handle: String,
+    /// Its values, one after the other.
+    pub values: Vec<u8>,
+    /// How many.
+    pub values_count: usize,
+}
+
+/// The records of `vectors/dois.jsonl`, or of the file that the variable `HANDLE_DATA` names.
+///
+/// # Panics
+/// When the file does not hold records.
+#[must_use]
+pub fn load() -> Vec<Record> {
+    let path = match std::env::var_os("HANDLE_DATA") {
+        Some(path) => path.into(),
+        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("vectors/dois.jsonl"),
+    };
+    let text = std::fs::read_to_string(&path)
+        .unwrap_or_else(|error| panic!("cannot read records {}: {error}", path.display()));
+    let record = |line: &str| {
+        let mut values = Vec::new();
+        let RecordLine { handle, values_count } =
+            RecordLine::parse(line, &mut values).unwrap_or_else(|error| panic!("{line}: {error}"));
+        Record { handle: handle.into_owned(), values, values_count }
+    };
+    text.lines().map(record).collect()
+}
+
+/// Publishes `records` as the whole set, with all their prefixes homed.
+///
+/// # Panics
+/// When that does not succeed.
+pub fn publish(publisher: &mut Publisher, records: &[Record], now_unix_ms: u64) {
+    let mut homed = HomedPrefixes::default();
+    for record in records {
+        homed.add(Handle(record.handle.as_bytes()).naming_authority());
+    }
+    let options = LayerOptions { seed: 1, folds: true, created_unix_ms: now_unix_ms };
+    let published = publisher.publish_base(now_unix_ms, |file, temp_dir| {
+        let mut builder = Builder::new(temp_dir, options).homed(homed);
+        for (origin, record) in records.iter().enumerate() {
+            let values = Values::from_encoded(record.values_count, &record.values)
+                .map_err(|error| BuildError::from(std::io::Error::other(error)))?;
+            builder.add(origin as u64, record.handle.as_bytes(), values)?;
+        }
+        builder.finish(file)
+    });
+    published.expect("records that can be published");
+}

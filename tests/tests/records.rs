@@ -1,0 +1,43 @@
+//! Real records go in and come out again, byte for byte.
+
+use handle_proto::ResponseCode;
+use handle_server::Server;
+use handle_server::config::Datapath;
+use handle_snapshot::set::publisher::Publisher;
+use handle_tests::client::Client;
+use handle_tests::{records, served};
+
+/// Every record resolves to the values that went in, however its handle is spelt.
+fn resolve_all_over(datapath: Datapath) {
+    let records = records::load();
+    assert!(records.len() > 1000, "a sample that says something");
+    let directory = tempfile::tempdir().unwrap();
+    records::publish(&mut Publisher::open(directory.path()).unwrap(), &records, 1);
+    let server = Server::start(&served::config(directory.path(), datapath)).unwrap();
+    let mut client = Client::new(server.addresses()[0]);
+    for record in &records {
+        for handle in [
+            record.handle.clone(),
+            record.handle.to_ascii_uppercase(),
+            record.handle.to_ascii_lowercase(),
+        ] {
+            let answer = client.resolve(handle.as_bytes()).expect("an answer");
+            assert_eq!(answer.code, ResponseCode::SUCCESS, "{handle}");
+            assert_eq!(answer.handle, handle.as_bytes(), "echoed as it was spelt");
+            assert_eq!(answer.values, record.values, "{handle}");
+        }
+    }
+    let none = client.resolve(b"10.1016/there is no such handle").unwrap();
+    assert_eq!(none.code, ResponseCode::HANDLE_NOT_FOUND);
+    server.stop().unwrap();
+}
+
+#[test]
+fn every_record_resolves_over_the_portable_datapath() {
+    resolve_all_over(Datapath::Portable);
+}
+
+#[test]
+fn every_record_resolves_over_the_datapath_of_this_machine() {
+    resolve_all_over(Datapath::Auto);
+}
