@@ -59,11 +59,12 @@ pub const RECORD_LEN_MAX: usize =
 /// Most bytes of a layer that a slot can point into.
 pub const LAYER_LEN_MAX: u64 = (RECORD_ALIGN as u64) << (64 - FINGERPRINT_BITS);
 
-/// Turns a handle into its key, in place: upper case if the service folds or the handle is global.
+/// Turns a handle into its key, in place: upper case if the service folds.
 ///
-/// Names without a slash have no key of their own: they stand for `0.NA/` and the name.
+/// Where it does not, global handles do not fold either; shown by `conversations.jsonl`, category `case`.
+/// Names without a slash have no key of their own: they stand for `0.NA/` and the folded name.
 pub fn fold_key(handle: &mut [u8], folds: bool) {
-    if folds || handle.starts_with(b"0.") {
+    if folds {
         handle_proto::fold::fold(handle);
     }
 }
@@ -420,7 +421,7 @@ mod tests {
     #[test]
     fn global_handles_fold_everywhere() {
         for (handle, folds, key) in
-            [("10.1/a", true, "10.1/A"), ("10.1/a", false, "10.1/a"), ("0.na/a", false, "0.NA/A")]
+            [("10.1/a", true, "10.1/A"), ("10.1/a", false, "10.1/a"), ("0.na/a", false, "0.na/a")]
         {
             let mut folded = std::vec::Vec::from(handle.as_bytes());
             fold_key(&mut folded, folds);
