@@ -1,0 +1,155 @@
+//! What compilers do not check: where unsafe is, that citations lead somewhere, that the tree is tidy.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+/// The only files with unsafe code, each for a reason that `ARCHITECTURE.md` gives.
+const UNSAFE_FILES: [&str; 5] = [
+    "engine/net/src/portable.rs",
+    "engine/net/src/uring/buffers.rs",
+    "engine/net/src/uring/mod.rs",
+    "engine/snapshot/src/map.rs",
+    "engine/snapshot/src/prefetch.rs",
+];
+
+/// Longer files are more than one thing.
+const LINES_MAX: usize = 800;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().unwrap()
+}
+
+/// Source files of the project, by their paths from its root.
+fn sources() -> Vec<(String, String)> {
+    fn walk(directory: &Path, root: &Path, found: &mut Vec<(String, String)>) {
+        for entry in std::fs::read_dir(directory).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            if path.is_dir() {
+                if name != "target" && !name.starts_with('.') {
+                    walk(&path, root, found);
+                }
+            } else if name.ends_with(".rs") {
+                let shown = path.strip_prefix(root).unwrap().to_string_lossy().into_owned();
+                found.push((shown, std::fs::read_to_string(&path).unwrap()));
+            }
+        }
+    }
+    let (root, mut found) = (root(), Vec::new());
+    walk(&root, &root, &mut found);
+    assert!(found.len() > 50, "the tree is where it should be");
+    found
+}
+
+fn read(file: &str) -> String {
+    std::fs::read_to_string(root().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"))
+}
+
+/// A line without what stands behind `//`.
+fn code(line: &str) -> &str {
+    line.split("//").next().unwrap_or_default()
+}
+
+#[test]
+fn unsafe_code_is_where_it_is_said_to_be() {
+    let architecture = read("ARCHITECTURE.md");
+    let mut with_unsafe = BTreeSet::new();
+    for (file, text) in sources() {
+        let opens = ["unsafe {", "unsafe fn", "unsafe impl", "unsafe extern"];
+        if text.lines().any(|line| opens.iter().any(|open| code(line).contains(open))) && file != "tests/tests/tidy.rs" {
+            with_unsafe.insert(file);
+        }
+    }
+    assert_eq!(with_unsafe, UNSAFE_FILES.map(str::to_owned).into(), "and nowhere else");
+    for file in UNSAFE_FILES {
+        assert!(architecture.contains(file), "ARCHITECTURE.md names {file}");
+    }
+}
+
+#[test]
+fn crates_without_unsafe_forbid_it() {
+    for (file, text) in sources() {
+        let is_crate_root = file.ends_with("src/lib.rs") || file.ends_with("src/main.rs");
+        let has_unsafe = UNSAFE_FILES.iter().any(|unsafe_file| {
+            Path::new(unsafe_file).starts_with(Path::new(&file).parent().unwrap())
+        });
+        // A thin `main` beside a library is part of no promise of its own.
+        let is_thin = file.ends_with("main.rs") && root().join(file.replace("main.rs", "lib.rs")).exists();
+        if is_crate_root && !has_unsafe && !is_thin && !file.starts_with("benches/runtimes") {
+            assert!(text.contains("#![forbid(unsafe_code)]"), "{file} forbids unsafe code");
+        }
+    }
+}
+
+#[test]
+fn sections_of_rfcs_that_code_cites_have_a_row_in_conformance() {
+    let conformance = read("docs/conformance.md");
+    let rows: Vec<&str> = conformance.lines().filter_map(|line| line.strip_prefix("| ")?.split(" | ").next()).collect();
+    let mut missing = BTreeSet::new();
+    for (file, text) in sources() {
+        for line in text.lines() {
+            for (at, _) in line.match_indices("RFC 365") {
+                let cited = &line[at..];
+                let Some((rfc, rest)) = cited.split_once(" section ") else { continue };
+                if rfc.len() != "RFC 3652".len() {
+                    continue;
+                }
+                let section: String = rest.chars().take_while(|c| c.is_ascii_digit() || *c == '.').collect();
+                let cited = format!("{rfc} section {}", section.trim_end_matches('.'));
+                if !rows.contains(&cited.as_str()) {
+                    missing.insert(format!("{cited} (cited in {file})"));
+                }
+            }
+        }
+    }
+    assert!(missing.is_empty(), "docs/conformance.md has no row for:\n{}", Vec::from_iter(missing).join("\n"));
+}
+
+#[test]
+fn nothing_is_left_undone_or_too_long() {
+    let mut wrong = Vec::new();
+    for (file, text) in sources() {
+        let marks = [concat!("to", "do!("), concat!("unimple", "mented!("), concat!("FIX", "ME"), concat!("XX", "X"), concat!("#[ig", "nore")];
+        for (at, line) in text.lines().enumerate() {
+            if marks.iter().any(|mark| line.contains(mark)) {
+                wrong.push(format!("{file}:{}: {}", at + 1, line.trim()));
+            }
+        }
+        let lines = text.lines().count();
+        if lines > LINES_MAX {
+            wrong.push(format!("{file} has {lines} lines"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn dependencies_say_what_they_are_for() {
+    let manifest = read("Cargo.toml");
+    let (_, section) = manifest.split_once("[workspace.dependencies]").unwrap();
+    let (section, _) = section.split_once("\n[").unwrap();
+    let mut explained = false;
+    for line in section.lines().map(str::trim) {
+        match line {
+            "" => explained = false,
+            line if line.starts_with('#') => explained = true,
+            line => assert!(explained, "Cargo.toml: no comment above {line}"),
+        }
+    }
+}
+
+#[test]
+fn fuzz_targets_are_listed_documented_and_have_seeds() {
+    let (manifest, documented) = (read("fuzz/Cargo.toml"), read("docs/fuzzing.md"));
+    let mut count = 0;
+    for entry in std::fs::read_dir(root().join("fuzz/fuzz_targets")).unwrap() {
+        let path = entry.unwrap().path();
+        let target = path.file_stem().unwrap().to_string_lossy().into_owned();
+        assert!(manifest.contains(&format!("name = \"{target}\"")), "fuzz/Cargo.toml lists {target}");
+        assert!(documented.contains(&format!("`{target}`")), "docs/fuzzing.md says what {target} is");
+        let seeds = std::fs::read_dir(root().join("fuzz/corpus").join(&target)).unwrap().count();
+        assert!(seeds > 0, "{target} has seeds");
+        count += 1;
+    }
+    assert!(count >= 12, "every boundary has a target");
+}
