@@ -1,0 +1,353 @@
+//! Operation codes, response codes, flags and versions: open newtypes that keep unknown values.
+
+use core::fmt;
+
+macro_rules! open_code {
+    ($(#[$doc:meta])* $name:ident($repr:ty) { $($(#[$item:meta])* $constant:ident = $value:literal, $text:literal;)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(pub $repr);
+
+        impl $name {
+            $($(#[$item])* pub const $constant: Self = Self($value);)*
+
+            /// Every code with a name, in order.
+            pub const KNOWN: &'static [Self] = &[$(Self::$constant,)*];
+
+            /// The name of the code in the protocol's own words, if it has one.
+            #[must_use]
+            pub const fn name(self) -> Option<&'static str> {
+                match self { $(Self::$constant => Some($text),)* _ => None }
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                match self.name() {
+                    Some(name) => f.pad(name),
+                    None => write!(f, "unknown {}", self.0),
+                }
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                match self.name() {
+                    Some(name) => write!(f, "{}({name})", self.0),
+                    None => write!(f, "{}", self.0),
+                }
+            }
+        }
+    };
+}
+
+open_code! {
+    /// What a message asks for. RFC 3652 section 2.2.2.1; 1000 to 1003 are deployed extensions.
+    OpCode(i32) {
+        /// Reserved; no request may carry it.
+        RESERVED = 0, "reserved";
+        /// Query for handle values.
+        RESOLUTION = 1, "resolution";
+        /// Query for the site record of the server.
+        GET_SITE_INFO = 2, "get site info";
+        /// Create a handle.
+        CREATE_HANDLE = 100, "create handle";
+        /// Delete a handle.
+        DELETE_HANDLE = 101, "delete handle";
+        /// Add values to a handle.
+        ADD_VALUE = 102, "add value";
+        /// Remove values from a handle.
+        REMOVE_VALUE = 103, "remove value";
+        /// Replace values of a handle.
+        MODIFY_VALUE = 104, "modify value";
+        /// List the handles under a prefix.
+        LIST_HANDLES = 105, "list handles";
+        /// List derived prefixes; in the RFC, not deployed.
+        LIST_NA = 106, "list naming authorities";
+        /// Answer to a challenge.
+        RESPONSE_TO_CHALLENGE = 200, "response to challenge";
+        /// Ask whether an answer to a challenge is right.
+        VERIFY_CHALLENGE = 201, "verify challenge";
+        /// Take a prefix into the server's care.
+        HOME_NA = 300, "home prefix";
+        /// Release a prefix.
+        UNHOME_NA = 301, "unhome prefix";
+        /// List the prefixes in the server's care.
+        LIST_HOMED_NAS = 302, "list homed prefixes";
+        /// Establish a session.
+        SESSION_SETUP = 400, "session setup";
+        /// End a session.
+        SESSION_TERMINATE = 401, "session terminate";
+        /// Hand over a session key.
+        SESSION_EXCHANGE_KEY = 402, "session key exchange";
+        /// Ask for the next transaction number.
+        GET_NEXT_TXN_ID = 1000, "get next transaction id";
+        /// Replicate transactions.
+        RETRIEVE_TXN_LOG = 1001, "retrieve transactions";
+        /// Replicate all records.
+        DUMP_HANDLES = 1002, "dump handles";
+        /// Take a backup.
+        BACKUP_SERVER = 1003, "backup server";
+    }
+}
+
+impl OpCode {
+    /// Whether the operation changes or lists records, and so belongs on an interface for administration.
+    #[must_use]
+    pub const fn is_admin(self) -> bool {
+        matches!(self.0, 100..=105 | 300..=302 | 1000..=1003)
+    }
+
+    /// Whether a deployed server knows the operation.
+    #[must_use]
+    pub const fn is_deployed(self) -> bool {
+        matches!(self.0, 1 | 2 | 100..=105 | 200 | 201 | 300..=302 | 400..=402 | 1000..=1003)
+    }
+}
+
+open_code! {
+    /// What came of a request; zero in requests. RFC 3652 section 2.2.2.2, with the deployed meanings.
+    ResponseCode(i32) {
+        /// Not a response.
+        RESERVED = 0, "request";
+        /// Done.
+        SUCCESS = 1, "success";
+        /// The server failed.
+        ERROR = 2, "server error";
+        /// Too much to do; ask again later.
+        SERVER_BUSY = 3, "server too busy";
+        /// The request cannot be read.
+        PROTOCOL_ERROR = 4, "protocol error";
+        /// The server does not do this.
+        OPERATION_NOT_SUPPORTED = 5, "operation not supported";
+        /// Too many indirections.
+        RECURSION_COUNT_TOO_HIGH = 6, "recursion count too high";
+        /// The server may not be changed just now.
+        SERVER_READ_ONLY = 7, "server read-only";
+        /// There is no such handle.
+        HANDLE_NOT_FOUND = 100, "handle not found";
+        /// The handle exists.
+        HANDLE_ALREADY_EXISTS = 101, "handle already exists";
+        /// This is not a handle that can be.
+        INVALID_HANDLE = 102, "invalid handle";
+        /// The handle has no such value.
+        VALUES_NOT_FOUND = 200, "values not found";
+        /// The value exists.
+        VALUE_ALREADY_EXISTS = 201, "value already exists";
+        /// This is not a value that can be.
+        INVALID_VALUE = 202, "invalid value";
+        /// The client's site record is old.
+        OUT_OF_DATE_SITE_INFO = 300, "out-of-date site info";
+        /// Another server has this handle.
+        SERVER_NOT_RESPONSIBLE = 301, "server not responsible";
+        /// Another service has this handle.
+        SERVICE_REFERRAL = 302, "service referral";
+        /// Another service has the records of this prefix.
+        PREFIX_REFERRAL = 303, "prefix referral";
+        /// The administrator may not do this.
+        INVALID_ADMIN = 400, "invalid admin";
+        /// Nobody may do this.
+        INSUFFICIENT_PERMISSIONS = 401, "insufficient permissions";
+        /// The server wants to know who asks.
+        AUTHENTICATION_NEEDED = 402, "authentication needed";
+        /// The answer to the challenge is wrong.
+        AUTHENTICATION_FAILED = 403, "authentication failed";
+        /// The credential is not of a usable form.
+        INVALID_CREDENTIAL = 404, "invalid credential";
+        /// The challenge is unknown or has expired.
+        AUTHENTICATION_TIMEOUT = 405, "authentication timeout";
+        /// The answer to the challenge could not be checked.
+        AUTHENTICATION_ERROR = 406, "authentication error";
+        /// The session is unknown or has expired.
+        SESSION_TIMEOUT = 500, "session timeout";
+        /// The session could not be set up or used.
+        SESSION_FAILED = 501, "session failed";
+        /// The session key does not fit.
+        INVALID_SESSION_KEY = 502, "invalid session key";
+        /// The server wants an RSA key.
+        NEED_RSA_KEY = 503, "need RSA key for exchange";
+        /// The session set-up makes no sense.
+        INVALID_SESSION_REQUEST = 504, "invalid session setup request";
+        /// The message was seen before.
+        SESSION_MESSAGE_REJECTED = 505, "session message rejected";
+    }
+}
+
+impl ResponseCode {
+    /// Whether this code heads a referral in a message of `version`.
+    ///
+    /// Before 2.5 the code 303 meant that the server is being backed up.
+    #[must_use]
+    pub fn is_referral(self, version: Version) -> bool {
+        self == Self::SERVICE_REFERRAL || (self == Self::PREFIX_REFERRAL && version >= Version::new(2, 5))
+    }
+
+    /// The code to write to a peer that is answered in `version`: older ones lack two of ours.
+    #[must_use]
+    pub fn for_version(self, version: Version) -> Self {
+        match self {
+            Self::INVALID_VALUE if version < Version::new(2, 5) => Self::VALUE_ALREADY_EXISTS,
+            Self::SERVER_READ_ONLY if version < Version::new(2, 5) => Self::PREFIX_REFERRAL,
+            code => code,
+        }
+    }
+}
+
+/// Flags of a header. RFC 3652 section 2.2.2.3, and three deployed extensions.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Hash)]
+pub struct OpFlags(pub u32);
+
+impl OpFlags {
+    /// AT: ask a primary site, use no cache. In a response: sent by a primary site.
+    pub const AUTHORITATIVE: Self = Self(0x8000_0000);
+    /// CT: sign the response.
+    pub const CERTIFY: Self = Self(0x4000_0000);
+    /// ENC: encrypt the response.
+    pub const ENCRYPT: Self = Self(0x2000_0000);
+    /// REC: the server may resolve elsewhere. Set in all responses, without meaning.
+    pub const RECURSIVE: Self = Self(0x1000_0000);
+    /// CA: caches should verify and sign.
+    pub const CACHE_CERTIFY: Self = Self(0x0800_0000);
+    /// CN: more messages follow for this request.
+    pub const CONTINUOUS: Self = Self(0x0400_0000);
+    /// KC: keep the connection open.
+    pub const KEEP_CONNECTION: Self = Self(0x0200_0000);
+    /// PO: only publicly readable values.
+    pub const PUBLIC_ONLY: Self = Self(0x0100_0000);
+    /// RD: put the digest of the request into the response.
+    pub const REQUEST_DIGEST: Self = Self(0x0080_0000);
+    /// Extension: overwrite what exists.
+    pub const OVERWRITE: Self = Self(0x0040_0000);
+    /// Extension: let the server complete the name.
+    pub const MINT_SUFFIX: Self = Self(0x0020_0000);
+    /// Extension: no prefix referral.
+    pub const DO_NOT_REFER: Self = Self(0x0010_0000);
+
+    /// Every flag with the name that tools print.
+    pub const KNOWN: [(Self, &'static str); 12] = [
+        (Self::AUTHORITATIVE, "authoritative"),
+        (Self::CERTIFY, "certify"),
+        (Self::ENCRYPT, "encrypt"),
+        (Self::RECURSIVE, "recursive"),
+        (Self::CACHE_CERTIFY, "cache_certify"),
+        (Self::CONTINUOUS, "continuous"),
+        (Self::KEEP_CONNECTION, "keep_alive"),
+        (Self::PUBLIC_ONLY, "public_only"),
+        (Self::REQUEST_DIGEST, "return_request_digest"),
+        (Self::OVERWRITE, "overwrite_when_exists"),
+        (Self::MINT_SUFFIX, "mint_new_suffix"),
+        (Self::DO_NOT_REFER, "do_not_refer"),
+    ];
+
+    /// What a client that wants nothing special sends.
+    pub const PLAIN_REQUEST: Self = Self(Self::RECURSIVE.0 | Self::CACHE_CERTIFY.0 | Self::PUBLIC_ONLY.0);
+
+    /// Whether all bits of `flags` are set.
+    #[must_use]
+    pub const fn has(self, flags: Self) -> bool {
+        self.0 & flags.0 == flags.0
+    }
+
+    /// With the bits of `flags` set.
+    #[must_use]
+    pub const fn with(self, flags: Self) -> Self {
+        Self(self.0 | flags.0)
+    }
+
+    /// With the bits of `flags` cleared.
+    #[must_use]
+    pub const fn without(self, flags: Self) -> Self {
+        Self(self.0 & !flags.0)
+    }
+}
+
+impl fmt::Debug for OpFlags {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:08x}", self.0)?;
+        for (flag, name) in Self::KNOWN {
+            if self.has(flag) {
+                write!(f, " {name}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A protocol version. Ordered by age: deployed senders that call themselves 5.x rank lowest.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Version {
+    /// 2 everywhere but in mistakes.
+    pub major: u8,
+    /// The part that tells features apart.
+    pub minor: u8,
+}
+
+impl Version {
+    /// The version that this implementation speaks.
+    pub const CURRENT: Self = Self::new(2, 11);
+    /// Assumed for a server whose site record is not known, and written in replies to what cannot be read.
+    pub const COMPATIBLE: Self = Self::new(2, 3);
+    /// Lowest version in which digests and challenges have their present form.
+    pub const LOWEST: Self = Self::new(2, 1);
+
+    /// A version from its parts.
+    #[must_use]
+    pub const fn new(major: u8, minor: u8) -> Self {
+        Self { major, minor }
+    }
+
+    /// A number that grows with the version; 5.x is the oldest.
+    const fn rank(self) -> u32 {
+        let major = if self.major == 5 { 0 } else { self.major as u32 + 1 };
+        major << 8 | self.minor as u32
+    }
+}
+
+impl Ord for Version {
+    fn cmp(&self, other: &Self) -> core::cmp::Ordering {
+        self.rank().cmp(&other.rank())
+    }
+}
+
+impl PartialOrd for Version {
+    fn partial_cmp(&self, other: &Self) -> Option<core::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.major, self.minor)
+    }
+}
+
+impl fmt::Debug for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Which part of a handle decides the server of a site. RFC 3652 section 3.1.3.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum HashOption {
+    /// The part before the first slash.
+    Prefix = 0,
+    /// The part after the first slash.
+    Suffix = 1,
+    /// The whole handle.
+    Handle = 2,
+}
+
+impl HashOption {
+    /// The option with this number; no other is defined.
+    #[must_use]
+    pub const fn from_number(number: u8) -> Option<Self> {
+        match number {
+            0 => Some(Self::Prefix),
+            1 => Some(Self::Suffix),
+            2 => Some(Self::Handle),
+            _ => None,
+        }
+    }
+}

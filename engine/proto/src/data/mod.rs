@@ -1,0 +1,1 @@
+//! The predefined value types: what the data of HS_ADMIN, HS_SITE and the others hold.

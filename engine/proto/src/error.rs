@@ -1,0 +1,155 @@
+//! Why bytes do not decode: cheap to make, because a hostile sender decides how often.
+
+use core::fmt;
+
+/// Why bytes do not decode, with the offset at which that was seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum DecodeError {
+    /// The input ended inside `field`, or its length or count cannot fit in the input.
+    Truncated {
+        /// What was being read.
+        field: Field,
+        /// Offset of the field in the bytes given to the decoder.
+        at: u32,
+    },
+    /// `field` is longer, or has more items, than the protocol allows.
+    TooLong {
+        /// What was being read.
+        field: Field,
+        /// Offset of the field in the bytes given to the decoder.
+        at: u32,
+    },
+    /// `field` holds something that has no meaning there.
+    Invalid {
+        /// What was being read.
+        field: Field,
+        /// Offset of the field in the bytes given to the decoder.
+        at: u32,
+    },
+    /// Bytes follow where `field` must be the last.
+    Trailing {
+        /// What was being read.
+        field: Field,
+        /// Offset of the first byte too many.
+        at: u32,
+    },
+}
+const _: () = assert!(size_of::<DecodeError>() <= 8, "fits in one word");
+
+impl DecodeError {
+    /// The field in which decoding stopped.
+    #[must_use]
+    pub const fn field(self) -> Field {
+        match self {
+            Self::Truncated { field, .. }
+            | Self::TooLong { field, .. }
+            | Self::Invalid { field, .. }
+            | Self::Trailing { field, .. } => field,
+        }
+    }
+
+    /// The offset at which decoding stopped.
+    #[must_use]
+    pub const fn at(self) -> usize {
+        match self {
+            Self::Truncated { at, .. }
+            | Self::TooLong { at, .. }
+            | Self::Invalid { at, .. }
+            | Self::Trailing { at, .. } => at as usize,
+        }
+    }
+}
+
+impl fmt::Display for DecodeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (field, at) = (self.field(), self.at());
+        match self {
+            Self::Truncated { .. } => write!(f, "{field} at byte {at} is cut short"),
+            Self::TooLong { .. } => write!(f, "{field} at byte {at} is longer than allowed"),
+            Self::Invalid { .. } => write!(f, "{field} at byte {at} is not valid"),
+            Self::Trailing { .. } => write!(f, "bytes follow {field} at byte {at}"),
+        }
+    }
+}
+
+impl core::error::Error for DecodeError {}
+
+macro_rules! fields {
+    ($($(#[$doc:meta])* $name:ident = $text:literal,)*) => {
+        /// What a decoder was reading when it stopped.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[non_exhaustive]
+        #[repr(u8)]
+        pub enum Field { $($(#[$doc])* $name,)* }
+
+        impl fmt::Display for Field {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(match self { $(Self::$name => $text,)* })
+            }
+        }
+    };
+}
+
+fields! {
+    /// The 20 bytes in front of a message.
+    Envelope = "envelope",
+    /// The message length in an envelope.
+    MessageLength = "message length",
+    /// The 24 bytes in front of a body.
+    Header = "header",
+    /// The body length in a header.
+    BodyLength = "body length",
+    /// The body as a whole.
+    Body = "body",
+    /// The request digest in front of a response body.
+    Digest = "request digest",
+    /// A handle.
+    Handle = "handle",
+    /// A list of value indexes.
+    Indexes = "index list",
+    /// A list of value types.
+    Types = "type list",
+    /// A list of handles.
+    Handles = "handle list",
+    /// A list of values.
+    Values = "value list",
+    /// A value as a whole.
+    Value = "value",
+    /// The type of a value.
+    Type = "type",
+    /// The data of a value.
+    Data = "data",
+    /// The references of a value.
+    References = "references",
+    /// The text of an error response.
+    ErrorMessage = "error message",
+    /// The credential of a message.
+    Credential = "credential",
+    /// The nonce of a challenge.
+    Nonce = "nonce",
+    /// The answer to a challenge.
+    Answer = "challenge answer",
+    /// A session set-up or its answer.
+    Session = "session set-up",
+    /// A key record.
+    Key = "key",
+    /// A replication request.
+    Replication = "replication request",
+    /// The administrator record HS_ADMIN.
+    Admin = "HS_ADMIN",
+    /// The site record HS_SITE.
+    Site = "HS_SITE",
+    /// A server inside a site record.
+    Server = "server of a site",
+    /// The administrator group HS_VLIST.
+    Vlist = "HS_VLIST",
+    /// The number of a fragment.
+    Fragment = "fragment",
+    /// The operation code.
+    OpCode = "operation code",
+    /// The response code.
+    ResponseCode = "response code",
+    /// A private key file.
+    KeyFile = "key file",
+}

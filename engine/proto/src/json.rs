@@ -1,0 +1,1 @@
+//! Records and sites as JSON, in both directions.

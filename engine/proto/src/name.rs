@@ -1,0 +1,177 @@
+//! Handles: naming authority and local name (RFC 3651 section 2), and which server of a site has them.
+
+use crate::code::HashOption;
+use crate::fold;
+use alloc::vec::Vec;
+use core::fmt;
+use md5::{Digest, Md5};
+
+/// Stands for no handle in operations that concern none.
+pub const BLANK: &[u8] = b"/";
+/// What every prefix record's name begins with.
+pub const PREFIX_RECORDS: &[u8] = b"0.NA/";
+/// Prefix of the prefix records.
+pub const PREFIX_OF_PREFIXES: &[u8] = b"0.NA";
+/// The root record.
+pub const ROOT: &[u8] = b"0.NA/0.NA";
+/// The trust root of signatures.
+pub const TRUST_ROOT: &[u8] = b"0.0/0.0";
+/// Not stored: the live status of a server.
+pub const SITE_STATUS: &[u8] = b"0.SITE/STATUS";
+
+/// A handle as it stands on the wire: any bytes, divided by their first slash.
+///
+/// Deployed servers treat names as bytes and check UTF-8 only on creation.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Handle<'a>(pub &'a [u8]);
+
+impl<'a> Handle<'a> {
+    /// Offset of the first slash, if there is one.
+    #[must_use]
+    pub fn slash_at(self) -> Option<usize> {
+        self.0.iter().position(|&byte| byte == b'/')
+    }
+
+    /// The prefix (RFC 3651: naming authority): what precedes the first slash.
+    ///
+    /// A name without a slash is the name of a prefix, and its own prefix is `0.NA`.
+    #[must_use]
+    pub fn naming_authority(self) -> &'a [u8] {
+        self.slash_at().map_or(PREFIX_OF_PREFIXES, |at| &self.0[..at])
+    }
+
+    /// The suffix (RFC 3651: local name): what follows the first slash, or all of a name without one.
+    #[must_use]
+    pub fn local_name(self) -> &'a [u8] {
+        self.slash_at().map_or(self.0, |at| &self.0[at + 1..])
+    }
+
+    /// Whether the name belongs to the global service and folds as a whole on every server.
+    #[must_use]
+    pub fn is_global(self) -> bool {
+        self.0.starts_with(b"0.")
+    }
+
+    /// Whether this names a prefix record, `0.NA/...`.
+    #[must_use]
+    pub fn is_prefix_record(self) -> bool {
+        fold::starts_with(self.0, PREFIX_RECORDS)
+    }
+
+    /// Whether this names the record of a derived prefix: `0.NA/` and then a dot.
+    #[must_use]
+    pub fn is_derived_prefix_record(self) -> bool {
+        self.is_prefix_record() && self.0[PREFIX_RECORDS.len()..].contains(&b'.')
+    }
+
+    /// For the record of a derived prefix, the record of its parent: cut at the last dot.
+    #[must_use]
+    pub fn parent_prefix_record(self) -> Option<Handle<'a>> {
+        if !self.is_derived_prefix_record() {
+            return None;
+        }
+        let dot_at = self.0.iter().rposition(|&byte| byte == b'.')?;
+        Some(Handle(&self.0[..dot_at]))
+    }
+
+    /// The record that describes this handle's prefix: `0.NA/` and the folded prefix.
+    #[must_use]
+    pub fn prefix_record(self) -> Vec<u8> {
+        [PREFIX_RECORDS, &fold::folded(self.naming_authority())].concat()
+    }
+
+    /// The handle that is really looked up: a name without a slash stands for `0.NA/` and its folded form.
+    #[must_use]
+    pub fn looked_up(self) -> Vec<u8> {
+        match self.slash_at() {
+            Some(_) => self.0.to_vec(),
+            None => [PREFIX_RECORDS, &fold::folded(self.0)].concat(),
+        }
+    }
+
+    /// The bytes that `option` hashes, not yet folded.
+    #[must_use]
+    pub fn hashed_part(self, option: HashOption) -> &'a [u8] {
+        match option {
+            HashOption::Prefix => self.naming_authority(),
+            HashOption::Suffix => self.local_name(),
+            HashOption::Handle => self.0,
+        }
+    }
+
+    /// The hash that chooses a server: the last four bytes of the MD5 of the folded part, without sign.
+    ///
+    /// RFC 3652 section 3.1.3; deployed servers take four bytes where the RFC speaks of the whole digest.
+    /// `0x8000_0000`, which has no positive counterpart in 32 bits, stays as it is.
+    #[must_use]
+    pub fn hash(self, option: HashOption) -> u32 {
+        let mut md5 = Md5::new();
+        let mut folded = [0; 64];
+        for chunk in self.hashed_part(option).chunks(folded.len()) {
+            let folded = &mut folded[..chunk.len()];
+            folded.copy_from_slice(chunk);
+            fold::fold(folded);
+            md5.update(&*folded);
+        }
+        let digest = md5.finalize();
+        i32::from_be_bytes([digest[12], digest[13], digest[14], digest[15]]).unsigned_abs()
+    }
+
+    /// Position in the site's list of the server that has this handle; `None` for a site without servers.
+    #[must_use]
+    pub fn server_at(self, option: HashOption, servers_count: u32) -> Option<u32> {
+        match servers_count {
+            0 => None,
+            1 => Some(0),
+            count => Some(self.hash(option) % count),
+        }
+    }
+
+    /// Whether the two handles are the same to a service that does (`folds`) or does not fold local names.
+    ///
+    /// Prefixes always fold, and handles that begin with `0.` fold as a whole.
+    #[must_use]
+    pub fn is_same(self, other: Handle<'_>, folds: bool) -> bool {
+        if folds || self.is_global() {
+            return fold::eq(self.0, other.0);
+        }
+        match (self.slash_at(), other.slash_at()) {
+            (Some(a), Some(b)) => fold::eq(&self.0[..a], &other.0[..b]) && self.0[a..] == other.0[b..],
+            (None, None) => fold::eq(self.0, other.0),
+            _ => false,
+        }
+    }
+}
+
+impl fmt::Display for Handle<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for chunk in self.0.utf8_chunks() {
+            f.write_str(chunk.valid())?;
+            for byte in chunk.invalid() {
+                write!(f, "\\x{byte:02x}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Handle<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{self}\"")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hashes_as_deployed() {
+        let handle = Handle(b"10.1045/july95-arms");
+        assert_eq!(handle.hash(HashOption::Handle), 2_053_237_461);
+        assert_eq!(handle.hash(HashOption::Prefix), 618_843_948);
+        assert_eq!(handle.hash(HashOption::Suffix), 583_810_194);
+        assert_eq!(Handle(b"noslash").hash(HashOption::Prefix), 36_223_079);
+        assert_eq!(Handle("20.500.12345/é".as_bytes()).hash(HashOption::Handle), 1_764_701_390);
+    }
+}

@@ -1,0 +1,234 @@
+//! Handle values: index, type, data, TTL, permissions and references. RFC 3651 section 3.1.
+//!
+//! The encoding is the deployed one: a timestamp of four bytes in seconds, where the RFC has eight in
+//! milliseconds.
+
+use crate::error::{DecodeError, Field};
+use crate::wire::cursor::Cursor;
+use crate::wire::list::References;
+use crate::wire::put;
+use alloc::vec::Vec;
+use core::fmt;
+
+/// Who may read and write a value. RFC 3651 section 3.1.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Permissions(pub u8);
+
+impl Permissions {
+    /// Administrators may read.
+    pub const ADMIN_READ: Self = Self(0x08);
+    /// Administrators may write.
+    pub const ADMIN_WRITE: Self = Self(0x04);
+    /// Anyone may read.
+    pub const PUBLIC_READ: Self = Self(0x02);
+    /// Anyone may write.
+    pub const PUBLIC_WRITE: Self = Self(0x01);
+    /// What a value has unless it says otherwise, `1110`.
+    pub const DEFAULT: Self = Self(0x0e);
+
+    /// Whether all bits of `permissions` are set.
+    #[must_use]
+    pub const fn has(self, permissions: Self) -> bool {
+        self.0 & permissions.0 == permissions.0
+    }
+}
+
+impl fmt::Display for Permissions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:04b}", self.0 & 0x0f)
+    }
+}
+
+impl fmt::Debug for Permissions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// How long a value may be kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Ttl {
+    /// 0: `seconds` count from receipt. 1: `seconds` are Unix time. Others are kept.
+    pub kind: u8,
+    /// Seconds, by `kind`.
+    pub seconds: i32,
+}
+
+impl Ttl {
+    /// Seconds from receipt.
+    pub const RELATIVE: u8 = 0;
+    /// Unix time.
+    pub const ABSOLUTE: u8 = 1;
+    /// One day from receipt.
+    pub const DEFAULT: Self = Self::relative(crate::limit::TTL_DEFAULT_S);
+
+    /// A time to live that counts from receipt.
+    #[must_use]
+    pub const fn relative(seconds: i32) -> Self {
+        Self { kind: Self::RELATIVE, seconds }
+    }
+
+    /// A time to live that ends at a Unix time.
+    #[must_use]
+    pub const fn absolute(unix_s: i32) -> Self {
+        Self { kind: Self::ABSOLUTE, seconds: unix_s }
+    }
+}
+
+/// One handle value, borrowed from its encoding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Value<'a> {
+    /// Number of the value in its record; above zero in all that is stored.
+    pub index: i32,
+    /// Last change, Unix seconds.
+    pub timestamp: u32,
+    /// How long it may be kept.
+    pub ttl: Ttl,
+    /// Who may read and write it.
+    pub permissions: Permissions,
+    /// Type, UTF-8 by convention.
+    pub kind: &'a [u8],
+    /// Data, opaque to the protocol.
+    pub data: &'a [u8],
+    /// References to other values; informational.
+    pub references: References<'a>,
+}
+
+impl<'a> Value<'a> {
+    /// Bytes of the smallest value: no type, no data, no references.
+    pub const LEN_MIN: usize = 26;
+
+    /// A value with the usual TTL and permissions.
+    #[must_use]
+    pub const fn new(index: i32, kind: &'a [u8], data: &'a [u8]) -> Self {
+        Self {
+            index,
+            timestamp: 0,
+            ttl: Ttl::DEFAULT,
+            permissions: Permissions::DEFAULT,
+            kind,
+            data,
+            references: References::EMPTY,
+        }
+    }
+
+    /// Splits a value from the bytes that follow it.
+    ///
+    /// # Errors
+    /// When the bytes end inside the value, or a length in it does not fit.
+    pub fn split(bytes: &'a [u8]) -> Result<(Self, &'a [u8]), DecodeError> {
+        let mut cursor = Cursor::new(bytes);
+        let value = Self::decode(&mut cursor)?;
+        Ok((value, cursor.rest()))
+    }
+
+    pub(crate) fn decode(cursor: &mut Cursor<'a>) -> Result<Self, DecodeError> {
+        let fixed: &[u8; 14] = cursor.array(Field::Value)?;
+        let kind = cursor.string(Field::Type)?;
+        let data = cursor.string(Field::Data)?;
+        let references = References::decode(cursor)?;
+        let [i0, i1, i2, i3, s0, s1, s2, s3, ttl_kind, t0, t1, t2, t3, permissions] = *fixed;
+        Ok(Self {
+            index: i32::from_be_bytes([i0, i1, i2, i3]),
+            timestamp: u32::from_be_bytes([s0, s1, s2, s3]),
+            ttl: Ttl { kind: ttl_kind, seconds: i32::from_be_bytes([t0, t1, t2, t3]) },
+            permissions: Permissions(permissions),
+            kind,
+            data,
+            references,
+        })
+    }
+
+    /// Bytes of the encoding.
+    #[must_use]
+    pub const fn encoded_len(&self) -> usize {
+        Self::LEN_MIN + self.kind.len() + self.data.len() + self.references.as_bytes().len()
+    }
+
+    /// Appends the encoding to `out`.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        put::i32(out, self.index);
+        put::u32(out, self.timestamp);
+        out.push(self.ttl.kind);
+        put::i32(out, self.ttl.seconds);
+        out.push(self.permissions.0);
+        put::string(out, self.kind);
+        put::string(out, self.data);
+        self.references.encode(out);
+    }
+
+    /// Whether the value counts as one of `kind`: the same type, or a sub-type after a dot.
+    ///
+    /// The rule of servers for their own records (`HS_ADMIN`, `HS_SITE`); request filters have
+    /// another, [`type_matches`].
+    #[must_use]
+    pub fn is_a(&self, kind: &[u8]) -> bool {
+        crate::fold::starts_with(self.kind, kind) && matches!(self.kind.get(kind.len()), None | Some(b'.'))
+    }
+
+    /// Whether anyone may read it.
+    #[must_use]
+    pub const fn is_public(&self) -> bool {
+        self.permissions.has(Permissions::PUBLIC_READ)
+    }
+}
+
+/// Whether a request for type `asked` selects values of type `kind`.
+///
+/// The same type in any ASCII case; with a dot at the end of `asked`, sub-types too. An empty `asked`
+/// selects nothing. Shown by `hashing.jsonl`, kind `type_match`.
+#[must_use]
+pub fn type_matches(asked: &[u8], kind: &[u8]) -> bool {
+    match asked.split_last() {
+        None => false,
+        Some((b'.', stem)) => {
+            crate::fold::starts_with(kind, stem) && matches!(kind.get(stem.len()), None | Some(b'.'))
+        }
+        Some(_) => crate::fold::eq(asked, kind),
+    }
+}
+
+/// An owned value: its encoding, checked.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ValueBuf(Vec<u8>);
+
+impl ValueBuf {
+    /// Takes the encoding of exactly one value.
+    ///
+    /// # Errors
+    /// When the bytes do not decode, or go on after the value.
+    pub fn from_bytes(bytes: Vec<u8>) -> Result<Self, DecodeError> {
+        let mut cursor = Cursor::new(&bytes);
+        Value::decode(&mut cursor)?;
+        cursor.finish(Field::Value)?;
+        Ok(Self(bytes))
+    }
+
+    /// The value.
+    #[must_use]
+    pub fn view(&self) -> Value<'_> {
+        Value::split(&self.0).expect("checked when it was made").0
+    }
+
+    /// The encoding.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl From<&Value<'_>> for ValueBuf {
+    fn from(value: &Value<'_>) -> Self {
+        let mut bytes = Vec::with_capacity(value.encoded_len());
+        value.encode(&mut bytes);
+        Self(bytes)
+    }
+}
+
+impl fmt::Debug for ValueBuf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.view().fmt(f)
+    }
+}
+
+pub use crate::wire::list::Values;

@@ -1,0 +1,110 @@
+//! The envelope: in front of every message, and of every fragment of one.
+
+use crate::code::Version;
+use crate::error::{DecodeError, Field};
+use crate::limit::MESSAGE_LEN_MAX;
+
+/// The 20 bytes in front of every message and of every fragment of one. RFC 3652 section 2.2.1.
+///
+/// Deployed senders use the low bits of the RFC's flag field for the highest version they speak.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Envelope {
+    /// Version in which the message is written.
+    pub version: Version,
+    /// Flags, in the top three bits.
+    pub flags: EnvelopeFlags,
+    /// Highest version the sender speaks, as written; major 0 stands for [`version`](Self::version).
+    pub suggested: Version,
+    /// The session, or the challenge; 0 for none.
+    pub session_id: i32,
+    /// Chosen by the client, repeated in every response.
+    pub request_id: i32,
+    /// Number of the fragment, from 0.
+    pub sequence: u32,
+    /// Bytes of the whole message after the envelope, also in each fragment of it.
+    pub message_len: u32,
+}
+
+/// Flags of an envelope.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct EnvelopeFlags(pub u8);
+
+impl EnvelopeFlags {
+    /// The message is compressed; nobody does it.
+    pub const COMPRESSED: Self = Self(0x80);
+    /// Everything after the envelope is encrypted.
+    pub const ENCRYPTED: Self = Self(0x40);
+    /// The message is cut into fragments, of which this is one.
+    pub const TRUNCATED: Self = Self(0x20);
+    const MASK: u8 = 0xe0;
+
+    /// Whether all bits of `flags` are set.
+    #[must_use]
+    pub const fn has(self, flags: Self) -> bool {
+        self.0 & flags.0 == flags.0
+    }
+}
+
+impl Envelope {
+    /// Bytes of an envelope.
+    pub const LEN: usize = 20;
+    const SUGGESTED_MAJOR_MASK: u8 = 0x03;
+
+    /// Splits an envelope from the bytes that follow it.
+    ///
+    /// # Errors
+    /// When there are fewer than 20 bytes, or the message is said to be longer than
+    /// [`MESSAGE_LEN_MAX`].
+    pub fn split(bytes: &[u8]) -> Result<(Self, &[u8]), DecodeError> {
+        let Some((fixed, rest)) = bytes.split_first_chunk() else {
+            return Err(DecodeError::Truncated { field: Field::Envelope, at: 0 });
+        };
+        let envelope = Self::from_bytes(fixed);
+        if envelope.message_len > MESSAGE_LEN_MAX {
+            return Err(DecodeError::TooLong { field: Field::MessageLength, at: 16 });
+        }
+        Ok((envelope, rest))
+    }
+
+    /// Reads the fields, whatever they hold.
+    #[must_use]
+    pub const fn from_bytes(bytes: &[u8; Self::LEN]) -> Self {
+        let [major, minor, flags, suggested, s0, s1, s2, s3, r0, r1, r2, r3, n0, n1, n2, n3, l0, l1, l2, l3] =
+            *bytes;
+        Self {
+            version: Version::new(major, minor),
+            flags: EnvelopeFlags(flags & EnvelopeFlags::MASK),
+            suggested: Version::new(flags & Self::SUGGESTED_MAJOR_MASK, suggested),
+            session_id: i32::from_be_bytes([s0, s1, s2, s3]),
+            request_id: i32::from_be_bytes([r0, r1, r2, r3]),
+            sequence: u32::from_be_bytes([n0, n1, n2, n3]),
+            message_len: u32::from_be_bytes([l0, l1, l2, l3]),
+        }
+    }
+
+    /// The encoding.
+    #[must_use]
+    pub const fn to_bytes(&self) -> [u8; Self::LEN] {
+        let [s0, s1, s2, s3] = self.session_id.to_be_bytes();
+        let [r0, r1, r2, r3] = self.request_id.to_be_bytes();
+        let [n0, n1, n2, n3] = self.sequence.to_be_bytes();
+        let [l0, l1, l2, l3] = self.message_len.to_be_bytes();
+        let flags = self.flags.0 | (self.suggested.major & Self::SUGGESTED_MAJOR_MASK);
+        let (Version { major, minor }, suggested) = (self.version, self.suggested.minor);
+        [major, minor, flags, suggested, s0, s1, s2, s3, r0, r1, r2, r3, n0, n1, n2, n3, l0, l1, l2, l3]
+    }
+
+    /// The highest version the sender speaks: a suggested major of 0 stands for the message's own version.
+    #[must_use]
+    pub const fn effective_suggested(&self) -> Version {
+        if self.suggested.major == 0 { self.version } else { self.suggested }
+    }
+
+    /// The version in which to answer: the suggested one, not above our own.
+    ///
+    /// Not the version of the request; shown by `conversations.jsonl`, category `versions`.
+    #[must_use]
+    pub fn answer_version(&self) -> Version {
+        self.effective_suggested().min(Version::CURRENT)
+    }
+}

@@ -1,0 +1,430 @@
+//! The layout of a layer file: every offset, width and flag, and nothing else.
+//!
+//! A layer is a header and three sections without gaps: records, homed prefixes, index. All numbers are
+//! little-endian. The same text, for readers in other languages, is `docs/snapshot-format.md`.
+
+use core::fmt;
+use handle_proto::limit;
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
+
+/// First bytes of a layer.
+pub const MAGIC: [u8; 8] = *b"HDLLAYER";
+/// The layout described here. Readers refuse every other.
+pub const VERSION: u32 = 1;
+/// Bytes of the header.
+pub const HEADER_LEN: usize = 192;
+/// Every section begins at a multiple of this, which is a line of the processor's cache.
+pub const SECTION_ALIGN: usize = 64;
+
+/// Header flag: local names fold, so that keys are upper case throughout.
+pub const FLAG_FOLDS: u32 = 1;
+/// Header flag: the homed section is the full table. Without it, older layers say what is homed.
+pub const FLAG_HOMED: u32 = 2;
+
+/// Records begin at a multiple of this; a slot counts in units of it.
+pub const RECORD_ALIGN: usize = 8;
+/// Bytes in front of the key of a record.
+pub const RECORD_HEAD_LEN: usize = 16;
+/// Record flag: the handle was deleted; older layers are not asked.
+pub const RECORD_TOMBSTONE: u8 = 1;
+/// Bytes of the stored position in front of each private value.
+pub const POSITION_LEN: usize = 2;
+
+/// Bytes of a bucket of the index.
+pub const BUCKET_LEN: usize = 64;
+/// Slots of a bucket.
+pub const BUCKET_SLOTS: usize = 8;
+/// Handles for which a builder adds one bucket: a fill of three quarters.
+pub const BUCKET_HANDLES: u64 = 6;
+/// Low bits of a slot that hold the fingerprint; the offset is above them.
+pub const FINGERPRINT_BITS: u32 = 24;
+/// Most buckets in which a lookup looks, and a builder puts, one hash.
+///
+/// At three quarters full, a thousand million handles displace the unluckiest by five.
+pub const PROBE_BUCKETS_MAX: usize = 64;
+
+/// Most bytes of a key.
+pub const KEY_LEN_MAX: usize = limit::HANDLE_LEN_MAX;
+/// Most values of a record.
+pub const VALUES_COUNT_MAX: usize = limit::VALUES_COUNT_MAX;
+/// Bytes of a message kept free for all that is not a value: message header, digest, longest handle,
+/// signature.
+pub const MESSAGE_OVERHEAD_LEN: usize = 4096;
+/// Most bytes of all values of a record together, so that one message can carry them.
+pub const VALUES_LEN_MAX: usize = limit::MESSAGE_LEN_MAX as usize - MESSAGE_OVERHEAD_LEN;
+/// Most bytes of a record: the largest of each part.
+pub const RECORD_LEN_MAX: usize =
+    (RECORD_HEAD_LEN + KEY_LEN_MAX + VALUES_LEN_MAX + VALUES_COUNT_MAX * POSITION_LEN)
+        .next_multiple_of(RECORD_ALIGN);
+/// Most bytes of a layer that a slot can point into.
+pub const LAYER_LEN_MAX: u64 = (RECORD_ALIGN as u64) << (64 - FINGERPRINT_BITS);
+
+/// Turns a handle into its key, in place: upper case if the service folds or the handle is global.
+///
+/// Names without a slash have no key of their own: they stand for `0.NA/` and the name.
+pub fn fold_key(handle: &mut [u8], folds: bool) {
+    if folds || handle.starts_with(b"0.") {
+        handle_proto::fold::fold(handle);
+    }
+}
+
+/// The hash that orders and finds keys.
+#[must_use]
+pub fn hash_key(seed: u64, key: &[u8]) -> u64 {
+    xxh3_64_with_seed(key, seed)
+}
+
+/// The checksum of headers, sections and manifests.
+#[must_use]
+pub fn checksum(bytes: &[u8]) -> u64 {
+    xxh3_64(bytes)
+}
+
+/// The bucket where a hash belongs, in order of hashes, below `buckets`.
+#[must_use]
+pub const fn bucket(hash: u64, buckets: u64) -> u64 {
+    ((hash as u128 * buckets as u128) >> 64) as u64
+}
+
+/// The slot for something at byte `at`, a multiple of [`RECORD_ALIGN`] that is not zero.
+#[must_use]
+pub const fn slot(hash: u64, at: u64) -> u64 {
+    ((at / RECORD_ALIGN as u64) << FINGERPRINT_BITS) | fingerprint(hash)
+}
+
+/// The low bits of a hash, which a slot repeats.
+#[must_use]
+pub const fn fingerprint(hash: u64) -> u64 {
+    hash & ((1 << FINGERPRINT_BITS) - 1)
+}
+
+/// Where the slot points.
+#[must_use]
+pub const fn slot_at(slot: u64) -> u64 {
+    (slot >> FINGERPRINT_BITS) * RECORD_ALIGN as u64
+}
+
+/// Why bytes are not a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// Fewer bytes than a header.
+    Short {
+        /// How many there are.
+        len: u64,
+    },
+    /// The bytes do not begin like a layer.
+    Magic,
+    /// The header is damaged, or was never written because a builder did not finish.
+    Checksum,
+    /// A layout this program does not know.
+    Version(u32),
+    /// The file is shorter or longer than it was when it was written.
+    Length {
+        /// What the header says.
+        expected: u64,
+        /// What is there.
+        found: u64,
+    },
+    /// A field of the header contradicts another.
+    Layout {
+        /// Which.
+        field: &'static str,
+    },
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Short { len } => write!(f, "{len} bytes are too few for the header of a layer"),
+            Self::Magic => f.write_str("this is not a snapshot layer"),
+            Self::Checksum => f.write_str("the header does not match its checksum"),
+            Self::Version(version) => {
+                write!(f, "the layout is version {version}, this program reads version {VERSION}")
+            }
+            Self::Length { expected, found } => {
+                write!(f, "the file has {found} bytes, its header says {expected}")
+            }
+            Self::Layout { field } => write!(f, "the header has an impossible {field}"),
+        }
+    }
+}
+
+impl core::error::Error for OpenError {}
+
+/// The header, in numbers. Offsets and lengths are bytes of the file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "each field is a row of the table in docs/snapshot-format.md")]
+pub struct Header {
+    pub flags: u32,
+    pub file_len: u64,
+    pub seed: u64,
+    pub created_unix_ms: u64,
+    pub handles_count: u64,
+    pub tombstones_count: u64,
+    pub records_at: u64,
+    pub records_len: u64,
+    pub records_sum: u64,
+    pub homed_at: u64,
+    pub homed_len: u64,
+    pub homed_sum: u64,
+    pub homed_count: u64,
+    pub homed_buckets: u64,
+    pub homed_index_len: u64,
+    pub index_at: u64,
+    pub index_len: u64,
+    pub index_sum: u64,
+    pub index_buckets: u64,
+}
+
+/// Where each field of the header is.
+#[expect(missing_docs, reason = "each is a row of the table in docs/snapshot-format.md")]
+pub mod header_at {
+    pub const MAGIC: usize = 0;
+    pub const VERSION: usize = 8;
+    pub const FLAGS: usize = 12;
+    pub const FILE_LEN: usize = 16;
+    pub const SEED: usize = 24;
+    pub const CREATED_UNIX_MS: usize = 32;
+    pub const HANDLES_COUNT: usize = 40;
+    pub const TOMBSTONES_COUNT: usize = 48;
+    pub const RECORDS_AT: usize = 56;
+    pub const RECORDS_LEN: usize = 64;
+    pub const RECORDS_SUM: usize = 72;
+    pub const HOMED_AT: usize = 80;
+    pub const HOMED_LEN: usize = 88;
+    pub const HOMED_SUM: usize = 96;
+    pub const HOMED_COUNT: usize = 104;
+    pub const HOMED_BUCKETS: usize = 112;
+    pub const HOMED_INDEX_LEN: usize = 120;
+    pub const INDEX_AT: usize = 128;
+    pub const INDEX_LEN: usize = 136;
+    pub const INDEX_SUM: usize = 144;
+    pub const INDEX_BUCKETS: usize = 152;
+    pub const RESERVED: usize = 160;
+    pub const HEADER_SUM: usize = 184;
+}
+const _: () = assert!(header_at::HEADER_SUM + 8 == HEADER_LEN && HEADER_LEN.is_multiple_of(SECTION_ALIGN));
+
+impl Header {
+    /// Reads and checks a header; `found_len` is how many bytes the file has.
+    ///
+    /// # Errors
+    /// When the header is damaged, or describes sections that are not exactly the rest of the file.
+    pub fn decode(bytes: &[u8], found_len: u64) -> Result<Self, OpenError> {
+        let Some(bytes) = bytes.first_chunk::<HEADER_LEN>() else {
+            return Err(OpenError::Short { len: found_len });
+        };
+        let u32_at = |at: usize| u32::from_le_bytes(*chunk(bytes, at));
+        let u64_at = |at: usize| u64::from_le_bytes(*chunk(bytes, at));
+        if *chunk(bytes, header_at::MAGIC) != MAGIC {
+            return Err(OpenError::Magic);
+        }
+        // Then the checksum, so that a torn header is reported as torn and not as whatever its fields
+        // happen to say. It is at the same place in every version.
+        if checksum(&bytes[..header_at::HEADER_SUM]) != u64_at(header_at::HEADER_SUM) {
+            return Err(OpenError::Checksum);
+        }
+        let version = u32_at(header_at::VERSION);
+        if version != VERSION {
+            return Err(OpenError::Version(version));
+        }
+        if bytes[header_at::RESERVED..header_at::HEADER_SUM].iter().any(|&byte| byte != 0) {
+            return Err(OpenError::Layout { field: "reserved field" });
+        }
+        let header = Self {
+            flags: u32_at(header_at::FLAGS),
+            file_len: u64_at(header_at::FILE_LEN),
+            seed: u64_at(header_at::SEED),
+            created_unix_ms: u64_at(header_at::CREATED_UNIX_MS),
+            handles_count: u64_at(header_at::HANDLES_COUNT),
+            tombstones_count: u64_at(header_at::TOMBSTONES_COUNT),
+            records_at: u64_at(header_at::RECORDS_AT),
+            records_len: u64_at(header_at::RECORDS_LEN),
+            records_sum: u64_at(header_at::RECORDS_SUM),
+            homed_at: u64_at(header_at::HOMED_AT),
+            homed_len: u64_at(header_at::HOMED_LEN),
+            homed_sum: u64_at(header_at::HOMED_SUM),
+            homed_count: u64_at(header_at::HOMED_COUNT),
+            homed_buckets: u64_at(header_at::HOMED_BUCKETS),
+            homed_index_len: u64_at(header_at::HOMED_INDEX_LEN),
+            index_at: u64_at(header_at::INDEX_AT),
+            index_len: u64_at(header_at::INDEX_LEN),
+            index_sum: u64_at(header_at::INDEX_SUM),
+            index_buckets: u64_at(header_at::INDEX_BUCKETS),
+        };
+        header.check(found_len)?;
+        Ok(header)
+    }
+
+    fn check(&self, found_len: u64) -> Result<(), OpenError> {
+        let layout = |is_right: bool, field| {
+            if is_right { Ok(()) } else { Err(OpenError::Layout { field }) }
+        };
+        if self.file_len != found_len {
+            return Err(OpenError::Length { expected: self.file_len, found: found_len });
+        }
+        layout(self.flags & !(FLAG_FOLDS | FLAG_HOMED) == 0, "flag")?;
+        layout(self.file_len <= LAYER_LEN_MAX, "length of the file")?;
+        let is_section = |len: u64| len.is_multiple_of(SECTION_ALIGN as u64);
+        let ends_at = |at: u64, len: u64| at.checked_add(len);
+        layout(self.records_at == HEADER_LEN as u64 && is_section(self.records_len), "records section")?;
+        layout(ends_at(self.records_at, self.records_len) == Some(self.homed_at), "homed section")?;
+        layout(is_section(self.homed_len) && self.homed_index_len <= self.homed_len, "homed section")?;
+        layout(ends_at(self.homed_at, self.homed_len) == Some(self.index_at), "index section")?;
+        layout(ends_at(self.index_at, self.index_len) == Some(self.file_len), "index section")?;
+        let is_index = |buckets: u64, len: u64| {
+            len.is_multiple_of(BUCKET_LEN as u64) && buckets >= 1 && buckets <= len / BUCKET_LEN as u64
+        };
+        layout(is_index(self.index_buckets, self.index_len), "number of buckets")?;
+        if self.flags & FLAG_HOMED == 0 {
+            layout(self.homed_len == 0 && self.homed_count == 0, "homed section")?;
+        } else {
+            layout(is_index(self.homed_buckets, self.homed_index_len), "number of homed buckets")?;
+        }
+        let slots = self.index_len / 8;
+        let records_count = self.handles_count.checked_add(self.tombstones_count);
+        layout(records_count.is_some_and(|count| count <= slots), "number of records")?;
+        layout(self.homed_count <= self.homed_index_len / 8, "number of homed prefixes")
+    }
+
+    /// The bytes of the header, with its checksum.
+    #[must_use]
+    pub fn encode(&self) -> [u8; HEADER_LEN] {
+        let mut bytes = [0; HEADER_LEN];
+        let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
+        put(header_at::MAGIC, &MAGIC);
+        put(header_at::VERSION, &VERSION.to_le_bytes());
+        put(header_at::FLAGS, &self.flags.to_le_bytes());
+        for (at, number) in [
+            (header_at::FILE_LEN, self.file_len),
+            (header_at::SEED, self.seed),
+            (header_at::CREATED_UNIX_MS, self.created_unix_ms),
+            (header_at::HANDLES_COUNT, self.handles_count),
+            (header_at::TOMBSTONES_COUNT, self.tombstones_count),
+            (header_at::RECORDS_AT, self.records_at),
+            (header_at::RECORDS_LEN, self.records_len),
+            (header_at::RECORDS_SUM, self.records_sum),
+            (header_at::HOMED_AT, self.homed_at),
+            (header_at::HOMED_LEN, self.homed_len),
+            (header_at::HOMED_SUM, self.homed_sum),
+            (header_at::HOMED_COUNT, self.homed_count),
+            (header_at::HOMED_BUCKETS, self.homed_buckets),
+            (header_at::HOMED_INDEX_LEN, self.homed_index_len),
+            (header_at::INDEX_AT, self.index_at),
+            (header_at::INDEX_LEN, self.index_len),
+            (header_at::INDEX_SUM, self.index_sum),
+            (header_at::INDEX_BUCKETS, self.index_buckets),
+        ] {
+            put(at, &number.to_le_bytes());
+        }
+        let sum = checksum(&bytes[..header_at::HEADER_SUM]);
+        bytes[header_at::HEADER_SUM..].copy_from_slice(&sum.to_le_bytes());
+        bytes
+    }
+}
+
+fn chunk<const N: usize>(bytes: &[u8; HEADER_LEN], at: usize) -> &[u8; N] {
+    bytes[at..].first_chunk().expect("each field ends inside the header")
+}
+
+/// What precedes the key of a record.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecordHead {
+    /// Bytes of the whole record, a multiple of [`RECORD_ALIGN`].
+    pub record_len: u32,
+    /// Bytes of the key.
+    pub key_len: u16,
+    /// Values anyone may read.
+    pub public_count: u16,
+    /// Bytes of these values.
+    pub public_len: u32,
+    /// Values not everyone may read.
+    pub private_count: u16,
+    /// [`RECORD_TOMBSTONE`] or nothing.
+    pub flags: u8,
+    /// Zero bytes at the end of the record.
+    pub padding: u8,
+}
+
+impl RecordHead {
+    /// Reads the fields; what they say is for the caller to check.
+    #[must_use]
+    pub const fn decode(bytes: &[u8; RECORD_HEAD_LEN]) -> Self {
+        let [l0, l1, l2, l3, k0, k1, c0, c1, p0, p1, p2, p3, v0, v1, flags, padding] = *bytes;
+        Self {
+            record_len: u32::from_le_bytes([l0, l1, l2, l3]),
+            key_len: u16::from_le_bytes([k0, k1]),
+            public_count: u16::from_le_bytes([c0, c1]),
+            public_len: u32::from_le_bytes([p0, p1, p2, p3]),
+            private_count: u16::from_le_bytes([v0, v1]),
+            flags,
+            padding,
+        }
+    }
+
+    /// The bytes in front of the key.
+    #[must_use]
+    pub const fn encode(&self) -> [u8; RECORD_HEAD_LEN] {
+        let [l0, l1, l2, l3] = self.record_len.to_le_bytes();
+        let [k0, k1] = self.key_len.to_le_bytes();
+        let [c0, c1] = self.public_count.to_le_bytes();
+        let [p0, p1, p2, p3] = self.public_len.to_le_bytes();
+        let [v0, v1] = self.private_count.to_le_bytes();
+        [l0, l1, l2, l3, k0, k1, c0, c1, p0, p1, p2, p3, v0, v1, self.flags, self.padding]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_survive_and_every_flip_is_seen() {
+        let header = Header {
+            flags: FLAG_FOLDS,
+            file_len: 192 + 64 + 64,
+            seed: 7,
+            created_unix_ms: 1,
+            handles_count: 1,
+            records_at: 192,
+            records_len: 64,
+            homed_at: 256,
+            index_at: 256,
+            index_len: 64,
+            index_buckets: 1,
+            ..Header::default()
+        };
+        let bytes = header.encode();
+        assert_eq!(Header::decode(&bytes, 320), Ok(header));
+        assert_eq!(Header::decode(&bytes, 319), Err(OpenError::Length { expected: 320, found: 319 }));
+        for bit in 0..HEADER_LEN * 8 {
+            let mut bytes = bytes;
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert!(Header::decode(&bytes, 320).is_err(), "bit {bit}");
+        }
+        for len in 0..HEADER_LEN {
+            assert_eq!(Header::decode(&bytes[..len], 320), Err(OpenError::Short { len: 320 }));
+        }
+    }
+
+    #[test]
+    fn slots_keep_offset_and_fingerprint() {
+        let slot = slot(0xdead_beef_1234_5678, 0x123_4567_89a8);
+        assert_eq!(slot_at(slot), 0x123_4567_89a8);
+        assert_eq!(fingerprint(slot), 0x34_5678);
+        assert_eq!(bucket(u64::MAX, 10), 9);
+        assert_eq!(bucket(0, 10), 0);
+    }
+
+    #[test]
+    fn global_handles_fold_everywhere() {
+        for (handle, folds, key) in
+            [("10.1/a", true, "10.1/A"), ("10.1/a", false, "10.1/a"), ("0.na/a", false, "0.NA/A")]
+        {
+            let mut folded = std::vec::Vec::from(handle.as_bytes());
+            fold_key(&mut folded, folds);
+            assert_eq!(folded, key.as_bytes(), "{handle} {folds}");
+        }
+    }
+}

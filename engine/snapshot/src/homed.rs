@@ -1,0 +1,113 @@
+//! The prefixes a layer says this service answers for.
+
+use crate::format::{KEY_LEN_MAX, RECORD_ALIGN, hash_key};
+use crate::index::Index;
+use handle_proto::fold;
+
+/// Bytes of a prefix that are folded without clearing a large buffer first.
+const USUAL_LEN: usize = 96;
+
+/// The table of homed prefixes of one layer, borrowed from it.
+///
+/// A prefix is what follows `0.NA/` in the name of its record: `10.5072`, `0.NA`, and `0.NA/10` for all
+/// that is derived from `10`.
+#[derive(Clone, Copy, Debug)]
+pub struct Homed<'a> {
+    pub(crate) section: &'a [u8],
+    pub(crate) index: Index,
+    pub(crate) entries_at: usize,
+    pub(crate) count: u64,
+    pub(crate) seed: u64,
+}
+
+impl<'a> Homed<'a> {
+    /// Whether the prefix, in any case, is homed.
+    #[must_use]
+    pub fn has(&self, prefix: &[u8]) -> bool {
+        if prefix.len() <= USUAL_LEN {
+            self.has_within::<USUAL_LEN>(prefix)
+        } else if prefix.len() <= KEY_LEN_MAX {
+            self.has_within::<KEY_LEN_MAX>(prefix)
+        } else {
+            false
+        }
+    }
+
+    fn has_within<const LEN_MAX: usize>(&self, prefix: &[u8]) -> bool {
+        let mut folded = [0; LEN_MAX];
+        let folded = &mut folded[..prefix.len()];
+        folded.copy_from_slice(prefix);
+        fold::fold(folded);
+        let hash = hash_key(self.seed, folded);
+        let mut slots_seen = 0;
+        while let Some(candidate) = self.index.search(self.section, hash, slots_seen) {
+            let entry = usize::try_from(candidate.at).ok().and_then(|at| self.section.get(at..));
+            if entry.and_then(split).is_some_and(|(prefix, _)| prefix == folded) {
+                return true;
+            }
+            slots_seen = candidate.slots_seen;
+        }
+        false
+    }
+
+    /// The prefixes, folded, in ascending order. Ends early where the bytes are damaged.
+    #[must_use]
+    pub fn iter(&self) -> Prefixes<'a> {
+        Prefixes { left: self.count, entries: self.section.get(self.entries_at..).unwrap_or_default() }
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub const fn len(&self) -> u64 {
+        self.count
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+}
+
+impl<'a> IntoIterator for Homed<'a> {
+    type Item = &'a [u8];
+    type IntoIter = Prefixes<'a>;
+
+    fn into_iter(self) -> Prefixes<'a> {
+        self.iter()
+    }
+}
+
+/// Homed prefixes in ascending order. See [`Homed::iter`].
+#[derive(Clone, Copy, Debug)]
+pub struct Prefixes<'a> {
+    left: u64,
+    entries: &'a [u8],
+}
+
+impl<'a> Prefixes<'a> {
+    /// The bytes not yet read; at the end of an undamaged table, padding.
+    #[must_use]
+    pub const fn rest(&self) -> &'a [u8] {
+        self.entries
+    }
+}
+
+impl<'a> Iterator for Prefixes<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        self.left = self.left.checked_sub(1)?;
+        let (prefix, rest) = split(self.entries)?;
+        self.entries = rest;
+        Some(prefix)
+    }
+}
+
+/// Splits an entry: two bytes of length, the prefix, zeros up to the next multiple of [`RECORD_ALIGN`].
+fn split(entry: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (len, _) = entry.split_first_chunk()?;
+    let len = usize::from(u16::from_le_bytes(*len));
+    let (entry, rest) = entry.split_at_checked((2 + len).next_multiple_of(RECORD_ALIGN))?;
+    Some((&entry[2..2 + len], rest))
+}

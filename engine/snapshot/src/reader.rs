@@ -1,0 +1,271 @@
+//! One layer over borrowed bytes: open in constant time, look up in two reads.
+//!
+//! - Opening checks the header and nothing else; `verify` is the full check, made once by the publisher.
+//! - No lookup trusts the bytes: each offset and length is checked where it is used, and a search ends
+//!   after [`PROBE_BUCKETS_MAX`](crate::format::PROBE_BUCKETS_MAX) buckets whatever they hold.
+//! - The staged form is the same lookup in steps, so that a batch can wait for memory once.
+
+use crate::format::{FLAG_FOLDS, FLAG_HOMED, Header, OpenError};
+use crate::homed::Homed;
+use crate::index::Index;
+use crate::prefetch::prefetch;
+use crate::record::Record;
+use core::fmt;
+
+/// Bytes of a record that are loaded ahead: most whole records, and the front of the others.
+const RECORD_PREFETCH_LEN: usize = 256;
+
+/// An opened layer. `B` holds the bytes of the whole file and always the same ones.
+#[derive(Clone, Debug)]
+pub struct Layer<B> {
+    bytes: B,
+    header: Header,
+    index: Index,
+}
+
+/// A record or slot contradicts itself: the file was damaged after it was verified.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Corrupt {
+    /// Offset in the file.
+    pub at: u64,
+}
+
+impl fmt::Display for Corrupt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the record at byte {} of the layer is damaged", self.at)
+    }
+}
+
+impl core::error::Error for Corrupt {}
+
+/// Where a record with the right fingerprint is, if there is one: the middle of a lookup.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Probe {
+    /// Offset in the file; 0 when nothing has the fingerprint.
+    record_at: u64,
+    slots_seen: usize,
+}
+
+impl Probe {
+    /// Whether there is no such record; then the lookup will find nothing.
+    #[must_use]
+    pub const fn is_miss(&self) -> bool {
+        self.record_at == 0
+    }
+}
+
+fn to_usize(at: u64) -> usize {
+    // Where it does not fit, no slice reaches either, and the read that follows is refused.
+    usize::try_from(at).unwrap_or(usize::MAX)
+}
+
+impl<B: AsRef<[u8]>> Layer<B> {
+    /// Opens a layer, checking its header only.
+    ///
+    /// # Errors
+    /// When the bytes are not a whole layer of a version we know.
+    pub fn open(bytes: B) -> Result<Self, OpenError> {
+        let slice = bytes.as_ref();
+        let header = Header::decode(slice, slice.len() as u64)?;
+        let index = Index {
+            at: to_usize(header.index_at),
+            buckets: header.index_buckets,
+            buckets_all: header.index_len / crate::format::BUCKET_LEN as u64,
+        };
+        Ok(Self { bytes, header, index })
+    }
+
+    /// Seed of [`hash_key`](crate::hash_key); the same in all layers of a set.
+    #[must_use]
+    pub const fn seed(&self) -> u64 {
+        self.header.seed
+    }
+
+    /// Whether keys are upper case throughout; the same in all layers of a set.
+    #[must_use]
+    pub const fn folds(&self) -> bool {
+        self.header.flags & FLAG_FOLDS != 0
+    }
+
+    /// Records that are not tombstones.
+    #[must_use]
+    pub const fn handles_count(&self) -> u64 {
+        self.header.handles_count
+    }
+
+    /// Records that hide a handle of older layers.
+    #[must_use]
+    pub const fn tombstones_count(&self) -> u64 {
+        self.header.tombstones_count
+    }
+
+    /// When the layer was built, Unix milliseconds.
+    #[must_use]
+    pub const fn created_unix_ms(&self) -> u64 {
+        self.header.created_unix_ms
+    }
+
+    /// When the layer was built, Unix seconds.
+    #[must_use]
+    pub const fn created_unix_s(&self) -> u64 {
+        self.header.created_unix_ms / 1000
+    }
+
+    /// All fields of the header.
+    #[must_use]
+    pub const fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// The bytes of the file.
+    pub fn as_bytes(&self) -> &[u8] {
+        self.bytes.as_ref()
+    }
+
+    /// What holds the bytes.
+    pub const fn bytes(&self) -> &B {
+        &self.bytes
+    }
+
+    /// Looks a key up; `hash` is its [`hash_key`](crate::hash_key). The record may be a tombstone.
+    ///
+    /// # Errors
+    /// When the index leads to something that is not a record.
+    #[inline]
+    pub fn find(&self, hash: u64, key: &[u8]) -> Result<Option<Record<'_>>, Corrupt> {
+        self.resolve(&self.probe(hash), hash, key)
+    }
+
+    /// First step of a lookup: starts loading the bucket.
+    #[inline]
+    pub fn prefetch_index(&self, hash: u64) {
+        self.index.prefetch(self.as_bytes(), hash);
+    }
+
+    /// Second step: reads the bucket.
+    #[inline]
+    #[must_use]
+    pub fn probe(&self, hash: u64) -> Probe {
+        self.probe_after(hash, 0)
+    }
+
+    #[inline]
+    fn probe_after(&self, hash: u64, slots_seen: usize) -> Probe {
+        match self.index.search(self.as_bytes(), hash, slots_seen) {
+            Some(candidate) => Probe { record_at: candidate.at, slots_seen: candidate.slots_seen },
+            None => Probe::default(),
+        }
+    }
+
+    /// Third step: starts loading the record.
+    #[inline]
+    pub fn prefetch_record(&self, probe: &Probe) {
+        if !probe.is_miss() {
+            prefetch(self.as_bytes(), to_usize(probe.record_at), RECORD_PREFETCH_LEN);
+        }
+    }
+
+    /// Last step: compares keys, and goes on searching where only the fingerprint was the same.
+    ///
+    /// # Errors
+    /// When the index leads to something that is not a record.
+    #[inline]
+    pub fn resolve(&self, probe: &Probe, hash: u64, key: &[u8]) -> Result<Option<Record<'_>>, Corrupt> {
+        let mut probe = *probe;
+        while !probe.is_miss() {
+            let record = self.record(probe.record_at)?;
+            if record.key() == key {
+                return Ok(Some(record));
+            }
+            probe = self.probe_after(hash, probe.slots_seen);
+        }
+        Ok(None)
+    }
+
+    #[inline]
+    fn record(&self, at: u64) -> Result<Record<'_>, Corrupt> {
+        let section = to_usize(at)..to_usize(self.header.homed_at);
+        if at < self.header.records_at {
+            return Err(Corrupt { at });
+        }
+        let record = self.as_bytes().get(section).and_then(Record::split);
+        record.map(|(record, _)| record).ok_or(Corrupt { at })
+    }
+
+    /// The homed prefixes; `None` when older layers say what they are.
+    #[must_use]
+    pub fn homed(&self) -> Option<Homed<'_>> {
+        let header = &self.header;
+        if header.flags & FLAG_HOMED == 0 {
+            return None;
+        }
+        let section = to_usize(header.homed_at)..to_usize(header.index_at);
+        Some(Homed {
+            section: self.as_bytes().get(section).unwrap_or_default(),
+            index: Index {
+                at: 0,
+                buckets: header.homed_buckets,
+                buckets_all: header.homed_index_len / crate::format::BUCKET_LEN as u64,
+            },
+            entries_at: to_usize(header.homed_index_len),
+            count: header.homed_count,
+            seed: header.seed,
+        })
+    }
+
+    /// All records, tombstones among them, in ascending order of (hash, key).
+    #[must_use]
+    pub fn records(&self) -> LayerRecords<'_> {
+        let header = &self.header;
+        let section = to_usize(header.records_at)..to_usize(header.homed_at);
+        LayerRecords {
+            at: header.records_at,
+            left: header.handles_count + header.tombstones_count,
+            rest: self.as_bytes().get(section).unwrap_or_default(),
+        }
+    }
+}
+
+/// All records of a layer in order. See [`Layer::records`].
+#[derive(Clone, Debug)]
+pub struct LayerRecords<'a> {
+    at: u64,
+    left: u64,
+    rest: &'a [u8],
+}
+
+impl<'a> LayerRecords<'a> {
+    /// Offset of the next record in the file.
+    #[must_use]
+    pub const fn at(&self) -> u64 {
+        self.at
+    }
+
+    /// How many are left.
+    #[must_use]
+    pub const fn left(&self) -> u64 {
+        self.left
+    }
+
+    /// The bytes not yet read; at the end of an undamaged layer, padding.
+    #[must_use]
+    pub const fn rest(&self) -> &'a [u8] {
+        self.rest
+    }
+}
+
+impl<'a> Iterator for LayerRecords<'a> {
+    type Item = Result<Record<'a>, Corrupt>;
+
+    /// The next record. After an error there is none.
+    fn next(&mut self) -> Option<Self::Item> {
+        self.left = self.left.checked_sub(1)?;
+        let Some((record, rest)) = Record::split(self.rest) else {
+            self.left = 0;
+            return Some(Err(Corrupt { at: self.at }));
+        };
+        self.at += record.as_bytes().len() as u64;
+        self.rest = rest;
+        Some(Ok(record))
+    }
+}

@@ -1,0 +1,198 @@
+//! One record: its key, the values anyone may read as one run, and the others.
+
+use crate::format::{POSITION_LEN, RECORD_ALIGN, RECORD_HEAD_LEN, RECORD_TOMBSTONE, RecordHead};
+use handle_proto::Value;
+
+/// A record, borrowed from its layer. Its lengths are checked, the values inside it are not.
+#[derive(Clone, Copy, Debug)]
+pub struct Record<'a> {
+    bytes: &'a [u8],
+    key: &'a [u8],
+    public: &'a [u8],
+    private: &'a [u8],
+    public_count: u16,
+    private_count: u16,
+    flags: u8,
+}
+
+impl<'a> Record<'a> {
+    /// Splits a record from the bytes that follow it; `None` when its lengths contradict each other.
+    #[inline]
+    pub(crate) fn split(bytes: &'a [u8]) -> Option<(Self, &'a [u8])> {
+        let head = RecordHead::decode(bytes.first_chunk()?);
+        let (record, rest) = bytes.split_at_checked(head.record_len as usize)?;
+        if !record.len().is_multiple_of(RECORD_ALIGN) || usize::from(head.padding) >= RECORD_ALIGN {
+            return None;
+        }
+        if head.flags & !RECORD_TOMBSTONE != 0 {
+            return None;
+        }
+        let parts = record.get(RECORD_HEAD_LEN..record.len().checked_sub(head.padding.into())?)?;
+        let (key, parts) = parts.split_at_checked(head.key_len.into())?;
+        let (public, private) = parts.split_at_checked(head.public_len as usize)?;
+        let record = Self {
+            bytes: record,
+            key,
+            public,
+            private,
+            public_count: head.public_count,
+            private_count: head.private_count,
+            flags: head.flags,
+        };
+        Some((record, rest))
+    }
+
+    /// The handle as it is looked up: folded where the service folds.
+    #[must_use]
+    pub const fn key(&self) -> &'a [u8] {
+        self.key
+    }
+
+    /// Whether the handle was deleted here; such a record has no values.
+    #[must_use]
+    pub const fn is_tombstone(&self) -> bool {
+        self.flags & RECORD_TOMBSTONE != 0
+    }
+
+    /// How many values anyone may read.
+    #[must_use]
+    pub const fn public_count(&self) -> usize {
+        self.public_count as usize
+    }
+
+    /// The values anyone may read, in wire form, one after the other in stored order.
+    #[must_use]
+    pub const fn public_bytes(&self) -> &'a [u8] {
+        self.public
+    }
+
+    /// How many values there are.
+    #[must_use]
+    pub const fn values_count(&self) -> usize {
+        self.public_count as usize + self.private_count as usize
+    }
+
+    /// The values that not everyone may read: position among all values, and wire form.
+    ///
+    /// Ends early where the bytes are damaged.
+    #[must_use]
+    pub const fn private(&self) -> Private<'a> {
+        Private { left: self.private_count, bytes: self.private }
+    }
+
+    /// All values, in stored order.
+    #[must_use]
+    pub const fn values_in_order(&self) -> ValuesInOrder<'a> {
+        ValuesInOrder {
+            position: 0,
+            public_left: self.public_count,
+            public: self.public,
+            private: self.private(),
+            private_next: None,
+        }
+    }
+
+    /// The whole record as it is in the file.
+    #[must_use]
+    pub const fn as_bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
+    /// How many values not everyone may read.
+    #[must_use]
+    pub const fn private_count(&self) -> usize {
+        self.private_count as usize
+    }
+}
+
+/// The private values of a record. See [`Record::private`].
+#[derive(Clone, Copy, Debug)]
+pub struct Private<'a> {
+    left: u16,
+    bytes: &'a [u8],
+}
+
+impl<'a> Private<'a> {
+    fn split(&mut self) -> Option<(u16, &'a [u8], Value<'a>)> {
+        let left = self.left.checked_sub(1)?;
+        let (position, bytes) = self.bytes.split_first_chunk::<POSITION_LEN>()?;
+        let (value, rest) = Value::split(bytes).ok()?;
+        let encoded = &bytes[..bytes.len() - rest.len()];
+        (self.left, self.bytes) = (left, rest);
+        Some((u16::from_le_bytes(*position), encoded, value))
+    }
+
+    /// The bytes not yet read; at the end of an undamaged record, none.
+    #[must_use]
+    pub const fn rest(&self) -> &'a [u8] {
+        self.bytes
+    }
+}
+
+impl<'a> Iterator for Private<'a> {
+    type Item = (u16, &'a [u8]);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.split().map(|(position, encoded, _)| (position, encoded))
+    }
+}
+
+/// All values of a record in stored order. See [`Record::values_in_order`].
+#[derive(Clone, Copy, Debug)]
+pub struct ValuesInOrder<'a> {
+    position: usize,
+    public_left: u16,
+    public: &'a [u8],
+    private: Private<'a>,
+    private_next: Option<(u16, Value<'a>)>,
+}
+
+/// The values of a record do not decode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CorruptValues;
+
+impl core::fmt::Display for CorruptValues {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("the values of a record do not decode")
+    }
+}
+
+impl core::error::Error for CorruptValues {}
+
+impl<'a> ValuesInOrder<'a> {
+    fn advance(&mut self) -> Result<Value<'a>, CorruptValues> {
+        if self.private_next.is_none() && self.private.left > 0 {
+            let (position, _, value) = self.private.split().ok_or(CorruptValues)?;
+            self.private_next = Some((position, value));
+        }
+        match self.private_next {
+            Some((position, value)) if usize::from(position) == self.position => {
+                self.private_next = None;
+                Ok(value)
+            }
+            _ => {
+                self.public_left = self.public_left.checked_sub(1).ok_or(CorruptValues)?;
+                let (value, rest) = Value::split(self.public).map_err(|_| CorruptValues)?;
+                self.public = rest;
+                Ok(value)
+            }
+        }
+    }
+}
+
+impl<'a> Iterator for ValuesInOrder<'a> {
+    type Item = Result<Value<'a>, CorruptValues>;
+
+    /// The next value. After an error there is none.
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.public_left == 0 && self.private.left == 0 && self.private_next.is_none() {
+            return None;
+        }
+        let value = self.advance();
+        self.position += 1;
+        if value.is_err() {
+            (self.public_left, self.private.left, self.private_next) = (0, 0, None);
+        }
+        Some(value)
+    }
+}
