@@ -6,7 +6,7 @@
 //!   `recvmmsg`/`sendmmsg`. [`open`] probes, picks one and says why.
 //! - A socket on a wildcard address answers from the address that was asked: the [`Peer`] of a received
 //!   datagram remembers it.
-//! - What does not fit is refused to the caller; what the kernel refuses is counted. Neither waits.
+//! - What does not fit is refused to the caller; what the kernel refuses or loses is counted.
 //!
 //! What the bytes mean is the caller's business.
 

@@ -43,11 +43,10 @@ impl Options {
         Self { address, ..Self::default() }
     }
 
-    /// Batches, buffers and messages that the kernel's interfaces can count.
+    /// Refuses sizes of nothing, and those that the paths or the kernel do not count that far.
     pub(crate) fn check(&self) -> io::Result<()> {
         let bounds = [
             ("batch_len", self.batch_len, 1024),
-            // Two buffers for each datagram of a batch, and some for the addresses.
             ("receive_len", self.receive_len, 1 << 16),
             ("outbox_datagrams", self.outbox_datagrams, 1 << 16),
             ("outbox_len", self.outbox_len, 1 << 30),

@@ -14,16 +14,32 @@
 #[cfg(any(feature = "std", test))]
 extern crate std;
 
+#[cfg(feature = "std")]
+pub mod builder;
+#[cfg(feature = "std")]
+mod encode;
 pub mod format;
 pub mod homed;
 mod index;
+#[cfg(feature = "std")]
+mod merge;
 pub mod prefetch;
 pub mod reader;
 pub mod record;
 pub mod records;
+#[cfg(feature = "std")]
+pub mod writer;
 
+#[cfg(feature = "std")]
+pub use builder::{Builder, Progress};
+#[cfg(feature = "std")]
+pub use encode::Refused;
 pub use format::{OpenError, fold_key, hash_key};
 pub use homed::Homed;
+#[cfg(feature = "std")]
+pub use merge::merge;
 pub use reader::{Corrupt, Layer, Probe};
 pub use record::Record;
 pub use records::{Records, Staged};
+#[cfg(feature = "std")]
+pub use writer::{BuildError, HomedPrefixes, LayerOptions, LayerWriter};

@@ -36,6 +36,9 @@ use crate::socket::{Options, SendPatience, is_transient};
 const RECEIVE: u64 = u64::MAX;
 const CANCEL: u64 = u64::MAX - 1;
 
+/// Fewer buffers than this would often run out within one turn.
+const BUFFERS_MIN: usize = 64;
+
 /// A [`Datapath`] for Linux 6.1 and later.
 pub(crate) struct UringPath {
     // Views into buffers that are ours until `give_back`. Their lifetime is not really `'static`: they
@@ -132,6 +135,9 @@ impl UringPath {
     }
 
     /// Queues the send of the message at `i`.
+    ///
+    /// Sending with an address in the request, or asking only for completions that are failures, was
+    /// measured to save less than 1 % each. So there is one way to send, and what is in flight is counted.
     fn send(&mut self, i: usize) {
         let request = opcode::SendMsg::new(SOCKET, self.memory.outgoing.header(i))
             // Complete at once, if need be by saying that it would block.
@@ -239,9 +245,6 @@ impl UringPath {
         !self.receiving && self.sending == 0
     }
 }
-
-/// Fewer buffers than this would often run out within one turn.
-const BUFFERS_MIN: usize = 64;
 
 impl Datapath for UringPath {
     fn kind(&self) -> Kind {

@@ -1,0 +1,271 @@
+//! One record into its bytes, or why not.
+
+use crate::format::{
+    KEY_LEN_MAX, RECORD_ALIGN, RECORD_HEAD_LEN, RECORD_LEN_MAX, RECORD_TOMBSTONE, RecordHead,
+    VALUES_COUNT_MAX, VALUES_LEN_MAX, fold_key,
+};
+use core::fmt;
+use handle_proto::{Value, limit};
+use std::vec::Vec;
+
+/// Why a record cannot be stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Refused {
+    /// The handle has no slash; such names are stored as `0.NA/` and the name.
+    NoSlash,
+    /// The handle is too long.
+    HandleLen(usize),
+    /// There are too many values.
+    ValuesCount,
+    /// The values together do not fit in a message.
+    ValuesLen,
+    /// An index is not above zero.
+    Index(i32),
+    /// Two values have the same index.
+    IndexTwice(i32),
+    /// A value has too many references.
+    ReferencesCount {
+        /// The index of the value.
+        index: i32,
+        /// How many it has.
+        count: usize,
+    },
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoSlash => f.write_str("the handle has no slash"),
+            Self::HandleLen(len) => write!(f, "the handle has {len} bytes, {KEY_LEN_MAX} are allowed"),
+            Self::ValuesCount => write!(f, "there are more than {VALUES_COUNT_MAX} values"),
+            Self::ValuesLen => write!(f, "the values take more than {VALUES_LEN_MAX} bytes together"),
+            Self::Index(index) => write!(f, "index {index} is not above zero"),
+            Self::IndexTwice(index) => write!(f, "two values have index {index}"),
+            Self::ReferencesCount { index, count } => {
+                let max = limit::REFERENCES_COUNT_MAX;
+                write!(f, "the value with index {index} has {count} references, {max} are allowed")
+            }
+        }
+    }
+}
+
+impl core::error::Error for Refused {}
+
+/// Writes records; keeps its buffers from one to the next.
+#[derive(Debug, Default)]
+pub(crate) struct Encoder {
+    private: Vec<u8>,
+    indexes: Vec<i32>,
+}
+
+impl Encoder {
+    /// Appends a record to `out`, whose length is a multiple of [`RECORD_ALIGN`] before and after.
+    pub(crate) fn record<'v>(
+        &mut self,
+        out: &mut Vec<u8>,
+        handle: &[u8],
+        folds: bool,
+        values: impl IntoIterator<Item = Value<'v>>,
+    ) -> Result<(), Refused> {
+        let start = out.len();
+        let result = self.try_record(out, handle, folds, values);
+        if result.is_err() {
+            out.truncate(start);
+        }
+        result
+    }
+
+    fn try_record<'v>(
+        &mut self,
+        out: &mut Vec<u8>,
+        handle: &[u8],
+        folds: bool,
+        values: impl IntoIterator<Item = Value<'v>>,
+    ) -> Result<(), Refused> {
+        let start = begin(out, handle, folds)?;
+        let public_at = out.len();
+        self.private.clear();
+        self.indexes.clear();
+        let mut private_count = 0_u16;
+        let mut values_len = 0;
+        for (position, value) in values.into_iter().enumerate() {
+            check(&value)?;
+            values_len += value.encoded_len();
+            if position >= VALUES_COUNT_MAX {
+                return Err(Refused::ValuesCount);
+            }
+            if values_len > VALUES_LEN_MAX {
+                return Err(Refused::ValuesLen);
+            }
+            self.indexes.push(value.index);
+            if value.is_public() {
+                value.encode(out);
+            } else {
+                private_count += 1;
+                self.private.extend_from_slice(&small::<u16>(position).to_le_bytes());
+                value.encode(&mut self.private);
+            }
+        }
+        let public_len = small(out.len() - public_at);
+        let public_count = small(self.indexes.len() - usize::from(private_count));
+        self.check_indexes()?;
+        out.extend_from_slice(&self.private);
+        let key_len = small(handle.len());
+        finish(out, start, RecordHead { key_len, public_count, public_len, private_count, ..<_>::default() });
+        Ok(())
+    }
+
+    fn check_indexes(&mut self) -> Result<(), Refused> {
+        if !self.indexes.is_sorted() {
+            self.indexes.sort_unstable();
+        }
+        match self.indexes.windows(2).find(|pair| pair[0] == pair[1]) {
+            Some(pair) => Err(Refused::IndexTwice(pair[0])),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Appends a record that says: deleted.
+pub(crate) fn tombstone(out: &mut Vec<u8>, handle: &[u8], folds: bool) -> Result<(), Refused> {
+    let start = begin(out, handle, folds)?;
+    let key_len = small(handle.len());
+    finish(out, start, RecordHead { key_len, flags: RECORD_TOMBSTONE, ..<_>::default() });
+    Ok(())
+}
+
+fn check(value: &Value<'_>) -> Result<(), Refused> {
+    let count = value.references.len();
+    if value.index < 1 {
+        return Err(Refused::Index(value.index));
+    }
+    if count > limit::REFERENCES_COUNT_MAX {
+        return Err(Refused::ReferencesCount { index: value.index, count });
+    }
+    Ok(())
+}
+
+fn begin(out: &mut Vec<u8>, handle: &[u8], folds: bool) -> Result<usize, Refused> {
+    if handle.len() > KEY_LEN_MAX {
+        return Err(Refused::HandleLen(handle.len()));
+    }
+    if !handle.contains(&b'/') {
+        return Err(Refused::NoSlash);
+    }
+    let start = out.len();
+    out.extend_from_slice(&[0; RECORD_HEAD_LEN]);
+    out.extend_from_slice(handle);
+    fold_key(&mut out[start + RECORD_HEAD_LEN..], folds);
+    Ok(start)
+}
+
+fn finish(out: &mut Vec<u8>, start: usize, mut head: RecordHead) {
+    let len = out.len() - start;
+    let record_len = len.next_multiple_of(RECORD_ALIGN);
+    out.resize(start + record_len, 0);
+    head.record_len = small(record_len);
+    head.padding = small(record_len - len);
+    out[start..start + RECORD_HEAD_LEN].copy_from_slice(&head.encode());
+}
+
+const _: () = assert!(KEY_LEN_MAX <= u16::MAX as usize && VALUES_COUNT_MAX <= u16::MAX as usize);
+const _: () = assert!(RECORD_LEN_MAX <= u32::MAX as usize);
+
+fn small<T: TryFrom<usize>>(number: usize) -> T {
+    T::try_from(number).ok().expect("keys, counts and records are limited to less")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Record;
+    use handle_proto::{Permissions, wire::list::References};
+
+    fn encode(handle: &[u8], values: &[Value<'_>]) -> Result<Vec<u8>, Refused> {
+        let mut out = Vec::new();
+        Encoder::default().record(&mut out, handle, true, values.iter().copied())?;
+        Ok(out)
+    }
+
+    fn private(index: i32) -> Value<'static> {
+        Value { permissions: Permissions(0x0c), ..Value::new(index, b"HS_SECKEY", b"secret") }
+    }
+
+    #[test]
+    fn keeps_order_and_separates_what_is_private() {
+        let orders: [&[Value<'_>]; 5] = [
+            &[],
+            &[private(1)],
+            &[
+                private(9),
+                Value::new(1, b"URL", b"http://a/"),
+                private(3),
+                private(2),
+                Value::new(7, b"", b""),
+            ],
+            &[Value::new(2, b"URL", b"u"), private(1)],
+            &[Value::new(2, b"URL", b"u"), Value::new(1, b"EMAIL", b"e")],
+        ];
+        for values in orders {
+            let bytes = encode(b"10.1/abc", values).unwrap();
+            let (record, rest) = Record::split(&bytes).unwrap();
+            assert!(rest.is_empty() && !record.is_tombstone());
+            assert_eq!(record.key(), b"10.1/ABC");
+            let again: Vec<_> = record.values_in_order().map(Result::unwrap).collect();
+            assert_eq!(again, values);
+            assert_eq!(record.private().count(), values.iter().filter(|value| !value.is_public()).count());
+            assert_eq!(record.values_count(), values.len());
+            for (position, encoded) in record.private() {
+                assert_eq!(Value::split(encoded).unwrap().0, values[usize::from(position)]);
+            }
+            let public = handle_proto::Values::from_encoded(record.public_count(), record.public_bytes());
+            assert_eq!(
+                public.unwrap().iter().collect::<Vec<_>>(),
+                values.iter().copied().filter(Value::is_public).collect::<Vec<_>>()
+            );
+        }
+    }
+
+    #[test]
+    fn damaged_records_end_early() {
+        let whole = encode(b"10.1/a", &[private(3), Value::new(1, b"URL", b"u"), private(2)]).unwrap();
+        for bit in 0..whole.len() * 8 {
+            let mut bytes = whole.clone();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            if let Some((record, _)) = Record::split(&bytes) {
+                assert!(record.values_in_order().count() <= usize::from(u16::MAX) * 2);
+                record.private().count();
+            }
+        }
+        for len in 0..whole.len() {
+            assert!(Record::split(&whole[..len]).is_none());
+        }
+    }
+
+    #[test]
+    fn refuses_what_cannot_be_served() {
+        let url = Value::new(1, b"URL", b"u");
+        assert_eq!(encode(b"10.1", &[]), Err(Refused::NoSlash));
+        assert_eq!(encode(b"", &[]), Err(Refused::NoSlash));
+        assert_eq!(encode(&[b'/'; KEY_LEN_MAX + 1], &[]), Err(Refused::HandleLen(KEY_LEN_MAX + 1)));
+        assert!(encode(&[b'/'; KEY_LEN_MAX], &[]).is_ok());
+        assert_eq!(encode(b"1/a", &[Value { index: 0, ..url }]), Err(Refused::Index(0)));
+        assert_eq!(encode(b"1/a", &[Value { index: -1, ..url }]), Err(Refused::Index(-1)));
+        assert_eq!(encode(b"1/a", &[url, private(5), url]), Err(Refused::IndexTwice(1)));
+        let many: Vec<_> = (1..=VALUES_COUNT_MAX + 1).map(|n| Value::new(small(n), b"", b"")).collect();
+        assert_eq!(encode(b"1/a", &many), Err(Refused::ValuesCount));
+        assert!(encode(b"1/a", &many[1..]).is_ok());
+        let data = std::vec![0; VALUES_LEN_MAX - Value::LEN_MIN];
+        assert!(encode(b"1/a", &[Value::new(1, b"", &data)]).is_ok());
+        assert_eq!(encode(b"1/a", &[Value::new(1, b"x", &data)]), Err(Refused::ValuesLen));
+        let references = [0; 8 * (limit::REFERENCES_COUNT_MAX + 1)];
+        let of = |count: usize| References::from_encoded(count, &references[..8 * count]).unwrap();
+        let max = limit::REFERENCES_COUNT_MAX;
+        assert!(encode(b"1/a", &[Value { references: of(max), ..url }]).is_ok());
+        assert_eq!(
+            encode(b"1/a", &[Value { references: of(max + 1), ..url }]),
+            Err(Refused::ReferencesCount { index: 1, count: max + 1 })
+        );
+    }
+}

@@ -1,0 +1,163 @@
+//! Several sorted inputs as one: runs of a builder, layers of a set.
+
+use crate::format::hash_key;
+use crate::reader::{Corrupt, Layer, LayerRecords};
+use crate::record::Record;
+use crate::writer::{BuildError, HomedPrefixes, LayerWriter};
+use core::cmp::Ordering;
+use std::io::{Seek, Write};
+use std::vec::Vec;
+
+/// Something sorted by (hash, key).
+pub(crate) trait Source {
+    /// What can go wrong on the way to the next record.
+    type Error;
+    /// The record in front; `None` at the end.
+    fn head(&self) -> Option<Head<'_>>;
+    /// Goes to the next record.
+    fn advance(&mut self) -> Result<(), Self::Error>;
+}
+
+/// The record in front of a source.
+#[derive(Clone, Copy)]
+pub(crate) struct Head<'a> {
+    pub hash: u64,
+    pub origin: u64,
+    pub record: Record<'a>,
+}
+
+/// A binary heap of sources; of equal records, that of the earlier source comes first.
+pub(crate) struct Merge<S> {
+    sources: Vec<S>,
+    heap: Vec<usize>,
+}
+
+impl<S: Source> Merge<S> {
+    pub(crate) fn new(sources: Vec<S>) -> Self {
+        let heap = (0..sources.len()).filter(|&n| sources[n].head().is_some()).collect();
+        let mut merge = Self { sources, heap };
+        for at in (0..merge.heap.len() / 2).rev() {
+            merge.sift_down(at);
+        }
+        merge
+    }
+
+    pub(crate) fn head(&self) -> Option<Head<'_>> {
+        self.sources[*self.heap.first()?].head()
+    }
+
+    pub(crate) fn advance(&mut self) -> Result<(), S::Error> {
+        if let Some(&first) = self.heap.first() {
+            self.sources[first].advance()?;
+            if self.sources[first].head().is_none() {
+                self.heap.swap_remove(0);
+            }
+            self.sift_down(0);
+        }
+        Ok(())
+    }
+
+    fn sift_down(&mut self, mut at: usize) {
+        loop {
+            let mut first = at;
+            for child in [2 * at + 1, 2 * at + 2] {
+                if child < self.heap.len() && self.is_before(self.heap[child], self.heap[first]) {
+                    first = child;
+                }
+            }
+            if first == at {
+                return;
+            }
+            self.heap.swap(at, first);
+            at = first;
+        }
+    }
+
+    fn is_before(&self, a: usize, b: usize) -> bool {
+        let (Some(head_a), Some(head_b)) = (self.sources[a].head(), self.sources[b].head()) else {
+            return false;
+        };
+        let order = head_a.hash.cmp(&head_b.hash);
+        let order = order.then_with(|| head_a.record.key().cmp(head_b.record.key()));
+        order.then(a.cmp(&b)) == Ordering::Less
+    }
+}
+
+struct LayerSource<'a> {
+    records: LayerRecords<'a>,
+    seed: u64,
+    head: Option<Head<'a>>,
+}
+
+impl Source for LayerSource<'_> {
+    type Error = Corrupt;
+
+    fn head(&self) -> Option<Head<'_>> {
+        self.head
+    }
+
+    fn advance(&mut self) -> Result<(), Corrupt> {
+        let record = self.records.next().transpose()?;
+        self.head = record.map(|record| Head { hash: hash_key(self.seed, record.key()), origin: 0, record });
+        Ok(())
+    }
+}
+
+/// Writes one layer that says what `layers`, newest first, say together.
+///
+/// With `keep_tombstones`, for layers above others, deletions stay; without it, for all layers of a
+/// set, they are forgotten. `progress` is told the number of records read, now and then.
+///
+/// # Errors
+/// When a layer is damaged or the output cannot be written.
+///
+/// # Panics
+/// When the seed or case rule of a layer is not that of `out`.
+pub fn merge<W: Write + Seek, B: AsRef<[u8]>>(
+    layers: &[Layer<B>],
+    keep_tombstones: bool,
+    mut out: LayerWriter<W>,
+    mut progress: impl FnMut(u64),
+) -> Result<(W, crate::format::Header), BuildError> {
+    let options = *out.options();
+    let mut sources = Vec::with_capacity(layers.len());
+    for layer in layers {
+        assert!(
+            layer.seed() == options.seed && layer.folds() == options.folds,
+            "layers that are merged hash alike"
+        );
+        let mut source = LayerSource { records: layer.records(), seed: options.seed, head: None };
+        source.advance()?;
+        sources.push(source);
+    }
+    let mut merge = Merge::new(sources);
+    let mut last: Option<(u64, Vec<u8>)> = None;
+    let mut read = 0_u64;
+    while let Some(Head { hash, record, .. }) = merge.head() {
+        // Of records with one key the newest comes first, and those behind it are hidden by it.
+        let is_hidden = last.as_ref().is_some_and(|last| last.0 == hash && last.1 == record.key());
+        if !is_hidden {
+            let key = last.get_or_insert_default();
+            key.0 = hash;
+            key.1.clear();
+            key.1.extend_from_slice(record.key());
+            if keep_tombstones || !record.is_tombstone() {
+                out.push_hashed(hash, &record)?;
+            }
+        }
+        merge.advance()?;
+        read += 1;
+        if read.is_multiple_of(1 << 16) {
+            progress(read);
+        }
+    }
+    progress(read);
+    let homed = layers.iter().find_map(Layer::homed).map(|homed| {
+        let mut prefixes = HomedPrefixes::default();
+        for prefix in homed {
+            prefixes.add(prefix);
+        }
+        prefixes
+    });
+    out.finish(homed.as_ref())
+}

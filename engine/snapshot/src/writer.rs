@@ -1,0 +1,414 @@
+//! Records in order, one layer file out.
+
+use crate::encode::Refused;
+use crate::format::{
+    BUCKET_HANDLES, BUCKET_LEN, BUCKET_SLOTS, FLAG_FOLDS, FLAG_HOMED, HEADER_LEN, Header, KEY_LEN_MAX,
+    LAYER_LEN_MAX, PROBE_BUCKETS_MAX, RECORD_ALIGN, SECTION_ALIGN, bucket, hash_key, header_at, slot,
+};
+use crate::reader::Corrupt;
+use crate::record::Record;
+use core::fmt;
+use handle_proto::Handle;
+use std::collections::BTreeSet;
+use std::io::{self, BufReader, BufWriter, Read as _, Seek, SeekFrom, Write};
+use std::path::Path;
+use std::vec::Vec;
+use tempfile::SpooledTempFile;
+use xxhash_rust::xxh3::Xxh3Default;
+
+/// Bytes collected before they are summed and written.
+const BUFFER_LEN: usize = 1 << 20;
+/// Bytes of (hash, offset) pairs kept in memory; more go to a temporary file until the index is written.
+const PAIRS_LEN_MAX: usize = 1 << 20;
+
+/// What all layers of a set share, and when this one was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LayerOptions {
+    /// Seed of the hash; random, so that nobody can choose names that collide.
+    pub seed: u64,
+    /// Whether local names fold.
+    pub folds: bool,
+    /// Now, Unix milliseconds.
+    pub created_unix_ms: u64,
+}
+
+/// Homed prefixes: what follows `0.NA/` in the names of their records.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HomedPrefixes(BTreeSet<Vec<u8>>);
+
+impl HomedPrefixes {
+    /// Adds a prefix in any case; `false` when it is longer than a handle may be.
+    pub fn add(&mut self, prefix: &[u8]) -> bool {
+        let fits = prefix.len() <= KEY_LEN_MAX;
+        if fits {
+            self.0.insert(handle_proto::fold::folded(prefix));
+        }
+        fits
+    }
+
+    pub(crate) fn extend(&mut self, other: Self) {
+        self.0.extend(other.0);
+    }
+}
+
+/// Why there is no layer.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// A record cannot be stored.
+    Record {
+        /// Its handle, cut to what is allowed.
+        handle: Vec<u8>,
+        /// Where it came from.
+        origin: u64,
+        /// Why.
+        why: Refused,
+    },
+    /// Two records have the same key.
+    Duplicate {
+        /// The key.
+        key: Vec<u8>,
+        /// Where they came from, in ascending order.
+        origins: [u64; 2],
+    },
+    /// Records did not come in ascending order of (hash, key).
+    Order {
+        /// The key that came too late.
+        key: Vec<u8>,
+    },
+    /// Too many handles fall into neighbouring buckets of the index; with a random seed this is chance.
+    Crowded,
+    /// The layer would be longer than its index can address.
+    Len,
+    /// A layer to be merged is damaged.
+    Corrupt(Corrupt),
+    /// The file could not be written, or a temporary file not used.
+    Io(io::Error),
+}
+
+impl fmt::Display for BuildError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Record { handle, origin, why } => {
+                write!(f, "record {} (origin {origin}): {why}", Handle(handle))
+            }
+            Self::Duplicate { key, origins: [first, second] } => {
+                write!(f, "{} is there twice (origins {first} and {second})", Handle(key))
+            }
+            Self::Order { key } => write!(f, "{} is not in order", Handle(key)),
+            Self::Crowded => f.write_str("too many handles hash alike; build again with another seed"),
+            Self::Len => write!(f, "the layer would be longer than {LAYER_LEN_MAX} bytes"),
+            Self::Corrupt(error) => write!(f, "a layer to be merged cannot be read: {error}"),
+            Self::Io(error) => write!(f, "the layer cannot be written: {error}"),
+        }
+    }
+}
+
+impl core::error::Error for BuildError {
+    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
+        match self {
+            Self::Record { why, .. } => Some(why),
+            Self::Corrupt(error) => Some(error),
+            Self::Io(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl From<io::Error> for BuildError {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+impl From<Corrupt> for BuildError {
+    fn from(error: Corrupt) -> Self {
+        Self::Corrupt(error)
+    }
+}
+
+/// Writes a layer from records in ascending order of (hash, key).
+///
+/// Records go straight to the output; what remains for the index, 16 bytes for each, waits in a
+/// temporary file. Until [`finish`](Self::finish) has written the header, the output does not open.
+#[must_use = "without `finish` the output is not a layer"]
+#[derive(Debug)]
+pub struct LayerWriter<W> {
+    options: LayerOptions,
+    sections: Sections<W>,
+    pairs: BufWriter<SpooledTempFile>,
+    handles_count: u64,
+    tombstones_count: u64,
+    last_hash: u64,
+    last_key: Vec<u8>,
+}
+
+impl<W: Write + Seek> LayerWriter<W> {
+    /// Begins a layer at the start of `out`, which is empty. Temporary files go to `temp_dir`.
+    ///
+    /// # Errors
+    /// When the output cannot be written.
+    pub fn new(out: W, temp_dir: &Path, options: LayerOptions) -> Result<Self, BuildError> {
+        let pairs = tempfile::spooled_tempfile_in(PAIRS_LEN_MAX, temp_dir);
+        Ok(Self {
+            options,
+            sections: Sections::new(out)?,
+            pairs: BufWriter::with_capacity(1 << 16, pairs),
+            handles_count: 0,
+            tombstones_count: 0,
+            last_hash: 0,
+            last_key: Vec::new(),
+        })
+    }
+
+    /// What was given to [`new`](Self::new).
+    pub const fn options(&self) -> &LayerOptions {
+        &self.options
+    }
+
+    /// How many records were written.
+    pub const fn records_count(&self) -> u64 {
+        self.handles_count + self.tombstones_count
+    }
+
+    /// Appends a record of another layer.
+    ///
+    /// # Errors
+    /// When it is not in order, or the output cannot be written.
+    pub fn push(&mut self, record: &Record<'_>) -> Result<(), BuildError> {
+        self.push_hashed(hash_key(self.options.seed, record.key()), record)
+    }
+
+    pub(crate) fn push_hashed(&mut self, hash: u64, record: &Record<'_>) -> Result<(), BuildError> {
+        let key = record.key();
+        let is_first = self.records_count() == 0;
+        if !is_first && (hash, key) <= (self.last_hash, &self.last_key) {
+            return Err(BuildError::Order { key: key.into() });
+        }
+        self.last_hash = hash;
+        self.last_key.clear();
+        self.last_key.extend_from_slice(key);
+        let at = self.sections.at;
+        if at > LAYER_LEN_MAX / 2 {
+            return Err(BuildError::Len);
+        }
+        if record.is_tombstone() {
+            self.tombstones_count += 1;
+        } else {
+            self.handles_count += 1;
+        }
+        let mut pair = [0; 16];
+        pair[..8].copy_from_slice(&hash.to_le_bytes());
+        pair[8..].copy_from_slice(&at.to_le_bytes());
+        self.pairs.write_all(&pair)?;
+        self.sections.put(record.as_bytes())?;
+        Ok(())
+    }
+
+    /// Writes homed prefixes, index and header, and returns the output and what its header says.
+    ///
+    /// With `None` the layer has no table of homed prefixes, and older layers say what is homed. The
+    /// output is flushed to the operating system, not synced.
+    ///
+    /// # Errors
+    /// When the output cannot be written or the index cannot be built.
+    pub fn finish(mut self, homed: Option<&HomedPrefixes>) -> Result<(W, Header), BuildError> {
+        let mut header = Header {
+            seed: self.options.seed,
+            created_unix_ms: self.options.created_unix_ms,
+            handles_count: self.handles_count,
+            tombstones_count: self.tombstones_count,
+            ..Header::default()
+        };
+        if self.options.folds {
+            header.flags |= FLAG_FOLDS;
+        }
+        (header.records_at, header.records_len, header.records_sum) = self.sections.end()?;
+        if let Some(homed) = homed {
+            header.flags |= FLAG_HOMED;
+            self.homed(homed, &mut header)?;
+        }
+        (header.homed_at, header.homed_len, header.homed_sum) = self.sections.end()?;
+        header.index_buckets = buckets_for(self.handles_count + self.tombstones_count);
+        self.index(header.index_buckets)?;
+        (header.index_at, header.index_len, header.index_sum) = self.sections.end()?;
+        header.file_len = self.sections.at;
+        let mut out = self.sections.out;
+        out.seek(SeekFrom::Start(0))?;
+        out.write_all(&header.encode())?;
+        out.flush()?;
+        Ok((out, header))
+    }
+
+    fn index(&mut self, buckets: u64) -> Result<(), BuildError> {
+        let records_count = self.records_count();
+        self.pairs.flush()?;
+        let pairs = self.pairs.get_mut();
+        pairs.rewind()?;
+        let mut pairs = BufReader::with_capacity(1 << 16, pairs);
+        let mut filler = Filler::new(buckets);
+        for _ in 0..records_count {
+            let mut pair = [0; 16];
+            pairs.read_exact(&mut pair)?;
+            let (words, _) = pair.as_chunks::<8>();
+            let (hash, at) = (u64::from_le_bytes(words[0]), u64::from_le_bytes(words[1]));
+            filler.push(hash, at, &mut self.sections)?;
+        }
+        filler.finish(&mut self.sections)
+    }
+
+    fn homed(&mut self, homed: &HomedPrefixes, header: &mut Header) -> Result<(), BuildError> {
+        let mut entries = Vec::new();
+        let mut found: Vec<(u64, u64)> = Vec::with_capacity(homed.0.len());
+        for prefix in &homed.0 {
+            found.push((hash_key(self.options.seed, prefix), entries.len() as u64));
+            let len = u16::try_from(prefix.len()).expect("checked when it was added");
+            entries.extend_from_slice(&len.to_le_bytes());
+            entries.extend_from_slice(prefix);
+            entries.resize(entries.len().next_multiple_of(RECORD_ALIGN), 0);
+        }
+        found.sort_unstable();
+        let buckets = buckets_for(found.len() as u64);
+        // The entries follow the index, whose length is known only once it has been filled; so it is
+        // filled once for its length and once for its slots.
+        let fill = |entries_at: u64| {
+            let mut index = Vec::new();
+            let mut filler = Filler::new(buckets);
+            for &(hash, at) in &found {
+                filler.push(hash, entries_at + at, &mut index)?;
+            }
+            filler.finish(&mut index).map(|()| index)
+        };
+        let index_len = fill(RECORD_ALIGN as u64)?.len() as u64;
+        self.sections.put(&fill(index_len)?)?;
+        self.sections.put(&entries)?;
+        header.homed_count = found.len() as u64;
+        header.homed_buckets = buckets;
+        header.homed_index_len = index_len;
+        Ok(())
+    }
+}
+
+fn buckets_for(count: u64) -> u64 {
+    count.div_ceil(BUCKET_HANDLES).max(1)
+}
+
+/// Fills buckets in order, as hashes come in order; what overflows goes to the next.
+struct Filler {
+    buckets: u64,
+    current: u64,
+    used: usize,
+    slots: [[u8; 8]; BUCKET_SLOTS],
+}
+
+impl Filler {
+    const fn new(buckets: u64) -> Self {
+        Self { buckets, current: 0, used: 0, slots: [[0; 8]; BUCKET_SLOTS] }
+    }
+
+    fn push(&mut self, hash: u64, at: u64, out: &mut impl Put) -> Result<(), BuildError> {
+        let home = bucket(hash, self.buckets);
+        while self.current < home || self.used == BUCKET_SLOTS {
+            self.next(out)?;
+        }
+        if self.current - home >= PROBE_BUCKETS_MAX as u64 {
+            return Err(BuildError::Crowded);
+        }
+        self.slots[self.used] = slot(hash, at).to_le_bytes();
+        self.used += 1;
+        Ok(())
+    }
+
+    fn next(&mut self, out: &mut impl Put) -> Result<(), BuildError> {
+        out.put(self.slots.as_flattened())?;
+        self.slots = [[0; 8]; BUCKET_SLOTS];
+        self.used = 0;
+        self.current += 1;
+        Ok(())
+    }
+
+    fn finish(mut self, out: &mut impl Put) -> Result<(), BuildError> {
+        while self.current < self.buckets || self.used > 0 {
+            self.next(out)?;
+        }
+        Ok(())
+    }
+}
+const _: () = assert!(BUCKET_SLOTS * 8 == BUCKET_LEN);
+
+trait Put {
+    fn put(&mut self, bytes: &[u8]) -> io::Result<()>;
+}
+
+impl Put for Vec<u8> {
+    fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.extend_from_slice(bytes);
+        Ok(())
+    }
+}
+
+/// The file behind the header, with a running checksum of the section being written.
+#[derive(Debug)]
+struct Sections<W> {
+    out: W,
+    buffer: Vec<u8>,
+    sum: SectionSum,
+    start: u64,
+    at: u64,
+}
+
+struct SectionSum(Xxh3Default);
+
+impl fmt::Debug for SectionSum {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0.digest())
+    }
+}
+
+impl<W: Write> Sections<W> {
+    fn new(mut out: W) -> io::Result<Self> {
+        out.write_all(&[0; HEADER_LEN])?;
+        let at = HEADER_LEN as u64;
+        Ok(Self { out, buffer: Vec::new(), sum: SectionSum(Xxh3Default::new()), start: at, at })
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.sum.0.update(&self.buffer);
+        self.out.write_all(&self.buffer)?;
+        self.buffer.clear();
+        Ok(())
+    }
+
+    /// Ends a section: its offset, length and checksum.
+    fn end(&mut self) -> io::Result<(u64, u64, u64)> {
+        let padding = self.at.next_multiple_of(SECTION_ALIGN as u64) - self.at;
+        for _ in 0..padding {
+            self.put(&[0])?;
+        }
+        self.flush()?;
+        let section = (self.start, self.at - self.start, self.sum.0.digest());
+        self.sum.0.reset();
+        self.start = self.at;
+        Ok(section)
+    }
+}
+
+impl<W: Write> Put for Sections<W> {
+    fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if self.buffer.len() + bytes.len() > BUFFER_LEN {
+            self.flush()?;
+        }
+        self.buffer.extend_from_slice(bytes);
+        self.at += bytes.len() as u64;
+        Ok(())
+    }
+}
+
+/// The checksum at the end of an encoded header, which a manifest repeats.
+#[must_use]
+pub fn header_sum(header: &Header) -> u64 {
+    let bytes = header.encode();
+    u64::from_le_bytes(
+        *bytes[header_at::HEADER_SUM..].first_chunk().expect("the header ends with its checksum"),
+    )
+}
