@@ -22,11 +22,17 @@ pub mod format;
 pub mod homed;
 mod index;
 #[cfg(feature = "std")]
+pub mod map;
+#[cfg(feature = "std")]
 mod merge;
 pub mod prefetch;
 pub mod reader;
 pub mod record;
 pub mod records;
+#[cfg(feature = "std")]
+pub mod set;
+#[cfg(feature = "std")]
+pub mod verify;
 #[cfg(feature = "std")]
 pub mod writer;
 
@@ -37,9 +43,15 @@ pub use encode::Refused;
 pub use format::{OpenError, fold_key, hash_key};
 pub use homed::Homed;
 #[cfg(feature = "std")]
+pub use map::{How, Mapped};
+#[cfg(feature = "std")]
 pub use merge::merge;
 pub use reader::{Corrupt, Layer, Probe};
 pub use record::Record;
 pub use records::{Records, Staged};
+#[cfg(feature = "std")]
+pub use set::publisher::{Place, Publisher, Stager};
+#[cfg(feature = "std")]
+pub use set::{PublishedSet, SetError};
 #[cfg(feature = "std")]
 pub use writer::{BuildError, HomedPrefixes, LayerOptions, LayerWriter};

@@ -54,6 +54,12 @@ impl<'a, B: AsRef<[u8]>> Records<'a, B> {
         }
     }
 
+    /// As [`new`](Self::new), for layers already known to be alike.
+    #[cfg(feature = "std")]
+    pub(crate) const fn new_alike(layers: &'a [Layer<B>]) -> Self {
+        Self(layers)
+    }
+
     /// The layers, newest first.
     #[must_use]
     pub const fn layers(&self) -> &'a [Layer<B>] {

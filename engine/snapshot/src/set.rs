@@ -1,0 +1,286 @@
+//! What is published: a MANIFEST and the layers it names, newest first.
+//!
+//! A directory holds a set. Publishing adds files under new names and then replaces the MANIFEST in one
+//! step, so a reader sees the old set or the new one, whole, whenever it looks and whenever power fails.
+
+pub mod manifest;
+pub mod publisher;
+pub mod storage;
+
+use crate::format::OpenError;
+use crate::map::{How, Mapped};
+use crate::reader::Layer;
+use crate::records::Records;
+use crate::verify::{self, Fault, Report};
+use crate::writer::{BuildError, header_sum};
+use core::fmt;
+use manifest::{LayerEntry, MANIFEST, MANIFEST_LEN_MAX, Manifest, ManifestError};
+use std::boxed::Box;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::vec::Vec;
+
+/// How often opening starts again because the set was replaced meanwhile.
+const OPEN_ATTEMPTS_MAX: usize = 5;
+
+/// Why a set cannot be opened or published.
+#[derive(Debug)]
+pub struct SetError {
+    /// The file, or the directory.
+    pub path: PathBuf,
+    /// What is wrong with it.
+    pub why: Why,
+}
+
+/// What is wrong with a set.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Why {
+    /// There is no MANIFEST.
+    NotPublished,
+    /// Another process publishes there.
+    Locked,
+    /// The system refused something.
+    Io {
+        /// What we tried, as in "cannot read it".
+        doing: &'static str,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// The MANIFEST is not one.
+    Manifest(ManifestError),
+    /// A layer does not open.
+    Open(OpenError),
+    /// A layer is not the file that the MANIFEST names.
+    OtherFile {
+        /// Which property differs.
+        what: &'static str,
+    },
+    /// A layer does not hash or fold like the newest.
+    Mixed,
+    /// A layer is damaged.
+    Fault(Fault),
+    /// The new layer was not built.
+    Build(BuildError),
+    /// The new layer does not fit the set.
+    Refused(&'static str),
+}
+
+impl fmt::Display for SetError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = self.path.display();
+        match &self.why {
+            Why::NotPublished => write!(f, "{path}: no set has been published here, there is no {MANIFEST}"),
+            Why::Locked => write!(f, "{path}: another process publishes here and holds the lock"),
+            Why::Io { doing, error } => write!(f, "{path}: cannot {doing}: {error}"),
+            Why::Manifest(error) => write!(f, "{path}: {error}"),
+            Why::Open(error) => write!(f, "{path}: {error}"),
+            Why::OtherFile { what } => {
+                write!(f, "{path}: this is not the file that {MANIFEST} names, its {what} differs")
+            }
+            Why::Mixed => write!(f, "{path}: this layer has another seed or case rule than the newest"),
+            Why::Fault(fault) => write!(f, "{path}: {fault}"),
+            Why::Build(error) => write!(f, "{path}: {error}"),
+            Why::Refused(why) => write!(f, "{path}: {why}"),
+        }
+    }
+}
+
+impl core::error::Error for SetError {
+    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
+        match &self.why {
+            Why::Io { error, .. } => Some(error),
+            Why::Manifest(error) => Some(error),
+            Why::Open(error) => Some(error),
+            Why::Fault(error) => Some(error),
+            Why::Build(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl SetError {
+    fn new(path: impl Into<PathBuf>, why: Why) -> Self {
+        Self { path: path.into(), why }
+    }
+
+    fn io(path: impl Into<PathBuf>, doing: &'static str, error: io::Error) -> Self {
+        Self::new(path, Why::Io { doing, error })
+    }
+
+    fn is_not_found(&self) -> bool {
+        matches!(&self.why, Why::Io { error, .. } if error.kind() == io::ErrorKind::NotFound)
+    }
+}
+
+/// An opened set. It stays what it was when the directory goes on.
+#[derive(Clone, Debug)]
+pub struct PublishedSet {
+    dir: PathBuf,
+    how: How,
+    manifest: Manifest,
+    layers: Box<[Layer<Mapped>]>,
+}
+
+impl PublishedSet {
+    /// Opens the set that is published in `dir` now.
+    ///
+    /// # Errors
+    /// When there is none, or it is not whole.
+    pub fn open(dir: &Path, how: How) -> Result<Self, SetError> {
+        Self::open_from(dir, how, None)
+    }
+
+    /// Opens what is published now in the directory of `previous`, sharing the layers it has already.
+    ///
+    /// # Errors
+    /// When there is no set, or it is not whole.
+    pub fn reopen(previous: &Self) -> Result<Self, SetError> {
+        Self::open_from(&previous.dir, previous.how, Some(previous))
+    }
+
+    fn open_from(dir: &Path, how: How, previous: Option<&Self>) -> Result<Self, SetError> {
+        let mut manifest = read_manifest(dir)?;
+        for _ in 1..OPEN_ATTEMPTS_MAX {
+            match Self::open_layers(dir, how, &manifest, previous) {
+                // A layer that is gone may have been replaced and removed since its manifest was read.
+                Err(error) if error.is_not_found() => {
+                    let now = read_manifest(dir)?;
+                    if now == manifest {
+                        return Err(error);
+                    }
+                    manifest = now;
+                }
+                layers => return Ok(Self { dir: dir.into(), how, layers: layers?, manifest }),
+            }
+        }
+        let layers = Self::open_layers(dir, how, &manifest, previous)?;
+        Ok(Self { dir: dir.into(), how, manifest, layers })
+    }
+
+    fn open_layers(
+        dir: &Path,
+        how: How,
+        manifest: &Manifest,
+        previous: Option<&Self>,
+    ) -> Result<Box<[Layer<Mapped>]>, SetError> {
+        let layers = manifest.layers.iter().map(|entry| {
+            if let Some(layer) = previous.and_then(|previous| previous.layer(entry)) {
+                return Ok(layer.clone());
+            }
+            let path = dir.join(&entry.file);
+            let bytes = Mapped::open(&path, how).map_err(|error| SetError::io(&path, "map it", error))?;
+            open_layer(bytes, entry).map_err(|why| SetError::new(&path, why))
+        });
+        let layers: Box<[_]> = layers.collect::<Result<_, _>>()?;
+        check_alike(dir, manifest, &layers)?;
+        Ok(layers)
+    }
+
+    fn layer(&self, entry: &LayerEntry) -> Option<&Layer<Mapped>> {
+        let at = self.manifest.layers.iter().position(|ours| ours == entry)?;
+        self.layers.get(at)
+    }
+
+    /// Number of the publication.
+    #[must_use]
+    pub const fn generation(&self) -> u64 {
+        self.manifest.generation
+    }
+
+    /// When the set was published, Unix milliseconds.
+    #[must_use]
+    pub const fn created_unix_ms(&self) -> u64 {
+        self.manifest.created_unix_ms
+    }
+
+    /// Handles that a lookup finds: all layers together, each handle once, deleted ones not.
+    ///
+    /// The publisher counted them; nothing is counted here.
+    #[must_use]
+    pub const fn handles_count(&self) -> u64 {
+        self.manifest.handles_count
+    }
+
+    /// What the MANIFEST said.
+    #[must_use]
+    pub const fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// The directory.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The layers, newest first.
+    #[must_use]
+    pub const fn layers(&self) -> &[Layer<Mapped>] {
+        &self.layers
+    }
+
+    /// The layers as one, for a resolver.
+    #[inline]
+    #[must_use]
+    pub const fn records(&self) -> Records<'_, Mapped> {
+        Records::new_alike(&self.layers)
+    }
+
+    /// Bytes of all layers.
+    #[must_use]
+    pub fn bytes_mapped(&self) -> u64 {
+        self.manifest.layers.iter().map(|layer| layer.len).sum()
+    }
+
+    /// Checks every layer in full, newest first.
+    ///
+    /// # Errors
+    /// With the first fault and its file.
+    pub fn verify(&self) -> Result<Vec<Report>, SetError> {
+        let check = |(entry, layer): (&LayerEntry, &Layer<Mapped>)| {
+            let fault = |fault| SetError::new(self.dir.join(&entry.file), Why::Fault(fault));
+            verify::layer(layer).map_err(fault)
+        };
+        self.manifest.layers.iter().zip(&self.layers).map(check).collect()
+    }
+}
+
+/// The manifest that is published in `dir` now.
+///
+/// # Errors
+/// When there is none, or it is damaged.
+pub fn read_manifest(dir: &Path) -> Result<Manifest, SetError> {
+    parse_manifest(dir, storage::read_small(&dir.join(MANIFEST), MANIFEST_LEN_MAX))?
+        .ok_or_else(|| SetError::new(dir, Why::NotPublished))
+}
+
+fn parse_manifest(dir: &Path, bytes: io::Result<Vec<u8>>) -> Result<Option<Manifest>, SetError> {
+    let path = dir.join(MANIFEST);
+    match bytes {
+        Ok(bytes) => match Manifest::parse(&bytes) {
+            Ok(manifest) => Ok(Some(manifest)),
+            Err(error) => Err(SetError::new(path, Why::Manifest(error))),
+        },
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(SetError::io(path, "read it", error)),
+    }
+}
+
+fn open_layer<B: AsRef<[u8]>>(bytes: B, entry: &LayerEntry) -> Result<Layer<B>, Why> {
+    if bytes.as_ref().len() as u64 != entry.len {
+        return Err(Why::OtherFile { what: "length" });
+    }
+    let layer = Layer::open(bytes).map_err(Why::Open)?;
+    if header_sum(layer.header()) != entry.header_sum {
+        return Err(Why::OtherFile { what: "checksum" });
+    }
+    Ok(layer)
+}
+
+fn check_alike<B: AsRef<[u8]>>(dir: &Path, manifest: &Manifest, layers: &[Layer<B>]) -> Result<(), SetError> {
+    match Records::new(layers) {
+        Ok(_) => Ok(()),
+        Err(mixed) => Err(SetError::new(dir.join(&manifest.layers[mixed.layer].file), Why::Mixed)),
+    }
+}

@@ -1,0 +1,253 @@
+//! The MANIFEST: a few lines that name the layers of a set, newest first.
+
+use crate::format::checksum;
+use core::fmt;
+use core::fmt::Write as _;
+use std::string::String;
+use std::vec::Vec;
+
+/// Name of the file in the directory of a set.
+pub const MANIFEST: &str = "MANIFEST";
+/// First line; the number is the version of the form.
+pub const MANIFEST_FIRST_LINE: &str = "handle snapshot set 1";
+/// Most layers of a set. A lookup that misses asks each, so merges should keep them to a few.
+pub const LAYERS_MAX: usize = 32;
+/// Most bytes of the name of a layer file.
+pub const FILE_NAME_LEN_MAX: usize = 64;
+/// Most bytes of a manifest.
+pub const MANIFEST_LEN_MAX: usize = 8192;
+/// How the name of every layer file ends.
+pub const LAYER_SUFFIX: &str = ".layer";
+
+/// What a set consists of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Manifest {
+    /// Goes up by one with each publication.
+    pub generation: u64,
+    /// When the set was published, Unix milliseconds.
+    pub created_unix_ms: u64,
+    /// Handles that a lookup finds, all layers taken together. Counted by the publisher.
+    pub handles_count: u64,
+    /// The layers, newest first; at least one.
+    pub layers: Vec<LayerEntry>,
+}
+
+/// One layer of a set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LayerEntry {
+    /// Name of the file, in the directory of the manifest.
+    pub file: String,
+    /// Bytes of the file.
+    pub len: u64,
+    /// Checksum of the header, which holds those of the sections.
+    pub header_sum: u64,
+}
+
+/// Why a manifest is not one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ManifestError {
+    /// Number of the line, from 1; 0 for the whole.
+    pub line: usize,
+    /// What is wrong with it.
+    pub what: &'static str,
+}
+
+impl fmt::Display for ManifestError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.line {
+            0 => f.write_str(self.what),
+            line => write!(f, "line {line}: {}", self.what),
+        }
+    }
+}
+
+impl core::error::Error for ManifestError {}
+
+impl Manifest {
+    /// Reads a manifest. Only what [`encode`](Self::encode) writes is one, to the byte.
+    ///
+    /// # Errors
+    /// With the first line that is wrong.
+    pub fn parse(bytes: &[u8]) -> Result<Self, ManifestError> {
+        let whole = |what| ManifestError { line: 0, what };
+        if bytes.len() > MANIFEST_LEN_MAX {
+            return Err(whole("the manifest is too long"));
+        }
+        let text = core::str::from_utf8(bytes).map_err(|_| whole("the manifest is not text"))?;
+        let text = text.strip_suffix('\n').ok_or(whole("the manifest is cut short"))?;
+        let last_at = text.rfind('\n').map_or(0, |at| at + 1);
+        // First the checksum, so that a torn file is reported as torn.
+        let sum = text[last_at..].strip_prefix("end ").and_then(hex);
+        let sum = sum.ok_or(whole("the manifest is cut short: it does not end with its checksum"))?;
+        if sum != checksum(&bytes[..last_at]) {
+            return Err(whole("the manifest does not match its checksum"));
+        }
+        let mut lines = (1..).zip(text[..last_at].lines());
+        let mut field = |name: &str, what| {
+            let (line, text) = lines.next().ok_or(whole(what))?;
+            let rest = text.strip_prefix(name).and_then(|rest| rest.strip_prefix(' '));
+            rest.and_then(decimal).ok_or(ManifestError { line, what })
+        };
+        field("handle snapshot set", "this program reads version 1 of the manifest").and_then(|version| {
+            let what = "this program reads version 1 of the manifest";
+            if version == 1 { Ok(()) } else { Err(ManifestError { line: 1, what }) }
+        })?;
+        let generation = field("generation", "`generation` and a number belong here")?;
+        let created_unix_ms = field("created_unix_ms", "`created_unix_ms` and a number belong here")?;
+        let handles_count = field("handles", "`handles` and a number belong here")?;
+        let mut layers = Vec::new();
+        for (line, text) in lines {
+            let layer = LayerEntry::parse(text).ok_or(ManifestError {
+                line,
+                what: "`layer`, a file name, its length and its checksum belong here",
+            })?;
+            layers.push(layer);
+            if layers.len() > LAYERS_MAX {
+                return Err(ManifestError { line, what: "there are too many layers" });
+            }
+        }
+        if layers.is_empty() {
+            return Err(whole("the manifest names no layer"));
+        }
+        let manifest = Self { generation, created_unix_ms, handles_count, layers };
+        // What is left are line ends in another form; nobody but an editor writes those.
+        if manifest.encode().as_bytes() == bytes {
+            Ok(manifest)
+        } else {
+            Err(whole("the manifest was edited"))
+        }
+    }
+
+    /// The text of the manifest.
+    #[must_use]
+    pub fn encode(&self) -> String {
+        let mut text = String::new();
+        self.write(&mut text).expect("writing to a string does not fail");
+        text
+    }
+
+    fn write(&self, text: &mut String) -> fmt::Result {
+        writeln!(text, "{MANIFEST_FIRST_LINE}")?;
+        writeln!(text, "generation {}", self.generation)?;
+        writeln!(text, "created_unix_ms {}", self.created_unix_ms)?;
+        writeln!(text, "handles {}", self.handles_count)?;
+        for LayerEntry { file, len, header_sum } in &self.layers {
+            writeln!(text, "layer {file} {len} {header_sum:016x}")?;
+        }
+        let sum = checksum(text.as_bytes());
+        writeln!(text, "end {sum:016x}")
+    }
+}
+
+impl LayerEntry {
+    fn parse(line: &str) -> Option<Self> {
+        let mut words = line.strip_prefix("layer ")?.split(' ');
+        let (file, len, sum) = (words.next()?, words.next()?, words.next()?);
+        if words.next().is_some() || !is_layer_file(file) {
+            return None;
+        }
+        Some(Self { file: file.into(), len: decimal(len)?, header_sum: hex(sum)? })
+    }
+}
+
+/// Whether a name may be that of a layer: short, plain, and in this directory.
+#[must_use]
+pub fn is_layer_file(name: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
+    name.len() <= FILE_NAME_LEN_MAX
+        && name.ends_with(LAYER_SUFFIX)
+        && !name.starts_with('.')
+        && name.bytes().all(is_plain)
+}
+
+fn decimal(text: &str) -> Option<u64> {
+    let is_canonical =
+        text.bytes().all(|byte| byte.is_ascii_digit()) && (text == "0" || !text.starts_with('0'));
+    text.parse().ok().filter(|_| is_canonical)
+}
+
+fn hex(text: &str) -> Option<u64> {
+    let is_canonical = text.len() == 16 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+    u64::from_str_radix(text, 16).ok().filter(|_| is_canonical)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::borrow::ToOwned as _;
+    use std::format;
+
+    fn manifest() -> Manifest {
+        let layer = |n: u64| LayerEntry { file: format!("{n:010}-0.layer"), len: n * 1000, header_sum: n };
+        Manifest {
+            generation: 2,
+            created_unix_ms: 1_700_000_000_000,
+            handles_count: 10,
+            layers: std::vec![layer(2), layer(1)],
+        }
+    }
+
+    #[test]
+    fn survives_and_every_change_is_seen() {
+        let text = manifest().encode();
+        assert_eq!(Manifest::parse(text.as_bytes()), Ok(manifest()));
+        for len in 0..text.len() {
+            assert!(Manifest::parse(&text.as_bytes()[..len]).is_err(), "cut to {len}");
+        }
+        for bit in 0..text.len() * 8 {
+            let mut bytes = text.clone().into_bytes();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert!(Manifest::parse(&bytes).is_err(), "bit {bit}");
+        }
+        assert!(Manifest::parse(format!("{text}\n").as_bytes()).is_err());
+        assert!(Manifest::parse(text.replace('\n', "\r\n").as_bytes()).is_err());
+    }
+
+    /// With a right checksum, so that the lines themselves are looked at.
+    fn parse(lines: &[&str]) -> Result<Manifest, ManifestError> {
+        let mut text = lines.join("\n") + "\n";
+        text += &format!("end {:016x}\n", checksum(text.as_bytes()));
+        Manifest::parse(text.as_bytes())
+    }
+
+    #[test]
+    fn names_the_line_that_is_wrong() {
+        let good = ["handle snapshot set 1", "generation 7", "created_unix_ms 5", "handles 0"];
+        let layer = "layer a.layer 5 0123456789abcdef";
+        let with = |at: usize, line: &str| {
+            let mut lines: Vec<String> = good.iter().map(|line| (*line).to_owned()).collect();
+            lines.push(layer.to_owned());
+            line.clone_into(&mut lines[at]);
+            parse(&lines.iter().map(String::as_str).collect::<Vec<_>>())
+        };
+        assert!(with(0, good[0]).is_ok());
+        for (at, line) in [
+            (0, "handle snapshot set 2"),
+            (0, "something else"),
+            (1, "generation -1"),
+            (1, "generation 07"),
+            (1, "generation 18446744073709551616"),
+            (2, "created_unix_ms"),
+            (3, "handles +5"),
+            (4, "layer ../a.layer 5 0123456789abcdef"),
+            (4, "layer .layer 5 0123456789abcdef"),
+            (4, "layer a/b.layer 5 0123456789abcdef"),
+            (4, "layer a.txt 5 0123456789abcdef"),
+            (4, "layer a.layer 5 0123456789ABCDEF"),
+            (4, "layer a.layer 5 123456789abcdef"),
+            (4, "layer a.layer 5 0123456789abcdef more"),
+            (4, ""),
+        ] {
+            assert_eq!(with(at, line).unwrap_err().line, at + 1, "{line}");
+        }
+        assert!(parse(&good).is_err(), "no layer");
+        let mut many = good.to_vec();
+        many.resize(good.len() + LAYERS_MAX, layer);
+        assert!(parse(&many).is_ok());
+        many.push(layer);
+        assert!(parse(&many).is_err());
+        assert!(Manifest::parse(&[b'\n'; MANIFEST_LEN_MAX + 1]).is_err());
+        let long = "x".repeat(FILE_NAME_LEN_MAX - LAYER_SUFFIX.len()) + LAYER_SUFFIX;
+        assert!(is_layer_file(&long) && !is_layer_file(&format!("x{long}")));
+    }
+}

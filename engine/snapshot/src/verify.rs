@@ -1,0 +1,243 @@
+//! The full check of a layer, made once before it goes live.
+
+use crate::encode::Refused;
+use crate::format::{
+    BUCKET_HANDLES, BUCKET_LEN, KEY_LEN_MAX, SECTION_ALIGN, VALUES_COUNT_MAX, VALUES_LEN_MAX, checksum,
+    hash_key,
+};
+use crate::reader::{Corrupt, Layer};
+use crate::record::Record;
+use core::fmt;
+use core::ops::Range;
+use handle_proto::{Handle, Value, limit};
+use std::vec::Vec;
+
+/// What a whole layer holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Records that are not tombstones.
+    pub handles_count: u64,
+    /// Records that hide a handle of older layers.
+    pub tombstones_count: u64,
+    /// Values anyone may read.
+    pub public_count: u64,
+    /// Values not everyone may read.
+    pub private_count: u64,
+    /// Homed prefixes, if the layer carries the table.
+    pub homed_count: Option<u64>,
+    /// Bytes of records.
+    pub records_len: u64,
+    /// Bytes of the index.
+    pub index_len: u64,
+}
+
+/// The first thing that is wrong with a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// Offset in the file of what is wrong.
+    pub at: u64,
+    /// What it is.
+    pub what: What,
+}
+
+/// What can be wrong with a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "each is a sentence in `Display`")]
+pub enum What {
+    RecordsSum,
+    HomedSum,
+    IndexSum,
+    Padding,
+    Record,
+    Key,
+    Order,
+    Values,
+    Value(Refused),
+    Position,
+    Public,
+    Tombstone,
+    NotFound,
+    Counts,
+    Slots,
+    Buckets,
+    Homed,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = match self.what {
+            What::RecordsSum => "the records do not match their checksum",
+            What::HomedSum => "the homed prefixes do not match their checksum",
+            What::IndexSum => "the index does not match its checksum",
+            What::Padding => "there is something where only zeros belong",
+            What::Record => "a record has impossible lengths",
+            What::Key => "a key is not one a lookup would ask for",
+            What::Order => "a record is not after the one before it",
+            What::Values => "the values of a record do not decode",
+            What::Value(why) => return write!(f, "a record cannot be served (byte {}): {why}", self.at),
+            What::Position => "a private value has an impossible position",
+            What::Public => "a value is among the public ones and not public, or the reverse",
+            What::Tombstone => "a tombstone has values",
+            What::NotFound => "the index does not lead to a record",
+            What::Counts => "the number of records is not what the header says",
+            What::Slots => "the index has slots that no record uses",
+            What::Buckets => "the index is not of the size its records need",
+            What::Homed => "the table of homed prefixes contradicts itself",
+        };
+        write!(f, "{text} (byte {})", self.at)
+    }
+}
+
+impl core::error::Error for Fault {}
+
+fn ensure(is_right: bool, at: u64, what: What) -> Result<(), Fault> {
+    if is_right { Ok(()) } else { Err(Fault { at, what }) }
+}
+
+/// Checks everything about a layer: checksums, each record and value, that each record is found, the
+/// index and the homed prefixes.
+///
+/// # Errors
+/// With the first fault.
+pub fn layer<B: AsRef<[u8]>>(layer: &Layer<B>) -> Result<Report, Fault> {
+    let header = layer.header();
+    let bytes = |range: Range<u64>| {
+        let [start, end] = [range.start, range.end].map(|at| usize::try_from(at).unwrap_or(usize::MAX));
+        layer.as_bytes().get(start..end).unwrap_or_default()
+    };
+    let records = bytes(header.records_at..header.homed_at);
+    let homed = bytes(header.homed_at..header.index_at);
+    let index = bytes(header.index_at..header.file_len);
+    // First the checksums: what they miss is a fault of the builder, not of the disk.
+    ensure(checksum(records) == header.records_sum, header.records_at, What::RecordsSum)?;
+    ensure(checksum(homed) == header.homed_sum, header.homed_at, What::HomedSum)?;
+    ensure(checksum(index) == header.index_sum, header.index_at, What::IndexSum)?;
+
+    let mut report =
+        Report { records_len: header.records_len, index_len: header.index_len, ..Report::default() };
+    let mut iter = layer.records();
+    let mut last: Option<(u64, &[u8])> = None;
+    let mut indexes = Vec::new();
+    loop {
+        let at = iter.at();
+        let Some(record) = iter.next() else { break };
+        let record = record.map_err(|Corrupt { at }| Fault { at, what: What::Record })?;
+        let hash = hash_key(layer.seed(), record.key());
+        ensure(is_key(record.key(), layer.folds()), at, What::Key)?;
+        ensure(last.is_none_or(|last| last < (hash, record.key())), at, What::Order)?;
+        last = Some((hash, record.key()));
+        values(&record, &mut indexes).map_err(|what| Fault { at, what })?;
+        let found = layer.find(hash, record.key()).ok().flatten();
+        let is_found = found.is_some_and(|found| core::ptr::eq(found.as_bytes(), record.as_bytes()));
+        ensure(is_found, at, What::NotFound)?;
+        report.handles_count += u64::from(!record.is_tombstone());
+        report.tombstones_count += u64::from(record.is_tombstone());
+        report.public_count += record.public_count() as u64;
+        report.private_count += record.private_count() as u64;
+    }
+    let counts = (report.handles_count, report.tombstones_count);
+    let at = header.records_at;
+    ensure(counts == (header.handles_count, header.tombstones_count), at, What::Counts)?;
+    ensure(is_padding(iter.rest(), SECTION_ALIGN), iter.at(), What::Padding)?;
+
+    let records_count = report.handles_count + report.tombstones_count;
+    slots(index, header.index_buckets, records_count).map_err(|what| Fault { at: header.index_at, what })?;
+    report.homed_count = self::homed(layer, homed).map_err(|what| Fault { at: header.homed_at, what })?;
+    Ok(report)
+}
+
+fn is_padding(bytes: &[u8], align: usize) -> bool {
+    bytes.len() < align && bytes.iter().all(|&byte| byte == 0)
+}
+
+fn is_key(key: &[u8], folds: bool) -> bool {
+    let is_folded = !key.iter().any(u8::is_ascii_lowercase);
+    key.len() <= KEY_LEN_MAX && key.contains(&b'/') && (is_folded || !(folds || Handle(key).is_global()))
+}
+
+fn values(record: &Record<'_>, indexes: &mut Vec<i32>) -> Result<(), What> {
+    let ensure = |is_right: bool, what| if is_right { Ok(()) } else { Err(what) };
+    let mut values_len = record.public_bytes().len();
+    indexes.clear();
+    let mut public = record.public_bytes();
+    for _ in 0..record.public_count() {
+        let (value, rest) = Value::split(public).map_err(|_| What::Values)?;
+        ensure(value.is_public(), What::Public)?;
+        one(&value, indexes)?;
+        public = rest;
+    }
+    ensure(public.is_empty(), What::Values)?;
+    let mut private = record.private();
+    let mut position_min = 0;
+    let mut private_count = 0;
+    for (position, encoded) in &mut private {
+        let (value, _) = Value::split(encoded).map_err(|_| What::Values)?;
+        ensure(!value.is_public(), What::Public)?;
+        one(&value, indexes)?;
+        let position = usize::from(position);
+        ensure((position_min..record.values_count()).contains(&position), What::Position)?;
+        position_min = position + 1;
+        private_count += 1;
+        values_len += encoded.len();
+    }
+    ensure(private_count == record.private_count() && private.rest().is_empty(), What::Values)?;
+    ensure(record.values_count() <= VALUES_COUNT_MAX, What::Value(Refused::ValuesCount))?;
+    ensure(values_len <= VALUES_LEN_MAX, What::Value(Refused::ValuesLen))?;
+    ensure(!record.is_tombstone() || record.values_count() == 0, What::Tombstone)?;
+    indexes.sort_unstable();
+    match indexes.windows(2).find(|pair| pair[0] == pair[1]) {
+        Some(pair) => Err(What::Value(Refused::IndexTwice(pair[0]))),
+        None => Ok(()),
+    }
+}
+
+fn one(value: &Value<'_>, indexes: &mut Vec<i32>) -> Result<(), What> {
+    let count = value.references.len();
+    if value.index < 1 {
+        return Err(What::Value(Refused::Index(value.index)));
+    }
+    if count > limit::REFERENCES_COUNT_MAX {
+        return Err(What::Value(Refused::ReferencesCount { index: value.index, count }));
+    }
+    indexes.push(value.index);
+    Ok(())
+}
+
+/// Each of `count` things is known to be found; here, that the index holds nothing else.
+fn slots(index: &[u8], buckets: u64, count: u64) -> Result<(), What> {
+    let (words, _) = index.as_chunks::<8>();
+    let used = words.iter().filter(|word| **word != [0; 8]).count() as u64;
+    if used != count {
+        return Err(What::Slots);
+    }
+    if buckets != count.div_ceil(BUCKET_HANDLES).max(1) || !index.len().is_multiple_of(BUCKET_LEN) {
+        return Err(What::Buckets);
+    }
+    Ok(())
+}
+
+fn homed<B: AsRef<[u8]>>(layer: &Layer<B>, section: &[u8]) -> Result<Option<u64>, What> {
+    let Some(homed) = layer.homed() else { return Ok(None) };
+    let mut last: Option<&[u8]> = None;
+    let mut prefixes = homed.iter();
+    let mut count = 0;
+    for prefix in &mut prefixes {
+        let is_folded = !prefix.iter().any(u8::is_ascii_lowercase);
+        if last.is_some_and(|last| last >= prefix) || !is_folded || !homed.has(prefix) {
+            return Err(What::Homed);
+        }
+        last = Some(prefix);
+        count += 1;
+    }
+    if count != homed.len() {
+        return Err(What::Homed);
+    }
+    if !is_padding(prefixes.rest(), SECTION_ALIGN) {
+        return Err(What::Padding);
+    }
+    let header = layer.header();
+    let index = section.get(..usize::try_from(header.homed_index_len).unwrap_or(usize::MAX));
+    slots(index.unwrap_or_default(), header.homed_buckets, count)?;
+    Ok(Some(count))
+}

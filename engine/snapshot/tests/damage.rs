@@ -1,0 +1,198 @@
+//! Layers that were cut, changed or made up: an error or a miss, never a panic.
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+use handle_proto::{Permissions, Value};
+use handle_snapshot::format::{HEADER_LEN, Header, checksum};
+use handle_snapshot::{Builder, HomedPrefixes, Layer, LayerOptions, Records, hash_key, verify};
+use proptest::prelude::*;
+use std::io::Cursor;
+
+const HANDLES: [&str; 12] = [
+    "10.1/A",
+    "10.1/B",
+    "10.2/LONGER-NAME",
+    "20/",
+    "0.NA/10.1",
+    "0.NA/10",
+    "A/B/C",
+    "1/1",
+    "1/2",
+    "1/3",
+    "1/4",
+    "1/5",
+];
+
+fn layer() -> Vec<u8> {
+    let options = LayerOptions { seed: 99, folds: true, created_unix_ms: 5 };
+    let mut homed = HomedPrefixes::default();
+    for prefix in ["10.1", "10.2", "0.NA", "0.NA/10"] {
+        homed.add(prefix.as_bytes());
+    }
+    let mut builder = Builder::new(&std::env::temp_dir(), options).homed(homed);
+    let private = Value { permissions: Permissions(0x0c), ..Value::new(300, b"HS_SECKEY", b"secret") };
+    for (origin, handle) in (0..).zip(HANDLES) {
+        let values =
+            [private, Value::new(1, b"URL", handle.as_bytes()), Value::new(100, b"HS_ADMIN", b"admin")];
+        builder
+            .add(origin, handle.as_bytes(), values[usize::try_from(origin % 3).unwrap()..].iter().copied())
+            .unwrap();
+    }
+    builder.delete(100, b"10.1/gone").unwrap();
+    builder.finish(Cursor::new(Vec::new())).unwrap().0.into_inner()
+}
+
+/// Everything that reads a layer, over bytes that may be anything.
+fn use_it(bytes: &[u8]) {
+    let Ok(layer) = Layer::open(bytes) else { return };
+    let layers = [layer];
+    let records = Records::new(&layers).unwrap();
+    for key in HANDLES.iter().map(|handle| handle.as_bytes()).chain([b"10.1/GONE".as_slice(), b"no/such"]) {
+        let hash = hash_key(records.seed(), key);
+        records.prefetch_index(hash);
+        let staged = records.probe(hash);
+        records.prefetch_record(&staged);
+        let found = records.resolve(&staged, key);
+        assert_eq!(
+            found.map(|record| record.is_some()),
+            records.find(hash, key).map(|record| record.is_some())
+        );
+        if let Ok(Some(record)) = found {
+            assert_eq!(record.key(), key);
+            record.values_in_order().count();
+            record.private().count();
+        }
+    }
+    for prefix in ["10.1", "0.na", "none"] {
+        let _ = records.homed(prefix.as_bytes());
+    }
+    if let Some(homed) = records.homed_table() {
+        homed.iter().count();
+    }
+    layers[0].records().count();
+    let _ = verify::layer(&layers[0]);
+}
+
+fn is_whole(bytes: &[u8]) -> bool {
+    Layer::open(bytes).is_ok_and(|layer| verify::layer(&layer).is_ok())
+}
+
+/// The same bytes with every checksum made right again, as someone who means harm would.
+fn with_sums(mut bytes: Vec<u8>) -> Vec<u8> {
+    if bytes.len() < HEADER_LEN {
+        return bytes;
+    }
+    let at = |at: usize| {
+        usize::try_from(u64::from_le_bytes(*bytes[at..].first_chunk().unwrap())).unwrap_or(usize::MAX)
+    };
+    // Offset and length of each section stand side by side, and then its checksum.
+    let sections = [56, 80, 128].map(|field| (field, at(field), at(field + 8)));
+    for (field, start, len) in sections {
+        let Some(section) = start.checked_add(len).and_then(|end| bytes.get(start..end)) else { continue };
+        let sum = checksum(section).to_le_bytes();
+        bytes[field + 16..field + 24].copy_from_slice(&sum);
+    }
+    let sum = checksum(&bytes[..HEADER_LEN - 8]).to_le_bytes();
+    bytes[HEADER_LEN - 8..HEADER_LEN].copy_from_slice(&sum);
+    bytes
+}
+
+#[test]
+fn a_whole_layer_is_whole() {
+    let bytes = layer();
+    let report = verify::layer(&Layer::open(bytes.as_slice()).unwrap()).unwrap();
+    assert_eq!((report.handles_count, report.tombstones_count), (12, 1));
+    assert_eq!((report.public_count, report.private_count), (20, 4));
+    assert_eq!(report.homed_count, Some(4));
+    assert_eq!(with_sums(bytes.clone()), bytes);
+}
+
+#[test]
+fn refuses_every_truncation_and_every_addition() {
+    let bytes = layer();
+    for len in 0..bytes.len() {
+        assert!(Layer::open(&bytes[..len]).is_err(), "cut to {len}");
+        use_it(&with_sums(bytes[..len].to_vec()));
+    }
+    assert!(Layer::open([bytes, vec![0]].concat()).is_err());
+}
+
+#[test]
+fn every_flip_is_found_by_verify_and_none_panics() {
+    let whole = layer();
+    for bit in 0..whole.len() * 8 {
+        let mut bytes = whole.clone();
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        assert!(!is_whole(&bytes), "bit {bit}");
+        use_it(&bytes);
+        // A flip that the checksums agree with may be another whole layer, but does no harm.
+        use_it(&with_sums(bytes));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    #[test]
+    fn any_change_is_an_error_or_a_miss(changes in prop::collection::vec((any::<prop::sample::Index>(), any::<[u8; 8]>(), 1..9_usize), 1..6)) {
+        let mut bytes = layer();
+        for (at, new, len) in changes {
+            let at = at.index(bytes.len() - len);
+            bytes[at..at + len].copy_from_slice(&new[..len]);
+        }
+        use_it(&bytes);
+        use_it(&with_sums(bytes));
+    }
+
+    #[test]
+    fn any_section_is_an_error_or_a_miss(records in prop::collection::vec(any::<u8>(), 0..512), homed in prop::collection::vec(any::<u8>(), 64..512), index in prop::collection::vec(any::<u8>(), 64..1024), buckets in 1..8_u64) {
+        let pad = |mut bytes: Vec<u8>| {
+            bytes.resize(bytes.len().next_multiple_of(64), 0);
+            bytes
+        };
+        let sections = [records, homed, index].map(pad);
+        let [records_len, homed_len, index_len] = sections.each_ref().map(|section| section.len() as u64);
+        let header = Header {
+            flags: 3,
+            file_len: 192 + records_len + homed_len + index_len,
+            handles_count: buckets,
+            records_at: 192,
+            records_len,
+            homed_at: 192 + records_len,
+            homed_len,
+            homed_count: 5,
+            homed_buckets: 1,
+            homed_index_len: 64,
+            index_at: 192 + records_len + homed_len,
+            index_len,
+            index_buckets: buckets.min(index_len / 64),
+            ..Header::default()
+        };
+        let bytes = [header.encode().to_vec(), sections.concat()].concat();
+        prop_assert!(Layer::open(bytes.as_slice()).is_ok());
+        use_it(&with_sums(bytes));
+    }
+
+    #[test]
+    fn any_bytes_are_an_error(bytes in prop::collection::vec(any::<u8>(), 0..1000)) {
+        use_it(&bytes);
+        use_it(&with_sums(bytes));
+    }
+}
+
+#[test]
+fn a_full_index_does_not_hold_a_lookup_up() {
+    // Every slot is used and has the right fingerprint, and points to a record with another key.
+    let hash = hash_key(99, b"no/such");
+    let mut bytes = layer();
+    let header = *Layer::open(bytes.as_slice()).unwrap().header();
+    let index_at = usize::try_from(header.index_at).unwrap();
+    bytes.truncate(index_at);
+    let buckets = 1000_u64;
+    for _ in 0..buckets * 8 {
+        bytes.extend_from_slice(&handle_snapshot::format::slot(hash, header.records_at).to_le_bytes());
+    }
+    let header = Header { file_len: bytes.len() as u64, index_len: buckets * 64, index_buckets: 1, ..header };
+    bytes[..HEADER_LEN].copy_from_slice(&header.encode());
+    let layer = Layer::open(bytes).unwrap();
+    assert!(layer.find(hash, b"no/such").unwrap().is_none());
+}

@@ -1,0 +1,97 @@
+//! `docs/snapshot-format.md` says what `format.rs` does.
+
+use handle_snapshot::format::{self, header_at};
+use handle_snapshot::set::manifest;
+use handle_snapshot::{Builder, HomedPrefixes, LayerOptions};
+use std::collections::BTreeMap;
+use std::io::Cursor;
+
+const DOCUMENT: &str = include_str!("../../../docs/snapshot-format.md");
+
+/// Rows of tables whose first cell is one name in back quotes, by name; second cell without quotes.
+fn rows(part: &str) -> BTreeMap<&str, &str> {
+    let row = |line: &'static str| {
+        let mut cells = line.strip_prefix("| `")?.split('|').map(str::trim);
+        let name = cells.next()?.strip_suffix('`')?;
+        Some((name, cells.next()?.trim_matches('`')))
+    };
+    let (from, to) = part.split_once("..").expect("a range of headings");
+    let from = DOCUMENT.find(from).expect("a heading");
+    let to = DOCUMENT[from..].find(to).map_or(DOCUMENT.len(), |to| from + to);
+    DOCUMENT[from..to].lines().filter_map(row).collect()
+}
+
+macro_rules! constants {
+    ($module:ident: $($name:ident)*) => {
+        BTreeMap::from([$((stringify!($name), $module::$name.to_string())),*])
+    };
+}
+
+fn assert_same(document: &BTreeMap<&str, &str>, code: &BTreeMap<&str, String>) {
+    let code: BTreeMap<&str, &str> = code.iter().map(|(&name, value)| (name, value.as_str())).collect();
+    assert_eq!(document, &code, "left: docs/snapshot-format.md, right: the code");
+}
+
+#[test]
+fn constants_are_those_of_the_code() {
+    let mut layer = constants!(format:
+        VERSION HEADER_LEN SECTION_ALIGN FLAG_FOLDS FLAG_HOMED LAYER_LEN_MAX
+    );
+    layer.insert("MAGIC", String::from_utf8_lossy(&format::MAGIC).into_owned());
+    assert_same(&rows("## Layer..### Header"), &layer);
+    let records = constants!(format:
+        RECORD_ALIGN RECORD_HEAD_LEN RECORD_TOMBSTONE POSITION_LEN KEY_LEN_MAX VALUES_COUNT_MAX
+        MESSAGE_OVERHEAD_LEN VALUES_LEN_MAX RECORD_LEN_MAX
+    );
+    assert_same(&rows("### Records..### Index"), &records);
+    let index = constants!(format: BUCKET_LEN BUCKET_SLOTS BUCKET_HANDLES FINGERPRINT_BITS PROBE_BUCKETS_MAX);
+    assert_same(&rows("### Index..### Homed"), &index);
+    let set = constants!(manifest:
+        MANIFEST_FIRST_LINE MANIFEST_LEN_MAX LAYERS_MAX FILE_NAME_LEN_MAX LAYER_SUFFIX
+    );
+    assert_same(&rows("## MANIFEST..## Publishing"), &set);
+}
+
+#[test]
+fn header_offsets_are_those_of_the_code() {
+    let header = constants!(header_at:
+        MAGIC VERSION FLAGS FILE_LEN SEED CREATED_UNIX_MS HANDLES_COUNT TOMBSTONES_COUNT RECORDS_AT
+        RECORDS_LEN RECORDS_SUM HOMED_AT HOMED_LEN HOMED_SUM HOMED_COUNT HOMED_BUCKETS HOMED_INDEX_LEN
+        INDEX_AT INDEX_LEN INDEX_SUM INDEX_BUCKETS RESERVED HEADER_SUM
+    );
+    assert_same(&rows("### Header..### Records"), &header);
+}
+
+#[test]
+fn the_manifest_shown_is_one() {
+    let at = DOCUMENT.find("handle snapshot set 1\n").expect("the example");
+    let example = DOCUMENT[at..].split("```").next().expect("its end");
+    let parsed = manifest::Manifest::parse(example.as_bytes());
+    let end = format::checksum(&example.as_bytes()[..example.find("end ").expect("its last line")]);
+    assert!(parsed.is_ok(), "{parsed:?}; its last line is: end {end:016x}");
+}
+
+/// Files out there have this layout: if this fails, `VERSION` goes up.
+#[test]
+fn the_layout_is_frozen() {
+    use handle_proto::{Permissions, Value};
+    let options =
+        LayerOptions { seed: 0x0123_4567_89ab_cdef, folds: true, created_unix_ms: 1_700_000_000_000 };
+    let mut homed = HomedPrefixes::default();
+    assert!(homed.add(b"10.1045") && homed.add(b"0.NA/10"));
+    let mut builder = Builder::new(&std::env::temp_dir(), options).homed(homed);
+    for n in 0..20_u8 {
+        let data = [n; 9];
+        let private = Value { permissions: Permissions(0x0c), ..Value::new(300, b"HS_SECKEY", &data[..5]) };
+        let values = [private, Value::new(1, b"URL", b"https://example.org/"), Value::new(2, b"DESC", &data)];
+        builder.add(n.into(), format!("10.1045/test-{n}").as_bytes(), values).expect("a record");
+    }
+    builder.delete(20, b"10.1045/gone").expect("a record");
+    let (bytes, _) = builder.finish(Cursor::new(Vec::new())).expect("a layer");
+    let bytes = bytes.into_inner();
+    assert_eq!(
+        (bytes.len(), format::checksum(&bytes)),
+        (3904, 16_955_613_287_124_405_392),
+        "length and checksum of the file"
+    );
+}

@@ -1,0 +1,526 @@
+//! Publishing: what readers see, and what is left when the power fails at any step.
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+use handle_proto::Value;
+use handle_snapshot::set::storage::Storage;
+use handle_snapshot::set::{Why, manifest::MANIFEST};
+use handle_snapshot::{
+    Builder, HomedPrefixes, How, Layer, LayerOptions, Place, PublishedSet, Publisher, SetError, hash_key,
+};
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, Cursor, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+const OPTIONS: LayerOptions = LayerOptions { seed: 42, folds: true, created_unix_ms: 1 };
+const NO_GRACE: Duration = Duration::ZERO;
+
+/// A builder with these records: handle and URL, or `None` for a deletion.
+fn builder(records: &[(&str, Option<&str>)], is_base: bool, options: LayerOptions) -> Builder<'static> {
+    let mut builder = Builder::new(&std::env::temp_dir(), options);
+    if is_base {
+        let mut homed = HomedPrefixes::default();
+        homed.add(b"1");
+        builder = builder.homed(homed);
+    }
+    for (origin, (handle, url)) in (0..).zip(records) {
+        match url {
+            Some(url) => {
+                builder.add(origin, handle.as_bytes(), [Value::new(1, b"URL", url.as_bytes())]).unwrap()
+            }
+            None => builder.delete(origin, handle.as_bytes()).unwrap(),
+        }
+    }
+    builder
+}
+
+/// Everything the published set answers.
+fn answers(dir: &Path) -> BTreeMap<String, String> {
+    let set = PublishedSet::open(dir, How::Map).unwrap();
+    set.verify().unwrap();
+    assert!(set.records().homed(b"1") && !set.records().homed(b"2"));
+    let mut answers = BTreeMap::new();
+    for layer in set.layers() {
+        for record in layer.records() {
+            let key = record.unwrap().key();
+            if let Some(record) = set.records().find(hash_key(set.records().seed(), key), key).unwrap() {
+                let data = record.values_in_order().next().unwrap().unwrap().data;
+                answers.insert(text(key), text(data));
+            }
+        }
+    }
+    assert_eq!(set.handles_count(), answers.len() as u64, "as the publisher counted");
+    answers
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+    pairs.iter().map(|&(handle, url)| (handle.into(), url.into())).collect()
+}
+
+fn refusal(result: Result<&handle_snapshot::set::manifest::Manifest, SetError>) -> Why {
+    result.map(|_| ()).unwrap_err().why
+}
+
+#[test]
+fn base_deltas_merges_and_pruning() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let mut publisher = Publisher::open(dir).unwrap();
+    assert!(publisher.manifest().is_none() && publisher.options(0).is_none());
+    assert!(matches!(PublishedSet::open(dir, How::Map).unwrap_err().why, Why::NotPublished));
+
+    let base = [("1/a", Some("a1")), ("1/b", Some("b1")), ("1/c", Some("c1"))];
+    publisher.publish_base(10, |file, _| builder(&base, true, OPTIONS).finish(file)).unwrap();
+    assert_eq!(answers(dir), map(&[("1/A", "a1"), ("1/B", "b1"), ("1/C", "c1")]));
+    let first = PublishedSet::open(dir, How::CopyToMemory).unwrap();
+    assert_eq!((first.generation(), first.created_unix_ms()), (1, 10));
+
+    // A change, a deletion, something new, and a deletion of what is not there.
+    let delta = [("1/a", Some("a2")), ("1/b", None), ("1/d", Some("d2")), ("1/x", None)];
+    publisher.publish_delta(20, |file, _| builder(&delta, false, OPTIONS).finish(file)).unwrap();
+    let second = map(&[("1/A", "a2"), ("1/C", "c1"), ("1/D", "d2")]);
+    assert_eq!(answers(dir), second);
+    publisher
+        .publish_delta(30, |file, _| {
+            builder(&[("1/b", Some("b3")), ("1/d", None)], false, OPTIONS).finish(file)
+        })
+        .unwrap();
+    let third = map(&[("1/A", "a2"), ("1/B", "b3"), ("1/C", "c1")]);
+    assert_eq!(answers(dir), third);
+
+    // A merge of the two newest, while another delta goes on top.
+    let stager = publisher.stager();
+    let merged = stager.stage_merge(publisher.manifest().unwrap(), 2, 35, |_| {}).unwrap();
+    assert_eq!(merged.header().tombstones_count, 2, "the base is still below");
+    publisher
+        .publish_delta(40, |file, _| builder(&[("1/e", Some("e4"))], false, OPTIONS).finish(file))
+        .unwrap();
+    assert_eq!(publisher.prune(SystemTime::now(), NO_GRACE).unwrap().files_count, 0, "staged or published");
+    publisher.publish(merged, 50).unwrap();
+    let fifth = map(&[("1/A", "a2"), ("1/B", "b3"), ("1/C", "c1"), ("1/E", "e4")]);
+    assert_eq!(answers(dir), fifth);
+    assert_eq!(publisher.manifest().unwrap().layers.len(), 3);
+
+    // A merge of all forgets deletions.
+    let all = publisher.stager().stage_merge(publisher.manifest().unwrap(), usize::MAX, 55, |_| {}).unwrap();
+    assert_eq!(all.header().tombstones_count, 0);
+    publisher.publish(all, 60).unwrap();
+    assert_eq!(answers(dir), fifth);
+    assert_eq!(publisher.manifest().unwrap().layers.len(), 1);
+
+    let hour = Duration::from_secs(3600);
+    assert_eq!(publisher.prune(SystemTime::now(), hour).unwrap().files_count, 0, "grace");
+    assert_eq!(publisher.prune(SystemTime::now() + hour, hour).unwrap().files_count, 5);
+    assert_eq!(answers(dir), fifth);
+    // Removed files stay whole for those who have them.
+    assert_eq!(first.verify().unwrap().len(), 1);
+    assert_eq!(PublishedSet::reopen(&first).unwrap().generation(), 6);
+}
+
+#[test]
+fn refuses_what_does_not_fit() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let mut publisher = Publisher::open(dir).unwrap();
+    assert!(matches!(Publisher::open(dir).map(|_| ()).unwrap_err().why, Why::Locked));
+    let one = [("1/a", Some("a"))];
+    let publish = |publisher: &mut Publisher, is_base, homed, options| {
+        let write = |file, _: &Path| builder(&one, homed, options).finish(file);
+        match is_base {
+            true => publisher.publish_base(1, write).map(|_| ()),
+            false => publisher.publish_delta(1, write).map(|_| ()),
+        }
+    };
+    let delta_first = publish(&mut publisher, false, false, OPTIONS).unwrap_err();
+    assert!(matches!(delta_first.why, Why::Refused(_)), "{delta_first}");
+    let not_homed = publish(&mut publisher, true, false, OPTIONS).unwrap_err();
+    assert!(matches!(not_homed.why, Why::Refused(_)), "{not_homed}");
+    publish(&mut publisher, true, true, OPTIONS).unwrap();
+    for options in [LayerOptions { seed: 43, ..OPTIONS }, LayerOptions { folds: false, ..OPTIONS }] {
+        let mixed = publish(&mut publisher, false, false, options).unwrap_err();
+        assert!(matches!(mixed.why, Why::Mixed), "{mixed}");
+        publish(&mut publisher, true, true, options).unwrap();
+        publish(&mut publisher, true, true, OPTIONS).unwrap();
+    }
+    let twice = [("1/a", Some("a")), ("1/A", Some("a"))];
+    let duplicate =
+        refusal(publisher.publish_delta(1, |file, _| builder(&twice, false, OPTIONS).finish(file)));
+    assert!(matches!(duplicate, Why::Build(_)));
+
+    // A merge of layers that are gone meanwhile.
+    publish(&mut publisher, false, false, OPTIONS).unwrap();
+    let merged = publisher.stager().stage_merge(publisher.manifest().unwrap(), 2, 1, |_| {}).unwrap();
+    publish(&mut publisher, true, true, OPTIONS).unwrap();
+    assert!(matches!(refusal(publisher.publish(merged, 1)), Why::Refused(_)));
+
+    // Too many layers.
+    let mut published = 1;
+    let too_many = loop {
+        match publish(&mut publisher, false, false, OPTIONS) {
+            Ok(()) => published += 1,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(published, handle_snapshot::set::manifest::LAYERS_MAX);
+    assert!(too_many.to_string().contains("merge"), "{too_many}");
+    drop(publisher);
+    Publisher::open(dir).unwrap();
+}
+
+#[test]
+fn says_which_file_is_wrong() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let mut publisher = Publisher::open(dir).unwrap();
+    publisher.publish_base(1, |file, _| builder(&[("1/a", Some("a"))], true, OPTIONS).finish(file)).unwrap();
+    let layer = publisher.manifest().unwrap().layers[0].file.clone();
+    let whole = fs::read(dir.join(&layer)).unwrap();
+    let open_with = |bytes: &[u8]| {
+        let _ = fs::remove_file(dir.join(&layer));
+        fs::write(dir.join(&layer), bytes).unwrap();
+        PublishedSet::open(dir, How::Map)
+    };
+    assert!(open_with(&whole).is_ok());
+    let mut torn = whole.clone();
+    torn[20] ^= 1;
+    let mut other = Vec::new();
+    builder(&[("1/b", Some("b"))], true, OPTIONS).finish(Cursor::new(&mut other)).unwrap();
+    for (bytes, expected) in [
+        (&whole[..whole.len() - 1], "length"),
+        (&torn, "does not match its checksum"),
+        (&other, "not the file that MANIFEST names"),
+    ] {
+        let error = open_with(bytes).unwrap_err().to_string();
+        assert!(error.contains(expected) && error.contains(&layer), "{error}");
+    }
+    let mut flipped = whole.clone();
+    *flipped.last_mut().unwrap() ^= 1;
+    let error = open_with(&flipped).unwrap().verify().unwrap_err().to_string();
+    assert!(error.contains("index") && error.contains(&layer), "{error}");
+
+    fs::remove_file(dir.join(&layer)).unwrap();
+    let error = PublishedSet::open(dir, How::Map).unwrap_err().to_string();
+    assert!(error.contains(&layer), "{error}");
+    let _ = fs::remove_file(dir.join(MANIFEST));
+    fs::write(dir.join(MANIFEST), "generation 5\n").unwrap();
+    let error = PublishedSet::open(dir, How::Map).unwrap_err().to_string();
+    assert!(error.contains(MANIFEST) && error.contains("cut short"), "{error}");
+}
+
+// A directory in memory that forgets what was not synced.
+
+#[derive(Clone, Debug, Default)]
+struct Inode {
+    now: Vec<u8>,
+    synced: Vec<u8>,
+    is_synced: bool,
+}
+
+#[derive(Clone, Debug)]
+enum Change {
+    Create(String, usize),
+    Rename(String, String),
+    Remove(String),
+}
+
+#[derive(Debug, Default)]
+struct State {
+    inodes: Vec<Inode>,
+    names: BTreeMap<String, usize>,
+    names_synced: BTreeMap<String, usize>,
+    changes: Vec<Change>,
+    steps: usize,
+    stop_at: Option<usize>,
+}
+
+fn apply(names: &mut BTreeMap<String, usize>, change: &Change) {
+    match change {
+        Change::Create(name, inode) => {
+            names.insert(name.clone(), *inode);
+        }
+        Change::Rename(from, to) => {
+            if let Some(inode) = names.remove(from) {
+                names.insert(to.clone(), inode);
+            }
+        }
+        Change::Remove(name) => {
+            names.remove(name);
+        }
+    }
+}
+
+impl State {
+    /// Counts a step; from `stop_at` on, nothing works any more.
+    fn step(&mut self) -> io::Result<()> {
+        self.steps += 1;
+        match self.stop_at {
+            Some(stop_at) if self.steps > stop_at => Err(io::Error::other("the power failed")),
+            _ => Ok(()),
+        }
+    }
+
+    fn change(&mut self, change: Change) {
+        apply(&mut self.names, &change);
+        self.changes.push(change);
+    }
+
+    /// What may be found after the power failed; `random` decides what the disk had time for.
+    fn after_crash(&self, random: &mut impl FnMut() -> u64) -> BTreeMap<String, Vec<u8>> {
+        let mut names = self.names_synced.clone();
+        for change in &self.changes {
+            if !random().is_multiple_of(3) {
+                apply(&mut names, change);
+            }
+        }
+        let content = |inode: &Inode, random: &mut dyn FnMut() -> u64| {
+            let mut bytes = inode.now.clone();
+            match random() % 5 {
+                _ if inode.is_synced => {}
+                0 => bytes.clone_from(&inode.synced),
+                1 => bytes.clear(),
+                2 => bytes.fill(0),
+                3 => bytes.truncate(usize::try_from(random()).unwrap() % (bytes.len() + 1)),
+                _ => {}
+            }
+            bytes
+        };
+        names.into_iter().map(|(name, inode)| (name, content(&self.inodes[inode], random))).collect()
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Faulty(Arc<Mutex<State>>, PathBuf);
+
+struct FaultyFile(Arc<Mutex<State>>, usize, usize);
+
+impl Write for FaultyFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let mut state = self.0.lock().unwrap();
+        let step = state.step();
+        // A write that fails may still have written some.
+        let len = if step.is_ok() { bytes.len() } else { bytes.len() / 2 };
+        let inode = &mut state.inodes[self.1];
+        let end = self.2 + len;
+        if inode.now.len() < end {
+            inode.now.resize(end, 0);
+        }
+        inode.now[self.2..end].copy_from_slice(&bytes[..len]);
+        inode.is_synced = false;
+        self.2 = end;
+        step.map(|()| len)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Seek for FaultyFile {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let SeekFrom::Start(at) = to else { return Err(io::ErrorKind::Unsupported.into()) };
+        self.2 = usize::try_from(at).unwrap();
+        Ok(at)
+    }
+}
+
+impl Storage for Faulty {
+    type File = FaultyFile;
+    type Bytes = Vec<u8>;
+
+    fn create(&self, name: &str) -> io::Result<FaultyFile> {
+        let mut state = self.0.lock().unwrap();
+        state.step()?;
+        if state.names.contains_key(name) {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        state.inodes.push(Inode::default());
+        let inode = state.inodes.len() - 1;
+        state.change(Change::Create(name.into(), inode));
+        Ok(FaultyFile(self.0.clone(), inode, 0))
+    }
+
+    fn sync(&self, file: &FaultyFile) -> io::Result<()> {
+        let mut state = self.0.lock().unwrap();
+        state.step()?;
+        let inode = &mut state.inodes[file.1];
+        inode.synced.clone_from(&inode.now);
+        inode.is_synced = true;
+        Ok(())
+    }
+
+    fn sync_dir(&self) -> io::Result<()> {
+        let mut state = self.0.lock().unwrap();
+        state.step()?;
+        state.names_synced = state.names.clone();
+        state.changes.clear();
+        Ok(())
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        let mut state = self.0.lock().unwrap();
+        state.step()?;
+        state.change(Change::Rename(from.into(), to.into()));
+        Ok(())
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        let mut state = self.0.lock().unwrap();
+        if !state.names.contains_key(name) {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        state.step()?;
+        state.change(Change::Remove(name.into()));
+        Ok(())
+    }
+
+    fn list(&self) -> io::Result<Vec<(String, u64, SystemTime)>> {
+        let state = self.0.lock().unwrap();
+        let file = |(name, &inode): (&String, &usize)| {
+            (name.clone(), state.inodes[inode].now.len() as u64, SystemTime::UNIX_EPOCH)
+        };
+        Ok(state.names.iter().map(file).collect())
+    }
+
+    fn read(&self, name: &str, _len_max: usize) -> io::Result<Vec<u8>> {
+        self.open(name)
+    }
+
+    fn open(&self, name: &str) -> io::Result<Vec<u8>> {
+        let state = self.0.lock().unwrap();
+        let inode = state.names.get(name).ok_or(io::ErrorKind::NotFound)?;
+        Ok(state.inodes[*inode].now.clone())
+    }
+
+    fn dir(&self) -> &Path {
+        &self.1
+    }
+}
+
+/// What is published, step by step: a base, a delta, a merge of both, another base; and pruning between.
+fn publish_all(storage: Faulty, mut after: impl FnMut(&Faulty)) -> Result<(), SetError> {
+    let mut publisher = Publisher::with_storage(storage.clone())?;
+    let base = [("1/a", Some("a1")), ("1/b", Some("b1"))];
+    publisher.publish_base(1, |file, _| builder(&base, true, OPTIONS).finish(file))?;
+    after(&storage);
+    let delta = [("1/a", Some("a2")), ("1/b", None), ("1/c", Some("c2"))];
+    publisher.publish_delta(2, |file, _| builder(&delta, false, OPTIONS).finish(file))?;
+    after(&storage);
+    publisher.prune(SystemTime::now(), NO_GRACE)?;
+    let merged = publisher.stager().stage_merge(publisher.manifest().unwrap(), 2, 3, |_| {})?;
+    publisher.publish(merged, 3)?;
+    after(&storage);
+    publisher.prune(SystemTime::now(), NO_GRACE)?;
+    let other = [("1/z", Some("z4"))];
+    publisher.publish_base(4, |file, _| builder(&other, true, OPTIONS).finish(file))?;
+    after(&storage);
+    publisher.prune(SystemTime::now(), NO_GRACE)?;
+    Ok(())
+}
+
+#[test]
+fn after_a_crash_at_any_step_there_is_the_old_set_or_the_new_one() {
+    let a = map(&[("1/A", "a1"), ("1/B", "b1")]);
+    let b = map(&[("1/A", "a2"), ("1/C", "c2")]);
+    let states = [None, Some(a), Some(b.clone()), Some(b), Some(map(&[("1/Z", "z4")]))];
+    let storage = |stop_at| {
+        let state = State { stop_at, ..State::default() };
+        Faulty(Arc::new(Mutex::new(state)), std::env::temp_dir())
+    };
+    let mut steps_after = vec![0];
+    let whole = storage(None);
+    publish_all(whole.clone(), |storage| steps_after.push(storage.0.lock().unwrap().steps)).unwrap();
+    let steps = whole.0.lock().unwrap().steps;
+    assert_eq!(steps_after.len(), states.len());
+
+    let mut seed = 0x1234_5678_9abc_def1_u64;
+    let mut random = move || {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        seed >> 8
+    };
+    for stop_at in 0..=steps {
+        let storage = storage(Some(stop_at));
+        assert_eq!(publish_all(storage.clone(), |_| {}).is_ok(), stop_at == steps);
+        // Everything up to here was reported as published, and the next may be there or not.
+        let published = steps_after.iter().rposition(|&steps| steps <= stop_at).unwrap();
+        for attempt in 0..20 {
+            let dir = tempfile::tempdir().unwrap();
+            for (name, bytes) in storage.0.lock().unwrap().after_crash(&mut random) {
+                fs::write(dir.path().join(name), bytes).unwrap();
+            }
+            let seen = match PublishedSet::open(dir.path(), How::Map) {
+                Err(SetError { why: Why::NotPublished, .. }) => None,
+                Err(error) => panic!("stopped at {stop_at}, attempt {attempt}: {error}"),
+                Ok(_) => Some(answers(dir.path())),
+            };
+            let expected = &states[published..states.len().min(published + 2)];
+            assert!(expected.contains(&seen), "stopped at {stop_at}, attempt {attempt}: {seen:?}");
+
+            let mut publisher = Publisher::open(dir.path()).unwrap();
+            let again = [("1/again", Some("again"))];
+            publisher.publish_base(9, |file, _| builder(&again, true, OPTIONS).finish(file)).unwrap();
+            publisher.prune(SystemTime::now() + Duration::from_secs(9), NO_GRACE).unwrap();
+            assert_eq!(answers(dir.path()), map(&[("1/AGAIN", "again")]));
+            let mut left: Vec<_> =
+                fs::read_dir(dir.path()).unwrap().map(|file| file.unwrap().file_name()).collect();
+            left.sort();
+            assert_eq!(left.len(), 3, "the layer, LOCK and MANIFEST: {left:?}");
+        }
+    }
+}
+
+#[test]
+fn readers_see_whole_sets_while_a_publisher_works() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let mut publisher = Publisher::open(dir).unwrap();
+    let generation = |n: u64| {
+        let url = n.to_string();
+        move |file, _: &Path| {
+            builder(&[("1/a", Some(url.as_str())), ("1/b", Some(url.as_str()))], true, OPTIONS).finish(file)
+        }
+    };
+    publisher.publish_base(0, generation(1)).unwrap();
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let mut set = PublishedSet::open(dir, How::Map).unwrap();
+            while set.generation() < 30 {
+                let next = PublishedSet::reopen(&set).unwrap();
+                assert!(next.generation() >= set.generation());
+                set = next;
+                for key in [b"1/A", b"1/B"] {
+                    let record = set.records().find(hash_key(OPTIONS.seed, key), key).unwrap().unwrap();
+                    let value = record.values_in_order().next().unwrap().unwrap();
+                    assert_eq!(text(value.data), set.generation().to_string());
+                }
+            }
+        });
+        for n in 2..=30 {
+            publisher.publish_base(n, generation(n)).unwrap();
+            // Without grace, so that readers meet files that are gone.
+            publisher.prune(SystemTime::now() + Duration::from_secs(1), NO_GRACE).unwrap();
+        }
+        reader.join().unwrap();
+    });
+}
+
+#[test]
+fn a_new_layer_is_readable_and_not_writable() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let dir = tempfile::tempdir().unwrap();
+    let publisher = Publisher::open(dir.path()).unwrap();
+    let staged =
+        publisher.stager().stage(Place::Base, |file, _| builder(&[], true, OPTIONS).finish(file)).unwrap();
+    assert_eq!(staged.header().handles_count, 0);
+    let layer = fs::read_dir(dir.path()).unwrap().map(Result::unwrap).find(|file| file.file_name() != "LOCK");
+    let layer = layer.unwrap();
+    assert_eq!(layer.metadata().unwrap().permissions().mode() & 0o222, 0);
+    assert!(Layer::open(fs::read(layer.path()).unwrap()).is_ok());
+}
