@@ -1,1 +1,43 @@
-//! Placeholder.
+//! A load generator for handle servers: intended send times, exact accounts, verified answers.
+//!
+//! - An open loop sends at intended times and counts response time from them, so that a server that
+//!   stalls is charged for all who would have waited. The rate is never lowered in silence: how far
+//!   behind the generator was, and what it did not send, is in the report.
+//! - Every request ends in one account, and every received datagram too. The sums are checked at the
+//!   end of each run.
+//! - Answers are compared with the published set, byte for byte, also while sets are replaced.
+//! - [`limit()`] measures what the machine carries without a server, so that a result can be read as a
+//!   share of it.
+//!
+//! [`run()`] is all of it. Below it, [`worker`] decides and counts without sockets or clocks, [`schedule`]
+//! and [`workload`] say when and what is asked, [`inflight`] and [`fragments`] remember it, and
+//! [`verify`] judges the answers.
+
+#![forbid(unsafe_code)]
+
+pub mod clock;
+pub mod counts;
+mod drive;
+pub mod echo;
+pub mod environment;
+mod error;
+pub mod fragments;
+pub mod inflight;
+pub mod latency;
+pub mod limit;
+mod options;
+pub mod published;
+pub mod random;
+pub mod report;
+mod run;
+pub mod schedule;
+pub mod verify;
+pub mod worker;
+pub mod workload;
+
+pub use echo::{EchoCounts, EchoOptions, echo};
+pub use error::Error;
+pub use limit::{LimitOptions, LimitReport, limit};
+pub use options::{Load, Names, RunOptions, Verify};
+pub use report::{Report, Second};
+pub use run::run;

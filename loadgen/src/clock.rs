@@ -1,0 +1,52 @@
+//! The clock of a run: nanoseconds from its start, and what they are in the time of day.
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Monotonic time from the start of a run, which may lie ahead.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    start: Instant,
+    /// The time of day at the start. Compared with that of files on the same host.
+    start_unix_ns: i128,
+}
+
+impl Clock {
+    /// A clock that reads 0 at `start`.
+    #[must_use]
+    pub fn new(start: Instant) -> Self {
+        let now = Instant::now();
+        let ahead = i128::try_from(start.saturating_duration_since(now).as_nanos()).unwrap_or(0);
+        let behind = i128::try_from(now.saturating_duration_since(start).as_nanos()).unwrap_or(0);
+        Self { start, start_unix_ns: unix_ns() + ahead - behind }
+    }
+
+    /// Now; 0 before the start.
+    #[inline]
+    #[must_use]
+    pub fn now_ns(&self) -> u64 {
+        u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// Sleeps until the start.
+    pub fn wait_for_start(&self) {
+        std::thread::sleep(self.start.saturating_duration_since(Instant::now()));
+    }
+
+    /// The time of day `unix_ns` on this clock.
+    #[must_use]
+    pub fn from_unix_ns(&self, unix_ns: i128) -> i64 {
+        let ns = unix_ns - self.start_unix_ns;
+        i64::try_from(ns).unwrap_or(if ns < 0 { i64::MIN } else { i64::MAX })
+    }
+
+    /// The start as Unix milliseconds.
+    #[must_use]
+    pub fn start_unix_ms(&self) -> u64 {
+        u64::try_from(self.start_unix_ns / 1_000_000).unwrap_or(0)
+    }
+}
+
+fn unix_ns() -> i128 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+    i128::try_from(since.as_nanos()).unwrap_or(i128::MAX)
+}

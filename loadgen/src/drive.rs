@@ -1,0 +1,73 @@
+//! The loop that moves a worker's requests and answers through a datapath.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use handle_net::Datapath;
+
+use crate::clock::Clock;
+use crate::worker::{Interval, Worker};
+
+/// Nearer to the next request than this we do not sleep: waking up takes about as long.
+const SPIN_NS: u64 = 100_000;
+
+/// Longest sleep: how soon a stop is noticed, and what waits too long is given up.
+const PATIENCE_MAX_NS: u64 = 10_000_000;
+
+/// Time between two ticks.
+pub(crate) const TICK_NS: u64 = 1_000_000_000;
+
+/// Sends what is due and takes what comes until the worker is done. Calls `tick` once a second, with
+/// the number of the second and the time.
+///
+/// # Errors
+///
+/// When the datapath is of no more use.
+pub(crate) fn drive(
+    worker: &mut Worker<'_>,
+    path: &mut dyn Datapath,
+    clock: Clock,
+    stop: &AtomicBool,
+    mut tick: impl FnMut(u64, u64, Interval),
+) -> io::Result<()> {
+    let mut second = 0;
+    clock.wait_for_start();
+    loop {
+        if stop.load(Ordering::Relaxed) {
+            worker.stop();
+        }
+        let now_ns = clock.now_ns();
+        worker.push_due(now_ns, path.outbox());
+        if !path.outbox().is_empty() {
+            let flushed = path.flush()?;
+            worker.flushed(clock.now_ns(), flushed);
+        }
+        let patience = patience(worker, clock.now_ns());
+        let inbox = path.wait(patience)?.inbox;
+        let now_ns = clock.now_ns();
+        for datagram in inbox.iter() {
+            for segment in datagram.segments() {
+                worker.receive(now_ns, datagram.peer, segment, !datagram.truncated);
+            }
+        }
+        worker.advance(now_ns);
+        let is_done = worker.is_done(now_ns);
+        if now_ns >= (second + 1) * TICK_NS || is_done {
+            tick(second, now_ns, worker.tick());
+            second = now_ns / TICK_NS;
+        }
+        if is_done {
+            return Ok(());
+        }
+    }
+}
+
+/// How long to wait for answers: not at all close to the next request, so as to be on time for it.
+fn patience(worker: &Worker<'_>, now_ns: u64) -> Duration {
+    let until_ns = worker.next_due_ns(now_ns).map_or(PATIENCE_MAX_NS, |due_ns| due_ns.saturating_sub(now_ns));
+    if until_ns <= SPIN_NS {
+        return Duration::ZERO;
+    }
+    Duration::from_nanos((until_ns - SPIN_NS).min(PATIENCE_MAX_NS))
+}

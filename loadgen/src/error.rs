@@ -1,0 +1,90 @@
+//! Why a run did not start, or did not come to its end.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+/// Why a run did not start, or did not come to its end.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Error {
+    /// An option makes no sense, alone or with another.
+    Option(String),
+    /// A file cannot be read.
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// A line of a file is not a handle.
+    Line {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: u64,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// There is no handle to ask for.
+    NoHandles {
+        /// Where they were looked for.
+        path: PathBuf,
+        /// Handles that were left out because a request for them does not fit in a datagram.
+        too_long: u64,
+    },
+    /// A published set cannot be read.
+    Snapshot {
+        /// Its directory.
+        path: PathBuf,
+        /// Why not.
+        what: String,
+    },
+    /// A socket or datapath cannot be opened.
+    Open(io::Error),
+    /// A core cannot be used.
+    Core(usize, io::Error),
+    /// A datapath failed while it was in use.
+    Datapath(io::Error),
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Option(what) => f.write_str(what),
+            Self::Read { path, source } => write!(f, "cannot read {}: {source}", path.display()),
+            Self::Line { path, line, what } => write!(f, "{}:{line}: {what}", path.display()),
+            Self::NoHandles { path, too_long: 0 } => {
+                write!(f, "{} has no handles to ask for", path.display())
+            }
+            Self::NoHandles { path, too_long } => {
+                write!(
+                    f,
+                    "{} has no handles to ask for: all {too_long} are too long for a datagram",
+                    path.display()
+                )
+            }
+            Self::Snapshot { path, what } => {
+                let path = path.display();
+                write!(f, "cannot use the set in {path}: {what} (hdl snapshot verify {path} checks it)")
+            }
+            Self::Open(source) => write!(f, "cannot open a socket: {source}"),
+            Self::Core(core, source) => {
+                write!(f, "cannot run on core {core}: {source} (taskset -p $$ shows which are allowed)")
+            }
+            Self::Datapath(source) => write!(f, "the datapath failed: {source}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Read { source, .. }
+            | Self::Open(source)
+            | Self::Core(_, source)
+            | Self::Datapath(source) => Some(source),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! Answers that came in several datagrams, put together again in buffers of fixed number and size.
+
+use handle_proto::limit::{FRAGMENTS_MAX, MESSAGE_LEN_MAX, UDP_DATA_LEN_MAX};
+use handle_proto::wire::Envelope;
+
+/// Most answers that are incomplete at a time. A further one takes the place of the oldest, first of
+/// one that nobody waits for any more.
+pub const INCOMPLETE_MAX: usize = 64;
+
+const SEEN_WORDS: usize = FRAGMENTS_MAX.div_ceil(64);
+
+/// Answers being put together. The default one has no room for any.
+#[derive(Debug, Default)]
+pub struct Fragments {
+    pieces: Vec<Assembly>,
+    /// Incomplete answers that were waited for and made room for others.
+    dropped: u64,
+    /// Fragments that had come before.
+    duplicates: u64,
+}
+
+#[derive(Debug)]
+struct Assembly {
+    request_id: i32,
+    len: usize,
+    missing: usize,
+    seen: [u64; SEEN_WORDS],
+    /// Zeroed memory that the system has not touched until fragments fill it.
+    bytes: Box<[u8]>,
+    sent_ns: u64,
+}
+
+/// What a fragment was good for.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Put {
+    /// More are to come, or this one had come before.
+    Incomplete,
+    /// It cannot belong to a message: its number, or its length.
+    Malformed,
+    /// It was the last one missing; see [`Fragments::complete`].
+    Complete(usize),
+}
+
+impl Fragments {
+    /// With room for [`INCOMPLETE_MAX`] answers.
+    #[must_use]
+    pub fn new() -> Self {
+        let assembly = || Assembly {
+            request_id: 0,
+            len: 0,
+            missing: 0,
+            seen: [0; SEEN_WORDS],
+            bytes: vec![0; MESSAGE_LEN_MAX as usize].into_boxed_slice(),
+            sent_ns: 0,
+        };
+        Self { pieces: (0..INCOMPLETE_MAX).map(|_| assembly()).collect(), dropped: 0, duplicates: 0 }
+    }
+
+    /// Adds the fragment `data` of a message that is longer than one datagram carries.
+    ///
+    /// `sent_ns` is when its request was sent; nobody waits for answers to what was sent before
+    /// `given_up_ns`.
+    pub fn put(&mut self, envelope: &Envelope, data: &[u8], sent_ns: u64, given_up_ns: u64) -> Put {
+        let (len, number) = (envelope.message_len as usize, envelope.sequence as usize);
+        let at = number.saturating_mul(UDP_DATA_LEN_MAX);
+        if len > MESSAGE_LEN_MAX as usize || at >= len || data.len() != UDP_DATA_LEN_MAX.min(len - at) {
+            return Put::Malformed;
+        }
+        let i = self.assembly_of(envelope.request_id, len, sent_ns, given_up_ns);
+        let assembly = &mut self.pieces[i];
+        if assembly.len != len {
+            return Put::Malformed;
+        }
+        let (word, bit) = (number / 64, 1 << (number % 64));
+        if assembly.seen[word] & bit != 0 {
+            self.duplicates += 1;
+            return Put::Incomplete;
+        }
+        assembly.seen[word] |= bit;
+        assembly.bytes[at..at + data.len()].copy_from_slice(data);
+        assembly.missing -= 1;
+        if assembly.missing > 0 { Put::Incomplete } else { Put::Complete(i) }
+    }
+
+    /// The message that [`Put::Complete`] spoke of; its place is free from now on.
+    pub fn complete(&mut self, i: usize) -> &[u8] {
+        let assembly = &mut self.pieces[i];
+        assembly.request_id = 0;
+        &assembly.bytes[..assembly.len]
+    }
+
+    /// Forgets what has come of the answer to a request.
+    pub fn forget(&mut self, request_id: i32) {
+        for assembly in self.pieces.iter_mut().filter(|assembly| assembly.request_id == request_id) {
+            assembly.request_id = 0;
+        }
+    }
+
+    /// Incomplete answers that were waited for and made room for others.
+    #[must_use]
+    pub const fn dropped(&self) -> u64 {
+        self.dropped
+    }
+
+    /// Fragments of incomplete answers that had come before.
+    #[must_use]
+    pub const fn duplicates(&self) -> u64 {
+        self.duplicates
+    }
+
+    fn assembly_of(&mut self, request_id: i32, len: usize, sent_ns: u64, given_up_ns: u64) -> usize {
+        if let Some(i) = self.pieces.iter().position(|assembly| assembly.request_id == request_id) {
+            return i;
+        }
+        let free_or_oldest = |assembly: &Assembly| (assembly.request_id != 0, assembly.sent_ns);
+        let (i, assembly) = self
+            .pieces
+            .iter_mut()
+            .enumerate()
+            .min_by_key(|(_, assembly)| free_or_oldest(assembly))
+            .expect("there is more than none");
+        self.dropped += u64::from(assembly.request_id != 0 && assembly.sent_ns >= given_up_ns);
+        *assembly = Assembly {
+            request_id,
+            len,
+            missing: len.div_ceil(UDP_DATA_LEN_MAX),
+            seen: [0; SEEN_WORDS],
+            bytes: std::mem::take(&mut assembly.bytes),
+            sent_ns,
+        };
+        i
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use handle_proto::Version;
+    use handle_proto::wire::envelope::EnvelopeFlags;
+
+    fn envelope(request_id: i32, sequence: u32, len: usize) -> Envelope {
+        Envelope {
+            version: Version::CURRENT,
+            flags: EnvelopeFlags::TRUNCATED,
+            suggested: Version::CURRENT,
+            session_id: 0,
+            request_id,
+            sequence,
+            message_len: u32::try_from(len).unwrap(),
+        }
+    }
+
+    fn pieces(message: &[u8]) -> Vec<(u32, &[u8])> {
+        (0..).zip(message.chunks(UDP_DATA_LEN_MAX)).collect()
+    }
+
+    #[test]
+    fn puts_together_in_any_order_also_what_comes_twice() {
+        for len in [493, 984, 985, 5000, MESSAGE_LEN_MAX as usize] {
+            let message: Vec<u8> = (0..=250).cycle().take(len).collect();
+            let mut fragments = Fragments::new();
+            let mut order = pieces(&message);
+            order.reverse();
+            let (last, front) = order.split_last().unwrap();
+            for &(sequence, data) in front.iter().chain(front) {
+                assert_eq!(fragments.put(&envelope(9, sequence, len), data, 0, 0), Put::Incomplete);
+            }
+            assert_eq!(fragments.duplicates(), front.len() as u64);
+            let Put::Complete(i) = fragments.put(&envelope(9, last.0, len), last.1, 0, 0) else {
+                panic!("all {len} bytes have come")
+            };
+            assert_eq!(fragments.complete(i), message);
+        }
+    }
+
+    #[test]
+    fn refuses_numbers_and_lengths_that_lie() {
+        let mut fragments = Fragments::new();
+        let data = [0; 500];
+        for (sequence, len, data_len) in [
+            (2, 984, 492),
+            (u32::MAX, 984, 492),
+            (0, 984, 491),
+            (0, 984, 493),
+            (1, 985, 492 + 1),
+            (2, 985, 2),
+            (0, 262_145, 492),
+        ] {
+            let put = fragments.put(&envelope(1, sequence, len), &data[..data_len], 0, 0);
+            assert_eq!(put, Put::Malformed, "{sequence} of {len} with {data_len}");
+        }
+        assert_eq!(fragments.put(&envelope(1, 0, 984), &data[..492], 0, 0), Put::Incomplete);
+        let put = fragments.put(&envelope(1, 1, 985), &data[..492], 0, 0);
+        assert_eq!(put, Put::Malformed, "another length than before");
+    }
+
+    #[test]
+    fn the_oldest_makes_room() {
+        let mut fragments = Fragments::new();
+        for (id, sent_ns) in (1..).zip(0..=INCOMPLETE_MAX as u64) {
+            fragments.put(&envelope(id, 0, 984), &[0; 492], sent_ns, 0);
+        }
+        assert_eq!(fragments.dropped(), 1);
+        let put = fragments.put(&envelope(2, 1, 984), &[0; 492], 99, 99);
+        assert!(matches!(put, Put::Complete(_)), "only the oldest is gone");
+        assert_eq!(fragments.put(&envelope(1, 1, 984), &[0; 492], 99, 99), Put::Incomplete);
+        assert_eq!(fragments.put(&envelope(99, 1, 984), &[0; 492], 99, 99), Put::Incomplete);
+        assert_eq!(fragments.dropped(), 1, "nobody waited for the second one that went");
+    }
+}

@@ -1,0 +1,334 @@
+//! Requests that wait for an answer, in a table of fixed size, found by their request id.
+//!
+//! - An id is a slot and how often the slot was used, so finding a request is one read.
+//! - Ids are positive 31-bit numbers, as deployed clients choose them.
+//! - A finished slot goes to the end of the queue of free ones: what comes late or twice is known for
+//!   what it is until the whole table has been used once more.
+
+/// A place in the table.
+pub type SlotAt = u32;
+
+/// What is known about one request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Request {
+    /// Number of its handle in the workload.
+    pub handle: u32,
+    /// When it was to be sent, nanoseconds from the start of the run.
+    pub intended_ns: u64,
+    /// When it was sent.
+    pub sent_ns: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Unused,
+    Waiting,
+    Expired,
+    Answered,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    request: Request,
+    uses: u32,
+    previous: SlotAt,
+    next: SlotAt,
+    state: State,
+}
+
+/// What the request with some id is up to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// It waits for its answer.
+    Waiting(SlotAt, Request),
+    /// Its time was over, and no answer had come.
+    Expired(SlotAt, Request),
+    /// It has been answered.
+    Answered(SlotAt, Request),
+    /// No request has this id, or none that is remembered.
+    Unknown,
+}
+
+/// A queue of slots, linked through them.
+#[derive(Clone, Copy, Debug)]
+struct Queue {
+    first: SlotAt,
+    last: SlotAt,
+}
+
+/// Stands for no slot.
+const NONE: SlotAt = SlotAt::MAX;
+
+impl Queue {
+    const EMPTY: Self = Self { first: NONE, last: NONE };
+}
+
+/// The table. Every operation takes the same few steps whatever it holds.
+#[derive(Debug)]
+pub struct InFlight {
+    slots: Box<[Slot]>,
+    slot_bits: u32,
+    /// In the order they were sent.
+    waiting: Queue,
+    waiting_count: usize,
+    /// In the order they were finished.
+    free: Queue,
+    /// Finished without an answer so far.
+    unanswered: u64,
+}
+
+/// Fewest and most slots of a table, as powers of two; a use count of 9 bits remains.
+const SLOT_BITS_MIN: u32 = 4;
+const SLOT_BITS_MAX: u32 = 22;
+const ID_BITS: u32 = 31;
+
+impl InFlight {
+    /// A table for at least `capacity` requests, within what request ids can tell apart.
+    #[must_use]
+    pub fn new(capacity: usize) -> Self {
+        let bits = capacity.checked_next_power_of_two().map_or(SLOT_BITS_MAX, usize::ilog2);
+        let slot_bits = bits.clamp(SLOT_BITS_MIN, SLOT_BITS_MAX);
+        let slot =
+            Slot { request: Request::default(), uses: 0, previous: NONE, next: NONE, state: State::Unused };
+        let mut table = Self {
+            slots: vec![slot; 1 << slot_bits].into_boxed_slice(),
+            slot_bits,
+            waiting: Queue::EMPTY,
+            waiting_count: 0,
+            free: Queue::EMPTY,
+            unanswered: 0,
+        };
+        for at in 0..1 << slot_bits {
+            push(&mut table.slots, &mut table.free, at);
+        }
+        table
+    }
+
+    /// How many requests it can hold.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// How many requests wait.
+    #[must_use]
+    pub const fn waiting(&self) -> usize {
+        self.waiting_count
+    }
+
+    /// How many requests were given up, and have not been answered since.
+    #[must_use]
+    pub const fn unanswered(&self) -> u64 {
+        self.unanswered
+    }
+
+    /// Notes a request, and chooses its id. `None` when all slots wait.
+    pub fn begin(&mut self, request: Request) -> Option<i32> {
+        let at = self.free.first;
+        if at == NONE {
+            return None;
+        }
+        unlink(&mut self.slots, &mut self.free, at);
+        push(&mut self.slots, &mut self.waiting, at);
+        self.waiting_count += 1;
+        let uses_max = (1 << (ID_BITS - self.slot_bits)) - 1;
+        let slot = &mut self.slots[at as usize];
+        // From 1 on, so that no id is 0.
+        slot.uses = slot.uses % uses_max + 1;
+        slot.request = request;
+        slot.state = State::Waiting;
+        Some((slot.uses << self.slot_bits | at).cast_signed())
+    }
+
+    /// Finds the request with this id.
+    #[must_use]
+    pub fn find(&self, id: i32) -> Found {
+        if id <= 0 {
+            return Found::Unknown;
+        }
+        let id = id.cast_unsigned();
+        let at = id & ((1 << self.slot_bits) - 1);
+        let slot = &self.slots[at as usize];
+        if slot.uses != id >> self.slot_bits {
+            return Found::Unknown;
+        }
+        match slot.state {
+            State::Unused => Found::Unknown,
+            State::Waiting => Found::Waiting(at, slot.request),
+            State::Expired => Found::Expired(at, slot.request),
+            State::Answered => Found::Answered(at, slot.request),
+        }
+    }
+
+    /// Notes that the request was answered, in time or not.
+    ///
+    /// # Panics
+    ///
+    /// If it was answered before: the caller has asked [`find`](Self::find).
+    pub fn answer(&mut self, at: SlotAt) {
+        match self.slots[at as usize].state {
+            State::Waiting => self.finish(at, State::Answered),
+            State::Expired => {
+                self.unanswered -= 1;
+                self.slots[at as usize].state = State::Answered;
+            }
+            State::Unused | State::Answered => panic!("slot {at} does not wait for an answer"),
+        }
+    }
+
+    /// Gives up all requests that were sent before `sent_before_ns` and wait still.
+    pub fn expire(&mut self, sent_before_ns: u64) {
+        while self.waiting.first != NONE {
+            let at = self.waiting.first;
+            if self.slots[at as usize].request.sent_ns >= sent_before_ns {
+                break;
+            }
+            self.unanswered += 1;
+            self.finish(at, State::Expired);
+        }
+    }
+
+    fn finish(&mut self, at: SlotAt, state: State) {
+        self.slots[at as usize].state = state;
+        unlink(&mut self.slots, &mut self.waiting, at);
+        push(&mut self.slots, &mut self.free, at);
+        self.waiting_count -= 1;
+    }
+}
+
+fn push(slots: &mut [Slot], queue: &mut Queue, at: SlotAt) {
+    (slots[at as usize].previous, slots[at as usize].next) = (queue.last, NONE);
+    match queue.last {
+        NONE => queue.first = at,
+        last => slots[last as usize].next = at,
+    }
+    queue.last = at;
+}
+
+fn unlink(slots: &mut [Slot], queue: &mut Queue, at: SlotAt) {
+    let Slot { previous, next, .. } = slots[at as usize];
+    match previous {
+        NONE => queue.first = next,
+        previous => slots[previous as usize].next = next,
+    }
+    match next {
+        NONE => queue.last = previous,
+        next => slots[next as usize].previous = previous,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(sent_ns: u64) -> Request {
+        Request { handle: 7, intended_ns: sent_ns, sent_ns }
+    }
+
+    #[test]
+    fn finds_what_waits_and_knows_what_came_twice() {
+        let mut table = InFlight::new(16);
+        let id = table.begin(request(5)).unwrap();
+        let Found::Waiting(at, found) = table.find(id) else { panic!("it waits") };
+        assert_eq!((found, table.waiting()), (request(5), 1));
+        table.answer(at);
+        assert_eq!(table.find(id), Found::Answered(at, request(5)));
+        assert_eq!((table.waiting(), table.unanswered()), (0, 0));
+    }
+
+    #[test]
+    fn late_answers_are_known_for_a_whole_round_of_the_table() {
+        let mut table = InFlight::new(16);
+        let id = table.begin(request(0)).unwrap();
+        table.expire(1);
+        assert_eq!(table.unanswered(), 1);
+        for round in 1..16 {
+            let other = table.begin(request(round)).unwrap();
+            let Found::Waiting(at, _) = table.find(other) else { panic!("it waits") };
+            table.answer(at);
+            assert!(matches!(table.find(id), Found::Expired(..)), "after {round} others");
+        }
+        let Found::Expired(at, _) = table.find(id) else { panic!("it is remembered") };
+        table.answer(at);
+        assert_eq!(table.unanswered(), 0);
+        while table.find(id) != Found::Unknown {
+            let other = table.begin(request(99)).unwrap();
+            let Found::Waiting(at, _) = table.find(other) else { panic!("it waits") };
+            table.answer(at);
+        }
+    }
+
+    #[test]
+    fn a_full_table_refuses_until_something_ends() {
+        let mut table = InFlight::new(16);
+        let ids: Vec<_> = (0..16).map(|i| table.begin(request(i)).unwrap()).collect();
+        assert_eq!(table.begin(request(16)), None);
+        let Found::Waiting(at, _) = table.find(ids[9]) else { panic!("it waits") };
+        table.answer(at);
+        assert!(table.begin(request(17)).is_some());
+        assert_eq!(table.begin(request(18)), None);
+        table.expire(3);
+        assert_eq!((table.waiting(), table.unanswered()), (13, 3), "those sent at 0, 1 and 2");
+    }
+
+    #[test]
+    fn expires_in_order_of_sending_whatever_was_answered_between() {
+        let mut table = InFlight::new(16);
+        let ids: Vec<_> = (0..10).map(|i| table.begin(request(i * 10)).unwrap()).collect();
+        for i in [0, 4, 9] {
+            let Found::Waiting(at, _) = table.find(ids[i]) else { panic!("it waits") };
+            table.answer(at);
+        }
+        table.expire(50);
+        let expired: Vec<_> = (0..10).filter(|&i| matches!(table.find(ids[i]), Found::Expired(..))).collect();
+        assert_eq!(expired, [1, 2, 3]);
+        table.expire(u64::MAX);
+        assert_eq!((table.waiting(), table.unanswered()), (0, 7));
+    }
+
+    #[test]
+    fn ids_are_positive_and_new_each_time_until_they_wrap() {
+        let mut table = InFlight::new(1 << SLOT_BITS_MAX);
+        let uses_max = (1 << (ID_BITS - SLOT_BITS_MAX)) - 1;
+        let mut table_small = InFlight::new(1);
+        assert_eq!(table_small.capacity(), 16);
+        assert!(table_small.begin(request(0)).unwrap() > 0);
+        // The same slot over and over: make it the only free one.
+        let mut ids = Vec::new();
+        for i in 1..table.capacity() as u64 {
+            table.begin(request(i)).unwrap();
+        }
+        for use_number in 0..2 * uses_max {
+            let id = table.begin(request(1 << 40)).unwrap();
+            assert!(id > 0, "use {use_number}");
+            ids.push(id);
+            let Found::Waiting(at, _) = table.find(id) else { panic!("it waits") };
+            table.answer(at);
+        }
+        let (first, second) = ids.split_at(uses_max);
+        assert_eq!(first, second, "wraps after all {uses_max} uses");
+        let mut sorted = first.to_vec();
+        sorted.sort_unstable();
+        sorted.dedup();
+        assert_eq!(sorted.len(), uses_max);
+    }
+
+    #[test]
+    fn ids_that_nobody_gave_are_unknown() {
+        let mut table = InFlight::new(16);
+        let id = table.begin(request(0)).unwrap();
+        for other in [0, -1, i32::MIN, i32::MAX, id ^ 1, id + 16, id | i32::MIN, 1, 15] {
+            assert_eq!(table.find(other), Found::Unknown, "{other:#x}");
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "does not wait")]
+    fn answering_twice_is_a_bug() {
+        let mut table = InFlight::new(16);
+        let id = table.begin(request(0)).unwrap();
+        let Found::Waiting(at, _) = table.find(id) else { panic!("it waits") };
+        table.answer(at);
+        table.answer(at);
+    }
+}

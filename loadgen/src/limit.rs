@@ -1,0 +1,178 @@
+//! What this machine's UDP stack carries between one core that asks and one that answers at once.
+
+use std::fmt;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::Duration;
+
+use handle_net::Choice;
+use serde::{Deserialize, Serialize};
+
+use crate::echo::{EchoOptions, echo};
+use crate::environment::Environment;
+use crate::error::Error;
+use crate::options::{Load, Names, RunOptions};
+use crate::report::{Second, Time, Times};
+use crate::run::run;
+use crate::workload::{REQUEST_HANDLE_LEN_MAX, REQUEST_OVERHEAD_LEN};
+
+/// Name and version of the form of [`LimitReport`].
+pub const LIMIT_SCHEMA: &str = "handle-loadgen/limit/1";
+
+/// What to measure.
+#[derive(Clone, Copy, Debug)]
+pub struct LimitOptions {
+    /// Bytes of a request.
+    pub request_len: usize,
+    /// Bytes of an answer.
+    pub answer_len: usize,
+    /// For how long.
+    pub duration: Duration,
+    /// Requests that wait at a time.
+    pub window: usize,
+    /// How datagrams are sent and received, on both sides.
+    pub datapath: Choice,
+    /// The core that asks, and the one that answers; `None` leaves it to the system.
+    pub cores: Option<(usize, usize)>,
+}
+
+/// What was measured. Read back by `run --share-of`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct LimitReport {
+    /// [`LIMIT_SCHEMA`].
+    pub schema: String,
+    /// The machine and the program.
+    pub environment: Environment,
+    /// `io_uring` or `portable`.
+    pub datapath: String,
+    /// Bytes of a request.
+    pub request_len: usize,
+    /// Bytes of an answer.
+    pub answer_len: usize,
+    /// Requests that waited at a time.
+    pub window: usize,
+    /// Seconds.
+    pub duration_s: f64,
+    /// Answers in time a second: the limit.
+    pub answers_per_s: f64,
+    /// Requests sent.
+    pub sent: u64,
+    /// Requests without an answer in time.
+    pub missing: u64,
+    /// Times from request to answer.
+    pub service_ns: Times,
+    /// Answers of each second, for the spread.
+    pub seconds_answered_per_s: Vec<f64>,
+}
+
+/// Measures the limit.
+///
+/// # Errors
+///
+/// When a socket or a core cannot be used, or lengths make no sense.
+pub fn limit(
+    options: &LimitOptions,
+    progress: impl FnMut(&Second) -> ControlFlow<()>,
+) -> Result<LimitReport, Error> {
+    let handle_len = options.request_len.checked_sub(REQUEST_OVERHEAD_LEN);
+    let Some(handle_len) = handle_len.filter(|len| (1..=REQUEST_HANDLE_LEN_MAX).contains(len)) else {
+        let max = REQUEST_OVERHEAD_LEN + REQUEST_HANDLE_LEN_MAX;
+        let min = REQUEST_OVERHEAD_LEN + 1;
+        return Err(Error::Option(format!("--request-len must be {min} to {max}")));
+    };
+    let stop = AtomicBool::new(false);
+    let echo_options = EchoOptions {
+        listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+        answer_len: Some(options.answer_len),
+        datapath: options.datapath,
+        core: options.cores.map(|(_, core)| core),
+    };
+    thread::scope(|scope| {
+        let (ready_in, ready) = channel();
+        let server = scope.spawn(|| {
+            let ready_in = ready_in;
+            let tell = |address, _, _: &str| {
+                // Nobody waits for it only if this thread has failed.
+                let _ = ready_in.send(address);
+            };
+            echo(&echo_options, &stop, tell, |_| {})
+        });
+        let report = ready.recv().ok().map(|target| {
+            let run_options = RunOptions {
+                load: Load::Closed { window: options.window },
+                duration: options.duration,
+                cores: options.cores.map(|(core, _)| core).into_iter().collect(),
+                datapath: options.datapath,
+                ..RunOptions::new(target, Names::List(vec![vec![b'x'; handle_len]]))
+            };
+            run(&run_options, progress)
+        });
+        stop.store(true, Ordering::Relaxed);
+        let served = server.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        // Without an address there is no run, and the server says why.
+        let Some(report) = report else {
+            return Err(served.expect_err("the server was never ready"));
+        };
+        served?;
+        let report = report?;
+        Ok(LimitReport {
+            schema: LIMIT_SCHEMA.to_owned(),
+            environment: report.environment,
+            datapath: report.setting.datapath,
+            request_len: options.request_len,
+            answer_len: options.answer_len,
+            window: options.window,
+            duration_s: report.setting.duration_s,
+            answers_per_s: report.answered_per_s,
+            sent: report.accounts.sent,
+            missing: report.accounts.sent - report.accounts.answered,
+            service_ns: report.service_ns,
+            seconds_answered_per_s: report
+                .seconds
+                .iter()
+                .filter(|second| second.sent > 0)
+                .map(|second| second.answered_per_s)
+                .collect(),
+        })
+    })
+}
+
+impl LimitReport {
+    /// Reads what `limit --json` wrote.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be read, or is something else.
+    pub fn read(path: &Path) -> Result<Self, Error> {
+        let read = |source| Error::Read { path: path.to_owned(), source };
+        let text = std::fs::read(path).map_err(read)?;
+        let other = |what: &dyn fmt::Display| {
+            Error::Option(format!("{} is not a report of `handle-loadgen limit`: {what}", path.display()))
+        };
+        let report: Self = serde_json::from_slice(&text).map_err(|error| other(&error))?;
+        if report.schema == LIMIT_SCHEMA {
+            Ok(report)
+        } else {
+            Err(other(&format_args!("its schema is {}, not {LIMIT_SCHEMA}", report.schema)))
+        }
+    }
+}
+
+impl fmt::Display for LimitReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { datapath, request_len, answer_len, window, .. } = self;
+        writeln!(
+            f,
+            "{:<12}{:.0} answers/s (closed loop, {window} requests waiting)",
+            "limit", self.answers_per_s
+        )?;
+        writeln!(f, "{:<12}{datapath}, requests of {request_len} bytes, answers of {answer_len}", "over")?;
+        writeln!(f, "{:<12}{} sent, {} without an answer in time", "requests", self.sent, self.missing)?;
+        let Times { p50, p99, max, .. } = self.service_ns;
+        writeln!(f, "{:<12}p50 {}, p99 {}, max {}", "time", Time(p50), Time(p99), Time(max))
+    }
+}

@@ -1,0 +1,220 @@
+//! Published sets: names to ask for, what answers must be, and when one set replaced another.
+
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use handle_proto::Handle;
+use handle_proto::limit::HANDLE_LEN_MAX;
+use handle_snapshot::set::manifest::MANIFEST;
+use handle_snapshot::{How, PublishedSet, fold_key, hash_key};
+
+use crate::clock::Clock;
+use crate::error::Error;
+use crate::verify::{Generation, Held, Source, Timeline, Watch};
+use crate::workload::Sampler;
+
+/// How often the directory is looked at. Much shorter than sets are published, so that none is missed.
+const POLL: Duration = Duration::from_millis(2);
+
+/// The times of files are those of the last clock tick: at most so much too early.
+const FILE_TIME_ERROR_NS: i64 = 10_000_000;
+
+/// Opens the set that is published in `dir`.
+///
+/// # Errors
+///
+/// When there is none, or it is not whole.
+pub fn open(dir: &Path) -> Result<PublishedSet, Error> {
+    PublishedSet::open(dir, How::Map).map_err(|error| damaged(dir, &error))
+}
+
+fn damaged(dir: &Path, what: &impl ToString) -> Error {
+    Error::Snapshot { path: dir.to_owned(), what: what.to_string() }
+}
+
+/// Offers every handle of a set, each once, those that were deleted not.
+///
+/// # Errors
+///
+/// When a layer is damaged.
+pub fn read_handles(set: &PublishedSet, sampler: &mut Sampler) -> Result<(), Error> {
+    for (i, layer) in set.layers().iter().enumerate() {
+        let newer = &set.layers()[..i];
+        for record in layer.records() {
+            let record = record.map_err(|error| damaged(set.dir(), &error))?;
+            if record.is_tombstone() {
+                continue;
+            }
+            let hash = hash_key(layer.seed(), record.key());
+            let mut is_newest = true;
+            for layer in newer {
+                let found = layer.find(hash, record.key()).map_err(|error| damaged(set.dir(), &error))?;
+                is_newest &= found.is_none();
+            }
+            if is_newest {
+                sampler.offer(record.key());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A set as something to verify by.
+#[derive(Debug)]
+struct SetSource(PublishedSet);
+
+impl Source for SetSource {
+    fn held(&self, handle: &[u8]) -> Result<Held<'_>, String> {
+        let records = self.0.records();
+        let mut buffer = [0; HANDLE_LEN_MAX];
+        let looked_up;
+        let name = if handle.contains(&b'/') {
+            handle
+        } else {
+            looked_up = Handle(handle).looked_up();
+            &looked_up
+        };
+        let Some(key) = buffer.get_mut(..name.len()) else { return Ok(Held::Absent) };
+        key.copy_from_slice(name);
+        fold_key(key, records.folds());
+        let seed = self.0.layers().first().map_or(0, handle_snapshot::Layer::seed);
+        match records.find(hash_key(seed, key), key).map_err(|error| error.to_string())? {
+            Some(record) if record.public_count() == 0 => Ok(Held::NothingPublic),
+            Some(record) => Ok(Held::Values {
+                count: u32::try_from(record.public_count()).map_err(|error| error.to_string())?,
+                bytes: record.public_bytes(),
+            }),
+            None if records.homed(Handle(name).naming_authority()) => Ok(Held::Absent),
+            None => Ok(Held::Elsewhere),
+        }
+    }
+}
+
+/// Follows what is published in a directory.
+#[derive(Debug)]
+pub struct Follower {
+    set: PublishedSet,
+    watch: Arc<Watch>,
+    timeline: Timeline,
+    seen: Option<FileId>,
+    clock: Clock,
+    keep_ns: i64,
+    followed: Followed,
+}
+
+/// Tells whether a MANIFEST is the one seen before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct FileId {
+    inode: u64,
+    len: u64,
+    changed_unix_ns: i128,
+}
+
+impl FileId {
+    fn of(file: &Metadata) -> Self {
+        let changed_unix_ns = i128::from(file.ctime()) * 1_000_000_000 + i128::from(file.ctime_nsec());
+        Self { inode: file.ino(), len: file.len(), changed_unix_ns }
+    }
+}
+
+/// What was seen of a directory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Followed {
+    /// Sets that were opened, the first among them.
+    pub opened: u64,
+    /// Sets that came and went between two looks.
+    pub missed: u64,
+    /// Looks at which the set could not be opened.
+    pub failed: u64,
+}
+
+impl Follower {
+    /// Begins with `set`, taken to have been there always; keeps sets for `keep_ns` after their end.
+    #[must_use]
+    pub fn new(set: PublishedSet, clock: Clock, keep_ns: i64) -> Self {
+        let source: Arc<dyn Source> = Arc::new(SetSource(set.clone()));
+        let mut timeline = Timeline::default();
+        let first = Generation {
+            number: set.generation(),
+            from_ns: i64::MIN,
+            until_ns: i64::MAX,
+            source: Some(source),
+        };
+        timeline.publish(first, 0, i64::MIN);
+        Self {
+            watch: Arc::new(Watch::new(timeline.clone(), 0)),
+            set,
+            timeline,
+            seen: None,
+            clock,
+            keep_ns,
+            followed: Followed { opened: 1, ..Followed::default() },
+        }
+    }
+
+    /// Where it tells what it sees.
+    #[must_use]
+    pub fn watch(&self) -> Arc<Watch> {
+        Arc::clone(&self.watch)
+    }
+
+    /// Looks at the directory again and again until `stop`, and returns what it saw.
+    pub fn follow(mut self, stop: &AtomicBool) -> Followed {
+        while !stop.load(Ordering::Relaxed) {
+            self.look();
+            std::thread::sleep(POLL);
+        }
+        self.followed
+    }
+
+    /// Looks once. What was published before this began is then in the timeline.
+    pub fn look(&mut self) {
+        let looked_ns = self.clock.now_ns().cast_signed();
+        let path = self.set.dir().join(MANIFEST);
+        let file = path.metadata().ok().map(|file| FileId::of(&file));
+        if file != self.seen {
+            match PublishedSet::reopen(&self.set) {
+                Ok(set) => {
+                    // The time of the file is of use only if it is the one that was opened.
+                    let after = path.metadata().ok().map(|file| FileId::of(&file));
+                    self.take(set, file.filter(|_| file == after));
+                    self.seen = file;
+                }
+                Err(_) => self.followed.failed += 1,
+            }
+        }
+        self.watch.set_complete(looked_ns);
+    }
+
+    fn take(&mut self, set: PublishedSet, file: Option<FileId>) {
+        let (old, new) = (self.set.generation(), set.generation());
+        if old == new {
+            return;
+        }
+        let now_ns = self.clock.now_ns().cast_signed();
+        let from_ns = self.clock.from_unix_ns(i128::from(set.created_unix_ms()) * 1_000_000);
+        // When the old set ended: when the new MANIFEST took its name, as the file system says, or else
+        // now. Never before the new set was made.
+        let published_ns = file.map_or(now_ns, |file| {
+            self.clock.from_unix_ns(file.changed_unix_ns).saturating_add(FILE_TIME_ERROR_NS).min(now_ns)
+        });
+        let published_ns = published_ns.max(from_ns.min(now_ns));
+        let forget_ns = now_ns.saturating_sub(self.keep_ns);
+        if new != old + 1 {
+            self.followed.missed += new.saturating_sub(old + 1).max(1);
+            let since = self.timeline.newest().map_or(i64::MIN, |newest| newest.from_ns);
+            let gone = Generation { number: old + 1, from_ns: since, until_ns: published_ns, source: None };
+            self.timeline.publish(gone, published_ns, forget_ns);
+        }
+        self.followed.opened += 1;
+        let source: Arc<dyn Source> = Arc::new(SetSource(set.clone()));
+        let generation = Generation { number: new, from_ns, until_ns: i64::MAX, source: Some(source) };
+        self.timeline.publish(generation, published_ns, forget_ns);
+        self.watch.update(self.timeline.clone());
+        self.set = set;
+    }
+}

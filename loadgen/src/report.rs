@@ -1,0 +1,563 @@
+//! What a run found, as data with a schema version and as a plain table.
+
+use std::fmt;
+
+use handle_net::Kind;
+use handle_proto::ResponseCode;
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+
+use crate::clock::Clock;
+use crate::environment::Environment;
+use crate::limit::LimitReport;
+use crate::options::{Load, Names, RunOptions};
+use crate::published::Followed;
+use crate::run::Total;
+use crate::verify::Mismatch;
+use crate::workload::Workload;
+
+/// Name and version of the form of [`Report`]. The number changes when a member changes its meaning.
+pub const RUN_SCHEMA: &str = "handle-loadgen/run/1";
+
+/// More than this share of requests that were not sent makes a run invalid: it was not the load that was
+/// asked for. The same share of answers dropped at our own socket does: the loss may be ours.
+pub const UNSENT_SHARE_MAX: f64 = 0.001;
+
+/// A later 99th percentile of our own error makes a run invalid.
+pub const SCHEDULE_ERROR_P99_NS_MAX: u64 = 10_000_000;
+
+/// What a run found. Times ending in `_ns` are nanoseconds.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct Report {
+    /// [`RUN_SCHEMA`].
+    pub schema: &'static str,
+    /// When the first request was due, Unix milliseconds.
+    pub started_unix_ms: u64,
+    /// The machine and the program.
+    pub environment: Environment,
+    /// What was asked for.
+    pub setting: Setting,
+    /// Every request and every answer.
+    pub accounts: Accounts,
+    /// Requests sent a second, over the time in which requests were sent.
+    pub sent_per_s: f64,
+    /// Answers in time a second, over the same time.
+    pub answered_per_s: f64,
+    /// From when a request was due to its answer; for answers in time.
+    pub response_ns: Times,
+    /// From when a request was sent to its answer; for answers in time.
+    pub service_ns: Times,
+    /// From when a request was due to when it was sent; nothing in a closed loop.
+    pub schedule_error_ns: Times,
+    /// How answers compare with the set.
+    pub verification: Option<Verification>,
+    /// What each second saw.
+    pub seconds: Vec<Second>,
+    /// The share of what the machine can do, when that was given.
+    pub share: Option<Share>,
+    /// Why the run does not count; empty when it does.
+    pub invalid: Vec<String>,
+}
+
+/// What was asked for.
+#[derive(Clone, Debug, Serialize)]
+pub struct Setting {
+    /// The server.
+    pub target: String,
+    /// `udp`.
+    pub transport: &'static str,
+    /// `io_uring` or `portable`.
+    pub datapath: String,
+    /// `open loop` or `closed loop`.
+    pub model: &'static str,
+    /// Requests a second of an open loop.
+    pub rate: Option<u64>,
+    /// Requests waiting at a time of a closed loop, for each thread.
+    pub window: Option<usize>,
+    /// Seconds.
+    pub duration_s: f64,
+    /// Milliseconds after which an answer is late.
+    pub timeout_ms: f64,
+    /// What handles were chosen by.
+    pub seed: u64,
+    /// Threads.
+    pub threads: usize,
+    /// Cores given to them in turn.
+    pub cores: Vec<usize>,
+    /// Where handles came from.
+    pub names: String,
+    /// Handles to choose from.
+    pub handles: usize,
+    /// Handles of the source.
+    pub handles_in_source: u64,
+    /// Handles left out because their request does not fit in one datagram.
+    pub handles_too_long: u64,
+}
+
+/// Every request and every answer, counted once.
+///
+/// `scheduled = sent + not_sent`, `not_sent = behind_schedule + refused + blocked`,
+/// `sent = answered + late + lost`, `answered =` sum of `codes` `+ malformed`.
+#[derive(Clone, Debug, Serialize)]
+pub struct Accounts {
+    /// Requests of the schedule; in a closed loop, those handed to the kernel.
+    pub scheduled: u64,
+    /// Requests that the kernel took.
+    pub sent: u64,
+    /// Requests that were due and not sent.
+    pub not_sent: u64,
+    /// Of these, not handed to the kernel before the run was over.
+    pub behind_schedule: u64,
+    /// Of these, refused by the kernel.
+    pub refused: u64,
+    /// Of these, dropped because the send queue stayed full.
+    pub blocked: u64,
+    /// Requests with an answer within the timeout.
+    pub answered: u64,
+    /// Requests with an answer after it.
+    pub late: u64,
+    /// Requests without an answer.
+    pub lost: u64,
+    /// Answers in time, by response code.
+    pub codes: Vec<CodeCount>,
+    /// Answers in time that cannot be read.
+    pub malformed: u64,
+    /// Answers to what had been answered.
+    pub duplicates: u64,
+    /// Datagrams that answer nothing of ours.
+    pub unmatched: u64,
+    /// Datagrams received, whatever they are.
+    pub datagrams: u64,
+    /// Fragments that came again.
+    pub fragment_duplicates: u64,
+    /// Incomplete answers that made room for others.
+    pub fragments_dropped: u64,
+    /// Datagrams that the kernel dropped at our socket: this loss is ours, not the server's.
+    pub kernel_drops: u64,
+}
+
+/// How often a response code came.
+#[derive(Clone, Debug, Serialize)]
+pub struct CodeCount {
+    /// The code.
+    pub code: i32,
+    /// Its name in the protocol.
+    pub name: String,
+    /// How often it came.
+    pub count: u64,
+}
+
+/// A histogram in some numbers.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "the names say it")]
+pub struct Times {
+    pub count: u64,
+    pub min: u64,
+    pub mean: f64,
+    pub p50: u64,
+    pub p90: u64,
+    pub p99: u64,
+    pub p99_9: u64,
+    pub p99_99: u64,
+    pub max: u64,
+}
+
+impl Times {
+    fn of(histogram: &Histogram<u64>) -> Self {
+        if histogram.is_empty() {
+            return Self::default();
+        }
+        let at = |quantile| histogram.value_at_quantile(quantile).min(histogram.max());
+        Self {
+            count: histogram.len(),
+            min: histogram.min(),
+            mean: histogram.mean(),
+            p50: at(0.5),
+            p90: at(0.9),
+            p99: at(0.99),
+            p99_9: at(0.999),
+            p99_99: at(0.9999),
+            max: histogram.max(),
+        }
+    }
+}
+
+/// How answers, in time or late, compare with the set.
+#[derive(Clone, Debug, Serialize)]
+pub struct Verification {
+    /// They are what the set holds.
+    pub verified: u64,
+    /// They are not.
+    pub mismatched: u64,
+    /// It cannot be known, because a set came and went unseen.
+    pub undecided: u64,
+    /// How long after its end a set might be answered from.
+    pub staleness_allowed_ms: f64,
+    /// The longest that was accepted.
+    pub staleness_max_ms: f64,
+    /// Sets that were published and read, the first among them.
+    pub generations: u64,
+    /// Sets that came and went unseen.
+    pub generations_missed: u64,
+    /// The first mismatches.
+    pub mismatches: Vec<Mismatch>,
+}
+
+/// What one second saw.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Second {
+    /// Since the start, at its end.
+    pub elapsed_s: f64,
+    /// Requests sent in it.
+    pub sent: u64,
+    /// Answers in time.
+    pub answered: u64,
+    /// The same as rates.
+    pub sent_per_s: f64,
+    /// The same as rates.
+    pub answered_per_s: f64,
+    /// Requests that were given up since the start, less those answered since.
+    pub lost_so_far: i64,
+    /// Answers that came late.
+    pub late: u64,
+    /// Answers that are wrong.
+    pub mismatched: u64,
+    /// Response times, to two digits.
+    pub response_p50_ns: u64,
+    /// Response times, to two digits.
+    pub response_p99_ns: u64,
+    /// Response times, to two digits.
+    pub response_max_ns: u64,
+    /// Longest time that a request was behind its schedule.
+    pub lag_max_ns: u64,
+}
+
+/// A result as a share of what the machine can do.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Share {
+    /// Answers a second that `handle-loadgen limit` measured.
+    pub limit_answers_per_s: f64,
+    /// Of the run's answers a second.
+    pub share: f64,
+}
+
+/// What a run saw besides its counts.
+#[derive(Debug)]
+pub(crate) struct Seen {
+    pub(crate) kind: Kind,
+    pub(crate) clock: Clock,
+    pub(crate) followed: Option<Followed>,
+    pub(crate) stopped: bool,
+    pub(crate) seconds: Vec<Second>,
+}
+
+impl Report {
+    pub(crate) fn new(options: &RunOptions, workload: &Workload, total: &Total, seen: &Seen) -> Self {
+        let sending_s = match options.load {
+            // What was sent in overtime was due before.
+            Load::Open { .. } if !seen.stopped => options.duration.as_secs_f64(),
+            _ => (total.sending_ns as f64 / 1e9).max(1e-9),
+        };
+        let verification = options.verify.as_ref().map(|verify| Verification {
+            verified: total.counts.verified,
+            mismatched: total.counts.mismatched,
+            undecided: total.counts.undecided,
+            staleness_allowed_ms: verify.staleness_max.as_secs_f64() * 1e3,
+            staleness_max_ms: total.staleness_max_ns as f64 / 1e6,
+            generations: seen.followed.map_or(0, |followed| followed.opened),
+            generations_missed: seen.followed.map_or(0, |followed| followed.missed),
+            mismatches: total.mismatches.clone(),
+        });
+        let mut report = Self {
+            schema: RUN_SCHEMA,
+            started_unix_ms: seen.clock.start_unix_ms(),
+            environment: Environment::read(),
+            setting: Setting::new(options, workload, seen.kind),
+            accounts: Accounts::new(total),
+            sent_per_s: total.counts.sent as f64 / sending_s,
+            answered_per_s: total.counts.answered as f64 / sending_s,
+            response_ns: Times::of(&total.latency.response),
+            service_ns: Times::of(&total.latency.service),
+            schedule_error_ns: Times::of(&total.latency.schedule_error),
+            verification,
+            seconds: seen.seconds.clone(),
+            share: None,
+            invalid: Vec::new(),
+        };
+        report.invalid = report.reasons_against(seen.stopped);
+        report
+    }
+
+    /// Whether the run counts: the load was what was asked for, and nothing that was verified was wrong.
+    #[must_use]
+    pub fn is_valid(&self) -> bool {
+        self.invalid.is_empty()
+    }
+
+    /// Says which share of `limit` was reached.
+    pub fn share_of(&mut self, limit: &LimitReport) {
+        let limit_answers_per_s = limit.answers_per_s;
+        let share = self.answered_per_s / limit_answers_per_s.max(f64::MIN_POSITIVE);
+        self.share = Some(Share { limit_answers_per_s, share });
+    }
+
+    fn reasons_against(&self, stopped: bool) -> Vec<String> {
+        let mut reasons = Vec::new();
+        let accounts = &self.accounts;
+        let (not_sent, scheduled) = (accounts.not_sent, accounts.scheduled);
+        if stopped {
+            reasons.push("it was stopped early".to_owned());
+        }
+        if not_sent as f64 > UNSENT_SHARE_MAX * scheduled as f64 {
+            let hint = "this generator cannot keep the schedule here: lower the rate or add threads";
+            reasons.push(format!("{not_sent} of {scheduled} requests were not sent; {hint}"));
+        }
+        let lag_ns = self.schedule_error_ns.p99;
+        if lag_ns > SCHEDULE_ERROR_P99_NS_MAX {
+            let lag = Time(lag_ns);
+            reasons.push(format!("one request in a hundred was sent {lag} or more behind schedule"));
+        }
+        if accounts.kernel_drops as f64 > UNSENT_SHARE_MAX * accounts.sent as f64 {
+            let hint = "the loss may be ours (sysctl net.core.rmem_max bounds the queue)";
+            reasons.push(format!("{} answers were dropped at our own socket; {hint}", accounts.kernel_drops));
+        }
+        if accounts.sent > 0 && accounts.answered + accounts.late == 0 {
+            let target = &self.setting.target;
+            reasons.push(format!("there was no answer at all: does a server listen on {target} over UDP?"));
+        }
+        if let Some(verification) = &self.verification {
+            let answers = accounts.answered + accounts.late;
+            if verification.mismatched > 0 {
+                reasons.push(format!("{} of {answers} answers are wrong", verification.mismatched));
+            }
+            if verification.undecided > 0 {
+                let reason = "could not be judged";
+                reasons.push(format!("{} of {answers} answers {reason}", verification.undecided));
+            }
+        }
+        reasons
+    }
+}
+
+impl Setting {
+    fn new(options: &RunOptions, workload: &Workload, kind: Kind) -> Self {
+        let (model, rate, window) = match options.load {
+            Load::Open { rate } => ("open loop", Some(rate.get()), None),
+            Load::Closed { window } => ("closed loop", None, Some(window)),
+        };
+        Self {
+            target: options.target.to_string(),
+            transport: "udp",
+            datapath: kind.to_string(),
+            model,
+            rate,
+            window,
+            duration_s: options.duration.as_secs_f64(),
+            timeout_ms: options.timeout.as_secs_f64() * 1e3,
+            seed: options.seed,
+            threads: options.threads,
+            cores: options.cores.clone(),
+            names: match &options.names {
+                Names::File(path) => format!("file {}", path.display()),
+                Names::Snapshot(path) => format!("snapshot {}", path.display()),
+                Names::List(_) => "list".to_owned(),
+            },
+            handles: workload.len(),
+            handles_in_source: workload.seen(),
+            handles_too_long: workload.too_long(),
+        }
+    }
+}
+
+impl Accounts {
+    fn new(total: &Total) -> Self {
+        let counts = &total.counts;
+        let code = |(code, count)| CodeCount { code, name: ResponseCode(code).to_string(), count };
+        Self {
+            scheduled: counts.scheduled,
+            sent: counts.sent,
+            not_sent: counts.not_sent(),
+            behind_schedule: counts.behind,
+            refused: counts.refused,
+            blocked: counts.blocked,
+            answered: counts.answered,
+            late: counts.late,
+            lost: counts.lost,
+            codes: counts.codes.iter().map(code).collect(),
+            malformed: counts.malformed,
+            duplicates: counts.duplicates,
+            unmatched: counts.unmatched,
+            datagrams: counts.datagrams,
+            fragment_duplicates: counts.fragment_duplicates,
+            fragments_dropped: counts.fragments_dropped,
+            kernel_drops: counts.kernel_drops,
+        }
+    }
+}
+
+/// Nanoseconds for people: three digits and a unit.
+pub(crate) struct Time(pub(crate) u64);
+
+impl fmt::Display for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (scale, unit) = match self.0 {
+            0..1_000 => (1.0, "ns"),
+            1_000..1_000_000 => (1e3, "us"),
+            1_000_000..1_000_000_000 => (1e6, "ms"),
+            _ => (1e9, "s"),
+        };
+        let number = self.0 as f64 / scale;
+        let digits = if scale == 1.0 || number >= 99.95 { 0 } else { 1 + usize::from(number < 9.995) };
+        f.pad(&format!("{number:.digits$} {unit}"))
+    }
+}
+
+impl fmt::Display for Second {
+    /// One line while the run goes on.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{:6.1}s  {:>8.0}/s sent  {:>8.0}/s answered  lost {}  p50 {}  p99 {}  max {}  lag {}",
+            self.elapsed_s,
+            self.sent_per_s,
+            self.answered_per_s,
+            self.lost_so_far,
+            Time(self.response_p50_ns),
+            Time(self.response_p99_ns),
+            Time(self.response_max_ns),
+            Time(self.lag_max_ns),
+        )?;
+        if self.late > 0 {
+            write!(f, "  late {}", self.late)?;
+        }
+        if self.mismatched > 0 {
+            write!(f, "  WRONG {}", self.mismatched)?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Setting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let plural = if self.threads == 1 { "" } else { "s" };
+        let (threads, path) = (self.threads, &self.datapath);
+        writeln!(f, "{:<12}{} over UDP, {path}, {threads} thread{plural}", "target", self.target)?;
+        write!(f, "{:<12}{}", "load", self.model)?;
+        match (self.rate, self.window) {
+            (Some(rate), _) => write!(f, " at {rate}/s")?,
+            (_, Some(window)) => write!(f, " with {window} requests waiting in each thread")?,
+            _ => {}
+        }
+        writeln!(f, ", {} s, timeout {} ms", self.duration_s, self.timeout_ms)?;
+        write!(f, "{:<12}{} from {}", "handles", self.handles, self.names)?;
+        if self.handles_in_source > self.handles as u64 {
+            write!(f, ", a sample of {}", self.handles_in_source)?;
+        }
+        if self.handles_too_long > 0 {
+            write!(f, ", {} left out as too long", self.handles_too_long)?;
+        }
+        writeln!(f, ", seed {}", self.seed)
+    }
+}
+
+impl fmt::Display for Accounts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let row = |f: &mut fmt::Formatter<'_>, depth: usize, name: &str, count: u64| {
+            let width = 24 - 2 * depth;
+            writeln!(f, "{:1$}{name:<width$}{count:>12}", "", 2 * depth)
+        };
+        row(f, 0, "scheduled", self.scheduled)?;
+        row(f, 1, "not sent", self.not_sent)?;
+        for (name, count) in [
+            ("behind schedule", self.behind_schedule),
+            ("refused by kernel", self.refused),
+            ("send queue full", self.blocked),
+        ] {
+            if count > 0 {
+                row(f, 2, name, count)?;
+            }
+        }
+        row(f, 1, "sent", self.sent)?;
+        row(f, 2, "lost", self.lost)?;
+        row(f, 2, "late", self.late)?;
+        row(f, 2, "answered", self.answered)?;
+        for code in &self.codes {
+            row(f, 3, &format!("{} {}", code.code, code.name), code.count)?;
+        }
+        if self.malformed > 0 {
+            row(f, 3, "malformed", self.malformed)?;
+        }
+        row(f, 0, "duplicates", self.duplicates)?;
+        row(f, 0, "unmatched", self.unmatched)?;
+        row(f, 0, "dropped at our socket", self.kernel_drops)?;
+        for (name, count) in [
+            ("repeated fragments", self.fragment_duplicates),
+            ("incomplete, dropped", self.fragments_dropped),
+        ] {
+            if count > 0 {
+                row(f, 0, name, count)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Verification {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "{:<12}{} right, {} wrong, {} undecided; {} sets seen, {} missed; oldest answer {:.1} ms after its set (allowed {})",
+            "verified",
+            self.verified,
+            self.mismatched,
+            self.undecided,
+            self.generations,
+            self.generations_missed,
+            self.staleness_max_ms,
+            self.staleness_allowed_ms,
+        )?;
+        for mismatch in &self.mismatches {
+            writeln!(f, "  wrong: {}: {}", mismatch.handle, mismatch.difference)?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Report {
+    /// The final table.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}\n{}", self.setting, self.accounts)?;
+        let names = ["", "p50", "p90", "p99", "p99.9", "max", "mean"];
+        write!(f, "{:<16}", names[0])?;
+        names[1..].iter().try_for_each(|name| write!(f, "{name:>10}"))?;
+        writeln!(f)?;
+        let schedule_error = Some(("schedule error", &self.schedule_error_ns));
+        let rows = [("response time", &self.response_ns), ("service time", &self.service_ns)];
+        for (name, times) in rows.into_iter().chain(schedule_error.filter(|(_, times)| times.count > 0)) {
+            write!(f, "{name:<16}")?;
+            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a mean of times")]
+            let mean = times.mean as u64;
+            for ns in [times.p50, times.p90, times.p99, times.p99_9, times.max, mean] {
+                write!(f, "{:>10}", Time(ns))?;
+            }
+            writeln!(f)?;
+        }
+        writeln!(
+            f,
+            "\n{:<12}{:.0}/s sent, {:.0}/s answered ({})",
+            "rate", self.sent_per_s, self.answered_per_s, self.setting.model
+        )?;
+        if let Some(share) = &self.share {
+            let (percent, limit) = (share.share * 100.0, share.limit_answers_per_s);
+            writeln!(f, "{:<12}{percent:.1} % of the {limit:.0}/s that this machine can do", "share")?;
+        }
+        if let Some(verification) = &self.verification {
+            write!(f, "{verification}")?;
+        }
+        for reason in &self.invalid {
+            writeln!(f, "{:<12}{reason}", "INVALID")?;
+        }
+        Ok(())
+    }
+}

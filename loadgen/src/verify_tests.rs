@@ -1,0 +1,200 @@
+use super::*;
+use handle_proto::wire::Header;
+use handle_proto::{OpCode, OpFlags};
+use std::collections::HashMap;
+
+const MS: i64 = 1_000_000;
+const STALENESS_NS: i64 = 100 * MS;
+
+/// A set in memory: a count and bytes that stand for values.
+#[derive(Debug, Default)]
+struct Fake(HashMap<&'static [u8], (u32, &'static [u8])>);
+
+impl Source for Fake {
+    fn held(&self, handle: &[u8]) -> Result<Held<'_>, String> {
+        Ok(match self.0.get(handle) {
+            Some((0, _)) => Held::NothingPublic,
+            Some(&(count, bytes)) => Held::Values { count, bytes },
+            None if handle.starts_with(b"10.9/") => Held::Elsewhere,
+            None => Held::Absent,
+        })
+    }
+}
+
+fn set(values: &'static [u8]) -> Arc<dyn Source> {
+    Arc::new(Fake(HashMap::from([(&b"10.1/a"[..], (2, values)), (&b"10.1/private"[..], (0, &b""[..]))])))
+}
+
+fn message(code: ResponseCode, body: &[u8]) -> Vec<u8> {
+    let header = Header {
+        op_code: OpCode::RESOLUTION,
+        response_code: code,
+        flags: OpFlags::PLAIN_REQUEST,
+        site_serial: 1,
+        recursion_count: 0,
+        reserved: 0,
+        expiration: 0,
+        body_len: u32::try_from(body.len()).unwrap(),
+    };
+    [&header.to_bytes(), body, &[0; 4]].concat()
+}
+
+fn values(handle: &[u8], count: u8, values: &[u8]) -> Vec<u8> {
+    let len = u8::try_from(handle.len()).unwrap();
+    message(ResponseCode::SUCCESS, &[&[0, 0, 0, len], handle, &[0, 0, 0, count], values].concat())
+}
+
+fn judge(verifier: &mut Verifier, handle: &[u8], times_ms: (i64, i64), message: &[u8]) -> Counts {
+    let mut counts = Counts::default();
+    let times_ns = (times_ms.0 * MS, times_ms.1 * MS);
+    verifier.judge(handle, 5, times_ns, message, &mut counts);
+    counts
+}
+
+fn verdict(counts: &Counts) -> (u64, u64, u64) {
+    (counts.verified, counts.mismatched, counts.undecided)
+}
+
+const RIGHT: (u64, u64, u64) = (1, 0, 0);
+const WRONG: (u64, u64, u64) = (0, 1, 0);
+const UNDECIDED: (u64, u64, u64) = (0, 0, 1);
+const WAITS: (u64, u64, u64) = (0, 0, 0);
+
+#[test]
+fn only_what_the_set_holds_is_right() {
+    let mut verifier = Verifier::new(Arc::new(Watch::fixed(set(b"values"))), STALENESS_NS);
+    let error = |code| message(code, &[0; 4]);
+    for (handle, answer, difference) in [
+        (&b"10.1/a"[..], values(b"10.1/a", 2, b"values"), None),
+        (b"10.1/private", error(ResponseCode::VALUES_NOT_FOUND), None),
+        (b"10.1/gone", error(ResponseCode::HANDLE_NOT_FOUND), None),
+        (b"10.9/other", error(ResponseCode::SERVER_NOT_RESPONSIBLE), None),
+        (b"0.NA/10.1.2", error(ResponseCode::PREFIX_REFERRAL), None),
+        (b"10.1/a", values(b"10.1/A", 2, b"values"), Some("spells it differently")),
+        (b"10.1/a", values(b"10.1/a", 3, b"values"), Some("3 values, should be 2")),
+        (b"10.1/a", values(b"10.1/a", 2, b"valves"), Some("differ from byte 3 on")),
+        (b"10.1/a", values(b"10.1/a", 2, b"value"), Some("differ from byte 5 on")),
+        (b"10.1/a", values(b"10.1/a", 2, b"values!"), Some("differ from byte 6 on")),
+        (b"10.1/a", error(ResponseCode::SERVER_BUSY), Some("3(server too busy), should be 1(success)")),
+        (b"10.1/a", error(ResponseCode::PREFIX_REFERRAL), Some("should be 1(success)")),
+        (b"10.1/private", values(b"10.1/private", 0, b""), Some("should be 200(values not found)")),
+        (b"10.1/gone", values(b"10.1/gone", 0, b""), Some("should be 100(handle not found)")),
+        (b"10.1/gone", error(ResponseCode::PREFIX_REFERRAL), Some("should be 100(handle not found)")),
+        (b"10.1/a", b"short".to_vec(), Some("does not decode")),
+        (b"10.1/a", message(ResponseCode::SUCCESS, &[0, 0, 0, 9, 1]), Some("does not decode")),
+    ] {
+        verifier.mismatches.clear();
+        let counts = judge(&mut verifier, handle, (0, 1), &answer);
+        let expected = if difference.is_none() { RIGHT } else { WRONG };
+        assert_eq!(verdict(&counts), expected, "{} {answer:?}", Handle(handle));
+        if let Some(difference) = difference {
+            let found = &verifier.mismatches[0].difference;
+            assert!(found.contains(difference), "{found} does not say {difference}");
+        }
+    }
+}
+
+#[test]
+fn the_first_mismatches_are_kept_with_their_bytes() {
+    let mut verifier = Verifier::new(Arc::new(Watch::fixed(set(b"values"))), STALENESS_NS);
+    let answer = values(b"10.1/a", 2, b"valves");
+    let mut counts = Counts::default();
+    for _ in 0..20 {
+        verifier.judge(b"10.1/a", 77, (MS, 2 * MS), &answer, &mut counts);
+    }
+    let (mismatches, _) = verifier.finish(&mut counts);
+    assert_eq!((counts.mismatched, mismatches.len()), (20, MISMATCHES_MAX));
+    let first = &mismatches[0];
+    assert_eq!((&*first.handle, first.request_id, first.sent_ns), ("10.1/a", 77, MS));
+    assert_eq!(first.answer_hex, hex(&answer));
+    assert_eq!(first.expected_values_hex, hex(b"values"));
+}
+
+fn generation(number: u64, from_ms: i64, values: Option<&'static [u8]>) -> Generation {
+    Generation { number, from_ns: from_ms * MS, until_ns: i64::MAX, source: values.map(set) }
+}
+
+/// Set 1 from the start; set 2 was made at 1000 and was in place at 1010.
+fn two_sets() -> Timeline {
+    let mut timeline = Timeline::fixed(set(b"old"));
+    timeline.publish(generation(2, 1000, Some(b"new")), 1010 * MS, i64::MIN);
+    timeline
+}
+
+#[test]
+fn an_answer_may_be_from_any_set_that_was_current_meanwhile() {
+    let watch = Arc::new(Watch::new(two_sets(), i64::MAX));
+    let mut verifier = Verifier::new(watch, STALENESS_NS);
+    let (old, new) = (values(b"10.1/a", 2, b"old"), values(b"10.1/a", 2, b"new"));
+    for (sent, received, old_is, new_is) in [
+        (900, 999, RIGHT, WRONG),
+        (900, 1000, RIGHT, RIGHT),
+        (1009, 1020, RIGHT, RIGHT),
+        (1110, 1120, RIGHT, RIGHT),
+        (1111, 1120, WRONG, RIGHT),
+    ] {
+        let times = (sent, received);
+        assert_eq!(verdict(&judge(&mut verifier, b"10.1/a", times, &old)), old_is, "old at {times:?}");
+        assert_eq!(verdict(&judge(&mut verifier, b"10.1/a", times, &new)), new_is, "new at {times:?}");
+    }
+    assert_eq!(verifier.staleness_max_ns, 100 * MS, "the oldest that was accepted");
+    let stale = verifier.mismatches.iter().find(|mismatch| mismatch.sent_ns == 1111 * MS).unwrap();
+    assert_eq!(stale.difference, "from a set that had been replaced 101 ms before the request was sent");
+}
+
+#[test]
+fn an_answer_from_a_set_not_yet_seen_waits_for_the_next_look() {
+    let watch = Arc::new(Watch::new(Timeline::fixed(set(b"old")), 900 * MS));
+    let mut verifier = Verifier::new(Arc::clone(&watch), STALENESS_NS);
+    let new = values(b"10.1/a", 2, b"new");
+    let lie = values(b"10.1/a", 2, b"lie");
+    let mut counts = judge(&mut verifier, b"10.1/a", (1000, 1020), &new);
+    counts.add(&judge(&mut verifier, b"10.1/a", (1000, 1021), &lie));
+    assert_eq!(verdict(&counts), WAITS);
+    assert!(!verifier.is_settled());
+    watch.set_complete(1020 * MS);
+    verifier.refresh(&mut counts);
+    assert_eq!(verdict(&counts), WAITS, "the look began when the answer came, and may have missed it");
+    watch.update(two_sets());
+    watch.set_complete(1021 * MS);
+    verifier.refresh(&mut counts);
+    assert_eq!(verdict(&counts), (1, 0, 0));
+    watch.set_complete(1022 * MS);
+    verifier.refresh(&mut counts);
+    assert_eq!(verdict(&counts), (1, 1, 0));
+    assert!(verifier.is_settled());
+}
+
+#[test]
+fn what_may_be_from_a_set_nobody_saw_is_not_called_wrong() {
+    let mut timeline = Timeline::fixed(set(b"old"));
+    timeline.publish(generation(2, 1000, None), 1000 * MS, i64::MIN);
+    timeline.publish(generation(3, 1050, Some(b"new")), 1060 * MS, i64::MIN);
+    let mut verifier = Verifier::new(Arc::new(Watch::new(timeline, i64::MAX)), STALENESS_NS);
+    let other = values(b"10.1/a", 2, b"???");
+    for (sent, expected) in [(900, WRONG), (1020, UNDECIDED), (1160, UNDECIDED), (1161, WRONG)] {
+        let counts = judge(&mut verifier, b"10.1/a", (sent, sent + 1), &other);
+        assert_eq!(verdict(&counts), expected, "sent at {sent}");
+    }
+}
+
+#[test]
+fn what_nobody_looked_at_in_the_end_is_undecided() {
+    let watch = Arc::new(Watch::new(Timeline::fixed(set(b"old")), 0));
+    let mut verifier = Verifier::new(watch, STALENESS_NS);
+    let mut counts = judge(&mut verifier, b"10.1/a", (10, 20), &values(b"10.1/a", 2, b"new"));
+    verifier.finish(&mut counts);
+    assert_eq!(verdict(&counts), UNDECIDED);
+}
+
+#[test]
+fn the_past_is_forgotten_in_time_and_in_number() {
+    let mut timeline = Timeline::default();
+    for n in 0..3000 {
+        timeline.publish(generation(n, 0, None), i64::try_from(n).unwrap(), i64::MIN);
+    }
+    assert_eq!(timeline.0.len(), GENERATIONS_MAX);
+    timeline.publish(generation(3000, 0, None), 3000, 2995);
+    assert_eq!(timeline.0.len(), 7, "those that ended at 2995 to 3000, and the newest");
+    assert_eq!(timeline.newest().unwrap().number, 3000);
+}

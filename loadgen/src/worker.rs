@@ -1,0 +1,382 @@
+//! One thread's requests and answers, as a state machine: no socket, no clock.
+//!
+//! What is due goes to the outbox; what came is told with its time. So a test can lose, repeat and
+//! delay datagrams by the thousand and know to the last one what has to be counted.
+
+use handle_net::{Flushed, Outbox, Peer};
+use handle_proto::ResponseCode;
+use handle_proto::limit::{UDP_DATA_LEN_MAX, UDP_MESSAGE_LEN_MAX};
+use handle_proto::wire::envelope::EnvelopeFlags;
+use handle_proto::wire::{Envelope, Header};
+use hdrhistogram::Histogram;
+
+use crate::counts::Counts;
+use crate::fragments::{Fragments, Put};
+use crate::inflight::{Found, InFlight, Request, SlotAt};
+use crate::latency::{Latency, histogram};
+use crate::random::Random;
+use crate::schedule::Share;
+use crate::verify::{Mismatch, Verifier};
+use crate::workload::Workload;
+
+/// Most requests that are sent together. More would save little and make the last ones later.
+pub const BURST_MAX: usize = 64;
+
+/// When this thread sends.
+#[derive(Clone, Copy, Debug)]
+pub enum Plan {
+    /// At intended times, whatever becomes of earlier requests.
+    Open {
+        /// The times.
+        share: Share,
+        /// What is not sent by then is not sent at all.
+        until_ns: u64,
+    },
+    /// Whenever fewer than `window` requests wait for an answer.
+    Closed {
+        /// Most requests that wait.
+        window: usize,
+        /// The end.
+        until_ns: u64,
+    },
+}
+
+/// What happened since the last tick, to be shown while the run goes on.
+#[derive(Clone, Debug)]
+pub struct Interval {
+    /// Requests sent.
+    pub sent: u64,
+    /// Answers in time.
+    pub answered: u64,
+    /// Requests given up, less those answered since.
+    pub lost: i64,
+    /// Answers that came late.
+    pub late: u64,
+    /// Answers that are wrong.
+    pub mismatched: u64,
+    /// Response times, to two digits.
+    pub response: Histogram<u32>,
+    /// Longest time that a request was behind its schedule.
+    pub lag_max_ns: u64,
+}
+
+impl Default for Interval {
+    fn default() -> Self {
+        Self { sent: 0, answered: 0, lost: 0, late: 0, mismatched: 0, response: histogram(2), lag_max_ns: 0 }
+    }
+}
+
+/// One thread's requests and answers.
+#[derive(Debug)]
+pub struct Worker<'a> {
+    plan: Plan,
+    workload: &'a Workload,
+    target: Peer,
+    timeout_ns: u64,
+    random: Random,
+    table: InFlight,
+    fragments: Fragments,
+    counts: Counts,
+    latency: Latency,
+    interval: Interval,
+    /// Counts at the last tick: sent, answered, unanswered, late, mismatched.
+    at_tick: [u64; 5],
+    verifier: Option<Verifier>,
+    /// Intended times of what is in the outbox.
+    outbox_intended_ns: Vec<u64>,
+    last_sent_ns: u64,
+    stopped: bool,
+}
+
+/// What one thread has to report.
+#[derive(Debug)]
+pub struct Outcome {
+    /// All of its counts.
+    pub counts: Counts,
+    /// All of its times.
+    pub latency: Latency,
+    /// The first answers that were wrong.
+    pub mismatches: Vec<Mismatch>,
+    /// Longest staleness of an answer that was accepted.
+    pub staleness_max_ns: i64,
+    /// When the last request was sent.
+    pub last_sent_ns: u64,
+}
+
+impl<'a> Worker<'a> {
+    /// A worker that follows `plan` and asks `target` for handles of `workload`, chosen by `random`.
+    ///
+    /// All memory is taken here; `capacity` is that of its [`InFlight`].
+    ///
+    /// # Panics
+    ///
+    /// If the workload is empty.
+    #[must_use]
+    pub fn new(
+        plan: Plan,
+        workload: &'a Workload,
+        target: Peer,
+        timeout_ns: u64,
+        random: Random,
+        capacity: usize,
+    ) -> Self {
+        assert!(!workload.is_empty(), "there must be something to ask for");
+        let mut counts = Counts::default();
+        if let Plan::Open { share, .. } = &plan {
+            counts.scheduled = share.left();
+        }
+        Self {
+            plan,
+            workload,
+            target,
+            timeout_ns,
+            random,
+            table: InFlight::new(capacity),
+            fragments: Fragments::new(),
+            counts,
+            latency: Latency::default(),
+            interval: Interval::default(),
+            at_tick: [0; 5],
+            verifier: None,
+            outbox_intended_ns: Vec::with_capacity(BURST_MAX),
+            last_sent_ns: 0,
+            stopped: false,
+        }
+    }
+
+    /// Judges every answer with `verifier`.
+    pub fn verify(&mut self, verifier: Verifier) {
+        self.verifier = Some(verifier);
+    }
+
+    /// Puts what is due at `now_ns` into the empty outbox, at most [`BURST_MAX`] requests.
+    ///
+    /// Tell of their fate with [`flushed`](Self::flushed).
+    pub fn push_due(&mut self, now_ns: u64, outbox: &mut Outbox) {
+        while self.outbox_intended_ns.len() < BURST_MAX {
+            let Some(intended_ns) = self.due_ns(now_ns) else { break };
+            let handle = u32::try_from(self.random.below(self.workload.len() as u64)).unwrap_or_default();
+            let request = Request { handle, intended_ns, sent_ns: now_ns };
+            // A full table waits for answers or the timeout; the schedule goes on and so the lag grows.
+            let Some(id) = self.table.begin(request) else { break };
+            let write = |room: &mut [u8]| self.workload.write_request(handle, id, room);
+            outbox.push(self.target, UDP_MESSAGE_LEN_MAX, write).expect("the outbox takes a burst");
+            self.outbox_intended_ns.push(intended_ns);
+            match &mut self.plan {
+                Plan::Open { share, .. } => share.advance(),
+                Plan::Closed { .. } => self.counts.scheduled += 1,
+            }
+        }
+    }
+
+    /// The intended time of a request that may be sent now.
+    fn due_ns(&self, now_ns: u64) -> Option<u64> {
+        match &self.plan {
+            _ if self.stopped => None,
+            Plan::Open { until_ns, .. } | Plan::Closed { until_ns, .. } if now_ns >= *until_ns => None,
+            Plan::Open { share, .. } => share.due_ns().filter(|&due_ns| due_ns <= now_ns),
+            Plan::Closed { window, .. } => (self.table.waiting() < *window).then_some(now_ns),
+        }
+    }
+
+    /// Notes what became of the outbox, at `now_ns`, when the kernel had taken all of it.
+    pub fn flushed(&mut self, now_ns: u64, flushed: Flushed) {
+        self.counts.sent += u64::from(flushed.sent);
+        self.counts.refused += u64::from(flushed.failed);
+        self.counts.blocked += u64::from(flushed.would_block);
+        let is_open = matches!(self.plan, Plan::Open { .. });
+        for intended_ns in self.outbox_intended_ns.drain(..) {
+            // To the end of the flush, while service time counts from its start: where a batch takes
+            // time, both say rather too much.
+            let lag_ns = now_ns.saturating_sub(intended_ns);
+            if is_open {
+                self.latency.schedule_error.saturating_record(lag_ns);
+                self.interval.lag_max_ns = self.interval.lag_max_ns.max(lag_ns);
+            }
+        }
+        self.last_sent_ns = now_ns;
+    }
+
+    /// Takes a datagram that came at `now_ns`.
+    ///
+    /// `is_whole` is false when it was larger than the receive buffer.
+    pub fn receive(&mut self, now_ns: u64, from: Peer, bytes: &[u8], is_whole: bool) {
+        self.counts.datagrams += 1;
+        let Some((envelope, data)) = bytes.split_first_chunk() else {
+            self.counts.unmatched += 1;
+            return;
+        };
+        let envelope = Envelope::from_bytes(envelope);
+        let found = if from.remote() == self.target.remote() {
+            self.table.find(envelope.request_id)
+        } else {
+            Found::Unknown
+        };
+        let len = envelope.message_len as usize;
+        let is_fragment = envelope.flags.has(EnvelopeFlags::TRUNCATED) && len > UDP_DATA_LEN_MAX;
+        match found {
+            Found::Unknown => self.counts.unmatched += 1,
+            // Of an answer in pieces the first stands for all.
+            Found::Answered(..) if is_fragment && envelope.sequence > 0 => {
+                self.counts.fragment_duplicates += 1
+            }
+            Found::Answered(..) => self.counts.duplicates += 1,
+            Found::Waiting(at, request) | Found::Expired(at, request) if is_fragment => {
+                self.receive_fragment(now_ns, at, request, &envelope, data);
+            }
+            Found::Waiting(at, request) | Found::Expired(at, request) => {
+                let message = data.get(..len).filter(|_| is_whole);
+                self.answer(now_ns, at, request, envelope.request_id, message);
+            }
+        }
+    }
+
+    fn receive_fragment(
+        &mut self,
+        now_ns: u64,
+        at: SlotAt,
+        request: Request,
+        envelope: &Envelope,
+        data: &[u8],
+    ) {
+        let given_up_ns = now_ns.saturating_sub(self.timeout_ns);
+        match self.fragments.put(envelope, data, request.sent_ns, given_up_ns) {
+            Put::Incomplete => {}
+            Put::Malformed => {
+                self.fragments.forget(envelope.request_id);
+                self.answer(now_ns, at, request, envelope.request_id, None);
+            }
+            Put::Complete(assembly) => {
+                // Taken out for the time of the call: the message borrows it. Nothing is allocated.
+                let mut fragments = std::mem::take(&mut self.fragments);
+                let message = fragments.complete(assembly);
+                self.answer(now_ns, at, request, envelope.request_id, Some(message));
+                self.fragments = fragments;
+            }
+        }
+    }
+
+    /// Counts the first answer to a request: all of it but the envelope, or `None` if it cannot be read.
+    fn answer(&mut self, now_ns: u64, at: SlotAt, request: Request, id: i32, message: Option<&[u8]>) {
+        self.table.answer(at);
+        let service_ns = now_ns.saturating_sub(request.sent_ns);
+        if service_ns > self.timeout_ns {
+            self.counts.late += 1;
+        } else {
+            self.counts.answered += 1;
+            match message.and_then(response_code) {
+                Some(code) => self.counts.codes.count(code.0),
+                None => self.counts.malformed += 1,
+            }
+            let response_ns = now_ns.saturating_sub(request.intended_ns);
+            self.latency.service.saturating_record(service_ns);
+            self.latency.response.saturating_record(response_ns);
+            self.interval.response.saturating_record(response_ns);
+        }
+        if let Some(verifier) = &mut self.verifier {
+            let handle = self.workload.handle(request.handle);
+            let times_ns = (request.sent_ns.cast_signed(), now_ns.cast_signed());
+            verifier.judge(handle, id, times_ns, message.unwrap_or_default(), &mut self.counts);
+        }
+    }
+
+    /// Gives up what has waited too long, and looks for news about the sets. Once for each batch.
+    pub fn advance(&mut self, now_ns: u64) {
+        self.table.expire(now_ns.saturating_sub(self.timeout_ns));
+        if let Some(verifier) = &mut self.verifier {
+            verifier.refresh(&mut self.counts);
+        }
+    }
+
+    /// When the next request is due; `None` when only answers can be waited for.
+    #[must_use]
+    pub fn next_due_ns(&self, now_ns: u64) -> Option<u64> {
+        match &self.plan {
+            Plan::Open { share, until_ns } if !self.stopped && now_ns < *until_ns => share.due_ns(),
+            _ => self.due_ns(now_ns),
+        }
+    }
+
+    /// Sends nothing more; what is still due counts as not sent.
+    pub const fn stop(&mut self) {
+        self.stopped = true;
+    }
+
+    /// Whether nothing more is to be sent, nor answers to be waited for.
+    ///
+    /// Answers are waited for once the timeout, and as long again when some are missing, so that what is
+    /// late is told from what is lost.
+    #[must_use]
+    pub fn is_done(&self, now_ns: u64) -> bool {
+        let is_sending = self.next_due_ns(now_ns).is_some()
+            || matches!(self.plan, Plan::Closed { until_ns, .. } if !self.stopped && now_ns < until_ns);
+        if is_sending {
+            return false;
+        }
+        let refused = self.counts.refused + self.counts.blocked;
+        let missing = self.table.waiting() as u64 + self.table.unanswered();
+        let is_settled = self.verifier.as_ref().is_none_or(Verifier::is_settled);
+        if missing <= refused && is_settled {
+            return true;
+        }
+        now_ns > self.last_sent_ns.saturating_add(2 * self.timeout_ns)
+    }
+
+    /// What happened since the last call.
+    pub fn tick(&mut self) -> Interval {
+        let counts = &self.counts;
+        let now = [counts.sent, counts.answered, self.table.unanswered(), counts.late, counts.mismatched];
+        let [sent, answered, unanswered, late, mismatched] = self.at_tick;
+        self.at_tick = now;
+        Interval {
+            sent: now[0] - sent,
+            answered: now[1] - answered,
+            lost: now[2].cast_signed() - unanswered.cast_signed(),
+            late: now[3] - late,
+            mismatched: now[4] - mismatched,
+            ..std::mem::take(&mut self.interval)
+        }
+    }
+
+    /// Closes the accounts.
+    ///
+    /// # Panics
+    ///
+    /// If they do not add up.
+    #[must_use]
+    pub fn finish(mut self, kernel_drops: u64) -> Outcome {
+        self.table.expire(u64::MAX);
+        let verify = self.verifier.is_some();
+        let (mismatches, staleness_max_ns) =
+            self.verifier.map_or((Vec::new(), 0), |verifier| verifier.finish(&mut self.counts));
+        let mut counts = self.counts;
+        if let Plan::Open { share, .. } = &self.plan {
+            counts.behind = share.left();
+        }
+        // What the kernel did not take has a place in the table, and no answer.
+        counts.lost = self.table.unanswered().saturating_sub(counts.refused + counts.blocked);
+        counts.fragment_duplicates += self.fragments.duplicates();
+        counts.fragments_dropped += self.fragments.dropped();
+        counts.kernel_drops = kernel_drops;
+        if let Err(sum) = counts.check(verify) {
+            panic!("{sum}: {counts:?}");
+        }
+        Outcome {
+            counts,
+            latency: self.latency,
+            mismatches,
+            staleness_max_ns,
+            last_sent_ns: self.last_sent_ns,
+        }
+    }
+}
+
+/// The response code of a message, if it has a header and the body that the header speaks of.
+fn response_code(message: &[u8]) -> Option<ResponseCode> {
+    let (header, rest) = Header::split(message).ok()?;
+    (header.body_len as usize <= rest.len()).then_some(header.response_code)
+}
+
+#[cfg(test)]
+#[path = "worker_tests.rs"]
+mod tests;

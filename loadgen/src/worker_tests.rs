@@ -1,0 +1,269 @@
+use super::*;
+use crate::schedule::Schedule;
+use crate::workload::Sampler;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::num::NonZeroU64;
+use std::time::Duration;
+
+const MS: u64 = 1_000_000;
+const TIMEOUT_NS: u64 = 10 * MS;
+
+fn target() -> Peer {
+    Peer::to(SocketAddr::from(([127, 0, 0, 1], 2641)))
+}
+
+fn workload() -> Workload {
+    let mut sampler = Sampler::new(100, 1);
+    (0..100).for_each(|i| sampler.offer(format!("10.5072/{i}").as_bytes()));
+    sampler.finish(0).unwrap()
+}
+
+fn outbox() -> Outbox {
+    Outbox::new(BURST_MAX, BURST_MAX * UDP_MESSAGE_LEN_MAX)
+}
+
+fn open_plan(rate: u64, ms: u64) -> Plan {
+    let schedule = Schedule::constant(NonZeroU64::new(rate).unwrap(), Duration::from_millis(ms));
+    Plan::Open { share: schedule.share(0, 1), until_ns: (ms + 10) * MS }
+}
+
+/// An answer to `request` with `code` and a body of so many bytes, in as many datagrams as it takes.
+fn answer(request: &[u8], code: i32, body_len: usize) -> Vec<Vec<u8>> {
+    let (mut envelope, message) = Envelope::split(request).unwrap();
+    let (mut header, _) = Header::split(message).unwrap();
+    (header.response_code, header.body_len) = (ResponseCode(code), u32::try_from(body_len).unwrap());
+    let mut message = header.to_bytes().to_vec();
+    message.resize(Header::LEN + body_len + 4, 0);
+    envelope.message_len = u32::try_from(message.len()).unwrap();
+    if message.len() > UDP_DATA_LEN_MAX {
+        envelope.flags = EnvelopeFlags::TRUNCATED;
+    }
+    (0..)
+        .zip(message.chunks(UDP_DATA_LEN_MAX))
+        .map(|(sequence, data)| [&Envelope { sequence, ..envelope }.to_bytes(), data].concat())
+        .collect()
+}
+
+/// A network and a server that do to each request what a random number says, and keep books of it.
+struct Simulation {
+    random: Random,
+    under_way: BTreeMap<(u64, u64), Vec<u8>>,
+    number: u64,
+    expected: Counts,
+}
+
+impl Simulation {
+    fn new(seed: u64) -> Self {
+        let (under_way, expected) = (BTreeMap::new(), Counts::default());
+        Self { random: Random::new(seed, 7), under_way, number: 0, expected }
+    }
+
+    fn deliver(&mut self, at_ns: u64, bytes: Vec<u8>) {
+        self.number += 1;
+        self.under_way.insert((at_ns, self.number), bytes);
+    }
+
+    /// Decides the fate of one request, and returns whether the kernel takes it.
+    fn send(&mut self, now_ns: u64, request: &[u8]) -> bool {
+        self.expected.scheduled += 1;
+        let fate = self.random.below(100);
+        if fate < 2 {
+            self.expected.refused += 1;
+            return false;
+        }
+        self.expected.sent += 1;
+        let soon = now_ns + 1 + self.random.below(TIMEOUT_NS - MS);
+        let late = now_ns + TIMEOUT_NS + MS + self.random.below(5 * MS);
+        match fate {
+            2..10 => self.expected.lost += 1,
+            10..20 => {
+                self.expected.late += 1;
+                self.deliver(late, answer(request, 1, 50).remove(0));
+                if fate < 13 {
+                    self.expected.duplicates += 1;
+                    self.deliver(late + MS, answer(request, 1, 50).remove(0));
+                }
+            }
+            20..30 => {
+                (self.expected.answered, self.expected.duplicates) =
+                    (self.expected.answered + 1, self.expected.duplicates + 2);
+                self.expected.codes.count(100);
+                for _ in 0..3 {
+                    self.deliver(soon, answer(request, 100, 0).remove(0));
+                }
+            }
+            30..35 => {
+                self.expected.answered += 1;
+                self.expected.malformed += 1;
+                let mut bytes = answer(request, 1, 50).remove(0);
+                bytes.truncate(30 + usize::try_from(self.random.below(50)).unwrap());
+                self.deliver(soon, bytes);
+            }
+            35..40 => {
+                // Another id, or none: it answers nothing, and the request is lost.
+                self.expected.unmatched += 1;
+                self.expected.lost += 1;
+                let mut bytes = answer(request, 1, 50).remove(0);
+                if fate == 35 {
+                    bytes.truncate(19);
+                } else {
+                    bytes[8] ^= 0x40;
+                }
+                self.deliver(soon, bytes);
+            }
+            40..50 => {
+                let body_len = 500 + usize::try_from(self.random.below(20_000)).unwrap();
+                let mut pieces = answer(request, 1, body_len);
+                if fate < 43 {
+                    self.expected.lost += 1;
+                    let gone = usize::try_from(self.random.below(pieces.len() as u64)).unwrap();
+                    pieces.remove(gone);
+                } else {
+                    self.expected.answered += 1;
+                    self.expected.codes.count(1);
+                }
+                for piece in pieces {
+                    // In any order.
+                    let at_ns = now_ns + 1 + self.random.below(TIMEOUT_NS / 2);
+                    self.deliver(at_ns, piece);
+                }
+            }
+            _ => {
+                self.expected.answered += 1;
+                self.expected.codes.count(1);
+                self.deliver(soon, answer(request, 1, 50).remove(0));
+            }
+        }
+        true
+    }
+
+    fn run(mut self, plan: Plan) -> (Counts, Counts) {
+        let workload = workload();
+        let mut worker = Worker::new(plan, &workload, target(), TIMEOUT_NS, Random::new(1, 0), 1 << 16);
+        let (mut outbox, mut now_ns) = (outbox(), 0);
+        while !worker.is_done(now_ns) {
+            worker.push_due(now_ns, &mut outbox);
+            let mut flushed = Flushed::default();
+            for i in 0..outbox.len() {
+                let is_sent = self.send(now_ns, outbox.get(i).1);
+                flushed.sent += u32::from(is_sent);
+                flushed.failed += u32::from(!is_sent);
+            }
+            if !outbox.is_empty() {
+                outbox.clear();
+                worker.flushed(now_ns, flushed);
+            }
+            now_ns += self.random.below(MS / 4);
+            while let Some(first) = self.under_way.first_entry().filter(|first| first.key().0 <= now_ns) {
+                let ((at_ns, _), bytes) = first.remove_entry();
+                self.expected.datagrams += 1;
+                worker.receive(at_ns, target(), &bytes, true);
+            }
+            worker.advance(now_ns);
+        }
+        let datagrams = self.under_way.len() as u64;
+        assert_eq!(datagrams, 0, "all has come when the worker is done, as some of it is missing");
+        (worker.finish(0).counts, self.expected)
+    }
+}
+
+#[test]
+fn open_loop_accounts_are_exact_whatever_the_network_does() {
+    for seed in 0..20 {
+        let (counts, expected) = Simulation::new(seed).run(open_plan(20_000, 200));
+        assert_eq!(counts, expected, "seed {seed}");
+        assert_eq!(counts.scheduled, 4000);
+    }
+}
+
+#[test]
+fn closed_loop_accounts_are_exact_whatever_the_network_does() {
+    for seed in 0..20 {
+        let plan = Plan::Closed { window: 50, until_ns: 200 * MS };
+        let (counts, expected) = Simulation::new(seed).run(plan);
+        assert_eq!(counts, expected, "seed {seed}");
+        assert!(counts.sent > 500, "{counts:?}");
+    }
+}
+
+#[test]
+fn response_time_counts_from_when_it_was_due() {
+    let workload = workload();
+    let mut worker = Worker::new(open_plan(1000, 10), &workload, target(), 1000 * MS, Random::new(1, 0), 64);
+    let mut outbox = outbox();
+    // The generator sleeps until all ten are due.
+    worker.push_due(9 * MS, &mut outbox);
+    assert_eq!(outbox.len(), 10);
+    worker.flushed(9 * MS, Flushed { sent: 10, ..Flushed::default() });
+    for i in 0..10 {
+        worker.receive(10 * MS, target(), &answer(outbox.get(i).1, 1, 9)[0], true);
+    }
+    let outcome = worker.finish(0);
+    let Latency { response, service, schedule_error } = &outcome.latency;
+    let about = |ns: u64, ms: u64| assert!(ns.abs_diff(ms * MS) <= ms * MS / 500, "{ns} ns is not {ms} ms");
+    (about(response.max(), 10), about(response.min(), 1));
+    (about(service.max(), 1), about(service.min(), 1));
+    (about(schedule_error.max(), 9), assert_eq!(schedule_error.min(), 0));
+}
+
+#[test]
+fn a_full_table_leaves_requests_unsent_and_says_so() {
+    let workload = workload();
+    let mut worker = Worker::new(open_plan(1000, 100), &workload, target(), 1000 * MS, Random::new(1, 0), 16);
+    let mut outbox = outbox();
+    for ms in 0..120 {
+        worker.push_due(ms * MS, &mut outbox);
+        let sent = u32::try_from(outbox.len()).unwrap();
+        outbox.clear();
+        worker.flushed(ms * MS, Flushed { sent, ..Flushed::default() });
+        worker.advance(ms * MS);
+    }
+    assert!(!worker.is_done(120 * MS));
+    assert!(worker.is_done(3000 * MS));
+    let counts = worker.finish(0).counts;
+    assert_eq!((counts.scheduled, counts.sent, counts.behind, counts.lost), (100, 16, 84, 16));
+}
+
+#[test]
+fn answers_from_elsewhere_are_unmatched() {
+    let workload = workload();
+    let mut worker = Worker::new(open_plan(1000, 1), &workload, target(), TIMEOUT_NS, Random::new(1, 0), 16);
+    let mut outbox = outbox();
+    worker.push_due(0, &mut outbox);
+    worker.flushed(0, Flushed { sent: 1, ..Flushed::default() });
+    let elsewhere = Peer::to(SocketAddr::from(([127, 0, 0, 1], 2642)));
+    worker.receive(1, elsewhere, &answer(outbox.get(0).1, 1, 9)[0], true);
+    let counts = worker.finish(0).counts;
+    assert_eq!((counts.unmatched, counts.lost, counts.answered), (1, 1, 0));
+}
+
+#[test]
+fn a_fragment_that_lies_makes_the_answer_malformed() {
+    let workload = workload();
+    let mut worker = Worker::new(open_plan(1000, 1), &workload, target(), TIMEOUT_NS, Random::new(1, 0), 16);
+    let mut outbox = outbox();
+    worker.push_due(0, &mut outbox);
+    worker.flushed(0, Flushed { sent: 1, ..Flushed::default() });
+    let pieces = answer(outbox.get(0).1, 1, 1000);
+    worker.receive(1, target(), &pieces[0], true);
+    worker.receive(2, target(), &pieces[1][..400], true);
+    worker.receive(3, target(), &pieces[2], true);
+    let counts = worker.finish(0).counts;
+    assert_eq!((counts.answered, counts.malformed, counts.fragment_duplicates), (1, 1, 1));
+}
+
+#[test]
+fn stopping_leaves_the_rest_unsent() {
+    let workload = workload();
+    let mut worker =
+        Worker::new(open_plan(1000, 100), &workload, target(), TIMEOUT_NS, Random::new(1, 0), 64);
+    let mut outbox = outbox();
+    worker.push_due(4 * MS, &mut outbox);
+    worker.flushed(4 * MS, Flushed { sent: 5, ..Flushed::default() });
+    worker.stop();
+    worker.push_due(50 * MS, &mut outbox);
+    assert_eq!(outbox.len(), 5, "nothing was added");
+    let counts = worker.finish(0).counts;
+    assert_eq!((counts.sent, counts.behind, counts.lost), (5, 95, 5));
+}
