@@ -3,6 +3,7 @@
 
 pub mod client;
 pub mod fields;
+pub mod process;
 pub mod records;
 pub mod served;
 pub mod site;

@@ -51,7 +51,8 @@ fn survive_on(datapath: Datapath) {
     records::publish(&mut Publisher::open(directory.path()).unwrap(), &records, 1);
     let server = Server::start(&served::config(directory.path(), datapath)).unwrap();
     let address = server.addresses()[0];
-    let mut good: Vec<Vec<u8>> = records.iter().take(100).map(|record| request(record.handle.as_bytes(), 7)).collect();
+    let mut good: Vec<Vec<u8>> =
+        records.iter().take(100).map(|record| request(record.handle.as_bytes(), 7)).collect();
     for line in vectors::load("conversations.jsonl") {
         good.extend(line["request_hex"].as_array().into_iter().flatten().map(vectors::hex));
     }

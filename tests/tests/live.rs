@@ -65,8 +65,7 @@ fn ten_sets_a_second_lose_nothing_and_leave_nothing() {
     records::publish(&mut publisher, &records, now_unix_ms());
     let config = Config { workers: 2, ..served::config(directory.path(), Datapath::Auto) };
     let server = Server::start(&config).unwrap();
-    let mut options =
-        RunOptions::new(server.addresses()[0], Names::Snapshot(directory.path().to_owned()));
+    let mut options = RunOptions::new(server.addresses()[0], Names::Snapshot(directory.path().to_owned()));
     options.load = Load::Open { rate: RATE };
     options.duration = Duration::from_secs(seconds());
     // Several sockets, so that both workers have work.
@@ -81,7 +80,10 @@ fn ten_sets_a_second_lose_nothing_and_leave_nothing() {
                 break;
             }
             publish_changes(&mut publisher, &records, round);
-            std::thread::sleep((started + (u32::try_from(round).unwrap() + 1) * Duration::from_secs(1) / PUBLISHED_PER_S).saturating_duration_since(Instant::now()));
+            std::thread::sleep(
+                (started + (u32::try_from(round).unwrap() + 1) * Duration::from_secs(1) / PUBLISHED_PER_S)
+                    .saturating_duration_since(Instant::now()),
+            );
         }
         load.join().unwrap()
     });

@@ -16,11 +16,9 @@ fn resolve_all_over(datapath: Datapath) {
     let server = Server::start(&served::config(directory.path(), datapath)).unwrap();
     let mut client = Client::new(server.addresses()[0]);
     for record in &records {
-        for handle in [
-            record.handle.clone(),
-            record.handle.to_ascii_uppercase(),
-            record.handle.to_ascii_lowercase(),
-        ] {
+        for handle in
+            [record.handle.clone(), record.handle.to_ascii_uppercase(), record.handle.to_ascii_lowercase()]
+        {
             let answer = client.resolve(handle.as_bytes()).expect("an answer");
             assert_eq!(answer.code, ResponseCode::SUCCESS, "{handle}");
             assert_eq!(answer.handle, handle.as_bytes(), "echoed as it was spelt");

@@ -56,7 +56,9 @@ fn unsafe_code_is_where_it_is_said_to_be() {
     let mut with_unsafe = BTreeSet::new();
     for (file, text) in sources() {
         let opens = ["unsafe {", "unsafe fn", "unsafe impl", "unsafe extern"];
-        if text.lines().any(|line| opens.iter().any(|open| code(line).contains(open))) && file != "tests/tests/tidy.rs" {
+        if text.lines().any(|line| opens.iter().any(|open| code(line).contains(open)))
+            && file != "tests/tests/tidy.rs"
+        {
             with_unsafe.insert(file);
         }
     }
@@ -70,9 +72,9 @@ fn unsafe_code_is_where_it_is_said_to_be() {
 fn crates_without_unsafe_forbid_it() {
     for (file, text) in sources() {
         let is_crate_root = file.ends_with("src/lib.rs") || file.ends_with("src/main.rs");
-        let has_unsafe = UNSAFE_FILES.iter().any(|unsafe_file| {
-            Path::new(unsafe_file).starts_with(Path::new(&file).parent().unwrap())
-        });
+        let has_unsafe = UNSAFE_FILES
+            .iter()
+            .any(|unsafe_file| Path::new(unsafe_file).starts_with(Path::new(&file).parent().unwrap()));
         // A thin `main` beside a library is part of no promise of its own.
         let is_thin = file.ends_with("main.rs") && root().join(file.replace("main.rs", "lib.rs")).exists();
         if is_crate_root && !has_unsafe && !is_thin && !file.starts_with("benches/runtimes") {
@@ -84,7 +86,8 @@ fn crates_without_unsafe_forbid_it() {
 #[test]
 fn sections_of_rfcs_that_code_cites_have_a_row_in_conformance() {
     let conformance = read("docs/conformance.md");
-    let rows: Vec<&str> = conformance.lines().filter_map(|line| line.strip_prefix("| ")?.split(" | ").next()).collect();
+    let rows: Vec<&str> =
+        conformance.lines().filter_map(|line| line.strip_prefix("| ")?.split(" | ").next()).collect();
     let mut missing = BTreeSet::new();
     for (file, text) in sources() {
         for line in text.lines() {
@@ -102,14 +105,24 @@ fn sections_of_rfcs_that_code_cites_have_a_row_in_conformance() {
             }
         }
     }
-    assert!(missing.is_empty(), "docs/conformance.md has no row for:\n{}", Vec::from_iter(missing).join("\n"));
+    assert!(
+        missing.is_empty(),
+        "docs/conformance.md has no row for:\n{}",
+        Vec::from_iter(missing).join("\n")
+    );
 }
 
 #[test]
 fn nothing_is_left_undone_or_too_long() {
     let mut wrong = Vec::new();
     for (file, text) in sources() {
-        let marks = [concat!("to", "do!("), concat!("unimple", "mented!("), concat!("FIX", "ME"), concat!("XX", "X"), concat!("#[ig", "nore")];
+        let marks = [
+            concat!("to", "do!("),
+            concat!("unimple", "mented!("),
+            concat!("FIX", "ME"),
+            concat!("XX", "X"),
+            concat!("#[ig", "nore"),
+        ];
         for (at, line) in text.lines().enumerate() {
             if marks.iter().any(|mark| line.contains(mark)) {
                 wrong.push(format!("{file}:{}: {}", at + 1, line.trim()));

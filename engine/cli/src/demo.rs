@@ -3,10 +3,10 @@
 use crate::{Outcome, control, output, resolve, snapshot};
 use anyhow::{Context as _, bail, ensure};
 use handle_loadgen::{Load, Names, Report, RunOptions, Second, Verify};
-use handle_proto::Handle;
 use handle_proto::json::RecordLine;
-use handle_server::config::{Config, Datapath};
+use handle_proto::{Handle, Value, Values};
 use handle_server::Server;
+use handle_server::config::{Config, Datapath};
 use handle_snapshot::builder::Builder;
 use handle_snapshot::set::publisher::Publisher;
 use handle_snapshot::writer::{BuildError, HomedPrefixes, LayerOptions};
@@ -260,7 +260,7 @@ fn publish_records(publisher: &mut Publisher) -> anyhow::Result<()> {
     publisher.publish_base(now, |file, temp_dir| {
         let mut builder = Builder::new(temp_dir, options).homed(homed);
         for (origin, (record, range)) in records.iter().enumerate() {
-            let views = handle_proto::Values::from_encoded(record.values_count, &values[range.clone()])
+            let views = Values::from_encoded(record.values_count, &values[range.clone()])
                 .map_err(|error| BuildError::from(std::io::Error::other(error)))?;
             builder.add(origin as u64, record.handle.as_bytes(), views)?;
         }
@@ -269,19 +269,25 @@ fn publish_records(publisher: &mut Publisher) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Publishes a delta with another URL for one record, and merges deltas when there are several.
+/// Publishes a delta in which one record has another URL, and merges deltas when there are several.
 fn publish_change(publisher: &mut Publisher, number: u64) -> anyhow::Result<()> {
     const LAYERS_BEFORE_MERGE: usize = 8;
     let now = snapshot::now_unix_ms();
     let options = publisher.options(now).context("a set is published")?;
+    let line = RECORDS.lines().find(|line| line.contains(CHANGED)).context("the record is bundled")?;
+    let mut values = Vec::new();
+    let record = RecordLine::parse(line, &mut values)?;
+    let values = Values::from_encoded(record.values_count, &values)?;
     let url = format!("https://elsevier-bv.example/{CHANGED}?revision={number}");
+    let changed = values.iter().map(|value| match value.kind {
+        b"URL" => {
+            Value { timestamp: u32::try_from(now / 1000).unwrap_or(u32::MAX), data: url.as_bytes(), ..value }
+        }
+        _ => value,
+    });
     publisher.publish_delta(now, |file, temp_dir| {
         let mut builder = Builder::new(temp_dir, options);
-        let value = handle_proto::Value {
-            timestamp: u32::try_from(now / 1000).unwrap_or(u32::MAX),
-            ..handle_proto::Value::new(1, b"URL", url.as_bytes())
-        };
-        builder.add(number, CHANGED.as_bytes(), [value])?;
+        builder.add(number, CHANGED.as_bytes(), changed)?;
         builder.finish(file)
     })?;
     let manifest = publisher.manifest().cloned().context("a set is published")?;
@@ -318,8 +324,7 @@ fn load_once(args: &Args, server: &ServerProcess, set: &Path, load: Load) -> any
     let mut options = RunOptions::new(server.address, Names::Snapshot(set.to_owned()));
     options.load = load;
     options.duration = Duration::from_secs(args.seconds);
-    options.verify =
-        Some(Verify { snapshot: set.to_owned(), staleness_max: RunOptions::STALENESS_MAX });
+    options.verify = Some(Verify { snapshot: set.to_owned(), staleness_max: RunOptions::STALENESS_MAX });
     if cores_count() > 1 {
         options.cores = vec![1];
     }
@@ -353,7 +358,7 @@ fn show_load(tell: &Teller, report: &Report) {
     ));
     if let Some(verified) = &report.verification {
         tell.line(&format!(
-            "verified {}, wrong {}, undecided {}; {} generations seen, none answered from more than {:.0} ms after its end",
+            "verified {}, wrong {}, undecided {}; {} generations seen, none answered from more than {:.1} ms after its end",
             output::count(verified.verified),
             verified.mismatched,
             verified.undecided,
@@ -368,8 +373,12 @@ fn show_end(args: &Args, set: &Path, fixed: &Report, fastest: &Report, changes: 
     let mut table = output::table(&["", "at a fixed rate", "as fast as answers come"]);
     let row = |name: &str, value: &dyn Fn(&Report) -> String| [name.to_owned(), value(fixed), value(fastest)];
     table.add_row(row("answers a second", &|report| output::count(report.answered_per_s as u64)));
-    table.add_row(row("response time, median", &|report| format!("{:.0} us", report.response_ns.p50 as f64 / 1e3)));
-    table.add_row(row("response time, 99 %", &|report| format!("{:.0} us", report.response_ns.p99 as f64 / 1e3)));
+    table.add_row(row("response time, median", &|report| {
+        format!("{:.0} us", report.response_ns.p50 as f64 / 1e3)
+    }));
+    table.add_row(row("response time, 99 %", &|report| {
+        format!("{:.0} us", report.response_ns.p99 as f64 / 1e3)
+    }));
     table.add_row(row("lost", &|report| report.accounts.lost.to_string()));
     table.add_row(row("wrong", &|report| {
         report.verification.as_ref().map_or_else(String::new, |verified| verified.mismatched.to_string())

@@ -81,12 +81,6 @@ pub(crate) enum Outcome {
     NoAnswer = 7,
 }
 
-/// What `--help` says about exit codes.
-pub(crate) const EXIT_CODES: &str = "Exit codes:
-  0 as asked        3 no such handle    5 server not responsible, or a referral
-  1 failed          4 no such value     6 the server answered with another error
-  2 usage                               7 no answer";
-
 fn main() -> ExitCode {
     let done = match Args::parse().command {
         Command::Resolve(args) => resolve::run(&args),

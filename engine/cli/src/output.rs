@@ -13,7 +13,7 @@ const DATA_CHARS_MAX: usize = 2000;
 /// A table without frames, one line each for what fits.
 pub(crate) fn table(header: &[&str]) -> Table {
     let mut table = Table::new();
-    table.load_preset(presets::NOTHING).set_header(header.iter().copied());
+    table.load_style(presets::NOTHING).set_header(header.iter().copied());
     if std::io::stdout().is_terminal() {
         table.set_content_arrangement(ContentArrangement::Dynamic);
     }
@@ -39,7 +39,7 @@ pub(crate) fn values<'a>(values: impl IntoIterator<Item = Value<'a>>) -> Table {
 /// The data of a value in one line, by what its type says.
 pub(crate) fn describe(kind: &[u8], bytes: &[u8]) -> String {
     let text = match Data::decode(kind, bytes) {
-        Data::Admin(admin) => format!("{} may {}", admin.reference(), admin.permissions),
+        Data::Admin(admin) => format!("{} may {}", admin.reference, admin.permissions),
         Data::Vlist(group) => group.0.iter().map(|member| member.to_string()).collect::<Vec<_>>().join(", "),
         Data::Site(site) => site_line(&site),
         Data::PublicKey(key) => format!("{} key, {} bits", key.algorithm(), key.bits()),
@@ -60,8 +60,9 @@ fn site_line(site: &data::Site<'_>) -> String {
     let mut line = format!("{role} site, serial {}, protocol {}", site.serial, site.protocol);
     for server in site.servers {
         let _ = write!(line, "; server {} at {}:", server.id, server.address);
-        for interface in server.interfaces {
-            let _ = write!(line, " {interface}");
+        for interface in server.interfaces.iter() {
+            let protocol = interface.protocol.name().unwrap_or("?");
+            let _ = write!(line, " {protocol}/{}", interface.port_number);
         }
     }
     line

@@ -236,7 +236,8 @@ fn refers_to_the_service_of_the_nearest_ancestor_that_delegates() {
     assert_eq!(ask(&Asked::new("0.na/10.1.2.3")), (ResponseCode::PREFIX_REFERRAL, vec![1, 2]));
     assert_eq!(ask(&Asked::new("0.NA/10.1.2")), (ResponseCode::SUCCESS, vec![1]), "what exists wins");
     assert_eq!(ask(&Asked::new("0.NA/10.2.1")).0, ResponseCode::HANDLE_NOT_FOUND, "not public");
-    let alone = Asked { flags: OpFlags::PLAIN_REQUEST.with(OpFlags::DO_NOT_REFER), ..Asked::new("0.NA/10.1.7") };
+    let alone =
+        Asked { flags: OpFlags::PLAIN_REQUEST.with(OpFlags::DO_NOT_REFER), ..Asked::new("0.NA/10.1.7") };
     assert_eq!(ask(&alone).0, ResponseCode::HANDLE_NOT_FOUND);
     let old = Asked { suggested: Version::new(2, 4), ..Asked::new("0.NA/10.1.7") };
     assert_eq!(ask(&old).0, ResponseCode::HANDLE_NOT_FOUND, "a peer that takes the code for another");

@@ -1,0 +1,457 @@
+//! `handled` and `hdl` from outside: what operators do, and what goes wrong.
+
+use handle_proto::ResponseCode;
+use handle_tests::client::Client;
+use handle_tests::process::{Running, fail, hdl, program, succeed, until};
+use serde_json::Value as Json;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+use tempfile::TempDir;
+
+const RECORD: &str = r#"{"handle":"10.1/a","values":[{"index":1,"type":"URL","data":"https://a.example/"}]}"#;
+const OTHER: &str = r#"{"handle":"10.1/b","values":[{"index":1,"type":"URL","data":"https://b.example/"}]}"#;
+
+/// A directory with a published set.
+struct Place(TempDir);
+
+impl Place {
+    fn new(records: &[&str]) -> Self {
+        let place = Self(tempfile::tempdir().unwrap());
+        place.publish(&[], records);
+        place
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn set(&self) -> PathBuf {
+        self.path("set")
+    }
+
+    /// A file of records.
+    fn records(&self, records: &[&str]) -> PathBuf {
+        let file = self.path("records.jsonl");
+        std::fs::write(&file, records.join("\n")).unwrap();
+        file
+    }
+
+    fn publish(&self, options: &[&str], records: &[&str]) -> Json {
+        let file = self.records(records);
+        let mut command = hdl(["snapshot", "publish", "--json"]);
+        command.arg(self.set()).arg(file).args(options);
+        serde_json::from_str(&succeed(command)).unwrap()
+    }
+
+    fn serve(&self) -> Serving {
+        Serving::start(&self.set(), &self.path("control.sock"), |_| {})
+    }
+}
+
+/// A running `handled`.
+struct Serving {
+    process: Running,
+    address: SocketAddr,
+    control: PathBuf,
+}
+
+impl Serving {
+    fn start(set: &Path, control: &Path, change: impl FnOnce(&mut Command)) -> Self {
+        // A port that was free a moment ago.
+        let address = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let mut command = handled();
+        command.arg("--snapshot").arg(set).arg("--control").arg(control);
+        command.args(["--listen", &address.to_string(), "--workers", "1", "--log", "warn"]);
+        change(&mut command);
+        let serving = Self { process: Running::start(command), address, control: control.to_owned() };
+        until("handled serves", || control.exists() && serving.status()["state"] == "serving");
+        serving
+    }
+
+    fn control(&self, command: &str) -> Json {
+        let mut command = hdl(["control", command, "--json", "--socket"]);
+        command.arg(&self.control);
+        let output = command.output().unwrap();
+        serde_json::from_slice(&output.stdout).unwrap_or(Json::Null)
+    }
+
+    fn status(&self) -> Json {
+        self.control("status")
+    }
+
+    fn code(&self, handle: &str) -> ResponseCode {
+        Client::new(self.address).resolve(handle.as_bytes()).expect("an answer").code
+    }
+}
+
+fn handled() -> Command {
+    let mut command = Command::new(program("handle-server", "handled"));
+    command.stdin(Stdio::null());
+    command
+}
+
+#[test]
+fn serves_reloads_and_stops_as_told() {
+    let place = Place::new(&[RECORD]);
+    let mut serving = place.serve();
+    assert_eq!(serving.code("10.1/A"), ResponseCode::SUCCESS);
+    assert_eq!(serving.code("10.1/b"), ResponseCode::HANDLE_NOT_FOUND);
+    let published = place.publish(&["--delta"], &[OTHER, r#"{"handle":"10.1/a","deleted":true}"#]);
+    assert_eq!(published["generation"], 2);
+    until("the change is live", || serving.status()["set"]["generation"] == 2);
+    assert_eq!(serving.code("10.1/a"), ResponseCode::HANDLE_NOT_FOUND);
+    assert_eq!(serving.code("10.1/b"), ResponseCode::SUCCESS);
+    let reloaded = serving.control("reload");
+    assert_eq!((&reloaded["ok"], &reloaded["changed"]), (&Json::Bool(true), &Json::Bool(false)));
+    let stats = serving.control("stats");
+    assert_eq!(stats["total"]["datagrams_received"], 4);
+    assert_eq!(stats["total"]["replies"]["1"], 2);
+    assert_eq!(stats["total"]["replies"]["100"], 2);
+    let status = serving.status();
+    assert_eq!(status["set"]["handles"], 1);
+    assert_eq!(status["set"]["layers"].as_array().unwrap().len(), 2);
+    assert!(status["workers"][0]["reason"].as_str().unwrap().len() > 10, "it says why this datapath");
+    serving.process.signal("TERM");
+    assert_eq!(serving.process.wait(), Some(0));
+    assert!(!serving.control.exists(), "the control socket is gone");
+}
+
+#[test]
+fn drains_on_command_and_can_be_started_again() {
+    let place = Place::new(&[RECORD]);
+    let mut serving = place.serve();
+    assert_eq!(serving.control("drain")["ok"], true);
+    assert_eq!(serving.process.wait(), Some(0));
+    // After a kill the socket file is left behind, and does not matter.
+    let mut serving = place.serve();
+    serving.process.signal("KILL");
+    assert_eq!(serving.process.wait(), None);
+    assert!(serving.control.exists());
+    let serving = place.serve();
+    assert_eq!(serving.code("10.1/a"), ResponseCode::SUCCESS);
+}
+
+#[test]
+fn tells_the_service_manager() {
+    let place = Place::new(&[RECORD]);
+    let path = place.path("notify.sock");
+    let manager = UnixDatagram::bind(&path).unwrap();
+    manager.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    let mut serving = Serving::start(&place.set(), &place.path("control.sock"), |command| {
+        command.env("NOTIFY_SOCKET", &path);
+    });
+    let told = || {
+        let mut room = [0; 1000];
+        let len = manager.recv(&mut room).unwrap();
+        String::from_utf8_lossy(&room[..len]).into_owned()
+    };
+    assert!(told().contains("READY=1"));
+    serving.process.signal("INT");
+    assert!(told().contains("STOPPING=1"));
+    assert_eq!(serving.process.wait(), Some(0));
+}
+
+#[test]
+fn a_damaged_set_keeps_the_old_one_serving_and_says_so() {
+    let place = Place::new(&[RECORD]);
+    let serving = place.serve();
+    let manifest = place.set().join("MANIFEST");
+    let good = std::fs::read(&manifest).unwrap();
+    let replace = |bytes: &[u8]| {
+        let new = place.path("new");
+        std::fs::write(&new, bytes).unwrap();
+        std::fs::rename(&new, &manifest).unwrap();
+    };
+    replace(b"not a manifest\n");
+    until("the damage is seen", || serving.status()["set"]["last_error"].is_string());
+    assert!(serving.status()["set"]["last_error"].as_str().unwrap().contains("MANIFEST"));
+    assert_eq!(serving.code("10.1/a"), ResponseCode::SUCCESS);
+    let mut command = hdl(["control", "reload", "--socket"]);
+    command.arg(&serving.control);
+    assert_eq!(fail(command).0, 6, "the exit code says so");
+    let mut command = hdl(["snapshot", "verify"]);
+    command.arg(place.set());
+    let (code, error) = fail(command);
+    assert_eq!(code, 1);
+    assert!(error.contains("MANIFEST"), "{error}");
+    let (code, error) = fail({
+        let mut command = handled();
+        command.arg("--snapshot").arg(place.set()).args(["--listen", "127.0.0.1:0"]);
+        command
+    });
+    assert_eq!(code, 1);
+    assert!(error.contains("MANIFEST") && error.contains("hdl snapshot verify"), "{error}");
+    replace(&good);
+    until("it is whole again", || serving.status()["set"]["last_error"].is_null());
+    // A layer that is damaged under another name does not become live either.
+    let published = place.publish(&[], &[OTHER]);
+    until("the next set is live", || serving.status()["set"]["generation"] == published["generation"]);
+}
+
+#[test]
+fn verify_finds_a_single_flipped_bit() {
+    let place = Place::new(&[RECORD, OTHER]);
+    let set = std::fs::read_dir(place.set()).unwrap().map(|entry| entry.unwrap().path());
+    let layer = set.into_iter().find(|path| path.extension().is_some_and(|end| end == "layer")).unwrap();
+    let mut bytes = std::fs::read(&layer).unwrap();
+    let at = bytes.len() / 2;
+    bytes[at] ^= 1;
+    std::fs::remove_file(&layer).unwrap();
+    std::fs::write(&layer, bytes).unwrap();
+    let mut command = hdl(["snapshot", "verify"]);
+    command.arg(place.set());
+    let (code, error) = fail(command);
+    assert_eq!(code, 1);
+    assert!(error.contains(".layer"), "{error}");
+}
+
+#[test]
+fn start_up_errors_name_the_cause_and_what_to_check() {
+    let place = Place::new(&[RECORD]);
+    let with = |change: &dyn Fn(&mut Command)| {
+        let mut command = handled();
+        command.arg("--snapshot").arg(place.set());
+        change(&mut command);
+        fail(command)
+    };
+    let taken = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let (code, error) = with(&|command| drop(command.args(["--listen", &address])));
+    assert_eq!(code, 1);
+    assert!(error.contains("another process has the port") && error.contains("ss -lunp"), "{error}");
+    let (code, error) = with(&|command| drop(command.args(["--listen", "192.0.2.1:2641"])));
+    assert_eq!(code, 1);
+    assert!(error.contains("does not have the address"), "{error}");
+    let (code, error) = with(&|command| drop(command.args(["--site", "/nonexistent/siteinfo.json"])));
+    assert_eq!(code, 1);
+    assert!(error.contains("siteinfo.json"), "{error}");
+    let (code, error) = with(&|command| drop(command.args(["--config", "/nonexistent/handled.toml"])));
+    assert_eq!(code, 2);
+    assert!(error.contains("handled.toml"), "{error}");
+    let config = place.path("handled.toml");
+    std::fs::write(&config, "snapshot = \"set\"\nlimits.batch_datagrams = 0\n").unwrap();
+    let (code, error) = fail({
+        let mut command = handled();
+        command.arg("--config").arg(&config);
+        command
+    });
+    assert_eq!(code, 2);
+    assert!(error.contains("limits.batch_datagrams"), "{error}");
+    let serving = place.serve();
+    let (code, error) = with(&|command| {
+        command.args(["--listen", "127.0.0.1:0", "--control"]).arg(&serving.control);
+    });
+    assert_eq!(code, 1);
+    assert!(error.contains("is handled running already"), "{error}");
+}
+
+#[test]
+fn check_config_checks_everything_and_serves_nothing() {
+    let place = Place::new(&[RECORD]);
+    let config = place.path("handled.toml");
+    std::fs::write(&config, "snapshot = \"set\"\nlisten = [\"127.0.0.1:0\"]\n").unwrap();
+    let mut command = handled();
+    command.arg("--config").arg(&config).arg("--check-config");
+    assert!(succeed(command).contains("configuration is good: generation 1"));
+    std::fs::write(&config, "snapshot = \"elsewhere\"\n").unwrap();
+    let mut command = handled();
+    command.arg("--config").arg(&config).arg("--check-config");
+    let (code, error) = fail(command);
+    assert_eq!(code, 2);
+    assert!(error.contains("elsewhere"), "{error}");
+    let mut command = handled();
+    command.args(["--print-config", "--snapshot", "x"]);
+    let printed = succeed(command);
+    std::fs::write(&config, &printed).unwrap();
+    let mut command = handled();
+    command.arg("--config").arg(&config).arg("--print-config");
+    assert!(succeed(command).contains("batch_datagrams"), "what is printed can be read");
+}
+
+#[test]
+fn bad_records_name_file_line_and_handle_and_nothing_is_published() {
+    let place = Place::new(&[RECORD]);
+    let bad = [
+        (vec![OTHER, "{not json"], ":2", "not JSON"),
+        (vec![RECORD, OTHER, RECORD], ":3", ":1"),
+        (vec![RECORD, r#"{"handle":"10.1/A","values":[]}"#], ":2", "10.1/A"),
+        (vec![r#"{"handle":"10.1/x","values":[{"index":0,"type":"URL","data":"x"}]}"#], ":1", "10.1/x"),
+        (vec![r#"{"handle":"10.1/x","values":[{"index":1,"type":"URL"}]}"#], ":1", "10.1/x"),
+        (vec![r#"{"handle":"10.1/x","deleted":true}"#], ":1", "delta"),
+    ];
+    for (records, line, what) in bad {
+        let file = place.records(&records);
+        let mut command = hdl(["snapshot", "publish"]);
+        command.arg(place.set()).arg(&file);
+        let (code, error) = fail(command);
+        assert_eq!(code, 1, "{records:?}");
+        assert!(error.contains(&format!("records.jsonl{line}")) && error.contains(what), "{error}");
+        let mut command = hdl(["snapshot", "build"]);
+        let out = place.path("out.layer");
+        command.arg(&out).arg(&file);
+        assert_eq!(fail(command).0, 1);
+        assert!(!out.exists(), "nothing half-made has the name");
+    }
+    let mut command = hdl(["snapshot", "inspect", "--json"]);
+    command.arg(place.set());
+    let inspected: Json = serde_json::from_str(&succeed(command)).unwrap();
+    assert_eq!(inspected["generation"], 1, "what was published is still there");
+}
+
+#[test]
+fn layers_are_built_published_merged_and_looked_into() {
+    let place = Place::new(&[RECORD]);
+    let layer = place.path("new.layer");
+    let mut command = hdl(["snapshot", "build"]);
+    command.arg(&layer).arg(place.records(&[OTHER])).args(["--homed", "10.1", "--homed", "0.NA/10.2"]);
+    succeed(command);
+    let mut command = hdl(["snapshot", "publish"]);
+    command.arg(place.set()).arg("--layer").arg(&layer);
+    succeed(command);
+    for number in 0..12 {
+        let record =
+            format!(r#"{{"handle":"10.1/{number}","values":[{{"index":1,"type":"N","data":"{number}"}}]}}"#);
+        place.publish(&["--delta"], &[&record]);
+    }
+    let mut command = hdl(["snapshot", "merge", "--json"]);
+    command.arg(place.set());
+    let merged: Json = serde_json::from_str(&succeed(command)).unwrap();
+    assert_eq!((&merged["handles"], merged["layers"].as_array().unwrap().len()), (&Json::from(13), 1));
+    let mut command = hdl(["snapshot", "inspect", "--json", "--handles", "100"]);
+    command.arg(place.set());
+    let inspected: Json = serde_json::from_str(&succeed(command)).unwrap();
+    assert_eq!(inspected["homed"], serde_json::json!(["10.1", "10.2"]));
+    assert_eq!(inspected["handles"].as_array().unwrap().len(), 13);
+    let mut command = hdl(["snapshot", "get", "--json"]);
+    command.arg(place.set()).arg("10.1/11");
+    let record = succeed(command);
+    assert!(record.contains("\"value\":\"11\""), "{record}");
+    let mut command = hdl(["snapshot", "get"]);
+    command.arg(place.set()).arg("10.1/a");
+    assert_eq!(fail(command).0, 3);
+    let mut command = hdl(["snapshot", "verify"]);
+    command.arg(place.set());
+    assert!(succeed(command).contains("13 handles"));
+}
+
+/// `kill -9` at any moment of a publication: what is read is the old set or the new one.
+#[test]
+fn a_publisher_killed_at_any_moment_leaves_a_whole_set() {
+    let place = Place::new(&[RECORD]);
+    let records: Vec<String> = (0..3_000)
+        .map(|number| {
+            format!(r#"{{"handle":"10.1/{number}","values":[{{"index":1,"type":"N","data":"{number}"}}]}}"#)
+        })
+        .collect();
+    let records: Vec<&str> = records.iter().map(String::as_str).collect();
+    let file = place.records(&records);
+    let publish = || {
+        let mut command = hdl(["snapshot", "publish"]);
+        command.arg(place.set()).arg(&file).stdout(Stdio::null());
+        command
+    };
+    let generation = || {
+        let mut command = hdl(["snapshot", "verify"]);
+        command.arg(place.set());
+        succeed(command);
+        let mut command = hdl(["snapshot", "inspect", "--json"]);
+        command.arg(place.set());
+        let inspected: Json = serde_json::from_str(&succeed(command)).unwrap();
+        inspected["generation"].as_u64().unwrap()
+    };
+    let started = std::time::Instant::now();
+    succeed(publish());
+    let took = started.elapsed();
+    let mut before = generation();
+    for step in 0..16 {
+        let mut process = Running::start(publish());
+        std::thread::sleep(took * step / 12);
+        // It may have ended by itself.
+        let _ = process.0.kill();
+        let done = process.wait() == Some(0);
+        let after = generation();
+        assert!(after == before || after == before + 1, "from {before} to {after}");
+        assert!(!done || after == before + 1, "what was said to be published is");
+        before = after;
+    }
+    succeed(publish());
+    assert_eq!(generation(), before + 1, "and the next publication is as good as ever");
+}
+
+#[test]
+fn resolve_tells_outcomes_by_exit_codes() {
+    let place = Place::new(&[RECORD]);
+    let serving = place.serve();
+    let address = serving.address.to_string();
+    let resolve = |handle: &str, more: &[&str]| {
+        let mut command = hdl(["resolve", handle, "--server", &address]);
+        command.args(more);
+        command
+    };
+    let shown = succeed(resolve("10.1/A", &["--digest"]));
+    assert!(shown.contains("10.1/A  1 value") && shown.contains("https://a.example/"), "{shown}");
+    let json: Json = serde_json::from_str(&succeed(resolve("10.1/a", &["--json"]))).unwrap();
+    assert_eq!(json["values"][0]["data"]["value"], "https://a.example/");
+    assert_eq!(fail(resolve("10.1/none", &[])).0, 3);
+    assert_eq!(fail(resolve("10.1/a", &["--type", "EMAIL"])).0, 4);
+    assert_eq!(fail(resolve("10.9/a", &[])).0, 5);
+    drop(serving);
+    let (code, error) = fail(resolve("10.1/a", &[]));
+    assert_eq!(code, 1);
+    assert!(error.contains("nobody listens"), "{error}");
+    // A server that keeps silent.
+    let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = silent.local_addr().unwrap().to_string();
+    let (code, error) = fail(hdl(["resolve", "10.1/a", "--server", &address]));
+    assert_eq!(code, 7);
+    assert!(error.contains("no answer"), "{error}");
+    assert_eq!(fail(hdl(["resolve"])).0, 2);
+    assert_eq!(fail(hdl(["resolve", "10.1/a", "--server", "no such host:1:2"])).0, 1);
+}
+
+#[test]
+fn messages_are_taken_apart() {
+    let hex = "020b020b0000000001020304000000000000003b0000000100000000190000\
+               00ffff0000670000000000001f0000001331302e313034352f6a756c7939352d61726d73000000000000000000000000";
+    let text = succeed(hdl(["message", "decode", hex]));
+    for part in ["speaks up to 2.11", "1 resolution", "10.1045/july95-arms", "public_only", "not signed"] {
+        assert!(text.contains(part), "{part} in\n{text}");
+    }
+    let json: Json = serde_json::from_str(&succeed(hdl(["message", "decode", "--json", hex]))).unwrap();
+    assert_eq!(json["body"]["handle"], "10.1045/july95-arms");
+    assert_eq!(json["header"]["op_code"], 1);
+    assert_eq!(fail(hdl(["message", "decode", "0203"])).0, 1);
+    assert_eq!(fail(hdl(["message", "decode", "no hex at all"])).0, 1);
+}
+
+#[test]
+fn completions_and_help_are_there() {
+    for shell in ["bash", "zsh", "fish"] {
+        assert!(succeed(hdl(["completions", shell])).contains("snapshot"), "{shell}");
+    }
+    assert!(succeed(hdl(["--help"])).contains("hdl demo"));
+    for command in [
+        vec!["resolve"],
+        vec!["snapshot", "publish"],
+        vec!["message", "decode"],
+        vec!["control"],
+        vec!["demo"],
+    ] {
+        let help = succeed(hdl(command.iter().chain(&["--help"])));
+        assert!(help.contains("Usage"), "{command:?}");
+    }
+}
+
+#[test]
+fn the_demo_does_what_it_says() {
+    let shown = succeed(hdl(["demo", "--json", "--seconds", "1", "--rate", "2000"]));
+    let json: Json = serde_json::from_str(&shown).unwrap();
+    assert_eq!(json["good"], true, "{json:#}");
+    assert_eq!(json["handles"], 1251);
+    assert!(json["changes_published"].as_u64().unwrap() > 3);
+    assert_eq!(json["fixed_rate"]["accounts"]["lost"], 0);
+    assert_eq!(json["fixed_rate"]["accounts"]["answered"], 2000);
+}
