@@ -29,7 +29,7 @@ fn line(byte: &u8) {
     // SAFETY: the instruction writes no register or flag, reads nothing that the program can see, and
     // faults on no address; this one is that of a borrowed byte besides.
     unsafe {
-        core::arch::asm!("prfm pldl1keep, [{}]", in(reg) byte, options(nostack, preserves_flags, readonly));
+        core::arch::asm!("prfm pldl1keep, [{}]", in(reg) core::ptr::from_ref(byte), options(nostack, preserves_flags, readonly));
     }
 }
 

@@ -38,6 +38,7 @@ pub struct Staged {
     layer: usize,
     probe: Probe,
 }
+const _: () = assert!(size_of::<Staged>() <= 32, "two in a line of the cache");
 
 impl<'a, B: AsRef<[u8]>> Records<'a, B> {
     /// Takes layers, newest first.

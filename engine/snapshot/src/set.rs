@@ -8,7 +8,7 @@ pub mod publisher;
 pub mod storage;
 
 use crate::format::OpenError;
-use crate::map::{How, Mapped};
+use crate::map::{Access, How, Mapped};
 use crate::reader::Layer;
 use crate::records::Records;
 use crate::verify::{self, Fault, Report};
@@ -240,7 +240,10 @@ impl PublishedSet {
     pub fn verify(&self) -> Result<Vec<Report>, SetError> {
         let check = |(entry, layer): (&LayerEntry, &Layer<Mapped>)| {
             let fault = |fault| SetError::new(self.dir.join(&entry.file), Why::Fault(fault));
-            verify::layer(layer).map_err(fault)
+            layer.bytes().expect(Access::Sequential);
+            let report = verify::layer(layer).map_err(fault);
+            layer.bytes().expect(Access::Random);
+            report
         };
         self.manifest.layers.iter().zip(&self.layers).map(check).collect()
     }

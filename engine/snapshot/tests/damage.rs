@@ -1,4 +1,5 @@
 //! Layers that were cut, changed or made up: an error or a miss, never a panic.
+#![cfg(feature = "std")]
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use handle_proto::{Permissions, Value};

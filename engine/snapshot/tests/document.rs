@@ -1,4 +1,5 @@
 //! `docs/snapshot-format.md` says what `format.rs` does.
+#![cfg(feature = "std")]
 
 use handle_snapshot::format::{self, header_at};
 use handle_snapshot::set::manifest;

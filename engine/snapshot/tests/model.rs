@@ -1,4 +1,5 @@
 //! Layers built from random records answer as a map does.
+#![cfg(feature = "std")]
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use handle_proto::{Permissions, Value};

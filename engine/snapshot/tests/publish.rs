@@ -1,4 +1,5 @@
 //! Publishing: what readers see, and what is left when the power fails at any step.
+#![cfg(feature = "std")]
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use handle_proto::Value;
@@ -463,6 +464,9 @@ fn after_a_crash_at_any_step_there_is_the_old_set_or_the_new_one() {
             let expected = &states[published..states.len().min(published + 2)];
             assert!(expected.contains(&seen), "stopped at {stop_at}, attempt {attempt}: {seen:?}");
 
+            if attempt > 1 {
+                continue;
+            }
             let mut publisher = Publisher::open(dir.path()).unwrap();
             let again = [("1/again", Some("again"))];
             publisher.publish_base(9, |file, _| builder(&again, true, OPTIONS).finish(file)).unwrap();

@@ -1,6 +1,6 @@
 //! The few file operations that publishing needs, so that tests can stop after each.
 
-use crate::map::{How, Mapped};
+use crate::map::{Access, How, Mapped};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Seek, Write};
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -135,7 +135,10 @@ impl Storage for Disk {
     }
 
     fn open(&self, name: &str) -> io::Result<Mapped> {
-        Mapped::open(&self.dir.join(name), How::Map)
+        let mapped = Mapped::open(&self.dir.join(name), How::Map)?;
+        // A publisher verifies and merges far more than it looks up.
+        mapped.expect(Access::Sequential);
+        Ok(mapped)
     }
 
     fn dir(&self) -> &Path {
