@@ -31,6 +31,7 @@ pub mod random;
 pub mod report;
 mod run;
 pub mod schedule;
+mod table;
 pub mod verify;
 pub mod worker;
 pub mod workload;

@@ -16,8 +16,9 @@ use crate::echo::{EchoOptions, echo};
 use crate::environment::Environment;
 use crate::error::Error;
 use crate::options::{Load, Names, RunOptions};
-use crate::report::{Second, Time, Times};
+use crate::report::{Second, Times};
 use crate::run::run;
+use crate::table::Time;
 use crate::workload::{REQUEST_HANDLE_LEN_MAX, REQUEST_OVERHEAD_LEN};
 
 /// Name and version of the form of [`LimitReport`].

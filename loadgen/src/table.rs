@@ -1,0 +1,193 @@
+//! What a run found, as lines and tables for people.
+
+use std::fmt;
+
+use crate::report::{Accounts, Report, Second, Setting, Verification};
+
+/// Nanoseconds for people: three digits and a unit.
+pub(crate) struct Time(pub(crate) u64);
+
+impl fmt::Display for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (scale, unit) = match self.0 {
+            0..1_000 => (1.0, "ns"),
+            1_000..1_000_000 => (1e3, "us"),
+            1_000_000..1_000_000_000 => (1e6, "ms"),
+            _ => (1e9, "s"),
+        };
+        let number = self.0 as f64 / scale;
+        let digits = if scale == 1.0 || number >= 99.95 { 0 } else { 1 + usize::from(number < 9.995) };
+        f.pad(&format!("{number:.digits$} {unit}"))
+    }
+}
+
+impl fmt::Display for Second {
+    /// One line while the run goes on.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{:6.1}s  {:>8.0}/s sent  {:>8.0}/s answered  lost {}  p50 {}  p99 {}  max {}  lag {}",
+            self.elapsed_s,
+            self.sent_per_s,
+            self.answered_per_s,
+            self.lost_so_far,
+            Time(self.response_p50_ns),
+            Time(self.response_p99_ns),
+            Time(self.response_max_ns),
+            Time(self.lag_max_ns),
+        )?;
+        if self.late > 0 {
+            write!(f, "  late {}", self.late)?;
+        }
+        if self.mismatched > 0 {
+            write!(f, "  WRONG {}", self.mismatched)?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Setting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let plural = if self.threads == 1 { "" } else { "s" };
+        let (threads, path) = (self.threads, &self.datapath);
+        writeln!(f, "{:<12}{} over UDP, {path}, {threads} thread{plural}", "target", self.target)?;
+        write!(f, "{:<12}{}", "load", self.model)?;
+        match (self.rate, self.window) {
+            (Some(rate), _) => write!(f, " at {rate}/s")?,
+            (_, Some(window)) => write!(f, " with {window} requests waiting in each thread")?,
+            _ => {}
+        }
+        writeln!(f, ", {} s, timeout {} ms", self.duration_s, self.timeout_ms)?;
+        write!(f, "{:<12}{} from {}", "handles", self.handles, self.names)?;
+        if self.handles_in_source > self.handles as u64 {
+            write!(f, ", a sample of {}", self.handles_in_source)?;
+        }
+        if self.handles_too_long > 0 {
+            write!(f, ", {} left out as too long", self.handles_too_long)?;
+        }
+        writeln!(f, ", seed {}", self.seed)
+    }
+}
+
+impl fmt::Display for Accounts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let row = |f: &mut fmt::Formatter<'_>, depth: usize, name: &str, count: u64| {
+            let width = 24 - 2 * depth;
+            writeln!(f, "{:1$}{name:<width$}{count:>12}", "", 2 * depth)
+        };
+        row(f, 0, "scheduled", self.scheduled)?;
+        row(f, 1, "not sent", self.not_sent)?;
+        for (name, count) in [
+            ("behind schedule", self.behind_schedule),
+            ("refused by kernel", self.refused),
+            ("send queue full", self.blocked),
+        ] {
+            if count > 0 {
+                row(f, 2, name, count)?;
+            }
+        }
+        row(f, 1, "sent", self.sent)?;
+        row(f, 2, "lost", self.lost)?;
+        row(f, 2, "late", self.late)?;
+        row(f, 2, "answered", self.answered)?;
+        for code in &self.codes {
+            row(f, 3, &format!("{} {}", code.code, code.name), code.count)?;
+        }
+        if self.malformed > 0 {
+            row(f, 3, "malformed", self.malformed)?;
+        }
+        row(f, 0, "duplicates", self.duplicates)?;
+        row(f, 0, "unmatched", self.unmatched)?;
+        row(f, 0, "dropped at our socket", self.kernel_drops)?;
+        for (name, count) in [
+            ("repeated fragments", self.fragment_duplicates),
+            ("incomplete, dropped", self.fragments_dropped),
+        ] {
+            if count > 0 {
+                row(f, 0, name, count)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Verification {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "{:<12}{} right, {} wrong, {} undecided; {} sets seen, {} missed; oldest answer {:.1} ms after its set (allowed {})",
+            "verified",
+            self.verified,
+            self.mismatched,
+            self.undecided,
+            self.generations,
+            self.generations_missed,
+            self.staleness_max_ms,
+            self.staleness_allowed_ms,
+        )?;
+        for mismatch in &self.mismatches {
+            writeln!(f, "  wrong: {}: {}", mismatch.handle, mismatch.difference)?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Report {
+    /// The final table.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}\n{}", self.setting, self.accounts)?;
+        let names = ["", "p50", "p90", "p99", "p99.9", "max", "mean"];
+        write!(f, "{:<16}", names[0])?;
+        names[1..].iter().try_for_each(|name| write!(f, "{name:>10}"))?;
+        writeln!(f)?;
+        let schedule_error = Some(("schedule error", &self.schedule_error_ns));
+        let rows = [("response time", &self.response_ns), ("service time", &self.service_ns)];
+        for (name, times) in rows.into_iter().chain(schedule_error.filter(|(_, times)| times.count > 0)) {
+            write!(f, "{name:<16}")?;
+            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a mean of times")]
+            let mean = times.mean as u64;
+            for ns in [times.p50, times.p90, times.p99, times.p99_9, times.max, mean] {
+                write!(f, "{:>10}", Time(ns))?;
+            }
+            writeln!(f)?;
+        }
+        writeln!(
+            f,
+            "\n{:<12}{:.0}/s sent, {:.0}/s answered ({})",
+            "rate", self.sent_per_s, self.answered_per_s, self.setting.model
+        )?;
+        if let Some(share) = &self.share {
+            let (percent, limit) = (share.share * 100.0, share.limit_answers_per_s);
+            writeln!(f, "{:<12}{percent:.1} % of the {limit:.0}/s that this machine can do", "share")?;
+        }
+        if let Some(verification) = &self.verification {
+            write!(f, "{verification}")?;
+        }
+        for reason in &self.invalid {
+            writeln!(f, "{:<12}{reason}", "INVALID")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_three_digits_and_a_unit() {
+        for (ns, text) in [
+            (0, "0 ns"),
+            (999, "999 ns"),
+            (1_000, "1.00 us"),
+            (9_994, "9.99 us"),
+            (9_996, "10.0 us"),
+            (99_960, "100 us"),
+            (1_234_567, "1.23 ms"),
+            (2_000_000_000, "2.00 s"),
+            (90_000_000_000, "90.0 s"),
+        ] {
+            assert_eq!(Time(ns).to_string(), text);
+        }
+    }
+}
