@@ -1,5 +1,7 @@
 //! Random and mutated datagrams: the server goes on, and every one of them is accounted for.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
 use handle_proto::ResponseCode;
 use handle_server::Server;
 use handle_server::config::Datapath;

@@ -1,5 +1,7 @@
 //! New sets while serving: no answer lost, wrong or from a set that is long gone, and no map kept.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
 use handle_loadgen::{Load, Names, RunOptions, Verify};
 use handle_proto::Value;
 use handle_server::Server;

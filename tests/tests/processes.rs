@@ -1,5 +1,7 @@
 //! `handled` and `hdl` from outside: what operators do, and what goes wrong.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
 use handle_proto::ResponseCode;
 use handle_tests::client::Client;
 use handle_tests::process::{Running, fail, hdl, program, succeed, until};
@@ -211,24 +213,23 @@ fn verify_finds_a_single_flipped_bit() {
 #[test]
 fn start_up_errors_name_the_cause_and_what_to_check() {
     let place = Place::new(&[RECORD]);
-    let with = |change: &dyn Fn(&mut Command)| {
+    let with = |name: &str, value: &str| {
         let mut command = handled();
-        command.arg("--snapshot").arg(place.set());
-        change(&mut command);
+        command.arg("--snapshot").arg(place.set()).arg(name).arg(value);
         fail(command)
     };
     let taken = UdpSocket::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
-    let (code, error) = with(&|command| drop(command.args(["--listen", &address])));
+    let (code, error) = with("--listen", &address);
     assert_eq!(code, 1);
     assert!(error.contains("another process has the port") && error.contains("ss -lunp"), "{error}");
-    let (code, error) = with(&|command| drop(command.args(["--listen", "192.0.2.1:2641"])));
+    let (code, error) = with("--listen", "192.0.2.1:2641");
     assert_eq!(code, 1);
     assert!(error.contains("does not have the address"), "{error}");
-    let (code, error) = with(&|command| drop(command.args(["--site", "/nonexistent/siteinfo.json"])));
+    let (code, error) = with("--site", "/nonexistent/siteinfo.json");
     assert_eq!(code, 1);
     assert!(error.contains("siteinfo.json"), "{error}");
-    let (code, error) = with(&|command| drop(command.args(["--config", "/nonexistent/handled.toml"])));
+    let (code, error) = with("--config", "/nonexistent/handled.toml");
     assert_eq!(code, 2);
     assert!(error.contains("handled.toml"), "{error}");
     let config = place.path("handled.toml");
@@ -241,8 +242,11 @@ fn start_up_errors_name_the_cause_and_what_to_check() {
     assert_eq!(code, 2);
     assert!(error.contains("limits.batch_datagrams"), "{error}");
     let serving = place.serve();
-    let (code, error) = with(&|command| {
-        command.args(["--listen", "127.0.0.1:0", "--control"]).arg(&serving.control);
+    let (code, error) = fail({
+        let mut command = handled();
+        command.arg("--snapshot").arg(place.set()).arg("--control").arg(&serving.control);
+        command.args(["--listen", "127.0.0.1:0"]);
+        command
     });
     assert_eq!(code, 1);
     assert!(error.contains("is handled running already"), "{error}");

@@ -1,5 +1,7 @@
 //! Real records go in and come out again, byte for byte.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
 use handle_proto::ResponseCode;
 use handle_server::Server;
 use handle_server::config::Datapath;

@@ -1,5 +1,7 @@
 //! What compilers do not check: where unsafe is, that citations lead somewhere, that the tree is tidy.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 

@@ -3,6 +3,8 @@
 //! The rows are in `docs/conformance.md`, so what is documented is what is tested. A line that no row
 //! names must be answered with the same bytes, apart from those listed as nondeterministic.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
 use handle_proto::wire::{Envelope, Message};
 use handle_server::config::Datapath;
 use handle_tests::served::{Served, serve};

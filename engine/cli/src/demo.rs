@@ -372,7 +372,9 @@ fn show_end(args: &Args, set: &Path, fixed: &Report, fastest: &Report, changes: 
     println!("\n== what was measured");
     let mut table = output::table(&["", "at a fixed rate", "as fast as answers come"]);
     let row = |name: &str, value: &dyn Fn(&Report) -> String| [name.to_owned(), value(fixed), value(fastest)];
-    table.add_row(row("answers a second", &|report| output::count(report.answered_per_s as u64)));
+    table.add_row(row("answers a second", &|report| {
+        indicatif::HumanFloatCount(report.answered_per_s.round()).to_string()
+    }));
     table.add_row(row("response time, median", &|report| {
         format!("{:.0} us", report.response_ns.p50 as f64 / 1e3)
     }));

@@ -99,3 +99,8 @@ pub(crate) fn bytes(count: u64) -> String {
 pub(crate) fn count(count: u64) -> String {
     indicatif::HumanCount(count).to_string()
 }
+
+/// So many in that time, as a rate.
+pub(crate) fn rate(count: u64, took: std::time::Duration) -> String {
+    indicatif::HumanFloatCount((count as f64 / took.as_secs_f64()).round()).to_string()
+}

@@ -263,10 +263,9 @@ fn publish(args: &PublishArgs) -> anyhow::Result<Outcome> {
     let place = if args.delta { Place::Delta } else { Place::Base };
     let layer = if let Some(path) = &args.layer {
         let mut source = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
-        let header = Layer::open(Mapped::open(path, How::Map)?)
-            .with_context(|| format!("{} is no layer file", path.display()))?
-            .header()
-            .clone();
+        let layer = Layer::open(Mapped::open(path, How::Map)?)
+            .with_context(|| format!("{} is no layer file", path.display()))?;
+        let header = *layer.header();
         publisher.stager().stage(place, |mut file, _| {
             std::io::copy(&mut source, &mut file)?;
             Ok((file, header))
@@ -393,11 +392,8 @@ fn show_layer(path: &Path, header: &format::Header, took: Option<Duration>, as_j
         },
         output::unix_time(i64::try_from(header.created_unix_ms / 1000).unwrap_or(0)),
         match took {
-            Some(took) if took.as_secs_f64() > 0.0 => format!(
-                " in {:.2} s ({} records/s)",
-                took.as_secs_f64(),
-                output::count((handles as f64 / took.as_secs_f64()) as u64)
-            ),
+            Some(took) if took.as_secs_f64() > 0.0 =>
+                format!(" in {:.2} s ({} records/s)", took.as_secs_f64(), output::rate(handles, took)),
             _ => String::new(),
         },
     );

@@ -1,5 +1,7 @@
 //! What the resolver promises, over a small set of records.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
 use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::list::{Indexes, Strings};
 use handle_proto::wire::query::Query;

@@ -256,9 +256,7 @@ fn explain_bind(address: SocketAddr, error: std::io::Error) -> anyhow::Error {
     let why = match error.kind() {
         ErrorKind::AddrInUse => format!("another process has the port (see: ss -lunp 'sport = :{port}')"),
         ErrorKind::PermissionDenied => {
-            format!(
-                "not allowed; ports below 1024 need CAP_NET_BIND_SERVICE (see: sysctl net.ipv4.ip_unprivileged_port_start)"
-            )
+            "not allowed; ports below 1024 need CAP_NET_BIND_SERVICE (see: sysctl net.ipv4.ip_unprivileged_port_start)".to_owned()
         }
         ErrorKind::AddrNotAvailable => "this host does not have the address (see: ip address)".to_owned(),
         _ => "the kernel refuses".to_owned(),
