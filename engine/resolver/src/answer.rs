@@ -10,10 +10,11 @@ use handle_proto::name::{PREFIX_OF_PREFIXES, PREFIX_RECORDS, SITE_STATUS};
 use handle_proto::wire::Envelope;
 use handle_proto::wire::query::Query;
 use handle_proto::{Handle, OpCode, OpFlags, Permissions, ResponseCode, Value, Version, fold};
-use handle_snapshot::{Corrupt, Record, hash_key};
+use handle_snapshot::{Corrupt, Homed, Record, hash_key};
 
 /// What becomes of a datagram.
 #[derive(Clone, Copy, Debug)]
+#[expect(clippy::large_enum_variant, reason = "nearly every outcome is a reply, and nothing is allocated")]
 pub enum Outcome<'a> {
     /// This answer goes back.
     Reply(Reply<'a>),
@@ -96,30 +97,46 @@ impl<'k> Lookup<'k> {
 pub(crate) struct KeyBuf<const N: usize = { HANDLE_LEN_MAX + PREFIX_RECORDS.len() }> {
     bytes: [u8; N],
     len: usize,
+    prefix_len: usize,
 }
 
 impl<const N: usize> KeyBuf<N> {
     pub(crate) const fn new() -> Self {
-        Self { bytes: [0; N], len: 0 }
+        Self { bytes: [0; N], len: 0, prefix_len: 0 }
     }
 
     pub(crate) fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
 
+    /// The key up to its slash.
+    fn prefix(&self) -> &[u8] {
+        &self.bytes[..self.prefix_len]
+    }
+
     /// Writes the key of `handle`. False when there is no room for it.
     #[inline]
-    fn write(&mut self, handle: Handle<'_>, slash_at: Option<usize>, folds: bool) -> bool {
-        let lead: &[u8] = if slash_at.is_some() { &[] } else { PREFIX_RECORDS };
-        let len = lead.len() + handle.0.len();
-        let Some(room) = self.bytes.get_mut(..len) else { return false };
-        let (lead_room, name_room) = room.split_at_mut(lead.len());
-        lead_room.copy_from_slice(lead);
-        name_room.copy_from_slice(handle.0);
-        if folds || slash_at.is_none() {
-            fold::fold(name_room);
+    fn write(&mut self, handle: Handle<'_>, folds: bool) -> bool {
+        let Some(slash_at) = handle.slash_at() else { return self.write_prefix_record(handle) };
+        let Some(room) = self.bytes.get_mut(..handle.0.len()) else { return false };
+        room.copy_from_slice(handle.0);
+        if folds {
+            fold::fold(room);
         }
-        self.len = len;
+        (self.len, self.prefix_len) = (handle.0.len(), slash_at);
+        true
+    }
+
+    /// A name without a slash stands for `0.NA/` and its folded form.
+    #[cold]
+    fn write_prefix_record(&mut self, name: Handle<'_>) -> bool {
+        let len = PREFIX_RECORDS.len() + name.0.len();
+        let Some(room) = self.bytes.get_mut(..len) else { return false };
+        let (lead, rest) = room.split_at_mut(PREFIX_RECORDS.len());
+        lead.copy_from_slice(PREFIX_RECORDS);
+        rest.copy_from_slice(name.0);
+        fold::fold(rest);
+        (self.len, self.prefix_len) = (len, PREFIX_OF_PREFIXES.len());
         true
     }
 }
@@ -167,41 +184,44 @@ pub(crate) fn prepare<'a, B: AsRef<[u8]>, const N: usize>(
     if !context.service.has(handle) {
         return done(ResponseCode::SERVER_NOT_RESPONSIBLE, b"Request was hashed incorrectly");
     }
-    let slash_at = handle.slash_at();
-    if !is_homed(context, handle, slash_at) {
-        return done(ResponseCode::SERVER_NOT_RESPONSIBLE, b"That prefix doesn't live here");
+    if !key.write(handle, context.records.folds()) {
+        // Too long to be stored: not found, or not ours to look for.
+        return match context.homed.is_some_and(|homed| homed.has(handle.naming_authority())) {
+            true => done(ResponseCode::HANDLE_NOT_FOUND, b""),
+            false => done(ResponseCode::SERVER_NOT_RESPONSIBLE, NOT_HOMED),
+        };
     }
-    if !key.write(handle, slash_at, context.records.folds()) {
-        return done(ResponseCode::HANDLE_NOT_FOUND, b"");
+    if !is_homed(context, key.prefix(), key.as_bytes()) {
+        return done(ResponseCode::SERVER_NOT_RESPONSIBLE, NOT_HOMED);
     }
     Prepared::Find(Question { request, query })
 }
 
-/// Whether this server has homed the prefix of `handle`, or, for the record of a derived prefix, the
-/// records under one of its ancestors.
-fn is_homed<B: AsRef<[u8]>>(context: &Context<'_, B>, handle: Handle<'_>, slash_at: Option<usize>) -> bool {
-    let (prefix, local_name) = match slash_at {
-        Some(at) => (&handle.0[..at], &handle.0[at + 1..]),
-        None => (PREFIX_OF_PREFIXES, handle.0),
-    };
-    if context.records.homed(prefix) {
-        return true;
+const NOT_HOMED: &[u8] = b"That prefix doesn't live here";
+
+/// Whether this server has homed the prefix of the handle with this key, or, for the record of a derived
+/// prefix, the records under one of its ancestors.
+#[inline]
+fn is_homed<B: AsRef<[u8]>>(context: &Context<'_, B>, prefix: &[u8], key: &[u8]) -> bool {
+    let Some(homed) = context.homed else { return false };
+    // Keys are folded where the service folds, and prefixes always are in the table.
+    let is_here = if context.records.folds() { homed.has_folded(prefix) } else { homed.has(prefix) };
+    is_here || (Handle(key).is_derived_prefix_record() && is_homed_by_ancestor(&homed, key))
+}
+
+/// `0.NA/a.b` is ours too when `0.NA/0.NA/a` is homed: "derived prefixes only".
+#[cold]
+fn is_homed_by_ancestor(homed: &Homed<'_>, key: &[u8]) -> bool {
+    let mut name = Handle(key);
+    for _ in 0..ANCESTORS_MAX {
+        let Some(parent) = name.parent_prefix_record() else { return false };
+        // What is homed then is all that is derived from the parent, and is called as its record.
+        if homed.has(parent.0) {
+            return true;
+        }
+        name = parent;
     }
-    if !fold::eq(prefix, PREFIX_OF_PREFIXES) || local_name.len() > HANDLE_LEN_MAX {
-        return false;
-    }
-    // `0.NA/a.b` is ours too when `0.NA/0.NA/a` is homed: "derived prefixes only".
-    let mut derived = [0; HANDLE_LEN_MAX + PREFIX_RECORDS.len()];
-    derived[..PREFIX_RECORDS.len()].copy_from_slice(PREFIX_RECORDS);
-    let name = &mut derived[PREFIX_RECORDS.len()..][..local_name.len()];
-    name.copy_from_slice(local_name);
-    local_name
-        .iter()
-        .enumerate()
-        .rev()
-        .filter(|&(_, &byte)| byte == b'.')
-        .take(ANCESTORS_MAX)
-        .any(|(dot_at, _)| context.records.homed(&derived[..PREFIX_RECORDS.len() + dot_at]))
+    false
 }
 
 /// Most ancestors of a prefix that are looked at for one request; a name of dots would have thousands.

@@ -4,6 +4,7 @@ use handle_proto::Version;
 use sha1::Sha1;
 use sha2::{Digest, Sha256};
 
+#[derive(Clone, Copy, Debug)]
 /// A digest with its algorithm byte in front, as it stands at the start of a response body.
 pub(crate) struct RequestDigest {
     bytes: [u8; Self::LEN_MAX],
@@ -12,7 +13,7 @@ pub(crate) struct RequestDigest {
 
 impl RequestDigest {
     /// Most bytes: the algorithm and a SHA-256.
-    pub(crate) const LEN_MAX: usize = 33;
+    const LEN_MAX: usize = 33;
     const SHA1: u8 = 2;
     const SHA256: u8 = 3;
 

@@ -17,38 +17,15 @@ use handle_proto::{OpCode, OpFlags, ResponseCode, Version};
 pub struct Reply<'a> {
     envelope: Envelope,
     header: Header,
-    /// What stands between header and `text`: the digest, then the length of `text`.
-    lead: Lead,
+    /// The digest of the request, where it was asked for.
+    digest: Option<RequestDigest>,
+    /// The length of `text`, where it is counted.
+    text_len: Option<[u8; 4]>,
     /// The handle as asked, the text of an error, or the site record.
     text: &'a [u8],
     /// The number of values, when values follow.
     values_count: Option<[u8; 4]>,
     values: Selected<'a>,
-}
-
-/// Computed bytes at the start of a body.
-#[derive(Clone, Copy, Debug)]
-struct Lead {
-    bytes: [u8; Self::LEN_MAX],
-    len: u8,
-}
-
-impl Lead {
-    const LEN_MAX: usize = RequestDigest::LEN_MAX + 4;
-    const EMPTY: Self = Self { bytes: [0; Self::LEN_MAX], len: 0 };
-
-    fn push(&mut self, bytes: &[u8]) {
-        let start = usize::from(self.len);
-        self.bytes[start..start + bytes.len()].copy_from_slice(bytes);
-        #[expect(clippy::cast_possible_truncation, reason = "at most LEN_MAX, which fits")]
-        {
-            self.len += bytes.len() as u8;
-        }
-    }
-
-    fn as_bytes(&self) -> &[u8] {
-        &self.bytes[..usize::from(self.len)]
-    }
 }
 
 /// The length of an empty credential.
@@ -142,20 +119,17 @@ impl<'a> Reply<'a> {
             expiration: now_unix_s.wrapping_add(MESSAGE_EXPIRATION_S),
             body_len: 0,
         };
-        let mut reply = Self::empty(envelope, header);
-        if let Some(digest) = digest {
-            reply.lead.push(digest.as_bytes());
-        }
-        reply
+        Self { digest, ..Self::empty(envelope, header) }
     }
 
     const fn empty(envelope: Envelope, header: Header) -> Self {
-        Self { envelope, header, lead: Lead::EMPTY, text: &[], values_count: None, values: Selected::NONE }
+        let (text, values) = (&[], Selected::NONE);
+        Self { envelope, header, digest: None, text_len: None, text, values_count: None, values }
     }
 
     /// With `text`, counted, as the next part of the body: a handle, or what went wrong.
-    pub(crate) fn push_text(&mut self, text: &'a [u8]) {
-        self.lead.push(&len_u32(text.len()).to_be_bytes());
+    pub(crate) const fn push_text(&mut self, text: &'a [u8]) {
+        self.text_len = Some(len_u32(text.len()).to_be_bytes());
         self.text = text;
     }
 
@@ -172,8 +146,9 @@ impl<'a> Reply<'a> {
 
     /// Fills in the lengths.
     pub(crate) fn finish(mut self) -> Self {
-        let count_len = self.values_count.map_or(0, |count| count.len());
-        let body_len = usize::from(self.lead.len) + self.text.len() + count_len + self.values.len;
+        let digest_len = self.digest.as_ref().map_or(0, |digest| digest.as_bytes().len());
+        let counts_len = self.text_len.as_slice().len() * 4 + self.values_count.as_slice().len() * 4;
+        let body_len = digest_len + counts_len + self.text.len() + self.values.len;
         self.header.body_len = len_u32(body_len);
         self.envelope.message_len = len_u32(Header::LEN + body_len + UNSIGNED.len());
         if self.message_len() > UDP_DATA_LEN_MAX {
@@ -226,6 +201,9 @@ impl<'a> Reply<'a> {
     /// # Panics
     /// When `out` is shorter.
     pub fn write_datagrams(&self, out: &mut [u8]) {
+        if self.datagrams_count() == 1 {
+            return self.write_whole(self.envelope, out);
+        }
         let mut envelope = self.envelope;
         let mut cutter = Cutter { out, at: Envelope::LEN };
         cutter.out[..Envelope::LEN].copy_from_slice(&envelope.to_bytes());
@@ -237,20 +215,33 @@ impl<'a> Reply<'a> {
     /// # Panics
     /// When `out` is shorter than the message and its envelope.
     pub fn write_stream(&self, out: &mut [u8]) {
-        let envelope = Envelope { flags: EnvelopeFlags::default(), ..self.envelope };
-        let mut at = Envelope::LEN;
-        out[..at].copy_from_slice(&envelope.to_bytes());
-        self.each_part(|part| {
-            out[at..at + part.len()].copy_from_slice(part);
-            at += part.len();
-        });
+        self.write_whole(Envelope { flags: EnvelopeFlags::default(), ..self.envelope }, out);
+    }
+
+    #[inline]
+    fn write_whole(&self, envelope: Envelope, out: &mut [u8]) {
+        let (head, mut room) = out.split_at_mut(Envelope::LEN);
+        head.copy_from_slice(&envelope.to_bytes());
+        self.each_part(
+            #[inline(always)]
+            |part| {
+                let (now, later) = core::mem::take(&mut room).split_at_mut(part.len());
+                now.copy_from_slice(part);
+                room = later;
+            },
+        );
     }
 
     /// Hands over the parts of the message, in order.
-    #[inline]
+    #[inline(always)]
     fn each_part(&self, mut take: impl FnMut(&[u8])) {
         take(&self.header.to_bytes());
-        take(self.lead.as_bytes());
+        if let Some(digest) = &self.digest {
+            take(digest.as_bytes());
+        }
+        if let Some(text_len) = &self.text_len {
+            take(text_len);
+        }
         take(self.text);
         if let Some(count) = &self.values_count {
             take(count);

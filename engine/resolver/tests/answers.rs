@@ -67,7 +67,7 @@ fn layer() -> &'static [Layer<Vec<u8>>] {
 }
 
 fn context<'a>(layers: &'a [Layer<Vec<u8>>], service: Service<'a>) -> Context<'a, Vec<u8>> {
-    Context { records: Records::new(layers).unwrap(), service, now_unix_s: NOW }
+    Context::new(Records::new(layers).unwrap(), service, NOW)
 }
 
 /// A request as a datagram.

@@ -122,8 +122,7 @@ impl Worker {
             counters.fragmented_expired.set(self.fragments.counts().expired);
             return Ok(0);
         }
-        let context =
-            Context { records: set.records(), service: self.shared.site.service(), now_unix_s: now_unix_s() };
+        let context = Context::new(set.records(), self.shared.site.service(), now_unix_s());
         counters.batches.add(1);
         counters.datagrams_received.add(inbox.len() as u64);
         counters.bytes_received.add(inbox.iter().map(|datagram| datagram.bytes.len() as u64).sum());
