@@ -3,13 +3,14 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use handle_proto::ResponseCode;
-use handle_tests::client::Client;
+use handle_tests::client::{Client, request};
 use handle_tests::process::{Running, fail, hdl, program, succeed, until};
 use serde_json::Value as Json;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -134,6 +135,29 @@ fn drains_on_command_and_can_be_started_again() {
     assert!(serving.control.exists());
     let serving = place.serve();
     assert_eq!(serving.code("10.1/a"), ResponseCode::SUCCESS);
+}
+
+#[test]
+fn stops_in_order_also_while_requests_keep_coming() {
+    let place = Place::new(&[RECORD]);
+    let mut serving = place.serve();
+    let (stop, address) = (AtomicBool::new(false), serving.address);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+            let datagram = request(b"10.1/a", 1);
+            while !stop.load(Ordering::Relaxed) {
+                // Refused once the server is gone.
+                let _ = socket.send_to(&datagram, address);
+                std::thread::sleep(Duration::from_micros(200));
+            }
+        });
+        std::thread::sleep(Duration::from_millis(100));
+        serving.process.signal("TERM");
+        let code = serving.process.wait();
+        stop.store(true, Ordering::Relaxed);
+        assert_eq!(code, Some(0));
+    });
 }
 
 #[test]

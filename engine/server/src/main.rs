@@ -10,6 +10,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 /// Serves a published set of handle records over UDP.
@@ -149,9 +150,22 @@ fn check(config: &Config) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Bugs that a datagram can reach are counted, and the first of them shown; the log is not the sender's.
+fn quiet_panics() {
+    const SHOWN_MAX: u32 = 10;
+    static SHOWN: AtomicU32 = AtomicU32::new(0);
+    let show = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        if SHOWN.fetch_add(1, Ordering::Relaxed) < SHOWN_MAX {
+            show(panic);
+        }
+    }));
+}
+
 fn serve(config: &Config) -> anyhow::Result<()> {
     let mut signals =
         signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGHUP]).context("cannot listen to signals")?;
+    quiet_panics();
     let server = Server::start(config)?;
     // Without a service manager there is nobody to tell.
     let _ = sd_notify::notify(&[NotifyState::Ready]);

@@ -21,6 +21,8 @@ use std::time::{Duration, Instant, SystemTime};
 const PATIENCE_MAX: Duration = Duration::from_millis(20);
 /// While draining, how long no datagram must come before the worker stops.
 const DRAIN_QUIET: Duration = Duration::from_millis(20);
+/// While draining, how long datagrams are answered that do not cease to come.
+const DRAIN_MAX: Duration = Duration::from_millis(500);
 
 /// What `status` tells about a worker.
 #[derive(Clone, Debug)]
@@ -87,24 +89,29 @@ impl Worker {
         Ok((worker, info))
     }
 
-    /// Answers until the server drains and nothing more comes.
+    /// Answers until the server drains, and then what has arrived: until nothing comes for a moment, or
+    /// for [`DRAIN_MAX`] where there is no end of it.
     pub(crate) fn run(&mut self) {
-        let mut quiet_since = None;
+        let (mut draining_since, mut quiet_since) = (None, None);
         loop {
             let draining = self.shared.is_draining();
-            let patience = if draining { DRAIN_QUIET } else { PATIENCE_MAX };
-            match self.turn(patience) {
-                Ok(0) if draining => {
-                    let since: Instant = *quiet_since.get_or_insert_with(Instant::now);
-                    if since.elapsed() >= DRAIN_QUIET {
-                        return;
-                    }
-                }
-                Ok(_) => quiet_since = None,
+            let received = match self.turn(if draining { DRAIN_QUIET } else { PATIENCE_MAX }) {
+                Ok(received) => received,
                 Err(error) => {
                     tracing::error!(worker = self.at, %error, "the datapath failed; the worker stops");
                     return;
                 }
+            };
+            if !draining {
+                continue;
+            }
+            let now = Instant::now();
+            if received > 0 {
+                quiet_since = None;
+            }
+            let is_quiet = now - *quiet_since.get_or_insert(now) >= DRAIN_QUIET;
+            if is_quiet || now - *draining_since.get_or_insert(now) >= DRAIN_MAX {
+                return;
             }
         }
     }
