@@ -2,11 +2,10 @@
 
 use anyhow::{Context as _, bail};
 use handle_proto::limit::{self, MESSAGE_LEN_MAX};
-use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::fragment::cut;
 use handle_proto::wire::reassembly::{Reassembled, Reassembly, ReassemblyLimits};
 use handle_proto::wire::{Envelope, Header, MessageBuf, Request};
-use handle_proto::{OpCode, OpFlags, ResponseCode, Version};
+use handle_proto::{OpCode, OpFlags};
 use std::io::ErrorKind;
 use std::net::{SocketAddr, ToSocketAddrs as _, UdpSocket};
 use std::time::{Duration, Instant};
@@ -42,25 +41,8 @@ pub(crate) fn request(
 ) -> anyhow::Result<Vec<Vec<u8>>> {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     let now_unix_s = u32::try_from(now.as_secs()).unwrap_or(u32::MAX);
-    let header = Header {
-        op_code: OpCode::RESOLUTION,
-        response_code: ResponseCode::RESERVED,
-        flags,
-        site_serial: Header::NO_SITE_SERIAL,
-        recursion_count: 0,
-        reserved: 0,
-        expiration: now_unix_s.wrapping_add(limit::MESSAGE_EXPIRATION_S),
-        body_len: 0,
-    };
-    let envelope = Envelope {
-        version: Version::CURRENT,
-        flags: EnvelopeFlags::default(),
-        suggested: Version::CURRENT,
-        session_id: 0,
-        request_id,
-        sequence: 0,
-        message_len: 0,
-    };
+    let header = Header::request(OpCode::RESOLUTION, flags, now_unix_s);
+    let envelope = Envelope::request(request_id);
     let message = MessageBuf::request(&envelope, &header, request).unsigned()?;
     let (envelope, data) = Envelope::split(&message).context("the request is too long")?;
     Ok(cut(&envelope).map(|fragment| [&fragment.envelope, &data[fragment.range]].concat()).collect())
