@@ -9,6 +9,7 @@ use crate::worker::{Worker, WorkerInfo};
 use anyhow::{Context as _, anyhow, ensure};
 use handle_net::Options;
 use handle_snapshot::map::How;
+use handle_snapshot::set::Why;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -209,9 +210,18 @@ pub fn read_site(config: &Config) -> anyhow::Result<OwnSite> {
 /// When there is none or it is damaged.
 pub fn open_live(config: &Config) -> anyhow::Result<Arc<Live>> {
     let how = if config.copy_to_memory { How::CopyToMemory } else { How::Map };
-    Live::open(&config.snapshot, how).with_context(|| {
-        let directory = config.snapshot.display();
-        format!("cannot serve {directory} (check it with: hdl snapshot verify {directory})")
+    let directory = config.snapshot.display();
+    Live::open(&config.snapshot, how).map_err(|error| {
+        let kind = match &error.why {
+            Why::Io { error, .. } => error.kind(),
+            _ => ErrorKind::Other,
+        };
+        let check = match kind {
+            ErrorKind::PermissionDenied => format!("who may read it: ls -l {directory}"),
+            ErrorKind::OutOfMemory => "there is not enough memory: free -h; ulimit -v".to_owned(),
+            _ => format!("check it with: hdl snapshot verify {directory}"),
+        };
+        anyhow::Error::new(error).context(format!("cannot serve {directory} ({check})"))
     })
 }
 
