@@ -269,6 +269,9 @@ fn explain_bind(address: SocketAddr, error: std::io::Error) -> anyhow::Error {
             "not allowed; ports below 1024 need CAP_NET_BIND_SERVICE (see: sysctl net.ipv4.ip_unprivileged_port_start)".to_owned()
         }
         ErrorKind::AddrNotAvailable => "this host does not have the address (see: ip address)".to_owned(),
+        _ if rustix::io::Errno::from_io_error(&error) == Some(rustix::io::Errno::AFNOSUPPORT) => {
+            format!("this host has no such protocol (without IPv6: --listen 0.0.0.0:{port})")
+        }
         _ => "the kernel refuses".to_owned(),
     };
     anyhow::Error::new(error).context(format!("cannot listen on {address}: {why}"))
