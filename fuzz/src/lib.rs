@@ -1,1 +1,105 @@
-//! Placeholder.
+//! A fuzz target for every boundary: one function each, which takes any bytes and asserts a property.
+//!
+//! - [`TARGETS`] lists them. `fuzz_targets/` gives each of them to libFuzzer, and `tests/replay.rs` runs all
+//!   of them over the committed corpora in ordinary tests.
+//! - A function returns on every input. A broken property is a panic.
+//! - Reading twice, or in another way, is the usual proof: the plain definition is here, the fast one in
+//!   the engine.
+//!
+//! What each property is for, and how to use corpora and dictionary elsewhere: `docs/fuzzing.md`.
+#![forbid(unsafe_code)]
+
+mod body;
+mod container;
+mod data;
+mod fixture;
+mod frame;
+mod generator;
+mod json;
+mod name;
+mod resolver;
+mod snapshot;
+mod transport;
+
+pub use body::{admin, auth, credential, query, referral, replication, request_body, response_body, session};
+pub use container::{datagrams, put_datagram};
+pub use data::{admin_vlist, key, site, value};
+pub use frame::{envelope, message};
+pub use json::{record_line, site_json, values_json};
+pub use name::name;
+pub use resolver::{batch, question, resolver};
+pub use snapshot::{layer, layer_examples, manifest};
+pub use transport::{fragments, reassembly, stream};
+
+use std::path::Path;
+
+/// A boundary: its name, and the function that asserts its property.
+pub type Target = (&'static str, fn(&[u8]));
+
+macro_rules! targets {
+    ($($name:ident)*) => {
+        /// Every target, by the name of its file in `fuzz_targets/` and of its corpus.
+        pub const TARGETS: &[Target] = &[$((stringify!($name), $name),)*];
+    };
+}
+
+targets! {
+    name envelope message stream fragments reassembly
+    request_body response_body query admin auth session referral replication credential
+    value values_json record_line site site_json admin_vlist key
+    layer manifest resolver question batch
+}
+
+/// Makes a file of `fuzz_targets/` the program of one target: libFuzzer's under `cargo fuzz`, in ordinary
+/// builds one that replays the files and directories it is given.
+#[macro_export]
+macro_rules! target {
+    ($name:ident) => {
+        #[cfg(fuzzing)]
+        libfuzzer_sys::fuzz_target!(|bytes: &[u8]| $crate::$name(bytes));
+
+        #[cfg(not(fuzzing))]
+        fn main() -> std::io::Result<()> {
+            $crate::replay_arguments($crate::$name)
+        }
+    };
+}
+
+/// Runs `target` on every file below `path`, or on `path` itself: how many there were.
+///
+/// # Errors
+/// When something cannot be read.
+///
+/// # Panics
+/// When the property does not hold, after the name of the file.
+pub fn replay(target: fn(&[u8]), path: &Path) -> std::io::Result<usize> {
+    if path.is_dir() {
+        let mut entries: Vec<_> =
+            std::fs::read_dir(path)?.map(|entry| Ok(entry?.path())).collect::<std::io::Result<_>>()?;
+        entries.sort();
+        return entries.iter().try_fold(0, |count, entry| Ok(count + replay(target, entry)?));
+    }
+    let bytes = std::fs::read(path)?;
+    if let Err(panic) = std::panic::catch_unwind(|| target(&bytes)) {
+        eprintln!("{} breaks the property", path.display());
+        std::panic::resume_unwind(panic);
+    }
+    Ok(1)
+}
+
+/// Runs `target` on the files and directories among the arguments of the program.
+///
+/// # Errors
+/// When there are none, or something cannot be read.
+pub fn replay_arguments(target: fn(&[u8])) -> std::io::Result<()> {
+    let mut count = 0;
+    for argument in std::env::args_os().skip(1) {
+        count += replay(target, Path::new(&argument))?;
+    }
+    if count == 0 {
+        let text = "nothing to replay: name files or directories, or run `cargo fuzz run` to look for more";
+        return Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, text));
+    }
+    println!("{count} inputs keep the property");
+    Ok(())
+}

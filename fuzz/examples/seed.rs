@@ -1,0 +1,262 @@
+//! Writes seeds for every target, made from `tests/vectors`, to a folder: `DIR/<target>/<checksum>`.
+//!
+//! The committed corpora are these and what was found from them, minimised; `docs/fuzzing.md` has the
+//! commands.
+
+use handle_fuzz::{TARGETS, layer_examples, put_datagram};
+use handle_proto::wire::fragment::cut;
+use handle_proto::wire::{Body, Envelope, Message};
+use handle_snapshot::format::checksum;
+use handle_snapshot::set::manifest::{LayerEntry, Manifest};
+use handle_tests::vectors::{bytes, document, hex, load};
+use serde_json::Value as Json;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+/// Longer seeds slow a fuzzer down more than they show it.
+const SEED_LEN_MAX: usize = 8192;
+
+/// Inputs by target.
+#[derive(Default)]
+struct Seeds(BTreeMap<&'static str, BTreeSet<Vec<u8>>>);
+
+impl Seeds {
+    fn add(&mut self, target: &'static str, input: impl Into<Vec<u8>>) {
+        assert!(TARGETS.iter().any(|(name, _)| *name == target), "{target}");
+        let input = input.into();
+        if input.len() <= SEED_LEN_MAX {
+            self.0.entry(target).or_default().insert(input);
+        }
+    }
+
+    /// One value of JSON as text.
+    fn text(&mut self, target: &'static str, json: &Json) {
+        self.add(target, json.to_string());
+    }
+}
+
+fn main() -> std::io::Result<()> {
+    let Some(folder) = std::env::args_os().nth(1) else {
+        eprintln!("usage: cargo run -p handle-fuzz --example seed -- DIR");
+        std::process::exit(2);
+    };
+    let mut seeds = Seeds::default();
+    messages(&mut seeds);
+    credentials(&mut seeds);
+    conversations(&mut seeds);
+    values(&mut seeds);
+    records(&mut seeds);
+    names(&mut seeds);
+    files(&mut seeds);
+    for (target, inputs) in &seeds.0 {
+        let folder = Path::new(&folder).join(target);
+        std::fs::create_dir_all(&folder)?;
+        for input in inputs {
+            std::fs::write(folder.join(format!("{:016x}", checksum(input))), input)?;
+        }
+        println!("{target}: {} seeds, {} bytes", inputs.len(), inputs.iter().map(Vec::len).sum::<usize>());
+    }
+    Ok(())
+}
+
+/// A message in its stream form, to all targets that see a part of it.
+fn message(seeds: &mut Seeds, stream: &[u8]) {
+    seeds.add("message", stream);
+    let Ok((envelope, rest)) = Envelope::split(stream) else { return };
+    seeds.add("envelope", &stream[..stream.len().min(44)]);
+    seeds.add("resolver", stream);
+    seeds.add("stream", [stream, stream].concat());
+    let Ok(message) = Message::decode(rest) else { return };
+    let header = message.header;
+    let version = [envelope.version.major, envelope.version.minor];
+    let (op_code, response_code) = (header.op_code.0.to_be_bytes(), header.response_code.0.to_be_bytes());
+    let body = message.body;
+    seeds.add("credential", message.credential);
+    match message.decode_body(envelope.version) {
+        Ok(Body::Reply(reply)) => {
+            let has_digest = [u8::from(header.flags.has(handle_proto::OpFlags::REQUEST_DIGEST))];
+            let head = [&op_code[..], &response_code, &version, &has_digest].concat();
+            seeds.add("response_body", [&head, body].concat());
+            let mut bare = Vec::new();
+            reply.response.encode(&mut bare);
+            family(seeds, header.op_code.0, header.response_code.0, &bare);
+        }
+        _ => {
+            seeds.add("request_body", [&op_code[..], &version, body].concat());
+            family(seeds, header.op_code.0, 0, body);
+        }
+    }
+}
+
+/// A body without its digest, to the target of its family.
+fn family(seeds: &mut Seeds, op_code: i32, response_code: i32, body: &[u8]) {
+    let target = match (response_code, op_code) {
+        (402, _) | (0 | 1, 200 | 201) => "auth",
+        (0 | 1, 1) => "query",
+        (0 | 1, 400..=402) => "session",
+        (0 | 1, 1000..=1002) => "replication",
+        (0 | 1, 2 | 100..=106 | 300..=302 | 1003) => "admin",
+        _ => "referral",
+    };
+    seeds.add(target, body);
+}
+
+fn messages(seeds: &mut Seeds) {
+    for line in load("messages.jsonl") {
+        // Versions with the same layout add nothing.
+        if !matches!(line["version"].as_str(), Some("2.0" | "2.1" | "2.4" | "2.8" | "2.11")) {
+            continue;
+        }
+        message(seeds, &hex(&line["hex"]));
+        if let Some(datagrams) = line["datagrams_hex"].as_array() {
+            let datagrams: Vec<_> = datagrams.iter().map(hex).collect();
+            let mut input = Vec::new();
+            datagrams.iter().rev().for_each(|datagram| put_datagram(&mut input, 1, datagram));
+            seeds.add("reassembly", input);
+            datagrams.into_iter().for_each(|datagram| seeds.add("resolver", datagram));
+        }
+    }
+    for len in [0_u32, 491, 492, 493, 984, 985, 3000] {
+        let mut envelope = Envelope::from_bytes(&[0; Envelope::LEN]);
+        (envelope.message_len, envelope.request_id) = (len, 7);
+        let mut input = Vec::new();
+        let data = vec![0x61; len as usize];
+        for fragment in cut(&envelope) {
+            let choice = u8::try_from(fragment.range.start % 3 * 4 + 1).expect("a small number");
+            put_datagram(&mut input, choice, &[&fragment.envelope[..], &data[fragment.range]].concat());
+        }
+        seeds.add("reassembly", input);
+    }
+    // Read as plans, so that any bytes will do.
+    for len in [0, 40, 200, 600] {
+        for step in [1, 7, 31, 111] {
+            let plan: Vec<u8> =
+                (0..len).map(|at: usize| u8::try_from(at * step % 251).expect("a byte")).collect();
+            seeds.add("fragments", &plan[..]);
+            seeds.add("question", plan);
+        }
+    }
+}
+
+fn credentials(seeds: &mut Seeds) {
+    for line in load("credentials.jsonl") {
+        let of = |member: &str| line.get(member).filter(|hex| hex.is_string()).map(hex);
+        for name in ["request_hex", "challenge_hex", "answer_message_hex", "response_hex"] {
+            of(name).into_iter().for_each(|stream| message(seeds, &stream));
+        }
+        match line["kind"].as_str() {
+            Some("signed_message" | "mac_message" | "encrypted_message") => {
+                message(seeds, &hex(&line["hex"]))
+            }
+            Some("challenge") => of("answer_hex").into_iter().for_each(|answer| seeds.add("auth", answer)),
+            Some("key") => {
+                seeds.add("key", hex(&line["handle_public_hex"]));
+                seeds.add("key", hex(&line["handle_private_hex"]));
+            }
+            Some("private_key_file") => seeds.add("key", hex(&line["file_hex"])),
+            _ => {}
+        }
+    }
+}
+
+fn conversations(seeds: &mut Seeds) {
+    let mut input = Vec::new();
+    for line in load("conversations.jsonl") {
+        let datagrams: Vec<_> = line["request_hex"].as_array().into_iter().flatten().map(hex).collect();
+        for datagram in &datagrams {
+            seeds.add("resolver", &datagram[..]);
+            if datagram.len() <= 512 {
+                put_datagram(&mut input, 0, datagram);
+            }
+            if input.len() > 400 {
+                seeds.add("batch", std::mem::take(&mut input));
+            }
+        }
+        if datagrams.len() > 1 {
+            let mut fragments = Vec::new();
+            datagrams.iter().for_each(|datagram| put_datagram(&mut fragments, 0, datagram));
+            seeds.add("reassembly", fragments);
+        }
+    }
+}
+
+fn values(seeds: &mut Seeds) {
+    for line in load("values.jsonl") {
+        let of = |member: &str| line.get(member).filter(|hex| hex.is_string()).map(hex);
+        let text = line["json_text"].as_str().and_then(|text| serde_json::from_str::<Json>(text).ok());
+        let encoded = of("hex");
+        match line["kind"].as_str() {
+            Some("value" | "binary_decode" | "value_list" | "json_to_value") => {
+                encoded.into_iter().for_each(|encoded| seeds.add("value", encoded));
+                if let Some(json) = text {
+                    seeds.text("values_json", &json);
+                    seeds.text("record_line", &serde_json::json!({"handle": "10/a", "values": [json]}));
+                }
+            }
+            Some("site" | "json_to_site") => {
+                encoded.into_iter().for_each(|encoded| seeds.add("site", encoded));
+                text.iter().for_each(|json| seeds.text("site_json", json));
+            }
+            Some("admin" | "vlist") => {
+                encoded.into_iter().for_each(|encoded| seeds.add("admin_vlist", encoded));
+            }
+            Some("key") => {
+                seeds.add("key", hex(&line["handle_public_hex"]));
+                seeds.add("key", hex(&line["handle_private_hex"]));
+            }
+            _ => {}
+        }
+    }
+}
+
+fn records(seeds: &mut Seeds) {
+    for record in document("records.json").as_array().expect("a list").iter().filter(|record| {
+        // The many that look alike.
+        !record["handle"].as_str().is_some_and(|handle| handle.contains("/ITEM-"))
+    }) {
+        let record = serde_json::json!({"handle": record["handle"], "values": record["values"]});
+        seeds.text("record_line", &record);
+        seeds.text("values_json", &record);
+    }
+    for record in load("dois.jsonl").iter().step_by(100) {
+        seeds.text("record_line", record);
+    }
+    for (_, server) in document("servers.json")["servers"].as_object().expect("servers") {
+        seeds.add("site", hex(&server["site_hex"]));
+        match &server["site"] {
+            Json::String(text) => seeds.add("site_json", text.as_bytes()),
+            object => seeds.text("site_json", object),
+        }
+    }
+}
+
+fn names(seeds: &mut Seeds) {
+    for line in load("hashing.jsonl") {
+        match line["kind"].as_str() {
+            Some("case_fold") => seeds.add("name", bytes(&line["handle"])),
+            Some("equality") => {
+                seeds.add("name", [&bytes(&line["a"])[..], b"\n", &bytes(&line["b"])].concat())
+            }
+            _ => {}
+        }
+    }
+}
+
+fn files(seeds: &mut Seeds) {
+    let layers = layer_examples();
+    for count in 1..=3_usize {
+        let entries = layers.iter().zip(1..).map(|(layer, number)| LayerEntry {
+            file: format!("{number:020}.layer"),
+            len: layer.len() as u64,
+            header_sum: checksum(layer),
+        });
+        let manifest = Manifest {
+            generation: count as u64,
+            created_unix_ms: 1_700_000_000_000,
+            handles_count: 40,
+            layers: entries.take(count).collect(),
+        };
+        seeds.add("manifest", manifest.encode());
+    }
+    layers.into_iter().for_each(|layer| seeds.add("layer", layer));
+}

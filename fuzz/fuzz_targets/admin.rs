@@ -1,0 +1,4 @@
+//! What decodes as a body of administration encodes to the same bytes.
+#![cfg_attr(fuzzing, no_main)]
+
+handle_fuzz::target!(admin);

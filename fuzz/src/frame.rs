@@ -1,0 +1,158 @@
+//! The frame of messages: envelope, header, and the whole of a message.
+
+use handle_proto::limit::{MESSAGE_LEN_MAX, UDP_DATA_LEN_MAX, UDP_MESSAGE_LEN_MAX};
+use handle_proto::wire::envelope::EnvelopeFlags;
+use handle_proto::wire::fragment::{cut, within};
+use handle_proto::wire::stream::{Front, split};
+use handle_proto::wire::{Body, Envelope, Header, Message, MessageBuf};
+use handle_proto::{ResponseCode, Version};
+
+/// 20 bytes are an envelope and 24 a header, and encode to the same bytes but for three bits without meaning;
+/// the datagrams planned for a message carry each of its bytes once, in order, and none too many.
+///
+/// Input: an envelope, then a header; anything may be missing, and more may follow.
+pub fn envelope(bytes: &[u8]) {
+    let split = Envelope::split(bytes);
+    let Some((fixed, rest)) = bytes.split_first_chunk::<{ Envelope::LEN }>() else {
+        assert!(split.is_err());
+        return;
+    };
+    let envelope = Envelope::from_bytes(fixed);
+    let mut kept = *fixed;
+    kept[2] &= 0xe3;
+    assert_eq!(envelope.to_bytes(), kept);
+    assert_eq!(Envelope::from_bytes(&kept), envelope);
+    assert_eq!(split.is_ok(), envelope.message_len <= MESSAGE_LEN_MAX);
+    let answer = envelope.answer_version();
+    assert!(answer <= Version::CURRENT && answer <= envelope.effective_suggested());
+    if split.is_ok() {
+        assert_eq!(split, Ok((envelope, rest)));
+        plan(&envelope);
+    }
+    if let Some((fixed, _)) = rest.split_first_chunk::<{ Header::LEN }>() {
+        assert_eq!(Header::from_bytes(fixed).to_bytes(), *fixed);
+    }
+}
+
+fn plan(envelope: &Envelope) {
+    let message_len = envelope.message_len as usize;
+    let fragments = cut(envelope);
+    let count = fragments.len();
+    let mut end = 0;
+    for (number, fragment) in fragments.enumerate() {
+        let head = Envelope::from_bytes(&fragment.envelope);
+        assert_eq!((fragment.range.start, head.sequence as usize), (end, number));
+        assert_eq!(head.flags.has(EnvelopeFlags::TRUNCATED), count > 1);
+        assert_eq!(head.message_len, envelope.message_len);
+        assert!(number + 1 == count || fragment.range.len() == UDP_DATA_LEN_MAX);
+        end = fragment.range.end;
+    }
+    assert_eq!((end, count), (message_len, message_len.div_ceil(UDP_DATA_LEN_MAX).max(1)));
+}
+
+/// What decodes is written to a message that decodes to the same fields, body and credential, and that is
+/// written to itself; every part that decodes lies inside the message.
+///
+/// Input: a message in its stream form. It is read as it is, and with its lengths made right.
+pub fn message(bytes: &[u8]) {
+    one(bytes);
+    one(&with_lengths(bytes));
+}
+
+/// The same bytes, with the lengths in envelope and header made to fit, and an empty credential where there
+/// is none.
+pub(crate) fn with_lengths(bytes: &[u8]) -> Vec<u8> {
+    const BODY_AT: usize = Envelope::LEN + Header::LEN;
+    let mut bytes = bytes.to_vec();
+    if bytes.len() < BODY_AT {
+        return bytes;
+    }
+    let at = |bytes: &[u8]| u32::from_be_bytes([bytes[40], bytes[41], bytes[42], bytes[43]]) as usize;
+    if at(&bytes) > bytes.len() - BODY_AT {
+        let body_len = u32::try_from(bytes.len() - BODY_AT).unwrap_or(u32::MAX);
+        bytes[40..44].copy_from_slice(&body_len.to_be_bytes());
+        bytes.extend([0; 4]);
+    }
+    let message_len = u32::try_from(bytes.len() - Envelope::LEN).unwrap_or(u32::MAX);
+    bytes[16..20].copy_from_slice(&message_len.to_be_bytes());
+    bytes
+}
+
+fn one(bytes: &[u8]) {
+    let front = split(bytes, MESSAGE_LEN_MAX);
+    let Ok((envelope, rest)) = Envelope::split(bytes) else {
+        assert!(matches!(front, Ok(Front::Needs(_)) | Err(_)));
+        return;
+    };
+    let message_len = envelope.message_len as usize;
+    match front {
+        Ok(Front::Message(whole, after)) => assert_eq!([whole, after].concat(), bytes),
+        Ok(Front::Needs(needed)) => assert_eq!(rest.len() + needed, message_len),
+        Err(error) => panic!("{error}"),
+    }
+    let rest = &rest[..message_len.min(rest.len())];
+    let message = match Message::decode(rest) {
+        Ok(message) => message,
+        Err(error) => return assert!(error.at() <= rest.len()),
+    };
+    assert_eq!(message.covered, &rest[..Header::LEN + message.body.len()]);
+    assert_eq!(message.body, &message.covered[Header::LEN..]);
+    assert!(message.covered.len() + message.credential.len() <= rest.len());
+    let parts: [&[u8]; 2] = [message.covered, &rest[message.covered.len()..]];
+    for start in (0..rest.len()).step_by(UDP_MESSAGE_LEN_MAX) {
+        let range = start..rest.len().min(start + UDP_MESSAGE_LEN_MAX);
+        assert_eq!(within(&parts, range.clone()).collect::<Vec<_>>().concat(), &rest[range]);
+    }
+    let Some(written) = write(&envelope, &message) else { return };
+    let (envelope_again, rest) = Envelope::split(&written).expect("an envelope was written");
+    assert_eq!(envelope_again, Envelope { message_len: envelope_again.message_len, ..envelope });
+    assert_eq!(envelope_again.message_len as usize, rest.len());
+    let again = Message::decode(rest).expect("a message was written");
+    same(&envelope, &message, &again);
+    assert_eq!(write(&envelope, &again).as_ref(), Some(&written));
+}
+
+/// The message written anew; `None` when its body or credential do not decode, or it has become too long.
+fn write(envelope: &Envelope, message: &Message<'_>) -> Option<Vec<u8>> {
+    let body = message.decode_body(envelope.version);
+    let credential = message.decode_credential();
+    if let Err(error) = &body {
+        assert!(error.at() <= message.body.len());
+    }
+    if let Err(error) = &credential {
+        assert!(error.at() <= message.credential.len());
+    }
+    let (body, credential) = (body.ok()?, credential.ok()?);
+    let written = match &body {
+        Body::Request(request) => MessageBuf::request(envelope, &message.header, request),
+        Body::Reply(reply) => MessageBuf::reply(envelope, &message.header, reply),
+    };
+    let written = match credential {
+        None => written.unsigned(),
+        Some(credential) => written.signed(&credential),
+    };
+    written.ok()
+}
+
+/// Asserts that `again` says what `message` says, apart from what old versions cannot say.
+fn same(envelope: &Envelope, message: &Message<'_>, again: &Message<'_>) {
+    let version = envelope.version;
+    let header = Header {
+        response_code: again.header.response_code,
+        flags: again.header.flags,
+        body_len: again.header.body_len,
+        ..message.header
+    };
+    assert_eq!(again.header, header);
+    assert_eq!(again.decode_credential(), message.decode_credential());
+    match (message.decode_body(version), again.decode_body(version)) {
+        (Ok(Body::Request(before)), Ok(Body::Request(after))) => assert_eq!(before, after),
+        (Ok(Body::Reply(before)), Ok(Body::Reply(after))) => {
+            assert_eq!(before.response, after.response);
+            let is_narrowed = before.code == ResponseCode::INVALID_VALUE && version < Version::new(2, 5);
+            assert!(before.code == after.code || is_narrowed);
+            assert!(before.digest == after.digest || version < Version::LOWEST);
+        }
+        (before, after) => panic!("{before:?} became {after:?}"),
+    }
+}

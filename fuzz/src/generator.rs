@@ -1,0 +1,19 @@
+//! Numbers that look random and are always the same, so that a finding is found again.
+
+/// A generator of numbers.
+pub(crate) struct Generator(u64);
+
+impl Generator {
+    pub(crate) const fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// A number below `end`, which is not zero. `SplitMix64`.
+    pub(crate) fn below(&mut self, end: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        usize::try_from((mixed ^ (mixed >> 31)) % end as u64).expect("below a usize")
+    }
+}

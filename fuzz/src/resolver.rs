@@ -1,0 +1,391 @@
+//! Requests over a fixed set of records: what comes back, one at a time and in batches.
+
+use crate::container::datagrams;
+use crate::fixture::{FIXTURES, Fixture};
+use crate::frame::with_lengths;
+use arbitrary::{Arbitrary, Unstructured};
+use handle_proto::limit::{HANDLE_LEN_MAX, MESSAGE_LEN_MAX, UDP_MESSAGE_LEN_MAX};
+use handle_proto::name::SITE_STATUS;
+use handle_proto::value::type_matches;
+use handle_proto::wire::envelope::EnvelopeFlags;
+use handle_proto::wire::list::{Indexes, Strings};
+use handle_proto::wire::query::Query;
+use handle_proto::wire::reassembly::{Reassembled, Reassembly, ReassemblyLimits};
+use handle_proto::wire::{Body, Envelope, Header, Message, MessageBuf, Request, Response};
+use handle_proto::{Handle, OpCode, OpFlags, ResponseCode, Value, ValueBuf, Version, fold};
+use handle_resolver::batch::Scratch;
+use handle_resolver::{DropReason, Outcome, Reply, answer, answer_batch, answer_message};
+
+/// Types whose values delegate derived prefixes.
+const DELEGATION: [&[u8]; 3] = [b"HS_SITE.PREFIX", b"HS_NA_DELEGATE", b"HS_SERV.PREFIX"];
+/// Most ancestors of a prefix that are asked.
+const ANCESTORS_MAX: usize = 16;
+
+/// Whatever is asked, the answer is a message: its lengths are right, it decodes, it carries the id of the
+/// request unless that could not be read, its datagrams hold what its stream form holds, and no value in it
+/// is one that not everyone may read. A question that is understood is answered with the values that a plain
+/// search finds. Two servers never go on answering each other.
+///
+/// Input: a datagram. It is asked as it is, and with its lengths made right.
+pub fn resolver(bytes: &[u8]) {
+    for fixture in &*FIXTURES {
+        ask(fixture, bytes);
+        ask(fixture, &with_lengths(bytes));
+    }
+}
+
+fn ask(fixture: &Fixture, datagram: &[u8]) {
+    let context = fixture.context();
+    let outcome = answer(&context, datagram);
+    check(fixture, datagram, &outcome);
+    let Ok((envelope, rest)) = Envelope::split(datagram) else { return };
+    let whole = answer_message(&context, envelope, rest);
+    if !matches!(outcome, Outcome::Fragment(_)) && datagram.len() <= UDP_MESSAGE_LEN_MAX {
+        assert_eq!(written(&whole), written(&outcome));
+    }
+    check(fixture, datagram, &whole);
+}
+
+/// What became of a datagram, in bytes.
+#[derive(Debug, PartialEq, Eq)]
+enum Written {
+    Datagrams(Vec<u8>),
+    Dropped(DropReason),
+    Fragment(Envelope),
+}
+
+fn written(outcome: &Outcome<'_>) -> Written {
+    match outcome {
+        Outcome::Reply(reply) => {
+            let mut datagrams = vec![0xaa; reply.datagrams_len()];
+            reply.write_datagrams(&mut datagrams);
+            Written::Datagrams(datagrams)
+        }
+        Outcome::Drop(reason) => Written::Dropped(*reason),
+        Outcome::Fragment(envelope) => Written::Fragment(*envelope),
+    }
+}
+
+fn check(fixture: &Fixture, asked: &[u8], outcome: &Outcome<'_>) {
+    match outcome {
+        Outcome::Reply(reply) => check_reply(fixture, asked, reply),
+        Outcome::Fragment(envelope) => {
+            assert!(envelope.flags.has(EnvelopeFlags::TRUNCATED));
+            assert_eq!(Envelope::split(asked).map(|(envelope, _)| envelope), Ok(*envelope));
+        }
+        // Only what is an answer itself, and to nobody, is left alone.
+        Outcome::Drop(DropReason::ErrorReply) => {
+            let (envelope, rest) = Envelope::split(asked).expect("it was read");
+            let header = Header::split(rest).expect("it was read").0;
+            assert_ne!(header.response_code, ResponseCode::RESERVED);
+            assert_eq!(envelope.request_id, Reply::UNREADABLE_REQUEST_ID);
+        }
+        Outcome::Drop(reason) => panic!("{reason:?} has no property"),
+    }
+}
+
+fn check_reply(fixture: &Fixture, asked: &[u8], reply: &Reply<'_>) {
+    let mut stream = vec![0xaa; Envelope::LEN + reply.message_len()];
+    reply.write_stream(&mut stream);
+    assert_eq!(reassembled(reply), stream);
+    let (envelope, rest) = Envelope::split(&stream).expect("an envelope was written");
+    assert_eq!((envelope.message_len as usize, rest.len()), (reply.message_len(), reply.message_len()));
+    assert!(envelope.version <= Version::CURRENT);
+    let message = Message::decode(rest).expect("a message was written");
+    assert_eq!((message.covered.len() + 4, message.credential), (rest.len(), &[][..]));
+    assert_eq!(message.header.response_code, reply.response_code());
+    assert_eq!(message.header.op_code, reply.op_code());
+    let body = message.decode_body(envelope.version).expect("a body was written");
+    let Body::Reply(body) = body else { panic!("a request was written: {body:?}") };
+    let request = Envelope::split(asked).ok().map(|(envelope, _)| envelope);
+    echoes_end(fixture, &stream);
+    if envelope.request_id != Reply::UNREADABLE_REQUEST_ID || envelope.version != Version::COMPATIBLE {
+        assert_eq!(request.map(|request| request.request_id), Some(envelope.request_id));
+        assert_eq!(request.map(|request| request.session_id), Some(envelope.session_id));
+        assert_ne!(message.header.response_code, ResponseCode::ERROR, "nothing is wrong with the records");
+    }
+    match body.response {
+        Response::Answer(answer) => assert!(answer.values.iter().all(|value| value.is_public())),
+        Response::Referral(referral) => {
+            assert!(referral.values.expect("whom to ask").iter().all(|value| value.is_public()));
+        }
+        Response::SiteInfo(site) => assert_eq!(site, fixture.context().service.site),
+        Response::Failure(_) => {}
+        other => panic!("nobody can have asked for that: {other:?}"),
+    }
+    compare(fixture, asked, body.code, &body.response);
+}
+
+/// The datagrams of a reply, put together again.
+fn reassembled(reply: &Reply<'_>) -> Vec<u8> {
+    let Written::Datagrams(datagrams) = written(&Outcome::Reply(*reply)) else { unreachable!() };
+    let count = datagrams.chunks(UDP_MESSAGE_LEN_MAX).count();
+    assert_eq!(count, reply.datagrams_count());
+    let mut table = Reassembly::new(ReassemblyLimits {
+        messages_max: 1,
+        messages_per_sender_max: 1,
+        bytes_max: MESSAGE_LEN_MAX as usize,
+        age_ms_max: 1,
+    });
+    for (n, datagram) in datagrams.chunks(UDP_MESSAGE_LEN_MAX).enumerate() {
+        match table.accept((), datagram, 0).expect("fragments that fit") {
+            Reassembled::Whole(bytes) => {
+                assert_eq!(count, 1);
+                return bytes.to_vec();
+            }
+            Reassembled::Complete(bytes) => {
+                assert_eq!(n + 1, count);
+                return bytes;
+            }
+            Reassembled::Incomplete => {}
+        }
+    }
+    panic!("{count} datagrams are not a message");
+}
+
+/// An answer that is sent to a server as if it were a request is answered once at most: that answer, sent
+/// back, is dropped.
+fn echoes_end(fixture: &Fixture, stream: &[u8]) {
+    let context = fixture.context();
+    let mut stream = stream.to_vec();
+    for _ in 0..2 {
+        let (envelope, rest) = Envelope::split(&stream).expect("an envelope was written");
+        let reply = match answer_message(&context, envelope, rest) {
+            Outcome::Drop(DropReason::ErrorReply) => return,
+            Outcome::Reply(reply) => reply,
+            other => panic!("{other:?} to an answer"),
+        };
+        let mut echo = vec![0; Envelope::LEN + reply.message_len()];
+        reply.write_stream(&mut echo);
+        stream = echo;
+    }
+    panic!("an answer to an answer is answered");
+}
+
+/// Asserts that a question that is understood is answered as a plain search answers it.
+fn compare(fixture: &Fixture, asked: &[u8], code: ResponseCode, response: &Response<'_>) {
+    let Ok((envelope, rest)) = Envelope::split(asked) else { return };
+    let Ok(message) = Message::decode(rest) else { return };
+    if message.header.op_code != OpCode::RESOLUTION || message.header.response_code != ResponseCode::RESERVED
+    {
+        return;
+    }
+    let Ok(query) = Query::decode(message.body) else { return };
+    let values = plainly(fixture, query.handle).map(|values| selected(values, &query));
+    let public = |values: &[Value<'_>]| values.iter().filter(|value| value.is_public()).count();
+    match code {
+        ResponseCode::SUCCESS => {
+            let Response::Answer(answer) = response else { panic!("no answer: {response:?}") };
+            let expected: Vec<_> =
+                values.expect("a record").into_iter().filter(|value| value.is_public()).collect();
+            assert_eq!((answer.handle, answer.values.iter().collect::<Vec<_>>()), (query.handle, expected));
+            assert!(!answer.values.is_empty());
+        }
+        ResponseCode::VALUES_NOT_FOUND => {
+            assert!(fold::eq(query.handle, SITE_STATUS) || public(&values.expect("a record")) == 0);
+        }
+        ResponseCode::HANDLE_NOT_FOUND => {
+            assert_eq!(values, None);
+            let refers = !message.header.flags.has(OpFlags::DO_NOT_REFER)
+                && envelope.answer_version() >= Version::new(2, 5);
+            assert!(!refers || delegation(fixture, query.handle).is_none());
+        }
+        ResponseCode::PREFIX_REFERRAL => {
+            assert_eq!(values, None);
+            let Response::Referral(referral) = response else { panic!("no referral: {response:?}") };
+            let expected = delegation(fixture, query.handle);
+            assert_eq!(referral.values.map(|values| values.iter().collect()), expected);
+        }
+        ResponseCode::INSUFFICIENT_PERMISSIONS => {
+            let values = values.expect("a record");
+            assert!(public(&values) < values.len());
+            assert!(!message.header.flags.has(OpFlags::PUBLIC_ONLY));
+        }
+        ResponseCode::SERVER_NOT_RESPONSIBLE => {
+            let handle = Handle(query.handle);
+            let is_homed = fixture.homed.contains(&fold::folded(handle.naming_authority()));
+            assert!(!is_homed || !fixture.context().service.has(handle));
+        }
+        // Sessions, authentication, encryption and what could not be read.
+        _ => {}
+    }
+}
+
+/// The key of the record of a handle.
+fn key(fixture: &Fixture, handle: &[u8]) -> Vec<u8> {
+    let mut key = Handle(handle).looked_up();
+    if fixture.folds {
+        fold::fold(&mut key);
+    }
+    key
+}
+
+/// The public values of the nearest ancestor of a derived prefix that say who has its record.
+fn delegation<'f>(fixture: &'f Fixture, handle: &[u8]) -> Option<Vec<Value<'f>>> {
+    let key = key(fixture, handle);
+    let mut name = Handle(&key);
+    for _ in 0..ANCESTORS_MAX {
+        name = name.parent_prefix_record()?;
+        let values = fixture.model.get(name.0).into_iter().flatten().map(ValueBuf::view);
+        let delegates = |value: &Value<'_>| DELEGATION.iter().any(|kind| fold::eq(kind, value.kind));
+        let found: Vec<_> = values.filter(|value| value.is_public() && delegates(value)).collect();
+        if !found.is_empty() {
+            return Some(found);
+        }
+    }
+    None
+}
+
+fn plainly<'f>(fixture: &'f Fixture, handle: &[u8]) -> Option<Vec<Value<'f>>> {
+    let key = key(fixture, handle);
+    if key.len() > HANDLE_LEN_MAX {
+        return None;
+    }
+    let values = fixture.model.get(&key)?;
+    Some(values.iter().map(ValueBuf::view).collect())
+}
+
+fn selected<'f>(mut values: Vec<Value<'f>>, query: &Query<'_>) -> Vec<Value<'f>> {
+    let takes_all = query.indexes.is_empty() && query.types.is_empty();
+    values.retain(|value| {
+        takes_all
+            || query.indexes.iter().any(|index| index == value.index)
+            || query.types.iter().any(|kind| type_matches(kind, value.kind))
+    });
+    values
+}
+
+/// A question that is well formed, most often about a record that exists.
+#[derive(Arbitrary, Debug)]
+struct Asked {
+    name: u8,
+    spelling: Spelling,
+    tail: Vec<u8>,
+    indexes: Vec<i8>,
+    types: Vec<(u8, bool)>,
+    flags: u16,
+    version: (u8, u8),
+    suggested: (u8, u8),
+    session_id: i8,
+    request_id: i32,
+}
+
+#[derive(Arbitrary, Debug)]
+enum Spelling {
+    Stored,
+    Upper,
+    Lower,
+    /// `0.NA/` in front.
+    PrefixRecord,
+    /// Without what follows the first slash.
+    Prefix,
+    /// Nothing of it.
+    None,
+}
+
+const TYPES: [&[u8]; 12] = [
+    b"URL",
+    b"url",
+    b"URL.",
+    b"HS_SITE",
+    b"HS_SITE.",
+    b"HS_ADMIN",
+    b"HS_SECKEY",
+    b"EMAIL",
+    b"HS_",
+    b".",
+    b"",
+    b"HS_VLIST",
+];
+
+/// A well-formed question is answered as [`resolver`] says, and about a homed prefix it is answered at all:
+/// with values, or with the reason why not.
+///
+/// Input: anything; it is read as a question by the crate `arbitrary`.
+pub fn question(bytes: &[u8]) {
+    let Ok(asked) = Asked::arbitrary_take_rest(Unstructured::new(bytes)) else { return };
+    for fixture in &*FIXTURES {
+        let stream = asked.message(fixture);
+        let context = fixture.context();
+        let (envelope, rest) = Envelope::split(&stream).expect("a message was written");
+        let outcome = answer_message(&context, envelope, rest);
+        check(fixture, &stream, &outcome);
+        if stream.len() <= UDP_MESSAGE_LEN_MAX {
+            assert_eq!(written(&answer(&context, &stream)), written(&outcome));
+        }
+        let Outcome::Reply(reply) = outcome else { panic!("no reply to a question: {outcome:?}") };
+        let is_plain = asked.session_id == 0 && asked.flags & 1 == 1;
+        if is_plain && reply.response_code() != ResponseCode::SERVER_NOT_RESPONSIBLE {
+            assert!(matches!(
+                reply.response_code(),
+                ResponseCode::SUCCESS
+                    | ResponseCode::VALUES_NOT_FOUND
+                    | ResponseCode::HANDLE_NOT_FOUND
+                    | ResponseCode::PREFIX_REFERRAL
+            ));
+        }
+    }
+}
+
+impl Asked {
+    fn message(&self, fixture: &Fixture) -> Vec<u8> {
+        let stored = &fixture.handles[usize::from(self.name) % fixture.handles.len()];
+        let mut handle = match self.spelling {
+            Spelling::Stored => stored.clone(),
+            Spelling::Upper => stored.to_ascii_uppercase(),
+            Spelling::Lower => stored.to_ascii_lowercase(),
+            Spelling::PrefixRecord => Handle(stored).prefix_record(),
+            Spelling::Prefix => Handle(stored).naming_authority().to_vec(),
+            Spelling::None => Vec::new(),
+        };
+        handle.extend_from_slice(&self.tail);
+        let types = self.types.iter().map(|&(kind, _)| TYPES[usize::from(kind) % TYPES.len()]);
+        let (mut indexes, mut types_encoded) = (Vec::new(), Vec::new());
+        let query = Query {
+            handle: &handle,
+            indexes: Indexes::build(self.indexes.iter().map(|&index| index.into()), &mut indexes),
+            types: Strings::build(types, &mut types_encoded),
+        };
+        let version = |(major, minor): (u8, u8)| Version::new(major & 3, minor & 15);
+        let envelope = Envelope {
+            version: version(self.version),
+            flags: EnvelopeFlags::default(),
+            suggested: version(self.suggested),
+            session_id: self.session_id.into(),
+            request_id: self.request_id,
+            sequence: 0,
+            message_len: 0,
+        };
+        // The lowest of the random bits decides on public-only, so that it is easily found.
+        let public_only = if self.flags & 1 == 1 { OpFlags::PUBLIC_ONLY } else { OpFlags(0) };
+        let header = Header {
+            flags: OpFlags(u32::from(self.flags) << 16).without(OpFlags::PUBLIC_ONLY).with(public_only),
+            ..Header::from_bytes(&[0; Header::LEN])
+        };
+        let message = MessageBuf::request(&envelope, &header, &Request::Resolution(query));
+        message.unsigned().expect("an input is shorter than a message may be")
+    }
+}
+
+/// A batch of datagrams is answered as each of them is alone, byte for byte, and each of them once.
+///
+/// Input: datagrams, see `docs/fuzzing.md`. The byte of choice says how often the datagram comes, so that
+/// batches longer than what is in flight together are cheap to find.
+pub fn batch(bytes: &[u8]) {
+    let asked: Vec<&[u8]> = datagrams(bytes)
+        .into_iter()
+        .flat_map(|(choice, datagram)| std::iter::repeat_n(datagram, usize::from(choice % 40) + 1))
+        .take(200)
+        .collect();
+    let mut scratch = Scratch::new();
+    for fixture in &*FIXTURES {
+        let context = fixture.context();
+        let mut answered: Vec<Option<Written>> = asked.iter().map(|_| None).collect();
+        answer_batch(&context, &mut scratch, asked.iter().copied(), |at, outcome| {
+            assert!(answered[at].replace(written(&outcome)).is_none(), "answered twice");
+        });
+        for (answered, datagram) in answered.iter().zip(&asked) {
+            assert_eq!(answered.as_ref(), Some(&written(&answer(&context, datagram))));
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! Files of a published set: layers, and the MANIFEST that names them.
+
+use handle_proto::{Permissions, Value, Values};
+use handle_snapshot::format::{BUCKET_LEN, HEADER_LEN, checksum, header_at};
+use handle_snapshot::set::manifest::{LAYERS_MAX, Manifest};
+use handle_snapshot::{
+    Builder, Homed, HomedPrefixes, Layer, LayerOptions, LayerWriter, Record, Records, hash_key, merge, verify,
+};
+use std::io::Cursor;
+
+/// Bytes that open as a layer are never read past or endlessly, and a lookup in steps is the lookup. What
+/// `verify` finds whole is whole: each record is found by its key, all values decode, and a copy holds the
+/// same.
+///
+/// Input: a layer file. It is read as it is, and with its lengths and checksums made right, as someone who
+/// means harm would.
+pub fn layer(bytes: &[u8]) {
+    use_it(bytes);
+    let mut mended = bytes.to_vec();
+    if mend(&mut mended).is_some() {
+        use_it(&mended);
+    }
+}
+
+fn use_it(bytes: &[u8]) {
+    let Ok(layer) = Layer::open(bytes) else { return };
+    let layers = [layer];
+    let [layer] = &layers;
+    let is_whole = verify::layer(layer).is_ok();
+    let keys: Vec<_> = layer.records().map_while(Result::ok).map(|record| record.key()).collect();
+    assert!(layer.records().count() <= bytes.len() / 16 + 1, "no record is shorter");
+    let records = Records::new(&layers).expect("one layer is like itself");
+    for key in keys.iter().copied().chain([&b"10.1/A"[..], b"", b"no/such"]) {
+        let hash = hash_key(records.seed(), key);
+        records.prefetch_index(hash);
+        let staged = records.probe(hash);
+        records.prefetch_record(&staged);
+        let bytes_of = |record: Option<Record<'_>>| record.map(|record| record.as_bytes().as_ptr());
+        let (found, in_steps) = (records.find(hash, key), records.resolve(&staged, key));
+        assert_eq!(in_steps.map(bytes_of), found.map(bytes_of));
+        if let Ok(Some(record)) = found {
+            assert_eq!(record.key(), key);
+            read(&record, is_whole);
+        }
+    }
+    let prefixes: Vec<_> = records.homed_table().iter().flat_map(Homed::iter).collect();
+    assert!(prefixes.len() <= bytes.len());
+    let homed_count = prefixes.iter().filter(|prefix| records.homed(prefix)).count();
+    let _ = records.homed(b"0.na");
+    if is_whole {
+        assert_eq!(homed_count, prefixes.len());
+        copy(layer);
+    }
+}
+
+fn read(record: &Record<'_>, is_whole: bool) {
+    let public = Values::from_encoded(record.public_count(), record.public_bytes());
+    let in_order: Result<Vec<_>, _> = record.values_in_order().collect();
+    let private: Vec<_> = record.private().collect();
+    assert!(private.len() <= record.private_count());
+    if let Ok(values) = &in_order {
+        assert_eq!(values.len(), record.values_count());
+    }
+    if !is_whole {
+        return;
+    }
+    let (public, in_order) = (public.expect("public values"), in_order.expect("values in order"));
+    assert!(public.iter().all(|value| value.is_public()));
+    let again: Vec<_> = in_order.iter().filter(|value| value.is_public()).copied().collect();
+    assert_eq!(public.iter().collect::<Vec<_>>(), again);
+    assert_eq!((private.len(), public.len()), (record.private_count(), record.public_count()));
+    for (position, bytes) in private {
+        let value = in_order[usize::from(position)];
+        assert_eq!(Value::split(bytes), Ok((value, &[][..])));
+        assert!(!value.is_public());
+    }
+}
+
+/// Merges a whole layer with nothing, which must give its records and prefixes again.
+fn copy(layer: &Layer<&[u8]>) {
+    let options =
+        LayerOptions { seed: layer.seed(), folds: layer.folds(), created_unix_ms: layer.created_unix_ms() };
+    let out = LayerWriter::new(Cursor::new(Vec::new()), &std::env::temp_dir(), options).expect("a writer");
+    let (merged, _) = merge(std::slice::from_ref(layer), true, out, |_| {}).expect("a copy of a whole layer");
+    let copied = Layer::open(merged.into_inner()).expect("a layer was written");
+    verify::layer(&copied).expect("a copy of a whole layer is whole");
+    let bytes_of = |record: Result<Record<'_>, _>| record.map(|record| record.as_bytes().to_vec());
+    assert!(copied.records().map(bytes_of).eq(layer.records().map(bytes_of)));
+    let prefixes = |homed: Option<Homed<'_>>| homed.map(|homed| homed.iter().map(<[u8]>::to_vec).collect());
+    let prefixes: [Option<Vec<_>>; 2] = [prefixes(copied.homed()), prefixes(layer.homed())];
+    assert_eq!(prefixes[0], prefixes[1]);
+}
+
+/// Makes lengths and checksums right where that is possible at all.
+fn mend(bytes: &mut [u8]) -> Option<()> {
+    let len = bytes.len() as u64;
+    let put = |bytes: &mut [u8], at: usize, number: u64| {
+        bytes[at..at + 8].copy_from_slice(&number.to_le_bytes());
+    };
+    let get = |bytes: &[u8], at: usize| {
+        let number: &[u8; 8] = bytes.get(at..)?.first_chunk()?;
+        Some(u64::from_le_bytes(*number))
+    };
+    bytes.first_chunk::<HEADER_LEN>()?;
+    put(bytes, header_at::FILE_LEN, len);
+    // Records, homed prefixes and index follow each other up to the end.
+    let homed_at = (HEADER_LEN as u64).checked_add(get(bytes, header_at::RECORDS_LEN)?)?;
+    let index_at = homed_at.checked_add(get(bytes, header_at::HOMED_LEN)?)?;
+    let index_len = len.checked_sub(index_at)?;
+    put(bytes, header_at::HOMED_AT, homed_at);
+    put(bytes, header_at::INDEX_AT, index_at);
+    put(bytes, header_at::INDEX_LEN, index_len / BUCKET_LEN as u64 * BUCKET_LEN as u64);
+    for (at, len, sum) in [
+        (header_at::RECORDS_AT, header_at::RECORDS_LEN, header_at::RECORDS_SUM),
+        (header_at::HOMED_AT, header_at::HOMED_LEN, header_at::HOMED_SUM),
+        (header_at::INDEX_AT, header_at::INDEX_LEN, header_at::INDEX_SUM),
+    ] {
+        let (start, len) = (get(bytes, at)?, get(bytes, len)?);
+        let [start, end] = [start, start.checked_add(len)?].map(|at| usize::try_from(at).ok());
+        let of_section = checksum(bytes.get(start?..end?)?);
+        put(bytes, sum, of_section);
+    }
+    let of_header = checksum(&bytes[..header_at::HEADER_SUM]);
+    put(bytes, header_at::HEADER_SUM, of_header);
+    Some(())
+}
+
+/// Small layers that are whole, to begin with: empty, with and without homed prefixes, tombstones and private
+/// values, folding and not.
+///
+/// # Panics
+/// When one cannot be built.
+#[must_use]
+pub fn layer_examples() -> Vec<Vec<u8>> {
+    let build = |folds, homed: &[&str], handles: &[&str]| {
+        let options = LayerOptions { seed: 99, folds, created_unix_ms: 5 };
+        let mut prefixes = HomedPrefixes::default();
+        homed.iter().for_each(|prefix| assert!(prefixes.add(prefix.as_bytes())));
+        let mut builder = Builder::new(&std::env::temp_dir(), options);
+        if !homed.is_empty() {
+            builder = builder.homed(prefixes);
+        }
+        let private = Value { permissions: Permissions(0x0c), ..Value::new(300, b"HS_SECKEY", b"secret") };
+        for (origin, handle) in (0..).zip(handles) {
+            let url = Value::new(1, b"URL", handle.as_bytes());
+            let all = [url, private, Value { index: 100, ..url }, Value { index: 301, ..private }];
+            let values = &all[..usize::try_from(origin % 5).expect("a small number")];
+            builder.add(origin, handle.as_bytes(), values.iter().copied()).expect("a record");
+        }
+        if folds {
+            builder.delete(100, b"10.1/gone").expect("a deletion");
+        }
+        builder.finish(Cursor::new(Vec::new())).expect("a layer").0.into_inner()
+    };
+    let few = ["10.1/A", "10.1/B", "0.NA/10.1", "20/", "A/B/C"];
+    let many: Vec<_> = (0..40).map(|number| format!("10.{}/{number}", number % 7)).collect();
+    let many: Vec<_> = many.iter().map(String::as_str).collect();
+    let prefixes = ["10.1", "0.NA", "0.NA/10", "20", "10.2", "10.3"];
+    vec![
+        build(true, &[], &[]),
+        build(true, &["10.1"], &["10.1/A"]),
+        build(true, &prefixes, &few),
+        build(false, &prefixes[..2], &["10.1/a", "10.1/A", "0.na/x"]),
+        build(true, &[], &few),
+        build(true, &prefixes, &many),
+    ]
+}
+
+/// Only what `encode` writes is a MANIFEST, to the byte; it names at least one layer, not too many, and none
+/// outside its directory.
+///
+/// Input: a MANIFEST. It is read as it is, and with its last line made right.
+pub fn manifest(bytes: &[u8]) {
+    one_manifest(bytes);
+    let body = bytes.strip_suffix(b"\n").unwrap_or(bytes);
+    let last_at = body.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
+    let body = if body[last_at..].starts_with(b"end ") { &bytes[..last_at] } else { bytes };
+    let last = format!("end {:016x}\n", checksum(body));
+    one_manifest(&[body, last.as_bytes()].concat());
+}
+
+fn one_manifest(bytes: &[u8]) {
+    let Ok(manifest) = Manifest::parse(bytes) else { return };
+    assert_eq!(manifest.encode().as_bytes(), bytes);
+    assert!((1..=LAYERS_MAX).contains(&manifest.layers.len()));
+    for layer in &manifest.layers {
+        assert!(!layer.file.contains('/') && !layer.file.starts_with('.') && layer.file.ends_with(".layer"));
+    }
+}
