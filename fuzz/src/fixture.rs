@@ -68,6 +68,7 @@ impl Fixture {
             hash_option: HashOption::Handle,
             servers_count,
             server_at,
+            ..Service::ALONE
         };
         let handles = base.into_iter().chain(delta).map(|(handle, _)| handle).collect();
         Self { layers, service, model, homed, folds, handles }

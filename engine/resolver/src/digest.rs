@@ -4,8 +4,8 @@ use handle_proto::Version;
 use sha1::Sha1;
 use sha2::{Digest, Sha256};
 
-#[derive(Clone, Copy, Debug)]
 /// A digest with its algorithm byte in front, as it stands at the start of a response body.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct RequestDigest {
     bytes: [u8; Self::LEN_MAX],
     len: usize,

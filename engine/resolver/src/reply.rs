@@ -1,6 +1,7 @@
 //! The parts of a reply: computed head, borrowed tail, and how they are written as datagrams.
 
 use crate::digest::RequestDigest;
+use crate::refused::Refused;
 use crate::request::Request;
 use crate::select::Selected;
 use crate::service::Service;
@@ -26,6 +27,7 @@ pub struct Reply<'a> {
     /// The number of values, when values follow.
     values_count: Option<[u8; 4]>,
     values: Selected<'a>,
+    refused: Option<Refused>,
 }
 
 /// The length of an empty credential.
@@ -41,12 +43,7 @@ impl<'a> Reply<'a> {
     pub const UNREADABLE_REQUEST_ID: i32 = -1;
 
     /// A reply to a message that cannot be read: in version 2.3, to no request in particular.
-    pub(crate) fn unreadable(
-        code: ResponseCode,
-        op_code: OpCode,
-        text: &'static [u8],
-        now_unix_s: u32,
-    ) -> Self {
+    pub(crate) fn unreadable(refused: Refused, op_code: OpCode, now_unix_s: u32) -> Self {
         let envelope = Envelope {
             version: Version::COMPATIBLE,
             flags: EnvelopeFlags::default(),
@@ -58,7 +55,7 @@ impl<'a> Reply<'a> {
         };
         let header = Header {
             op_code,
-            response_code: code,
+            response_code: refused.code(),
             flags: OpFlags::PLAIN_REQUEST,
             site_serial: Header::NO_SITE_SERIAL,
             recursion_count: 0,
@@ -66,9 +63,14 @@ impl<'a> Reply<'a> {
             expiration: now_unix_s.wrapping_add(MESSAGE_EXPIRATION_S),
             body_len: 0,
         };
-        let mut reply = Self::empty(envelope, header);
-        reply.push_text(text);
-        reply.finish()
+        Self::empty(envelope, header).refuse(refused)
+    }
+
+    /// With `refused` as what is said.
+    pub(crate) fn refuse(mut self, refused: Refused) -> Self {
+        self.refused = Some(refused);
+        self.push_text(refused.text());
+        self.finish()
     }
 
     /// The frame of a reply to `request`: everything but the body after the digest.
@@ -124,7 +126,16 @@ impl<'a> Reply<'a> {
 
     const fn empty(envelope: Envelope, header: Header) -> Self {
         let (text, values) = (&[], Selected::NONE);
-        Self { envelope, header, digest: None, text_len: None, text, values_count: None, values }
+        Self {
+            envelope,
+            header,
+            digest: None,
+            text_len: None,
+            text,
+            values_count: None,
+            values,
+            refused: None,
+        }
     }
 
     /// With `text`, counted, as the next part of the body: a handle, or what went wrong.
@@ -157,9 +168,15 @@ impl<'a> Reply<'a> {
         self
     }
 
-    /// Whether the reply is longer than any message may be.
-    pub(crate) const fn is_too_long(&self) -> bool {
-        self.envelope.message_len > MESSAGE_LEN_MAX
+    /// Whether the reply is no longer than a message may be, and takes no more datagrams than that.
+    pub(crate) const fn fits(&self, datagrams_max: usize) -> bool {
+        self.envelope.message_len <= MESSAGE_LEN_MAX && self.datagrams_count() <= datagrams_max
+    }
+
+    /// Why it is an error, if it is one.
+    #[must_use]
+    pub const fn refused(&self) -> Option<Refused> {
+        self.refused
     }
 
     /// What came of the request.

@@ -1,5 +1,6 @@
 //! What a server knows about itself while it answers.
 
+use handle_proto::limit::FRAGMENTS_MAX;
 use handle_proto::wire::Header;
 use handle_proto::{Handle, HashOption};
 use handle_snapshot::{Homed, Records};
@@ -19,6 +20,8 @@ pub struct Service<'a> {
     pub servers_count: u32,
     /// Position of this server in the site's list, from 0.
     pub server_at: u32,
+    /// Most datagrams of one answer. A sender that did not prove its address must not draw more onto it.
+    pub answer_datagrams_max: usize,
 }
 
 impl Service<'_> {
@@ -30,6 +33,7 @@ impl Service<'_> {
         hash_option: HashOption::Handle,
         servers_count: 1,
         server_at: 0,
+        answer_datagrams_max: FRAGMENTS_MAX,
     };
 
     /// Whether `handle` hashes to this server. RFC 3652 section 3.1.3.

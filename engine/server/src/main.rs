@@ -56,10 +56,14 @@ struct Args {
     /// UNIX socket for status, stats, reload and drain.
     #[arg(long)]
     control: Option<PathBuf>,
+    /// Share the ports with other processes of this user: for handing over, on purpose.
+    #[arg(long)]
+    share_port: bool,
     /// Copy the set into memory instead of mapping its files.
     #[arg(long)]
     copy_to_memory: bool,
-    /// Check configuration, site record and published set, say what would be served, and exit.
+    /// Check configuration, site record and every byte of the published set, say what would be served,
+    /// and exit.
     #[arg(long)]
     check_config: bool,
     /// Print the configuration in force as TOML, and exit.
@@ -91,10 +95,11 @@ impl Args {
         if !self.listen.is_empty() {
             config.listen.clone_from(&self.listen);
         }
-        config.server_id = self.server_id.unwrap_or(config.server_id);
+        config.server_id = self.server_id.or(config.server_id);
         config.workers = self.workers.unwrap_or(config.workers);
         config.datapath = self.datapath.unwrap_or(config.datapath);
         config.copy_to_memory |= self.copy_to_memory;
+        config.share_port |= self.share_port;
         config.check()?;
         Ok(config)
     }
@@ -138,6 +143,7 @@ fn check(config: &Config) -> anyhow::Result<()> {
     let site = read_site(config)?;
     let live = open_live(config)?;
     let set = live.current();
+    set.verify()?;
     println!(
         "configuration is good: generation {} with {} layers, {} bytes, for server {} of {} in the site, on {}",
         set.generation(),

@@ -26,6 +26,8 @@ pub struct Shared {
     pub shards: Shards,
     pub(crate) site: OwnSite,
     pub(crate) workers: std::sync::OnceLock<Vec<WorkerInfo>>,
+    /// For each worker, whether it still runs.
+    pub(crate) running: Box<[AtomicBool]>,
     pub(crate) started: SystemTime,
     draining: AtomicBool,
     stopped: AtomicBool,
@@ -43,6 +45,12 @@ impl Shared {
         self.draining.load(Ordering::Relaxed)
     }
 
+    /// Whether a worker has ended although nobody told it to; the others go on.
+    #[must_use]
+    pub fn is_degraded(&self) -> bool {
+        !self.is_draining() && self.running.iter().any(|running| !running.load(Ordering::Relaxed))
+    }
+
     pub(crate) fn is_stopped(&self) -> bool {
         self.stopped.load(Ordering::Relaxed)
     }
@@ -55,6 +63,21 @@ pub struct Server {
     addresses: Vec<SocketAddr>,
     workers: Vec<JoinHandle<()>>,
     helpers: Vec<JoinHandle<()>>,
+}
+
+/// Says when a worker does not run any more, however it ended.
+struct Running<'s> {
+    shared: &'s Shared,
+    at: usize,
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.shared.running[self.at].store(false, Ordering::Relaxed);
+        if self.shared.is_degraded() {
+            tracing::error!(worker = self.at, "a worker has ended; the kernel gives its share to the others");
+        }
+    }
 }
 
 /// How long an orderly stop may take.
@@ -81,6 +104,7 @@ impl Server {
             shards: Shards::new(sockets.len()),
             site,
             workers: std::sync::OnceLock::new(),
+            running: (0..sockets.len()).map(|_| AtomicBool::new(true)).collect(),
             started: SystemTime::now(),
             draining: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
@@ -112,7 +136,9 @@ impl Server {
                     Ok((mut worker, info)) => {
                         drop(opened.send(Ok(info)));
                         drop(opened);
+                        let running = Running { shared: &shared, at };
                         worker.run();
+                        drop(running);
                     }
                 }
             });
@@ -198,10 +224,11 @@ impl Drop for Server {
 /// # Errors
 /// When it cannot be read or does not have this server.
 pub fn read_site(config: &Config) -> anyhow::Result<OwnSite> {
-    match &config.site {
-        Some(path) => OwnSite::read(path, config.server_id),
-        None => Ok(OwnSite::alone()),
-    }
+    let site = match &config.site {
+        Some(path) => OwnSite::read(path, config.server_id)?,
+        None => OwnSite::alone(),
+    };
+    Ok(site.answering_in(config.limits.answer_datagrams))
 }
 
 /// Opens the published set that the configuration names.
@@ -211,7 +238,7 @@ pub fn read_site(config: &Config) -> anyhow::Result<OwnSite> {
 pub fn open_live(config: &Config) -> anyhow::Result<Arc<Live>> {
     let how = if config.copy_to_memory { How::CopyToMemory } else { How::Map };
     let directory = config.snapshot.display();
-    Live::open(&config.snapshot, how).map_err(|error| {
+    Live::open(&config.snapshot, how, config.verify_new_layers).map_err(|error| {
         let kind = match &error.why {
             Why::Io { error, .. } => error.kind(),
             _ => ErrorKind::Other,
@@ -238,6 +265,12 @@ fn usable_cores(config: &Config) -> anyhow::Result<Vec<usize>> {
 fn bind_all(config: &Config, workers_count: usize) -> anyhow::Result<Vec<UdpSocket>> {
     let mut sockets = Vec::new();
     for &listen in &config.listen {
+        if !config.share_port {
+            // Workers share a port among themselves, so the kernel would let another process share it too.
+            let mut alone = net_options(config, listen);
+            alone.reuse_port = false;
+            handle_net::bind(&alone).map_err(|error| explain_bind(listen, error))?;
+        }
         let mut options = net_options(config, listen);
         for _ in 0..workers_count {
             let socket = handle_net::bind(&options).map_err(|error| explain_bind(listen, error))?;
