@@ -39,8 +39,8 @@ impl Child {
         match line.trim().parse() {
             Ok(address) => Ok(Self { process, address }),
             Err(_) => {
-                let status = process.wait()?;
-                anyhow::bail!("{} did not start: {status}", args.join(" "))
+                let (status, what) = (process.wait()?, args.join(" "));
+                anyhow::bail!("{} (`{what}` ended with {status})", line.trim())
             }
         }
     }

@@ -129,6 +129,11 @@ struct Turn {
 }
 
 impl Turn {
+    /// Processor time of the server for each second.
+    fn busy(&self) -> f64 {
+        self.used.total().as_secs_f64() / self.got.seconds
+    }
+
     /// Microseconds of processor time for an answer.
     fn cpu_us(&self) -> f64 {
         self.used.total().as_secs_f64() * 1e6 / self.got.answers as f64
@@ -195,13 +200,14 @@ fn report(args: &Args, answer_len: usize, handled: &[Turn], echo: &[Turn]) {
     let rows = [("handled", handled), ("echo", echo)].map(|(name, turns)| {
         let rate = of(turns, |turn| turn.got.rate());
         let lost: u64 = turns.iter().map(|turn| turn.got.lost).sum();
-        (name, rate, of(turns, Turn::cpu_us), user_us(turns), of(turns, |turn| turn.idle), lost)
+        let (busy, idle) = (of(turns, Turn::busy), of(turns, |turn| turn.idle));
+        (name, rate, of(turns, Turn::cpu_us), user_us(turns), busy, idle, lost)
     });
     if args.json {
-        let servers = rows.map(|(name, rate, cpu, user, idle, lost)| {
+        let servers = rows.map(|(name, rate, cpu, user, busy, idle, lost)| {
             json!({
                 "server": name, "answers_per_s": rate.to_json(), "cpu_us": cpu.to_json(), "user_us": user,
-                "idle": idle.to_json(), "lost": lost,
+                "busy": busy.to_json(), "idle": idle.to_json(), "lost": lost,
             })
         });
         let report = json!({
@@ -221,10 +227,25 @@ fn report(args: &Args, answer_len: usize, handled: &[Turn], echo: &[Turn]) {
         args.seconds
     );
     let mut table = Table::new();
-    table.set_header(["server", "answers/s", "CPU us/answer", "user us/answer", "core idle", "lost"]);
-    for (name, rate, cpu, user, idle, lost) in rows {
-        let cells = [format!("{rate:.0}"), format!("{cpu:.3}"), format!("{user:.3}"), format!("{idle:.2}")];
-        table.add_row([vec![name.to_owned()], cells.to_vec(), vec![lost.to_string()]].concat());
+    table.set_header([
+        "server",
+        "answers/s",
+        "CPU us/answer",
+        "user us/answer",
+        "server busy",
+        "core idle",
+        "lost",
+    ]);
+    for (name, rate, cpu, user, busy, idle, lost) in rows {
+        table.add_row([
+            name.to_owned(),
+            format!("{rate:.0}"),
+            format!("{cpu:.3}"),
+            format!("{user:.3}"),
+            format!("{busy:.2}"),
+            format!("{idle:.2}"),
+            lost.to_string(),
+        ]);
     }
     println!("{table}");
     println!("share of the echo rate: {share:.3}; by CPU per answer: {cpu_share:.3}");
