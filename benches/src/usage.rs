@@ -50,6 +50,16 @@ impl Sub for Usage {
     }
 }
 
+/// Processor time of the calling thread: a clock that stands while somebody else has the core.
+///
+/// # Panics
+/// When the kernel's clock runs backwards.
+#[must_use]
+pub fn thread_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::try_from(time).expect("a time since the thread was started")
+}
+
 /// How long `core` has been idle since the start of the machine.
 ///
 /// # Errors

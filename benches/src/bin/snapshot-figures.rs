@@ -38,6 +38,9 @@ struct Args {
     /// Leave out building, which takes longest.
     #[arg(long)]
     no_build: bool,
+    /// Look up in a copy in memory instead of in the mapped file.
+    #[arg(long)]
+    copy_to_memory: bool,
     /// Core to run on.
     #[arg(long, default_value_t = 0)]
     core: usize,
@@ -79,9 +82,9 @@ fn main() -> anyhow::Result<()> {
     let per_handle = |len: u64| Spread::of([len as f64 / layer.handles_count as f64]);
     figures.push(figure("index", "<= 12", per_handle(layer.index_len), "bytes a handle"));
     figures.push(figure("records", "", per_handle(layer.records_len), "bytes a handle"));
-    let (one, batch) = lookup_ns(&set, args.records, &args)?;
     drop(set);
-    let (one_few, batch_few) = lookup_ns(&sets::open(FEW)?, FEW, &args)?;
+    let (one, batch) = lookup_ns(args.records, &args)?;
+    let (one_few, batch_few) = lookup_ns(FEW, &args)?;
     let (many, few) = (sets::size_name(args.records), sets::size_name(FEW));
     figures.push(figure(&format!("lookup among {many}, one at a time"), "", one, "ns"));
     figures.push(figure(&format!("lookup among {many}, batches of {BATCH_LEN}"), "<= 80", batch, "ns"));
@@ -181,23 +184,25 @@ fn open_ms(set: &PublishedSet) -> anyhow::Result<Spread> {
     Ok(Spread::of(all))
 }
 
-/// Nanoseconds of a lookup: one at a time, and in batches.
-fn lookup_ns(set: &PublishedSet, records: u64, args: &Args) -> anyhow::Result<(Spread, Spread)> {
-    sets::warm(set);
+/// Nanoseconds of processor time of a lookup: one at a time, and in batches.
+fn lookup_ns(records: u64, args: &Args) -> anyhow::Result<(Spread, Spread)> {
+    let how = if args.copy_to_memory { How::CopyToMemory } else { How::Map };
+    let set = PublishedSet::open(sets::open(records)?.dir(), how)?;
+    sets::warm(&set);
     let (records, mut keys) = (set.records(), Keys::new(records, KEYS_COUNT, 1)?);
-    let each = |elapsed: Duration| elapsed.as_secs_f64() * 1e9 / args.lookups as f64;
+    let each = |used: Duration| used.as_secs_f64() * 1e9 / args.lookups as f64;
     let (mut one, mut batch) = (Vec::new(), Vec::new());
     for _ in 0..args.rounds {
-        let start = Instant::now();
+        let start = usage::thread_time();
         for _ in 0..args.lookups {
             black_box(lookups::one(&records, &mut keys));
         }
-        one.push(each(start.elapsed()));
-        let start = Instant::now();
+        one.push(each(usage::thread_time() - start));
+        let start = usage::thread_time();
         for _ in 0..args.lookups.div_ceil(BATCH_LEN) {
             black_box(lookups::batch(&records, &mut keys));
         }
-        batch.push(each(start.elapsed()));
+        batch.push(each(usage::thread_time() - start));
     }
     Ok((Spread::of(one), Spread::of(batch)))
 }
