@@ -48,12 +48,6 @@ fn has(server: &Server, url: &str) -> bool {
     answer.values.windows(url.len()).any(|window| window == url.as_bytes())
 }
 
-/// The layer file of a set.
-fn layer(set: &Path) -> std::path::PathBuf {
-    let mut files = std::fs::read_dir(set).unwrap().map(|entry| entry.unwrap().path());
-    files.find(|path| path.extension().is_some_and(|extension| extension == "layer")).unwrap()
-}
-
 #[test]
 fn a_layer_with_one_wrong_bit_does_not_go_live() {
     let (server, directory) = start(|_| {});
