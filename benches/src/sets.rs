@@ -51,7 +51,7 @@ pub fn size_name(records: u64) -> String {
 /// Directory of the set of `records` generated records; in `HANDLE_BENCH_FIXTURES`, or below `target/`.
 #[must_use]
 pub fn directory(records: u64) -> PathBuf {
-    let all = match std::env::var_os("HANDLE_BENCH_FIXTURES") {
+    let all = match std::env::var_os("HANDLE_BENCH_FIXTURES").filter(|all| !all.is_empty()) {
         Some(all) => PathBuf::from(all),
         None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/bench-fixtures"),
     };
