@@ -123,6 +123,77 @@ fn serves_reloads_and_stops_as_told() {
 }
 
 #[test]
+fn a_delta_brings_its_new_prefixes_and_keeps_the_old_ones() {
+    let place = Place::new(&[RECORD]);
+    let serving = place.serve();
+    let live = |generation: u64| {
+        until("the change is live", || serving.status()["set"]["generation"] == generation);
+    };
+    place.publish(&["--delta"], &[r#"{"handle":"10.2/a","values":[{"index":1,"type":"N","data":"1"}]}"#]);
+    live(2);
+    assert_eq!(serving.code("10.2/A"), ResponseCode::SUCCESS);
+    assert_eq!(serving.code("10.1/a"), ResponseCode::SUCCESS, "the old prefix is still homed");
+    // Named prefixes are added, too.
+    place.publish(&["--delta", "--homed", "10.3"], &[OTHER]);
+    live(3);
+    assert_eq!(serving.code("10.3/none"), ResponseCode::HANDLE_NOT_FOUND);
+    for handle in ["10.1/a", "10.1/b", "10.2/a"] {
+        assert_eq!(serving.code(handle), ResponseCode::SUCCESS, "{handle}");
+    }
+    // So are those of a delta that is built first, unless the set has changed under it meanwhile.
+    let layer = place.path("delta.layer");
+    let build = || {
+        let file = place.records(&[r#"{"handle":"10.4/a","values":[{"index":1,"type":"N","data":"1"}]}"#]);
+        let mut command = hdl(["snapshot", "build"]);
+        command.arg(&layer).arg(&file).arg("--delta-for").arg(place.set());
+        succeed(command);
+    };
+    build();
+    place.publish(&["--delta"], &[r#"{"handle":"10.5/a","values":[{"index":1,"type":"N","data":"1"}]}"#]);
+    live(4);
+    let publish = || {
+        let mut command = hdl(["snapshot", "publish", "--delta"]);
+        command.arg(place.set()).arg("--layer").arg(&layer);
+        command
+    };
+    let (code, error) = fail(publish());
+    assert!(code == 1 && error.contains("10.5") && error.contains("build it again"), "{error}");
+    build();
+    succeed(publish());
+    live(5);
+    for handle in ["10.1/a", "10.2/a", "10.4/a", "10.5/a"] {
+        assert_eq!(serving.code(handle), ResponseCode::SUCCESS, "{handle}");
+    }
+}
+
+#[test]
+fn records_outside_the_homed_prefixes_are_warned_about() {
+    let place = Place::new(&[RECORD]);
+    let mut command = hdl(["snapshot", "publish", "--homed", "10.1"]);
+    let outside = r#"{"handle":"10.2/x","values":[{"index":1,"type":"N","data":"1"}]}"#;
+    command.arg(place.set()).arg(place.records(&[RECORD, outside]));
+    let (code, error) = fail(command);
+    assert_eq!(code, 0);
+    assert!(error.contains("warning: 1 record ") && error.contains("10.2/x"), "{error}");
+}
+
+#[test]
+fn case_sensitive_services_keep_the_case_of_all_names() {
+    let place = Place(tempfile::tempdir().unwrap());
+    let record =
+        |handle: &str| format!(r#"{{"handle":"{handle}","values":[{{"index":1,"type":"N","data":"1"}}]}}"#);
+    let records = ["0.na/x", "0.TYPE/foo", "10.1/a", "10.1/A"].map(record);
+    place.publish(&["--case-sensitive"], &records.each_ref().map(String::as_str));
+    let mut command = hdl(["snapshot", "verify"]);
+    command.arg(place.set());
+    assert!(succeed(command).contains("4 handles"));
+    let serving = place.serve();
+    assert_eq!(serving.code("10.1/A"), ResponseCode::SUCCESS);
+    assert_eq!(serving.code("0.TYPE/foo"), ResponseCode::SUCCESS);
+    assert_eq!(serving.code("0.TYPE/FOO"), ResponseCode::HANDLE_NOT_FOUND);
+}
+
+#[test]
 fn drains_on_command_and_can_be_started_again() {
     let place = Place::new(&[RECORD]);
     let mut serving = place.serve();
