@@ -191,6 +191,12 @@ fn case_sensitive_services_keep_the_case_of_all_names() {
     assert_eq!(serving.code("10.1/A"), ResponseCode::SUCCESS);
     assert_eq!(serving.code("0.TYPE/foo"), ResponseCode::SUCCESS);
     assert_eq!(serving.code("0.TYPE/FOO"), ResponseCode::HANDLE_NOT_FOUND);
+    let (code, _) = fail({
+        let mut command = hdl(["snapshot", "publish", "--delta", "--case-sensitive"]);
+        command.arg(place.set()).arg(place.records(&[RECORD]));
+        command
+    });
+    assert_eq!(code, 2, "the set decides");
 }
 
 #[test]
@@ -398,6 +404,21 @@ fn bad_records_name_file_line_and_handle_and_nothing_is_published() {
     command.arg(place.set());
     let inspected: Json = serde_json::from_str(&succeed(command)).unwrap();
     assert_eq!(inspected["generation"], 1, "what was published is still there");
+}
+
+#[test]
+fn options_that_make_no_sense_are_usage_errors() {
+    for options in [
+        vec!["--memory", "0"],
+        vec!["--memory", "15"],
+        vec!["--memory", "16385"],
+        vec!["--memory", "18446744073709551615"],
+        vec!["--layer", "x.layer", "--memory", "64"],
+        vec!["--delta", "--case-sensitive"],
+    ] {
+        let (code, error) = fail(hdl(["snapshot", "publish", "no-such-set"].iter().chain(&options)));
+        assert_eq!(code, 2, "{options:?}: {error}");
+    }
 }
 
 #[test]

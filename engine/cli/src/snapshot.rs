@@ -73,8 +73,8 @@ struct RecordArgs {
     #[arg(long)]
     case_sensitive: bool,
     /// Memory for sorting, in MiB.
-    #[arg(long, value_name = "MIB", default_value_t = 256)]
-    memory: usize,
+    #[arg(long, value_name = "MIB", default_value_t = 256, value_parser = clap::value_parser!(u64).range(16..=16384))]
+    memory: u64,
 }
 
 #[derive(clap::Args, Debug)]
@@ -85,7 +85,7 @@ struct BuildArgs {
     #[command(flatten)]
     records: RecordArgs,
     /// Make a delta for the set published in this directory.
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", conflicts_with = "case_sensitive")]
     delta_for: Option<PathBuf>,
     /// Print what was built as JSON.
     #[arg(long)]
@@ -99,10 +99,10 @@ struct PublishArgs {
     #[command(flatten)]
     records: RecordArgs,
     /// Publish this layer file instead of records.
-    #[arg(long, value_name = "LAYER", conflicts_with_all = ["inputs", "homed", "case_sensitive"])]
+    #[arg(long, value_name = "LAYER", conflicts_with_all = ["inputs", "homed", "case_sensitive", "memory"])]
     layer: Option<PathBuf>,
     /// Put it over what is published instead of replacing it.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "case_sensitive")]
     delta: bool,
     /// Keep files that are in no set any more for so many seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
@@ -188,7 +188,8 @@ fn build_layer<W: Write + Seek>(
     let inputs = Inputs::new(&args.inputs);
     let reading = progress::bar("reading", inputs.len());
     let writing = progress::bar("writing", Some(0));
-    let mut builder = Builder::new(temp_dir, options).memory_len_max(args.memory << 20).on_progress(|at| {
+    let memory_len = usize::try_from(args.memory << 20).unwrap_or(usize::MAX);
+    let mut builder = Builder::new(temp_dir, options).memory_len_max(memory_len).on_progress(|at| {
         if let Progress::Written { records, records_all } = at {
             writing.set_length(records_all);
             writing.set_position(records);
