@@ -407,6 +407,22 @@ fn bad_records_name_file_line_and_handle_and_nothing_is_published() {
 }
 
 #[test]
+fn arrays_of_records_are_told_by_position_and_may_delete() {
+    let place = Place::new(&[RECORD]);
+    let published =
+        place.publish(&["--delta"], &[&format!(r#"[{OTHER},{{"handle":"10.1/a","deleted":true}}]"#)]);
+    assert_eq!(published["handles"], 1);
+    for (bad, why) in [(RECORD, "there already"), (r#"{"handle":"10.1/x","values":7}"#, "10.1/x")] {
+        let file = place.records(&[&format!("[{RECORD},\n\n{bad}]")]);
+        let mut command = hdl(["snapshot", "publish"]);
+        command.arg(place.set()).arg(&file);
+        let (code, error) = fail(command);
+        assert_eq!(code, 1);
+        assert!(error.contains("records.jsonl: record 2: ") && error.contains(why), "{error}");
+    }
+}
+
+#[test]
 fn options_that_make_no_sense_are_usage_errors() {
     for options in [
         vec!["--memory", "0"],

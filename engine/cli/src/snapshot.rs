@@ -33,7 +33,8 @@ enum Command {
     /// Records are JSON: one object a line, {"handle": ..., "values": [...]}, as the handle REST API
     /// shows them, or one array of such objects; `-` is standard input. Their order does not matter. A
     /// handle that comes twice is an error, and so is everything that could not be served; nothing is
-    /// written then. Memory is bounded, whatever the number of records.
+    /// written then. Memory is bounded, whatever the number of records, except for arrays: each is read
+    /// whole, so write large ones as lines (jq -c '.[]').
     #[command(after_help = "Example:
   hdl snapshot build set.layer records-*.jsonl --homed 10.1045 --homed 10.1016")]
     Build(BuildArgs),
