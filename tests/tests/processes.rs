@@ -2,10 +2,17 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
-use handle_proto::ResponseCode;
+use handle_proto::code::DigestAlgorithm;
+use handle_proto::wire::digest::RequestDigest;
+use handle_proto::wire::query::Answer;
+use handle_proto::wire::{Envelope, Header, Message, MessageBuf, Reply, Response};
+use handle_proto::{OpCode, ResponseCode, Value, Values};
 use handle_tests::client::{Client, request};
 use handle_tests::process::{Running, fail, hdl, program, succeed, until};
+use md5::Md5;
 use serde_json::Value as Json;
+use sha1::Sha1;
+use sha2::{Digest as _, Sha256};
 use std::net::{SocketAddr, UdpSocket};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
@@ -309,6 +316,12 @@ fn verify_finds_a_single_flipped_bit() {
     let (code, error) = fail(command);
     assert_eq!(code, 1);
     assert!(error.contains(".layer"), "{error}");
+    let mut command = hdl(["snapshot", "verify", "--json"]);
+    command.arg(place.set());
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let json: Json = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(json["error"].as_str().unwrap().contains(".layer"), "{json}");
 }
 
 #[test]
@@ -546,6 +559,73 @@ fn resolve_tells_outcomes_by_exit_codes() {
     assert!(error.contains("no answer"), "{error}");
     assert_eq!(fail(hdl(["resolve"])).0, 2);
     assert_eq!(fail(hdl(["resolve", "10.1/a", "--server", "no such host:1:2"])).0, 1);
+}
+
+/// Answers one request as `lie` says, given the request, and returns where.
+fn responder(lie: impl Fn(&Message<'_>, Envelope) -> Vec<u8> + Send + 'static) -> String {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let address = socket.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        let mut room = [0; 2048];
+        let (len, peer) = socket.recv_from(&mut room).unwrap();
+        let (envelope, message) = Envelope::split(&room[..len]).unwrap();
+        socket.send_to(&lie(&Message::decode(message).unwrap(), envelope), peer).unwrap();
+    });
+    address
+}
+
+#[test]
+fn resolve_believes_only_answers_to_what_it_asked() {
+    const ASKED: &[u8] = b"10.1/a";
+    struct Lie {
+        digest: Option<(DigestAlgorithm, Vec<u8>)>,
+        op_code: OpCode,
+        handle: &'static [u8],
+    }
+    let ask = |options: &[&str], lie: fn(&Message<'_>) -> Lie| {
+        let address = responder(move |message, envelope| {
+            let Lie { digest, op_code, handle } = lie(message);
+            let digest =
+                digest.as_ref().map(|(algorithm, digest)| RequestDigest { algorithm: *algorithm, digest });
+            let values = [Value::new(1, b"N", b"1")];
+            let mut encoded = Vec::new();
+            values.iter().for_each(|value| value.encode(&mut encoded));
+            let values = Values::from_encoded(1, &encoded).unwrap();
+            let response = Response::Answer(Answer { handle, values });
+            let reply = Reply { code: ResponseCode::SUCCESS, digest, response };
+            let header = Header { op_code, ..message.header };
+            MessageBuf::reply(&envelope, &header, &reply).unsigned().unwrap()
+        });
+        let mut command = hdl(["resolve", "10.1/a", "--json", "--server", &address]);
+        let output = command.args(options).output().unwrap();
+        let json: Json = serde_json::from_slice(&output.stdout).unwrap();
+        (output.status.code(), json["error"].as_str().unwrap_or_default().to_owned())
+    };
+    let honest = |_: &Message<'_>| Lie { digest: None, op_code: OpCode::RESOLUTION, handle: ASKED };
+    assert_eq!(ask(&[], honest), (Some(0), String::new()));
+    let refused = |options: &[&str], lie: fn(&Message<'_>) -> Lie, why: &str| {
+        let (code, error) = ask(options, lie);
+        assert!(code == Some(1) && error.contains(why), "{code:?} {error}");
+    };
+    refused(&["--digest"], honest, "none came");
+    refused(&[], |_| Lie { digest: None, op_code: OpCode::RESOLUTION, handle: b"10.1/b" }, "another handle");
+    refused(&[], |_| Lie { digest: None, op_code: OpCode::GET_SITE_INFO, handle: ASKED }, "operation");
+    fn with_digest(algorithm: DigestAlgorithm, digest: Vec<u8>) -> Lie {
+        Lie { digest: Some((algorithm, digest)), op_code: OpCode::RESOLUTION, handle: ASKED }
+    }
+    let good: [fn(&Message<'_>) -> Lie; 4] = [
+        |message| with_digest(DigestAlgorithm::SHA256, Sha256::digest(message.covered).to_vec()),
+        |message| with_digest(DigestAlgorithm::SHA1, Sha1::digest(message.covered).to_vec()),
+        |message| with_digest(DigestAlgorithm::MD5, Md5::digest(message.covered).to_vec()),
+        |message| with_digest(DigestAlgorithm::OLD_MD5, Md5::digest(message.covered).to_vec()),
+    ];
+    for good in good {
+        assert_eq!(ask(&["--digest"], good), (Some(0), String::new()));
+    }
+    let body_only =
+        |message: &Message<'_>| with_digest(DigestAlgorithm::SHA256, Sha256::digest(message.body).to_vec());
+    refused(&["--digest"], body_only, "another request");
 }
 
 #[test]

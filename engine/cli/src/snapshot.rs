@@ -162,7 +162,13 @@ pub(crate) fn run(args: Args) -> anyhow::Result<Outcome> {
         Command::Build(args) => build(&args),
         Command::Publish(args) => publish(&args),
         Command::Merge(args) => merge(&args),
-        Command::Verify(args) => verify_all(&args),
+        Command::Verify(args) => {
+            let done = verify_all(&args);
+            if let (true, Err(error)) = (args.json, &done) {
+                output::error_as_json(&format!("{error:#}"));
+            }
+            done
+        }
         Command::Inspect(args) => inspect(&args),
         Command::Get(args) => get(&args),
     }
