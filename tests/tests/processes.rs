@@ -6,7 +6,7 @@ use handle_proto::code::DigestAlgorithm;
 use handle_proto::wire::digest::RequestDigest;
 use handle_proto::wire::query::Answer;
 use handle_proto::wire::{Envelope, Header, Message, MessageBuf, Reply, Response};
-use handle_proto::{OpCode, ResponseCode, Value, Values};
+use handle_proto::{OpCode, OpFlags, ResponseCode, Value, Values};
 use handle_tests::client::{Client, request};
 use handle_tests::process::{Running, fail, hdl, program, succeed, until};
 use md5::Md5;
@@ -626,6 +626,18 @@ fn resolve_believes_only_answers_to_what_it_asked() {
     let body_only =
         |message: &Message<'_>| with_digest(DigestAlgorithm::SHA256, Sha256::digest(message.body).to_vec());
     refused(&["--digest"], body_only, "another request");
+    // An answer to no request says nothing about the handle.
+    for (response_code, exit_code) in [(ResponseCode::HANDLE_NOT_FOUND, 1), (ResponseCode::PROTOCOL_ERROR, 6)]
+    {
+        let address = responder(move |message, envelope| {
+            let envelope = Envelope { request_id: -1, ..envelope };
+            let flags = message.header.flags.without(OpFlags::REQUEST_DIGEST);
+            let header = Header { response_code, flags, ..message.header };
+            MessageBuf::new(&envelope, &header, |_| {}).unsigned().unwrap()
+        });
+        let (code, error) = fail(hdl(["resolve", "10.1/a", "--digest", "--server", &address]));
+        assert_eq!(code, exit_code, "{error}");
+    }
 }
 
 #[test]

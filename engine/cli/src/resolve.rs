@@ -114,7 +114,7 @@ fn show(args: &Args, server: SocketAddr, asked: &Asked, answered: &Answered) -> 
         bail!("{server} sent a request where an answer should be");
     };
     check(args, asked, &envelope, &message, &reply)
-        .with_context(|| format!("{server} did not answer this"))?;
+        .with_context(|| format!("{server} did not answer what was asked"))?;
     match (&reply.response, reply.code) {
         (Response::Answer(answer), _) => show_values(args, server, answered, answer)?,
         (Response::Failure(failure), code) => {
@@ -122,7 +122,11 @@ fn show(args: &Args, server: SocketAddr, asked: &Asked, answered: &Answered) -> 
         }
         (_, code) => show_code(args, server, code, ""),
     }
-    Ok(match reply.code {
+    Ok(outcome(reply.code))
+}
+
+const fn outcome(code: ResponseCode) -> Outcome {
+    match code {
         ResponseCode::SUCCESS => Outcome::Good,
         ResponseCode::HANDLE_NOT_FOUND => Outcome::NotFound,
         ResponseCode::VALUES_NOT_FOUND => Outcome::NoValues,
@@ -130,7 +134,7 @@ fn show(args: &Args, server: SocketAddr, asked: &Asked, answered: &Answered) -> 
         | ResponseCode::SERVICE_REFERRAL
         | ResponseCode::PREFIX_REFERRAL => Outcome::NotResponsible,
         _ => Outcome::Refused,
-    })
+    }
 }
 
 /// Whether the answer is one to what was asked.
@@ -143,7 +147,9 @@ fn check(
 ) -> anyhow::Result<()> {
     // A server that could not read the request knows neither its operation nor its digest.
     if envelope.request_id == exchange::NO_REQUEST {
-        ensure!(!matches!(reply.response, Response::Answer(_)), "the values belong to no request");
+        // So it cannot say anything about the handle either.
+        let code = reply.code;
+        ensure!(outcome(code) == Outcome::Refused, "the answer is to no request and says {} {code}", code.0);
         return Ok(());
     }
     let op_code = message.header.op_code;
