@@ -143,6 +143,7 @@ impl<const N: usize> KeyBuf<N> {
 }
 
 /// The first stage: everything that can be said without a record.
+#[inline]
 pub(crate) fn prepare<'a, B: AsRef<[u8]>, const N: usize>(
     context: &Context<'a, B>,
     request: Result<Request<'a>, Refusal>,
@@ -157,14 +158,14 @@ pub(crate) fn prepare<'a, B: AsRef<[u8]>, const N: usize>(
         Err(Refusal::Fragment(envelope)) => return Prepared::Done(Outcome::Fragment(envelope)),
     };
     let refuse = |refused| Prepared::Done(Outcome::Reply(refuse(context, &request, refused)));
-    if request.message.header.op_code != OpCode::RESOLUTION {
+    if request.op_code != OpCode::RESOLUTION {
         return Prepared::Done(Outcome::Reply(other_operation(context, &request)));
     }
-    let Ok(query) = Query::decode(request.message.body) else {
+    let Ok(query) = Query::decode(request.body()) else {
         let unreadable = Unreadable::from(Refused::Malformed);
         return Prepared::Done(Outcome::Reply(unreadable.reply(context.now_unix_s)));
     };
-    if request.envelope.session_id > 0 {
+    if request.session_id > 0 {
         return refuse(Refused::UnknownSession);
     }
     if query.indexes.len() + query.types.len() > QUERY_COUNT_MAX {
@@ -172,7 +173,7 @@ pub(crate) fn prepare<'a, B: AsRef<[u8]>, const N: usize>(
     }
     let handle = Handle(query.handle);
     if fold::eq(handle.0, SITE_STATUS) {
-        return match request.message.header.flags.has(OpFlags::PUBLIC_ONLY) {
+        return match request.flags.has(OpFlags::PUBLIC_ONLY) {
             true => Prepared::Done(Outcome::Reply(none(context, &request, ResponseCode::VALUES_NOT_FOUND))),
             false => refuse(Refused::NotPublic),
         };
@@ -223,6 +224,7 @@ pub(crate) const ANCESTORS_MAX: usize = 16;
 
 impl<'a> Question<'a> {
     /// The last stage: the reply, once the record was looked for.
+    #[inline]
     pub(crate) fn answer<B: AsRef<[u8]>>(
         &self,
         context: &Context<'a, B>,
@@ -236,12 +238,13 @@ impl<'a> Question<'a> {
         }
     }
 
+    #[inline]
     fn select<B: AsRef<[u8]>>(&self, context: &Context<'a, B>, record: &Record<'a>) -> Reply<'a> {
         let filter = Filter::of(self.query);
         let Some(selected) = Selected::from(record.public_bytes(), record.public_count(), filter) else {
             return self.refuse(context, Refused::DamagedRecord);
         };
-        if !self.request.message.header.flags.has(OpFlags::PUBLIC_ONLY)
+        if !self.request.flags.has(OpFlags::PUBLIC_ONLY)
             && let Some(refused) = self.private(record, filter, selected.count)
         {
             return self.refuse(context, refused);
@@ -266,10 +269,11 @@ impl<'a> Question<'a> {
                 return Some(if readable { Refused::NotPublic } else { Refused::Unreadable });
             }
         }
-        (self.request.envelope.session_id != 0 && public_count > 0).then_some(Refused::NotPublic)
+        (self.request.session_id != 0 && public_count > 0).then_some(Refused::NotPublic)
     }
 
     /// Fills in the lengths, unless they are too much.
+    #[inline]
     fn finish<B: AsRef<[u8]>>(&self, context: &Context<'a, B>, reply: Reply<'a>) -> Reply<'a> {
         let reply = reply.finish();
         match reply.fits(context.service.answer_datagrams_max) {
@@ -279,11 +283,12 @@ impl<'a> Question<'a> {
     }
 
     /// There is no such record: the service of a derived prefix may have it.
+    #[cold]
     fn refer<B: AsRef<[u8]>>(&self, context: &Context<'a, B>, lookup: &Lookup<'_>) -> Reply<'a> {
         let not_found = || none(context, &self.request, ResponseCode::HANDLE_NOT_FOUND);
-        let refers = !self.request.message.header.flags.has(OpFlags::DO_NOT_REFER)
+        let refers = !self.request.flags.has(OpFlags::DO_NOT_REFER)
             // Older peers take the code for something else.
-            && self.request.envelope.answer_version() >= Version::new(2, 5);
+            && self.request.version >= Version::new(2, 5);
         if !refers || !Handle(lookup.key).is_derived_prefix_record() {
             return not_found();
         }
@@ -299,6 +304,7 @@ impl<'a> Question<'a> {
         }
     }
 
+    #[inline]
     fn reply<B>(&self, context: &Context<'a, B>, code: ResponseCode) -> Reply<'a> {
         Reply::to(&self.request, code, &context.service, context.now_unix_s)
     }
@@ -310,8 +316,8 @@ impl<'a> Question<'a> {
 
 /// Operations other than resolution.
 fn other_operation<'a, B>(context: &Context<'a, B>, request: &Request<'a>) -> Reply<'a> {
-    let refused = match request.message.header.op_code {
-        _ if request.envelope.session_id > 0 => Refused::UnknownSession,
+    let refused = match request.op_code {
+        _ if request.session_id > 0 => Refused::UnknownSession,
         OpCode::GET_SITE_INFO if context.service.site.is_empty() => Refused::NoSiteRecord,
         OpCode::GET_SITE_INFO => {
             let mut reply = Reply::to(request, ResponseCode::SUCCESS, &context.service, context.now_unix_s);

@@ -3,7 +3,8 @@
 //! A lookup among millions of records waits twice for memory: for the line of the index, then for the
 //! record. With one request at a time the worker waits with it. Here every request of a batch is
 //! decoded and its index line asked for; then every line is read and its record asked for; then
-//! every record is read.
+//! every record is read. To ask for records only some requests ahead of the one that is answered was
+//! tried, and is slower: memory is further away than a few replies.
 
 use crate::answer::{KeyBuf, Lookup, Outcome, Prepared, Question, prepare};
 use crate::request::Request;
@@ -43,7 +44,7 @@ pub fn answer_batch<'a, B: AsRef<[u8]>>(
     context: &Context<'a, B>,
     scratch: &mut Scratch,
     datagrams: impl IntoIterator<Item = &'a [u8]>,
-    mut sink: impl FnMut(usize, Outcome<'a>),
+    mut sink: impl FnMut(usize, &Outcome<'a>),
 ) {
     let mut datagrams = datagrams.into_iter().enumerate();
     let mut staged: ArrayVec<Staged<'a>, STAGED_COUNT> = ArrayVec::new();
@@ -54,22 +55,23 @@ pub fn answer_batch<'a, B: AsRef<[u8]>>(
         {
             let key = &mut scratch.keys[staged.len()];
             match prepare(context, Request::from_datagram(datagram), key) {
-                Prepared::Done(outcome) => sink(at, outcome),
+                Prepared::Done(outcome) => sink(at, &outcome),
                 Prepared::Find(question) => {
                     let hash = Lookup::new(context, key.as_bytes()).hash;
                     context.records.prefetch_index(hash);
-                    staged.push(Staged { at, question, hash, lookup: StagedLookup::default() });
+                    staged.push(Staged { at, question, hash });
                 }
             }
         }
-        for one in &mut staged {
-            one.lookup = context.records.probe(one.hash);
-            context.records.prefetch_record(&one.lookup);
+        let mut lookups = [StagedLookup::default(); STAGED_COUNT];
+        for (one, lookup) in staged.iter().zip(&mut lookups) {
+            *lookup = context.records.probe(one.hash);
+            context.records.prefetch_record(lookup);
         }
-        for (one, key) in staged.iter().zip(&scratch.keys) {
-            let lookup = Lookup::hashed(key.as_bytes(), one.hash);
-            let found = context.records.resolve(&one.lookup, key.as_bytes());
-            sink(one.at, Outcome::Reply(one.question.answer(context, &lookup, found)));
+        for ((one, lookup), key) in staged.iter().zip(&lookups).zip(&scratch.keys) {
+            let found = context.records.resolve(lookup, key.as_bytes());
+            let key = Lookup::hashed(key.as_bytes(), one.hash);
+            sink(one.at, &Outcome::Reply(one.question.answer(context, &key, found)));
         }
         if !staged.is_full() {
             return;
@@ -82,5 +84,4 @@ struct Staged<'a> {
     at: usize,
     question: Question<'a>,
     hash: u64,
-    lookup: StagedLookup,
 }

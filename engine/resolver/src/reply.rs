@@ -74,6 +74,7 @@ impl<'a> Reply<'a> {
     }
 
     /// The frame of a reply to `request`: everything but the body after the digest.
+    #[inline]
     pub(crate) fn to(
         request: &Request<'_>,
         code: ResponseCode,
@@ -89,14 +90,13 @@ impl<'a> Reply<'a> {
                 | OpFlags::REQUEST_DIGEST.0
                 | OpFlags::DO_NOT_REFER.0,
         );
-        let version = request.envelope.answer_version();
-        let asked = request.message.header.flags;
+        let (version, asked) = (request.version, request.flags);
         let mut flags = OpFlags(asked.0 & COPIED.0).with(OpFlags::RECURSIVE);
         if service.primary {
             flags = flags.with(OpFlags::AUTHORITATIVE);
         }
         let digest = match asked.has(OpFlags::REQUEST_DIGEST) {
-            true => RequestDigest::of(request.message.covered, version),
+            true => RequestDigest::of(request.covered, version),
             false => None,
         };
         if digest.is_none() {
@@ -106,17 +106,17 @@ impl<'a> Reply<'a> {
             version,
             flags: EnvelopeFlags::default(),
             suggested: Version::CURRENT,
-            session_id: request.envelope.session_id,
-            request_id: request.envelope.request_id,
+            session_id: request.session_id,
+            request_id: request.request_id,
             sequence: 0,
             message_len: 0,
         };
         let header = Header {
-            op_code: request.message.header.op_code,
+            op_code: request.op_code,
             response_code: code.for_version(version),
             flags,
             site_serial: service.site_serial,
-            recursion_count: request.message.header.recursion_count,
+            recursion_count: request.recursion_count,
             reserved: 0,
             expiration: now_unix_s.wrapping_add(MESSAGE_EXPIRATION_S),
             body_len: 0,
@@ -124,6 +124,7 @@ impl<'a> Reply<'a> {
         Self { digest, ..Self::empty(envelope, header) }
     }
 
+    #[inline]
     const fn empty(envelope: Envelope, header: Header) -> Self {
         let (text, values) = (&[], Selected::NONE);
         Self {
@@ -139,6 +140,7 @@ impl<'a> Reply<'a> {
     }
 
     /// With `text`, counted, as the next part of the body: a handle, or what went wrong.
+    #[inline]
     pub(crate) const fn push_text(&mut self, text: &'a [u8]) {
         self.text_len = Some(len_u32(text.len()).to_be_bytes());
         self.text = text;
@@ -150,12 +152,14 @@ impl<'a> Reply<'a> {
     }
 
     /// With values as the last part of the body.
+    #[inline]
     pub(crate) const fn push_values(&mut self, values: Selected<'a>) {
         self.values_count = Some(values.count.to_be_bytes());
         self.values = values;
     }
 
     /// Fills in the lengths.
+    #[inline]
     pub(crate) fn finish(mut self) -> Self {
         let digest_len = self.digest.as_ref().map_or(0, |digest| digest.as_bytes().len());
         let counts_len = self.text_len.as_slice().len() * 4 + self.values_count.as_slice().len() * 4;
@@ -217,6 +221,7 @@ impl<'a> Reply<'a> {
     ///
     /// # Panics
     /// When `out` is shorter.
+    #[inline]
     pub fn write_datagrams(&self, out: &mut [u8]) {
         if self.datagrams_count() == 1 {
             return self.write_whole(self.envelope, out);

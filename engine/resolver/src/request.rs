@@ -5,7 +5,7 @@ use crate::reply::Reply;
 use handle_proto::limit::{MESSAGE_LEN_MAX, UDP_MESSAGE_LEN_MAX};
 use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::{Envelope, Header, Message};
-use handle_proto::{OpCode, ResponseCode};
+use handle_proto::{OpCode, OpFlags, ResponseCode, Version};
 
 /// Why a datagram gets no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,11 +15,20 @@ pub enum DropReason {
     ErrorReply,
 }
 
-/// A message that can be acted on.
+/// A message that can be acted on: what a reply repeats, and the bytes of it.
+///
+/// No more than that, because a batch keeps one for each datagram.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request<'a> {
-    pub(crate) envelope: Envelope,
-    pub(crate) message: Message<'a>,
+    /// The version to answer in.
+    pub(crate) version: Version,
+    pub(crate) session_id: i32,
+    pub(crate) request_id: i32,
+    pub(crate) op_code: OpCode,
+    pub(crate) flags: OpFlags,
+    pub(crate) recursion_count: u8,
+    /// Header and body.
+    pub(crate) covered: &'a [u8],
 }
 
 /// A message that cannot.
@@ -53,6 +62,7 @@ impl From<Refused> for Unreadable {
 
 impl<'a> Request<'a> {
     /// Takes apart a datagram.
+    #[inline]
     pub(crate) fn from_datagram(datagram: &'a [u8]) -> Result<Self, Refusal> {
         let Some((fixed, rest)) = datagram.split_first_chunk() else {
             return Err(Refusal::Reply(Self::refuse_runt(datagram).into()));
@@ -72,6 +82,7 @@ impl<'a> Request<'a> {
 
     /// Takes apart what follows `envelope`. Bytes after the message are ignored; that some are missing
     /// matters only where they are needed.
+    #[inline]
     pub(crate) fn from_message(envelope: Envelope, bytes: &'a [u8]) -> Result<Self, Refusal> {
         let refuse = |refused: Refused| Err(Refusal::Reply(refused.into()));
         let bytes = &bytes[..bytes.len().min(envelope.message_len as usize)];
@@ -106,10 +117,25 @@ impl<'a> Request<'a> {
         if !op_code.is_deployed() {
             return refuse(Refused::UnknownOperation);
         }
-        Ok(Self { envelope, message })
+        Ok(Self {
+            version: envelope.answer_version(),
+            session_id: envelope.session_id,
+            request_id: envelope.request_id,
+            op_code,
+            flags: message.header.flags,
+            recursion_count: message.header.recursion_count,
+            covered: message.covered,
+        })
+    }
+
+    /// The body, as long as the header says.
+    #[inline]
+    pub(crate) fn body(&self) -> &'a [u8] {
+        self.covered.get(Header::LEN..).unwrap_or_default()
     }
 
     /// A datagram shorter than an envelope: missing bytes count as zero, as deployed.
+    #[cold]
     fn refuse_runt(datagram: &[u8]) -> Refused {
         let mut padded = [0; Envelope::LEN];
         padded[..datagram.len()].copy_from_slice(datagram);

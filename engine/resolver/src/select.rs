@@ -47,11 +47,16 @@ impl<'a> Selected<'a> {
     pub(crate) const NONE: Self = Self { values: &[], filter: Filter::All, count: 0, len: 0 };
 
     /// Selects from `values`, which are `count` encoded values. `None` when they do not decode.
+    #[inline]
     pub(crate) fn from(values: &'a [u8], count: usize, filter: Filter<'a>) -> Option<Self> {
         let count = u32::try_from(count).ok()?;
         if matches!(filter, Filter::All) {
             return Some(Self { values, filter, count, len: values.len() });
         }
+        Self::filtered(values, filter)
+    }
+
+    fn filtered(values: &'a [u8], filter: Filter<'a>) -> Option<Self> {
         let mut selected = Self { values, filter, count: 0, len: 0 };
         let mut rest = values;
         while !rest.is_empty() {
@@ -80,11 +85,18 @@ pub(crate) struct Runs<'a> {
 impl<'a> Iterator for Runs<'a> {
     type Item = &'a [u8];
 
+    #[inline]
     fn next(&mut self) -> Option<&'a [u8]> {
         if matches!(self.filter, Filter::All) {
             let run = core::mem::take(&mut self.rest);
             return (!run.is_empty()).then_some(run);
         }
+        self.next_filtered()
+    }
+}
+
+impl<'a> Runs<'a> {
+    fn next_filtered(&mut self) -> Option<&'a [u8]> {
         let (mut start, mut len) = (self.rest, 0);
         // `from` has decoded these bytes before, so an error here ends the run and nothing else.
         while let Ok((value, after)) = Value::split(self.rest) {

@@ -441,7 +441,7 @@ proptest! {
         let mut batch = vec![None; datagrams.len()];
         answer_batch(&context, &mut scratch, datagrams.iter().map(Vec::as_slice), |at, outcome| {
             assert!(batch[at].is_none(), "each once");
-            batch[at] = Some((format!("{outcome:?}"), bytes_of(&outcome)));
+            batch[at] = Some((format!("{outcome:?}"), bytes_of(outcome)));
         });
         for (datagram, batch) in datagrams.iter().zip(batch) {
             let alone = answer(&context, datagram);

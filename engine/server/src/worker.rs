@@ -156,9 +156,9 @@ impl Worker {
         let answered = catch_unwind(AssertUnwindSafe(|| {
             let datagrams = inbox.iter().map(|datagram| datagram.bytes);
             answer_batch(&context, scratch, datagrams, |at, outcome| match outcome {
-                Outcome::Reply(reply) => done[at] = send(outbox, inbox.get(at).peer, &reply, counters),
+                Outcome::Reply(reply) => done[at] = send(outbox, inbox.get(at).peer, reply, counters),
                 Outcome::Drop(reason) => {
-                    count_drop(reason, counters);
+                    count_drop(*reason, counters);
                     done[at] = true;
                 }
                 Outcome::Fragment(_) => {}

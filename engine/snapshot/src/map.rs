@@ -78,7 +78,10 @@ impl Mapped {
     pub(crate) fn expect(&self, access: Access) {
         // Neighbours of a record are not looked up with it, so reading ahead would only cost memory.
         let advice = match access {
-            Access::Random => Advice::Random,
+            Access::Random => {
+                let _ = self.0.map.advise(Advice::HugePage);
+                Advice::Normal
+            }
             Access::Sequential => Advice::Sequential,
         };
         // Advice may be refused without harm.

@@ -13,7 +13,7 @@ use crate::record::Record;
 use core::fmt;
 
 /// Bytes of a record that are loaded ahead: most whole records, and the front of the others.
-const RECORD_PREFETCH_LEN: usize = 256;
+const RECORD_PREFETCH_LEN: usize = 384;
 
 /// An opened layer. `B` holds the bytes of the whole file and always the same ones.
 #[derive(Clone, Debug)]
