@@ -1,1 +1,20 @@
-//! Placeholder.
+//! What the benches measure with: records, published sets of them, requests, load, and clocks.
+//!
+//! - [`records`]: as many records as wanted, modelled on real ones; the same for the same number.
+//! - [`sets`]: published sets of them, built once and kept below `target/`.
+//! - [`requests`]: what is asked of them, as datagrams.
+//! - [`lookups`]: keys, and the lookup of them one at a time and in stages.
+//! - [`answers`]: a batch of requests to written replies, as a worker does it, without a socket.
+//! - [`serve`]: servers in processes of their own; [`flood`]: the load on them.
+//! - [`usage`]: what a process used, and on which machine.
+#![forbid(unsafe_code)]
+
+pub mod answers;
+pub mod flood;
+pub mod lookups;
+pub mod records;
+pub mod requests;
+pub mod serve;
+pub mod sets;
+pub mod spread;
+pub mod usage;

@@ -21,7 +21,7 @@ pub(crate) const NOW_UNIX_S: u32 = 1_800_000_000;
 /// A set in two layers, and the service that answers from it.
 pub(crate) struct Fixture {
     layers: [Layer<Vec<u8>>; 2],
-    service: Service<'static>,
+    pub(crate) service: Service<'static>,
     /// The values of each key, in stored order.
     pub(crate) model: BTreeMap<Vec<u8>, Vec<ValueBuf>>,
     /// The homed prefixes, folded.
@@ -68,6 +68,7 @@ impl Fixture {
             hash_option: HashOption::Handle,
             servers_count,
             server_at,
+            ..Service::ALONE
         };
         let handles = base.into_iter().chain(delta).map(|(handle, _)| handle).collect();
         Self { layers, service, model, homed, folds, handles }
@@ -76,7 +77,7 @@ impl Fixture {
     /// What a request is answered from.
     pub(crate) fn context(&self) -> Context<'_, Vec<u8>> {
         let records = Records::new(&self.layers).expect("both layers were built alike");
-        Context { records, service: self.service, now_unix_s: NOW_UNIX_S }
+        Context::new(records, self.service, NOW_UNIX_S)
     }
 }
 

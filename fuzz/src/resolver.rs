@@ -109,7 +109,7 @@ fn check_reply(fixture: &Fixture, asked: &[u8], reply: &Reply<'_>) {
         Response::Referral(referral) => {
             assert!(referral.values.expect("whom to ask").iter().all(|value| value.is_public()));
         }
-        Response::SiteInfo(site) => assert_eq!(site, fixture.context().service.site),
+        Response::SiteInfo(site) => assert_eq!(site, fixture.service.site),
         Response::Failure(_) => {}
         other => panic!("nobody can have asked for that: {other:?}"),
     }
@@ -204,7 +204,7 @@ fn compare(fixture: &Fixture, asked: &[u8], code: ResponseCode, response: &Respo
         ResponseCode::SERVER_NOT_RESPONSIBLE => {
             let handle = Handle(query.handle);
             let is_homed = fixture.homed.contains(&fold::folded(handle.naming_authority()));
-            assert!(!is_homed || !fixture.context().service.has(handle));
+            assert!(!is_homed || !fixture.service.has(handle));
         }
         // Sessions, authentication, encryption and what could not be read.
         _ => {}

@@ -5,7 +5,7 @@ use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::{Parser, Subcommand};
 use clap_complete::Shell;
 use handle_loadgen::RunOptions;
 use handle_net::Choice;
@@ -79,27 +79,6 @@ Examples:
   handle-loadgen echo --listen 127.0.0.1:2641 --answer-len 180 --core 0
   handle-loadgen run --target 127.0.0.1:2641 --handles names.txt --max --cores 1";
 
-/// How datagrams are sent and received.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum Datapath {
-    /// `io_uring` where it works, else `recvmmsg` and `sendmmsg`.
-    Auto,
-    /// `io_uring`, or an error.
-    Uring,
-    /// `recvmmsg` and `sendmmsg`.
-    Portable,
-}
-
-impl From<Datapath> for Choice {
-    fn from(datapath: Datapath) -> Self {
-        match datapath {
-            Datapath::Auto => Self::Auto,
-            Datapath::Uring => Self::Uring,
-            Datapath::Portable => Self::Portable,
-        }
-    }
-}
-
 #[derive(Debug, clap::Args)]
 pub(crate) struct RunArgs {
     /// The server, as host:port.
@@ -144,9 +123,10 @@ pub(crate) struct RunArgs {
     /// Cores to run on, given to threads in turn, like 1,2.
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub(crate) cores: Vec<usize>,
-    /// How datagrams are sent and received.
-    #[arg(long, value_enum, default_value = "auto")]
-    pub(crate) datapath: Datapath,
+    /// How datagrams are sent and received: over `io_uring` (uring), with `recvmmsg` and `sendmmsg`
+    /// (portable), or the first of these that works (auto).
+    #[arg(long, value_name = "auto|uring|portable", default_value_t = Choice::Auto)]
+    pub(crate) datapath: Choice,
     /// Writes the report as JSON; - is standard output.
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
@@ -166,9 +146,10 @@ pub(crate) struct EchoArgs {
     /// Bytes of each answer.
     #[arg(long, value_name = "N")]
     pub(crate) answer_len: Option<usize>,
-    /// How datagrams are sent and received.
-    #[arg(long, value_enum, default_value = "auto")]
-    pub(crate) datapath: Datapath,
+    /// How datagrams are sent and received: over `io_uring` (uring), with `recvmmsg` and `sendmmsg`
+    /// (portable), or the first of these that works (auto).
+    #[arg(long, value_name = "auto|uring|portable", default_value_t = Choice::Auto)]
+    pub(crate) datapath: Choice,
     /// The core to run on.
     #[arg(long, value_name = "N")]
     pub(crate) core: Option<usize>,
@@ -188,10 +169,11 @@ pub(crate) struct LimitArgs {
     /// Requests waiting at a time.
     #[arg(long, value_name = "N", default_value_t = RunOptions::WINDOW)]
     pub(crate) window: usize,
-    /// How datagrams are sent and received.
-    #[arg(long, value_enum, default_value = "auto")]
-    pub(crate) datapath: Datapath,
-    /// The core that asks and the one that answers; 1,0 where there are two.
+    /// How datagrams are sent and received: over `io_uring` (uring), with `recvmmsg` and `sendmmsg`
+    /// (portable), or the first of these that works (auto).
+    #[arg(long, value_name = "auto|uring|portable", default_value_t = Choice::Auto)]
+    pub(crate) datapath: Choice,
+    /// The core that asks and the one that answers; the first two that may be used, if there are two.
     #[arg(long, value_name = "ASK,ANSWER", value_delimiter = ',')]
     pub(crate) cores: Vec<usize>,
     /// Writes the result as JSON, for `run --share-of`; - is standard output.

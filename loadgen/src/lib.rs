@@ -38,6 +38,7 @@ pub mod workload;
 
 pub use echo::{EchoCounts, EchoOptions, echo};
 pub use error::Error;
+pub use handle_net::{Choice, usable_cores};
 pub use limit::{LimitOptions, LimitReport, limit};
 pub use options::{Load, Names, RunOptions, Verify};
 pub use report::{Report, Second};

@@ -17,6 +17,7 @@ use anyhow::{Context, bail};
 use clap::{CommandFactory, Parser};
 use handle_loadgen::{
     EchoOptions, Error, LimitOptions, LimitReport, Load, Names, RunOptions, Second, Verify, echo, limit, run,
+    usable_cores,
 };
 use serde::Serialize;
 
@@ -78,7 +79,7 @@ fn run_options(args: &RunArgs) -> anyhow::Result<RunOptions> {
         seed: args.seed,
         threads: args.threads,
         cores: args.cores.clone(),
-        datapath: args.datapath.into(),
+        datapath: args.datapath,
         ..RunOptions::new(resolve(&args.target)?, names)
     })
 }
@@ -95,9 +96,11 @@ fn limit_command(args: &LimitArgs) -> anyhow::Result<ExitCode> {
     let stop = stop_on_signal()?;
     let cores = match *args.cores {
         [load, echo] => Some((load, echo)),
-        // One core each, if there are two.
-        [] if std::thread::available_parallelism().is_ok_and(|cores| cores.get() > 1) => Some((1, 0)),
-        [] => None,
+        // One core each, if there are two; in a container they need not be 0 and 1.
+        [] => match *usable_cores().context("cannot ask which cores may be used")? {
+            [echo, load, ..] => Some((load, echo)),
+            _ => None,
+        },
         _ => bail!(Error::Option("--cores takes two: one that asks and one that answers".to_owned())),
     };
     let options = LimitOptions {
@@ -105,7 +108,7 @@ fn limit_command(args: &LimitArgs) -> anyhow::Result<ExitCode> {
         answer_len: args.answer_len,
         duration: args.duration,
         window: args.window,
-        datapath: args.datapath.into(),
+        datapath: args.datapath,
         cores,
     };
     let report = limit(&options, |second| show(args.quiet, &stop, second))?;
@@ -119,7 +122,7 @@ fn echo_command(args: &EchoArgs) -> anyhow::Result<ExitCode> {
     let options = EchoOptions {
         listen: args.listen,
         answer_len: args.answer_len,
-        datapath: args.datapath.into(),
+        datapath: args.datapath,
         core: args.core,
     };
     let ready = |address: SocketAddr, _, reason: &str| {

@@ -4,10 +4,9 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 
-use handle_proto::limit::{HANDLE_LEN_MAX, MESSAGE_EXPIRATION_S, UDP_MESSAGE_LEN_MAX};
-use handle_proto::wire::envelope::EnvelopeFlags;
+use handle_proto::limit::{HANDLE_LEN_MAX, UDP_MESSAGE_LEN_MAX};
 use handle_proto::wire::{Envelope, Header};
-use handle_proto::{OpCode, OpFlags, ResponseCode, Version};
+use handle_proto::{OpCode, OpFlags};
 
 use crate::error::Error;
 use crate::random::Random;
@@ -156,25 +155,8 @@ impl Sampler {
 
 /// What all requests begin with: a plain client that speaks our version and wants public values.
 fn request_head(now_unix_s: u32) -> [u8; HEAD_LEN] {
-    let envelope = Envelope {
-        version: Version::CURRENT,
-        flags: EnvelopeFlags::default(),
-        suggested: Version::CURRENT,
-        session_id: 0,
-        request_id: 0,
-        sequence: 0,
-        message_len: 0,
-    };
-    let header = Header {
-        op_code: OpCode::RESOLUTION,
-        response_code: ResponseCode::RESERVED,
-        flags: OpFlags::PLAIN_REQUEST,
-        site_serial: Header::NO_SITE_SERIAL,
-        recursion_count: 0,
-        reserved: 0,
-        expiration: now_unix_s.saturating_add(MESSAGE_EXPIRATION_S),
-        body_len: 0,
-    };
+    let envelope = Envelope::request(0);
+    let header = Header::request(OpCode::RESOLUTION, OpFlags::PLAIN_REQUEST, now_unix_s);
     let mut head = [0; HEAD_LEN];
     head[..Envelope::LEN].copy_from_slice(&envelope.to_bytes());
     head[Envelope::LEN..][..Header::LEN].copy_from_slice(&header.to_bytes());
@@ -231,6 +213,7 @@ fn offer(handle: &[u8], sampler: &mut Sampler) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use handle_proto::Version;
     use handle_proto::wire::Message;
     use handle_proto::wire::query::Query;
     use std::io::Write;

@@ -1,11 +1,10 @@
 //! A client of few lines: asks over UDP, one request at a time.
 
-use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::list::{Indexes, Strings};
 use handle_proto::wire::query::Query;
 use handle_proto::wire::reassembly::{Reassembled, Reassembly, ReassemblyLimits};
 use handle_proto::wire::{Body, Envelope, Header, Message, MessageBuf, Request, Response};
-use handle_proto::{OpCode, OpFlags, ResponseCode, Version};
+use handle_proto::{OpCode, OpFlags, ResponseCode};
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
@@ -35,25 +34,8 @@ pub struct Answer {
 /// A plain request for all public values of `handle`, as a datagram.
 #[must_use]
 pub fn request(handle: &[u8], request_id: i32) -> Vec<u8> {
-    let envelope = Envelope {
-        version: Version::CURRENT,
-        flags: EnvelopeFlags::default(),
-        suggested: Version::CURRENT,
-        session_id: 0,
-        request_id,
-        sequence: 0,
-        message_len: 0,
-    };
-    let header = Header {
-        op_code: OpCode::RESOLUTION,
-        response_code: ResponseCode::RESERVED,
-        flags: OpFlags::PLAIN_REQUEST,
-        site_serial: Header::NO_SITE_SERIAL,
-        recursion_count: 0,
-        reserved: 0,
-        expiration: 0,
-        body_len: 0,
-    };
+    let envelope = Envelope::request(request_id);
+    let header = Header::request(OpCode::RESOLUTION, OpFlags::PLAIN_REQUEST, 0);
     let query = Query { handle, indexes: Indexes::EMPTY, types: Strings::EMPTY };
     MessageBuf::request(&envelope, &header, &Request::Resolution(query)).unsigned().expect("a short request")
 }

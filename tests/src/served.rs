@@ -61,7 +61,7 @@ pub fn serve(name: &str, datapath: Datapath) -> Served {
     std::fs::write(&site, text).expect("the site record is written");
     let mut config = config(&set, datapath);
     config.site = Some(site);
-    config.server_id = i32::try_from(server["this_server_id"].as_i64().unwrap_or(1)).expect("a small number");
+    config.server_id = server["this_server_id"].as_i64().and_then(|id| i32::try_from(id).ok());
     let server = Server::start(&config).expect("the server starts");
     Served { server, directory }
 }

@@ -85,6 +85,7 @@ fn survive_on(datapath: Datapath) {
         + sum(|c| &c.fragments_kept)
         + sum(|c| &c.dropped_error_reply)
         + sum(|c| &c.dropped_fragment_invalid)
+        + sum(|c| &c.dropped_fragment_too_long)
         + sum(|c| &c.dropped_fragment_no_room)
         + sum(|c| &c.dropped_fragment_repeated)
         + sum(|c| &c.dropped_bug);

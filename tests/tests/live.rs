@@ -15,6 +15,8 @@ use std::num::NonZeroU64;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant, SystemTime};
 
+/// Workers that answer.
+const WORKERS: usize = 2;
 /// Sets published a second.
 const PUBLISHED_PER_S: u32 = 10;
 /// Layers that a set may have before they are merged.
@@ -65,13 +67,13 @@ fn ten_sets_a_second_lose_nothing_and_leave_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let mut publisher = Publisher::open(directory.path()).unwrap();
     records::publish(&mut publisher, &records, now_unix_ms());
-    let config = Config { workers: 2, ..served::config(directory.path(), Datapath::Auto) };
+    let config = Config { workers: WORKERS, ..served::config(directory.path(), Datapath::Auto) };
     let server = Server::start(&config).unwrap();
     let mut options = RunOptions::new(server.addresses()[0], Names::Snapshot(directory.path().to_owned()));
     options.load = Load::Open { rate: RATE };
     options.duration = Duration::from_secs(seconds());
-    // Several sockets, so that both workers have work.
-    options.threads = 2;
+    // So many sockets that it is not by chance that both workers have work.
+    options.threads = 8;
     options.verify =
         Some(Verify { snapshot: directory.path().to_owned(), staleness_max: Duration::from_millis(100) });
     let report = std::thread::scope(|scope| {
@@ -95,10 +97,16 @@ fn ten_sets_a_second_lose_nothing_and_leave_nothing() {
         report.accounts.sent, verified.generations, verified.staleness_max_ms
     );
     assert_eq!(verified.mismatched, 0, "{:?}", verified.mismatches);
+    assert_eq!(verified.undecided, 0);
+    assert_eq!(verified.verified, report.accounts.answered, "every answer was compared");
     assert_eq!(report.accounts.lost + report.accounts.late, 0, "{:?}", report.accounts);
     assert_eq!(report.accounts.malformed, 0);
     assert!(verified.generations > u64::from(PUBLISHED_PER_S) * seconds() / 2, "sets were really replaced");
-    // Both workers took part, and the last set is the one that is live.
+    for worker in 0..WORKERS {
+        let answered = server.shared().shards.shard(worker).requests_answered.get();
+        assert!(answered > 0, "worker {worker} took part");
+    }
+    // The last set is the one that is live.
     let manifest = publisher.manifest().unwrap().clone();
     drop(publisher);
     let live = &server.shared().live;

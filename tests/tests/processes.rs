@@ -2,14 +2,22 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
-use handle_proto::ResponseCode;
-use handle_tests::client::Client;
+use handle_proto::code::DigestAlgorithm;
+use handle_proto::wire::digest::RequestDigest;
+use handle_proto::wire::query::Answer;
+use handle_proto::wire::{Envelope, Header, Message, MessageBuf, Reply, Response};
+use handle_proto::{OpCode, OpFlags, ResponseCode, Value, Values};
+use handle_tests::client::{Client, request};
 use handle_tests::process::{Running, fail, hdl, program, succeed, until};
+use md5::Md5;
 use serde_json::Value as Json;
+use sha1::Sha1;
+use sha2::{Digest as _, Sha256};
 use std::net::{SocketAddr, UdpSocket};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -122,6 +130,83 @@ fn serves_reloads_and_stops_as_told() {
 }
 
 #[test]
+fn a_delta_brings_its_new_prefixes_and_keeps_the_old_ones() {
+    let place = Place::new(&[RECORD]);
+    let serving = place.serve();
+    let live = |generation: u64| {
+        until("the change is live", || serving.status()["set"]["generation"] == generation);
+    };
+    place.publish(&["--delta"], &[r#"{"handle":"10.2/a","values":[{"index":1,"type":"N","data":"1"}]}"#]);
+    live(2);
+    assert_eq!(serving.code("10.2/A"), ResponseCode::SUCCESS);
+    assert_eq!(serving.code("10.1/a"), ResponseCode::SUCCESS, "the old prefix is still homed");
+    // Named prefixes are added, too.
+    place.publish(&["--delta", "--homed", "10.3"], &[OTHER]);
+    live(3);
+    assert_eq!(serving.code("10.3/none"), ResponseCode::HANDLE_NOT_FOUND);
+    for handle in ["10.1/a", "10.1/b", "10.2/a"] {
+        assert_eq!(serving.code(handle), ResponseCode::SUCCESS, "{handle}");
+    }
+    // So are those of a delta that is built first, unless the set has changed under it meanwhile.
+    let layer = place.path("delta.layer");
+    let build = || {
+        let file = place.records(&[r#"{"handle":"10.4/a","values":[{"index":1,"type":"N","data":"1"}]}"#]);
+        let mut command = hdl(["snapshot", "build"]);
+        command.arg(&layer).arg(&file).arg("--delta-for").arg(place.set());
+        succeed(command);
+    };
+    build();
+    place.publish(&["--delta"], &[r#"{"handle":"10.5/a","values":[{"index":1,"type":"N","data":"1"}]}"#]);
+    live(4);
+    let publish = || {
+        let mut command = hdl(["snapshot", "publish", "--delta"]);
+        command.arg(place.set()).arg("--layer").arg(&layer);
+        command
+    };
+    let (code, error) = fail(publish());
+    assert!(code == 1 && error.contains("10.5") && error.contains("build it again"), "{error}");
+    build();
+    succeed(publish());
+    live(5);
+    for handle in ["10.1/a", "10.2/a", "10.4/a", "10.5/a"] {
+        assert_eq!(serving.code(handle), ResponseCode::SUCCESS, "{handle}");
+    }
+}
+
+#[test]
+fn records_outside_the_homed_prefixes_are_warned_about() {
+    let place = Place::new(&[RECORD]);
+    let mut command = hdl(["snapshot", "publish", "--homed", "10.1"]);
+    let outside = r#"{"handle":"10.2/x","values":[{"index":1,"type":"N","data":"1"}]}"#;
+    command.arg(place.set()).arg(place.records(&[RECORD, outside]));
+    let (code, error) = fail(command);
+    assert_eq!(code, 0);
+    assert!(error.contains("warning: 1 record ") && error.contains("10.2/x"), "{error}");
+}
+
+#[test]
+fn case_sensitive_services_keep_the_case_of_all_names() {
+    let place = Place(tempfile::tempdir().unwrap());
+    let record =
+        |handle: &str| format!(r#"{{"handle":"{handle}","values":[{{"index":1,"type":"N","data":"1"}}]}}"#);
+    let records = ["0.na/x", "0.TYPE/foo", "10.1/a", "10.1/A"].map(record);
+    place.publish(&["--case-sensitive"], &records.each_ref().map(String::as_str));
+    let mut command = hdl(["snapshot", "verify"]);
+    command.arg(place.set());
+    assert!(succeed(command).contains("4 handles"));
+    let serving = place.serve();
+    assert_eq!(serving.code("10.1/A"), ResponseCode::SUCCESS);
+    assert_eq!(serving.code("0.TYPE/foo"), ResponseCode::SUCCESS);
+    assert_eq!(serving.code("0.TYPE/FOO"), ResponseCode::HANDLE_NOT_FOUND);
+    let (code, _) = fail({
+        let mut command = hdl(["snapshot", "publish", "--delta", "--case-sensitive"]);
+        command.arg(place.set()).arg(place.records(&[RECORD]));
+        command
+    });
+    assert_eq!(code, 2, "the set decides");
+}
+
+#[test]
 fn drains_on_command_and_can_be_started_again() {
     let place = Place::new(&[RECORD]);
     let mut serving = place.serve();
@@ -134,6 +219,29 @@ fn drains_on_command_and_can_be_started_again() {
     assert!(serving.control.exists());
     let serving = place.serve();
     assert_eq!(serving.code("10.1/a"), ResponseCode::SUCCESS);
+}
+
+#[test]
+fn stops_in_order_also_while_requests_keep_coming() {
+    let place = Place::new(&[RECORD]);
+    let mut serving = place.serve();
+    let (stop, address) = (AtomicBool::new(false), serving.address);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+            let datagram = request(b"10.1/a", 1);
+            while !stop.load(Ordering::Relaxed) {
+                // Refused once the server is gone.
+                let _ = socket.send_to(&datagram, address);
+                std::thread::sleep(Duration::from_micros(200));
+            }
+        });
+        std::thread::sleep(Duration::from_millis(100));
+        serving.process.signal("TERM");
+        let code = serving.process.wait();
+        stop.store(true, Ordering::Relaxed);
+        assert_eq!(code, Some(0));
+    });
 }
 
 #[test]
@@ -208,6 +316,12 @@ fn verify_finds_a_single_flipped_bit() {
     let (code, error) = fail(command);
     assert_eq!(code, 1);
     assert!(error.contains(".layer"), "{error}");
+    let mut command = hdl(["snapshot", "verify", "--json"]);
+    command.arg(place.set());
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let json: Json = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(json["error"].as_str().unwrap().contains(".layer"), "{json}");
 }
 
 #[test]
@@ -303,6 +417,37 @@ fn bad_records_name_file_line_and_handle_and_nothing_is_published() {
     command.arg(place.set());
     let inspected: Json = serde_json::from_str(&succeed(command)).unwrap();
     assert_eq!(inspected["generation"], 1, "what was published is still there");
+}
+
+#[test]
+fn arrays_of_records_are_told_by_position_and_may_delete() {
+    let place = Place::new(&[RECORD]);
+    let published =
+        place.publish(&["--delta"], &[&format!(r#"[{OTHER},{{"handle":"10.1/a","deleted":true}}]"#)]);
+    assert_eq!(published["handles"], 1);
+    for (bad, why) in [(RECORD, "there already"), (r#"{"handle":"10.1/x","values":7}"#, "10.1/x")] {
+        let file = place.records(&[&format!("[{RECORD},\n\n{bad}]")]);
+        let mut command = hdl(["snapshot", "publish"]);
+        command.arg(place.set()).arg(&file);
+        let (code, error) = fail(command);
+        assert_eq!(code, 1);
+        assert!(error.contains("records.jsonl: record 2: ") && error.contains(why), "{error}");
+    }
+}
+
+#[test]
+fn options_that_make_no_sense_are_usage_errors() {
+    for options in [
+        vec!["--memory", "0"],
+        vec!["--memory", "15"],
+        vec!["--memory", "16385"],
+        vec!["--memory", "18446744073709551615"],
+        vec!["--layer", "x.layer", "--memory", "64"],
+        vec!["--delta", "--case-sensitive"],
+    ] {
+        let (code, error) = fail(hdl(["snapshot", "publish", "no-such-set"].iter().chain(&options)));
+        assert_eq!(code, 2, "{options:?}: {error}");
+    }
 }
 
 #[test]
@@ -414,6 +559,85 @@ fn resolve_tells_outcomes_by_exit_codes() {
     assert!(error.contains("no answer"), "{error}");
     assert_eq!(fail(hdl(["resolve"])).0, 2);
     assert_eq!(fail(hdl(["resolve", "10.1/a", "--server", "no such host:1:2"])).0, 1);
+}
+
+/// Answers one request as `lie` says, given the request, and returns where.
+fn responder(lie: impl Fn(&Message<'_>, Envelope) -> Vec<u8> + Send + 'static) -> String {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let address = socket.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        let mut room = [0; 2048];
+        let (len, peer) = socket.recv_from(&mut room).unwrap();
+        let (envelope, message) = Envelope::split(&room[..len]).unwrap();
+        socket.send_to(&lie(&Message::decode(message).unwrap(), envelope), peer).unwrap();
+    });
+    address
+}
+
+#[test]
+fn resolve_believes_only_answers_to_what_it_asked() {
+    const ASKED: &[u8] = b"10.1/a";
+    struct Lie {
+        digest: Option<(DigestAlgorithm, Vec<u8>)>,
+        op_code: OpCode,
+        handle: &'static [u8],
+    }
+    let ask = |options: &[&str], lie: fn(&Message<'_>) -> Lie| {
+        let address = responder(move |message, envelope| {
+            let Lie { digest, op_code, handle } = lie(message);
+            let digest =
+                digest.as_ref().map(|(algorithm, digest)| RequestDigest { algorithm: *algorithm, digest });
+            let values = [Value::new(1, b"N", b"1")];
+            let mut encoded = Vec::new();
+            values.iter().for_each(|value| value.encode(&mut encoded));
+            let values = Values::from_encoded(1, &encoded).unwrap();
+            let response = Response::Answer(Answer { handle, values });
+            let reply = Reply { code: ResponseCode::SUCCESS, digest, response };
+            let header = Header { op_code, ..message.header };
+            MessageBuf::reply(&envelope, &header, &reply).unsigned().unwrap()
+        });
+        let mut command = hdl(["resolve", "10.1/a", "--json", "--server", &address]);
+        let output = command.args(options).output().unwrap();
+        let json: Json = serde_json::from_slice(&output.stdout).unwrap();
+        (output.status.code(), json["error"].as_str().unwrap_or_default().to_owned())
+    };
+    let honest = |_: &Message<'_>| Lie { digest: None, op_code: OpCode::RESOLUTION, handle: ASKED };
+    assert_eq!(ask(&[], honest), (Some(0), String::new()));
+    let refused = |options: &[&str], lie: fn(&Message<'_>) -> Lie, why: &str| {
+        let (code, error) = ask(options, lie);
+        assert!(code == Some(1) && error.contains(why), "{code:?} {error}");
+    };
+    refused(&["--digest"], honest, "none came");
+    refused(&[], |_| Lie { digest: None, op_code: OpCode::RESOLUTION, handle: b"10.1/b" }, "another handle");
+    refused(&[], |_| Lie { digest: None, op_code: OpCode::GET_SITE_INFO, handle: ASKED }, "operation");
+    fn with_digest(algorithm: DigestAlgorithm, digest: Vec<u8>) -> Lie {
+        Lie { digest: Some((algorithm, digest)), op_code: OpCode::RESOLUTION, handle: ASKED }
+    }
+    let good: [fn(&Message<'_>) -> Lie; 4] = [
+        |message| with_digest(DigestAlgorithm::SHA256, Sha256::digest(message.covered).to_vec()),
+        |message| with_digest(DigestAlgorithm::SHA1, Sha1::digest(message.covered).to_vec()),
+        |message| with_digest(DigestAlgorithm::MD5, Md5::digest(message.covered).to_vec()),
+        |message| with_digest(DigestAlgorithm::OLD_MD5, Md5::digest(message.covered).to_vec()),
+    ];
+    for good in good {
+        assert_eq!(ask(&["--digest"], good), (Some(0), String::new()));
+    }
+    let body_only =
+        |message: &Message<'_>| with_digest(DigestAlgorithm::SHA256, Sha256::digest(message.body).to_vec());
+    refused(&["--digest"], body_only, "another request");
+    // An answer to no request says nothing about the handle.
+    for (response_code, exit_code) in [(ResponseCode::HANDLE_NOT_FOUND, 1), (ResponseCode::PROTOCOL_ERROR, 6)]
+    {
+        let address = responder(move |message, envelope| {
+            let envelope = Envelope { request_id: -1, ..envelope };
+            let flags = message.header.flags.without(OpFlags::REQUEST_DIGEST);
+            let header = Header { response_code, flags, ..message.header };
+            MessageBuf::new(&envelope, &header, |_| {}).unsigned().unwrap()
+        });
+        let (code, error) = fail(hdl(["resolve", "10.1/a", "--digest", "--server", &address]));
+        assert_eq!(code, exit_code, "{error}");
+    }
 }
 
 #[test]

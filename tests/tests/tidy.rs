@@ -114,6 +114,42 @@ fn sections_of_rfcs_that_code_cites_have_a_row_in_conformance() {
     );
 }
 
+/// What the links of a Markdown text lead to, outside blocks of code.
+fn links(text: &str) -> Vec<&str> {
+    let is_prose = |(at, _): &(usize, &str)| at % 2 == 0;
+    let prose = text.split("```").enumerate().filter(is_prose).map(|(_, prose)| prose);
+    prose
+        .flat_map(|prose| prose.split("](").skip(1))
+        .filter_map(|rest| Some(rest.split_once(')')?.0))
+        .collect()
+}
+
+#[test]
+fn links_in_documents_lead_to_files() {
+    let (root, mut broken, mut count) = (root(), Vec::new(), 0);
+    for directory in [root.clone(), root.join("docs")] {
+        for entry in std::fs::read_dir(&directory).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_none_or(|end| end != "md") {
+                continue;
+            }
+            let text = std::fs::read_to_string(&path).unwrap();
+            for link in links(&text) {
+                let file = link.split('#').next().unwrap_or_default();
+                if link.contains("://") || file.is_empty() {
+                    continue;
+                }
+                count += 1;
+                if !directory.join(file).exists() {
+                    broken.push(format!("{}: {link}", path.display()));
+                }
+            }
+        }
+    }
+    assert!(count > 3, "the documents have links");
+    assert!(broken.is_empty(), "{}", broken.join("\n"));
+}
+
 #[test]
 fn nothing_is_left_undone_or_too_long() {
     let mut wrong = Vec::new();

@@ -20,6 +20,10 @@ fn text(text: &str) -> anyhow::Result<Vec<Vec<u8>>> {
     let mut packets = Vec::new();
     let mut packet = Vec::new();
     for (at, line) in text.lines().enumerate() {
+        if is_end_offset(line, packet.len()) {
+            packets.push(std::mem::take(&mut packet));
+            continue;
+        }
         match bytes_of(line) {
             Ok(bytes) if !bytes.is_empty() => packet.extend(bytes),
             // Text between packets is common; a first line of it is, too.
@@ -37,6 +41,12 @@ fn text(text: &str) -> anyhow::Result<Vec<Vec<u8>>> {
         bail!("there is no hex in the input");
     }
     Ok(packets)
+}
+
+/// Whether the line is how `hexdump` ends: the offset behind the `len` bytes before it, alone.
+fn is_end_offset(line: &str, len: usize) -> bool {
+    let line = line.trim();
+    len > 0 && matches!(line.len(), 7 | 8) && usize::from_str_radix(line, 16) == Ok(len)
 }
 
 /// The bytes of a line; what is not hex when there is something else.

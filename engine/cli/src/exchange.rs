@@ -2,14 +2,23 @@
 
 use anyhow::{Context as _, bail};
 use handle_proto::limit::{self, MESSAGE_LEN_MAX};
-use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::fragment::cut;
 use handle_proto::wire::reassembly::{Reassembled, Reassembly, ReassemblyLimits};
 use handle_proto::wire::{Envelope, Header, MessageBuf, Request};
-use handle_proto::{OpCode, OpFlags, ResponseCode, Version};
+use handle_proto::{OpCode, OpFlags};
 use std::io::ErrorKind;
 use std::net::{SocketAddr, ToSocketAddrs as _, UdpSocket};
 use std::time::{Duration, Instant};
+
+/// A request, ready to be sent.
+pub(crate) struct Asked {
+    /// What answers refer to.
+    pub(crate) request_id: i32,
+    /// One or more, as long as the request is.
+    pub(crate) datagrams: Vec<Vec<u8>>,
+    /// Header and body: what its digest is computed from.
+    pub(crate) covered: Vec<u8>,
+}
 
 /// An answer, put together.
 pub(crate) struct Answered {
@@ -34,47 +43,26 @@ pub(crate) fn address(server: &str) -> anyhow::Result<SocketAddr> {
     addresses.next().with_context(|| format!("{server} has no address"))
 }
 
-/// A request as one or more datagrams.
-pub(crate) fn request(
-    request: &Request<'_>,
-    flags: OpFlags,
-    request_id: i32,
-) -> anyhow::Result<Vec<Vec<u8>>> {
+/// Makes a request with an id of its own.
+pub(crate) fn request(request: &Request<'_>, flags: OpFlags) -> anyhow::Result<Asked> {
+    // Positive, as deployed clients choose it, and hard to guess for those who would answer falsely.
+    let request_id = rand::random_range(1..i32::MAX);
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     let now_unix_s = u32::try_from(now.as_secs()).unwrap_or(u32::MAX);
-    let header = Header {
-        op_code: OpCode::RESOLUTION,
-        response_code: ResponseCode::RESERVED,
-        flags,
-        site_serial: Header::NO_SITE_SERIAL,
-        recursion_count: 0,
-        reserved: 0,
-        expiration: now_unix_s.wrapping_add(limit::MESSAGE_EXPIRATION_S),
-        body_len: 0,
-    };
-    let envelope = Envelope {
-        version: Version::CURRENT,
-        flags: EnvelopeFlags::default(),
-        suggested: Version::CURRENT,
-        session_id: 0,
-        request_id,
-        sequence: 0,
-        message_len: 0,
-    };
-    let message = MessageBuf::request(&envelope, &header, request).unsigned()?;
+    let header = Header::request(OpCode::RESOLUTION, flags, now_unix_s);
+    let envelope = Envelope::request(request_id);
+    let message = MessageBuf::request(&envelope, &header, request);
+    let covered = message.covered().to_vec();
+    let message = message.unsigned()?;
     let (envelope, data) = Envelope::split(&message).context("the request is too long")?;
-    Ok(cut(&envelope).map(|fragment| [&fragment.envelope, &data[fragment.range]].concat()).collect())
+    let datagrams = cut(&envelope).map(|fragment| [&fragment.envelope, &data[fragment.range]].concat());
+    Ok(Asked { request_id, datagrams: datagrams.collect(), covered })
 }
 
 /// Sends the datagrams of a request, again after each of `waits_ms`, and waits for the answer.
 ///
 /// `None` when none came. Answers to other requests are ignored.
-pub(crate) fn ask(
-    server: SocketAddr,
-    datagrams: &[Vec<u8>],
-    request_id: i32,
-    waits_ms: &[u32],
-) -> anyhow::Result<Option<Answered>> {
+pub(crate) fn ask(server: SocketAddr, asked: &Asked, waits_ms: &[u32]) -> anyhow::Result<Option<Answered>> {
     let any: SocketAddr = if server.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0u16; 8], 0).into() };
     let socket = UdpSocket::bind(any).context("cannot open a UDP socket")?;
     socket.connect(server).with_context(|| format!("cannot reach {server}"))?;
@@ -86,7 +74,7 @@ pub(crate) fn ask(
     });
     let mut room = vec![0; 1 << 16];
     for &wait_ms in waits_ms {
-        for datagram in datagrams {
+        for datagram in &asked.datagrams {
             socket.send(datagram).with_context(|| format!("cannot send to {server}"))?;
         }
         let sent = Instant::now();
@@ -104,7 +92,7 @@ pub(crate) fn ask(
             };
             let Ok((envelope, _)) = Envelope::split(datagram) else { continue };
             // Errors that refer to no request have the id of none.
-            if envelope.request_id != request_id && envelope.request_id != NO_REQUEST {
+            if envelope.request_id != asked.request_id && envelope.request_id != NO_REQUEST {
                 continue;
             }
             let message = match fragments.accept((), datagram, 0) {
@@ -121,4 +109,4 @@ pub(crate) fn ask(
 }
 
 /// Request id of replies to what a server could not read.
-const NO_REQUEST: i32 = -1;
+pub(crate) const NO_REQUEST: i32 = -1;

@@ -12,6 +12,8 @@ use std::path::{Path, PathBuf};
 
 /// Where a record came from, as a number: the file in the upper bits, the line in the lower ones.
 const LINE_BITS: u32 = 40;
+/// With this bit it is not the line, but the position in the array that the file is.
+const IN_ARRAY: u64 = 1 << (LINE_BITS - 1);
 /// Most bytes of a line; a record of the most and longest values, as JSON, is shorter.
 const LINE_LEN_MAX: u64 = 16 << 20;
 /// Buffer for reading files.
@@ -66,7 +68,7 @@ impl<'a> Inputs<'a> {
                 .trim_ascii_start()
                 .starts_with(b"[");
             if is_array {
-                each_of_array(reader, file_at, &mut take).with_context(|| format!("in {shown}"))?;
+                each_of_array(reader, file_at, path, &mut take)?;
             } else {
                 each_line(reader, file_at, path, bar, &mut take)?;
             }
@@ -74,14 +76,10 @@ impl<'a> Inputs<'a> {
         Ok(())
     }
 
-    /// The place that an origin stands for, as `file:line`.
+    /// The place that an origin stands for, as `file:line`, or `file: record N` in an array.
     pub(crate) fn place(&self, origin: u64) -> String {
         let file_at = usize::try_from(origin >> LINE_BITS).unwrap_or(usize::MAX);
-        let line = origin & ((1 << LINE_BITS) - 1);
-        match self.paths.get(file_at) {
-            Some(path) => format!("{}:{line}", path.display()),
-            None => format!("line {line}"),
-        }
+        place(self.paths.get(file_at).map_or(Path::new("?"), PathBuf::as_path), origin)
     }
 
     /// What the builder did not like, with places instead of origins.
@@ -110,6 +108,14 @@ fn open(path: &Path) -> anyhow::Result<Box<dyn BufRead>> {
 
 fn origin(file_at: usize, line: u64) -> u64 {
     ((file_at as u64) << LINE_BITS) | line
+}
+
+fn place(path: &Path, origin: u64) -> String {
+    let number = origin & (IN_ARRAY - 1);
+    match origin & IN_ARRAY {
+        0 => format!("{}:{number}", path.display()),
+        _ => format!("{}: record {number}", path.display()),
+    }
 }
 
 fn each_line(
@@ -161,21 +167,29 @@ fn handle_in(text: &str) -> String {
     }
 }
 
+/// Reads the whole array into memory: what a record of it is wrong about can then be told by its position.
 fn each_of_array(
     reader: Box<dyn BufRead>,
     file_at: usize,
+    path: &Path,
     take: &mut impl FnMut(u64, Entry<'_>) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    let records: Vec<serde_json::Value> = serde_json::from_reader(reader)?;
-    for (at, json) in records.iter().enumerate() {
-        let record = record_from_json(json).with_context(|| {
-            format!("record {} ({})", at + 1, json["handle"].as_str().unwrap_or("no handle"))
-        })?;
-        let mut values = Vec::new();
-        record.values.iter().for_each(|value| values.extend_from_slice(value.as_bytes()));
-        let handle = String::from_utf8(record.handle).context("the handle")?;
-        let values = Values::from_encoded(record.values.len(), &values)?;
-        take(origin(file_at, at as u64 + 1), Entry::Record(&handle, values))?;
+    let records: Vec<serde_json::Value> = serde_json::from_reader(reader)
+        .with_context(|| format!("{} is no array of records", path.display()))?;
+    let mut encoded = Vec::new();
+    for (json, number) in records.iter().zip(1..) {
+        let origin = origin(file_at, IN_ARRAY | number);
+        if let Ok(Deletion { handle, deleted: true }) = Deletion::deserialize(json) {
+            take(origin, Entry::Deleted(&handle))?;
+            continue;
+        }
+        let at = || format!("{}: {}", place(path, origin), json["handle"].as_str().unwrap_or("no handle"));
+        let record = record_from_json(json).with_context(at)?;
+        encoded.clear();
+        record.values.iter().for_each(|value| encoded.extend_from_slice(value.as_bytes()));
+        let handle = std::str::from_utf8(&record.handle).with_context(at)?;
+        let values = Values::from_encoded(record.values.len(), &encoded).with_context(at)?;
+        take(origin, Entry::Record(handle, values))?;
     }
     Ok(())
 }

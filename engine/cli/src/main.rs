@@ -7,6 +7,7 @@ mod control;
 mod demo;
 mod dump;
 mod exchange;
+mod homed;
 mod input;
 mod message;
 mod output;

@@ -68,6 +68,11 @@ fn site_line(site: &data::Site<'_>) -> String {
     line
 }
 
+/// Says on standard output, for scripts that asked for JSON, why there is nothing else.
+pub(crate) fn error_as_json(why: &str) {
+    println!("{}", serde_json::json!({ "error": why }));
+}
+
 /// Bytes as hex.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     data_encoding::HEXLOWER.encode(bytes)

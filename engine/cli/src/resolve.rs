@@ -1,15 +1,17 @@
 //! `hdl resolve`: ask a server for the values of a handle.
 
-use crate::exchange::{self, Answered};
+use crate::exchange::{self, Answered, Asked};
 use crate::{Outcome, output};
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
+use handle_proto::code::DigestAlgorithm;
 use handle_proto::limit::UDP_RETRY_MS;
 use handle_proto::wire::list::{Indexes, Strings};
 use handle_proto::wire::message::Body;
 use handle_proto::wire::query::{Answer, Query};
-use handle_proto::wire::{Envelope, Message, Request, Response, put};
-use handle_proto::{Handle, OpFlags, ResponseCode};
+use handle_proto::wire::{Envelope, Message, Reply, Request, Response, put};
+use handle_proto::{Handle, OpCode, OpFlags, ResponseCode, Version};
 use serde_json::json;
+use sha2::{Digest as _, Sha256};
 use std::net::SocketAddr;
 
 /// Ask a server for the values of a handle.
@@ -42,7 +44,7 @@ pub(crate) struct Args {
     /// Ask for values that are not public, too.
     #[arg(long)]
     all: bool,
-    /// Ask for a digest of the request in the answer.
+    /// Ask for a digest of the request in the answer, and fail if it is missing or of another request.
     #[arg(long)]
     digest: bool,
     /// Print JSON.
@@ -66,6 +68,14 @@ impl Args {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
+    let done = ask_and_show(args);
+    if let (true, Err(error)) = (args.json, &done) {
+        output::error_as_json(&format!("{error:#}"));
+    }
+    done
+}
+
+fn ask_and_show(args: &Args) -> anyhow::Result<Outcome> {
     let server = exchange::address(&args.server)?;
     let indexes: Vec<[u8; 4]> = args.index.iter().map(|index| index.to_be_bytes()).collect();
     let mut types = Vec::new();
@@ -82,27 +92,29 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
     if args.digest {
         flags = flags.with(OpFlags::REQUEST_DIGEST);
     }
-    // Positive, as deployed clients choose it, and hard to guess for those who would answer falsely.
-    let request_id = rand::random_range(1..i32::MAX);
-    let datagrams = exchange::request(&Request::Resolution(query), flags, request_id)?;
-    match exchange::ask(server, &datagrams, request_id, &UDP_RETRY_MS)? {
-        Some(answered) => show(args, server, &answered),
-        None => {
-            eprintln!(
-                "hdl: no answer from {server} within 3 seconds (does it listen on UDP? is a firewall between?)"
-            );
-            Ok(Outcome::NoAnswer)
+    let asked = exchange::request(&Request::Resolution(query), flags)?;
+    let Some(answered) = exchange::ask(server, &asked, &UDP_RETRY_MS)? else {
+        let why = format!(
+            "no answer from {server} within 3 seconds (does it listen on UDP? is a firewall between?)"
+        );
+        if args.json {
+            output::error_as_json(&why);
         }
-    }
+        eprintln!("hdl: {why}");
+        return Ok(Outcome::NoAnswer);
+    };
+    show(args, server, &asked, &answered)
 }
 
-fn show(args: &Args, server: SocketAddr, answered: &Answered) -> anyhow::Result<Outcome> {
+fn show(args: &Args, server: SocketAddr, asked: &Asked, answered: &Answered) -> anyhow::Result<Outcome> {
     let (envelope, message) = Envelope::split(&answered.message).context("the answer does not decode")?;
     let message = Message::decode(message).context("the answer does not decode")?;
     let Body::Reply(reply) = message.decode_body(envelope.version).context("the answer does not decode")?
     else {
         bail!("{server} sent a request where an answer should be");
     };
+    check(args, asked, &envelope, &message, &reply)
+        .with_context(|| format!("{server} did not answer what was asked"))?;
     match (&reply.response, reply.code) {
         (Response::Answer(answer), _) => show_values(args, server, answered, answer)?,
         (Response::Failure(failure), code) => {
@@ -110,7 +122,11 @@ fn show(args: &Args, server: SocketAddr, answered: &Answered) -> anyhow::Result<
         }
         (_, code) => show_code(args, server, code, ""),
     }
-    Ok(match reply.code {
+    Ok(outcome(reply.code))
+}
+
+const fn outcome(code: ResponseCode) -> Outcome {
+    match code {
         ResponseCode::SUCCESS => Outcome::Good,
         ResponseCode::HANDLE_NOT_FOUND => Outcome::NotFound,
         ResponseCode::VALUES_NOT_FOUND => Outcome::NoValues,
@@ -118,6 +134,50 @@ fn show(args: &Args, server: SocketAddr, answered: &Answered) -> anyhow::Result<
         | ResponseCode::SERVICE_REFERRAL
         | ResponseCode::PREFIX_REFERRAL => Outcome::NotResponsible,
         _ => Outcome::Refused,
+    }
+}
+
+/// Whether the answer is one to what was asked.
+fn check(
+    args: &Args,
+    asked: &Asked,
+    envelope: &Envelope,
+    message: &Message<'_>,
+    reply: &Reply<'_>,
+) -> anyhow::Result<()> {
+    // A server that could not read the request knows neither its operation nor its digest.
+    if envelope.request_id == exchange::NO_REQUEST {
+        // So it cannot say anything about the handle either.
+        let code = reply.code;
+        ensure!(outcome(code) == Outcome::Refused, "the answer is to no request and says {} {code}", code.0);
+        return Ok(());
+    }
+    let op_code = message.header.op_code;
+    ensure!(op_code == OpCode::RESOLUTION, "the answer is to operation {} ({op_code})", op_code.0);
+    if args.digest {
+        match &reply.digest {
+            Some(digest) => ensure!(
+                digest_of(&asked.covered, digest.algorithm)? == digest.digest,
+                "the digest in the answer is of another request"
+            ),
+            // Older ones have no digest.
+            None => ensure!(envelope.version < Version::LOWEST, "a digest was asked for, and none came"),
+        }
+    }
+    if let Response::Answer(answer) = &reply.response {
+        let (echo, handle) = (Handle(answer.handle), Handle(args.handle.as_bytes()));
+        let is_same = echo == handle || echo.0 == handle.looked_up();
+        ensure!(is_same, "the answer is about another handle, {echo}");
+    }
+    Ok(())
+}
+
+fn digest_of(covered: &[u8], algorithm: DigestAlgorithm) -> anyhow::Result<Vec<u8>> {
+    Ok(match algorithm {
+        DigestAlgorithm::OLD_MD5 | DigestAlgorithm::MD5 => md5::Md5::digest(covered).to_vec(),
+        DigestAlgorithm::SHA1 => sha1::Sha1::digest(covered).to_vec(),
+        DigestAlgorithm::SHA256 => Sha256::digest(covered).to_vec(),
+        other => bail!("the digest in the answer is of an unknown kind ({})", other.0),
     })
 }
 

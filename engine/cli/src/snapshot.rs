@@ -1,5 +1,6 @@
 //! `hdl snapshot`: records to layer files, layer files to published sets, and a look into both.
 
+use crate::homed::{self, Gathered};
 use crate::input::{Entry, Inputs};
 use crate::{Outcome, output, progress};
 use anyhow::{Context as _, bail, ensure};
@@ -10,7 +11,7 @@ use handle_snapshot::map::{How, Mapped};
 use handle_snapshot::set::manifest::Manifest;
 use handle_snapshot::set::publisher::{Place, Publisher};
 use handle_snapshot::set::{PublishedSet, SetError, Why};
-use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
+use handle_snapshot::writer::LayerOptions;
 use handle_snapshot::{Layer, Records, fold_key, format, hash_key, verify};
 use serde_json::json;
 use std::fs::File;
@@ -32,7 +33,8 @@ enum Command {
     /// Records are JSON: one object a line, {"handle": ..., "values": [...]}, as the handle REST API
     /// shows them, or one array of such objects; `-` is standard input. Their order does not matter. A
     /// handle that comes twice is an error, and so is everything that could not be served; nothing is
-    /// written then. Memory is bounded, whatever the number of records.
+    /// written then. Memory is bounded, whatever the number of records, except for arrays: each is read
+    /// whole, so write large ones as lines (jq -c '.[]').
     #[command(after_help = "Example:
   hdl snapshot build set.layer records-*.jsonl --homed 10.1045 --homed 10.1016")]
     Build(BuildArgs),
@@ -65,15 +67,15 @@ struct RecordArgs {
     #[arg(value_name = "RECORDS")]
     inputs: Vec<PathBuf>,
     /// A prefix that is homed, as 10.1045; may be given more than once. Without it every prefix that
-    /// occurs is.
+    /// occurs is. In a delta prefixes are only ever added to those of the set below it.
     #[arg(long, value_name = "PREFIX")]
     homed: Vec<String>,
     /// Local names are told apart by case. As a rule they are not.
     #[arg(long)]
     case_sensitive: bool,
     /// Memory for sorting, in MiB.
-    #[arg(long, value_name = "MIB", default_value_t = 256)]
-    memory: usize,
+    #[arg(long, value_name = "MIB", default_value_t = 256, value_parser = clap::value_parser!(u64).range(16..=16384))]
+    memory: u64,
 }
 
 #[derive(clap::Args, Debug)]
@@ -84,7 +86,7 @@ struct BuildArgs {
     #[command(flatten)]
     records: RecordArgs,
     /// Make a delta for the set published in this directory.
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", conflicts_with = "case_sensitive")]
     delta_for: Option<PathBuf>,
     /// Print what was built as JSON.
     #[arg(long)]
@@ -98,10 +100,10 @@ struct PublishArgs {
     #[command(flatten)]
     records: RecordArgs,
     /// Publish this layer file instead of records.
-    #[arg(long, value_name = "LAYER", conflicts_with_all = ["inputs", "homed", "case_sensitive"])]
+    #[arg(long, value_name = "LAYER", conflicts_with_all = ["inputs", "homed", "case_sensitive", "memory"])]
     layer: Option<PathBuf>,
     /// Put it over what is published instead of replacing it.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "case_sensitive")]
     delta: bool,
     /// Keep files that are in no set any more for so many seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
@@ -160,7 +162,13 @@ pub(crate) fn run(args: Args) -> anyhow::Result<Outcome> {
         Command::Build(args) => build(&args),
         Command::Publish(args) => publish(&args),
         Command::Merge(args) => merge(&args),
-        Command::Verify(args) => verify_all(&args),
+        Command::Verify(args) => {
+            let done = verify_all(&args);
+            if let (true, Err(error)) = (args.json, &done) {
+                output::error_as_json(&format!("{error:#}"));
+            }
+            done
+        }
         Command::Inspect(args) => inspect(&args),
         Command::Get(args) => get(&args),
     }
@@ -179,7 +187,7 @@ const LAYERS_BEFORE_MERGE: usize = 8;
 fn build_layer<W: Write + Seek>(
     args: &RecordArgs,
     options: LayerOptions,
-    is_delta: bool,
+    mut homed: Gathered<'_>,
     temp_dir: &Path,
     out: W,
 ) -> anyhow::Result<(W, format::Header)> {
@@ -187,12 +195,8 @@ fn build_layer<W: Write + Seek>(
     let inputs = Inputs::new(&args.inputs);
     let reading = progress::bar("reading", inputs.len());
     let writing = progress::bar("writing", Some(0));
-    let mut homed = HomedPrefixes::default();
-    for prefix in &args.homed {
-        let prefix = prefix.strip_prefix("0.NA/").unwrap_or(prefix);
-        ensure!(homed.add(prefix.as_bytes()), "the prefix {prefix} is too long");
-    }
-    let mut builder = Builder::new(temp_dir, options).memory_len_max(args.memory << 20).on_progress(|at| {
+    let memory_len = usize::try_from(args.memory << 20).unwrap_or(usize::MAX);
+    let mut builder = Builder::new(temp_dir, options).memory_len_max(memory_len).on_progress(|at| {
         if let Progress::Written { records, records_all } = at {
             writing.set_length(records_all);
             writing.set_position(records);
@@ -201,12 +205,10 @@ fn build_layer<W: Write + Seek>(
     inputs.each(&reading, |origin, entry| {
         let added = match entry {
             Entry::Record(handle, values) => {
-                if args.homed.is_empty() && !is_delta {
-                    homed.add(Handle(handle.as_bytes()).naming_authority());
-                }
+                homed.see(handle);
                 builder.add(origin, &Handle(handle.as_bytes()).looked_up(), values)
             }
-            Entry::Deleted(handle) if is_delta => {
+            Entry::Deleted(handle) if homed.is_delta() => {
                 builder.delete(origin, &Handle(handle.as_bytes()).looked_up())
             }
             Entry::Deleted(handle) => bail!(
@@ -217,8 +219,15 @@ fn build_layer<W: Write + Seek>(
         added.map_err(|error| inputs.explain(error))
     })?;
     reading.finish_and_clear();
-    if !is_delta || !args.homed.is_empty() {
-        builder = builder.homed(homed);
+    if let Some((count, first)) = homed.outside() {
+        eprintln!(
+            "hdl: warning: {count} record{} will not be answered from, because the prefix is not homed: {first}{}",
+            if *count == 1 { "" } else { "s" },
+            if *count == 1 { "" } else { " and so on" },
+        );
+    }
+    if let Some(table) = homed.table() {
+        builder = builder.homed(table);
     }
     let built = builder.finish(out).map_err(|error| inputs.explain(error))?;
     writing.finish_and_clear();
@@ -226,13 +235,15 @@ fn build_layer<W: Write + Seek>(
 }
 
 fn build(args: &BuildArgs) -> anyhow::Result<Outcome> {
-    let (options, is_delta) = match &args.delta_for {
-        Some(dir) => {
-            let set = PublishedSet::open(dir, How::Map)?;
-            let (seed, folds) = (set.records().seed(), set.records().folds());
-            (LayerOptions { seed, folds, created_unix_ms: now_unix_ms() }, true)
+    let below = args.delta_for.as_ref().map(|dir| PublishedSet::open(dir, How::Map)).transpose()?;
+    let told = &args.records.homed;
+    let (options, homed) = match below.as_ref().map(PublishedSet::records) {
+        Some(below) => {
+            let (seed, folds) = (below.seed(), below.folds());
+            let options = LayerOptions { seed, folds, created_unix_ms: now_unix_ms() };
+            (options, Gathered::delta(told, below.homed_table())?)
         }
-        None => (fresh_options(&args.records), false),
+        None => (fresh_options(&args.records), Gathered::base(told)?),
     };
     let started = std::time::Instant::now();
     let directory = match args.out.parent() {
@@ -242,7 +253,7 @@ fn build(args: &BuildArgs) -> anyhow::Result<Outcome> {
     // Under another name until it is whole, so that what has the name is a layer.
     let file = tempfile::NamedTempFile::new_in(directory)
         .with_context(|| format!("cannot write to {}", directory.display()))?;
-    let (file, header) = build_layer(&args.records, options, is_delta, directory, file)?;
+    let (file, header) = build_layer(&args.records, options, homed, directory, file)?;
     file.as_file().sync_all()?;
     file.persist(&args.out).with_context(|| format!("cannot write {}", args.out.display()))?;
     show_layer(&args.out, &header, Some(started.elapsed()), args.json);
@@ -266,6 +277,10 @@ fn publish(args: &PublishArgs) -> anyhow::Result<Outcome> {
         let layer = Layer::open(Mapped::open(path, How::Map)?)
             .with_context(|| format!("{} is no layer file", path.display()))?;
         let header = *layer.header();
+        if args.delta {
+            homed::check_delta(layer.homed(), publisher.records().and_then(|below| below.homed_table()))
+                .with_context(|| format!("{} cannot be put over the set", path.display()))?;
+        }
         publisher.stager().stage(place, |mut file, _| {
             std::io::copy(&mut source, &mut file)?;
             Ok((file, header))
@@ -292,9 +307,14 @@ fn stage_records(
     options: LayerOptions,
     place: Place,
 ) -> anyhow::Result<handle_snapshot::set::publisher::NewLayer> {
+    let told = &args.records.homed;
+    let homed = match publisher.records() {
+        Some(below) if args.delta => Gathered::delta(told, below.homed_table())?,
+        _ => Gathered::base(told)?,
+    };
     let mut problem = None;
     let staged = publisher.stager().stage(place, |file, temp_dir: &Path| {
-        build_layer(&args.records, options, args.delta, temp_dir, file).map_err(|error| {
+        build_layer(&args.records, options, homed, temp_dir, file).map_err(|error| {
             problem = Some(error);
             std::io::Error::other("the records are not good").into()
         })

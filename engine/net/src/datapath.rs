@@ -1,12 +1,14 @@
 //! The contract of a datapath, and the probe that picks one and says why.
 
+use std::error::Error;
 use std::fmt;
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::rc::Rc;
+use std::str::FromStr;
 use std::time::Duration;
 
-use rustix::thread::{CpuSet, sched_setaffinity};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::batch::Batch;
 use crate::outbox::Outbox;
@@ -109,6 +111,40 @@ pub enum Choice {
     Portable,
 }
 
+impl Choice {
+    const ALL: [Self; 3] = [Self::Auto, Self::Uring, Self::Portable];
+}
+
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Auto => "auto",
+            Self::Uring => "uring",
+            Self::Portable => "portable",
+        })
+    }
+}
+
+impl FromStr for Choice {
+    type Err = UnknownChoice;
+
+    fn from_str(name: &str) -> Result<Self, UnknownChoice> {
+        Self::ALL.into_iter().find(|choice| choice.to_string() == name).ok_or(UnknownChoice)
+    }
+}
+
+/// A name that is no [`Choice`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnknownChoice;
+
+impl fmt::Display for UnknownChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("write auto, uring or portable")
+    }
+}
+
+impl Error for UnknownChoice {}
+
 /// An open path, and why it is this one.
 pub struct Opened {
     /// The path.
@@ -177,4 +213,42 @@ pub fn pin_to_core(core: usize) -> io::Result<()> {
     let mut cores = CpuSet::new();
     cores.set(core);
     Ok(sched_setaffinity(None, &cores)?)
+}
+
+/// The cores that the calling thread may run on, counted from 0, in ascending order.
+///
+/// In a container they need not begin with 0.
+///
+/// # Errors
+///
+/// Those of the kernel.
+pub fn usable_cores() -> io::Result<Vec<usize>> {
+    let allowed = sched_getaffinity(None)?;
+    Ok((0..CpuSet::MAX_CPU).filter(|&core| allowed.is_set(core)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn choices_are_read_as_they_are_shown() {
+        for choice in Choice::ALL {
+            assert_eq!(choice.to_string().parse(), Ok(choice));
+        }
+        for name in ["", "Auto", "io_uring", "auto "] {
+            assert_eq!(name.parse::<Choice>(), Err(UnknownChoice), "{name}");
+        }
+    }
+
+    #[test]
+    fn usable_cores_can_be_pinned_to_and_are_all_there_are() {
+        let cores = usable_cores().unwrap();
+        assert!(!cores.is_empty());
+        // Threads of their own, which take the pinning with them.
+        for core in cores {
+            let left = std::thread::spawn(move || pin_to_core(core).and_then(|()| usable_cores()));
+            assert_eq!(left.join().unwrap().unwrap(), [core]);
+        }
+    }
 }

@@ -21,6 +21,8 @@ mod socket;
 mod uring;
 
 pub use batch::{Batch, Datagram, Inbox, Peer};
-pub use datapath::{Choice, Datapath, Flushed, Kind, Opened, open, open_on, pin_to_core};
+pub use datapath::{
+    Choice, Datapath, Flushed, Kind, Opened, UnknownChoice, open, open_on, pin_to_core, usable_cores,
+};
 pub use outbox::{Full, Outbox};
 pub use socket::{Options, bind};

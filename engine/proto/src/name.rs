@@ -46,7 +46,9 @@ impl<'a> Handle<'a> {
         self.slash_at().map_or(self.0, |at| &self.0[at + 1..])
     }
 
-    /// Whether the name belongs to the global service and folds as a whole on every server.
+    /// Whether the name belongs to the global service: compared with another, it folds as a whole everywhere.
+    ///
+    /// A service that does not fold still stores it as it is spelt.
     #[must_use]
     pub fn is_global(self) -> bool {
         self.0.starts_with(b"0.")
@@ -89,8 +91,8 @@ impl<'a> Handle<'a> {
         }
     }
 
-    /// The name with its prefix folded, and the whole of a name that folds as a whole: two names are the
-    /// same to a service that does not fold local names when these are.
+    /// The name with its prefix folded, and the whole of a global name: two names are the same in
+    /// comparisons that do not fold local names when these are. Not the key of a stored record.
     #[must_use]
     pub fn prefix_folded(self) -> Vec<u8> {
         let folds = if self.is_global() { self.0.len() } else { self.slash_at().unwrap_or(self.0.len()) };

@@ -1,19 +1,21 @@
 //! Decode, find, select, assemble: one request. The definition that the batch form is tested against.
 
 use crate::referral;
+use crate::refused::Refused;
 use crate::reply::Reply;
 use crate::request::{DropReason, Refusal, Request, Unreadable};
 use crate::select::{Filter, Selected};
 use crate::service::Context;
-use handle_proto::limit::HANDLE_LEN_MAX;
+use handle_proto::limit::{HANDLE_LEN_MAX, QUERY_COUNT_MAX};
 use handle_proto::name::{PREFIX_OF_PREFIXES, PREFIX_RECORDS, SITE_STATUS};
 use handle_proto::wire::Envelope;
 use handle_proto::wire::query::Query;
 use handle_proto::{Handle, OpCode, OpFlags, Permissions, ResponseCode, Value, Version, fold};
-use handle_snapshot::{Corrupt, Record, hash_key};
+use handle_snapshot::{Corrupt, Homed, Record, hash_key};
 
 /// What becomes of a datagram.
 #[derive(Clone, Copy, Debug)]
+#[expect(clippy::large_enum_variant, reason = "nearly every outcome is a reply, and nothing is allocated")]
 pub enum Outcome<'a> {
     /// This answer goes back.
     Reply(Reply<'a>),
@@ -96,30 +98,46 @@ impl<'k> Lookup<'k> {
 pub(crate) struct KeyBuf<const N: usize = { HANDLE_LEN_MAX + PREFIX_RECORDS.len() }> {
     bytes: [u8; N],
     len: usize,
+    prefix_len: usize,
 }
 
 impl<const N: usize> KeyBuf<N> {
     pub(crate) const fn new() -> Self {
-        Self { bytes: [0; N], len: 0 }
+        Self { bytes: [0; N], len: 0, prefix_len: 0 }
     }
 
     pub(crate) fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
 
+    /// The key up to its slash.
+    fn prefix(&self) -> &[u8] {
+        &self.bytes[..self.prefix_len]
+    }
+
     /// Writes the key of `handle`. False when there is no room for it.
     #[inline]
-    fn write(&mut self, handle: Handle<'_>, slash_at: Option<usize>, folds: bool) -> bool {
-        let lead: &[u8] = if slash_at.is_some() { &[] } else { PREFIX_RECORDS };
-        let len = lead.len() + handle.0.len();
-        let Some(room) = self.bytes.get_mut(..len) else { return false };
-        let (lead_room, name_room) = room.split_at_mut(lead.len());
-        lead_room.copy_from_slice(lead);
-        name_room.copy_from_slice(handle.0);
-        if folds || slash_at.is_none() {
-            fold::fold(name_room);
+    fn write(&mut self, handle: Handle<'_>, folds: bool) -> bool {
+        let Some(slash_at) = handle.slash_at() else { return self.write_prefix_record(handle) };
+        let Some(room) = self.bytes.get_mut(..handle.0.len()) else { return false };
+        room.copy_from_slice(handle.0);
+        if folds {
+            fold::fold(room);
         }
-        self.len = len;
+        (self.len, self.prefix_len) = (handle.0.len(), slash_at);
+        true
+    }
+
+    /// A name without a slash stands for `0.NA/` and its folded form.
+    #[cold]
+    fn write_prefix_record(&mut self, name: Handle<'_>) -> bool {
+        let len = PREFIX_RECORDS.len() + name.0.len();
+        let Some(room) = self.bytes.get_mut(..len) else { return false };
+        let (lead, rest) = room.split_at_mut(PREFIX_RECORDS.len());
+        lead.copy_from_slice(PREFIX_RECORDS);
+        rest.copy_from_slice(name.0);
+        fold::fold(rest);
+        (self.len, self.prefix_len) = (len, PREFIX_OF_PREFIXES.len());
         true
     }
 }
@@ -138,70 +156,66 @@ pub(crate) fn prepare<'a, B: AsRef<[u8]>, const N: usize>(
         Err(Refusal::Drop(reason)) => return Prepared::Done(Outcome::Drop(reason)),
         Err(Refusal::Fragment(envelope)) => return Prepared::Done(Outcome::Fragment(envelope)),
     };
-    let done = |code, text| Prepared::Done(Outcome::Reply(error(context, &request, code, text)));
-    let is_resolution = request.message.header.op_code == OpCode::RESOLUTION;
-    let query = match is_resolution.then(|| Query::decode(request.message.body)) {
-        Some(Ok(query)) => Some(query),
-        Some(Err(_)) => {
-            let unreadable = Unreadable::malformed().reply(context.now_unix_s);
-            return Prepared::Done(Outcome::Reply(unreadable));
-        }
-        None => None,
+    let refuse = |refused| Prepared::Done(Outcome::Reply(refuse(context, &request, refused)));
+    if request.message.header.op_code != OpCode::RESOLUTION {
+        return Prepared::Done(Outcome::Reply(other_operation(context, &request)));
+    }
+    let Ok(query) = Query::decode(request.message.body) else {
+        let unreadable = Unreadable::from(Refused::Malformed);
+        return Prepared::Done(Outcome::Reply(unreadable.reply(context.now_unix_s)));
     };
     if request.envelope.session_id > 0 {
-        return done(
-            ResponseCode::SESSION_TIMEOUT,
-            b"Invalid session id or session time out. Please try again.",
-        );
+        return refuse(Refused::UnknownSession);
     }
-    let Some(query) = query else {
-        return Prepared::Done(Outcome::Reply(other_operation(context, &request)));
-    };
+    if query.indexes.len() + query.types.len() > QUERY_COUNT_MAX {
+        return refuse(Refused::QueryTooLong);
+    }
     let handle = Handle(query.handle);
     if fold::eq(handle.0, SITE_STATUS) {
         return match request.message.header.flags.has(OpFlags::PUBLIC_ONLY) {
-            true => done(ResponseCode::VALUES_NOT_FOUND, b""),
-            false => Prepared::Done(Outcome::Reply(needs_authentication(context, &request))),
+            true => Prepared::Done(Outcome::Reply(none(context, &request, ResponseCode::VALUES_NOT_FOUND))),
+            false => refuse(Refused::NotPublic),
         };
     }
     if !context.service.has(handle) {
-        return done(ResponseCode::SERVER_NOT_RESPONSIBLE, b"Request was hashed incorrectly");
+        return refuse(Refused::OtherServer);
     }
-    let slash_at = handle.slash_at();
-    if !is_homed(context, handle, slash_at) {
-        return done(ResponseCode::SERVER_NOT_RESPONSIBLE, b"That prefix doesn't live here");
+    if !key.write(handle, context.records.folds()) {
+        // Too long to be stored: not found, or not ours to look for.
+        return match context.homed.is_some_and(|homed| homed.has(handle.naming_authority())) {
+            true => Prepared::Done(Outcome::Reply(none(context, &request, ResponseCode::HANDLE_NOT_FOUND))),
+            false => refuse(Refused::NotHomed),
+        };
     }
-    if !key.write(handle, slash_at, context.records.folds()) {
-        return done(ResponseCode::HANDLE_NOT_FOUND, b"");
+    if !is_homed(context, key.prefix(), key.as_bytes()) {
+        return refuse(Refused::NotHomed);
     }
     Prepared::Find(Question { request, query })
 }
 
-/// Whether this server has homed the prefix of `handle`, or, for the record of a derived prefix, the
-/// records under one of its ancestors.
-fn is_homed<B: AsRef<[u8]>>(context: &Context<'_, B>, handle: Handle<'_>, slash_at: Option<usize>) -> bool {
-    let (prefix, local_name) = match slash_at {
-        Some(at) => (&handle.0[..at], &handle.0[at + 1..]),
-        None => (PREFIX_OF_PREFIXES, handle.0),
-    };
-    if context.records.homed(prefix) {
-        return true;
+/// Whether this server has homed the prefix of the handle with this key, or, for the record of a derived
+/// prefix, the records under one of its ancestors.
+#[inline]
+fn is_homed<B: AsRef<[u8]>>(context: &Context<'_, B>, prefix: &[u8], key: &[u8]) -> bool {
+    let Some(homed) = context.homed else { return false };
+    // Keys are folded where the service folds, and prefixes always are in the table.
+    let is_here = if context.records.folds() { homed.has_folded(prefix) } else { homed.has(prefix) };
+    is_here || (Handle(key).is_derived_prefix_record() && is_homed_by_ancestor(&homed, key))
+}
+
+/// `0.NA/a.b` is ours too when `0.NA/0.NA/a` is homed: "derived prefixes only".
+#[cold]
+fn is_homed_by_ancestor(homed: &Homed<'_>, key: &[u8]) -> bool {
+    let mut name = Handle(key);
+    for _ in 0..ANCESTORS_MAX {
+        let Some(parent) = name.parent_prefix_record() else { return false };
+        // What is homed then is all that is derived from the parent, and is called as its record.
+        if homed.has(parent.0) {
+            return true;
+        }
+        name = parent;
     }
-    if !fold::eq(prefix, PREFIX_OF_PREFIXES) || local_name.len() > HANDLE_LEN_MAX {
-        return false;
-    }
-    // `0.NA/a.b` is ours too when `0.NA/0.NA/a` is homed: "derived prefixes only".
-    let mut derived = [0; HANDLE_LEN_MAX + PREFIX_RECORDS.len()];
-    derived[..PREFIX_RECORDS.len()].copy_from_slice(PREFIX_RECORDS);
-    let name = &mut derived[PREFIX_RECORDS.len()..][..local_name.len()];
-    name.copy_from_slice(local_name);
-    local_name
-        .iter()
-        .enumerate()
-        .rev()
-        .filter(|&(_, &byte)| byte == b'.')
-        .take(ANCESTORS_MAX)
-        .any(|(dot_at, _)| context.records.homed(&derived[..PREFIX_RECORDS.len() + dot_at]))
+    false
 }
 
 /// Most ancestors of a prefix that are looked at for one request; a name of dots would have thousands.
@@ -218,67 +232,55 @@ impl<'a> Question<'a> {
         match found {
             Ok(Some(record)) => self.select(context, &record),
             Ok(None) => self.refer(context, lookup),
-            Err(Corrupt { .. }) => self.failed(context),
+            Err(Corrupt { .. }) => self.refuse(context, Refused::DamagedRecord),
         }
     }
 
     fn select<B: AsRef<[u8]>>(&self, context: &Context<'a, B>, record: &Record<'a>) -> Reply<'a> {
         let filter = Filter::of(self.query);
+        let Some(selected) = Selected::from(record.public_bytes(), record.public_count(), filter) else {
+            return self.refuse(context, Refused::DamagedRecord);
+        };
         if !self.request.message.header.flags.has(OpFlags::PUBLIC_ONLY)
-            && let Some(refused) = self.refuse_private(context, record, filter)
+            && let Some(refused) = self.private(record, filter, selected.count)
         {
-            return refused;
+            return self.refuse(context, refused);
         }
-        match Selected::from(record.public_bytes(), record.public_count(), filter) {
-            None => self.failed(context),
-            Some(selected) if selected.count == 0 => {
-                error(context, &self.request, ResponseCode::VALUES_NOT_FOUND, b"")
-            }
-            Some(selected) => {
-                let mut reply = self.reply(context, ResponseCode::SUCCESS);
-                reply.push_text(self.query.handle);
-                reply.push_values(selected);
-                let reply = reply.finish();
-                if reply.is_too_long() {
-                    let text = b"The values do not fit into one message; ask by index or type.";
-                    return error(context, &self.request, ResponseCode::PROTOCOL_ERROR, text);
-                }
-                reply
-            }
+        if selected.count == 0 {
+            return none(context, &self.request, ResponseCode::VALUES_NOT_FOUND);
         }
+        let mut reply = self.reply(context, ResponseCode::SUCCESS);
+        reply.push_text(self.query.handle);
+        reply.push_values(selected);
+        self.finish(context, reply)
     }
 
-    /// Public-only is off: the first selected value that is not public decides. In a session
-    /// identity always matters. `None` when all selected values are public.
-    fn refuse_private<B: AsRef<[u8]>>(
-        &self,
-        context: &Context<'a, B>,
-        record: &Record<'a>,
-        filter: Filter<'a>,
-    ) -> Option<Reply<'a>> {
-        let mut first = None;
+    /// Why values must not be shown where public-only is off: the first selected one that is not
+    /// public decides. In a session identity always matters.
+    #[cold]
+    fn private(&self, record: &Record<'a>, filter: Filter<'a>, public_count: u32) -> Option<Refused> {
         for (_, bytes) in record.private() {
-            let Ok((value, _)) = Value::split(bytes) else { return Some(self.failed(context)) };
+            let Ok((value, _)) = Value::split(bytes) else { return Some(Refused::DamagedRecord) };
             if filter.selects(&value) {
-                first = Some(value);
-                break;
+                let readable = value.permissions.has(Permissions::ADMIN_READ);
+                return Some(if readable { Refused::NotPublic } else { Refused::Unreadable });
             }
         }
-        match first {
-            Some(value) if !value.permissions.has(Permissions::ADMIN_READ) => {
-                Some(error(context, &self.request, ResponseCode::INSUFFICIENT_PERMISSIONS, b""))
-            }
-            Some(_) => Some(needs_authentication(context, &self.request)),
-            None if self.request.envelope.session_id != 0 => {
-                Some(needs_authentication(context, &self.request))
-            }
-            None => None,
+        (self.request.envelope.session_id != 0 && public_count > 0).then_some(Refused::NotPublic)
+    }
+
+    /// Fills in the lengths, unless they are too much.
+    fn finish<B: AsRef<[u8]>>(&self, context: &Context<'a, B>, reply: Reply<'a>) -> Reply<'a> {
+        let reply = reply.finish();
+        match reply.fits(context.service.answer_datagrams_max) {
+            true => reply,
+            false => self.refuse(context, Refused::AnswerTooLong),
         }
     }
 
     /// There is no such record: the service of a derived prefix may have it.
     fn refer<B: AsRef<[u8]>>(&self, context: &Context<'a, B>, lookup: &Lookup<'_>) -> Reply<'a> {
-        let not_found = || error(context, &self.request, ResponseCode::HANDLE_NOT_FOUND, b"");
+        let not_found = || none(context, &self.request, ResponseCode::HANDLE_NOT_FOUND);
         let refers = !self.request.message.header.flags.has(OpFlags::DO_NOT_REFER)
             // Older peers take the code for something else.
             && self.request.envelope.answer_version() >= Version::new(2, 5);
@@ -287,12 +289,12 @@ impl<'a> Question<'a> {
         }
         match referral::find(context, lookup) {
             Ok(None) => not_found(),
-            Err(Corrupt { .. }) => self.failed(context),
+            Err(Corrupt { .. }) => self.refuse(context, Refused::DamagedRecord),
             Ok(Some(delegation)) => {
                 let mut reply = self.reply(context, ResponseCode::PREFIX_REFERRAL);
                 reply.push_text(b"");
                 reply.push_values(delegation);
-                reply.finish()
+                self.finish(context, reply)
             }
         }
     }
@@ -301,45 +303,38 @@ impl<'a> Question<'a> {
         Reply::to(&self.request, code, &context.service, context.now_unix_s)
     }
 
-    fn failed<B>(&self, context: &Context<'a, B>) -> Reply<'a> {
-        error(context, &self.request, ResponseCode::ERROR, b"The stored record cannot be read.")
+    fn refuse<B>(&self, context: &Context<'a, B>, refused: Refused) -> Reply<'a> {
+        refuse(context, &self.request, refused)
     }
 }
 
 /// Operations other than resolution.
 fn other_operation<'a, B>(context: &Context<'a, B>, request: &Request<'a>) -> Reply<'a> {
-    match request.message.header.op_code {
+    let refused = match request.message.header.op_code {
+        _ if request.envelope.session_id > 0 => Refused::UnknownSession,
+        OpCode::GET_SITE_INFO if context.service.site.is_empty() => Refused::NoSiteRecord,
         OpCode::GET_SITE_INFO => {
             let mut reply = Reply::to(request, ResponseCode::SUCCESS, &context.service, context.now_unix_s);
             reply.push_rest(context.service.site);
-            reply.finish()
+            return reply.finish();
         }
-        OpCode::RESPONSE_TO_CHALLENGE => error(context, request, ResponseCode::AUTHENTICATION_TIMEOUT, b""),
-        OpCode::SESSION_SETUP | OpCode::SESSION_EXCHANGE_KEY => {
-            error(context, request, ResponseCode::SESSION_FAILED, b"This server has no sessions.")
-        }
-        OpCode::SESSION_TERMINATE => error(context, request, ResponseCode::SESSION_TIMEOUT, b""),
-        _ => error(
-            context,
-            request,
-            ResponseCode::OPERATION_NOT_SUPPORTED,
-            b"This server only answers queries.",
-        ),
-    }
+        OpCode::RESPONSE_TO_CHALLENGE => Refused::NoChallenge,
+        OpCode::SESSION_SETUP | OpCode::SESSION_EXCHANGE_KEY => Refused::NoSessions,
+        OpCode::SESSION_TERMINATE => Refused::UnknownSession,
+        _ => Refused::NotSupported,
+    };
+    refuse(context, request, refused)
 }
 
-fn needs_authentication<'a, B>(context: &Context<'a, B>, request: &Request<'a>) -> Reply<'a> {
-    let text = b"This server shows public values only.";
-    error(context, request, ResponseCode::OPERATION_NOT_SUPPORTED, text)
+/// A reply that says why there is no answer.
+#[cold]
+fn refuse<'a, B>(context: &Context<'a, B>, request: &Request<'a>, refused: Refused) -> Reply<'a> {
+    Reply::to(request, refused.code(), &context.service, context.now_unix_s).refuse(refused)
 }
 
-fn error<'a, B>(
-    context: &Context<'a, B>,
-    request: &Request<'a>,
-    code: ResponseCode,
-    text: &'static [u8],
-) -> Reply<'a> {
+/// The answer that there is no such handle or value.
+fn none<'a, B>(context: &Context<'a, B>, request: &Request<'a>, code: ResponseCode) -> Reply<'a> {
     let mut reply = Reply::to(request, code, &context.service, context.now_unix_s);
-    reply.push_text(text);
+    reply.push_text(b"");
     reply.finish()
 }

@@ -8,6 +8,7 @@
 use crate::answer::{KeyBuf, Lookup, Outcome, Prepared, Question, prepare};
 use crate::request::Request;
 use crate::service::Context;
+use arrayvec::ArrayVec;
 use handle_proto::limit::UDP_MESSAGE_LEN_MAX;
 use handle_snapshot::Staged as StagedLookup;
 
@@ -45,34 +46,32 @@ pub fn answer_batch<'a, B: AsRef<[u8]>>(
     mut sink: impl FnMut(usize, Outcome<'a>),
 ) {
     let mut datagrams = datagrams.into_iter().enumerate();
+    let mut staged: ArrayVec<Staged<'a>, STAGED_COUNT> = ArrayVec::new();
     loop {
-        let mut staged: [Option<Staged<'a>>; STAGED_COUNT] = [const { None }; STAGED_COUNT];
-        let mut staged_count = 0;
-        while staged_count < STAGED_COUNT
+        staged.clear();
+        while !staged.is_full()
             && let Some((at, datagram)) = datagrams.next()
         {
-            let key = &mut scratch.keys[staged_count];
+            let key = &mut scratch.keys[staged.len()];
             match prepare(context, Request::from_datagram(datagram), key) {
                 Prepared::Done(outcome) => sink(at, outcome),
                 Prepared::Find(question) => {
                     let hash = Lookup::new(context, key.as_bytes()).hash;
                     context.records.prefetch_index(hash);
-                    staged[staged_count] =
-                        Some(Staged { at, question, hash, lookup: StagedLookup::default() });
-                    staged_count += 1;
+                    staged.push(Staged { at, question, hash, lookup: StagedLookup::default() });
                 }
             }
         }
-        for one in staged[..staged_count].iter_mut().flatten() {
+        for one in &mut staged {
             one.lookup = context.records.probe(one.hash);
             context.records.prefetch_record(&one.lookup);
         }
-        for (one, key) in staged[..staged_count].iter().flatten().zip(&scratch.keys) {
+        for (one, key) in staged.iter().zip(&scratch.keys) {
             let lookup = Lookup::hashed(key.as_bytes(), one.hash);
             let found = context.records.resolve(&one.lookup, key.as_bytes());
             sink(one.at, Outcome::Reply(one.question.answer(context, &lookup, found)));
         }
-        if staged_count < STAGED_COUNT {
+        if !staged.is_full() {
             return;
         }
     }

@@ -5,6 +5,7 @@ use sha1::Sha1;
 use sha2::{Digest, Sha256};
 
 /// A digest with its algorithm byte in front, as it stands at the start of a response body.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct RequestDigest {
     bytes: [u8; Self::LEN_MAX],
     len: usize,
@@ -12,7 +13,7 @@ pub(crate) struct RequestDigest {
 
 impl RequestDigest {
     /// Most bytes: the algorithm and a SHA-256.
-    pub(crate) const LEN_MAX: usize = 33;
+    const LEN_MAX: usize = 33;
     const SHA1: u8 = 2;
     const SHA256: u8 = 3;
 

@@ -18,6 +18,7 @@ pub mod answer;
 pub mod batch;
 mod digest;
 mod referral;
+pub mod refused;
 pub mod reply;
 mod request;
 mod select;
@@ -25,6 +26,7 @@ mod service;
 
 pub use answer::{Outcome, answer, answer_message};
 pub use batch::answer_batch;
+pub use refused::Refused;
 pub use reply::Reply;
 pub use request::DropReason;
 pub use service::{Context, Service};

@@ -1,4 +1,5 @@
-//! Not ours: say whose. Derived prefixes that an ancestor delegates. `protocol` digest 03.12, 06.6.
+//! Not ours: say whose. Derived prefixes that an ancestor delegates. RFC 3652 section 3.4, with the
+//! deployed body; shown by `conversations.jsonl`, category `prefix_referral`.
 
 use crate::answer::{ANCESTORS_MAX, Lookup};
 use crate::select::{Filter, Selected};

@@ -1,6 +1,7 @@
 //! The parts of a reply: computed head, borrowed tail, and how they are written as datagrams.
 
 use crate::digest::RequestDigest;
+use crate::refused::Refused;
 use crate::request::Request;
 use crate::select::Selected;
 use crate::service::Service;
@@ -17,38 +18,16 @@ use handle_proto::{OpCode, OpFlags, ResponseCode, Version};
 pub struct Reply<'a> {
     envelope: Envelope,
     header: Header,
-    /// What stands between header and `text`: the digest, then the length of `text`.
-    lead: Lead,
+    /// The digest of the request, where it was asked for.
+    digest: Option<RequestDigest>,
+    /// The length of `text`, where it is counted.
+    text_len: Option<[u8; 4]>,
     /// The handle as asked, the text of an error, or the site record.
     text: &'a [u8],
     /// The number of values, when values follow.
     values_count: Option<[u8; 4]>,
     values: Selected<'a>,
-}
-
-/// Computed bytes at the start of a body.
-#[derive(Clone, Copy, Debug)]
-struct Lead {
-    bytes: [u8; Self::LEN_MAX],
-    len: u8,
-}
-
-impl Lead {
-    const LEN_MAX: usize = RequestDigest::LEN_MAX + 4;
-    const EMPTY: Self = Self { bytes: [0; Self::LEN_MAX], len: 0 };
-
-    fn push(&mut self, bytes: &[u8]) {
-        let start = usize::from(self.len);
-        self.bytes[start..start + bytes.len()].copy_from_slice(bytes);
-        #[expect(clippy::cast_possible_truncation, reason = "at most LEN_MAX, which fits")]
-        {
-            self.len += bytes.len() as u8;
-        }
-    }
-
-    fn as_bytes(&self) -> &[u8] {
-        &self.bytes[..usize::from(self.len)]
-    }
+    refused: Option<Refused>,
 }
 
 /// The length of an empty credential.
@@ -64,12 +43,7 @@ impl<'a> Reply<'a> {
     pub const UNREADABLE_REQUEST_ID: i32 = -1;
 
     /// A reply to a message that cannot be read: in version 2.3, to no request in particular.
-    pub(crate) fn unreadable(
-        code: ResponseCode,
-        op_code: OpCode,
-        text: &'static [u8],
-        now_unix_s: u32,
-    ) -> Self {
+    pub(crate) fn unreadable(refused: Refused, op_code: OpCode, now_unix_s: u32) -> Self {
         let envelope = Envelope {
             version: Version::COMPATIBLE,
             flags: EnvelopeFlags::default(),
@@ -81,7 +55,7 @@ impl<'a> Reply<'a> {
         };
         let header = Header {
             op_code,
-            response_code: code,
+            response_code: refused.code(),
             flags: OpFlags::PLAIN_REQUEST,
             site_serial: Header::NO_SITE_SERIAL,
             recursion_count: 0,
@@ -89,9 +63,14 @@ impl<'a> Reply<'a> {
             expiration: now_unix_s.wrapping_add(MESSAGE_EXPIRATION_S),
             body_len: 0,
         };
-        let mut reply = Self::empty(envelope, header);
-        reply.push_text(text);
-        reply.finish()
+        Self::empty(envelope, header).refuse(refused)
+    }
+
+    /// With `refused` as what is said.
+    pub(crate) fn refuse(mut self, refused: Refused) -> Self {
+        self.refused = Some(refused);
+        self.push_text(refused.text());
+        self.finish()
     }
 
     /// The frame of a reply to `request`: everything but the body after the digest.
@@ -142,20 +121,26 @@ impl<'a> Reply<'a> {
             expiration: now_unix_s.wrapping_add(MESSAGE_EXPIRATION_S),
             body_len: 0,
         };
-        let mut reply = Self::empty(envelope, header);
-        if let Some(digest) = digest {
-            reply.lead.push(digest.as_bytes());
-        }
-        reply
+        Self { digest, ..Self::empty(envelope, header) }
     }
 
     const fn empty(envelope: Envelope, header: Header) -> Self {
-        Self { envelope, header, lead: Lead::EMPTY, text: &[], values_count: None, values: Selected::NONE }
+        let (text, values) = (&[], Selected::NONE);
+        Self {
+            envelope,
+            header,
+            digest: None,
+            text_len: None,
+            text,
+            values_count: None,
+            values,
+            refused: None,
+        }
     }
 
     /// With `text`, counted, as the next part of the body: a handle, or what went wrong.
-    pub(crate) fn push_text(&mut self, text: &'a [u8]) {
-        self.lead.push(&len_u32(text.len()).to_be_bytes());
+    pub(crate) const fn push_text(&mut self, text: &'a [u8]) {
+        self.text_len = Some(len_u32(text.len()).to_be_bytes());
         self.text = text;
     }
 
@@ -172,8 +157,9 @@ impl<'a> Reply<'a> {
 
     /// Fills in the lengths.
     pub(crate) fn finish(mut self) -> Self {
-        let count_len = self.values_count.map_or(0, |count| count.len());
-        let body_len = usize::from(self.lead.len) + self.text.len() + count_len + self.values.len;
+        let digest_len = self.digest.as_ref().map_or(0, |digest| digest.as_bytes().len());
+        let counts_len = self.text_len.as_slice().len() * 4 + self.values_count.as_slice().len() * 4;
+        let body_len = digest_len + counts_len + self.text.len() + self.values.len;
         self.header.body_len = len_u32(body_len);
         self.envelope.message_len = len_u32(Header::LEN + body_len + UNSIGNED.len());
         if self.message_len() > UDP_DATA_LEN_MAX {
@@ -182,9 +168,15 @@ impl<'a> Reply<'a> {
         self
     }
 
-    /// Whether the reply is longer than any message may be.
-    pub(crate) const fn is_too_long(&self) -> bool {
-        self.envelope.message_len > MESSAGE_LEN_MAX
+    /// Whether the reply is no longer than a message may be, and takes no more datagrams than that.
+    pub(crate) const fn fits(&self, datagrams_max: usize) -> bool {
+        self.envelope.message_len <= MESSAGE_LEN_MAX && self.datagrams_count() <= datagrams_max
+    }
+
+    /// Why it is an error, if it is one.
+    #[must_use]
+    pub const fn refused(&self) -> Option<Refused> {
+        self.refused
     }
 
     /// What came of the request.
@@ -226,6 +218,9 @@ impl<'a> Reply<'a> {
     /// # Panics
     /// When `out` is shorter.
     pub fn write_datagrams(&self, out: &mut [u8]) {
+        if self.datagrams_count() == 1 {
+            return self.write_whole(self.envelope, out);
+        }
         let mut envelope = self.envelope;
         let mut cutter = Cutter { out, at: Envelope::LEN };
         cutter.out[..Envelope::LEN].copy_from_slice(&envelope.to_bytes());
@@ -237,20 +232,33 @@ impl<'a> Reply<'a> {
     /// # Panics
     /// When `out` is shorter than the message and its envelope.
     pub fn write_stream(&self, out: &mut [u8]) {
-        let envelope = Envelope { flags: EnvelopeFlags::default(), ..self.envelope };
-        let mut at = Envelope::LEN;
-        out[..at].copy_from_slice(&envelope.to_bytes());
-        self.each_part(|part| {
-            out[at..at + part.len()].copy_from_slice(part);
-            at += part.len();
-        });
+        self.write_whole(Envelope { flags: EnvelopeFlags::default(), ..self.envelope }, out);
+    }
+
+    #[inline]
+    fn write_whole(&self, envelope: Envelope, out: &mut [u8]) {
+        let (head, mut room) = out.split_at_mut(Envelope::LEN);
+        head.copy_from_slice(&envelope.to_bytes());
+        self.each_part(
+            #[inline(always)]
+            |part| {
+                let (now, later) = core::mem::take(&mut room).split_at_mut(part.len());
+                now.copy_from_slice(part);
+                room = later;
+            },
+        );
     }
 
     /// Hands over the parts of the message, in order.
-    #[inline]
+    #[inline(always)]
     fn each_part(&self, mut take: impl FnMut(&[u8])) {
         take(&self.header.to_bytes());
-        take(self.lead.as_bytes());
+        if let Some(digest) = &self.digest {
+            take(digest.as_bytes());
+        }
+        if let Some(text_len) = &self.text_len {
+            take(text_len);
+        }
         take(self.text);
         if let Some(count) = &self.values_count {
             take(count);

@@ -1,5 +1,6 @@
 //! What a request is before it is answered: taken apart, or refused.
 
+use crate::refused::Refused;
 use crate::reply::Reply;
 use handle_proto::limit::{MESSAGE_LEN_MAX, UDP_MESSAGE_LEN_MAX};
 use handle_proto::wire::envelope::EnvelopeFlags;
@@ -34,39 +35,19 @@ pub(crate) enum Refusal {
 /// An error that has no message of its own to refer to: it goes out in the oldest form there is.
 #[derive(Clone, Copy)]
 pub(crate) struct Unreadable {
-    code: ResponseCode,
+    refused: Refused,
     op_code: OpCode,
-    text: &'static [u8],
 }
 
 impl Unreadable {
-    const LENGTH: Self = Self::new(ResponseCode::PROTOCOL_ERROR, b"Invalid message length");
-    const OP_CODE_0: Self = Self::new(ResponseCode::PROTOCOL_ERROR, b"Unknown opCode in message: 0");
-    const MALFORMED: Self =
-        Self::new(ResponseCode::ERROR, b"Server error processing request, see server logs");
-    const NO_SESSION: Self =
-        Self::new(ResponseCode::SESSION_FAILED, b"Invalid session id. Unable to decrypt request message.");
-    const UNKNOWN_SESSION: Self = Self::new(
-        ResponseCode::SESSION_TIMEOUT,
-        b"Session information not available or time out. Unable to decrypt request message.",
-    );
-
-    const fn new(code: ResponseCode, text: &'static [u8]) -> Self {
-        Self { code, op_code: OpCode::RESERVED, text }
-    }
-
-    const fn not_for_administration(op_code: OpCode) -> Self {
-        let text = b"Received admin request on non-admin interface";
-        Self { code: ResponseCode::PROTOCOL_ERROR, op_code, text }
-    }
-
-    /// A request whose body does not decode.
-    pub(crate) const fn malformed() -> Self {
-        Self::MALFORMED
-    }
-
     pub(crate) fn reply(self, now_unix_s: u32) -> Reply<'static> {
-        Reply::unreadable(self.code, self.op_code, self.text, now_unix_s)
+        Reply::unreadable(self.refused, self.op_code, now_unix_s)
+    }
+}
+
+impl From<Refused> for Unreadable {
+    fn from(refused: Refused) -> Self {
+        Self { refused, op_code: OpCode::RESERVED }
     }
 }
 
@@ -74,17 +55,17 @@ impl<'a> Request<'a> {
     /// Takes apart a datagram.
     pub(crate) fn from_datagram(datagram: &'a [u8]) -> Result<Self, Refusal> {
         let Some((fixed, rest)) = datagram.split_first_chunk() else {
-            return Err(Refusal::Reply(Self::refuse_runt(datagram)));
+            return Err(Refusal::Reply(Self::refuse_runt(datagram).into()));
         };
         let envelope = Envelope::from_bytes(fixed);
         if envelope.message_len > MESSAGE_LEN_MAX {
-            return Err(Refusal::Reply(Unreadable::MALFORMED));
+            return Err(Refusal::Reply(Refused::Malformed.into()));
         }
         if envelope.flags.has(EnvelopeFlags::TRUNCATED) {
             return Err(Refusal::Fragment(envelope));
         }
         if datagram.len() > UDP_MESSAGE_LEN_MAX {
-            return Err(Refusal::Reply(Unreadable::MALFORMED));
+            return Err(Refusal::Reply(Refused::Oversized.into()));
         }
         Self::from_message(envelope, rest)
     }
@@ -92,20 +73,20 @@ impl<'a> Request<'a> {
     /// Takes apart what follows `envelope`. Bytes after the message are ignored; that some are missing
     /// matters only where they are needed.
     pub(crate) fn from_message(envelope: Envelope, bytes: &'a [u8]) -> Result<Self, Refusal> {
-        let refuse = |unreadable| Err(Refusal::Reply(unreadable));
+        let refuse = |refused: Refused| Err(Refusal::Reply(refused.into()));
         let bytes = &bytes[..bytes.len().min(envelope.message_len as usize)];
         if bytes.len() < Header::LEN {
-            return refuse(Unreadable::LENGTH);
+            return refuse(Refused::Short);
         }
         if envelope.flags.has(EnvelopeFlags::ENCRYPTED) {
             return refuse(if envelope.session_id > 0 {
-                Unreadable::UNKNOWN_SESSION
+                Refused::EncryptedInUnknownSession
             } else {
-                Unreadable::NO_SESSION
+                Refused::EncryptedOutsideSession
             });
         }
         let Ok(message) = Message::decode(bytes) else {
-            return refuse(Unreadable::MALFORMED);
+            return refuse(Refused::Malformed);
         };
         let Header { op_code, response_code, .. } = message.header;
         if response_code != ResponseCode::RESERVED {
@@ -113,28 +94,28 @@ impl<'a> Request<'a> {
             return if envelope.request_id == Reply::UNREADABLE_REQUEST_ID {
                 Err(Refusal::Drop(DropReason::ErrorReply))
             } else {
-                refuse(Unreadable::MALFORMED)
+                refuse(Refused::Response)
             };
         }
         if op_code == OpCode::RESERVED {
-            return refuse(Unreadable::OP_CODE_0);
+            return refuse(Refused::NoOperation);
         }
         if op_code.is_admin() {
-            return refuse(Unreadable::not_for_administration(op_code));
+            return Err(Refusal::Reply(Unreadable { refused: Refused::Administration, op_code }));
         }
         if !op_code.is_deployed() {
-            return refuse(Unreadable::MALFORMED);
+            return refuse(Refused::UnknownOperation);
         }
         Ok(Self { envelope, message })
     }
 
     /// A datagram shorter than an envelope: missing bytes count as zero, as deployed.
-    fn refuse_runt(datagram: &[u8]) -> Unreadable {
+    fn refuse_runt(datagram: &[u8]) -> Refused {
         let mut padded = [0; Envelope::LEN];
         padded[..datagram.len()].copy_from_slice(datagram);
         match Envelope::from_bytes(&padded).message_len {
-            0..=MESSAGE_LEN_MAX => Unreadable::LENGTH,
-            _ => Unreadable::MALFORMED,
+            0..=MESSAGE_LEN_MAX => Refused::Short,
+            _ => Refused::Malformed,
         }
     }
 }

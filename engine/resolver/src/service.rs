@@ -1,8 +1,9 @@
 //! What a server knows about itself while it answers.
 
+use handle_proto::limit::FRAGMENTS_MAX;
 use handle_proto::wire::Header;
 use handle_proto::{Handle, HashOption};
-use handle_snapshot::Records;
+use handle_snapshot::{Homed, Records};
 
 /// The server's place in its site: what decides which handles it answers for, and how replies look.
 #[derive(Clone, Copy, Debug)]
@@ -19,6 +20,8 @@ pub struct Service<'a> {
     pub servers_count: u32,
     /// Position of this server in the site's list, from 0.
     pub server_at: u32,
+    /// Most datagrams of one answer. A sender that did not prove its address must not draw more onto it.
+    pub answer_datagrams_max: usize,
 }
 
 impl Service<'_> {
@@ -30,6 +33,7 @@ impl Service<'_> {
         hash_option: HashOption::Handle,
         servers_count: 1,
         server_at: 0,
+        answer_datagrams_max: FRAGMENTS_MAX,
     };
 
     /// Whether `handle` hashes to this server. RFC 3652 section 3.1.3.
@@ -43,12 +47,18 @@ impl Service<'_> {
 /// Everything an answer depends on beside the request: read once for each batch.
 #[derive(Debug)]
 pub struct Context<'a, B> {
-    /// The published records.
-    pub records: Records<'a, B>,
-    /// The server's place in its site.
-    pub service: Service<'a>,
-    /// The current time, Unix seconds.
-    pub now_unix_s: u32,
+    pub(crate) records: Records<'a, B>,
+    pub(crate) homed: Option<Homed<'a>>,
+    pub(crate) service: Service<'a>,
+    pub(crate) now_unix_s: u32,
+}
+
+impl<'a, B: AsRef<[u8]>> Context<'a, B> {
+    /// Answers come from `records`, for the server that `service` describes, at `now_unix_s`.
+    #[must_use]
+    pub fn new(records: Records<'a, B>, service: Service<'a>, now_unix_s: u32) -> Self {
+        Self { records, homed: records.homed_table(), service, now_unix_s }
+    }
 }
 
 impl<B> Clone for Context<'_, B> {

@@ -8,7 +8,7 @@ use handle_proto::wire::query::Query;
 use handle_proto::wire::{Body, Envelope, Header, Message, MessageBuf, Reply as Answered, Request, Response};
 use handle_proto::{HashOption, OpCode, OpFlags, Permissions, ResponseCode, Value, Version};
 use handle_resolver::batch::Scratch;
-use handle_resolver::{Context, DropReason, Outcome, Service, answer, answer_batch};
+use handle_resolver::{Context, DropReason, Outcome, Refused, Service, answer, answer_batch};
 use handle_snapshot::builder::Builder;
 use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
 use handle_snapshot::{Layer, Records};
@@ -24,6 +24,12 @@ const UNREADABLE: Permissions = Permissions(0x04);
 type TestRecord = (&'static str, &'static [(i32, &'static str, &'static str, Permissions)]);
 
 const PUBLIC: Permissions = Permissions::DEFAULT;
+/// Two of these take more than one datagram.
+const LONG: &str = concat!(
+    "0123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789",
+    "0123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789",
+    "0123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789",
+);
 const RECORDS: &[TestRecord] = &[
     (
         "10.1/mixed",
@@ -37,6 +43,7 @@ const RECORDS: &[TestRecord] = &[
     ),
     ("10.1/private", &[(1, "HS_SECKEY", "open sesame", PRIVATE)]),
     ("10.1/public", &[(1, "URL", "https://c.example/", PUBLIC)]),
+    ("10.1/long", &[(1, "DESC", LONG, PUBLIC), (2, "DESC", LONG, PUBLIC)]),
     ("10.1/empty", &[]),
     ("10.1/Ünicode", &[(1, "DESC", "Ü is not folded", PUBLIC)]),
     ("99.9/elsewhere", &[(1, "URL", "https://d.example/", PUBLIC)]),
@@ -67,7 +74,7 @@ fn layer() -> &'static [Layer<Vec<u8>>] {
 }
 
 fn context<'a>(layers: &'a [Layer<Vec<u8>>], service: Service<'a>) -> Context<'a, Vec<u8>> {
-    Context { records: Records::new(layers).unwrap(), service, now_unix_s: NOW }
+    Context::new(Records::new(layers).unwrap(), service, NOW)
 }
 
 /// A request as a datagram.
@@ -329,7 +336,7 @@ fn operations_that_are_not_ours_are_refused_by_the_code_that_fits() {
     let context = context(layer(), Service::ALONE);
     let handle = HandleBody { handle: b"/" };
     let cases = [
-        (Request::GetSiteInfo(handle), ResponseCode::SUCCESS),
+        (Request::GetSiteInfo(handle), ResponseCode::OPERATION_NOT_SUPPORTED),
         (Request::ListHandles(handle), ResponseCode::PROTOCOL_ERROR),
         (Request::SessionTerminate(handle), ResponseCode::SESSION_TIMEOUT),
         (Request::Unknown(OpCode(999), b""), ResponseCode::ERROR),
@@ -341,6 +348,46 @@ fn operations_that_are_not_ours_are_refused_by_the_code_that_fits() {
         let datagram = Asked::new("").frame(&request);
         let (_, message) = written(&answer(&context, &datagram)).unwrap();
         assert_eq!(Message::decode(&message).unwrap().header.response_code, code, "{request:?}");
+    }
+}
+
+#[test]
+fn the_site_record_is_sent_where_there_is_one() {
+    use handle_proto::wire::admin::HandleBody;
+    let service = Service { site: b"a site record", ..Service::ALONE };
+    let datagram = Asked::new("").frame(&Request::GetSiteInfo(HandleBody { handle: b"/" }));
+    let (_, message) = written(&answer(&context(layer(), service), &datagram)).unwrap();
+    let message = Message::decode(&message).unwrap();
+    assert_eq!((message.header.response_code, message.body), (ResponseCode::SUCCESS, &b"a site record"[..]));
+}
+
+#[test]
+fn queries_and_answers_are_bounded() {
+    use handle_proto::limit::QUERY_COUNT_MAX;
+    let context_with =
+        |answer_datagrams_max| context(layer(), Service { answer_datagrams_max, ..Service::ALONE });
+    let ask_for = |count: usize| {
+        let mut asked = Asked::new("10.1/public");
+        asked.indexes = (0u32..).take(count).map(u32::to_be_bytes).collect();
+        let datagram = asked.datagram();
+        let (envelope, bytes) = Envelope::split(&datagram).unwrap();
+        match handle_resolver::answer_message(&context_with(1), envelope, bytes) {
+            Outcome::Reply(reply) => (reply.response_code(), reply.refused()),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(ask_for(QUERY_COUNT_MAX), (ResponseCode::SUCCESS, None));
+    assert_eq!(ask_for(QUERY_COUNT_MAX + 1), (ResponseCode::PROTOCOL_ERROR, Some(Refused::QueryTooLong)));
+    assert_eq!(ask_with(&context_with(1), &Asked::new("10.1/long")).0, ResponseCode::PROTOCOL_ERROR);
+    assert_eq!(ask_with(&context_with(2), &Asked::new("10.1/long")).0, ResponseCode::SUCCESS);
+}
+
+#[test]
+fn every_reason_has_a_name_and_a_number_of_its_own() {
+    for (at, &refused) in Refused::ALL.iter().enumerate() {
+        assert_eq!(refused as usize, at);
+        assert!(Refused::ALL.iter().filter(|other| other.name() == refused.name()).count() == 1);
+        assert!(refused.code() != ResponseCode::SUCCESS);
     }
 }
 

@@ -15,8 +15,8 @@ pub struct Config {
     pub snapshot: PathBuf,
     /// The site record as JSON. Without it the server is alone in a site that has no record.
     pub site: Option<PathBuf>,
-    /// Which server of the site this is, by its `serverId`.
-    pub server_id: i32,
+    /// Which server of the site this is, by its `serverId`; must be said where there are several.
+    pub server_id: Option<i32>,
     /// UDP addresses to answer on. `[::]` answers IPv4 as well.
     pub listen: Vec<SocketAddr>,
     /// Worker threads for each address; 0 for one on each core that this process may use.
@@ -29,6 +29,10 @@ pub struct Config {
     pub datapath: Datapath,
     /// UNIX socket for `status`, `stats`, `reload` and `drain`; none when empty.
     pub control: Option<PathBuf>,
+    /// Share the ports of `listen` with other processes of this user: for handing over, on purpose.
+    pub share_port: bool,
+    /// Check every byte of new layers before they go live, as their publisher has done.
+    pub verify_new_layers: bool,
     /// Copy the set into memory of our own instead of mapping its files.
     pub copy_to_memory: bool,
     /// Sizes of everything that is bounded.
@@ -72,6 +76,11 @@ pub struct Limits {
     pub socket_receive_bytes: usize,
     /// Send buffer of each socket in the kernel, in bytes.
     pub socket_send_bytes: usize,
+    /// Most datagrams of one answer; who wants more is told to ask by index or type. This is also the
+    /// factor by which a forged sender address is flooded.
+    pub answer_datagrams: usize,
+    /// Most bytes of a request in fragments.
+    pub fragmented_request_bytes: u32,
     /// Requests in fragments that a worker puts together at one time.
     pub fragmented_requests: usize,
     /// Of these, from one address.
@@ -89,13 +98,15 @@ impl Default for Config {
         Self {
             snapshot: PathBuf::from("/var/lib/handled/snapshot"),
             site: None,
-            server_id: 1,
+            server_id: None,
             listen: vec![SocketAddr::from(([0u16; 8], limit::PORT))],
             workers: 0,
             cores: Vec::new(),
             pin: true,
             datapath: Datapath::Auto,
             control: None,
+            share_port: false,
+            verify_new_layers: true,
             copy_to_memory: false,
             limits: Limits::default(),
         }
@@ -110,6 +121,8 @@ impl Default for Limits {
             outbox_bytes: 1 << 20,
             socket_receive_bytes: 4 << 20,
             socket_send_bytes: 4 << 20,
+            answer_datagrams: 128,
+            fragmented_request_bytes: 16 << 10,
             fragmented_requests: 256,
             fragmented_requests_per_sender: 16,
             fragmented_bytes: 4 << 20,
@@ -163,6 +176,18 @@ impl Config {
             (ANSWER_LEN_MAX..=1 << 30).contains(&limits.outbox_bytes),
             "`limits.outbox_bytes` is {}: the longest answer takes {ANSWER_LEN_MAX}, and 1 GiB is the most",
             limits.outbox_bytes
+        );
+        ensure!(
+            (1..=limit::FRAGMENTS_MAX).contains(&limits.answer_datagrams),
+            "`limits.answer_datagrams` is {}: it must be from 1 to {}",
+            limits.answer_datagrams,
+            limit::FRAGMENTS_MAX
+        );
+        ensure!(
+            limits.fragmented_request_bytes <= limit::MESSAGE_LEN_MAX,
+            "`limits.fragmented_request_bytes` is {}: no message has more than {}",
+            limits.fragmented_request_bytes,
+            limit::MESSAGE_LEN_MAX
         );
         ensure!(
             limits.fragmented_requests <= 1 << 20,
@@ -219,6 +244,11 @@ mod tests {
         assert!(!with(|limits| limits.outbox_bytes = ANSWER_LEN_MAX - 1));
         assert!(with(|limits| limits.outbox_datagrams = limit::FRAGMENTS_MAX));
         assert!(!with(|limits| limits.outbox_datagrams = limit::FRAGMENTS_MAX - 1));
+        assert!(with(|limits| limits.answer_datagrams = limit::FRAGMENTS_MAX));
+        assert!(!with(|limits| limits.answer_datagrams = limit::FRAGMENTS_MAX + 1));
+        assert!(!with(|limits| limits.answer_datagrams = 0));
+        assert!(with(|limits| limits.fragmented_request_bytes = limit::MESSAGE_LEN_MAX));
+        assert!(!with(|limits| limits.fragmented_request_bytes = limit::MESSAGE_LEN_MAX + 1));
         assert!(with(|limits| limits.control_line_bytes = 64));
         assert!(!with(|limits| limits.control_line_bytes = 63));
     }

@@ -4,10 +4,12 @@ use crate::server::Shared;
 use anyhow::{Context as _, bail};
 use serde_json::{Value, json};
 use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 /// The commands, and what each does.
 pub const COMMANDS: [(&str, &str); 5] = [
@@ -18,8 +20,10 @@ pub const COMMANDS: [(&str, &str); 5] = [
     ("help", "this list"),
 ];
 
-/// How long a client may take for one line.
+/// How long a client may be silent.
 const LINE_PATIENCE: Duration = Duration::from_secs(5);
+/// Clients at a time.
+const CLIENTS_MAX: usize = 16;
 /// How often the listener looks whether it should stop.
 const ACCEPT_PATIENCE: Duration = Duration::from_millis(50);
 
@@ -43,60 +47,80 @@ impl Control {
                 path.display()
             );
         }
-        match std::fs::remove_file(path) {
-            Err(error) if error.kind() != ErrorKind::NotFound => {
-                return Err(error)
-                    .with_context(|| format!("cannot replace the control socket {}", path.display()));
-            }
-            _ => {}
+        match std::fs::symlink_metadata(path) {
+            Ok(file) if file.file_type().is_socket() => std::fs::remove_file(path)
+                .with_context(|| format!("cannot replace the control socket {}", path.display()))?,
+            Ok(_) => bail!(
+                "{} is there and is no socket; the control socket needs a path of its own",
+                path.display()
+            ),
+            Err(_) => {}
         }
         let listener = UnixListener::bind(path).with_context(|| {
-            format!("cannot create the control socket {} (does its directory exist?)", path.display())
+            format!("cannot create the control socket {} (check: ls -ld of its directory)", path.display())
         })?;
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
         listener.set_nonblocking(true)?;
         Ok(Self { listener, path: path.to_owned(), line_len_max })
     }
 
-    /// Serves clients one after the other until the server stops.
-    pub fn serve(self, shared: &Shared) {
+    /// Serves clients, each in a thread, until the server stops.
+    pub fn serve(self, shared: &Arc<Shared>) {
+        let clients = Arc::new(AtomicUsize::new(0));
         while !shared.is_stopped() {
-            match self.listener.accept() {
-                Ok((client, _)) => {
-                    if let Err(error) = self.talk(&client, shared) {
-                        tracing::debug!(%error, "a client of the control socket went away");
-                    }
+            let Ok((client, _)) = self.listener.accept() else {
+                std::thread::sleep(ACCEPT_PATIENCE);
+                continue;
+            };
+            if clients.load(Ordering::Relaxed) >= CLIENTS_MAX {
+                // Closed at once; whoever it is may come again.
+                continue;
+            }
+            clients.fetch_add(1, Ordering::Relaxed);
+            let (shared, clients, len_max) = (Arc::clone(shared), Arc::clone(&clients), self.line_len_max);
+            let thread = std::thread::Builder::new().name("control-client".into()).spawn(move || {
+                if let Err(error) = talk(&client, &shared, len_max) {
+                    tracing::debug!(%error, "a client of the control socket went away");
                 }
-                Err(_) => std::thread::sleep(ACCEPT_PATIENCE),
+                clients.fetch_sub(1, Ordering::Relaxed);
+            });
+            if let Err(error) = thread {
+                tracing::warn!(%error, "no thread for a client of the control socket");
             }
         }
     }
+}
 
-    fn talk(&self, mut client: &UnixStream, shared: &Shared) -> std::io::Result<()> {
-        client.set_nonblocking(false)?;
-        client.set_read_timeout(Some(LINE_PATIENCE))?;
-        client.set_write_timeout(Some(LINE_PATIENCE))?;
-        let mut reader = BufReader::new(client);
-        let mut line = String::new();
-        loop {
-            line.clear();
-            let len = (&mut reader).take(self.line_len_max as u64).read_line(&mut line)?;
-            if len == 0 {
-                return Ok(());
-            }
-            let mut answer = if line.ends_with('\n') || len < self.line_len_max {
-                answer(line.trim(), shared)
-            } else {
-                json!({ "error": format!("a line has at most {} bytes", self.line_len_max) })
-            }
-            .to_string();
-            answer.push('\n');
-            client.write_all(answer.as_bytes())?;
-            if !line.ends_with('\n') {
-                return Ok(());
-            }
+/// Answers the lines of one client until it goes, is silent for too long, or the server stops.
+fn talk(mut client: &UnixStream, shared: &Shared, line_len_max: usize) -> std::io::Result<()> {
+    client.set_nonblocking(false)?;
+    client.set_read_timeout(Some(ACCEPT_PATIENCE))?;
+    client.set_write_timeout(Some(LINE_PATIENCE))?;
+    let mut reader = BufReader::new(client);
+    let (mut line, mut since) = (Vec::new(), Instant::now());
+    while !shared.is_stopped() && since.elapsed() < LINE_PATIENCE {
+        let room = (line_len_max - line.len()) as u64;
+        match (&mut reader).take(room).read_until(b'\n', &mut line) {
+            Ok(0) if line.is_empty() => return Ok(()),
+            Ok(_) => {}
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => continue,
+            Err(error) => return Err(error),
         }
+        let is_whole = line.ends_with(b"\n");
+        let mut said = match is_whole || line.len() < line_len_max {
+            true => answer(String::from_utf8_lossy(&line).trim(), shared),
+            false => json!({ "error": format!("a line has at most {line_len_max} bytes") }),
+        }
+        .to_string();
+        said.push('\n');
+        client.write_all(said.as_bytes())?;
+        if !is_whole {
+            return Ok(());
+        }
+        line.clear();
+        since = Instant::now();
     }
+    Ok(())
 }
 
 impl Drop for Control {

@@ -3,10 +3,11 @@
 //! A set has one writer, so counting is a load and a store; readers add the sets up.
 //!
 //! Every datagram is in exactly one of: `requests_answered`, `fragments_kept`, `dropped_error_reply`,
-//! the three of dropped fragments, and `dropped_bug`. Their sum is `datagrams_received`.
+//! the four of dropped fragments, and `dropped_bug`. Their sum is `datagrams_received`.
 
 use crossbeam_utils::CachePadded;
 use handle_proto::ResponseCode;
+use handle_resolver::Refused;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -38,26 +39,29 @@ macro_rules! counters {
         #[derive(Debug)]
         pub struct Counters {
             $($(#[$doc])* pub $name: Counter,)*
+            /// Errors, by reason in the order of [`Refused::ALL`].
+            refused: [Counter; Refused::ALL.len()],
             /// Replies, by response code in the order of [`ResponseCode::KNOWN`].
             replies: [Counter; ResponseCode::KNOWN.len()],
         }
 
         impl Default for Counters {
             fn default() -> Self {
-                Self { $($name: Counter::default(),)* replies: std::array::from_fn(|_| Counter::default()) }
+                Self {
+                    $($name: Counter::default(),)*
+                    refused: std::array::from_fn(|_| Counter::default()),
+                    replies: std::array::from_fn(|_| Counter::default()),
+                }
             }
         }
 
         impl Counters {
             fn add_to(&self, sums: &mut Map<String, Value>) {
                 $(add(sums, stringify!($name), self.$name.get());)*
-                let replies = sums.entry("replies").or_insert_with(|| json!({}));
-                let Value::Object(replies) = replies else { return };
-                for (code, counter) in ResponseCode::KNOWN.iter().zip(&self.replies) {
-                    if counter.get() > 0 {
-                        add(replies, &code.0.to_string(), counter.get());
-                    }
-                }
+                let codes = ResponseCode::KNOWN.iter().map(|code| code.0.to_string());
+                add_named(sums, "replies", codes.zip(&self.replies));
+                let reasons = Refused::ALL.iter().map(|refused| refused.name().to_owned());
+                add_named(sums, "refused", reasons.zip(&self.refused));
             }
         }
     };
@@ -72,7 +76,7 @@ counters! {
     requests_answered,
     /// Datagrams handed to the kernel.
     datagrams_sent,
-    /// Bytes handed to the kernel.
+    /// Bytes of answers, with their envelopes.
     bytes_sent,
     /// Batches that held at least one datagram.
     batches,
@@ -84,6 +88,8 @@ counters! {
     dropped_error_reply,
     /// Fragments dropped: their numbers or lengths make no sense.
     dropped_fragment_invalid,
+    /// Fragments dropped: of a message that is longer than a request may be.
+    dropped_fragment_too_long,
     /// Fragments dropped: no room for another message in fragments.
     dropped_fragment_no_room,
     /// Fragments dropped: a copy of one that is there.
@@ -98,16 +104,32 @@ counters! {
     dropped_by_kernel,
 }
 
+/// Adds what has been counted to the object `group`.
+fn add_named<'c>(
+    sums: &mut Map<String, Value>,
+    group: &str,
+    counters: impl Iterator<Item = (String, &'c Counter)>,
+) {
+    let group = sums.entry(group).or_insert_with(|| json!({}));
+    let Value::Object(group) = group else { return };
+    for (name, counter) in counters.filter(|(_, counter)| counter.get() > 0) {
+        add(group, &name, counter.get());
+    }
+}
+
 fn add(sums: &mut Map<String, Value>, name: &str, count: u64) {
     let sum = sums.get(name).and_then(Value::as_u64).unwrap_or(0) + count;
     sums.insert(name.to_owned(), sum.into());
 }
 
 impl Counters {
-    /// Counts a reply.
-    pub fn count_reply(&self, code: ResponseCode) {
+    /// Counts a reply by its code, and an error by its reason.
+    pub fn count_reply(&self, code: ResponseCode, refused: Option<Refused>) {
         if let Some(at) = CODE_AT.get(usize::try_from(code.0).unwrap_or(usize::MAX)).copied() {
             self.replies[usize::from(at)].add(1);
+        }
+        if let Some(refused) = refused {
+            self.refused[refused as usize].add(1);
         }
     }
 }
@@ -171,11 +193,14 @@ mod tests {
     fn every_code_with_a_name_has_a_counter_of_its_own() {
         let shards = Shards::new(2);
         for (at, &code) in ResponseCode::KNOWN.iter().enumerate() {
-            shards.shard(at % 2).count_reply(code);
+            shards.shard(at % 2).count_reply(code, Some(Refused::ALL[at % Refused::ALL.len()]));
         }
         let json = shards.to_json();
         for code in ResponseCode::KNOWN {
             assert_eq!(json["total"]["replies"][code.0.to_string()], 1, "{code}");
+        }
+        for refused in Refused::ALL {
+            assert!(json["total"]["refused"][refused.name()].as_u64() >= Some(1), "{refused:?}");
         }
     }
 }

@@ -6,8 +6,9 @@
 use arc_swap::{ArcSwap, Cache};
 use handle_snapshot::map::How;
 use handle_snapshot::set::manifest::MANIFEST;
-use handle_snapshot::set::{PublishedSet, SetError};
-use inotify::{Inotify, WatchMask};
+use handle_snapshot::set::{PublishedSet, SetError, Why};
+use handle_snapshot::verify;
+use inotify::{EventMask, Inotify, WatchMask};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,6 +19,7 @@ use std::time::{Duration, SystemTime};
 #[derive(Debug)]
 pub struct Live {
     directory: PathBuf,
+    verify_new_layers: bool,
     set: Arc<ArcSwap<PublishedSet>>,
     reloads: AtomicU64,
     /// Held while a set is opened, so that two reloads cannot overtake each other.
@@ -44,14 +46,15 @@ pub enum Reloaded {
 }
 
 impl Live {
-    /// Opens the set in `directory`.
+    /// Opens the set in `directory`. With `verify_new_layers`, layers that come later are checked first.
     ///
     /// # Errors
     /// When there is none, or it is damaged.
-    pub fn open(directory: &Path, how: How) -> Result<Arc<Self>, SetError> {
+    pub fn open(directory: &Path, how: How, verify_new_layers: bool) -> Result<Arc<Self>, SetError> {
         let set = PublishedSet::open(directory, how)?;
         Ok(Arc::new(Self {
             directory: directory.to_owned(),
+            verify_new_layers,
             set: Arc::new(ArcSwap::from_pointee(set)),
             reloads: AtomicU64::new(0),
             failure: Mutex::new(None),
@@ -77,11 +80,12 @@ impl Live {
     pub fn reload(&self) -> Result<Reloaded, SetError> {
         let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
         let old = self.set.load_full();
-        match PublishedSet::reopen(&old) {
+        match self.open_next(&old) {
             Ok(set) => {
                 *failure = None;
                 let generation = set.generation();
-                if generation == old.generation() {
+                // Not the generation alone: a directory that was made anew begins with the first again.
+                if set.manifest() == old.manifest() {
                     return Ok(Reloaded::Unchanged(generation));
                 }
                 self.set.store(Arc::new(set));
@@ -89,11 +93,30 @@ impl Live {
                 Ok(Reloaded::Changed(generation))
             }
             Err(error) => {
-                let error_text = error.to_string();
-                *failure = Some(Failure { at: SystemTime::now(), error: error_text });
+                let text = error.to_string();
+                // The time is when it was first seen.
+                if failure.as_ref().is_none_or(|known| known.error != text) {
+                    *failure = Some(Failure { at: SystemTime::now(), error: text });
+                }
                 Err(error)
             }
         }
+    }
+
+    /// What is published now. Layers that `old` does not have are checked, every byte of them: their
+    /// publisher has done so, but they may have come a long way since.
+    fn open_next(&self, old: &PublishedSet) -> Result<PublishedSet, SetError> {
+        let set = PublishedSet::reopen(old)?;
+        if self.verify_new_layers {
+            let known = &old.manifest().layers;
+            for (entry, layer) in set.manifest().layers.iter().zip(set.layers()) {
+                if !known.contains(entry) {
+                    let path = self.directory.join(&entry.file);
+                    verify::layer(layer).map_err(|fault| SetError { path, why: Why::Fault(fault) })?;
+                }
+            }
+        }
+        Ok(set)
     }
 
     /// What `status` says about the set.
@@ -150,30 +173,36 @@ const LOOK_INTERVAL: u32 = 20;
 
 /// Reloads whenever a new set is published, until `stop`.
 pub fn watch(live: &Live, stop: &AtomicBool) {
-    let mut inotify = match watch_directory(&live.directory) {
-        Ok(inotify) => Some(inotify),
-        Err(error) => {
-            tracing::warn!(
-                directory = %live.directory.display(), %error,
-                "cannot watch the snapshot directory, looking once a second instead; \
-                 is fs.inotify.max_user_instances exhausted? (sysctl fs.inotify)"
-            );
-            None
-        }
-    };
+    let mut inotify = watch_directory(&live.directory);
+    if let Err(error) = &inotify {
+        tracing::warn!(
+            directory = %live.directory.display(), %error,
+            "cannot watch the snapshot directory, looking once a second instead; \
+             is fs.inotify.max_user_instances exhausted? (sysctl fs.inotify)"
+        );
+    }
     let mut events = [0; 4096];
-    let mut idle = 0;
+    // What was published before the watch began is looked for at once.
+    let mut idle = LOOK_INTERVAL;
     while !stop.load(Ordering::Relaxed) {
-        let published = match &mut inotify {
-            None => {
+        let seen = match &mut inotify {
+            Ok(inotify) => wait_for_events(inotify, &mut events),
+            Err(_) => {
                 std::thread::sleep(WATCH_PATIENCE);
-                false
+                Seen::Nothing
             }
-            Some(inotify) => wait_for_events(inotify, &mut events),
         };
+        if seen == Seen::Gone {
+            // The directory was replaced by another of its name.
+            inotify = watch_directory(&live.directory);
+        }
+        let published = seen == Seen::Published;
         idle += 1;
         if !published && idle < LOOK_INTERVAL {
             continue;
+        }
+        if inotify.is_err() {
+            inotify = watch_directory(&live.directory);
         }
         idle = 0;
         let was_failing = live.is_failing();
@@ -194,18 +223,39 @@ pub fn watch(live: &Live, stop: &AtomicBool) {
 
 fn watch_directory(directory: &Path) -> std::io::Result<Inotify> {
     let inotify = Inotify::init()?;
-    inotify.watches().add(directory, WatchMask::MOVED_TO | WatchMask::CLOSE_WRITE)?;
+    let changes = WatchMask::MOVED_TO | WatchMask::CLOSE_WRITE | WatchMask::MOVE_SELF;
+    inotify.watches().add(directory, changes)?;
     Ok(inotify)
 }
 
-/// Whether something was published within the patience of the watcher.
-fn wait_for_events(inotify: &mut Inotify, events: &mut [u8]) -> bool {
+/// What the watcher saw.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Seen {
+    Nothing,
+    /// A manifest was put there.
+    Published,
+    /// The directory is not there any more.
+    Gone,
+}
+
+/// What happens within the patience of the watcher.
+fn wait_for_events(inotify: &mut Inotify, events: &mut [u8]) -> Seen {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let patience = Timespec { tv_sec: 0, tv_nsec: i64::from(WATCH_PATIENCE.subsec_nanos()) };
     let mut fds = [PollFd::new(&*inotify, PollFlags::IN)];
     if !matches!(poll(&mut fds, Some(&patience)), Ok(ready) if ready > 0) {
-        return false;
+        return Seen::Nothing;
     }
-    let Ok(events) = inotify.read_events(events) else { return true };
-    events.into_iter().any(|event| event.name.is_some_and(|name| name == MANIFEST))
+    let Ok(events) = inotify.read_events(events) else { return Seen::Published };
+    let mut seen = Seen::Nothing;
+    for event in events {
+        if event.mask.intersects(EventMask::IGNORED | EventMask::MOVE_SELF) {
+            return Seen::Gone;
+        }
+        // When too much happened to be told, something may have been published.
+        if event.name.is_some_and(|name| name == MANIFEST) || event.mask.contains(EventMask::Q_OVERFLOW) {
+            seen = Seen::Published;
+        }
+    }
+    seen
 }

@@ -10,6 +10,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 /// Serves a published set of handle records over UDP.
@@ -55,10 +56,14 @@ struct Args {
     /// UNIX socket for status, stats, reload and drain.
     #[arg(long)]
     control: Option<PathBuf>,
+    /// Share the ports with other processes of this user: for handing over, on purpose.
+    #[arg(long)]
+    share_port: bool,
     /// Copy the set into memory instead of mapping its files.
     #[arg(long)]
     copy_to_memory: bool,
-    /// Check configuration, site record and published set, say what would be served, and exit.
+    /// Check configuration, site record and every byte of the published set, say what would be served,
+    /// and exit.
     #[arg(long)]
     check_config: bool,
     /// Print the configuration in force as TOML, and exit.
@@ -90,10 +95,11 @@ impl Args {
         if !self.listen.is_empty() {
             config.listen.clone_from(&self.listen);
         }
-        config.server_id = self.server_id.unwrap_or(config.server_id);
+        config.server_id = self.server_id.or(config.server_id);
         config.workers = self.workers.unwrap_or(config.workers);
         config.datapath = self.datapath.unwrap_or(config.datapath);
         config.copy_to_memory |= self.copy_to_memory;
+        config.share_port |= self.share_port;
         config.check()?;
         Ok(config)
     }
@@ -137,6 +143,7 @@ fn check(config: &Config) -> anyhow::Result<()> {
     let site = read_site(config)?;
     let live = open_live(config)?;
     let set = live.current();
+    set.verify()?;
     println!(
         "configuration is good: generation {} with {} layers, {} bytes, for server {} of {} in the site, on {}",
         set.generation(),
@@ -149,9 +156,22 @@ fn check(config: &Config) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Bugs that a datagram can reach are counted, and the first of them shown; the log is not the sender's.
+fn quiet_panics() {
+    const SHOWN_MAX: u32 = 10;
+    static SHOWN: AtomicU32 = AtomicU32::new(0);
+    let show = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        if SHOWN.fetch_add(1, Ordering::Relaxed) < SHOWN_MAX {
+            show(panic);
+        }
+    }));
+}
+
 fn serve(config: &Config) -> anyhow::Result<()> {
     let mut signals =
         signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGHUP]).context("cannot listen to signals")?;
+    quiet_panics();
     let server = Server::start(config)?;
     // Without a service manager there is nobody to tell.
     let _ = sd_notify::notify(&[NotifyState::Ready]);

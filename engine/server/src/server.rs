@@ -9,6 +9,7 @@ use crate::worker::{Worker, WorkerInfo};
 use anyhow::{Context as _, anyhow, ensure};
 use handle_net::Options;
 use handle_snapshot::map::How;
+use handle_snapshot::set::Why;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,6 +26,8 @@ pub struct Shared {
     pub shards: Shards,
     pub(crate) site: OwnSite,
     pub(crate) workers: std::sync::OnceLock<Vec<WorkerInfo>>,
+    /// For each worker, whether it still runs.
+    pub(crate) running: Box<[AtomicBool]>,
     pub(crate) started: SystemTime,
     draining: AtomicBool,
     stopped: AtomicBool,
@@ -42,6 +45,12 @@ impl Shared {
         self.draining.load(Ordering::Relaxed)
     }
 
+    /// Whether a worker has ended although nobody told it to; the others go on.
+    #[must_use]
+    pub fn is_degraded(&self) -> bool {
+        !self.is_draining() && self.running.iter().any(|running| !running.load(Ordering::Relaxed))
+    }
+
     pub(crate) fn is_stopped(&self) -> bool {
         self.stopped.load(Ordering::Relaxed)
     }
@@ -54,6 +63,21 @@ pub struct Server {
     addresses: Vec<SocketAddr>,
     workers: Vec<JoinHandle<()>>,
     helpers: Vec<JoinHandle<()>>,
+}
+
+/// Says when a worker does not run any more, however it ended.
+struct Running<'s> {
+    shared: &'s Shared,
+    at: usize,
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.shared.running[self.at].store(false, Ordering::Relaxed);
+        if self.shared.is_degraded() {
+            tracing::error!(worker = self.at, "a worker has ended; the kernel gives its share to the others");
+        }
+    }
 }
 
 /// How long an orderly stop may take.
@@ -80,6 +104,7 @@ impl Server {
             shards: Shards::new(sockets.len()),
             site,
             workers: std::sync::OnceLock::new(),
+            running: (0..sockets.len()).map(|_| AtomicBool::new(true)).collect(),
             started: SystemTime::now(),
             draining: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
@@ -111,7 +136,9 @@ impl Server {
                     Ok((mut worker, info)) => {
                         drop(opened.send(Ok(info)));
                         drop(opened);
+                        let running = Running { shared: &shared, at };
                         worker.run();
+                        drop(running);
                     }
                 }
             });
@@ -197,10 +224,11 @@ impl Drop for Server {
 /// # Errors
 /// When it cannot be read or does not have this server.
 pub fn read_site(config: &Config) -> anyhow::Result<OwnSite> {
-    match &config.site {
-        Some(path) => OwnSite::read(path, config.server_id),
-        None => Ok(OwnSite::alone()),
-    }
+    let site = match &config.site {
+        Some(path) => OwnSite::read(path, config.server_id)?,
+        None => OwnSite::alone(),
+    };
+    Ok(site.answering_in(config.limits.answer_datagrams))
 }
 
 /// Opens the published set that the configuration names.
@@ -209,9 +237,18 @@ pub fn read_site(config: &Config) -> anyhow::Result<OwnSite> {
 /// When there is none or it is damaged.
 pub fn open_live(config: &Config) -> anyhow::Result<Arc<Live>> {
     let how = if config.copy_to_memory { How::CopyToMemory } else { How::Map };
-    Live::open(&config.snapshot, how).with_context(|| {
-        let directory = config.snapshot.display();
-        format!("cannot serve {directory} (check it with: hdl snapshot verify {directory})")
+    let directory = config.snapshot.display();
+    Live::open(&config.snapshot, how, config.verify_new_layers).map_err(|error| {
+        let kind = match &error.why {
+            Why::Io { error, .. } => error.kind(),
+            _ => ErrorKind::Other,
+        };
+        let check = match kind {
+            ErrorKind::PermissionDenied => format!("who may read it: ls -l {directory}"),
+            ErrorKind::OutOfMemory => "there is not enough memory: free -h; ulimit -v".to_owned(),
+            _ => format!("check it with: hdl snapshot verify {directory}"),
+        };
+        anyhow::Error::new(error).context(format!("cannot serve {directory} ({check})"))
     })
 }
 
@@ -228,6 +265,12 @@ fn usable_cores(config: &Config) -> anyhow::Result<Vec<usize>> {
 fn bind_all(config: &Config, workers_count: usize) -> anyhow::Result<Vec<UdpSocket>> {
     let mut sockets = Vec::new();
     for &listen in &config.listen {
+        if !config.share_port {
+            // Workers share a port among themselves, so the kernel would let another process share it too.
+            let mut alone = net_options(config, listen);
+            alone.reuse_port = false;
+            handle_net::bind(&alone).map_err(|error| explain_bind(listen, error))?;
+        }
         let mut options = net_options(config, listen);
         for _ in 0..workers_count {
             let socket = handle_net::bind(&options).map_err(|error| explain_bind(listen, error))?;
@@ -259,6 +302,9 @@ fn explain_bind(address: SocketAddr, error: std::io::Error) -> anyhow::Error {
             "not allowed; ports below 1024 need CAP_NET_BIND_SERVICE (see: sysctl net.ipv4.ip_unprivileged_port_start)".to_owned()
         }
         ErrorKind::AddrNotAvailable => "this host does not have the address (see: ip address)".to_owned(),
+        _ if rustix::io::Errno::from_io_error(&error) == Some(rustix::io::Errno::AFNOSUPPORT) => {
+            format!("this host has no such protocol (without IPv6: --listen 0.0.0.0:{port})")
+        }
         _ => "the kernel refuses".to_owned(),
     };
     anyhow::Error::new(error).context(format!("cannot listen on {address}: {why}"))

@@ -16,6 +16,7 @@ pub struct OwnSite {
     hash_option: HashOption,
     servers_count: u32,
     server_at: u32,
+    answer_datagrams_max: usize,
 }
 
 impl OwnSite {
@@ -30,20 +31,22 @@ impl OwnSite {
             hash_option: alone.hash_option,
             servers_count: alone.servers_count,
             server_at: alone.server_at,
+            answer_datagrams_max: alone.answer_datagrams_max,
         }
     }
 
-    /// Reads a site record from a JSON file and finds the server with the number `server_id` in it.
+    /// Reads a site record from a JSON file and finds the server with the number `server_id` in it; of a single
+    /// server the number need not be said.
     ///
     /// # Errors
     /// When the file cannot be read, is not a site record, or has no such server.
-    pub fn read(path: &Path, server_id: i32) -> anyhow::Result<Self> {
+    pub fn read(path: &Path, server_id: Option<i32>) -> anyhow::Result<Self> {
         let text = std::fs::read_to_string(path)
             .with_context(|| format!("cannot read the site record {}", path.display()))?;
         Self::parse(&text, server_id).with_context(|| format!("in the site record {}", path.display()))
     }
 
-    fn parse(text: &str, server_id: i32) -> anyhow::Result<Self> {
+    fn parse(text: &str, server_id: Option<i32>) -> anyhow::Result<Self> {
         let json = serde_json::from_str(text)?;
         let bytes = site_from_json(&json)?.as_bytes().to_vec();
         let site = Site::decode(&bytes)?;
@@ -51,18 +54,33 @@ impl OwnSite {
         let hash_option = site
             .hash_option()
             .ok_or_else(|| anyhow!("hash option {number} is not defined: use 0, 1 or 2"))?;
-        let Some(server_at) = site.servers.iter().position(|server| server.id == server_id) else {
-            let ids: Vec<String> = site.servers.iter().map(|server| server.id.to_string()).collect();
-            bail!("no server has the number {server_id} (`server_id`); there are: {}", ids.join(", "));
+        let ids: Vec<i32> = site.servers.iter().map(|server| server.id).collect();
+        let shown = ids.iter().map(i32::to_string).collect::<Vec<_>>().join(", ");
+        let server_at = match (server_id, ids.as_slice()) {
+            (_, []) => bail!("the site has no server"),
+            (None, [_]) => 0,
+            (None, _) => bail!("the site has several servers: say which this is (`server_id`): {shown}"),
+            (Some(id), _) => ids
+                .iter()
+                .position(|&other| other == id)
+                .ok_or_else(|| anyhow!("no server has the number {id} (`server_id`); there are: {shown}"))?,
         };
         Ok(Self {
             serial: site.serial,
             primary: site.is_primary(),
             hash_option,
-            servers_count: u32::try_from(site.servers.len())?,
+            servers_count: u32::try_from(ids.len())?,
             server_at: u32::try_from(server_at)?,
+            answer_datagrams_max: Service::ALONE.answer_datagrams_max,
             bytes,
         })
+    }
+
+    /// With a bound on the datagrams of one answer.
+    #[must_use]
+    pub const fn answering_in(mut self, datagrams_max: usize) -> Self {
+        self.answer_datagrams_max = datagrams_max;
+        self
     }
 
     /// What the resolver needs of it.
@@ -75,6 +93,7 @@ impl OwnSite {
             hash_option: self.hash_option,
             servers_count: self.servers_count,
             server_at: self.server_at,
+            answer_datagrams_max: self.answer_datagrams_max,
         }
     }
 }

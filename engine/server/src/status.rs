@@ -2,6 +2,7 @@
 
 use crate::server::Shared;
 use serde_json::{Value, json};
+use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 
 impl Shared {
@@ -19,16 +20,22 @@ impl Shared {
                     "worker": worker.at,
                     "address": worker.address.to_string(),
                     "core": worker.core,
+                    "running": self.running[worker.at].load(Ordering::Relaxed),
                     "datapath": worker.kind.to_string(),
                     "reason": worker.reason,
                 })
             })
             .collect();
+        let state = match (self.is_draining(), self.is_degraded()) {
+            (true, _) => "draining",
+            (false, true) => "degraded",
+            (false, false) => "serving",
+        };
         let service = self.site.service();
         json!({
             "version": env!("CARGO_PKG_VERSION"),
             "pid": std::process::id(),
-            "state": if self.is_draining() { "draining" } else { "serving" },
+            "state": state,
             "uptime_s": uptime.as_secs(),
             "set": self.live.to_json(),
             "site": {

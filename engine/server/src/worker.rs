@@ -21,6 +21,11 @@ use std::time::{Duration, Instant, SystemTime};
 const PATIENCE_MAX: Duration = Duration::from_millis(20);
 /// While draining, how long no datagram must come before the worker stops.
 const DRAIN_QUIET: Duration = Duration::from_millis(20);
+/// While draining, how long datagrams are answered that do not cease to come.
+const DRAIN_MAX: Duration = Duration::from_millis(500);
+
+/// Under load, batches between two looks at what the kernel dropped: some milliseconds.
+const BATCHES_UNTIL_LOOK: u32 = 256;
 
 /// What `status` tells about a worker.
 #[derive(Clone, Debug)]
@@ -48,6 +53,9 @@ pub(crate) struct Worker {
     fragments: Reassembly<IpAddr>,
     /// For each datagram of the batch, whether it has been dealt with.
     done: Vec<bool>,
+    /// Batches before the next look at what is not done for each.
+    batches_until_look: u32,
+    fragmented_request_len_max: u32,
     started: Instant,
 }
 
@@ -82,31 +90,48 @@ impl Worker {
                 age_ms_max: config.limits.fragmented_wait_ms.into(),
             }),
             done: Vec::new(),
+            batches_until_look: BATCHES_UNTIL_LOOK,
+            fragmented_request_len_max: config.limits.fragmented_request_bytes,
             started: Instant::now(),
         };
         Ok((worker, info))
     }
 
-    /// Answers until the server drains and nothing more comes.
+    /// Answers until the server drains, and then what has arrived: until nothing comes for a moment, or
+    /// for [`DRAIN_MAX`] where there is no end of it.
     pub(crate) fn run(&mut self) {
-        let mut quiet_since = None;
+        let (mut draining_since, mut quiet_since) = (None, None);
         loop {
             let draining = self.shared.is_draining();
-            let patience = if draining { DRAIN_QUIET } else { PATIENCE_MAX };
-            match self.turn(patience) {
-                Ok(0) if draining => {
-                    let since: Instant = *quiet_since.get_or_insert_with(Instant::now);
-                    if since.elapsed() >= DRAIN_QUIET {
-                        return;
-                    }
-                }
-                Ok(_) => quiet_since = None,
+            let received = match self.turn(if draining { DRAIN_QUIET } else { PATIENCE_MAX }) {
+                Ok(received) => received,
                 Err(error) => {
                     tracing::error!(worker = self.at, %error, "the datapath failed; the worker stops");
                     return;
                 }
+            };
+            if !draining {
+                continue;
+            }
+            let now = Instant::now();
+            if received > 0 {
+                quiet_since = None;
+            }
+            let is_quiet = now - *quiet_since.get_or_insert(now) >= DRAIN_QUIET;
+            if is_quiet || now - *draining_since.get_or_insert(now) >= DRAIN_MAX {
+                return;
             }
         }
+    }
+
+    /// What is not done for each batch: asking the kernel what it dropped, and giving fragments up.
+    #[cold]
+    fn look_around(&mut self) {
+        let counters = self.shared.shards.shard(self.at);
+        counters.dropped_by_kernel.set(self.path.kernel_drops());
+        self.fragments.expire(elapsed_ms(self.started));
+        counters.fragmented_expired.set(self.fragments.counts().expired);
+        self.batches_until_look = BATCHES_UNTIL_LOOK;
     }
 
     /// One batch: wait, answer, flush. Returns how many datagrams there were.
@@ -117,13 +142,10 @@ impl Worker {
         let set = self.live.load();
         let (inbox, outbox) = (batch.inbox, batch.outbox);
         if inbox.is_empty() {
-            counters.dropped_by_kernel.set(self.path.kernel_drops());
-            self.fragments.expire(elapsed_ms(self.started));
-            counters.fragmented_expired.set(self.fragments.counts().expired);
+            self.look_around();
             return Ok(0);
         }
-        let context =
-            Context { records: set.records(), service: self.shared.site.service(), now_unix_s: now_unix_s() };
+        let context = Context::new(set.records(), self.shared.site.service(), now_unix_s());
         counters.batches.add(1);
         counters.datagrams_received.add(inbox.len() as u64);
         counters.bytes_received.add(inbox.iter().map(|datagram| datagram.bytes.len() as u64).sum());
@@ -143,8 +165,12 @@ impl Worker {
             });
         }));
         let received = inbox.len();
+        self.batches_until_look = self.batches_until_look.saturating_sub(1);
         if answered.is_ok() && !done.contains(&false) {
             flush(&mut *self.path, counters)?;
+            if self.batches_until_look == 0 {
+                self.look_around();
+            }
             return Ok(received);
         }
         // Flushing gives the buffers back, so what is left is copied first.
@@ -153,7 +179,9 @@ impl Worker {
         flush(&mut *self.path, counters)?;
         for (peer, datagram) in left {
             let (outbox, now_ms) = (self.path.outbox(), elapsed_ms(self.started));
-            answer_alone(&context, &mut self.fragments, outbox, peer, &datagram, now_ms, counters);
+            let fragments =
+                Fragments { table: &mut self.fragments, len_max: self.fragmented_request_len_max, now_ms };
+            answer_alone(&context, fragments, outbox, peer, &datagram, counters);
             flush(&mut *self.path, counters)?;
         }
         Ok(received)
@@ -165,16 +193,15 @@ impl Worker {
 #[cold]
 fn answer_alone(
     context: &Context<'_, Mapped>,
-    fragments: &mut Reassembly<IpAddr>,
+    fragments: Fragments<'_>,
     outbox: &mut Outbox,
     peer: Peer,
     datagram: &[u8],
-    now_ms: u64,
     counters: &Counters,
 ) {
     let answered = catch_unwind(AssertUnwindSafe(|| match answer(context, datagram) {
-        Outcome::Fragment(_) => {
-            if let Some(message) = put_together(fragments, peer, datagram, now_ms, counters)
+        Outcome::Fragment(envelope) => {
+            if let Some(message) = fragments.put_together(peer, &envelope, datagram, counters)
                 && let Ok((envelope, message)) = Envelope::split(&message)
             {
                 finish(answer_message(context, envelope, message), outbox, peer, counters);
@@ -187,33 +214,46 @@ fn answer_alone(
     }
 }
 
-/// Keeps a fragment; the whole message once it is there.
-fn put_together(
-    fragments: &mut Reassembly<IpAddr>,
-    peer: Peer,
-    datagram: &[u8],
+/// Requests in fragments, at a moment.
+struct Fragments<'w> {
+    table: &'w mut Reassembly<IpAddr>,
+    len_max: u32,
     now_ms: u64,
-    counters: &Counters,
-) -> Option<Vec<u8>> {
-    let repeated = fragments.counts().repeated;
-    let counter = match fragments.accept(peer.remote().ip(), datagram, now_ms) {
-        Ok(Reassembled::Complete(message)) => return Some(message),
-        Ok(Reassembled::Incomplete) if fragments.counts().repeated > repeated => {
-            &counters.dropped_fragment_repeated
+}
+
+impl Fragments<'_> {
+    /// Keeps a fragment; the whole message once it is there.
+    fn put_together(
+        self,
+        peer: Peer,
+        envelope: &Envelope,
+        datagram: &[u8],
+        counters: &Counters,
+    ) -> Option<Vec<u8>> {
+        if envelope.message_len > self.len_max {
+            counters.dropped_fragment_too_long.add(1);
+            return None;
         }
-        Ok(Reassembled::Incomplete) => &counters.fragments_kept,
-        // Deployed servers keep silent about a message in one fragment: `conversations.jsonl`,
-        // `truncated_flag_single_packet`.
-        Ok(Reassembled::Whole(_))
-        | Err(Refusal::Unreadable(_) | Refusal::Misfit | Refusal::Contradiction) => {
-            &counters.dropped_fragment_invalid
-        }
-        Err(Refusal::TooManyMessages | Refusal::TooManyOfSender | Refusal::TooManyBytes) => {
-            &counters.dropped_fragment_no_room
-        }
-    };
-    counter.add(1);
-    None
+        let repeated = self.table.counts().repeated;
+        let counter = match self.table.accept(peer.remote().ip(), datagram, self.now_ms) {
+            Ok(Reassembled::Complete(message)) => return Some(message),
+            Ok(Reassembled::Incomplete) if self.table.counts().repeated > repeated => {
+                &counters.dropped_fragment_repeated
+            }
+            Ok(Reassembled::Incomplete) => &counters.fragments_kept,
+            // Deployed servers keep silent about a message in one fragment: `conversations.jsonl`,
+            // `truncated_flag_single_packet`.
+            Ok(Reassembled::Whole(_))
+            | Err(Refusal::Unreadable(_) | Refusal::Misfit | Refusal::Contradiction) => {
+                &counters.dropped_fragment_invalid
+            }
+            Err(Refusal::TooManyMessages | Refusal::TooManyOfSender | Refusal::TooManyBytes) => {
+                &counters.dropped_fragment_no_room
+            }
+        };
+        counter.add(1);
+        None
+    }
 }
 
 fn elapsed_ms(since: Instant) -> u64 {
@@ -249,7 +289,7 @@ fn send(outbox: &mut Outbox, peer: Peer, reply: &Reply<'_>, counters: &Counters)
     if pushed.is_ok() {
         counters.requests_answered.add(1);
         counters.bytes_sent.add(len as u64);
-        counters.count_reply(reply.response_code());
+        counters.count_reply(reply.response_code(), reply.refused());
     }
     pushed.is_ok()
 }

@@ -38,6 +38,13 @@ impl<'a> Homed<'a> {
         let folded = &mut folded[..prefix.len()];
         folded.copy_from_slice(prefix);
         fold::fold(folded);
+        self.has_folded(folded)
+    }
+
+    /// Whether a prefix that is folded already is homed.
+    #[inline]
+    #[must_use]
+    pub fn has_folded(&self, folded: &[u8]) -> bool {
         let hash = hash_key(self.seed, folded);
         let mut slots_seen = 0;
         while let Some(candidate) = self.index.search(self.section, hash, slots_seen) {

@@ -45,23 +45,33 @@ impl Index {
     /// Looks on in the next bucket only while buckets are full, and in [`PROBE_BUCKETS_MAX`] at most.
     #[inline]
     pub(crate) fn search(&self, bytes: &[u8], hash: u64, slots_seen: usize) -> Option<Candidate> {
+        let wanted = fingerprint(hash);
         let mut nth = slots_seen / BUCKET_SLOTS;
-        let mut skip = slots_seen % BUCKET_SLOTS;
+        let mut seen = slots_seen % BUCKET_SLOTS;
         loop {
             let at = self.bucket_at(hash, nth)?;
             let bucket: &[u8; BUCKET_LEN] = bytes.get(at..)?.first_chunk()?;
-            let (slots, _) = bucket.as_chunks::<8>();
-            for (n, slot) in slots.iter().enumerate().skip(skip) {
-                let slot = u64::from_le_bytes(*slot);
-                if slot == 0 {
-                    return None;
-                }
-                if fingerprint(slot) == fingerprint(hash) {
-                    return Some(Candidate { at: slot_at(slot), slots_seen: nth * BUCKET_SLOTS + n + 1 });
-                }
+            let slots: [u64; BUCKET_SLOTS] = core::array::from_fn(|n| {
+                u64::from_le_bytes(*bucket[n * 8..].first_chunk().expect("eight slots of eight bytes"))
+            });
+            // All slots, without a branch for each: which one it is cannot be predicted.
+            let mut matches = 0u32;
+            for (n, &slot) in slots.iter().enumerate() {
+                matches |= u32::from(fingerprint(slot) == wanted) << n;
+            }
+            matches &= u32::MAX << seen;
+            if matches != 0 {
+                let n = matches.trailing_zeros() as usize;
+                let slot = slots[n];
+                // Slots fill from the front, so behind an empty one there is nothing.
+                let candidate = Candidate { at: slot_at(slot), slots_seen: nth * BUCKET_SLOTS + n + 1 };
+                return (slot != 0).then_some(candidate);
+            }
+            if slots[BUCKET_SLOTS - 1] == 0 {
+                return None;
             }
             nth += 1;
-            skip = 0;
+            seen = 0;
         }
     }
 }

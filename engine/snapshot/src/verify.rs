@@ -9,7 +9,7 @@ use crate::reader::{Corrupt, Layer};
 use crate::record::Record;
 use core::fmt;
 use core::ops::Range;
-use handle_proto::{Handle, Value, limit};
+use handle_proto::{Value, limit};
 use std::vec::Vec;
 
 /// What a whole layer holds.
@@ -153,7 +153,7 @@ fn is_padding(bytes: &[u8], align: usize) -> bool {
 
 fn is_key(key: &[u8], folds: bool) -> bool {
     let is_folded = !key.iter().any(u8::is_ascii_lowercase);
-    key.len() <= KEY_LEN_MAX && key.contains(&b'/') && (is_folded || !(folds || Handle(key).is_global()))
+    key.len() <= KEY_LEN_MAX && key.contains(&b'/') && (is_folded || !folds)
 }
 
 fn values(record: &Record<'_>, indexes: &mut Vec<i32>) -> Result<(), What> {

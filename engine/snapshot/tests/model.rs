@@ -5,6 +5,7 @@
 use handle_proto::{Permissions, Value};
 use handle_snapshot::{
     BuildError, Builder, HomedPrefixes, Layer, LayerOptions, LayerWriter, Records, fold_key, hash_key, merge,
+    verify,
 };
 use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
@@ -57,6 +58,10 @@ fn build(
 
 fn check(layers: &[Layer<Vec<u8>>], model: &Model, handles: &[Vec<u8>], folds: bool) {
     let records = Records::new(layers).unwrap();
+    for layer in layers {
+        let report = verify::layer(layer).unwrap();
+        assert_eq!(report.handles_count, layer.handles_count(), "what is built is whole");
+    }
     for handle in handles {
         let key = key(handle, folds);
         let hash = hash_key(records.seed(), &key);

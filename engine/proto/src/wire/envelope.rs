@@ -50,6 +50,20 @@ impl Envelope {
     pub const LEN: usize = 20;
     const SUGGESTED_MAJOR_MASK: u8 = 0x03;
 
+    /// The envelope of a request outside sessions, written in the current version.
+    #[must_use]
+    pub const fn request(request_id: i32) -> Self {
+        Self {
+            version: Version::CURRENT,
+            flags: EnvelopeFlags(0),
+            suggested: Version::CURRENT,
+            session_id: 0,
+            request_id,
+            sequence: 0,
+            message_len: 0,
+        }
+    }
+
     /// Splits an envelope from the bytes that follow it.
     ///
     /// # Errors

@@ -2,6 +2,7 @@
 
 use crate::code::{OpCode, OpFlags, ResponseCode};
 use crate::error::{DecodeError, Field};
+use crate::limit::MESSAGE_EXPIRATION_S;
 
 /// The 24 bytes between envelope and body. RFC 3652 section 2.2.2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +30,22 @@ impl Header {
     pub const LEN: usize = 24;
     /// The serial number that stands for no site record.
     pub const NO_SITE_SERIAL: i16 = -1;
+
+    /// The header of a request made at `now_unix_s` by a client that knows no site record.
+    #[must_use]
+    pub const fn request(op_code: OpCode, flags: OpFlags, now_unix_s: u32) -> Self {
+        Self {
+            op_code,
+            response_code: ResponseCode::RESERVED,
+            flags,
+            site_serial: Self::NO_SITE_SERIAL,
+            recursion_count: 0,
+            reserved: 0,
+            // As wide as on the wire, where it wraps in 2106.
+            expiration: now_unix_s.wrapping_add(MESSAGE_EXPIRATION_S),
+            body_len: 0,
+        }
+    }
 
     /// Splits a header from the bytes that follow it. Does not compare `body_len` with them.
     ///

@@ -1,0 +1,59 @@
+//! Echo over loopback, with the sizes of requests and answers: what each datapath carries. The server is
+//! on core 0 and the client on core 1, where there are two.
+
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use handle_benches::flood::{Flood, WINDOW};
+use handle_benches::requests::{Ask, Requests};
+use handle_benches::{serve, sets};
+use handle_net::Kind;
+use handle_proto::ResponseCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::time::Duration;
+
+/// Bytes of an echo: about those of a usual answer.
+const ANSWER_LEN: usize = 280;
+
+fn datapath(c: &mut Criterion) {
+    let requests = Requests::new(1_000, 1_000, Ask::Plain, 1).expect("the vectors are there");
+    let two_cores = std::thread::available_parallelism().is_ok_and(|cores| cores.get() > 1);
+    let mut group = c.benchmark_group("datapath");
+    group.throughput(Throughput::Elements(1)).sample_size(10);
+    for kind in [Kind::Uring, Kind::Portable] {
+        if let Err(error) = serve::open_loopback(kind) {
+            eprintln!("datapath/{kind}: not available: {error}");
+            continue;
+        }
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let (started, starting) = mpsc::channel();
+            let stop = &stop;
+            scope.spawn(move || {
+                serve::pin(two_cores.then_some(0));
+                let mut path = serve::open_loopback(kind).expect("it opened before");
+                started.send(path.local_addr().expect("an address")).expect("the bench is there");
+                let mut answer = [0; ANSWER_LEN];
+                answer[24..28].copy_from_slice(&ResponseCode::SUCCESS.0.to_be_bytes());
+                while !stop.load(Ordering::Relaxed) {
+                    serve::echo_turn(&mut *path, &answer).expect("the path works");
+                }
+            });
+            let server = starting.recv().expect("the server starts");
+            serve::pin(two_cores.then_some(1));
+            let window = if sets::is_test() { 1 } else { WINDOW };
+            let code = ResponseCode::SUCCESS.0;
+            let mut flood = Flood::open(&requests, window, code).expect("a socket");
+            group.bench_function(format!("echo/{kind}"), |b| {
+                b.iter_custom(|answers| {
+                    let got = flood.run_for_answers(server, answers).expect("the path works");
+                    // Whole batches come back, and not exactly as many as were asked for.
+                    Duration::from_secs_f64(got.seconds * answers as f64 / got.answers.max(1) as f64)
+                });
+            });
+            stop.store(true, Ordering::Relaxed);
+        });
+    }
+}
+
+criterion_group!(benches, datapath);
+criterion_main!(benches);

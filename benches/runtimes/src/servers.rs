@@ -1,0 +1,148 @@
+//! The same answers behind each runtime. Ours take whole batches; the others have a task for each datagram
+//! under way, which is how they are used.
+
+use crate::Runtime;
+use anyhow::Result;
+use handle_benches::answers::{context, push};
+use handle_benches::serve;
+use handle_net::{Datapath, Kind};
+use handle_proto::limit::UDP_MESSAGE_LEN_MAX;
+use handle_resolver::batch::Scratch;
+use handle_resolver::{Outcome, answer, answer_batch};
+use handle_snapshot::PublishedSet;
+use std::time::Duration;
+
+/// Datagrams under way where each has a task.
+#[cfg(any(feature = "tokio-uring", feature = "glommio"))]
+const TASKS_COUNT: usize = 64;
+/// Bytes of a receive buffer, as `handle-net` has them.
+#[cfg(any(feature = "tokio-uring", feature = "glommio"))]
+const RECEIVE_LEN: usize = 2048;
+/// Bytes of the longest answer that is asked for here.
+#[cfg(any(feature = "tokio-uring", feature = "glommio"))]
+const ANSWER_LEN_MAX: usize = 16 << 10;
+
+/// Serves until the input of this process ends.
+pub fn serve(runtime: Runtime, set: &PublishedSet, core: usize) -> Result<()> {
+    match runtime {
+        Runtime::Uring => ours(Kind::Uring, set, core),
+        Runtime::Portable => ours(Kind::Portable, set, core),
+        #[cfg(feature = "tokio-uring")]
+        Runtime::TokioUring => tokio_uring(set, core),
+        #[cfg(feature = "glommio")]
+        Runtime::Glommio => glommio(set, core),
+        #[cfg(not(all(feature = "tokio-uring", feature = "glommio")))]
+        _ => anyhow::bail!("left out when this was built"),
+    }
+}
+
+fn ours(kind: Kind, set: &PublishedSet, core: usize) -> Result<()> {
+    let (context, mut scratch) = (context(set), Box::new(Scratch::new()));
+    serve::on_path(kind, Some(core), |path: &mut dyn Datapath| {
+        let batch = path.wait(Duration::from_millis(20))?;
+        let (inbox, outbox) = (batch.inbox, batch.outbox);
+        if inbox.is_empty() {
+            return Ok(());
+        }
+        let datagrams = inbox.iter().map(|datagram| datagram.bytes);
+        answer_batch(&context, &mut scratch, datagrams, |at, outcome| {
+            if let Outcome::Reply(reply) = outcome {
+                push(outbox, inbox.get(at).peer, &reply);
+            }
+        });
+        path.flush().map(drop)
+    })
+}
+
+/// Writes the answer to one datagram, and returns its length; 0 for none.
+#[cfg(any(feature = "tokio-uring", feature = "glommio"))]
+fn answer_one(set: &PublishedSet, datagram: &[u8], out: &mut [u8]) -> usize {
+    match answer(&context(set), datagram) {
+        Outcome::Reply(reply) if reply.datagrams_len() <= out.len() => {
+            reply.write_datagrams(out);
+            reply.datagrams_len()
+        }
+        _ => 0,
+    }
+}
+
+/// Says where we answer, and ends this process when its input ends: the tasks have no end of their own.
+#[cfg(any(feature = "tokio-uring", feature = "glommio"))]
+fn until_end(address: std::net::SocketAddr) -> Result<()> {
+    serve::announce(address)?;
+    std::thread::spawn(|| {
+        serve::wait_for_end();
+        std::process::exit(0);
+    });
+    Ok(())
+}
+
+#[cfg(feature = "tokio-uring")]
+fn tokio_uring(set: &PublishedSet, core: usize) -> Result<()> {
+    use std::rc::Rc;
+    use tokio_uring::buf::BoundedBuf as _;
+    use tokio_uring::net::UdpSocket;
+
+    serve::pin(Some(core));
+    let options = handle_net::Options::new(std::net::SocketAddr::from(([127, 0, 0, 1], 0)));
+    let socket = handle_net::bind(&options)?;
+    let address = socket.local_addr()?;
+    // As far as the compiler knows, tasks outlive this call. A set is cheap to clone.
+    let set = Rc::new(set.clone());
+    tokio_uring::builder().entries(1024).start(async move {
+        let socket = Rc::new(UdpSocket::from_std(socket));
+        for _ in 0..TASKS_COUNT {
+            let (socket, set) = (Rc::clone(&socket), Rc::clone(&set));
+            tokio_uring::spawn(async move {
+                let (mut room, mut out) = (vec![0; RECEIVE_LEN], vec![0; ANSWER_LEN_MAX]);
+                loop {
+                    let (received, filled) = socket.recv_from(room).await;
+                    room = filled;
+                    let Ok((len, peer)) = received else { continue };
+                    let answer_len = answer_one(&set, &room[..len], &mut out);
+                    for start in (0..answer_len).step_by(UDP_MESSAGE_LEN_MAX) {
+                        let end = answer_len.min(start + UDP_MESSAGE_LEN_MAX);
+                        let (_, sent) = socket.send_to(out.slice(start..end), peer).await;
+                        out = sent.into_inner();
+                    }
+                }
+            });
+        }
+        until_end(address)?;
+        std::future::pending().await
+    })
+}
+
+#[cfg(feature = "glommio")]
+fn glommio(set: &PublishedSet, core: usize) -> Result<()> {
+    use glommio::net::UdpSocket;
+    use glommio::{LocalExecutorBuilder, Placement, spawn_local};
+    use std::rc::Rc;
+
+    // As far as the compiler knows, tasks outlive this call. A set is cheap to clone.
+    let set = Rc::new(set.clone());
+    let executor = LocalExecutorBuilder::new(Placement::Fixed(core)).make();
+    let executor = executor.map_err(|error| anyhow::anyhow!("{error} (see: ulimit -l)"))?;
+    executor.run(async move {
+        let bound = UdpSocket::bind("127.0.0.1:0").map_err(|error| anyhow::anyhow!("{error}"))?;
+        let address = bound.local_addr().map_err(|error| anyhow::anyhow!("{error}"))?;
+        let socket = Rc::new(bound);
+        for _ in 0..TASKS_COUNT {
+            let (socket, set) = (Rc::clone(&socket), Rc::clone(&set));
+            let task = spawn_local(async move {
+                let (mut room, mut out) = (vec![0; RECEIVE_LEN], vec![0; ANSWER_LEN_MAX]);
+                loop {
+                    let Ok((len, peer)) = socket.recv_from(&mut room).await else { continue };
+                    let answer_len = answer_one(&set, &room[..len], &mut out);
+                    for piece in out[..answer_len].chunks(UDP_MESSAGE_LEN_MAX) {
+                        // What is lost is asked again.
+                        let _ = socket.send_to(piece, peer).await;
+                    }
+                }
+            });
+            task.detach();
+        }
+        until_end(address)?;
+        std::future::pending().await
+    })
+}

@@ -1,0 +1,85 @@
+//! Requests to written replies, as a worker of the server does it, without a socket.
+
+use crate::requests::Requests;
+use handle_net::{Outbox, Peer};
+use handle_proto::limit::UDP_MESSAGE_LEN_MAX;
+use handle_resolver::batch::Scratch;
+use handle_resolver::{Context, Outcome, Reply, Service, answer, answer_batch};
+use handle_snapshot::{Mapped, PublishedSet};
+use std::net::SocketAddr;
+
+/// Requests answered together.
+pub const BATCH_LEN: usize = 32;
+/// Any time will do.
+const NOW_UNIX_S: u32 = 1_700_000_000;
+
+/// What a worker needs beside the requests.
+pub struct Answerer<'a> {
+    context: Context<'a, Mapped>,
+    scratch: Box<Scratch>,
+    outbox: Outbox,
+    peer: Peer,
+}
+
+impl<'a> Answerer<'a> {
+    /// Answers from `set`.
+    #[must_use]
+    pub fn new(set: &'a PublishedSet) -> Self {
+        Self {
+            context: context(set),
+            scratch: Box::new(Scratch::new()),
+            outbox: Outbox::new(1024, 1 << 20),
+            peer: Peer::to(SocketAddr::from(([127, 0, 0, 1], 9))),
+        }
+    }
+
+    /// Answers the [`BATCH_LEN`] requests from `first` on in stages; returns the bytes written.
+    pub fn batch(&mut self, requests: &'a Requests, first: usize) -> usize {
+        self.outbox.clear();
+        let datagrams = (first..first + BATCH_LEN).map(|at| requests.get(at));
+        let (mut len, outbox, peer) = (0, &mut self.outbox, self.peer);
+        answer_batch(&self.context, &mut self.scratch, datagrams, |_, outcome| {
+            if let Outcome::Reply(reply) = outcome {
+                len += push(outbox, peer, &reply);
+            }
+        });
+        len
+    }
+
+    /// Answers the request at `at` by itself; returns the bytes written.
+    pub fn one(&mut self, requests: &'a Requests, at: usize) -> usize {
+        self.outbox.clear();
+        match answer(&self.context, requests.get(at)) {
+            Outcome::Reply(reply) => push(&mut self.outbox, self.peer, &reply),
+            _ => 0,
+        }
+    }
+
+    /// Datagram number `at` of what was answered last.
+    #[must_use]
+    pub fn datagram(&self, at: usize) -> &[u8] {
+        self.outbox.get(at).1
+    }
+}
+
+/// What answers from `set` depend on.
+#[must_use]
+pub fn context(set: &PublishedSet) -> Context<'_, Mapped> {
+    Context::new(set.records(), Service::ALONE, NOW_UNIX_S)
+}
+
+/// Puts a reply into the outbox, as one datagram or as a train.
+#[inline]
+pub fn push(outbox: &mut Outbox, peer: Peer, reply: &Reply<'_>) -> usize {
+    let len = reply.datagrams_len();
+    let write = |room: &mut [u8]| {
+        reply.write_datagrams(room);
+        len
+    };
+    let pushed = if len <= UDP_MESSAGE_LEN_MAX {
+        outbox.push(peer, len, write)
+    } else {
+        outbox.push_train(peer, UDP_MESSAGE_LEN_MAX, len, write)
+    };
+    if pushed.is_ok() { len } else { 0 }
+}

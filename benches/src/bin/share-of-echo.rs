@@ -1,0 +1,252 @@
+//! How much of what a datapath carries is left when it answers handle requests.
+//!
+//! `handled` and an echo of the same sizes run on one core, each in a process of its own, and take turns
+//! under the same load from another core.
+#![forbid(unsafe_code)]
+
+use anyhow::{Context as _, ensure};
+use clap::{Parser, Subcommand, ValueEnum};
+use comfy_table::Table;
+use handle_benches::answers::Answerer;
+use handle_benches::flood::{Flood, Got, WINDOW};
+use handle_benches::requests::{Ask, Requests};
+use handle_benches::serve::{self, Child};
+use handle_benches::spread::Spread;
+use handle_benches::usage::{self, Usage};
+use handle_benches::{answers, sets};
+use handle_net::Kind;
+use handle_proto::ResponseCode;
+use handle_server::Server;
+use handle_server::config::{Config, Datapath};
+use serde_json::json;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// Measures the rate of `handled` as a share of the echo rate of the same datapath, and its user time.
+#[derive(Parser)]
+struct Args {
+    #[command(subcommand)]
+    role: Option<Role>,
+    /// Records in the set; built if it is not there.
+    #[arg(long, default_value_t = 1_000_000)]
+    records: u64,
+    /// How datagrams are moved.
+    #[arg(long, value_enum, default_value_t = Path::Uring)]
+    kind: Path,
+    /// Turns of each.
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// Length of a turn.
+    #[arg(long, default_value_t = 3.0)]
+    seconds: f64,
+    /// Requests under way.
+    #[arg(long, default_value_t = WINDOW)]
+    window: usize,
+    /// Different requests; asked around.
+    #[arg(long, default_value_t = 1 << 20)]
+    requests: usize,
+    /// Core of the servers.
+    #[arg(long, default_value_t = 0)]
+    server_core: usize,
+    /// Core of the load.
+    #[arg(long, default_value_t = 1)]
+    client_core: usize,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What a child is; not for people.
+#[derive(Clone, Copy, Subcommand)]
+#[command(hide = true)]
+enum Role {
+    #[command(hide = true)]
+    ServeHandled { records: u64, kind: Path, core: usize },
+    #[command(hide = true)]
+    ServeEcho { answer_len: usize, kind: Path, core: usize },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Path {
+    Uring,
+    Portable,
+}
+
+impl Path {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Uring => "uring",
+            Self::Portable => "portable",
+        }
+    }
+
+    const fn kind(self) -> Kind {
+        match self {
+            Self::Uring => Kind::Uring,
+            Self::Portable => Kind::Portable,
+        }
+    }
+}
+
+fn main() -> anyhow::Result<()> {
+    let args = Args::parse();
+    match args.role {
+        None => measure(&args),
+        Some(Role::ServeHandled { records, kind, core }) => serve_handled(records, kind, core),
+        Some(Role::ServeEcho { answer_len, kind, core }) => {
+            let mut answer = vec![0; answer_len];
+            answer[24..28].copy_from_slice(&ResponseCode::SUCCESS.0.to_be_bytes());
+            serve::on_path(kind.kind(), Some(core), |path| serve::echo_turn(path, &answer))
+        }
+    }
+}
+
+fn serve_handled(records: u64, kind: Path, core: usize) -> anyhow::Result<()> {
+    let config = Config {
+        snapshot: sets::directory(records),
+        listen: vec![SocketAddr::from(([127, 0, 0, 1], 0))],
+        workers: 1,
+        cores: vec![core],
+        datapath: match kind {
+            Path::Uring => Datapath::Uring,
+            Path::Portable => Datapath::Portable,
+        },
+        ..Config::default()
+    };
+    let server = Server::start(&config)?;
+    sets::warm(&server.shared().live.current());
+    serve::announce(*server.addresses().first().context("an address")?)?;
+    serve::wait_for_end();
+    server.stop()
+}
+
+/// One turn of one server.
+struct Turn {
+    got: Got,
+    used: Usage,
+    /// Of the server's core, how much was idle.
+    idle: f64,
+}
+
+impl Turn {
+    /// Processor time of the server for each second.
+    fn busy(&self) -> f64 {
+        self.used.total().as_secs_f64() / self.got.seconds
+    }
+
+    /// Microseconds of processor time for an answer.
+    fn cpu_us(&self) -> f64 {
+        self.used.total().as_secs_f64() * 1e6 / self.got.answers as f64
+    }
+}
+
+fn turn(flood: &mut Flood<'_>, server: &Child, args: &Args, seconds: f64) -> anyhow::Result<Turn> {
+    let (used, idle) = (Usage::of(server.pid())?, usage::idle(args.server_core)?);
+    let got = flood.run(server.address, Duration::from_secs_f64(seconds))?;
+    let (used, idle) = (Usage::of(server.pid())? - used, usage::idle(args.server_core)?.saturating_sub(idle));
+    ensure!(got.answers > 0, "{} does not answer", server.address);
+    ensure!(got.wrong == 0, "{} of {} answers are wrong", got.wrong, got.answers);
+    Ok(Turn { got, used, idle: idle.as_secs_f64() / got.seconds })
+}
+
+fn measure(args: &Args) -> anyhow::Result<()> {
+    ensure!(args.rounds > 0, "at least one round");
+    let set = sets::open(args.records)?;
+    let requests = Requests::new(args.records, args.requests, Ask::Plain, 1)?;
+    let answer_len = usual_answer_len(&set, &requests);
+    drop(set);
+    let (kind, core) = (args.kind.name().to_owned(), args.server_core.to_string());
+    let start =
+        |role: &str, number: String| Child::start(&[role.to_owned(), number, kind.clone(), core.clone()]);
+    let handled = start("serve-handled", args.records.to_string())?;
+    let echo = start("serve-echo", answer_len.to_string())?;
+    serve::pin(Some(args.client_core));
+    let mut flood = Flood::open(&requests, args.window, ResponseCode::SUCCESS.0)?;
+    let (mut handled_turns, mut echo_turns) = (Vec::new(), Vec::new());
+    for server in [&handled, &echo] {
+        turn(&mut flood, server, args, (args.seconds / 4.0).max(0.2))?;
+    }
+    for round in 0..args.rounds {
+        // Whoever comes second would always profit from what changes slowly.
+        for is_echo in [round % 2 == 0, round % 2 == 1] {
+            let (server, turns) =
+                if is_echo { (&echo, &mut echo_turns) } else { (&handled, &mut handled_turns) };
+            turns.push(turn(&mut flood, server, args, args.seconds)?);
+        }
+    }
+    drop((handled, echo));
+    report(args, answer_len, &handled_turns, &echo_turns);
+    Ok(())
+}
+
+/// Bytes of an answer, in the middle of many.
+fn usual_answer_len(set: &handle_snapshot::PublishedSet, requests: &Requests) -> usize {
+    let mut answerer = Answerer::new(set);
+    let batches = 128;
+    let len: usize = (0..batches).map(|n| answerer.batch(requests, n * answers::BATCH_LEN)).sum();
+    len / (batches * answers::BATCH_LEN)
+}
+
+fn report(args: &Args, answer_len: usize, handled: &[Turn], echo: &[Turn]) {
+    let pairs = || handled.iter().zip(echo);
+    let share = Spread::of(pairs().map(|(handled, echo)| handled.got.rate() / echo.got.rate()));
+    let cpu_share = Spread::of(pairs().map(|(handled, echo)| echo.cpu_us() / handled.cpu_us()));
+    // User time is sampled, so all turns together tell more than each.
+    let user_us = |turns: &[Turn]| {
+        let user: Duration = turns.iter().map(|turn| turn.used.user).sum();
+        user.as_secs_f64() * 1e6 / turns.iter().map(|turn| turn.got.answers).sum::<u64>() as f64
+    };
+    let of = |turns: &[Turn], what: fn(&Turn) -> f64| Spread::of(turns.iter().map(what));
+    let rows = [("handled", handled), ("echo", echo)].map(|(name, turns)| {
+        let rate = of(turns, |turn| turn.got.rate());
+        let lost: u64 = turns.iter().map(|turn| turn.got.lost).sum();
+        let (busy, idle) = (of(turns, Turn::busy), of(turns, |turn| turn.idle));
+        (name, rate, of(turns, Turn::cpu_us), user_us(turns), busy, idle, lost)
+    });
+    if args.json {
+        let servers = rows.map(|(name, rate, cpu, user, busy, idle, lost)| {
+            json!({
+                "server": name, "answers_per_s": rate.to_json(), "cpu_us": cpu.to_json(), "user_us": user,
+                "busy": busy.to_json(), "idle": idle.to_json(), "lost": lost,
+            })
+        });
+        let report = json!({
+            "machine": usage::machine(), "kind": args.kind.name(), "records": args.records,
+            "answer_len": answer_len, "rounds": args.rounds, "seconds": args.seconds,
+            "share": share.to_json(), "share_by_cpu": cpu_share.to_json(), "servers": servers,
+        });
+        println!("{report:#}");
+        return;
+    }
+    println!("{}", usage::machine());
+    println!(
+        "{}, {} records, answers of {answer_len} bytes, {} rounds of {} s; median (least to most)",
+        args.kind.name(),
+        args.records,
+        args.rounds,
+        args.seconds
+    );
+    let mut table = Table::new();
+    table.set_header([
+        "server",
+        "answers/s",
+        "CPU us/answer",
+        "user us/answer",
+        "server busy",
+        "core idle",
+        "lost",
+    ]);
+    for (name, rate, cpu, user, busy, idle, lost) in rows {
+        table.add_row([
+            name.to_owned(),
+            format!("{rate:.0}"),
+            format!("{cpu:.3}"),
+            format!("{user:.3}"),
+            format!("{busy:.2}"),
+            format!("{idle:.2}"),
+            lost.to_string(),
+        ]);
+    }
+    println!("{table}");
+    println!("share of the echo rate: {share:.3}; by CPU per answer: {cpu_share:.3}");
+}

@@ -1,0 +1,102 @@
+//! Keys, and the lookup of them: what a resolver spends on finding a record.
+
+use crate::records::{Generator, Random};
+use handle_snapshot::{Records, Staged, fold_key, hash_key};
+
+/// Lookups that are in flight together.
+pub const BATCH_LEN: usize = 32;
+
+/// Keys of records that are there, in random order.
+///
+/// There are so many that what was read for one is not in the cache when its turn comes again.
+#[derive(Debug)]
+pub struct Keys {
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
+    at: usize,
+}
+
+impl Keys {
+    /// `count` keys of a set of `records` generated records.
+    ///
+    /// # Errors
+    /// When the models of the records cannot be read.
+    pub fn new(records: u64, count: usize, seed: u64) -> anyhow::Result<Self> {
+        let (generator, mut random) = (Generator::new()?, Random(seed));
+        let (mut bytes, mut ends) = (Vec::new(), Vec::with_capacity(count));
+        for _ in 0..count {
+            let start = bytes.len();
+            generator.handle(random.below(records), &mut bytes);
+            fold_key(&mut bytes[start..], true);
+            ends.push(bytes.len());
+        }
+        Ok(Self { bytes, ends, at: 0 })
+    }
+
+    /// The next key; after the last the first.
+    #[inline]
+    fn next(&mut self) -> &[u8] {
+        let at = if self.at < self.ends.len() { self.at } else { 0 };
+        self.at = at + 1;
+        self.get(at)
+    }
+
+    #[inline]
+    fn get(&self, at: usize) -> &[u8] {
+        let start = if at == 0 { 0 } else { self.ends[at - 1] };
+        &self.bytes[start..self.ends[at]]
+    }
+
+    /// Where the next `BATCH_LEN` keys begin.
+    fn next_batch(&mut self) -> usize {
+        if self.at + BATCH_LEN > self.ends.len() {
+            self.at = 0;
+        }
+        let at = self.at;
+        self.at += BATCH_LEN;
+        at
+    }
+}
+
+/// Reads a record as an answer does: all its lines.
+#[inline]
+fn read(public: &[u8]) -> u64 {
+    public.iter().step_by(64).map(|&byte| u64::from(byte)).sum()
+}
+
+/// Looks up the next key and reads its record.
+///
+/// # Panics
+/// When the record is not there.
+#[inline]
+pub fn one<B: AsRef<[u8]>>(records: &Records<'_, B>, keys: &mut Keys) -> u64 {
+    let seed = records.seed();
+    let key = keys.next();
+    let record = records.find(hash_key(seed, key), key).ok().flatten().expect("it was generated");
+    read(record.public_bytes())
+}
+
+/// Looks up the next [`BATCH_LEN`] keys in stages and reads their records.
+///
+/// # Panics
+/// When a record is not there.
+#[inline]
+pub fn batch<B: AsRef<[u8]>>(records: &Records<'_, B>, keys: &mut Keys) -> u64 {
+    let (seed, first) = (records.seed(), keys.next_batch());
+    let mut hashes = [0; BATCH_LEN];
+    let mut staged = [Staged::default(); BATCH_LEN];
+    for (n, hash) in hashes.iter_mut().enumerate() {
+        *hash = hash_key(seed, keys.get(first + n));
+        records.prefetch_index(*hash);
+    }
+    for (staged, &hash) in staged.iter_mut().zip(&hashes) {
+        *staged = records.probe(hash);
+        records.prefetch_record(staged);
+    }
+    let mut sum = 0;
+    for (n, staged) in staged.iter().enumerate() {
+        let record = records.resolve(staged, keys.get(first + n)).ok().flatten().expect("it was generated");
+        sum += read(record.public_bytes());
+    }
+    sum
+}

@@ -1,0 +1,125 @@
+//! Published sets of generated records, built once and kept.
+
+use crate::records::{Generator, Room};
+use anyhow::Context as _;
+use handle_proto::Value;
+use handle_snapshot::format::VERSION;
+use handle_snapshot::{Builder, HomedPrefixes, How, LayerOptions, PublishedSet, Publisher};
+use std::path::{Path, PathBuf};
+
+/// A handle that every set has besides the generated ones; the answer takes several datagrams.
+pub const LONG_HANDLE: &[u8] = b"10.1016/long";
+const LONG_VALUES_COUNT: i32 = 20;
+
+/// Counts up when other records are made for the same numbers.
+const FIXTURE_VERSION: u32 = 1;
+
+/// Options of all layers that are made here.
+pub const OPTIONS: LayerOptions =
+    LayerOptions { seed: 0x6861_6e64_6c65_6421, folds: true, created_unix_ms: 1_700_000_000_000 };
+
+/// Whether everything is to run once, quickly: `cargo bench -- --test`, or any run that is not a bench.
+#[must_use]
+pub fn is_test() -> bool {
+    let given = |name| std::env::args().any(|arg| arg == name);
+    given("--test") || !given("--bench")
+}
+
+/// Records of the sets that benches go over: 100 k and 1 M; with `HANDLE_BENCH_10M` set also 10 M.
+#[must_use]
+pub fn sizes() -> Vec<u64> {
+    if is_test() {
+        return vec![2_000];
+    }
+    let mut sizes = vec![100_000, 1_000_000];
+    if std::env::var_os("HANDLE_BENCH_10M").is_some() {
+        sizes.push(10_000_000);
+    }
+    sizes
+}
+
+/// `2 k`, `100 k`, `10 M`: for names of benches.
+#[must_use]
+pub fn size_name(records: u64) -> String {
+    match records {
+        1_000_000.. => format!("{}M", records / 1_000_000),
+        1_000.. => format!("{}k", records / 1_000),
+        _ => records.to_string(),
+    }
+}
+
+/// Directory of the set of `records` generated records; in `HANDLE_BENCH_FIXTURES`, or below `target/`.
+#[must_use]
+pub fn directory(records: u64) -> PathBuf {
+    let all = match std::env::var_os("HANDLE_BENCH_FIXTURES").filter(|all| !all.is_empty()) {
+        Some(all) => PathBuf::from(all),
+        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/bench-fixtures"),
+    };
+    all.join(format!("{records}-v{VERSION}.{FIXTURE_VERSION}"))
+}
+
+/// Opens the set of `records` generated records, which is built first if it is not there.
+///
+/// # Errors
+/// When it cannot be built or opened.
+pub fn open(records: u64) -> anyhow::Result<PublishedSet> {
+    let directory = directory(records);
+    if let Ok(set) = PublishedSet::open(&directory, How::Map) {
+        return Ok(set);
+    }
+    eprintln!("building {records} records in {}", directory.display());
+    publish(records, &directory).with_context(|| format!("cannot build {}", directory.display()))?;
+    Ok(PublishedSet::open(&directory, How::Map)?)
+}
+
+fn publish(records: u64, directory: &Path) -> anyhow::Result<()> {
+    std::fs::create_dir_all(directory)?;
+    let generator = Generator::new()?;
+    let mut publisher = Publisher::open(directory)?;
+    publisher.publish_base(OPTIONS.created_unix_ms, |file, temp_dir| {
+        let mut builder = builder(&generator, temp_dir);
+        add_all(&mut builder, &generator, records)?;
+        add_long(&mut builder, records)?;
+        builder.finish(file)
+    })?;
+    Ok(())
+}
+
+/// A builder that has the prefixes of all generated records.
+pub fn builder<'p>(generator: &Generator, temp_dir: &Path) -> Builder<'p> {
+    let mut homed = HomedPrefixes::default();
+    for prefix in generator.prefixes() {
+        homed.add(prefix);
+    }
+    Builder::new(temp_dir, OPTIONS).homed(homed)
+}
+
+/// Adds the first `records` generated records.
+///
+/// # Errors
+/// Those of [`Builder::add`].
+pub fn add_all(
+    builder: &mut Builder<'_>,
+    generator: &Generator,
+    records: u64,
+) -> Result<(), handle_snapshot::BuildError> {
+    let mut room = Room::default();
+    for n in 0..records {
+        let record = generator.record(n, &mut room);
+        builder.add(n, record.handle, record.values)?;
+    }
+    Ok(())
+}
+
+fn add_long(builder: &mut Builder<'_>, origin: u64) -> Result<(), handle_snapshot::BuildError> {
+    let data = [b'x'; 100];
+    builder.add(origin, LONG_HANDLE, (1..=LONG_VALUES_COUNT).map(|index| Value::new(index, b"TEXT", &data)))
+}
+
+/// Reads a byte of every page, so that none is loaded or mapped while something is measured.
+pub fn warm(set: &PublishedSet) {
+    for layer in set.layers() {
+        let sum = layer.as_bytes().iter().step_by(4096).fold(0u8, |sum, &byte| sum.wrapping_add(byte));
+        std::hint::black_box(sum);
+    }
+}

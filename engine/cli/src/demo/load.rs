@@ -1,0 +1,82 @@
+//! Load on the server of the demo, every answer verified, and what came of it.
+
+use super::records::publish_change;
+use super::server::ServerProcess;
+use super::{Args, Teller, cores};
+use crate::output;
+use handle_loadgen::{Load, Names, Report, RunOptions, Second, Verify};
+use handle_snapshot::set::publisher::Publisher;
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::time::Duration;
+
+/// Loads the server and publishes a change every 100 ms meanwhile; also how many.
+pub(super) fn run_while_publishing(
+    args: &Args,
+    server: &ServerProcess,
+    set: &Path,
+    publisher: &mut Publisher,
+    load: Load,
+) -> anyhow::Result<(Report, u64)> {
+    std::thread::scope(|scope| {
+        let running = scope.spawn(|| run(args, server, set, load));
+        let mut changes = 0;
+        // The first changes come when the load runs, the last before it ends.
+        while !running.is_finished() {
+            std::thread::sleep(Duration::from_millis(100));
+            changes += 1;
+            publish_change(publisher, changes)?;
+        }
+        let report = running.join().map_err(|_| anyhow::anyhow!("the load ended with a bug"))??;
+        Ok((report, changes))
+    })
+}
+
+/// Loads the server.
+pub(super) fn run(args: &Args, server: &ServerProcess, set: &Path, load: Load) -> anyhow::Result<Report> {
+    let mut options = RunOptions::new(server.address, Names::Snapshot(set.to_owned()));
+    options.load = load;
+    options.duration = Duration::from_secs(args.seconds);
+    options.verify = Some(Verify { snapshot: set.to_owned(), staleness_max: RunOptions::STALENESS_MAX });
+    options.cores = cores()?.map(|(_, load)| load).into_iter().collect();
+    let report = handle_loadgen::run(&options, |second: &Second| {
+        if !args.json {
+            println!("{second}");
+        }
+        ControlFlow::Continue(())
+    })?;
+    Ok(report)
+}
+
+/// Whether nothing was lost or wrong.
+pub(super) fn is_good(report: &Report) -> bool {
+    let accounts = &report.accounts;
+    report.verification.as_ref().is_some_and(|verified| verified.mismatched == 0)
+        && accounts.lost == 0
+        && accounts.malformed == 0
+}
+
+/// Says what came of it.
+pub(super) fn show(tell: &Teller, report: &Report) {
+    let accounts = &report.accounts;
+    tell.line(&format!(
+        "sent {}, answered {}, late {}, lost {}; response time p50 {:.0} us, p99 {:.0} us, max {:.1} ms",
+        output::count(accounts.sent),
+        output::count(accounts.answered),
+        accounts.late,
+        accounts.lost,
+        report.response_ns.p50 as f64 / 1e3,
+        report.response_ns.p99 as f64 / 1e3,
+        report.response_ns.max as f64 / 1e6,
+    ));
+    if let Some(verified) = &report.verification {
+        tell.line(&format!(
+            "verified {}, wrong {}, undecided {}; {} generations seen, none answered from more than {:.1} ms after its end",
+            output::count(verified.verified),
+            verified.mismatched,
+            verified.undecided,
+            verified.generations,
+            verified.staleness_max_ms,
+        ));
+    }
+}

@@ -1,0 +1,224 @@
+//! `hdl demo`: the whole system in one command, on loopback, with real records.
+
+mod load;
+mod records;
+mod server;
+
+use crate::{Outcome, control, output, resolve};
+use anyhow::Context as _;
+use handle_loadgen::{Choice, Load, Report, RunOptions, usable_cores};
+use handle_snapshot::set::publisher::Publisher;
+use records::CHANGED;
+use serde_json::json;
+use server::ServerProcess;
+pub(crate) use server::{ServerArgs, serve};
+use std::num::NonZeroU64;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// Shown one by one, besides being loaded.
+const SHOWN: [&str; 2] = [CHANGED, "10.1016/J.RCAE.2013.04.001"];
+
+/// The whole system in one command, on loopback and in a temporary directory.
+///
+/// Builds a snapshot of 1,251 real DOI records, starts handled as a process of its own, resolves some
+/// handles, loads it with every answer verified against the snapshot, publishes changes while the
+/// load runs, and says what was measured. Nothing remains but what --keep asks for.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// Seconds of load at a fixed rate, and again as fast as answers come.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    seconds: u64,
+    /// Requests a second at the fixed rate.
+    #[arg(long, default_value = "20000")]
+    rate: NonZeroU64,
+    /// How handled moves datagrams: over io_uring (uring), with recvmmsg and sendmmsg (portable), or the
+    /// first of these that works (auto).
+    #[arg(long, value_name = "auto|uring|portable", default_value_t = Choice::Auto)]
+    datapath: Choice,
+    /// Work in this directory and leave everything there.
+    #[arg(long, value_name = "DIR")]
+    keep: Option<PathBuf>,
+    /// Print only what was measured, as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Prints unless only JSON is wanted.
+struct Teller {
+    json: bool,
+}
+
+impl Teller {
+    fn step(&self, what: &str) {
+        self.line(&format!("\n== {what}"));
+    }
+
+    fn line(&self, text: &str) {
+        if !self.json {
+            println!("{text}");
+        }
+    }
+}
+
+/// A core for the server and one for the load; `None` where there is only one.
+fn cores() -> anyhow::Result<Option<(usize, usize)>> {
+    let usable = usable_cores().context("cannot ask which cores may be used")?;
+    Ok(match *usable {
+        [server, load, ..] => Some((server, load)),
+        _ => None,
+    })
+}
+
+/// What was measured.
+struct Measured {
+    fixed: Report,
+    fastest: Report,
+    changes_count: u64,
+}
+
+impl Measured {
+    fn is_good(&self) -> bool {
+        load::is_good(&self.fixed) && load::is_good(&self.fastest)
+    }
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
+    let temporary = tempfile::tempdir().context("cannot make a temporary directory")?;
+    let directory = args.keep.as_deref().unwrap_or(temporary.path());
+    let set = directory.join("set");
+    std::fs::create_dir_all(&set).with_context(|| format!("cannot make {}", set.display()))?;
+    let tell = Teller { json: args.json };
+    let mut publisher = Publisher::open(&set)?;
+    let build_s = publish(&tell, &mut publisher)?;
+    let handles = publisher.manifest().map_or(0, |manifest| manifest.handles_count);
+    let server = start(&tell, args, &set, directory.join("control.sock"))?;
+    if !args.json {
+        tell.step("resolve some handles");
+        for handle in SHOWN.into_iter().chain(["10.1016/no-such-thing"]) {
+            show_resolving(&server, handle)?;
+        }
+    }
+    let measured = measure(&tell, args, &server, &set, &mut publisher)?;
+    let stats = control::ask(&server.control, "stats")?;
+    server.stop()?;
+    let good = measured.is_good();
+    if args.json {
+        let Measured { fixed, fastest, changes_count } = &measured;
+        let json = json!({
+            "handles": handles, "build_s": build_s, "changes_published": changes_count,
+            "fixed_rate": fixed, "fastest": fastest, "server": stats["total"], "good": good,
+        });
+        println!("{json}");
+    } else {
+        show_measured(&measured)?;
+        show_what_next(args);
+    }
+    Ok(if good { Outcome::Good } else { Outcome::Failed })
+}
+
+/// Publishes the records, and returns how many seconds that took.
+fn publish(tell: &Teller, publisher: &mut Publisher) -> anyhow::Result<f64> {
+    tell.step("build and publish a snapshot of real DOI records");
+    let built = Instant::now();
+    records::publish_all(publisher)?;
+    let build_s = built.elapsed().as_secs_f64();
+    let manifest = publisher.manifest().context("a set was just published")?;
+    tell.line(&format!(
+        "{} handles, {}, built, checked and published in {:.0} ms",
+        manifest.handles_count,
+        output::bytes(manifest.layers[0].len),
+        build_s * 1e3
+    ));
+    Ok(build_s)
+}
+
+fn start(tell: &Teller, args: &Args, set: &Path, control: PathBuf) -> anyhow::Result<ServerProcess> {
+    tell.step("start handled on loopback");
+    let server = ServerProcess::start(args, set, control)?;
+    let status = control::ask(&server.control, "status")?;
+    let worker = &status["workers"][0];
+    tell.line(&format!(
+        "process {} answers on {} with {} ({})",
+        status["pid"],
+        server.address,
+        worker["datapath"].as_str().unwrap_or("?"),
+        worker["reason"].as_str().unwrap_or("?"),
+    ));
+    Ok(server)
+}
+
+fn show_resolving(server: &ServerProcess, handle: &str) -> anyhow::Result<()> {
+    let address = server.address.to_string();
+    println!("$ hdl resolve {handle} --server {address}");
+    resolve::run(&resolve::Args::plain(handle, &address))?;
+    Ok(())
+}
+
+fn measure(
+    tell: &Teller,
+    args: &Args,
+    server: &ServerProcess,
+    set: &Path,
+    publisher: &mut Publisher,
+) -> anyhow::Result<Measured> {
+    tell.step(&format!(
+        "load: {} requests a second for {} s, every answer verified, a change published every 100 ms",
+        output::count(args.rate.get()),
+        args.seconds
+    ));
+    let load = Load::Open { rate: args.rate };
+    let (fixed, changes_count) = load::run_while_publishing(args, server, set, publisher, load)?;
+    load::show(tell, &fixed);
+    tell.line(&format!("{changes_count} changes were published meanwhile; the last is live:"));
+    if !args.json {
+        show_resolving(server, CHANGED)?;
+    }
+    tell.step(&format!("load: as fast as answers come for {} s, every answer verified", args.seconds));
+    let fastest = load::run(args, server, set, Load::Closed { window: RunOptions::WINDOW })?;
+    load::show(tell, &fastest);
+    Ok(Measured { fixed, fastest, changes_count })
+}
+
+fn show_measured(measured: &Measured) -> anyhow::Result<()> {
+    let Measured { fixed, fastest, changes_count } = measured;
+    println!("\n== what was measured");
+    let mut table = output::table(&["", "at a fixed rate", "as fast as answers come"]);
+    let row = |name: &str, value: &dyn Fn(&Report) -> String| [name.to_owned(), value(fixed), value(fastest)];
+    table.add_row(row("answers a second", &|report| {
+        indicatif::HumanFloatCount(report.answered_per_s.round()).to_string()
+    }));
+    table.add_row(row("response time, median", &|report| {
+        format!("{:.0} us", report.response_ns.p50 as f64 / 1e3)
+    }));
+    table.add_row(row("response time, 99 %", &|report| {
+        format!("{:.0} us", report.response_ns.p99 as f64 / 1e3)
+    }));
+    table.add_row(row("lost", &|report| report.accounts.lost.to_string()));
+    table.add_row(row("wrong", &|report| {
+        report.verification.as_ref().map_or_else(String::new, |verified| verified.mismatched.to_string())
+    }));
+    println!("{table}");
+    println!(
+        "one worker on one core, the load on {}; {changes_count} changes published under load; {}",
+        if cores()?.is_some() { "another" } else { "the same" },
+        if measured.is_good() { "no answer lost or wrong" } else { "SOMETHING WAS LOST OR WRONG" },
+    );
+    Ok(())
+}
+
+/// Commands for someone who has built nothing but this program.
+fn show_what_next(args: &Args) {
+    println!("\n== what to try next");
+    let directory = args.keep.as_deref().unwrap_or(Path::new("./demo-files"));
+    let (set, run) = (directory.join("set"), "cargo run --release --bin");
+    let set = set.display();
+    if args.keep.is_none() {
+        println!("{run} hdl -- demo --keep {}    # leave the files", directory.display());
+    }
+    println!("{run} handled -- --snapshot {set} --listen 127.0.0.1:2641    # serve them, until Ctrl-C");
+    println!("{run} hdl -- resolve {CHANGED} --server 127.0.0.1    # in another terminal");
+    println!("{run} handle-loadgen -- run --target 127.0.0.1:2641 --snapshot {set} --rate 50k --verify");
+    println!("{run} hdl -- snapshot publish {set} records.jsonl    # records of your own");
+    println!("{run} handle-loadgen -- limit    # what this machine's UDP can do at all");
+}

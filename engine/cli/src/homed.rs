@@ -1,0 +1,153 @@
+//! Which prefixes a layer says are homed: those it is told, or those that occur.
+
+use anyhow::{bail, ensure};
+use handle_proto::{Handle, fold};
+use handle_snapshot::Homed;
+use handle_snapshot::writer::HomedPrefixes;
+use std::collections::BTreeSet;
+
+/// Gathers the homed prefixes of a layer while its records are read.
+///
+/// The newest table of a set is the one that counts, so a delta either has none or repeats the one
+/// below it: a delta adds prefixes and never takes one away.
+pub(crate) struct Gathered<'a> {
+    /// The table that counts below a delta.
+    below: Option<Homed<'a>>,
+    is_delta: bool,
+    /// Prefixes were named, so those that occur do not matter.
+    is_told: bool,
+    /// Folded, and none of them in `below`.
+    new: BTreeSet<Vec<u8>>,
+    /// Records that will not be answered from, and the first of them.
+    outside: Option<(u64, String)>,
+}
+
+impl<'a> Gathered<'a> {
+    /// For a layer that begins a set.
+    pub(crate) fn base(told: &[String]) -> anyhow::Result<Self> {
+        Self::new(told, None, false)
+    }
+
+    /// For a layer above others, among which `below` is the table that counts.
+    pub(crate) fn delta(told: &[String], below: Option<Homed<'a>>) -> anyhow::Result<Self> {
+        Self::new(told, below, true)
+    }
+
+    fn new(told: &[String], below: Option<Homed<'a>>, is_delta: bool) -> anyhow::Result<Self> {
+        let mut gathered =
+            Self { below, is_delta, is_told: !told.is_empty(), new: BTreeSet::new(), outside: None };
+        for prefix in told {
+            let name = match fold::starts_with(prefix.as_bytes(), b"0.NA/") {
+                true => &prefix["0.NA/".len()..],
+                false => prefix,
+            };
+            ensure!(HomedPrefixes::default().add(name.as_bytes()), "the prefix {prefix} is too long");
+            if !below.is_some_and(|below| below.has(name.as_bytes())) {
+                gathered.new.insert(fold::folded(name.as_bytes()));
+            }
+        }
+        Ok(gathered)
+    }
+
+    /// Takes note of a record.
+    pub(crate) fn see(&mut self, handle: &str) {
+        let key = Handle(handle.as_bytes()).looked_up();
+        if self.has(Handle(&key)) {
+            return;
+        }
+        if self.is_told {
+            self.outside.get_or_insert_with(|| (0, handle.to_owned())).0 += 1;
+        } else {
+            self.new.insert(fold::folded(Handle(&key).naming_authority()));
+        }
+    }
+
+    /// Whether the record is answered from: its prefix is homed or, if it is the record of a derived
+    /// prefix, all that is derived from an ancestor.
+    fn has(&self, handle: Handle<'_>) -> bool {
+        let has = |prefix: &[u8]| {
+            self.below.is_some_and(|below| below.has(prefix)) || self.new.contains(&fold::folded(prefix))
+        };
+        let ancestors =
+            std::iter::successors(handle.parent_prefix_record(), |name| name.parent_prefix_record());
+        has(handle.naming_authority()) || ancestors.map(|ancestor| ancestor.0).any(has)
+    }
+
+    /// Whether the layer goes above others.
+    pub(crate) const fn is_delta(&self) -> bool {
+        self.is_delta
+    }
+
+    /// Records that will not be answered from, and the first of them.
+    pub(crate) const fn outside(&self) -> Option<&(u64, String)> {
+        self.outside.as_ref()
+    }
+
+    /// The table of the layer; `None` leaves it to the layers below.
+    pub(crate) fn table(self) -> Option<HomedPrefixes> {
+        if self.is_delta && self.new.is_empty() {
+            return None;
+        }
+        let mut table = HomedPrefixes::default();
+        for prefix in self.below.into_iter().flatten().chain(self.new.iter().map(Vec::as_slice)) {
+            table.add(prefix);
+        }
+        Some(table)
+    }
+}
+
+/// Refuses a delta that was built before the set below it homed more prefixes.
+pub(crate) fn check_delta(delta: Option<Homed<'_>>, below: Option<Homed<'_>>) -> anyhow::Result<()> {
+    let (Some(delta), Some(below)) = (delta, below) else { return Ok(()) };
+    if let Some(prefix) = below.iter().find(|prefix| !delta.has(prefix)) {
+        bail!(
+            "the delta was built for an older set: it does not know that {} is homed now (build it again)",
+            Handle(prefix)
+        );
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(prefixes: &[&str]) -> Vec<String> {
+        prefixes.iter().map(|&prefix| prefix.to_owned()).collect()
+    }
+
+    #[test]
+    fn prefixes_that_occur_are_homed_unless_some_are_told() {
+        let mut gathered = Gathered::base(&[]).unwrap();
+        for handle in ["10.1/a", "10.1/b", "abc/x", "ABC/y", "noslash"] {
+            gathered.see(handle);
+        }
+        assert!(gathered.outside().is_none());
+        assert_eq!(gathered.new, [b"0.NA".to_vec(), b"10.1".to_vec(), b"ABC".to_vec()].into());
+        let mut gathered = Gathered::base(&told(&["0.na/10.1", "abc"])).unwrap();
+        for handle in ["10.1/a", "10.2/b", "ABC/y", "10.3/c"] {
+            gathered.see(handle);
+        }
+        assert_eq!(gathered.outside(), Some(&(2, "10.2/b".to_owned())));
+        assert!(gathered.table().is_some());
+    }
+
+    #[test]
+    fn records_of_derived_prefixes_belong_to_their_ancestor() {
+        let mut gathered = Gathered::base(&told(&["0.NA/0.NA/10"])).unwrap();
+        gathered.see("0.NA/10.5");
+        gathered.see("0.na/10.5.x");
+        assert!(gathered.outside().is_none());
+        gathered.see("0.NA/11.5");
+        assert_eq!(gathered.outside(), Some(&(1, "0.NA/11.5".to_owned())));
+    }
+
+    #[test]
+    fn a_delta_without_new_prefixes_has_no_table() {
+        assert!(Gathered::delta(&[], None).unwrap().table().is_none());
+        assert!(Gathered::base(&[]).unwrap().table().is_some());
+        let mut gathered = Gathered::delta(&[], None).unwrap();
+        gathered.see("10.1/a");
+        assert!(gathered.table().is_some());
+    }
+}

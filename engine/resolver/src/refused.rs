@@ -1,0 +1,82 @@
+//! Why a request gets an error: every reason with its response code and its text.
+
+use handle_proto::ResponseCode;
+
+macro_rules! reasons {
+    ($($(#[$doc:meta])* $name:ident = $text_name:literal, $code:ident, $text:literal;)*) => {
+        /// Why a request gets an error instead of an answer.
+        ///
+        /// That there is no such handle or value is an answer.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(u8)]
+        pub enum Refused { $($(#[$doc])* $name,)* }
+
+        impl Refused {
+            /// Every reason; its position is its number.
+            pub const ALL: &'static [Self] = &[$(Self::$name,)*];
+
+            /// The name under which it is counted.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$name => $text_name,)* }
+            }
+
+            /// The code that says it on the wire.
+            #[must_use]
+            pub const fn code(self) -> ResponseCode {
+                match self { $(Self::$name => ResponseCode::$code,)* }
+            }
+
+            /// The text that goes with the code.
+            pub(crate) const fn text(self) -> &'static [u8] {
+                match self { $(Self::$name => $text,)* }
+            }
+        }
+    };
+}
+
+// Texts of what deployed servers refuse are theirs; shown by `conversations.jsonl`.
+reasons! {
+    /// A length, a count or a code in the request makes no sense.
+    Malformed = "malformed", ERROR, b"Server error processing request, see server logs";
+    /// The datagram is longer than one of the protocol may be.
+    Oversized = "oversized", ERROR, b"Server error processing request, see server logs";
+    /// It is a response, not a request.
+    Response = "response", ERROR, b"Server error processing request, see server logs";
+    /// No deployed server knows the operation.
+    UnknownOperation = "unknown_operation", ERROR, b"Server error processing request, see server logs";
+    /// There is no whole header.
+    Short = "short", PROTOCOL_ERROR, b"Invalid message length";
+    /// There is no operation.
+    NoOperation = "no_operation", PROTOCOL_ERROR, b"Unknown opCode in message: 0";
+    /// Administration, on an interface for queries.
+    Administration = "administration", PROTOCOL_ERROR, b"Received admin request on non-admin interface";
+    /// Encrypted, outside any session.
+    EncryptedOutsideSession = "encrypted_outside_session", SESSION_FAILED, b"Invalid session id. Unable to decrypt request message.";
+    /// Encrypted, in a session that is not known.
+    EncryptedInUnknownSession = "encrypted_in_unknown_session", SESSION_TIMEOUT, b"Session information not available or time out. Unable to decrypt request message.";
+    /// In a session that is not known.
+    UnknownSession = "unknown_session", SESSION_TIMEOUT, b"Invalid session id or session time out. Please try again.";
+    /// A session is to be set up.
+    NoSessions = "no_sessions", SESSION_FAILED, b"This server has no sessions.";
+    /// The answer to a challenge that was never made.
+    NoChallenge = "no_challenge", AUTHENTICATION_TIMEOUT, b"";
+    /// An operation that this server does not do.
+    NotSupported = "not_supported", OPERATION_NOT_SUPPORTED, b"This server only answers queries.";
+    /// The site record of a server that has none.
+    NoSiteRecord = "no_site_record", OPERATION_NOT_SUPPORTED, b"This server has no site record.";
+    /// Values that are not public.
+    NotPublic = "not_public", OPERATION_NOT_SUPPORTED, b"This server shows public values only.";
+    /// Values that nobody may read.
+    Unreadable = "unreadable", INSUFFICIENT_PERMISSIONS, b"";
+    /// Another server of the site has the handle.
+    OtherServer = "other_server", SERVER_NOT_RESPONSIBLE, b"Request was hashed incorrectly";
+    /// The prefix is not homed.
+    NotHomed = "not_homed", SERVER_NOT_RESPONSIBLE, b"That prefix doesn't live here";
+    /// More indexes and types are asked for than any record has values.
+    QueryTooLong = "query_too_long", PROTOCOL_ERROR, b"Too many indexes and types; ask for all values.";
+    /// The answer would be longer than a message, or take more datagrams than are sent.
+    AnswerTooLong = "answer_too_long", PROTOCOL_ERROR, b"The values do not fit into an answer; ask by index or type.";
+    /// The stored record is damaged.
+    DamagedRecord = "damaged_record", ERROR, b"The stored record cannot be read.";
+}

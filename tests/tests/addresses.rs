@@ -1,0 +1,47 @@
+//! Whatever address was asked answers, over IPv4 and IPv6.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+use handle_proto::ResponseCode;
+use handle_server::Server;
+use handle_server::config::{Config, Datapath};
+use handle_snapshot::set::publisher::Publisher;
+use handle_tests::client::Client;
+use handle_tests::{records, served};
+use std::net::{IpAddr, SocketAddr};
+
+/// The client's socket is connected, so an answer from any other address would not arrive.
+fn answer_from_where_asked(datapath: Datapath) {
+    let records = records::load();
+    let directory = tempfile::tempdir().unwrap();
+    records::publish(&mut Publisher::open(directory.path()).unwrap(), &records, 1);
+    let listen: Vec<SocketAddr> =
+        ["[::]:0", "127.0.0.1:0", "[::1]:0"].map(|address| address.parse().unwrap()).into();
+    let config = Config { listen, ..served::config(directory.path(), datapath) };
+    let server = Server::start(&config).unwrap();
+    let addresses = server.addresses();
+    assert_eq!(addresses.len(), 3);
+    let asked =
+        |ip: &str, listener: SocketAddr| SocketAddr::new(ip.parse::<IpAddr>().unwrap(), listener.port());
+    for address in [
+        asked("127.0.0.1", addresses[0]),
+        asked("127.0.0.2", addresses[0]),
+        asked("::1", addresses[0]),
+        addresses[1],
+        addresses[2],
+    ] {
+        let answer = Client::new(address).resolve(records[0].handle.as_bytes());
+        assert_eq!(answer.map(|answer| answer.code), Some(ResponseCode::SUCCESS), "{address}");
+    }
+    server.stop().unwrap();
+}
+
+#[test]
+fn answers_come_from_the_address_that_was_asked_on_the_portable_datapath() {
+    answer_from_where_asked(Datapath::Portable);
+}
+
+#[test]
+fn answers_come_from_the_address_that_was_asked_on_the_datapath_of_this_machine() {
+    answer_from_where_asked(Datapath::Auto);
+}
