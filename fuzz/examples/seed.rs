@@ -1,7 +1,8 @@
-//! Writes seeds for every target, made from `tests/vectors`, to a folder: `DIR/<target>/<checksum>`.
+//! Writes seeds for every target, made from `tests/vectors`, to a folder: `DIR/<target>/<checksum>`, and to
+//! `DIR/kept/<target>/<name>` those that show a defect which coverage of code alone does not tell apart.
 //!
-//! The committed corpora are these and what was found from them, minimised; `docs/fuzzing.md` has the
-//! commands.
+//! The committed corpora are the second kind, and the first with what was found from it, minimised;
+//! `docs/fuzzing.md` has the commands.
 
 use handle_fuzz::{TARGETS, layer_examples, put_datagram};
 use handle_proto::wire::fragment::cut;
@@ -18,15 +19,25 @@ const SEED_LEN_MAX: usize = 8192;
 
 /// Inputs by target.
 #[derive(Default)]
-struct Seeds(BTreeMap<&'static str, BTreeSet<Vec<u8>>>);
+struct Seeds {
+    many: BTreeMap<&'static str, BTreeSet<Vec<u8>>>,
+    kept: Vec<(&'static str, String, Vec<u8>)>,
+}
 
 impl Seeds {
     fn add(&mut self, target: &'static str, input: impl Into<Vec<u8>>) {
         assert!(TARGETS.iter().any(|(name, _)| *name == target), "{target}");
         let input = input.into();
         if input.len() <= SEED_LEN_MAX {
-            self.0.entry(target).or_default().insert(input);
+            self.many.entry(target).or_default().insert(input);
         }
+    }
+
+    /// An input that stays, whatever a fuzzer thinks of it.
+    fn keep(&mut self, target: &'static str, name: impl Into<String>, input: impl Into<Vec<u8>>) {
+        let input = input.into();
+        self.add(target, &input[..]);
+        self.kept.push((target, name.into(), input));
     }
 
     /// One value of JSON as text.
@@ -48,7 +59,13 @@ fn main() -> std::io::Result<()> {
     records(&mut seeds);
     names(&mut seeds);
     files(&mut seeds);
-    for (target, inputs) in &seeds.0 {
+    chosen(&mut seeds);
+    for (target, name, input) in &seeds.kept {
+        let folder = Path::new(&folder).join("kept").join(target);
+        std::fs::create_dir_all(&folder)?;
+        std::fs::write(folder.join(name), input)?;
+    }
+    for (target, inputs) in &seeds.many {
         let folder = Path::new(&folder).join(target);
         std::fs::create_dir_all(&folder)?;
         for input in inputs {
@@ -163,8 +180,13 @@ fn conversations(seeds: &mut Seeds) {
     let mut input = Vec::new();
     for line in load("conversations.jsonl") {
         let datagrams: Vec<_> = line["request_hex"].as_array().into_iter().flatten().map(hex).collect();
+        let name = line["name"].as_str().unwrap_or_default();
         for datagram in &datagrams {
             seeds.add("resolver", &datagram[..]);
+            // Answers around the size of one datagram, and everything malformed.
+            if name.contains("/SIZE-") || name.starts_with("main/malformed/") {
+                seeds.keep("resolver", name.trim_start_matches("main/").replace('/', "-"), &datagram[..]);
+            }
             if datagram.len() <= 512 {
                 put_datagram(&mut input, 0, datagram);
             }
@@ -259,4 +281,62 @@ fn files(seeds: &mut Seeds) {
         seeds.add("manifest", manifest.encode());
     }
     layers.into_iter().for_each(|layer| seeds.add("layer", layer));
+}
+
+/// Inputs for defects that no other input shows: each was missed when the defect was put in on purpose.
+fn chosen(seeds: &mut Seeds) {
+    seeds.keep("name", "long", [&b"10.1/"[..], &[b'x'; 300]].concat());
+    let line = r#"{"handle":"a","values":[{"index":1,"type":"T","data":"x"}],"values":[{"index":2,"type":"T","data":"y"}]}"#;
+    seeds.keep("record_line", "values-twice", line);
+    let layers = layer_examples();
+    let manifest = Manifest {
+        generation: 7,
+        created_unix_ms: 0,
+        handles_count: 1,
+        layers: vec![LayerEntry { file: "a.layer".into(), len: 64, header_sum: 1 }],
+    };
+    seeds.keep("manifest", "other-line-ends", manifest.encode().replace('\n', "\r\n"));
+    seeds.keep("manifest", "other-line-ends-inside", manifest.encode().replacen('\n', "\r\n", 2));
+    let mut envelope = Envelope::from_bytes(&[0; Envelope::LEN]);
+    (envelope.message_len, envelope.request_id) = (1000, 7);
+    let mut input = Vec::new();
+    for (n, fill) in [(0, b'a'), (0, b'z'), (1, b'b'), (2, b'c')] {
+        let fragment = cut(&envelope).nth(n).expect("one of three");
+        put_datagram(&mut input, 0, &[&fragment.envelope[..], &vec![fill; fragment.range.len()]].concat());
+    }
+    seeds.keep("reassembly", "repeated-with-other-bytes", input);
+    damaged_layers(seeds, &layers[2]);
+}
+
+/// Layers that only the full check tells from whole ones, once their checksums are made right.
+fn damaged_layers(seeds: &mut Seeds, layer: &[u8]) {
+    let find = |bytes: &[u8]| {
+        layer.windows(bytes.len()).position(|window| window == bytes).expect("it is in the layer")
+    };
+    let mut change = |name: &str, at: usize, bytes: &[u8]| {
+        let mut damaged = layer.to_vec();
+        damaged[at..at + bytes.len()].copy_from_slice(bytes);
+        seeds.keep("layer", name, damaged);
+    };
+    // Behind the permissions: the type and its length.
+    let (public, private) = (find(b"\x0e\0\0\0\x03URL"), find(b"\x0c\0\0\0\x09HS_SECKEY"));
+    change("private-among-public", public, &[0x0c]);
+    change("public-among-private", private, &[0x0e]);
+    // In front of a private value, which begins 13 bytes before its permissions: its position.
+    change("position-too-high", private - 13 - 2, &[0xff, 0xff]);
+    change("index-zero", public - 13, &[0; 4]);
+    let [first, second] = slots(layer);
+    // The low three bytes of a slot are the fingerprint, the others say where.
+    change("slot-of-another-record", first + 3, &layer[second + 3..second + 8]);
+    change("slot-used-twice", first, &layer[second..second + 8]);
+}
+
+/// Where the first two used slots of the index are.
+fn slots(layer: &[u8]) -> [usize; 2] {
+    use handle_snapshot::format::header_at::INDEX_AT;
+    let at = layer[INDEX_AT..].first_chunk().map(|number| u64::from_le_bytes(*number));
+    let index_at = usize::try_from(at.expect("a header")).expect("inside the file");
+    let used = |at: &usize| layer[*at..*at + 8] != [0; 8];
+    let mut slots = (index_at..layer.len()).step_by(8).filter(used);
+    [slots.next().expect("a record"), slots.next().expect("a record")]
 }

@@ -2,6 +2,7 @@
 
 use handle_proto::code::HashOption;
 use handle_proto::data::{SiteBuf, SiteBuilder};
+use handle_proto::limit::FRAGMENTS_MAX;
 use handle_proto::{Handle, Permissions, Value, ValueBuf, fold};
 use handle_resolver::{Context, Service};
 use handle_snapshot::{Builder, HomedPrefixes, Layer, LayerOptions, Records, fold_key};
@@ -31,7 +32,7 @@ pub(crate) struct Fixture {
     pub(crate) handles: Vec<Vec<u8>>,
 }
 
-/// A site of one server that folds, and one server of three that does not.
+/// A site of one server that folds, and one server of three that does not, and sends short answers only.
 pub(crate) static FIXTURES: LazyLock<[Fixture; 2]> =
     LazyLock::new(|| [Fixture::new(true, 1, 0), Fixture::new(false, 3, 1)]);
 
@@ -68,7 +69,7 @@ impl Fixture {
             hash_option: HashOption::Handle,
             servers_count,
             server_at,
-            ..Service::ALONE
+            answer_datagrams_max: if folds { FRAGMENTS_MAX } else { 3 },
         };
         let handles = base.into_iter().chain(delta).map(|(handle, _)| handle).collect();
         Self { layers, service, model, homed, folds, handles }

@@ -4,7 +4,7 @@ use crate::container::datagrams;
 use crate::fixture::{FIXTURES, Fixture};
 use crate::frame::with_lengths;
 use arbitrary::{Arbitrary, Unstructured};
-use handle_proto::limit::{HANDLE_LEN_MAX, MESSAGE_LEN_MAX, UDP_MESSAGE_LEN_MAX};
+use handle_proto::limit::{HANDLE_LEN_MAX, MESSAGE_LEN_MAX, UDP_DATA_LEN_MAX, UDP_MESSAGE_LEN_MAX};
 use handle_proto::name::SITE_STATUS;
 use handle_proto::value::type_matches;
 use handle_proto::wire::envelope::EnvelopeFlags;
@@ -14,10 +14,12 @@ use handle_proto::wire::reassembly::{Reassembled, Reassembly, ReassemblyLimits};
 use handle_proto::wire::{Body, Envelope, Header, Message, MessageBuf, Request, Response};
 use handle_proto::{Handle, OpCode, OpFlags, ResponseCode, Value, ValueBuf, Version, fold};
 use handle_resolver::batch::Scratch;
-use handle_resolver::{DropReason, Outcome, Reply, answer, answer_batch, answer_message};
+use handle_resolver::{DropReason, Outcome, Refused, Reply, answer, answer_batch, answer_message};
 
 /// Types whose values delegate derived prefixes.
 const DELEGATION: [&[u8]; 3] = [b"HS_SITE.PREFIX", b"HS_NA_DELEGATE", b"HS_SERV.PREFIX"];
+/// Most bytes of the digest of a request: SHA-256 and its code.
+const DIGEST_LEN_MAX: usize = 33;
 /// Most ancestors of a prefix that are asked.
 const ANCESTORS_MAX: usize = 16;
 
@@ -95,6 +97,11 @@ fn check_reply(fixture: &Fixture, asked: &[u8], reply: &Reply<'_>) {
     assert_eq!((message.covered.len() + 4, message.credential), (rest.len(), &[][..]));
     assert_eq!(message.header.response_code, reply.response_code());
     assert_eq!(message.header.op_code, reply.op_code());
+    assert!(reply.datagrams_count() <= fixture.service.answer_datagrams_max);
+    if let Some(refused) = reply.refused() {
+        assert_eq!(refused.code().for_version(envelope.version), reply.response_code());
+        assert_ne!(refused, Refused::DamagedRecord, "nothing is wrong with the records");
+    }
     let body = message.decode_body(envelope.version).expect("a body was written");
     let Body::Reply(body) = body else { panic!("a request was written: {body:?}") };
     let request = Envelope::split(asked).ok().map(|(envelope, _)| envelope);
@@ -102,7 +109,6 @@ fn check_reply(fixture: &Fixture, asked: &[u8], reply: &Reply<'_>) {
     if envelope.request_id != Reply::UNREADABLE_REQUEST_ID || envelope.version != Version::COMPATIBLE {
         assert_eq!(request.map(|request| request.request_id), Some(envelope.request_id));
         assert_eq!(request.map(|request| request.session_id), Some(envelope.session_id));
-        assert_ne!(message.header.response_code, ResponseCode::ERROR, "nothing is wrong with the records");
     }
     match body.response {
         Response::Answer(answer) => assert!(answer.values.iter().all(|value| value.is_public())),
@@ -113,7 +119,7 @@ fn check_reply(fixture: &Fixture, asked: &[u8], reply: &Reply<'_>) {
         Response::Failure(_) => {}
         other => panic!("nobody can have asked for that: {other:?}"),
     }
-    compare(fixture, asked, body.code, &body.response);
+    compare(fixture, asked, reply, body.code, &body.response);
 }
 
 /// The datagrams of a reply, put together again.
@@ -163,7 +169,7 @@ fn echoes_end(fixture: &Fixture, stream: &[u8]) {
 }
 
 /// Asserts that a question that is understood is answered as a plain search answers it.
-fn compare(fixture: &Fixture, asked: &[u8], code: ResponseCode, response: &Response<'_>) {
+fn compare(fixture: &Fixture, asked: &[u8], reply: &Reply<'_>, code: ResponseCode, response: &Response<'_>) {
     let Ok((envelope, rest)) = Envelope::split(asked) else { return };
     let Ok(message) = Message::decode(rest) else { return };
     if message.header.op_code != OpCode::RESOLUTION || message.header.response_code != ResponseCode::RESERVED
@@ -173,6 +179,13 @@ fn compare(fixture: &Fixture, asked: &[u8], code: ResponseCode, response: &Respo
     let Ok(query) = Query::decode(message.body) else { return };
     let values = plainly(fixture, query.handle).map(|values| selected(values, &query));
     let public = |values: &[Value<'_>]| values.iter().filter(|value| value.is_public()).count();
+    if reply.refused() == Some(Refused::AnswerTooLong) {
+        let found = values.clone().or_else(|| delegation(fixture, query.handle)).expect("a record");
+        let values_len =
+            found.iter().filter(|value| value.is_public()).map(Value::encoded_len).sum::<usize>();
+        let answer_len = Header::LEN + DIGEST_LEN_MAX + 12 + query.handle.len() + values_len;
+        assert!(answer_len > fixture.service.answer_datagrams_max * UDP_DATA_LEN_MAX);
+    }
     match code {
         ResponseCode::SUCCESS => {
             let Response::Answer(answer) = response else { panic!("no answer: {response:?}") };
@@ -315,13 +328,10 @@ pub fn question(bytes: &[u8]) {
         }
         let Outcome::Reply(reply) = outcome else { panic!("no reply to a question: {outcome:?}") };
         let is_plain = asked.session_id == 0 && asked.flags & 1 == 1;
-        if is_plain && reply.response_code() != ResponseCode::SERVER_NOT_RESPONSIBLE {
+        if is_plain && let Some(refused) = reply.refused() {
             assert!(matches!(
-                reply.response_code(),
-                ResponseCode::SUCCESS
-                    | ResponseCode::VALUES_NOT_FOUND
-                    | ResponseCode::HANDLE_NOT_FOUND
-                    | ResponseCode::PREFIX_REFERRAL
+                refused,
+                Refused::OtherServer | Refused::NotHomed | Refused::QueryTooLong | Refused::AnswerTooLong
             ));
         }
     }
