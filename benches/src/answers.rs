@@ -40,7 +40,7 @@ impl<'a> Answerer<'a> {
         let (mut len, outbox, peer) = (0, &mut self.outbox, self.peer);
         answer_batch(&self.context, &mut self.scratch, datagrams, |_, outcome| {
             if let Outcome::Reply(reply) = outcome {
-                len += push(outbox, peer, &reply);
+                len += push(outbox, peer, reply);
             }
         });
         len

@@ -392,7 +392,7 @@ pub fn batch(bytes: &[u8]) {
         let context = fixture.context();
         let mut answered: Vec<Option<Written>> = asked.iter().map(|_| None).collect();
         answer_batch(&context, &mut scratch, asked.iter().copied(), |at, outcome| {
-            assert!(answered[at].replace(written(&outcome)).is_none(), "answered twice");
+            assert!(answered[at].replace(written(outcome)).is_none(), "answered twice");
         });
         for (answered, datagram) in answered.iter().zip(&asked) {
             assert_eq!(answered.as_ref(), Some(&written(&answer(&context, datagram))));

@@ -31,7 +31,7 @@ Exit codes:
 pub(crate) struct Args {
     /// The handle, as 10.1045/july95-arms.
     handle: String,
-    /// Server to ask: host, host:port or [IPv6]:port; the port is 2641 unless given.
+    /// Server to ask: host, host:port or an IPv6 address in brackets; the port is 2641 unless given.
     #[arg(long, short, value_name = "HOST[:PORT]")]
     server: String,
     /// Only the value with this index; may be given more than once.

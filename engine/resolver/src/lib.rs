@@ -3,7 +3,7 @@
 //! A pure function. No I/O, no clock, no allocation: time comes in as an argument, the parts of a
 //! reply borrow from the request and from the snapshot, and only what had to be computed is copied.
 //!
-//! - [`answer`]: one request; the definition.
+//! - [`answer()`]: one request; the definition.
 //! - [`batch`]: the same for many requests, in stages that hide the latency of memory.
 //! - [`reply`]: what comes out, and how it is written as datagrams.
 //!
