@@ -56,11 +56,9 @@ fn code(line: &str) -> &str {
 fn unsafe_code_is_where_it_is_said_to_be() {
     let architecture = read("ARCHITECTURE.md");
     let mut with_unsafe = BTreeSet::new();
+    let opens = ["{", "fn", "impl", "extern"].map(|what| ["unsafe", what].join(" "));
     for (file, text) in sources() {
-        let opens = ["unsafe {", "unsafe fn", "unsafe impl", "unsafe extern"];
-        if text.lines().any(|line| opens.iter().any(|open| code(line).contains(open)))
-            && file != "tests/tests/tidy.rs"
-        {
+        if text.lines().any(|line| opens.iter().any(|open| code(line).contains(open))) {
             with_unsafe.insert(file);
         }
     }
