@@ -47,6 +47,7 @@ on_both_paths!(
     patience_has_bounds,
     received_bytes_stay_until_the_next_wait,
     reuse_port_shares,
+    a_dropped_path_leaves_its_port_at_once,
     kernel_drops_are_counted,
     drops_in_the_middle_of_traffic,
 );
@@ -347,6 +348,18 @@ fn reuse_port_shares(choice: Choice) {
     }
     assert_eq!(counts[0] + counts[1], 64);
     assert!(counts[0] > 0 && counts[1] > 0, "{counts:?}");
+}
+
+/// Else what others who share the port should get would go to nobody.
+fn a_dropped_path_leaves_its_port_at_once(choice: Choice) {
+    for _ in 0..50 {
+        let mut path = path(choice, &Options::new(LOOPBACK));
+        let address = path.local_addr().unwrap();
+        echo(&mut *path, 0);
+        path.wait(Duration::ZERO).unwrap();
+        drop(path);
+        bind(&Options::new(address)).unwrap();
+    }
 }
 
 fn kernel_drops_are_counted(choice: Choice) {

@@ -311,6 +311,9 @@ impl Drop for UringPath {
     fn drop(&mut self) {
         let quiet = self.quiesce();
         debug_assert!(quiet || self.failure.is_some(), "the receive did not end");
+        // A ring is taken apart later, by the kernel, and would keep the socket open until then: where
+        // others share the port, datagrams would go on to it and be lost.
+        let _ = self.ring.submitter().unregister_files();
         if quiet {
             // SAFETY: It is not used after this. Nothing is in flight, so the kernel does not use it
             // either, and nothing is submitted any more.
