@@ -6,7 +6,9 @@
 //!
 //! - types, reference handles and texts of a site that are not UTF-8 come with U+FFFD;
 //! - a kind of TTL other than relative and absolute becomes absolute;
-//! - permission bits without a meaning, flags of keys, and bytes after keys are left out.
+//! - IPv4 addresses mapped into IPv6 become IPv4, as deployed; `values.jsonl`, `site/address_v4_mapped`;
+//! - bits without a meaning (in permissions, sites and interfaces), flags of keys, and bytes after keys are
+//!   left out.
 //!
 //! [`text`] makes the text. [`RecordLine`] reads a record without building a tree, for bulk.
 
