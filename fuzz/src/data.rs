@@ -2,6 +2,7 @@
 
 use crate::json;
 use handle_proto::data::admin::names;
+use handle_proto::data::site::InterfaceKind;
 use handle_proto::data::{
     Admin, AdminPermissions, Data, KeyFile, PrivateKey, PrivateKeyBuf, PublicKey, Site, SiteBuf, Vlist, text,
 };
@@ -93,11 +94,29 @@ pub fn site(bytes: &[u8]) {
             assert!(site.attribute(name).is_some() && site.attribute_of(name, 0).is_some());
         }
     }
-    // What JSON has no room for is gone after the first time.
-    let read = site_from_json(&site_to_json(&site)).expect("what is printed reads");
-    let again = site_from_json(&site_to_json(&read.view())).expect("what is printed reads");
-    assert_eq!(again, read);
-    assert_eq!(read.view().servers.len(), servers.len());
+    assert_eq!(site_from_json(&site_to_json(&site)), Ok(as_json_has_it(&owned)));
+}
+
+/// The site without what its JSON has no room for.
+fn as_json_has_it(site: &SiteBuf) -> SiteBuf {
+    let lossy = |bytes: &mut Vec<u8>| *bytes = String::from_utf8_lossy(bytes).into_owned().into_bytes();
+    let mut site = site.edit();
+    site.flags = site.flags.known();
+    lossy(&mut site.hash_filter);
+    for (name, value) in &mut site.attributes {
+        lossy(name);
+        lossy(value);
+    }
+    for server in &mut site.servers {
+        // Mapped IPv4 addresses are read as IPv4, as deployed.
+        server.address = server.address.ip().into();
+        server.public_key = match PublicKey::decode(&server.public_key) {
+            Ok(key @ (PublicKey::Rsa { .. } | PublicKey::Dsa { .. })) => key.to_bytes(),
+            _ => std::mem::take(&mut server.public_key),
+        };
+        server.interfaces.iter_mut().for_each(|interface| interface.kind.0 &= InterfaceKind::BOTH.0);
+    }
+    site.build()
 }
 
 /// An administrator and a group encode to the same bytes, name whom they hold and nobody else, and print as
