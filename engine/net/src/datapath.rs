@@ -15,6 +15,7 @@ use crate::outbox::Outbox;
 use crate::portable::PortablePath;
 use crate::socket::{self, Options};
 use crate::uring::UringPath;
+use crate::waker::Waker;
 
 /// Batches of datagrams in and out, through one socket. It stays on the thread that opened it.
 pub trait Datapath {
@@ -30,7 +31,8 @@ pub trait Datapath {
 
     /// Waits at most `patience` for a datagram, then returns all that is ready, up to the batch size.
     ///
-    /// The inbox is empty after a timeout or a signal. `Duration::ZERO` does not wait.
+    /// The inbox is empty after a timeout, a signal or a [`wake`](Waker::wake). `Duration::ZERO` does not
+    /// wait.
     ///
     /// # Errors
     ///
@@ -55,6 +57,9 @@ pub trait Datapath {
     ///
     /// Exact when it is called, at the cost of one short system call; 0 where the kernel cannot say.
     fn kernel_drops(&self) -> u64;
+
+    /// What ends a [`wait`](Self::wait) from another thread. All of a path are the same.
+    fn waker(&self) -> Waker;
 }
 
 /// What became of the outbox. The sum of the counts is what was in it.
@@ -182,9 +187,10 @@ pub fn open_on(socket: UdpSocket, choice: Choice, options: &Options) -> io::Resu
     // Waiting is ours to bound: `io_uring` does not wait at all on a socket that says not to.
     socket.set_nonblocking(false)?;
     let socket = Rc::new(socket);
+    let waker = Waker::new()?;
     let error = match choice {
         Choice::Portable => None,
-        Choice::Auto | Choice::Uring => match UringPath::open(Rc::clone(&socket), options) {
+        Choice::Auto | Choice::Uring => match UringPath::open(Rc::clone(&socket), waker.clone(), options) {
             Ok(path) => {
                 let reason = "io_uring: kernel supports multishot receive and buffer rings".to_owned();
                 return Ok(Opened { path: Box::new(path), reason });
@@ -197,7 +203,7 @@ pub fn open_on(socket: UdpSocket, choice: Choice, options: &Options) -> io::Resu
         None => "portable: asked for".to_owned(),
         Some(error) => format!("portable: {error}"),
     };
-    Ok(Opened { path: Box::new(PortablePath::open(socket, options)?), reason })
+    Ok(Opened { path: Box::new(PortablePath::open(socket, waker, options)?), reason })
 }
 
 /// Keeps the calling thread on one core, counted from 0.

@@ -19,6 +19,7 @@ mod outbox;
 mod portable;
 mod socket;
 mod uring;
+mod waker;
 
 pub use batch::{Batch, Datagram, Inbox, Peer};
 pub use datapath::{
@@ -26,3 +27,4 @@ pub use datapath::{
 };
 pub use outbox::{Full, Outbox};
 pub use socket::{Options, bind};
+pub use waker::Waker;

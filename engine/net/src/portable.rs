@@ -14,13 +14,12 @@ use std::rc::Rc;
 use std::slice;
 use std::time::Duration;
 
-use rustix::event::PollFlags;
-
 use crate::batch::{Batch, Datagram, Inbox, Peer};
 use crate::control::{self, CONTROL_LEN, Family, NAME_LEN};
 use crate::datapath::{Datapath, Flushed, Kind};
 use crate::outbox::Outbox;
-use crate::socket::{Options, SendPatience, is_transient, wait_for};
+use crate::socket::{Options, SendPatience, is_transient, wait_for_input};
+use crate::waker::Waker;
 
 /// Most datagrams of one system call. More would not make it cheaper for each, only hold more memory.
 pub(crate) const SENDS_MAX: usize = 256;
@@ -41,10 +40,11 @@ pub(crate) struct PortablePath {
     socket: Rc<UdpSocket>,
     family: Family,
     drops: Drops,
+    waker: Waker,
 }
 
 impl PortablePath {
-    pub(crate) fn open(socket: Rc<UdpSocket>, options: &Options) -> io::Result<Self> {
+    pub(crate) fn open(socket: Rc<UdpSocket>, waker: Waker, options: &Options) -> io::Result<Self> {
         let address = socket.local_addr()?;
         let control_len = receive_local_address(&*socket, address)?;
         let Options { batch_len, receive_len, outbox_datagrams, outbox_len, .. } = *options;
@@ -63,6 +63,7 @@ impl PortablePath {
             drops: Drops::new(&socket),
             socket,
             family: Family::of(address),
+            waker,
         })
     }
 
@@ -103,7 +104,7 @@ impl Datapath for PortablePath {
         self.receive()?;
         if self.received.is_empty()
             && !patience.is_zero()
-            && wait_for(self.socket.as_fd(), PollFlags::IN, patience)?
+            && wait_for_input(self.socket.as_fd(), &self.waker, patience)?
         {
             self.receive()?;
         }
@@ -153,6 +154,10 @@ impl Datapath for PortablePath {
 
     fn kernel_drops(&self) -> u64 {
         self.drops.since_opened(&self.socket)
+    }
+
+    fn waker(&self) -> Waker {
+        self.waker.clone()
     }
 }
 

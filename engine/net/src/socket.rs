@@ -11,6 +11,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::datapath::Flushed;
 use crate::portable;
+use crate::waker::Waker;
 
 /// How to open a path. All sizes are fixed from then on.
 #[derive(Clone, Debug)]
@@ -125,6 +126,24 @@ pub(crate) fn wait_for(socket: BorrowedFd<'_>, what: PollFlags, patience: Durati
         Err(Errno::INTR) => Ok(false),
         Err(error) => Err(error.into()),
     }
+}
+
+/// Waits until `socket` has input or `waker` is used, and returns whether there is input.
+///
+/// The socket is asked with each wait and not watched between them (as by `epoll`): that would cost
+/// something for each datagram that comes in, also when nobody waits.
+pub(crate) fn wait_for_input(socket: BorrowedFd<'_>, waker: &Waker, patience: Duration) -> io::Result<bool> {
+    let patience = Timespec::try_from(patience).ok();
+    let mut polled = [PollFd::from_borrowed_fd(socket, PollFlags::IN), PollFd::new(waker, PollFlags::IN)];
+    match poll(&mut polled, patience.as_ref()) {
+        Ok(_) | Err(Errno::INTR) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let [has_input, is_woken] = polled.map(|polled| !polled.revents().is_empty());
+    if is_woken {
+        waker.reset();
+    }
+    Ok(has_input)
 }
 
 /// What is left of the time that one flush may wait for room in the send queue.

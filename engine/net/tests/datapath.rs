@@ -45,6 +45,7 @@ on_both_paths!(
     a_peer_that_is_gone_does_not_poison_the_path,
     an_empty_flush_sends_nothing,
     patience_has_bounds,
+    a_waker_ends_a_wait,
     received_bytes_stay_until_the_next_wait,
     reuse_port_shares,
     a_dropped_path_leaves_its_port_at_once,
@@ -309,6 +310,48 @@ fn patience_has_bounds(choice: Choice) {
     client.send(b"?").unwrap();
     let batch = path.wait(Duration::MAX).unwrap();
     assert_eq!(batch.inbox.len(), 1);
+}
+
+fn a_waker_ends_a_wait(choice: Choice) {
+    let mut path = path(choice, &Options::new(LOOPBACK));
+    let client = client(path.local_addr().unwrap());
+    let patience = Duration::from_millis(300);
+    for round in 0..3 {
+        let waker = path.waker();
+        let (start, thread) = (
+            Instant::now(),
+            std::thread::spawn(move || {
+                std::thread::sleep(Duration::from_millis(20));
+                waker.wake();
+            }),
+        );
+        assert!(path.wait(SOON).unwrap().inbox.is_empty());
+        assert!(start.elapsed() >= Duration::from_millis(20), "round {round}: {:?}", start.elapsed());
+        assert!(start.elapsed() < SOON / 2, "round {round}: {:?}", start.elapsed());
+        thread.join().unwrap();
+        // What is said before the wait is not lost, not even when there is a flush between.
+        path.waker().wake();
+        path.waker().wake();
+        path.outbox().push(Peer::to(client.local_addr().unwrap()), 1, |room| room.len()).unwrap();
+        path.flush().unwrap();
+        let start = Instant::now();
+        assert!(path.wait(SOON).unwrap().inbox.is_empty());
+        assert!(start.elapsed() < SOON / 2, "round {round}: {:?}", start.elapsed());
+        // And it is said once.
+        path.wait(Duration::ZERO).unwrap();
+        let start = Instant::now();
+        assert!(path.wait(patience).unwrap().inbox.is_empty());
+        assert!(start.elapsed() >= patience, "round {round}: {:?}", start.elapsed());
+        // It keeps no datagram back.
+        path.waker().wake();
+        client.send(b"?").unwrap();
+        receive(&mut *path, 1, |_| {});
+        path.wait(Duration::from_millis(1)).unwrap();
+    }
+    // A waker may outlive its path.
+    let waker = path.waker();
+    drop(path);
+    waker.wake();
 }
 
 fn received_bytes_stay_until_the_next_wait(choice: Choice) {

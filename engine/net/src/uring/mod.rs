@@ -17,10 +17,11 @@ use std::collections::VecDeque;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::net::{SocketAddr, UdpSocket};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::rc::Rc;
 use std::time::Duration;
 
+use io_uring::types::Fd;
 use io_uring::{cqueue, opcode};
 
 use self::buffers::{Buffers, GROUP};
@@ -31,10 +32,12 @@ use crate::datapath::{Datapath, Flushed, Kind};
 use crate::outbox::Outbox;
 use crate::portable::{Drops, Messages, SENDS_MAX, Slab, receive_local_address};
 use crate::socket::{Options, SendPatience, is_transient};
+use crate::waker::Waker;
 
 /// Marks the completions of the receive. Those of sends are marked with the index of the message.
 const RECEIVE: u64 = u64::MAX;
 const CANCEL: u64 = u64::MAX - 1;
+const WAKE: u64 = u64::MAX - 2;
 
 /// Fewer buffers than this would often run out within one turn.
 const BUFFERS_MIN: usize = 64;
@@ -50,6 +53,10 @@ pub(crate) struct UringPath {
     ready: VecDeque<(u16, usize)>,
     /// The receive request is in flight, or queued for submission.
     receiving: bool,
+    /// The request that watches `waker` is in flight, or queued.
+    watching: bool,
+    /// The waker was used since the last wait.
+    woken: bool,
     /// How many sends are in flight or queued.
     sending: usize,
     /// Sends that found the queue of the socket full, by index of the message.
@@ -61,6 +68,7 @@ pub(crate) struct UringPath {
     socket: Rc<UdpSocket>,
     family: Family,
     drops: Drops,
+    waker: Waker,
 }
 
 /// What the kernel holds pointers into.
@@ -73,7 +81,7 @@ struct Memory {
 
 impl UringPath {
     /// Opens the path, and has seen the kernel accept its receive.
-    pub(crate) fn open(socket: Rc<UdpSocket>, options: &Options) -> io::Result<Self> {
+    pub(crate) fn open(socket: Rc<UdpSocket>, waker: Waker, options: &Options) -> io::Result<Self> {
         let address = socket.local_addr()?;
         let control_len = receive_local_address(&*socket, address)?;
         let Options { batch_len, receive_len, outbox_datagrams, outbox_len, .. } = *options;
@@ -83,8 +91,8 @@ impl UringPath {
         #[expect(clippy::cast_possible_truncation, reason = "at most COUNT_MAX and SENDS_MAX")]
         let ring = Ring::open(
             socket.as_fd(),
-            // Besides the sends, the receive or its cancellation.
-            sends_max as u32 + 2,
+            // Besides the sends, the receive or its cancellation, and the watch on the waker.
+            sends_max as u32 + 3,
             // Room for all that can complete before it is looked at, so that nothing overflows.
             (sends_max + buffers_count) as u32 + 4,
         )?;
@@ -95,6 +103,8 @@ impl UringPath {
             lent: Vec::with_capacity(buffers_count),
             ready: VecDeque::with_capacity(buffers_count),
             receiving: false,
+            watching: false,
+            woken: false,
             sending: 0,
             blocked: Vec::with_capacity(sends_max),
             failure: None,
@@ -108,10 +118,12 @@ impl UringPath {
             drops: Drops::new(&socket),
             socket,
             family: Family::of(address),
+            waker,
         };
         // SAFETY: `drop` frees the buffers only when the receive has ended, and nothing is submitted after.
         unsafe { path.memory.buffers.register(&path.ring) }?;
         path.receive();
+        path.watch();
         path.turn(Some(Duration::ZERO), &mut Flushed::default())?;
         match path.failure {
             None => Ok(path),
@@ -132,6 +144,18 @@ impl UringPath {
         let queued = unsafe { self.ring.submissions().push(&request) };
         // It is full only after a failed call, and whoever sees that failure does not come here.
         self.receiving = queued.is_ok();
+    }
+
+    /// Queues the watch on the waker, if there is none.
+    fn watch(&mut self) {
+        if self.watching {
+            return;
+        }
+        let flags = libc::POLLIN.cast_unsigned().into();
+        let request = opcode::PollAdd::new(Fd(self.waker.as_fd().as_raw_fd()), flags).multi(true);
+        // SAFETY: It holds no pointer.
+        let queued = unsafe { self.ring.submissions().push(&request.build().user_data(WAKE)) };
+        self.watching = queued.is_ok();
     }
 
     /// Queues the send of the message at `i`.
@@ -176,6 +200,10 @@ impl UringPath {
                         (None, Err(_)) if is_transient(&io::Error::from_raw_os_error(-result)) => {}
                         (None, Err(_)) => self.failure = Some(-result),
                     }
+                }
+                WAKE => {
+                    self.watching = cqueue::more(flags);
+                    self.woken = true;
                 }
                 CANCEL => {}
                 i => {
@@ -261,8 +289,11 @@ impl Datapath for UringPath {
         if self.ready.is_empty() {
             self.check()?;
             self.receive();
+            self.watch();
+            let patience = if self.woken { Duration::ZERO } else { patience };
             self.turn(Some(patience), &mut Flushed::default())?;
         }
+        self.woken = false;
         while self.received.len() < self.received.capacity()
             && let Some((id, len)) = self.ready.pop_front()
         {
@@ -304,6 +335,10 @@ impl Datapath for UringPath {
 
     fn kernel_drops(&self) -> u64 {
         self.drops.since_opened(&self.socket)
+    }
+
+    fn waker(&self) -> Waker {
+        self.waker.clone()
     }
 }
 
