@@ -1,0 +1,13 @@
+//! The one place that says whose RSA, HMAC and random numbers are used: ring, or AWS-LC, which has the same
+//! interface.
+
+#[cfg(feature = "aws-lc")]
+pub(crate) use aws_lc_rs::{digest, rand, rsa, signature};
+#[cfg(all(feature = "ring", not(feature = "aws-lc")))]
+pub(crate) use ring::{digest, rand, rsa, signature};
+
+#[cfg(not(any(feature = "ring", feature = "aws-lc")))]
+compile_error!("handle-auth needs the feature `ring` or the feature `aws-lc`");
+
+/// The name of what is built in, for `--version` and benches.
+pub const BACKEND: &str = if cfg!(feature = "aws-lc") { "aws-lc" } else { "ring" };

@@ -1,0 +1,106 @@
+//! Why a key cannot be used, a message not signed, or a signature not accepted.
+
+use handle_proto::DecodeError;
+use handle_proto::code::DigestAlgorithm;
+use std::fmt;
+
+/// Why a key cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum KeyError {
+    /// The record does not decode.
+    Undecodable(DecodeError),
+    /// Keys of this size are not used.
+    Size {
+        /// `RSA` or `DSA`.
+        algorithm: &'static str,
+        /// Bits of the modulus.
+        bits: usize,
+        /// The sizes that are used, as text.
+        accepted: &'static str,
+    },
+    /// The numbers are not those of one key.
+    Inconsistent {
+        /// `RSA` or `DSA`.
+        algorithm: &'static str,
+    },
+    /// An RSA key without its primes, `RSA_PRIV_KEY`.
+    NoPrimes,
+    /// A Diffie-Hellman key, which does not sign.
+    NotForSigning,
+}
+
+impl fmt::Display for KeyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Undecodable(error) => write!(f, "not a key: {error}"),
+            Self::Size { algorithm, bits, accepted } => {
+                write!(f, "{algorithm} keys of {bits} bits are not used here, only of {accepted}")
+            }
+            Self::Inconsistent { algorithm } => {
+                write!(f, "the numbers are not those of one {algorithm} key, or it is too weak")
+            }
+            Self::NoPrimes => f.write_str("an RSA key without its primes (RSA_PRIV_KEY); make a new key"),
+            Self::NotForSigning => f.write_str("a Diffie-Hellman key does not sign"),
+        }
+    }
+}
+
+impl std::error::Error for KeyError {}
+
+impl From<DecodeError> for KeyError {
+    fn from(error: DecodeError) -> Self {
+        Self::Undecodable(error)
+    }
+}
+
+/// Why nothing was signed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SignError {
+    /// Nobody signs with this digest.
+    Digest(DigestAlgorithm),
+    /// The computation failed, or its result did not verify and was thrown away.
+    Failed,
+}
+
+impl fmt::Display for SignError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Digest(algorithm) => write!(f, "nobody signs with the digest {algorithm}"),
+            Self::Failed => f.write_str("signing failed"),
+        }
+    }
+}
+
+impl std::error::Error for SignError {}
+
+/// Why a signature or a MAC is not accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum VerifyError {
+    /// The message has no credential.
+    Unsigned,
+    /// The credential does not decode.
+    Malformed(DecodeError),
+    /// The credential is of another kind: a MAC where a signature is needed, or the other way round.
+    Kind,
+    /// The digest is not known, or of no use here.
+    Digest,
+    /// Signature or MAC are wrong.
+    Wrong,
+}
+
+impl fmt::Display for VerifyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unsigned => f.write_str("the message is not signed"),
+            Self::Malformed(error) => write!(f, "the credential is not readable: {error}"),
+            Self::Kind => f.write_str("the credential is of another kind"),
+            Self::Digest => f.write_str("the credential names a digest that is not used"),
+            Self::Wrong => f.write_str("the signature is wrong"),
+        }
+    }
+}
+
+impl std::error::Error for VerifyError {}

@@ -1,0 +1,169 @@
+//! RSA signatures, PKCS #1 v1.5.
+//!
+//! SHA-256 is signed by the backend. Neither backend signs SHA-1 any more, and peers below version 2.7
+//! understand nothing else: that is computed here, in constant time, and thrown away unless it verifies.
+
+use crate::backend::{digest, rand, rsa, signature};
+use crate::error::{KeyError, SignError, VerifyError};
+use crypto_bigint::modular::{BoxedMontyForm, BoxedMontyParams};
+use crypto_bigint::{BoxedUint, ConcatenatingMul, NonZero, Odd, Resize};
+use handle_proto::code::DigestAlgorithm;
+use handle_proto::data;
+use handle_proto::data::key::Number;
+use std::borrow::Cow;
+use zeroize::Zeroizing;
+
+/// The sizes that sign: what both backends accept.
+const SIGNING_BITS: [usize; 3] = [2048, 3072, 4096];
+/// DER of everything in front of a SHA-1 digest that is signed. RFC 8017 section 9.2.
+const SHA1_DIGEST_INFO: [u8; 15] =
+    [0x30, 0x21, 0x30, 0x09, 0x06, 0x05, 0x2b, 0x0e, 0x03, 0x02, 0x1a, 0x05, 0x00, 0x04, 0x14];
+
+/// A private key with its primes.
+pub(crate) struct PrivateKey {
+    pair: rsa::KeyPair,
+    crt: Crt,
+    public: PublicKey,
+}
+
+impl PrivateKey {
+    pub(crate) fn new(key: &data::PrivateKey<'_>) -> Result<Self, KeyError> {
+        let data::PrivateKey::RsaCrt { n, e, d, p, q, dp, dq, qi } = key else {
+            return Err(KeyError::NoPrimes);
+        };
+        if !SIGNING_BITS.contains(&n.bits()) {
+            let accepted = "2048, 3072 or 4096 bits";
+            return Err(KeyError::Size { algorithm: "RSA", bits: n.bits(), accepted });
+        }
+        let inconsistent = KeyError::Inconsistent { algorithm: "RSA" };
+        let public_key = rsa::PublicKeyComponents { n: n.as_bytes(), e: e.as_bytes() };
+        #[expect(non_snake_case, reason = "the letters of the algorithm")]
+        let [d, p, q, dP, dQ, qInv] = [d, p, q, dp, dq, qi].map(|number| number.as_bytes());
+        // The backend checks that the numbers belong together, and that the exponent is not a weak one.
+        let pair =
+            rsa::KeyPair::from_components(&rsa::KeyPairComponents { public_key, d, p, q, dP, dQ, qInv })
+                .map_err(|_| inconsistent)?;
+        let crt = Crt::new(n.bits(), [p, q, dP, dQ, qInv]).ok_or(inconsistent)?;
+        Ok(Self { pair, crt, public: PublicKey::new(*e, *n)? })
+    }
+
+    pub(crate) fn sign(&self, algorithm: DigestAlgorithm, parts: &[&[u8]]) -> Result<Vec<u8>, SignError> {
+        match algorithm {
+            DigestAlgorithm::SHA256 => {
+                let mut signature = vec![0; self.public.n.len()];
+                let random = rand::SystemRandom::new();
+                self.pair
+                    .sign(&signature::RSA_PKCS1_SHA256, &random, &joined(parts), &mut signature)
+                    .map_err(|_| SignError::Failed)?;
+                Ok(signature)
+            }
+            DigestAlgorithm::SHA1 => {
+                let mut context = digest::Context::new(&digest::SHA1_FOR_LEGACY_USE_ONLY);
+                parts.iter().for_each(|part| context.update(part));
+                let signature = self.crt.sign_sha1(context.finish().as_ref());
+                // A wrong result, whatever the reason, would give the primes away.
+                let verdict = self.public.verify(algorithm, parts, &signature);
+                verdict.map(|()| signature).map_err(|_| SignError::Failed)
+            }
+            other => Err(SignError::Digest(other)),
+        }
+    }
+}
+
+/// The primes and what belongs to them, for the one signature that the backends do not make.
+struct Crt {
+    n_len: usize,
+    p: BoxedMontyParams,
+    q: BoxedMontyParams,
+    dp: Zeroizing<BoxedUint>,
+    dq: Zeroizing<BoxedUint>,
+    qi: BoxedMontyForm,
+}
+
+impl Crt {
+    /// `None` when the numbers are too large; whether they belong together has been checked.
+    fn new(n_bits: usize, numbers: [&[u8]; 5]) -> Option<Self> {
+        let half_bits = u32::try_from(n_bits / 2).ok()?;
+        let number = |bytes: &[u8]| BoxedUint::from_be_slice(bytes, half_bits).ok();
+        let [p, q, dp, dq, qi] = numbers.map(number);
+        let p = BoxedMontyParams::new(Odd::new(p?).into_option()?);
+        let q = BoxedMontyParams::new(Odd::new(q?).into_option()?);
+        let qi = BoxedMontyForm::new(qi?, &p);
+        Some(Self { n_len: n_bits / 8, p, q, dp: Zeroizing::new(dp?), dq: Zeroizing::new(dq?), qi })
+    }
+
+    /// RFC 8017 sections 9.2 and 5.2.1, the second form. Nothing branches on a secret.
+    fn sign_sha1(&self, digest: &[u8]) -> Vec<u8> {
+        let mut encoded = vec![0xff; self.n_len];
+        let info_at = self.n_len - SHA1_DIGEST_INFO.len() - digest.len();
+        encoded[..2].copy_from_slice(&[0, 1]);
+        encoded[info_at - 1] = 0;
+        encoded[info_at..info_at + SHA1_DIGEST_INFO.len()].copy_from_slice(&SHA1_DIGEST_INFO);
+        encoded[info_at + SHA1_DIGEST_INFO.len()..].copy_from_slice(digest);
+        let message = BoxedUint::from_be_slice_vartime(&encoded);
+
+        let power = |prime: &BoxedMontyParams, exponent: &BoxedUint| {
+            BoxedMontyForm::new(message.rem(nonzero(prime)), prime).pow(exponent)
+        };
+        let (m1, m2) = (power(&self.p, &self.dp), power(&self.q, &self.dq));
+        let m2 = Zeroizing::new(m2.retrieve());
+        let m2_mod_p = BoxedMontyForm::new(m2.rem(nonzero(&self.p)), &self.p);
+        let h = Zeroizing::new(m1.sub(&m2_mod_p).mul(&self.qi).retrieve());
+        let product = self.q.modulus().as_ref().concatenating_mul(&*h);
+        let m2 = (&*m2).resize(product.bits_precision());
+        product.wrapping_add(&m2).to_be_bytes().into_vec()
+    }
+}
+
+fn nonzero(prime: &BoxedMontyParams) -> &NonZero<BoxedUint> {
+    prime.modulus().as_nz_ref()
+}
+
+/// A public key.
+#[derive(Clone)]
+pub(crate) struct PublicKey {
+    n: Vec<u8>,
+    e: Vec<u8>,
+}
+
+impl PublicKey {
+    pub(crate) fn new(e: Number<'_>, n: Number<'_>) -> Result<Self, KeyError> {
+        if !(1024..=8192).contains(&n.bits()) {
+            let accepted = "1024 to 8192 bits";
+            return Err(KeyError::Size { algorithm: "RSA", bits: n.bits(), accepted });
+        }
+        // What the backends would refuse with every signature; larger exponents are a burden, not a gain.
+        let is_odd = |number: Number<'_>| number.as_bytes().last().is_some_and(|last| last % 2 == 1);
+        if !is_odd(n) || !is_odd(e) || !(2..=33).contains(&e.bits()) {
+            return Err(KeyError::Inconsistent { algorithm: "RSA" });
+        }
+        Ok(Self { n: n.as_bytes().to_vec(), e: e.as_bytes().to_vec() })
+    }
+
+    pub(crate) fn bits(&self) -> usize {
+        Number::new(&self.n).bits()
+    }
+
+    pub(crate) fn verify(
+        &self,
+        algorithm: DigestAlgorithm,
+        parts: &[&[u8]],
+        signature: &[u8],
+    ) -> Result<(), VerifyError> {
+        let parameters = match algorithm {
+            DigestAlgorithm::SHA256 => &signature::RSA_PKCS1_1024_8192_SHA256_FOR_LEGACY_USE_ONLY,
+            DigestAlgorithm::SHA1 => &signature::RSA_PKCS1_1024_8192_SHA1_FOR_LEGACY_USE_ONLY,
+            _ => return Err(VerifyError::Digest),
+        };
+        let key = rsa::PublicKeyComponents { n: &self.n, e: &self.e };
+        key.verify(parameters, &joined(parts), signature).map_err(|_| VerifyError::Wrong)
+    }
+}
+
+/// The backends want their input in one piece.
+fn joined<'a>(parts: &[&'a [u8]]) -> Cow<'a, [u8]> {
+    match parts {
+        [part] => Cow::Borrowed(part),
+        parts => Cow::Owned(parts.concat()),
+    }
+}
