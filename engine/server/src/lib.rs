@@ -12,6 +12,8 @@
 pub mod config;
 pub mod control;
 pub mod counters;
+#[cfg(test)]
+mod injected;
 pub mod live;
 pub mod server;
 pub mod site;

@@ -154,14 +154,22 @@ impl Worker {
         done.resize(inbox.len(), false);
         // Answering is pure, so a bug in it spoils nothing: what is not done is tried again alone.
         let answered = catch_unwind(AssertUnwindSafe(|| {
-            let datagrams = inbox.iter().map(|datagram| datagram.bytes);
-            answer_batch(&context, scratch, datagrams, |at, outcome| match outcome {
-                Outcome::Reply(reply) => done[at] = send(outbox, inbox.get(at).peer, reply, counters),
-                Outcome::Drop(reason) => {
-                    count_drop(*reason, counters);
-                    done[at] = true;
+            let datagrams = inbox.iter().map(|datagram| {
+                #[cfg(test)]
+                crate::injected::reading(datagram.bytes);
+                datagram.bytes
+            });
+            answer_batch(&context, scratch, datagrams, |at, outcome| {
+                #[cfg(test)]
+                crate::injected::answering(inbox.get(at).bytes);
+                match outcome {
+                    Outcome::Reply(reply) => done[at] = send(outbox, inbox.get(at).peer, reply, counters),
+                    Outcome::Drop(reason) => {
+                        count_drop(*reason, counters);
+                        done[at] = true;
+                    }
+                    Outcome::Fragment(_) => {}
                 }
-                Outcome::Fragment(_) => {}
             });
         }));
         let received = inbox.len();
@@ -199,15 +207,21 @@ fn answer_alone(
     datagram: &[u8],
     counters: &Counters,
 ) {
-    let answered = catch_unwind(AssertUnwindSafe(|| match answer(context, datagram) {
-        Outcome::Fragment(envelope) => {
-            if let Some(message) = fragments.put_together(peer, &envelope, datagram, counters)
-                && let Ok((envelope, message)) = Envelope::split(&message)
-            {
-                finish(answer_message(context, envelope, message), outbox, peer, counters);
+    let answered = catch_unwind(AssertUnwindSafe(|| {
+        #[cfg(test)]
+        crate::injected::reading(datagram);
+        #[cfg(test)]
+        crate::injected::answering(datagram);
+        match answer(context, datagram) {
+            Outcome::Fragment(envelope) => {
+                if let Some(message) = fragments.put_together(peer, &envelope, datagram, counters)
+                    && let Ok((envelope, message)) = Envelope::split(&message)
+                {
+                    finish(answer_message(context, envelope, message), outbox, peer, counters);
+                }
             }
+            outcome => finish(outcome, outbox, peer, counters),
         }
-        outcome => finish(outcome, outbox, peer, counters),
     }));
     if answered.is_err() {
         counters.dropped_bug.add(1);

@@ -1,0 +1,123 @@
+//! Bugs put in on purpose, in tests alone: what a worker makes of them.
+
+use crate::Server;
+use crate::config::{Config, Datapath};
+use handle_proto::wire::list::{Indexes, Strings};
+use handle_proto::wire::query::Query;
+use handle_proto::wire::{Envelope, Header, MessageBuf, Request};
+use handle_proto::{OpCode, OpFlags, Value};
+use handle_snapshot::builder::Builder;
+use handle_snapshot::set::publisher::Publisher;
+use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
+use std::collections::BTreeMap;
+use std::net::UdpSocket;
+use std::time::Duration;
+
+/// A datagram that names this is not understood, by a bug.
+const BUG_IN_READING: &str = "10.1/bug-in-reading";
+/// A datagram that names this is understood, and not answered, by a bug.
+const BUG_IN_ANSWERING: &str = "10.1/bug-in-answering";
+/// A datagram that names this holds its worker up for a moment, so that others gather behind it.
+const STALL: &str = "10.1/stall";
+
+fn names(datagram: &[u8], handle: &str) -> bool {
+    datagram.windows(handle.len()).any(|window| window == handle.as_bytes())
+}
+
+/// Before a datagram is read.
+pub(crate) fn reading(datagram: &[u8]) {
+    assert!(!names(datagram, BUG_IN_READING), "a bug, on purpose");
+    if names(datagram, STALL) {
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
+/// Before a datagram is answered.
+pub(crate) fn answering(datagram: &[u8]) {
+    assert!(!names(datagram, BUG_IN_ANSWERING), "a bug, on purpose");
+}
+
+fn request(handle: &str, request_id: i32) -> Vec<u8> {
+    let envelope = Envelope::request(request_id);
+    let header = Header::request(OpCode::RESOLUTION, OpFlags::PLAIN_REQUEST, 0);
+    let query = Query { handle: handle.as_bytes(), indexes: Indexes::EMPTY, types: Strings::EMPTY };
+    MessageBuf::request(&envelope, &header, &Request::Resolution(query)).unsigned().unwrap()
+}
+
+/// A server of one worker with one record, and the directory of its set.
+fn serve(datapath: Datapath) -> (Server, tempfile::TempDir) {
+    let directory = tempfile::tempdir().unwrap();
+    let mut homed = HomedPrefixes::default();
+    homed.add(b"10.1");
+    let options = LayerOptions { seed: 1, folds: true, created_unix_ms: 1 };
+    let mut publisher = Publisher::open(directory.path()).unwrap();
+    let published = publisher.publish_base(1, |file, temp_dir| {
+        let mut builder = Builder::new(temp_dir, options).homed(homed);
+        builder.add(0, b"10.1/a", [Value::new(1, b"URL", b"https://a.example/")])?;
+        builder.finish(file)
+    });
+    published.unwrap();
+    let config = Config {
+        snapshot: directory.path().to_owned(),
+        listen: vec![([127, 0, 0, 1], 0).into()],
+        workers: 1,
+        pin: false,
+        datapath,
+        ..Config::default()
+    };
+    (Server::start(&config).unwrap(), directory)
+}
+
+/// Sends what gathers behind a stall, so that it is one batch, and returns how often each was answered.
+fn ask(server: &Server, handles: &[&str]) -> BTreeMap<i32, u32> {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.connect(server.addresses()[0]).unwrap();
+    socket.send(&request(STALL, -2)).unwrap();
+    std::thread::sleep(Duration::from_millis(50));
+    for (at, handle) in handles.iter().enumerate() {
+        socket.send(&request(handle, i32::try_from(at).unwrap())).unwrap();
+    }
+    // Answers come within milliseconds of the stall; what does not come then does not come.
+    socket.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+    let (mut room, mut answers) = ([0; 600], BTreeMap::new());
+    while let Ok(len) = socket.recv(&mut room) {
+        let (envelope, _) = Envelope::split(&room[..len]).unwrap();
+        *answers.entry(envelope.request_id).or_default() += 1;
+    }
+    assert_eq!(answers.remove(&-2), Some(1), "the stall is over");
+    answers
+}
+
+fn loses_what_meets_a_bug_alone(datapath: Datapath) {
+    for bug in [BUG_IN_READING, BUG_IN_ANSWERING] {
+        let (server, _directory) = serve(datapath);
+        let mut handles = ["10.1/a"; 50];
+        // Twice in one batch, before and behind the first stage's end.
+        (handles[7], handles[40]) = (bug, bug);
+        let answers = ask(&server, &handles);
+        for (at, handle) in handles.iter().enumerate() {
+            let expected = if *handle == bug { None } else { Some(&1) };
+            assert_eq!(answers.get(&i32::try_from(at).unwrap()), expected, "{bug}: request {at}");
+        }
+        assert!(!server.shared().is_degraded(), "the worker goes on");
+        assert_eq!(ask(&server, &["10.1/a"]), BTreeMap::from([(0, 1)]), "and answers as before");
+        let shards = server.shared().shards.clone();
+        server.stop().unwrap();
+        let counters = shards.shard(0);
+        assert_eq!(counters.dropped_bug.get(), 2, "{bug}: each is counted");
+        assert_eq!(counters.datagrams_received.get(), 50 + 3);
+        assert_eq!(counters.requests_answered.get(), 48 + 3, "{bug}: and no other is lost");
+        assert_eq!(counters.datagrams_sent.get(), 48 + 3, "{bug}: or answered twice");
+        assert!(counters.batches.get() <= 6, "they came together");
+    }
+}
+
+#[test]
+fn a_bug_loses_one_datagram_on_the_portable_datapath() {
+    loses_what_meets_a_bug_alone(Datapath::Portable);
+}
+
+#[test]
+fn a_bug_loses_one_datagram_on_the_datapath_of_this_machine() {
+    loses_what_meets_a_bug_alone(Datapath::Auto);
+}
