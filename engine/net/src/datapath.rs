@@ -52,6 +52,16 @@ pub trait Datapath {
     /// Only when the path is of no more use.
     fn flush(&mut self) -> io::Result<Flushed>;
 
+    /// Takes nothing more from the socket, from now on: another process may go on with it.
+    ///
+    /// What was received before is still handed out by [`wait`](Self::wait): an empty inbox then says that
+    /// it was all. Sending goes on as before, and so do wakers.
+    ///
+    /// # Errors
+    ///
+    /// Only when the path is of no more use.
+    fn stop_receiving(&mut self) -> io::Result<()>;
+
     /// Datagrams that the kernel dropped since the path was opened, because the queue of our socket
     /// was full.
     ///

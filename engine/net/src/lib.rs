@@ -26,5 +26,5 @@ pub use datapath::{
     Choice, Datapath, Flushed, Kind, Opened, UnknownChoice, open, open_on, pin_to_core, usable_cores,
 };
 pub use outbox::{Full, Outbox};
-pub use socket::{Options, bind};
+pub use socket::{Options, bind, leave_port};
 pub use waker::Waker;

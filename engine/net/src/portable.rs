@@ -14,11 +14,13 @@ use std::rc::Rc;
 use std::slice;
 use std::time::Duration;
 
+use rustix::event::PollFlags;
+
 use crate::batch::{Batch, Datagram, Inbox, Peer};
 use crate::control::{self, CONTROL_LEN, Family, NAME_LEN};
 use crate::datapath::{Datapath, Flushed, Kind};
 use crate::outbox::Outbox;
-use crate::socket::{Options, SendPatience, is_transient, wait_for_input};
+use crate::socket::{Options, SendPatience, is_transient, wait_for, wait_for_input};
 use crate::waker::Waker;
 
 /// Most datagrams of one system call. More would not make it cheaper for each, only hold more memory.
@@ -41,6 +43,8 @@ pub(crate) struct PortablePath {
     family: Family,
     drops: Drops,
     waker: Waker,
+    /// Nothing more is received.
+    stopped: bool,
 }
 
 impl PortablePath {
@@ -64,6 +68,7 @@ impl PortablePath {
             socket,
             family: Family::of(address),
             waker,
+            stopped: false,
         })
     }
 
@@ -100,6 +105,13 @@ impl Datapath for PortablePath {
     }
 
     fn wait(&mut self, patience: Duration) -> io::Result<Batch<'_>> {
+        if self.stopped {
+            self.received.clear();
+            if !patience.is_zero() && wait_for(self.waker.as_fd(), PollFlags::IN, patience)? {
+                self.waker.reset();
+            }
+            return Ok(Batch { inbox: Inbox::new(&self.received), outbox: &mut self.outbox });
+        }
         // Under load something is always ready, and this is the only call.
         self.receive()?;
         if self.received.is_empty()
@@ -150,6 +162,11 @@ impl Datapath for PortablePath {
         }
         self.outbox.clear();
         Ok(flushed)
+    }
+
+    fn stop_receiving(&mut self) -> io::Result<()> {
+        self.stopped = true;
+        Ok(())
     }
 
     fn kernel_drops(&self) -> u64 {

@@ -1,13 +1,13 @@
 //! The socket under a path, and what can be configured about both.
 
 use std::io;
-use std::net::{SocketAddr, UdpSocket};
-use std::os::fd::BorrowedFd;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use crate::datapath::Flushed;
 use crate::portable;
@@ -105,6 +105,25 @@ pub fn bind(options: &Options) -> io::Result<UdpSocket> {
     }
     socket.bind(&options.address.into())?;
     Ok(socket.into())
+}
+
+/// Takes `socket` out of those that share its port: the kernel gives new datagrams to the others, and what is
+/// in its queue can still be received and answered. Where it is the only one, new datagrams are refused.
+///
+/// It is done by connecting it to itself: the kernel passes connected sockets over when it spreads peers.
+///
+/// # Errors
+///
+/// Those of the kernel; then nothing has changed.
+pub fn leave_port(socket: impl AsFd) -> io::Result<()> {
+    let socket = SockRef::from(&socket);
+    let Some(mut own) = socket.local_addr()?.as_socket() else {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a socket of an IP address"));
+    };
+    if own.ip().is_unspecified() {
+        own.set_ip(if own.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() });
+    }
+    socket.connect(&own.into())
 }
 
 /// Whether `error` is about some datagram or moment, and not about the socket.

@@ -5,7 +5,9 @@
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
-use handle_net::{Choice, Datagram, Datapath, Full, Kind, Options, Peer, bind, open, open_on, pin_to_core};
+use handle_net::{
+    Choice, Datagram, Datapath, Full, Kind, Options, Peer, bind, leave_port, open, open_on, pin_to_core,
+};
 
 const SOON: Duration = Duration::from_secs(5);
 const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
@@ -49,6 +51,8 @@ on_both_paths!(
     received_bytes_stay_until_the_next_wait,
     reuse_port_shares,
     a_dropped_path_leaves_its_port_at_once,
+    two_paths_on_one_socket_hand_over_without_loss,
+    leaving_the_port_keeps_what_is_queued,
     kernel_drops_are_counted,
     drops_in_the_middle_of_traffic,
 );
@@ -402,6 +406,91 @@ fn a_dropped_path_leaves_its_port_at_once(choice: Choice) {
         path.wait(Duration::ZERO).unwrap();
         drop(path);
         bind(&Options::new(address)).unwrap();
+    }
+}
+
+fn two_paths_on_one_socket_hand_over_without_loss(choice: Choice) {
+    for other in [choice, Choice::Portable] {
+        let options = Options::new(LOOPBACK);
+        let socket = bind(&options).unwrap();
+        let mut old = open_on(socket.try_clone().unwrap(), choice, &options).unwrap().path;
+        let mut new = open_on(socket, other, &options).unwrap().path;
+        let client = client(old.local_addr().unwrap());
+        let (mut seen, mut sent) = (vec![0; 300], 0..300u32);
+        let mut take = |path: &mut dyn Datapath| {
+            let batch = path.wait(Duration::from_millis(1)).unwrap();
+            for datagram in batch.inbox.iter().flat_map(|datagram| datagram.segments()) {
+                seen[u32::from_be_bytes(datagram.try_into().unwrap()) as usize] += 1;
+            }
+            batch.inbox.len()
+        };
+        let mut send = || client.send(&sent.next().unwrap().to_be_bytes()).unwrap();
+        for _ in 0..10 {
+            (0..10).for_each(|_| _ = send());
+            take(&mut *old);
+            take(&mut *new);
+        }
+        // Some are in the socket and some in the old path, whichever it is.
+        (0..100).for_each(|_| _ = send());
+        old.stop_receiving().unwrap();
+        (0..100).for_each(|_| _ = send());
+        while take(&mut *old) > 0 {}
+        let waker = old.waker();
+        waker.wake();
+        let started = Instant::now();
+        assert_eq!(old.wait(SOON).unwrap().inbox.len(), 0);
+        assert!(started.elapsed() < SOON, "wakers go on to work");
+        drop(old);
+        while take(&mut *new) > 0 {}
+        assert_eq!(seen, [1; 300], "each was received, once");
+    }
+}
+
+fn leaving_the_port_keeps_what_is_queued(choice: Choice) {
+    let any = |ip: &str| SocketAddr::new(ip.parse().unwrap(), 0);
+    for (bound, asked) in [
+        (LOOPBACK, "127.0.0.1"),
+        (LOOPBACK_V6, "::1"),
+        (any("0.0.0.0"), "127.0.0.2"),
+        (any("::"), "127.0.0.2"),
+        (any("::"), "::1"),
+    ] {
+        let mut options = Options { reuse_port: true, ..Options::new(bound) };
+        let leaves = bind(&options).unwrap();
+        options.address = leaves.local_addr().unwrap();
+        let kept = leaves.try_clone().unwrap();
+        let mut leaves = open_on(leaves, choice, &options).unwrap().path;
+        let mut stays = path(choice, &options);
+        let to = SocketAddr::new(asked.parse().unwrap(), options.address.port());
+        let clients: Vec<_> = (0..32).map(|_| client(to)).collect();
+        clients.iter().for_each(|client| assert_eq!(client.send(b"before").unwrap(), 6));
+        leave_port(&kept).unwrap();
+        clients.iter().for_each(|client| assert_eq!(client.send(b"after").unwrap(), 5));
+        let mut answered = [0, 0];
+        for (path, answered) in [&mut leaves, &mut stays].into_iter().zip(&mut answered) {
+            loop {
+                let batch = path.wait(Duration::from_millis(20)).unwrap();
+                if batch.inbox.is_empty() {
+                    break;
+                }
+                for datagram in batch.inbox.iter() {
+                    *answered += usize::from(datagram.bytes == b"after");
+                    batch.outbox.push(datagram.peer, 6, |room| copy(room, datagram.bytes)).unwrap();
+                }
+                assert_eq!(path.flush().unwrap().failed, 0);
+            }
+        }
+        assert_eq!(answered, [0, 32], "{bound} {asked}: what comes after goes to those who stay");
+        for client in clients {
+            let mut room = [0; 10];
+            // In any order, as two sockets answered.
+            let lens = [client.recv(&mut room).unwrap(), client.recv(&mut room).unwrap()];
+            assert_eq!(
+                lens.iter().sum::<usize>(),
+                11,
+                "{bound} {asked}: both are answered, from where asked"
+            );
+        }
     }
 }
 

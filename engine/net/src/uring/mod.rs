@@ -57,6 +57,8 @@ pub(crate) struct UringPath {
     watching: bool,
     /// The waker was used since the last wait.
     woken: bool,
+    /// No receive is queued any more.
+    stopped: bool,
     /// How many sends are in flight or queued.
     sending: usize,
     /// Sends that found the queue of the socket full, by index of the message.
@@ -105,6 +107,7 @@ impl UringPath {
             receiving: false,
             watching: false,
             woken: false,
+            stopped: false,
             sending: 0,
             blocked: Vec::with_capacity(sends_max),
             failure: None,
@@ -134,7 +137,7 @@ impl UringPath {
     /// Queues the receive, if there is none. It ends when an error or an empty datagram comes along, or
     /// buffers run out.
     fn receive(&mut self) {
-        if self.receiving {
+        if self.receiving || self.stopped {
             return;
         }
         let message = self.memory.incoming.at(0).cast_const();
@@ -198,6 +201,7 @@ impl UringPath {
                         (Some(id), Err(_)) => self.lent.push(id),
                         (None, Ok(_)) => {}
                         (None, Err(_)) if is_transient(&io::Error::from_raw_os_error(-result)) => {}
+                        (None, Err(_)) if self.stopped && result == -libc::ECANCELED => {}
                         (None, Err(_)) => self.failure = Some(-result),
                     }
                 }
@@ -331,6 +335,13 @@ impl Datapath for UringPath {
         }
         self.memory.outbox.clear();
         Ok(flushed)
+    }
+
+    fn stop_receiving(&mut self) -> io::Result<()> {
+        self.check()?;
+        self.stopped = true;
+        // What it took from the socket before it ended is complete, and so in `ready`.
+        if self.quiesce() { Ok(()) } else { Err(io::Error::other("the receive does not end")) }
     }
 
     fn kernel_drops(&self) -> u64 {
