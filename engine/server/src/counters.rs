@@ -33,16 +33,84 @@ impl Counter {
     }
 }
 
+/// How the bytes of a request came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// In a datagram, or several.
+    Udp,
+    /// In a connection.
+    Tcp,
+}
+
+impl Transport {
+    /// Both; the position of each is its number.
+    pub const ALL: [Self; 2] = [Self::Udp, Self::Tcp];
+
+    /// As it is called in labels and logs.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Udp => "udp",
+            Self::Tcp => "tcp",
+        }
+    }
+}
+
+/// Whether a number only grows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(non_camel_case_types, reason = "written so in the table")]
+pub enum Kind {
+    /// It only grows; its metric ends in `_total`.
+    counter,
+    /// It is how many there are now.
+    gauge,
+}
+
+/// How a counter is called outside: a row of [`Counters::TABLE`].
+#[derive(Clone, Copy, Debug)]
+pub struct Row {
+    /// Its name in `stats`.
+    pub name: &'static str,
+    /// What is counted. Where several rows are one metric, what stands before the colon is about all of them.
+    pub help: &'static str,
+    /// The metric, without `handled_` in front and `_total` behind.
+    pub metric: &'static str,
+    /// Whether it only grows.
+    pub kind: Kind,
+    /// What tells the counters of one metric apart.
+    pub labels: &'static [(&'static str, &'static str)],
+}
+
+macro_rules! row {
+    ($name:ident, $help:expr) => { row!($name, $help, counter, stringify!($name), ) };
+    ($name:ident, $help:expr, $kind:ident, $metric:expr, $($label:ident = $value:literal)*) => {
+        Row {
+            name: stringify!($name),
+            help: $help.trim_ascii(),
+            metric: $metric,
+            kind: Kind::$kind,
+            labels: &[$((stringify!($label), $value),)*],
+        }
+    };
+}
+
+/// The table of everything a worker counts: `stats` and the metrics are made of it.
+///
+/// `name` alone is `name` in `stats` and `handled_name_total` among the metrics. What follows `=>` gives it
+/// another metric, of that kind and with these labels. A doc of the form `What: which` is, up to the colon, that of the metric.
 macro_rules! counters {
-    ($($(#[$doc:meta])* $name:ident,)*) => {
+    ($(
+        $(#[doc = $doc:literal])*
+        $name:ident $(=> $kind:ident $metric:literal $([$($label:ident = $value:literal),*])?)?,
+    )*) => {
         /// Everything a worker counts.
         #[derive(Debug)]
         pub struct Counters {
-            $($(#[$doc])* pub $name: Counter,)*
+            $($(#[doc = $doc])* pub $name: Counter,)*
             /// Errors, by reason in the order of [`Refused::ALL`].
             refused: [Counter; Refused::ALL.len()],
-            /// Replies, by response code in the order of [`ResponseCode::KNOWN`].
-            replies: [Counter; ResponseCode::KNOWN.len()],
+            /// Replies by transport, and by response code in the order of [`ResponseCode::KNOWN`].
+            replies: [[Counter; ResponseCode::KNOWN.len()]; Transport::ALL.len()],
         }
 
         impl Default for Counters {
@@ -50,18 +118,21 @@ macro_rules! counters {
                 Self {
                     $($name: Counter::default(),)*
                     refused: std::array::from_fn(|_| Counter::default()),
-                    replies: std::array::from_fn(|_| Counter::default()),
+                    replies: std::array::from_fn(|_| std::array::from_fn(|_| Counter::default())),
                 }
             }
         }
 
         impl Counters {
-            fn add_to(&self, sums: &mut Map<String, Value>) {
-                $(add(sums, stringify!($name), self.$name.get());)*
-                let codes = ResponseCode::KNOWN.iter().map(|code| code.0.to_string());
-                add_named(sums, "replies", codes.zip(&self.replies));
-                let reasons = Refused::ALL.iter().map(|refused| refused.name().to_owned());
-                add_named(sums, "refused", reasons.zip(&self.refused));
+            /// How each of the plain counters is called.
+            pub const TABLE: &'static [Row] = &[$(
+                row!($name, concat!($($doc),*) $(, $kind, $metric, $($($label = $value)*)?)?),
+            )*];
+
+            /// The plain counters, in the order of [`TABLE`](Self::TABLE).
+            #[must_use]
+            pub fn values(&self) -> [u64; Self::TABLE.len()] {
+                [$(self.$name.get(),)*]
             }
         }
     };
@@ -69,15 +140,15 @@ macro_rules! counters {
 
 counters! {
     /// Datagrams received.
-    datagrams_received,
+    datagrams_received => counter "datagrams_received",
     /// Bytes received.
-    bytes_received,
+    bytes_received => counter "bytes_received" [transport = "udp"],
     /// Datagrams that were, or completed, a request that was answered.
-    requests_answered,
+    requests_answered => counter "requests_answered" [transport = "udp"],
     /// Datagrams handed to the kernel.
     datagrams_sent,
     /// Bytes of answers, with their envelopes.
-    bytes_sent,
+    bytes_sent => counter "bytes_sent" [transport = "udp"],
     /// Batches that held at least one datagram.
     batches,
     /// Fragments kept until the rest of their message comes.
@@ -85,23 +156,23 @@ counters! {
     /// Messages in fragments given up because the rest did not come in time.
     fragmented_expired,
     /// Datagrams dropped: somebody's reply to something unreadable.
-    dropped_error_reply,
+    dropped_error_reply => counter "datagrams_dropped" [reason = "error_reply"],
     /// Fragments dropped: their numbers or lengths make no sense.
-    dropped_fragment_invalid,
+    dropped_fragment_invalid => counter "datagrams_dropped" [reason = "fragment_invalid"],
     /// Fragments dropped: of a message that is longer than a request may be.
-    dropped_fragment_too_long,
+    dropped_fragment_too_long => counter "datagrams_dropped" [reason = "fragment_too_long"],
     /// Fragments dropped: no room for another message in fragments.
-    dropped_fragment_no_room,
+    dropped_fragment_no_room => counter "datagrams_dropped" [reason = "fragment_no_room"],
     /// Fragments dropped: a copy of one that is there.
-    dropped_fragment_repeated,
+    dropped_fragment_repeated => counter "datagrams_dropped" [reason = "fragment_repeated"],
     /// Datagrams dropped: answering them failed inside, which is a bug.
-    dropped_bug,
+    dropped_bug => counter "datagrams_dropped" [reason = "bug"],
     /// Answer datagrams dropped: the kernel refused to send them.
-    dropped_send_refused,
+    dropped_send_refused => counter "answer_datagrams_dropped" [reason = "send_refused"],
     /// Answer datagrams dropped: the send queue stayed full.
-    dropped_send_full,
+    dropped_send_full => counter "answer_datagrams_dropped" [reason = "send_full"],
     /// Datagrams that the kernel dropped because we were too slow.
-    dropped_by_kernel,
+    dropped_by_kernel => counter "kernel_drops",
 }
 
 /// Adds what has been counted to the object `group`.
@@ -123,10 +194,23 @@ fn add(sums: &mut Map<String, Value>, name: &str, count: u64) {
 }
 
 impl Counters {
+    /// Adds all to an object of sums.
+    fn add_to(&self, sums: &mut Map<String, Value>) {
+        for (row, value) in Self::TABLE.iter().zip(self.values()) {
+            add(sums, row.name, value);
+        }
+        let codes = || ResponseCode::KNOWN.iter().map(|code| code.0.to_string());
+        for replies in &self.replies {
+            add_named(sums, "replies", codes().zip(replies));
+        }
+        let reasons = Refused::ALL.iter().map(|refused| refused.name().to_owned());
+        add_named(sums, "refused", reasons.zip(&self.refused));
+    }
+
     /// Counts a reply by its code, and an error by its reason.
-    pub fn count_reply(&self, code: ResponseCode, refused: Option<Refused>) {
+    pub fn count_reply(&self, transport: Transport, code: ResponseCode, refused: Option<Refused>) {
         if let Some(at) = CODE_AT.get(usize::try_from(code.0).unwrap_or(usize::MAX)).copied() {
-            self.replies[usize::from(at)].add(1);
+            self.replies[transport as usize][usize::from(at)].add(1);
         }
         if let Some(refused) = refused {
             self.refused[refused as usize].add(1);
@@ -179,6 +263,23 @@ impl Shards {
         json!({ "total": total, "shards": shards })
     }
 
+    /// Each worker's set, in order.
+    pub fn iter(&self) -> impl Iterator<Item = &Counters> {
+        self.0.iter().map(|counters| &**counters)
+    }
+
+    /// Replies over `transport` by response code, of all workers, in the order of [`ResponseCode::KNOWN`].
+    pub fn replies(&self, transport: Transport) -> impl Iterator<Item = (ResponseCode, u64)> {
+        let count = move |at: usize| self.iter().map(|set| set.replies[transport as usize][at].get()).sum();
+        ResponseCode::KNOWN.iter().enumerate().map(move |(at, &code)| (code, count(at)))
+    }
+
+    /// Errors by reason, of all workers, in the order of [`Refused::ALL`].
+    pub fn refused(&self) -> impl Iterator<Item = (Refused, u64)> {
+        let count = |at: usize| self.iter().map(|set| set.refused[at].get()).sum();
+        Refused::ALL.iter().enumerate().map(move |(at, &refused)| (refused, count(at)))
+    }
+
     /// The sum of one counter over all workers.
     pub fn sum(&self, counter: impl Fn(&Counters) -> &Counter) -> u64 {
         self.0.iter().map(|counters| counter(counters).get()).sum()
@@ -193,14 +294,45 @@ mod tests {
     fn every_code_with_a_name_has_a_counter_of_its_own() {
         let shards = Shards::new(2);
         for (at, &code) in ResponseCode::KNOWN.iter().enumerate() {
-            shards.shard(at % 2).count_reply(code, Some(Refused::ALL[at % Refused::ALL.len()]));
+            shards.shard(at % 2).count_reply(
+                Transport::ALL[at % 2],
+                code,
+                Some(Refused::ALL[at % Refused::ALL.len()]),
+            );
         }
         let json = shards.to_json();
         for code in ResponseCode::KNOWN {
             assert_eq!(json["total"]["replies"][code.0.to_string()], 1, "{code}");
         }
+        let replied: [u64; 2] =
+            Transport::ALL.map(|transport| shards.replies(transport).map(|(_, count)| count).sum());
+        let odd = ResponseCode::KNOWN.len() as u64 / 2;
+        assert_eq!(replied, [ResponseCode::KNOWN.len() as u64 - odd, odd]);
         for refused in Refused::ALL {
             assert!(json["total"]["refused"][refused.name()].as_u64() >= Some(1), "{refused:?}");
         }
+    }
+
+    #[test]
+    fn every_counter_is_one_series_of_one_kind_of_metric() {
+        let table = Counters::TABLE;
+        for (at, row) in table.iter().enumerate() {
+            assert!(!row.help.is_empty() && row.help.ends_with('.'), "{row:?} says what is counted");
+            let same = table[at + 1..].iter().filter(|other| other.metric == row.metric);
+            for other in same {
+                assert_ne!(other.labels, row.labels, "{} and {}", row.name, other.name);
+                assert_eq!(other.kind, row.kind, "{} and {}", row.name, other.name);
+                let names = |row: &Row| row.labels.iter().map(|&(name, _)| name).collect::<Vec<_>>();
+                assert_eq!(names(other), names(row), "{} and {}", row.name, other.name);
+            }
+        }
+        let shards = Shards::new(2);
+        shards.shard(1).datagrams_received.add(3);
+        let json = shards.to_json();
+        assert_eq!(
+            (&json["total"]["datagrams_received"], &json["shards"][0]["datagrams_received"]),
+            (&3.into(), &0.into())
+        );
+        assert_eq!(shards.iter().map(|set| set.values()[0]).collect::<Vec<_>>(), [0, 3]);
     }
 }

@@ -1,7 +1,7 @@
 //! One core: wait, answer, flush.
 
 use crate::config::Config;
-use crate::counters::Counters;
+use crate::counters::{Counters, Transport};
 use crate::live::Reader;
 use crate::server::{Shared, net_options};
 use anyhow::Context as _;
@@ -303,7 +303,7 @@ fn send(outbox: &mut Outbox, peer: Peer, reply: &Reply<'_>, counters: &Counters)
     if pushed.is_ok() {
         counters.requests_answered.add(1);
         counters.bytes_sent.add(len as u64);
-        counters.count_reply(reply.response_code(), reply.refused());
+        counters.count_reply(Transport::Udp, reply.response_code(), reply.refused());
     }
     pushed.is_ok()
 }
