@@ -1,5 +1,6 @@
 //! What an operator says: a TOML file, with flags over it, checked before anything starts.
 
+use crate::observe::settings::Observe;
 use anyhow::{Context as _, ensure};
 use handle_net::Choice;
 use handle_proto::limit;
@@ -37,6 +38,8 @@ pub struct Config {
     pub copy_to_memory: bool,
     /// Sizes of everything that is bounded.
     pub limits: Limits,
+    /// What the outside may see.
+    pub observe: Observe,
 }
 
 /// How datagrams are moved.
@@ -109,6 +112,7 @@ impl Default for Config {
             verify_new_layers: true,
             copy_to_memory: false,
             limits: Limits::default(),
+            observe: Observe::default(),
         }
     }
 }
@@ -204,7 +208,7 @@ impl Config {
             "`limits.control_line_bytes` is {}: it must be from 64 to 1048576",
             limits.control_line_bytes
         );
-        Ok(())
+        self.observe.check()
     }
 }
 

@@ -149,6 +149,8 @@ counters! {
     datagrams_sent,
     /// Bytes of answers, with their envelopes.
     bytes_sent => counter "bytes_sent" [transport = "udp"],
+    /// Times the worker looked for something to do; some each second even when there is nothing.
+    turns,
     /// Batches that held at least one datagram.
     batches,
     /// Fragments kept until the rest of their message comes.

@@ -6,6 +6,7 @@
 //! - [`worker`]: one core: wait, answer, flush.
 //! - [`counters`]: what happened to every datagram, by reason.
 //! - [`control`]: status, statistics and commands over a UNIX socket.
+//! - [`observe`]: metrics and health over HTTP.
 //! - [`server`]: starts all of it and stops it again.
 #![forbid(unsafe_code)]
 
@@ -15,6 +16,7 @@ pub mod counters;
 #[cfg(test)]
 mod injected;
 pub mod live;
+pub mod observe;
 pub mod server;
 pub mod site;
 pub mod status;

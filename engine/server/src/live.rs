@@ -159,6 +159,12 @@ impl Live {
         })
     }
 
+    /// How many sets were taken after the first.
+    #[must_use]
+    pub fn reloads_count(&self) -> u64 {
+        self.reloads.load(Ordering::Relaxed)
+    }
+
     /// Whether the newest published set could not be opened.
     #[must_use]
     pub fn is_failing(&self) -> bool {

@@ -4,6 +4,7 @@ use crate::config::Config;
 use crate::control::Control;
 use crate::counters::Shards;
 use crate::live::{self, Live};
+use crate::observe::Observer;
 use crate::site::OwnSite;
 use crate::worker::{Worker, WorkerInfo};
 use anyhow::{Context as _, anyhow, ensure};
@@ -61,6 +62,7 @@ impl Shared {
 pub struct Server {
     shared: Arc<Shared>,
     addresses: Vec<SocketAddr>,
+    http_address: Option<SocketAddr>,
     workers: Vec<JoinHandle<()>>,
     helpers: Vec<JoinHandle<()>>,
 }
@@ -99,6 +101,11 @@ impl Server {
             Some(path) => Some(Control::bind(path, config.limits.control_line_bytes)?),
             None => None,
         };
+        let observer = match config.observe.http {
+            Some(address) => Some(Observer::bind(address, &config.observe)?),
+            None => None,
+        };
+        let http_address = observer.as_ref().map(Observer::address).transpose()?;
         let shared = Arc::new(Shared {
             live,
             shards: Shards::new(sockets.len()),
@@ -109,9 +116,10 @@ impl Server {
             draining: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
         });
-        let mut server = Self { shared, addresses: Vec::new(), workers: Vec::new(), helpers: Vec::new() };
+        let mut server =
+            Self { shared, addresses: Vec::new(), http_address, workers: Vec::new(), helpers: Vec::new() };
         server.start_workers(config, sockets, &cores)?;
-        server.start_helpers(control)?;
+        server.start_helpers(control, observer)?;
         Ok(server)
     }
 
@@ -156,7 +164,7 @@ impl Server {
         self.shared.workers.set(infos).map_err(|_| anyhow!("workers are started once"))
     }
 
-    fn start_helpers(&mut self, control: Option<Control>) -> anyhow::Result<()> {
+    fn start_helpers(&mut self, control: Option<Control>, observer: Option<Observer>) -> anyhow::Result<()> {
         let shared = Arc::clone(&self.shared);
         let watcher = std::thread::Builder::new()
             .name("watcher".into())
@@ -168,6 +176,12 @@ impl Server {
                 std::thread::Builder::new().name("control".into()).spawn(move || control.serve(&shared));
             self.helpers.push(thread.context("cannot start the control thread")?);
         }
+        if let Some(observer) = observer {
+            let shared = Arc::clone(&self.shared);
+            let thread =
+                std::thread::Builder::new().name("observer".into()).spawn(move || observer.serve(&shared));
+            self.helpers.push(thread.context("cannot start the observer thread")?);
+        }
         Ok(())
     }
 
@@ -175,6 +189,12 @@ impl Server {
     #[must_use]
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
+    }
+
+    /// Where `/metrics` is, with the port that was really taken; none when it is nowhere.
+    #[must_use]
+    pub const fn http_address(&self) -> Option<SocketAddr> {
+        self.http_address
     }
 
     /// What is shared with the workers: the set, the counters, the way to drain.

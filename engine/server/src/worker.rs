@@ -137,6 +137,7 @@ impl Worker {
     /// One batch: wait, answer, flush. Returns how many datagrams there were.
     fn turn(&mut self, patience: Duration) -> std::io::Result<usize> {
         let counters = self.shared.shards.shard(self.at);
+        counters.turns.add(1);
         let batch = self.path.wait(patience)?;
         // Loaded also when idle, so that a retired set is let go.
         let set = self.live.load();

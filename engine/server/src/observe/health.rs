@@ -1,0 +1,135 @@
+//! Whether the server is alive, and whether it should get requests.
+
+use crate::counters::Shards;
+use crate::server::Shared;
+use handle_proto::wire::list::{Indexes, Strings};
+use handle_proto::wire::query::Query;
+use handle_proto::wire::{Envelope, Header, MessageBuf, Request};
+use handle_proto::{OpCode, OpFlags};
+use handle_resolver::{Context, Outcome, Refused, answer_message};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// When each worker was last seen to turn.
+///
+/// A worker counts its turns, of which it makes some every second even when nothing comes; whether it goes
+/// on is seen by looking at the count from time to time. The worker itself needs no clock.
+#[derive(Debug)]
+pub struct Heartbeat {
+    seen: Vec<(u64, Instant)>,
+}
+
+impl Heartbeat {
+    /// For as many workers as there are sets of counters; all of them are alive `now`.
+    #[must_use]
+    pub fn new(shards: &Shards, now: Instant) -> Self {
+        Self { seen: shards.iter().map(|counters| (counters.turns.get(), now)).collect() }
+    }
+
+    /// Looks at the counts.
+    pub fn look(&mut self, shards: &Shards, now: Instant) {
+        for ((turns, since), counters) in self.seen.iter_mut().zip(shards.iter()) {
+            let turned = counters.turns.get();
+            if turned != *turns {
+                (*turns, *since) = (turned, now);
+            }
+        }
+    }
+
+    /// How long ago each worker was last seen to turn.
+    pub fn ages(&self, now: Instant) -> impl Iterator<Item = Duration> {
+        self.seen.iter().map(move |&(_, since)| now.saturating_duration_since(since))
+    }
+}
+
+/// What is wrong, in words; nothing when all is well.
+pub type Ills = Vec<String>;
+
+/// What keeps the process from being alive: workers that do not turn, and records that cannot be looked up.
+///
+/// A server that drains is alive until its workers have ended, as they should.
+#[must_use]
+pub fn liveness(shared: &Shared, heartbeat: &Heartbeat, now: Instant, stalled_after: Duration) -> Ills {
+    let mut ills = Ills::new();
+    if !shared.is_draining() {
+        for (at, age) in heartbeat.ages(now).enumerate() {
+            if !shared.running[at].load(Ordering::Relaxed) {
+                ills.push(format!("worker {at} has ended"));
+            } else if age > stalled_after {
+                ills.push(format!("worker {at} has not turned for {} s", age.as_secs()));
+            }
+        }
+    }
+    ills.extend(look_up(shared).err());
+    ills
+}
+
+/// What keeps the server from taking requests: what keeps it from being alive, and that it drains.
+#[must_use]
+pub fn readiness(shared: &Shared, heartbeat: &Heartbeat, now: Instant, stalled_after: Duration) -> Ills {
+    let mut ills = liveness(shared, heartbeat, now, stalled_after);
+    if shared.is_draining() {
+        ills.push("draining".to_owned());
+    }
+    if shared.workers.get().is_none() {
+        ills.push("starting".to_owned());
+    }
+    ills
+}
+
+/// Asks the resolver for the first record of each layer of the live set, as a client would.
+///
+/// Any answer will do but that the record is damaged: a newer layer may have deleted it, and another server of
+/// the site may have it.
+fn look_up(shared: &Shared) -> Result<(), String> {
+    let set = shared.live.current();
+    let records = set.records();
+    let context = Context::new(records, shared.site.service(), 0);
+    for (at, layer) in records.layers().iter().enumerate() {
+        let key = match layer.records().next() {
+            None => continue,
+            Some(Ok(record)) => record.key().to_vec(),
+            Some(Err(_)) => return Err(format!("the first record of layer {at} is damaged")),
+        };
+        let (envelope, header) =
+            (Envelope::request(1), Header::request(OpCode::RESOLUTION, OpFlags::PLAIN_REQUEST, 0));
+        let query = Query { handle: &key, indexes: Indexes::EMPTY, types: Strings::EMPTY };
+        let message = MessageBuf::request(&envelope, &header, &Request::Resolution(query)).unsigned();
+        let Ok(message) = message else { return Err(format!("the first key of layer {at} is too long")) };
+        let answered = catch_unwind(AssertUnwindSafe(|| {
+            let Ok((envelope, bytes)) = Envelope::split(&message) else { return false };
+            match answer_message(&context, envelope, bytes) {
+                Outcome::Reply(reply) => reply.refused() != Some(Refused::DamagedRecord),
+                _ => false,
+            }
+        }));
+        if !answered.unwrap_or(false) {
+            return Err(format!("looking up a record of layer {at} fails"));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_that_does_not_turn_is_noticed_and_one_that_turns_again_too() {
+        let (shards, start) = (Shards::new(2), Instant::now());
+        let s = |seconds| start + Duration::from_secs(seconds);
+        let mut heartbeat = Heartbeat::new(&shards, start);
+        for second in 1..=5 {
+            shards.shard(1).turns.add(1);
+            heartbeat.look(&shards, s(second));
+        }
+        let ages =
+            |heartbeat: &Heartbeat, at| heartbeat.ages(at).map(|age| age.as_secs()).collect::<Vec<_>>();
+        assert_eq!(ages(&heartbeat, s(6)), [6, 1]);
+        shards.shard(0).turns.add(1);
+        heartbeat.look(&shards, s(7));
+        assert_eq!(ages(&heartbeat, s(7)), [0, 2]);
+        assert_eq!(ages(&heartbeat, start), [0, 0], "a clock that looks back is none the worse");
+    }
+}

@@ -1,0 +1,219 @@
+//! The few words of HTTP that a scraper needs: one `GET` or `HEAD` in, one response out, then the end.
+//!
+//! Pure functions over bytes; sockets are in [`connection`](super::connection). Bodies of requests are not read, and every
+//! response says `Connection: close`.
+
+use std::fmt::Write as _;
+
+/// Most header lines of a request; more than any scraper or balancer sends.
+const HEADERS_MAX: usize = 64;
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request<'a> {
+    /// The path, without a query.
+    pub path: &'a str,
+    /// Whether only the head of the response is wanted.
+    pub is_head: bool,
+}
+
+/// Why a request is not answered as asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BadRequest {
+    /// It is not HTTP/1.
+    Malformed,
+    /// Its head is longer than we read.
+    TooLong,
+    /// Its method is neither `GET` nor `HEAD`.
+    Method,
+}
+
+impl BadRequest {
+    /// The status that says it.
+    #[must_use]
+    pub const fn status(self) -> Status {
+        match self {
+            Self::Malformed => Status::BadRequest,
+            Self::TooLong => Status::HeaderTooLarge,
+            Self::Method => Status::MethodNotAllowed,
+        }
+    }
+}
+
+/// Reads the head of a request. `None` until it is all there; `bytes` is what came so far, `len_max` the
+/// longest head that is read.
+///
+/// # Errors
+/// When it will not become a request that we answer, however much follows.
+pub fn parse(bytes: &[u8], len_max: usize) -> Result<Option<Request<'_>>, BadRequest> {
+    let read = &bytes[..bytes.len().min(len_max)];
+    let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+    let mut request = httparse::Request::new(&mut headers);
+    match request.parse(read) {
+        Err(httparse::Error::TooManyHeaders) => Err(BadRequest::TooLong),
+        Err(_) => Err(BadRequest::Malformed),
+        Ok(httparse::Status::Partial) if bytes.len() >= len_max => Err(BadRequest::TooLong),
+        Ok(httparse::Status::Partial) => Ok(None),
+        Ok(httparse::Status::Complete(_)) => {
+            let is_head = match request.method {
+                Some("GET") => false,
+                Some("HEAD") => true,
+                _ => return Err(BadRequest::Method),
+            };
+            let target = request.path.unwrap_or_default();
+            let path = target.split(['?', '#']).next().unwrap_or_default();
+            Ok(Some(Request { path, is_head }))
+        }
+    }
+}
+
+/// How a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// 200.
+    Ok,
+    /// 400.
+    BadRequest,
+    /// 404.
+    NotFound,
+    /// 405.
+    MethodNotAllowed,
+    /// 431.
+    HeaderTooLarge,
+    /// 503.
+    Unavailable,
+}
+
+impl Status {
+    /// All of them; the position of each is its number.
+    pub const ALL: [Self; 6] = [
+        Self::Ok,
+        Self::BadRequest,
+        Self::NotFound,
+        Self::MethodNotAllowed,
+        Self::HeaderTooLarge,
+        Self::Unavailable,
+    ];
+
+    /// The number and the words of the status line.
+    #[must_use]
+    pub const fn text(self) -> &'static str {
+        match self {
+            Self::Ok => "200 OK",
+            Self::BadRequest => "400 Bad Request",
+            Self::NotFound => "404 Not Found",
+            Self::MethodNotAllowed => "405 Method Not Allowed",
+            Self::HeaderTooLarge => "431 Request Header Fields Too Large",
+            Self::Unavailable => "503 Service Unavailable",
+        }
+    }
+
+    /// The number, as three digits.
+    #[must_use]
+    pub fn code(self) -> &'static str {
+        &self.text()[..3]
+    }
+}
+
+/// What is sent back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Response {
+    /// How it went.
+    pub status: Status,
+    /// What the body is.
+    pub content_type: &'static str,
+    /// The body.
+    pub body: String,
+}
+
+impl Response {
+    /// A body for people.
+    #[must_use]
+    pub fn text(status: Status, body: impl Into<String>) -> Self {
+        let mut body = body.into();
+        body.push('\n');
+        Self { status, content_type: "text/plain; charset=utf-8", body }
+    }
+
+    /// The bytes to send; without the body for `HEAD`.
+    #[must_use]
+    pub fn to_bytes(&self, is_head: bool) -> Vec<u8> {
+        let mut text = String::with_capacity(256 + self.body.len());
+        // Writing to a string does not fail.
+        let _ = write!(
+            text,
+            "HTTP/1.1 {}\r\nContent-Type: {}\r\nContent-Length: {}\r\nCache-Control: no-store\r\n",
+            self.status.text(),
+            self.content_type,
+            self.body.len()
+        );
+        if self.status == Status::MethodNotAllowed {
+            text.push_str("Allow: GET, HEAD\r\n");
+        }
+        text.push_str("Connection: close\r\n\r\n");
+        if !is_head {
+            text.push_str(&self.body);
+        }
+        text.into_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GET: &[u8] = b"GET /metrics?name=x HTTP/1.1\r\nHost: a\r\nAccept: */*\r\n\r\n";
+
+    #[test]
+    fn waits_for_every_missing_byte() {
+        for len in 0..GET.len() {
+            assert_eq!(parse(&GET[..len], 4096), Ok(None), "cut to {len}");
+        }
+        assert_eq!(parse(GET, 4096), Ok(Some(Request { path: "/metrics", is_head: false })));
+        let head = b"HEAD /healthz HTTP/1.0\r\n\r\nbytes of a body that nobody reads";
+        assert_eq!(parse(head, 4096), Ok(Some(Request { path: "/healthz", is_head: true })));
+    }
+
+    #[test]
+    fn the_head_may_be_as_long_as_the_limit_and_not_longer() {
+        assert!(parse(GET, GET.len()).unwrap().is_some());
+        assert_eq!(parse(GET, GET.len() - 1), Err(BadRequest::TooLong));
+        assert_eq!(parse(&GET[..20], 20), Err(BadRequest::TooLong), "it can only become longer");
+        let many = |count: usize| format!("GET / HTTP/1.1\r\n{}\r\n", "a: b\r\n".repeat(count)).into_bytes();
+        assert!(parse(&many(HEADERS_MAX), 4096).unwrap().is_some());
+        assert_eq!(parse(&many(HEADERS_MAX + 1), 4096), Err(BadRequest::TooLong));
+    }
+
+    #[test]
+    fn refuses_what_is_no_request_and_methods_that_change_something() {
+        for bytes in [
+            &b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc"[..],
+            b"GET /metrics\r\n\r\n",
+            b"GET /metrics HTTP/2.0\r\n\r\n",
+            b"GET /a b HTTP/1.1\r\n\r\n",
+            b"GET / HTTP/1.1\r\nno colon\r\n\r\n",
+            b"\0\0\0\0",
+        ] {
+            assert_eq!(parse(bytes, 4096), Err(BadRequest::Malformed), "{}", bytes.escape_ascii());
+        }
+        for method in ["POST", "PUT", "DELETE", "OPTIONS", "get"] {
+            let bytes = format!("{method} /metrics HTTP/1.1\r\n\r\n");
+            assert_eq!(parse(bytes.as_bytes(), 4096), Err(BadRequest::Method), "{method}");
+        }
+    }
+
+    #[test]
+    fn a_head_has_the_length_of_the_body_it_does_not_send() {
+        let response = Response::text(Status::Ok, "fine");
+        let get = String::from_utf8(response.to_bytes(false)).unwrap();
+        let head = String::from_utf8(response.to_bytes(true)).unwrap();
+        assert!(head.contains("\r\nContent-Length: 5\r\n") && head.ends_with("\r\n\r\n"), "{head}");
+        assert_eq!(get, format!("{head}fine\n"));
+        let refused = Response::text(Status::MethodNotAllowed, "no").to_bytes(false);
+        assert!(String::from_utf8(refused).unwrap().contains("\r\nAllow: GET, HEAD\r\n"));
+        assert_eq!(Status::ALL.map(Status::code), ["200", "400", "404", "405", "431", "503"]);
+        for (at, status) in Status::ALL.into_iter().enumerate() {
+            assert_eq!(status as usize, at);
+        }
+    }
+}

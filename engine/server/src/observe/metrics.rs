@@ -1,0 +1,276 @@
+//! `/metrics`: everything there is to know, as OpenMetrics text.
+//!
+//! What workers count comes from [`Counters::TABLE`]; so a new counter is a new metric by itself.
+
+use super::State;
+use super::health::{liveness, readiness};
+use super::http::Status;
+use super::process::Process;
+use crate::counters::{Counters, Kind, Transport};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue, MetricEncoder};
+use prometheus_client::metrics::MetricType;
+use std::fmt::Error;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant, SystemTime};
+
+/// The type of the text.
+pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Reads everything when it is asked to write it.
+#[derive(Debug)]
+pub(super) struct Metrics(pub(super) Arc<State>);
+
+/// Labels of one series.
+type Labels<'l> = Vec<(&'l str, String)>;
+
+fn labels<const N: usize>(labels: [(&str, impl ToString); N]) -> Labels<'_> {
+    labels.into_iter().map(|(name, value)| (name, value.to_string())).collect()
+}
+
+/// One metric, series after series.
+struct Family<'e>(MetricEncoder<'e>);
+
+impl Family<'_> {
+    fn counter(&mut self, labels: &Labels<'_>, value: impl EncodeCounterValue) -> Result<(), Error> {
+        match labels.is_empty() {
+            true => self.0.encode_counter::<Labels<'_>, _, f64>(&value, None),
+            false => self.0.encode_family(labels)?.encode_counter::<Labels<'_>, _, f64>(&value, None),
+        }
+    }
+
+    fn gauge(&mut self, labels: &Labels<'_>, value: impl EncodeGaugeValue) -> Result<(), Error> {
+        match labels.is_empty() {
+            true => self.0.encode_gauge(&value),
+            false => self.0.encode_family(labels)?.encode_gauge(&value),
+        }
+    }
+}
+
+/// Writes metrics one after the other.
+struct Out<'e>(DescriptorEncoder<'e>);
+
+impl Out<'_> {
+    fn family(
+        &mut self,
+        name: &str,
+        help: &str,
+        kind: MetricType,
+        write: impl FnOnce(Family<'_>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        write(Family(self.0.encode_descriptor(name, help, None, kind)?))
+    }
+
+    /// A metric of one series without labels.
+    fn gauge(&mut self, name: &str, help: &str, value: impl EncodeGaugeValue) -> Result<(), Error> {
+        self.family(name, help, MetricType::Gauge, |mut family| family.gauge(&Labels::new(), value))
+    }
+}
+
+/// Seconds, with their fraction.
+fn unix_s(at: SystemTime) -> f64 {
+    at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs_f64()
+}
+
+impl Collector for Metrics {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
+        let mut out = Out(encoder);
+        self.counters(&mut out)?;
+        self.replies(&mut out)?;
+        self.set(&mut out)?;
+        self.workers(&mut out)?;
+        self.health(&mut out)?;
+        self.process(&mut out)
+    }
+}
+
+impl Metrics {
+    /// The table of counters: each metric once, with a series for each row and worker.
+    fn counters(&self, out: &mut Out<'_>) -> Result<(), Error> {
+        let values: Vec<_> = self.0.shared.shards.iter().map(Counters::values).collect();
+        let table = Counters::TABLE;
+        for (first, row) in table.iter().enumerate() {
+            if table[..first].iter().any(|earlier| earlier.metric == row.metric) {
+                continue;
+            }
+            let rows: Vec<_> =
+                table.iter().enumerate().filter(|(_, other)| other.metric == row.metric).collect();
+            let help = match row.help.split_once(':') {
+                Some((what, _)) if rows.len() > 1 => format!("{what}."),
+                _ => row.help.to_owned(),
+            };
+            let kind = match row.kind {
+                Kind::counter => MetricType::Counter,
+                Kind::gauge => MetricType::Gauge,
+            };
+            out.family(&format!("handled_{}", row.metric), &help, kind, |mut family| {
+                for (at, row) in &rows {
+                    for (shard, values) in values.iter().enumerate() {
+                        let mut series: Labels<'_> =
+                            row.labels.iter().map(|&(name, value)| (name, value.to_owned())).collect();
+                        series.push(("shard", shard.to_string()));
+                        match row.kind {
+                            Kind::counter => family.counter(&series, values[*at])?,
+                            Kind::gauge => family.gauge(&series, values[*at])?,
+                        }
+                    }
+                }
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Replies and refusals. All workers together, and those that were never sent as well, so that the first
+    /// of a kind is an increase.
+    fn replies(&self, out: &mut Out<'_>) -> Result<(), Error> {
+        let shards = &self.0.shared.shards;
+        out.family("handled_replies", "Replies by response code.", MetricType::Counter, |mut family| {
+            for transport in Transport::ALL {
+                for (code, count) in shards.replies(transport) {
+                    family.counter(
+                        &labels([("transport", transport.name().to_owned()), ("code", code.0.to_string())]),
+                        count,
+                    )?;
+                }
+            }
+            Ok(())
+        })?;
+        let help = "Replies that are errors, by what is wrong with the request.";
+        out.family("handled_refused", help, MetricType::Counter, |mut family| {
+            shards
+                .refused()
+                .try_for_each(|(refused, count)| family.counter(&labels([("reason", refused.name())]), count))
+        })
+    }
+
+    /// The published set.
+    fn set(&self, out: &mut Out<'_>) -> Result<(), Error> {
+        let live = &self.0.shared.live;
+        let set = live.current();
+        let created = SystemTime::UNIX_EPOCH + Duration::from_millis(set.created_unix_ms());
+        let age = SystemTime::now().duration_since(created).unwrap_or_default();
+        out.gauge(
+            "handled_snapshot_generation",
+            "Number of the published set that is served.",
+            set.generation(),
+        )?;
+        out.gauge("handled_snapshot_age_seconds", "Time since the set was published.", age.as_secs_f64())?;
+        out.gauge("handled_snapshot_layers", "Layers of the set.", set.layers().len() as u64)?;
+        out.gauge(
+            "handled_snapshot_handles",
+            "Handles in the set; an upper bound where layers overlap.",
+            set.handles_count(),
+        )?;
+        out.gauge("handled_snapshot_bytes", "Bytes of the layers of the set.", set.bytes_mapped())?;
+        let mapped = handle_snapshot::map::mapped_bytes_now();
+        out.gauge(
+            "handled_mapped_bytes",
+            "Bytes of all layers mapped or copied now, retired ones among them.",
+            mapped,
+        )?;
+        let help = "Whether the newest published set could not be opened; the one before is served.";
+        out.gauge("handled_snapshot_failing", help, u64::from(live.is_failing()))?;
+        out.family(
+            "handled_snapshot_reloads",
+            "New sets taken while serving.",
+            MetricType::Counter,
+            |mut family| family.counter(&Labels::new(), live.reloads_count()),
+        )
+    }
+
+    /// Who answers, and how.
+    fn workers(&self, out: &mut Out<'_>) -> Result<(), Error> {
+        let shared = &self.0.shared;
+        let help = "Whether a worker runs, with the address it answers on and how it moves datagrams.";
+        out.family("handled_worker_running", help, MetricType::Gauge, |mut family| {
+            for worker in shared.workers.get().into_iter().flatten() {
+                let running = shared.running[worker.at].load(Ordering::Relaxed);
+                let series = labels([
+                    ("shard", worker.at.to_string()),
+                    ("address", worker.address.to_string()),
+                    ("datapath", worker.kind.to_string()),
+                ]);
+                family.gauge(&series, u64::from(running))?;
+            }
+            Ok(())
+        })?;
+        let help = "Time since the worker was last seen to turn, looked at some times a second.";
+        let ages: Vec<_> = self.0.heartbeat().ages(Instant::now()).collect();
+        out.family("handled_worker_idle_seconds", help, MetricType::Gauge, |mut family| {
+            let mut ages = ages.iter().enumerate();
+            ages.try_for_each(|(shard, age)| family.gauge(&labels([("shard", shard)]), age.as_secs_f64()))
+        })
+    }
+
+    /// What `/healthz` and `/readyz` say, and how this endpoint is used.
+    fn health(&self, out: &mut Out<'_>) -> Result<(), Error> {
+        let state = &*self.0;
+        let (now, stalled_after) = (Instant::now(), state.stalled_after);
+        let alive = liveness(&state.shared, &state.heartbeat(), now, stalled_after).is_empty();
+        let ready = readiness(&state.shared, &state.heartbeat(), now, stalled_after).is_empty();
+        out.gauge("handled_healthy", "Whether /healthz says so.", u64::from(alive))?;
+        out.gauge("handled_ready", "Whether /readyz says so.", u64::from(ready))?;
+        out.gauge(
+            "handled_draining",
+            "Whether the server is about to stop.",
+            u64::from(state.shared.is_draining()),
+        )?;
+        out.family(
+            "handled_http_requests",
+            "HTTP requests by status.",
+            MetricType::Counter,
+            |mut family| {
+                Status::ALL.into_iter().try_for_each(|status| {
+                    let count = state.http_requests[status as usize].load(Ordering::Relaxed);
+                    family.counter(&labels([("status", status.code())]), count)
+                })
+            },
+        )?;
+        let count = state.http_abandoned.load(Ordering::Relaxed);
+        let help = "HTTP connections that ended without an answer: too slow, or gone.";
+        out.family("handled_http_abandoned", help, MetricType::Counter, |mut family| {
+            family.counter(&Labels::new(), count)
+        })
+    }
+
+    /// The process, under the names that Prometheus clients use everywhere.
+    fn process(&self, out: &mut Out<'_>) -> Result<(), Error> {
+        let build = labels([
+            ("version", env!("CARGO_PKG_VERSION")),
+            ("architecture", std::env::consts::ARCH),
+            ("profile", if cfg!(debug_assertions) { "debug" } else { "release" }),
+        ]);
+        out.family("handled_build", "What is running.", MetricType::Info, |mut family| {
+            family.0.encode_info(&build)
+        })?;
+        let (started, process) = (self.0.shared.started, Process::now());
+        let uptime = SystemTime::now().duration_since(started).unwrap_or_default();
+        out.gauge("handled_uptime_seconds", "Time since serving began.", uptime.as_secs_f64())?;
+        out.gauge(
+            "process_start_time_seconds",
+            "When serving began, in seconds since 1970.",
+            unix_s(started),
+        )?;
+        let numbers = [
+            ("process_open_fds", "Open file descriptors.", process.open_fds),
+            ("process_max_fds", "Most file descriptors that may be open.", process.max_fds),
+            (
+                "process_resident_memory_bytes",
+                "Memory in use, mapped files among it.",
+                process.resident_bytes,
+            ),
+        ];
+        for (name, help, value) in numbers {
+            if let Some(value) = value {
+                out.gauge(name, help, value)?;
+            }
+        }
+        let Some(cpu_s) = process.cpu_s else { return Ok(()) };
+        let help = "Processor time of all threads, user and system.";
+        out.family("process_cpu_seconds", help, MetricType::Counter, |mut family| {
+            family.counter(&Labels::new(), cpu_s)
+        })
+    }
+}

@@ -1,0 +1,186 @@
+//! What the outside may see: `/metrics`, `/healthz` and `/readyz` on an HTTP address of their own.
+//!
+//! - One thread serves all connections, a bounded number of them, each for a bounded time.
+//! - Workers are not asked: their counters are read, and a worker that does not turn is seen by its count.
+//! - [`http`] is the protocol, [`health`] what is alive, `metrics` the text.
+//!
+//! The names of all metrics: `docs/operations/metrics.md`.
+
+mod connection;
+pub mod health;
+pub mod http;
+mod metrics;
+mod process;
+pub mod settings;
+
+use crate::server::Shared;
+use anyhow::Context as _;
+use connection::{Connection, Step};
+use health::Heartbeat;
+use http::{BadRequest, Request, Response, Status};
+use metrics::Metrics;
+use prometheus_client::registry::Registry;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use settings::Observe;
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How often the workers are looked at, and how late a stop is noticed at most.
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+
+/// A bound HTTP address.
+#[derive(Debug)]
+pub struct Observer {
+    listener: TcpListener,
+    settings: Observe,
+}
+
+/// What responses are made of.
+#[derive(Debug)]
+struct State {
+    shared: Arc<Shared>,
+    heartbeat: Mutex<Heartbeat>,
+    stalled_after: Duration,
+    /// Requests, by status in the order of [`Status::ALL`].
+    http_requests: [AtomicU64; Status::ALL.len()],
+    http_abandoned: AtomicU64,
+}
+
+impl Observer {
+    /// Binds `address`.
+    ///
+    /// # Errors
+    /// When the kernel does not allow it.
+    pub fn bind(address: SocketAddr, settings: &Observe) -> anyhow::Result<Self> {
+        let listener = TcpListener::bind(address).with_context(|| {
+            let port = address.port();
+            format!("cannot listen on {address} for metrics (who has the port: ss -ltnp 'sport = :{port}')")
+        })?;
+        listener.set_nonblocking(true)?;
+        Ok(Self { listener, settings: settings.clone() })
+    }
+
+    /// The address, with the port that was really taken.
+    ///
+    /// # Errors
+    /// Those of the kernel.
+    pub fn address(&self) -> std::io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// Serves until the server stops.
+    pub fn serve(self, shared: &Arc<Shared>) {
+        let state = Arc::new(State {
+            shared: Arc::clone(shared),
+            heartbeat: Mutex::new(Heartbeat::new(&shared.shards, Instant::now())),
+            stalled_after: Duration::from_millis(self.settings.stalled_after_ms.into()),
+            http_requests: std::array::from_fn(|_| AtomicU64::new(0)),
+            http_abandoned: AtomicU64::new(0),
+        });
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(Metrics(Arc::clone(&state))));
+        let patience = Duration::from_millis(self.settings.http_patience_ms.into());
+        let mut connections: Vec<Connection> = Vec::new();
+        while !shared.is_stopped() {
+            let (listens, ready) = self.wait(&connections);
+            let now = Instant::now();
+            state.heartbeat().look(&shared.shards, now);
+            if listens {
+                self.accept(&mut connections, now + patience);
+            }
+            let mut at = 0;
+            connections.retain_mut(|connection| {
+                // Those that were just accepted have often sent their request already.
+                let is_ready = ready.get(at).copied().unwrap_or(true) || connection.is_late(now);
+                at += 1;
+                if !is_ready {
+                    return true;
+                }
+                let step = connection
+                    .step(now, self.settings.http_header_bytes, |request| state.respond(request, &registry));
+                if step == Step::Abandoned {
+                    state.http_abandoned.fetch_add(1, Ordering::Relaxed);
+                }
+                step == Step::Open
+            });
+        }
+    }
+
+    /// Waits for something to do: whether somebody wants to connect, and which connections are ready.
+    fn wait(&self, connections: &[Connection]) -> (bool, Vec<bool>) {
+        let mut fds: Vec<PollFd<'_>> =
+            connections.iter().map(|one| PollFd::new(one.stream(), one.waits_for())).collect();
+        if connections.len() < self.settings.http_connections {
+            fds.push(PollFd::new(&self.listener, PollFlags::IN));
+        }
+        let patience = Timespec { tv_sec: 0, tv_nsec: i64::from(LOOK_INTERVAL.subsec_nanos()) };
+        if poll(&mut fds, Some(&patience)).is_err() {
+            // A signal; or no memory, for which there is no better answer than some patience.
+            std::thread::sleep(Duration::from_millis(1));
+            return (false, vec![false; connections.len()]);
+        }
+        let is_ready = |fd: &PollFd<'_>| !fd.revents().is_empty();
+        let listens = fds.len() > connections.len() && is_ready(&fds[connections.len()]);
+        (listens, fds[..connections.len()].iter().map(is_ready).collect())
+    }
+
+    /// Accepts who waits, as long as there is room.
+    fn accept(&self, connections: &mut Vec<Connection>, deadline: Instant) {
+        while connections.len() < self.settings.http_connections {
+            match self.listener.accept() {
+                Ok((stream, _)) => connections.extend(Connection::new(stream, deadline)),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(_) => {
+                    // Out of file descriptors, perhaps: not to be asked again at once.
+                    std::thread::sleep(Duration::from_millis(10));
+                    return;
+                }
+            }
+        }
+    }
+}
+
+impl State {
+    fn heartbeat(&self) -> MutexGuard<'_, Heartbeat> {
+        self.heartbeat.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn respond(&self, request: Result<Request<'_>, BadRequest>, registry: &Registry) -> Response {
+        let response = match request {
+            Ok(request) => self.answer(request.path, registry),
+            Err(bad) => Response::text(bad.status(), bad.status().text()),
+        };
+        self.http_requests[response.status as usize].fetch_add(1, Ordering::Relaxed);
+        response
+    }
+
+    fn answer(&self, path: &str, registry: &Registry) -> Response {
+        let health = |ask: fn(&Shared, &Heartbeat, Instant, Duration) -> health::Ills| match ask(
+            &self.shared,
+            &self.heartbeat(),
+            Instant::now(),
+            self.stalled_after,
+        ) {
+            ills if ills.is_empty() => Response::text(Status::Ok, "ok"),
+            ills => Response::text(Status::Unavailable, ills.join("\n")),
+        };
+        match path {
+            "/healthz" => health(health::liveness),
+            "/readyz" => health(health::readiness),
+            "/metrics" => {
+                let mut body = String::new();
+                match prometheus_client::encoding::text::encode(&mut body, registry) {
+                    Ok(()) => Response { status: Status::Ok, content_type: metrics::CONTENT_TYPE, body },
+                    Err(error) => Response::text(Status::Unavailable, error.to_string()),
+                }
+            }
+            _ => Response::text(Status::NotFound, "there are /metrics, /healthz and /readyz"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

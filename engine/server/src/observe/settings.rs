@@ -1,0 +1,87 @@
+//! `[observe]` in the configuration.
+
+use anyhow::ensure;
+use serde::{Deserialize, Serialize};
+use std::net::SocketAddr;
+
+/// What the outside may see, and how much that may cost.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Observe {
+    /// TCP address of `/metrics`, `/healthz` and `/readyz`; none when empty. There is no encryption and nobody
+    /// is asked who they are, so it belongs on loopback or a network of one's own.
+    pub http: Option<SocketAddr>,
+    /// HTTP connections at a time; more wait in the kernel.
+    pub http_connections: usize,
+    /// Most bytes of the head of an HTTP request.
+    pub http_header_bytes: usize,
+    /// How long one HTTP connection may take from first to last byte, in milliseconds.
+    pub http_patience_ms: u32,
+    /// A worker that has not turned for so long is taken for dead, in milliseconds.
+    pub stalled_after_ms: u32,
+}
+
+impl Default for Observe {
+    fn default() -> Self {
+        Self {
+            http: None,
+            http_connections: 16,
+            http_header_bytes: 4096,
+            http_patience_ms: 5000,
+            stalled_after_ms: 5000,
+        }
+    }
+}
+
+impl Observe {
+    /// Checks what can be checked without opening anything.
+    ///
+    /// # Errors
+    /// Names the setting, and what it should be.
+    pub fn check(&self) -> anyhow::Result<()> {
+        ensure!(
+            (1..=1024).contains(&self.http_connections),
+            "`observe.http_connections` is {}: it must be from 1 to 1024",
+            self.http_connections
+        );
+        ensure!(
+            (128..=1 << 16).contains(&self.http_header_bytes),
+            "`observe.http_header_bytes` is {}: it must be from 128 to 65536",
+            self.http_header_bytes
+        );
+        ensure!(
+            (10..=600_000).contains(&self.http_patience_ms),
+            "`observe.http_patience_ms` is {}: it must be from 10 to 600000",
+            self.http_patience_ms
+        );
+        ensure!(
+            (200..=600_000).contains(&self.stalled_after_ms),
+            "`observe.stalled_after_ms` is {}: it must be from 200 to 600000, for workers turn 50 times a second",
+            self.stalled_after_ms
+        );
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_hold_at_their_edges() {
+        let with = |change: fn(&mut Observe)| {
+            let mut observe = Observe::default();
+            change(&mut observe);
+            observe.check().is_ok()
+        };
+        assert!(with(|_| {}));
+        assert!(with(|o| o.http_connections = 1) && with(|o| o.http_connections = 1024));
+        assert!(!with(|o| o.http_connections = 0) && !with(|o| o.http_connections = 1025));
+        assert!(with(|o| o.http_header_bytes = 128) && with(|o| o.http_header_bytes = 1 << 16));
+        assert!(!with(|o| o.http_header_bytes = 127) && !with(|o| o.http_header_bytes = (1 << 16) + 1));
+        assert!(with(|o| o.http_patience_ms = 10) && with(|o| o.http_patience_ms = 600_000));
+        assert!(!with(|o| o.http_patience_ms = 9) && !with(|o| o.http_patience_ms = 600_001));
+        assert!(with(|o| o.stalled_after_ms = 200) && with(|o| o.stalled_after_ms = 600_000));
+        assert!(!with(|o| o.stalled_after_ms = 199) && !with(|o| o.stalled_after_ms = 600_001));
+    }
+}

@@ -1,0 +1,279 @@
+//! The endpoint inside a server that runs: what it says, and what it bears.
+
+use crate::config::{Config, Datapath};
+use crate::server::Server;
+use handle_snapshot::builder::Builder;
+use handle_snapshot::set::publisher::Publisher;
+use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
+use std::collections::BTreeMap;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A server with one record, and what it serves from.
+fn start(change: impl FnOnce(&mut Config)) -> (Server, SocketAddr, TempDir) {
+    let directory = tempfile::tempdir().unwrap();
+    let mut homed = HomedPrefixes::default();
+    homed.add(b"10.1");
+    let options = LayerOptions { seed: 1, folds: true, created_unix_ms: 1 };
+    let mut publisher = Publisher::open(directory.path()).unwrap();
+    let published = publisher.publish_base(1, |file, temp_dir| {
+        let mut builder = Builder::new(temp_dir, options).homed(homed);
+        builder.add(0, b"10.1/a", [handle_proto::Value::new(1, b"URL", b"https://a.example/")])?;
+        builder.finish(file)
+    });
+    published.unwrap();
+    let mut config = Config {
+        snapshot: directory.path().to_owned(),
+        listen: vec![([127, 0, 0, 1], 0).into()],
+        workers: 2,
+        pin: false,
+        datapath: Datapath::Portable,
+        ..Config::default()
+    };
+    config.observe.http = Some(([127, 0, 0, 1], 0).into());
+    change(&mut config);
+    let server = Server::start(&config).unwrap();
+    let address = server.http_address().unwrap();
+    (server, address, directory)
+}
+
+fn connect(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
+/// What comes back for `bytes`, until the server closes.
+fn talk(address: SocketAddr, bytes: &[u8]) -> String {
+    let mut stream = connect(address);
+    stream.write_all(bytes).unwrap();
+    let mut said = Vec::new();
+    // Whoever sends too much may find the connection reset after the answer.
+    let _ = stream.read_to_end(&mut said);
+    String::from_utf8(said).unwrap()
+}
+
+/// Status and body.
+fn get(address: SocketAddr, path: &str) -> (String, String) {
+    let said = talk(address, format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes());
+    let (head, body) = said.split_once("\r\n\r\n").unwrap();
+    let length = head.lines().find_map(|line| line.strip_prefix("Content-Length: ")).unwrap();
+    assert_eq!(length.parse::<usize>().unwrap(), body.len());
+    (head["HTTP/1.1 ".len()..][..3].to_owned(), body.to_owned())
+}
+
+/// The metrics and their kinds, and the series with their values.
+fn metrics(address: SocketAddr) -> (BTreeMap<String, String>, BTreeMap<String, f64>) {
+    let (status, body) = get(address, "/metrics");
+    assert_eq!(status, "200");
+    assert!(body.ends_with("# EOF\n"), "it is whole");
+    let (mut kinds, mut series) = (BTreeMap::new(), BTreeMap::new());
+    for line in body.lines() {
+        if let Some(rest) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = rest.split_once(' ').unwrap();
+            assert!(kinds.insert(name.to_owned(), kind.to_owned()).is_none(), "{name} comes once");
+        } else if !line.starts_with('#') {
+            let (name, value) = line.rsplit_once(' ').unwrap();
+            assert!(series.insert(name.to_owned(), value.parse().unwrap()).is_none(), "{name} comes once");
+        }
+    }
+    (kinds, series)
+}
+
+fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !condition() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn the_table_of_metrics_and_the_endpoint_agree() {
+    let (server, address, _directory) = start(|_| {});
+    let (kinds, series) = metrics(address);
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/operations/metrics.md");
+    let document = std::fs::read_to_string(path).unwrap();
+    // | `name` | kind | labels | what |
+    let mut documented = BTreeMap::new();
+    for line in document.lines().filter(|line| line.starts_with("| `")) {
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        if cells.len() != 6 {
+            continue;
+        }
+        let labels: Vec<String> =
+            cells[3].split(',').map(|label| label.trim().trim_matches('`').to_owned()).collect();
+        let name = cells[1].trim_matches('`').to_owned();
+        assert!(cells[4].len() > 10, "{name} is explained");
+        assert!(
+            documented.insert(name, (cells[2].to_owned(), labels.join(","))).is_none(),
+            "{line} comes once"
+        );
+    }
+    let mut served = BTreeMap::new();
+    for (name, kind) in &kinds {
+        let suffix = match kind.as_str() {
+            "counter" => "_total",
+            "info" => "_info",
+            _ => "",
+        };
+        let mut labels: Vec<String> = Vec::new();
+        for one in series.keys() {
+            let (own, rest) = one.split_once('{').unwrap_or((one, ""));
+            if own.starts_with(&format!("{name}{suffix}")) {
+                let names =
+                    rest.trim_end_matches('}').split("\",").filter_map(|pair| Some(pair.split_once('=')?.0));
+                labels.extend(names.filter(|name| *name != "le").map(str::to_owned));
+            }
+        }
+        labels.sort();
+        labels.dedup();
+        served.insert(format!("{name}{suffix}"), (kind.clone(), labels.join(",")));
+    }
+    let sorted = |labels: &str| {
+        let mut labels: Vec<_> =
+            labels.split(',').filter(|label| !label.is_empty()).map(str::to_owned).collect();
+        labels.sort();
+        labels.join(",")
+    };
+    let documented: BTreeMap<_, _> =
+        documented.into_iter().map(|(name, (kind, labels))| (name, (kind, sorted(&labels)))).collect();
+    let missing: Vec<String> = served
+        .iter()
+        .filter(|(name, row)| documented.get(*name) != Some(row))
+        .map(|(name, (kind, labels))| format!("| `{name}` | {kind} | {labels} | ... |"))
+        .collect();
+    assert!(missing.is_empty(), "docs/operations/metrics.md needs these lines:\n{}", missing.join("\n"));
+    let gone: Vec<_> = documented.keys().filter(|name| !served.contains_key(*name)).collect();
+    assert!(gone.is_empty(), "docs/operations/metrics.md has what is not there: {gone:?}");
+    server.stop().unwrap();
+}
+
+#[test]
+fn tells_what_the_statistics_tell() {
+    let (server, address, _directory) = start(|_| {});
+    server.shared().shards.shard(1).dropped_bug.add(7);
+    let (_, series) = metrics(address);
+    assert_eq!(series["handled_datagrams_dropped_total{reason=\"bug\",shard=\"1\"}"], 7.0);
+    assert_eq!(series["handled_datagrams_dropped_total{reason=\"bug\",shard=\"0\"}"], 0.0);
+    assert_eq!(series["handled_snapshot_generation"], 1.0);
+    assert_eq!(series["handled_snapshot_layers"], 1.0);
+    assert_eq!(series["handled_ready"], 1.0);
+    assert!(series["handled_snapshot_bytes"] > 100.0 && series["process_open_fds"] > 3.0);
+    assert_eq!(series["handled_replies_total{transport=\"udp\",code=\"1\"}"], 0.0, "also what never was");
+    let (_, again) = metrics(address);
+    assert_eq!(
+        again["handled_http_requests_total{status=\"200\"}"],
+        series["handled_http_requests_total{status=\"200\"}"] + 1.0
+    );
+    server.stop().unwrap();
+}
+
+#[test]
+fn says_what_is_wrong_with_a_request() {
+    let (server, address, _directory) = start(|config| config.observe.http_header_bytes = 256);
+    let status = |bytes: &[u8]| talk(address, bytes).get(9..12).unwrap_or_default().to_owned();
+    assert_eq!(status(b"GET /nothing HTTP/1.1\r\n\r\n"), "404");
+    assert_eq!(status(b"GET /../etc/passwd HTTP/1.1\r\n\r\n"), "404");
+    assert_eq!(status(b"POST /metrics HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc"), "405");
+    assert_eq!(status(b"\x16\x03\x01 this is TLS"), "400");
+    assert_eq!(status(b"GET / HTTP/1.1\r\nbad header\r\n\r\n"), "400");
+    // A head of exactly as many bytes as may be, and of one more.
+    let head = |len: usize| {
+        let frame = "GET /healthz HTTP/1.1\r\nA: \r\n\r\n";
+        frame.replace("A: ", &format!("A: {}", "x".repeat(len - frame.len()))).into_bytes()
+    };
+    assert_eq!(status(&head(256)), "200");
+    assert_eq!(status(&head(257)), "431");
+    assert_eq!(status(&vec![b'a'; 300_000]), "431", "and what follows is thrown away");
+    let said = talk(address, b"HEAD /metrics HTTP/1.1\r\n\r\n");
+    assert!(said.starts_with("HTTP/1.1 200") && said.ends_with("\r\n\r\n"), "{said}");
+    server.stop().unwrap();
+}
+
+#[test]
+fn slow_clients_are_given_up_and_keep_nobody_waiting() {
+    let (server, address, _directory) = start(|config| {
+        config.observe.http_connections = 2;
+        config.observe.http_patience_ms = 400;
+    });
+    let mut silent = connect(address);
+    let mut slow = connect(address);
+    slow.write_all(b"GET /heal").unwrap();
+    let started = Instant::now();
+    // Both places are taken; the third waits in the kernel until one is given up.
+    let (status, _) = get(address, "/healthz");
+    assert_eq!(status, "200");
+    assert!(started.elapsed() >= Duration::from_millis(300), "there was no place before");
+    let mut rest = Vec::new();
+    assert_eq!(silent.read_to_end(&mut rest).unwrap_or(0) + slow.read_to_end(&mut rest).unwrap_or(0), 0);
+    let (_, series) = metrics(address);
+    assert_eq!(series["handled_http_abandoned_total"], 2.0);
+    // A client that asks for much and reads nothing is given up as well.
+    let mut greedy = connect(address);
+    greedy.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
+    std::thread::sleep(Duration::from_millis(600));
+    assert_eq!(get(address, "/healthz").0, "200");
+    server.stop().unwrap();
+}
+
+#[test]
+fn bears_many_scrapes_at_once() {
+    let (server, address, _directory) = start(|config| config.observe.http_connections = 4);
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| (0..10).for_each(|_| drop(metrics(address))));
+        }
+    });
+    let (_, series) = metrics(address);
+    assert_eq!(
+        series["handled_http_requests_total{status=\"200\"}"], 80.0,
+        "and the one that asks is not over yet"
+    );
+    server.stop().unwrap();
+}
+
+#[test]
+fn is_ready_until_it_drains_and_alive_until_the_end() {
+    let (server, address, _directory) = start(|_| {});
+    assert_eq!(get(address, "/readyz").0, "200");
+    assert_eq!(get(address, "/healthz?verbose"), ("200".to_owned(), "ok\n".to_owned()));
+    server.shared().drain();
+    assert_eq!(get(address, "/readyz"), ("503".to_owned(), "draining\n".to_owned()));
+    until("the workers end", || server.is_finished());
+    assert_eq!(get(address, "/readyz").0, "503");
+    assert_eq!(get(address, "/healthz").0, "200", "it does as it was told");
+    server.stop().unwrap();
+}
+
+#[test]
+fn is_neither_ready_nor_alive_with_a_dead_worker() {
+    let (server, address, _directory) = start(|_| {});
+    // As if the worker had ended by itself.
+    server.shared().running[1].store(false, Ordering::Relaxed);
+    for path in ["/readyz", "/healthz"] {
+        let (status, body) = get(address, path);
+        assert_eq!((status.as_str(), body.as_str()), ("503", "worker 1 has ended\n"), "{path}");
+    }
+    assert_eq!(metrics(address).1["handled_ready"], 0.0);
+    server.stop().unwrap();
+}
+
+#[test]
+fn an_address_that_is_taken_is_an_error_at_the_start() {
+    let (server, address, directory) = start(|_| {});
+    let mut config = Config {
+        snapshot: directory.path().to_owned(),
+        listen: vec![([127, 0, 0, 1], 0).into()],
+        ..Config::default()
+    };
+    config.observe.http = Some(address);
+    let error = format!("{:#}", Server::start(&config).unwrap_err());
+    assert!(error.contains("for metrics") && error.contains(&address.port().to_string()), "{error}");
+    server.stop().unwrap();
+}
