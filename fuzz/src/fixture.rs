@@ -70,6 +70,7 @@ impl Fixture {
             servers_count,
             server_at,
             answer_datagrams_max: if folds { FRAGMENTS_MAX } else { 3 },
+            ..Service::ALONE
         };
         let handles = base.into_iter().chain(delta).map(|(handle, _)| handle).collect();
         Self { layers, service, model, homed, folds, handles }
@@ -77,8 +78,17 @@ impl Fixture {
 
     /// What a request is answered from.
     pub(crate) fn context(&self) -> Context<'_, Vec<u8>> {
+        self.context_of(self.service)
+    }
+
+    /// The same, of a server that signs and makes challenges.
+    pub(crate) fn slow_context(&self) -> Context<'_, Vec<u8>> {
+        self.context_of(Service { signs: true, authenticates: true, ..self.service })
+    }
+
+    fn context_of<'a>(&'a self, service: Service<'a>) -> Context<'a, Vec<u8>> {
         let records = Records::new(&self.layers).expect("both layers were built alike");
-        Context::new(records, self.service, NOW_UNIX_S)
+        Context::new(records, service, NOW_UNIX_S)
     }
 }
 

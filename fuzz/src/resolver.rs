@@ -14,7 +14,10 @@ use handle_proto::wire::reassembly::{Reassembled, Reassembly, ReassemblyLimits};
 use handle_proto::wire::{Body, Envelope, Header, Message, MessageBuf, Request, Response};
 use handle_proto::{Handle, OpCode, OpFlags, ResponseCode, Value, ValueBuf, Version, fold};
 use handle_resolver::batch::Scratch;
-use handle_resolver::{DropReason, Outcome, Refused, Reply, answer, answer_batch, answer_message};
+use handle_resolver::slow::{Evaluated, Why};
+use handle_resolver::{
+    Context, DropReason, Outcome, Refused, Reply, Slow, answer, answer_batch, answer_message,
+};
 
 /// Types whose values delegate derived prefixes.
 const DELEGATION: [&[u8]; 3] = [b"HS_SITE.PREFIX", b"HS_NA_DELEGATE", b"HS_SERV.PREFIX"];
@@ -26,7 +29,8 @@ const ANCESTORS_MAX: usize = 16;
 /// Whatever is asked, the answer is a message: its lengths are right, it decodes, it carries the id of the
 /// request unless that could not be read, its datagrams hold what its stream form holds, and no value in it
 /// is one that not everyone may read. A question that is understood is answered with the values that a plain
-/// search finds. Two servers never go on answering each other.
+/// search finds. Two servers never go on answering each other. A server that signs and makes challenges says the
+/// same, or leaves it to its slow path, which then says the same unless it depends on who asks.
 ///
 /// Input: a datagram. It is asked as it is, and with its lengths made right.
 pub fn resolver(bytes: &[u8]) {
@@ -46,6 +50,34 @@ fn ask(fixture: &Fixture, datagram: &[u8]) {
         assert_eq!(written(&whole), written(&outcome));
     }
     check(fixture, datagram, &whole);
+    let context = fixture.slow_context();
+    if let Outcome::Slow(slow) = answer_message(&context, envelope, rest) {
+        check_slow(&context, &slow, &whole);
+    } else {
+        assert_eq!(written(&answer_message(&context, envelope, rest)), written(&whole));
+    }
+}
+
+/// What the slow path says before it is known who asks, against what a server without one says.
+fn check_slow(context: &Context<'_, Vec<u8>>, slow: &Slow<'_>, plain: &Outcome<'_>) {
+    let Outcome::Reply(plain) = plain else { panic!("{plain:?} for what goes the slow way") };
+    match slow.why() {
+        Why::Certify => assert!(slow.certifies()),
+        Why::Identity => assert_eq!(plain.refused(), Some(Refused::NotPublic)),
+        Why::ChallengeAnswer | Why::Verification => return,
+    }
+    match slow.evaluate(context) {
+        Evaluated::Reply(reply) => {
+            assert_eq!(slow.why(), Why::Certify);
+            assert_eq!(written(&Outcome::Reply(reply)), written(&Outcome::Reply(*plain)));
+        }
+        Evaluated::Identity => {
+            assert_eq!(plain.refused(), Some(Refused::NotPublic));
+            let reply = slow.challenge(context, 7, &[0; 16]);
+            assert_eq!(reply.response_code(), ResponseCode::AUTHENTICATION_NEEDED);
+            assert!(matches!(slow.digest().as_bytes().len(), 16 | 20 | 32));
+        }
+    }
 }
 
 /// What became of a datagram, in bytes.
@@ -65,6 +97,7 @@ fn written(outcome: &Outcome<'_>) -> Written {
         }
         Outcome::Drop(reason) => Written::Dropped(*reason),
         Outcome::Fragment(envelope) => Written::Fragment(*envelope),
+        Outcome::Slow(_) => panic!("a server without a slow path leaves nothing to it"),
     }
 }
 
@@ -83,6 +116,7 @@ fn check(fixture: &Fixture, asked: &[u8], outcome: &Outcome<'_>) {
             assert_eq!(envelope.request_id, Reply::UNREADABLE_REQUEST_ID);
         }
         Outcome::Drop(reason) => panic!("{reason:?} has no property"),
+        Outcome::Slow(_) => panic!("a server without a slow path leaves nothing to it"),
     }
 }
 

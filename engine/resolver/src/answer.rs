@@ -6,6 +6,7 @@ use crate::reply::Reply;
 use crate::request::{DropReason, Refusal, Request, Unreadable};
 use crate::select::{Filter, Selected};
 use crate::service::Context;
+use crate::slow::{self, Slow};
 use handle_proto::limit::{HANDLE_LEN_MAX, QUERY_COUNT_MAX};
 use handle_proto::name::{PREFIX_OF_PREFIXES, PREFIX_RECORDS, SITE_STATUS};
 use handle_proto::wire::Envelope;
@@ -15,7 +16,6 @@ use handle_snapshot::{Corrupt, Homed, Record, hash_key};
 
 /// What becomes of a datagram.
 #[derive(Clone, Copy, Debug)]
-#[expect(clippy::large_enum_variant, reason = "nearly every outcome is a reply, and nothing is allocated")]
 pub enum Outcome<'a> {
     /// This answer goes back.
     Reply(Reply<'a>),
@@ -24,6 +24,8 @@ pub enum Outcome<'a> {
     /// The datagram is one fragment of a message. Once the message is whole,
     /// [`answer_message`] answers it.
     Fragment(Envelope),
+    /// It takes too long for a worker: a signature, or who asks. [`slow`](crate::slow) goes on with it.
+    Slow(Slow<'a>),
 }
 
 /// Answers one datagram.
@@ -66,10 +68,10 @@ pub(crate) enum Prepared<'a> {
 }
 
 /// A resolution request that this server is responsible for.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Question<'a> {
-    request: Request<'a>,
-    query: Query<'a>,
+    pub(crate) request: Request<'a>,
+    pub(crate) query: Query<'a>,
 }
 
 /// What a record is found by.
@@ -157,13 +159,27 @@ pub(crate) fn prepare<'a, B: AsRef<[u8]>, const N: usize>(
         Err(Refusal::Drop(reason)) => return Prepared::Done(Outcome::Drop(reason)),
         Err(Refusal::Fragment(envelope)) => return Prepared::Done(Outcome::Fragment(envelope)),
     };
-    let refuse = |refused| Prepared::Done(Outcome::Reply(refuse(context, &request, refused)));
-    if request.op_code != OpCode::RESOLUTION {
-        return Prepared::Done(Outcome::Reply(other_operation(context, &request)));
+    if !request.is_plain() {
+        return Prepared::Done(slow::answer_unusual(context, &request, key));
     }
+    match locate(context, &request, key) {
+        Ok(question) => Prepared::Find(question),
+        Err(reply) => Prepared::Done(Outcome::Reply(reply)),
+    }
+}
+
+/// Decodes a resolution and writes the key of the record that it is about, if the record is ours to look for.
+#[inline(always)]
+#[expect(clippy::result_large_err, reason = "a reply is what most things come to, and nothing is allocated")]
+pub(crate) fn locate<'a, B: AsRef<[u8]>, const N: usize>(
+    context: &Context<'a, B>,
+    request: &Request<'a>,
+    key: &mut KeyBuf<N>,
+) -> Result<Question<'a>, Reply<'a>> {
+    let request = *request;
+    let refuse = |refused| Err(refuse(context, &request, refused));
     let Ok(query) = Query::decode(request.body()) else {
-        let unreadable = Unreadable::from(Refused::Malformed);
-        return Prepared::Done(Outcome::Reply(unreadable.reply(context.now_unix_s)));
+        return Err(Unreadable::from(Refused::Malformed).reply(context.now_unix_s));
     };
     if request.session_id > 0 {
         return refuse(Refused::UnknownSession);
@@ -174,7 +190,7 @@ pub(crate) fn prepare<'a, B: AsRef<[u8]>, const N: usize>(
     let handle = Handle(query.handle);
     if fold::eq(handle.0, SITE_STATUS) {
         return match request.flags.has(OpFlags::PUBLIC_ONLY) {
-            true => Prepared::Done(Outcome::Reply(none(context, &request, ResponseCode::VALUES_NOT_FOUND))),
+            true => Err(none(context, &request, ResponseCode::VALUES_NOT_FOUND)),
             false => refuse(Refused::NotPublic),
         };
     }
@@ -184,14 +200,39 @@ pub(crate) fn prepare<'a, B: AsRef<[u8]>, const N: usize>(
     if !key.write(handle, context.records.folds()) {
         // Too long to be stored: not found, or not ours to look for.
         return match context.homed.is_some_and(|homed| homed.has(handle.naming_authority())) {
-            true => Prepared::Done(Outcome::Reply(none(context, &request, ResponseCode::HANDLE_NOT_FOUND))),
+            true => Err(none(context, &request, ResponseCode::HANDLE_NOT_FOUND)),
             false => refuse(Refused::NotHomed),
         };
     }
     if !is_homed(context, key.prefix(), key.as_bytes()) {
         return refuse(Refused::NotHomed);
     }
-    Prepared::Find(Question { request, query })
+    Ok(Question { request, query })
+}
+
+/// The record of `handle`, if this server has it: for keys and groups of administrators.
+pub(crate) fn find_local<'a, B: AsRef<[u8]>>(
+    context: &Context<'a, B>,
+    handle: Handle<'_>,
+) -> Result<Option<Record<'a>>, NotLocal> {
+    let mut key: KeyBuf = KeyBuf::new();
+    let is_here = context.service.has(handle)
+        && key.write(handle, context.records.folds())
+        && is_homed(context, key.prefix(), key.as_bytes());
+    if !is_here {
+        return Err(NotLocal::Elsewhere);
+    }
+    let lookup = Lookup::new(context, key.as_bytes());
+    context.records.find(lookup.hash, lookup.key).map_err(|Corrupt { .. }| NotLocal::Damaged)
+}
+
+/// Why a record cannot be read here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotLocal {
+    /// Another server, or another service, has it.
+    Elsewhere,
+    /// What is stored is damaged.
+    Damaged,
 }
 
 /// Whether this server has homed the prefix of the handle with this key, or, for the record of a derived
@@ -244,11 +285,12 @@ impl<'a> Question<'a> {
         let Some(selected) = Selected::from(record.public_bytes(), record.public_count(), filter) else {
             return self.refuse(context, Refused::DamagedRecord);
         };
-        if !self.request.flags.has(OpFlags::PUBLIC_ONLY)
-            && let Some(refused) = self.private(record, filter, selected.count)
-        {
-            return self.refuse(context, refused);
-        }
+        self.show(context, selected)
+    }
+
+    /// The reply that shows `selected`.
+    #[inline]
+    pub(crate) fn show<B: AsRef<[u8]>>(&self, context: &Context<'a, B>, selected: Selected<'a>) -> Reply<'a> {
         if selected.count == 0 {
             return none(context, &self.request, ResponseCode::VALUES_NOT_FOUND);
         }
@@ -260,8 +302,11 @@ impl<'a> Question<'a> {
 
     /// Why values must not be shown where public-only is off: the first selected one that is not
     /// public decides. In a session identity always matters.
-    #[cold]
-    fn private(&self, record: &Record<'a>, filter: Filter<'a>, public_count: u32) -> Option<Refused> {
+    pub(crate) fn private(&self, record: &Record<'a>) -> Option<Refused> {
+        let filter = Filter::of(self.query);
+        let Some(public) = Selected::from(record.public_bytes(), record.public_count(), filter) else {
+            return Some(Refused::DamagedRecord);
+        };
         for (_, bytes) in record.private() {
             let Ok((value, _)) = Value::split(bytes) else { return Some(Refused::DamagedRecord) };
             if filter.selects(&value) {
@@ -269,7 +314,7 @@ impl<'a> Question<'a> {
                 return Some(if readable { Refused::NotPublic } else { Refused::Unreadable });
             }
         }
-        (self.request.session_id != 0 && public_count > 0).then_some(Refused::NotPublic)
+        (self.request.session_id != 0 && public.count > 0).then_some(Refused::NotPublic)
     }
 
     /// Fills in the lengths, unless they are too much.
@@ -309,13 +354,13 @@ impl<'a> Question<'a> {
         Reply::to(&self.request, code, &context.service, context.now_unix_s)
     }
 
-    fn refuse<B>(&self, context: &Context<'a, B>, refused: Refused) -> Reply<'a> {
+    pub(crate) fn refuse<B>(&self, context: &Context<'a, B>, refused: Refused) -> Reply<'a> {
         refuse(context, &self.request, refused)
     }
 }
 
 /// Operations other than resolution.
-fn other_operation<'a, B>(context: &Context<'a, B>, request: &Request<'a>) -> Reply<'a> {
+pub(crate) fn other_operation<'a, B>(context: &Context<'a, B>, request: &Request<'a>) -> Reply<'a> {
     let refused = match request.op_code {
         _ if request.session_id > 0 => Refused::UnknownSession,
         OpCode::GET_SITE_INFO if context.service.site.is_empty() => Refused::NoSiteRecord,
@@ -334,7 +379,7 @@ fn other_operation<'a, B>(context: &Context<'a, B>, request: &Request<'a>) -> Re
 
 /// A reply that says why there is no answer.
 #[cold]
-fn refuse<'a, B>(context: &Context<'a, B>, request: &Request<'a>, refused: Refused) -> Reply<'a> {
+pub(crate) fn refuse<'a, B>(context: &Context<'a, B>, request: &Request<'a>, refused: Refused) -> Reply<'a> {
     Reply::to(request, refused.code(), &context.service, context.now_unix_s).refuse(refused)
 }
 

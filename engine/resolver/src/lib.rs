@@ -6,6 +6,8 @@
 //! - [`answer()`]: one request; the definition.
 //! - [`batch`]: the same for many requests, in stages that hide the latency of memory.
 //! - [`reply`]: what comes out, and how it is written as datagrams.
+//! - [`slow`]: what is left for another thread: signatures, challenges and their answers.
+//! - [`authority`]: who is entitled by an administrator's value, directly or through groups.
 //!
 //! What a server without recursion answers: RFC 3652 section 3.2 and `docs/conformance.md`.
 #![no_std]
@@ -15,6 +17,7 @@
 extern crate std;
 
 pub mod answer;
+pub mod authority;
 pub mod batch;
 mod digest;
 mod referral;
@@ -23,10 +26,12 @@ pub mod reply;
 mod request;
 mod select;
 mod service;
+pub mod slow;
 
-pub use answer::{Outcome, answer, answer_message};
+pub use answer::{NotLocal, Outcome, answer, answer_message};
 pub use batch::answer_batch;
 pub use refused::Refused;
 pub use reply::Reply;
 pub use request::DropReason;
 pub use service::{Context, Service};
+pub use slow::Slow;

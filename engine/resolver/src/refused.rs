@@ -67,6 +67,18 @@ reasons! {
     NoSiteRecord = "no_site_record", OPERATION_NOT_SUPPORTED, b"This server has no site record.";
     /// Values that are not public.
     NotPublic = "not_public", OPERATION_NOT_SUPPORTED, b"This server shows public values only.";
+    /// More requests wait for a signature or a challenge than there is room for.
+    Busy = "busy", SERVER_BUSY, b"Too many requests wait to be signed or authenticated; ask again later.";
+    /// More challenges wait for an answer than there is room for.
+    TooManyChallenges = "too_many_challenges", SERVER_BUSY, b"Too many challenges wait for an answer; ask again later.";
+    /// The identity may not read these values.
+    NotPermitted = "not_permitted", INVALID_ADMIN, b"";
+    /// The answer to the challenge is wrong, or the identity has no such key.
+    WrongKey = "wrong_key", AUTHENTICATION_FAILED, b"";
+    /// The key of the identity is at another server, and this one asks nobody.
+    IdentityElsewhere = "identity_elsewhere", AUTHENTICATION_FAILED, b"This server can only check identities whose handles it has.";
+    /// A way to authenticate that nobody knows.
+    UnknownAuthentication = "unknown_authentication", INVALID_CREDENTIAL, b"Unknown authentication type; use HS_PUBKEY or HS_SECKEY.";
     /// Values that nobody may read.
     Unreadable = "unreadable", INSUFFICIENT_PERMISSIONS, b"";
     /// Another server of the site has the handle.

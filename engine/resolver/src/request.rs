@@ -128,6 +128,13 @@ impl<'a> Request<'a> {
         })
     }
 
+    /// Whether it asks for public values, and for no signature: what nearly every request is.
+    #[inline]
+    pub(crate) const fn is_plain(&self) -> bool {
+        const DECIDE: u32 = OpFlags::PUBLIC_ONLY.0 | OpFlags::CERTIFY.0;
+        self.op_code.0 == OpCode::RESOLUTION.0 && self.flags.0 & DECIDE == OpFlags::PUBLIC_ONLY.0
+    }
+
     /// The body, as long as the header says.
     #[inline]
     pub(crate) fn body(&self) -> &'a [u8] {

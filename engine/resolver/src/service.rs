@@ -22,6 +22,10 @@ pub struct Service<'a> {
     pub server_at: u32,
     /// Most datagrams of one answer. A sender that did not prove its address must not draw more onto it.
     pub answer_datagrams_max: usize,
+    /// Whether there is a key to sign with, so that requests that ask for a signature go the slow way.
+    pub signs: bool,
+    /// Whether challenges are made, so that whoever wants more than public values goes the slow way.
+    pub authenticates: bool,
 }
 
 impl Service<'_> {
@@ -34,6 +38,8 @@ impl Service<'_> {
         servers_count: 1,
         server_at: 0,
         answer_datagrams_max: FRAGMENTS_MAX,
+        signs: false,
+        authenticates: false,
     };
 
     /// Whether `handle` hashes to this server. RFC 3652 section 3.1.3.

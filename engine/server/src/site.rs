@@ -94,6 +94,7 @@ impl OwnSite {
             servers_count: self.servers_count,
             server_at: self.server_at,
             answer_datagrams_max: self.answer_datagrams_max,
+            ..Service::ALONE
         }
     }
 }

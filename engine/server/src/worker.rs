@@ -10,7 +10,7 @@ use handle_proto::limit::UDP_MESSAGE_LEN_MAX;
 use handle_proto::wire::Envelope;
 use handle_proto::wire::reassembly::{Reassembled, Reassembly, ReassemblyLimits, Refusal};
 use handle_resolver::batch::Scratch;
-use handle_resolver::{Context, DropReason, Outcome, Reply, answer, answer_batch, answer_message};
+use handle_resolver::{Context, DropReason, Outcome, Refused, Reply, answer, answer_batch, answer_message};
 use handle_snapshot::map::Mapped;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -169,7 +169,7 @@ impl Worker {
                         count_drop(*reason, counters);
                         done[at] = true;
                     }
-                    Outcome::Fragment(_) => {}
+                    Outcome::Fragment(_) | Outcome::Slow(_) => {}
                 }
             });
         }));
@@ -218,10 +218,10 @@ fn answer_alone(
                 if let Some(message) = fragments.put_together(peer, &envelope, datagram, counters)
                     && let Ok((envelope, message)) = Envelope::split(&message)
                 {
-                    finish(answer_message(context, envelope, message), outbox, peer, counters);
+                    finish(context, answer_message(context, envelope, message), outbox, peer, counters);
                 }
             }
-            outcome => finish(outcome, outbox, peer, counters),
+            outcome => finish(context, outcome, outbox, peer, counters),
         }
     }));
     if answered.is_err() {
@@ -275,16 +275,22 @@ fn elapsed_ms(since: Instant) -> u64 {
     u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX)
 }
 
-fn finish(outcome: Outcome<'_>, outbox: &mut Outbox, peer: Peer, counters: &Counters) {
-    match outcome {
-        Outcome::Reply(reply) => {
-            // The outbox is empty and as long as the longest answer, so there is room.
-            if !send(outbox, peer, &reply, counters) {
-                counters.dropped_bug.add(1);
-            }
-        }
-        Outcome::Drop(reason) => count_drop(reason, counters),
-        Outcome::Fragment(_) => {}
+fn finish(
+    context: &Context<'_, Mapped>,
+    outcome: Outcome<'_>,
+    outbox: &mut Outbox,
+    peer: Peer,
+    counters: &Counters,
+) {
+    let reply = match outcome {
+        Outcome::Reply(reply) => reply,
+        Outcome::Drop(reason) => return count_drop(reason, counters),
+        Outcome::Fragment(_) => return,
+        Outcome::Slow(slow) => slow.refuse(context, Refused::Busy),
+    };
+    // The outbox is empty and as long as the longest answer, so there is room.
+    if !send(outbox, peer, &reply, counters) {
+        counters.dropped_bug.add(1);
     }
 }
 

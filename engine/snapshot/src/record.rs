@@ -144,7 +144,7 @@ pub struct ValuesInOrder<'a> {
     public_left: u16,
     public: &'a [u8],
     private: Private<'a>,
-    private_next: Option<(u16, Value<'a>)>,
+    private_next: Option<(u16, Value<'a>, &'a [u8])>,
 }
 
 /// The values of a record do not decode.
@@ -160,31 +160,28 @@ impl core::fmt::Display for CorruptValues {
 impl core::error::Error for CorruptValues {}
 
 impl<'a> ValuesInOrder<'a> {
-    fn advance(&mut self) -> Result<Value<'a>, CorruptValues> {
+    fn advance(&mut self) -> Result<(Value<'a>, &'a [u8]), CorruptValues> {
         if self.private_next.is_none() && self.private.left > 0 {
-            let (position, _, value) = self.private.split().ok_or(CorruptValues)?;
-            self.private_next = Some((position, value));
+            let (position, encoded, value) = self.private.split().ok_or(CorruptValues)?;
+            self.private_next = Some((position, value, encoded));
         }
         match self.private_next {
-            Some((position, value)) if usize::from(position) == self.position => {
+            Some((position, value, encoded)) if usize::from(position) == self.position => {
                 self.private_next = None;
-                Ok(value)
+                Ok((value, encoded))
             }
             _ => {
                 self.public_left = self.public_left.checked_sub(1).ok_or(CorruptValues)?;
                 let (value, rest) = Value::split(self.public).map_err(|_| CorruptValues)?;
+                let encoded = &self.public[..self.public.len() - rest.len()];
                 self.public = rest;
-                Ok(value)
+                Ok((value, encoded))
             }
         }
     }
-}
 
-impl<'a> Iterator for ValuesInOrder<'a> {
-    type Item = Result<Value<'a>, CorruptValues>;
-
-    /// The next value. After an error there is none.
-    fn next(&mut self) -> Option<Self::Item> {
+    /// The next value and its wire form; what [`next`](Iterator::next) gives, with the bytes.
+    pub fn next_encoded(&mut self) -> Option<Result<(Value<'a>, &'a [u8]), CorruptValues>> {
         if self.public_left == 0 && self.private.left == 0 && self.private_next.is_none() {
             return None;
         }
@@ -194,5 +191,14 @@ impl<'a> Iterator for ValuesInOrder<'a> {
             (self.public_left, self.private.left, self.private_next) = (0, 0, None);
         }
         Some(value)
+    }
+}
+
+impl<'a> Iterator for ValuesInOrder<'a> {
+    type Item = Result<Value<'a>, CorruptValues>;
+
+    /// The next value. After an error there is none.
+    fn next(&mut self) -> Option<Self::Item> {
+        Some(self.next_encoded()?.map(|(value, _)| value))
     }
 }

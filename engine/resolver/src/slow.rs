@@ -1,0 +1,441 @@
+//! What is not for a worker: requests whose answer takes a signature, or depends on who asks.
+//!
+//! A worker finds such a request by [`answer`](crate::answer()), which gives [`Outcome::Slow`]: it is copied to
+//! another thread, answered by what is here, and signed there. Nothing here waits or draws random numbers:
+//! challenges come in as arguments, and keys are checked by who calls.
+
+use crate::answer::{
+    KeyBuf, Lookup, NotLocal, Outcome, Question, find_local, locate, other_operation, refuse,
+};
+use crate::authority::{Administrators, Entitled, entitles};
+use crate::digest::RequestDigest;
+use crate::refused::Refused;
+use crate::reply::Reply;
+use crate::request::Request;
+use crate::select::{Filter, Selected};
+use crate::service::{Context, Service};
+use handle_proto::data::admin::{Admin, AdminPermissions};
+use handle_proto::name::SITE_STATUS;
+use handle_proto::wire::Envelope;
+use handle_proto::wire::list::Reference;
+use handle_proto::wire::query::Query;
+use handle_proto::{Handle, OpCode, OpFlags, Permissions, ResponseCode, Value, Version, fold};
+use handle_snapshot::Record;
+
+/// Type of the values that say who may do what with a handle.
+const HS_ADMIN: &[u8] = b"HS_ADMIN";
+
+/// Why a request goes the slow way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// The answer is to be signed.
+    Certify,
+    /// The answer depends on who asks.
+    Identity,
+    /// It answers a challenge.
+    ChallengeAnswer,
+    /// Another server asks whether the answer to its challenge is right.
+    Verification,
+}
+
+impl Why {
+    /// What can be told without looking anything up.
+    fn of(service: &Service<'_>, request: &Request<'_>) -> Option<Self> {
+        match request.op_code {
+            OpCode::RESPONSE_TO_CHALLENGE if service.authenticates => Some(Self::ChallengeAnswer),
+            OpCode::VERIFY_CHALLENGE if service.authenticates && request.session_id <= 0 => {
+                Some(Self::Verification)
+            }
+            _ if service.signs && request.flags.has(OpFlags::CERTIFY) => Some(Self::Certify),
+            _ => None,
+        }
+    }
+}
+
+/// A request that goes the slow way.
+#[derive(Clone, Copy, Debug)]
+pub struct Slow<'a> {
+    request: Request<'a>,
+    why: Why,
+}
+
+/// What comes of a request before anybody has said who they are.
+#[derive(Clone, Copy, Debug)]
+#[expect(clippy::large_enum_variant, reason = "nearly every one is a reply, and nothing is allocated")]
+pub enum Evaluated<'a> {
+    /// This answer, to be signed where that was asked for.
+    Reply(Reply<'a>),
+    /// It depends on who asks: a [`challenge`](Slow::challenge) is due.
+    Identity,
+}
+
+/// What is not plain, in one go: nothing is staged for it.
+#[cold]
+#[inline(never)]
+pub(crate) fn answer_unusual<'a, B: AsRef<[u8]>, const N: usize>(
+    context: &Context<'a, B>,
+    request: &Request<'a>,
+    key: &mut KeyBuf<N>,
+) -> Outcome<'a> {
+    if let Some(why) = Why::of(&context.service, request) {
+        return Outcome::Slow(Slow { request: *request, why });
+    }
+    match evaluate(context, request, key) {
+        Evaluated::Reply(reply) => Outcome::Reply(reply),
+        Evaluated::Identity => Outcome::Slow(Slow { request: *request, why: Why::Identity }),
+    }
+}
+
+/// The answer to whoever asks.
+fn evaluate<'a, B: AsRef<[u8]>, const N: usize>(
+    context: &Context<'a, B>,
+    request: &Request<'a>,
+    key: &mut KeyBuf<N>,
+) -> Evaluated<'a> {
+    let reply = if request.op_code == OpCode::RESOLUTION {
+        match locate(context, request, key) {
+            Ok(question) => evaluate_question(context, &question, key),
+            Err(reply) => reply,
+        }
+    } else {
+        other_operation(context, request)
+    };
+    match reply.refused() {
+        Some(Refused::NotPublic) if context.service.authenticates => Evaluated::Identity,
+        _ => Evaluated::Reply(reply),
+    }
+}
+
+fn evaluate_question<'a, B: AsRef<[u8]>, const N: usize>(
+    context: &Context<'a, B>,
+    question: &Question<'a>,
+    key: &KeyBuf<N>,
+) -> Reply<'a> {
+    let lookup = Lookup::new(context, key.as_bytes());
+    let found = context.records.find(lookup.hash, lookup.key());
+    if !question.request.flags.has(OpFlags::PUBLIC_ONLY)
+        && let Ok(Some(record)) = &found
+        && let Some(refused) = question.private(record)
+    {
+        return question.refuse(context, refused);
+    }
+    question.answer(context, &lookup, found)
+}
+
+impl<'a> Slow<'a> {
+    /// Why it goes the slow way.
+    #[must_use]
+    pub const fn why(&self) -> Why {
+        self.why
+    }
+
+    /// Whether the answer is to be signed.
+    #[must_use]
+    pub const fn certifies(&self) -> bool {
+        self.request.flags.has(OpFlags::CERTIFY)
+    }
+
+    /// The version in which to answer.
+    #[must_use]
+    pub const fn version(&self) -> Version {
+        self.request.version
+    }
+
+    /// The session, or the challenge that is answered.
+    #[must_use]
+    pub const fn session_id(&self) -> i32 {
+        self.request.session_id
+    }
+
+    /// The body of the request.
+    #[must_use]
+    pub fn body(&self) -> &'a [u8] {
+        self.request.body()
+    }
+
+    /// The answer to whoever asks, or that it depends on who that is.
+    #[must_use]
+    pub fn evaluate<B: AsRef<[u8]>>(&self, context: &Context<'a, B>) -> Evaluated<'a> {
+        let mut key: KeyBuf = KeyBuf::new();
+        evaluate(context, &self.request, &mut key)
+    }
+
+    /// The reply that says why there is no other.
+    #[must_use]
+    pub fn refuse<B>(&self, context: &Context<'a, B>, refused: Refused) -> Reply<'a> {
+        refuse(context, &self.request, refused)
+    }
+
+    /// The digest of the request that an answer to its challenge covers together with the nonce, without the
+    /// code of its algorithm. RFC 3652 section 3.5.1.
+    #[must_use]
+    pub fn digest(&self) -> Digest {
+        RequestDigest::of(self.request.covered, self.request.version)
+            .map_or_else(|| Digest::old(self.request.covered), |digest| Digest::new(&digest.as_bytes()[1..]))
+    }
+
+    /// The challenge with the number `id`. `body` is the nonce; below version 2.1 it is the whole body, nonce
+    /// and digest, both counted.
+    #[must_use]
+    pub fn challenge<B>(&self, context: &Context<'a, B>, id: i32, body: &'a [u8]) -> Reply<'a> {
+        let request = Request {
+            session_id: id,
+            // A challenge carries the digest, asked for or not.
+            flags: self.request.flags.with(OpFlags::REQUEST_DIGEST),
+            ..self.request
+        };
+        let code = ResponseCode::AUTHENTICATION_NEEDED;
+        let mut reply = Reply::to(&request, code, &context.service, context.now_unix_s);
+        match self.has_old_form() {
+            true => reply.push_rest(body),
+            false => reply.push_text(body),
+        }
+        reply.finish()
+    }
+
+    /// Whether challenges have the form they had below version 2.1.
+    #[must_use]
+    pub fn has_old_form(&self) -> bool {
+        self.request.version < Version::LOWEST
+    }
+
+    /// What another server is told about the answer to its challenge. RFC 3652 section 3.5.3.
+    #[must_use]
+    pub fn verdict<B>(&self, context: &Context<'a, B>, is_valid: bool) -> Reply<'a> {
+        let mut reply = Reply::to(&self.request, ResponseCode::SUCCESS, &context.service, context.now_unix_s);
+        reply.push_rest(if is_valid { &[1] } else { &[0] });
+        reply.finish()
+    }
+
+    /// Takes up the request that was challenged, `message` behind `envelope`, now that `self` has answered: it
+    /// is decided anew, and the reply goes to the sender of the answer.
+    ///
+    /// # Errors
+    /// The reply, where nobody's identity can change it: the handle is gone, say.
+    #[expect(clippy::result_large_err, reason = "replies are never allocated")]
+    pub fn take_up<B: AsRef<[u8]>>(
+        &self,
+        context: &Context<'a, B>,
+        envelope: Envelope,
+        message: &'a [u8],
+    ) -> Result<Challenged<'a>, Reply<'a>> {
+        let Ok(request) = Request::from_message(envelope, message) else {
+            return Err(self.refuse(context, Refused::NoChallenge));
+        };
+        let (version, request_id) = (self.request.version, self.request.request_id);
+        let request = Request { version, request_id, session_id: 0, ..request };
+        let mut key: KeyBuf = KeyBuf::new();
+        let question = match locate(context, &request, &mut key) {
+            Ok(question) => question,
+            Err(reply) if reply.refused() == Some(Refused::NotPublic) => {
+                let spelt = Query::decode(request.body()).map_or(SITE_STATUS, |query| query.handle);
+                return Ok(Challenged { request, subject: Subject::Status(spelt) });
+            }
+            Err(reply) => return Err(reply),
+        };
+        let lookup = Lookup::new(context, key.as_bytes());
+        match context.records.find(lookup.hash, lookup.key()) {
+            Ok(Some(record)) => Ok(Challenged { request, subject: Subject::Record(question, record) }),
+            found => Err(question.answer(context, &lookup, found)),
+        }
+    }
+}
+
+/// The digest of a request, for a challenge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Digest {
+    bytes: [u8; 32],
+    len: u8,
+}
+
+impl Digest {
+    /// A digest of these bytes.
+    ///
+    /// # Panics
+    /// When they are more than 32.
+    #[must_use]
+    #[expect(clippy::cast_possible_truncation, reason = "no digest has more than 32 bytes")]
+    pub fn new(digest: &[u8]) -> Self {
+        let mut bytes = [0; 32];
+        bytes[..digest.len()].copy_from_slice(digest);
+        Self { bytes, len: digest.len() as u8 }
+    }
+
+    /// The MD5, as below version 2.1.
+    fn old(covered: &[u8]) -> Self {
+        use md5::Digest as _;
+        Self::new(&md5::Md5::digest(covered))
+    }
+
+    /// The bytes, without the code of the algorithm.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
+}
+
+/// A request whose sender has answered the challenge; whether rightly, the caller finds out.
+///
+/// The order is that of deployed servers: [`permits`](Self::permits) first, then the key, then
+/// [`answer`](Self::answer). Who is not permitted does not learn whether the key was right.
+#[derive(Clone, Copy, Debug)]
+pub struct Challenged<'a> {
+    request: Request<'a>,
+    subject: Subject<'a>,
+}
+
+/// What the request is about.
+#[derive(Clone, Copy, Debug)]
+enum Subject<'a> {
+    Record(Question<'a>, Record<'a>),
+    /// The state of the server; with the name as it was asked for.
+    Status(&'a [u8]),
+}
+
+impl<'a> Challenged<'a> {
+    /// Whether the answer is to be signed.
+    #[must_use]
+    pub const fn certifies(&self) -> bool {
+        self.request.flags.has(OpFlags::CERTIFY)
+    }
+
+    /// Whether the state of the server is asked for, which only the server can tell.
+    #[must_use]
+    pub const fn is_status(&self) -> bool {
+        matches!(self.subject, Subject::Status(_))
+    }
+
+    /// Whether `identity` may read: it has the right through one administrator's value of the handle, or is an
+    /// administrator of the server. For the state of the server, those of the server and of the state.
+    #[must_use]
+    pub fn permits<B: AsRef<[u8]>>(
+        &self,
+        context: &Context<'a, B>,
+        identity: Reference<'_>,
+        administrators: &Administrators<'a>,
+    ) -> Entitled {
+        let max = administrators.lookups_max;
+        match self.subject {
+            Subject::Status(_) => {
+                let all = administrators.server.iter().chain(administrators.status);
+                entitles(context, all.copied(), identity, max)
+            }
+            Subject::Record(_, record) => {
+                let server: &[_] = if administrators.server_reads_all { administrators.server } else { &[] };
+                let all = server.iter().copied().chain(readers(&record));
+                entitles(context, all, identity, max)
+            }
+        }
+    }
+
+    /// The reply that says why there is no other.
+    #[must_use]
+    pub fn refuse<B>(&self, context: &Context<'a, B>, refused: Refused) -> Reply<'a> {
+        refuse(context, &self.request, refused)
+    }
+
+    /// The selected values, those included that only administrators may read. Values that nobody may read are
+    /// left out, where the reference shows them; if nothing else was selected, that is said.
+    ///
+    /// The values are copied to `room`.
+    #[must_use]
+    pub fn answer<B: AsRef<[u8]>>(&self, context: &Context<'a, B>, room: &'a mut [u8]) -> Reply<'a> {
+        let Subject::Record(question, record) = self.subject else {
+            return self.refuse(context, Refused::NotPublic);
+        };
+        let filter = Filter::of(question.query);
+        let readable = Permissions(Permissions::PUBLIC_READ.0 | Permissions::ADMIN_READ.0);
+        let (mut len, mut count, mut withheld) = (0, 0, false);
+        let mut values = record.values_in_order();
+        while let Some(value) = values.next_encoded() {
+            let Ok((value, encoded)) = value else {
+                return self.refuse(context, Refused::DamagedRecord);
+            };
+            if !filter.selects(&value) {
+                continue;
+            }
+            if value.permissions.0 & readable.0 == 0 {
+                withheld = true;
+                continue;
+            }
+            let Some(room) = room.get_mut(len..len + encoded.len()) else {
+                return self.refuse(context, Refused::AnswerTooLong);
+            };
+            room.copy_from_slice(encoded);
+            len += encoded.len();
+            count += 1;
+        }
+        if count == 0 && withheld {
+            return self.refuse(context, Refused::Unreadable);
+        }
+        match Selected::from(&room[..len], count, Filter::All) {
+            Some(selected) => question.show(context, selected),
+            None => self.refuse(context, Refused::DamagedRecord),
+        }
+    }
+
+    /// The state of the server: `count` values in wire form. Index and type lists do not apply, as deployed.
+    #[must_use]
+    pub fn status<B>(&self, context: &Context<'a, B>, values: &'a [u8], count: usize) -> Reply<'a> {
+        let (Subject::Status(spelt), Some(selected)) =
+            (self.subject, Selected::from(values, count, Filter::All))
+        else {
+            return self.refuse(context, Refused::NotPublic);
+        };
+        let mut reply = Reply::to(&self.request, ResponseCode::SUCCESS, &context.service, context.now_unix_s);
+        reply.push_text(spelt);
+        reply.push_values(selected);
+        reply.finish()
+    }
+}
+
+/// Whom the administrators' values of a record allow to read; each value by itself must do so.
+fn readers<'a>(record: &Record<'a>) -> impl Iterator<Item = Reference<'a>> {
+    let values = record.values_in_order().map_while(Result::ok);
+    values.filter(|value| fold::eq(value.kind, HS_ADMIN)).filter_map(|value| {
+        let admin = Admin::decode(value.data).ok()?;
+        admin.permissions.has(AdminPermissions::READ_VALUE).then_some(admin.reference)
+    })
+}
+
+/// The values that may hold the key of `identity`, in ascending order of their index: the one with its index,
+/// or all of its type where that is 0. Read permissions do not matter.
+///
+/// # Errors
+/// When the handle is not here, or damaged.
+pub fn keys<'a, 'k, B: AsRef<[u8]>>(
+    context: &Context<'a, B>,
+    identity: Reference<'_>,
+    kind: &'k [u8],
+) -> Result<Keys<'a, 'k>, NotLocal> {
+    let record = find_local(context, Handle(identity.handle))?;
+    Ok(Keys { record, kind, index: identity.index, after: None })
+}
+
+/// See [`keys`].
+#[derive(Clone, Copy, Debug)]
+pub struct Keys<'a, 'k> {
+    record: Option<Record<'a>>,
+    kind: &'k [u8],
+    /// The index that is asked for, or 0 for any.
+    index: i32,
+    /// The last one that was given.
+    after: Option<i32>,
+}
+
+impl<'a> Iterator for Keys<'a, '_> {
+    type Item = Value<'a>;
+
+    fn next(&mut self) -> Option<Value<'a>> {
+        let values = self.record?.values_in_order().map_while(Result::ok);
+        let (index, kind, after) = (self.index, self.kind, self.after);
+        let candidates = values.filter(|value| {
+            (index == 0 || value.index == index)
+                && fold::eq(value.kind, kind)
+                && after.is_none_or(|after| value.index > after)
+        });
+        let next = candidates.min_by_key(|value| value.index)?;
+        self.after = Some(next.index);
+        Some(next)
+    }
+}

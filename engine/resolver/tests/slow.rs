@@ -1,0 +1,407 @@
+//! What the resolver promises of requests that need a signature or an identity, over a small set of records.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+use handle_proto::data::admin::{Admin, AdminPermissions};
+use handle_proto::data::vlist::Vlist;
+use handle_proto::wire::admin::HandleBody;
+use handle_proto::wire::auth::ChallengeAnswer;
+use handle_proto::wire::list::{Indexes, Reference, References, Strings};
+use handle_proto::wire::query::Query;
+use handle_proto::wire::{Body, Envelope, Header, Message, MessageBuf, Request, Response};
+use handle_proto::{OpCode, OpFlags, Permissions, ResponseCode, Value, ValueBuf, Version};
+use handle_resolver::authority::{Administrators, Entitled, entitles};
+use handle_resolver::slow::{Evaluated, Why, keys};
+use handle_resolver::{Context, NotLocal, Outcome, Refused, Reply, Service, Slow, answer, answer_message};
+use handle_snapshot::builder::Builder;
+use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
+use handle_snapshot::{Layer, Records};
+use std::io::Cursor;
+
+const NOW: u32 = 1_700_000_000;
+const PRIVATE: Permissions = Permissions(0x0c);
+const UNREADABLE: Permissions = Permissions(0x04);
+const PUBLIC: Permissions = Permissions::DEFAULT;
+const READ: AdminPermissions = AdminPermissions::READ_VALUE;
+const SERVICE: Service<'static> = Service { signs: true, authenticates: true, ..Service::ALONE };
+
+/// Records as they are given: a handle and its values.
+#[derive(Default)]
+struct Set(Vec<(String, Vec<ValueBuf>)>);
+
+impl Set {
+    fn handle(mut self, handle: &str) -> Self {
+        self.0.push((handle.to_owned(), vec![]));
+        self
+    }
+
+    fn value(mut self, index: i32, kind: &str, data: &[u8], permissions: Permissions) -> Self {
+        let value = Value { permissions, ..Value::new(index, kind.as_bytes(), data) };
+        self.0.last_mut().unwrap().1.push(ValueBuf::from(&value));
+        self
+    }
+
+    fn admin(self, index: i32, may: AdminPermissions, who: (i32, &str)) -> Self {
+        let mut data = vec![];
+        Admin::new(may, who.1.as_bytes(), who.0).encode(&mut data);
+        self.value(index, "HS_ADMIN", &data, PUBLIC)
+    }
+
+    fn group(self, index: i32, who: &[(i32, &str)]) -> Self {
+        let (mut storage, mut data) = (vec![], vec![]);
+        let who = who.iter().map(|&(index, handle)| Reference { handle: handle.as_bytes(), index });
+        Vlist(References::build(who, &mut storage)).encode(&mut data);
+        self.value(index, "HS_VLIST", &data, PRIVATE)
+    }
+
+    fn layer(&self, folds: bool) -> [Layer<Vec<u8>>; 1] {
+        let mut homed = HomedPrefixes::default();
+        assert!(homed.add(b"10.1") && homed.add(b"0.NA"));
+        let options = LayerOptions { seed: 7, folds, created_unix_ms: 1 };
+        let mut builder = Builder::new(&std::env::temp_dir(), options).homed(homed);
+        for (at, (handle, values)) in (0..).zip(&self.0) {
+            builder.add(at, handle.as_bytes(), values.iter().map(ValueBuf::view)).unwrap();
+        }
+        let (file, _) = builder.finish(Cursor::new(Vec::new())).unwrap();
+        [Layer::open(file.into_inner()).unwrap()]
+    }
+}
+
+fn context(layers: &[Layer<Vec<u8>>]) -> Context<'_, Vec<u8>> {
+    Context::new(Records::new(layers).unwrap(), SERVICE, NOW)
+}
+
+fn who(index: i32, handle: &str) -> Reference<'_> {
+    Reference { handle: handle.as_bytes(), index }
+}
+
+const FLAGS: OpFlags = OpFlags(OpFlags::PLAIN_REQUEST.0 & !OpFlags::PUBLIC_ONLY.0);
+
+fn message(envelope: Envelope, flags: OpFlags, request: &Request<'_>) -> Vec<u8> {
+    let header = Header::request(OpCode::RESERVED, flags, NOW);
+    MessageBuf::request(&envelope, &header, request).unsigned().unwrap()
+}
+
+fn asks(handle: &str, indexes: &[i32], flags: OpFlags) -> Vec<u8> {
+    let mut storage = vec![];
+    let indexes = Indexes::build(indexes.iter().copied(), &mut storage);
+    let query = Query { handle: handle.as_bytes(), indexes, types: Strings::EMPTY };
+    message(Envelope::request(1), flags, &Request::Resolution(query))
+}
+
+/// The answer to challenge 9, by nobody in particular.
+fn answers() -> Vec<u8> {
+    let answer =
+        ChallengeAnswer { auth_type: b"HS_SECKEY", identity: who(1, "10.1/admin"), signed_response: b"" };
+    let envelope = Envelope { session_id: 9, ..Envelope::request(2) };
+    message(envelope, FLAGS, &Request::AnswerChallenge(answer))
+}
+
+fn slow<'a>(context: &Context<'a, Vec<u8>>, datagram: &'a [u8]) -> Slow<'a> {
+    match answer(context, datagram) {
+        Outcome::Slow(slow) => slow,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn code(outcome: &Outcome<'_>) -> ResponseCode {
+    let Outcome::Reply(reply) = outcome else { panic!("{outcome:?}") };
+    reply.response_code()
+}
+
+fn stream(reply: &Reply<'_>) -> Vec<u8> {
+    let mut bytes = vec![0; Envelope::LEN + reply.message_len()];
+    reply.write_stream(&mut bytes);
+    bytes
+}
+
+/// Code and indexes of a reply.
+fn shown(reply: &Reply<'_>) -> (ResponseCode, Vec<i32>) {
+    let bytes = stream(reply);
+    let (envelope, rest) = Envelope::split(&bytes).unwrap();
+    let Body::Reply(reply) = Message::decode(rest).unwrap().decode_body(envelope.version).unwrap() else {
+        panic!("a reply")
+    };
+    let Response::Answer(answer) = reply.response else { return (reply.code, vec![]) };
+    (reply.code, answer.values.iter().map(|value| value.index).collect())
+}
+
+fn records() -> Set {
+    Set::default()
+        .handle("10.1/half")
+        .value(3, "URL", b"https://a.example/", PUBLIC)
+        .value(1, "NOTE", b"for administrators", PRIVATE)
+        .value(2, "NOTE", b"for nobody", UNREADABLE)
+        .admin(100, READ, (300, "10.1/admin"))
+        .handle("10.1/public")
+        .value(1, "URL", b"https://b.example/", PUBLIC)
+        .handle("10.1/unreadable")
+        .value(1, "NOTE", b"for nobody", UNREADABLE)
+        .value(2, "NOTE", b"for administrators", PRIVATE)
+        .admin(100, READ, (300, "10.1/admin"))
+        .handle("10.1/admin")
+        .value(300, "HS_SECKEY", b"secret", PRIVATE)
+}
+
+#[test]
+fn only_what_needs_it_goes_the_slow_way() {
+    let layers = records().layer(true);
+    let (context, plain) =
+        (context(&layers), Context::new(Records::new(&layers).unwrap(), Service::ALONE, NOW));
+    let certify = OpFlags::PLAIN_REQUEST.with(OpFlags::CERTIFY);
+    for (handle, flags, why) in [
+        ("10.1/public", OpFlags::PLAIN_REQUEST, None),
+        ("10.1/half", OpFlags::PLAIN_REQUEST, None),
+        ("10.1/public", FLAGS, None),
+        ("10.1/missing", FLAGS, None),
+        ("10.1/half", FLAGS, Some(Why::Identity)),
+        ("0.site/status", FLAGS, Some(Why::Identity)),
+        ("10.1/public", certify, Some(Why::Certify)),
+        ("99.9/elsewhere", certify, Some(Why::Certify)),
+    ] {
+        let asked = asks(handle, &[], flags);
+        let outcome = answer(&context, &asked);
+        match (why, &outcome) {
+            (None, Outcome::Reply(_)) => {}
+            (Some(why), Outcome::Slow(slow)) => assert_eq!(slow.why(), why, "{handle}"),
+            _ => panic!("{handle}: {outcome:?}"),
+        }
+        assert!(
+            matches!(answer(&plain, &asked), Outcome::Reply(_)),
+            "without a slow path nothing is left to it"
+        );
+    }
+    let unreadable = asks("10.1/unreadable", &[], FLAGS);
+    assert_eq!(code(&answer(&context, &unreadable)), ResponseCode::INSUFFICIENT_PERMISSIONS);
+    let site = message(Envelope::request(1), certify, &Request::GetSiteInfo(HandleBody { handle: b"/" }));
+    assert_eq!(slow(&context, &site).why(), Why::Certify);
+    let answers = answers();
+    assert_eq!(slow(&context, &answers).why(), Why::ChallengeAnswer);
+    assert_eq!(code(&answer(&plain, &answers)), ResponseCode::SESSION_TIMEOUT);
+    let session = Envelope { session_id: -5, ..Envelope::request(1) };
+    let query = Query { handle: b"10.1/public", indexes: Indexes::EMPTY, types: Strings::EMPTY };
+    let in_session = message(session, FLAGS, &Request::Resolution(query));
+    assert_eq!(slow(&context, &in_session).why(), Why::Identity, "in a session identity always matters");
+}
+
+#[test]
+fn a_certified_request_is_evaluated_like_another() {
+    let layers = records().layer(true);
+    let context = context(&layers);
+    for (handle, flags) in [("10.1/public", OpFlags::PLAIN_REQUEST), ("10.1/none", OpFlags::PLAIN_REQUEST)] {
+        let (asked, plain) = (asks(handle, &[], flags.with(OpFlags::CERTIFY)), asks(handle, &[], flags));
+        let Evaluated::Reply(reply) = slow(&context, &asked).evaluate(&context) else { panic!("{handle}") };
+        assert_eq!(reply.response_code(), code(&answer(&context, &plain)));
+    }
+    let asked = asks("10.1/half", &[], FLAGS.with(OpFlags::CERTIFY));
+    assert!(matches!(slow(&context, &asked).evaluate(&context), Evaluated::Identity));
+}
+
+#[test]
+fn a_challenge_has_digest_and_nonce_in_the_form_of_its_version() {
+    let layers = records().layer(true);
+    let context = context(&layers);
+    for (minor, algorithm, len) in [(11, 3, 32), (6, 2, 20)] {
+        let mut asked = asks("10.1/half", &[], FLAGS);
+        asked[3] = minor;
+        let slow = slow(&context, &asked);
+        assert!(!slow.has_old_form());
+        let bytes = stream(&slow.challenge(&context, 77, &[5; 16]));
+        let (envelope, rest) = Envelope::split(&bytes).unwrap();
+        assert_eq!((envelope.session_id, envelope.request_id), (77, 1));
+        let message = Message::decode(rest).unwrap();
+        assert!(message.header.flags.has(OpFlags::REQUEST_DIGEST), "asked for or not");
+        let Body::Reply(reply) = message.decode_body(envelope.version).unwrap() else { panic!("a reply") };
+        assert_eq!(reply.code, ResponseCode::AUTHENTICATION_NEEDED);
+        let digest = reply.digest.unwrap();
+        assert_eq!((digest.algorithm.0, digest.digest.len()), (algorithm, len));
+        assert_eq!(digest.digest, slow.digest().as_bytes());
+        let Response::Challenge(challenge) = reply.response else { panic!("a challenge") };
+        assert_eq!(challenge.nonce, [5; 16]);
+    }
+    let mut asked = asks("10.1/half", &[], FLAGS);
+    asked[..4].copy_from_slice(&[2, 0, 0, 0]);
+    let slow = slow(&context, &asked);
+    assert!(slow.has_old_form());
+    assert_eq!((slow.version(), slow.digest().as_bytes().len()), (Version::new(2, 0), 16));
+}
+
+#[test]
+fn an_administrator_sees_what_administrators_may_and_nobody_what_nobody_may() {
+    let layers = records().layer(true);
+    let context = context(&layers);
+    let answers = answers();
+    let slow = slow(&context, &answers);
+    let mut room = [0; 4096];
+    let cases: [(&str, &[i32], ResponseCode, &[i32]); 6] = [
+        ("10.1/half", &[], ResponseCode::SUCCESS, &[3, 1, 100]),
+        ("10.1/half", &[2, 1], ResponseCode::SUCCESS, &[1]),
+        ("10.1/half", &[2], ResponseCode::INSUFFICIENT_PERMISSIONS, &[]),
+        ("10.1/half", &[9], ResponseCode::VALUES_NOT_FOUND, &[]),
+        ("10.1/public", &[], ResponseCode::SUCCESS, &[1]),
+        ("10.1/unreadable", &[], ResponseCode::SUCCESS, &[2, 100]),
+    ];
+    for (handle, indexes, code, expected) in cases {
+        let original = asks(handle, indexes, FLAGS);
+        let (envelope, rest) = Envelope::split(&original).unwrap();
+        let challenged = slow.take_up(&context, envelope, rest).unwrap();
+        let reply = challenged.answer(&context, &mut room);
+        assert_eq!(shown(&reply), (code, expected.to_vec()), "{handle} {indexes:?}");
+        let (envelope, _) = Envelope::split(&stream(&reply)).map(|(envelope, _)| (envelope, ())).unwrap();
+        assert_eq!((envelope.session_id, envelope.request_id), (0, 2), "to whoever answered");
+        assert_eq!(reply.op_code(), OpCode::RESOLUTION);
+    }
+    let original = asks("10.1/half", &[], FLAGS);
+    let (envelope, rest) = Envelope::split(&original).unwrap();
+    let challenged = slow.take_up(&context, envelope, rest).unwrap();
+    let reply = challenged.answer(&context, &mut room[..60]);
+    assert_eq!(reply.refused(), Some(Refused::AnswerTooLong), "no more than there is room for");
+    for (handle, code) in
+        [("10.1/gone", ResponseCode::HANDLE_NOT_FOUND), ("99.9/moved", ResponseCode::SERVER_NOT_RESPONSIBLE)]
+    {
+        let original = asks(handle, &[], FLAGS);
+        let (envelope, rest) = Envelope::split(&original).unwrap();
+        assert_eq!(slow.take_up(&context, envelope, rest).unwrap_err().response_code(), code, "{handle}");
+    }
+}
+
+#[test]
+fn one_administrators_value_must_hold_the_right_to_read() {
+    let others = AdminPermissions(AdminPermissions::ALL.0 & !READ.0);
+    let layers = Set::default()
+        .handle("10.1/x")
+        .value(1, "NOTE", b"for administrators", PRIVATE)
+        .admin(100, others, (300, "10.1/most"))
+        .admin(101, READ, (300, "10.1/read"))
+        .value(102, "hs_admin", &[4, 0, 0, 0, 0, 1, b'a', 0, 0, 0, 1], PRIVATE)
+        .value(103, "HS_ADMIN.x", &[4, 0, 0, 0, 0, 1, b'b', 0, 0, 0, 1], PUBLIC)
+        .value(104, "HS_ADMIN", b"not one", PUBLIC)
+        .layer(true);
+    let context = context(&layers);
+    let (answers, original) = (answers(), asks("10.1/x", &[1], FLAGS));
+    let (envelope, rest) = Envelope::split(&original).unwrap();
+    let challenged = slow(&context, &answers).take_up(&context, envelope, rest).unwrap();
+    let server = [who(1, "10.1/root")];
+    let mut administrators =
+        Administrators { server: &server, server_reads_all: true, status: &[], lookups_max: 10 };
+    let permits = |administrators: &Administrators<'_>, index, handle| {
+        challenged.permits(&context, who(index, handle), administrators)
+    };
+    assert_eq!(permits(&administrators, 300, "10.1/most"), Entitled::No);
+    assert_eq!(permits(&administrators, 300, "10.1/read"), Entitled::Yes);
+    assert_eq!(permits(&administrators, 301, "10.1/read"), Entitled::No);
+    assert_eq!(permits(&administrators, 1, "a"), Entitled::Yes, "types in any case, whoever may read them");
+    assert_eq!(permits(&administrators, 1, "b"), Entitled::No, "sub-types do not count");
+    assert_eq!(permits(&administrators, 1, "10.1/root"), Entitled::Yes, "the server's own");
+    administrators.server_reads_all = false;
+    assert_eq!(permits(&administrators, 1, "10.1/root"), Entitled::No);
+
+    let original = asks("0.site/STATUS", &[], FLAGS);
+    let (envelope, rest) = Envelope::split(&original).unwrap();
+    let status = slow(&context, &answers).take_up(&context, envelope, rest).unwrap();
+    assert!(status.is_status() && !challenged.is_status());
+    let watchers = [who(5, "10.1/watch")];
+    administrators.status = &watchers;
+    assert_eq!(status.permits(&context, who(5, "10.1/watch"), &administrators), Entitled::Yes);
+    assert_eq!(status.permits(&context, who(1, "10.1/root"), &administrators), Entitled::Yes);
+    assert_eq!(status.permits(&context, who(300, "10.1/read"), &administrators), Entitled::No);
+    let values = ValueBuf::from(&Value::new(1, b"CNRI.SERVER_STATUS", b"requests=1;"));
+    let reply = status.status(&context, values.as_bytes(), 1);
+    assert_eq!(shown(&reply), (ResponseCode::SUCCESS, vec![1]));
+    assert_eq!(status.answer(&context, &mut []).refused(), Some(Refused::NotPublic));
+}
+
+#[test]
+fn references_name_directly_and_through_groups() {
+    let layers = Set::default()
+        .handle("10.1/Groups")
+        .group(1, &[(300, "10.1/a"), (2, "10.1/Groups"), (5, "99.9/elsewhere"), (0, "10.1/every")])
+        .group(2, &[(3, "10.1/Groups"), (1, "10.1/Groups")])
+        .group(3, &[(300, "10.1/deep")])
+        .value(4, "HS_VLIST.x", &[0, 0, 0, 1, 0, 0, 0, 1, b'q', 0, 0, 0, 1], PUBLIC)
+        .value(5, "HS_VLIST", b"not one", PUBLIC)
+        .handle("0.NA/10.1")
+        .group(1, &[(1, "10.1/prefix")])
+        .layer(true);
+    let context = context(&layers);
+    let may = |from: (i32, &str), index, handle| {
+        entitles(&context, [who(from.0, from.1)].into_iter(), who(index, handle), 100)
+    };
+    let is = |from, index, handle| may(from, index, handle) == Entitled::Yes;
+    // Directly: prefixes fold, local names do not, even where the service folds.
+    assert!(is((300, "10.1/a"), 300, "10.1/a"));
+    assert!(is((300, "abc/a"), 300, "ABC/a") && !is((300, "10.1/a"), 300, "10.1/A"));
+    assert!(is((300, "0.NA/abc"), 300, "0.na/ABC"), "all of a global name folds");
+    assert!(!is((300, "10.1/a"), 301, "10.1/a"));
+    // Index 0 in a reference is any; in an identity it is only itself.
+    assert!(is((0, "10.1/a"), 7, "10.1/a") && is((0, "10.1/a"), 0, "10.1/a"));
+    assert!(!is((300, "10.1/a"), 0, "10.1/a"));
+    // Through groups, and groups in groups, in any case that is stored; circles end.
+    let groups = (1, "10.1/GROUPS");
+    assert!(is(groups, 300, "10.1/a") && is(groups, 300, "10.1/deep") && is(groups, 9, "10.1/every"));
+    assert_eq!(may(groups, 300, "10.1/nobody"), Entitled::No);
+    assert!(!is((3, "10.1/Groups"), 300, "10.1/a"), "groups are not opened backwards");
+    assert!(!is((0, "10.1/Groups"), 300, "10.1/a"), "index 0 names no group");
+    assert!(!is((4, "10.1/Groups"), 1, "q"), "sub-types are no groups");
+    assert_eq!(may((5, "10.1/Groups"), 300, "10.1/a"), Entitled::No, "damaged groups are skipped");
+    assert_eq!(may((9, "10.1/Groups"), 300, "10.1/a"), Entitled::No);
+    assert_eq!(may((5, "99.9/elsewhere"), 300, "10.1/a"), Entitled::No);
+    assert!(is((1, "10.1"), 1, "10.1/prefix"), "a bare prefix stands for its record");
+}
+
+#[test]
+fn lookups_of_groups_are_bounded() {
+    let mut set = Set::default().handle("10.1/chain");
+    for index in 1..=20 {
+        set = set.group(index, &[(index + 1, "10.1/chain")]);
+    }
+    let layers = set.group(21, &[(300, "10.1/last")]).layer(true);
+    let context = context(&layers);
+    let may = |lookups_max| {
+        entitles(&context, [who(1, "10.1/chain")].into_iter(), who(300, "10.1/last"), lookups_max)
+    };
+    assert_eq!((may(21), may(20), may(0)), (Entitled::Yes, Entitled::GaveUp, Entitled::GaveUp));
+}
+
+#[test]
+fn keys_come_in_the_order_of_their_indexes() {
+    let layers = Set::default()
+        .handle("10.1/Keys")
+        .value(7, "HS_SECKEY", b"seven", PRIVATE)
+        .value(3, "hs_seckey", b"three", UNREADABLE)
+        .value(5, "HS_PUBKEY", b"five", PUBLIC)
+        .value(4, "HS_SECKEY.x", b"four", PRIVATE)
+        .value(9, "URL", b"nine", PUBLIC)
+        .layer(true);
+    let context = context(&layers);
+    let of = |index, kind: &str| {
+        let keys = keys(&context, who(index, "10.1/KEYS"), kind.as_bytes()).unwrap();
+        keys.map(|value| String::from_utf8(value.data.to_vec()).unwrap()).collect::<Vec<_>>()
+    };
+    assert_eq!(of(0, "HS_SECKEY"), ["three", "seven"]);
+    assert_eq!(of(7, "HS_SECKEY"), ["seven"]);
+    assert_eq!(of(5, "HS_SECKEY"), [""; 0], "not of that type");
+    assert_eq!(of(9, "HS_SECKEY"), [""; 0], "no public text is a secret");
+    assert_eq!(of(0, "HS_PUBKEY"), ["five"]);
+    assert_eq!(keys(&context, who(0, "10.1/none"), b"HS_PUBKEY").unwrap().count(), 0);
+    assert_eq!(keys(&context, who(0, "99.9/x"), b"HS_PUBKEY").unwrap_err(), NotLocal::Elsewhere);
+}
+
+#[test]
+fn another_server_gets_its_verdict() {
+    use handle_proto::wire::auth::Verification;
+    use handle_proto::wire::digest::RequestDigest;
+    let layers = records().layer(true);
+    let context = context(&layers);
+    let digest = RequestDigest { algorithm: handle_proto::code::DigestAlgorithm::SHA1, digest: &[0; 20] };
+    let verification =
+        Verification { identity: who(300, "10.1/admin"), nonce: &[0; 16], digest, signed_response: b"\x02" };
+    let asked = message(Envelope::request(1), FLAGS, &Request::VerifyChallenge(verification));
+    let (envelope, rest) = Envelope::split(&asked).unwrap();
+    let Outcome::Slow(slow) = answer_message(&context, envelope, rest) else { panic!("a slow one") };
+    assert_eq!(slow.why(), Why::Verification);
+    for is_valid in [false, true] {
+        let bytes = stream(&slow.verdict(&context, is_valid));
+        assert_eq!(Message::decode(&bytes[Envelope::LEN..]).unwrap().body, [u8::from(is_valid)]);
+    }
+}
