@@ -2,9 +2,9 @@
 //! interface.
 
 #[cfg(feature = "aws-lc")]
-pub(crate) use aws_lc_rs::{digest, rand, rsa, signature};
+pub(crate) use aws_lc_rs::{digest, hmac, rand, rsa, signature};
 #[cfg(all(feature = "ring", not(feature = "aws-lc")))]
-pub(crate) use ring::{digest, rand, rsa, signature};
+pub(crate) use ring::{digest, hmac, rand, rsa, signature};
 
 #[cfg(not(any(feature = "ring", feature = "aws-lc")))]
 compile_error!("handle-auth needs the feature `ring` or the feature `aws-lc`");

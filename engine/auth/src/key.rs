@@ -1,7 +1,7 @@
 //! Private keys that sign, and public keys that verify.
 
 use crate::error::{KeyError, SignError, VerifyError};
-use crate::rsa;
+use crate::{dsa, rsa};
 use handle_proto::Version;
 use handle_proto::code::DigestAlgorithm;
 use handle_proto::data;
@@ -16,17 +16,6 @@ pub enum Algorithm {
     Dsa,
 }
 
-impl Algorithm {
-    /// The digest with which such a key signs messages of `version`, and answers challenges of it.
-    #[must_use]
-    pub fn digest_for(self, version: Version) -> DigestAlgorithm {
-        match self {
-            Self::Rsa => DigestAlgorithm::for_rsa_signature(version),
-            Self::Dsa => DigestAlgorithm::for_dsa_signature(version),
-        }
-    }
-}
-
 /// A private key, ready to sign. Can be shared by threads.
 pub struct PrivateKey {
     secret: Secret,
@@ -35,6 +24,7 @@ pub struct PrivateKey {
 
 enum Secret {
     Rsa(Box<rsa::PrivateKey>),
+    Dsa(Box<dsa::PrivateKey>),
 }
 
 impl PrivateKey {
@@ -42,7 +32,7 @@ impl PrivateKey {
     ///
     /// # Errors
     /// When it does not decode, its numbers do not belong together, or it is of a kind or size that is not
-    /// used: RSA keys sign with 2048, 3072 or 4096 bits.
+    /// used: RSA keys sign with 2048, 3072 or 4096 bits, DSA keys with 1024, 2048 or 3072.
     pub fn from_record(record: &[u8]) -> Result<Self, KeyError> {
         Self::new(&data::PrivateKey::decode(record)?)
     }
@@ -58,8 +48,10 @@ impl PrivateKey {
                 Ok(Self { secret, public: PublicKey::new(&data::PublicKey::Rsa { e, n })? })
             }
             data::PrivateKey::Rsa { .. } => Err(KeyError::NoPrimes),
-            data::PrivateKey::Dsa { p, .. } => {
-                Err(KeyError::Size { algorithm: "DSA", bits: p.bits(), accepted: "none yet" })
+            data::PrivateKey::Dsa { x, p, q, g } => {
+                let (secret, public) = dsa::PrivateKey::new(x, p, q, g)?;
+                let public = PublicKey(Public::Dsa(Box::new(public)));
+                Ok(Self { secret: Secret::Dsa(Box::new(secret)), public })
             }
         }
     }
@@ -76,16 +68,31 @@ impl PrivateKey {
         self.public.algorithm()
     }
 
-    /// Signs the concatenation of `parts`.
+    /// The digest with which this key signs messages of `version`, and answers challenges of it.
     ///
-    /// With RSA and [`DigestAlgorithm::SHA256`] this is the fast way; SHA-1, which only versions below 2.7
-    /// use, takes several times as long.
+    /// A DSA key with more than 160 bits of q takes SHA-256 in every version. Deployed software, which should
+    /// take SHA-1 up to 2.10, cannot sign with such a key there at all; what it reads goes by the digest that
+    /// is named. Shown by `credentials.jsonl`, `signed/2.1/admin_dsa2048/SHA256withDSA`.
+    #[must_use]
+    pub fn digest_for(&self, version: Version) -> DigestAlgorithm {
+        match &self.secret {
+            Secret::Rsa(_) => DigestAlgorithm::for_rsa_signature(version),
+            Secret::Dsa(key) if key.q_bits() > 160 => DigestAlgorithm::SHA256,
+            Secret::Dsa(_) => DigestAlgorithm::for_dsa_signature(version),
+        }
+    }
+
+    /// Signs the concatenation of `parts`. The same parts get the same signature.
+    ///
+    /// RSA with [`DigestAlgorithm::SHA256`] is fast; SHA-1, which only versions below 2.7 use, and DSA take
+    /// several times as long.
     ///
     /// # Errors
     /// When the digest is neither SHA-1 nor SHA-256, or the computation fails.
     pub fn sign(&self, digest: DigestAlgorithm, parts: &[&[u8]]) -> Result<Vec<u8>, SignError> {
         match &self.secret {
             Secret::Rsa(key) => key.sign(digest, parts),
+            Secret::Dsa(key) => key.sign(digest, parts),
         }
     }
 }
@@ -103,14 +110,15 @@ pub struct PublicKey(Public);
 #[derive(Clone)]
 enum Public {
     Rsa(rsa::PublicKey),
+    Dsa(Box<dsa::PublicKey>),
 }
 
 impl PublicKey {
     /// A key from its record: the data of a value HS_PUBKEY, or a server's key in a site record.
     ///
     /// # Errors
-    /// When it does not decode, or is of a kind or size that is not used: RSA keys verify with 1024 to 8192
-    /// bits.
+    /// When it does not decode, its numbers are not those of a key, or it is of a kind or size that is not
+    /// used: RSA keys verify with 1024 to 8192 bits, DSA keys with 1024, 2048 or 3072.
     pub fn from_record(record: &[u8]) -> Result<Self, KeyError> {
         Self::new(&data::PublicKey::decode(record)?)
     }
@@ -122,8 +130,8 @@ impl PublicKey {
     pub fn new(key: &data::PublicKey<'_>) -> Result<Self, KeyError> {
         match *key {
             data::PublicKey::Rsa { e, n } => rsa::PublicKey::new(e, n).map(Public::Rsa).map(Self),
-            data::PublicKey::Dsa { p, .. } => {
-                Err(KeyError::Size { algorithm: "DSA", bits: p.bits(), accepted: "none yet" })
+            data::PublicKey::Dsa { q, p, g, y } => {
+                Ok(Self(Public::Dsa(Box::new(dsa::PublicKey::new(y, p, q, g)?))))
             }
             data::PublicKey::Dh { .. } => Err(KeyError::NotForSigning),
         }
@@ -134,6 +142,7 @@ impl PublicKey {
     pub const fn algorithm(&self) -> Algorithm {
         match self.0 {
             Public::Rsa(_) => Algorithm::Rsa,
+            Public::Dsa(_) => Algorithm::Dsa,
         }
     }
 
@@ -142,6 +151,7 @@ impl PublicKey {
     pub fn bits(&self) -> usize {
         match &self.0 {
             Public::Rsa(key) => key.bits(),
+            Public::Dsa(key) => key.bits(),
         }
     }
 
@@ -157,6 +167,7 @@ impl PublicKey {
     ) -> Result<(), VerifyError> {
         match &self.0 {
             Public::Rsa(key) => key.verify(digest, parts, signature),
+            Public::Dsa(key) => key.verify(digest, parts, signature),
         }
     }
 }
@@ -164,5 +175,243 @@ impl PublicKey {
 impl fmt::Debug for PublicKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?} key of {} bits", self.algorithm(), self.bits())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{private_key, private_record, public_key, public_record};
+    use handle_proto::data::key::Number;
+    use proptest::prelude::*;
+
+    const IDS: [&str; 3] = ["admin_rsa", "admin_dsa", "admin_dsa2048"];
+    const SIGNED: [DigestAlgorithm; 2] = [DigestAlgorithm::SHA1, DigestAlgorithm::SHA256];
+
+    #[test]
+    fn what_a_key_signs_its_public_half_verifies_and_no_other() {
+        for id in IDS {
+            let (key, public) = (private_key(id), public_key(id));
+            for digest in SIGNED {
+                let signature = key.sign(digest, &[b"ab", b"", b"c"]).unwrap();
+                assert_eq!(public.verify(digest, &[b"abc"], &signature), Ok(()), "{id} {digest}");
+                assert_eq!(key.sign(digest, &[b"abc"]).unwrap(), signature, "{id}: the same again");
+                let wrong = Err(VerifyError::Wrong);
+                assert_eq!(public.verify(digest, &[b"abd"], &signature), wrong, "{id} {digest}");
+                assert_eq!(public.verify(digest, &[b"abc", b"c"], &signature), wrong, "{id} {digest}");
+                for other in IDS.iter().filter(|&&other| other != id).chain(&["server", "rsa1024"]) {
+                    assert_eq!(
+                        public_key(other).verify(digest, &[b"abc"], &signature),
+                        wrong,
+                        "{id} {other}"
+                    );
+                }
+                let other_digest = SIGNED.into_iter().find(|&other| other != digest).unwrap();
+                assert_eq!(public.verify(other_digest, &[b"abc"], &signature), wrong, "{id} {digest}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_bit_and_every_byte_of_a_signature_counts() {
+        for id in IDS {
+            let (key, public) = (private_key(id), public_key(id));
+            let signature = key.sign(DigestAlgorithm::SHA256, &[b"abc"]).unwrap();
+            let verify = |signature: &[u8]| public.verify(DigestAlgorithm::SHA256, &[b"abc"], signature);
+            for bit in (0..signature.len() * 8).step_by(23) {
+                let mut wrong = signature.clone();
+                wrong[bit / 8] ^= 1 << (bit % 8);
+                assert_eq!(verify(&wrong), Err(VerifyError::Wrong), "{id} bit {bit}");
+            }
+            for len in 0..signature.len() {
+                assert_eq!(verify(&signature[..len]), Err(VerifyError::Wrong), "{id} cut to {len}");
+            }
+            for more in [1, 100, 100_000] {
+                let longer = [&signature[..], &vec![0; more]].concat();
+                assert_eq!(verify(&longer), Err(VerifyError::Wrong), "{id} {more} more");
+            }
+        }
+    }
+
+    #[test]
+    fn only_sha_is_signed() {
+        for id in IDS {
+            let (key, public) = (private_key(id), public_key(id));
+            for code in (0..=255).filter(|code| ![2, 3].contains(code)) {
+                let digest = DigestAlgorithm(code);
+                assert_eq!(key.sign(digest, &[b"abc"]), Err(SignError::Digest(digest)), "{id}");
+                assert_eq!(public.verify(digest, &[b"abc"], &[0; 256]), Err(VerifyError::Digest), "{id}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_version_and_the_key_decide_the_digest() {
+        let digests = |id| {
+            let key = private_key(id);
+            [1, 6, 7, 10, 11].map(|minor| key.digest_for(Version::new(2, minor)).0)
+        };
+        assert_eq!(digests("admin_rsa"), [2, 2, 3, 3, 3]);
+        assert_eq!(digests("admin_dsa"), [2, 2, 2, 2, 3]);
+        assert_eq!(digests("admin_dsa2048"), [3; 5]);
+    }
+
+    #[test]
+    fn records_cut_short_are_no_keys() {
+        for id in IDS {
+            let private = private_record(id);
+            for len in 0..private.len() {
+                let error = PrivateKey::from_record(&private[..len]).unwrap_err();
+                assert!(matches!(error, KeyError::Undecodable(_)), "{id} cut to {len}: {error}");
+            }
+            let public = public_record(id);
+            // Four zero bytes follow the numbers of an RSA key and are not read.
+            for len in 0..public.len() - 4 {
+                let error = PublicKey::from_record(&public[..len]).unwrap_err();
+                assert!(matches!(error, KeyError::Undecodable(_)), "{id} cut to {len}: {error}");
+            }
+        }
+    }
+
+    /// A key with one number changed in its last bit but one: p, q and n stay odd.
+    fn changed(number: Number<'_>) -> Vec<u8> {
+        let mut bytes = number.as_bytes().to_vec();
+        *bytes.last_mut().unwrap() ^= 2;
+        bytes
+    }
+
+    #[test]
+    fn rsa_numbers_that_do_not_belong_together_are_refused() {
+        let record = private_record("admin_rsa");
+        let data::PrivateKey::RsaCrt { n, e, d, p, q, dp, dq, qi } =
+            data::PrivateKey::decode(&record).unwrap()
+        else {
+            panic!("not a full RSA key");
+        };
+        for at in 0..8 {
+            let mut numbers = [n, e, d, p, q, dp, dq, qi];
+            let bytes = changed(numbers[at]);
+            numbers[at] = Number::new(&bytes);
+            let [n, e, d, p, q, dp, dq, qi] = numbers;
+            let key = PrivateKey::new(&data::PrivateKey::RsaCrt { n, e, d, p, q, dp, dq, qi });
+            // A wrong d is not used: both ways of signing go by the primes.
+            if at != 2 {
+                let error = key.err();
+                assert_eq!(error, Some(KeyError::Inconsistent { algorithm: "RSA" }), "number {at}");
+            }
+        }
+        let error = PrivateKey::new(&data::PrivateKey::Rsa { n, d }).unwrap_err();
+        assert_eq!(error, KeyError::NoPrimes);
+        let error = PublicKey::new(&data::PublicKey::Dh { y: n, p: n, g: e }).unwrap_err();
+        assert_eq!(error, KeyError::NotForSigning);
+    }
+
+    #[test]
+    fn sizes_that_are_not_used_are_named() {
+        let error = PrivateKey::from_record(&private_record("rsa1024")).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "RSA keys of 1024 bits are not used here, only of 2048, 3072 or 4096 bits"
+        );
+        let odd = |bits: usize| {
+            let mut bytes = vec![0xff; bits / 8];
+            bytes[0] = 0x80;
+            bytes
+        };
+        for (bits, is_used) in [(1016, false), (1024, true), (8192, true), (8200, false)] {
+            let n = odd(bits);
+            let key =
+                PublicKey::new(&data::PublicKey::Rsa { e: Number::new(&[1, 0, 1]), n: Number::new(&n) });
+            assert_eq!(key.is_ok(), is_used, "{bits} bits");
+        }
+        for (e, is_used) in [(&[1][..], false), (&[3], true), (&[4], false), (&[1, 0, 0, 0, 1], true)] {
+            let n = odd(2048);
+            let key = PublicKey::new(&data::PublicKey::Rsa { e: Number::new(e), n: Number::new(&n) });
+            assert_eq!(key.is_ok(), is_used, "exponent {e:?}");
+        }
+    }
+
+    #[test]
+    fn dsa_numbers_outside_their_ranges_are_refused() {
+        let record = public_record("admin_dsa");
+        let data::PublicKey::Dsa { q, p, g, y } = data::PublicKey::decode(&record).unwrap() else {
+            panic!("not a DSA key");
+        };
+        let (zero, one) = (Number::new(&[]), Number::new(&[1]));
+        let (other_q, other_p, other_y) = (changed(q), changed(p), changed(y));
+        let even = |number: Number<'_>| {
+            let mut bytes = number.as_bytes().to_vec();
+            *bytes.last_mut().unwrap() &= 0xfe;
+            bytes
+        };
+        let (even_p, even_q) = (even(p), even(q));
+        let group = |q, p, g, y| PublicKey::new(&data::PublicKey::Dsa { q, p, g, y });
+        assert!(group(q, p, g, y).is_ok());
+        for (case, key) in [
+            ("q", group(Number::new(&other_q), p, g, y)),
+            ("p", group(q, Number::new(&other_p), g, y)),
+            ("even q", group(Number::new(&even_q), p, g, y)),
+            ("even p", group(q, Number::new(&even_p), g, y)),
+            ("g zero", group(q, p, zero, y)),
+            ("g one", group(q, p, one, y)),
+            ("g is p", group(q, p, p, y)),
+            ("y", group(q, p, g, Number::new(&other_y))),
+            ("y zero", group(q, p, g, zero)),
+            ("y one", group(q, p, g, one)),
+            ("y is p", group(q, p, g, p)),
+        ] {
+            assert_eq!(key.err(), Some(KeyError::Inconsistent { algorithm: "DSA" }), "{case}");
+        }
+        for (case, key) in [("no p", group(q, zero, g, y)), ("q as long as p", group(p, p, g, y))] {
+            assert!(matches!(key.err(), Some(KeyError::Size { algorithm: "DSA", .. })), "{case}");
+        }
+        let private = |x| PrivateKey::new(&data::PrivateKey::Dsa { x, p, q, g });
+        for (case, x) in [("zero", zero), ("q", q), ("p", p)] {
+            assert!(private(x).is_err(), "{case}");
+        }
+        assert_eq!(private(one).unwrap().public().bits(), 1024, "x = 1 is weak, but a key");
+    }
+
+    #[test]
+    fn dsa_signatures_of_zeros_and_of_whole_groups_are_wrong() {
+        let public = public_key("admin_dsa");
+        let record = public_record("admin_dsa");
+        let data::PublicKey::Dsa { q, .. } = data::PublicKey::decode(&record).unwrap() else {
+            panic!("not a DSA key");
+        };
+        let integer = |number: &[u8]| [&[2, u8::try_from(number.len() + 1).unwrap(), 0], number].concat();
+        for (r, s) in
+            [(&[0][..], &[0][..]), (&[1], &[0]), (&[0], &[1]), (q.as_bytes(), &[1]), (&[1], q.as_bytes())]
+        {
+            let body = [integer(r), integer(s)].concat();
+            let signature = [&[0x30, u8::try_from(body.len()).unwrap()], &body[..]].concat();
+            let verdict = public.verify(DigestAlgorithm::SHA1, &[b"abc"], &signature);
+            assert_eq!(verdict, Err(VerifyError::Wrong), "{r:?} {s:?}");
+        }
+    }
+
+    #[test]
+    fn private_keys_are_not_shown() {
+        let shown = format!("{:?}", private_key("admin_dsa"));
+        assert_eq!(shown, "private half of Dsa key of 1024 bits");
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(8))]
+
+        #[test]
+        fn any_bytes_as_signature_or_key_do_no_harm(bytes: Vec<u8>, cut in 0usize..400, byte: u8) {
+            for id in IDS {
+                prop_assert!(public_key(id).verify(DigestAlgorithm::SHA1, &[b"abc"], &bytes).is_err());
+                let mut record = public_record(id);
+                let at = cut % record.len();
+                record[at] = byte;
+                let _ = PublicKey::from_record(&record);
+                let mut record = private_record(id);
+                let at = cut % record.len();
+                record[at] = byte;
+                let _ = PrivateKey::from_record(&record);
+            }
+        }
     }
 }

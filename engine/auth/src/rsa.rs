@@ -3,7 +3,8 @@
 //! SHA-256 is signed by the backend. Neither backend signs SHA-1 any more, and peers below version 2.7
 //! understand nothing else: that is computed here, in constant time, and thrown away unless it verifies.
 
-use crate::backend::{digest, rand, rsa, signature};
+use crate::backend::{rand, rsa, signature};
+use crate::digest;
 use crate::error::{KeyError, SignError, VerifyError};
 use crypto_bigint::modular::{BoxedMontyForm, BoxedMontyParams};
 use crypto_bigint::{BoxedUint, ConcatenatingMul, NonZero, Odd, Resize};
@@ -44,7 +45,12 @@ impl PrivateKey {
             rsa::KeyPair::from_components(&rsa::KeyPairComponents { public_key, d, p, q, dP, dQ, qInv })
                 .map_err(|_| inconsistent)?;
         let crt = Crt::new(n.bits(), [p, q, dP, dQ, qInv]).ok_or(inconsistent)?;
-        Ok(Self { pair, crt, public: PublicKey::new(*e, *n)? })
+        let key = Self { pair, crt, public: PublicKey::new(*e, *n)? };
+        // Not every exponent that does not belong to the primes has been noticed so far.
+        match key.sign(DigestAlgorithm::SHA256, &[]) {
+            Ok(signature) if key.public.verify(DigestAlgorithm::SHA256, &[], &signature).is_ok() => Ok(key),
+            _ => Err(inconsistent),
+        }
     }
 
     pub(crate) fn sign(&self, algorithm: DigestAlgorithm, parts: &[&[u8]]) -> Result<Vec<u8>, SignError> {
@@ -58,9 +64,8 @@ impl PrivateKey {
                 Ok(signature)
             }
             DigestAlgorithm::SHA1 => {
-                let mut context = digest::Context::new(&digest::SHA1_FOR_LEGACY_USE_ONLY);
-                parts.iter().for_each(|part| context.update(part));
-                let signature = self.crt.sign_sha1(context.finish().as_ref());
+                let digest = digest::digest(algorithm, parts.iter().copied());
+                let signature = self.crt.sign_sha1(&digest.ok_or(SignError::Failed)?);
                 // A wrong result, whatever the reason, would give the primes away.
                 let verdict = self.public.verify(algorithm, parts, &signature);
                 verdict.map(|()| signature).map_err(|_| SignError::Failed)

@@ -1,0 +1,43 @@
+//! Keys for the tests: those of the golden vectors, which are used nowhere else.
+
+use crate::key::{PrivateKey, PublicKey};
+use data_encoding::HEXLOWER;
+use handle_proto::Version;
+use handle_proto::wire::Envelope;
+use serde_json::Value as Json;
+
+/// The line of kind `key` with this id.
+fn key(id: &str) -> Json {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/vectors/credentials.jsonl");
+    let text = std::fs::read_to_string(path).expect("the golden vectors");
+    let line = text.lines().find(|line| line.contains(&format!("\"key_id\": \"{id}\"")));
+    let line = line.or_else(|| text.lines().find(|line| line.contains(&format!("\"key_id\":\"{id}\""))));
+    let line: Json = serde_json::from_str(line.expect("a key")).expect("JSON");
+    assert_eq!(line["kind"], "key", "{id}");
+    line
+}
+
+fn member(id: &str, name: &str) -> Vec<u8> {
+    HEXLOWER.decode(key(id)[name].as_str().expect("text").as_bytes()).expect("hexadecimal")
+}
+
+pub(crate) fn private_record(id: &str) -> Vec<u8> {
+    member(id, "handle_private_hex")
+}
+
+pub(crate) fn public_record(id: &str) -> Vec<u8> {
+    member(id, "handle_public_hex")
+}
+
+pub(crate) fn private_key(id: &str) -> PrivateKey {
+    PrivateKey::from_record(&private_record(id)).expect("a key that signs")
+}
+
+pub(crate) fn public_key(id: &str) -> PublicKey {
+    PublicKey::from_record(&public_record(id)).expect("a key that verifies")
+}
+
+/// The envelope of a message of version 2.`minor` in session 5.
+pub(crate) fn envelope(minor: u8) -> Envelope {
+    Envelope { version: Version::new(2, minor), session_id: 5, ..Envelope::request(0x0102_0304) }
+}
