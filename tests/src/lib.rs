@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod client;
+pub mod daemon;
 pub mod fields;
 pub mod process;
 pub mod records;

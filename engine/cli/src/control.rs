@@ -37,6 +37,8 @@ enum Command {
     Reload,
     /// Answer what has arrived, then exit.
     Drain,
+    /// Start its program once more, as it is on disk now, and let that take over without losing a request.
+    Restart,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
@@ -45,6 +47,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
         Command::Stats => "stats",
         Command::Reload => "reload",
         Command::Drain => "drain",
+        Command::Restart => "restart",
     };
     let answer = ask(&args.socket, name)?;
     if args.json {
@@ -61,7 +64,9 @@ pub(crate) fn ask(socket: &std::path::Path, command: &str) -> anyhow::Result<Val
     let mut stream = UnixStream::connect(socket).with_context(|| {
         format!("cannot reach {} (is handled running with --control, and may you open it?)", socket.display())
     })?;
-    stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+    // A new process may copy its set into memory before it serves.
+    let patience = if command == "restart" { 150 } else { 10 };
+    stream.set_read_timeout(Some(Duration::from_secs(patience)))?;
     writeln!(stream, "{command}")?;
     let mut line = String::new();
     BufReader::new(stream).read_line(&mut line).context("no answer on the control socket")?;

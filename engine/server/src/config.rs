@@ -32,6 +32,8 @@ pub struct Config {
     pub control: Option<PathBuf>,
     /// Share the ports of `listen` with other processes of this user: for handing over, on purpose.
     pub share_port: bool,
+    /// Take over from the `handled` behind `control`, if there is one: go on with its sockets, without loss.
+    pub take_over: bool,
     /// Check every byte of new layers before they go live, as their publisher has done.
     pub verify_new_layers: bool,
     /// Copy the set into memory of our own instead of mapping its files.
@@ -109,6 +111,7 @@ impl Default for Config {
             datapath: Datapath::Auto,
             control: None,
             share_port: false,
+            take_over: false,
             verify_new_layers: true,
             copy_to_memory: false,
             limits: Limits::default(),
@@ -162,6 +165,10 @@ impl Config {
     /// # Errors
     /// Names the setting, and what it should be.
     pub fn check(&self) -> anyhow::Result<()> {
+        ensure!(
+            self.control.is_some() || !self.take_over,
+            "`take_over` needs `control`: the control socket of the process that serves now"
+        );
         ensure!(!self.listen.is_empty(), "`listen` is empty: name at least one address, as \"[::]:2641\"");
         ensure!(self.workers <= 1024, "`workers` is {}: at most 1024 make sense", self.workers);
         let limits = &self.limits;
@@ -229,6 +236,8 @@ mod tests {
         let mut config = Config::default();
         config.limits.batch_datagrams = 0;
         assert!(config.check().unwrap_err().to_string().contains("limits.batch_datagrams"));
+        config = Config { take_over: true, ..Config::default() };
+        assert!(config.check().unwrap_err().to_string().contains("`take_over` needs `control`"));
         config = Config { listen: vec![], ..Config::default() };
         assert!(config.check().unwrap_err().to_string().contains("listen"));
         let error = toml::from_str::<Config>("lissten = []").unwrap_err();

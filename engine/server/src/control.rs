@@ -1,6 +1,7 @@
 //! Status, statistics and commands over a UNIX socket: a line in, a line of JSON out.
 
 use crate::server::Shared;
+use crate::takeover;
 use anyhow::{Context as _, bail};
 use serde_json::{Value, json};
 use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
@@ -12,11 +13,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// The commands, and what each does.
-pub const COMMANDS: [(&str, &str); 5] = [
+pub const COMMANDS: [(&str, &str); 7] = [
     ("status", "what is served since when, by which workers"),
     ("stats", "counters, in all and for each worker"),
     ("reload", "take the published set now"),
     ("drain", "answer what has arrived, then exit"),
+    ("restart", "start this program once more, and let it take over without loss"),
+    ("take-over", "what the new process says to get the sockets"),
     ("help", "this list"),
 ];
 
@@ -24,6 +27,8 @@ pub const COMMANDS: [(&str, &str); 5] = [
 const LINE_PATIENCE: Duration = Duration::from_secs(5);
 /// Clients at a time.
 const CLIENTS_MAX: usize = 16;
+/// How long clients may take to go when the server stops.
+const GOODBYE_PATIENCE: Duration = Duration::from_millis(500);
 /// How often the listener looks whether it should stop.
 const ACCEPT_PATIENCE: Duration = Duration::from_millis(50);
 
@@ -32,15 +37,26 @@ const ACCEPT_PATIENCE: Duration = Duration::from_millis(50);
 pub struct Control {
     listener: UnixListener,
     path: PathBuf,
+    /// Where the socket is now, if another process still has its place.
+    beside: Option<PathBuf>,
     line_len_max: usize,
+    /// Another process has the path now.
+    is_replaced: bool,
 }
 
 impl Control {
-    /// Binds the socket at `path`, for the owner only.
+    /// Binds the socket at `path`, for the owner only; with `take_over`, beside it, until
+    /// [`take_place`](Self::take_place).
     ///
     /// # Errors
     /// When another process answers there, or the directory does not allow it.
-    pub fn bind(path: &Path, line_len_max: usize) -> anyhow::Result<Self> {
+    pub fn bind(path: &Path, take_over: bool, line_len_max: usize) -> anyhow::Result<Self> {
+        let place = path;
+        let beside = take_over.then(|| {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            path.with_file_name(format!(".{name}.{}", std::process::id()))
+        });
+        let path = beside.as_deref().unwrap_or(path);
         if UnixStream::connect(path).is_ok() {
             bail!(
                 "another process answers on the control socket {}; is handled running already?",
@@ -61,11 +77,24 @@ impl Control {
         })?;
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
         listener.set_nonblocking(true)?;
-        Ok(Self { listener, path: path.to_owned(), line_len_max })
+        Ok(Self { listener, path: place.to_owned(), beside, line_len_max, is_replaced: false })
+    }
+
+    /// Takes the place of the process that was taken over from.
+    ///
+    /// # Errors
+    /// When the directory does not allow it.
+    pub fn take_place(&mut self) -> anyhow::Result<()> {
+        if let Some(beside) = &self.beside {
+            std::fs::rename(beside, &self.path)
+                .with_context(|| format!("cannot replace the control socket {}", self.path.display()))?;
+            self.beside = None;
+        }
+        Ok(())
     }
 
     /// Serves clients, each in a thread, until the server stops.
-    pub fn serve(self, shared: &Arc<Shared>) {
+    pub fn serve(mut self, shared: &Arc<Shared>) {
         let clients = Arc::new(AtomicUsize::new(0));
         while !shared.is_stopped() {
             let Ok((client, _)) = self.listener.accept() else {
@@ -88,6 +117,12 @@ impl Control {
                 tracing::warn!(%error, "no thread for a client of the control socket");
             }
         }
+        self.is_replaced = shared.is_handed_over();
+        // They see the same, and say what they have to say.
+        let since = Instant::now();
+        while clients.load(Ordering::Relaxed) > 0 && since.elapsed() < GOODBYE_PATIENCE {
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 }
 
@@ -107,6 +142,9 @@ fn talk(mut client: &UnixStream, shared: &Shared, line_len_max: usize) -> std::i
             Err(error) => return Err(error),
         }
         let is_whole = line.ends_with(b"\n");
+        if line == b"take-over\n" {
+            return takeover::hand_over(client, &mut reader, shared);
+        }
         let mut said = match is_whole || line.len() < line_len_max {
             true => answer(String::from_utf8_lossy(&line).trim(), shared),
             false => json!({ "error": format!("a line has at most {line_len_max} bytes") }),
@@ -125,8 +163,10 @@ fn talk(mut client: &UnixStream, shared: &Shared, line_len_max: usize) -> std::i
 
 impl Drop for Control {
     fn drop(&mut self) {
-        // Nothing more can be done about a file that does not go.
-        let _ = std::fs::remove_file(&self.path);
+        if !self.is_replaced {
+            // Nothing more can be done about a file that does not go.
+            let _ = std::fs::remove_file(self.beside.as_ref().unwrap_or(&self.path));
+        }
     }
 }
 
@@ -145,6 +185,7 @@ fn answer(command: &str, shared: &Shared) -> Value {
             shared.drain();
             json!({ "ok": true })
         }
+        "restart" => takeover::restart(shared),
         "help" => COMMANDS.iter().map(|&(name, what)| (name.to_owned(), Value::from(what))).collect(),
         _ => {
             let names = COMMANDS.map(|(name, _)| name).join(", ");

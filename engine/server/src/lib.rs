@@ -7,6 +7,7 @@
 //! - [`counters`]: what happened to every datagram, by reason.
 //! - [`control`]: status, statistics and commands over a UNIX socket.
 //! - [`observe`]: metrics and health over HTTP.
+//! - [`takeover`]: a new process goes on with the sockets of the old one.
 //! - [`server`]: starts all of it and stops it again.
 #![forbid(unsafe_code)]
 
@@ -20,6 +21,7 @@ pub mod observe;
 pub mod server;
 pub mod site;
 pub mod status;
+pub mod takeover;
 pub mod worker;
 
 pub use config::Config;

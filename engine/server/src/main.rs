@@ -4,9 +4,11 @@ use anyhow::Context as _;
 use clap::Parser;
 use handle_server::Server;
 use handle_server::config::{Config, Datapath};
-use handle_server::server::{open_live, read_site};
+use handle_server::server::{Hooks, open_live, read_site};
+use handle_server::takeover::Program;
 use sd_notify::NotifyState;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -29,6 +31,7 @@ use std::time::Duration;
     after_help = "Examples:
   handled --snapshot ./set --listen 127.0.0.1:2641
   handled --config /etc/handled/handled.toml --check-config
+  handled --config /etc/handled/handled.toml --take-over
   echo status | socat - UNIX:/run/handled/control.sock"
 )]
 struct Args {
@@ -59,6 +62,10 @@ struct Args {
     /// Share the ports with other processes of this user: for handing over, on purpose.
     #[arg(long)]
     share_port: bool,
+    /// Take over from the handled behind the control socket, if there is one: go on with its sockets,
+    /// without losing a request, and let it go.
+    #[arg(long)]
+    take_over: bool,
     /// Copy the set into memory instead of mapping its files.
     #[arg(long)]
     copy_to_memory: bool,
@@ -100,6 +107,7 @@ impl Args {
         config.datapath = self.datapath.unwrap_or(config.datapath);
         config.copy_to_memory |= self.copy_to_memory;
         config.share_port |= self.share_port;
+        config.take_over |= self.take_over;
         config.check()?;
         Ok(config)
     }
@@ -156,6 +164,15 @@ fn check(config: &Config) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// How this program was started, for its successor.
+fn program() -> Option<Program> {
+    let take_over = OsString::from("--take-over");
+    let mut arguments: Vec<OsString> = std::env::args_os().skip(1).filter(|it| *it != take_over).collect();
+    arguments.push(take_over);
+    // Asked now: once the file is replaced, the kernel calls it deleted.
+    Some(Program { path: std::env::current_exe().ok()?, arguments })
+}
+
 /// Bugs that a datagram can reach are counted, and the first of them shown; the log is not the sender's.
 fn quiet_panics() {
     const SHOWN_MAX: u32 = 10;
@@ -172,9 +189,9 @@ fn serve(config: &Config) -> anyhow::Result<()> {
     let mut signals =
         signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGHUP]).context("cannot listen to signals")?;
     quiet_panics();
-    let server = Server::start(config)?;
+    let server = Server::start_with(config, Hooks { program: program() })?;
     // Without a service manager there is nobody to tell.
-    let _ = sd_notify::notify(&[NotifyState::Ready]);
+    let _ = sd_notify::notify(&[NotifyState::MainPid(std::process::id()), NotifyState::Ready]);
     tracing::info!(addresses = ?server.addresses(), generation = server.shared().live.current().generation(), "serving");
     while !server.is_finished() && !server.shared().is_draining() {
         for signal in signals.pending() {
@@ -191,7 +208,10 @@ fn serve(config: &Config) -> anyhow::Result<()> {
         }
         std::thread::sleep(Duration::from_millis(20));
     }
-    let _ = sd_notify::notify(&[NotifyState::Stopping]);
+    // After a hand-over the service goes on.
+    if !server.shared().is_handed_over() {
+        let _ = sd_notify::notify(&[NotifyState::Stopping]);
+    }
     let drained = server.shared().is_draining();
     tracing::info!("stopping: answering what has arrived");
     server.stop()?;

@@ -6,13 +6,14 @@ use crate::counters::Shards;
 use crate::live::{self, Live};
 use crate::observe::Observer;
 use crate::site::OwnSite;
+use crate::takeover::{Announced, Handover, Kind, Predecessor, Program};
 use crate::worker::{Worker, WorkerInfo};
 use anyhow::{Context as _, anyhow, ensure};
 use handle_net::Options;
 use handle_snapshot::map::How;
 use handle_snapshot::set::Why;
 use std::io::ErrorKind;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
@@ -30,6 +31,10 @@ pub struct Shared {
     /// For each worker, whether it still runs.
     pub(crate) running: Box<[AtomicBool]>,
     pub(crate) started: SystemTime,
+    /// The sockets of the workers, for another process to go on with.
+    pub(crate) handover: Handover,
+    pub(crate) hooks: Hooks,
+    share_port: bool,
     draining: AtomicBool,
     stopped: AtomicBool,
 }
@@ -37,6 +42,10 @@ pub struct Shared {
 impl Shared {
     /// Lets the workers answer what has arrived, and then stop.
     pub fn drain(&self) {
+        if self.share_port && !self.is_draining() {
+            // Whoever shares the port answers what comes from now on.
+            self.handover.give_up(|_| false);
+        }
         self.draining.store(true, Ordering::Relaxed);
     }
 
@@ -44,6 +53,12 @@ impl Shared {
     #[must_use]
     pub fn is_draining(&self) -> bool {
         self.draining.load(Ordering::Relaxed)
+    }
+
+    /// Whether another process has taken over, which is why this one drains.
+    #[must_use]
+    pub fn is_handed_over(&self) -> bool {
+        self.handover.is_done()
     }
 
     /// Whether a worker has ended although nobody told it to; the others go on.
@@ -55,6 +70,13 @@ impl Shared {
     pub(crate) fn is_stopped(&self) -> bool {
         self.stopped.load(Ordering::Relaxed)
     }
+}
+
+/// What a server can do only as the program that it is.
+#[derive(Debug, Default)]
+pub struct Hooks {
+    /// How this program is started, for a restart by take-over.
+    pub program: Option<Program>,
 }
 
 /// A running server. Dropping it stops it.
@@ -76,6 +98,7 @@ struct Running<'s> {
 impl Drop for Running<'_> {
     fn drop(&mut self) {
         self.shared.running[self.at].store(false, Ordering::Relaxed);
+        self.shared.handover.release(self.at);
         if self.shared.is_degraded() {
             tracing::error!(worker = self.at, "a worker has ended; the kernel gives its share to the others");
         }
@@ -91,18 +114,44 @@ impl Server {
     /// # Errors
     /// One sentence with the likely cause: the set, the site record, an address, the control socket.
     pub fn start(config: &Config) -> anyhow::Result<Self> {
+        Self::start_with(config, Hooks::default())
+    }
+
+    /// As [`start`](Self::start), with what only a program can do.
+    ///
+    /// # Errors
+    /// As `start`. Where another process was to be taken over from, it goes on.
+    pub fn start_with(config: &Config, hooks: Hooks) -> anyhow::Result<Self> {
         config.check()?;
         let site = read_site(config)?;
         let live = open_live(config)?;
         let cores = usable_cores(config)?;
         let workers_count = if config.workers == 0 { cores.len() } else { config.workers };
-        let sockets = bind_all(config, workers_count)?;
+        // From here on quickly: sockets that are new gather datagrams until their workers answer.
+        let mut predecessor = match &config.control {
+            Some(control) if config.take_over => Predecessor::meet(control)?,
+            _ => None,
+        };
+        let mut sockets = predecessor.as_mut().map_or(vec![], |it| take_over(config, workers_count, it));
+        let inherited_count = sockets.len();
+        if predecessor.is_some() {
+            // What cannot work shows before there is a socket that would be missed.
+            let options = net_options(config, (Ipv4Addr::LOCALHOST, 0).into());
+            handle_net::open(config.datapath.into(), &options).context("cannot open the datapath")?;
+        }
+        bind_missing(config, workers_count, &mut sockets)?;
         let control = match &config.control {
-            Some(path) => Some(Control::bind(path, config.limits.control_line_bytes)?),
+            Some(path) => Some(Control::bind(path, predecessor.is_some(), config.limits.control_line_bytes)?),
             None => None,
         };
         let observer = match config.observe.http {
-            Some(address) => Some(Observer::bind(address, &config.observe)?),
+            Some(address) => {
+                let taken = predecessor.as_mut().and_then(|it| it.take(Kind::Http, address));
+                Some(match taken {
+                    Some(listener) => Observer::on(listener.into(), &config.observe)?,
+                    None => Observer::bind(address, &config.observe)?,
+                })
+            }
             None => None,
         };
         let http_address = observer.as_ref().map(Observer::address).transpose()?;
@@ -113,12 +162,24 @@ impl Server {
             workers: std::sync::OnceLock::new(),
             running: (0..sockets.len()).map(|_| AtomicBool::new(true)).collect(),
             started: SystemTime::now(),
+            handover: Handover::default(),
+            hooks,
+            share_port: config.share_port,
             draining: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
         });
         let mut server =
             Self { shared, addresses: Vec::new(), http_address, workers: Vec::new(), helpers: Vec::new() };
-        server.start_workers(config, sockets, &cores)?;
+        let started = server.start_workers(config, sockets, &cores);
+        if let Err(error) = started.and_then(|()| predecessor.map_or(Ok(()), Predecessor::dismiss)) {
+            // What is the other process's stays its, and is not drained by us.
+            server.shared.handover.give_up(|at| at < inherited_count);
+            return Err(error);
+        }
+        if let Some(observer) = &observer {
+            let announced = Announced { kind: Kind::Http, address: observer.address()? };
+            server.shared.handover.hold(None, announced, observer.descriptor()?);
+        }
         server.start_helpers(control, observer)?;
         Ok(server)
     }
@@ -126,12 +187,14 @@ impl Server {
     fn start_workers(
         &mut self,
         config: &Config,
-        sockets: Vec<UdpSocket>,
+        sockets: Vec<(usize, UdpSocket)>,
         cores: &[usize],
     ) -> anyhow::Result<()> {
         let (opened, openings) = mpsc::channel();
-        for (at, socket) in sockets.into_iter().enumerate() {
+        for (at, socket) in sockets {
             let address = socket.local_addr()?;
+            let announced = Announced { kind: Kind::Udp, address };
+            self.shared.handover.hold(Some(at), announced, socket.try_clone()?.into());
             if !self.addresses.contains(&address) {
                 self.addresses.push(address);
             }
@@ -170,7 +233,11 @@ impl Server {
             .name("watcher".into())
             .spawn(move || live::watch(&shared.live, &shared.stopped));
         self.helpers.push(watcher.context("cannot start the watcher thread")?);
-        if let Some(control) = control {
+        if let Some(mut control) = control {
+            if let Err(error) = control.take_place() {
+                // Nobody else serves any more, so this is no reason to go.
+                tracing::error!("{error:#}");
+            }
             let shared = Arc::clone(&self.shared);
             let thread =
                 std::thread::Builder::new().name("control".into()).spawn(move || control.serve(&shared));
@@ -281,25 +348,39 @@ fn usable_cores(config: &Config) -> anyhow::Result<Vec<usize>> {
     Ok((0..rustix::thread::CpuSet::MAX_CPU).filter(|&core| allowed.is_set(core)).collect())
 }
 
-/// One socket for each worker of each address. Workers of one address share its port.
-fn bind_all(config: &Config, workers_count: usize) -> anyhow::Result<Vec<UdpSocket>> {
-    let mut sockets = Vec::new();
-    for &listen in &config.listen {
-        if !config.share_port {
+/// The sockets of another process that are for addresses of ours, each with the number of its worker.
+fn take_over(config: &Config, workers_count: usize, from: &mut Predecessor) -> Vec<(usize, UdpSocket)> {
+    let workers = config.listen.iter().flat_map(|&listen| (0..workers_count).map(move |_| listen));
+    let taken =
+        workers.enumerate().filter_map(|(at, listen)| Some((at, from.take(Kind::Udp, listen)?.into())));
+    taken.collect()
+}
+
+/// Binds a socket for each worker of each address that has none. Workers of one address share its port.
+fn bind_missing(
+    config: &Config,
+    workers_count: usize,
+    sockets: &mut Vec<(usize, UdpSocket)>,
+) -> anyhow::Result<()> {
+    for (number, &listen) in config.listen.iter().enumerate() {
+        let has = |at: &usize| sockets.iter().any(|(worker, _)| worker == at);
+        let workers = number * workers_count..(number + 1) * workers_count;
+        let missing: Vec<usize> = workers.filter(|at| !has(at)).collect();
+        if !config.share_port && missing.len() == workers_count {
             // Workers share a port among themselves, so the kernel would let another process share it too.
             let mut alone = net_options(config, listen);
             alone.reuse_port = false;
             handle_net::bind(&alone).map_err(|error| explain_bind(listen, error))?;
         }
         let mut options = net_options(config, listen);
-        for _ in 0..workers_count {
+        for at in missing {
             let socket = handle_net::bind(&options).map_err(|error| explain_bind(listen, error))?;
             // With port 0 the first socket takes a port, and the others share it.
             options.address = socket.local_addr()?;
-            sockets.push(socket);
+            sockets.push((at, socket));
         }
     }
-    Ok(sockets)
+    Ok(())
 }
 
 pub(crate) fn net_options(config: &Config, address: SocketAddr) -> Options {

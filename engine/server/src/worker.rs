@@ -4,6 +4,7 @@ use crate::config::Config;
 use crate::counters::{Counters, Transport};
 use crate::live::Reader;
 use crate::server::{Shared, net_options};
+use crate::takeover;
 use anyhow::Context as _;
 use handle_net::{Datapath, Kind, Outbox, Peer};
 use handle_proto::limit::UDP_MESSAGE_LEN_MAX;
@@ -101,9 +102,19 @@ impl Worker {
     /// for [`DRAIN_MAX`] where there is no end of it.
     pub(crate) fn run(&mut self) {
         let (mut draining_since, mut quiet_since) = (None, None);
+        // Nothing more is received, and what has been is answered.
+        let mut stopped = false;
         loop {
             let draining = self.shared.is_draining();
-            let received = match self.turn(if draining { DRAIN_QUIET } else { PATIENCE_MAX }) {
+            if draining && !stopped && self.shared.handover.is_taken(self.at, takeover::Kind::Udp) {
+                stopped = self.stop_receiving();
+            }
+            let patience = match (draining, stopped) {
+                (_, true) => Duration::ZERO,
+                (true, false) => DRAIN_QUIET,
+                (false, false) => PATIENCE_MAX,
+            };
+            let received = match self.turn(patience) {
                 Ok(received) => received,
                 Err(error) => {
                     tracing::error!(worker = self.at, %error, "the datapath failed; the worker stops");
@@ -118,10 +129,25 @@ impl Worker {
                 quiet_since = None;
             }
             let is_quiet = now - *quiet_since.get_or_insert(now) >= DRAIN_QUIET;
-            if is_quiet || now - *draining_since.get_or_insert(now) >= DRAIN_MAX {
+            if is_quiet || stopped && received == 0 {
+                return;
+            }
+            let drained_for = now - *draining_since.get_or_insert(now);
+            if drained_for >= DRAIN_MAX && !stopped {
+                stopped = self.stop_receiving();
+            }
+            if drained_for >= 2 * DRAIN_MAX {
                 return;
             }
         }
+    }
+
+    /// Ends the receiving. True also when that fails, as the path is then of no more use.
+    fn stop_receiving(&mut self) -> bool {
+        if let Err(error) = self.path.stop_receiving() {
+            tracing::error!(worker = self.at, %error, "the datapath failed while stopping");
+        }
+        true
     }
 
     /// What is not done for each batch: asking the kernel what it dropped, and giving fragments up.

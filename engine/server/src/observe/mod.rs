@@ -24,6 +24,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use settings::Observe;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -59,8 +60,21 @@ impl Observer {
             let port = address.port();
             format!("cannot listen on {address} for metrics (who has the port: ss -ltnp 'sport = :{port}')")
         })?;
+        Self::on(listener, settings)
+    }
+
+    /// Goes on with a listener that is bound already.
+    ///
+    /// # Errors
+    /// Those of the kernel.
+    pub(crate) fn on(listener: TcpListener, settings: &Observe) -> anyhow::Result<Self> {
         listener.set_nonblocking(true)?;
         Ok(Self { listener, settings: settings.clone() })
+    }
+
+    /// Another descriptor of the listener.
+    pub(crate) fn descriptor(&self) -> std::io::Result<OwnedFd> {
+        self.listener.as_fd().try_clone_to_owned()
     }
 
     /// The address, with the port that was really taken.
@@ -85,7 +99,8 @@ impl Observer {
         let patience = Duration::from_millis(self.settings.http_patience_ms.into());
         let mut connections: Vec<Connection> = Vec::new();
         while !shared.is_stopped() {
-            let (listens, ready) = self.wait(&connections);
+            // Who has taken over answers for the service.
+            let (listens, ready) = self.wait(&connections, !shared.is_handed_over());
             let now = Instant::now();
             state.heartbeat().look(&shared.shards, now);
             if listens {
@@ -110,10 +125,10 @@ impl Observer {
     }
 
     /// Waits for something to do: whether somebody wants to connect, and which connections are ready.
-    fn wait(&self, connections: &[Connection]) -> (bool, Vec<bool>) {
+    fn wait(&self, connections: &[Connection], listens: bool) -> (bool, Vec<bool>) {
         let mut fds: Vec<PollFd<'_>> =
             connections.iter().map(|one| PollFd::new(one.stream(), one.waits_for())).collect();
-        if connections.len() < self.settings.http_connections {
+        if listens && connections.len() < self.settings.http_connections {
             fds.push(PollFd::new(&self.listener, PollFlags::IN));
         }
         let patience = Timespec { tv_sec: 0, tv_nsec: i64::from(LOOK_INTERVAL.subsec_nanos()) };

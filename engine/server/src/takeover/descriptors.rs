@@ -1,0 +1,134 @@
+//! Bound sockets on their way from one process to the next, over a UNIX socket.
+
+use anyhow::{Context as _, bail, ensure};
+use rustix::cmsg_space;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketType, recvmsg, sendmsg, sockopt,
+};
+use serde::{Deserialize, Serialize};
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+
+/// Descriptors of one message; the kernel takes at most 253.
+const IN_MESSAGE_MAX: usize = 64;
+
+/// What a socket is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Kind {
+    /// Datagrams.
+    Udp,
+    /// A listener for connections of the protocol.
+    Tcp,
+    /// The listener of metrics and health.
+    Http,
+}
+
+/// A socket, as it is announced before its descriptor comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub(crate) struct Announced {
+    pub(crate) kind: Kind,
+    /// What it is bound to.
+    pub(crate) address: SocketAddr,
+}
+
+/// Sends the descriptors, in order.
+pub(super) fn send(stream: &UnixStream, descriptors: &[BorrowedFd<'_>]) -> std::io::Result<()> {
+    for descriptors in descriptors.chunks(IN_MESSAGE_MAX) {
+        let mut room = [MaybeUninit::uninit(); cmsg_space!(ScmRights(IN_MESSAGE_MAX))];
+        let mut control = SendAncillaryBuffer::new(&mut room);
+        let fits = control.push(SendAncillaryMessage::ScmRights(descriptors));
+        assert!(fits, "there is room for a whole message");
+        // Descriptors travel with a byte.
+        sendmsg(stream, &[IoSlice::new(b"s")], &mut control, SendFlags::NOSIGNAL)?;
+    }
+    Ok(())
+}
+
+/// Receives the sockets that were announced, and checks that they are such.
+pub(super) fn receive(stream: &UnixStream, announced: &[Announced]) -> anyhow::Result<Vec<OwnedFd>> {
+    let mut descriptors = Vec::with_capacity(announced.len());
+    while descriptors.len() < announced.len() {
+        let mut room = [MaybeUninit::uninit(); cmsg_space!(ScmRights(IN_MESSAGE_MAX))];
+        let mut control = RecvAncillaryBuffer::new(&mut room);
+        let mut byte = [0];
+        let parts = &mut [IoSliceMut::new(&mut byte)];
+        let received = recvmsg(stream, parts, &mut control, RecvFlags::CMSG_CLOEXEC)?;
+        ensure!(received.bytes == 1, "the other process went away");
+        ensure!(
+            !received.flags.contains(ReturnFlags::CTRUNC),
+            "not all sockets could be taken: are too many files open? (ulimit -n)"
+        );
+        let count = descriptors.len();
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(rights) = message {
+                descriptors.extend(rights);
+            }
+        }
+        ensure!(descriptors.len() > count, "a message came without sockets");
+    }
+    ensure!(descriptors.len() == announced.len(), "more sockets came than were announced");
+    for (descriptor, announced) in descriptors.iter().zip(announced) {
+        check(descriptor, announced).with_context(|| format!("the socket for {}", announced.address))?;
+    }
+    Ok(descriptors)
+}
+
+/// Whether a descriptor is the socket that was announced.
+fn check(descriptor: &OwnedFd, announced: &Announced) -> anyhow::Result<()> {
+    let address = match (announced.kind, sockopt::socket_type(descriptor)?) {
+        (Kind::Udp, SocketType::DGRAM) => UdpSocket::from(descriptor.try_clone()?).local_addr()?,
+        (Kind::Tcp | Kind::Http, SocketType::STREAM) => {
+            TcpListener::from(descriptor.try_clone()?).local_addr()?
+        }
+        (kind, is) => bail!("is no {kind:?} socket but {is:?}"),
+    };
+    ensure!(address == announced.address, "is bound to {address}");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd as _;
+
+    #[test]
+    fn more_sockets_than_fit_in_a_message_come_over_in_order() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let sockets: Vec<UdpSocket> = (0..150).map(|_| UdpSocket::bind("127.0.0.1:0").unwrap()).collect();
+        let announced: Vec<Announced> = sockets
+            .iter()
+            .map(|socket| Announced { kind: Kind::Udp, address: socket.local_addr().unwrap() })
+            .collect();
+        let descriptors: Vec<BorrowedFd<'_>> = sockets.iter().map(|socket| socket.as_fd()).collect();
+        send(&ours, &descriptors).unwrap();
+        // `receive` compares the addresses.
+        assert_eq!(receive(&theirs, &announced).unwrap().len(), 150);
+    }
+
+    #[test]
+    fn what_is_not_as_announced_is_refused() {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let address = socket.local_addr().unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let other = "127.0.0.1:1".parse().unwrap();
+        for (announced, descriptor, why) in [
+            (Announced { kind: Kind::Tcp, address }, socket.as_fd(), "no Tcp socket"),
+            (Announced { kind: Kind::Udp, address }, listener.as_fd(), "no Udp socket"),
+            (Announced { kind: Kind::Udp, address: other }, socket.as_fd(), "is bound to"),
+        ] {
+            let (ours, theirs) = UnixStream::pair().unwrap();
+            send(&ours, &[descriptor]).unwrap();
+            let error = format!("{:#}", receive(&theirs, &[announced]).unwrap_err());
+            assert!(error.contains(why), "{error}");
+        }
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        drop(ours);
+        let announced = [Announced { kind: Kind::Udp, address }];
+        assert!(receive(&theirs, &announced).unwrap_err().to_string().contains("went away"));
+    }
+}

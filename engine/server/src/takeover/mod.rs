@@ -1,0 +1,307 @@
+//! Restarting without loss: a new process takes the sockets of the old one, with what is in their queues.
+//!
+//! Both serve from the same sockets for a moment, so there is none in which nobody does:
+//!
+//! 1. The new process has read its configuration and opened the set. It says `take-over` on the control
+//!    socket of the old one and gets a line of JSON that names the sockets, and their descriptors.
+//! 2. It starts its workers on them. Each datagram goes to one of the two, and is answered by it.
+//! 3. It says `serving` and which sockets it has taken. Only now the old one ends its receiving, answers
+//!    what it has, and goes. A socket that was not taken, because the new process has fewer workers or
+//!    another address, is passed over by the kernel from then on, and its queue answered.
+//!
+//! Until `serving` the old process has changed nothing, so whatever happens to the new one, it goes on.
+
+mod descriptors;
+mod successor;
+
+pub(crate) use descriptors::{Announced, Kind};
+pub use successor::Program;
+pub(crate) use successor::restart;
+
+use crate::server::Shared;
+use anyhow::{Context as _, anyhow, bail, ensure};
+use rustix::process::{Pid, geteuid};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use std::io::{BufRead, ErrorKind, Read as _, Write as _};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long the new process may take from getting the sockets to serving on them.
+const SERVING_PATIENCE: Duration = Duration::from_secs(30);
+/// How long the other process may take for a line.
+const LINE_PATIENCE: Duration = Duration::from_secs(5);
+/// Bytes of the line that announces the sockets: some tens for each.
+const LINE_LEN_MAX: u64 = 1 << 20;
+
+/// What the old process says first.
+#[derive(Debug, Deserialize, Serialize)]
+#[serde(untagged)]
+enum Offer {
+    Given { version: String, sockets: Vec<Announced> },
+    Refused { error: String },
+}
+
+/// What the new process says when it serves.
+#[derive(Debug, Deserialize, Serialize)]
+struct Serving {
+    /// The sockets that it has taken, by their places in the offer.
+    serving: Vec<usize>,
+}
+
+/// A socket in use.
+#[derive(Debug)]
+struct Held {
+    /// The worker that uses it; none for what is not the workers' business.
+    worker: Option<usize>,
+    announced: Announced,
+    /// A second descriptor of the socket; none once its worker has ended, so that the kernel gives its share of a
+    /// port to the others.
+    descriptor: Option<OwnedFd>,
+    /// Another process serves from it.
+    taken: bool,
+}
+
+/// The sockets that this process serves from, to be handed over.
+#[derive(Debug, Default)]
+pub(crate) struct Handover {
+    held: Mutex<Vec<Held>>,
+    /// A process is taking over.
+    busy: AtomicBool,
+    done: AtomicBool,
+}
+
+impl Handover {
+    /// Remembers a socket, and whose it is.
+    pub(crate) fn hold(&self, worker: Option<usize>, announced: Announced, descriptor: OwnedFd) {
+        self.lock().push(Held { worker, announced, descriptor: Some(descriptor), taken: false });
+    }
+
+    /// Forgets the sockets of a worker that has ended.
+    pub(crate) fn release(&self, worker: usize) {
+        self.lock()
+            .iter_mut()
+            .filter(|held| held.worker == Some(worker))
+            .for_each(|held| held.descriptor = None);
+    }
+
+    /// Whether another process serves from this socket of a worker, which therefore takes nothing more from it.
+    pub(crate) fn is_taken(&self, worker: usize, kind: Kind) -> bool {
+        let held = self.lock();
+        held.iter().any(|held| held.worker == Some(worker) && held.announced.kind == kind && held.taken)
+    }
+
+    /// Whether another process has taken over.
+    pub(crate) fn is_done(&self) -> bool {
+        self.done.load(Ordering::Relaxed)
+    }
+
+    /// Gives the sockets up: those that `is_taken` are another process's, the others leave their ports.
+    pub(crate) fn give_up(&self, is_taken: impl Fn(usize) -> bool) {
+        for (at, held) in self.lock().iter_mut().enumerate() {
+            held.taken = is_taken(at);
+            if let (false, Kind::Udp, Some(socket)) = (held.taken, held.announced.kind, &held.descriptor)
+                && let Err(error) = handle_net::leave_port(socket)
+            {
+                tracing::warn!(address = %held.announced.address, %error,
+                    "cannot leave the port before the socket is closed; what comes in between is lost");
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Held>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The side of the old process: hands its sockets to the one behind `client`, and drains once that serves.
+///
+/// # Errors
+/// When the client goes away; then this process goes on.
+pub(crate) fn hand_over(
+    mut client: &UnixStream,
+    reader: &mut impl BufRead,
+    shared: &Shared,
+) -> std::io::Result<()> {
+    let handover = &shared.handover;
+    let refuse = |why: &str| writeln!(&mut &*client, "{}", json!({ "error": why }));
+    let peer = rustix::net::sockopt::socket_peercred(client)?;
+    if peer.uid != geteuid() && !peer.uid.is_root() {
+        return refuse("only the user of this process may take over");
+    }
+    if shared.is_draining() {
+        return refuse("this process is stopping already");
+    }
+    if handover.busy.swap(true, Ordering::Relaxed) {
+        return refuse("another process is taking over");
+    }
+    let pid = peer.pid.as_raw_nonzero().get();
+    tracing::info!(pid, "another process takes over");
+    let done = offer(client, reader, shared);
+    handover.busy.store(false, Ordering::Relaxed);
+    let taken = match done {
+        Ok(taken) => taken,
+        Err(error) => {
+            tracing::warn!(pid, %error, "the process that was to take over does not; this one goes on");
+            return Err(error);
+        }
+    };
+    tracing::info!(pid, sockets = taken.len(), "the other process serves; this one answers what it has");
+    // Said by this process, which the service manager believes.
+    let _ = sd_notify::notify(&[sd_notify::NotifyState::MainPid(pid.cast_unsigned())]);
+    handover.done.store(true, Ordering::Relaxed);
+    handover.give_up(|at| taken.contains(&at));
+    shared.drain();
+    writeln!(client, "{}", json!({ "ok": true }))
+}
+
+/// Offers the sockets, and waits until the other process serves. Returns what it has taken.
+fn offer(mut client: &UnixStream, reader: &mut impl BufRead, shared: &Shared) -> std::io::Result<Vec<usize>> {
+    let line = {
+        let held = shared.handover.lock();
+        // A worker that has ended has nothing to give, but keeps its place.
+        if held.iter().any(|held| held.descriptor.is_none()) {
+            let error = "a worker of this process has ended; stop it and start anew";
+            writeln!(client, "{}", json!({ "error": error }))?;
+            return Err(std::io::Error::other(error));
+        }
+        let offer = Offer::Given {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            sockets: held.iter().map(|held| held.announced).collect(),
+        };
+        writeln!(client, "{}", serde_json::to_string(&offer)?)?;
+        let descriptors: Vec<BorrowedFd<'_>> =
+            held.iter().filter_map(|held| Some(held.descriptor.as_ref()?.as_fd())).collect();
+        descriptors::send(client, &descriptors)?;
+        drop(held);
+        read_line(reader, SERVING_PATIENCE, || shared.is_draining())?
+    };
+    let said: Serving = serde_json::from_str(&line)?;
+    Ok(said.serving)
+}
+
+/// A line from a stream whose reads are short of patience; until `is_over`, or `patience` is.
+fn read_line(
+    reader: &mut impl BufRead,
+    patience: Duration,
+    is_over: impl Fn() -> bool,
+) -> std::io::Result<String> {
+    let deadline = Instant::now() + patience;
+    let mut line = Vec::new();
+    loop {
+        match reader.by_ref().take(LINE_LEN_MAX).read_until(b'\n', &mut line) {
+            Ok(_) if line.ends_with(b"\n") => {
+                return String::from_utf8(line).map_err(|_| ErrorKind::InvalidData.into());
+            }
+            Ok(_) => return Err(ErrorKind::UnexpectedEof.into()),
+            Err(error) if !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                return Err(error);
+            }
+            Err(_) if is_over() || Instant::now() >= deadline => return Err(ErrorKind::TimedOut.into()),
+            Err(_) => {}
+        }
+    }
+}
+
+/// The process that serves until we do, and the sockets it offers.
+#[derive(Debug)]
+pub(crate) struct Predecessor {
+    stream: UnixStream,
+    pid: Pid,
+    offered: Vec<Announced>,
+    /// `None` once taken.
+    descriptors: Vec<Option<OwnedFd>>,
+    taken: Vec<usize>,
+}
+
+impl Predecessor {
+    /// Asks the process behind the control socket at `path` for its sockets; `None` where there is none.
+    ///
+    /// # Errors
+    /// When it refuses, or is not to be trusted; then it goes on.
+    pub(crate) fn meet(path: &Path) -> anyhow::Result<Option<Self>> {
+        let mut stream = match UnixStream::connect(path) {
+            Ok(stream) => stream,
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {
+                return Ok(None);
+            }
+            Err(error) => return Err(error).with_context(|| format!("cannot reach {}", path.display())),
+        };
+        let peer = rustix::net::sockopt::socket_peercred(&stream)?;
+        ensure!(
+            peer.uid == geteuid() || peer.uid.is_root() || geteuid().is_root(),
+            "{} is another user's (uid {}): not taking over from it",
+            path.display(),
+            peer.uid.as_raw()
+        );
+        stream.set_read_timeout(Some(LINE_PATIENCE))?;
+        stream.set_write_timeout(Some(LINE_PATIENCE))?;
+        stream.write_all(b"take-over\n")?;
+        let (offered, descriptors) = Self::accept(&mut stream)
+            .with_context(|| format!("cannot take over from process {}", peer.pid))?;
+        let descriptors = descriptors.into_iter().map(Some).collect();
+        Ok(Some(Self { stream, pid: peer.pid, offered, descriptors, taken: Vec::new() }))
+    }
+
+    fn accept(stream: &mut UnixStream) -> anyhow::Result<(Vec<Announced>, Vec<OwnedFd>)> {
+        // Byte by byte: descriptors come with the bytes behind the line, and not to a buffer.
+        let mut line = Vec::new();
+        while line.last() != Some(&b'\n') {
+            let mut byte = [0];
+            stream.read_exact(&mut byte).context("no answer")?;
+            line.extend(byte);
+            ensure!(line.len() as u64 <= LINE_LEN_MAX, "a line without end");
+        }
+        match serde_json::from_slice(&line).context("its answer is not understood")? {
+            Offer::Refused { error } => bail!("{error}"),
+            Offer::Given { version, sockets } => {
+                tracing::info!(version, sockets = sockets.len(), "taking over");
+                let descriptors = descriptors::receive(stream, &sockets)?;
+                Ok((sockets, descriptors))
+            }
+        }
+    }
+
+    /// Takes a socket of this kind that is bound to `address`, if one is left.
+    pub(crate) fn take(&mut self, kind: Kind, address: SocketAddr) -> Option<OwnedFd> {
+        let wanted = Announced { kind, address };
+        let is_left = |at: &usize| self.offered[*at] == wanted && self.descriptors[*at].is_some();
+        let at = (0..self.offered.len()).find(is_left)?;
+        self.taken.push(at);
+        self.descriptors[at].take()
+    }
+
+    /// Says that we serve, so that the old process drains.
+    ///
+    /// # Errors
+    /// When it does not agree although it is still there; then it is for us to go.
+    pub(crate) fn dismiss(mut self) -> anyhow::Result<()> {
+        let pid = self.pid;
+        match self.tell() {
+            Ok(()) => {
+                tracing::info!(%pid, "the old process answers what it has, and goes");
+                Ok(())
+            }
+            Err(error) if rustix::process::test_kill_process(pid).is_err() => {
+                tracing::warn!(%pid, %error, "the old process has gone by itself");
+                Ok(())
+            }
+            Err(error) => Err(error.context(format!("process {pid} does not let go"))),
+        }
+    }
+
+    fn tell(&mut self) -> anyhow::Result<()> {
+        let said = serde_json::to_string(&Serving { serving: std::mem::take(&mut self.taken) })?;
+        writeln!(self.stream, "{said}")?;
+        let mut reader = std::io::BufReader::new(&self.stream);
+        let answer: serde_json::Value =
+            serde_json::from_str(&read_line(&mut reader, LINE_PATIENCE, || false)?)?;
+        ensure!(answer["ok"] == true, anyhow!("{}", answer["error"]));
+        Ok(())
+    }
+}

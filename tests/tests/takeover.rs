@@ -1,0 +1,273 @@
+//! Restarting by take-over: no answer lost, and whatever happens to the new process, somebody serves.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+use handle_loadgen::{Load, Names, Report, RunOptions, Verify};
+use handle_proto::ResponseCode;
+use handle_snapshot::set::publisher::Publisher;
+use handle_tests::client::Client;
+use handle_tests::daemon::{self, Daemon, free_address, handled};
+use handle_tests::process::{Running, fail, hdl, run, until};
+use handle_tests::records;
+use serde_json::Value as Json;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::num::NonZeroU64;
+use std::ops::ControlFlow;
+use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// Requests a second: so many are in flight at any moment of a take-over.
+const RATE: NonZeroU64 = NonZeroU64::new(4_000).unwrap();
+
+/// A published set, and where processes serve it one after the other.
+struct Place {
+    directory: TempDir,
+    address: SocketAddr,
+}
+
+impl Place {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let set = directory.path().join("set");
+        std::fs::create_dir(&set).unwrap();
+        records::publish(&mut Publisher::open(&set).unwrap(), &records::load(), 1);
+        Self { directory, address: free_address() }
+    }
+
+    fn set(&self) -> PathBuf {
+        self.directory.path().join("set")
+    }
+
+    fn control(&self) -> PathBuf {
+        self.directory.path().join("control.sock")
+    }
+
+    fn command(&self, datapath: &str, workers: usize) -> Command {
+        let mut command = handled();
+        command.arg("--snapshot").arg(self.set()).arg("--control").arg(self.control());
+        command.args(["--listen", &self.address.to_string(), "--log", "warn", "--datapath", datapath]);
+        command.args(["--workers", &workers.to_string(), "--take-over"]);
+        command
+    }
+
+    /// Serves; takes over from whoever does.
+    fn serve(&self, datapath: &str, workers: usize) -> Daemon {
+        Daemon::start(self.command(datapath, workers), &self.control())
+    }
+
+    fn code(&self) -> ResponseCode {
+        let handle = &records::load()[0].handle;
+        Client::new(self.address).resolve(handle.as_bytes()).expect("an answer").code
+    }
+
+    /// Asks and verifies while `meanwhile` runs, and for a moment before and after.
+    fn load<T>(&self, meanwhile: impl FnOnce() -> T) -> (Report, T) {
+        let mut options = RunOptions::new(self.address, Names::Snapshot(self.set()));
+        options.load = Load::Open { rate: RATE };
+        options.duration = Duration::from_secs(600);
+        // No answer takes so long, not on a busy machine either.
+        options.timeout = Duration::from_secs(10);
+        // So many that each of several sockets of the server has some.
+        options.threads = 8;
+        options.verify = Some(Verify { snapshot: self.set(), staleness_max: Duration::ZERO });
+        let (started, enough) = (AtomicBool::new(false), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            let load = scope.spawn(|| {
+                let each_second = |_: &_| {
+                    started.store(true, Ordering::Relaxed);
+                    if enough.load(Ordering::Relaxed) {
+                        ControlFlow::Break(())
+                    } else {
+                        ControlFlow::Continue(())
+                    }
+                };
+                handle_loadgen::run(&options, each_second).unwrap()
+            });
+            until("the load is there", || started.load(Ordering::Relaxed) || load.is_finished());
+            let done = meanwhile();
+            enough.store(true, Ordering::Relaxed);
+            (load.join().unwrap(), done)
+        })
+    }
+}
+
+/// Ends a process by its number.
+fn kill(pid: &Json) {
+    let status = Command::new("kill").args(["-KILL", &pid.to_string()]).status();
+    assert!(status.unwrap().success());
+}
+
+#[test]
+fn restarts_under_load_lose_no_answer() {
+    let place = Place::new();
+    let mut serving = place.serve("portable", 2);
+    // Both datapaths take over from both; as many sockets, fewer, more, and one alone.
+    let successors = [
+        ("portable", 2),
+        ("auto", 2),
+        ("auto", 1),
+        ("portable", 3),
+        ("auto", 1),
+        ("auto", 4),
+        ("portable", 1),
+    ];
+    let (report, answered) = place.load(|| {
+        let mut answered = Vec::new();
+        for (datapath, workers) in successors {
+            let mut old = std::mem::replace(&mut serving, place.serve(datapath, workers));
+            assert_eq!(old.process.wait(), Some(0), "the old process ends in order");
+            assert!(serving.control.exists(), "and leaves the control socket to the new one");
+            assert_eq!(serving.ask("status")["workers"].as_array().unwrap().len(), workers);
+            std::thread::sleep(Duration::from_millis(500));
+            answered.push(serving.ask("stats")["total"]["requests_answered"].as_u64().unwrap());
+        }
+        answered
+    });
+    let accounts = &report.accounts;
+    println!("{} sent in {} take-overs: {accounts:?}", accounts.sent, successors.len());
+    assert_eq!((accounts.lost, accounts.late, accounts.refused), (0, 0, 0), "{accounts:?}");
+    assert_eq!((accounts.duplicates, accounts.malformed), (0, 0), "each is answered once");
+    assert_eq!(report.verification.unwrap().mismatched, 0);
+    assert!(answered.iter().all(|&answered| answered > RATE.get() / 10), "each of them served: {answered:?}");
+}
+
+#[test]
+fn a_new_process_that_fails_or_is_killed_leaves_the_old_one_serving() {
+    let place = Place::new();
+    let mut old = place.serve("auto", 2);
+    // It gets the sockets, and then does not have one of its addresses.
+    let (report, ()) = place.load(|| {
+        let mut command = place.command("auto", 2);
+        command.args(["--listen", "192.0.2.1:2641"]);
+        let (code, error) = fail(command);
+        assert!(code == 1 && error.contains("does not have the address"), "{error}");
+        let mut command = place.command("auto", 2);
+        command.args(["--snapshot", "/nonexistent"]);
+        assert_ne!(fail(command).0, 0);
+        // One that gets the sockets, says nothing, and goes.
+        let mut silent = BufReader::new(UnixStream::connect(&old.control).unwrap());
+        silent.get_mut().write_all(b"take-over\n").unwrap();
+        let mut offer = String::new();
+        silent.read_line(&mut offer).unwrap();
+        let offer: Json = serde_json::from_str(&offer).unwrap();
+        assert_eq!(offer["sockets"].as_array().unwrap().len(), 2, "{offer}");
+        let refused = daemon::ask(&old.control, "take-over");
+        assert!(refused["error"].as_str().unwrap().contains("another process is taking over"), "{refused}");
+        drop(silent);
+        until("it is over", || {
+            old.ask("status")["state"] == "serving" && old.ask("take-over")["sockets"].is_array()
+        });
+    });
+    let accounts = &report.accounts;
+    assert_eq!((accounts.lost, accounts.late, accounts.duplicates), (0, 0, 0), "{accounts:?}");
+    // `kill -9`, from before it is there to after it serves.
+    let mut survived = 0;
+    for step in 0..20 {
+        let mut new = Running::start(place.command("auto", 2));
+        std::thread::sleep(Duration::from_millis(2) * step);
+        new.0.kill().unwrap();
+        assert_eq!(new.wait(), None);
+        std::thread::sleep(Duration::from_millis(20));
+        if old.process.0.try_wait().unwrap().is_none() && old.ask("status")["state"] == "serving" {
+            survived += 1;
+            assert_eq!(place.code(), ResponseCode::SUCCESS);
+        } else {
+            // It had said that it serves, and was the one to be killed.
+            assert_eq!(old.process.wait(), Some(0));
+            old = place.serve("auto", 2);
+        }
+    }
+    assert!(survived > 0, "some were killed before they served");
+    assert_eq!(place.code(), ResponseCode::SUCCESS);
+}
+
+#[test]
+fn a_restart_on_command_keeps_serving_and_tells_the_service_manager() {
+    let place = Place::new();
+    let path = place.directory.path().join("notify.sock");
+    let manager = UnixDatagram::bind(&path).unwrap();
+    manager.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    let told = |what: &str| {
+        let mut room = [0; 1000];
+        loop {
+            let len = manager.recv(&mut room).unwrap_or_else(|error| panic!("{what}: {error}"));
+            let said = String::from_utf8_lossy(&room[..len]).into_owned();
+            assert!(!said.contains("STOPPING"), "the service goes on: {said}");
+            if said.contains(what) {
+                return;
+            }
+        }
+    };
+    let config = place.directory.path().join("handled.toml");
+    let http = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let text = format!(
+        "snapshot = \"set\"\ncontrol = \"control.sock\"\nlisten = [\"{}\"]\nworkers = 1\n\
+         observe.http = \"{http}\"\n",
+        place.address
+    );
+    std::fs::write(&config, &text).unwrap();
+    let mut command = handled();
+    command.arg("--config").arg(&config).env("NOTIFY_SOCKET", &path);
+    let mut old = Daemon::start(command, &place.control());
+    told("READY=1");
+    let restart = || {
+        let mut command = hdl(["control", "restart", "--json", "--socket"]);
+        command.arg(place.control());
+        let output = run(command);
+        let said: Json = serde_json::from_slice(&output.stdout).unwrap();
+        (output.status.code(), said)
+    };
+    // With a configuration that does not work nothing changes.
+    std::fs::write(&config, format!("{text}limits.batch_datagrams = 0\n")).unwrap();
+    let (code, said) = restart();
+    assert!(code == Some(6) && said["error"].as_str().unwrap().contains("This one goes on"), "{said}");
+    assert_eq!(old.ask("status")["state"], "serving");
+    std::fs::write(&config, format!("{text}limits.batch_datagrams = 7\n")).unwrap();
+    let is_ready = || {
+        let mut stream = TcpStream::connect(http).unwrap();
+        stream.write_all(b"GET /readyz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+        let mut line = String::new();
+        BufReader::new(stream).read_line(&mut line).unwrap();
+        assert!(line.contains(" 200 "), "{line}");
+    };
+    let done = AtomicBool::new(false);
+    let (report, pid) = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                is_ready();
+            }
+        });
+        let served = restart_twice(&place, &mut old, &restart, &told);
+        done.store(true, Ordering::Relaxed);
+        served
+    });
+    let accounts = &report.accounts;
+    assert_eq!((accounts.lost, accounts.late, accounts.duplicates), (0, 0, 0), "{accounts:?}");
+    until("the new one has the control socket", || daemon::ask(&place.control(), "status")["pid"] == pid);
+    kill(&pid);
+}
+
+/// Restarts under load, and then by the process that was started so.
+fn restart_twice(
+    place: &Place,
+    old: &mut Daemon,
+    restart: &dyn Fn() -> (Option<i32>, Json),
+    told: &dyn Fn(&str),
+) -> (Report, Json) {
+    place.load(|| {
+        let (code, said) = restart();
+        assert_eq!(code, Some(0), "{said}");
+        assert_eq!(old.process.wait(), Some(0));
+        told(&format!("MAINPID={}", said["pid"]));
+        told("READY=1");
+        let (code, said) = restart();
+        assert_eq!(code, Some(0), "{said}");
+        told(&format!("MAINPID={}", said["pid"]));
+        said["pid"].clone()
+    })
+}
