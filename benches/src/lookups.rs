@@ -5,8 +5,6 @@ use handle_snapshot::{Records, Staged, fold_key, hash_key};
 
 /// Lookups that are in flight together.
 pub const BATCH_LEN: usize = 32;
-/// Lookups between the one whose record is asked for and the one whose record is read.
-const RECORDS_AHEAD: usize = 8;
 
 /// Keys of records that are there, in random order.
 ///
@@ -91,18 +89,14 @@ pub fn batch<B: AsRef<[u8]>>(records: &Records<'_, B>, keys: &mut Keys) -> u64 {
         *hash = hash_key(seed, keys.get(first + n));
         records.prefetch_index(*hash);
     }
+    for (staged, &hash) in staged.iter_mut().zip(&hashes) {
+        *staged = records.probe(hash);
+        records.prefetch_record(*staged);
+    }
     let mut sum = 0;
-    // Records are asked for some lookups ahead of the one that reads, so that memory is never waited for
-    // by all at once.
-    for n in 0..BATCH_LEN + RECORDS_AHEAD {
-        if let (Some(staged), Some(&hash)) = (staged.get_mut(n), hashes.get(n)) {
-            *staged = records.probe(hash);
-            records.prefetch_record(staged);
-        }
-        if let Some(n) = n.checked_sub(RECORDS_AHEAD) {
-            let record = records.resolve(&staged[n], keys.get(first + n)).ok().flatten();
-            sum += read(record.expect("it was generated").public_bytes());
-        }
+    for n in 0..BATCH_LEN {
+        let record = records.resolve(staged[n], hashes[n], keys.get(first + n)).ok().flatten();
+        sum += read(record.expect("it was generated").public_bytes());
     }
     sum
 }

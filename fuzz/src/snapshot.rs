@@ -34,9 +34,9 @@ fn use_it(bytes: &[u8]) {
         let hash = hash_key(records.seed(), key);
         records.prefetch_index(hash);
         let staged = records.probe(hash);
-        records.prefetch_record(&staged);
+        records.prefetch_record(staged);
         let bytes_of = |record: Option<Record<'_>>| record.map(|record| record.as_bytes().as_ptr());
-        let (found, in_steps) = (records.find(hash, key), records.resolve(&staged, key));
+        let (found, in_steps) = (records.find(hash, key), records.resolve(staged, hash, key));
         assert_eq!(in_steps.map(bytes_of), found.map(bytes_of));
         if let Ok(Some(record)) = found {
             assert_eq!(record.key(), key);

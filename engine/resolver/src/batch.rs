@@ -66,10 +66,10 @@ pub fn answer_batch<'a, B: AsRef<[u8]>>(
         let mut lookups = [StagedLookup::default(); STAGED_COUNT];
         for (one, lookup) in staged.iter().zip(&mut lookups) {
             *lookup = context.records.probe(one.hash);
-            context.records.prefetch_record(lookup);
+            context.records.prefetch_record(*lookup);
         }
         for ((one, lookup), key) in staged.iter().zip(&lookups).zip(&scratch.keys) {
-            let found = context.records.resolve(lookup, key.as_bytes());
+            let found = context.records.resolve(*lookup, one.hash, key.as_bytes());
             let key = Lookup::hashed(key.as_bytes(), one.hash);
             sink(one.at, &Outcome::Reply(one.question.answer(context, &key, found)));
         }

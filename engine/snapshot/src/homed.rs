@@ -14,7 +14,7 @@ const USUAL_LEN: usize = 96;
 #[derive(Clone, Copy, Debug)]
 pub struct Homed<'a> {
     pub(crate) section: &'a [u8],
-    pub(crate) index: Index,
+    pub(crate) index: Index<'a>,
     pub(crate) entries_at: usize,
     pub(crate) count: u64,
     pub(crate) seed: u64,
@@ -46,13 +46,13 @@ impl<'a> Homed<'a> {
     #[must_use]
     pub fn has_folded(&self, folded: &[u8]) -> bool {
         let hash = hash_key(self.seed, folded);
-        let mut slots_seen = 0;
-        while let Some(candidate) = self.index.search(self.section, hash, slots_seen) {
+        let mut candidate = self.index.first(hash);
+        while !candidate.is_none() {
             let entry = usize::try_from(candidate.at).ok().and_then(|at| self.section.get(at..));
             if entry.and_then(split).is_some_and(|(prefix, _)| prefix == folded) {
                 return true;
             }
-            slots_seen = candidate.slots_seen;
+            candidate = self.index.after(hash, candidate);
         }
         false
     }

@@ -1,77 +1,138 @@
 //! Buckets of slots in order of hashes: how records and homed prefixes are found.
 
-use crate::format::{BUCKET_LEN, BUCKET_SLOTS, PROBE_BUCKETS_MAX, bucket, fingerprint, slot_at};
-use crate::prefetch::prefetch;
+use crate::format::{BUCKET_LEN, BUCKET_SLOTS, FINGERPRINT_BITS, PROBE_BUCKETS_MAX, bucket, slot_at};
+use crate::prefetch::prefetch_all;
 
-/// Where an index is. It may lie about the bytes around it; every read is checked.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Index {
-    /// Offset of the first bucket in the bytes given to each method.
-    pub at: usize,
+/// An index, borrowed. It may lie about the bytes around it; every read is checked.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Index<'a> {
+    /// All buckets: those that hashes are spread over, and the ones at the end that took what did not fit.
+    buckets: &'a [[u8; BUCKET_LEN]],
     /// Buckets that hashes are spread over.
-    pub buckets: u64,
-    /// All buckets: those, and the ones at the end that took what did not fit.
-    pub buckets_all: u64,
+    spread: u64,
 }
 
-/// What a fingerprint found.
-#[derive(Clone, Copy, Debug)]
+/// What a fingerprint found, if anything. Numbers and no `Option`: this is kept between the steps of a lookup, and
+/// what is written in pieces and read as a whole makes the processor wait for all that is under way.
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Candidate {
-    /// Where the slot points.
+    /// Where the slot points; 0 for nothing.
     pub at: u64,
     /// How many slots were looked at to find it; a search goes on from here.
-    pub slots_seen: usize,
+    pub slots_seen: u32,
 }
 
-impl Index {
-    fn bucket_at(&self, hash: u64, nth: usize) -> Option<usize> {
-        let bucket = bucket(hash, self.buckets) + nth as u64;
-        if nth >= PROBE_BUCKETS_MAX || bucket >= self.buckets_all {
-            return None;
-        }
-        self.at.checked_add(usize::try_from(bucket).ok()?.checked_mul(BUCKET_LEN)?)
+impl Candidate {
+    /// Nothing has the fingerprint.
+    pub(crate) const NONE: Self = Self { at: 0, slots_seen: 0 };
+
+    /// Whether nothing has it.
+    #[inline]
+    pub(crate) const fn is_none(&self) -> bool {
+        self.at == 0
+    }
+}
+
+/// Slots looked at once a search has seen all it may.
+const SLOTS_SEEN_MAX: usize = PROBE_BUCKETS_MAX * BUCKET_SLOTS;
+const _: () = assert!(SLOTS_SEEN_MAX <= u32::MAX as usize, "counted in 32 bits");
+
+impl<'a> Index<'a> {
+    /// An index of the whole buckets in `bytes`, `spread` of which are where searches begin.
+    pub(crate) const fn new(bytes: &'a [u8], spread: u64) -> Self {
+        Self { buckets: bytes.as_chunks().0, spread }
     }
 
     /// Starts loading the bucket where a search for `hash` begins.
     #[inline]
-    pub(crate) fn prefetch(&self, bytes: &[u8], hash: u64) {
-        if let Some(at) = self.bucket_at(hash, 0) {
-            prefetch(bytes, at, 1);
+    pub(crate) fn prefetch(&self, hash: u64) {
+        if let Some(bucket) = self.bucket(hash, 0) {
+            prefetch_all(bucket);
         }
     }
 
-    /// The first slot after `slots_seen` that has the fingerprint of `hash`.
-    ///
-    /// Looks on in the next bucket only while buckets are full, and in [`PROBE_BUCKETS_MAX`] at most.
+    /// The first slot that has the fingerprint of `hash`.
     #[inline]
-    pub(crate) fn search(&self, bytes: &[u8], hash: u64, slots_seen: usize) -> Option<Candidate> {
-        let wanted = fingerprint(hash);
-        let mut nth = slots_seen / BUCKET_SLOTS;
-        let mut seen = slots_seen % BUCKET_SLOTS;
-        loop {
-            let at = self.bucket_at(hash, nth)?;
-            let bucket: &[u8; BUCKET_LEN] = bytes.get(at..)?.first_chunk()?;
-            let slots: [u64; BUCKET_SLOTS] = core::array::from_fn(|n| {
-                u64::from_le_bytes(*bucket[n * 8..].first_chunk().expect("eight slots of eight bytes"))
-            });
-            // All slots, without a branch for each: which one it is cannot be predicted.
-            let mut matches = 0u32;
-            for (n, &slot) in slots.iter().enumerate() {
-                matches |= u32::from(fingerprint(slot) == wanted) << n;
-            }
-            matches &= u32::MAX << seen;
-            if matches != 0 {
-                let n = matches.trailing_zeros() as usize;
-                let slot = slots[n];
-                // Slots fill from the front, so behind an empty one there is nothing.
-                let candidate = Candidate { at: slot_at(slot), slots_seen: nth * BUCKET_SLOTS + n + 1 };
-                return (slot != 0).then_some(candidate);
-            }
-            if slots[BUCKET_SLOTS - 1] == 0 {
-                return None;
-            }
-            nth += 1;
-            seen = 0;
+    pub(crate) fn first(&self, hash: u64) -> Candidate {
+        let Some(bucket) = self.bucket(hash, 0) else { return Candidate::NONE };
+        let slots = Slots::of(bucket);
+        let matches = slots.matches(hash);
+        if matches == 0 && slots.is_full() {
+            return self.search(hash, BUCKET_SLOTS);
         }
+        slots.candidate(matches, 0)
+    }
+
+    /// The first slot after `candidate` that has the fingerprint of `hash`.
+    #[cold]
+    pub(crate) fn after(&self, hash: u64, candidate: Candidate) -> Candidate {
+        self.search(hash, candidate.slots_seen as usize)
+    }
+
+    /// Looks on in the next bucket only while buckets are full, and in [`PROBE_BUCKETS_MAX`] at most.
+    #[cold]
+    fn search(&self, hash: u64, slots_seen: usize) -> Candidate {
+        let (mut nth, mut seen) = (slots_seen / BUCKET_SLOTS, slots_seen % BUCKET_SLOTS);
+        while nth < PROBE_BUCKETS_MAX
+            && let Some(bucket) = self.bucket(hash, nth)
+        {
+            let slots = Slots::of(bucket);
+            let matches = slots.matches(hash) & (u32::MAX << seen);
+            if matches != 0 || !slots.is_full() {
+                return slots.candidate(matches, nth);
+            }
+            (nth, seen) = (nth + 1, 0);
+        }
+        Candidate::NONE
+    }
+
+    #[inline]
+    fn bucket(&self, hash: u64, nth: usize) -> Option<&'a [u8; BUCKET_LEN]> {
+        self.buckets.get(usize::try_from(bucket(hash, self.spread)).ok()?.checked_add(nth)?)
+    }
+}
+
+/// The slots of a bucket.
+struct Slots([u64; BUCKET_SLOTS]);
+
+impl Slots {
+    #[inline]
+    fn of(bucket: &[u8; BUCKET_LEN]) -> Self {
+        Self(core::array::from_fn(|n| {
+            u64::from_le_bytes(*bucket[n * 8..].first_chunk().expect("eight slots of eight bytes"))
+        }))
+    }
+
+    /// A bit for each slot with the fingerprint of `hash`.
+    #[inline]
+    fn matches(&self, hash: u64) -> u32 {
+        const UNUSED_BITS: u32 = u32::BITS - FINGERPRINT_BITS;
+        // All slots, without a branch for each: which one it is cannot be foretold. In vectors it takes longer.
+        #[expect(clippy::cast_possible_truncation, reason = "the fingerprint is in the lower bits")]
+        let shifted = |slot: u64| (slot as u32) << UNUSED_BITS;
+        let wanted = shifted(hash);
+        let mut matches = 0;
+        for (n, &slot) in self.0.iter().enumerate() {
+            matches |= u32::from(shifted(slot) == wanted) << n;
+        }
+        matches
+    }
+
+    /// What the first of the matching slots of the `nth` bucket of a search points to.
+    ///
+    /// Slots fill from the front, so behind an empty one, which points to 0, there is nothing.
+    #[inline]
+    fn candidate(&self, matches: u32, nth: usize) -> Candidate {
+        // Without a match, any slot will do, and is masked.
+        let n = matches.trailing_zeros() as usize % BUCKET_SLOTS;
+        let at = if matches == 0 { 0 } else { slot_at(self.0[n]) };
+        #[expect(clippy::cast_possible_truncation, reason = "see SLOTS_SEEN_MAX")]
+        let slots_seen = (nth * BUCKET_SLOTS + n + 1) as u32;
+        Candidate { at, slots_seen }
+    }
+
+    #[inline]
+    const fn is_full(&self) -> bool {
+        self.0[BUCKET_SLOTS - 1] != 0
     }
 }

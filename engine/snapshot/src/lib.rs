@@ -46,7 +46,7 @@ pub use homed::Homed;
 pub use map::{How, Mapped};
 #[cfg(feature = "std")]
 pub use merge::merge;
-pub use reader::{Corrupt, Layer, Probe};
+pub use reader::{Corrupt, Layer};
 pub use record::Record;
 pub use records::{Records, Staged};
 #[cfg(feature = "std")]

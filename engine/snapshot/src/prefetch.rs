@@ -4,6 +4,14 @@
 /// Bytes that one hint brings.
 const LINE_LEN: usize = 64;
 
+/// Starts loading the lines of `bytes`. Does not wait.
+#[inline]
+pub fn prefetch_all<const LEN: usize>(bytes: &[u8; LEN]) {
+    for at in (0..LEN).step_by(LINE_LEN) {
+        line(&bytes[at]);
+    }
+}
+
 /// Starts loading the `len` bytes at `at`, as far as they are within `bytes`. Does not wait.
 #[inline]
 pub fn prefetch(bytes: &[u8], at: usize, len: usize) {

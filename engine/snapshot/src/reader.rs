@@ -5,10 +5,10 @@
 //!   after [`PROBE_BUCKETS_MAX`](crate::format::PROBE_BUCKETS_MAX) buckets whatever they hold.
 //! - The staged form is the same lookup in steps, so that a batch can wait for memory once.
 
-use crate::format::{FLAG_FOLDS, FLAG_HOMED, Header, OpenError};
+use crate::format::{FLAG_FOLDS, FLAG_HOMED, HEADER_LEN, Header, OpenError};
 use crate::homed::Homed;
-use crate::index::Index;
-use crate::prefetch::prefetch;
+use crate::index::{Candidate, Index};
+use crate::prefetch::{prefetch, prefetch_all};
 use crate::record::Record;
 use core::fmt;
 
@@ -20,7 +20,6 @@ const RECORD_PREFETCH_LEN: usize = 384;
 pub struct Layer<B> {
     bytes: B,
     header: Header,
-    index: Index,
 }
 
 /// A record or slot contradicts itself: the file was damaged after it was verified.
@@ -38,19 +37,84 @@ impl fmt::Display for Corrupt {
 
 impl core::error::Error for Corrupt {}
 
-/// Where a record with the right fingerprint is, if there is one: the middle of a lookup.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Probe {
-    /// Offset in the file; 0 when nothing has the fingerprint.
-    record_at: u64,
-    slots_seen: usize,
+/// What lookups need of a layer, at hand: to ask the layer costs more than to look.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct View<'a> {
+    /// The file up to the end of its records, so that offsets are those of the file.
+    records: &'a [u8],
+    index: Index<'a>,
 }
 
-impl Probe {
-    /// Whether there is no such record; then the lookup will find nothing.
-    #[must_use]
-    pub const fn is_miss(&self) -> bool {
-        self.record_at == 0
+impl<'a> View<'a> {
+    /// First step of a lookup: starts loading the bucket.
+    #[inline]
+    pub(crate) fn prefetch_index(&self, hash: u64) {
+        self.index.prefetch(hash);
+    }
+
+    /// Second step: reads the bucket.
+    #[inline]
+    pub(crate) fn probe(&self, hash: u64) -> Candidate {
+        self.index.first(hash)
+    }
+
+    /// Third step: starts loading the record.
+    #[inline]
+    pub(crate) fn prefetch_record(&self, candidate: Candidate) {
+        let Some(bytes) = self.records.get(to_usize(candidate.at)..) else { return };
+        match bytes.first_chunk::<RECORD_PREFETCH_LEN>() {
+            Some(bytes) => prefetch_all(bytes),
+            // One of the last records of the file.
+            None => prefetch(bytes, 0, RECORD_PREFETCH_LEN),
+        }
+    }
+
+    /// Last step: the record, if it has the key and not only the fingerprint.
+    #[inline]
+    pub(crate) fn record_if(&self, candidate: Candidate, key: &[u8]) -> Result<Option<Record<'a>>, Corrupt> {
+        let record = self.record(candidate.at)?;
+        Ok((record.key() == key).then_some(record))
+    }
+
+    /// Goes on where only the fingerprint was the same.
+    #[cold]
+    pub(crate) fn find_after(
+        &self,
+        mut candidate: Candidate,
+        hash: u64,
+        key: &[u8],
+    ) -> Result<Option<Record<'a>>, Corrupt> {
+        loop {
+            candidate = self.index.after(hash, candidate);
+            if candidate.is_none() {
+                return Ok(None);
+            }
+            if let Some(record) = self.record_if(candidate, key)? {
+                return Ok(Some(record));
+            }
+        }
+    }
+
+    /// All steps of a lookup.
+    #[inline]
+    pub(crate) fn find(&self, hash: u64, key: &[u8]) -> Result<Option<Record<'a>>, Corrupt> {
+        let candidate = self.probe(hash);
+        if candidate.is_none() {
+            return Ok(None);
+        }
+        match self.record_if(candidate, key)? {
+            Some(record) => Ok(Some(record)),
+            None => self.find_after(candidate, hash, key),
+        }
+    }
+
+    #[inline]
+    fn record(&self, at: u64) -> Result<Record<'a>, Corrupt> {
+        if at < HEADER_LEN as u64 {
+            return Err(Corrupt { at });
+        }
+        let record = self.records.get(to_usize(at)..).and_then(Record::split);
+        record.map(|(record, _)| record).ok_or(Corrupt { at })
     }
 }
 
@@ -67,12 +131,7 @@ impl<B: AsRef<[u8]>> Layer<B> {
     pub fn open(bytes: B) -> Result<Self, OpenError> {
         let slice = bytes.as_ref();
         let header = Header::decode(slice, slice.len() as u64)?;
-        let index = Index {
-            at: to_usize(header.index_at),
-            buckets: header.index_buckets,
-            buckets_all: header.index_len / crate::format::BUCKET_LEN as u64,
-        };
-        Ok(Self { bytes, header, index })
+        Ok(Self { bytes, header })
     }
 
     /// Seed of [`hash_key`](crate::hash_key); the same in all layers of a set.
@@ -131,65 +190,17 @@ impl<B: AsRef<[u8]>> Layer<B> {
     ///
     /// # Errors
     /// When the index leads to something that is not a record.
-    #[inline]
     pub fn find(&self, hash: u64, key: &[u8]) -> Result<Option<Record<'_>>, Corrupt> {
-        self.resolve(&self.probe(hash), hash, key)
+        self.view().find(hash, key)
     }
 
-    /// First step of a lookup: starts loading the bucket.
-    #[inline]
-    pub fn prefetch_index(&self, hash: u64) {
-        self.index.prefetch(self.as_bytes(), hash);
-    }
-
-    /// Second step: reads the bucket.
-    #[inline]
-    #[must_use]
-    pub fn probe(&self, hash: u64) -> Probe {
-        self.probe_after(hash, 0)
-    }
-
-    #[inline]
-    fn probe_after(&self, hash: u64, slots_seen: usize) -> Probe {
-        match self.index.search(self.as_bytes(), hash, slots_seen) {
-            Some(candidate) => Probe { record_at: candidate.at, slots_seen: candidate.slots_seen },
-            None => Probe::default(),
+    pub(crate) fn view(&self) -> View<'_> {
+        let bytes = self.as_bytes();
+        let index = bytes.get(to_usize(self.header.index_at)..).unwrap_or_default();
+        View {
+            records: bytes.get(..to_usize(self.header.homed_at)).unwrap_or_default(),
+            index: Index::new(index, self.header.index_buckets),
         }
-    }
-
-    /// Third step: starts loading the record.
-    #[inline]
-    pub fn prefetch_record(&self, probe: &Probe) {
-        if !probe.is_miss() {
-            prefetch(self.as_bytes(), to_usize(probe.record_at), RECORD_PREFETCH_LEN);
-        }
-    }
-
-    /// Last step: compares keys, and goes on searching where only the fingerprint was the same.
-    ///
-    /// # Errors
-    /// When the index leads to something that is not a record.
-    #[inline]
-    pub fn resolve(&self, probe: &Probe, hash: u64, key: &[u8]) -> Result<Option<Record<'_>>, Corrupt> {
-        let mut probe = *probe;
-        while !probe.is_miss() {
-            let record = self.record(probe.record_at)?;
-            if record.key() == key {
-                return Ok(Some(record));
-            }
-            probe = self.probe_after(hash, probe.slots_seen);
-        }
-        Ok(None)
-    }
-
-    #[inline]
-    fn record(&self, at: u64) -> Result<Record<'_>, Corrupt> {
-        let section = to_usize(at)..to_usize(self.header.homed_at);
-        if at < self.header.records_at {
-            return Err(Corrupt { at });
-        }
-        let record = self.as_bytes().get(section).and_then(Record::split);
-        record.map(|(record, _)| record).ok_or(Corrupt { at })
     }
 
     /// The homed prefixes; `None` when older layers say what they are.
@@ -200,13 +211,11 @@ impl<B: AsRef<[u8]>> Layer<B> {
             return None;
         }
         let section = to_usize(header.homed_at)..to_usize(header.index_at);
+        let section = self.as_bytes().get(section).unwrap_or_default();
+        let index = section.get(..to_usize(header.homed_index_len)).unwrap_or_default();
         Some(Homed {
-            section: self.as_bytes().get(section).unwrap_or_default(),
-            index: Index {
-                at: 0,
-                buckets: header.homed_buckets,
-                buckets_all: header.homed_index_len / crate::format::BUCKET_LEN as u64,
-            },
+            section,
+            index: Index::new(index, header.homed_buckets),
             entries_at: to_usize(header.homed_index_len),
             count: header.homed_count,
             seed: header.seed,

@@ -1,12 +1,18 @@
 //! Several layers as one: the newest that knows a handle decides.
 
-use crate::reader::{Corrupt, Layer, Probe};
+use crate::index::Candidate;
+use crate::reader::{Corrupt, Layer, View};
 use crate::record::Record;
 use core::fmt;
 
 /// Layers of one set, newest first: what a resolver takes.
 #[derive(Debug)]
-pub struct Records<'a, B>(&'a [Layer<B>]);
+pub struct Records<'a, B> {
+    layers: &'a [Layer<B>],
+    /// Of the newest layer, which most lookups do not go past.
+    newest: View<'a>,
+    seed: u64,
+}
 
 impl<B> Clone for Records<'_, B> {
     fn clone(&self) -> Self {
@@ -31,14 +37,30 @@ impl fmt::Display for MixedLayers {
 
 impl core::error::Error for MixedLayers {}
 
-/// A lookup between its steps; 32 bytes, without allocation, for an array beside each batch.
+/// A lookup between its steps; small and without allocation, for an array beside each batch.
+// Small enough to be returned in registers. What is written to memory in pieces and then copied as a whole
+// makes the processor wait until all before it is done, the loading of records among it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Staged {
-    hash: u64,
-    layer: usize,
-    probe: Probe,
+    /// Where the candidate is.
+    at: u64,
+    slots_seen: u32,
+    /// Position of the layer that has it.
+    layer: u32,
 }
-const _: () = assert!(size_of::<Staged>() <= 32, "two in a line of the cache");
+const _: () = assert!(size_of::<Staged>() <= 16, "two registers");
+
+impl Staged {
+    #[inline]
+    const fn new(Candidate { at, slots_seen }: Candidate, layer: u32) -> Self {
+        Self { at, slots_seen, layer }
+    }
+
+    #[inline]
+    const fn candidate(self) -> Candidate {
+        Candidate { at: self.at, slots_seen: self.slots_seen }
+    }
+}
 
 impl<'a, B: AsRef<[u8]>> Records<'a, B> {
     /// Takes layers, newest first.
@@ -51,32 +73,35 @@ impl<'a, B: AsRef<[u8]>> Records<'a, B> {
         };
         match layers.iter().position(differs) {
             Some(layer) => Err(MixedLayers { layer }),
-            None => Ok(Self(layers)),
+            None => Ok(Self::new_alike(layers)),
         }
     }
 
     /// As [`new`](Self::new), for layers already known to be alike.
-    #[cfg(feature = "std")]
-    pub(crate) const fn new_alike(layers: &'a [Layer<B>]) -> Self {
-        Self(layers)
+    pub(crate) fn new_alike(layers: &'a [Layer<B>]) -> Self {
+        Self {
+            layers,
+            newest: layers.first().map(Layer::view).unwrap_or_default(),
+            seed: layers.first().map_or(0, Layer::seed),
+        }
     }
 
     /// The layers, newest first.
     #[must_use]
     pub const fn layers(&self) -> &'a [Layer<B>] {
-        self.0
+        self.layers
     }
 
     /// Seed of [`hash_key`](crate::hash_key).
     #[must_use]
-    pub fn seed(&self) -> u64 {
-        self.0.first().map_or(0, Layer::seed)
+    pub const fn seed(&self) -> u64 {
+        self.seed
     }
 
     /// Whether local names fold. See [`fold_key`](crate::fold_key).
     #[must_use]
     pub fn folds(&self) -> bool {
-        self.0.first().is_none_or(Layer::folds)
+        self.layers.first().is_none_or(Layer::folds)
     }
 
     /// The record of a key in the newest layer that has one; `None` also when that is a tombstone.
@@ -85,7 +110,7 @@ impl<'a, B: AsRef<[u8]>> Records<'a, B> {
     /// When an index leads to something that is not a record.
     #[inline]
     pub fn find(&self, hash: u64, key: &[u8]) -> Result<Option<Record<'a>>, Corrupt> {
-        find(self.0, hash, key)
+        self.resolve(self.probe(hash), hash, key)
     }
 
     /// Whether the prefix, in any case, is homed: what the newest layer with a table says.
@@ -97,14 +122,15 @@ impl<'a, B: AsRef<[u8]>> Records<'a, B> {
     /// The table of homed prefixes that counts.
     #[must_use]
     pub fn homed_table(&self) -> Option<crate::Homed<'a>> {
-        self.0.iter().find_map(Layer::homed)
+        self.layers.iter().find_map(Layer::homed)
     }
 
     /// First step of a lookup: starts loading the buckets of all layers.
     #[inline]
     pub fn prefetch_index(&self, hash: u64) {
-        for layer in self.0 {
-            layer.prefetch_index(hash);
+        self.newest.prefetch_index(hash);
+        if self.layers.len() > 1 {
+            self.older(0).for_each(|(_, layer)| layer.prefetch_index(hash));
         }
     }
 
@@ -112,20 +138,30 @@ impl<'a, B: AsRef<[u8]>> Records<'a, B> {
     #[inline]
     #[must_use]
     pub fn probe(&self, hash: u64) -> Staged {
-        for (n, layer) in self.0.iter().enumerate() {
-            let probe = layer.probe(hash);
-            if !probe.is_miss() {
-                return Staged { hash, layer: n, probe };
+        let candidate = self.newest.probe(hash);
+        if candidate.is_none() && self.layers.len() > 1 {
+            return self.probe_older(hash);
+        }
+        Staged::new(candidate, 0)
+    }
+
+    fn probe_older(&self, hash: u64) -> Staged {
+        for (layer, view) in self.older(0) {
+            let candidate = view.probe(hash);
+            if !candidate.is_none() {
+                return Staged::new(candidate, layer);
             }
         }
-        Staged { hash, layer: self.0.len(), probe: Probe::default() }
+        Staged::default()
     }
 
     /// Third step: starts loading the record.
     #[inline]
-    pub fn prefetch_record(&self, staged: &Staged) {
-        if let Some(layer) = self.0.get(staged.layer) {
-            layer.prefetch_record(&staged.probe);
+    pub fn prefetch_record(&self, staged: Staged) {
+        match staged.layer {
+            _ if staged.candidate().is_none() => {}
+            0 => self.newest.prefetch_record(staged.candidate()),
+            older => self.view(older).prefetch_record(staged.candidate()),
         }
     }
 
@@ -134,28 +170,38 @@ impl<'a, B: AsRef<[u8]>> Records<'a, B> {
     /// # Errors
     /// When an index leads to something that is not a record.
     #[inline]
-    pub fn resolve(&self, staged: &Staged, key: &[u8]) -> Result<Option<Record<'a>>, Corrupt> {
-        let Some((layer, older)) = self.0.get(staged.layer..).and_then(<[_]>::split_first) else {
-            return Ok(None);
+    pub fn resolve(&self, staged: Staged, hash: u64, key: &[u8]) -> Result<Option<Record<'a>>, Corrupt> {
+        let found = match staged.layer {
+            _ if staged.candidate().is_none() => return Ok(None),
+            0 => self.newest.record_if(staged.candidate(), key)?,
+            older => self.view(older).record_if(staged.candidate(), key)?,
         };
-        match layer.resolve(&staged.probe, staged.hash, key)? {
-            Some(record) => Ok(Some(record).filter(|record| !record.is_tombstone())),
+        match found {
+            Some(record) => Ok((!record.is_tombstone()).then_some(record)),
             // Only the fingerprint was the same, which happens once in a million lookups.
-            None => find(older, staged.hash, key),
+            None => self.find_after(staged, hash, key),
         }
     }
-}
 
-#[inline]
-fn find<'a, B: AsRef<[u8]>>(
-    layers: &'a [Layer<B>],
-    hash: u64,
-    key: &[u8],
-) -> Result<Option<Record<'a>>, Corrupt> {
-    for layer in layers {
-        if let Some(record) = layer.find(hash, key)? {
-            return Ok(Some(record).filter(|record| !record.is_tombstone()));
+    #[cold]
+    fn find_after(&self, staged: Staged, hash: u64, key: &[u8]) -> Result<Option<Record<'a>>, Corrupt> {
+        let mut found = self.view(staged.layer).find_after(staged.candidate(), hash, key)?;
+        for (_, layer) in self.older(staged.layer) {
+            if found.is_some() {
+                break;
+            }
+            found = layer.find(hash, key)?;
         }
+        Ok(found.filter(|record| !record.is_tombstone()))
     }
-    Ok(None)
+
+    /// A layer by its position, newest first.
+    fn view(&self, layer: u32) -> View<'a> {
+        self.layers.get(layer as usize).map(Layer::view).unwrap_or_default()
+    }
+
+    /// The layers older than one, with their positions.
+    fn older(&self, than: u32) -> impl Iterator<Item = (u32, View<'a>)> + use<'a, B> {
+        (0..).zip(self.layers).skip(than as usize + 1).map(|(n, layer)| (n, layer.view()))
+    }
 }

@@ -223,7 +223,7 @@ impl PublishedSet {
     /// The layers as one, for a resolver.
     #[inline]
     #[must_use]
-    pub const fn records(&self) -> Records<'_, Mapped> {
+    pub fn records(&self) -> Records<'_, Mapped> {
         Records::new_alike(&self.layers)
     }
 

@@ -51,8 +51,8 @@ fn use_it(bytes: &[u8]) {
         let hash = hash_key(records.seed(), key);
         records.prefetch_index(hash);
         let staged = records.probe(hash);
-        records.prefetch_record(&staged);
-        let found = records.resolve(&staged, key);
+        records.prefetch_record(staged);
+        let found = records.resolve(staged, hash, key);
         assert_eq!(
             found.map(|record| record.is_some()),
             records.find(hash, key).map(|record| record.is_some())

@@ -68,8 +68,8 @@ fn check(layers: &[Layer<Vec<u8>>], model: &Model, handles: &[Vec<u8>], folds: b
         let found = records.find(hash, &key).unwrap();
         records.prefetch_index(hash);
         let staged = records.probe(hash);
-        records.prefetch_record(&staged);
-        let in_steps = records.resolve(&staged, &key).unwrap();
+        records.prefetch_record(staged);
+        let in_steps = records.resolve(staged, hash, &key).unwrap();
         assert_eq!(found.map(|record| record.as_bytes()), in_steps.map(|record| record.as_bytes()));
         match (found, model.get(&key)) {
             (None, None | Some(None)) => {}
