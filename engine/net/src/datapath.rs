@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::fmt;
 use std::io;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::rc::Rc;
 use std::str::FromStr;
 use std::time::Duration;
@@ -14,6 +14,7 @@ use crate::batch::Batch;
 use crate::outbox::Outbox;
 use crate::portable::PortablePath;
 use crate::socket::{self, Options};
+use crate::streams::StreamBatch;
 use crate::uring::UringPath;
 use crate::waker::Waker;
 
@@ -29,9 +30,10 @@ pub trait Datapath {
     /// Those of the kernel.
     fn local_addr(&self) -> io::Result<SocketAddr>;
 
-    /// Waits at most `patience` for a datagram, then returns all that is ready, up to the batch size.
+    /// Waits at most `patience` for a datagram or something about a connection, then returns all that is ready,
+    /// up to the batch size; for connections see [`streams`](Self::streams).
     ///
-    /// The inbox is empty after a timeout, a signal or a [`wake`](Waker::wake). `Duration::ZERO` does not
+    /// The inbox is empty after events of connections only, a timeout, a signal or a [`wake`](Waker::wake). `Duration::ZERO` does not
     /// wait.
     ///
     /// # Errors
@@ -67,6 +69,20 @@ pub trait Datapath {
     ///
     /// Exact when it is called, at the cost of one short system call; 0 where the kernel cannot say.
     fn kernel_drops(&self) -> u64;
+
+    /// Accepts connections from `listener` from now on.
+    ///
+    /// # Errors
+    ///
+    /// `Unsupported` unless the path was opened with [`Options::streams`].
+    fn listen(&mut self, listener: TcpListener) -> io::Result<()>;
+
+    /// Accepts no connections any more. Those who wait to be accepted are turned away.
+    fn stop_listening(&mut self);
+
+    /// What the last [`wait`](Self::wait) brought from connections, and the connections. It may also be asked
+    /// for when that was nothing, and after [`flush`](Self::flush).
+    fn streams(&mut self) -> Option<StreamBatch<'_>>;
 
     /// What ends a [`wait`](Self::wait) from another thread. All of a path are the same.
     fn waker(&self) -> Waker;

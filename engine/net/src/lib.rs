@@ -1,4 +1,4 @@
-//! Batches of UDP datagrams in and out, on one thread, through one socket.
+//! Batches of UDP datagrams in and out, on one thread, through one socket; and TCP connections beside them.
 //!
 //! - A [`Datapath`] hands over all that is ready as one [`Inbox`], and sends one [`Outbox`] at a time.
 //!   Nothing is allocated for a datagram, and a received one is not copied after the kernel wrote it.
@@ -6,6 +6,7 @@
 //!   `recvmmsg`/`sendmmsg`. [`open`] probes, picks one and says why.
 //! - A socket on a wildcard address answers from the address that was asked: the [`Peer`] of a received
 //!   datagram remembers it.
+//! - Connections are served on the same thread, from the same wait, where [`Options::streams`] asks for them.
 //! - What does not fit is refused to the caller; what the kernel refuses or loses is counted.
 //!
 //! What the bytes mean is the caller's business.
@@ -18,6 +19,7 @@ mod datapath;
 mod outbox;
 mod portable;
 mod socket;
+mod streams;
 mod uring;
 mod waker;
 
@@ -27,4 +29,7 @@ pub use datapath::{
 };
 pub use outbox::{Full, Outbox};
 pub use socket::{Options, bind, leave_port};
+pub use streams::{
+    Connections, Gone, StreamBatch, StreamEvent, StreamId, StreamInbox, StreamOptions, bind_listener,
+};
 pub use waker::Waker;

@@ -5,26 +5,32 @@
 
 #![expect(unsafe_code, reason = "message headers are made of pointers, and libc's calls take them")]
 
+mod streams;
+
 use std::io;
 use std::mem;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr::{self, NonNull};
 use std::rc::Rc;
 use std::slice;
 use std::time::Duration;
 
-use rustix::event::PollFlags;
-
 use crate::batch::{Batch, Datagram, Inbox, Peer};
 use crate::control::{self, CONTROL_LEN, Family, NAME_LEN};
 use crate::datapath::{Datapath, Flushed, Kind};
 use crate::outbox::Outbox;
-use crate::socket::{Options, SendPatience, is_transient, wait_for, wait_for_input};
+use crate::socket::{Options, SendPatience, is_transient, wait_for_input};
+use crate::streams::{StreamBatch, no_streams};
 use crate::waker::Waker;
+
+use self::streams::PortableStreams;
 
 /// Most datagrams of one system call. More would not make it cheaper for each, only hold more memory.
 pub(crate) const SENDS_MAX: usize = 256;
+
+/// While there are always datagrams, so many pass between two looks at the connections: microseconds each.
+const DATAGRAMS_UNTIL_STREAMS: usize = 64;
 
 const NAME_ROOM: libc::socklen_t = 32;
 const _: () = assert!(NAME_ROOM as usize == NAME_LEN);
@@ -45,6 +51,9 @@ pub(crate) struct PortablePath {
     waker: Waker,
     /// Nothing more is received.
     stopped: bool,
+    streams: Option<PortableStreams>,
+    /// Datagrams until connections are looked at, while there are always datagrams.
+    datagrams_until_streams: usize,
 }
 
 impl PortablePath {
@@ -69,12 +78,17 @@ impl PortablePath {
             family: Family::of(address),
             waker,
             stopped: false,
+            streams: options.streams.as_ref().map(PortableStreams::new).transpose()?,
+            datagrams_until_streams: DATAGRAMS_UNTIL_STREAMS,
         })
     }
 
     /// Receives what is ready, without waiting.
     fn receive(&mut self) -> io::Result<()> {
         self.received.clear();
+        if self.stopped {
+            return Ok(());
+        }
         let count = match self.incoming.receive(self.socket.as_fd()) {
             Ok(count) => count,
             Err(error) if is_transient(&error) => 0,
@@ -95,6 +109,22 @@ impl PortablePath {
     }
 }
 
+impl PortablePath {
+    /// Begins a batch of connections: with what is ready, where it is likely that something is, or where
+    /// datagrams have kept them waiting. Whether there is something.
+    fn take_streams(&mut self) -> io::Result<bool> {
+        let Some(streams) = self.streams.as_mut() else { return Ok(false) };
+        let had_events = streams.has_events();
+        streams.prepare()?;
+        self.datagrams_until_streams = self.datagrams_until_streams.saturating_sub(self.received.len());
+        if had_events || self.datagrams_until_streams == 0 {
+            self.datagrams_until_streams = DATAGRAMS_UNTIL_STREAMS;
+            streams.poll()?;
+        }
+        Ok(streams.has_events())
+    }
+}
+
 impl Datapath for PortablePath {
     fn kind(&self) -> Kind {
         Kind::Portable
@@ -105,20 +135,22 @@ impl Datapath for PortablePath {
     }
 
     fn wait(&mut self, patience: Duration) -> io::Result<Batch<'_>> {
-        if self.stopped {
-            self.received.clear();
-            if !patience.is_zero() && wait_for(self.waker.as_fd(), PollFlags::IN, patience)? {
-                self.waker.reset();
-            }
-            return Ok(Batch { inbox: Inbox::new(&self.received), outbox: &mut self.outbox });
-        }
         // Under load something is always ready, and this is the only call.
         self.receive()?;
-        if self.received.is_empty()
-            && !patience.is_zero()
-            && wait_for_input(self.socket.as_fd(), &self.waker, patience)?
-        {
-            self.receive()?;
+        let had_streams = self.take_streams()?;
+        if self.received.is_empty() && !had_streams && !patience.is_zero() {
+            let streams = self.streams.as_ref().map(AsFd::as_fd);
+            // The waker is asked about twice where the socket is another's.
+            let socket = if self.stopped { self.waker.as_fd() } else { self.socket.as_fd() };
+            let ready = wait_for_input(socket, &self.waker, streams, patience)?;
+            if ready.socket {
+                self.receive()?;
+            }
+            if let Some(streams) = self.streams.as_mut()
+                && ready.streams
+            {
+                streams.poll()?;
+            }
         }
         Ok(Batch { inbox: Inbox::new(&self.received), outbox: &mut self.outbox })
     }
@@ -171,6 +203,21 @@ impl Datapath for PortablePath {
 
     fn kernel_drops(&self) -> u64 {
         self.drops.since_opened(&self.socket)
+    }
+
+    fn listen(&mut self, listener: TcpListener) -> io::Result<()> {
+        self.streams.as_mut().ok_or_else(no_streams)?.listen(listener);
+        Ok(())
+    }
+
+    fn stop_listening(&mut self) {
+        if let Some(streams) = self.streams.as_mut() {
+            streams.stop_listening();
+        }
+    }
+
+    fn streams(&mut self) -> Option<StreamBatch<'_>> {
+        self.streams.as_mut().map(PortableStreams::batch)
     }
 
     fn waker(&self) -> Waker {

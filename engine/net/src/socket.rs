@@ -11,6 +11,7 @@ use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use crate::datapath::Flushed;
 use crate::portable;
+use crate::streams::StreamOptions;
 use crate::waker::Waker;
 
 /// How to open a path. All sizes are fixed from then on.
@@ -36,6 +37,8 @@ pub struct Options {
     pub socket_receive_buffer_len: usize,
     /// Bytes of the kernel's send queue, 0 for the system's default; at most `net.core.wmem_max`.
     pub socket_send_buffer_len: usize,
+    /// Sizes for connections, where there are to be any.
+    pub streams: Option<StreamOptions>,
 }
 
 impl Options {
@@ -46,19 +49,24 @@ impl Options {
 
     /// Refuses sizes of nothing, and those that the paths or the kernel do not count that far.
     pub(crate) fn check(&self) -> io::Result<()> {
-        let bounds = [
+        check_bounds(&[
             ("batch_len", self.batch_len, 1024),
             ("receive_len", self.receive_len, 1 << 16),
             ("outbox_datagrams", self.outbox_datagrams, 1 << 16),
             ("outbox_len", self.outbox_len, 1 << 30),
-        ];
-        match bounds.into_iter().find(|&(_, value, max)| !(1..=max).contains(&value)) {
-            None => Ok(()),
-            Some((name, value, max)) => Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                format!("{name} is {value}, but must be 1 to {max}"),
-            )),
-        }
+        ])?;
+        self.streams.as_ref().map_or(Ok(()), StreamOptions::check)
+    }
+}
+
+/// Refuses a value below 1 or above its bound, by its name.
+pub(crate) fn check_bounds(bounds: &[(&str, usize, usize)]) -> io::Result<()> {
+    match bounds.iter().find(|&(_, value, max)| !(1..=*max).contains(value)) {
+        None => Ok(()),
+        Some((name, value, max)) => Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!("{name} is {value}, but must be 1 to {max}"),
+        )),
     }
 }
 
@@ -75,6 +83,7 @@ impl Default for Options {
             outbox_len: 1 << 20,
             socket_receive_buffer_len: 4 << 20,
             socket_send_buffer_len: 4 << 20,
+            streams: None,
         }
     }
 }
@@ -147,22 +156,35 @@ pub(crate) fn wait_for(socket: BorrowedFd<'_>, what: PollFlags, patience: Durati
     }
 }
 
-/// Waits until `socket` has input or `waker` is used, and returns whether there is input.
+/// Where there is input.
+pub(crate) struct Ready {
+    pub(crate) socket: bool,
+    pub(crate) streams: bool,
+}
+
+/// Waits until `socket` or `streams` has input or `waker` is used.
 ///
 /// The socket is asked with each wait and not watched between them (as by `epoll`): that would cost
 /// something for each datagram that comes in, also when nobody waits.
-pub(crate) fn wait_for_input(socket: BorrowedFd<'_>, waker: &Waker, patience: Duration) -> io::Result<bool> {
+pub(crate) fn wait_for_input(
+    socket: BorrowedFd<'_>,
+    waker: &Waker,
+    streams: Option<BorrowedFd<'_>>,
+    patience: Duration,
+) -> io::Result<Ready> {
     let patience = Timespec::try_from(patience).ok();
-    let mut polled = [PollFd::from_borrowed_fd(socket, PollFlags::IN), PollFd::new(waker, PollFlags::IN)];
-    match poll(&mut polled, patience.as_ref()) {
+    // Without streams the waker stands twice, and the second is not asked.
+    let (count, streams) = streams.map_or((2, waker.as_fd()), |streams| (3, streams));
+    let mut polled = [socket, waker.as_fd(), streams].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+    match poll(&mut polled[..count], patience.as_ref()) {
         Ok(_) | Err(Errno::INTR) => {}
         Err(error) => return Err(error.into()),
     }
-    let [has_input, is_woken] = polled.map(|polled| !polled.revents().is_empty());
+    let [socket, is_woken, streams] = polled.map(|polled| !polled.revents().is_empty());
     if is_woken {
         waker.reset();
     }
-    Ok(has_input)
+    Ok(Ready { socket, streams })
 }
 
 /// What is left of the time that one flush may wait for room in the send queue.

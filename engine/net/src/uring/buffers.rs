@@ -37,6 +37,7 @@ pub(super) struct Buffers {
     bytes: Slab<u8>,
     /// A power of two.
     count: u16,
+    group: u16,
     /// Bytes of a buffer, and from one to the next.
     len: usize,
     stride: usize,
@@ -53,17 +54,27 @@ impl Buffers {
     ///
     /// Unless `count` is a power of two, at most `COUNT_MAX`.
     pub(super) fn new(count: u16, receive_len: usize, control_len: usize) -> Self {
+        let len = LENGTHS_LEN + NAME_LEN + control_len + receive_len;
+        Self { control_len, ..Self::for_streams(count, len, GROUP) }
+    }
+
+    /// `count` buffers of `len` bytes, all ours, which hold nothing but what was received.
+    ///
+    /// # Panics
+    ///
+    /// Unless `count` is a power of two, at most `COUNT_MAX`.
+    pub(super) fn for_streams(count: u16, len: usize, group: u16) -> Self {
         const { assert!(Self::COUNT_MAX * size_of::<BufRingEntry>() <= size_of::<Page>()) };
         assert!(count.is_power_of_two() && usize::from(count) <= Self::COUNT_MAX);
-        let len = LENGTHS_LEN + NAME_LEN + control_len + receive_len;
         let stride = len.next_multiple_of(ALIGN);
         Self {
             ring: Slab::from(vec![Page([0; 65536])]),
             bytes: Slab::from(vec![0; stride * usize::from(count)]),
             count,
+            group,
             len,
             stride,
-            control_len,
+            control_len: 0,
             tail: 0,
         }
     }
@@ -77,7 +88,7 @@ impl Buffers {
         let at = self.ring.at(0).expose_provenance() as u64;
         // SAFETY: There is room for `COUNT_MAX` entries, so for `count`, on one aligned page. The kernel
         // uses the ring only for receives, and by the promise of the caller `self` outlives those.
-        let result = unsafe { ring.submitter().register_buf_ring_with_flags(at, self.count, GROUP, 0) };
+        let result = unsafe { ring.submitter().register_buf_ring_with_flags(at, self.count, self.group, 0) };
         result.map_err(explain("IORING_REGISTER_PBUF_RING"))?;
         for id in 0..self.count {
             self.give_back(id);
@@ -128,6 +139,18 @@ impl Buffers {
         }
         message.msg_controllen = self.control_len as _;
         Slab::from(vec![message])
+    }
+
+    /// The first `len` bytes of the buffer `id`, which holds nothing but what was received.
+    ///
+    /// # Safety
+    ///
+    /// The buffer is ours, and stays so for the borrow.
+    pub(super) unsafe fn filled(&self, id: usize, len: usize) -> &[u8] {
+        let start = self.bytes.range(id * self.stride, len.min(self.len));
+        // SAFETY: The range is in `bytes`, initialised since it was made, and unmoved as long as `self`.
+        // The buffer is ours, so nobody writes to it.
+        unsafe { slice::from_raw_parts(start, len.min(self.len)) }
     }
 
     /// What a completion of `len` bytes put into the buffer `id`. `None` if that makes no sense.

@@ -12,11 +12,12 @@
 
 mod buffers;
 mod ring;
+mod streams;
 
 use std::collections::VecDeque;
 use std::io;
 use std::mem::ManuallyDrop;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd};
 use std::rc::Rc;
 use std::time::Duration;
@@ -26,12 +27,14 @@ use io_uring::{cqueue, opcode};
 
 use self::buffers::{Buffers, GROUP};
 use self::ring::{Ring, SOCKET, explain};
+use self::streams::UringStreams;
 use crate::batch::{Batch, Datagram, Inbox};
 use crate::control::Family;
 use crate::datapath::{Datapath, Flushed, Kind};
 use crate::outbox::Outbox;
 use crate::portable::{Drops, Messages, SENDS_MAX, Slab, receive_local_address};
 use crate::socket::{Options, SendPatience, is_transient};
+use crate::streams::{StreamBatch, no_streams};
 use crate::waker::Waker;
 
 /// Marks the completions of the receive. Those of sends are marked with the index of the message.
@@ -67,6 +70,7 @@ pub(crate) struct UringPath {
     failure: Option<i32>,
     ring: Ring,
     memory: ManuallyDrop<Memory>,
+    streams: ManuallyDrop<Option<UringStreams>>,
     socket: Rc<UdpSocket>,
     family: Family,
     drops: Drops,
@@ -90,13 +94,14 @@ impl UringPath {
         // One batch is with the caller while the next one arrives.
         let buffers_count = (2 * batch_len).next_power_of_two().clamp(BUFFERS_MIN, Buffers::COUNT_MAX);
         let sends_max = outbox_datagrams.min(SENDS_MAX);
+        let completions = options.streams.as_ref().map_or(0, |_| streams::COMPLETIONS);
         #[expect(clippy::cast_possible_truncation, reason = "at most COUNT_MAX and SENDS_MAX")]
         let ring = Ring::open(
             socket.as_fd(),
             // Besides the sends, the receive or its cancellation, and the watch on the waker.
-            sends_max as u32 + 3,
+            (sends_max + 3 + streams::SUBMISSIONS_MAX) as u32,
             // Room for all that can complete before it is looked at, so that nothing overflows.
-            (sends_max + buffers_count) as u32 + 4,
+            (sends_max + buffers_count + completions) as u32 + 4,
         )?;
         #[expect(clippy::cast_possible_truncation, reason = "at most COUNT_MAX")]
         let buffers = Buffers::new(buffers_count as u16, receive_len, control_len);
@@ -118,11 +123,16 @@ impl UringPath {
                 incoming: buffers.message(),
                 buffers,
             }),
+            streams: ManuallyDrop::new(None),
             drops: Drops::new(&socket),
             socket,
             family: Family::of(address),
             waker,
         };
+        if let Some(options) = &options.streams {
+            // SAFETY: As with the other buffers.
+            path.streams = ManuallyDrop::new(Some(unsafe { UringStreams::new(&path.ring, options) }?));
+        }
         // SAFETY: `drop` frees the buffers only when the receive has ended, and nothing is submitted after.
         unsafe { path.memory.buffers.register(&path.ring) }?;
         path.receive();
@@ -210,6 +220,11 @@ impl UringPath {
                     self.woken = true;
                 }
                 CANCEL => {}
+                what if what & streams::STREAM != 0 => {
+                    if let Some(streams) = self.streams.as_mut() {
+                        streams.complete(what, result, flags);
+                    }
+                }
                 i => {
                     self.sending -= 1;
                     match -result {
@@ -259,22 +274,33 @@ impl UringPath {
         }
     }
 
-    /// Ends the receive, and returns whether nothing is in flight any more.
-    fn quiesce(&mut self) -> bool {
+    /// Ends the receive, and with `all` what connections have, and returns whether nothing of it is in flight
+    /// any more.
+    fn quiesce(&mut self, all: bool) -> bool {
         let mut unseen = Flushed::default();
         let cancel = opcode::AsyncCancel::new(RECEIVE).build().user_data(CANCEL);
         // SAFETY: It holds no pointer.
         let queued = unsafe { self.ring.submissions().push(&cancel) };
+        if let Some(streams) = self.streams.as_mut()
+            && all
+        {
+            streams.cancel_all(&mut self.ring);
+        }
         // It takes one turn; a signal may end some early.
         for _ in 0..100 {
-            if (!self.receiving && self.sending == 0) || queued.is_err() {
+            if self.is_quiet(all) || queued.is_err() {
                 break;
             }
             if self.turn(Some(Duration::from_millis(10)), &mut unseen).is_err() {
                 break;
             }
         }
-        !self.receiving && self.sending == 0
+        self.is_quiet(all)
+    }
+
+    fn is_quiet(&self, all: bool) -> bool {
+        let has_streams = all && self.streams.as_ref().is_some_and(|streams| !streams.is_quiet());
+        !self.receiving && self.sending == 0 && !has_streams
     }
 }
 
@@ -290,14 +316,22 @@ impl Datapath for UringPath {
     fn wait(&mut self, patience: Duration) -> io::Result<Batch<'_>> {
         self.give_back();
         self.complete(&mut Flushed::default());
+        let mut is_awake = self.woken;
+        if let Some(streams) = self.streams.as_mut() {
+            streams.prepare(&mut self.ring);
+            is_awake |= streams.is_ready();
+        }
         if self.ready.is_empty() {
             self.check()?;
             self.receive();
             self.watch();
-            let patience = if self.woken { Duration::ZERO } else { patience };
+            let patience = if is_awake { Duration::ZERO } else { patience };
             self.turn(Some(patience), &mut Flushed::default())?;
         }
         self.woken = false;
+        if let Some(streams) = self.streams.as_mut() {
+            streams.take();
+        }
         while self.received.len() < self.received.capacity()
             && let Some((id, len)) = self.ready.pop_front()
         {
@@ -341,11 +375,26 @@ impl Datapath for UringPath {
         self.check()?;
         self.stopped = true;
         // What it took from the socket before it ended is complete, and so in `ready`.
-        if self.quiesce() { Ok(()) } else { Err(io::Error::other("the receive does not end")) }
+        if self.quiesce(false) { Ok(()) } else { Err(io::Error::other("the receive does not end")) }
     }
 
     fn kernel_drops(&self) -> u64 {
         self.drops.since_opened(&self.socket)
+    }
+
+    fn listen(&mut self, listener: TcpListener) -> io::Result<()> {
+        self.streams.as_mut().ok_or_else(no_streams)?.listen(listener);
+        Ok(())
+    }
+
+    fn stop_listening(&mut self) {
+        if let Some(streams) = self.streams.as_mut() {
+            streams.stop_listening();
+        }
+    }
+
+    fn streams(&mut self) -> Option<StreamBatch<'_>> {
+        self.streams.as_mut().map(UringStreams::batch)
     }
 
     fn waker(&self) -> Waker {
@@ -355,7 +404,7 @@ impl Datapath for UringPath {
 
 impl Drop for UringPath {
     fn drop(&mut self) {
-        let quiet = self.quiesce();
+        let quiet = self.quiesce(true);
         debug_assert!(quiet || self.failure.is_some(), "the receive did not end");
         // A ring is taken apart later, by the kernel, and would keep the socket open until then: where
         // others share the port, datagrams would go on to it and be lost.
@@ -364,6 +413,8 @@ impl Drop for UringPath {
             // SAFETY: It is not used after this. Nothing is in flight, so the kernel does not use it
             // either, and nothing is submitted any more.
             unsafe { ManuallyDrop::drop(&mut self.memory) };
+            // SAFETY: The same.
+            unsafe { ManuallyDrop::drop(&mut self.streams) };
         }
     }
 }

@@ -55,6 +55,11 @@ impl Ring {
         self.0.completion()
     }
 
+    /// Submits what is queued, and waits for nothing.
+    pub(super) fn submit(&self) -> io::Result<usize> {
+        self.0.submit()
+    }
+
     /// Submits what is queued, lets the kernel do what has become possible, and waits for a completion
     /// until `patience` is over, for ever without one. A signal ends it early.
     pub(super) fn enter(&mut self, patience: Option<Duration>) -> io::Result<()> {

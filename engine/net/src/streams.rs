@@ -1,0 +1,634 @@
+//! TCP connections beside the datagrams of a path, on the same thread.
+//!
+//! - A wait brings events: connections that were opened, bytes that came, room that there is again. They are
+//!   handed over as one [`StreamBatch`], and received bytes are not copied after the kernel wrote them.
+//! - Sending never waits. What the kernel does not take at once is kept, and the caller sees how much
+//!   that is: who lets it grow has no bound but memory.
+//! - Closing sends what is kept, then says the end, then listens for the end of the other side, so that no
+//!   answer is lost to a reset. How long that may take is the caller's to say, with [`Connections::abort`].
+//!
+//! What both paths share is here; how they ask the kernel is in `portable/streams.rs` and `uring/streams.rs`.
+
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::net::{SendFlags, Shutdown, send, shutdown};
+use socket2::{Domain, Protocol, Socket, Type};
+
+/// Most events of one batch, so that datagrams do not wait long for the connections' turn.
+pub(crate) const EVENTS_MAX: usize = 64;
+/// After the system has run out of files or memory, how long until the next connection is accepted.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Sizes for the connections of a path.
+#[derive(Clone, Debug)]
+pub struct StreamOptions {
+    /// Most connections at one time; a further one is closed as soon as it is accepted.
+    pub connections_max: usize,
+    /// Bytes of one receive buffer.
+    pub receive_len: usize,
+    /// How many there are; the next power of two is used.
+    pub receive_buffers: usize,
+}
+
+impl Default for StreamOptions {
+    /// 10,240 connections, 1 MiB to receive into.
+    fn default() -> Self {
+        Self { connections_max: 10_240, receive_len: 16 << 10, receive_buffers: 64 }
+    }
+}
+
+impl StreamOptions {
+    pub(crate) fn check(&self) -> io::Result<()> {
+        crate::socket::check_bounds(&[
+            ("streams.connections_max", self.connections_max, 1 << 24),
+            ("streams.receive_len", self.receive_len, 1 << 20),
+            ("streams.receive_buffers", self.receive_buffers, 1 << 12),
+        ])
+    }
+}
+
+/// Binds a listening socket for [`Datapath::listen`](crate::Datapath::listen).
+///
+/// Accepted connections send without delay: the caller writes whole answers. With `reuse_port` the kernel
+/// spreads connections over all sockets of the address.
+///
+/// # Errors
+///
+/// Those of the kernel, with their kind kept, as of [`bind`](crate::bind).
+pub fn bind_listener(
+    address: SocketAddr,
+    reuse_port: bool,
+    only_v6: bool,
+    backlog: i32,
+) -> io::Result<TcpListener> {
+    let domain = Domain::for_address(address);
+    let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
+    // Connections of an earlier process that are not quite over do not keep the port.
+    socket.set_reuse_address(true)?;
+    if reuse_port {
+        socket.set_reuse_port(true)?;
+    }
+    if domain == Domain::IPV6 {
+        socket.set_only_v6(only_v6)?;
+    }
+    socket.set_tcp_nodelay(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(backlog)?;
+    Ok(socket.into())
+}
+
+/// A connection of a path. One that is gone is never mistaken for another in its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct StreamId {
+    at: u32,
+    generation: u32,
+}
+
+impl StreamId {
+    /// The id at a place, for a test that has no sockets.
+    #[must_use]
+    pub fn new(at: u32, generation: u32) -> Self {
+        Self { at, generation }
+    }
+
+    /// A small number that no other connection has at the same time.
+    #[must_use]
+    pub fn at(self) -> usize {
+        self.at as usize
+    }
+}
+
+/// What happened to a connection.
+#[derive(Clone, Copy, Debug)]
+pub enum StreamEvent<'a> {
+    /// Somebody connected.
+    Opened {
+        /// The new connection.
+        id: StreamId,
+        /// Who it is.
+        peer: SocketAddr,
+    },
+    /// Somebody connected while [`connections_max`](StreamOptions::connections_max) were there, and was
+    /// turned away.
+    Refused,
+    /// Bytes came.
+    Received {
+        /// The connection.
+        id: StreamId,
+        /// At least one byte.
+        bytes: &'a [u8],
+    },
+    /// The other side has ended its sending. It may still receive.
+    Ended {
+        /// The connection.
+        id: StreamId,
+    },
+    /// All that was kept for sending has been sent.
+    Sent {
+        /// The connection.
+        id: StreamId,
+    },
+    /// It is gone: broken, or closed by both sides. Its id means nothing any more.
+    Closed {
+        /// What it was.
+        id: StreamId,
+    },
+}
+
+/// An event as paths keep it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum RawEvent {
+    Opened { id: StreamId, peer: SocketAddr },
+    Refused,
+    Received { id: StreamId, at: usize, len: usize },
+    Ended { id: StreamId },
+    Sent { id: StreamId },
+    Closed { id: StreamId },
+}
+
+/// Where received bytes are.
+pub(crate) trait Memory {
+    /// The bytes of a `Received` event of this batch.
+    fn bytes(&self, at: usize, len: usize) -> &[u8];
+}
+
+impl Memory for Vec<u8> {
+    fn bytes(&self, at: usize, len: usize) -> &[u8] {
+        &self[at..at + len]
+    }
+}
+
+/// What one wait brought, in order for each connection.
+#[derive(Clone, Copy)]
+pub struct StreamInbox<'a> {
+    pub(crate) events: &'a [RawEvent],
+    pub(crate) memory: &'a dyn Memory,
+}
+
+impl<'a> StreamInbox<'a> {
+    /// Whether nothing happened.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.events.is_empty()
+    }
+
+    /// How many events there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.events.len()
+    }
+
+    /// All events.
+    pub fn iter(&self) -> impl Iterator<Item = StreamEvent<'a>> + use<'a> {
+        let memory = self.memory;
+        self.events.iter().map(move |event| match *event {
+            RawEvent::Opened { id, peer } => StreamEvent::Opened { id, peer },
+            RawEvent::Refused => StreamEvent::Refused,
+            RawEvent::Received { id, at, len } => StreamEvent::Received { id, bytes: memory.bytes(at, len) },
+            RawEvent::Ended { id } => StreamEvent::Ended { id },
+            RawEvent::Sent { id } => StreamEvent::Sent { id },
+            RawEvent::Closed { id } => StreamEvent::Closed { id },
+        })
+    }
+}
+
+impl fmt::Debug for StreamInbox<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.events).finish()
+    }
+}
+
+/// What happened, and the connections to act on.
+#[derive(Debug)]
+pub struct StreamBatch<'a> {
+    /// Valid until the path waits again.
+    pub inbox: StreamInbox<'a>,
+    /// Also those to which nothing happened.
+    pub connections: &'a mut Connections,
+}
+
+/// The answer of a path that was opened without streams.
+pub(crate) fn no_streams() -> io::Error {
+    io::Error::new(io::ErrorKind::Unsupported, "the path was opened without room for connections")
+}
+
+/// The connection is gone, or about to be closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gone;
+
+impl fmt::Display for Gone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the connection is gone")
+    }
+}
+
+impl std::error::Error for Gone {}
+
+/// The connections of a path.
+pub struct Connections {
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    /// About these the kernel has to be asked something else than before.
+    changed: Vec<u32>,
+    connections_max: usize,
+    open_count: usize,
+    kept_len: usize,
+    /// Whether a place is taken until nothing is [`watched`](Slot::watched) there any more.
+    outlives: bool,
+}
+
+/// The place of one connection, or of one after the other.
+pub(crate) struct Slot {
+    generation: u32,
+    pub(crate) socket: Option<OwnedFd>,
+    /// What the kernel did not take, from `sent` on.
+    outgoing: Vec<u8>,
+    sent: usize,
+    closing: Closing,
+    /// The caller takes bytes.
+    reading: bool,
+    /// The other side has ended its sending.
+    ended: bool,
+    is_changed: bool,
+    /// What the path has asked the kernel about the socket; the bits are the path's.
+    pub(crate) watched: u8,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Closing {
+    /// Not at all.
+    No,
+    /// When all has been sent.
+    WhenSent,
+    /// When the other side ends as well.
+    WhenEnded,
+    /// It is gone, and waits only for what is watched.
+    Gone,
+}
+
+/// What a path should ask the kernel about a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    pub(crate) input: bool,
+    pub(crate) room: bool,
+}
+
+impl Connections {
+    pub(crate) fn new(connections_max: usize, outlives: bool) -> Self {
+        Self {
+            slots: Vec::new(),
+            free: Vec::new(),
+            changed: Vec::new(),
+            connections_max,
+            open_count: 0,
+            kept_len: 0,
+            outlives,
+        }
+    }
+
+    /// How many connections there are, with those that are being closed.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.open_count
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.open_count == 0
+    }
+
+    /// Bytes that are kept for sending, of all connections.
+    #[must_use]
+    pub fn kept_len_all(&self) -> usize {
+        self.kept_len
+    }
+
+    /// Bytes that are kept for sending.
+    #[must_use]
+    pub fn kept_len(&self, id: StreamId) -> usize {
+        self.slot(id).map_or(0, |slot| slot.outgoing.len() - slot.sent)
+    }
+
+    /// Sends `bytes`, and keeps what the kernel does not take now; how much is kept then.
+    ///
+    /// # Errors
+    ///
+    /// When the connection is gone or being closed. One that turns out to be broken is gone with this, without
+    /// an event.
+    pub fn send(&mut self, id: StreamId, bytes: &[u8]) -> Result<usize, Gone> {
+        let slot = self.slot_mut(id).filter(|slot| slot.closing == Closing::No).ok_or(Gone)?;
+        let mut rest = bytes;
+        if slot.outgoing.is_empty() {
+            match slot.send_now(bytes) {
+                Ok(sent) => rest = &bytes[sent..],
+                Err(_) => {
+                    self.kill(id.at);
+                    return Err(Gone);
+                }
+            }
+            if rest.is_empty() {
+                return Ok(0);
+            }
+        }
+        slot.outgoing.extend_from_slice(rest);
+        let kept = slot.outgoing.len() - slot.sent;
+        self.kept_len += rest.len();
+        self.change(id.at);
+        Ok(kept)
+    }
+
+    /// Takes bytes from the connection, or takes none for now. What was received before still comes.
+    pub fn set_reading(&mut self, id: StreamId, reading: bool) {
+        if let Some(slot) = self.slot_mut(id)
+            && slot.reading != reading
+        {
+            slot.reading = reading;
+            self.change(id.at);
+        }
+    }
+
+    /// Closes the connection: sends what is kept, says the end, and waits for that of the other side. What
+    /// comes until then is thrown away.
+    ///
+    /// True when it is gone at once; else [`StreamEvent::Closed`] says when it is.
+    pub fn close(&mut self, id: StreamId) -> bool {
+        let Some(slot) = self.slot_mut(id) else { return true };
+        if slot.closing != Closing::No {
+            return false;
+        }
+        slot.reading = true;
+        slot.closing = Closing::WhenSent;
+        self.change(id.at);
+        self.slots[id.at()].outgoing.is_empty() && self.end_sending(id.at)
+    }
+
+    /// Ends the connection now; what is kept or under way is lost.
+    pub fn abort(&mut self, id: StreamId) {
+        if self.slot(id).is_some() {
+            self.kill(id.at);
+        }
+    }
+
+    fn slot(&self, id: StreamId) -> Option<&Slot> {
+        self.slots.get(id.at()).filter(|slot| slot.generation == id.generation && slot.socket.is_some())
+    }
+
+    fn slot_mut(&mut self, id: StreamId) -> Option<&mut Slot> {
+        self.slots.get_mut(id.at()).filter(|slot| slot.generation == id.generation && slot.socket.is_some())
+    }
+
+    /// Notes that the kernel has to be asked something else.
+    pub(crate) fn change(&mut self, at: u32) {
+        let slot = &mut self.slots[at as usize];
+        if !slot.is_changed {
+            slot.is_changed = true;
+            self.changed.push(at);
+        }
+    }
+
+    /// One that has changed.
+    pub(crate) fn next_changed(&mut self) -> Option<u32> {
+        let at = self.changed.pop()?;
+        self.slots[at as usize].is_changed = false;
+        Some(at)
+    }
+
+    pub(crate) fn at_mut(&mut self, at: u32) -> &mut Slot {
+        &mut self.slots[at as usize]
+    }
+
+    /// The place `at` may be used again, once nothing is watched there.
+    pub(crate) fn release(&mut self, at: u32) {
+        let slot = &mut self.slots[at as usize];
+        if slot.closing == Closing::Gone && slot.watched == 0 && slot.socket.take().is_some() {
+            slot.closing = Closing::No;
+            self.open_count -= 1;
+            self.free.push(at);
+        }
+    }
+
+    fn kill(&mut self, at: u32) {
+        let slot = &mut self.slots[at as usize];
+        self.kept_len -= slot.outgoing.len() - slot.sent;
+        // Also gives back the memory, which only those need who are slow.
+        (slot.outgoing, slot.sent) = (Vec::new(), 0);
+        slot.generation = slot.generation.wrapping_add(1);
+        slot.closing = Closing::Gone;
+        if self.outlives {
+            // Ends what is watched.
+            if let Some(socket) = &slot.socket {
+                let _ = shutdown(socket, Shutdown::Both);
+            }
+        } else {
+            slot.watched = 0;
+        }
+        self.release(at);
+    }
+
+    /// All has been sent, and the connection is to be closed. True when it is gone.
+    fn end_sending(&mut self, at: u32) -> bool {
+        let slot = &mut self.slots[at as usize];
+        let Some(socket) = &slot.socket else { return true };
+        if slot.ended || shutdown(socket, Shutdown::Write).is_err() {
+            self.kill(at);
+            return true;
+        }
+        slot.closing = Closing::WhenEnded;
+        self.change(at);
+        false
+    }
+
+    /// Takes an accepted connection.
+    pub(crate) fn opened(&mut self, socket: OwnedFd, peer: Option<SocketAddr>) -> Option<RawEvent> {
+        // Without an address it has been reset already.
+        let peer = peer?;
+        if self.open_count >= self.connections_max {
+            return Some(RawEvent::Refused);
+        }
+        let at = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot::new());
+            u32::try_from(self.slots.len() - 1).unwrap_or(u32::MAX)
+        });
+        let slot = &mut self.slots[at as usize];
+        let generation = slot.generation;
+        let is_changed = slot.is_changed;
+        *slot = Slot { generation, socket: Some(socket), is_changed, ..Slot::new() };
+        self.open_count += 1;
+        self.change(at);
+        Some(RawEvent::Opened { id: StreamId { at, generation }, peer })
+    }
+
+    /// The id at a place, while there is a connection.
+    fn id(&self, at: u32) -> Option<StreamId> {
+        let slot = &self.slots[at as usize];
+        (slot.closing != Closing::Gone && slot.socket.is_some())
+            .then_some(StreamId { at, generation: slot.generation })
+    }
+
+    /// The other side of `at` sent `len` bytes, which lie at `start`.
+    pub(crate) fn received(&self, at: u32, start: usize, len: usize) -> Option<RawEvent> {
+        let id = self.id(at)?;
+        let is_taken = self.slots[at as usize].closing == Closing::No;
+        is_taken.then_some(RawEvent::Received { id, at: start, len })
+    }
+
+    /// The other side of `at` ended its sending.
+    pub(crate) fn ended(&mut self, at: u32) -> Option<RawEvent> {
+        let id = self.id(at)?;
+        let slot = &mut self.slots[at as usize];
+        slot.ended = true;
+        match slot.closing {
+            Closing::No => {
+                self.change(at);
+                Some(RawEvent::Ended { id })
+            }
+            Closing::WhenEnded => {
+                self.kill(at);
+                Some(RawEvent::Closed { id })
+            }
+            Closing::WhenSent | Closing::Gone => {
+                self.change(at);
+                None
+            }
+        }
+    }
+
+    /// The connection at `at` broke.
+    pub(crate) fn broke(&mut self, at: u32) -> Option<RawEvent> {
+        let id = self.id(at)?;
+        self.kill(at);
+        Some(RawEvent::Closed { id })
+    }
+
+    /// There is room to send on `at`.
+    pub(crate) fn has_room(&mut self, at: u32) -> Option<RawEvent> {
+        let id = self.id(at)?;
+        let slot = &mut self.slots[at as usize];
+        if slot.outgoing.is_empty() {
+            return None;
+        }
+        match slot.send_now(&slot.outgoing[slot.sent..]) {
+            Err(_) => return self.broke(at),
+            Ok(sent) => {
+                slot.sent += sent;
+                self.kept_len -= sent;
+            }
+        }
+        self.change(at);
+        let slot = &mut self.slots[at as usize];
+        if slot.sent < slot.outgoing.len() {
+            return None;
+        }
+        (slot.outgoing, slot.sent) = (Vec::new(), 0);
+        if slot.closing == Closing::No {
+            return Some(RawEvent::Sent { id });
+        }
+        self.end_sending(at).then_some(RawEvent::Closed { id })
+    }
+}
+
+impl fmt::Debug for Connections {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Connections({} open, {} bytes kept)", self.open_count, self.kept_len)
+    }
+}
+
+impl Slot {
+    const fn new() -> Self {
+        Self {
+            generation: 0,
+            socket: None,
+            outgoing: Vec::new(),
+            sent: 0,
+            closing: Closing::No,
+            reading: true,
+            ended: false,
+            is_changed: false,
+            watched: 0,
+        }
+    }
+
+    /// What to ask about it; nothing where there is no connection.
+    pub(crate) fn wanted(&self) -> Wanted {
+        let is_there = self.socket.is_some() && self.closing != Closing::Gone;
+        Wanted {
+            // While the last answers are sent, nobody needs what comes.
+            input: is_there && self.reading && !self.ended && self.closing != Closing::WhenSent,
+            room: is_there && !self.outgoing.is_empty(),
+        }
+    }
+
+    /// How much the kernel takes now.
+    fn send_now(&self, bytes: &[u8]) -> Result<usize, Errno> {
+        let Some(socket) = &self.socket else { return Err(Errno::NOTCONN) };
+        loop {
+            match send(socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+                Ok(sent) => return Ok(sent),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM) => return Ok(0),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+/// A listening socket, and whether it is looked at.
+pub(crate) struct Listener {
+    pub(crate) socket: TcpListener,
+    /// The path has asked the kernel about it.
+    pub(crate) watched: bool,
+    is_closed: bool,
+    paused_since: Option<Instant>,
+}
+
+impl Listener {
+    pub(crate) const fn new(socket: TcpListener) -> Self {
+        Self { socket, watched: false, is_closed: false, paused_since: None }
+    }
+
+    /// Lets it be, because `error` would come again at once. Not where it was about one connection.
+    pub(crate) fn pause_after(&mut self, error: Errno) {
+        let is_of_one = matches!(
+            error,
+            Errno::AGAIN | Errno::INTR | Errno::CONNABORTED | Errno::CANCELED | Errno::PERM | Errno::PROTO
+        );
+        if !is_of_one {
+            self.paused_since = Some(Instant::now());
+        }
+    }
+
+    /// Whether it should be watched and is not.
+    pub(crate) fn wants_watch(&mut self) -> bool {
+        if self.paused_since.is_some_and(|since| since.elapsed() >= ACCEPT_PAUSE) {
+            self.paused_since = None;
+        }
+        !self.watched && !self.is_closed && self.paused_since.is_none()
+    }
+
+    /// Stops listening, also for who waits to be accepted.
+    pub(crate) fn close(&mut self) {
+        self.is_closed = true;
+        let _ = shutdown(&self.socket, Shutdown::Both);
+    }
+
+    pub(crate) const fn is_paused(&self) -> bool {
+        self.paused_since.is_some()
+    }
+}
+
+/// An address from the kernel; IPv4 on a dual-stack socket as IPv4.
+pub(crate) fn canonical(address: SocketAddr) -> SocketAddr {
+    match address.ip().to_canonical() {
+        IpAddr::V4(ip) if ip != Ipv4Addr::UNSPECIFIED || address.is_ipv4() => {
+            SocketAddr::new(ip.into(), address.port())
+        }
+        _ => address,
+    }
+}

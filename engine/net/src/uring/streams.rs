@@ -1,0 +1,271 @@
+//! Connections over the ring of a path: one accept for each listener and one receive for each connection, which
+//! go on until they end, and buffers of their own.
+//!
+//! - A place is taken until everything that was asked about its socket has ended. So a completion always
+//!   belongs to the connection that is, or was last, at the place that it names.
+//! - Sending is a system call of its own (`streams.rs`): it carries the answers of a whole receive, so there is
+//!   nothing to gain from the ring, and no bytes to keep until it says so.
+//! - Only receives make the kernel write, and only to the buffers. They are freed when no request is in flight.
+
+#![expect(unsafe_code, reason = "accepted sockets come as numbers, received bytes as places")]
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use io_uring::types::{CancelBuilder, Fd};
+use io_uring::{cqueue, opcode, squeue};
+use rustix::io::Errno;
+use rustix::net::getpeername;
+
+use super::buffers::Buffers;
+use super::ring::Ring;
+use crate::streams::{
+    Connections, EVENTS_MAX, Listener, Memory, RawEvent, StreamBatch, StreamInbox, StreamOptions, canonical,
+};
+
+/// Marks completions as ours. The low 32 bits are a place.
+pub(super) const STREAM: u64 = 1 << 62;
+const WHAT: u64 = 0xff << 32;
+const RECEIVE: u64 = 1 << 32;
+const ROOM: u64 = 2 << 32;
+const ACCEPT: u64 = 3 << 32;
+const CANCEL: u64 = 4 << 32;
+
+/// No place of a connection.
+const NOWHERE: u32 = u32::MAX;
+
+/// What is in flight for a connection.
+const RECEIVING: u8 = 1;
+const AWAITING_ROOM: u8 = 2;
+const CANCELLING: u8 = 4;
+
+/// Requests of ours that may be queued at one time.
+pub(super) const SUBMISSIONS_MAX: usize = 64;
+/// Completions of ours, beside the buffers, that should not overflow the ring. More are kept by the kernel.
+pub(super) const COMPLETIONS: usize = 256;
+
+/// The buffers of connections, as receive requests name them.
+const GROUP: u16 = 1;
+
+pub(super) struct UringStreams {
+    connections: Connections,
+    listeners: Vec<Listener>,
+    events: Vec<RawEvent>,
+    completed: VecDeque<Completed>,
+    /// Buffers of the last batch, and such that held nothing of interest.
+    lent: Vec<u16>,
+    buffers: Buffers,
+    /// Requests that have not ended.
+    in_flight: usize,
+}
+
+enum Completed {
+    Accepted(OwnedFd),
+    Other { what: u64, result: i32, flags: u32 },
+}
+
+impl UringStreams {
+    /// Room for connections, with buffers known to `ring`.
+    ///
+    /// # Safety
+    ///
+    /// It stays allocated until `ring` has nothing of it in flight and is not submitted more.
+    pub(super) unsafe fn new(ring: &Ring, options: &StreamOptions) -> io::Result<Self> {
+        let buffers_count = u16::try_from(options.receive_buffers.next_power_of_two()).unwrap_or(1 << 12);
+        let mut buffers = Buffers::for_streams(buffers_count, options.receive_len, GROUP);
+        // SAFETY: Passed on to the caller.
+        unsafe { buffers.register(ring) }?;
+        Ok(Self {
+            connections: Connections::new(options.connections_max, true),
+            listeners: Vec::new(),
+            events: Vec::with_capacity(EVENTS_MAX),
+            completed: VecDeque::with_capacity(COMPLETIONS),
+            lent: Vec::with_capacity(buffers_count.into()),
+            buffers,
+            in_flight: 0,
+        })
+    }
+
+    pub(super) fn listen(&mut self, socket: TcpListener) {
+        self.listeners.push(Listener::new(socket));
+    }
+
+    /// Stops accepting, which ends the requests that do.
+    pub(super) fn stop_listening(&mut self) {
+        self.listeners.iter_mut().for_each(Listener::close);
+    }
+
+    pub(super) fn batch(&mut self) -> StreamBatch<'_> {
+        let inbox = StreamInbox { events: &self.events, memory: &self.buffers };
+        StreamBatch { inbox, connections: &mut self.connections }
+    }
+
+    /// Whether a batch can be made without entering the kernel.
+    pub(super) fn is_ready(&self) -> bool {
+        !self.completed.is_empty()
+    }
+
+    /// Whether the kernel has nothing to do for us.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.in_flight == 0
+    }
+
+    /// Keeps a completion for the next batch.
+    pub(super) fn complete(&mut self, what: u64, result: i32, flags: u32) {
+        if !cqueue::more(flags) {
+            self.in_flight -= 1;
+        }
+        if what & WHAT == ACCEPT && result >= 0 {
+            // SAFETY: The kernel made the file for us, and this is the only place that hears of it.
+            self.completed.push_back(Completed::Accepted(unsafe { OwnedFd::from_raw_fd(result) }));
+            if cqueue::more(flags) {
+                return;
+            }
+        }
+        self.completed.push_back(Completed::Other { what, result, flags });
+    }
+
+    /// Forgets the last batch, and asks the kernel what has to be asked now.
+    pub(super) fn prepare(&mut self, ring: &mut Ring) {
+        self.events.clear();
+        if !self.lent.is_empty() {
+            for id in self.lent.drain(..) {
+                self.buffers.give_back(id);
+            }
+            self.buffers.publish();
+        }
+        while let Some(at) = self.connections.next_changed() {
+            if !self.watch(ring, at) {
+                // The ring is full, which the next call of the path finds out about.
+                self.connections.change(at);
+                break;
+            }
+        }
+        for i in 0..self.listeners.len() {
+            if self.listeners[i].wants_watch() {
+                let fd = Fd(self.listeners[i].socket.as_raw_fd());
+                let request = opcode::AcceptMulti::new(fd).flags(libc::SOCK_CLOEXEC);
+                let request = request.build().user_data(STREAM | ACCEPT | i as u64);
+                self.listeners[i].watched = self.push(ring, &request);
+            }
+        }
+    }
+
+    /// Queues what the connection at `at` lacks, and ends what it has no use for. False when it cannot.
+    fn watch(&mut self, ring: &mut Ring, at: u32) -> bool {
+        let slot = self.connections.at_mut(at);
+        let Some(socket) = &slot.socket else { return true };
+        let (fd, wanted, watched) = (Fd(socket.as_raw_fd()), slot.wanted(), slot.watched);
+        let place = STREAM | u64::from(at);
+        let input = if wanted.input && watched & (RECEIVING | CANCELLING) == 0 {
+            let request = opcode::RecvMulti::new(fd, GROUP).build();
+            Some((RECEIVING, request.user_data(place | RECEIVE)))
+        } else if !wanted.input && watched & (RECEIVING | CANCELLING) == RECEIVING {
+            let request = opcode::AsyncCancel::new(place | RECEIVE).build();
+            Some((CANCELLING, request.user_data(place | CANCEL)))
+        } else {
+            None
+        };
+        let room = (wanted.room && watched & AWAITING_ROOM == 0).then(|| {
+            let request = opcode::PollAdd::new(fd, libc::POLLOUT.cast_unsigned().into()).build();
+            (AWAITING_ROOM, request.user_data(place | ROOM))
+        });
+        input.into_iter().chain(room).all(|(bit, request)| {
+            let is_queued = self.push(ring, &request);
+            self.connections.at_mut(at).watched |= if is_queued { bit } else { 0 };
+            is_queued
+        })
+    }
+
+    /// Queues a request.
+    fn push(&mut self, ring: &mut Ring, request: &squeue::Entry) -> bool {
+        if ring.submissions().len() >= SUBMISSIONS_MAX {
+            // Makes room; should it fail, the next call of the path fails as well and says why.
+            let _ = ring.submit();
+        }
+        // SAFETY: It holds no pointers but that of the buffers, which stay as long as it is in flight: by
+        // the promise to `new`. Its file is open until it has ended: a place keeps its socket that long.
+        let queued = unsafe { ring.submissions().push(request) }.is_ok();
+        self.in_flight += usize::from(queued);
+        queued
+    }
+
+    /// Makes a batch of what is complete.
+    pub(super) fn take(&mut self) {
+        // One completion makes two events at most.
+        while self.events.len() < EVENTS_MAX - 1
+            && let Some(completed) = self.completed.pop_front()
+        {
+            match completed {
+                Completed::Accepted(socket) => {
+                    let peer = getpeername(&socket).ok().flatten();
+                    let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok()).map(canonical);
+                    self.events.extend(self.connections.opened(socket, peer));
+                }
+                Completed::Other { what, result, flags } => {
+                    #[expect(clippy::cast_possible_truncation, reason = "the low half is the place")]
+                    let at = what as u32;
+                    match what & WHAT {
+                        RECEIVE => self.received(at, result, flags),
+                        ROOM => self.finished(at, AWAITING_ROOM, |connections| connections.has_room(at)),
+                        CANCEL if at != NOWHERE => self.finished(at, CANCELLING, |_| None),
+                        ACCEPT => self.accept_ended(at, result),
+                        _ => {}
+                    }
+                }
+            }
+        }
+    }
+
+    fn received(&mut self, at: u32, result: i32, flags: u32) {
+        if let Some(id) = cqueue::buffer_select(flags) {
+            self.lent.push(id);
+            if let Ok(len @ 1..) = usize::try_from(result) {
+                self.events.extend(self.connections.received(at, id.into(), len));
+            }
+        }
+        if !cqueue::more(flags) {
+            self.finished(at, RECEIVING, |connections| match -result {
+                0 => connections.ended(at),
+                // Buffers ran out, or it was us: asked again as long as it is wanted.
+                libc::ENOBUFS | libc::ECANCELED | libc::EAGAIN | libc::EINTR => None,
+                error if error > 0 => connections.broke(at),
+                _ => None,
+            });
+        }
+    }
+
+    /// A request about a connection has ended.
+    fn finished(&mut self, at: u32, bit: u8, act: impl FnOnce(&mut Connections) -> Option<RawEvent>) {
+        self.connections.at_mut(at).watched &= !bit;
+        let event = act(&mut self.connections);
+        self.events.extend(event);
+        self.connections.change(at);
+        self.connections.release(at);
+    }
+
+    fn accept_ended(&mut self, at: u32, result: i32) {
+        if let Some(listener) = self.listeners.get_mut(at as usize) {
+            listener.watched = false;
+            if result < 0 {
+                listener.pause_after(Errno::from_raw_os_error(-result));
+            }
+        }
+    }
+
+    /// Queues the end of everything.
+    pub(super) fn cancel_all(&mut self, ring: &mut Ring) {
+        let request = opcode::AsyncCancel2::new(CancelBuilder::any()).build();
+        self.push(ring, &request.user_data(STREAM | CANCEL | u64::from(NOWHERE)));
+    }
+}
+
+impl Memory for Buffers {
+    fn bytes(&self, at: usize, len: usize) -> &[u8] {
+        // SAFETY: A buffer that an event of this batch names is in `lent`, and so is ours until `prepare`,
+        // which needs the path for itself and forgets the events first.
+        unsafe { self.filled(at, len) }
+    }
+}
