@@ -75,7 +75,7 @@ impl fmt::Display for SignError {
 
 impl std::error::Error for SignError {}
 
-/// Why a signature or a MAC is not accepted.
+/// Why a signature, a MAC or the answer to a challenge is not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum VerifyError {
@@ -87,6 +87,8 @@ pub enum VerifyError {
     Kind,
     /// The digest is not known, or of no use here.
     Digest,
+    /// The answer to a challenge asks for too much work, or for a derived key that can be guessed.
+    Work,
     /// Signature or MAC are wrong.
     Wrong,
 }
@@ -98,6 +100,7 @@ impl fmt::Display for VerifyError {
             Self::Malformed(error) => write!(f, "the credential is not readable: {error}"),
             Self::Kind => f.write_str("the credential is of another kind"),
             Self::Digest => f.write_str("the credential names a digest that is not used"),
+            Self::Work => f.write_str("the rounds or the length of the derived key are outside the limits"),
             Self::Wrong => f.write_str("the signature is wrong"),
         }
     }

@@ -1,8 +1,10 @@
-//! Keys, signatures, MACs and challenges of the Handle System as deployed. Pure functions: what is random or
-//! depends on time comes in as an argument, and nothing is sent or stored.
+//! Keys, signatures, MACs and challenges of the Handle System as deployed. Nothing is sent,
+//! nothing waits, and what is random or depends on time comes in as an argument; only [`mod@file`] touches files.
 //!
 //! - [`key`]: private keys that sign and public keys that verify, RSA and DSA.
 //! - [`message`]: the credential of a message, signature or MAC, by the version it is written in.
+//! - [`challenge`]: answers to challenges, made and verified.
+//! - [`keyfile`], [`pem`], [`mod@file`]: keys at rest, encrypted or not, and files that only their owner can read.
 //! - [`digest`]: digests and MACs by their codes, compared in constant time.
 //!
 //! RSA, HMAC and digests are ring's, or AWS-LC's with the feature `aws-lc`. Private keys are cleared in
@@ -10,11 +12,17 @@
 #![forbid(unsafe_code)]
 
 mod backend;
+pub mod challenge;
+mod cipher;
 pub mod digest;
 mod dsa;
 pub mod error;
+pub mod file;
+pub mod kdf;
 pub mod key;
+pub mod keyfile;
 pub mod message;
+pub mod pem;
 mod rsa;
 #[cfg(test)]
 mod testing;
@@ -22,4 +30,18 @@ mod testing;
 pub use backend::BACKEND;
 pub use digest::Digest;
 pub use error::{KeyError, SignError, VerifyError};
+pub use file::{open_key_file, open_secret_file};
+pub use kdf::Pbkdf2Limits;
 pub use key::{Algorithm, PrivateKey, PublicKey};
+
+/// Random bytes from the operating system: nonces, salts, initial vectors, private values.
+///
+/// # Panics
+/// When the operating system has none; nothing can be secret then.
+#[must_use]
+pub fn random<const LEN: usize>() -> [u8; LEN] {
+    use backend::rand::SecureRandom;
+    let mut bytes = [0; LEN];
+    backend::rand::SystemRandom::new().fill(&mut bytes).expect("random numbers");
+    bytes
+}

@@ -10,7 +10,7 @@ use handle_proto::wire::credential::{CoveredPrefix, Mac};
 use handle_proto::wire::{Credential, Envelope, Message};
 
 /// How a digest is named in the credential of a signature, in every version.
-fn identifier(algorithm: DigestAlgorithm) -> &'static [u8] {
+pub(crate) fn identifier(algorithm: DigestAlgorithm) -> &'static [u8] {
     algorithm.name().unwrap_or_default().as_bytes()
 }
 

@@ -21,6 +21,11 @@ fn member(id: &str, name: &str) -> Vec<u8> {
     HEXLOWER.decode(key(id)[name].as_str().expect("text").as_bytes()).expect("hexadecimal")
 }
 
+/// A text member of the key's line.
+pub(crate) fn text(id: &str, name: &str) -> String {
+    key(id)[name].as_str().expect("text").to_owned()
+}
+
 pub(crate) fn private_record(id: &str) -> Vec<u8> {
     member(id, "handle_private_hex")
 }

@@ -1,0 +1,308 @@
+//! Challenges: what a server asks, how a client answers with a secret or a private key, and how the server
+//! tells whether an answer is right. RFC 3652 section 3.5, with the deployed algorithms.
+//!
+//! Everything here is about bytes: who the identity is, whether the challenge is still open (each may be
+//! answered once) and what the identity may do is the caller's business.
+
+use crate::digest::{self, Digest, digest, mac};
+use crate::error::{SignError, VerifyError};
+use crate::kdf::{Pbkdf2Limits, pbkdf2_sha1};
+use crate::key::{PrivateKey, PublicKey};
+use handle_proto::Version;
+use handle_proto::code::DigestAlgorithm;
+use handle_proto::limit;
+use handle_proto::wire::auth::{SecretAnswer, SignedAnswer};
+use handle_proto::wire::digest::RequestDigest;
+use zeroize::Zeroizing;
+
+/// What an answer covers: the nonce, and the digest of the request without its algorithm. See
+/// [`Challenge::covered`](handle_proto::wire::auth::Challenge::covered).
+pub type Covered<'a> = [&'a [u8]; 2];
+
+/// The digest of a request, as a response of `version` repeats it and a challenge covers it.
+///
+/// `covered` is header and body of the request as they came. The algorithm is
+/// [`DigestAlgorithm::for_response`].
+#[must_use]
+pub fn request_digest(version: Version, covered: &[u8]) -> Digest {
+    digest(DigestAlgorithm::for_response(version), [covered]).expect("a plain digest")
+}
+
+/// Whether `stated`, from a response, is the digest of the request that was sent.
+///
+/// A client asks this of every challenge before it answers, or it signs the request of somebody else.
+///
+/// # Errors
+/// When it is not, or its algorithm is not known.
+pub fn check_request_digest(stated: &RequestDigest<'_>, covered: &[u8]) -> Result<(), VerifyError> {
+    digest(stated.algorithm, [covered]).ok_or(VerifyError::Digest)?.check(stated.digest)
+}
+
+/// Whether a secret made this answer to a challenge of `version`.
+///
+/// `secret` is the data of a value HS_SECKEY. What the sender asks for in work, it gets within `limits`. The
+/// form without a code is taken below version 2.1 alone, where nothing else is known.
+///
+/// # Errors
+/// When another secret made it, its algorithm is none for this, or it asks for something outside the limits.
+pub fn verify_secret(
+    version: Version,
+    covered: &Covered<'_>,
+    answer: &SecretAnswer<'_>,
+    secret: &[u8],
+    limits: &Pbkdf2Limits,
+) -> Result<(), VerifyError> {
+    match *answer {
+        SecretAnswer::BareMd5(md5) if version < Version::LOWEST => {
+            mac(DigestAlgorithm::MD5, secret, covered).ok_or(VerifyError::Digest)?.check(md5)
+        }
+        SecretAnswer::BareMd5(_) | SecretAnswer::Mac { algorithm: DigestAlgorithm::OLD_MD5, .. } => {
+            Err(VerifyError::Digest)
+        }
+        SecretAnswer::Mac { algorithm, mac: stated } => {
+            mac(algorithm, secret, covered).ok_or(VerifyError::Digest)?.check(stated)
+        }
+        SecretAnswer::Pbkdf2 { salt, iterations, key_bits, mac: stated } => {
+            let key_len = limits.key_len(iterations, key_bits).ok_or(VerifyError::Work)?;
+            let key = pbkdf2_sha1(secret, salt, iterations, key_len);
+            hmac_sha1(&key, covered).check(stated)
+        }
+    }
+}
+
+/// Whether the private half of `key` made this answer. The digest is the one that the answer names.
+///
+/// # Errors
+/// When another key made it, or its digest is neither SHA-1 nor SHA-256.
+pub fn verify_public(
+    covered: &Covered<'_>,
+    answer: &SignedAnswer<'_>,
+    key: &PublicKey,
+) -> Result<(), VerifyError> {
+    let algorithm = DigestAlgorithm::from_identifier(answer.algorithm).ok_or(VerifyError::Digest)?;
+    key.verify(algorithm, covered, answer.signature)
+}
+
+/// Answers a challenge of `version` that suggests `suggested` with a secret: the signed response.
+///
+/// The lower version decides: PBKDF2 from 2.7 with this fresh `salt`, below that a digest of secret,
+/// challenge, secret.
+#[must_use]
+pub fn answer_with_secret(
+    version: Version,
+    suggested: Version,
+    covered: &Covered<'_>,
+    secret: &[u8],
+    salt: &[u8; limit::PBKDF2_SALT_LEN],
+) -> Vec<u8> {
+    let algorithm = SecretAnswer::algorithm_for(version, suggested);
+    let mut out = Vec::new();
+    if algorithm == DigestAlgorithm::PBKDF2_HMAC_SHA1 {
+        let (iterations, key_bits) = (limit::PBKDF2_ITERATIONS, limit::PBKDF2_KEY_BITS);
+        let key = pbkdf2_sha1(secret, salt, iterations, key_bits as usize / 8);
+        let made = hmac_sha1(&key, covered);
+        SecretAnswer::Pbkdf2 { salt, iterations, key_bits, mac: &made }.encode(&mut out);
+        return out;
+    }
+    let made = mac(algorithm, secret, covered).expect("a plain digest");
+    match (*made).try_into() {
+        Ok(md5) if algorithm == DigestAlgorithm::OLD_MD5 => SecretAnswer::BareMd5(md5).encode(&mut out),
+        _ => SecretAnswer::Mac { algorithm, mac: &made }.encode(&mut out),
+    }
+    out
+}
+
+/// Answers a challenge of `version` with a private key: the signed response.
+///
+/// # Errors
+/// When the computation fails.
+pub fn answer_with_key(
+    version: Version,
+    covered: &Covered<'_>,
+    key: &PrivateKey,
+) -> Result<Vec<u8>, SignError> {
+    let algorithm = key.digest_for(version);
+    let signature = key.sign(algorithm, covered)?;
+    let mut out = Vec::new();
+    SignedAnswer { algorithm: crate::message::identifier(algorithm), signature: &signature }.encode(&mut out);
+    Ok(out)
+}
+
+/// The hashed form in which some tools store a password as secret: SHA-1 in hexadecimal, 40 characters.
+///
+/// Who holds such a value answers with it as it stands. A client that knows only the password tries it as it
+/// is, and so.
+#[must_use]
+pub fn hashed_secret(password: &[u8]) -> Zeroizing<Vec<u8>> {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let sha1 = digest(DigestAlgorithm::SHA1, [password]).expect("a plain digest");
+    let mut text = Zeroizing::new(Vec::with_capacity(2 * sha1.len()));
+    for byte in sha1.iter() {
+        text.extend([DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
+    }
+    text
+}
+
+fn hmac_sha1(key: &[u8], covered: &Covered<'_>) -> Digest {
+    digest::mac(DigestAlgorithm::HMAC_SHA1, key, covered).expect("an HMAC")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{private_key, public_key};
+    use proptest::prelude::*;
+
+    const NONCE: &[u8] = &[0x11; 16];
+    const DIGEST: &[u8] = &[0x22; 32];
+    const COVERED: Covered<'_> = [NONCE, DIGEST];
+    const LIMITS: Pbkdf2Limits = Pbkdf2Limits::DEFAULT;
+    const CURRENT: Version = Version::CURRENT;
+
+    fn verify(version: Version, answer: &[u8], secret: &[u8]) -> Result<(), VerifyError> {
+        let answer = SecretAnswer::decode(answer).map_err(VerifyError::Malformed)?;
+        verify_secret(version, &COVERED, &answer, secret, &LIMITS)
+    }
+
+    #[test]
+    fn a_client_answers_in_every_version_what_the_server_accepts() {
+        for (minor, code, len) in
+            [(0, None, 16), (1, Some(2), 21), (6, Some(2), 21), (7, Some(0x22), 53), (11, Some(0x22), 53)]
+        {
+            let version = Version::new(2, minor);
+            for secret in [&b"secret"[..], b"", b"\xff\x80\x00", &[7; 300]] {
+                let answer = answer_with_secret(version, CURRENT, &COVERED, secret, &[9; 16]);
+                assert_eq!(answer.len(), len, "2.{minor}");
+                assert!(code.is_none_or(|code| answer[0] == code), "2.{minor}");
+                assert_eq!(verify(version, &answer, secret), Ok(()), "2.{minor}");
+                assert_eq!(verify(version, &answer, b"secreT"), Err(VerifyError::Wrong), "2.{minor}");
+            }
+        }
+        let lower = answer_with_secret(CURRENT, Version::new(2, 6), &COVERED, b"secret", &[9; 16]);
+        assert_eq!(lower[0], 2, "the suggested version is lower");
+    }
+
+    #[test]
+    fn every_code_is_verified_and_no_other() {
+        for code in 0..=255 {
+            let algorithm = DigestAlgorithm(code);
+            let made = mac(algorithm, b"secret", &COVERED);
+            let stated = made.as_deref().unwrap_or(&[0; 20]);
+            let answer = SecretAnswer::Mac { algorithm, mac: stated };
+            let verdict = verify_secret(CURRENT, &COVERED, &answer, b"secret", &LIMITS);
+            let is_used = [1, 2, 3, 0x12, 0x13].contains(&code);
+            assert_eq!(verdict, if is_used { Ok(()) } else { Err(VerifyError::Digest) }, "{code}");
+        }
+    }
+
+    #[test]
+    fn the_form_without_a_code_is_for_old_versions() {
+        let answer = answer_with_secret(Version::new(2, 0), CURRENT, &COVERED, b"secret", &[9; 16]);
+        assert_eq!(verify(Version::new(2, 0), &answer, b"secret"), Ok(()));
+        assert_eq!(verify(Version::new(5, 11), &answer, b"secret"), Ok(()));
+        for minor in 1..=11 {
+            assert_eq!(verify(Version::new(2, minor), &answer, b"secret"), Err(VerifyError::Digest));
+        }
+    }
+
+    /// An answer that anybody can make: the key it derives is known, or soon found.
+    #[test]
+    fn a_derived_key_that_can_be_guessed_is_refused() {
+        for key_bits in [0, 1, 8, 64, 127] {
+            let made = mac(DigestAlgorithm::HMAC_SHA1, b"", &COVERED).unwrap();
+            let answer = SecretAnswer::Pbkdf2 { salt: b"salt", iterations: 1, key_bits, mac: &made };
+            let verdict = verify_secret(CURRENT, &COVERED, &answer, b"secret", &LIMITS);
+            assert_eq!(verdict, Err(VerifyError::Work), "{key_bits} bits");
+        }
+    }
+
+    #[test]
+    fn work_is_bounded_by_the_limits_given() {
+        let limits = Pbkdf2Limits { iterations_max: 10, ..LIMITS };
+        for (iterations, verdict) in
+            [(0, Err(VerifyError::Work)), (1, Ok(())), (10, Ok(())), (11, Err(VerifyError::Work))]
+        {
+            let key = pbkdf2_sha1(b"secret", b"salt", iterations, 20);
+            let made = hmac_sha1(&key, &COVERED);
+            let answer = SecretAnswer::Pbkdf2 { salt: b"salt", iterations, key_bits: 160, mac: &made };
+            assert_eq!(
+                verify_secret(CURRENT, &COVERED, &answer, b"secret", &limits),
+                verdict,
+                "{iterations}"
+            );
+        }
+    }
+
+    #[test]
+    fn answers_cut_short_or_to_another_challenge_are_wrong() {
+        for version in [Version::new(2, 1), CURRENT] {
+            let answer = answer_with_secret(version, CURRENT, &COVERED, b"secret", &[9; 16]);
+            for len in 0..answer.len() {
+                assert!(verify(version, &answer[..len], b"secret").is_err(), "{version} cut to {len}");
+            }
+            let decoded = SecretAnswer::decode(&answer).unwrap();
+            for other in [[NONCE, NONCE], [DIGEST, DIGEST], [NONCE, &DIGEST[..20]], [&NONCE[..15], DIGEST]] {
+                let verdict = verify_secret(version, &other, &decoded, b"secret", &LIMITS);
+                assert_eq!(verdict, Err(VerifyError::Wrong), "{version}");
+            }
+        }
+    }
+
+    #[test]
+    fn keys_answer_with_the_digest_of_the_version() {
+        for id in ["admin_rsa", "admin_dsa", "admin_dsa2048"] {
+            let (key, public) = (private_key(id), public_key(id));
+            for minor in [1, 6, 7, 10, 11] {
+                let version = Version::new(2, minor);
+                let bytes = answer_with_key(version, &COVERED, &key).unwrap();
+                let answer = SignedAnswer::decode(&bytes).unwrap();
+                let named = DigestAlgorithm::from_identifier(answer.algorithm);
+                assert_eq!(named, Some(key.digest_for(version)), "{id} 2.{minor}");
+                assert_eq!(verify_public(&COVERED, &answer, &public), Ok(()), "{id} 2.{minor}");
+                let by_code = SignedAnswer { algorithm: &[named.unwrap().0], ..answer };
+                assert_eq!(verify_public(&COVERED, &by_code, &public), Ok(()), "{id} 2.{minor}");
+                let other = [NONCE, NONCE];
+                assert_eq!(verify_public(&other, &answer, &public), Err(VerifyError::Wrong), "{id}");
+                for algorithm in [&b"MD5"[..], b"\x01", b"", b"SHA-512", b"HMAC-SHA256"] {
+                    let answer = SignedAnswer { algorithm, ..answer };
+                    assert_eq!(verify_public(&COVERED, &answer, &public), Err(VerifyError::Digest), "{id}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_digest_of_another_request_is_noticed() {
+        for version in [Version::new(2, 0), Version::new(2, 1), CURRENT] {
+            let made = request_digest(version, b"request");
+            let stated = RequestDigest { algorithm: DigestAlgorithm::for_response(version), digest: &made };
+            assert_eq!(check_request_digest(&stated, b"request"), Ok(()), "{version}");
+            assert_eq!(check_request_digest(&stated, b"requesT"), Err(VerifyError::Wrong), "{version}");
+            let cut = RequestDigest { digest: &made[1..], ..stated };
+            assert_eq!(check_request_digest(&cut, b"request"), Err(VerifyError::Wrong), "{version}");
+            let unknown = RequestDigest { algorithm: DigestAlgorithm(9), ..stated };
+            assert_eq!(check_request_digest(&unknown, b"request"), Err(VerifyError::Digest), "{version}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn only_the_secret_verifies(secret: Vec<u8>, other: Vec<u8>, nonce: [u8; 16], digest: [u8; 20]) {
+            let covered: Covered<'_> = [&nonce, &digest];
+            let version = Version::new(2, 6);
+            let bytes = answer_with_secret(version, version, &covered, &secret, &[0; 16]);
+            let answer = SecretAnswer::decode(&bytes).unwrap();
+            prop_assert_eq!(verify_secret(version, &covered, &answer, &secret, &LIMITS), Ok(()));
+            let verdict = verify_secret(version, &covered, &answer, &other, &LIMITS);
+            prop_assert_eq!(verdict.is_ok(), secret == other);
+        }
+
+        #[test]
+        fn any_bytes_are_no_answer(bytes: Vec<u8>) {
+            let limits = Pbkdf2Limits { iterations_max: 100, ..LIMITS };
+            if let Ok(answer) = SecretAnswer::decode(&bytes) {
+                prop_assert!(verify_secret(CURRENT, &COVERED, &answer, b"secret", &limits).is_err());
+            }
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! Secrets in files: read only when nobody else can read them, written so that nobody else can.
+
+use crate::keyfile::{self, KeyFileError};
+use handle_proto::data::PrivateKeyBuf;
+use std::fmt;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use zeroize::Zeroizing;
+
+/// Most bytes of a file with a secret; a private key of 4096 bits takes 5,000.
+pub const FILE_LEN_MAX: u64 = 65_536;
+
+/// Why a secret was not read or written, in words for the operator.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The operating system refuses.
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What it says.
+        error: io::Error,
+    },
+    /// Group or others may use the file.
+    Permissions {
+        /// The file.
+        path: PathBuf,
+        /// Its permission bits.
+        mode: u32,
+    },
+    /// It is not an ordinary file, is empty, or longer than [`FILE_LEN_MAX`].
+    NotASecret {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The key in it cannot be used.
+    KeyFile {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        error: KeyFileError,
+    },
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Io { path, error } => write!(f, "{}: {error}", path.display()),
+            Self::Permissions { path, mode } => {
+                let path = path.display();
+                write!(f, "{path}: others than its owner may use it (mode {mode:04o}); chmod 600 {path}")
+            }
+            Self::NotASecret { path } => {
+                write!(f, "{}: empty, longer than {FILE_LEN_MAX} bytes, or not a file", path.display())
+            }
+            Self::KeyFile { path, error } => write!(f, "{}: {error}", path.display()),
+        }
+    }
+}
+
+impl std::error::Error for OpenError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Io { error, .. } => Some(error),
+            Self::KeyFile { error, .. } => Some(error),
+            Self::Permissions { .. } | Self::NotASecret { .. } => None,
+        }
+    }
+}
+
+/// Reads the private key in a file, native or PEM, plain or encrypted under `passphrase`.
+///
+/// # Errors
+/// When others than the owner may use the file, or what [`keyfile::decode`] says.
+pub fn open_key_file(path: &Path, passphrase: Option<&[u8]>) -> Result<PrivateKeyBuf, OpenError> {
+    let bytes = open_secret_file(path)?;
+    keyfile::decode(&bytes, passphrase).map_err(|error| OpenError::KeyFile { path: path.to_owned(), error })
+}
+
+/// Reads a secret: all bytes of the file are the secret (`replsec.bin`).
+///
+/// # Errors
+/// When others than the owner may use the file, or it is empty, too long, or not an ordinary file.
+pub fn open_secret_file(path: &Path) -> Result<Zeroizing<Vec<u8>>, OpenError> {
+    let failed = |error| OpenError::Io { path: path.to_owned(), error };
+    let file = File::open(path).map_err(failed)?;
+    // Asked of the open file, which nobody can exchange any more.
+    let metadata = file.metadata().map_err(failed)?;
+    if metadata.mode() & 0o077 != 0 {
+        return Err(OpenError::Permissions { path: path.to_owned(), mode: metadata.mode() & 0o7777 });
+    }
+    if !metadata.is_file() || metadata.len() > FILE_LEN_MAX {
+        return Err(OpenError::NotASecret { path: path.to_owned() });
+    }
+    // All at once: growing would leave copies behind that nobody clears.
+    let mut bytes = Zeroizing::new(Vec::with_capacity(1 + usize::try_from(FILE_LEN_MAX).unwrap_or(0)));
+    file.take(FILE_LEN_MAX + 1).read_to_end(&mut bytes).map_err(failed)?;
+    if bytes.is_empty() || bytes.len() as u64 > FILE_LEN_MAX {
+        return Err(OpenError::NotASecret { path: path.to_owned() });
+    }
+    Ok(bytes)
+}
+
+/// Writes a secret to a new file that its owner alone may use, and syncs it.
+///
+/// # Errors
+/// When the file exists, or the operating system refuses.
+pub fn create_secret_file(path: &Path, secret: &[u8]) -> Result<(), OpenError> {
+    let failed = |error| OpenError::Io { path: path.to_owned(), error };
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(failed)?;
+    file.write_all(secret).and_then(|()| file.sync_all()).map_err(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::private_record;
+    use handle_proto::data::PrivateKey;
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt;
+
+    fn with_mode(path: &Path, mode: u32) {
+        fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    }
+
+    #[test]
+    fn a_secret_that_others_may_use_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("replsec.bin");
+        create_secret_file(&path, b"secret").unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o600);
+        for mode in [0o600, 0o400, 0o700] {
+            with_mode(&path, mode);
+            assert_eq!(**open_secret_file(&path).unwrap(), *b"secret", "{mode:o}");
+        }
+        for mode in [0o640, 0o604, 0o660, 0o620, 0o610, 0o644, 0o777, 0o601] {
+            with_mode(&path, mode);
+            let error = open_secret_file(&path).unwrap_err();
+            assert!(matches!(error, OpenError::Permissions { .. }), "{mode:o}: {error}");
+            assert!(error.to_string().contains(&format!("mode 0{mode:o}); chmod 600 /")), "{error}");
+        }
+        assert!(matches!(create_secret_file(&path, b"again"), Err(OpenError::Io { .. })));
+    }
+
+    #[test]
+    fn only_ordinary_files_of_some_length_are_secrets() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("secret");
+        for (len, is_secret) in [(0, false), (1, true), (65_536, true), (65_537, false)] {
+            create_secret_file(&path, &vec![7; len]).unwrap();
+            assert_eq!(open_secret_file(&path).is_ok(), is_secret, "{len} bytes");
+            fs::remove_file(&path).unwrap();
+        }
+        with_mode(directory.path(), 0o700);
+        assert!(open_secret_file(directory.path()).is_err());
+        assert!(matches!(open_secret_file(&path), Err(OpenError::Io { .. })));
+    }
+
+    #[test]
+    fn a_key_file_tells_where_it_is_and_what_is_wrong() {
+        let directory = tempfile::tempdir().unwrap();
+        let record = private_record("admin_dsa");
+        let key = PrivateKey::decode(&record).unwrap();
+        let path = directory.path().join("privkey.bin");
+        create_secret_file(&path, &keyfile::plain(&key)).unwrap();
+        assert_eq!(open_key_file(&path, None).unwrap().as_bytes(), record);
+        fs::write(&path, b"\0\0\0\0ciphertext").unwrap();
+        let error = open_key_file(&path, Some(b"pass phrase")).unwrap_err().to_string();
+        assert!(error.contains("privkey.bin: the key is encrypted with single DES (type 0)"), "{error}");
+    }
+}
