@@ -4,6 +4,7 @@
 //! - [`key`]: private keys that sign and public keys that verify, RSA and DSA.
 //! - [`message`]: the credential of a message, signature or MAC, by the version it is written in.
 //! - [`challenge`]: answers to challenges, made and verified.
+//! - [`agreement`], [`session`]: the keys of sessions, and the encryption of messages in them.
 //! - [`keyfile`], [`pem`], [`mod@file`]: keys at rest, encrypted or not, and files that only their owner can read.
 //! - [`digest`]: digests and MACs by their codes, compared in constant time.
 //!
@@ -11,6 +12,7 @@
 //! memory as far as the libraries below do it; none is ever shown by `Debug`.
 #![forbid(unsafe_code)]
 
+pub mod agreement;
 mod backend;
 pub mod challenge;
 mod cipher;
@@ -24,6 +26,7 @@ pub mod keyfile;
 pub mod message;
 pub mod pem;
 mod rsa;
+pub mod session;
 #[cfg(test)]
 mod testing;
 
