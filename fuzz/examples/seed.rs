@@ -4,7 +4,11 @@
 //! The committed corpora are the second kind, and the first with what was found from it, minimised;
 //! `docs/fuzzing.md` has the commands.
 
+use handle_auth::{digest, kdf, keyfile};
 use handle_fuzz::{TARGETS, layer_examples, put_datagram};
+use handle_proto::code::DigestAlgorithm;
+use handle_proto::data::PrivateKeyBuf;
+use handle_proto::wire::auth::SecretAnswer;
 use handle_proto::wire::fragment::cut;
 use handle_proto::wire::{Body, Envelope, Message};
 use handle_snapshot::format::checksum;
@@ -165,15 +169,52 @@ fn credentials(seeds: &mut Seeds) {
             Some("signed_message" | "mac_message" | "encrypted_message") => {
                 message(seeds, &hex(&line["hex"]))
             }
-            Some("challenge") => of("answer_hex").into_iter().for_each(|answer| seeds.add("auth", answer)),
+            Some("challenge") => {
+                of("answer_hex").into_iter().for_each(|answer| seeds.add("auth", answer));
+                challenge_answer(seeds, &line);
+            }
+            Some("dh_agreement") => {
+                for side in ["client", "server"] {
+                    seeds.add("key_agreement", hex(&line[side]["handle_public_hex"]));
+                }
+            }
             Some("key") => {
                 seeds.add("key", hex(&line["handle_public_hex"]));
                 seeds.add("key", hex(&line["handle_private_hex"]));
+                seeds.add("key_agreement", hex(&line["handle_public_hex"]));
+                let pem = line["pkcs8_pem"].as_str().expect("text");
+                seeds.add("key_file", pem.as_bytes());
+                let key = PrivateKeyBuf::from_bytes(hex(&line["handle_private_hex"])).expect("a key");
+                let file = keyfile::encrypt_with(&key.view(), b"pass phrase", 2, &[1; 16], &[2; 16]);
+                seeds.add("key_file", &file[..]);
             }
-            Some("private_key_file") => seeds.add("key", hex(&line["file_hex"])),
+            Some("private_key_file") => {
+                seeds.add("key", hex(&line["file_hex"]));
+                seeds.add("key_file", hex(&line["file_hex"]));
+            }
             _ => {}
         }
     }
+}
+
+/// Answers with secrets, in the form of their target, with few rounds where there are rounds.
+fn challenge_answer(seeds: &mut Seeds, line: &Json) {
+    let (Some(_), Some(_)) = (line["secret_hex"].as_str(), line["answer_hex"].as_str()) else { return };
+    let minor = line["version"].as_str().and_then(|text| text.strip_prefix("2.")?.parse().ok());
+    let (secret, mut answer) = (hex(&line["secret_hex"]), hex(&line["answer_hex"]));
+    let mut digest = hex(&line["request_digest_hex"]);
+    digest.resize(20, 0);
+    let nonce = hex(&line["nonce_hex"]);
+    if let Ok(SecretAnswer::Pbkdf2 { salt, key_bits, .. }) = SecretAnswer::decode(&answer) {
+        let key = kdf::pbkdf2_sha1(&secret, salt, 2, key_bits as usize / 8);
+        let made = digest::mac(DigestAlgorithm::HMAC_SHA1, &key, &[&nonce, &digest]).expect("an HMAC");
+        let mut short = Vec::new();
+        SecretAnswer::Pbkdf2 { salt, iterations: 2, key_bits, mac: &made }.encode(&mut short);
+        answer = short;
+    }
+    let head = [minor.unwrap_or(11)];
+    let len = [u8::try_from(secret.len()).expect("a short secret")];
+    seeds.add("challenge_answer", [&head[..], &nonce, &digest, &len, &secret, &answer].concat());
 }
 
 fn conversations(seeds: &mut Seeds) {

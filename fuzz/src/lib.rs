@@ -9,6 +9,7 @@
 //! What each property is for, and how to use corpora and dictionary elsewhere: `docs/fuzzing.md`.
 #![forbid(unsafe_code)]
 
+mod auth;
 mod body;
 mod container;
 mod data;
@@ -21,6 +22,7 @@ mod resolver;
 mod snapshot;
 mod transport;
 
+pub use auth::{challenge_answer, key_agreement, key_file};
 pub use body::{admin, auth, credential, query, referral, replication, request_body, response_body, session};
 pub use container::{datagrams, put_datagram};
 pub use data::{admin_vlist, key, site, value};
@@ -47,6 +49,7 @@ targets! {
     name envelope message stream fragments reassembly
     request_body response_body query admin auth session referral replication credential
     value values_json record_line site site_json admin_vlist key
+    key_file challenge_answer key_agreement
     layer manifest resolver question batch
 }
 

@@ -22,6 +22,8 @@ const SALT_LEN: usize = limit::PBKDF2_SALT_LEN;
 pub enum KeyFileError {
     /// Its frame does not decode, or asks for more work than is allowed.
     Frame(DecodeError),
+    /// It asks for more rounds of PBKDF2 than are allowed.
+    Work,
     /// Encrypted with single DES, which anybody can break: schemes 0 and 2.
     Legacy(Scheme),
     /// It is encrypted, and there is no passphrase.
@@ -44,6 +46,7 @@ impl fmt::Display for KeyFileError {
                  that made it (hdl-passwd, hdl-convert-key) and encrypt it anew",
                 scheme.0
             ),
+            Self::Work => f.write_str("the key is encrypted with more rounds of PBKDF2 than are allowed"),
             Self::PassphraseNeeded => f.write_str("the key is encrypted and needs a passphrase"),
             Self::Undecryptable => f.write_str("the passphrase is wrong, or the file damaged"),
             Self::Key(error) => write!(f, "{error}"),
@@ -62,11 +65,24 @@ impl std::error::Error for KeyFileError {}
 /// # Errors
 /// See [`KeyFileError`].
 pub fn decode(file: &[u8], passphrase: Option<&[u8]>) -> Result<PrivateKeyBuf, KeyFileError> {
+    decode_within(file, passphrase, limit::PBKDF2_ITERATIONS_MAX)
+}
+
+/// [`decode`], with at most `iterations_max` rounds of PBKDF2 in place of a million.
+///
+/// # Errors
+/// See [`KeyFileError`]; a file with more rounds is [`KeyFileError::Work`].
+pub fn decode_within(
+    file: &[u8],
+    passphrase: Option<&[u8]>,
+    iterations_max: u32,
+) -> Result<PrivateKeyBuf, KeyFileError> {
     if pem::is_pem(file) {
-        return pem::decode_private_key(file, passphrase);
+        return pem::decode_private_key(file, passphrase, iterations_max);
     }
     match KeyFile::decode(file).map_err(KeyFileError::Frame)? {
         KeyFile::Plain { key } => owned(key).map_err(|error| KeyFileError::Key(error.into())),
+        KeyFile::Pbkdf2(pbkdf2) if pbkdf2.iterations > iterations_max => Err(KeyFileError::Work),
         KeyFile::Pbkdf2(pbkdf2) => decrypt(&pbkdf2, passphrase.ok_or(KeyFileError::PassphraseNeeded)?),
         legacy @ (KeyFile::DesEcb { .. } | KeyFile::DesCbc { .. }) => {
             Err(KeyFileError::Legacy(legacy.scheme()))
@@ -79,7 +95,6 @@ fn decrypt(file: &Pbkdf2<'_>, passphrase: &[u8]) -> Result<PrivateKeyBuf, KeyFil
         Scheme::PBKDF2_DESEDE => (Block::DesEde, [192].as_slice()),
         _ => (Block::Aes, [128, 192, 256].as_slice()),
     };
-    // The frame bounds the rounds.
     if file.iterations == 0 || !key_bits.contains(&file.key_bits) {
         return Err(KeyFileError::Undecryptable);
     }
@@ -110,7 +125,8 @@ pub fn encrypt(key: &PrivateKey<'_>, passphrase: &[u8]) -> Zeroizing<Vec<u8>> {
 }
 
 /// [`encrypt`], with everything that is chosen there.
-fn encrypt_with(
+#[must_use]
+pub fn encrypt_with(
     key: &PrivateKey<'_>,
     passphrase: &[u8],
     iterations: u32,
@@ -207,6 +223,18 @@ mod tests {
             let file = KeyFile::Pbkdf2(Pbkdf2 { scheme, salt, iterations, key_bits, iv, ciphertext });
             let error = decode(&file.to_bytes(), Some(b"pass phrase")).unwrap_err();
             assert_eq!(error, KeyFileError::Undecryptable, "{file:?}");
+        }
+    }
+
+    #[test]
+    fn rounds_are_bounded_at_their_edge() {
+        let record = private_record("admin_dsa");
+        let key = PrivateKey::decode(&record).unwrap();
+        let native = encrypt_with(&key, b"pass phrase", 3, &[1; 16], &[2; 16]);
+        let pem = pem::encrypted(&key, b"pass phrase", 3, &[1; 16], [2; 16]).unwrap();
+        for file in [&native[..], pem.as_bytes()] {
+            assert!(decode_within(file, Some(b"pass phrase"), 3).is_ok());
+            assert_eq!(decode_within(file, Some(b"pass phrase"), 2).unwrap_err(), KeyFileError::Work);
         }
     }
 

@@ -2,12 +2,10 @@
 //! and the older PKCS #1 on the way in.
 
 use crate::cipher::{Block, Mode};
-use crate::error::KeyError;
 use crate::keyfile::{ITERATIONS, KeyFileError};
 use crate::random;
 use handle_proto::data::key::Number;
 use handle_proto::data::{PrivateKey, PrivateKeyBuf, PublicKey};
-use handle_proto::limit;
 use pbkdf2::pbkdf2_hmac;
 use pkcs8::der::asn1::{AnyRef, OctetStringRef, UintRef};
 use pkcs8::der::pem::{self, LineEnding};
@@ -39,7 +37,7 @@ pub enum PemError {
     Label,
     /// A key of another algorithm, such as an elliptic curve.
     Algorithm,
-    /// Encrypted in a way that is not read, or that asks for more work than is allowed.
+    /// Encrypted in a way that is not read.
     Cipher,
     /// The key cannot be written in this form: an RSA key without its primes, or a Diffie-Hellman key.
     Form,
@@ -101,16 +99,20 @@ pub fn decode_public_key(file: &[u8]) -> Result<Vec<u8>, PemError> {
 /// Reads a private key: PKCS #8, encrypted or not, or PKCS #1.
 ///
 /// # Errors
-/// When it is not PEM of a private RSA or DSA key, is encrypted and there is no passphrase or a wrong one.
-pub fn decode_private_key(file: &[u8], passphrase: Option<&[u8]>) -> Result<PrivateKeyBuf, KeyFileError> {
+/// When it is not PEM of a private RSA or DSA key, is encrypted and there is no passphrase or a wrong one, or
+/// asks for more than `iterations_max` rounds of PBKDF2.
+pub(crate) fn decode_private_key(
+    file: &[u8],
+    passphrase: Option<&[u8]>,
+    iterations_max: u32,
+) -> Result<PrivateKeyBuf, KeyFileError> {
     let (label, der) = unwrapped(file).map_err(KeyFileError::Pem)?;
     let key = match label {
         PRIVATE => private_key(&der),
         RSA_PRIVATE => rsa_private_key(&der),
         ENCRYPTED => {
             let passphrase = passphrase.ok_or(KeyFileError::PassphraseNeeded)?;
-            let plain = decrypt(&der, passphrase).map_err(KeyFileError::Pem)?;
-            let plain = plain.ok_or(KeyFileError::Undecryptable)?;
+            let plain = decrypt(&der, passphrase, iterations_max)?;
             return private_key(&plain).map_err(|error| match error {
                 PemError::Malformed => KeyFileError::Undecryptable,
                 other => KeyFileError::Pem(other),
@@ -168,22 +170,26 @@ fn integer(der: &[u8]) -> Result<Number<'_>, PemError> {
     Ok(Number::new(number.as_bytes()))
 }
 
-/// PKCS #8 out of its encryption; `None` when the passphrase is wrong.
-fn decrypt(der: &[u8], passphrase: &[u8]) -> Result<Option<Zeroizing<Vec<u8>>>, PemError> {
-    let info = EncryptedPrivateKeyInfoRef::from_der(der).map_err(|_| PemError::Cipher)?;
+/// PKCS #8 out of its encryption.
+fn decrypt(der: &[u8], passphrase: &[u8], iterations_max: u32) -> Result<Zeroizing<Vec<u8>>, KeyFileError> {
+    let cipher = KeyFileError::Pem(PemError::Cipher);
+    let info = EncryptedPrivateKeyInfoRef::from_der(der).map_err(|_| cipher)?;
     let EncryptionScheme::Pbes2(parameters) = &info.encryption_algorithm else {
-        return Err(PemError::Cipher);
+        return Err(cipher);
     };
-    let Kdf::Pbkdf2(kdf) = &parameters.kdf else { return Err(PemError::Cipher) };
+    let Kdf::Pbkdf2(kdf) = &parameters.kdf else { return Err(cipher) };
     let (iv, key_len) = match &parameters.encryption {
         pbes2::EncryptionScheme::Aes128Cbc { iv } => (iv, 16),
         pbes2::EncryptionScheme::Aes192Cbc { iv } => (iv, 24),
         pbes2::EncryptionScheme::Aes256Cbc { iv } => (iv, 32),
-        _ => return Err(PemError::Cipher),
+        _ => return Err(cipher),
     };
     let is_length = kdf.key_length.is_none_or(|len| usize::from(len) == key_len);
-    if !is_length || !(1..=limit::PBKDF2_ITERATIONS_MAX).contains(&kdf.iteration_count) {
-        return Err(PemError::Cipher);
+    if !is_length || kdf.iteration_count == 0 {
+        return Err(cipher);
+    }
+    if kdf.iteration_count > iterations_max {
+        return Err(KeyFileError::Work);
     }
     let mut key = Zeroizing::new(vec![0; key_len]);
     match kdf.prf {
@@ -193,9 +199,10 @@ fn decrypt(der: &[u8], passphrase: &[u8]) -> Result<Option<Zeroizing<Vec<u8>>>, 
         Pbkdf2Prf::HmacWithSha256 => {
             pbkdf2_hmac::<Sha256>(passphrase, kdf.salt.as_ref(), kdf.iteration_count, &mut key);
         }
-        _ => return Err(PemError::Cipher),
+        _ => return Err(cipher),
     }
-    Ok(Block::Aes.decrypt(Mode::Cbc(iv), &key, info.encrypted_data.as_bytes()))
+    let plain = Block::Aes.decrypt(Mode::Cbc(iv), &key, info.encrypted_data.as_bytes());
+    plain.ok_or(KeyFileError::Undecryptable)
 }
 
 /// Writes a public key.
@@ -234,7 +241,7 @@ pub fn encode_encrypted_private_key(key: &PrivateKey<'_>, passphrase: &[u8]) -> 
 }
 
 /// [`encode_encrypted_private_key`], with everything that is chosen there.
-fn encrypted(
+pub(crate) fn encrypted(
     key: &PrivateKey<'_>,
     passphrase: &[u8],
     iterations: u32,
@@ -306,21 +313,10 @@ fn wrapped(label: &str, der: &[u8]) -> Zeroizing<String> {
     Zeroizing::new(text.expect("keys are far shorter than PEM may be"))
 }
 
-impl From<PemError> for KeyFileError {
-    fn from(error: PemError) -> Self {
-        Self::Pem(error)
-    }
-}
-
-impl From<KeyError> for KeyFileError {
-    fn from(error: KeyError) -> Self {
-        Self::Key(error)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::keyfile::decode;
     use crate::testing::{private_record, public_record, text};
 
     const IDS: [&str; 4] = ["admin_rsa", "rsa1024", "admin_dsa", "admin_dsa2048"];
@@ -334,7 +330,7 @@ mod tests {
             let key = PublicKey::decode(&public).unwrap();
             assert_eq!(encode_public_key(&key).unwrap().trim_end(), spki.trim_end(), "{id}");
             assert!(is_pem(pkcs8.as_bytes()), "{id}");
-            assert_eq!(decode_private_key(pkcs8.as_bytes(), None).unwrap().as_bytes(), private, "{id}");
+            assert_eq!(decode(pkcs8.as_bytes(), None).unwrap().as_bytes(), private, "{id}");
             let key = PrivateKey::decode(&private).unwrap();
             assert_eq!(encode_private_key(&key).unwrap().trim_end(), pkcs8.trim_end(), "{id}");
         }
@@ -345,12 +341,12 @@ mod tests {
         let record = private_record("admin_dsa");
         let key = PrivateKey::decode(&record).unwrap();
         let pem = encrypted(&key, b"pass phrase", 3, &[1; 16], [2; 16]).unwrap();
-        let read = |passphrase| decode_private_key(pem.as_bytes(), passphrase);
+        let read = |passphrase| decode(pem.as_bytes(), passphrase);
         assert_eq!(read(Some(b"pass phrase")).unwrap().as_bytes(), record);
         assert_eq!(read(None).unwrap_err(), KeyFileError::PassphraseNeeded);
         assert_eq!(read(Some(b"pass phrasf")).unwrap_err(), KeyFileError::Undecryptable);
         let fresh = encode_encrypted_private_key(&key, b"pass phrase").unwrap();
-        assert_eq!(decode_private_key(fresh.as_bytes(), Some(b"pass phrase")).unwrap().as_bytes(), record);
+        assert_eq!(decode(fresh.as_bytes(), Some(b"pass phrase")).unwrap().as_bytes(), record);
     }
 
     #[test]
@@ -362,19 +358,19 @@ mod tests {
             include_str!("../testdata/openssl-aes256.pem"),
             include_str!("../testdata/openssl-aes128-sha1.pem"),
         ] {
-            let key = decode_private_key(pem.as_bytes(), Some(b"secret")).unwrap();
+            let key = decode(pem.as_bytes(), Some(b"secret")).unwrap();
             assert_eq!(key.view().public().unwrap().bits(), 512);
-            let error = decode_private_key(pem.as_bytes(), Some(b"secreT")).unwrap_err();
+            let error = decode(pem.as_bytes(), Some(b"secreT")).unwrap_err();
             assert_eq!(error, KeyFileError::Undecryptable);
         }
         let scrypt = include_str!("../testdata/openssl-scrypt.pem");
-        let error = decode_private_key(scrypt.as_bytes(), Some(b"secret")).unwrap_err();
+        let error = decode(scrypt.as_bytes(), Some(b"secret")).unwrap_err();
         assert_eq!(error, KeyFileError::Pem(PemError::Cipher));
         let older = include_str!("../testdata/openssl-pkcs1.pem");
-        let key = decode_private_key(older.as_bytes(), None).unwrap();
+        let key = decode(older.as_bytes(), None).unwrap();
         assert_eq!(key.view().public().unwrap().bits(), 512);
         let curve = include_str!("../testdata/openssl-ec.pem");
-        let error = decode_private_key(curve.as_bytes(), None).unwrap_err();
+        let error = decode(curve.as_bytes(), None).unwrap_err();
         assert_eq!(error, KeyFileError::Pem(PemError::Algorithm));
     }
 
@@ -382,13 +378,13 @@ mod tests {
     fn what_is_cut_or_of_another_kind_is_refused() {
         let (spki, pkcs8) = (text("admin_dsa", "spki_pem"), text("admin_dsa", "pkcs8_pem"));
         for len in 0..pkcs8.trim_end().len() - 1 {
-            assert!(decode_private_key(&pkcs8.as_bytes()[..len], None).is_err(), "cut to {len}");
+            assert!(decode(&pkcs8.as_bytes()[..len], None).is_err(), "cut to {len}");
         }
         for len in 0..spki.trim_end().len() - 1 {
             assert!(decode_public_key(&spki.as_bytes()[..len]).is_err(), "cut to {len}");
         }
         assert_eq!(decode_public_key(pkcs8.as_bytes()), Err(PemError::Label));
-        let error = decode_private_key(spki.as_bytes(), None).unwrap_err();
+        let error = decode(spki.as_bytes(), None).unwrap_err();
         assert_eq!(error, KeyFileError::Pem(PemError::Label));
         let dh = PublicKey::Dh { y: Number::new(&[5]), p: Number::new(&[23]), g: Number::new(&[2]) };
         assert_eq!(encode_public_key(&dh), Err(PemError::Form));

@@ -1,0 +1,129 @@
+//! Keys that work, key files that open, and answers to challenges that are right.
+
+use handle_auth::agreement::{Group, KeyPair, respond};
+use handle_auth::{Algorithm, Pbkdf2Limits, PrivateKey, PublicKey, VerifyError};
+use handle_auth::{challenge, digest, kdf, keyfile, pem};
+use handle_proto::Version;
+use handle_proto::code::DigestAlgorithm;
+use handle_proto::data;
+use handle_proto::wire::auth::{SecretAnswer, SignedAnswer};
+
+/// Rounds that keep a run short.
+const ITERATIONS_MAX: u32 = 16;
+
+/// What opens as a key file holds a private key, which reads back from every form that it can be written in;
+/// what works as an RSA key signs what its public half verifies.
+pub fn key_file(bytes: &[u8]) {
+    let Ok(opened) = keyfile::decode_within(bytes, Some(b"pass phrase"), ITERATIONS_MAX) else { return };
+    let key = opened.view();
+    let again = keyfile::decode(&keyfile::plain(&key), None).expect("a plain key file");
+    assert_eq!(again.view(), key);
+    let encrypted = keyfile::encrypt_with(&key, b"pass", 1, &[1; 16], &[2; 16]);
+    assert_eq!(keyfile::decode(&encrypted, Some(b"pass")).expect("our own").view(), key);
+    if let Ok(text) = pem::encode_private_key(&key) {
+        let again = keyfile::decode(text.as_bytes(), None).expect("our own PEM");
+        assert_eq!(again.view(), key);
+    }
+    if let Some(public) = key.public() {
+        let text = pem::encode_public_key(&public).expect("an RSA key");
+        assert_eq!(pem::decode_public_key(text.as_bytes()), Ok(public.to_bytes()));
+    }
+    let Ok(key) = PrivateKey::new(&key) else { return };
+    let signature = key.sign(DigestAlgorithm::SHA256, &[bytes]);
+    // Whether q of a DSA key is a prime nobody has asked; with another number some signatures are none.
+    if key.algorithm() == Algorithm::Rsa {
+        let signature = signature.expect("a signature");
+        assert_eq!(key.public().verify(DigestAlgorithm::SHA256, &[bytes], &signature), Ok(()));
+    }
+}
+
+/// Splits so many bytes off, or as many as there are.
+fn take<'a>(bytes: &mut &'a [u8], len: usize) -> &'a [u8] {
+    let (taken, rest) = bytes.split_at(len.min(bytes.len()));
+    *bytes = rest;
+    taken
+}
+
+/// A byte of minor version, 16 of nonce, 20 of digest, one byte of the length of a secret and the secret, then
+/// an answer: it is right exactly when it is the one that the secret gives. Our own answer is right, for no
+/// other secret.
+pub fn challenge_answer(mut bytes: &[u8]) {
+    let minor = take(&mut bytes, 1).first().map_or(11, |byte| byte % 12);
+    let version = Version::new(2, minor);
+    let covered = [take(&mut bytes, 16), take(&mut bytes, 20)];
+    let secret_len = take(&mut bytes, 1).first().map_or(0, |byte| usize::from(byte % 32));
+    let secret = take(&mut bytes, secret_len);
+    let limits = Pbkdf2Limits { iterations_max: ITERATIONS_MAX, ..Pbkdf2Limits::DEFAULT };
+    let verify = |bytes: &[u8], secret: &[u8]| {
+        let answer = SecretAnswer::decode(bytes).map_err(VerifyError::Malformed)?;
+        challenge::verify_secret(version, &covered, &answer, secret, &limits)
+    };
+    assert_eq!(verify(bytes, secret).is_ok(), is_right(version, covered, bytes, secret));
+
+    let older = version.min(Version::new(2, 6));
+    let ours = challenge::answer_with_secret(older, older, &covered, secret, &[0; 16]);
+    if older == version {
+        assert_eq!(verify(&ours, secret), Ok(()));
+        assert_eq!(verify(&ours, &[secret, b"x"].concat()), Err(VerifyError::Wrong));
+    }
+    public_answer(covered, bytes);
+}
+
+/// The plain definition.
+fn is_right(version: Version, covered: [&[u8]; 2], answer: &[u8], secret: &[u8]) -> bool {
+    let mac = |code| digest::mac(DigestAlgorithm(code), secret, &covered);
+    if answer.len() == 16 {
+        return version < Version::new(2, 1) && mac(1).is_some_and(|mac| *mac == *answer);
+    }
+    match answer {
+        [code @ (1 | 2 | 3 | 0x12 | 0x13), stated @ ..] => mac(*code).is_some_and(|mac| *mac == *stated),
+        [0x22, ..] => match SecretAnswer::decode(answer) {
+            Ok(SecretAnswer::Pbkdf2 { salt, iterations, key_bits, mac: stated })
+                if (1..=ITERATIONS_MAX).contains(&iterations)
+                    && (128..=512).contains(&key_bits)
+                    && key_bits % 8 == 0 =>
+            {
+                let key = kdf::pbkdf2_sha1(secret, salt, iterations, key_bits as usize / 8);
+                let made = digest::mac(DigestAlgorithm::HMAC_SHA1, &key, &covered);
+                made.is_some_and(|made| *made == *stated)
+            }
+            _ => false,
+        },
+        _ => false,
+    }
+}
+
+/// No bytes are right for a key whose private half nobody has used on this.
+fn public_answer(covered: [&[u8]; 2], answer: &[u8]) {
+    let Ok(answer) = SignedAnswer::decode(answer) else { return };
+    let key = PublicKey::new(&data::PublicKey::Rsa {
+        e: data::key::Number::new(&[1, 0, 1]),
+        n: data::key::Number::new(&[0xc5; 256]),
+    });
+    let key = key.expect("of a size that is used");
+    assert!(challenge::verify_public(&covered, &answer, &key).is_err());
+}
+
+/// A record of a public key: as one of Diffie-Hellman it leads both sides to the same secret or is refused by
+/// both, as one of RSA or DSA it verifies nothing that was not signed with its private half.
+pub fn key_agreement(bytes: &[u8]) {
+    if let Ok(key) = PublicKey::from_record(bytes) {
+        assert!(key.verify(DigestAlgorithm::SHA256, &[b"unsigned"], bytes).is_err());
+    }
+    // Larger ones take longer and show nothing else.
+    let bits = 512..=1024;
+    let Ok((server_record, secret)) = respond(bytes, &bits, &[0x5a; 64]) else { return };
+    let Ok(data::PublicKey::Dh { y, p, g }) = data::PublicKey::decode(bytes) else {
+        panic!("answered to another key")
+    };
+    assert_eq!(secret.len(), p.as_bytes().len());
+    let group = Group::new(p, g, &bits).expect("a group before");
+    let server = KeyPair::new(group.clone(), &[0x5a; 64]);
+    assert_eq!(server.public_record(), server_record);
+    assert_eq!(server.agree(&data::PublicKey::Dh { y, p, g }.to_bytes()).as_ref(), Ok(&secret));
+    // A client that knows its private value reaches what the server does.
+    let client = KeyPair::new(group, &[0x77; 64]);
+    let reached = client.agree(&server_record);
+    let other = server.agree(&client.public_record());
+    assert!(reached == other || reached.is_err() || other.is_err());
+}
