@@ -272,32 +272,58 @@ impl<'a> Question<'a> {
         lookup: &Lookup<'_>,
         found: Result<Option<Record<'a>>, Corrupt>,
     ) -> Reply<'a> {
+        let mut reply = self.success(context);
+        self.answer_into(context, lookup, found, &mut reply);
+        reply
+    }
+
+    /// As [`answer`](Self::answer), into what [`success`](Self::success) gave. A reply is large, and to copy
+    /// what was just written field by field makes the processor wait.
+    #[inline]
+    pub(crate) fn answer_into<B: AsRef<[u8]>>(
+        &self,
+        context: &Context<'a, B>,
+        lookup: &Lookup<'_>,
+        found: Result<Option<Record<'a>>, Corrupt>,
+        reply: &mut Reply<'a>,
+    ) {
         match found {
-            Ok(Some(record)) => self.select(context, &record),
-            Ok(None) => self.refer(context, lookup),
-            Err(Corrupt { .. }) => self.refuse(context, Refused::DamagedRecord),
+            Ok(Some(record)) => self.select(context, &record, reply),
+            Ok(None) => *reply = self.refer(context, lookup),
+            Err(Corrupt { .. }) => *reply = self.refuse(context, Refused::DamagedRecord),
         }
     }
 
     #[inline]
-    fn select<B: AsRef<[u8]>>(&self, context: &Context<'a, B>, record: &Record<'a>) -> Reply<'a> {
+    fn select<B: AsRef<[u8]>>(&self, context: &Context<'a, B>, record: &Record<'a>, reply: &mut Reply<'a>) {
         let filter = Filter::of(self.query);
-        let Some(selected) = Selected::from(record.public_bytes(), record.public_count(), filter) else {
-            return self.refuse(context, Refused::DamagedRecord);
-        };
-        self.show(context, selected)
+        match Selected::from(record.public_bytes(), record.public_count(), filter) {
+            Some(selected) => self.show_in(context, selected, reply),
+            None => *reply = self.refuse(context, Refused::DamagedRecord),
+        }
     }
 
     /// The reply that shows `selected`.
-    #[inline]
     pub(crate) fn show<B: AsRef<[u8]>>(&self, context: &Context<'a, B>, selected: Selected<'a>) -> Reply<'a> {
+        let mut reply = self.success(context);
+        self.show_in(context, selected, &mut reply);
+        reply
+    }
+
+    #[inline]
+    fn show_in<B: AsRef<[u8]>>(
+        &self,
+        context: &Context<'a, B>,
+        selected: Selected<'a>,
+        reply: &mut Reply<'a>,
+    ) {
         if selected.count == 0 {
-            return none(context, &self.request, ResponseCode::VALUES_NOT_FOUND);
+            *reply = none(context, &self.request, ResponseCode::VALUES_NOT_FOUND);
+            return;
         }
-        let mut reply = self.reply(context, ResponseCode::SUCCESS);
         reply.push_text(self.query.handle);
         reply.push_values(selected);
-        self.finish(context, reply)
+        self.finish(context, reply);
     }
 
     /// Why values must not be shown where public-only is off: the first selected one that is not
@@ -319,11 +345,10 @@ impl<'a> Question<'a> {
 
     /// Fills in the lengths, unless they are too much.
     #[inline]
-    fn finish<B: AsRef<[u8]>>(&self, context: &Context<'a, B>, reply: Reply<'a>) -> Reply<'a> {
-        let reply = reply.finish();
-        match reply.fits(context.service.answer_datagrams_max) {
-            true => reply,
-            false => self.refuse(context, Refused::AnswerTooLong),
+    fn finish<B: AsRef<[u8]>>(&self, context: &Context<'a, B>, reply: &mut Reply<'a>) {
+        reply.fill_in_lengths();
+        if !reply.fits(context.service.answer_datagrams_max) {
+            *reply = self.refuse(context, Refused::AnswerTooLong);
         }
     }
 
@@ -344,9 +369,16 @@ impl<'a> Question<'a> {
                 let mut reply = self.reply(context, ResponseCode::PREFIX_REFERRAL);
                 reply.push_text(b"");
                 reply.push_values(delegation);
-                self.finish(context, reply)
+                self.finish(context, &mut reply);
+                reply
             }
         }
+    }
+
+    /// A reply that is going to show values.
+    #[inline]
+    pub(crate) fn success<B>(&self, context: &Context<'a, B>) -> Reply<'a> {
+        self.reply(context, ResponseCode::SUCCESS)
     }
 
     #[inline]

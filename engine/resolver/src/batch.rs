@@ -71,7 +71,11 @@ pub fn answer_batch<'a, B: AsRef<[u8]>>(
         for ((one, lookup), key) in staged.iter().zip(&lookups).zip(&scratch.keys) {
             let found = context.records.resolve(*lookup, one.hash, key.as_bytes());
             let key = Lookup::hashed(key.as_bytes(), one.hash);
-            sink(one.at, &Outcome::Reply(one.question.answer(context, &key, found)));
+            let mut outcome = Outcome::Reply(one.question.success(context));
+            if let Outcome::Reply(reply) = &mut outcome {
+                one.question.answer_into(context, &key, found, reply);
+            }
+            sink(one.at, &outcome);
         }
         if !staged.is_full() {
             return;

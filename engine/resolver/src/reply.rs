@@ -158,9 +158,16 @@ impl<'a> Reply<'a> {
         self.values = values;
     }
 
-    /// Fills in the lengths.
+    /// With its lengths filled in.
     #[inline]
     pub(crate) fn finish(mut self) -> Self {
+        self.fill_in_lengths();
+        self
+    }
+
+    /// Fills in the lengths.
+    #[inline]
+    pub(crate) fn fill_in_lengths(&mut self) {
         let digest_len = self.digest.as_ref().map_or(0, |digest| digest.as_bytes().len());
         let counts_len = self.text_len.as_slice().len() * 4 + self.values_count.as_slice().len() * 4;
         let body_len = digest_len + counts_len + self.text.len() + self.values.len;
@@ -169,7 +176,6 @@ impl<'a> Reply<'a> {
         if self.message_len() > UDP_DATA_LEN_MAX {
             self.envelope.flags = EnvelopeFlags::TRUNCATED;
         }
-        self
     }
 
     /// Whether the reply is no longer than a message may be, and takes no more datagrams than that.

@@ -22,13 +22,21 @@ impl<'a> Query<'a> {
     ///
     /// # Errors
     /// When a length or count in it does not fit.
+    #[inline]
     pub fn decode(body: &'a [u8]) -> Result<Self, DecodeError> {
         let mut cursor = Cursor::new(body);
-        Ok(Self {
-            handle: cursor.string(Field::Handle)?,
-            indexes: Indexes::decode(&mut cursor)?,
-            types: Strings::decode(&mut cursor)?,
-        })
+        let handle = cursor.string(Field::Handle)?;
+        // Nearly every query has neither list: two counts of zero.
+        if cursor.rest().first_chunk() == Some(&[0; 8]) {
+            return Ok(Self { handle, indexes: Indexes::EMPTY, types: Strings::EMPTY });
+        }
+        Self::decode_lists(handle, cursor)
+    }
+
+    #[inline(never)]
+    fn decode_lists(handle: &'a [u8], mut cursor: Cursor<'a>) -> Result<Self, DecodeError> {
+        let indexes = Indexes::decode(&mut cursor)?;
+        Ok(Self { handle, indexes, types: Strings::decode(&mut cursor)? })
     }
 
     /// Appends the body to `out`.
