@@ -12,7 +12,7 @@ pub const LONG_HANDLE: &[u8] = b"10.1016/long";
 const LONG_VALUES_COUNT: i32 = 20;
 
 /// Counts up when other records are made for the same numbers.
-const FIXTURE_VERSION: u32 = 1;
+const FIXTURE_VERSION: u32 = 2;
 
 /// Options of all layers that are made here.
 pub const OPTIONS: LayerOptions =

@@ -8,7 +8,7 @@ use crate::select::{Filter, Selected};
 use crate::service::Context;
 use crate::slow::{self, Slow};
 use handle_proto::limit::{HANDLE_LEN_MAX, QUERY_COUNT_MAX};
-use handle_proto::name::{PREFIX_OF_PREFIXES, PREFIX_RECORDS, SITE_STATUS};
+use handle_proto::name::{PREFIX_RECORDS, SITE_STATUS};
 use handle_proto::wire::Envelope;
 use handle_proto::wire::query::Query;
 use handle_proto::{Handle, OpCode, OpFlags, Permissions, ResponseCode, Value, Version, fold};
@@ -100,33 +100,29 @@ impl<'k> Lookup<'k> {
 pub(crate) struct KeyBuf<const N: usize = { HANDLE_LEN_MAX + PREFIX_RECORDS.len() }> {
     bytes: [u8; N],
     len: usize,
-    prefix_len: usize,
 }
 
 impl<const N: usize> KeyBuf<N> {
     pub(crate) const fn new() -> Self {
-        Self { bytes: [0; N], len: 0, prefix_len: 0 }
+        Self { bytes: [0; N], len: 0 }
     }
 
     pub(crate) fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
 
-    /// The key up to its slash.
-    fn prefix(&self) -> &[u8] {
-        &self.bytes[..self.prefix_len]
-    }
-
     /// Writes the key of `handle`. False when there is no room for it.
     #[inline]
     fn write(&mut self, handle: Handle<'_>, folds: bool) -> bool {
-        let Some(slash_at) = handle.slash_at() else { return self.write_prefix_record(handle) };
+        if handle.slash_at().is_none() {
+            return self.write_prefix_record(handle);
+        }
         let Some(room) = self.bytes.get_mut(..handle.0.len()) else { return false };
         room.copy_from_slice(handle.0);
         if folds {
             fold::fold(room);
         }
-        (self.len, self.prefix_len) = (handle.0.len(), slash_at);
+        self.len = handle.0.len();
         true
     }
 
@@ -139,7 +135,7 @@ impl<const N: usize> KeyBuf<N> {
         lead.copy_from_slice(PREFIX_RECORDS);
         rest.copy_from_slice(name.0);
         fold::fold(rest);
-        (self.len, self.prefix_len) = (len, PREFIX_OF_PREFIXES.len());
+        self.len = len;
         true
     }
 }
@@ -162,16 +158,31 @@ pub(crate) fn prepare<'a, B: AsRef<[u8]>, const N: usize>(
     if !request.is_plain() {
         return Prepared::Done(slow::answer_unusual(context, &request, key));
     }
-    match locate(context, &request, key) {
+    match decode(context, &request, key) {
         Ok(question) => Prepared::Find(question),
         Err(reply) => Prepared::Done(Outcome::Reply(reply)),
     }
 }
 
-/// Decodes a resolution and writes the key of the record that it is about, if the record is ours to look for.
-#[inline(always)]
+/// As [`decode`], for a record whose prefix is homed here.
 #[expect(clippy::result_large_err, reason = "a reply is what most things come to, and nothing is allocated")]
 pub(crate) fn locate<'a, B: AsRef<[u8]>, const N: usize>(
+    context: &Context<'a, B>,
+    request: &Request<'a>,
+    key: &mut KeyBuf<N>,
+) -> Result<Question<'a>, Reply<'a>> {
+    let question = decode(context, request, key)?;
+    match is_homed(context, key.as_bytes()) {
+        true => Ok(question),
+        false => Err(refuse(context, request, Refused::NotHomed)),
+    }
+}
+
+/// Decodes a resolution and writes the key of the record that it is about, if the record is this server's to look
+/// for. Whether its prefix is homed is asked when it has been looked for: mostly the record tells.
+#[inline(always)]
+#[expect(clippy::result_large_err, reason = "a reply is what most things come to, and nothing is allocated")]
+fn decode<'a, B: AsRef<[u8]>, const N: usize>(
     context: &Context<'a, B>,
     request: &Request<'a>,
     key: &mut KeyBuf<N>,
@@ -204,9 +215,6 @@ pub(crate) fn locate<'a, B: AsRef<[u8]>, const N: usize>(
             false => refuse(Refused::NotHomed),
         };
     }
-    if !is_homed(context, key.prefix(), key.as_bytes()) {
-        return refuse(Refused::NotHomed);
-    }
     Ok(Question { request, query })
 }
 
@@ -218,7 +226,7 @@ pub(crate) fn find_local<'a, B: AsRef<[u8]>>(
     let mut key: KeyBuf = KeyBuf::new();
     let is_here = context.service.has(handle)
         && key.write(handle, context.records.folds())
-        && is_homed(context, key.prefix(), key.as_bytes());
+        && is_homed(context, key.as_bytes());
     if !is_here {
         return Err(NotLocal::Elsewhere);
     }
@@ -237,9 +245,9 @@ pub enum NotLocal {
 
 /// Whether this server has homed the prefix of the handle with this key, or, for the record of a derived
 /// prefix, the records under one of its ancestors.
-#[inline]
-fn is_homed<B: AsRef<[u8]>>(context: &Context<'_, B>, prefix: &[u8], key: &[u8]) -> bool {
+fn is_homed<B: AsRef<[u8]>>(context: &Context<'_, B>, key: &[u8]) -> bool {
     let Some(homed) = context.homed else { return false };
+    let prefix = Handle(key).naming_authority();
     // Keys are folded where the service folds, and prefixes always are in the table.
     let is_here = if context.records.folds() { homed.has_folded(prefix) } else { homed.has(prefix) };
     is_here || (Handle(key).is_derived_prefix_record() && is_homed_by_ancestor(&homed, key))
@@ -288,6 +296,8 @@ impl<'a> Question<'a> {
         reply: &mut Reply<'a>,
     ) {
         match found {
+            Ok(Some(record)) if record.is_homed() => self.select(context, &record, reply),
+            _ if !is_homed(context, lookup.key) => *reply = self.refuse(context, Refused::NotHomed),
             Ok(Some(record)) => self.select(context, &record, reply),
             Ok(None) => *reply = self.refer(context, lookup),
             Err(Corrupt { .. }) => *reply = self.refuse(context, Refused::DamagedRecord),

@@ -256,6 +256,29 @@ fn refers_to_the_service_of_the_nearest_ancestor_that_delegates() {
 }
 
 #[test]
+fn a_layer_that_vouches_for_its_records_changes_no_answer() {
+    let vouching = build(&["10.1", "0.NA", "99.9"], true);
+    let asking = build(&["10.1", "0.NA", "99.9"], true);
+    // A newer table, the same, takes the word from the layer below it.
+    let table_only = {
+        let mut prefixes = HomedPrefixes::default();
+        ["10.1", "0.NA", "99.9"].iter().for_each(|prefix| assert!(prefixes.add(prefix.as_bytes())));
+        let options = LayerOptions { seed: 7, folds: true, created_unix_ms: 1 };
+        let builder = Builder::new(&std::env::temp_dir(), options).homed(prefixes);
+        Layer::open(builder.finish(Cursor::new(Vec::new())).unwrap().0.into_inner()).unwrap()
+    };
+    assert!(vouching.is_within());
+    let (one, two) = ([vouching], [table_only, asking]);
+    let handles =
+        RECORDS.iter().map(|record| record.0).chain(["10.1/none", "10.7/x", "0.NA/10.1.3", "nothing"]);
+    for handle in handles {
+        let datagram = Asked::new(handle).datagram();
+        let written = |layers| written(&answer(&context(layers, Service::ALONE), &datagram));
+        assert_eq!(written(&one), written(&two), "{handle}");
+    }
+}
+
+#[test]
 fn answers_for_derived_prefixes_when_only_they_are_homed() {
     let layers = [build(&["0.NA/10.1"], true)];
     let context = context(&layers, Service::ALONE);

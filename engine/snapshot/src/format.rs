@@ -20,6 +20,9 @@ pub const SECTION_ALIGN: usize = 64;
 pub const FLAG_FOLDS: u32 = 1;
 /// Header flag: the homed section is the full table. Without it, older layers say what is homed.
 pub const FLAG_HOMED: u32 = 2;
+/// Flag: the prefix of every record is in the layer's own table of homed prefixes, so that who finds a record
+/// need not ask.
+pub const FLAG_WITHIN: u32 = 4;
 
 /// Records begin at a multiple of this; a slot counts in units of it.
 pub const RECORD_ALIGN: usize = 8;
@@ -265,7 +268,8 @@ impl Header {
         if self.file_len != found_len {
             return Err(OpenError::Length { expected: self.file_len, found: found_len });
         }
-        layout(self.flags & !(FLAG_FOLDS | FLAG_HOMED) == 0, "flag")?;
+        layout(self.flags & !(FLAG_FOLDS | FLAG_HOMED | FLAG_WITHIN) == 0, "flag")?;
+        layout(self.flags & (FLAG_HOMED | FLAG_WITHIN) != FLAG_WITHIN, "flag")?;
         layout(self.file_len <= LAYER_LEN_MAX, "length of the file")?;
         let is_section = |len: u64| len.is_multiple_of(SECTION_ALIGN as u64);
         let ends_at = |at: u64, len: u64| at.checked_add(len);

@@ -5,7 +5,7 @@
 //!   after [`PROBE_BUCKETS_MAX`](crate::format::PROBE_BUCKETS_MAX) buckets whatever they hold.
 //! - The staged form is the same lookup in steps, so that a batch can wait for memory once.
 
-use crate::format::{FLAG_FOLDS, FLAG_HOMED, HEADER_LEN, Header, OpenError};
+use crate::format::{FLAG_FOLDS, FLAG_HOMED, FLAG_WITHIN, HEADER_LEN, Header, OpenError};
 use crate::homed::Homed;
 use crate::index::{Candidate, Index};
 use crate::prefetch::{prefetch, prefetch_all};
@@ -43,6 +43,8 @@ pub(crate) struct View<'a> {
     /// The file up to the end of its records, so that offsets are those of the file.
     records: &'a [u8],
     index: Index<'a>,
+    /// Whether the layer has the table of homed prefixes that counts, and all its records are within.
+    vouches: bool,
 }
 
 impl<'a> View<'a> {
@@ -114,7 +116,7 @@ impl<'a> View<'a> {
             return Err(Corrupt { at });
         }
         let record = self.records.get(to_usize(at)..).and_then(Record::split);
-        record.map(|(record, _)| record).ok_or(Corrupt { at })
+        record.map(|(record, _)| record.vouched_for(self.vouches)).ok_or(Corrupt { at })
     }
 }
 
@@ -191,23 +193,37 @@ impl<B: AsRef<[u8]>> Layer<B> {
     /// # Errors
     /// When the index leads to something that is not a record.
     pub fn find(&self, hash: u64, key: &[u8]) -> Result<Option<Record<'_>>, Corrupt> {
-        self.view().find(hash, key)
+        self.view(false).find(hash, key)
     }
 
-    pub(crate) fn view(&self) -> View<'_> {
+    /// `vouches`: whether this is the layer that does.
+    pub(crate) fn view(&self, vouches: bool) -> View<'_> {
         let bytes = self.as_bytes();
         let index = bytes.get(to_usize(self.header.index_at)..).unwrap_or_default();
         View {
             records: bytes.get(..to_usize(self.header.homed_at)).unwrap_or_default(),
             index: Index::new(index, self.header.index_buckets),
+            vouches,
         }
+    }
+
+    /// Whether the layer has a table of homed prefixes.
+    #[must_use]
+    pub const fn has_homed(&self) -> bool {
+        self.header.flags & FLAG_HOMED != 0
+    }
+
+    /// Whether every record is under a prefix of the layer's own table.
+    #[must_use]
+    pub const fn is_within(&self) -> bool {
+        self.header.flags & FLAG_WITHIN != 0
     }
 
     /// The homed prefixes; `None` when older layers say what they are.
     #[must_use]
     pub fn homed(&self) -> Option<Homed<'_>> {
         let header = &self.header;
-        if header.flags & FLAG_HOMED == 0 {
+        if !self.has_homed() {
             return None;
         }
         let section = to_usize(header.homed_at)..to_usize(header.index_at);

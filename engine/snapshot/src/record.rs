@@ -13,6 +13,7 @@ pub struct Record<'a> {
     public_count: u16,
     private_count: u16,
     flags: u8,
+    is_homed: bool,
 }
 
 impl<'a> Record<'a> {
@@ -38,8 +39,21 @@ impl<'a> Record<'a> {
             public_count: head.public_count,
             private_count: head.private_count,
             flags: head.flags,
+            is_homed: false,
         };
         Some((record, rest))
+    }
+
+    /// As its layer vouches for it.
+    #[inline]
+    pub(crate) const fn vouched_for(self, is_homed: bool) -> Self {
+        Self { is_homed, ..self }
+    }
+
+    /// Whether the prefix is known to be homed. Where it is not known, the table has to be asked.
+    #[must_use]
+    pub const fn is_homed(&self) -> bool {
+        self.is_homed
     }
 
     /// The handle as it is looked up: folded where the service folds.

@@ -12,6 +12,8 @@ pub struct Records<'a, B> {
     /// Of the newest layer, which most lookups do not go past.
     newest: View<'a>,
     seed: u64,
+    /// The layer that vouches for its records; no layer's position when none does.
+    vouching: u32,
 }
 
 impl<B> Clone for Records<'_, B> {
@@ -79,10 +81,14 @@ impl<'a, B: AsRef<[u8]>> Records<'a, B> {
 
     /// As [`new`](Self::new), for layers already known to be alike.
     pub(crate) fn new_alike(layers: &'a [Layer<B>]) -> Self {
+        // The newest table is the one that counts.
+        let table = (0..).zip(layers).find(|(_, layer)| layer.has_homed());
+        let vouching = table.and_then(|(n, layer)| layer.is_within().then_some(n)).unwrap_or(u32::MAX);
         Self {
             layers,
-            newest: layers.first().map(Layer::view).unwrap_or_default(),
+            newest: layers.first().map(|layer| layer.view(vouching == 0)).unwrap_or_default(),
             seed: layers.first().map_or(0, Layer::seed),
+            vouching,
         }
     }
 
@@ -197,11 +203,14 @@ impl<'a, B: AsRef<[u8]>> Records<'a, B> {
 
     /// A layer by its position, newest first.
     fn view(&self, layer: u32) -> View<'a> {
-        self.layers.get(layer as usize).map(Layer::view).unwrap_or_default()
+        let vouches = layer == self.vouching;
+        self.layers.get(layer as usize).map(|layer| layer.view(vouches)).unwrap_or_default()
     }
 
     /// The layers older than one, with their positions.
     fn older(&self, than: u32) -> impl Iterator<Item = (u32, View<'a>)> + use<'a, B> {
-        (0..).zip(self.layers).skip(than as usize + 1).map(|(n, layer)| (n, layer.view()))
+        let vouching = self.vouching;
+        let layers = (0..).zip(self.layers).skip(than as usize + 1);
+        layers.map(move |(n, layer)| (n, layer.view(n == vouching)))
     }
 }

@@ -9,7 +9,7 @@ use crate::reader::{Corrupt, Layer};
 use crate::record::Record;
 use core::fmt;
 use core::ops::Range;
-use handle_proto::{Value, limit};
+use handle_proto::{Handle, Value, limit};
 use std::vec::Vec;
 
 /// What a whole layer holds.
@@ -62,6 +62,7 @@ pub enum What {
     Slots,
     Buckets,
     Homed,
+    Within,
 }
 
 impl fmt::Display for Fault {
@@ -84,6 +85,7 @@ impl fmt::Display for Fault {
             What::Slots => "the index has slots that no record uses",
             What::Buckets => "the index is not of the size its records need",
             What::Homed => "the table of homed prefixes contradicts itself",
+            What::Within => "a record is not under a homed prefix, and the header says that all are",
         };
         write!(f, "{text} (byte {})", self.at)
     }
@@ -128,6 +130,9 @@ pub fn layer<B: AsRef<[u8]>>(layer: &Layer<B>) -> Result<Report, Fault> {
         ensure(last.is_none_or(|last| last < (hash, record.key())), at, What::Order)?;
         last = Some((hash, record.key()));
         values(&record, &mut indexes).map_err(|what| Fault { at, what })?;
+        let prefix = Handle(record.key()).naming_authority();
+        let is_homed = || layer.homed().is_some_and(|homed| homed.has(prefix));
+        ensure(!layer.is_within() || record.is_tombstone() || is_homed(), at, What::Within)?;
         let found = layer.find(hash, record.key()).ok().flatten();
         let is_found = found.is_some_and(|found| core::ptr::eq(found.as_bytes(), record.as_bytes()));
         ensure(is_found, at, What::NotFound)?;

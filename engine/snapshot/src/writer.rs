@@ -2,14 +2,15 @@
 
 use crate::encode::Refused;
 use crate::format::{
-    BUCKET_HANDLES, BUCKET_LEN, BUCKET_SLOTS, FLAG_FOLDS, FLAG_HOMED, HEADER_LEN, Header, KEY_LEN_MAX,
-    LAYER_LEN_MAX, PROBE_BUCKETS_MAX, RECORD_ALIGN, SECTION_ALIGN, bucket, hash_key, header_at, slot,
+    BUCKET_HANDLES, BUCKET_LEN, BUCKET_SLOTS, FLAG_FOLDS, FLAG_HOMED, FLAG_WITHIN, HEADER_LEN, Header,
+    KEY_LEN_MAX, LAYER_LEN_MAX, PROBE_BUCKETS_MAX, RECORD_ALIGN, SECTION_ALIGN, bucket, hash_key, header_at,
+    slot,
 };
 use crate::reader::Corrupt;
 use crate::record::Record;
 use core::fmt;
-use handle_proto::Handle;
-use std::collections::BTreeSet;
+use handle_proto::{Handle, fold};
+use std::collections::{BTreeSet, HashSet};
 use std::io::{self, BufReader, BufWriter, Read as _, Seek, SeekFrom, Write};
 use std::path::Path;
 use std::vec::Vec;
@@ -20,6 +21,8 @@ use xxhash_rust::xxh3::Xxh3Default;
 const BUFFER_LEN: usize = 1 << 20;
 /// Bytes of (hash, offset) pairs kept in memory; more go to a temporary file until the index is written.
 const PAIRS_LEN_MAX: usize = 1 << 20;
+/// Prefixes of records that are kept to see whether all are homed; with more, nobody knows.
+const PREFIXES_MAX: usize = 1 << 18;
 
 /// What all layers of a set share, and when this one was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,6 +144,8 @@ pub struct LayerWriter<W> {
     tombstones_count: u64,
     last_hash: u64,
     last_key: Vec<u8>,
+    /// The prefixes of all records; `None` once there were too many.
+    prefixes: Option<HashSet<Vec<u8>>>,
 }
 
 impl<W: Write + Seek> LayerWriter<W> {
@@ -158,6 +163,7 @@ impl<W: Write + Seek> LayerWriter<W> {
             tombstones_count: 0,
             last_hash: 0,
             last_key: Vec::new(),
+            prefixes: Some(HashSet::new()),
         })
     }
 
@@ -196,6 +202,7 @@ impl<W: Write + Seek> LayerWriter<W> {
             self.tombstones_count += 1;
         } else {
             self.handles_count += 1;
+            self.note_prefix(key);
         }
         let mut pair = [0; 16];
         pair[..8].copy_from_slice(&hash.to_le_bytes());
@@ -203,6 +210,24 @@ impl<W: Write + Seek> LayerWriter<W> {
         self.pairs.write_all(&pair)?;
         self.sections.put(record.as_bytes())?;
         Ok(())
+    }
+
+    fn note_prefix(&mut self, key: &[u8]) {
+        let Some(prefixes) = &mut self.prefixes else { return };
+        let prefix = Handle(key).naming_authority();
+        // Spellings that differ in case are kept apart here, and folded at the end.
+        if !prefixes.contains(prefix) {
+            prefixes.insert(prefix.into());
+            if prefixes.len() > PREFIXES_MAX {
+                self.prefixes = None;
+            }
+        }
+    }
+
+    /// Whether the prefix of every record is in `homed`, as far as is known.
+    fn is_within(&self, homed: &HomedPrefixes) -> bool {
+        let prefixes = self.prefixes.as_ref();
+        prefixes.is_some_and(|prefixes| prefixes.iter().all(|prefix| homed.0.contains(&fold::folded(prefix))))
     }
 
     /// Writes homed prefixes, index and header, and returns the output and what its header says.
@@ -225,7 +250,7 @@ impl<W: Write + Seek> LayerWriter<W> {
         }
         (header.records_at, header.records_len, header.records_sum) = self.sections.end()?;
         if let Some(homed) = homed {
-            header.flags |= FLAG_HOMED;
+            header.flags |= FLAG_HOMED | if self.is_within(homed) { FLAG_WITHIN } else { 0 };
             self.homed(homed, &mut header)?;
         }
         (header.homed_at, header.homed_len, header.homed_sum) = self.sections.end()?;

@@ -98,6 +98,16 @@ fn with_sums(mut bytes: Vec<u8>) -> Vec<u8> {
 }
 
 #[test]
+fn a_header_that_vouches_wrongly_is_found_out() {
+    let mut bytes = layer();
+    assert!(!Layer::open(bytes.as_slice()).unwrap().is_within(), "20/ is not homed");
+    bytes[12] |= 4;
+    let bytes = with_sums(bytes);
+    let opened = Layer::open(bytes.as_slice()).unwrap();
+    assert!(verify::layer(&opened).unwrap_err().to_string().contains("not under a homed prefix"));
+}
+
+#[test]
 fn a_whole_layer_is_whole() {
     let bytes = layer();
     let report = verify::layer(&Layer::open(bytes.as_slice()).unwrap()).unwrap();

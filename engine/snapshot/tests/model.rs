@@ -244,3 +244,28 @@ fn writers_refuse_disorder() {
     assert!(matches!(push([&a, &a]), Err(BuildError::Order { .. })));
     assert_ne!(push([&a, &b]).is_ok(), push([&b, &a]).is_ok());
 }
+
+#[test]
+fn the_layer_with_the_table_that_counts_vouches_for_its_records() {
+    let one = |handle: &str| (handle.into(), Some(vec![(1, true, vec![])]));
+    let layer = |handles: &[&str], homed: Option<&[&str]>| {
+        let records: Vec<Input> = handles.iter().map(|handle| one(handle)).collect();
+        Layer::open(build(&records, true, 0, homed).unwrap()).unwrap()
+    };
+    let base = || layer(&["10.1/a", "10.2/b", "10.1/d"], Some(&["10.1", "10.2"]));
+    assert!(base().is_within());
+    assert!(!layer(&["10.1/a", "10.3/c"], Some(&["10.1"])).is_within(), "10.3 is not homed");
+    assert!(!layer(&["0.NA/10.1"], Some(&["0.NA/10"])).is_within(), "homed by an ancestor needs asking");
+    assert!(!layer(&["10.1/a"], None).is_within(), "no table");
+    let is_homed = |layers: &[Layer<Vec<u8>>], key: &str| {
+        let records = Records::new(layers).unwrap();
+        let hash = hash_key(records.seed(), key.as_bytes());
+        records.find(hash, key.as_bytes()).unwrap().unwrap().is_homed()
+    };
+    // A delta without a table: the older layer still vouches, and the delta does not.
+    let layers = [layer(&["10.1/A", "10.9/E"], None), base()];
+    assert!(is_homed(&layers, "10.2/B") && !is_homed(&layers, "10.1/A") && !is_homed(&layers, "10.9/E"));
+    // With a table of its own the delta vouches, and what the base said does not count any more.
+    let layers = [layer(&["10.1/A"], Some(&["10.1"])), base()];
+    assert!(is_homed(&layers, "10.1/A") && !is_homed(&layers, "10.2/B") && !is_homed(&layers, "10.1/D"));
+}
