@@ -9,6 +9,9 @@ use std::string::String;
 use std::time::SystemTime;
 use std::vec::Vec;
 
+/// Bytes of a file from which on it pays to read it back: some huge pages.
+const LARGE_LEN: u64 = 16 << 20;
+
 /// Name of the file that a publisher locks.
 pub const LOCK: &str = "LOCK";
 
@@ -103,7 +106,14 @@ impl Storage for Disk {
     }
 
     fn sync(&self, file: &File) -> io::Result<()> {
-        file.sync_all()
+        file.sync_all()?;
+        if file.metadata()?.len() >= LARGE_LEN {
+            // Pages that were written are cached one by one; read back, as the check before publishing does,
+            // they come in huge pages: 208 and 126 ns for a lookup among 10 M records. What is checked is then
+            // also what the disk holds. A system that does not want to forget them may go on.
+            let _ = rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed);
+        }
+        Ok(())
     }
 
     fn sync_dir(&self) -> io::Result<()> {
