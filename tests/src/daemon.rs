@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// `handled`, without arguments.
+/// `handled`, without arguments; as root, too.
 #[must_use]
 pub fn handled() -> Command {
     let mut command = Command::new(program("handle-server", "handled"));
-    command.stdin(Stdio::null());
+    command.stdin(Stdio::null()).env("HANDLED_ALLOW_ROOT", "true");
     command
 }
 
@@ -39,6 +39,20 @@ pub fn ask(control: &Path, command: &str) -> Value {
         Ok(serde_json::from_str(&line)?)
     };
     ask().unwrap_or(json!(null))
+}
+
+/// A process that one of ours has started; killed when this is dropped.
+#[derive(Debug)]
+pub struct Successor {
+    /// Its number.
+    pub pid: Value,
+}
+
+impl Drop for Successor {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = Command::new("kill").args(["-KILL", &self.pid.to_string()]).stderr(Stdio::null()).status();
+    }
 }
 
 /// A process that serves.

@@ -99,7 +99,7 @@ impl Serving {
 
 fn handled() -> Command {
     let mut command = Command::new(program("handle-server", "handled"));
-    command.stdin(Stdio::null());
+    command.stdin(Stdio::null()).env("HANDLED_ALLOW_ROOT", "true");
     command
 }
 

@@ -6,7 +6,7 @@ use handle_loadgen::{Load, Names, Report, RunOptions, Verify};
 use handle_proto::ResponseCode;
 use handle_snapshot::set::publisher::Publisher;
 use handle_tests::client::Client;
-use handle_tests::daemon::{self, Daemon, free_address, handled};
+use handle_tests::daemon::{self, Daemon, Successor, free_address, handled};
 use handle_tests::process::{Running, fail, hdl, run, until};
 use handle_tests::records;
 use serde_json::Value as Json;
@@ -94,12 +94,6 @@ impl Place {
             (load.join().unwrap(), done)
         })
     }
-}
-
-/// Ends a process by its number.
-fn kill(pid: &Json) {
-    let status = Command::new("kill").args(["-KILL", &pid.to_string()]).status();
-    assert!(status.unwrap().success());
 }
 
 #[test]
@@ -236,7 +230,7 @@ fn a_restart_on_command_keeps_serving_and_tells_the_service_manager() {
         assert!(line.contains(" 200 "), "{line}");
     };
     let done = AtomicBool::new(false);
-    let (report, pid) = std::thread::scope(|scope| {
+    let (report, successor) = std::thread::scope(|scope| {
         scope.spawn(|| {
             while !done.load(Ordering::Relaxed) {
                 is_ready();
@@ -248,8 +242,9 @@ fn a_restart_on_command_keeps_serving_and_tells_the_service_manager() {
     });
     let accounts = &report.accounts;
     assert_eq!((accounts.lost, accounts.late, accounts.duplicates), (0, 0, 0), "{accounts:?}");
-    until("the new one has the control socket", || daemon::ask(&place.control(), "status")["pid"] == pid);
-    kill(&pid);
+    until("the new one has the control socket", || {
+        daemon::ask(&place.control(), "status")["pid"] == successor.pid
+    });
 }
 
 /// Restarts under load, and then by the process that was started so.
@@ -258,7 +253,7 @@ fn restart_twice(
     old: &mut Daemon,
     restart: &dyn Fn() -> (Option<i32>, Json),
     told: &dyn Fn(&str),
-) -> (Report, Json) {
+) -> (Report, Successor) {
     place.load(|| {
         let (code, said) = restart();
         assert_eq!(code, Some(0), "{said}");
@@ -268,6 +263,6 @@ fn restart_twice(
         let (code, said) = restart();
         assert_eq!(code, Some(0), "{said}");
         told(&format!("MAINPID={}", said["pid"]));
-        said["pid"].clone()
+        Successor { pid: said["pid"].clone() }
     })
 }

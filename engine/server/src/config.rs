@@ -7,6 +7,7 @@ use handle_proto::limit;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use tracing_subscriber::EnvFilter;
 
 /// Configuration of `handled`.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -32,6 +33,12 @@ pub struct Config {
     pub control: Option<PathBuf>,
     /// Share the ports of `listen` with other processes of this user: for handing over, on purpose.
     pub share_port: bool,
+    /// The user to become once ports are bound, when started as root: a name, or `uid:gid`.
+    pub user: Option<String>,
+    /// Serve as root all the same, without `user`.
+    pub allow_root: bool,
+    /// What is logged: error, warn, info, debug or trace, by module if need be.
+    pub log: String,
     /// Take over from the `handled` behind `control`, if there is one: go on with its sockets, without loss.
     pub take_over: bool,
     /// Check every byte of new layers before they go live, as their publisher has done.
@@ -111,6 +118,9 @@ impl Default for Config {
             datapath: Datapath::Auto,
             control: None,
             share_port: false,
+            user: None,
+            allow_root: false,
+            log: "info".to_owned(),
             take_over: false,
             verify_new_layers: true,
             copy_to_memory: false,
@@ -165,6 +175,8 @@ impl Config {
     /// # Errors
     /// Names the setting, and what it should be.
     pub fn check(&self) -> anyhow::Result<()> {
+        EnvFilter::try_new(&self.log)
+            .with_context(|| format!("`log` is {:?}: write error, warn, info, debug or trace", self.log))?;
         ensure!(
             self.control.is_some() || !self.take_over,
             "`take_over` needs `control`: the control socket of the process that serves now"
@@ -236,6 +248,8 @@ mod tests {
         let mut config = Config::default();
         config.limits.batch_datagrams = 0;
         assert!(config.check().unwrap_err().to_string().contains("limits.batch_datagrams"));
+        config = Config { log: "handled=loud".to_owned(), ..Config::default() };
+        assert!(config.check().unwrap_err().to_string().contains("`log`"));
         config = Config { take_over: true, ..Config::default() };
         assert!(config.check().unwrap_err().to_string().contains("`take_over` needs `control`"));
         config = Config { listen: vec![], ..Config::default() };

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 pub const COMMANDS: [(&str, &str); 7] = [
     ("status", "what is served since when, by which workers"),
     ("stats", "counters, in all and for each worker"),
-    ("reload", "take the published set now"),
+    ("reload", "read the configuration again, and take the published set now"),
     ("drain", "answer what has arrived, then exit"),
     ("restart", "start this program once more, and let it take over without loss"),
     ("take-over", "what the new process says to get the sockets"),
@@ -175,12 +175,7 @@ fn answer(command: &str, shared: &Shared) -> Value {
     match command {
         "status" => shared.status(),
         "stats" => shared.shards.to_json(),
-        "reload" => match shared.live.reload() {
-            Ok(reloaded) => json!({ "ok": true, "generation": shared.live.current().generation(),
-                "changed": matches!(reloaded, crate::live::Reloaded::Changed(_)) }),
-            Err(error) => json!({ "ok": false, "error": error.to_string(),
-                "generation": shared.live.current().generation() }),
-        },
+        "reload" => shared.reload(),
         "drain" => {
             shared.drain();
             json!({ "ok": true })

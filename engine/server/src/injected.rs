@@ -2,6 +2,7 @@
 
 use crate::Server;
 use crate::config::{Config, Datapath};
+use crate::watchdog::Watchdog;
 use handle_proto::wire::list::{Indexes, Strings};
 use handle_proto::wire::query::Query;
 use handle_proto::wire::{Envelope, Header, MessageBuf, Request};
@@ -11,7 +12,7 @@ use handle_snapshot::set::publisher::Publisher;
 use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
 use std::collections::BTreeMap;
 use std::net::UdpSocket;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A datagram that names this is not understood, by a bug.
 const BUG_IN_READING: &str = "10.1/bug-in-reading";
@@ -86,6 +87,36 @@ fn ask(server: &Server, handles: &[&str]) -> BTreeMap<i32, u32> {
     }
     assert_eq!(answers.remove(&-2), Some(1), "the stall is over");
     answers
+}
+
+#[test]
+fn no_sign_of_life_is_given_while_a_worker_does_not_turn() {
+    let (server, _directory) = serve(Datapath::Portable);
+    let shared = server.shared();
+    let patience = Duration::from_millis(200);
+    let mut watchdog = Watchdog::new(shared, patience, Instant::now());
+    assert!(!watchdog.is_due(shared, Instant::now()), "not so soon");
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let mut signs = |duration: Duration| {
+        let (since, mut signs) = (Instant::now(), Vec::new());
+        while since.elapsed() < duration {
+            signs.extend(watchdog.is_due(shared, Instant::now()).then(|| since.elapsed()));
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        signs
+    };
+    assert!(signs(patience).len() >= 2, "while it turns");
+    let stall = |id| _ = socket.send_to(&request(STALL, id), server.addresses()[0]).unwrap();
+    stall(0);
+    std::thread::sleep(Duration::from_millis(50));
+    // These gather behind it and are a batch of 600 ms.
+    (1..4).for_each(stall);
+    signs(Duration::from_millis(300));
+    let stalled = signs(Duration::from_millis(300));
+    assert!(stalled.is_empty(), "{stalled:?}");
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(signs(patience).len() >= 2, "and again once it does");
+    server.stop().unwrap();
 }
 
 fn loses_what_meets_a_bug_alone(datapath: Datapath) {

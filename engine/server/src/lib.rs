@@ -8,6 +8,9 @@
 //! - [`control`]: status, statistics and commands over a UNIX socket.
 //! - [`observe`]: metrics and health over HTTP.
 //! - [`takeover`]: a new process goes on with the sockets of the old one.
+//! - `settings`: what of the configuration is in force, and what of a new one can be while serving.
+//! - [`privileges`]: from root to a user of no privileges.
+//! - [`watchdog`]: the sign of life for a service manager.
 //! - [`server`]: starts all of it and stops it again.
 #![forbid(unsafe_code)]
 
@@ -18,10 +21,13 @@ pub mod counters;
 mod injected;
 pub mod live;
 pub mod observe;
+pub mod privileges;
 pub mod server;
+mod settings;
 pub mod site;
 pub mod status;
 pub mod takeover;
+pub mod watchdog;
 pub mod worker;
 
 pub use config::Config;

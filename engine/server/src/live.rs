@@ -19,7 +19,7 @@ use std::time::{Duration, SystemTime};
 #[derive(Debug)]
 pub struct Live {
     directory: PathBuf,
-    verify_new_layers: bool,
+    verify_new_layers: AtomicBool,
     set: Arc<ArcSwap<PublishedSet>>,
     reloads: AtomicU64,
     /// Held while a set is opened, so that two reloads cannot overtake each other.
@@ -54,11 +54,16 @@ impl Live {
         let set = PublishedSet::open(directory, how)?;
         Ok(Arc::new(Self {
             directory: directory.to_owned(),
-            verify_new_layers,
+            verify_new_layers: AtomicBool::new(verify_new_layers),
             set: Arc::new(ArcSwap::from_pointee(set)),
             reloads: AtomicU64::new(0),
             failure: Mutex::new(None),
         }))
+    }
+
+    /// Says whether layers that come later are checked first.
+    pub(crate) fn set_verify_new_layers(&self, verify: bool) {
+        self.verify_new_layers.store(verify, Ordering::Relaxed);
     }
 
     /// The set that is live now.
@@ -107,7 +112,7 @@ impl Live {
     /// publisher has done so, but they may have come a long way since.
     fn open_next(&self, old: &PublishedSet) -> Result<PublishedSet, SetError> {
         let set = PublishedSet::reopen(old)?;
-        if self.verify_new_layers {
+        if self.verify_new_layers.load(Ordering::Relaxed) {
             let known = &old.manifest().layers;
             for (entry, layer) in set.manifest().layers.iter().zip(set.layers()) {
                 if !known.contains(entry) {

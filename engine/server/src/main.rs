@@ -1,11 +1,13 @@
 //! `handled`: serves a published set of handle records over UDP.
 
-use anyhow::Context as _;
+use anyhow::{Context as _, anyhow};
 use clap::Parser;
 use handle_server::Server;
 use handle_server::config::{Config, Datapath};
-use handle_server::server::{Hooks, open_live, read_site};
+use handle_server::privileges::is_root;
+use handle_server::server::{Hooks, ReadConfig, SetLog, open_live, read_site};
 use handle_server::takeover::Program;
+use handle_server::watchdog::Watchdog;
 use sd_notify::NotifyState;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::ffi::OsString;
@@ -13,17 +15,19 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+use tracing_subscriber::filter::EnvFilter;
 
 /// Serves a published set of handle records over UDP.
 ///
 /// The set is a directory that `hdl snapshot publish` fills. A new set is taken while serving, without
 /// losing a request. Flags win over the configuration file.
 ///
-/// Signals: SIGTERM and SIGINT answer what has arrived and stop; SIGHUP takes the published set now.
+/// Signals: SIGTERM and SIGINT answer what has arrived and stop; SIGHUP reads the configuration again, as
+/// far as it can change while serving, and takes the published set now.
 ///
 /// Exit codes: 0 stopped as told, 1 failed, 2 configuration or usage.
-#[derive(Parser, Debug)]
+#[derive(Parser, Clone, Debug)]
 #[command(
     name = "handled",
     version,
@@ -76,9 +80,15 @@ struct Args {
     /// Print the configuration in force as TOML, and exit.
     #[arg(long)]
     print_config: bool,
+    /// The user to become once ports are bound, when started as root: a name, or uid:gid.
+    #[arg(long)]
+    user: Option<String>,
+    /// Serve as root all the same, without --user.
+    #[arg(long, env = "HANDLED_ALLOW_ROOT")]
+    allow_root: bool,
     /// What is logged: error, warn, info, debug or trace.
-    #[arg(long, default_value = "info", env = "HANDLED_LOG")]
-    log: tracing_subscriber::filter::EnvFilter,
+    #[arg(long, env = "HANDLED_LOG")]
+    log: Option<String>,
     /// Log as JSON, one object a line.
     #[arg(long)]
     log_json: bool,
@@ -108,21 +118,20 @@ impl Args {
         config.copy_to_memory |= self.copy_to_memory;
         config.share_port |= self.share_port;
         config.take_over |= self.take_over;
+        config.allow_root |= self.allow_root;
+        if self.user.is_some() {
+            config.user.clone_from(&self.user);
+        }
+        if let Some(log) = &self.log {
+            config.log.clone_from(log);
+        }
         config.check()?;
         Ok(config)
     }
 }
 
 fn main() -> ExitCode {
-    let mut args = Args::parse();
-    let filter = std::mem::take(&mut args.log);
-    let log =
-        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
-    if args.log_json {
-        log.json().init()
-    } else {
-        log.init()
-    }
+    let args = Args::parse();
     let config = match args.config() {
         Ok(config) => config,
         Err(error) => return fail(&error, 2),
@@ -131,8 +140,14 @@ fn main() -> ExitCode {
         print_config(&config)
     } else if args.check_config {
         return check(&config).map_or_else(|error| fail(&error, 2), |()| ExitCode::SUCCESS);
+    } else if is_root() && config.user.is_none() && !config.allow_root {
+        let error = anyhow!(
+            "this does not serve as root: say which user to become (`user`, --user handled; make one: \
+             useradd --system handled), or that root is meant (`allow_root`, --allow-root)"
+        );
+        return fail(&error, 2);
     } else {
-        serve(&config)
+        serve(args, &config)
     };
     done.map_or_else(|error| fail(&error, 1), |()| ExitCode::SUCCESS)
 }
@@ -185,23 +200,45 @@ fn quiet_panics() {
     }));
 }
 
-fn serve(config: &Config) -> anyhow::Result<()> {
+/// Begins to log, and returns the way to change what is logged.
+fn start_log(filter: &str, as_json: bool) -> anyhow::Result<SetLog> {
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(EnvFilter::try_new(filter)?)
+        .with_writer(std::io::stderr)
+        .with_target(false);
+    Ok(if as_json {
+        let log = log.json().with_filter_reloading();
+        let handle = log.reload_handle();
+        log.init();
+        Box::new(move |filter| Ok(handle.reload(EnvFilter::try_new(filter)?)?))
+    } else {
+        let log = log.with_filter_reloading();
+        let handle = log.reload_handle();
+        log.init();
+        Box::new(move |filter| Ok(handle.reload(EnvFilter::try_new(filter)?)?))
+    })
+}
+
+fn serve(args: Args, config: &Config) -> anyhow::Result<()> {
+    let set_log = Some(start_log(&config.log, args.log_json)?);
+    let read_config: Option<ReadConfig> = Some(Box::new(move || args.config()));
     let mut signals =
         signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGHUP]).context("cannot listen to signals")?;
     quiet_panics();
-    let server = Server::start_with(config, Hooks { program: program() })?;
+    let server = Server::start_with(config, Hooks { program: program(), read_config, set_log })?;
     // Without a service manager there is nobody to tell.
     let _ = sd_notify::notify(&[NotifyState::MainPid(std::process::id()), NotifyState::Ready]);
     tracing::info!(addresses = ?server.addresses(), generation = server.shared().live.current().generation(), "serving");
+    let mut watchdog = sd_notify::watchdog_enabled()
+        .map(|patience| Watchdog::new(server.shared(), patience, Instant::now()));
     while !server.is_finished() && !server.shared().is_draining() {
+        if watchdog.as_mut().is_some_and(|it| it.is_due(server.shared(), Instant::now())) {
+            let _ = sd_notify::notify(&[NotifyState::Watchdog]);
+        }
         for signal in signals.pending() {
             if signal == SIGHUP {
-                match server.shared().live.reload() {
-                    Ok(reloaded) => tracing::info!(?reloaded, "reloaded"),
-                    Err(error) => {
-                        tracing::error!(%error, "the published set does not open; the old one stays live")
-                    }
-                }
+                let said = server.shared().reload();
+                tracing::info!(%said, "reloaded");
             } else {
                 server.shared().drain();
             }

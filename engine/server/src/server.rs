@@ -5,6 +5,8 @@ use crate::control::Control;
 use crate::counters::Shards;
 use crate::live::{self, Live};
 use crate::observe::Observer;
+use crate::privileges;
+use crate::settings::{self, Settings};
 use crate::site::OwnSite;
 use crate::takeover::{Announced, Handover, Kind, Predecessor, Program};
 use crate::worker::{Worker, WorkerInfo};
@@ -12,6 +14,8 @@ use anyhow::{Context as _, anyhow, ensure};
 use handle_net::Options;
 use handle_snapshot::map::How;
 use handle_snapshot::set::Why;
+use serde_json::Value;
+use std::fmt;
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,7 +30,8 @@ pub struct Shared {
     pub live: Arc<Live>,
     /// What happened to every datagram.
     pub shards: Shards,
-    pub(crate) site: OwnSite,
+    /// What of the configuration is in force.
+    pub(crate) settings: Settings,
     pub(crate) workers: std::sync::OnceLock<Vec<WorkerInfo>>,
     /// For each worker, whether it still runs.
     pub(crate) running: Box<[AtomicBool]>,
@@ -55,6 +60,11 @@ impl Shared {
         self.draining.load(Ordering::Relaxed)
     }
 
+    /// Reads the configuration again, as far as the program can, then the published set; says what came of it.
+    pub fn reload(&self) -> Value {
+        settings::reload(self)
+    }
+
     /// Whether another process has taken over, which is why this one drains.
     #[must_use]
     pub fn is_handed_over(&self) -> bool {
@@ -72,11 +82,26 @@ impl Shared {
     }
 }
 
+/// Reads the configuration, as at the start.
+pub type ReadConfig = Box<dyn Fn() -> anyhow::Result<Config> + Send + Sync>;
+/// Changes what is logged.
+pub type SetLog = Box<dyn Fn(&str) -> anyhow::Result<()> + Send + Sync>;
+
 /// What a server can do only as the program that it is.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Hooks {
     /// How this program is started, for a restart by take-over.
     pub program: Option<Program>,
+    /// For a reload; without it the published set alone is reloaded.
+    pub read_config: Option<ReadConfig>,
+    /// For a reload.
+    pub set_log: Option<SetLog>,
+}
+
+impl fmt::Debug for Hooks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hooks").field("program", &self.program).finish_non_exhaustive()
+    }
 }
 
 /// A running server. Dropping it stops it.
@@ -140,25 +165,21 @@ impl Server {
             handle_net::open(config.datapath.into(), &options).context("cannot open the datapath")?;
         }
         bind_missing(config, workers_count, &mut sockets)?;
+        let observer = open_observer(config, predecessor.as_mut())?;
+        if let Some(user) = &config.user {
+            privileges::become_user(user)?;
+            // What was opened as root must be there for the user, too, or the next set is not.
+            readable(config, &live).with_context(|| format!("user {user} cannot go on with the set"))?;
+        }
         let control = match &config.control {
             Some(path) => Some(Control::bind(path, predecessor.is_some(), config.limits.control_line_bytes)?),
-            None => None,
-        };
-        let observer = match config.observe.http {
-            Some(address) => {
-                let taken = predecessor.as_mut().and_then(|it| it.take(Kind::Http, address));
-                Some(match taken {
-                    Some(listener) => Observer::on(listener.into(), &config.observe)?,
-                    None => Observer::bind(address, &config.observe)?,
-                })
-            }
             None => None,
         };
         let http_address = observer.as_ref().map(Observer::address).transpose()?;
         let shared = Arc::new(Shared {
             live,
             shards: Shards::new(sockets.len()),
-            site,
+            settings: Settings::new(config.clone(), site),
             workers: std::sync::OnceLock::new(),
             running: (0..sockets.len()).map(|_| AtomicBool::new(true)).collect(),
             started: SystemTime::now(),
@@ -339,6 +360,17 @@ pub fn open_live(config: &Config) -> anyhow::Result<Arc<Live>> {
     })
 }
 
+/// Whether this user may read what is served, and look for what is published next.
+fn readable(config: &Config, live: &Live) -> anyhow::Result<()> {
+    live.reload()?;
+    for entry in &live.current().manifest().layers {
+        let path = config.snapshot.join(&entry.file);
+        std::fs::File::open(&path)
+            .with_context(|| format!("cannot read {} (see: namei -l)", path.display()))?;
+    }
+    Ok(())
+}
+
 /// The cores that workers may be pinned to.
 fn usable_cores(config: &Config) -> anyhow::Result<Vec<usize>> {
     if !config.cores.is_empty() {
@@ -354,6 +386,16 @@ fn take_over(config: &Config, workers_count: usize, from: &mut Predecessor) -> V
     let taken =
         workers.enumerate().filter_map(|(at, listen)| Some((at, from.take(Kind::Udp, listen)?.into())));
     taken.collect()
+}
+
+/// Opens the address of metrics and health, on the listener of another process if it has one there.
+fn open_observer(config: &Config, from: Option<&mut Predecessor>) -> anyhow::Result<Option<Observer>> {
+    let Some(address) = config.observe.http else { return Ok(None) };
+    let taken = from.and_then(|from| from.take(Kind::Http, address));
+    Ok(Some(match taken {
+        Some(listener) => Observer::on(listener.into(), &config.observe)?,
+        None => Observer::bind(address, &config.observe)?,
+    }))
 }
 
 /// Binds a socket for each worker of each address that has none. Workers of one address share its port.

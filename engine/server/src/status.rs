@@ -31,7 +31,8 @@ impl Shared {
             (false, true) => "degraded",
             (false, false) => "serving",
         };
-        let service = self.site.service();
+        let in_force = self.settings.current();
+        let service = in_force.site.service();
         json!({
             "version": env!("CARGO_PKG_VERSION"),
             "pid": std::process::id(),

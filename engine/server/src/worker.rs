@@ -4,6 +4,7 @@ use crate::config::Config;
 use crate::counters::{Counters, Transport};
 use crate::live::Reader;
 use crate::server::{Shared, net_options};
+use crate::settings::InForce;
 use crate::takeover;
 use anyhow::Context as _;
 use handle_net::{Datapath, Kind, Outbox, Peer};
@@ -56,7 +57,9 @@ pub(crate) struct Worker {
     done: Vec<bool>,
     /// Batches before the next look at what is not done for each.
     batches_until_look: u32,
-    fragmented_request_len_max: u32,
+    /// The settings, and which they are.
+    in_force: Arc<InForce>,
+    settings_generation: u64,
     started: Instant,
 }
 
@@ -84,15 +87,11 @@ impl Worker {
             path: opened.path,
             live: shared.live.reader(),
             scratch: Scratch::new(),
-            fragments: Reassembly::new(ReassemblyLimits {
-                messages_max: config.limits.fragmented_requests,
-                messages_per_sender_max: config.limits.fragmented_requests_per_sender,
-                bytes_max: config.limits.fragmented_bytes,
-                age_ms_max: config.limits.fragmented_wait_ms.into(),
-            }),
+            fragments: Reassembly::new(reassembly_limits(config)),
             done: Vec::new(),
             batches_until_look: BATCHES_UNTIL_LOOK,
-            fragmented_request_len_max: config.limits.fragmented_request_bytes,
+            in_force: shared.settings.current(),
+            settings_generation: shared.settings.generation(),
             started: Instant::now(),
         };
         Ok((worker, info))
@@ -158,6 +157,12 @@ impl Worker {
         self.fragments.expire(elapsed_ms(self.started));
         counters.fragmented_expired.set(self.fragments.counts().expired);
         self.batches_until_look = BATCHES_UNTIL_LOOK;
+        let generation = self.shared.settings.generation();
+        if generation != self.settings_generation {
+            self.settings_generation = generation;
+            self.in_force = self.shared.settings.current();
+            self.fragments.set_limits(reassembly_limits(&self.in_force.config));
+        }
     }
 
     /// One batch: wait, answer, flush. Returns how many datagrams there were.
@@ -172,7 +177,7 @@ impl Worker {
             self.look_around();
             return Ok(0);
         }
-        let context = Context::new(set.records(), self.shared.site.service(), now_unix_s());
+        let context = Context::new(set.records(), self.in_force.site.service(), now_unix_s());
         counters.batches.add(1);
         counters.datagrams_received.add(inbox.len() as u64);
         counters.bytes_received.add(inbox.iter().map(|datagram| datagram.bytes.len() as u64).sum());
@@ -214,12 +219,24 @@ impl Worker {
         flush(&mut *self.path, counters)?;
         for (peer, datagram) in left {
             let (outbox, now_ms) = (self.path.outbox(), elapsed_ms(self.started));
-            let fragments =
-                Fragments { table: &mut self.fragments, len_max: self.fragmented_request_len_max, now_ms };
+            let fragments = Fragments {
+                table: &mut self.fragments,
+                len_max: self.in_force.config.limits.fragmented_request_bytes,
+                now_ms,
+            };
             answer_alone(&context, fragments, outbox, peer, &datagram, counters);
             flush(&mut *self.path, counters)?;
         }
         Ok(received)
+    }
+}
+
+fn reassembly_limits(config: &Config) -> ReassemblyLimits {
+    ReassemblyLimits {
+        messages_max: config.limits.fragmented_requests,
+        messages_per_sender_max: config.limits.fragmented_requests_per_sender,
+        bytes_max: config.limits.fragmented_bytes,
+        age_ms_max: config.limits.fragmented_wait_ms.into(),
     }
 }
 

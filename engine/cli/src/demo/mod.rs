@@ -216,7 +216,8 @@ fn show_what_next(args: &Args) {
     if args.keep.is_none() {
         println!("{run} hdl -- demo --keep {}    # leave the files", directory.display());
     }
-    println!("{run} handled -- --snapshot {set} --listen 127.0.0.1:2641    # serve them, until Ctrl-C");
+    let root = if handle_server::privileges::is_root() { " --allow-root" } else { "" };
+    println!("{run} handled -- --snapshot {set} --listen 127.0.0.1:2641{root}    # serve them, until Ctrl-C");
     println!("{run} hdl -- resolve {CHANGED} --server 127.0.0.1    # in another terminal");
     println!("{run} handle-loadgen -- run --target 127.0.0.1:2641 --snapshot {set} --rate 50k --verify");
     println!("{run} hdl -- snapshot publish {set} records.jsonl    # records of your own");

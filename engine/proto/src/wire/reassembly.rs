@@ -99,6 +99,11 @@ impl<S: Ord + Copy> Reassembly<S> {
         Self { limits, pending: BTreeMap::new(), bytes: 0, earliest_expiry_ms: u64::MAX, counts }
     }
 
+    /// Changes the limits. What is there already stays, also where it is more than there may be now.
+    pub const fn set_limits(&mut self, limits: ReassemblyLimits) {
+        self.limits = limits;
+    }
+
     /// Takes one datagram from `sender`, envelope first, at a time that never goes back.
     ///
     /// Fragments may come in any order and more than once. A datagram that is not marked as a fragment is

@@ -69,7 +69,8 @@ pub fn liveness(shared: &Shared, heartbeat: &Heartbeat, now: Instant, stalled_af
 #[must_use]
 pub fn readiness(shared: &Shared, heartbeat: &Heartbeat, now: Instant, stalled_after: Duration) -> Ills {
     let mut ills = liveness(shared, heartbeat, now, stalled_after);
-    if shared.is_draining() {
+    // Who asked this process before it handed over asked the service.
+    if shared.is_draining() && !shared.is_handed_over() {
         ills.push("draining".to_owned());
     }
     if shared.workers.get().is_none() {
@@ -85,7 +86,8 @@ pub fn readiness(shared: &Shared, heartbeat: &Heartbeat, now: Instant, stalled_a
 fn look_up(shared: &Shared) -> Result<(), String> {
     let set = shared.live.current();
     let records = set.records();
-    let context = Context::new(records, shared.site.service(), 0);
+    let in_force = shared.settings.current();
+    let context = Context::new(records, in_force.site.service(), 0);
     for (at, layer) in records.layers().iter().enumerate() {
         let key = match layer.records().next() {
             None => continue,

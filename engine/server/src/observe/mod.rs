@@ -98,7 +98,8 @@ impl Observer {
         registry.register_collector(Box::new(Metrics(Arc::clone(&state))));
         let patience = Duration::from_millis(self.settings.http_patience_ms.into());
         let mut connections: Vec<Connection> = Vec::new();
-        while !shared.is_stopped() {
+        // After a hand-over those who are connected get their answers; each has its deadline.
+        while !shared.is_stopped() || shared.is_handed_over() && !connections.is_empty() {
             // Who has taken over answers for the service.
             let (listens, ready) = self.wait(&connections, !shared.is_handed_over());
             let now = Instant::now();

@@ -1,0 +1,143 @@
+//! From root to a user of no privileges, once ports are bound and before a thread is started.
+
+use anyhow::{Context as _, bail, ensure};
+use rustix::process::{Gid, Uid, getegid, geteuid, getgid, getuid};
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, clear_ambient_capability_set, remove_capability_from_bounding_set,
+    set_capabilities, set_no_new_privs, set_thread_groups, set_thread_res_gid, set_thread_res_uid,
+};
+
+/// Who a process may be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Account {
+    uid: u32,
+    gid: u32,
+    /// All its groups.
+    groups: Vec<u32>,
+}
+
+/// Whether this process is root.
+#[must_use]
+pub fn is_root() -> bool {
+    geteuid().is_root()
+}
+
+/// Becomes `user`, a name of `/etc/passwd` or `uid:gid`, for good: without groups and capabilities of root, and
+/// without a way to get privileges by executing something.
+///
+/// # Errors
+/// When there is no such user, or this process is somebody else and not root.
+pub fn become_user(user: &str) -> anyhow::Result<()> {
+    let account = account(user)?;
+    let (uid, gid) = (Uid::from_raw(account.uid), Gid::from_raw(account.gid));
+    if !is_root() {
+        ensure!(
+            geteuid() == uid,
+            "`user` is {user}, but this process is user {} and may not change that: start it as root or as {user}",
+            geteuid().as_raw()
+        );
+        return set_no_new_privs(true).context("cannot give up new privileges");
+    }
+    // The kernel keeps credentials by thread, and threads get those of the one that starts them.
+    let threads = std::fs::read_dir("/proc/self/task").context("cannot count threads")?.count();
+    ensure!(threads == 1, "{threads} threads run already; they would stay root");
+    let groups: Vec<Gid> = account.groups.iter().copied().map(Gid::from_raw).collect();
+    set_thread_groups(&groups).context("cannot give up the groups of root (needs CAP_SETGID)")?;
+    set_thread_res_gid(gid, gid, gid).context("cannot change the group (needs CAP_SETGID)")?;
+    clear_ambient_capability_set().context("cannot give up ambient capabilities")?;
+    for capability in CapabilitySet::all().iter() {
+        // Without CAP_SETPCAP they stay in the bounding set, which `no_new_privs` makes worth nothing.
+        let _ = remove_capability_from_bounding_set(capability);
+    }
+    set_thread_res_uid(uid, uid, uid).context("cannot change the user (needs CAP_SETUID)")?;
+    let none = CapabilitySet::empty();
+    let sets = CapabilitySets { effective: none, permitted: none, inheritable: none };
+    set_capabilities(None, sets).context("cannot give up capabilities")?;
+    set_no_new_privs(true).context("cannot give up new privileges")?;
+    let is_there = (getuid(), geteuid(), getgid(), getegid()) == (uid, uid, gid, gid);
+    let root = Uid::ROOT;
+    ensure!(is_there && set_thread_res_uid(root, root, root).is_err(), "root was not left for good");
+    Ok(())
+}
+
+fn account(user: &str) -> anyhow::Result<Account> {
+    let account = match numbers(user) {
+        Some(account) => account,
+        None => {
+            let read = |file| std::fs::read_to_string(file).with_context(|| format!("cannot read {file}"));
+            let (passwd, group) = (read("/etc/passwd")?, read("/etc/group").unwrap_or_default());
+            find(user, &passwd, &group).with_context(|| {
+                format!(
+                    "`user`: /etc/passwd has no {user:?} (make it: useradd --system {user}; or say uid:gid)"
+                )
+            })?
+        }
+    };
+    if account.uid == 0 || account.groups.contains(&0) {
+        bail!("`user` is {user:?}, which is root or in its group");
+    }
+    Ok(account)
+}
+
+/// `uid:gid`.
+fn numbers(user: &str) -> Option<Account> {
+    let (uid, gid) = user.split_once(':')?;
+    let (uid, gid) = (uid.parse().ok()?, gid.parse().ok()?);
+    Some(Account { uid, gid, groups: vec![gid] })
+}
+
+/// The account called `user`, as the texts of `/etc/passwd` and `/etc/group` say.
+fn find(user: &str, passwd: &str, group: &str) -> Option<Account> {
+    let mut fields = passwd.lines().map(|line| line.split(':')).find_map(|mut fields| {
+        let is_user = fields.next() == Some(user);
+        is_user.then_some(fields)
+    })?;
+    let (_password, uid, gid) = (fields.next()?, fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
+    let mut groups = vec![gid];
+    for line in group.lines() {
+        let fields: Vec<&str> = line.split(':').collect();
+        let [_, _, number, members] = fields.as_slice() else { continue };
+        if members.split(',').any(|member| member == user) {
+            groups.extend(number.parse::<u32>().ok().filter(|&number| number != gid));
+        }
+    }
+    Some(Account { uid, gid, groups })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PASSWD: &str =
+        "root:x:0:0:root:/root:/bin/bash\nhandled:x:990:980::/:/usr/sbin/nologin\nbad:x:y:1::/:/";
+    const GROUP: &str = "root:x:0:\npublishers:x:970:other,handled\nhandled:x:980:handled\nx\n";
+
+    #[test]
+    fn accounts_are_found_with_all_their_groups() {
+        let handled = Account { uid: 990, gid: 980, groups: vec![980, 970] };
+        assert_eq!(find("handled", PASSWD, GROUP), Some(handled));
+        assert_eq!(find("hand", PASSWD, GROUP), None);
+        assert_eq!(find("bad", PASSWD, GROUP), None);
+        assert_eq!(numbers("65534:100"), Some(Account { uid: 65534, gid: 100, groups: vec![100] }));
+        assert_eq!(numbers("65534"), None);
+    }
+
+    #[test]
+    fn root_is_no_user_to_become() {
+        for user in ["root", "0:0", "1:0"] {
+            assert!(account(user).unwrap_err().to_string().contains("is root or in its group"), "{user}");
+        }
+        let error = format!("{:#}", account("no-such-user-here").unwrap_err());
+        assert!(error.contains("useradd --system no-such-user-here"), "{error}");
+    }
+
+    #[test]
+    fn threads_are_not_left_behind_as_root() {
+        if !is_root() {
+            eprintln!("not tested: needs root");
+            return;
+        }
+        // The thread of this test and the one that waits for it.
+        assert!(become_user("65534:65534").unwrap_err().to_string().contains("threads run already"));
+    }
+}

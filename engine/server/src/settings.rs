@@ -1,0 +1,266 @@
+//! What of the configuration is in force, and what of a new one can be while serving.
+//!
+//! - A configuration that cannot be read, is wrong, or names a site record that does not open, changes nothing.
+//! - What sockets, threads and memory were made of stays as it is, and is named: a restart by take-over
+//!   changes that.
+//! - Workers look at [`generation`](Settings::generation) when there is time, and then take what is new.
+
+use crate::config::Config;
+use crate::server::{SetLog, Shared, read_site};
+use crate::site::OwnSite;
+use arc_swap::ArcSwap;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use toml::Table;
+
+/// Settings that take effect while serving; a name stands for all that begin with it and a dot, too.
+const LIVE: [&str; 10] = [
+    "site",
+    "server_id",
+    "log",
+    "verify_new_layers",
+    "limits.answer_datagrams",
+    "limits.fragmented_request_bytes",
+    "limits.fragmented_requests",
+    "limits.fragmented_requests_per_sender",
+    "limits.fragmented_bytes",
+    "limits.fragmented_wait_ms",
+];
+
+/// A configuration in force, and what was read because of it.
+#[derive(Debug)]
+pub(crate) struct InForce {
+    pub(crate) config: Config,
+    pub(crate) site: OwnSite,
+}
+
+/// What is in force now.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    current: ArcSwap<InForce>,
+    generation: AtomicU64,
+    /// Held while a new configuration is taken.
+    taking: Mutex<()>,
+}
+
+/// What became of a new configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Changes {
+    /// Settings that are in force now.
+    pub(crate) changed: Vec<String>,
+    /// Settings that differ from what is in force, and need a new process.
+    pub(crate) need_restart: Vec<String>,
+}
+
+impl Settings {
+    pub(crate) fn new(config: Config, site: OwnSite) -> Self {
+        Self {
+            current: ArcSwap::from_pointee(InForce { config, site }),
+            generation: AtomicU64::new(0),
+            taking: Mutex::new(()),
+        }
+    }
+
+    pub(crate) fn current(&self) -> Arc<InForce> {
+        self.current.load_full()
+    }
+
+    /// Changes whenever something else is in force.
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// Takes of `new` what can change while serving.
+    ///
+    /// # Errors
+    /// When it is wrong; then nothing has changed.
+    fn take(&self, new: &Config, set_log: Option<&SetLog>) -> anyhow::Result<Changes> {
+        new.check()?;
+        let _taking = self.taking.lock().unwrap_or_else(PoisonError::into_inner);
+        let old = self.current();
+        let (mut merged, mut changes) = (Table::try_from(&old.config)?, Changes::default());
+        let (before, after) = (flat(&merged), flat(&Table::try_from(new)?));
+        let mut names: Vec<&String> = before.keys().chain(after.keys()).collect();
+        names.sort();
+        names.dedup();
+        for name in names.into_iter().filter(|&name| before.get(name) != after.get(name)) {
+            if is_live(name) {
+                put(&mut merged, name, after.get(name));
+                changes.changed.push(name.clone());
+            } else {
+                changes.need_restart.push(name.clone());
+            }
+        }
+        let config: Config = merged.try_into()?;
+        // Together with what stays it must make sense as well.
+        config.check()?;
+        // Read also when its name is the same, for the file may be another.
+        let site = read_site(&config)?;
+        if config.log != old.config.log
+            && let Some(set_log) = set_log
+        {
+            set_log(&config.log)?;
+        }
+        self.current.store(Arc::new(InForce { config, site }));
+        self.generation.fetch_add(1, Ordering::Release);
+        Ok(changes)
+    }
+}
+
+fn is_live(name: &str) -> bool {
+    LIVE.iter()
+        .any(|live| name.strip_prefix(live).is_some_and(|rest| rest.is_empty() || rest.starts_with('.')))
+}
+
+/// All settings by their names with dots.
+fn flat(table: &Table) -> BTreeMap<String, toml::Value> {
+    fn walk(table: &Table, prefix: &str, found: &mut BTreeMap<String, toml::Value>) {
+        for (name, value) in table {
+            let name = format!("{prefix}{name}");
+            match value {
+                toml::Value::Table(table) => walk(table, &format!("{name}."), found),
+                value => drop(found.insert(name, value.clone())),
+            }
+        }
+    }
+    let mut found = BTreeMap::new();
+    walk(table, "", &mut found);
+    found
+}
+
+/// Puts a setting to its place, or takes it away.
+fn put(table: &mut Table, name: &str, value: Option<&toml::Value>) {
+    if let Some((section, rest)) = name.split_once('.') {
+        let section = table.entry(section).or_insert_with(|| Table::new().into());
+        if let toml::Value::Table(section) = section {
+            put(section, rest, value);
+        }
+    } else if let Some(value) = value {
+        table.insert(name.to_owned(), value.clone());
+    } else {
+        table.remove(name);
+    }
+}
+
+/// Reads the configuration again, then the published set, and says what came of it.
+pub(crate) fn reload(shared: &Shared) -> Value {
+    // Without a service manager there is nobody to tell.
+    if let Ok(now) = sd_notify::NotifyState::monotonic_usec_now() {
+        let _ = sd_notify::notify(&[sd_notify::NotifyState::Reloading, now]);
+    }
+    let said = reload_all(shared);
+    let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
+    said
+}
+
+fn reload_all(shared: &Shared) -> Value {
+    let hooks = &shared.hooks;
+    let generation = || shared.live.current().generation();
+    let mut said = json!({ "ok": true });
+    if let Some(read) = &hooks.read_config {
+        match read().and_then(|config| shared.settings.take(&config, hooks.set_log.as_ref())) {
+            Ok(changes) => {
+                shared.live.set_verify_new_layers(shared.settings.current().config.verify_new_layers);
+                tracing::info!(changed = ?changes.changed, "configuration reloaded");
+                said["settings_changed"] = changes.changed.into();
+                if !changes.need_restart.is_empty() {
+                    let hint = format!(
+                        "cannot change while serving: {}; take over instead: hdl control restart",
+                        changes.need_restart.join(", ")
+                    );
+                    tracing::warn!("{hint}");
+                    said["settings_not_changed"] = changes.need_restart.into();
+                    said["hint"] = hint.into();
+                }
+            }
+            Err(error) => {
+                let error = format!("{error:#}; nothing has changed");
+                tracing::error!(error, "the configuration is not reloaded");
+                return json!({ "ok": false, "error": error, "generation": generation() });
+            }
+        }
+    }
+    match shared.live.reload() {
+        Ok(reloaded) => {
+            said["changed"] = matches!(reloaded, crate::live::Reloaded::Changed(_)).into();
+        }
+        Err(error) => {
+            tracing::error!(%error, "the published set does not open; the old one stays live");
+            said["ok"] = false.into();
+            said["error"] = error.to_string().into();
+        }
+    }
+    said["generation"] = generation().into();
+    said
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings() -> Settings {
+        Settings::new(Config::default(), OwnSite::alone())
+    }
+
+    #[test]
+    fn what_can_change_does_and_the_rest_is_named() {
+        let settings = settings();
+        let mut new = Config::default();
+        new.limits.fragmented_requests = 7;
+        new.limits.batch_datagrams = 7;
+        new.workers = 3;
+        let changes = settings.take(&new, None).unwrap();
+        assert_eq!(changes.changed, ["limits.fragmented_requests"]);
+        assert_eq!(changes.need_restart, ["limits.batch_datagrams", "workers"]);
+        let config = &settings.current().config;
+        assert_eq!((config.limits.fragmented_requests, config.limits.batch_datagrams), (7, 64));
+        assert_eq!(settings.generation(), 1);
+        // What was not changed is said again, and what was is not.
+        let changes = settings.take(&new, None).unwrap();
+        assert_eq!(changes.changed, [""; 0]);
+        assert_eq!(changes.need_restart, ["limits.batch_datagrams", "workers"]);
+    }
+
+    #[test]
+    fn settings_that_were_not_there_come_and_go() {
+        let settings = settings();
+        let new = Config { control: Some("control.sock".into()), server_id: Some(3), ..Config::default() };
+        let changes = settings.take(&new, None).unwrap();
+        assert_eq!(
+            (changes.changed, changes.need_restart),
+            (vec!["server_id".into()], vec!["control".into()])
+        );
+        assert_eq!(settings.current().config.server_id, Some(3));
+        assert_eq!(settings.take(&Config::default(), None).unwrap().changed, ["server_id"]);
+        assert_eq!(settings.current().config.server_id, None);
+    }
+
+    #[test]
+    fn what_is_wrong_changes_nothing() {
+        let settings = settings();
+        let mut wrong = Config::default();
+        wrong.limits.fragmented_requests = 7;
+        wrong.limits.answer_datagrams = 0;
+        assert!(settings.take(&wrong, None).unwrap_err().to_string().contains("limits.answer_datagrams"));
+        let mut wrong = Config { site: Some("/nonexistent".into()), ..Config::default() };
+        wrong.limits.fragmented_requests = 7;
+        assert!(settings.take(&wrong, None).unwrap_err().to_string().contains("/nonexistent"));
+        let mut wrong = Config { log: "debug".to_owned(), ..Config::default() };
+        wrong.limits.fragmented_requests = 7;
+        let refuse: SetLog = Box::new(|_| anyhow::bail!("no such filter"));
+        assert!(settings.take(&wrong, Some(&refuse)).is_err());
+        assert_eq!(settings.current().config.limits.fragmented_requests, 256);
+        assert_eq!(settings.generation(), 0);
+    }
+
+    #[test]
+    fn every_name_that_is_live_is_a_setting() {
+        let config = Config { site: Some("x".into()), server_id: Some(1), ..Config::default() };
+        let names = flat(&Table::try_from(&config).unwrap());
+        for live in LIVE {
+            assert!(names.keys().any(|name| name == live || name.starts_with(&format!("{live}."))), "{live}");
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! The sign of life for a service manager: given only while every worker turns.
+
+use crate::observe::health::Heartbeat;
+use crate::server::Shared;
+use std::time::{Duration, Instant};
+
+/// When to tell the service manager that all is well.
+#[derive(Debug)]
+pub struct Watchdog {
+    heartbeat: Heartbeat,
+    patience: Duration,
+    told: Instant,
+}
+
+impl Watchdog {
+    /// For a manager that gives us up when it has not heard for `patience`.
+    #[must_use]
+    pub fn new(shared: &Shared, patience: Duration, now: Instant) -> Self {
+        Self { heartbeat: Heartbeat::new(&shared.shards, now), patience, told: now }
+    }
+
+    /// Whether a sign is due, and may be given: every worker has turned within half the patience. To be asked
+    /// several times within the patience.
+    ///
+    /// Workers that drain end as they should; how long that may take is bounded elsewhere.
+    pub fn is_due(&mut self, shared: &Shared, now: Instant) -> bool {
+        self.heartbeat.look(&shared.shards, now);
+        if now.saturating_duration_since(self.told) < self.patience / 4 {
+            return false;
+        }
+        let turns = || self.heartbeat.ages(now).all(|age| age < self.patience / 2);
+        let may = shared.is_draining() || !shared.is_degraded() && turns();
+        if may {
+            self.told = now;
+        }
+        may
+    }
+}
