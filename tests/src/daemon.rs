@@ -3,7 +3,7 @@
 use crate::process::{Running, program, until};
 use serde_json::{Value, json};
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -17,14 +17,19 @@ pub fn handled() -> Command {
     command
 }
 
-/// A port of loopback that was free a moment ago.
+/// A port of loopback that was free a moment ago, for datagrams and for connections.
 ///
 /// # Panics
 /// When there is none.
 #[must_use]
 pub fn free_address() -> SocketAddr {
-    let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");
-    socket.local_addr().expect("an address")
+    loop {
+        let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");
+        let address = socket.local_addr().expect("an address");
+        if TcpListener::bind(address).is_ok() {
+            return address;
+        }
+    }
 }
 
 /// What the process behind a control socket answers to a command; `Null` when it does not.

@@ -149,7 +149,7 @@ fn a_new_process_that_fails_or_is_killed_leaves_the_old_one_serving() {
         let mut offer = String::new();
         silent.read_line(&mut offer).unwrap();
         let offer: Json = serde_json::from_str(&offer).unwrap();
-        assert_eq!(offer["sockets"].as_array().unwrap().len(), 2, "{offer}");
+        assert_eq!(offer["sockets"].as_array().unwrap().len(), 4, "of each worker two: {offer}");
         let refused = daemon::ask(&old.control, "take-over");
         assert!(refused["error"].as_str().unwrap().contains("another process is taking over"), "{refused}");
         drop(silent);

@@ -1,4 +1,4 @@
-//! `conversations.jsonl` over UDP: the same bytes as the reference, or a row that says why not.
+//! `conversations.jsonl` over UDP and TCP: the same bytes as the reference, or a row that says why not.
 //!
 //! The rows are in `docs/conformance.md`, so what is documented is what is tested. A line that no row
 //! names must be answered with the same bytes, apart from those listed as nondeterministic.
@@ -6,13 +6,16 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use handle_proto::ResponseCode;
+use handle_proto::limit::MESSAGE_LEN_MAX;
+use handle_proto::wire::stream::{Front, split};
 use handle_proto::wire::{Envelope, Message};
 use handle_server::config::Datapath;
 use handle_tests::served::{Served, serve};
 use handle_tests::vectors;
 use serde_json::Value as Json;
 use std::collections::BTreeMap;
-use std::net::UdpSocket;
+use std::io::{Read as _, Write as _};
+use std::net::{Shutdown, TcpStream, UdpSocket};
 use std::time::Duration;
 
 /// How long an answer may take before there is none; on loopback it takes microseconds.
@@ -29,7 +32,7 @@ enum Expected {
     Later,
     /// The same header and body, but not signed.
     Unsigned,
-    /// Not tried here: another transport, or a server with features that come later.
+    /// Not tried here: a server with features that come later.
     Untried,
     /// An answer with this response code.
     Code(i32),
@@ -39,6 +42,8 @@ enum Expected {
     EnvelopeFlags,
     /// The same bytes but for the version, which is capped.
     Version,
+    /// The same header and body first, and the connection stays open for more.
+    KeepsOpen,
 }
 
 struct Row {
@@ -64,6 +69,7 @@ fn rows() -> Vec<Row> {
                 "silence" => Expected::Silence,
                 "envelope flags" => Expected::EnvelopeFlags,
                 "version" => Expected::Version,
+                "keeps open" => Expected::KeepsOpen,
                 code => Expected::Code(
                     code.strip_prefix("code ")
                         .and_then(|code| code.parse().ok())
@@ -86,7 +92,50 @@ fn fits(pattern: &str, name: &str) -> bool {
     }
 }
 
-fn exchange(served: &Served, line: &Json, expected: Expected) -> Vec<Vec<u8>> {
+/// What came back.
+struct Answers {
+    /// Datagrams, or the messages of a stream; what follows the last whole message is one as well.
+    units: Vec<Vec<u8>>,
+    /// The connection was closed behind them.
+    closed: bool,
+}
+
+fn exchange(served: &Served, line: &Json, expected: Expected) -> Answers {
+    if line["transport"] == "tcp" {
+        exchange_over_tcp(served, line, expected)
+    } else {
+        Answers { units: exchange_over_udp(served, line, expected), closed: false }
+    }
+}
+
+fn exchange_over_tcp(served: &Served, line: &Json, expected: Expected) -> Answers {
+    let mut stream = TcpStream::connect(served.address()).unwrap();
+    for bytes in line["request_hex"].as_array().unwrap() {
+        stream.write_all(&vectors::hex(bytes)).unwrap();
+    }
+    if line["client_closes_sending_side"] == true {
+        stream.shutdown(Shutdown::Write).unwrap();
+    }
+    let stays = expected == Expected::KeepsOpen || line["connection_after"] == "open";
+    stream.set_read_timeout(Some(if stays { SILENCE } else { PATIENCE })).unwrap();
+    let (mut bytes, mut room) = (Vec::new(), [0; 1 << 16]);
+    let closed = loop {
+        match stream.read(&mut room) {
+            Ok(0) => break true,
+            Ok(len) => bytes.extend_from_slice(&room[..len]),
+            Err(_) => break false,
+        }
+    };
+    let (mut units, mut rest) = (Vec::new(), &bytes[..]);
+    while let Ok(Front::Message(unit, after)) = split(rest, MESSAGE_LEN_MAX) {
+        units.push(unit.to_vec());
+        rest = after;
+    }
+    units.extend((!rest.is_empty()).then(|| rest.to_vec()));
+    Answers { units, closed }
+}
+
+fn exchange_over_udp(served: &Served, line: &Json, expected: Expected) -> Vec<Vec<u8>> {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.connect(served.address()).unwrap();
     for datagram in line["request_hex"].as_array().unwrap() {
@@ -147,7 +196,8 @@ fn covered(answers: &[Vec<u8>]) -> Option<Vec<u8>> {
 }
 
 /// What is wrong with the answers to a line, if anything is.
-fn judge(line: &Json, expected: Expected, answers: &[Vec<u8>]) -> Option<String> {
+fn judge(line: &Json, expected: Expected, answers: &Answers) -> Option<String> {
+    let Answers { units: answers, closed } = answers;
     let reference: Vec<Vec<u8>> =
         line["response_hex"].as_array().into_iter().flatten().map(vectors::hex).collect();
     let same = |expected| masked(answers, line, expected) == masked(&reference, line, expected);
@@ -158,13 +208,22 @@ fn judge(line: &Json, expected: Expected, answers: &[Vec<u8>]) -> Option<String>
         Expected::Untried => false,
         Expected::Code(code) => response_code(answers) == Some(code),
         Expected::Silence => answers.is_empty(),
+        Expected::KeepsOpen => {
+            let first = covered(answers.get(..1).unwrap_or_default());
+            first == covered(&reference) && first.is_some() && (!closed || answers.len() > reference.len())
+        }
     };
+    let good = good
+        && match expected {
+            Expected::KeepsOpen => true,
+            _ => *closed == (line["connection_after"] == "closed"),
+        };
     let hex = |answers: &[Vec<u8>]| {
         answers.iter().map(|answer| data_encoding::HEXLOWER.encode(answer)).collect::<Vec<_>>().join(" ")
     };
     (!good).then(|| {
         format!(
-            "{} ({expected:?})\n  asked {}\n  want  {}\n  got   {} (code {:?})",
+            "{} ({expected:?}, closed: {closed})\n  asked {}\n  want  {}\n  got   {} (code {:?})",
             line["name"].as_str().unwrap_or("?"),
             line["request_hex"],
             hex(&reference),
@@ -186,7 +245,7 @@ fn conversations_on(datapath: Datapath) {
     for line in vectors::load("conversations.jsonl") {
         lines_count += 1;
         let server = line["server"].as_str().expect("a server").to_owned();
-        let tried = line["transport"] == "udp" && !matches!(server.as_str(), "wide_open" | "template");
+        let tried = !matches!(server.as_str(), "wide_open" | "template");
         if tried {
             by_server.entry(server).or_default().push(line);
         } else if row_of(&line).is_none_or(|row| rows[row].expected != Expected::Untried) {

@@ -77,7 +77,8 @@ pub trait Datapath {
     /// `Unsupported` unless the path was opened with [`Options::streams`].
     fn listen(&mut self, listener: TcpListener) -> io::Result<()>;
 
-    /// Accepts no connections any more. Those who wait to be accepted are turned away.
+    /// Accepts no connections any more. Another process may go on with the listeners, and
+    /// [`close_listener`](crate::close_listener) ends them for all.
     fn stop_listening(&mut self);
 
     /// What the last [`wait`](Self::wait) brought from connections, and the connections. It may also be asked

@@ -31,5 +31,6 @@ pub use outbox::{Full, Outbox};
 pub use socket::{Options, bind, leave_port};
 pub use streams::{
     Connections, Gone, StreamBatch, StreamEvent, StreamId, StreamInbox, StreamOptions, bind_listener,
+    close_listener,
 };
 pub use waker::Waker;

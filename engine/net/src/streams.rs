@@ -83,6 +83,19 @@ pub fn bind_listener(
     Ok(socket.into())
 }
 
+/// Ends the listening of a socket, for all who have it: who waits to be accepted, and who comes, is refused.
+///
+/// # Errors
+///
+/// Those of the kernel.
+pub fn close_listener(listener: &TcpListener) -> io::Result<()> {
+    match shutdown(listener, Shutdown::Both) {
+        // It does not listen any more.
+        Ok(()) | Err(Errno::NOTCONN) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
 /// A connection of a path. One that is gone is never mistaken for another in its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StreamId {
@@ -581,27 +594,31 @@ impl Slot {
 
 /// A listening socket, and whether it is looked at.
 pub(crate) struct Listener {
-    pub(crate) socket: TcpListener,
+    /// None once it is closed and nothing is in flight about it.
+    pub(crate) socket: Option<TcpListener>,
     /// The path has asked the kernel about it.
     pub(crate) watched: bool,
-    is_closed: bool,
+    pub(crate) is_closed: bool,
     paused_since: Option<Instant>,
 }
 
 impl Listener {
     pub(crate) const fn new(socket: TcpListener) -> Self {
-        Self { socket, watched: false, is_closed: false, paused_since: None }
+        Self { socket: Some(socket), watched: false, is_closed: false, paused_since: None }
     }
 
-    /// Lets it be, because `error` would come again at once. Not where it was about one connection.
-    pub(crate) fn pause_after(&mut self, error: Errno) {
-        let is_of_one = matches!(
+    /// Whether `error` would come again at once. One that is about a single connection would not.
+    pub(crate) const fn is_lasting(error: Errno) -> bool {
+        !matches!(
             error,
             Errno::AGAIN | Errno::INTR | Errno::CONNABORTED | Errno::CANCELED | Errno::PERM | Errno::PROTO
-        );
-        if !is_of_one {
-            self.paused_since = Some(Instant::now());
-        }
+        )
+    }
+
+    /// Lets it be for a while. It is not watched.
+    pub(crate) fn pause(&mut self) {
+        self.watched = false;
+        self.paused_since = Some(Instant::now());
     }
 
     /// Whether it should be watched and is not.
@@ -612,14 +629,17 @@ impl Listener {
         !self.watched && !self.is_closed && self.paused_since.is_none()
     }
 
-    /// Stops listening, also for who waits to be accepted.
+    /// Accepts nobody any more.
     pub(crate) fn close(&mut self) {
         self.is_closed = true;
-        let _ = shutdown(&self.socket, Shutdown::Both);
+        self.release();
     }
 
-    pub(crate) const fn is_paused(&self) -> bool {
-        self.paused_since.is_some()
+    /// Closes the socket, once it is to be closed and not watched.
+    pub(crate) fn release(&mut self) {
+        if self.is_closed && !self.watched {
+            self.socket = None;
+        }
     }
 }
 

@@ -44,7 +44,14 @@ pub fn answer_message<'a, B: AsRef<[u8]>>(
     answer_request(context, Request::from_message(envelope, bytes))
 }
 
-fn answer_request<'a, B: AsRef<[u8]>>(
+/// What a stream is told that cannot be read on, whether or not a request had begun: `text`, or what goes with
+/// `refused` where that is empty.
+pub fn refuse_stream<'a, B>(context: &Context<'_, B>, refused: Refused, text: &'a [u8]) -> Reply<'a> {
+    let reply = Reply::unreadable(refused, OpCode::RESERVED, context.now_unix_s);
+    if text.is_empty() { reply } else { reply.with_text(text) }
+}
+
+pub(crate) fn answer_request<'a, B: AsRef<[u8]>>(
     context: &Context<'a, B>,
     request: Result<Request<'a>, Refusal>,
 ) -> Outcome<'a> {

@@ -6,8 +6,8 @@
 //! every record is read. To ask for records only some requests ahead of the one that is answered was
 //! tried, and is slower: memory is further away than a few replies.
 
-use crate::answer::{KeyBuf, Lookup, Outcome, Prepared, Question, prepare};
-use crate::request::Request;
+use crate::answer::{KeyBuf, Lookup, Outcome, Prepared, Question, answer_request, prepare};
+use crate::request::{Refusal, Request};
 use crate::service::Context;
 use arrayvec::ArrayVec;
 use handle_proto::limit::UDP_MESSAGE_LEN_MAX;
@@ -38,23 +38,50 @@ impl Default for Scratch {
     }
 }
 
+/// Answers whole messages, each with its envelope, as [`answer_message`](crate::answer_message) does: those of
+/// one receive from a stream. Positions are as with [`answer_batch`].
+pub fn answer_messages<'a, B: AsRef<[u8]>>(
+    context: &Context<'a, B>,
+    scratch: &mut Scratch,
+    messages: impl IntoIterator<Item = &'a [u8]>,
+    sink: impl FnMut(usize, &Outcome<'a>),
+) {
+    answer_staged(context, scratch, messages, Request::from_stream, sink);
+}
+
 /// Answers datagrams as [`answer`](crate::answer()) does, and hands each outcome to `sink` with the position
 /// of its datagram. What needs no record comes first, so positions are not in order.
 pub fn answer_batch<'a, B: AsRef<[u8]>>(
     context: &Context<'a, B>,
     scratch: &mut Scratch,
     datagrams: impl IntoIterator<Item = &'a [u8]>,
+    sink: impl FnMut(usize, &Outcome<'a>),
+) {
+    answer_staged(context, scratch, datagrams, Request::from_datagram, sink);
+}
+
+#[inline(always)]
+fn answer_staged<'a, B: AsRef<[u8]>>(
+    context: &Context<'a, B>,
+    scratch: &mut Scratch,
+    requests: impl IntoIterator<Item = &'a [u8]>,
+    read: impl Fn(&'a [u8]) -> Result<Request<'a>, Refusal>,
     mut sink: impl FnMut(usize, &Outcome<'a>),
 ) {
-    let mut datagrams = datagrams.into_iter().enumerate();
+    let mut requests = requests.into_iter().enumerate();
     let mut staged: ArrayVec<Staged<'a>, STAGED_COUNT> = ArrayVec::new();
     loop {
         staged.clear();
         while !staged.is_full()
-            && let Some((at, datagram)) = datagrams.next()
+            && let Some((at, bytes)) = requests.next()
         {
+            if bytes.len() > UDP_MESSAGE_LEN_MAX {
+                // Its handle may be longer than a staged key. In a datagram it is refused anyway.
+                sink(at, &answer_request(context, read(bytes)));
+                continue;
+            }
             let key = &mut scratch.keys[staged.len()];
-            match prepare(context, Request::from_datagram(datagram), key) {
+            match prepare(context, read(bytes), key) {
                 Prepared::Done(outcome) => sink(at, &outcome),
                 Prepared::Find(question) => {
                     let hash = Lookup::new(context, key.as_bytes()).hash;

@@ -28,8 +28,8 @@ mod select;
 mod service;
 pub mod slow;
 
-pub use answer::{NotLocal, Outcome, answer, answer_message};
-pub use batch::answer_batch;
+pub use answer::{NotLocal, Outcome, answer, answer_message, refuse_stream};
+pub use batch::{answer_batch, answer_messages};
 pub use refused::Refused;
 pub use reply::Reply;
 pub use request::DropReason;

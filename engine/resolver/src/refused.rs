@@ -47,6 +47,14 @@ reasons! {
     UnknownOperation = "unknown_operation", ERROR, b"Server error processing request, see server logs";
     /// There is no whole header.
     Short = "short", PROTOCOL_ERROR, b"Invalid message length";
+    /// The stream ended within a message; how many bytes are missing is told.
+    CutOff = "cut_off", PROTOCOL_ERROR, b"Expecting more bytes";
+    /// The rest of a message did not come in time.
+    HalfRequest = "half_request", PROTOCOL_ERROR, b"Timed out waiting for the rest of the request";
+    /// No request came in time.
+    Idle = "idle", PROTOCOL_ERROR, b"Timed out waiting for a request";
+    /// The message is longer than a request may be here.
+    TooLong = "too_long", PROTOCOL_ERROR, b"The request is too long.";
     /// There is no operation.
     NoOperation = "no_operation", PROTOCOL_ERROR, b"Unknown opCode in message: 0";
     /// Administration, on an interface for queries.

@@ -73,6 +73,16 @@ impl<'a> Reply<'a> {
         self.finish()
     }
 
+    /// With another text of what is wrong.
+    pub(crate) fn with_text<'t>(self, text: &'t [u8]) -> Reply<'t>
+    where
+        'a: 't,
+    {
+        let mut reply: Reply<'t> = self;
+        reply.push_text(text);
+        reply.finish()
+    }
+
     /// The frame of a reply to `request`: everything but the body after the digest.
     #[inline]
     pub(crate) fn to(

@@ -80,6 +80,15 @@ impl<'a> Request<'a> {
         Self::from_message(envelope, rest)
     }
 
+    /// Takes apart a whole message of a stream, envelope first.
+    #[inline]
+    pub(crate) fn from_stream(message: &'a [u8]) -> Result<Self, Refusal> {
+        match message.split_first_chunk() {
+            Some((envelope, rest)) => Self::from_message(Envelope::from_bytes(envelope), rest),
+            None => Err(Refusal::Reply(Self::refuse_runt(message).into())),
+        }
+    }
+
     /// Takes apart what follows `envelope`. Bytes after the message are ignored; that some are missing
     /// matters only where they are needed.
     #[inline]

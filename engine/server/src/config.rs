@@ -1,6 +1,7 @@
 //! What an operator says: a TOML file, with flags over it, checked before anything starts.
 
 use crate::observe::settings::Observe;
+use crate::tcp::settings::TcpSettings;
 use anyhow::{Context as _, ensure};
 use handle_net::Choice;
 use handle_proto::limit;
@@ -19,7 +20,7 @@ pub struct Config {
     pub site: Option<PathBuf>,
     /// Which server of the site this is, by its `serverId`; must be said where there are several.
     pub server_id: Option<i32>,
-    /// UDP addresses to answer on. `[::]` answers IPv4 as well.
+    /// Addresses to answer on, over UDP and TCP. `[::]` answers IPv4 as well.
     pub listen: Vec<SocketAddr>,
     /// Worker threads for each address; 0 for one on each core that this process may use.
     pub workers: usize,
@@ -49,6 +50,8 @@ pub struct Config {
     pub limits: Limits,
     /// What the outside may see.
     pub observe: Observe,
+    /// Connections.
+    pub tcp: TcpSettings,
 }
 
 /// How datagrams are moved.
@@ -126,6 +129,7 @@ impl Default for Config {
             copy_to_memory: false,
             limits: Limits::default(),
             observe: Observe::default(),
+            tcp: TcpSettings::default(),
         }
     }
 }
@@ -227,7 +231,8 @@ impl Config {
             "`limits.control_line_bytes` is {}: it must be from 64 to 1048576",
             limits.control_line_bytes
         );
-        self.observe.check()
+        self.observe.check()?;
+        self.tcp.check()
     }
 }
 

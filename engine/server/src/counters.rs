@@ -4,6 +4,9 @@
 //!
 //! Every datagram is in exactly one of: `requests_answered`, `fragments_kept`, `dropped_error_reply`,
 //! the four of dropped fragments, and `dropped_bug`. Their sum is `datagrams_received`.
+//!
+//! Every connection is in `tcp_accepted` or one of `tcp_refused_*`, and every accepted one that is given up in one of
+//! `tcp_closed_*`. Every message over one is in `tcp_requests_answered` or one of `tcp_dropped_*`.
 
 use crossbeam_utils::CachePadded;
 use handle_proto::ResponseCode;
@@ -175,6 +178,56 @@ counters! {
     dropped_send_full => counter "answer_datagrams_dropped" [reason = "send_full"],
     /// Datagrams that the kernel dropped because we were too slow.
     dropped_by_kernel => counter "kernel_drops",
+    /// Bytes received over connections.
+    tcp_bytes_received => counter "bytes_received" [transport = "tcp"],
+    /// Requests over connections that were answered.
+    tcp_requests_answered => counter "requests_answered" [transport = "tcp"],
+    /// Bytes of answers over connections, with their envelopes.
+    tcp_bytes_sent => counter "bytes_sent" [transport = "tcp"],
+    /// Messages over connections dropped: somebody's reply to something unreadable.
+    tcp_dropped_error_reply => counter "tcp_messages_dropped" [reason = "error_reply"],
+    /// Messages over connections dropped: answering them failed inside, which is a bug.
+    tcp_dropped_bug => counter "tcp_messages_dropped" [reason = "bug"],
+    /// Errors told to connections for what was no request: cut off, too slow, too long.
+    tcp_notices,
+    /// Answers made elsewhere whose connection was gone by then.
+    tcp_replies_late,
+    /// Connections there are now.
+    tcp_connections => gauge "tcp_connections",
+    /// Bytes kept now of requests that are not whole.
+    tcp_input_bytes => gauge "tcp_input_bytes",
+    /// Bytes kept now of answers that were not read.
+    tcp_output_bytes => gauge "tcp_output_bytes",
+    /// Connections accepted.
+    tcp_accepted,
+    /// Connections refused: no place is left.
+    tcp_refused_full => counter "tcp_refused" [reason = "full"],
+    /// Connections refused: too many from this source.
+    tcp_refused_source => counter "tcp_refused" [reason = "source"],
+    /// Connections refused: the server stops.
+    tcp_refused_draining => counter "tcp_refused" [reason = "draining"],
+    /// Connections given up: the last request is answered.
+    tcp_closed_done => counter "tcp_closed" [reason = "done"],
+    /// Connections given up: the other side ended between requests.
+    tcp_closed_ended => counter "tcp_closed" [reason = "ended"],
+    /// Connections given up: the other side ended within a request.
+    tcp_closed_cut_off => counter "tcp_closed" [reason = "cut_off"],
+    /// Connections given up: they broke.
+    tcp_closed_broken => counter "tcp_closed" [reason = "broken"],
+    /// Connections given up: what came is no request, or is too long.
+    tcp_closed_unreadable => counter "tcp_closed" [reason = "unreadable"],
+    /// Connections given up: no request came in time.
+    tcp_closed_idle => counter "tcp_closed" [reason = "idle"],
+    /// Connections given up: the rest of a request did not come in time.
+    tcp_closed_half_request => counter "tcp_closed" [reason = "half_request"],
+    /// Connections given up: answers were not read in time.
+    tcp_closed_slow_reader => counter "tcp_closed" [reason = "slow_reader"],
+    /// Connections given up: idle when a place was needed.
+    tcp_closed_evicted => counter "tcp_closed" [reason = "evicted"],
+    /// Connections given up: no room for what they sent or did not read.
+    tcp_closed_no_room => counter "tcp_closed" [reason = "no_room"],
+    /// Connections given up: the server stops.
+    tcp_closed_drained => counter "tcp_closed" [reason = "drained"],
 }
 
 /// Adds what has been counted to the object `group`.

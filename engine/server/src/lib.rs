@@ -1,9 +1,10 @@
-//! The data process: serves a published set of handle records over UDP, and only reads.
+//! The data process: serves a published set of handle records over UDP and TCP, and only reads.
 //!
 //! - [`config`]: what an operator says, checked before anything starts.
 //! - [`site`]: who this server is: the site record and the place in it.
 //! - [`live`]: the current set, replaced between batches.
 //! - [`worker`]: one core: wait, answer, flush.
+//! - [`tcp`]: requests over connections, on the same core.
 //! - [`counters`]: what happened to every datagram, by reason.
 //! - [`control`]: status, statistics and commands over a UNIX socket.
 //! - [`observe`]: metrics and health over HTTP.
@@ -27,6 +28,7 @@ mod settings;
 pub mod site;
 pub mod status;
 pub mod takeover;
+pub mod tcp;
 pub mod watchdog;
 pub mod worker;
 

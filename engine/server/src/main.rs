@@ -1,4 +1,4 @@
-//! `handled`: serves a published set of handle records over UDP.
+//! `handled`: serves a published set of handle records over UDP and TCP.
 
 use anyhow::{Context as _, anyhow};
 use clap::Parser;
@@ -8,6 +8,7 @@ use handle_server::privileges::is_root;
 use handle_server::server::{Hooks, ReadConfig, SetLog, open_live, read_site};
 use handle_server::takeover::Program;
 use handle_server::watchdog::Watchdog;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sd_notify::NotifyState;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::ffi::OsString;
@@ -18,7 +19,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use tracing_subscriber::filter::EnvFilter;
 
-/// Serves a published set of handle records over UDP.
+/// Serves a published set of handle records over UDP and TCP.
 ///
 /// The set is a directory that `hdl snapshot publish` fills. A new set is taken while serving, without
 /// losing a request. Flags win over the configuration file.
@@ -51,7 +52,7 @@ struct Args {
     /// Which server of the site this is (its `serverId`).
     #[arg(long)]
     server_id: Option<i32>,
-    /// UDP address to answer on; may be given more than once.
+    /// Address to answer on, over UDP and TCP; may be given more than once.
     #[arg(long)]
     listen: Vec<SocketAddr>,
     /// Worker threads for each address; 0 for one on each core.
@@ -219,12 +220,21 @@ fn start_log(filter: &str, as_json: bool) -> anyhow::Result<SetLog> {
     })
 }
 
+/// Lets this process open as many files as it is allowed to ask for: each connection is one.
+fn raise_file_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
+        tracing::warn!(%error, "the limit of open files stays as it is (ulimit -n)");
+    }
+}
+
 fn serve(args: Args, config: &Config) -> anyhow::Result<()> {
     let set_log = Some(start_log(&config.log, args.log_json)?);
     let read_config: Option<ReadConfig> = Some(Box::new(move || args.config()));
     let mut signals =
         signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGHUP]).context("cannot listen to signals")?;
     quiet_panics();
+    raise_file_limit();
     let server = Server::start_with(config, Hooks { program: program(), read_config, set_log })?;
     // Without a service manager there is nobody to tell.
     let _ = sd_notify::notify(&[NotifyState::MainPid(std::process::id()), NotifyState::Ready]);

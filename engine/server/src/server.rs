@@ -9,6 +9,7 @@ use crate::privileges;
 use crate::settings::{self, Settings};
 use crate::site::OwnSite;
 use crate::takeover::{Announced, Handover, Kind, Predecessor, Program};
+use crate::tcp;
 use crate::worker::{Worker, WorkerInfo};
 use anyhow::{Context as _, anyhow, ensure};
 use handle_net::Options;
@@ -17,7 +18,7 @@ use handle_snapshot::set::Why;
 use serde_json::Value;
 use std::fmt;
 use std::io::ErrorKind;
-use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
@@ -165,6 +166,7 @@ impl Server {
             handle_net::open(config.datapath.into(), &options).context("cannot open the datapath")?;
         }
         bind_missing(config, workers_count, &mut sockets)?;
+        let listeners = bind_listeners(config, &sockets, predecessor.as_mut())?;
         let observer = open_observer(config, predecessor.as_mut())?;
         if let Some(user) = &config.user {
             privileges::become_user(user)?;
@@ -191,7 +193,7 @@ impl Server {
         });
         let mut server =
             Self { shared, addresses: Vec::new(), http_address, workers: Vec::new(), helpers: Vec::new() };
-        let started = server.start_workers(config, sockets, &cores);
+        let started = server.start_workers(config, sockets.into_iter().zip(listeners), &cores);
         if let Err(error) = started.and_then(|()| predecessor.map_or(Ok(()), Predecessor::dismiss)) {
             // What is the other process's stays its, and is not drained by us.
             server.shared.handover.give_up(|at| at < inherited_count);
@@ -208,22 +210,27 @@ impl Server {
     fn start_workers(
         &mut self,
         config: &Config,
-        sockets: Vec<(usize, UdpSocket)>,
+        sockets: impl Iterator<Item = ((usize, UdpSocket), Option<TcpListener>)>,
         cores: &[usize],
     ) -> anyhow::Result<()> {
         let (opened, openings) = mpsc::channel();
-        for (at, socket) in sockets {
+        // Behind the sockets of datagrams, whose places say which are inherited.
+        let mut held = Vec::new();
+        for ((at, socket), listener) in sockets {
             let address = socket.local_addr()?;
             let announced = Announced { kind: Kind::Udp, address };
             self.shared.handover.hold(Some(at), announced, socket.try_clone()?.into());
             if !self.addresses.contains(&address) {
                 self.addresses.push(address);
             }
+            if let Some(listener) = &listener {
+                held.push((at, Announced { kind: Kind::Tcp, address }, listener.try_clone()?));
+            }
             let (shared, opened) = (Arc::clone(&self.shared), opened.clone());
             let (config, core) = (config.clone(), config.pin.then(|| cores[at % cores.len()]));
             let thread = std::thread::Builder::new().name(format!("worker-{at}")).spawn(move || {
                 // The path is opened on the thread that uses it: a ring belongs to its thread.
-                match Worker::open(&config, &shared, at, socket, core) {
+                match Worker::open(&config, &shared, at, (socket, listener), core) {
                     Err(error) => drop(opened.send(Err(error))),
                     Ok((mut worker, info)) => {
                         drop(opened.send(Ok(info)));
@@ -235,6 +242,9 @@ impl Server {
                 }
             });
             self.workers.push(thread.context("cannot start a worker thread")?);
+        }
+        for (at, announced, listener) in held {
+            self.shared.handover.hold(Some(at), announced, listener.into());
         }
         drop(opened);
         let mut infos = openings.into_iter().collect::<anyhow::Result<Vec<WorkerInfo>>>()?;
@@ -413,16 +423,55 @@ fn bind_missing(
             let mut alone = net_options(config, listen);
             alone.reuse_port = false;
             handle_net::bind(&alone).map_err(|error| explain_bind(listen, error))?;
+            tcp::side::probe(config, listen).map_err(|error| explain_bind(listen, error))?;
         }
         let mut options = net_options(config, listen);
         for at in missing {
-            let socket = handle_net::bind(&options).map_err(|error| explain_bind(listen, error))?;
+            let socket = bind_with_tcp(config, &options).map_err(|error| explain_bind(listen, error))?;
             // With port 0 the first socket takes a port, and the others share it.
             options.address = socket.local_addr()?;
             sockets.push((at, socket));
         }
     }
     Ok(())
+}
+
+/// A listener for each socket of datagrams, on the same address: another process's, or a new one.
+fn bind_listeners(
+    config: &Config,
+    sockets: &[(usize, UdpSocket)],
+    mut from: Option<&mut Predecessor>,
+) -> anyhow::Result<Vec<Option<TcpListener>>> {
+    let listen = |(_, socket): &(usize, UdpSocket)| {
+        let address = socket.local_addr()?;
+        let taken = match from.as_mut() {
+            Some(from) if config.tcp.enabled => from.take(Kind::Tcp, address),
+            _ => None,
+        };
+        match taken {
+            Some(taken) => Ok(Some(taken.into())),
+            None => tcp::side::listen(config, address).map_err(|error| explain_bind(address, error)),
+        }
+    };
+    sockets.iter().map(listen).collect()
+}
+
+/// Binds a socket; where the port is the kernel's choice, one that is free for TCP as well.
+fn bind_with_tcp(config: &Config, options: &Options) -> std::io::Result<UdpSocket> {
+    const TRIES_MAX: usize = 32;
+    let mut tries = 0;
+    loop {
+        let socket = handle_net::bind(options)?;
+        tries += 1;
+        match tcp::side::probe(config, socket.local_addr()?) {
+            Err(error) if options.address.port() == 0 && error.kind() == ErrorKind::AddrInUse => {
+                if tries == TRIES_MAX {
+                    return Err(error);
+                }
+            }
+            _ => return Ok(socket),
+        }
+    }
 }
 
 pub(crate) fn net_options(config: &Config, address: SocketAddr) -> Options {
@@ -434,13 +483,14 @@ pub(crate) fn net_options(config: &Config, address: SocketAddr) -> Options {
     options.outbox_len = limits.outbox_bytes;
     options.socket_receive_buffer_len = limits.socket_receive_bytes;
     options.socket_send_buffer_len = limits.socket_send_bytes;
+    options.streams = config.tcp.options();
     options
 }
 
 fn explain_bind(address: SocketAddr, error: std::io::Error) -> anyhow::Error {
     let port = address.port();
     let why = match error.kind() {
-        ErrorKind::AddrInUse => format!("another process has the port (see: ss -lunp 'sport = :{port}')"),
+        ErrorKind::AddrInUse => format!("another process has the port (see: ss -ltunp 'sport = :{port}')"),
         ErrorKind::PermissionDenied => {
             "not allowed; ports below 1024 need CAP_NET_BIND_SERVICE (see: sysctl net.ipv4.ip_unprivileged_port_start)".to_owned()
         }

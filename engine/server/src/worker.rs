@@ -6,15 +6,18 @@ use crate::live::Reader;
 use crate::server::{Shared, net_options};
 use crate::settings::InForce;
 use crate::takeover;
+use crate::tcp::side::Side;
 use anyhow::Context as _;
 use handle_net::{Datapath, Kind, Outbox, Peer};
-use handle_proto::limit::UDP_MESSAGE_LEN_MAX;
+use handle_proto::limit::{FRAGMENTS_MAX, UDP_MESSAGE_LEN_MAX};
 use handle_proto::wire::Envelope;
 use handle_proto::wire::reassembly::{Reassembled, Reassembly, ReassemblyLimits, Refusal};
 use handle_resolver::batch::Scratch;
-use handle_resolver::{Context, DropReason, Outcome, Refused, Reply, answer, answer_batch, answer_message};
+use handle_resolver::{
+    Context, DropReason, Outcome, Refused, Reply, Service, answer, answer_batch, answer_message,
+};
 use handle_snapshot::map::Mapped;
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -49,6 +52,8 @@ pub(crate) struct Worker {
     shared: Arc<Shared>,
     at: usize,
     path: Box<dyn Datapath>,
+    /// Connections, where there may be any.
+    tcp: Option<Side>,
     live: Reader,
     scratch: Scratch,
     /// Requests in fragments, by the address of the sender, as deployed.
@@ -69,7 +74,7 @@ impl Worker {
         config: &Config,
         shared: &Arc<Shared>,
         at: usize,
-        socket: UdpSocket,
+        (socket, listener): (UdpSocket, Option<TcpListener>),
         core: Option<usize>,
     ) -> anyhow::Result<(Self, WorkerInfo)> {
         if let Some(core) = core {
@@ -78,13 +83,18 @@ impl Worker {
             })?;
         }
         let address = socket.local_addr()?;
-        let opened = handle_net::open_on(socket, config.datapath.into(), &net_options(config, address))
+        let mut opened = handle_net::open_on(socket, config.datapath.into(), &net_options(config, address))
             .with_context(|| format!("cannot open the datapath on {address}"))?;
+        let tcp = listener
+            .map(|listener| Side::open(config, &mut *opened.path, listener))
+            .transpose()
+            .with_context(|| format!("cannot accept connections on {address}"))?;
         let info = WorkerInfo { at, address, core, kind: opened.path.kind(), reason: opened.reason };
         let worker = Self {
             shared: Arc::clone(shared),
             at,
             path: opened.path,
+            tcp,
             live: shared.live.reader(),
             scratch: Scratch::new(),
             fragments: Reassembly::new(reassembly_limits(config)),
@@ -109,12 +119,13 @@ impl Worker {
                 stopped = self.stop_receiving();
             }
             let patience = match (draining, stopped) {
-                (_, true) => Duration::ZERO,
+                (_, true) if !self.has_connections(Duration::ZERO) => Duration::ZERO,
+                (_, true) => DRAIN_QUIET,
                 (true, false) => DRAIN_QUIET,
                 (false, false) => PATIENCE_MAX,
             };
             let received = match self.turn(patience) {
-                Ok(received) => received,
+                Ok(received) => received + self.serve_connections(draining),
                 Err(error) => {
                     tracing::error!(worker = self.at, %error, "the datapath failed; the worker stops");
                     return;
@@ -128,14 +139,16 @@ impl Worker {
                 quiet_since = None;
             }
             let is_quiet = now - *quiet_since.get_or_insert(now) >= DRAIN_QUIET;
-            if is_quiet || stopped && received == 0 {
+            let drained_for = now - *draining_since.get_or_insert(now);
+            if !self.has_connections(drained_for) && (is_quiet || stopped && received == 0) {
+                self.abort_connections();
                 return;
             }
-            let drained_for = now - *draining_since.get_or_insert(now);
             if drained_for >= DRAIN_MAX && !stopped {
                 stopped = self.stop_receiving();
             }
             if drained_for >= 2 * DRAIN_MAX {
+                self.abort_connections();
                 return;
             }
         }
@@ -147,6 +160,34 @@ impl Worker {
             tracing::error!(worker = self.at, %error, "the datapath failed while stopping");
         }
         true
+    }
+
+    /// What happened on connections. Returns how much that was.
+    fn serve_connections(&mut self, draining: bool) -> usize {
+        let Some(tcp) = &mut self.tcp else { return 0 };
+        if draining {
+            tcp.drain(&mut *self.path, self.shared.handover.is_taken(self.at, takeover::Kind::Tcp));
+        } else if !Side::has_events(&mut *self.path) && self.batches_until_look != BATCHES_UNTIL_LOOK {
+            // Who waits for too long is looked for as often as other things that take time.
+            return 0;
+        }
+        let set = self.live.load();
+        let counters = self.shared.shards.shard(self.at);
+        let context = Context::new(set.records(), over_tcp(self.in_force.site.service()), now_unix_s());
+        tcp.turn(&mut *self.path, &context, counters, elapsed_ms(self.started))
+    }
+
+    /// Whether to wait for connections: for the end of each at first, then only for what is under way.
+    fn has_connections(&self, drained_for: Duration) -> bool {
+        self.tcp.as_ref().is_some_and(|tcp| !tcp.is_quiet(drained_for < DRAIN_MAX))
+    }
+
+    /// Ends what is left of connections.
+    fn abort_connections(&mut self) {
+        let Some(tcp) = &mut self.tcp else { return };
+        let set = self.live.load();
+        let context = Context::new(set.records(), over_tcp(self.in_force.site.service()), now_unix_s());
+        tcp.abort_all(&mut *self.path, &context, self.shared.shards.shard(self.at));
     }
 
     /// What is not done for each batch: asking the kernel what it dropped, and giving fragments up.
@@ -238,6 +279,11 @@ fn reassembly_limits(config: &Config) -> ReassemblyLimits {
         bytes_max: config.limits.fragmented_bytes,
         age_ms_max: config.limits.fragmented_wait_ms.into(),
     }
+}
+
+/// Who is connected has proven their address, and may have as long an answer as there is.
+fn over_tcp(service: Service<'_>) -> Service<'_> {
+    Service { answer_datagrams_max: FRAGMENTS_MAX, ..service }
 }
 
 /// Answers what a batch could not: fragments, what the outbox had no room for, and what was behind a

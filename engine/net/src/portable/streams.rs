@@ -51,7 +51,14 @@ impl PortableStreams {
     }
 
     pub(crate) fn stop_listening(&mut self) {
-        self.listeners.clear();
+        for listener in &mut self.listeners {
+            if let (true, Some(socket)) = (listener.watched, &listener.socket) {
+                // Closing it is not enough where somebody else has it as well.
+                let _ = epoll::delete(&self.epoll, socket);
+            }
+            listener.watched = false;
+            listener.close();
+        }
     }
 
     pub(crate) fn batch(&mut self) -> StreamBatch<'_> {
@@ -66,9 +73,11 @@ impl PortableStreams {
             self.watch(at)?;
         }
         for (i, listener) in self.listeners.iter_mut().enumerate() {
-            if listener.wants_watch() {
+            if listener.wants_watch()
+                && let Some(socket) = &listener.socket
+            {
                 let data = epoll::EventData::new_u64(LISTENER | i as u64);
-                epoll::add(&self.epoll, &listener.socket, data, epoll::EventFlags::IN)?;
+                epoll::add(&self.epoll, socket, data, epoll::EventFlags::IN)?;
                 listener.watched = true;
             }
         }
@@ -129,18 +138,19 @@ impl PortableStreams {
     /// Accepts what fits into a batch.
     fn accept(&mut self, i: usize) {
         let Some(listener) = self.listeners.get_mut(i) else { return };
-        while self.events.len() < EVENTS_MAX {
-            match acceptfrom_with(&listener.socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
-                Ok((socket, peer)) => {
+        while self.events.len() < EVENTS_MAX
+            && let Some(socket) = &listener.socket
+        {
+            match acceptfrom_with(socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+                Ok((accepted, peer)) => {
                     let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok()).map(canonical);
-                    self.events.extend(self.connections.opened(socket, peer));
+                    self.events.extend(self.connections.opened(accepted, peer));
                 }
                 Err(Errno::AGAIN) => return,
                 Err(error) => {
-                    listener.pause_after(error);
-                    if listener.is_paused() {
-                        listener.watched = false;
-                        let _ = epoll::delete(&self.epoll, &listener.socket);
+                    if Listener::is_lasting(error) {
+                        let _ = epoll::delete(&self.epoll, socket);
+                        listener.pause();
                         return;
                     }
                 }

@@ -389,7 +389,7 @@ impl Datapath for UringPath {
 
     fn stop_listening(&mut self) {
         if let Some(streams) = self.streams.as_mut() {
-            streams.stop_listening();
+            streams.stop_listening(&mut self.ring);
         }
     }
 

@@ -92,9 +92,15 @@ impl UringStreams {
         self.listeners.push(Listener::new(socket));
     }
 
-    /// Stops accepting, which ends the requests that do.
-    pub(super) fn stop_listening(&mut self) {
-        self.listeners.iter_mut().for_each(Listener::close);
+    /// Stops accepting.
+    pub(super) fn stop_listening(&mut self, ring: &mut Ring) {
+        for i in 0..self.listeners.len() {
+            if self.listeners[i].watched && !self.listeners[i].is_closed {
+                let request = opcode::AsyncCancel::new(STREAM | ACCEPT | i as u64).build();
+                self.push(ring, &request.user_data(STREAM | CANCEL | u64::from(NOWHERE)));
+            }
+            self.listeners[i].close();
+        }
     }
 
     pub(super) fn batch(&mut self) -> StreamBatch<'_> {
@@ -144,8 +150,10 @@ impl UringStreams {
             }
         }
         for i in 0..self.listeners.len() {
-            if self.listeners[i].wants_watch() {
-                let fd = Fd(self.listeners[i].socket.as_raw_fd());
+            if self.listeners[i].wants_watch()
+                && let Some(socket) = &self.listeners[i].socket
+            {
+                let fd = Fd(socket.as_raw_fd());
                 let request = opcode::AcceptMulti::new(fd).flags(libc::SOCK_CLOEXEC);
                 let request = request.build().user_data(STREAM | ACCEPT | i as u64);
                 self.listeners[i].watched = self.push(ring, &request);
@@ -249,9 +257,10 @@ impl UringStreams {
     fn accept_ended(&mut self, at: u32, result: i32) {
         if let Some(listener) = self.listeners.get_mut(at as usize) {
             listener.watched = false;
-            if result < 0 {
-                listener.pause_after(Errno::from_raw_os_error(-result));
+            if result < 0 && Listener::is_lasting(Errno::from_raw_os_error(-result)) {
+                listener.pause();
             }
+            listener.release();
         }
     }
 

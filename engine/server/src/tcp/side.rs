@@ -1,0 +1,104 @@
+//! The connections of one worker: its listener, and its turn after each batch of datagrams.
+
+use super::{Tcp, Turn};
+use crate::config::Config;
+use crate::counters::Counters;
+use handle_net::{Datapath, bind_listener};
+use handle_resolver::Context;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+
+/// Binds a listener of a worker, unless TCP is off. Workers of one address share its port.
+///
+/// # Errors
+/// Those of the kernel.
+pub(crate) fn listen(config: &Config, address: SocketAddr) -> io::Result<Option<TcpListener>> {
+    bind(config, address, true)
+}
+
+/// Finds out whether `address` can be had by nobody else, unless TCP is off.
+///
+/// # Errors
+/// Those of the kernel.
+pub(crate) fn probe(config: &Config, address: SocketAddr) -> io::Result<()> {
+    bind(config, address, false).map(drop)
+}
+
+fn bind(config: &Config, address: SocketAddr, reuse_port: bool) -> io::Result<Option<TcpListener>> {
+    let backlog = config.tcp.backlog.into();
+    config.tcp.enabled.then(|| bind_listener(address, reuse_port, false, backlog)).transpose()
+}
+
+/// The connections of a worker.
+pub(crate) struct Side {
+    tcp: Tcp,
+    listener: TcpListener,
+    draining: bool,
+}
+
+impl Side {
+    /// Takes connections from `listener` on `path`.
+    ///
+    /// # Errors
+    /// When the path cannot have any.
+    pub(crate) fn open(config: &Config, path: &mut dyn Datapath, listener: TcpListener) -> io::Result<Self> {
+        path.listen(listener.try_clone()?)?;
+        Ok(Self { tcp: Tcp::new(config.tcp.clone()), listener, draining: false })
+    }
+
+    /// Whether there is something to do after this wait, other than to look who has waited for too long.
+    pub(crate) fn has_events(path: &mut dyn Datapath) -> bool {
+        path.streams().is_some_and(|streams| !streams.inbox.is_empty())
+    }
+
+    /// Acts on what the last wait brought, and on time that has passed. Returns how much happened.
+    pub(crate) fn turn<B: AsRef<[u8]>>(
+        &mut self,
+        path: &mut dyn Datapath,
+        context: &Context<'_, B>,
+        counters: &Counters,
+        now_ms: u64,
+    ) -> usize {
+        let Some(streams) = path.streams() else { return 0 };
+        let (inbox, wire) = (streams.inbox, streams.connections);
+        let mut turn = Turn { wire, context, counters, now_ms };
+        for event in inbox.iter() {
+            self.tcp.handle(event, &mut turn);
+        }
+        if self.draining {
+            self.tcp.drain(&mut turn);
+        }
+        self.tcp.tick(&mut turn);
+        counters.tcp_output_bytes.set(turn.wire.kept_len_all() as u64);
+        inbox.len()
+    }
+
+    /// Finishes what is under way, and lets nobody in any more: where the listener is `taken` another process does,
+    /// else who comes is refused.
+    pub(crate) fn drain(&mut self, path: &mut dyn Datapath, taken: bool) {
+        if !self.draining {
+            self.draining = true;
+            path.stop_listening();
+            if !taken && let Err(error) = handle_net::close_listener(&self.listener) {
+                tracing::warn!(%error, "cannot close a listener before the worker ends");
+            }
+        }
+    }
+
+    /// Whether nothing is under way; with `wholly`, whether nobody is there.
+    pub(crate) fn is_quiet(&self, wholly: bool) -> bool {
+        if wholly { self.tcp.is_empty() } else { self.tcp.is_quiet() }
+    }
+
+    /// Ends all that is left.
+    pub(crate) fn abort_all<B: AsRef<[u8]>>(
+        &mut self,
+        path: &mut dyn Datapath,
+        context: &Context<'_, B>,
+        counters: &Counters,
+    ) {
+        if let Some(streams) = path.streams() {
+            self.tcp.abort_all(&mut Turn { wire: streams.connections, context, counters, now_ms: 0 });
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! The machine on wires of its own: answers that are made elsewhere. What sockets show is in `tests/tests/tcp.rs`.
+
+use super::settings::TcpSettings;
+use super::{Tcp, Turn, Wire};
+use crate::counters::Counters;
+use handle_net::{Gone, StreamEvent, StreamId};
+use handle_proto::wire::list::{Indexes, Strings};
+use handle_proto::wire::query::Query;
+use handle_proto::wire::{Envelope, Header, MessageBuf, Request};
+use handle_proto::{OpCode, OpFlags, Value};
+use handle_resolver::{Context, Service};
+use handle_snapshot::builder::Builder;
+use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
+use handle_snapshot::{Layer, Records};
+use std::io::Cursor;
+
+/// Takes everything, and notes it.
+#[derive(Default)]
+struct Noted {
+    sent: Vec<Vec<u8>>,
+    closed: bool,
+    aborted: bool,
+}
+
+impl Wire for Noted {
+    fn send(&mut self, _: StreamId, bytes: &[u8]) -> Result<usize, Gone> {
+        self.sent.push(bytes.to_vec());
+        Ok(0)
+    }
+
+    fn kept_len_all(&self) -> usize {
+        0
+    }
+
+    fn set_reading(&mut self, _: StreamId, _: bool) {}
+
+    fn close(&mut self, _: StreamId) -> bool {
+        self.closed = true;
+        false
+    }
+
+    fn abort(&mut self, _: StreamId) {
+        self.aborted = true;
+    }
+}
+
+fn layer() -> Layer<Vec<u8>> {
+    let options = LayerOptions { seed: 1, folds: true, created_unix_ms: 1 };
+    let mut homed = HomedPrefixes::default();
+    homed.add(b"10.1");
+    let mut builder = Builder::new(&std::env::temp_dir(), options).homed(homed);
+    builder.add(0, b"10.1/a", [Value::new(1, b"URL", b"https://a.example/")]).unwrap();
+    let mut file = Cursor::new(Vec::new());
+    builder.finish(&mut file).unwrap();
+    Layer::open(file.into_inner()).unwrap()
+}
+
+fn request(id: i32, keep: bool) -> Vec<u8> {
+    let flags = if keep { OpFlags::KEEP_CONNECTION } else { OpFlags(0) };
+    let header = Header::request(OpCode::RESOLUTION, OpFlags::PLAIN_REQUEST.with(flags), 0);
+    let query = Query { handle: b"10.1/a", indexes: Indexes::EMPTY, types: Strings::EMPTY };
+    let message = MessageBuf::request(&Envelope::request(id), &header, &Request::Resolution(query));
+    message.unsigned().unwrap()
+}
+
+/// Runs `steps` with a connection that was just opened.
+fn with_connection(steps: impl FnOnce(&mut Tcp, StreamId, &mut Turn<'_, '_, Vec<u8>, Noted>)) {
+    let layers = [layer()];
+    let context = Context::new(Records::new(&layers).unwrap(), Service::ALONE, 1_800_000_000);
+    let (mut tcp, counters, mut wire) =
+        (Tcp::new(TcpSettings::default()), Counters::default(), Noted::default());
+    let id = StreamId::new(0, 1);
+    let mut turn = Turn { wire: &mut wire, context: &context, counters: &counters, now_ms: 0 };
+    tcp.handle(StreamEvent::Opened { id, peer: ([192, 0, 2, 1], 9).into() }, &mut turn);
+    steps(&mut tcp, id, &mut turn);
+}
+
+#[test]
+fn an_answer_made_elsewhere_holds_up_no_other() {
+    with_connection(|tcp, id, turn| {
+        tcp.defer(id);
+        tcp.handle(StreamEvent::Received { id, bytes: &request(2, true) }, turn);
+        assert_eq!(turn.wire.sent.len(), 1, "the later request is answered first");
+        tcp.reply(id, b"made elsewhere", turn);
+        assert_eq!(turn.wire.sent[1], b"made elsewhere");
+        assert!(!turn.wire.closed, "it was asked to stay");
+        tcp.handle(StreamEvent::Received { id, bytes: &request(3, true) }, turn);
+        assert_eq!(turn.wire.sent.len(), 3);
+    });
+}
+
+#[test]
+fn the_end_waits_for_what_is_made_elsewhere() {
+    for has_ended in [false, true] {
+        with_connection(|tcp, id, turn| {
+            tcp.defer(id);
+            tcp.defer(id);
+            let bytes = request(2, has_ended);
+            tcp.handle(StreamEvent::Received { id, bytes: &bytes }, turn);
+            if has_ended {
+                tcp.handle(StreamEvent::Ended { id }, turn);
+            }
+            // It is not idle while it waits for us.
+            tcp.reply(id, b"first", turn);
+            assert!(!turn.wire.closed);
+            tcp.reply(id, b"second", turn);
+            assert!(turn.wire.closed);
+            assert_eq!(turn.wire.sent[1..], [b"first".to_vec(), b"second".to_vec()]);
+        });
+    }
+}
+
+#[test]
+fn an_answer_for_nobody_is_counted() {
+    with_connection(|tcp, id, turn| {
+        tcp.defer(id);
+        tcp.handle(StreamEvent::Closed { id }, turn);
+        tcp.reply(id, b"too late", turn);
+        tcp.reply(StreamId::new(77, 1), b"never was", turn);
+        // Somebody else in the same place does not get it.
+        let other = StreamId::new(0, 2);
+        tcp.handle(StreamEvent::Opened { id: other, peer: ([192, 0, 2, 1], 9).into() }, turn);
+        tcp.reply(id, b"too late", turn);
+        assert_eq!((turn.counters.tcp_replies_late.get(), turn.wire.sent.len()), (3, 0));
+    });
+}
+
+#[test]
+fn what_never_comes_from_elsewhere_is_not_waited_for_without_end() {
+    with_connection(|tcp, id, turn| {
+        tcp.defer(id);
+        tcp.handle(StreamEvent::Received { id, bytes: &request(2, false) }, turn);
+        turn.now_ms = u64::from(TcpSettings::default().idle_ms) - 1;
+        tcp.tick(turn);
+        assert!(!turn.wire.closed);
+        turn.now_ms += 1;
+        tcp.tick(turn);
+        assert!(turn.wire.closed);
+        turn.now_ms += u64::from(TcpSettings::default().linger_ms);
+        tcp.tick(turn);
+        assert!(turn.wire.aborted && tcp.is_empty());
+    });
+}

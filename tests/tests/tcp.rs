@@ -1,0 +1,408 @@
+//! What a running server promises over TCP: to those who ask, and to itself about those who do not.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+use handle_proto::limit::MESSAGE_LEN_MAX;
+use handle_proto::wire::list::{Indexes, Strings};
+use handle_proto::wire::query::Query;
+use handle_proto::wire::stream::{Front, split};
+use handle_proto::wire::{Envelope, Header, Message, MessageBuf, Request};
+use handle_proto::{OpCode, OpFlags, ResponseCode, Value};
+use handle_server::Server;
+use handle_server::config::{Config, Datapath};
+use handle_server::tcp::settings::TcpSettings;
+use handle_snapshot::builder::Builder;
+use handle_snapshot::set::publisher::Publisher;
+use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
+use handle_tests::process::until;
+use handle_tests::served::config;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+const SOON: Duration = Duration::from_secs(20);
+/// Bytes of the value of `10.1/long`: more than any kernel keeps of one answer.
+const LONG_LEN: usize = 200_000;
+
+/// Each test over both datapaths, where there are both.
+macro_rules! on_both_paths {
+    ($($promise:ident),* $(,)?) => {
+        mod portable {
+            $(#[test] fn $promise() { super::$promise(handle_server::config::Datapath::Portable) })*
+        }
+        mod automatic {
+            $(#[test] fn $promise() { super::$promise(handle_server::config::Datapath::Auto) })*
+        }
+    };
+}
+
+on_both_paths!(
+    a_kept_connection_answers_again_and_again,
+    a_thousand_pipelined_requests_are_answered_each,
+    a_request_may_come_byte_by_byte,
+    half_a_request_is_not_waited_for_without_end,
+    an_idle_connection_is_told_and_closed,
+    a_slow_reader_holds_nobody_up_and_goes,
+    what_a_slow_reader_did_not_ask_in_vain_comes,
+    a_source_has_so_many_connections_and_no_more,
+    when_all_places_are_taken_who_is_idle_goes,
+    a_request_may_be_so_long_and_no_longer,
+    what_is_kept_has_a_limit,
+    draining_finishes_what_is_under_way,
+    who_lingers_is_let_go,
+);
+
+struct Served {
+    server: Server,
+    _directory: TempDir,
+}
+
+fn serve(datapath: Datapath, change: impl FnOnce(&mut TcpSettings)) -> Served {
+    let directory = tempfile::tempdir().unwrap();
+    let mut homed = HomedPrefixes::default();
+    homed.add(b"10.1");
+    let options = LayerOptions { seed: 1, folds: true, created_unix_ms: 1 };
+    let mut publisher = Publisher::open(directory.path()).unwrap();
+    let published = publisher.publish_base(1, |file, temp_dir| {
+        let mut builder = Builder::new(temp_dir, options).homed(homed);
+        builder.add(0, b"10.1/a", [Value::new(1, b"URL", b"https://a.example/")])?;
+        builder.add(1, b"10.1/long", [Value::new(1, b"TEXT", &vec![b'x'; LONG_LEN])])?;
+        builder.finish(file)
+    });
+    published.unwrap();
+    let mut config: Config = config(directory.path(), datapath);
+    change(&mut config.tcp);
+    Served { server: Server::start(&config).unwrap(), _directory: directory }
+}
+
+impl Served {
+    fn address(&self) -> SocketAddr {
+        self.server.addresses()[0]
+    }
+
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.address()).unwrap();
+        stream.set_read_timeout(Some(SOON)).unwrap();
+        stream
+    }
+
+    /// The counter called `name`.
+    fn count(&self, name: &str) -> u64 {
+        self.server.shared().shards.to_json()["total"][name].as_u64().expect(name)
+    }
+
+    /// Waits until the counter called `name` is `count`.
+    fn until_count(&self, name: &str, count: u64) {
+        until(&format!("{name} is {count}"), || self.count(name) == count);
+    }
+
+    /// All that was accepted is there or was given up for one reason, all that was refused never was.
+    fn check_accounts(&self) {
+        let json = self.server.shared().shards.to_json();
+        let total = json["total"].as_object().unwrap();
+        let closed = total.iter().filter(|(name, _)| name.starts_with("tcp_closed_"));
+        let closed: u64 = closed.map(|(_, count)| count.as_u64().unwrap()).sum();
+        assert_eq!(total["tcp_accepted"], closed + total["tcp_connections"].as_u64().unwrap(), "{json:#}");
+    }
+}
+
+fn request(handle: &[u8], request_id: i32, keep: bool) -> Vec<u8> {
+    let flags =
+        if keep { OpFlags::PLAIN_REQUEST.with(OpFlags::KEEP_CONNECTION) } else { OpFlags::PLAIN_REQUEST };
+    let header = Header::request(OpCode::RESOLUTION, flags, 0);
+    let query = Query { handle, indexes: Indexes::EMPTY, types: Strings::EMPTY };
+    let message = MessageBuf::request(&Envelope::request(request_id), &header, &Request::Resolution(query));
+    message.unsigned().unwrap()
+}
+
+/// The answers that a connection brings, whole and in order.
+struct Answers {
+    stream: TcpStream,
+    bytes: Vec<u8>,
+}
+
+impl Answers {
+    fn of(stream: &TcpStream) -> Self {
+        Self { stream: stream.try_clone().unwrap(), bytes: Vec::new() }
+    }
+
+    /// The next one: the id of its request, and its code. `None` at the end of the connection.
+    fn next(&mut self) -> Option<(i32, ResponseCode)> {
+        loop {
+            let front = split(&self.bytes, MESSAGE_LEN_MAX).unwrap();
+            if let Front::Message(message, rest) = front {
+                let (envelope, message) = Envelope::split(message).unwrap();
+                let answer = (envelope.request_id, Message::decode(message).unwrap().header.response_code);
+                self.bytes = rest.to_vec();
+                return Some(answer);
+            }
+            let mut room = [0; 1 << 16];
+            match self.stream.read(&mut room) {
+                Ok(0) => {
+                    assert!(self.bytes.is_empty(), "the connection ends between two answers");
+                    return None;
+                }
+                Ok(len) => self.bytes.extend_from_slice(&room[..len]),
+                Err(error) => panic!("no answer: {error}"),
+            }
+        }
+    }
+}
+
+fn a_kept_connection_answers_again_and_again(datapath: Datapath) {
+    let served = serve(datapath, |_| {});
+    let mut stream = served.connect();
+    let mut answers = Answers::of(&stream);
+    for id in 1..=20 {
+        stream.write_all(&request(b"10.1/a", id, true)).unwrap();
+        assert_eq!(answers.next(), Some((id, ResponseCode::SUCCESS)));
+    }
+    stream.write_all(&request(b"10.1/none", 21, false)).unwrap();
+    assert_eq!(answers.next(), Some((21, ResponseCode::HANDLE_NOT_FOUND)));
+    assert_eq!(answers.next(), None, "who does not ask to stay goes");
+    drop((stream, answers));
+    served.until_count("tcp_connections", 0);
+    assert_eq!((served.count("tcp_accepted"), served.count("tcp_closed_done")), (1, 1));
+    assert_eq!((served.count("tcp_requests_answered"), served.count("requests_answered")), (21, 0));
+    served.check_accounts();
+}
+
+fn a_thousand_pipelined_requests_are_answered_each(datapath: Datapath) {
+    let served = serve(datapath, |_| {});
+    let mut stream = served.connect();
+    let all: Vec<u8> = (1..=1000).flat_map(|id| request(b"10.1/a", id, id < 1000)).collect();
+    stream.write_all(&all).unwrap();
+    let mut answers = Answers::of(&stream);
+    let mut ids: Vec<i32> = std::iter::from_fn(|| {
+        let (id, code) = answers.next()?;
+        assert_eq!(code, ResponseCode::SUCCESS);
+        Some(id)
+    })
+    .collect();
+    ids.sort_unstable();
+    assert_eq!(ids, (1..=1000).collect::<Vec<_>>());
+    assert_eq!(served.count("tcp_requests_answered"), 1000);
+    assert_eq!(served.count("tcp_bytes_received"), all.len() as u64);
+}
+
+fn a_request_may_come_byte_by_byte(datapath: Datapath) {
+    let served = serve(datapath, |_| {});
+    let mut stream = served.connect();
+    stream.set_nodelay(true).unwrap();
+    let both = [request(b"10.1/a", 1, true), request(b"10.1/none", 2, false)].concat();
+    for byte in both {
+        stream.write_all(&[byte]).unwrap();
+        std::thread::sleep(Duration::from_micros(100));
+    }
+    let mut answers = Answers::of(&stream);
+    assert_eq!(answers.next(), Some((1, ResponseCode::SUCCESS)));
+    assert_eq!(answers.next(), Some((2, ResponseCode::HANDLE_NOT_FOUND)));
+    assert_eq!(answers.next(), None);
+    assert_eq!(served.count("tcp_input_bytes"), 0);
+}
+
+fn half_a_request_is_not_waited_for_without_end(datapath: Datapath) {
+    let served = serve(datapath, |tcp| tcp.read_ms = 200);
+    let mut stream = served.connect();
+    let request = request(b"10.1/a", 7, true);
+    let started = Instant::now();
+    // Neither silence nor a byte now and then is progress.
+    let (last, first) = request.split_last().unwrap();
+    for byte in first {
+        let _ = stream.write_all(&[*byte]);
+        if started.elapsed() > Duration::from_millis(300) {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let mut answers = Answers::of(&stream);
+    assert_eq!(answers.next(), Some((-1, ResponseCode::PROTOCOL_ERROR)));
+    let took = started.elapsed();
+    assert!(took >= Duration::from_millis(200) && took < SOON / 2, "{took:?}");
+    let _ = stream.write_all(&[*last]);
+    drop((stream, answers));
+    served.until_count("tcp_closed_half_request", 1);
+    served.until_count("tcp_connections", 0);
+    assert_eq!((served.count("tcp_requests_answered"), served.count("tcp_notices")), (0, 1));
+    assert_eq!(served.count("tcp_input_bytes"), 0);
+}
+
+fn an_idle_connection_is_told_and_closed(datapath: Datapath) {
+    let served = serve(datapath, |tcp| tcp.idle_ms = 200);
+    let (silent, mut asking) = (served.connect(), served.connect());
+    let mut answers = Answers::of(&asking);
+    // A request before the time is up makes it begin anew.
+    for id in 1..=3 {
+        std::thread::sleep(Duration::from_millis(100));
+        asking.write_all(&request(b"10.1/a", id, true)).unwrap();
+        assert_eq!(answers.next(), Some((id, ResponseCode::SUCCESS)));
+    }
+    for mut answers in [Answers::of(&silent), answers] {
+        assert_eq!(answers.next(), Some((-1, ResponseCode::PROTOCOL_ERROR)));
+        assert_eq!(answers.next(), None);
+    }
+    assert_eq!(served.count("tcp_closed_idle"), 2);
+}
+
+/// Asks for more than any kernel keeps, and does not read.
+fn ask_for_much(stream: &mut TcpStream, count: i32) {
+    let all: Vec<u8> = (1..=count).flat_map(|id| request(b"10.1/long", id, true)).collect();
+    stream.write_all(&all).unwrap();
+}
+
+fn a_slow_reader_holds_nobody_up_and_goes(datapath: Datapath) {
+    let served = serve(datapath, |tcp| tcp.write_ms = 400);
+    let mut slow = served.connect();
+    ask_for_much(&mut slow, 200);
+    until("answers are kept", || served.count("tcp_output_bytes") > 0);
+    let kept = served.count("tcp_output_bytes");
+    assert!(kept < 1 << 20, "{kept} bytes of 40 MB are kept");
+    let mut other = served.connect();
+    other.write_all(&request(b"10.1/a", 1, false)).unwrap();
+    assert_eq!(Answers::of(&other).next(), Some((1, ResponseCode::SUCCESS)));
+    served.until_count("tcp_closed_slow_reader", 1);
+    until("nothing is kept", || served.count("tcp_output_bytes") == 0);
+    assert!(served.count("tcp_requests_answered") < 200, "the rest was not even looked at");
+    drop(other);
+    served.until_count("tcp_connections", 0);
+    served.check_accounts();
+}
+
+fn what_a_slow_reader_did_not_ask_in_vain_comes(datapath: Datapath) {
+    let served = serve(datapath, |_| {});
+    let mut slow = served.connect();
+    ask_for_much(&mut slow, 200);
+    slow.write_all(&request(b"10.1/a", 201, false)).unwrap();
+    until("answers are kept", || served.count("tcp_output_bytes") > 0);
+    std::thread::sleep(Duration::from_millis(50));
+    let mut answers = Answers::of(&slow);
+    let mut ids: Vec<i32> = std::iter::from_fn(|| answers.next().map(|(id, _)| id)).collect();
+    ids.sort_unstable();
+    assert_eq!(ids, (1..=201).collect::<Vec<_>>(), "each once");
+    assert_eq!((served.count("tcp_output_bytes"), served.count("tcp_input_bytes")), (0, 0));
+}
+
+fn a_source_has_so_many_connections_and_no_more(datapath: Datapath) {
+    let served = serve(datapath, |tcp| tcp.connections_per_source = 3);
+    let mut kept: Vec<_> = (0..3).map(|_| served.connect()).collect();
+    served.until_count("tcp_accepted", 3);
+    let mut refused = served.connect();
+    let _ = refused.write_all(&request(b"10.1/a", 1, true));
+    assert!(!matches!(refused.read(&mut [0; 99]), Ok(1..)), "refused");
+    assert_eq!(served.count("tcp_refused_source"), 1);
+    for stream in &mut kept {
+        stream.write_all(&request(b"10.1/a", 1, true)).unwrap();
+        assert_eq!(Answers::of(stream).next(), Some((1, ResponseCode::SUCCESS)));
+    }
+    kept.pop();
+    served.until_count("tcp_connections", 2);
+    let mut again = served.connect();
+    again.write_all(&request(b"10.1/a", 1, true)).unwrap();
+    assert_eq!(Answers::of(&again).next(), Some((1, ResponseCode::SUCCESS)));
+    served.check_accounts();
+}
+
+fn when_all_places_are_taken_who_is_idle_goes(datapath: Datapath) {
+    let served = serve(datapath, |tcp| tcp.connections = 2);
+    let oldest = served.connect();
+    served.until_count("tcp_accepted", 1);
+    let mut busy = served.connect();
+    let half = request(b"10.1/a", 1, true);
+    busy.write_all(&half[..30]).unwrap();
+    served.until_count("tcp_input_bytes", 30);
+    let mut new = served.connect();
+    new.write_all(&half[..30]).unwrap();
+    served.until_count("tcp_input_bytes", 60);
+    assert_eq!(served.count("tcp_closed_evicted"), 1);
+    assert!(!matches!((&oldest).read(&mut [0; 9]), Ok(1..)));
+    // Now nobody is idle.
+    let mut refused = served.connect();
+    let _ = refused.write_all(&half);
+    assert!(!matches!(refused.read(&mut [0; 99]), Ok(1..)));
+    assert_eq!(served.count("tcp_refused_full"), 1);
+    for stream in [&mut busy, &mut new] {
+        stream.write_all(&half[30..]).unwrap();
+        assert_eq!(Answers::of(stream).next(), Some((1, ResponseCode::SUCCESS)));
+    }
+    served.check_accounts();
+}
+
+fn a_request_may_be_so_long_and_no_longer(datapath: Datapath) {
+    let served = serve(datapath, |tcp| tcp.request_bytes = 1000);
+    // With bytes behind the body, which nobody minds.
+    let with_len = |len: usize| {
+        let mut request = request(b"10.1/a", 5, true);
+        request.resize(Envelope::LEN + len, 0);
+        request[16..20].copy_from_slice(&u32::try_from(len).unwrap().to_be_bytes());
+        request
+    };
+    let mut stream = served.connect();
+    stream.write_all(&with_len(1000)).unwrap();
+    let mut answers = Answers::of(&stream);
+    assert_eq!(answers.next(), Some((5, ResponseCode::SUCCESS)));
+    // The envelope is enough to know.
+    stream.write_all(&with_len(1001)[..Envelope::LEN]).unwrap();
+    assert_eq!(answers.next(), Some((-1, ResponseCode::PROTOCOL_ERROR)));
+    assert_eq!(answers.next(), None);
+    assert_eq!(served.count("tcp_closed_unreadable"), 1);
+}
+
+fn what_is_kept_has_a_limit(datapath: Datapath) {
+    let served = serve(datapath, |tcp| {
+        (tcp.input_bytes, tcp.request_bytes) = (1 << 20, MESSAGE_LEN_MAX);
+    });
+    let mut envelope = request(b"10.1/a", 1, true);
+    envelope.truncate(Envelope::LEN);
+    envelope[16..20].copy_from_slice(&MESSAGE_LEN_MAX.to_be_bytes());
+    let mut streams: Vec<_> = (0..8).map(|_| served.connect()).collect();
+    for stream in &mut streams {
+        let _ = stream.write_all(&envelope);
+        let _ = stream.write_all(&vec![0; MESSAGE_LEN_MAX as usize - 1]);
+    }
+    until("somebody had to go", || served.count("tcp_closed_no_room") >= 4);
+    assert!(served.count("tcp_input_bytes") <= 1 << 20);
+    served.check_accounts();
+}
+
+fn draining_finishes_what_is_under_way(datapath: Datapath) {
+    let served = serve(datapath, |_| {});
+    let idle = served.connect();
+    let mut half = served.connect();
+    let bytes = request(b"10.1/a", 3, true);
+    half.write_all(&bytes[..40]).unwrap();
+    served.until_count("tcp_input_bytes", 40);
+    let mut much = served.connect();
+    ask_for_much(&mut much, 50);
+    until("answers are kept", || served.count("tcp_output_bytes") > 0);
+    let address = served.address();
+    let shared = std::sync::Arc::clone(served.server.shared());
+    let stopping = std::thread::spawn(move || served.server.stop());
+    until("it drains", || shared.is_draining());
+    let mut answers = Answers::of(&idle);
+    assert_eq!(answers.next(), None, "who is idle is closed");
+    half.write_all(&bytes[40..]).unwrap();
+    let mut answers = Answers::of(&half);
+    assert_eq!(answers.next(), Some((3, ResponseCode::SUCCESS)));
+    assert_eq!(answers.next(), None);
+    let mut answers = Answers::of(&much);
+    for _ in 0..50 {
+        assert!(matches!(answers.next(), Some((1..=50, ResponseCode::SUCCESS))));
+    }
+    assert_eq!(answers.next(), None);
+    stopping.join().unwrap().unwrap();
+    assert!(TcpStream::connect(address).is_err());
+}
+
+fn who_lingers_is_let_go(datapath: Datapath) {
+    let served = serve(datapath, |tcp| tcp.linger_ms = 200);
+    let mut stream = served.connect();
+    stream.write_all(&request(b"10.1/a", 1, false)).unwrap();
+    let mut answers = Answers::of(&stream);
+    assert_eq!(answers.next(), Some((1, ResponseCode::SUCCESS)));
+    assert_eq!(answers.next(), None);
+    // It does not close its side.
+    assert_eq!(served.count("tcp_connections"), 1);
+    served.until_count("tcp_connections", 0);
+    assert_eq!(served.count("tcp_closed_done"), 1);
+}
