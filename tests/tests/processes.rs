@@ -547,7 +547,12 @@ fn resolve_tells_outcomes_by_exit_codes() {
     assert_eq!(fail(resolve("10.1/none", &[])).0, 3);
     assert_eq!(fail(resolve("10.1/a", &["--type", "EMAIL"])).0, 4);
     assert_eq!(fail(resolve("10.9/a", &[])).0, 5);
+    let shown = succeed(resolve("10.1/A", &["--digest", "--tcp"]));
+    assert!(shown.contains("10.1/A  1 value") && shown.contains("over TCP"), "{shown}");
+    assert_eq!(fail(resolve("10.1/none", &["--tcp"])).0, 3);
     drop(serving);
+    let (code, error) = fail(resolve("10.1/a", &["--tcp"]));
+    assert!(code == 1 && error.contains("is the server running"), "{error}");
     let (code, error) = fail(resolve("10.1/a", &[]));
     assert_eq!(code, 1);
     assert!(error.contains("nobody listens"), "{error}");

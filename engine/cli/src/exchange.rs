@@ -1,20 +1,23 @@
-//! One request and its answer, over UDP, with the retry scheme of deployed clients.
+//! One request and its answer: over UDP, with the retry scheme of deployed clients, or over TCP.
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 use handle_proto::limit::{self, MESSAGE_LEN_MAX};
 use handle_proto::wire::fragment::cut;
 use handle_proto::wire::reassembly::{Reassembled, Reassembly, ReassemblyLimits};
+use handle_proto::wire::stream::{Front, split};
 use handle_proto::wire::{Envelope, Header, MessageBuf, Request};
 use handle_proto::{OpCode, OpFlags};
-use std::io::ErrorKind;
-use std::net::{SocketAddr, ToSocketAddrs as _, UdpSocket};
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _, UdpSocket};
 use std::time::{Duration, Instant};
 
 /// A request, ready to be sent.
 pub(crate) struct Asked {
     /// What answers refer to.
     pub(crate) request_id: i32,
-    /// One or more, as long as the request is.
+    /// The message, envelope first.
+    message: Vec<u8>,
+    /// The same cut up: one or more, as long as the request is.
     pub(crate) datagrams: Vec<Vec<u8>>,
     /// Header and body: what its digest is computed from.
     pub(crate) covered: Vec<u8>,
@@ -26,7 +29,7 @@ pub(crate) struct Answered {
     pub(crate) message: Vec<u8>,
     /// From the datagram that was answered to the whole answer.
     pub(crate) took: Duration,
-    /// Datagrams the answer came in.
+    /// Datagrams the answer came in; 0 over TCP.
     pub(crate) datagrams_count: usize,
 }
 
@@ -56,7 +59,8 @@ pub(crate) fn request(request: &Request<'_>, flags: OpFlags) -> anyhow::Result<A
     let message = message.unsigned()?;
     let (envelope, data) = Envelope::split(&message).context("the request is too long")?;
     let datagrams = cut(&envelope).map(|fragment| [&fragment.envelope, &data[fragment.range]].concat());
-    Ok(Asked { request_id, datagrams: datagrams.collect(), covered })
+    let datagrams = datagrams.collect();
+    Ok(Asked { request_id, message, datagrams, covered })
 }
 
 /// Sends the datagrams of a request, again after each of `waits_ms`, and waits for the answer.
@@ -106,6 +110,52 @@ pub(crate) fn ask(server: SocketAddr, asked: &Asked, waits_ms: &[u32]) -> anyhow
         }
     }
     Ok(None)
+}
+
+/// Sends a request over a connection of its own, and waits for the answer.
+///
+/// `None` when none came within `patience`.
+pub(crate) fn ask_over_tcp(
+    server: SocketAddr,
+    asked: &Asked,
+    patience: Duration,
+) -> anyhow::Result<Option<Answered>> {
+    let is_late =
+        |error: &std::io::Error| matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut);
+    let mut stream = match TcpStream::connect_timeout(&server, patience) {
+        Ok(stream) => stream,
+        Err(error) if is_late(&error) => return Ok(None),
+        Err(error) => {
+            return Err(error).with_context(|| {
+                format!("cannot connect to {server} (is the server running, and does it answer over TCP?)")
+            });
+        }
+    };
+    stream.set_write_timeout(Some(patience))?;
+    let sent = Instant::now();
+    stream.write_all(&asked.message).with_context(|| format!("cannot send to {server}"))?;
+    let (mut bytes, mut room) = (Vec::new(), vec![0; 1 << 16]);
+    loop {
+        if let Front::Message(message, _) =
+            split(&bytes, MESSAGE_LEN_MAX).context("the answer does not decode")?
+        {
+            let (envelope, _) = Envelope::split(message).context("the answer does not decode")?;
+            let id = envelope.request_id;
+            ensure!(id == asked.request_id || id == NO_REQUEST, "{server} answers another request");
+            let (message, took) = (message.to_vec(), sent.elapsed());
+            return Ok(Some(Answered { message, took, datagrams_count: 0 }));
+        }
+        let Some(left) = patience.checked_sub(sent.elapsed()).filter(|left| !left.is_zero()) else {
+            return Ok(None);
+        };
+        stream.set_read_timeout(Some(left))?;
+        match stream.read(&mut room) {
+            Ok(0) => bail!("{server} closed the connection without an answer"),
+            Ok(len) => bytes.extend_from_slice(&room[..len]),
+            Err(error) if is_late(&error) => return Ok(None),
+            Err(error) => return Err(error).with_context(|| format!("cannot receive from {server}")),
+        }
+    }
 }
 
 /// Request id of replies to what a server could not read.

@@ -13,16 +13,19 @@ use handle_proto::{Handle, OpCode, OpFlags, ResponseCode, Version};
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 use std::net::SocketAddr;
+use std::time::Duration;
 
 /// Ask a server for the values of a handle.
 ///
 /// Prints a table, or with --json the record as the handle REST API shows it. Asks over UDP and, as
-/// deployed clients do, up to three times: after 0.5, 1.5 and 3 seconds without an answer it gives up.
+/// deployed clients do, up to three times: after 0.5, 1.5 and 3 seconds without an answer it gives up. With
+/// --tcp it asks once, over a connection, and waits for 10 seconds.
 #[derive(clap::Args, Debug)]
 #[command(after_help = concat!("Examples:
   hdl resolve 10.1045/july95-arms --server 127.0.0.1:2641
   hdl resolve 10.1045/july95-arms --server [::1]:2641 --type URL --json
   hdl resolve 0.NA/10.1045 --server 127.0.0.1 --index 1 --index 100
+  hdl resolve 10.1045/july95-arms --server 127.0.0.1 --tcp
 
 Exit codes:
   0 found           3 no such handle    5 server not responsible, or a referral
@@ -41,6 +44,9 @@ pub(crate) struct Args {
     /// --index the union is meant.
     #[arg(long, short = 't', value_name = "TYPE")]
     r#type: Vec<String>,
+    /// Ask over TCP instead of UDP.
+    #[arg(long)]
+    tcp: bool,
     /// Ask for values that are not public, too.
     #[arg(long)]
     all: bool,
@@ -60,12 +66,16 @@ impl Args {
             server: server.to_owned(),
             index: vec![],
             r#type: vec![],
+            tcp: false,
             all: false,
             digest: false,
             json: false,
         }
     }
 }
+
+/// How long an answer over TCP may take, connecting included.
+const TCP_PATIENCE: Duration = Duration::from_secs(10);
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
     let done = ask_and_show(args);
@@ -93,10 +103,14 @@ fn ask_and_show(args: &Args) -> anyhow::Result<Outcome> {
         flags = flags.with(OpFlags::REQUEST_DIGEST);
     }
     let asked = exchange::request(&Request::Resolution(query), flags)?;
-    let Some(answered) = exchange::ask(server, &asked, &UDP_RETRY_MS)? else {
-        let why = format!(
-            "no answer from {server} within 3 seconds (does it listen on UDP? is a firewall between?)"
-        );
+    let (answered, within) = match args.tcp {
+        true => {
+            (exchange::ask_over_tcp(server, &asked, TCP_PATIENCE)?, "10 seconds (does it answer over TCP?")
+        }
+        false => (exchange::ask(server, &asked, &UDP_RETRY_MS)?, "3 seconds (does it listen on UDP?"),
+    };
+    let Some(answered) = answered else {
+        let why = format!("no answer from {server} within {within} is a firewall between?)");
         if args.json {
             output::error_as_json(&why);
         }
@@ -196,13 +210,16 @@ fn show_values(
         return Ok(());
     }
     let count = answer.values.len();
+    let came = match answered.datagrams_count {
+        0 => "over TCP".to_owned(),
+        1 => "1 datagram".to_owned(),
+        count => format!("{count} datagrams"),
+    };
     println!(
-        "{}  {count} value{} from {server} in {:.1} ms, {} datagram{}",
+        "{}  {count} value{} from {server} in {:.1} ms, {came}",
         Handle(answer.handle),
         if count == 1 { "" } else { "s" },
         answered.took.as_secs_f64() * 1e3,
-        answered.datagrams_count,
-        if answered.datagrams_count == 1 { "" } else { "s" },
     );
     println!("{}", output::values(answer.values));
     Ok(())
