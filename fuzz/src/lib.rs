@@ -11,6 +11,7 @@
 
 mod auth;
 mod body;
+mod connections;
 mod container;
 mod data;
 mod fixture;
@@ -24,6 +25,7 @@ mod transport;
 
 pub use auth::{challenge_answer, key_agreement, key_file};
 pub use body::{admin, auth, credential, query, referral, replication, request_body, response_body, session};
+pub use connections::connections;
 pub use container::{datagrams, put_datagram};
 pub use data::{admin_vlist, key, site, value};
 pub use frame::{envelope, message};
@@ -51,6 +53,7 @@ targets! {
     value values_json record_line site site_json admin_vlist key
     key_file challenge_answer key_agreement
     layer manifest resolver question batch
+    connections
 }
 
 /// Makes a file of `fuzz_targets/` the program of one target: libFuzzer's under `cargo fuzz`, in ordinary

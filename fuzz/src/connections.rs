@@ -1,0 +1,314 @@
+//! The machine behind TCP connections, on wires that take as much as they like and a clock that jumps.
+
+use crate::fixture::FIXTURES;
+use crate::generator::Generator;
+use handle_net::{Gone, StreamEvent, StreamId};
+use handle_proto::limit::MESSAGE_LEN_MAX;
+use handle_proto::wire::envelope::EnvelopeFlags;
+use handle_proto::wire::list::{Indexes, Strings};
+use handle_proto::wire::query::Query;
+use handle_proto::wire::stream::{Front, split};
+use handle_proto::wire::{Envelope, Header, MessageBuf, Request};
+use handle_proto::{OpCode, OpFlags};
+use handle_resolver::{Context, Outcome, answer_message};
+use handle_server::counters::Counters;
+use handle_server::tcp::settings::TcpSettings;
+use handle_server::tcp::{Tcp, Turn, Wire};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+/// Most bytes of a request here.
+const REQUEST_LEN_MAX: u32 = 3000;
+/// Steps of one input; more say nothing new.
+const STEPS_MAX: usize = 400;
+
+/// A connection as the plain model sees it.
+#[derive(Default)]
+struct Model {
+    /// All that it sent while it was open.
+    sent: Vec<u8>,
+    /// All that it was sent.
+    got: Vec<u8>,
+    /// What it will still take before it has to read.
+    room: usize,
+    /// What was kept for it.
+    kept: usize,
+    reads: bool,
+    /// It was given up by the machine: with `close`, or with `abort`.
+    closed: bool,
+    aborted: bool,
+    /// It went by itself.
+    lost: bool,
+    /// It has ended its sending.
+    ended: bool,
+    peer: u8,
+}
+
+/// Connections without sockets.
+#[derive(Default)]
+struct Wires {
+    all: BTreeMap<usize, (StreamId, Model)>,
+    past: Vec<Model>,
+}
+
+impl Wires {
+    fn get(&mut self, id: StreamId) -> Option<&mut Model> {
+        self.all.get_mut(&id.at()).filter(|(known, _)| *known == id).map(|(_, model)| model)
+    }
+
+    fn drop(&mut self, id: StreamId) {
+        if self.get(id).is_some() {
+            self.past.extend(self.all.remove(&id.at()).map(|(_, model)| model));
+        }
+    }
+}
+
+impl Wire for Wires {
+    fn send(&mut self, id: StreamId, bytes: &[u8]) -> Result<usize, Gone> {
+        let model = self.get(id).ok_or(Gone)?;
+        assert!(!model.closed, "nothing is sent behind the end");
+        model.got.extend_from_slice(bytes);
+        let taken = if model.kept > 0 { 0 } else { model.room.min(bytes.len()) };
+        model.room -= taken;
+        model.kept += bytes.len() - taken;
+        Ok(model.kept)
+    }
+
+    fn kept_len_all(&self) -> usize {
+        self.all.values().map(|(_, model)| model.kept).sum()
+    }
+
+    fn set_reading(&mut self, id: StreamId, reading: bool) {
+        if let Some(model) = self.get(id) {
+            model.reads = reading;
+        }
+    }
+
+    fn close(&mut self, id: StreamId) -> bool {
+        let Some(model) = self.get(id) else { return true };
+        assert!(!model.closed, "once");
+        model.closed = true;
+        let is_gone = model.ended && model.kept == 0;
+        if is_gone {
+            self.drop(id);
+        }
+        is_gone
+    }
+
+    fn abort(&mut self, id: StreamId) {
+        if let Some(model) = self.get(id) {
+            model.aborted = true;
+            self.drop(id);
+        }
+    }
+}
+
+/// Whatever connections do and whenever: each answer is that of its message alone, at most one notice follows, no
+/// answer is missing where nothing was cut short, and everything is accounted for.
+///
+/// Input: steps, each of a byte that says which and on what connection, and a byte that says how much.
+pub fn connections(bytes: &[u8]) {
+    for fixture in &*FIXTURES {
+        let context = fixture.context();
+        let settings = TcpSettings {
+            connections: 3,
+            connections_per_source: 2,
+            request_bytes: REQUEST_LEN_MAX,
+            input_bytes: 9000,
+            output_bytes: 60_000,
+            idle_ms: 1000,
+            read_ms: 300,
+            write_ms: 500,
+            linger_ms: 100,
+            ..TcpSettings::default()
+        };
+        let counters = Counters::default();
+        let handles = &fixture.handles;
+        run(bytes, settings, &context, &counters, |generator| {
+            request(&handles[generator.below(handles.len())], generator)
+        });
+    }
+}
+
+fn request(handle: &[u8], generator: &mut Generator) -> Vec<u8> {
+    let kept = if generator.below(12) == 0 { OpFlags(0) } else { OpFlags::KEEP_CONNECTION };
+    let flags = OpFlags::PLAIN_REQUEST.with(kept);
+    let header = Header::request(OpCode::RESOLUTION, flags, 0);
+    let query = Query { handle, indexes: Indexes::EMPTY, types: Strings::EMPTY };
+    let id = i32::try_from(generator.below(1 << 30)).unwrap_or_default();
+    let message = MessageBuf::request(&Envelope::request(id), &header, &Request::Resolution(query));
+    message.unsigned().unwrap_or_default()
+}
+
+fn run<B: AsRef<[u8]>>(
+    bytes: &[u8],
+    settings: TcpSettings,
+    context: &Context<'_, B>,
+    counters: &Counters,
+    mut next_request: impl FnMut(&mut Generator) -> Vec<u8>,
+) {
+    let (mut tcp, mut wires, mut now_ms) = (Tcp::new(settings), Wires::default(), 0);
+    let mut generator = Generator::new(bytes.len() as u64);
+    let mut to_send: BTreeMap<usize, Vec<u8>> = BTreeMap::new();
+    let (mut rest, mut generation) = (bytes, 0);
+    let mut opened = 0;
+    for _ in 0..STEPS_MAX {
+        let Some((&[what, much], after)) = rest.split_first_chunk() else { break };
+        rest = after;
+        let (what, at) = (what % 10, usize::from(what / 10 % 4));
+        let id = wires.all.get(&at).map(|(id, _)| *id);
+        let mut turn = Turn { wire: &mut wires, context, counters, now_ms };
+        match (what, id) {
+            (0, None) => {
+                generation += 1;
+                opened += 1;
+                let id = StreamId::new(u32::try_from(at).unwrap_or_default(), generation);
+                let model =
+                    Model { room: usize::from(much) * 64, reads: true, peer: much % 2, ..Model::default() };
+                let peer = SocketAddr::from(([192, 0, 2, model.peer], 1));
+                turn.wire.all.insert(at, (id, model));
+                to_send.remove(&at);
+                tcp.handle(StreamEvent::Opened { id, peer }, &mut turn);
+            }
+            (1..=4, Some(id)) => {
+                let model = turn.wire.get(id).expect("it is there");
+                if model.ended || !model.reads {
+                    continue;
+                }
+                let piece = if what == 1 {
+                    let (piece, after) = rest.split_at(rest.len().min(usize::from(much)));
+                    rest = after;
+                    piece.to_vec()
+                } else {
+                    // Well-formed requests, however cut.
+                    let waiting = to_send.entry(at).or_default();
+                    let len = usize::from(much) * if what == 4 { 16 } else { 1 };
+                    while waiting.len() < len {
+                        waiting.extend(next_request(&mut generator));
+                    }
+                    let later = waiting.split_off(len);
+                    std::mem::replace(waiting, later)
+                };
+                if !piece.is_empty() {
+                    if !model.closed {
+                        model.sent.extend_from_slice(&piece);
+                    }
+                    tcp.handle(StreamEvent::Received { id, bytes: &piece }, &mut turn);
+                }
+            }
+            (5, Some(id)) => {
+                let model = turn.wire.get(id).expect("it is there");
+                if !std::mem::replace(&mut model.ended, true) {
+                    if model.closed && model.kept == 0 {
+                        turn.wire.drop(id);
+                        tcp.handle(StreamEvent::Closed { id }, &mut turn);
+                    } else if !model.closed {
+                        tcp.handle(StreamEvent::Ended { id }, &mut turn);
+                    }
+                }
+            }
+            (6 | 7, Some(id)) => read(&mut tcp, id, usize::from(much) * 256, &mut turn),
+            (8, Some(id)) => {
+                turn.wire.get(id).expect("it is there").lost = true;
+                turn.wire.drop(id);
+                tcp.handle(StreamEvent::Closed { id }, &mut turn);
+            }
+            (9, _) => now_ms += u64::from(much) * 4,
+            _ => {}
+        }
+        let mut turn = Turn { wire: &mut wires, context, counters, now_ms };
+        tcp.tick(&mut turn);
+        check_now(&tcp, &wires, counters);
+    }
+    // Everybody reads all there is, and is closed then.
+    let mut turn = Turn { wire: &mut wires, context, counters, now_ms };
+    loop {
+        let kept = turn.wire.all.values().find(|(_, model)| model.kept > 0).map(|(id, _)| *id);
+        let Some(id) = kept else { break };
+        read(&mut tcp, id, usize::MAX / 2, &mut turn);
+    }
+    for (_, model) in turn.wire.all.values() {
+        check(model, true, context);
+    }
+    tcp.drain(&mut turn);
+    tcp.abort_all(&mut turn);
+    assert!(tcp.is_empty() && tcp.input_len() == 0 && wires.all.is_empty());
+    for model in &wires.past {
+        check(model, false, context);
+    }
+    let values: BTreeMap<_, _> = Counters::TABLE.iter().map(|row| row.name).zip(counters.values()).collect();
+    let sum = |start: &str| -> u64 {
+        values.iter().filter(|(name, _)| name.starts_with(start)).map(|(_, count)| count).sum()
+    };
+    assert_eq!(values["tcp_accepted"], sum("tcp_closed_"), "{values:?}");
+    assert_eq!(opened, values["tcp_accepted"] + sum("tcp_refused_"), "{values:?}");
+    assert_eq!(values["tcp_dropped_bug"], 0);
+}
+
+/// The other side reads: what was kept goes, and there is room for so much.
+fn read<B: AsRef<[u8]>>(tcp: &mut Tcp, id: StreamId, room: usize, turn: &mut Turn<'_, '_, B, Wires>) {
+    let model = turn.wire.get(id).expect("it is there");
+    model.room = room;
+    if std::mem::take(&mut model.kept) == 0 {
+        return;
+    }
+    if !model.closed {
+        tcp.handle(StreamEvent::Sent { id }, turn);
+    } else if model.ended {
+        turn.wire.drop(id);
+        tcp.handle(StreamEvent::Closed { id }, turn);
+    }
+}
+
+/// What is true between any two steps.
+fn check_now(tcp: &Tcp, wires: &Wires, counters: &Counters) {
+    assert_eq!(tcp.len(), wires.all.len());
+    assert!(tcp.len() <= 3);
+    assert_eq!(counters.tcp_connections.get(), tcp.len() as u64);
+    for peer in 0..2 {
+        assert!(wires.all.values().filter(|(_, model)| model.peer == peer).count() <= 2);
+    }
+    assert!(tcp.input_len() <= 9000);
+    for (_, model) in wires.all.values() {
+        assert!(model.closed || model.reads == (model.kept == 0), "who does not read is not read");
+    }
+}
+
+/// Each answer is that of a message of its own; with `is_all`, of each message there is one.
+fn check<B: AsRef<[u8]>>(model: &Model, is_all: bool, context: &Context<'_, B>) {
+    let mut expected: BTreeMap<Vec<u8>, usize> = BTreeMap::new();
+    let mut rest = &model.sent[..];
+    let mut is_last = false;
+    while let Ok(Front::Message(message, after)) = split(rest, REQUEST_LEN_MAX)
+        && !is_last
+    {
+        rest = after;
+        let (envelope, bytes) = Envelope::split(message).expect("a whole message");
+        if let Outcome::Reply(reply) = answer_message(context, envelope, bytes) {
+            let mut out = vec![0; Envelope::LEN + reply.message_len()];
+            reply.write_stream(&mut out);
+            *expected.entry(out).or_default() += 1;
+        }
+        let flags = bytes.get(8..12).map_or(0, |b| u32::from_be_bytes([b[0], b[1], b[2], b[3]]));
+        is_last = envelope.flags.has(EnvelopeFlags::ENCRYPTED) || flags & OpFlags::KEEP_CONNECTION.0 == 0;
+    }
+    let mut got = &model.got[..];
+    let mut notices = 0;
+    while let Front::Message(message, after) = split(got, MESSAGE_LEN_MAX).expect("answers can be read") {
+        got = after;
+        match expected.get_mut(message) {
+            Some(count) if *count > 0 => *count -= 1,
+            _ => {
+                assert_eq!(message[8..12], [0xff; 4], "an answer that nothing asked for");
+                assert!(got.is_empty(), "nothing follows a notice");
+                notices += 1;
+            }
+        }
+    }
+    assert!(got.is_empty(), "answers are whole");
+    assert!(notices <= usize::from(model.closed));
+    // A connection that nobody gave up has all its answers.
+    if is_all && !model.closed || model.closed && notices == 0 && !model.aborted && !model.lost && is_last {
+        assert!(expected.values().all(|&count| count == 0), "an answer is missing: {expected:?}");
+    }
+}
