@@ -5,7 +5,7 @@
 //! - [`requests`]: what is asked of them, as datagrams.
 //! - [`lookups`]: keys, and the lookup of them one at a time and in stages.
 //! - [`answers`]: a batch of requests to written replies, as a worker does it, without a socket.
-//! - [`serve`]: servers in processes of their own; [`flood`]: the load on them.
+//! - [`serve`]: servers in processes of their own; [`flood`] and [`tcp`]: the load on them.
 //! - [`usage`]: what a process used, and on which machine.
 #![forbid(unsafe_code)]
 
@@ -17,4 +17,5 @@ pub mod requests;
 pub mod serve;
 pub mod sets;
 pub mod spread;
+pub mod tcp;
 pub mod usage;
