@@ -1,16 +1,51 @@
 //! What certified answers and authenticated reads cost: signatures, MACs, answers to challenges, agreements.
 //! One element is one of them; the name of each group ends in the library that computes, which the feature
-//! `aws-lc` changes.
+//! `aws-lc` changes. Measured is processor time, which moves less than time on a machine that others use.
 
+use criterion::measurement::{Measurement, ValueFormatter, WallTime};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use handle_auth::agreement::{BITS, Group, KeyPair, respond};
 use handle_auth::{BACKEND, Pbkdf2Limits, PrivateKey, challenge, digest, message};
+use handle_benches::usage::thread_time;
 use handle_proto::Version;
 use handle_proto::code::DigestAlgorithm;
 use handle_proto::data::key::Number;
 use handle_proto::wire::Envelope;
 use handle_proto::wire::auth::SecretAnswer;
 use std::hint::black_box;
+use std::time::Duration;
+
+/// Processor time of the thread.
+struct ProcessorTime;
+
+impl Measurement for ProcessorTime {
+    type Intermediate = Duration;
+    type Value = Duration;
+
+    fn start(&self) -> Duration {
+        thread_time()
+    }
+
+    fn end(&self, start: Duration) -> Duration {
+        thread_time() - start
+    }
+
+    fn add(&self, one: &Duration, other: &Duration) -> Duration {
+        *one + *other
+    }
+
+    fn zero(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn to_f64(&self, value: &Duration) -> f64 {
+        WallTime.to_f64(value)
+    }
+
+    fn formatter(&self) -> &dyn ValueFormatter {
+        WallTime.formatter()
+    }
+}
 
 /// Bytes of header and body of an answer with three values, as the resolver's benches have it.
 const COVERED: &[u8] = &[0x61; 230];
@@ -28,7 +63,7 @@ fn record(id: &str) -> Vec<u8> {
 }
 
 /// A signature as the server makes it, credential and all, and the check of one.
-fn signatures(c: &mut Criterion) {
+fn signatures(c: &mut Criterion<ProcessorTime>) {
     let mut group = c.benchmark_group(format!("signature/{BACKEND}"));
     group.throughput(Throughput::Elements(1));
     for (name, id, version) in [
@@ -57,7 +92,7 @@ fn signatures(c: &mut Criterion) {
 }
 
 /// What takes the place of signatures in a session.
-fn macs(c: &mut Criterion) {
+fn macs(c: &mut Criterion<ProcessorTime>) {
     let mut group = c.benchmark_group(format!("mac/{BACKEND}"));
     group.throughput(Throughput::Elements(1));
     for minor in [4, 6, 11] {
@@ -74,7 +109,7 @@ fn macs(c: &mut Criterion) {
 }
 
 /// The check of an answer with a secret; the sender chooses the rounds.
-fn answers(c: &mut Criterion) {
+fn answers(c: &mut Criterion<ProcessorTime>) {
     let mut group = c.benchmark_group(format!("answer/{BACKEND}"));
     group.throughput(Throughput::Elements(1));
     for minor in [6, 11] {
@@ -91,7 +126,7 @@ fn answers(c: &mut Criterion) {
 }
 
 /// The server's side of a session set-up, without its signature.
-fn agreements(c: &mut Criterion) {
+fn agreements(c: &mut Criterion<ProcessorTime>) {
     let mut group = c.benchmark_group("agreement");
     group.throughput(Throughput::Elements(1)).sample_size(10);
     for (bits, dh) in [(1024, Group::oakley_2()), (2048, Group::modp_14()), (8192, largest())] {
@@ -108,5 +143,9 @@ fn largest() -> Group {
     Group::new(Number::new(&p), Number::new(&[2]), &BITS).expect("odd and not too large")
 }
 
-criterion_group!(benches, signatures, macs, answers, agreements);
+criterion_group! {
+    name = benches;
+    config = Criterion::default().with_measurement(ProcessorTime);
+    targets = signatures, macs, answers, agreements
+}
 criterion_main!(benches);

@@ -1,6 +1,20 @@
 //! Keys, signatures, MACs, challenges and sessions, computed: `credentials.jsonl`.
 //!
-//! Every line verifies or fails as it states, with either backend (`--features aws-lc`).
+//! Every line verifies or fails as it states, with either backend (`--features handle-auth/aws-lc`). Of what the
+//! reference does badly, this much is bytes, and our form of it is the safe one:
+//!
+//! - MACs of versions 2.5 and 2.6 do not cover the counter, and signatures up to 2.6 not the request id. Peers
+//!   check them so, and so do we: [`vectors_macs_of_sessions_verify_and_are_made_as_stated`].
+//! - The rounds of PBKDF2 are not bounded, nor is the length of the derived key, of which nothing may be left: we
+//!   take 1 to 1,000,000 rounds and 128 to 512 bits.
+//! - It answers the digest of another request with an error and so do we:
+//!   [`vectors_challenges_are_answered_and_verified`].
+//! - With a DSA key of 2048 bits it cannot sign below 2.11; we sign with SHA-256, which it verifies.
+//! - Key files under single DES are refused.
+//! - Keys encrypted with RSA in session set-ups (modes 1 and 2) are not decrypted: the server refuses them.
+//!
+//! That it accepts an answer twice is for the table of challenges to mend, see
+//! [`vectors_answers_in_transcripts_are_verified`].
 
 use handle_auth::agreement::{self, Group, KeyPair};
 use handle_auth::keyfile::{self, KeyFileError};
