@@ -1,6 +1,7 @@
 //! The table of challenges against a plain list.
 
 use arbitrary::{Arbitrary, Unstructured};
+use handle_proto::Version;
 use handle_resolver::slow::Digest;
 use handle_server::slow::challenges::{Challenge, ChallengeCounts, ChallengeLimits, Challenges, Refusal};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -152,7 +153,12 @@ pub fn challenges(bytes: &[u8]) {
 fn challenge(id: i32, len: usize) -> Challenge {
     let mut nonce = [0; 16];
     nonce[..4].copy_from_slice(&id.to_be_bytes());
-    Challenge { nonce, digest: Digest::new(&nonce), request: vec![0; len].into_boxed_slice() }
+    Challenge {
+        version: Version::CURRENT,
+        nonce,
+        digest: Digest::new(&nonce),
+        request: vec![0; len].into_boxed_slice(),
+    }
 }
 
 fn take(table: &mut Challenges, plain: &mut Plain, id: i32, expected: &mut ChallengeCounts) {

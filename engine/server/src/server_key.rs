@@ -2,42 +2,31 @@
 
 use crate::slow::config::ServerKeyConfig;
 use anyhow::{Context as _, bail, ensure};
-use handle_auth::{PrivateKey, PublicKey};
+use handle_auth::{PrivateKey, PublicKey, file, keyfile};
 use handle_proto::Version;
-use handle_proto::data::KeyFile;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use zeroize::Zeroizing;
 
 /// Where systemd puts credentials.
 const CREDENTIALS_DIRECTORY: &str = "CREDENTIALS_DIRECTORY";
-/// Most bytes of a key file or of a passphrase: keys have a few kilobytes.
-const FILE_LEN_MAX: u64 = 1 << 16;
 
 /// Reads the key that `config` names.
 ///
 /// # Errors
 /// One sentence with the likely cause: the file, who may read it, the passphrase, the key.
 pub fn read(config: &ServerKeyConfig) -> anyhow::Result<PrivateKey> {
-    let file = config.file.display();
+    let shown = config.file.display();
     let bytes = read_secret(&config.file).context("cannot read the server key")?;
     let passphrase = passphrase(config)?;
-    open(&bytes, passphrase.as_deref().map(Vec::as_slice)).with_context(|| format!("the server key {file}"))
-}
-
-/// Takes the key out of its file.
-fn open(file: &[u8], passphrase: Option<&[u8]>) -> anyhow::Result<PrivateKey> {
-    let _ = passphrase;
-    match KeyFile::decode(file)? {
-        KeyFile::Plain { key } => Ok(PrivateKey::from_record(key)?),
-        encrypted => bail!("encrypted in a way that is not read: {encrypted:?}"),
-    }
+    let record = keyfile::decode(&bytes, passphrase.as_deref().map(Vec::as_slice))
+        .with_context(|| format!("cannot use the server key {shown}"))?;
+    PrivateKey::from_record(record.as_bytes()).with_context(|| format!("cannot use the server key {shown}"))
 }
 
 /// The passphrase, however it is given; without the end of its line.
 fn passphrase(config: &ServerKeyConfig) -> anyhow::Result<Option<Zeroizing<Vec<u8>>>> {
-    let mut passphrase = if let Some(file) = &config.passphrase_file {
-        read_secret(file).context("cannot read the passphrase of the server key")?
+    let mut passphrase = if let Some(path) = &config.passphrase_file {
+        read_secret(path).context("cannot read the passphrase of the server key")?
     } else if let Some(name) = &config.passphrase_env {
         let Some(value) = std::env::var_os(name) else {
             bail!("the environment variable {name} with the passphrase of the server key is not set");
@@ -60,25 +49,23 @@ fn passphrase(config: &ServerKeyConfig) -> anyhow::Result<Option<Zeroizing<Vec<u
 
 /// Reads a file that only its owner may read. Credentials of systemd have rights of their own.
 fn read_secret(path: &Path) -> anyhow::Result<Zeroizing<Vec<u8>>> {
-    let is_credential =
-        std::env::var_os(CREDENTIALS_DIRECTORY).is_some_and(|directory| path.starts_with(directory));
-    let shown = path.display();
-    let mode = std::fs::metadata(path).with_context(|| format!("{shown}"))?.mode();
-    ensure!(
-        is_credential || mode & 0o077 == 0,
-        "{shown} can be read or written by others (mode {:03o}); make it its owner's alone: chmod 600 {shown}",
-        mode & 0o777
-    );
-    read_bounded(path)
+    match std::env::var_os(CREDENTIALS_DIRECTORY) {
+        Some(directory) if path.starts_with(&directory) => read_bounded(path),
+        _ => Ok(file::open_secret_file(path)?),
+    }
 }
 
+/// Reads a file, whoever else may.
 fn read_bounded(path: &Path) -> anyhow::Result<Zeroizing<Vec<u8>>> {
     use std::io::Read as _;
-    let file = std::fs::File::open(path).with_context(|| format!("{}", path.display()))?;
+    let opened = std::fs::File::open(path).with_context(|| format!("{}", path.display()))?;
     // All at once: growing would leave copies behind that nobody clears.
-    let mut bytes = Zeroizing::new(Vec::with_capacity(usize::try_from(FILE_LEN_MAX)? + 1));
-    file.take(FILE_LEN_MAX + 1).read_to_end(&mut bytes).with_context(|| format!("{}", path.display()))?;
-    ensure!(bytes.len() as u64 <= FILE_LEN_MAX, "{} is too long to be a key", path.display());
+    let mut bytes = Zeroizing::new(Vec::with_capacity(usize::try_from(file::FILE_LEN_MAX)? + 1));
+    opened
+        .take(file::FILE_LEN_MAX + 1)
+        .read_to_end(&mut bytes)
+        .with_context(|| format!("{}", path.display()))?;
+    ensure!(bytes.len() as u64 <= file::FILE_LEN_MAX, "{} is too long to be a key", path.display());
     Ok(bytes)
 }
 

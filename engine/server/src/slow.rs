@@ -18,7 +18,7 @@ use crate::server::Shared;
 use crate::server_key;
 use crate::site::OwnSite;
 use anyhow::{Context as _, bail};
-use challenges::{ChallengeLimits, Challenges};
+use challenges::{ChallengeCounts, ChallengeLimits, Challenges};
 use config::{Identity, SlowConfig, identities};
 use crossbeam_channel::{Receiver, Sender, bounded};
 use crossbeam_utils::CachePadded;
@@ -164,15 +164,28 @@ impl SlowPath {
         })
     }
 
+    /// Requests that wait for a thread.
+    pub(crate) fn waiting(&self) -> usize {
+        self.queues.waiting()
+    }
+
+    /// What all threads counted, in the order of [`SlowCounters::TABLE`].
+    pub(crate) fn sums(&self) -> [u64; SlowCounters::TABLE.len()] {
+        stats::sums(self.counters.iter().map(|counters| &**counters))
+    }
+
+    /// What happened to challenges, how many wait, and the bytes of what was challenged.
+    pub(crate) fn challenges_now(&self) -> (ChallengeCounts, usize, usize) {
+        let challenges = self.challenges();
+        (challenges.counts(), challenges.len(), challenges.bytes())
+    }
+
     /// What was counted, and what waits now.
     #[must_use]
     pub fn to_json(&self) -> Value {
-        let mut sums = stats::sums(self.counters.iter().map(|counters| &**counters));
-        let (counts, waiting, bytes) = {
-            let challenges = self.challenges();
-            (challenges.counts(), challenges.len(), challenges.bytes())
-        };
-        sums.insert("requests_waiting".into(), self.queues.waiting().into());
+        let mut sums = stats::to_json(&self.sums());
+        let (counts, waiting, bytes) = self.challenges_now();
+        sums.insert("requests_waiting".into(), self.waiting().into());
         sums.insert(
             "challenges".into(),
             json!({

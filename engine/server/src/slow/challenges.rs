@@ -1,6 +1,7 @@
 //! Challenges that wait for an answer: bounded in number, in bytes and by source, taken once, forgotten after
 //! a while. Pure: time and random numbers come in as arguments.
 
+use handle_proto::Version;
 use handle_proto::limit::NONCE_LEN;
 use handle_resolver::slow::Digest;
 use std::collections::hash_map::Entry;
@@ -23,6 +24,8 @@ pub struct ChallengeLimits {
 /// A challenge that was taken from the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Challenge {
+    /// The version it was written in.
+    pub version: Version,
     /// The nonce that was sent.
     pub nonce: [u8; NONCE_LEN],
     /// The digest that was sent with it.
@@ -243,8 +246,12 @@ mod tests {
     impl Numbered {
         fn issue(&mut self, source: IpAddr, len: usize, now_ms: u64) -> Result<i32, Refusal> {
             let digest = digest();
-            let challenge =
-                Challenge { nonce: [1; NONCE_LEN], digest, request: vec![7; len].into_boxed_slice() };
+            let challenge = Challenge {
+                version: Version::CURRENT,
+                nonce: [1; NONCE_LEN],
+                digest,
+                request: vec![7; len].into(),
+            };
             let next = &mut self.1;
             let numbers = || {
                 *next += 1;
@@ -314,7 +321,8 @@ mod tests {
     #[test]
     fn numbers_are_positive_and_free() {
         let mut table = Challenges::new(LIMITS);
-        let challenge = Challenge { nonce: [0; NONCE_LEN], digest: digest(), request: Box::new([]) };
+        let version = Version::CURRENT;
+        let challenge = Challenge { version, nonce: [0; NONCE_LEN], digest: digest(), request: Box::new([]) };
         let mut from = |numbers: &[u32]| {
             let mut numbers = numbers.iter().copied().chain(std::iter::repeat(0));
             table.issue(source(1), challenge.clone(), || numbers.next().unwrap(), 0)

@@ -171,6 +171,47 @@ mod tests {
         assert!(kept.young.len() + kept.old.len() <= 4);
     }
 
+    fn signer() -> Signer {
+        let servers = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/vectors/servers.json");
+        let servers: serde_json::Value =
+            serde_json::from_str(&std::fs::read_to_string(servers).unwrap()).unwrap();
+        let hex = servers["keys"]["server"]["handle_private_hex"].as_str().unwrap();
+        let byte = |at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap();
+        let record: Vec<u8> = (0..hex.len()).step_by(2).map(byte).collect();
+        Signer::new(PrivateKey::from_record(&record).unwrap(), 4)
+    }
+
+    #[test]
+    fn what_is_not_an_answer_stays_as_it_is_and_unsigned() {
+        let signer = signer();
+        let envelope = Envelope { message_len: 24, ..Envelope::request(1) }.to_bytes();
+        // A header that says there is more of a body than follows.
+        let cut = [&envelope[..], &[0; 20], &[0, 0, 0, 9]].concat();
+        for message in [&b""[..], b"short", &envelope, &cut] {
+            let mut signed = message.to_vec();
+            assert_eq!(signer.sign(&mut signed), Err(SignError::Failed));
+            assert_eq!(signed, message);
+        }
+    }
+
+    #[test]
+    fn a_credential_is_put_behind_an_answer_whatever_its_version() {
+        let signer = signer();
+        for (minor, is_kept) in [(4, true), (6, true), (7, false), (11, false)] {
+            let version = Version::new(2, minor);
+            let envelope = Envelope { version, message_len: 28, ..Envelope::request(1) }.to_bytes();
+            let unsigned = [&envelope[..], &[0; 24], &[0; 4]].concat();
+            for from in [Signature::Made, if is_kept { Signature::Kept } else { Signature::Made }] {
+                let mut signed = unsigned.clone();
+                assert_eq!(signer.sign(&mut signed), Ok(from), "2.{minor}");
+                let (envelope, rest) = Envelope::split(&signed).unwrap();
+                assert_eq!(envelope.message_len as usize, rest.len());
+                let message = Message::decode(rest).unwrap();
+                handle_auth::message::verify_message(&envelope, &message, signer.public()).unwrap();
+            }
+        }
+    }
+
     #[test]
     fn none_is_kept_where_none_may_be() {
         let mut kept = Kept { half: 0, young: HashMap::new(), old: HashMap::new() };

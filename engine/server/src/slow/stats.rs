@@ -4,15 +4,20 @@ use crate::counters::Counter;
 use serde_json::{Map, Value};
 
 macro_rules! slow_counters {
-    ($($(#[$doc:meta])* $name:ident,)*) => {
+    ($($(#[doc = $doc:literal])* $name:ident,)*) => {
         /// What one slow thread counts; others read.
         #[derive(Debug, Default)]
-        pub struct SlowCounters { $($(#[$doc])* pub $name: Counter,)* }
+        pub struct SlowCounters { $($(#[doc = $doc])* pub $name: Counter,)* }
 
         impl SlowCounters {
-            /// Every counter with its name.
-            pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
-                [$((stringify!($name), self.$name.get()),)*].into_iter()
+            /// The name of every counter, and what is counted.
+            pub const TABLE: &'static [(&'static str, &'static str)] =
+                &[$((stringify!($name), concat!($($doc),*).trim_ascii()),)*];
+
+            /// The counters, in the order of [`TABLE`](Self::TABLE).
+            #[must_use]
+            pub fn values(&self) -> [u64; Self::TABLE.len()] {
+                [$(self.$name.get(),)*]
             }
         }
     };
@@ -39,12 +44,15 @@ slow_counters! {
     bugs,
 }
 
-/// The sums over all threads.
-pub(crate) fn sums<'c>(counters: impl Iterator<Item = &'c SlowCounters>) -> Map<String, Value> {
-    let mut sums = Map::new();
-    for (name, count) in counters.flat_map(SlowCounters::named) {
-        let sum = sums.get(name).and_then(Value::as_u64).unwrap_or(0) + count;
-        sums.insert(name.to_owned(), sum.into());
-    }
-    sums
+/// The sums over all threads, in the order of [`SlowCounters::TABLE`].
+pub(crate) fn sums<'c>(counters: impl Iterator<Item = &'c SlowCounters>) -> [u64; SlowCounters::TABLE.len()] {
+    counters.map(SlowCounters::values).fold([0; _], |mut sums, values| {
+        sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
+        sums
+    })
+}
+
+/// Sums by name.
+pub(crate) fn to_json(sums: &[u64; SlowCounters::TABLE.len()]) -> Map<String, Value> {
+    SlowCounters::TABLE.iter().zip(sums).map(|((name, _), &sum)| ((*name).to_owned(), sum.into())).collect()
 }

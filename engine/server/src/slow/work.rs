@@ -1,13 +1,15 @@
 //! What a slow thread does with a request: evaluates it, challenges its sender or checks the answer to a
 //! challenge, and signs what comes of it.
 
+use super::SlowPath;
 use super::challenges::{Challenge, Refusal};
+use super::identity::Answered;
 use super::queue::{Job, Route};
 use super::signer::{Signature, Signer};
 use super::stats::SlowCounters;
-use super::{SlowPath, identity};
 use crate::live::Reader;
 use crate::server::Shared;
+use handle_auth::kdf::Pbkdf2Limits;
 use handle_proto::limit::{FRAGMENTS_MAX, MESSAGE_LEN_MAX, NONCE_LEN};
 use handle_proto::wire::Envelope;
 use handle_proto::wire::auth::{self, ChallengeAnswer, Verification};
@@ -178,7 +180,7 @@ impl Work<'_> {
         }
         let mut numbers = numbers.as_chunks().0.iter().copied().map(u32::from_be_bytes);
         let digest = slow.digest();
-        let challenge = Challenge { nonce, digest, request: self.request.into() };
+        let challenge = Challenge { version: slow.version(), nonce, digest, request: self.request.into() };
         let issued = self.path.challenges().issue(
             self.source,
             challenge,
@@ -261,9 +263,11 @@ impl Work<'_> {
             }
             entitled == Entitled::Yes
         };
-        let is_right = |key: &Value<'_>| {
-            let asked = identity::Asked { nonce: &challenge.nonce, digest: challenge.digest.as_bytes() };
-            identity::is_right(kind, key.data, &asked, answer.signed_response, &self.path.config)
+        let answered = Answered {
+            version: challenge.version,
+            covered: [&challenge.nonce, challenge.digest.as_bytes()],
+            signed_response: answer.signed_response,
+            limits: self.limits(),
         };
         let keys_max = self.path.config.keys_tried;
         let is_permitted = permits(identity.index);
@@ -285,7 +289,7 @@ impl Work<'_> {
                 continue;
             }
             is_anyone_permitted = true;
-            if is_right(&key) {
+            if answered.is_made_with(kind, key.data) {
                 self.counters.answers_right.add(1);
                 return Ok(());
             }
@@ -315,19 +319,25 @@ impl Work<'_> {
         let Ok(asked) = Verification::decode(slow.body()) else {
             return slow.refuse(context, Refused::Malformed);
         };
-        let keys = match keys(context, asked.identity, auth::SECRET_KEY) {
+        let mut keys = match keys(context, asked.identity, auth::SECRET_KEY) {
             Ok(keys) => keys.take(self.path.config.keys_tried),
             Err(NotLocal::Elsewhere) => return slow.refuse(context, Refused::NotHomed),
             Err(NotLocal::Damaged) => return slow.refuse(context, Refused::DamagedRecord),
         };
-        let answered = identity::Asked { nonce: asked.nonce, digest: asked.digest.digest };
-        let mut keys = keys;
-        let is_valid = keys.any(|key| {
-            let config = &self.path.config;
-            identity::is_right(auth::SECRET_KEY, key.data, &answered, asked.signed_response, config)
-        });
+        let answered = Answered {
+            version: slow.version(),
+            covered: [asked.nonce, asked.digest.digest],
+            signed_response: asked.signed_response,
+            limits: self.limits(),
+        };
+        let is_valid = keys.any(|key| answered.is_made_with(auth::SECRET_KEY, key.data));
         self.counters.verifications.add(1);
         slow.verdict(context, is_valid)
+    }
+
+    /// What the sender of an answer may ask for in work.
+    fn limits(&self) -> Pbkdf2Limits {
+        Pbkdf2Limits { iterations_max: self.path.config.pbkdf2_iterations, ..Pbkdf2Limits::DEFAULT }
     }
 
     /// Writes `reply` to `message`, signed if it is to be and can be.
