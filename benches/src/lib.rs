@@ -5,11 +5,13 @@
 //! - [`requests`]: what is asked of them, as datagrams.
 //! - [`lookups`]: keys, and the lookup of them one at a time and in stages.
 //! - [`answers`]: a batch of requests to written replies, as a worker does it, without a socket.
+//! - [`certified`]: signed answers, and what the key alone can sign.
 //! - [`serve`]: servers in processes of their own; [`flood`] and [`tcp`]: the load on them.
 //! - [`usage`]: what a process used, and on which machine.
 #![forbid(unsafe_code)]
 
 pub mod answers;
+pub mod certified;
 pub mod flood;
 pub mod lookups;
 pub mod records;

@@ -21,10 +21,12 @@ pub enum Ask {
     Digest,
     /// A record whose answer takes several datagrams.
     Long,
+    /// As `Plain`, with an answer that is signed.
+    Certified,
 }
 
 impl Ask {
-    /// All of them, with names for benches.
+    /// All that a worker answers by itself, with names for benches.
     pub const ALL: [(Self, &'static str); 5] = [
         (Self::Plain, "plain"),
         (Self::Selected, "selected"),
@@ -63,6 +65,7 @@ pub fn request(handle: &[u8], ask: Ask, request_id: i32) -> Vec<u8> {
         response_code: ResponseCode::RESERVED,
         flags: match ask {
             Ask::Digest => OpFlags::PLAIN_REQUEST.with(OpFlags::REQUEST_DIGEST),
+            Ask::Certified => OpFlags::PLAIN_REQUEST.with(OpFlags::CERTIFY),
             _ => OpFlags::PLAIN_REQUEST,
         },
         site_serial: Header::NO_SITE_SERIAL,

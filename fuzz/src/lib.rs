@@ -11,6 +11,7 @@
 
 mod auth;
 mod body;
+mod challenges;
 mod connections;
 mod container;
 mod data;
@@ -25,6 +26,7 @@ mod transport;
 
 pub use auth::{challenge_answer, key_agreement, key_file};
 pub use body::{admin, auth, credential, query, referral, replication, request_body, response_body, session};
+pub use challenges::challenges;
 pub use connections::connections;
 pub use container::{datagrams, put_datagram};
 pub use data::{admin_vlist, key, site, value};
@@ -53,7 +55,7 @@ targets! {
     value values_json record_line site site_json admin_vlist key
     key_file challenge_answer key_agreement
     layer manifest resolver question batch
-    connections
+    challenges connections
 }
 
 /// Makes a file of `fuzz_targets/` the program of one target: libFuzzer's under `cargo fuzz`, in ordinary

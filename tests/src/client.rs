@@ -1,11 +1,13 @@
 //! A client of few lines: asks over UDP, one request at a time.
 
+use handle_proto::wire::fragment::cut;
 use handle_proto::wire::list::{Indexes, Strings};
 use handle_proto::wire::query::Query;
 use handle_proto::wire::reassembly::{Reassembled, Reassembly, ReassemblyLimits};
 use handle_proto::wire::{Body, Envelope, Header, Message, MessageBuf, Request, Response};
 use handle_proto::{OpCode, OpFlags, ResponseCode};
-use std::net::{SocketAddr, UdpSocket};
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::time::Duration;
 
 /// How long an answer may take; on loopback it takes microseconds.
@@ -61,24 +63,61 @@ impl Client {
     pub fn resolve(&mut self, handle: &[u8]) -> Option<Answer> {
         self.request_id += 1;
         self.socket.send(&request(handle, self.request_id)).ok()?;
-        let mut fragments = Reassembly::new(ReassemblyLimits {
-            messages_max: 1,
-            messages_per_sender_max: 1,
-            bytes_max: 1 << 20,
-            age_ms_max: u64::MAX,
-        });
-        let mut room = [0; 2048];
-        loop {
-            let len = self.socket.recv(&mut room).ok()?;
-            let (envelope, _) = Envelope::split(&room[..len]).expect("an envelope");
-            if envelope.request_id != self.request_id {
-                continue;
-            }
-            match fragments.accept((), &room[..len], 0).expect("a fragment that fits") {
-                Reassembled::Incomplete => {}
-                Reassembled::Whole(message) => return Some(Answer::read(message)),
-                Reassembled::Complete(message) => return Some(Answer::read(&message)),
-            }
+        receive(&self.socket, self.request_id).map(|message| Answer::read(&message))
+    }
+}
+
+/// Sends a message in its stream form to `server`, and returns the answer to it in the same form; `None` when
+/// nothing comes.
+///
+/// # Panics
+/// When there is no socket to be had, or the answer is not one.
+#[must_use]
+pub fn exchange(server: SocketAddr, message: &[u8]) -> Option<Vec<u8>> {
+    let Client { socket, .. } = Client::new(server);
+    let (envelope, rest) = Envelope::split(message).expect("an envelope");
+    for datagram in cut(&envelope) {
+        socket.send(&[&datagram.envelope, &rest[datagram.range]].concat()).ok()?;
+    }
+    receive(&socket, envelope.request_id)
+}
+
+/// The same over a connection of its own.
+///
+/// # Panics
+/// When there is no connection to be had, or what comes back is not a message.
+#[must_use]
+pub fn exchange_over_tcp(server: SocketAddr, message: &[u8]) -> Option<Vec<u8>> {
+    let mut stream = TcpStream::connect(server).expect("a connection");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    stream.write_all(message).ok()?;
+    let mut answer = vec![0; Envelope::LEN];
+    stream.read_exact(&mut answer).ok()?;
+    let (envelope, _) = Envelope::split(&answer).expect("an envelope");
+    answer.resize(Envelope::LEN + envelope.message_len as usize, 0);
+    stream.read_exact(&mut answer[Envelope::LEN..]).ok()?;
+    Some(answer)
+}
+
+/// The whole answer to a request, envelope first.
+fn receive(socket: &UdpSocket, request_id: i32) -> Option<Vec<u8>> {
+    let mut fragments = Reassembly::new(ReassemblyLimits {
+        messages_max: 1,
+        messages_per_sender_max: 1,
+        bytes_max: 1 << 20,
+        age_ms_max: u64::MAX,
+    });
+    let mut room = [0; 2048];
+    loop {
+        let len = socket.recv(&mut room).ok()?;
+        let (envelope, _) = Envelope::split(&room[..len]).expect("an envelope");
+        if envelope.request_id != request_id {
+            continue;
+        }
+        match fragments.accept((), &room[..len], 0).expect("a fragment that fits") {
+            Reassembled::Incomplete => {}
+            Reassembled::Whole(message) => return Some(message.to_vec()),
+            Reassembled::Complete(message) => return Some(message),
         }
     }
 }

@@ -4,11 +4,15 @@ use crate::vectors;
 use handle_proto::Value;
 use handle_server::Server;
 use handle_server::config::{Config, Datapath};
+use handle_server::slow::config::ServerKeyConfig;
 use handle_snapshot::builder::Builder;
 use handle_snapshot::set::publisher::Publisher;
 use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
 use serde_json::Value as Json;
+use std::fs::OpenOptions;
+use std::io::Write as _;
 use std::net::SocketAddr;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use tempfile::TempDir;
 
@@ -41,12 +45,32 @@ pub fn config(set: &Path, datapath: Datapath) -> Config {
     }
 }
 
+/// Writes an unencrypted private key file that only its owner may read.
+///
+/// # Panics
+/// When it cannot be written.
+pub fn write_key_file(path: &Path, key: &Json) {
+    let mut bytes = 1_u32.to_be_bytes().to_vec();
+    bytes.extend(vectors::hex(&key["handle_private_hex"]));
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    file.and_then(|mut file| file.write_all(&bytes)).expect("the key is written");
+}
+
 /// Runs the server called `name` in `servers.json`, with the records of `records.json`.
 ///
 /// # Panics
 /// When the files of the vectors do not hold what they should.
 #[must_use]
 pub fn serve(name: &str, datapath: Datapath) -> Served {
+    serve_with(name, datapath, |_| ())
+}
+
+/// The same, with a change of its configuration.
+///
+/// # Panics
+/// When the files of the vectors do not hold what they should.
+#[must_use]
+pub fn serve_with(name: &str, datapath: Datapath, change: impl FnOnce(&mut Config)) -> Served {
     let servers = vectors::document("servers.json");
     let server = &servers["servers"][name];
     assert!(server.is_object(), "servers.json has a server {name}");
@@ -62,6 +86,15 @@ pub fn serve(name: &str, datapath: Datapath) -> Served {
     let mut config = config(&set, datapath);
     config.site = Some(site);
     config.server_id = server["this_server_id"].as_i64().and_then(|id| i32::try_from(id).ok());
+    if let Some(key_id) = server["server_key_id"].as_str() {
+        let file = directory.path().join("privkey.bin");
+        write_key_file(&file, &servers["keys"][key_id]);
+        config.server_key = Some(ServerKeyConfig { file, ..ServerKeyConfig::default() });
+    }
+    let administrators = server["server_config"]["server_admins"].as_array().into_iter().flatten();
+    config.administrators.server =
+        administrators.map(|admin| admin.as_str().expect("an identity").to_owned()).collect();
+    change(&mut config);
     let server = Server::start(&config).expect("the server starts");
     Served { server, directory }
 }

@@ -98,6 +98,7 @@ fn survive_on(datapath: Datapath) {
     server.stop().unwrap();
     assert_eq!(all(), count + asked, "every datagram was received, or dropped by the kernel");
     let accounted = sum(|c| &c.requests_answered)
+        + sum(|c| &c.requests_under_way)
         + sum(|c| &c.fragments_kept)
         + sum(|c| &c.dropped_error_reply)
         + sum(|c| &c.dropped_fragment_invalid)

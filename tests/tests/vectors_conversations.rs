@@ -5,7 +5,8 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
-use handle_proto::ResponseCode;
+use handle_auth::PublicKey;
+use handle_auth::message::verify_message;
 use handle_proto::limit::MESSAGE_LEN_MAX;
 use handle_proto::wire::stream::{Front, split};
 use handle_proto::wire::{Envelope, Message};
@@ -28,10 +29,6 @@ const SILENCE: Duration = Duration::from_millis(150);
 enum Expected {
     /// The same bytes.
     Same,
-    /// Needs authentication, which comes later: it is refused.
-    Later,
-    /// The same header and body, but not signed.
-    Unsigned,
     /// Not tried here: a server with features that come later.
     Untried,
     /// An answer with this response code.
@@ -63,8 +60,6 @@ fn rows() -> Vec<Row> {
             let mut cells = line.split('|').skip(1).map(str::trim);
             let pattern = cells.next().expect("a pattern").trim_matches('`').to_owned();
             let expected = match cells.next().expect("an expectation") {
-                "later" => Expected::Later,
-                "unsigned" => Expected::Unsigned,
                 "untried" => Expected::Untried,
                 "silence" => Expected::Silence,
                 "envelope flags" => Expected::EnvelopeFlags,
@@ -187,30 +182,40 @@ fn response_code(answers: &[Vec<u8>]) -> Option<i32> {
     Some(Message::decode(&message).ok()?.header.response_code.0)
 }
 
-/// Header and body, without the expiration.
-fn covered(answers: &[Vec<u8>]) -> Option<Vec<u8>> {
+/// Whether the answer has a credential.
+fn is_signed(answers: &[Vec<u8>]) -> bool {
     let message: Vec<u8> = answers.iter().flat_map(|answer| &answer[Envelope::LEN..]).copied().collect();
-    let mut covered = Message::decode(&message).ok()?.covered.to_vec();
-    covered[16..20].fill(0);
-    Some(covered)
+    Message::decode(&message).is_ok_and(|message| !message.credential.is_empty())
+}
+
+/// Whether the answer is signed with the private half of `key`.
+fn verifies(answers: &[Vec<u8>], key: &PublicKey) -> bool {
+    let Some((envelope, _)) = answers.first().and_then(|answer| Envelope::split(answer).ok()) else {
+        return false;
+    };
+    let message: Vec<u8> = answers.iter().flat_map(|answer| &answer[Envelope::LEN..]).copied().collect();
+    Message::decode(&message).is_ok_and(|message| verify_message(&envelope, &message, key).is_ok())
 }
 
 /// What is wrong with the answers to a line, if anything is.
-fn judge(line: &Json, expected: Expected, answers: &Answers) -> Option<String> {
+///
+/// Signatures are among what varies, so they are checked with `key`.
+fn judge(line: &Json, expected: Expected, answers: &Answers, key: &PublicKey) -> Option<String> {
     let Answers { units: answers, closed } = answers;
     let reference: Vec<Vec<u8>> =
         line["response_hex"].as_array().into_iter().flatten().map(vectors::hex).collect();
     let same = |expected| masked(answers, line, expected) == masked(&reference, line, expected);
     let good = match expected {
-        Expected::Same | Expected::EnvelopeFlags | Expected::Version => same(expected),
-        Expected::Later => response_code(answers) == Some(ResponseCode::OPERATION_NOT_SUPPORTED.0),
-        Expected::Unsigned => covered(answers) == covered(&reference) && covered(answers).is_some(),
+        Expected::Same | Expected::EnvelopeFlags | Expected::Version => {
+            same(expected) && (!is_signed(&reference) || verifies(answers, key))
+        }
         Expected::Untried => false,
         Expected::Code(code) => response_code(answers) == Some(code),
         Expected::Silence => answers.is_empty(),
         Expected::KeepsOpen => {
-            let first = covered(answers.get(..1).unwrap_or_default());
-            first == covered(&reference) && first.is_some() && (!closed || answers.len() > reference.len())
+            let first = answers.get(..1).unwrap_or_default();
+            let same = masked(first, line, expected) == masked(&reference, line, expected);
+            same && (!is_signed(&reference) || verifies(first, key)) && (!closed || answers.len() > 1)
         }
     };
     let good = good
@@ -231,6 +236,13 @@ fn judge(line: &Json, expected: Expected, answers: &Answers) -> Option<String> {
             response_code(answers),
         )
     })
+}
+
+/// The key with which the answers of a server are checked.
+fn server_key(name: &str) -> PublicKey {
+    let servers = vectors::document("servers.json");
+    let id = servers["servers"][name]["server_key_id"].as_str().expect("the name of a key");
+    PublicKey::from_record(&vectors::hex(&servers["keys"][id]["handle_public_hex"])).expect("a public key")
 }
 
 fn conversations_on(datapath: Datapath) {
@@ -257,14 +269,15 @@ fn conversations_on(datapath: Datapath) {
     let mut used = vec![(0, 0); rows.len()];
     for (name, lines) in by_server {
         let served = serve(&name, datapath);
+        let key = server_key(&name);
         for line in lines {
             let row = row_of(&line);
             let expected = row.map_or(Expected::Same, |row| rows[row].expected);
             let answers = exchange(&served, &line, expected);
-            wrong.extend(judge(&line, expected, &answers));
+            wrong.extend(judge(&line, expected, &answers, &key));
             if let Some(row) = row {
                 used[row].0 += 1;
-                used[row].1 += usize::from(judge(&line, Expected::Same, &answers).is_some());
+                used[row].1 += usize::from(judge(&line, Expected::Same, &answers, &key).is_some());
             }
         }
     }

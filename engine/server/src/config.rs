@@ -2,6 +2,7 @@
 
 use crate::observe::settings::Observe;
 use crate::tcp::settings::TcpSettings;
+use crate::slow::config::{AdministratorsConfig, ServerKeyConfig, SlowConfig};
 use anyhow::{Context as _, ensure};
 use handle_net::Choice;
 use handle_proto::limit;
@@ -52,6 +53,12 @@ pub struct Config {
     pub observe: Observe,
     /// Connections.
     pub tcp: TcpSettings,
+    /// The key that signs answers; without it none is signed.
+    pub server_key: Option<ServerKeyConfig>,
+    /// Who may read more than others.
+    pub administrators: AdministratorsConfig,
+    /// What needs a signature or an identity.
+    pub slow: SlowConfig,
 }
 
 /// How datagrams are moved.
@@ -130,6 +137,9 @@ impl Default for Config {
             limits: Limits::default(),
             observe: Observe::default(),
             tcp: TcpSettings::default(),
+            server_key: None,
+            administrators: AdministratorsConfig::default(),
+            slow: SlowConfig::default(),
         }
     }
 }
@@ -171,6 +181,7 @@ impl Config {
         config.snapshot = directory.join(&config.snapshot);
         config.site = config.site.map(|site| directory.join(site));
         config.control = config.control.map(|control| directory.join(control));
+        config.server_key = config.server_key.map(|key| key.relative_to(directory));
         Ok(config)
     }
 
@@ -231,6 +242,11 @@ impl Config {
             "`limits.control_line_bytes` is {}: it must be from 64 to 1048576",
             limits.control_line_bytes
         );
+        if let Some(key) = &self.server_key {
+            key.check()?;
+        }
+        self.administrators.check()?;
+        self.slow.check()?;
         self.observe.check()?;
         self.tcp.check()
     }

@@ -174,7 +174,7 @@ impl Drop for Control {
 fn answer(command: &str, shared: &Shared) -> Value {
     match command {
         "status" => shared.status(),
-        "stats" => shared.shards.to_json(),
+        "stats" => shared.stats(),
         "reload" => shared.reload(),
         "drain" => {
             shared.drain();

@@ -2,7 +2,7 @@
 //!
 //! A set has one writer, so counting is a load and a store; readers add the sets up.
 //!
-//! Every datagram is in exactly one of: `requests_answered`, `fragments_kept`, `dropped_error_reply`,
+//! Every datagram is in exactly one of: `requests_answered`, `requests_under_way`, `fragments_kept`, `dropped_error_reply`,
 //! the four of dropped fragments, and `dropped_bug`. Their sum is `datagrams_received`.
 //!
 //! Every connection is in `tcp_accepted` or one of `tcp_refused_*`, and every accepted one that is given up in one of
@@ -148,6 +148,10 @@ counters! {
     bytes_received => counter "bytes_received" [transport = "udp"],
     /// Datagrams that were, or completed, a request that was answered.
     requests_answered => counter "requests_answered" [transport = "udp"],
+    /// Requests handed to the slow path, to be signed or for who asks; they are answered later.
+    requests_deferred,
+    /// Requests that are on the slow path now.
+    requests_under_way => gauge "requests_under_way",
     /// Datagrams handed to the kernel.
     datagrams_sent,
     /// Bytes of answers, with their envelopes.

@@ -5,8 +5,8 @@ use crate::config::{Config, Datapath};
 use crate::watchdog::Watchdog;
 use handle_proto::wire::list::{Indexes, Strings};
 use handle_proto::wire::query::Query;
-use handle_proto::wire::{Envelope, Header, MessageBuf, Request};
-use handle_proto::{OpCode, OpFlags, Value};
+use handle_proto::wire::{Envelope, Header, Message, MessageBuf, Request};
+use handle_proto::{OpCode, OpFlags, Permissions, ResponseCode, Value};
 use handle_snapshot::builder::Builder;
 use handle_snapshot::set::publisher::Publisher;
 use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
@@ -18,6 +18,8 @@ use std::time::{Duration, Instant};
 const BUG_IN_READING: &str = "10.1/bug-in-reading";
 /// A datagram that names this is understood, and not answered, by a bug.
 const BUG_IN_ANSWERING: &str = "10.1/bug-in-answering";
+/// A request that names this is not answered on the slow path, by a bug.
+const BUG_ON_THE_SLOW_PATH: &str = "10.1/bug-on-the-slow-path";
 /// A datagram that names this holds its worker up for a moment, so that others gather behind it.
 const STALL: &str = "10.1/stall";
 
@@ -38,9 +40,18 @@ pub(crate) fn answering(datagram: &[u8]) {
     assert!(!names(datagram, BUG_IN_ANSWERING), "a bug, on purpose");
 }
 
+/// Before a request is answered on the slow path.
+pub(crate) fn answering_slowly(request: &[u8]) {
+    assert!(!names(request, BUG_ON_THE_SLOW_PATH), "a bug, on purpose");
+}
+
 fn request(handle: &str, request_id: i32) -> Vec<u8> {
+    request_with(handle, request_id, OpFlags::PLAIN_REQUEST)
+}
+
+fn request_with(handle: &str, request_id: i32, flags: OpFlags) -> Vec<u8> {
     let envelope = Envelope::request(request_id);
-    let header = Header::request(OpCode::RESOLUTION, OpFlags::PLAIN_REQUEST, 0);
+    let header = Header::request(OpCode::RESOLUTION, flags, 0);
     let query = Query { handle: handle.as_bytes(), indexes: Indexes::EMPTY, types: Strings::EMPTY };
     MessageBuf::request(&envelope, &header, &Request::Resolution(query)).unsigned().unwrap()
 }
@@ -55,6 +66,9 @@ fn serve(datapath: Datapath) -> (Server, tempfile::TempDir) {
     let published = publisher.publish_base(1, |file, temp_dir| {
         let mut builder = Builder::new(temp_dir, options).homed(homed);
         builder.add(0, b"10.1/a", [Value::new(1, b"URL", b"https://a.example/")])?;
+        let private = Value { permissions: Permissions::ADMIN_READ, ..Value::new(1, b"NOTE", b"private") };
+        builder.add(1, b"10.1/private", [private])?;
+        builder.add(2, BUG_ON_THE_SLOW_PATH.as_bytes(), [private])?;
         builder.finish(file)
     });
     published.unwrap();
@@ -151,4 +165,31 @@ fn a_bug_loses_one_datagram_on_the_portable_datapath() {
 #[test]
 fn a_bug_loses_one_datagram_on_the_datapath_of_this_machine() {
     loses_what_meets_a_bug_alone(Datapath::Auto);
+}
+
+#[test]
+fn a_bug_on_the_slow_path_loses_one_request() {
+    let (server, _directory) = serve(Datapath::Portable);
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.connect(server.addresses()[0]).unwrap();
+    let flags = OpFlags::PLAIN_REQUEST.without(OpFlags::PUBLIC_ONLY);
+    for (at, handle) in (0..).zip(["10.1/private", BUG_ON_THE_SLOW_PATH, "10.1/private"]) {
+        socket.send(&request_with(handle, at, flags)).unwrap();
+    }
+    socket.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+    let (mut room, mut answers) = ([0; 600], vec![]);
+    while let Ok(len) = socket.recv(&mut room) {
+        let (envelope, rest) = Envelope::split(&room[..len]).unwrap();
+        let header = Message::decode(rest).unwrap().header;
+        assert_eq!(header.response_code, ResponseCode::AUTHENTICATION_NEEDED);
+        answers.push(envelope.request_id);
+    }
+    answers.sort_unstable();
+    assert_eq!(answers, [0, 2]);
+    let shared = std::sync::Arc::clone(server.shared());
+    server.stop().unwrap();
+    let counters = shared.shards.shard(0);
+    assert_eq!((counters.requests_deferred.get(), counters.requests_under_way.get()), (3, 0));
+    assert_eq!((counters.requests_answered.get(), counters.dropped_bug.get()), (2, 1));
+    assert_eq!(shared.slow.as_ref().unwrap().to_json()["bugs"], 1);
 }

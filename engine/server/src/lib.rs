@@ -4,6 +4,7 @@
 //! - [`site`]: who this server is: the site record and the place in it.
 //! - [`live`]: the current set, replaced between batches.
 //! - [`worker`]: one core: wait, answer, flush.
+//! - [`slow`]: what must not run on a worker: signatures, challenges and their answers.
 //! - [`tcp`]: requests over connections, on the same core.
 //! - [`counters`]: what happened to every datagram, by reason.
 //! - [`control`]: status, statistics and commands over a UNIX socket.
@@ -24,8 +25,10 @@ pub mod live;
 pub mod observe;
 pub mod privileges;
 pub mod server;
+pub mod server_key;
 mod settings;
 pub mod site;
+pub mod slow;
 pub mod status;
 pub mod takeover;
 pub mod tcp;

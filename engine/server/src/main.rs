@@ -6,6 +6,7 @@ use handle_server::Server;
 use handle_server::config::{Config, Datapath};
 use handle_server::privileges::is_root;
 use handle_server::server::{Hooks, ReadConfig, SetLog, open_live, read_site};
+use handle_server::slow;
 use handle_server::takeover::Program;
 use handle_server::watchdog::Watchdog;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -165,6 +166,7 @@ fn print_config(config: &Config) -> anyhow::Result<()> {
 
 fn check(config: &Config) -> anyhow::Result<()> {
     let site = read_site(config)?;
+    slow::open_signer(config, &site)?;
     let live = open_live(config)?;
     let set = live.current();
     set.verify()?;

@@ -8,6 +8,7 @@ use crate::observe::Observer;
 use crate::privileges;
 use crate::settings::{self, Settings};
 use crate::site::OwnSite;
+use crate::slow::{self, SlowPath};
 use crate::takeover::{Announced, Handover, Kind, Predecessor, Program};
 use crate::tcp;
 use crate::worker::{Worker, WorkerInfo};
@@ -33,6 +34,8 @@ pub struct Shared {
     pub shards: Shards,
     /// What of the configuration is in force.
     pub(crate) settings: Settings,
+    /// What needs a signature or an identity; none where it has no threads.
+    pub slow: Option<Arc<SlowPath>>,
     pub(crate) workers: std::sync::OnceLock<Vec<WorkerInfo>>,
     /// For each worker, whether it still runs.
     pub(crate) running: Box<[AtomicBool]>,
@@ -150,6 +153,7 @@ impl Server {
     pub fn start_with(config: &Config, hooks: Hooks) -> anyhow::Result<Self> {
         config.check()?;
         let site = read_site(config)?;
+        let signer = slow::open_signer(config, &site)?;
         let live = open_live(config)?;
         let cores = usable_cores(config)?;
         let workers_count = if config.workers == 0 { cores.len() } else { config.workers };
@@ -173,6 +177,7 @@ impl Server {
             // What was opened as root must be there for the user, too, or the next set is not.
             readable(config, &live).with_context(|| format!("user {user} cannot go on with the set"))?;
         }
+        let slow = SlowPath::new(config, signer, sockets.len())?.map(Arc::new);
         let control = match &config.control {
             Some(path) => Some(Control::bind(path, predecessor.is_some(), config.limits.control_line_bytes)?),
             None => None,
@@ -182,6 +187,7 @@ impl Server {
             live,
             shards: Shards::new(sockets.len()),
             settings: Settings::new(config.clone(), site),
+            slow,
             workers: std::sync::OnceLock::new(),
             running: (0..sockets.len()).map(|_| AtomicBool::new(true)).collect(),
             started: SystemTime::now(),
@@ -203,6 +209,7 @@ impl Server {
             let announced = Announced { kind: Kind::Http, address: observer.address()? };
             server.shared.handover.hold(None, announced, observer.descriptor()?);
         }
+        server.start_slow_path()?;
         server.start_helpers(control, observer)?;
         Ok(server)
     }
@@ -256,6 +263,13 @@ impl Server {
             );
         }
         self.shared.workers.set(infos).map_err(|_| anyhow!("workers are started once"))
+    }
+
+    fn start_slow_path(&mut self) -> anyhow::Result<()> {
+        if let Some(slow) = &self.shared.slow {
+            self.helpers.extend(slow.start(&self.shared)?);
+        }
+        Ok(())
     }
 
     fn start_helpers(&mut self, control: Option<Control>, observer: Option<Observer>) -> anyhow::Result<()> {
@@ -322,6 +336,9 @@ impl Server {
             std::thread::sleep(Duration::from_millis(2));
         }
         self.shared.stopped.store(true, Ordering::Relaxed);
+        if let Some(slow) = &self.shared.slow {
+            slow.stop();
+        }
         ensure!(self.is_finished(), "a worker does not stop");
         for thread in self.workers.drain(..).chain(self.helpers.drain(..)) {
             thread.join().map_err(|_| anyhow!("a thread ended with a bug; the log says where"))?;
@@ -346,7 +363,11 @@ pub fn read_site(config: &Config) -> anyhow::Result<OwnSite> {
         Some(path) => OwnSite::read(path, config.server_id)?,
         None => OwnSite::alone(),
     };
-    Ok(site.answering_in(config.limits.answer_datagrams))
+    let site = site.answering_in(config.limits.answer_datagrams);
+    Ok(match config.slow.threads {
+        0 => site,
+        _ => site.with_slow_path(config.server_key.is_some()),
+    })
 }
 
 /// Opens the published set that the configuration names.

@@ -76,7 +76,12 @@ impl Settings {
     ///
     /// # Errors
     /// When it is wrong; then nothing has changed.
-    fn take(&self, new: &Config, set_log: Option<&SetLog>) -> anyhow::Result<Changes> {
+    fn take(
+        &self,
+        new: &Config,
+        check_site: impl Fn(&OwnSite) -> anyhow::Result<()>,
+        set_log: Option<&SetLog>,
+    ) -> anyhow::Result<Changes> {
         new.check()?;
         let _taking = self.taking.lock().unwrap_or_else(PoisonError::into_inner);
         let old = self.current();
@@ -98,6 +103,7 @@ impl Settings {
         config.check()?;
         // Read also when its name is the same, for the file may be another.
         let site = read_site(&config)?;
+        check_site(&site)?;
         if config.log != old.config.log
             && let Some(set_log) = set_log
         {
@@ -160,7 +166,9 @@ fn reload_all(shared: &Shared) -> Value {
     let generation = || shared.live.current().generation();
     let mut said = json!({ "ok": true });
     if let Some(read) = &hooks.read_config {
-        match read().and_then(|config| shared.settings.take(&config, hooks.set_log.as_ref())) {
+        // The key stays, so a site record in which clients find another changes nothing.
+        let check_site = |site: &OwnSite| shared.slow.as_ref().map_or(Ok(()), |slow| slow.check_site(site));
+        match read().and_then(|config| shared.settings.take(&config, check_site, hooks.set_log.as_ref())) {
             Ok(changes) => {
                 shared.live.set_verify_new_layers(shared.settings.current().config.verify_new_layers);
                 tracing::info!(changed = ?changes.changed, "configuration reloaded");
@@ -211,14 +219,14 @@ mod tests {
         new.limits.fragmented_requests = 7;
         new.limits.batch_datagrams = 7;
         new.workers = 3;
-        let changes = settings.take(&new, None).unwrap();
+        let changes = settings.take(&new, |_| Ok(()), None).unwrap();
         assert_eq!(changes.changed, ["limits.fragmented_requests"]);
         assert_eq!(changes.need_restart, ["limits.batch_datagrams", "workers"]);
         let config = &settings.current().config;
         assert_eq!((config.limits.fragmented_requests, config.limits.batch_datagrams), (7, 64));
         assert_eq!(settings.generation(), 1);
         // What was not changed is said again, and what was is not.
-        let changes = settings.take(&new, None).unwrap();
+        let changes = settings.take(&new, |_| Ok(()), None).unwrap();
         assert_eq!(changes.changed, [""; 0]);
         assert_eq!(changes.need_restart, ["limits.batch_datagrams", "workers"]);
     }
@@ -227,13 +235,13 @@ mod tests {
     fn settings_that_were_not_there_come_and_go() {
         let settings = settings();
         let new = Config { control: Some("control.sock".into()), server_id: Some(3), ..Config::default() };
-        let changes = settings.take(&new, None).unwrap();
+        let changes = settings.take(&new, |_| Ok(()), None).unwrap();
         assert_eq!(
             (changes.changed, changes.need_restart),
             (vec!["server_id".into()], vec!["control".into()])
         );
         assert_eq!(settings.current().config.server_id, Some(3));
-        assert_eq!(settings.take(&Config::default(), None).unwrap().changed, ["server_id"]);
+        assert_eq!(settings.take(&Config::default(), |_| Ok(()), None).unwrap().changed, ["server_id"]);
         assert_eq!(settings.current().config.server_id, None);
     }
 
@@ -243,14 +251,20 @@ mod tests {
         let mut wrong = Config::default();
         wrong.limits.fragmented_requests = 7;
         wrong.limits.answer_datagrams = 0;
-        assert!(settings.take(&wrong, None).unwrap_err().to_string().contains("limits.answer_datagrams"));
+        assert!(
+            settings
+                .take(&wrong, |_| Ok(()), None)
+                .unwrap_err()
+                .to_string()
+                .contains("limits.answer_datagrams")
+        );
         let mut wrong = Config { site: Some("/nonexistent".into()), ..Config::default() };
         wrong.limits.fragmented_requests = 7;
-        assert!(settings.take(&wrong, None).unwrap_err().to_string().contains("/nonexistent"));
+        assert!(settings.take(&wrong, |_| Ok(()), None).unwrap_err().to_string().contains("/nonexistent"));
         let mut wrong = Config { log: "debug".to_owned(), ..Config::default() };
         wrong.limits.fragmented_requests = 7;
         let refuse: SetLog = Box::new(|_| anyhow::bail!("no such filter"));
-        assert!(settings.take(&wrong, Some(&refuse)).is_err());
+        assert!(settings.take(&wrong, |_| Ok(()), Some(&refuse)).is_err());
         assert_eq!(settings.current().config.limits.fragmented_requests, 256);
         assert_eq!(settings.generation(), 0);
     }

@@ -17,6 +17,10 @@ pub struct OwnSite {
     servers_count: u32,
     server_at: u32,
     answer_datagrams_max: usize,
+    /// The record of this server's key in the site record.
+    public_key: Option<Vec<u8>>,
+    signs: bool,
+    authenticates: bool,
 }
 
 impl OwnSite {
@@ -32,6 +36,9 @@ impl OwnSite {
             servers_count: alone.servers_count,
             server_at: alone.server_at,
             answer_datagrams_max: alone.answer_datagrams_max,
+            public_key: None,
+            signs: alone.signs,
+            authenticates: alone.authenticates,
         }
     }
 
@@ -65,6 +72,7 @@ impl OwnSite {
                 .position(|&other| other == id)
                 .ok_or_else(|| anyhow!("no server has the number {id} (`server_id`); there are: {shown}"))?,
         };
+        let public_key = site.servers.iter().nth(server_at).map(|server| server.public_key.to_vec());
         Ok(Self {
             serial: site.serial,
             primary: site.is_primary(),
@@ -72,6 +80,9 @@ impl OwnSite {
             servers_count: u32::try_from(ids.len())?,
             server_at: u32::try_from(server_at)?,
             answer_datagrams_max: Service::ALONE.answer_datagrams_max,
+            public_key,
+            signs: false,
+            authenticates: false,
             bytes,
         })
     }
@@ -81,6 +92,19 @@ impl OwnSite {
     pub const fn answering_in(mut self, datagrams_max: usize) -> Self {
         self.answer_datagrams_max = datagrams_max;
         self
+    }
+
+    /// With a slow path, which makes challenges, and signs where it has a key.
+    #[must_use]
+    pub const fn with_slow_path(mut self, signs: bool) -> Self {
+        (self.signs, self.authenticates) = (signs, true);
+        self
+    }
+
+    /// The record of this server's key as the site record tells it to clients; `None` without a site record.
+    #[must_use]
+    pub fn public_key(&self) -> Option<&[u8]> {
+        self.public_key.as_deref()
     }
 
     /// What the resolver needs of it.
@@ -94,7 +118,8 @@ impl OwnSite {
             servers_count: self.servers_count,
             server_at: self.server_at,
             answer_datagrams_max: self.answer_datagrams_max,
-            ..Service::ALONE
+            signs: self.signs,
+            authenticates: self.authenticates,
         }
     }
 }

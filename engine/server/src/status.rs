@@ -46,7 +46,29 @@ impl Shared {
                 "servers": service.servers_count,
                 "server_position": service.server_at,
             },
+            "slow_path": self.slow.as_ref().map(|slow| slow.status()),
             "workers": workers,
         })
+    }
+
+    /// Counters, in all and for each worker, and those of the slow path.
+    #[must_use]
+    pub fn stats(&self) -> Value {
+        let mut stats = self.shards.to_json();
+        stats["slow"] = self.slow.as_ref().map_or(Value::Null, |slow| slow.to_json());
+        stats
+    }
+
+    /// What `0.SITE/status` says to those who may know.
+    pub(crate) fn status_text(&self) -> String {
+        let uptime = SystemTime::now().duration_since(self.started).unwrap_or_default();
+        format!(
+            "version={}; runtime={}; requests={}; generation={}; handles={};",
+            env!("CARGO_PKG_VERSION"),
+            uptime.as_millis(),
+            self.shards.sum(|counters| &counters.requests_answered),
+            self.live.current().generation(),
+            self.live.current().handles_count(),
+        )
     }
 }

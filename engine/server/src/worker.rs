@@ -5,10 +5,12 @@ use crate::counters::{Counters, Transport};
 use crate::live::Reader;
 use crate::server::{Shared, net_options};
 use crate::settings::InForce;
+use crate::slow::queue::Route;
+use crate::slow::shard::SlowShard;
 use crate::takeover;
 use crate::tcp::side::Side;
 use anyhow::Context as _;
-use handle_net::{Datapath, Kind, Outbox, Peer};
+use handle_net::{Datagram, Datapath, Kind, Outbox, Peer};
 use handle_proto::limit::{FRAGMENTS_MAX, UDP_MESSAGE_LEN_MAX};
 use handle_proto::wire::Envelope;
 use handle_proto::wire::reassembly::{Reassembled, Reassembly, ReassemblyLimits, Refusal};
@@ -60,6 +62,7 @@ pub(crate) struct Worker {
     fragments: Reassembly<IpAddr>,
     /// For each datagram of the batch, whether it has been dealt with.
     done: Vec<bool>,
+    slow: SlowShard,
     /// Batches before the next look at what is not done for each.
     batches_until_look: u32,
     /// The settings, and which they are.
@@ -90,7 +93,9 @@ impl Worker {
             .transpose()
             .with_context(|| format!("cannot accept connections on {address}"))?;
         let info = WorkerInfo { at, address, core, kind: opened.path.kind(), reason: opened.reason };
+        let slow = SlowShard::open(shared.slow.clone(), at, opened.path.waker());
         let worker = Self {
+            slow,
             shared: Arc::clone(shared),
             at,
             path: opened.path,
@@ -140,7 +145,8 @@ impl Worker {
             }
             let is_quiet = now - *quiet_since.get_or_insert(now) >= DRAIN_QUIET;
             let drained_for = now - *draining_since.get_or_insert(now);
-            if !self.has_connections(drained_for) && (is_quiet || stopped && received == 0) {
+            // What is on the slow path has arrived too.
+            if self.slow.is_idle() && !self.has_connections(drained_for) && (is_quiet || stopped && received == 0) {
                 self.abort_connections();
                 return;
             }
@@ -210,6 +216,7 @@ impl Worker {
     fn turn(&mut self, patience: Duration) -> std::io::Result<usize> {
         let counters = self.shared.shards.shard(self.at);
         counters.turns.add(1);
+        self.slow.deliver(&mut *self.path, counters)?;
         let batch = self.path.wait(patience)?;
         // Loaded also when idle, so that a retired set is let go.
         let set = self.live.load();
@@ -222,7 +229,7 @@ impl Worker {
         counters.batches.add(1);
         counters.datagrams_received.add(inbox.len() as u64);
         counters.bytes_received.add(inbox.iter().map(|datagram| datagram.bytes.len() as u64).sum());
-        let (done, scratch) = (&mut self.done, &mut self.scratch);
+        let (done, scratch, slow) = (&mut self.done, &mut self.scratch, &mut self.slow);
         done.clear();
         done.resize(inbox.len(), false);
         // Answering is pure, so a bug in it spoils nothing: what is not done is tried again alone.
@@ -241,7 +248,12 @@ impl Worker {
                         count_drop(*reason, counters);
                         done[at] = true;
                     }
-                    Outcome::Fragment(_) | Outcome::Slow(_) => {}
+                    Outcome::Fragment(_) => {}
+                    Outcome::Slow(request) => {
+                        let Datagram { peer, bytes, .. } = inbox.get(at);
+                        done[at] = slow.defer(Route::Udp(peer), bytes, counters)
+                            || send(outbox, peer, &request.refuse(&context, Refused::Busy), counters);
+                    }
                 }
             });
         }));
@@ -265,7 +277,7 @@ impl Worker {
                 len_max: self.in_force.config.limits.fragmented_request_bytes,
                 now_ms,
             };
-            answer_alone(&context, fragments, outbox, peer, &datagram, counters);
+            answer_alone(&context, fragments, &mut self.slow, outbox, peer, &datagram, counters);
             flush(&mut *self.path, counters)?;
         }
         Ok(received)
@@ -292,6 +304,7 @@ fn over_tcp(service: Service<'_>) -> Service<'_> {
 fn answer_alone(
     context: &Context<'_, Mapped>,
     fragments: Fragments<'_>,
+    slow: &mut SlowShard,
     outbox: &mut Outbox,
     peer: Peer,
     datagram: &[u8],
@@ -305,12 +318,13 @@ fn answer_alone(
         match answer(context, datagram) {
             Outcome::Fragment(envelope) => {
                 if let Some(message) = fragments.put_together(peer, &envelope, datagram, counters)
-                    && let Ok((envelope, message)) = Envelope::split(&message)
+                    && let Ok((envelope, rest)) = Envelope::split(&message)
                 {
-                    finish(context, answer_message(context, envelope, message), outbox, peer, counters);
+                    let outcome = answer_message(context, envelope, rest);
+                    finish(context, outcome, (slow, &message), outbox, peer, counters);
                 }
             }
-            outcome => finish(context, outcome, outbox, peer, counters),
+            outcome => finish(context, outcome, (slow, datagram), outbox, peer, counters),
         }
     }));
     if answered.is_err() {
@@ -367,6 +381,7 @@ fn elapsed_ms(since: Instant) -> u64 {
 fn finish(
     context: &Context<'_, Mapped>,
     outcome: Outcome<'_>,
+    (slow, bytes): (&mut SlowShard, &[u8]),
     outbox: &mut Outbox,
     peer: Peer,
     counters: &Counters,
@@ -375,7 +390,8 @@ fn finish(
         Outcome::Reply(reply) => reply,
         Outcome::Drop(reason) => return count_drop(reason, counters),
         Outcome::Fragment(_) => return,
-        Outcome::Slow(slow) => slow.refuse(context, Refused::Busy),
+        Outcome::Slow(_) if slow.defer(Route::Udp(peer), bytes, counters) => return,
+        Outcome::Slow(request) => request.refuse(context, Refused::Busy),
     };
     // The outbox is empty and as long as the longest answer, so there is room.
     if !send(outbox, peer, &reply, counters) {
@@ -404,7 +420,7 @@ fn send(outbox: &mut Outbox, peer: Peer, reply: &Reply<'_>, counters: &Counters)
     pushed.is_ok()
 }
 
-fn flush(path: &mut dyn Datapath, counters: &Counters) -> std::io::Result<()> {
+pub(crate) fn flush(path: &mut dyn Datapath, counters: &Counters) -> std::io::Result<()> {
     let flushed = path.flush()?;
     counters.datagrams_sent.add(flushed.sent.into());
     if flushed.failed > 0 || flushed.would_block > 0 {
@@ -421,7 +437,7 @@ fn count_drop(reason: DropReason, counters: &Counters) {
     }
 }
 
-fn now_unix_s() -> u32 {
+pub(crate) fn now_unix_s() -> u32 {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     // The wire has 32 bits; they wrap in 2106.
     #[expect(clippy::cast_possible_truncation, reason = "as on the wire")]

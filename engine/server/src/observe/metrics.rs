@@ -7,6 +7,7 @@ use super::health::{liveness, readiness};
 use super::http::Status;
 use super::process::Process;
 use crate::counters::{Counters, Kind, Transport};
+use crate::slow::stats::SlowCounters;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue, MetricEncoder};
 use prometheus_client::metrics::MetricType;
@@ -68,6 +69,11 @@ impl Out<'_> {
     }
 }
 
+/// A number of things as a gauge.
+fn gauge(count: usize) -> u64 {
+    count as u64
+}
+
 /// Seconds, with their fraction.
 fn unix_s(at: SystemTime) -> f64 {
     at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs_f64()
@@ -78,6 +84,7 @@ impl Collector for Metrics {
         let mut out = Out(encoder);
         self.counters(&mut out)?;
         self.replies(&mut out)?;
+        self.slow(&mut out)?;
         self.set(&mut out)?;
         self.workers(&mut out)?;
         self.health(&mut out)?;
@@ -143,6 +150,36 @@ impl Metrics {
                 .refused()
                 .try_for_each(|(refused, count)| family.counter(&labels([("reason", refused.name())]), count))
         })
+    }
+
+    /// The slow path, where there is one.
+    fn slow(&self, out: &mut Out<'_>) -> Result<(), Error> {
+        let Some(slow) = &self.0.shared.slow else { return Ok(()) };
+        for ((name, help), sum) in SlowCounters::TABLE.iter().zip(slow.sums()) {
+            let name = format!("handled_slow_{name}");
+            out.family(&name, help, MetricType::Counter, |mut family| family.counter(&Labels::new(), sum))?;
+        }
+        let (counts, waiting, bytes) = slow.challenges_now();
+        let help = "Challenges, by what became of them.";
+        out.family("handled_slow_challenges", help, MetricType::Counter, |mut family| {
+            [
+                ("issued", counts.issued),
+                ("answered", counts.taken),
+                ("expired", counts.expired),
+                ("displaced", counts.displaced),
+                ("refused_of_source", counts.refused_of_source),
+            ]
+            .into_iter()
+            .try_for_each(|(event, count)| family.counter(&labels([("event", event)]), count))
+        })?;
+        out.gauge(
+            "handled_slow_requests_waiting",
+            "Requests that wait for a slow thread.",
+            gauge(slow.waiting()),
+        )?;
+        out.gauge("handled_slow_challenges_waiting", "Challenges that wait for an answer.", gauge(waiting))?;
+        let help = "Bytes of the requests whose challenges wait for an answer.";
+        out.gauge("handled_slow_challenges_bytes", help, gauge(bytes))
     }
 
     /// The published set.

@@ -1,0 +1,155 @@
+//! Certified answers: their rate, against what the key alone can sign.
+
+use crate::requests::Requests;
+use crate::serve;
+use crate::usage::thread_time;
+use anyhow::{Context as _, ensure};
+use handle_auth::PrivateKey;
+use handle_proto::code::DigestAlgorithm;
+use handle_proto::wire::{Envelope, Header};
+use handle_server::Server;
+use handle_server::config::{Config, Datapath};
+use handle_server::slow::config::ServerKeyConfig;
+use std::io::{ErrorKind, Write as _};
+use std::net::{SocketAddr, UdpSocket};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Requests under way: enough that the slow path is never idle, fewer than it takes at a time.
+pub const WINDOW: usize = 64;
+/// Bytes that a signature covers in the benches: a usual answer.
+const COVERED_LEN: usize = 300;
+/// What is lost for this long is asked again.
+const LOST_AFTER: Duration = Duration::from_millis(500);
+
+/// The key of the vectors' servers, RSA with 2048 bits; used nowhere else.
+///
+/// # Errors
+/// When the vectors cannot be read.
+pub fn key_record() -> anyhow::Result<Vec<u8>> {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/vectors/servers.json");
+    let servers: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&file)?)?;
+    let hex = servers["keys"]["server"]["handle_private_hex"].as_str().context("the key of the servers")?;
+    (0..hex.len() / 2).map(|at| Ok(u8::from_str_radix(&hex[2 * at..2 * at + 2], 16)?)).collect()
+}
+
+/// Writes the key to a file in `directory`, for its owner only.
+///
+/// # Errors
+/// Those of the file system.
+pub fn key_file(directory: &Path) -> anyhow::Result<PathBuf> {
+    let path = directory.join("privkey.bin");
+    let file = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path);
+    file?.write_all(&[&1_u32.to_be_bytes()[..], &key_record()?].concat())?;
+    Ok(path)
+}
+
+/// A server that signs, on one core: worker and slow thread.
+///
+/// # Errors
+/// When it does not start.
+pub fn start(set: PathBuf, key: PathBuf, datapath: Datapath, core: usize) -> anyhow::Result<Server> {
+    let mut config = Config {
+        snapshot: set,
+        listen: vec![SocketAddr::from(([127, 0, 0, 1], 0))],
+        workers: 1,
+        cores: vec![core],
+        datapath,
+        server_key: Some(ServerKeyConfig { file: key, ..ServerKeyConfig::default() }),
+        ..Config::default()
+    };
+    config.slow.cores = vec![core];
+    Server::start(&config)
+}
+
+/// What came of one turn.
+#[derive(Clone, Copy, Debug)]
+pub struct Rate {
+    /// How many.
+    pub count: u64,
+    /// How long it took, by the clock.
+    pub elapsed: Duration,
+    /// Processor time that was used.
+    pub used: Duration,
+}
+
+impl Rate {
+    /// How many a second.
+    #[must_use]
+    pub fn per_second(&self) -> f64 {
+        self.count as f64 / self.elapsed.as_secs_f64()
+    }
+
+    /// Processor time of one.
+    #[must_use]
+    pub fn used_each(&self) -> Duration {
+        self.used.div_f64(self.count.max(1) as f64)
+    }
+}
+
+/// What the key signs on `core` when nothing else is done.
+///
+/// # Errors
+/// When the key does not sign.
+pub fn sign(core: usize, duration: Duration) -> anyhow::Result<Rate> {
+    let record = key_record()?;
+    let thread = std::thread::spawn(move || -> anyhow::Result<Rate> {
+        serve::pin(Some(core));
+        let key = PrivateKey::from_record(&record)?;
+        let covered = [7; COVERED_LEN];
+        let (start, used, mut count) = (Instant::now(), thread_time(), 0);
+        while start.elapsed() < duration {
+            key.sign(DigestAlgorithm::SHA256, &[&covered])?;
+            count += 1;
+        }
+        Ok(Rate { count, elapsed: start.elapsed(), used: thread_time() - used })
+    });
+    thread.join().map_err(|_| anyhow::anyhow!("the signing thread panicked"))?
+}
+
+/// Asks the server at `to` for signed answers, [`WINDOW`] at a time, for so long; `used` says what the server has used.
+///
+/// # Errors
+/// When an answer is not signed, or the network fails.
+pub fn ask(
+    to: SocketAddr,
+    requests: &Requests,
+    duration: Duration,
+    used: impl Fn() -> anyhow::Result<Duration>,
+) -> anyhow::Result<Rate> {
+    let socket = UdpSocket::bind("127.0.0.1:0")?;
+    socket.connect(to)?;
+    socket.set_read_timeout(Some(LOST_AFTER))?;
+    let (mut next, mut room, mut count) = (0, [0; 600], 0);
+    let mut send = || {
+        next += 1;
+        socket.send(requests.get((next - 1) % requests.len()))
+    };
+    for _ in 0..WINDOW {
+        send()?;
+    }
+    let (start, used_before) = (Instant::now(), used()?);
+    while start.elapsed() < duration {
+        match socket.recv(&mut room) {
+            Ok(len) => {
+                let (envelope, rest) = Envelope::split(&room[..len])?;
+                if envelope.sequence > 0 {
+                    continue;
+                }
+                let (header, _) = Header::split(rest)?;
+                let credential_len = envelope.message_len.saturating_sub(header.body_len + 28);
+                ensure!(credential_len > 256, "answered {} without a signature", header.response_code);
+                count += 1;
+                send()?;
+            }
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                for _ in 0..WINDOW {
+                    send()?;
+                }
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(Rate { count, elapsed: start.elapsed(), used: used()? - used_before })
+}

@@ -1,0 +1,251 @@
+//! What an operator says about the slow path: the server's key, its administrators, threads and bounds.
+
+use anyhow::{Context as _, ensure};
+use handle_proto::Handle;
+use handle_proto::limit::{HANDLE_LEN_MAX, MESSAGE_EXPIRATION_S, PBKDF2_ITERATIONS_MAX, VLIST_EXPANSION_MAX};
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+
+/// The slow path: what needs a signature or an identity.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SlowConfig {
+    /// Threads for it; 0 for none. Then nothing is signed, and values that are not public are refused.
+    pub threads: usize,
+    /// Cores that its threads may run on. Empty: wherever the kernel finds room.
+    pub cores: Vec<usize>,
+    /// How much its threads stand back behind the workers, from 0 to 19, the most.
+    pub nice: u8,
+    /// Requests that wait for it or are in it. One more is answered that the server is too busy.
+    pub queue_requests: usize,
+    /// Challenges that wait for an answer; the oldest makes room for a new one.
+    pub challenges: usize,
+    /// Bytes of the requests that were challenged.
+    pub challenge_bytes: usize,
+    /// Challenges that wait for an answer of one source: an IPv4 address, or a /64 of IPv6.
+    pub challenges_per_source: usize,
+    /// How long a challenge can be answered, in milliseconds.
+    pub challenge_ms: u32,
+    /// Most values of groups (HS_VLIST) that are looked up to find whether somebody is an administrator.
+    pub group_lookups: usize,
+    /// Most keys of one identity that are tried when it does not say which.
+    pub keys_tried: usize,
+    /// Most PBKDF2 rounds that the answer to a challenge may ask for; each takes a microsecond or two.
+    pub pbkdf2_iterations: u32,
+    /// Signatures kept for peers below version 2.7, whose signatures do not cover the request id.
+    pub signatures_kept: usize,
+    /// How long such a signature is used again, in seconds. The time until which the answer counts is given
+    /// in steps of it.
+    pub signature_reuse_s: u32,
+}
+
+impl Default for SlowConfig {
+    fn default() -> Self {
+        Self {
+            threads: 1,
+            cores: Vec::new(),
+            nice: 10,
+            queue_requests: 256,
+            challenges: 65_536,
+            challenge_bytes: 16 << 20,
+            challenges_per_source: 64,
+            challenge_ms: 60_000,
+            group_lookups: VLIST_EXPANSION_MAX,
+            keys_tried: 16,
+            pbkdf2_iterations: 100_000,
+            signatures_kept: 4096,
+            signature_reuse_s: 600,
+        }
+    }
+}
+
+/// The key that signs answers.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ServerKeyConfig {
+    /// The private key file, as `hdl-keygen` of the reference writes it. Nobody else may be able to read it.
+    pub file: PathBuf,
+    /// A file with the passphrase of the key file. Nobody else may be able to read it.
+    pub passphrase_file: Option<PathBuf>,
+    /// The environment variable with the passphrase.
+    pub passphrase_env: Option<String>,
+    /// The name of the systemd credential with the passphrase (`LoadCredential=`).
+    pub passphrase_credential: Option<String>,
+}
+
+/// Who may read more than others, as `index:handle`; groups too.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AdministratorsConfig {
+    /// Administrators of the server.
+    pub server: Vec<String>,
+    /// Whether administrators of the server may read every handle.
+    pub server_reads_all: bool,
+    /// Who may read `0.SITE/status`, beside the administrators of the server.
+    pub status: Vec<String>,
+}
+
+impl Default for AdministratorsConfig {
+    fn default() -> Self {
+        Self { server: Vec::new(), server_reads_all: true, status: Vec::new() }
+    }
+}
+
+impl SlowConfig {
+    /// Checks what can be checked without opening anything.
+    ///
+    /// # Errors
+    /// Names the setting, and what it should be.
+    pub fn check(&self) -> anyhow::Result<()> {
+        let bounds = [
+            ("threads", self.threads, 0, 256),
+            ("nice", self.nice.into(), 0, 19),
+            ("queue_requests", self.queue_requests, 1, 1 << 16),
+            ("challenges", self.challenges, 1, 1 << 24),
+            ("challenge_bytes", self.challenge_bytes, 1 << 10, 1 << 32),
+            ("challenges_per_source", self.challenges_per_source, 1, self.challenges),
+            ("challenge_ms", self.challenge_ms as usize, 1, 3_600_000),
+            ("group_lookups", self.group_lookups, 0, VLIST_EXPANSION_MAX),
+            ("keys_tried", self.keys_tried, 1, 1024),
+            ("pbkdf2_iterations", self.pbkdf2_iterations as usize, 1, PBKDF2_ITERATIONS_MAX as usize),
+            ("signatures_kept", self.signatures_kept, 0, 1 << 24),
+            ("signature_reuse_s", self.signature_reuse_s as usize, 1, MESSAGE_EXPIRATION_S as usize / 2),
+        ];
+        for (name, value, least, most) in bounds {
+            ensure!(
+                (least..=most).contains(&value),
+                "`slow.{name}` is {value}: it must be from {least} to {most}"
+            );
+        }
+        Ok(())
+    }
+}
+
+impl ServerKeyConfig {
+    /// With paths that are relative to `directory`.
+    #[must_use]
+    pub fn relative_to(mut self, directory: &Path) -> Self {
+        self.file = directory.join(&self.file);
+        self.passphrase_file = self.passphrase_file.map(|file| directory.join(file));
+        self
+    }
+
+    /// Checks what can be checked without opening anything.
+    ///
+    /// # Errors
+    /// Names the setting, and what it should be.
+    pub fn check(&self) -> anyhow::Result<()> {
+        ensure!(!self.file.as_os_str().is_empty(), "`server_key.file` is not said: name the key file");
+        let ways = [
+            self.passphrase_file.is_some(),
+            self.passphrase_env.is_some(),
+            self.passphrase_credential.is_some(),
+        ];
+        ensure!(
+            ways.into_iter().filter(|&way| way).count() <= 1,
+            "the passphrase of `server_key` is said in several ways: choose one"
+        );
+        Ok(())
+    }
+}
+
+/// An identity as it is configured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// The index of the value that holds the key; 0 for any.
+    pub index: i32,
+    /// Its handle.
+    pub handle: Vec<u8>,
+}
+
+impl AdministratorsConfig {
+    /// Checks that every identity is one.
+    ///
+    /// # Errors
+    /// Names the one that is none.
+    pub fn check(&self) -> anyhow::Result<()> {
+        identities("administrators.server", &self.server)?;
+        identities("administrators.status", &self.status)?;
+        Ok(())
+    }
+}
+
+/// Reads identities; `setting` says whose.
+///
+/// # Errors
+/// Names the one that is none.
+pub fn identities(setting: &str, texts: &[String]) -> anyhow::Result<Vec<Identity>> {
+    texts.iter().map(|text| identity(text).with_context(|| format!("`{setting}` has {text:?}"))).collect()
+}
+
+/// Reads `300:10.1/admin`; without digits and a colon in front the index is 0.
+fn identity(text: &str) -> anyhow::Result<Identity> {
+    let (index, handle) = match text.split_once(':') {
+        Some((digits, handle)) if !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()) => {
+            let index = digits.parse().ok().context("an index has 31 bits")?;
+            (index, handle)
+        }
+        _ => (0, text),
+    };
+    ensure!(
+        !handle.is_empty() && handle.len() <= HANDLE_LEN_MAX,
+        "write it as index:handle, as \"300:0.NA/10.1000\""
+    );
+    Ok(Identity { index, handle: Handle(handle.as_bytes()).looked_up() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_hold_at_their_edges() {
+        let with = |change: fn(&mut SlowConfig)| {
+            let mut config = SlowConfig::default();
+            change(&mut config);
+            config.check().is_ok()
+        };
+        assert!(with(|_| ()));
+        assert!(with(|slow| slow.threads = 0) && with(|slow| slow.threads = 256));
+        assert!(!with(|slow| slow.threads = 257));
+        assert!(with(|slow| slow.nice = 19) && !with(|slow| slow.nice = 20));
+        assert!(with(|slow| slow.queue_requests = 1) && !with(|slow| slow.queue_requests = 0));
+        assert!(with(|slow| slow.challenges_per_source = 65_536));
+        assert!(!with(|slow| slow.challenges_per_source = 65_537), "more than there are in all");
+        assert!(with(|slow| slow.group_lookups = 0) && with(|slow| slow.group_lookups = 1000));
+        assert!(!with(|slow| slow.group_lookups = 1001));
+        assert!(with(|slow| slow.pbkdf2_iterations = 1_000_000));
+        assert!(!with(|slow| slow.pbkdf2_iterations = 1_000_001));
+        assert!(with(|slow| slow.signature_reuse_s = 21_600));
+        assert!(!with(|slow| slow.signature_reuse_s = 21_601) && !with(|slow| slow.signature_reuse_s = 0));
+        let mut config = SlowConfig { nice: 20, ..SlowConfig::default() };
+        assert!(config.check().unwrap_err().to_string().contains("slow.nice"));
+        config = SlowConfig { challenge_ms: 0, ..SlowConfig::default() };
+        assert!(config.check().unwrap_err().to_string().contains("slow.challenge_ms"));
+    }
+
+    #[test]
+    fn identities_have_an_index_and_a_handle() {
+        let read = |text: &str| identity(text).map(|identity| (identity.index, identity.handle)).ok();
+        assert_eq!(read("300:10.1/a"), Some((300, b"10.1/a".to_vec())));
+        assert_eq!(read("10.1/a:b"), Some((0, b"10.1/a:b".to_vec())));
+        assert_eq!(read("7:10.1/a:b"), Some((7, b"10.1/a:b".to_vec())));
+        assert_eq!(read("300:10.1"), Some((300, b"0.NA/10.1".to_vec())), "a bare prefix is its record");
+        for wrong in ["", "300:", "99999999999:10.1/a"] {
+            assert_eq!(read(wrong), None, "{wrong}");
+        }
+        let error = identities("administrators.server", &["300:".into()]).unwrap_err();
+        assert!(format!("{error:#}").contains("administrators.server"));
+    }
+
+    #[test]
+    fn a_passphrase_is_said_in_one_way() {
+        let mut key = ServerKeyConfig { file: "key".into(), ..ServerKeyConfig::default() };
+        key.check().unwrap();
+        key.passphrase_env = Some("KEY".into());
+        key.check().unwrap();
+        key.passphrase_credential = Some("key".into());
+        assert!(key.check().is_err());
+        assert!(ServerKeyConfig::default().check().is_err());
+    }
+}

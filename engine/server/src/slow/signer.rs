@@ -1,0 +1,221 @@
+//! Puts the server's signature behind answers, and keeps signatures that fit more than one.
+
+use crate::server_key;
+use crate::site::OwnSite;
+use handle_auth::message::{covers_request_id, sign_message};
+use handle_auth::{PrivateKey, PublicKey, SignError};
+use handle_proto::Version;
+use handle_proto::wire::credential::CoveredPrefix;
+use handle_proto::wire::{Envelope, Message};
+use sha2::{Digest as _, Sha256};
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+/// The key of the server, and the signatures that are used again.
+#[derive(Debug)]
+pub struct Signer {
+    key: PrivateKey,
+    kept: Mutex<Kept>,
+}
+
+/// Where a signature is from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Signature {
+    /// Made now.
+    Made,
+    /// Made before, over the same bytes.
+    Kept,
+}
+
+impl Signer {
+    /// Signs with `key`, and keeps at most `kept_max` signatures (at least two, unless it is 0).
+    #[must_use]
+    pub fn new(key: PrivateKey, kept_max: usize) -> Self {
+        let kept = Kept { half: kept_max.div_ceil(2), young: HashMap::new(), old: HashMap::new() };
+        Self { key, kept: Mutex::new(kept) }
+    }
+
+    /// The public half of the key.
+    #[must_use]
+    pub const fn public(&self) -> &PublicKey {
+        self.key.public()
+    }
+
+    /// Checks that clients find this key in the site record.
+    ///
+    /// # Errors
+    /// When they find another, or none.
+    pub fn check_site(&self, site: &OwnSite) -> anyhow::Result<()> {
+        match site.public_key() {
+            Some(public) => server_key::check_site(&self.key, public),
+            None => {
+                tracing::warn!("there is no site record that tells clients the server's key");
+                Ok(())
+            }
+        }
+    }
+
+    /// Whether a signature of a message of `version` may be used again: it does not cover the request id.
+    #[must_use]
+    pub fn keeps(version: Version) -> bool {
+        !covers_request_id(version)
+    }
+
+    /// Puts a credential behind `message`, an answer in its stream form that has none yet.
+    ///
+    /// # Errors
+    /// When signing fails; the message is as it was.
+    pub fn sign(&self, message: &mut Vec<u8>) -> Result<Signature, SignError> {
+        let Ok((envelope, rest)) = Envelope::split(message) else { return Err(SignError::Failed) };
+        let Ok(Message { covered, .. }) = Message::decode(rest) else { return Err(SignError::Failed) };
+        let credential_at = Envelope::LEN + covered.len();
+        let (from, credential) = if Self::keeps(envelope.version) {
+            let prefix = CoveredPrefix::of_signature(&envelope, 0);
+            let version = [envelope.version.major, envelope.version.minor];
+            let name: Name = Sha256::new()
+                .chain_update(version)
+                .chain_update(prefix.as_bytes())
+                .chain_update(covered)
+                .finalize()
+                .into();
+            let known = self.kept().get(&name);
+            match known {
+                Some(credential) => (Signature::Kept, credential),
+                None => {
+                    // Not under the lock: another thread may sign the same meanwhile, and nothing is wrong.
+                    let credential = sign_message(&envelope, 0, covered, &self.key)?;
+                    self.kept().put(name, credential.clone());
+                    (Signature::Made, credential)
+                }
+            }
+        } else {
+            (Signature::Made, sign_message(&envelope, 0, covered, &self.key)?)
+        };
+        message.truncate(credential_at);
+        message.extend_from_slice(&len_u32(credential.len()).to_be_bytes());
+        message.extend_from_slice(&credential);
+        let message_len = len_u32(message.len() - Envelope::LEN);
+        let envelope = Envelope { message_len, ..envelope };
+        message[..Envelope::LEN].copy_from_slice(&envelope.to_bytes());
+        Ok(from)
+    }
+
+    fn kept(&self) -> std::sync::MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "parts of a message are below 4 GiB")]
+const fn len_u32(len: usize) -> u32 {
+    len as u32
+}
+
+/// SHA-256 of what a signature covers.
+type Name = [u8; 32];
+
+/// Credentials by what they cover. Those that nobody asked for in a while go, half of them at a time.
+struct Kept {
+    half: usize,
+    young: HashMap<Name, Vec<u8>>,
+    old: HashMap<Name, Vec<u8>>,
+}
+
+impl Kept {
+    fn get(&mut self, name: &Name) -> Option<Vec<u8>> {
+        if let Some(credential) = self.young.get(name) {
+            return Some(credential.clone());
+        }
+        let credential = self.old.remove(name)?;
+        self.put(*name, credential.clone());
+        Some(credential)
+    }
+
+    fn put(&mut self, name: Name, credential: Vec<u8>) {
+        if self.half == 0 {
+            return;
+        }
+        if self.young.len() >= self.half {
+            self.old = std::mem::take(&mut self.young);
+        }
+        self.young.insert(name, credential);
+    }
+}
+
+impl std::fmt::Debug for Kept {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Kept({} of {})", self.young.len() + self.old.len(), 2 * self.half)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(n: u8) -> Name {
+        [n; 32]
+    }
+
+    #[test]
+    fn so_many_signatures_are_kept_and_those_that_are_asked_for_stay() {
+        let mut kept = Kept { half: 2, young: HashMap::new(), old: HashMap::new() };
+        for n in 0..4 {
+            kept.put(name(n), vec![n]);
+        }
+        assert_eq!(kept.young.len() + kept.old.len(), 4);
+        assert_eq!(kept.get(&name(0)), Some(vec![0]), "and is young again");
+        assert_eq!((kept.young.len(), kept.old.len()), (1, 2));
+        kept.put(name(4), vec![4]);
+        kept.put(name(5), vec![5]);
+        assert_eq!(kept.get(&name(0)), Some(vec![0]));
+        assert_eq!(kept.get(&name(1)), None);
+        assert!(kept.young.len() + kept.old.len() <= 4);
+    }
+
+    fn signer() -> Signer {
+        let servers = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/vectors/servers.json");
+        let servers: serde_json::Value =
+            serde_json::from_str(&std::fs::read_to_string(servers).unwrap()).unwrap();
+        let hex = servers["keys"]["server"]["handle_private_hex"].as_str().unwrap();
+        let byte = |at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap();
+        let record: Vec<u8> = (0..hex.len()).step_by(2).map(byte).collect();
+        Signer::new(PrivateKey::from_record(&record).unwrap(), 4)
+    }
+
+    #[test]
+    fn what_is_not_an_answer_stays_as_it_is_and_unsigned() {
+        let signer = signer();
+        let envelope = Envelope { message_len: 24, ..Envelope::request(1) }.to_bytes();
+        // A header that says there is more of a body than follows.
+        let cut = [&envelope[..], &[0; 20], &[0, 0, 0, 9]].concat();
+        for message in [&b""[..], b"short", &envelope, &cut] {
+            let mut signed = message.to_vec();
+            assert_eq!(signer.sign(&mut signed), Err(SignError::Failed));
+            assert_eq!(signed, message);
+        }
+    }
+
+    #[test]
+    fn a_credential_is_put_behind_an_answer_whatever_its_version() {
+        let signer = signer();
+        for (minor, is_kept) in [(4, true), (6, true), (7, false), (11, false)] {
+            let version = Version::new(2, minor);
+            let envelope = Envelope { version, message_len: 28, ..Envelope::request(1) }.to_bytes();
+            let unsigned = [&envelope[..], &[0; 24], &[0; 4]].concat();
+            for from in [Signature::Made, if is_kept { Signature::Kept } else { Signature::Made }] {
+                let mut signed = unsigned.clone();
+                assert_eq!(signer.sign(&mut signed), Ok(from), "2.{minor}");
+                let (envelope, rest) = Envelope::split(&signed).unwrap();
+                assert_eq!(envelope.message_len as usize, rest.len());
+                let message = Message::decode(rest).unwrap();
+                handle_auth::message::verify_message(&envelope, &message, signer.public()).unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn none_is_kept_where_none_may_be() {
+        let mut kept = Kept { half: 0, young: HashMap::new(), old: HashMap::new() };
+        kept.put(name(1), vec![1]);
+        assert_eq!(kept.get(&name(1)), None);
+    }
+}

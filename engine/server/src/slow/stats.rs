@@ -1,0 +1,58 @@
+//! What slow threads count.
+
+use crate::counters::Counter;
+use serde_json::{Map, Value};
+
+macro_rules! slow_counters {
+    ($($(#[doc = $doc:literal])* $name:ident,)*) => {
+        /// What one slow thread counts; others read.
+        #[derive(Debug, Default)]
+        pub struct SlowCounters { $($(#[doc = $doc])* pub $name: Counter,)* }
+
+        impl SlowCounters {
+            /// The name of every counter, and what is counted.
+            pub const TABLE: &'static [(&'static str, &'static str)] =
+                &[$((stringify!($name), concat!($($doc),*).trim_ascii()),)*];
+
+            /// The counters, in the order of [`TABLE`](Self::TABLE).
+            #[must_use]
+            pub fn values(&self) -> [u64; Self::TABLE.len()] {
+                [$(self.$name.get(),)*]
+            }
+        }
+    };
+}
+
+slow_counters! {
+    /// Requests taken on.
+    requests,
+    /// Answers signed.
+    signed,
+    /// Answers with a signature that was made before, over the same bytes.
+    signed_before,
+    /// Answers sent unsigned because signing failed.
+    signing_failed,
+    /// Answers to challenges that were right.
+    answers_right,
+    /// Questions of other servers whether an answer is right.
+    verifications,
+    /// Decisions without a look at all groups of administrators: there were too many.
+    groups_given_up,
+    /// Challenges not made because the kernel gave no random numbers.
+    without_random,
+    /// Requests lost: answering them failed inside, which is a bug.
+    bugs,
+}
+
+/// The sums over all threads, in the order of [`SlowCounters::TABLE`].
+pub(crate) fn sums<'c>(counters: impl Iterator<Item = &'c SlowCounters>) -> [u64; SlowCounters::TABLE.len()] {
+    counters.map(SlowCounters::values).fold([0; _], |mut sums, values| {
+        sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
+        sums
+    })
+}
+
+/// Sums by name.
+pub(crate) fn to_json(sums: &[u64; SlowCounters::TABLE.len()]) -> Map<String, Value> {
+    SlowCounters::TABLE.iter().zip(sums).map(|((name, _), &sum)| ((*name).to_owned(), sum.into())).collect()
+}

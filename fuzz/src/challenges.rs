@@ -1,0 +1,172 @@
+//! The table of challenges against a plain list.
+
+use arbitrary::{Arbitrary, Unstructured};
+use handle_proto::Version;
+use handle_resolver::slow::Digest;
+use handle_server::slow::challenges::{Challenge, ChallengeCounts, ChallengeLimits, Challenges, Refusal};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// Numbers that are tried for a new challenge.
+const TRIES: usize = 8;
+/// Most steps of one input; a table of a few places shows everything long before.
+const STEPS_MAX: usize = 2000;
+
+#[derive(Debug, Arbitrary)]
+struct Limits {
+    challenges: u8,
+    bytes: u8,
+    per_source: u8,
+    age_ms: u8,
+}
+
+#[derive(Debug, Arbitrary)]
+enum Step {
+    /// A request of `len` bytes from one of a few sources gets a challenge.
+    Issue { source: u8, len: u8, number: u32, step: u8 },
+    /// Somebody answers one of the challenges so far, or one that was never made.
+    Take { number: u32 },
+    /// The `at`-th challenge that waits is answered.
+    TakeWaiting { at: u8 },
+    /// Time passes.
+    Pass { ms: u8 },
+}
+
+/// What waits, oldest first.
+struct Plain {
+    limits: ChallengeLimits,
+    waiting: Vec<Kept>,
+    now_ms: u64,
+}
+
+struct Kept {
+    id: i32,
+    source: u8,
+    len: usize,
+    expires_ms: u64,
+}
+
+/// Few sources, some of which are one: two addresses of one IPv6 network, one IPv4 address written in two ways.
+fn address(source: u8) -> IpAddr {
+    let host = source / 4 % 4;
+    let v4 = Ipv4Addr::new(192, 0, 2, host);
+    match source % 4 {
+        0 => IpAddr::V4(v4),
+        1 => IpAddr::V6(v4.to_ipv6_mapped()),
+        _ => IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, host.into(), 0, 0, 0, (source % 4).into())),
+    }
+}
+
+/// The same for sources that are one.
+fn group(source: u8) -> u8 {
+    source / 4 % 4 * 2 + u8::from(source % 4 >= 2)
+}
+
+impl Plain {
+    fn expire(&mut self) -> u64 {
+        let before = self.waiting.len();
+        self.waiting.retain(|kept| kept.expires_ms > self.now_ms);
+        (before - self.waiting.len()) as u64
+    }
+
+    fn bytes(&self) -> usize {
+        self.waiting.iter().map(|kept| kept.len).sum()
+    }
+
+    /// The number, and how many made room.
+    fn issue(&mut self, source: u8, len: usize, numbers: &[u32]) -> (Result<i32, Refusal>, u64) {
+        let limits = self.limits;
+        if limits.challenges_max == 0 || len > limits.bytes_max {
+            return (Err(Refusal::TooLong), 0);
+        }
+        let of_source = self.waiting.iter().filter(|kept| group(kept.source) == group(source)).count();
+        if of_source >= limits.per_source_max {
+            return (Err(Refusal::TooManyOfSource), 0);
+        }
+        let ids = numbers.iter().map(|number| i32::try_from(number % (1 << 31)).expect("31 bits"));
+        let free = ids.take(TRIES).find(|&id| id != 0 && self.waiting.iter().all(|kept| kept.id != id));
+        let Some(id) = free else { return (Err(Refusal::NoNumber), 0) };
+        let mut displaced = 0;
+        while self.waiting.len() >= limits.challenges_max || self.bytes() + len > limits.bytes_max {
+            self.waiting.remove(0);
+            displaced += 1;
+        }
+        self.waiting.push(Kept { id, source, len, expires_ms: self.now_ms + limits.age_ms_max });
+        (Ok(id), displaced)
+    }
+}
+
+/// Challenges are given, taken, forgotten and refused as by a plain list that is searched; none is taken twice or
+/// late; no bound is passed; everything is counted.
+///
+/// Input: anything; it is read as bounds and steps by the crate `arbitrary`.
+pub fn challenges(bytes: &[u8]) {
+    let mut input = Unstructured::new(bytes);
+    let Ok(Limits { challenges, bytes, per_source, age_ms }) = input.arbitrary() else { return };
+    let limits = ChallengeLimits {
+        challenges_max: (challenges % 20).into(),
+        bytes_max: bytes.into(),
+        per_source_max: (per_source % 10).into(),
+        age_ms_max: age_ms.into(),
+    };
+    let (mut table, mut plain) = (Challenges::new(limits), Plain { limits, waiting: vec![], now_ms: 0 });
+    let mut expected = table.counts();
+    for _ in 0..STEPS_MAX {
+        if input.is_empty() {
+            break;
+        }
+        let Ok(step) = input.arbitrary() else { break };
+        match step {
+            Step::Issue { source, len, number, step } => {
+                expected.expired += plain.expire();
+                let numbers: Vec<u32> = (0..9u32).map(|n| number.wrapping_add(n * u32::from(step))).collect();
+                let (issued, displaced) = plain.issue(source, len.into(), &numbers);
+                expected.displaced += displaced;
+                match issued {
+                    Ok(_) => expected.issued += 1,
+                    Err(Refusal::TooManyOfSource) => expected.refused_of_source += 1,
+                    Err(_) => {}
+                }
+                let mut given = numbers.iter().copied();
+                let numbers = || given.next().expect("so many numbers are tried and no more");
+                let challenge = challenge(issued.unwrap_or(0), len.into());
+                assert_eq!(table.issue(address(source), challenge, numbers, plain.now_ms), issued);
+            }
+            Step::Take { number } => take(&mut table, &mut plain, number.cast_signed(), &mut expected),
+            Step::TakeWaiting { at } => {
+                let id = plain.waiting.get(usize::from(at) % plain.waiting.len().max(1)).map(|kept| kept.id);
+                take(&mut table, &mut plain, id.unwrap_or(-1), &mut expected);
+            }
+            Step::Pass { ms } => {
+                plain.now_ms += u64::from(ms);
+                table.expire(plain.now_ms);
+                expected.expired += plain.expire();
+            }
+        }
+        assert_eq!((table.len(), table.bytes()), (plain.waiting.len(), plain.bytes()));
+        assert!(table.len() <= limits.challenges_max && table.bytes() <= limits.bytes_max);
+        assert_eq!(table.counts(), expected);
+        assert_eq!(table.is_empty(), plain.waiting.is_empty());
+    }
+}
+
+/// One that shows by its nonce which it is.
+fn challenge(id: i32, len: usize) -> Challenge {
+    let mut nonce = [0; 16];
+    nonce[..4].copy_from_slice(&id.to_be_bytes());
+    Challenge {
+        version: Version::CURRENT,
+        nonce,
+        digest: Digest::new(&nonce),
+        request: vec![0; len].into_boxed_slice(),
+    }
+}
+
+fn take(table: &mut Challenges, plain: &mut Plain, id: i32, expected: &mut ChallengeCounts) {
+    expected.expired += plain.expire();
+    let at = plain.waiting.iter().position(|kept| kept.id == id);
+    let kept = at.map(|at| plain.waiting.remove(at));
+    expected.taken += u64::from(kept.is_some());
+    let kept = kept.map(|kept| challenge(kept.id, kept.len));
+    assert_eq!(table.take(id, plain.now_ms), kept);
+    assert_eq!(table.take(id, plain.now_ms), None, "a second time");
+}

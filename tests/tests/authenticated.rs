@@ -1,0 +1,424 @@
+//! Who may read what, asked over the network: challenges, answers to them by every way there is, and the bounds
+//! of what waits.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+use handle_auth::challenge::{answer_with_key, answer_with_secret};
+use handle_auth::digest::mac;
+use handle_auth::message::verify_message;
+use handle_auth::{PrivateKey, PublicKey};
+use handle_proto::code::DigestAlgorithm;
+use handle_proto::limit::PBKDF2_SALT_LEN;
+use handle_proto::wire::auth::{self, ChallengeAnswer, SecretAnswer};
+use handle_proto::wire::list::{Indexes, Reference, Strings};
+use handle_proto::wire::query::Query;
+use handle_proto::wire::{Body, Envelope, Header, Message, MessageBuf, Request, Response};
+use handle_proto::{OpCode, OpFlags, ResponseCode, Version};
+use handle_server::config::{Config, Datapath};
+use handle_tests::client::exchange;
+use handle_tests::served::{Served, serve_with};
+use handle_tests::vectors::{document, hex};
+use std::net::{SocketAddr, UdpSocket};
+use std::time::Duration;
+
+const READ: OpFlags = OpFlags(OpFlags::PLAIN_REQUEST.0 & !OpFlags::PUBLIC_ONLY.0);
+const SECRET: &[u8] = b"open sesame open";
+const SALT: [u8; PBKDF2_SALT_LEN] = [7; PBKDF2_SALT_LEN];
+const CHALLENGED: ResponseCode = ResponseCode::AUTHENTICATION_NEEDED;
+
+fn root(change: impl FnOnce(&mut Config)) -> Served {
+    serve_with("root", Datapath::Portable, change)
+}
+
+fn who(index: i32, handle: &str) -> Reference<'_> {
+    Reference { handle: handle.as_bytes(), index }
+}
+
+fn message(envelope: Envelope, flags: OpFlags, request: &Request<'_>) -> Vec<u8> {
+    let header = Header::request(OpCode::RESERVED, flags, 0);
+    MessageBuf::request(&envelope, &header, request).unsigned().unwrap()
+}
+
+fn question(handle: &str, indexes: &[i32], flags: OpFlags, request_id: i32) -> Vec<u8> {
+    let mut storage = vec![];
+    let indexes = Indexes::build(indexes.iter().copied(), &mut storage);
+    let query = Query { handle: handle.as_bytes(), indexes, types: Strings::EMPTY };
+    message(Envelope::request(request_id), flags, &Request::Resolution(query))
+}
+
+/// What a client keeps of a challenge.
+#[derive(Clone, Debug)]
+struct Challenge {
+    id: i32,
+    version: Version,
+    suggested: Version,
+    nonce: Vec<u8>,
+    digest: Vec<u8>,
+}
+
+impl Challenge {
+    fn covered(&self) -> [&[u8]; 2] {
+        [&self.nonce, &self.digest]
+    }
+}
+
+/// Code, indexes of the values, and the challenge of an answer.
+fn read(bytes: &[u8]) -> (ResponseCode, Vec<i32>, Option<Challenge>) {
+    let (envelope, rest) = Envelope::split(bytes).unwrap();
+    let Body::Reply(reply) = Message::decode(rest).unwrap().decode_body(envelope.version).unwrap() else {
+        panic!("a reply");
+    };
+    match reply.response {
+        Response::Challenge(challenge) => {
+            let digest = reply.digest.unwrap().digest.to_vec();
+            let Envelope { session_id: id, version, suggested, .. } = envelope;
+            let nonce = challenge.nonce.to_vec();
+            (reply.code, vec![], Some(Challenge { id, version, suggested, nonce, digest }))
+        }
+        Response::Answer(answer) => {
+            (reply.code, answer.values.iter().map(|value| value.index).collect(), None)
+        }
+        _ => (reply.code, vec![], None),
+    }
+}
+
+fn challenge(served: &Served, handle: &str, indexes: &[i32]) -> Challenge {
+    let answer = exchange(served.address(), &question(handle, indexes, READ, 1)).unwrap();
+    let (code, _, challenge) = read(&answer);
+    assert_eq!(code, CHALLENGED, "{handle}");
+    challenge.unwrap()
+}
+
+fn answer(
+    served: &Served,
+    id: i32,
+    auth_type: &[u8],
+    identity: Reference<'_>,
+    signed_response: &[u8],
+) -> (ResponseCode, Vec<i32>) {
+    let body = ChallengeAnswer { auth_type, identity, signed_response };
+    let envelope = Envelope { session_id: id, ..Envelope::request(2) };
+    let answer =
+        exchange(served.address(), &message(envelope, READ, &Request::AnswerChallenge(body))).unwrap();
+    let (code, values, _) = read(&answer);
+    (code, values)
+}
+
+fn private_key(id: &str) -> PrivateKey {
+    PrivateKey::from_record(&hex(&document("servers.json")["keys"][id]["handle_private_hex"])).unwrap()
+}
+
+#[test]
+fn every_way_to_answer_with_a_secret_is_taken_and_no_other_secret() {
+    let served = root(|_| ());
+    let identity = who(301, "0.NA/TST");
+    let codes = [
+        DigestAlgorithm::MD5,
+        DigestAlgorithm::SHA1,
+        DigestAlgorithm::SHA256,
+        DigestAlgorithm::HMAC_SHA1,
+        DigestAlgorithm::HMAC_SHA256,
+    ];
+    for secret in [SECRET, b"open sesame"] {
+        let expected = match secret == SECRET {
+            true => (ResponseCode::SUCCESS, vec![1, 2]),
+            false => (ResponseCode::AUTHENTICATION_FAILED, vec![]),
+        };
+        for algorithm in codes {
+            let challenge = challenge(&served, "TST/HALF", &[1, 2]);
+            let mut made = vec![];
+            let mac = mac(algorithm, secret, &challenge.covered()).unwrap();
+            SecretAnswer::Mac { algorithm, mac: &mac }.encode(&mut made);
+            let answered = answer(&served, challenge.id, auth::SECRET_KEY, identity, &made);
+            assert_eq!(answered, expected, "{algorithm}");
+        }
+        let challenge = challenge(&served, "TST/HALF", &[1, 2]);
+        let (version, suggested) = (challenge.version, challenge.suggested);
+        let made = answer_with_secret(version, suggested, &challenge.covered(), secret, &SALT);
+        assert_eq!(made[0], 0x22, "PBKDF2");
+        assert_eq!(answer(&served, challenge.id, auth::SECRET_KEY, identity, &made), expected);
+    }
+}
+
+#[test]
+fn every_kind_of_private_key_answers() {
+    let served = root(|_| ());
+    for (index, key) in [(300, "admin_rsa"), (302, "admin_dsa"), (303, "admin_dsa2048")] {
+        for (by, code) in [(key, ResponseCode::SUCCESS), ("server", ResponseCode::AUTHENTICATION_FAILED)] {
+            let challenge = challenge(&served, "TST/HALF", &[2]);
+            let made = answer_with_key(challenge.version, &challenge.covered(), &private_key(by)).unwrap();
+            let answered = answer(&served, challenge.id, auth::PUBLIC_KEY, who(index, "0.NA/TST"), &made);
+            assert_eq!(answered.0, code, "{key} by {by}");
+        }
+    }
+}
+
+#[test]
+fn a_challenge_is_answered_once_even_wrongly_and_in_time() {
+    let served = root(|config| config.slow.challenge_ms = 300);
+    let identity = who(301, "0.NA/TST");
+    let made = |challenge: &Challenge, secret: &[u8]| {
+        answer_with_secret(challenge.version, challenge.suggested, &challenge.covered(), secret, &SALT)
+    };
+    let too_late = (ResponseCode::AUTHENTICATION_TIMEOUT, vec![]);
+    let first = challenge(&served, "TST/HALF", &[2]);
+    let right = made(&first, SECRET);
+    assert_eq!(answer(&served, first.id, auth::SECRET_KEY, identity, &right).0, ResponseCode::SUCCESS);
+    assert_eq!(answer(&served, first.id, auth::SECRET_KEY, identity, &right), too_late, "a replay");
+    let second = challenge(&served, "TST/HALF", &[2]);
+    assert_ne!((second.id, &second.nonce), (first.id, &first.nonce));
+    let code = answer(&served, second.id, auth::SECRET_KEY, identity, &right).0;
+    assert_eq!(code, ResponseCode::AUTHENTICATION_FAILED, "an answer to another challenge");
+    assert_eq!(answer(&served, second.id, auth::SECRET_KEY, identity, &made(&second, SECRET)), too_late);
+    let third = challenge(&served, "TST/HALF", &[2]);
+    let right = made(&third, SECRET);
+    std::thread::sleep(Duration::from_millis(400));
+    assert_eq!(answer(&served, third.id, auth::SECRET_KEY, identity, &right), too_late);
+    for id in [0, -1, 1, i32::MAX] {
+        assert_eq!(answer(&served, id, auth::SECRET_KEY, identity, &right), too_late, "challenge {id}");
+    }
+}
+
+#[test]
+fn any_worker_takes_an_answer_to_the_challenge_of_another() {
+    let served = root(|config| config.workers = 2);
+    let identity = who(301, "0.NA/TST");
+    // Each exchange is from a port of its own, so both workers get some of both kinds.
+    for _ in 0..20 {
+        let challenge = challenge(&served, "TST/HALF", &[1, 2]);
+        let made =
+            answer_with_secret(challenge.version, challenge.suggested, &challenge.covered(), SECRET, &SALT);
+        let answered = answer(&served, challenge.id, auth::SECRET_KEY, identity, &made);
+        assert_eq!(answered, (ResponseCode::SUCCESS, vec![1, 2]));
+    }
+}
+
+#[test]
+fn who_may_not_read_is_told_so_whatever_the_key() {
+    let served = root(|_| ());
+    let code = |handle, kind: &[u8], identity, made: &[u8]| {
+        let challenge = challenge(&served, handle, &[]);
+        answer(&served, challenge.id, kind, identity, made).0
+    };
+    let wrong = b"\x02wrong";
+    assert_eq!(code("TST/HALF", auth::SECRET_KEY, who(305, "0.NA/TST"), wrong), ResponseCode::INVALID_ADMIN);
+    assert_eq!(code("TST/HALF", auth::SECRET_KEY, who(0, "0.NA/TST"), wrong), ResponseCode::INVALID_ADMIN);
+    assert_eq!(code("TST/HALF", auth::SECRET_KEY, who(301, "99.9/x"), wrong), ResponseCode::INVALID_ADMIN);
+    assert_eq!(
+        code("TST/HALF", b"HS_KERBEROS", who(301, "0.NA/TST"), wrong),
+        ResponseCode::INVALID_CREDENTIAL
+    );
+    // An administrator who has no key.
+    let keyless = code("TST/HSTYPES", auth::SECRET_KEY, who(7, "TST/X"), wrong);
+    assert_eq!(keyless, ResponseCode::AUTHENTICATION_FAILED);
+    let garbage = message(
+        Envelope { session_id: 1, ..Envelope::request(3) },
+        READ,
+        &Request::Unknown(OpCode::RESPONSE_TO_CHALLENGE, b"\0\0"),
+    );
+    assert_eq!(read(&exchange(served.address(), &garbage).unwrap()).0, ResponseCode::ERROR);
+}
+
+#[test]
+fn administrators_whose_keys_are_elsewhere_are_told_so() {
+    let served = root(|config| config.administrators.server = vec!["300:99.9/elsewhere".into()]);
+    let challenge = challenge(&served, "TST/HALF", &[2]);
+    let answered = answer(&served, challenge.id, auth::SECRET_KEY, who(300, "99.9/elsewhere"), b"\x02");
+    assert_eq!(answered.0, ResponseCode::AUTHENTICATION_FAILED);
+    let refused = &served.server.shared().shards.to_json()["total"]["refused"];
+    assert_eq!(refused["identity_elsewhere"], 1);
+}
+
+#[test]
+fn a_source_has_so_many_challenges_and_no_more() {
+    let served = root(|config| config.slow.challenges_per_source = 3);
+    let ask = |at| read(&exchange(served.address(), &question("TST/PRIVATE", &[], READ, at)).unwrap());
+    let challenges: Vec<_> = (0..3).map(|at| ask(at).2.unwrap()).collect();
+    assert_eq!(ask(3).0, ResponseCode::SERVER_BUSY);
+    // Whoever answers one, rightly or not, has room for another.
+    answer(&served, challenges[1].id, auth::SECRET_KEY, who(301, "0.NA/TST"), b"\x02");
+    assert_eq!((ask(4).0, ask(5).0), (CHALLENGED, ResponseCode::SERVER_BUSY));
+    let stats = served.server.shared().stats();
+    assert_eq!(stats["slow"]["challenges"]["refused_of_source"], 2);
+    assert_eq!(stats["slow"]["challenges"]["waiting"], 3);
+}
+
+#[test]
+fn a_full_table_forgets_the_oldest_challenge() {
+    let served = root(|config| {
+        (config.slow.challenges, config.slow.challenges_per_source) = (2, 2);
+    });
+    let socket_of = |host: u8| {
+        let socket = UdpSocket::bind(SocketAddr::from(([127, 0, 0, host], 0))).unwrap();
+        socket.connect(served.address()).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        socket
+    };
+    let mut room = [0; 600];
+    let ids: Vec<i32> = (2..5)
+        .map(|host| {
+            let socket = socket_of(host);
+            socket.send(&question("TST/PRIVATE", &[], READ, host.into())).unwrap();
+            let len = socket.recv(&mut room).unwrap();
+            read(&room[..len]).2.unwrap().id
+        })
+        .collect();
+    let code = |id| answer(&served, id, auth::SECRET_KEY, who(305, "0.NA/TST"), b"\x02").0;
+    assert_eq!(code(ids[0]), ResponseCode::AUTHENTICATION_TIMEOUT);
+    assert_eq!((code(ids[1]), code(ids[2])), (ResponseCode::INVALID_ADMIN, ResponseCode::INVALID_ADMIN));
+}
+
+/// A slow path that is busy with one request for some tens of milliseconds, and has room for one.
+#[test]
+fn a_full_slow_path_says_so_at_once_and_everything_is_accounted_for() {
+    let served = root(|config| config.slow.queue_requests = 1);
+    let challenge = challenge(&served, "TST/HALF", &[2]);
+    let mut made = vec![];
+    SecretAnswer::Pbkdf2 { salt: &SALT, iterations: 100_000, key_bits: 512, mac: &[0; 20] }.encode(&mut made);
+    let body = ChallengeAnswer {
+        auth_type: auth::SECRET_KEY,
+        identity: who(301, "0.NA/TST"),
+        signed_response: &made,
+    };
+    let envelope = Envelope { session_id: challenge.id, ..Envelope::request(100) };
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.connect(served.address()).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    socket.send(&message(envelope, READ, &Request::AnswerChallenge(body))).unwrap();
+    for at in 0..3 {
+        socket.send(&question("TST/HALF", &[2], READ, at)).unwrap();
+    }
+    let plain = question("TST/HALF", &[1], OpFlags::PLAIN_REQUEST, 50);
+    socket.send(&plain).unwrap();
+    let mut room = [0; 600];
+    let mut codes = std::collections::BTreeMap::new();
+    for _ in 0..5 {
+        let len = socket.recv(&mut room).unwrap();
+        let (envelope, _) = Envelope::split(&room[..len]).unwrap();
+        codes.insert(envelope.request_id, read(&room[..len]).0);
+    }
+    assert_eq!(codes[&100], ResponseCode::AUTHENTICATION_FAILED);
+    assert_eq!(codes[&50], ResponseCode::SUCCESS, "what is plain does not wait");
+    for at in 0..3 {
+        assert_eq!(codes[&at], ResponseCode::SERVER_BUSY, "{at}");
+    }
+    let Served { server, .. } = served;
+    let shards = server.shared().shards.clone();
+    server.stop().unwrap();
+    assert_eq!(shards.sum(|counters| &counters.requests_deferred), 2);
+    assert_eq!(shards.sum(|counters| &counters.requests_under_way), 0);
+    assert_eq!(
+        shards.sum(|counters| &counters.requests_answered),
+        shards.sum(|counters| &counters.datagrams_received)
+    );
+}
+
+#[test]
+fn a_bound_on_rounds_is_kept() {
+    let served = root(|config| config.slow.pbkdf2_iterations = 10_000);
+    for (iterations, code) in [(10_000, ResponseCode::SUCCESS), (10_001, ResponseCode::AUTHENTICATION_FAILED)]
+    {
+        let challenge = challenge(&served, "TST/HALF", &[2]);
+        let key = handle_auth::kdf::pbkdf2_sha1(SECRET, &SALT, iterations, 20);
+        let mac = mac(DigestAlgorithm::HMAC_SHA1, &key, &challenge.covered()).unwrap();
+        let mut made = vec![];
+        SecretAnswer::Pbkdf2 { salt: &SALT, iterations, key_bits: 160, mac: &mac }.encode(&mut made);
+        let answered = answer(&served, challenge.id, auth::SECRET_KEY, who(301, "0.NA/TST"), &made);
+        assert_eq!(answered.0, code, "{iterations} rounds");
+    }
+}
+
+#[test]
+fn the_state_of_the_server_is_for_its_administrators() {
+    let served = root(|config| config.administrators.status = vec!["301:0.NA/TST".into()]);
+    let read_as = |identity, secret: &[u8]| {
+        let challenge = challenge(&served, "0.site/Status", &[]);
+        let made =
+            answer_with_secret(challenge.version, challenge.suggested, &challenge.covered(), secret, &SALT);
+        answer(&served, challenge.id, auth::SECRET_KEY, identity, &made)
+    };
+    assert_eq!(read_as(who(301, "0.NA/TST"), SECRET), (ResponseCode::SUCCESS, vec![1]));
+    assert_eq!(read_as(who(301, "0.NA/TST"), b"wrong").0, ResponseCode::AUTHENTICATION_FAILED);
+    assert_eq!(read_as(who(305, "0.NA/TST"), b"read only admin").0, ResponseCode::INVALID_ADMIN);
+}
+
+#[test]
+fn old_peers_get_the_same_signature_again_and_new_ones_never() {
+    let served = root(|_| ());
+    let key = PublicKey::from_record(&hex(&document("servers.json")["keys"]["server"]["handle_public_hex"]))
+        .unwrap();
+    let signed = |minor, request_id| {
+        let mut asked =
+            question("10.5072/URL-ONE", &[], OpFlags::PLAIN_REQUEST.with(OpFlags::CERTIFY), request_id);
+        asked[..4].copy_from_slice(&[2, minor, 2, minor]);
+        let answer = exchange(served.address(), &asked).unwrap();
+        let (envelope, rest) = Envelope::split(&answer).unwrap();
+        assert_eq!((envelope.version, envelope.request_id), (Version::new(2, minor), request_id));
+        verify_message(&envelope, &Message::decode(rest).unwrap(), &key).unwrap().signature.to_vec()
+    };
+    let slow = served.server.shared().slow.clone().unwrap();
+    for (minor, is_same) in [(3, true), (5, true), (6, true), (7, false), (11, false)] {
+        let before = slow.to_json()["signed_before"].as_u64().unwrap();
+        // The step in which the time is given may end between two of them, but not between three.
+        let signatures = [1, 2, 3].map(|request_id| signed(minor, request_id));
+        let again = signatures[0] == signatures[1] || signatures[1] == signatures[2];
+        assert_eq!(again, is_same, "2.{minor}");
+        assert_eq!(slow.to_json()["signed_before"].as_u64().unwrap() > before, is_same, "2.{minor}");
+    }
+    assert_eq!(slow.to_json()["signing_failed"], 0);
+}
+
+#[test]
+fn nothing_of_a_secret_is_shown() {
+    let served = root(|_| ());
+    let waiting = challenge(&served, "TST/HALF", &[2]);
+    let made = answer_with_secret(waiting.version, waiting.suggested, &waiting.covered(), SECRET, &SALT);
+    let answered = answer(&served, waiting.id, auth::SECRET_KEY, who(301, "0.NA/TST"), &made);
+    assert_eq!(answered.0, ResponseCode::SUCCESS);
+    let key = hex(&document("servers.json")["keys"]["server"]["handle_private_hex"]);
+    let shared = served.server.shared();
+    let shown = format!("{shared:?} {} {}", shared.stats(), shared.status());
+    assert!(!shown.contains("open sesame"));
+    // Neither as bytes, in either notation of `Debug`, nor in hexadecimal.
+    let part = &key[300..308];
+    assert!(!shown.contains(&format!("{part:?}")[1..20]));
+    assert!(!shown.contains(&data_encoding::HEXLOWER.encode(part)));
+}
+
+#[test]
+fn a_server_key_that_clients_would_not_know_is_refused() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let error = |change: fn(&mut Config)| {
+        let served = root(|_| ());
+        let mut config =
+            handle_tests::served::config(&served.directory.path().join("set"), Datapath::Portable);
+        config.site = Some(served.directory.path().join("siteinfo.json"));
+        config.server_key = Some(handle_server::slow::config::ServerKeyConfig {
+            file: served.directory.path().join("privkey.bin"),
+            ..Default::default()
+        });
+        change(&mut config);
+        match handle_server::Server::start(&config) {
+            Ok(_) => String::new(),
+            Err(error) => format!("{error:#}"),
+        }
+    };
+    assert_eq!(error(|_| ()), "");
+    let said = error(|config| {
+        let file = config.server_key.clone().unwrap().file;
+        std::fs::set_permissions(file, std::fs::Permissions::from_mode(0o640)).unwrap();
+    });
+    assert!(said.contains("chmod 600"), "{said}");
+    let said = error(|config| {
+        let file = config.server_key.clone().unwrap().file;
+        std::fs::remove_file(&file).unwrap();
+        handle_tests::served::write_key_file(&file, &document("servers.json")["keys"]["mirror"]);
+    });
+    assert!(said.contains("is not the one of this server in the site record"), "{said}");
+    let said =
+        error(|config| std::fs::write(config.server_key.clone().unwrap().file, b"\0\0\0\x01key").unwrap());
+    assert!(said.contains("privkey.bin"), "{said}");
+    let said =
+        error(|config| config.server_key.as_mut().unwrap().passphrase_env = Some("HANDLED_NO_SUCH".into()));
+    assert!(said.contains("HANDLED_NO_SUCH"), "{said}");
+}

@@ -1,0 +1,220 @@
+//! The exchanges of `credentials.jsonl` in which a client of the reference proves who it is and reads: the same
+//! steps to our server, with answers to its own challenges, end in the same bytes - or in what a row says.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+use handle_auth::message::verify_message;
+use handle_auth::{PrivateKey, PublicKey};
+use handle_proto::ResponseCode;
+use handle_proto::code::DigestAlgorithm;
+use handle_proto::wire::auth::{ChallengeAnswer, SecretAnswer, SignedAnswer};
+use handle_proto::wire::{Body, Envelope, Message, MessageBuf, Reply, Request, Response};
+use handle_server::config::Datapath;
+use handle_tests::client::{exchange, exchange_over_tcp};
+use handle_tests::served::{Served, serve};
+use handle_tests::vectors::{document, hex, load};
+use serde_json::Value as Json;
+use std::collections::HashMap;
+use std::net::SocketAddr;
+
+/// Where we do the safe thing, and the reference does not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Differs {
+    /// The last answer has this code.
+    Code(ResponseCode),
+    /// The last answer lacks the value with this index, which nobody may read.
+    Lacks(i32),
+}
+
+const DIFFERS: [(&str, Differs); 5] = [
+    ("live/secret/read_half_whole", Differs::Lacks(3)),
+    ("live/public_rsa/read_half_whole", Differs::Lacks(3)),
+    // A challenge is taken by the first answer.
+    ("live/secret/replayed_answer", Differs::Code(ResponseCode::AUTHENTICATION_TIMEOUT)),
+    ("live/public/replayed_answer", Differs::Code(ResponseCode::AUTHENTICATION_TIMEOUT)),
+    // The key that fits says which index is meant, without a session too.
+    ("live/public/index_zero", Differs::Code(ResponseCode::SUCCESS)),
+];
+
+fn lines(kind: &str) -> Vec<Json> {
+    load("credentials.jsonl").into_iter().filter(|line| line["kind"] == kind).collect()
+}
+
+fn private_keys() -> HashMap<String, PrivateKey> {
+    let key = |line: &Json| {
+        let record = hex(&line["handle_private_hex"]);
+        Some((line["key_id"].as_str()?.to_owned(), PrivateKey::from_record(&record).ok()?))
+    };
+    lines("key").iter().filter_map(key).collect()
+}
+
+/// The signed response to a challenge, made as the reference's client made the one in `recorded`.
+fn signed_response(
+    line: &Json,
+    keys: &HashMap<String, PrivateKey>,
+    recorded: &[u8],
+    covered: [&[u8]; 2],
+) -> Vec<u8> {
+    let (identity, mut out) = (&line["identity"], vec![]);
+    if let Some(id) = identity["key_id"].as_str() {
+        let SignedAnswer { algorithm, .. } = SignedAnswer::decode(recorded).unwrap();
+        let digest = DigestAlgorithm::from_identifier(algorithm).unwrap();
+        let signature = keys[id].sign(digest, &covered).unwrap();
+        SignedAnswer { algorithm, signature: &signature }.encode(&mut out);
+        return out;
+    }
+    let secret = hex(&identity["secret_hex"]);
+    let mac = |algorithm, key: &[u8]| handle_auth::digest::mac(algorithm, key, &covered).unwrap();
+    match SecretAnswer::decode(recorded).unwrap() {
+        SecretAnswer::BareMd5(_) => {
+            let mac = mac(DigestAlgorithm::MD5, &secret);
+            SecretAnswer::BareMd5(mac.first_chunk().unwrap()).encode(&mut out);
+        }
+        SecretAnswer::Mac { algorithm, .. } => {
+            SecretAnswer::Mac { algorithm, mac: &mac(algorithm, &secret) }.encode(&mut out);
+        }
+        SecretAnswer::Pbkdf2 { salt, iterations, key_bits, .. } => {
+            let key = handle_auth::kdf::pbkdf2_sha1(&secret, salt, iterations, key_bits as usize / 8);
+            let mac = &mac(DigestAlgorithm::HMAC_SHA1, &key);
+            SecretAnswer::Pbkdf2 { salt, iterations, key_bits, mac }.encode(&mut out);
+        }
+    }
+    out
+}
+
+/// The recorded answer to a challenge, made an answer to ours.
+fn answer_to(
+    line: &Json,
+    keys: &HashMap<String, PrivateKey>,
+    recorded: &[u8],
+    (id, nonce, digest): &(i32, Vec<u8>, Vec<u8>),
+) -> Vec<u8> {
+    let (envelope, rest) = Envelope::split(recorded).unwrap();
+    let message = Message::decode(rest).unwrap();
+    let Body::Request(Request::AnswerChallenge(answer)) = message.decode_body(envelope.version).unwrap()
+    else {
+        panic!("{}: an answer to a challenge", line["name"]);
+    };
+    let response = signed_response(line, keys, answer.signed_response, [nonce, digest]);
+    let answer = Request::AnswerChallenge(ChallengeAnswer { signed_response: &response, ..answer });
+    let envelope = Envelope { session_id: *id, ..envelope };
+    MessageBuf::request(&envelope, &message.header, &answer).unsigned().unwrap()
+}
+
+/// A message without what varies: session, expiration, nonce, signature, and the lengths they are in.
+fn fixed(bytes: &[u8], key: &PublicKey) -> (Envelope, Vec<u8>, bool) {
+    let (mut envelope, rest) = Envelope::split(bytes).unwrap();
+    let message = Message::decode(rest).unwrap();
+    let is_signed = !message.credential.is_empty();
+    if is_signed {
+        verify_message(&envelope, &message, key).expect("its signature is right");
+    }
+    let mut covered = message.covered.to_vec();
+    covered[16..20].fill(0);
+    if message.header.response_code == ResponseCode::AUTHENTICATION_NEEDED {
+        let at = covered.len() - 16;
+        covered[at..].fill(0);
+        envelope.session_id = 0;
+    }
+    envelope.message_len = 0;
+    (envelope, covered, is_signed)
+}
+
+fn reply(bytes: &[u8]) -> Reply<'_> {
+    let (envelope, rest) = Envelope::split(bytes).unwrap();
+    match Message::decode(rest).unwrap().decode_body(envelope.version).unwrap() {
+        Body::Reply(reply) => reply,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn indexes(reply: &Reply<'_>) -> Vec<i32> {
+    match reply.response {
+        Response::Answer(answer) => answer.values.iter().map(|value| value.index).collect(),
+        _ => vec![],
+    }
+}
+
+/// Sends a message and waits for the answer.
+type Exchange = fn(SocketAddr, &[u8]) -> Option<Vec<u8>>;
+
+fn replay(
+    served: &Served,
+    exchange: Exchange,
+    line: &Json,
+    keys: &HashMap<String, PrivateKey>,
+    key: &PublicKey,
+) {
+    let name = line["name"].as_str().unwrap();
+    let differs = DIFFERS.iter().find(|(other, _)| *other == name).map(|(_, differs)| *differs);
+    let steps = line["steps"].as_array().unwrap();
+    let (mut challenge, mut answer) = (None, vec![]);
+    for (at, step) in steps.iter().enumerate() {
+        let recorded = hex(&step["send_hex"]);
+        let sent = match (at, &challenge) {
+            (0, _) => recorded,
+            (1, Some(challenge)) => {
+                answer = answer_to(line, keys, &recorded, challenge);
+                answer.clone()
+            }
+            _ => answer.clone(),
+        };
+        let received = exchange(served.address(), &sent).unwrap_or_else(|| panic!("{name}: no answer"));
+        let ours = reply(&received);
+        if let Response::Challenge(asked) = ours.response {
+            let (envelope, _) = Envelope::split(&received).unwrap();
+            let digest = ours.digest.unwrap().digest.to_vec();
+            assert!(envelope.session_id > 0, "{name}");
+            challenge = Some((envelope.session_id, asked.nonce.to_vec(), digest));
+        }
+        let reference = hex(&step["receive_hex"][0]);
+        match differs.filter(|_| at + 1 == steps.len()) {
+            None => assert_eq!(fixed(&received, key), fixed(&reference, key), "{name}, step {at}"),
+            Some(Differs::Code(code)) => {
+                assert_eq!(ours.code, code, "{name}");
+                assert_ne!(reply(&reference).code, code, "{name}: it is no difference");
+            }
+            Some(Differs::Lacks(index)) => {
+                let mut expected = indexes(&reply(&reference));
+                expected.retain(|&other| other != index);
+                assert_eq!(indexes(&ours), expected, "{name}");
+                assert_ne!(indexes(&reply(&reference)), expected, "{name}: it is no difference");
+            }
+        }
+    }
+}
+
+fn authenticated_reads_end_as_recorded(datapath: Datapath, exchange: Exchange) {
+    let servers = document("servers.json");
+    let id = servers["servers"]["root"]["server_key_id"].as_str().unwrap();
+    let server_key = PublicKey::from_record(&hex(&servers["keys"][id]["handle_public_hex"])).unwrap();
+    let keys = private_keys();
+    let served = serve("root", datapath);
+    let reads = lines("transcript").into_iter().filter(|line| {
+        let name = line["name"].as_str().unwrap();
+        name.starts_with("live/secret/") || name.starts_with("live/public")
+    });
+    let mut count = 0;
+    for line in reads {
+        replay(&served, exchange, &line, &keys, &server_key);
+        count += 1;
+    }
+    assert!(count > 0, "there are transcripts");
+    let challenges = &served.server.shared().slow.as_ref().unwrap().to_json()["challenges"];
+    assert_eq!(challenges["displaced"], 0);
+}
+
+#[test]
+fn vectors_transcripts_of_authenticated_reads_over_udp() {
+    authenticated_reads_end_as_recorded(Datapath::Portable, exchange);
+}
+
+#[test]
+fn vectors_transcripts_of_authenticated_reads_over_tcp() {
+    authenticated_reads_end_as_recorded(Datapath::Portable, exchange_over_tcp);
+}
+
+#[test]
+fn vectors_transcripts_of_authenticated_reads_over_tcp_on_the_datapath_of_this_machine() {
+    authenticated_reads_end_as_recorded(Datapath::Auto, exchange_over_tcp);
+}
