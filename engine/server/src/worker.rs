@@ -146,7 +146,10 @@ impl Worker {
             let is_quiet = now - *quiet_since.get_or_insert(now) >= DRAIN_QUIET;
             let drained_for = now - *draining_since.get_or_insert(now);
             // What is on the slow path has arrived too.
-            if self.slow.is_idle() && !self.has_connections(drained_for) && (is_quiet || stopped && received == 0) {
+            if self.slow.is_idle()
+                && !self.has_connections(drained_for)
+                && (is_quiet || stopped && received == 0)
+            {
                 self.abort_connections();
                 return;
             }
