@@ -17,6 +17,7 @@ mod fixture;
 mod frame;
 mod generator;
 mod json;
+mod limiter;
 mod name;
 mod resolver;
 mod snapshot;
@@ -28,6 +29,7 @@ pub use container::{datagrams, put_datagram};
 pub use data::{admin_vlist, key, site, value};
 pub use frame::{envelope, message};
 pub use json::{record_line, site_json, values_json};
+pub use limiter::rate_limit;
 pub use name::name;
 pub use resolver::{batch, question, resolver};
 pub use snapshot::{layer, layer_examples, manifest};
@@ -51,6 +53,7 @@ targets! {
     value values_json record_line site site_json admin_vlist key
     key_file challenge_answer key_agreement
     layer manifest resolver question batch
+    rate_limit
 }
 
 /// Makes a file of `fuzz_targets/` the program of one target: libFuzzer's under `cargo fuzz`, in ordinary

@@ -1,6 +1,7 @@
 //! What an operator says: a TOML file, with flags over it, checked before anything starts.
 
 use crate::observe::settings::Observe;
+use crate::rate_limit::RateLimitConfig;
 use anyhow::{Context as _, ensure};
 use handle_net::Choice;
 use handle_proto::limit;
@@ -49,6 +50,8 @@ pub struct Config {
     pub limits: Limits,
     /// What the outside may see.
     pub observe: Observe,
+    /// How many datagrams go to whom.
+    pub rate_limit: RateLimitConfig,
 }
 
 /// How datagrams are moved.
@@ -126,6 +129,7 @@ impl Default for Config {
             copy_to_memory: false,
             limits: Limits::default(),
             observe: Observe::default(),
+            rate_limit: RateLimitConfig::default(),
         }
     }
 }
@@ -227,7 +231,8 @@ impl Config {
             "`limits.control_line_bytes` is {}: it must be from 64 to 1048576",
             limits.control_line_bytes
         );
-        self.observe.check()
+        self.observe.check()?;
+        self.rate_limit.check()
     }
 }
 

@@ -4,6 +4,7 @@
 //! - [`site`]: who this server is: the site record and the place in it.
 //! - [`live`]: the current set, replaced between batches.
 //! - [`worker`]: one core: wait, answer, flush.
+//! - [`rate_limit`]: how many datagrams go to whom.
 //! - [`counters`]: what happened to every datagram, by reason.
 //! - [`control`]: status, statistics and commands over a UNIX socket.
 //! - [`observe`]: metrics and health over HTTP.
@@ -22,6 +23,7 @@ mod injected;
 pub mod live;
 pub mod observe;
 pub mod privileges;
+pub mod rate_limit;
 pub mod server;
 mod settings;
 pub mod site;

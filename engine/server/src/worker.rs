@@ -3,6 +3,7 @@
 use crate::config::Config;
 use crate::counters::{Counters, Transport};
 use crate::live::Reader;
+use crate::rate_limit::{RateLimit, Verdict, shortest_len};
 use crate::server::{Shared, net_options};
 use crate::settings::InForce;
 use crate::takeover;
@@ -53,6 +54,8 @@ pub(crate) struct Worker {
     scratch: Scratch,
     /// Requests in fragments, by the address of the sender, as deployed.
     fragments: Reassembly<IpAddr>,
+    /// How many datagrams go to whom, where that is limited.
+    rate_limit: Option<Box<RateLimit>>,
     /// For each datagram of the batch, whether it has been dealt with.
     done: Vec<bool>,
     /// Batches before the next look at what is not done for each.
@@ -88,6 +91,7 @@ impl Worker {
             live: shared.live.reader(),
             scratch: Scratch::new(),
             fragments: Reassembly::new(reassembly_limits(config)),
+            rate_limit: RateLimit::open(&config.rate_limit, shared.running.len()),
             done: Vec::new(),
             batches_until_look: BATCHES_UNTIL_LOOK,
             in_force: shared.settings.current(),
@@ -181,7 +185,10 @@ impl Worker {
         counters.batches.add(1);
         counters.datagrams_received.add(inbox.len() as u64);
         counters.bytes_received.add(inbox.iter().map(|datagram| datagram.bytes.len() as u64).sum());
-        let (done, scratch) = (&mut self.done, &mut self.scratch);
+        let (done, scratch, rate_limit) = (&mut self.done, &mut self.scratch, &mut self.rate_limit);
+        if let Some(rate_limit) = rate_limit {
+            rate_limit.tick();
+        }
         done.clear();
         done.resize(inbox.len(), false);
         // Answering is pure, so a bug in it spoils nothing: what is not done is tried again alone.
@@ -195,7 +202,11 @@ impl Worker {
                 #[cfg(test)]
                 crate::injected::answering(inbox.get(at).bytes);
                 match outcome {
-                    Outcome::Reply(reply) => done[at] = send(outbox, inbox.get(at).peer, reply, counters),
+                    Outcome::Reply(reply) => {
+                        let asked = inbox.get(at);
+                        done[at] =
+                            send(outbox, rate_limit, asked.peer, shortest_len(&asked), reply, counters);
+                    }
                     Outcome::Drop(reason) => {
                         count_drop(*reason, counters);
                         done[at] = true;
@@ -224,7 +235,7 @@ impl Worker {
                 len_max: self.in_force.config.limits.fragmented_request_bytes,
                 now_ms,
             };
-            answer_alone(&context, fragments, outbox, peer, &datagram, counters);
+            answer_alone(&context, fragments, outbox, &mut self.rate_limit, peer, &datagram, counters);
             flush(&mut *self.path, counters)?;
         }
         Ok(received)
@@ -247,6 +258,7 @@ fn answer_alone(
     context: &Context<'_, Mapped>,
     fragments: Fragments<'_>,
     outbox: &mut Outbox,
+    rate_limit: &mut Option<Box<RateLimit>>,
     peer: Peer,
     datagram: &[u8],
     counters: &Counters,
@@ -261,10 +273,11 @@ fn answer_alone(
                 if let Some(message) = fragments.put_together(peer, &envelope, datagram, counters)
                     && let Ok((envelope, message)) = Envelope::split(&message)
                 {
-                    finish(context, answer_message(context, envelope, message), outbox, peer, counters);
+                    let outcome = answer_message(context, envelope, message);
+                    finish(context, outcome, outbox, rate_limit, peer, datagram.len(), counters);
                 }
             }
-            outcome => finish(context, outcome, outbox, peer, counters),
+            outcome => finish(context, outcome, outbox, rate_limit, peer, datagram.len(), counters),
         }
     }));
     if answered.is_err() {
@@ -322,7 +335,9 @@ fn finish(
     context: &Context<'_, Mapped>,
     outcome: Outcome<'_>,
     outbox: &mut Outbox,
+    rate_limit: &mut Option<Box<RateLimit>>,
     peer: Peer,
+    request_len: usize,
     counters: &Counters,
 ) {
     let reply = match outcome {
@@ -332,14 +347,33 @@ fn finish(
         Outcome::Slow(slow) => slow.refuse(context, Refused::Busy),
     };
     // The outbox is empty and as long as the longest answer, so there is room.
-    if !send(outbox, peer, &reply, counters) {
+    if !send(outbox, rate_limit, peer, request_len, &reply, counters) {
         counters.dropped_bug.add(1);
     }
 }
 
-/// Puts a reply into the outbox. False when there is no room.
+/// Puts a reply into the outbox, unless its receiver has had its answers. False when there is no room.
 #[inline]
-fn send(outbox: &mut Outbox, peer: Peer, reply: &Reply<'_>, counters: &Counters) -> bool {
+fn send(
+    outbox: &mut Outbox,
+    rate_limit: &mut Option<Box<RateLimit>>,
+    peer: Peer,
+    request_len: usize,
+    reply: &Reply<'_>,
+    counters: &Counters,
+) -> bool {
+    if let Some(rate_limit) = rate_limit {
+        match rate_limit.verdict(peer, reply, request_len, counters) {
+            Verdict::Send => {}
+            Verdict::Slip => return push(outbox, peer, &reply.limited(), counters),
+            Verdict::Drop => return true,
+        }
+    }
+    push(outbox, peer, reply, counters)
+}
+
+#[inline]
+fn push(outbox: &mut Outbox, peer: Peer, reply: &Reply<'_>, counters: &Counters) -> bool {
     let len = reply.datagrams_len();
     let write = |room: &mut [u8]| {
         reply.write_datagrams(room);
