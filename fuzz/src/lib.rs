@@ -21,6 +21,7 @@ mod limiter;
 mod name;
 mod resolver;
 mod snapshot;
+mod template;
 mod transport;
 
 pub use auth::{challenge_answer, key_agreement, key_file};
@@ -33,6 +34,7 @@ pub use limiter::rate_limit;
 pub use name::name;
 pub use resolver::{batch, question, resolver};
 pub use snapshot::{layer, layer_examples, manifest};
+pub use template::template;
 pub use transport::{fragments, reassembly, stream};
 
 use std::path::Path;
@@ -53,7 +55,7 @@ targets! {
     value values_json record_line site site_json admin_vlist key
     key_file challenge_answer key_agreement
     layer manifest resolver question batch
-    rate_limit
+    rate_limit template
 }
 
 /// Makes a file of `fuzz_targets/` the program of one target: libFuzzer's under `cargo fuzz`, in ordinary
