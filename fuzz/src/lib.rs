@@ -19,9 +19,11 @@ mod fixture;
 mod frame;
 mod generator;
 mod json;
+mod limiter;
 mod name;
 mod resolver;
 mod snapshot;
+mod template;
 mod transport;
 
 pub use auth::{challenge_answer, key_agreement, key_file};
@@ -32,9 +34,11 @@ pub use container::{datagrams, put_datagram};
 pub use data::{admin_vlist, key, site, value};
 pub use frame::{envelope, message};
 pub use json::{record_line, site_json, values_json};
+pub use limiter::rate_limit;
 pub use name::name;
 pub use resolver::{batch, question, resolver};
 pub use snapshot::{layer, layer_examples, manifest};
+pub use template::template;
 pub use transport::{fragments, reassembly, stream};
 
 use std::path::Path;
@@ -56,6 +60,7 @@ targets! {
     key_file challenge_answer key_agreement
     layer manifest resolver question batch
     challenges connections
+    rate_limit template
 }
 
 /// Makes a file of `fuzz_targets/` the program of one target: libFuzzer's under `cargo fuzz`, in ordinary

@@ -105,6 +105,7 @@ fn survive_on(datapath: Datapath) {
         + sum(|c| &c.dropped_fragment_too_long)
         + sum(|c| &c.dropped_fragment_no_room)
         + sum(|c| &c.dropped_fragment_repeated)
+        + sum(|c| &c.dropped_rate_limited)
         + sum(|c| &c.dropped_bug);
     assert_eq!(accounted, sum(|c| &c.datagrams_received), "and every one received is in one account");
     assert_eq!(sum(|c| &c.dropped_bug), 0, "none met a bug");

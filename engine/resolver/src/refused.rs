@@ -97,6 +97,9 @@ reasons! {
     QueryTooLong = "query_too_long", PROTOCOL_ERROR, b"Too many indexes and types; ask for all values.";
     /// The answer would be longer than a message, or take more datagrams than are sent.
     AnswerTooLong = "answer_too_long", PROTOCOL_ERROR, b"The values do not fit into an answer; ask by index or type.";
+    /// The sender of requests, or somebody near it, has had its answers. Of all codes only this one
+    /// makes deployed clients go on to another site or to TCP; "too busy" is final to them.
+    RateLimited = "rate_limited", ERROR, b"";
     /// The stored record is damaged.
     DamagedRecord = "damaged_record", ERROR, b"The stored record cannot be read.";
 }

@@ -188,6 +188,17 @@ impl<'a> Reply<'a> {
         }
     }
 
+    /// What goes out in its place when the receiver has had its answers: the same frame with an error, and
+    /// nothing in it.
+    #[must_use]
+    pub fn limited(&self) -> Self {
+        let envelope = Envelope { flags: EnvelopeFlags::default(), ..self.envelope };
+        let flags = self.header.flags.without(OpFlags::REQUEST_DIGEST);
+        let code = Refused::RateLimited.code().for_version(self.envelope.version);
+        let header = Header { response_code: code, flags, ..self.header };
+        Self::empty(envelope, header).refuse(Refused::RateLimited)
+    }
+
     /// Whether the reply is no longer than a message may be, and takes no more datagrams than that.
     pub(crate) const fn fits(&self, datagrams_max: usize) -> bool {
         self.envelope.message_len <= MESSAGE_LEN_MAX && self.datagrams_count() <= datagrams_max

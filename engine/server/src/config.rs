@@ -1,6 +1,7 @@
 //! What an operator says: a TOML file, with flags over it, checked before anything starts.
 
 use crate::observe::settings::Observe;
+use crate::rate_limit::RateLimitConfig;
 use crate::slow::config::{AdministratorsConfig, ServerKeyConfig, SlowConfig};
 use crate::tcp::settings::TcpSettings;
 use anyhow::{Context as _, ensure};
@@ -63,6 +64,8 @@ pub struct Config {
     pub administrators: AdministratorsConfig,
     /// What needs a signature or an identity.
     pub slow: SlowConfig,
+    /// How many datagrams go to whom.
+    pub rate_limit: RateLimitConfig,
 }
 
 /// How datagrams are moved.
@@ -148,6 +151,7 @@ impl Default for Config {
             server_key: None,
             administrators: AdministratorsConfig::default(),
             slow: SlowConfig::default(),
+            rate_limit: RateLimitConfig::default(),
         }
     }
 }
@@ -262,6 +266,7 @@ impl Config {
         self.administrators.check()?;
         self.slow.check()?;
         self.observe.check()?;
+        self.rate_limit.check()?;
         self.tcp.check()
     }
 }

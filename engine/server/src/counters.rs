@@ -3,7 +3,7 @@
 //! A set has one writer, so counting is a load and a store; readers add the sets up.
 //!
 //! Every datagram is in exactly one of: `requests_answered`, `requests_under_way`, `fragments_kept`, `dropped_error_reply`,
-//! the four of dropped fragments, and `dropped_bug`. Their sum is `datagrams_received`.
+//! the four of dropped fragments, `dropped_rate_limited`, and `dropped_bug`. Their sum is `datagrams_received`.
 //!
 //! Every connection is in `tcp_accepted` or one of `tcp_refused_*`, and every accepted one that is given up in one of
 //! `tcp_closed_*`. Every message over one is in `tcp_requests_answered` or one of `tcp_dropped_*`.
@@ -182,6 +182,14 @@ counters! {
     dropped_fragment_no_room => counter "datagrams_dropped" [reason = "fragment_no_room"],
     /// Fragments dropped: a copy of one that is there.
     dropped_fragment_repeated => counter "datagrams_dropped" [reason = "fragment_repeated"],
+    /// Datagrams dropped: their sender, or a prefix of its address, has had its answers.
+    dropped_rate_limited => counter "datagrams_dropped" [reason = "rate_limited"],
+    /// Of the datagrams answered, those that got a short error in place of a limited answer.
+    rate_limit_slipped,
+    /// Of the datagrams answered, those that would have been limited but for the dry run.
+    rate_limit_dry_run,
+    /// Answers to addresses that are not limited.
+    rate_limit_exempt,
     /// Datagrams dropped: answering them failed inside, which is a bug.
     dropped_bug => counter "datagrams_dropped" [reason = "bug"],
     /// Answer datagrams dropped: the kernel refused to send them.

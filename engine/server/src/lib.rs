@@ -6,6 +6,7 @@
 //! - [`worker`]: one core: wait, answer, flush.
 //! - [`slow`]: what must not run on a worker: signatures, challenges and their answers.
 //! - [`tcp`]: requests over connections, on the same core.
+//! - [`rate_limit`]: how many datagrams go to whom.
 //! - [`counters`]: what happened to every datagram, by reason.
 //! - [`control`]: status, statistics and commands over a UNIX socket.
 //! - [`observe`]: metrics and health over HTTP.
@@ -25,6 +26,7 @@ mod left;
 pub mod live;
 pub mod observe;
 pub mod privileges;
+pub mod rate_limit;
 pub mod server;
 pub mod server_key;
 mod settings;

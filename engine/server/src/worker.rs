@@ -4,6 +4,7 @@ use crate::config::{ANSWER_LEN_MAX, Config};
 use crate::counters::{Counters, Transport};
 use crate::left::Left;
 use crate::live::Reader;
+use crate::rate_limit::{RateLimit, Verdict, shortest_len};
 use crate::server::{Shared, net_options};
 use crate::settings::InForce;
 use crate::slow::queue::Route;
@@ -64,6 +65,8 @@ pub(crate) struct Worker {
     scratch: Scratch,
     /// Requests in fragments, by the address of the sender, as deployed.
     fragments: Reassembly<IpAddr>,
+    /// How many datagrams go to whom, where that is limited.
+    rate_limit: Option<Box<RateLimit>>,
     /// For each datagram of the batch, those in trains included, where it is in the inbox.
     places: Vec<u16>,
     /// For each of them, whether it has been dealt with.
@@ -112,6 +115,7 @@ impl Worker {
             live: shared.live.reader(),
             scratch: Scratch::new(),
             fragments: Reassembly::new(reassembly_limits(config)),
+            rate_limit: RateLimit::open(&config.rate_limit, shared.running.len()),
             places: Vec::new(),
             done: Vec::new(),
             left: Left::default(),
@@ -244,6 +248,10 @@ impl Worker {
             (&mut self.places, &mut self.done, &mut self.scratch, &mut self.slow);
         count_received(inbox, places, counters);
         let received = places.len();
+        let rate_limit = &mut self.rate_limit;
+        if let Some(rate_limit) = rate_limit {
+            rate_limit.tick();
+        }
         done.clear();
         done.resize(received, false);
         // Once the outbox is full, what follows need not be looked up: it waits until there is room.
@@ -264,8 +272,9 @@ impl Worker {
                     .for_each(crate::injected::answering);
                 match outcome {
                     Outcome::Reply(reply) => {
-                        let peer = inbox.get(usize::from(places[at])).peer;
-                        done[at] = send(outbox, peer, reply, counters);
+                        let asked = inbox.get(usize::from(places[at]));
+                        done[at] =
+                            send(outbox, rate_limit, asked.peer, shortest_len(&asked), reply, counters);
                         is_full.set(!done[at]);
                     }
                     Outcome::Drop(reason) => {
@@ -274,11 +283,13 @@ impl Worker {
                     }
                     Outcome::Fragment(_) => {}
                     Outcome::Slow(request) => {
-                        let peer = inbox.get(usize::from(places[at])).peer;
+                        let asked = inbox.get(usize::from(places[at]));
                         let bytes = inbox.iter().flat_map(|datagram| datagram.segments()).nth(at);
-                        let bytes = bytes.unwrap_or_default();
-                        done[at] = slow.defer(Route::Udp(peer), bytes, counters)
-                            || send(outbox, peer, &request.refuse(&context, Refused::Busy), counters);
+                        let busy = request.refuse(&context, Refused::Busy);
+                        let defer =
+                            || slow.defer(Route::Udp(asked.peer), bytes.unwrap_or_default(), counters);
+                        let len = shortest_len(&asked);
+                        done[at] = defer_or_send(defer, outbox, rate_limit, asked.peer, len, &busy, counters);
                     }
                 }
             });
@@ -309,7 +320,16 @@ impl Worker {
                 len_max: self.in_force.config.limits.fragmented_request_bytes,
                 now_ms,
             };
-            answer_alone(&context, fragments, &mut self.slow, outbox, peer, datagram, counters);
+            answer_alone(
+                &context,
+                fragments,
+                &mut self.slow,
+                outbox,
+                &mut self.rate_limit,
+                peer,
+                datagram,
+                counters,
+            );
         }
         flush(&mut *self.path, counters)?;
         Ok(received)
@@ -356,6 +376,7 @@ fn answer_alone(
     fragments: Fragments<'_>,
     slow: &mut SlowShard,
     outbox: &mut Outbox,
+    rate_limit: &mut Option<Box<RateLimit>>,
     peer: Peer,
     datagram: &[u8],
     counters: &Counters,
@@ -371,10 +392,22 @@ fn answer_alone(
                     && let Ok((envelope, rest)) = Envelope::split(&message)
                 {
                     let outcome = answer_message(context, envelope, rest);
-                    finish(context, outcome, (slow, &message), outbox, peer, counters);
+                    let asked = (slow, &message[..]);
+                    finish(context, outcome, asked, outbox, rate_limit, peer, datagram.len(), counters);
                 }
             }
-            outcome => finish(context, outcome, (slow, datagram), outbox, peer, counters),
+            outcome => {
+                finish(
+                    context,
+                    outcome,
+                    (slow, datagram),
+                    outbox,
+                    rate_limit,
+                    peer,
+                    datagram.len(),
+                    counters,
+                );
+            }
         }
     }));
     if answered.is_err() {
@@ -433,25 +466,75 @@ fn finish(
     outcome: Outcome<'_>,
     (slow, bytes): (&mut SlowShard, &[u8]),
     outbox: &mut Outbox,
+    rate_limit: &mut Option<Box<RateLimit>>,
     peer: Peer,
+    request_len: usize,
     counters: &Counters,
 ) {
     let reply = match outcome {
         Outcome::Reply(reply) => reply,
         Outcome::Drop(reason) => return count_drop(reason, counters),
         Outcome::Fragment(_) => return,
-        Outcome::Slow(_) if slow.defer(Route::Udp(peer), bytes, counters) => return,
-        Outcome::Slow(request) => request.refuse(context, Refused::Busy),
+        Outcome::Slow(request) => {
+            let busy = request.refuse(context, Refused::Busy);
+            let defer = || slow.defer(Route::Udp(peer), bytes, counters);
+            if !defer_or_send(defer, outbox, rate_limit, peer, request_len, &busy, counters) {
+                counters.dropped_bug.add(1);
+            }
+            return;
+        }
     };
     // The caller made sure that the longest answer has room.
-    if !send(outbox, peer, &reply, counters) {
+    if !send(outbox, rate_limit, peer, request_len, &reply, counters) {
         counters.dropped_bug.add(1);
     }
 }
 
-/// Puts a reply into the outbox. False when there is no room.
+/// Puts a reply into the outbox, unless its receiver has had its answers. False when there is no room.
 #[inline]
-fn send(outbox: &mut Outbox, peer: Peer, reply: &Reply<'_>, counters: &Counters) -> bool {
+fn send(
+    outbox: &mut Outbox,
+    rate_limit: &mut Option<Box<RateLimit>>,
+    peer: Peer,
+    request_len: usize,
+    reply: &Reply<'_>,
+    counters: &Counters,
+) -> bool {
+    if let Some(rate_limit) = rate_limit {
+        match rate_limit.verdict(peer, reply, request_len, counters) {
+            Verdict::Send => {}
+            Verdict::Slip => return push(outbox, peer, &reply.limited(), counters),
+            Verdict::Drop => return true,
+        }
+    }
+    push(outbox, peer, reply, counters)
+}
+
+/// Hands a request to the slow path, unless its sender has had its share; where there is no place, the answer is
+/// `busy`. False when the outbox has no room.
+#[cold]
+fn defer_or_send(
+    defer: impl FnOnce() -> bool,
+    outbox: &mut Outbox,
+    rate_limit: &mut Option<Box<RateLimit>>,
+    peer: Peer,
+    request_len: usize,
+    busy: &Reply<'_>,
+    counters: &Counters,
+) -> bool {
+    let verdict = match rate_limit {
+        Some(rate_limit) => rate_limit.verdict(peer, busy, request_len, counters),
+        None => Verdict::Send,
+    };
+    match verdict {
+        Verdict::Send => defer() || push(outbox, peer, busy, counters),
+        Verdict::Slip => push(outbox, peer, &busy.limited(), counters),
+        Verdict::Drop => true,
+    }
+}
+
+#[inline]
+fn push(outbox: &mut Outbox, peer: Peer, reply: &Reply<'_>, counters: &Counters) -> bool {
     let len = reply.datagrams_len();
     let write = |room: &mut [u8]| {
         reply.write_datagrams(room);

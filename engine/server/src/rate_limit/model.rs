@@ -1,0 +1,56 @@
+//! The definition that the limiter is tested against: a map of prefixes, and nothing shared.
+
+use super::bits_of;
+use super::limiter::{IPV4_PREFIXES, IPV6_PREFIXES, Limits};
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+/// A prefix: whether of IPv4, its length, and its bits.
+type Prefix = (bool, u32, u128);
+
+/// What [`Limiter`](super::Limiter) does when no two prefixes share a slot. It grows.
+#[derive(Clone, Debug)]
+pub struct Model {
+    limits: Limits,
+    used_until_ns: HashMap<Prefix, u64>,
+}
+
+impl Model {
+    /// A limiter that has seen nothing.
+    #[must_use]
+    pub fn new(limits: &Limits) -> Self {
+        Self { limits: limits.clone(), used_until_ns: HashMap::new() }
+    }
+
+    /// Whether an answer of `datagrams` may go to `address` at `now_ns`; counts nothing.
+    #[must_use]
+    pub fn would_allow(&self, address: IpAddr, now_ns: u64) -> bool {
+        self.prefixes(address).iter().all(|(prefix, datagram_ns)| {
+            let used_until_ns = self.used_until_ns.get(prefix).copied().unwrap_or(0);
+            let ahead_ns = used_until_ns.saturating_sub(now_ns);
+            ahead_ns == 0 || ahead_ns.saturating_add(*datagram_ns) <= self.limits.burst_ns
+        })
+    }
+
+    /// Counts an answer that went out.
+    pub fn count(&mut self, address: IpAddr, datagrams: u32, now_ns: u64) {
+        for (prefix, datagram_ns) in self.prefixes(address) {
+            let used_until_ns = self.used_until_ns.entry(prefix).or_default();
+            let used_ns = datagram_ns.saturating_mul(u64::from(datagrams));
+            *used_until_ns = (*used_until_ns).max(now_ns).saturating_add(used_ns);
+        }
+    }
+
+    fn prefixes(&self, address: IpAddr) -> Vec<(Prefix, u64)> {
+        let (prefixes, limits, family_bits) = match address {
+            IpAddr::V4(_) => (&IPV4_PREFIXES[..], &self.limits.ipv4[..], 32),
+            IpAddr::V6(_) => (&IPV6_PREFIXES[..], &self.limits.ipv6[..], 128),
+        };
+        let prefix = |(&prefix_bits, &datagram_ns): (&u32, &u64)| {
+            let bits = bits_of(address) >> (family_bits - prefix_bits);
+            ((address.is_ipv4(), prefix_bits, bits), datagram_ns)
+        };
+        let limited = |(_, datagram_ns): &(Prefix, u64)| *datagram_ns > 0;
+        prefixes.iter().zip(limits).map(prefix).filter(limited).collect()
+    }
+}

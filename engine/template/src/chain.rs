@@ -1,0 +1,120 @@
+//! Which namespace answers, and where a handle is cut.
+
+use crate::build::{BuildError, Built, Templates, build};
+use crate::namespace::Namespace;
+use handle_proto::{Handle, Value};
+
+/// The namespaces that apply to a handle, from the outermost to the innermost.
+#[derive(Clone, Debug, Default)]
+pub struct Chain<'n>(Vec<&'n Namespace>);
+
+/// A handle with an extension.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parts<'h> {
+    /// The handle as it was asked for.
+    pub handle: &'h [u8],
+    /// What stands in front of the delimiter: a handle that may be stored.
+    pub base: &'h [u8],
+    /// What stands behind it.
+    pub extension: &'h [u8],
+}
+
+impl<'h> Parts<'h> {
+    /// Cuts `handle` at the first `delimiter` at or behind the slash that ends its prefix; `None` when there
+    /// is none, or nothing to look for.
+    #[must_use]
+    pub fn of(handle: &'h [u8], delimiter: &[u8]) -> Option<Self> {
+        let prefix_len = Handle(handle).slash_at()?;
+        if delimiter.is_empty() {
+            return None;
+        }
+        let at = prefix_len
+            + handle[prefix_len..].windows(delimiter.len()).position(|bytes| bytes == delimiter)?;
+        Some(Self { handle, base: &handle[..at], extension: &handle[at + delimiter.len()..] })
+    }
+}
+
+impl<'n> Chain<'n> {
+    /// Nothing applies.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(Vec::new())
+    }
+
+    /// With `namespace` as the innermost.
+    pub fn push(&mut self, namespace: &'n Namespace) {
+        self.0.push(namespace);
+    }
+
+    /// Whether there is no namespace at all.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// What stands between base and extension: the innermost namespace that says it decides.
+    #[must_use]
+    pub fn delimiter(&self) -> Option<&'n str> {
+        self.0.iter().rev().find_map(|namespace| namespace.delimiter())
+    }
+
+    /// The values of the handle `asked`, whose base has the values `base`.
+    ///
+    /// The innermost namespace with templates decides. Where none has any, the values are those of the base.
+    ///
+    /// # Errors
+    /// When a pattern cannot be used, or a bound is passed.
+    pub fn build(
+        &self,
+        asked: &Parts<'_>,
+        base: &[Value<'_>],
+        templates: &dyn Templates,
+    ) -> Result<Built, BuildError> {
+        let innermost = self.0.iter().rev().find(|namespace| namespace.has_templates());
+        match innermost {
+            Some(namespace) => build(&namespace.templates, asked, base, templates),
+            None => Built::copy(base),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cuts_at_the_first_delimiter_behind_the_prefix() {
+        for (handle, delimiter, parts) in [
+            ("1/a@b", "@", Some(("1/a", "b"))),
+            ("1/a@b@c", "@", Some(("1/a", "b@c"))),
+            ("1/a@", "@", Some(("1/a", ""))),
+            ("1/@b", "@", Some(("1/", "b"))),
+            ("1@2/a", "@", None),
+            ("1/a/b", "/", Some(("1", "a/b"))),
+            ("1/a--b", "--", Some(("1/a", "b"))),
+            ("1/a-b", "--", None),
+            ("1/a", "@", None),
+            ("1/a@b", "", None),
+            ("a@b", "@", None),
+            ("", "@", None),
+        ] {
+            let cut = Parts::of(handle.as_bytes(), delimiter.as_bytes());
+            let expected = parts.map(|(base, extension)| (base.as_bytes(), extension.as_bytes()));
+            assert_eq!(cut.map(|parts| (parts.base, parts.extension)), expected, "{handle}");
+        }
+    }
+
+    #[test]
+    fn what_is_missing_comes_from_outside() {
+        let namespace = |xml: &str| Namespace::parse(xml.as_bytes(), true).unwrap();
+        let outer = namespace("<ns><template delimiter='@'/></ns>");
+        let (bare, inner) = (namespace("<ns/>"), namespace("<ns><template delimiter='#'/></ns>"));
+        let mut chain = Chain::new();
+        assert_eq!(chain.delimiter(), None);
+        chain.push(&outer);
+        chain.push(&bare);
+        assert_eq!(chain.delimiter(), Some("@"));
+        chain.push(&inner);
+        assert_eq!(chain.delimiter(), Some("#"));
+    }
+}

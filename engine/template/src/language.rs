@@ -1,0 +1,142 @@
+//! The template language: what is read from XML, and kept to be applied.
+
+use crate::limit::XML_DEPTH_MAX;
+use crate::pattern::{InvalidPattern, Pattern};
+use crate::text::{EXTENSION, Parameter, Text};
+use roxmltree::Node;
+
+/// One element `template`.
+#[derive(Clone, Debug)]
+pub(crate) enum Template {
+    Inline(Vec<Step>),
+    /// A value that holds the template: index and handle.
+    Reference(i32, String),
+}
+
+/// One element of a template.
+#[derive(Clone, Debug)]
+pub(crate) enum Step {
+    Value(NewValue),
+    /// Once for each value of the base.
+    ForEach(Vec<Step>),
+    /// `if`, or `else` with the condition of its `if` turned round.
+    If(Condition, Vec<Step>),
+    Define(String, Vec<Step>),
+    NotFound,
+}
+
+/// A value to be made. Inside `foreach` the original has what is missing.
+#[derive(Clone, Debug)]
+pub(crate) struct NewValue {
+    pub(crate) index: Option<Text>,
+    pub(crate) kind: Option<Text>,
+    pub(crate) data: Option<Text>,
+}
+
+/// When the content of an `if` applies.
+#[derive(Clone, Debug)]
+pub(crate) struct Condition {
+    /// What is compared.
+    pub(crate) value: Parameter,
+    pub(crate) test: Test,
+    pub(crate) negated: bool,
+    /// What the match is bound to within the content.
+    pub(crate) bound: String,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Test {
+    Equals(String),
+    Matches(Pattern),
+    /// The pattern cannot be used; to come here is an error.
+    Invalid(InvalidPattern),
+}
+
+/// Reads elements of templates.
+pub(crate) struct Reader {
+    /// Whether patterns ignore case.
+    pub(crate) folds: bool,
+    /// Patterns that cannot be used.
+    pub(crate) invalid: Vec<InvalidPattern>,
+}
+
+/// The elements stand in each other too deep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TooDeep;
+
+impl Reader {
+    /// The template of an element `template`; `None` when its reference means nothing.
+    pub(crate) fn template(&mut self, element: Node<'_, '_>) -> Result<Option<Template>, TooDeep> {
+        let Some(reference) = element.attribute("ref") else {
+            return Ok(Some(Template::Inline(self.steps(element, false, 0)?)));
+        };
+        let parts =
+            reference.split_once(':').and_then(|(index, handle)| Some((index.trim().parse().ok()?, handle)));
+        Ok(parts.map(|(index, handle)| Template::Reference(index, handle.to_owned())))
+    }
+
+    fn steps(&mut self, parent: Node<'_, '_>, in_foreach: bool, depth: usize) -> Result<Vec<Step>, TooDeep> {
+        if depth > XML_DEPTH_MAX {
+            return Err(TooDeep);
+        }
+        let mut steps = Vec::new();
+        // Of the last `if`, for its `else`; none when it had no condition.
+        let mut condition: Option<Condition> = None;
+        for element in parent.children().filter(Node::is_element) {
+            match element.tag_name().name() {
+                "value" => steps.push(Step::Value(new_value(element))),
+                "notfound" => steps.push(Step::NotFound),
+                "foreach" if !in_foreach => {
+                    steps.push(Step::ForEach(self.steps(element, true, depth + 1)?));
+                }
+                "def" => {
+                    let name = element.attribute("parameter").unwrap_or_default().to_owned();
+                    steps.push(Step::Define(name, self.steps(element, in_foreach, depth + 1)?));
+                }
+                "if" => {
+                    condition = self.condition(element);
+                    if let Some(condition) = condition.clone() {
+                        steps.push(Step::If(condition, self.steps(element, in_foreach, depth + 1)?));
+                    }
+                }
+                "else" => {
+                    if let Some(condition) = condition.clone() {
+                        let turned = Condition { negated: !condition.negated, ..condition };
+                        steps.push(Step::If(turned, self.steps(element, in_foreach, depth + 1)?));
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(steps)
+    }
+
+    /// `None` without an expression, or with a test that nobody knows: the element is skipped.
+    fn condition(&mut self, element: Node<'_, '_>) -> Option<Condition> {
+        let value = Parameter::parse(element.attribute("value").unwrap_or(EXTENSION));
+        let expression = element.attribute("expression")?;
+        let test = match element.attribute("test").unwrap_or("equals") {
+            "equals" => Test::Equals(expression.to_owned()),
+            "matches" => match Pattern::new(expression, self.folds) {
+                Ok(pattern) => Test::Matches(pattern),
+                Err(invalid) => {
+                    self.invalid.push(invalid.clone());
+                    Test::Invalid(invalid)
+                }
+            },
+            _ => return None,
+        };
+        let bound = element.attribute("parameter").unwrap_or(&value.name).to_owned();
+        let negated = element.attribute("negate").is_some_and(|negate| negate.eq_ignore_ascii_case("true"));
+        Some(Condition { value, test, negated, bound })
+    }
+}
+
+fn new_value(element: Node<'_, '_>) -> NewValue {
+    let attribute = |name| element.attribute(name).map(Text::parse);
+    let content = || {
+        let text: String = element.children().filter(Node::is_text).filter_map(|node| node.text()).collect();
+        (!text.trim().is_empty()).then(|| Text::parse(&text))
+    };
+    NewValue { index: attribute("index"), kind: attribute("type"), data: attribute("data").or_else(content) }
+}

@@ -1,0 +1,226 @@
+//! HS_NAMESPACE: the XML, as far as templates are concerned.
+
+use crate::language::{Reader, Template, TooDeep};
+use crate::limit::{XML_LEN_MAX, XML_NODES_MAX};
+use crate::pattern::InvalidPattern;
+use handle_proto::{Value, fold};
+use roxmltree::{Document, Node, ParsingOptions};
+use std::fmt;
+
+/// The type of the values that hold namespaces.
+const HS_NAMESPACE: &[u8] = b"HS_NAMESPACE";
+
+/// A namespace, read and compiled.
+#[derive(Clone, Debug)]
+pub struct Namespace {
+    pub(crate) templates: Vec<Template>,
+    /// Whether there was an element `template`, even one that means nothing.
+    pub(crate) has_templates: bool,
+    pub(crate) delimiter: Option<String>,
+    invalid: Vec<InvalidPattern>,
+}
+
+/// Templates that a reference names, read and compiled.
+#[derive(Clone, Debug, Default)]
+pub struct ReferencedTemplates(pub(crate) Vec<Template>);
+
+/// Why a text is no namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NamespaceError {
+    /// There are more bytes than [`XML_LEN_MAX`].
+    TooLong(usize),
+    /// It is not UTF-8.
+    NotUtf8,
+    /// It is not XML, has a document type, or more than [`XML_NODES_MAX`] nodes.
+    NotXml(String),
+    /// Its elements stand in each other too deep.
+    TooDeep,
+}
+
+impl fmt::Display for NamespaceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooLong(len) => write!(f, "the namespace has {len} bytes, more than {XML_LEN_MAX}"),
+            Self::NotUtf8 => f.write_str("the namespace is not UTF-8"),
+            Self::NotXml(why) => write!(f, "the namespace is not XML: {why}"),
+            Self::TooDeep => f.write_str("elements of the namespace stand in each other too deep"),
+        }
+    }
+}
+
+impl std::error::Error for NamespaceError {}
+
+impl From<TooDeep> for NamespaceError {
+    fn from(TooDeep: TooDeep) -> Self {
+        Self::TooDeep
+    }
+}
+
+/// Runs `read` on the root element. A document type is refused, so that no entity expands.
+fn with_root<T>(
+    xml: &[u8],
+    read: impl FnOnce(Node<'_, '_>) -> Result<T, NamespaceError>,
+) -> Result<T, NamespaceError> {
+    if xml.len() > XML_LEN_MAX {
+        return Err(NamespaceError::TooLong(xml.len()));
+    }
+    let text = std::str::from_utf8(xml).map_err(|_| NamespaceError::NotUtf8)?;
+    let options =
+        ParsingOptions { allow_dtd: false, nodes_limit: XML_NODES_MAX, ..ParsingOptions::default() };
+    let document = Document::parse_with_options(text, options)
+        .map_err(|error| NamespaceError::NotXml(error.to_string()))?;
+    read(document.root_element())
+}
+
+fn is_template(node: &Node<'_, '_>) -> bool {
+    node.is_element() && node.tag_name().name() == "template"
+}
+
+impl Namespace {
+    /// Reads a namespace whose patterns ignore case if the service `folds`.
+    ///
+    /// # Errors
+    /// When the text is none, or beyond the bounds of [`limit`](crate::limit).
+    pub fn parse(xml: &[u8], folds: bool) -> Result<Self, NamespaceError> {
+        with_root(xml, |root| {
+            let mut reader = Reader { folds, invalid: Vec::new() };
+            let mut first = root.children().filter(is_template);
+            let first = first.next();
+            let mut templates = Vec::new();
+            for element in root.children().filter(is_template) {
+                templates.extend(reader.template(element)?);
+            }
+            Ok(Self {
+                templates,
+                has_templates: first.is_some(),
+                delimiter: first.and_then(|element| element.attribute("delimiter")).map(str::to_owned),
+                invalid: reader.invalid,
+            })
+        })
+    }
+
+    /// The namespace of a record: of the values of that type that can be read, the one with the lowest index.
+    #[must_use]
+    pub fn of_record<'v>(values: impl Iterator<Item = Value<'v>>, folds: bool) -> Option<Self> {
+        let mut values: Vec<_> = values.filter(|value| fold::eq(value.kind, HS_NAMESPACE)).collect();
+        values.sort_by_key(|value| value.index);
+        values.iter().find_map(|value| Self::parse(value.data, folds).ok())
+    }
+
+    /// What stands between base and extension, if the first template says it.
+    #[must_use]
+    pub fn delimiter(&self) -> Option<&str> {
+        self.delimiter.as_deref()
+    }
+
+    /// Whether there is any template.
+    #[must_use]
+    pub const fn has_templates(&self) -> bool {
+        self.has_templates
+    }
+
+    /// The patterns that cannot be used. An answer that comes to one of them is an error.
+    #[must_use]
+    pub fn invalid_patterns(&self) -> &[InvalidPattern] {
+        &self.invalid
+    }
+}
+
+impl ReferencedTemplates {
+    /// Reads an element `template`, or an element that has some. What is neither has no templates.
+    ///
+    /// # Errors
+    /// As of [`Namespace::parse`].
+    pub fn parse(xml: &[u8], folds: bool) -> Result<Self, NamespaceError> {
+        with_root(xml, |root| {
+            let mut reader = Reader { folds, invalid: Vec::new() };
+            let mut templates = Vec::new();
+            if is_template(&root) {
+                templates.extend(reader.template(root)?);
+            } else {
+                for element in root.children().filter(is_template) {
+                    templates.extend(reader.template(element)?);
+                }
+            }
+            Ok(Self(templates))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limit::XML_DEPTH_MAX;
+
+    fn parse(xml: &str) -> Result<Namespace, NamespaceError> {
+        Namespace::parse(xml.as_bytes(), true)
+    }
+
+    #[test]
+    fn the_first_template_has_the_delimiter() {
+        let namespace =
+            parse("<ns><contact>a@b</contact><template delimiter='@'/><template delimiter='#'/></ns>");
+        assert_eq!(namespace.unwrap().delimiter(), Some("@"));
+        assert_eq!(parse("<ns><template/><template delimiter='#'/></ns>").unwrap().delimiter(), None);
+        assert!(!parse("<ns/>").unwrap().has_templates());
+        assert!(parse("<ns><template ref='nonsense'/></ns>").unwrap().has_templates());
+    }
+
+    #[test]
+    fn what_expands_or_is_no_xml_is_refused() {
+        for xml in [
+            "",
+            "text",
+            "<ns>",
+            "<ns/><ns/>",
+            "<!DOCTYPE ns [<!ENTITY a 'aaaa'><!ENTITY b '&a;&a;'>]><ns>&b;</ns>",
+            "<!DOCTYPE ns SYSTEM 'file:///etc/passwd'><ns/>",
+            "<ns>&undefined;</ns>",
+        ] {
+            assert!(matches!(parse(xml), Err(NamespaceError::NotXml(_))), "{xml}");
+        }
+        assert_eq!(Namespace::parse(b"<ns>\xff</ns>", true).unwrap_err(), NamespaceError::NotUtf8);
+    }
+
+    #[test]
+    fn limits_hold_at_their_edges() {
+        let padded = |len: usize| format!("<ns>{}</ns>", " ".repeat(len - 9));
+        assert!(parse(&padded(XML_LEN_MAX)).is_ok());
+        assert_eq!(parse(&padded(XML_LEN_MAX + 1)).unwrap_err(), NamespaceError::TooLong(XML_LEN_MAX + 1));
+        let deep = |depth: usize| {
+            format!("<ns><template>{}{}</template></ns>", "<def>".repeat(depth), "</def>".repeat(depth))
+        };
+        assert!(parse(&deep(XML_DEPTH_MAX)).is_ok());
+        assert_eq!(parse(&deep(XML_DEPTH_MAX + 1)).unwrap_err(), NamespaceError::TooDeep);
+        // The root of the document is a node too.
+        let many = |count: u32| format!("<ns>{}</ns>", "<a/>".repeat(count as usize));
+        assert!(parse(&many(XML_NODES_MAX - 2)).is_ok());
+        assert!(matches!(parse(&many(XML_NODES_MAX - 1)), Err(NamespaceError::NotXml(_))));
+        // Much deeper than any stack: read without recursion, and refused by its length at the latest.
+        assert!(parse(&deep(3000)).is_err());
+    }
+
+    #[test]
+    fn patterns_that_cannot_be_used_are_told() {
+        let namespace =
+            parse(r"<ns><template><if test='matches' expression='(a)\1'><notfound/></if></template></ns>")
+                .unwrap();
+        assert_eq!(namespace.invalid_patterns().len(), 1);
+        assert!(namespace.invalid_patterns()[0].to_string().contains(r"(a)\1"));
+    }
+
+    #[test]
+    fn of_a_record_the_lowest_index_that_can_be_read_counts() {
+        let namespace = |delimiter: &str| format!("<ns><template delimiter='{delimiter}'/></ns>");
+        let (first, second) = (namespace("@"), namespace("#"));
+        let values = [
+            Value::new(7, b"HS_NAMESPACE", second.as_bytes()),
+            Value::new(3, b"hs_namespace", first.as_bytes()),
+            Value::new(1, b"HS_NAMESPACE", b""),
+            Value::new(2, b"HS_NAMESPACE", b"<broken"),
+            Value::new(0, b"URL", second.as_bytes()),
+        ];
+        assert_eq!(Namespace::of_record(values.into_iter(), true).unwrap().delimiter(), Some("@"));
+        assert!(Namespace::of_record(values.into_iter().skip(2), true).is_none());
+    }
+}

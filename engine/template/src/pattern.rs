@@ -1,0 +1,272 @@
+//! Regular expressions as the templates of deployed servers have them, in linear time.
+
+use crate::limit::{PATTERN_DEPTH_MAX, PATTERN_LEN_MAX};
+use regex::{Regex, RegexBuilder};
+use std::fmt;
+use std::iter::Peekable;
+use std::str::Chars;
+
+/// A pattern that a whole text must match.
+///
+/// The syntax is that of Java, with three differences: look-around, back references and what else cannot be
+/// done in linear time are refused; possessive quantifiers do not keep what they have; `.` matches the
+/// rare line ends U+0085, U+2028 and U+2029.
+#[derive(Clone, Debug)]
+pub(crate) struct Pattern(Regex);
+
+/// A pattern that cannot be used, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InvalidPattern {
+    pub(crate) pattern: String,
+    pub(crate) why: String,
+}
+
+impl fmt::Display for InvalidPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the pattern \"{}\" cannot be used: {}", self.pattern, self.why)
+    }
+}
+
+impl std::error::Error for InvalidPattern {}
+
+impl Pattern {
+    /// Compiles `java`, which ignores case where the service does.
+    pub(crate) fn new(java: &str, folds: bool) -> Result<Self, InvalidPattern> {
+        let invalid = |why: String| InvalidPattern { pattern: java.to_owned(), why };
+        let translated = translate(java).map_err(|why| invalid(why.to_owned()))?;
+        let compile = |pattern: &str| {
+            RegexBuilder::new(pattern)
+                .case_insensitive(folds)
+                .crlf(true)
+                .size_limit(PATTERN_LEN_MAX)
+                .nest_limit(PATTERN_DEPTH_MAX)
+                .build()
+                .map_err(|error| match error {
+                    regex::Error::CompiledTooBig(_) => invalid("it is too large".to_owned()),
+                    // The last line says what is wrong, those above point to where.
+                    error => invalid(error.to_string().lines().last().unwrap_or_default().trim().to_owned()),
+                })
+        };
+        // Alone first: "a)(b" must not be completed by what is put around it.
+        compile(&translated)?;
+        compile(&format!(r"\A(?:{translated})\z")).map(Self)
+    }
+
+    /// The groups of a match with the whole of `text`, the whole first; `None` when it does not match.
+    pub(crate) fn groups(&self, text: &str) -> Option<Vec<String>> {
+        let found = self.0.captures(text)?;
+        Some(found.iter().map(|group| group.map_or("", |group| group.as_str()).to_owned()).collect())
+    }
+}
+
+/// What Java writes otherwise than we do.
+fn translate(java: &str) -> Result<String, &'static str> {
+    let (mut out, mut chars, mut class_depth) = (String::new(), java.chars().peekable(), 0_usize);
+    while let Some(c) = chars.next() {
+        match c {
+            '\\' => escape(&mut chars, class_depth > 0, &mut out)?,
+            '[' => {
+                class_depth += 1;
+                out.push(c);
+            }
+            ']' => {
+                class_depth = class_depth.saturating_sub(1);
+                out.push(c);
+            }
+            // An operator between classes for us, and a character for Java.
+            '~' if class_depth > 0 => out.push_str(r"\~"),
+            '(' if class_depth == 0 => {
+                out.push(c);
+                if chars.peek() == Some(&'?') {
+                    check_flags(chars.clone().skip(1))?;
+                }
+            }
+            _ => out.push(c),
+        }
+    }
+    Ok(out)
+}
+
+/// Flags that have another meaning in Java, or none.
+fn check_flags(chars: impl Iterator<Item = char>) -> Result<(), &'static str> {
+    for c in chars {
+        match c {
+            'i' | 'm' | 's' | 'u' | 'x' | '-' => {}
+            'a'..='z' | 'A'..='Z' => return Err("a flag is not supported"),
+            _ => break,
+        }
+    }
+    Ok(())
+}
+
+fn escape(chars: &mut Peekable<Chars<'_>>, in_class: bool, out: &mut String) -> Result<(), &'static str> {
+    let Some(c) = chars.next() else { return Err("it ends with a backslash") };
+    // Classes of Java are of ASCII.
+    let (within, negated) = match c.to_ascii_lowercase() {
+        'd' => (r"0-9", c == 'D'),
+        'w' => (r"0-9A-Za-z_", c == 'W'),
+        's' => (r" \t\n\x0B\f\r", c == 'S'),
+        'p' => return property(chars, c == 'P', in_class, out),
+        _ => return other_escape(c, chars, out),
+    };
+    match (in_class, negated) {
+        (true, false) => out.push_str(within),
+        (_, negated) => {
+            out.push_str(if negated { "[^" } else { "[" });
+            out.push_str(within);
+            out.push(']');
+        }
+    }
+    Ok(())
+}
+
+fn other_escape(c: char, chars: &mut Peekable<Chars<'_>>, out: &mut String) -> Result<(), &'static str> {
+    match c {
+        'Q' => quoted(chars, out),
+        // The end of what was not quoted.
+        'E' => {}
+        'Z' => out.push_str(r"\z"),
+        'e' => out.push_str(r"\x1B"),
+        // These begin and end words for us.
+        '<' | '>' => out.push(c),
+        'b' if chars.peek() == Some(&'{') => return Err("it has a boundary that is not supported"),
+        'A' | 'B' | 'a' | 'b' | 'f' | 'n' | 'r' | 't' | 'u' | 'x' | 'z' => out.extend(['\\', c]),
+        '0'..='9' | 'a'..='z' | 'A'..='Z' => return Err("an escape is not supported"),
+        _ => out.push_str(&regex::escape(c.encode_utf8(&mut [0; 4]))),
+    }
+    Ok(())
+}
+
+/// Everything up to `\E` as it stands.
+fn quoted(chars: &mut Peekable<Chars<'_>>, out: &mut String) {
+    while let Some(c) = chars.next() {
+        if c == '\\' && chars.peek() == Some(&'E') {
+            chars.next();
+            return;
+        }
+        out.push_str(&regex::escape(c.encode_utf8(&mut [0; 4])));
+    }
+}
+
+/// The names that POSIX gives to classes of ASCII; others are properties of Unicode.
+fn property(
+    chars: &mut Peekable<Chars<'_>>,
+    negated: bool,
+    in_class: bool,
+    out: &mut String,
+) -> Result<(), &'static str> {
+    const POSIX: [&str; 13] = [
+        "Alnum", "Alpha", "ASCII", "Blank", "Cntrl", "Digit", "Graph", "Lower", "Print", "Punct", "Space",
+        "Upper", "XDigit",
+    ];
+    let letter = if negated { 'P' } else { 'p' };
+    if chars.peek() != Some(&'{') {
+        out.extend(['\\', letter]);
+        return Ok(());
+    }
+    chars.next();
+    let name: String = chars.by_ref().take_while(|&c| c != '}').collect();
+    if POSIX.contains(&name.as_str()) {
+        let (not, name) = (if negated { "^" } else { "" }, name.to_ascii_lowercase());
+        let class = format!("[:{not}{name}:]");
+        out.push_str(&if in_class { class } else { format!("[{class}]") });
+    } else {
+        out.push_str(&format!(r"\{letter}{{{name}}}"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn groups(java: &str, text: &str) -> Option<Vec<String>> {
+        Pattern::new(java, false).unwrap_or_else(|error| panic!("{error}")).groups(text)
+    }
+
+    #[test]
+    fn the_whole_text_must_match() {
+        assert_eq!(groups("a|ab", "ab").unwrap(), ["ab"]);
+        assert_eq!(groups("b", "abc"), None);
+        assert_eq!(groups("", "").unwrap(), [""]);
+        assert_eq!(groups(r"box\(([^,]*),([^,]*)\)", "box(1,2)").unwrap(), ["box(1,2)", "1", "2"]);
+        assert_eq!(groups("(a)|(b)", "b").unwrap(), ["b", "", "b"], "a group that took no part is empty");
+    }
+
+    #[test]
+    fn case_is_that_of_the_service() {
+        assert!(Pattern::new("ab\u{fc}", true).unwrap().groups("AB\u{dc}").is_some(), "beyond ASCII too");
+        assert!(Pattern::new("ab", false).unwrap().groups("AB").is_none());
+        assert!(Pattern::new("(?i)ab", false).unwrap().groups("AB").is_some());
+    }
+
+    #[test]
+    fn means_what_java_means() {
+        for (java, text, matches) in [
+            (r"\d+", "12", true),
+            (r"\d", "\u{0663}", false),
+            (r"[\d.]+", "1.2", true),
+            (r"[^\W_]+", "a1", true),
+            (r"[^\W_]+", "a_", false),
+            (r"\D", "x", true),
+            (r"\s", "\u{a0}", false),
+            (r"\S\w", "\u{a0}b", true),
+            (r"[\D]", "5", false),
+            (r"\Qa.b\E.", "a.bc", true),
+            (r"\Qa.b\E", "axb", false),
+            (r"\Qa.b", "a.b", true),
+            (r"\p{Lower}+", "abc", true),
+            (r"\p{Lower}", "\u{fc}", false),
+            (r"\P{Lower}", "\u{fc}", true),
+            (r"[\p{Digit}a]+", "1a", true),
+            (r"[\P{Digit}]", "1", false),
+            (r"\p{L}\pL", "\u{fc}\u{fc}", true),
+            (r"\p{IsGreek}", "\u{3b1}", true),
+            (r"\<a\>", "<a>", true),
+            (r"\ \-\/\@", " -/@", true),
+            ("[a~~b]+", "~a", true),
+            (r"\u0041\x42", "AB", true),
+            (r"(?<year>\d{4})", "2026", true),
+            ("(?s).", "\n", true),
+            (".", "\r", false),
+            ("a*+b", "aab", true),
+            (r"a\Z", "a", true),
+            ("\\\u{fc}", "\u{fc}", true),
+            ("(?i)A", "a", true),
+        ] {
+            assert_eq!(groups(java, text).is_some(), matches, "{java} on {text:?}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_bounded_is_refused() {
+        for java in [
+            "a)(b",
+            "(a",
+            "[a",
+            "*",
+            r"(a)\1",
+            "(?=a)",
+            "(?!a)",
+            "(?<=a)b",
+            "(?>a)",
+            r"\k<a>",
+            "(?U)a",
+            "(?d)a",
+            "(?P<a>b)",
+            r"\R",
+            r"\b{g}",
+            "a\\",
+            "(?i",
+            "a{1000}{1000}",
+            r"\p{InGreek}",
+            "(?x)a #",
+        ] {
+            let error = Pattern::new(java, true).expect_err(java);
+            assert_eq!(error.pattern, java);
+            assert!(!error.why.is_empty() && error.to_string().contains(java));
+        }
+        let deep = "(".repeat(40) + &")".repeat(40);
+        assert!(Pattern::new(&deep, true).is_err());
+    }
+}

@@ -1,0 +1,115 @@
+//! Text with parameters in it.
+
+/// Text into which parameters are put: `${name}`, `${name[n]}`, `${n}`, `$n`, `\c`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Text(Vec<Piece>);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Piece {
+    Literal(String),
+    Parameter(Parameter),
+}
+
+/// A parameter, or a group of the pattern that it has matched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Parameter {
+    pub(crate) name: String,
+    pub(crate) group: Option<usize>,
+}
+
+/// The parameter whose groups a number alone means.
+pub(crate) const EXTENSION: &str = "extension";
+
+impl Parameter {
+    /// Reads `name`, `name[n]`, or `n` for a group of the extension.
+    pub(crate) fn parse(text: &str) -> Self {
+        if let Ok(group) = text.parse() {
+            return Self { name: EXTENSION.to_owned(), group: Some(group) };
+        }
+        let with_group = text.strip_suffix(']').and_then(|text| text.split_once('['));
+        match with_group.and_then(|(name, group)| Some((name, group.parse().ok()?))) {
+            Some((name, group)) => Self { name: name.to_owned(), group: Some(group) },
+            None => Self { name: text.to_owned(), group: None },
+        }
+    }
+}
+
+impl Text {
+    pub(crate) fn parse(text: &str) -> Self {
+        let (mut pieces, mut literal, mut rest) = (Vec::new(), String::new(), text);
+        while let Some(at) = rest.find(['$', '\\']) {
+            literal.push_str(&rest[..at]);
+            rest = &rest[at..];
+            if let Some((parameter, after)) = parameter(rest) {
+                if !literal.is_empty() {
+                    pieces.push(Piece::Literal(std::mem::take(&mut literal)));
+                }
+                pieces.push(Piece::Parameter(parameter));
+                rest = after;
+                continue;
+            }
+            // A backslash goes, what follows it stays; a dollar stays.
+            let is_escape = rest.starts_with('\\') && rest.len() > 1;
+            let mut chars = rest.chars();
+            let kept = if is_escape { chars.by_ref().nth(1) } else { chars.next() };
+            literal.extend(kept);
+            rest = chars.as_str();
+        }
+        literal.push_str(rest);
+        if !literal.is_empty() {
+            pieces.push(Piece::Literal(literal));
+        }
+        Self(pieces)
+    }
+
+    pub(crate) fn pieces(&self) -> &[Piece] {
+        &self.0
+    }
+}
+
+/// Splits a parameter from what follows it, if `text` begins with one.
+fn parameter(text: &str) -> Option<(Parameter, &str)> {
+    let rest = text.strip_prefix('$')?;
+    if let Some(braced) = rest.strip_prefix('{') {
+        let (name, after) = braced.split_once('}')?;
+        return Some((Parameter::parse(name), after));
+    }
+    // One digit: what follows may be digits of the text.
+    let digits_len = usize::from(rest.starts_with(|c: char| c.is_ascii_digit()));
+    let (digit, after) = rest.split_at(digits_len);
+    (digits_len > 0).then(|| (Parameter::parse(digit), after))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn literal(text: &str) -> Piece {
+        Piece::Literal(text.to_owned())
+    }
+
+    fn named(name: &str, group: Option<usize>) -> Piece {
+        Piece::Parameter(Parameter { name: name.to_owned(), group })
+    }
+
+    #[test]
+    fn finds_parameters() {
+        for (text, pieces) in [
+            ("", vec![]),
+            ("plain", vec![literal("plain")]),
+            ("${data}?p=${x[2]}", vec![named("data", None), literal("?p="), named("x", Some(2))]),
+            ("$1${12}", vec![named("extension", Some(1)), named("extension", Some(12))]),
+            ("$10", vec![named("extension", Some(1)), literal("0")]),
+            ("$ $$x", vec![literal("$ $$x")]),
+            ("$", vec![literal("$")]),
+            ("${open", vec![literal("${open")]),
+            (r"\$1\\\x\", vec![literal(r"$1\x\")]),
+            (r"\${a}", vec![literal("${a}")]),
+            ("${}", vec![named("", None)]),
+            ("${x[y]}", vec![named("x[y]", None)]),
+            ("\u{fc}${\u{fc}}\\\u{fc}", vec![literal("\u{fc}"), named("\u{fc}", None), literal("\u{fc}")]),
+        ] {
+            assert_eq!(Text::parse(text).pieces(), pieces, "{text}");
+        }
+    }
+}

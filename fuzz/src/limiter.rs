@@ -1,0 +1,72 @@
+//! How many datagrams go to whom.
+
+use arbitrary::{Arbitrary, Unstructured};
+use handle_server::rate_limit::model::Model;
+use handle_server::rate_limit::{Limiter, Limits, Seed};
+use std::net::IpAddr;
+
+const SEED: Seed = Seed([
+    0x9e37_79b9_7f4a_7c15,
+    0xbf58_476d_1ce4_e5b9,
+    0x94d0_49bb_1331_11eb,
+    0xd6e8_feb8_6659_fd93,
+    0xa076_1d64_78bd_642f,
+    0xe703_7ed1_a0b4_28db,
+    0x8ebc_6af0_9c88_c6e3,
+]);
+
+/// One answer that would go out: where, after how much time, in how many datagrams.
+#[derive(Arbitrary, Debug)]
+struct Step {
+    is_ipv4: bool,
+    network: u8,
+    host: u8,
+    datagrams: u16,
+    later: u16,
+}
+
+impl Step {
+    /// One of 64 addresses of each family, in networks that are near each other.
+    fn address(&self) -> IpAddr {
+        let (network, host) = (self.network % 8, self.host % 8);
+        if self.is_ipv4 {
+            return [198, 51, network, host].into();
+        }
+        // Networks that differ in a bit of each level, and in none.
+        let bits = [0, 1, 1 << 8, 1 << 16, 1 << 24, 0x101, 0x1_0001, 0xff_ffff][usize::from(network)];
+        let address = (0x2001_0db8_u128 << 96) | (bits << 64) | u128::from(host);
+        IpAddr::V6(address.into())
+    }
+}
+
+/// The limiter is its definition where no slots are shared, and never lets more out where they are.
+///
+/// Input: anything; it is read as a plan by the crate `arbitrary`.
+pub fn rate_limit(bytes: &[u8]) {
+    type Plan = ([u8; 6], u8, [u64; 7], Vec<Step>);
+    let Ok((rates, burst, seed, steps)) = Plan::arbitrary_take_rest(Unstructured::new(bytes)) else { return };
+    let [host, network, host6, site64, site56, site48] = rates.map(|rate| u64::from(rate) << 16);
+    let limits = Limits {
+        ipv4: [host, network],
+        ipv6: [host6, site64, site56, site48],
+        burst_ns: (u64::from(burst) << 16) + 1,
+    };
+    // With this seed and size no two prefixes of the 128 addresses share a slot.
+    let mut alone = Limiter::new(&limits, 1 << 20, SEED);
+    let mut crowded = Limiter::new(&limits, 256, Seed(seed));
+    let (mut alone_model, mut crowded_model) = (Model::new(&limits), Model::new(&limits));
+    let mut now_ns = 1;
+    for step in &steps {
+        now_ns += u64::from(step.later) << 12;
+        let (address, datagrams) = (step.address(), u32::from(step.datagrams));
+        let expected = alone_model.would_allow(address, now_ns);
+        assert_eq!(alone.allows(address, datagrams, now_ns), expected, "{step:?}");
+        if expected {
+            alone_model.count(address, datagrams, now_ns);
+        }
+        if crowded.allows(address, datagrams, now_ns) {
+            assert!(crowded_model.would_allow(address, now_ns), "more than its limit: {step:?}");
+            crowded_model.count(address, datagrams, now_ns);
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! Namespaces, and what their templates make of handles.
+
+use handle_proto::Value;
+use handle_template::limit::{BUILT_LEN_MAX, VALUES_MAX};
+use handle_template::{Built, Chain, Namespace, Parts, ReferencedTemplates, Templates};
+use std::collections::BTreeSet;
+
+/// Every reference leads to the same text, whatever its index; but none leads to `missing`.
+struct One<'t>(&'t [u8]);
+
+impl Templates for One<'_> {
+    fn at(&self, handle: &[u8], _: i32) -> Option<ReferencedTemplates> {
+        let read = || ReferencedTemplates::parse(self.0, true).unwrap_or_default();
+        (handle != b"missing").then(read)
+    }
+}
+
+/// Templates come to an end within their bounds, twice the same, with values that decode and have an index each.
+///
+/// Input: the XML of a namespace, an extension, and the XML that references lead to, with a zero byte
+/// between them.
+pub fn template(bytes: &[u8]) {
+    let mut parts = bytes.splitn(3, |&byte| byte == 0);
+    let [xml, extension, referenced] = std::array::from_fn(|_| parts.next().unwrap_or_default());
+    let data = [&b"http://example.org/1"[..], b"a@example.org", b"\xff\x00"];
+    let base = [
+        Value::new(1, b"URL", data[0]),
+        Value::new(2, b"EMAIL", data[1]),
+        Value::new(7, b"\xc3\xbc", data[2]),
+    ];
+    for folds in [false, true] {
+        let Ok(namespace) = Namespace::parse(xml, folds) else { return };
+        let delimiter = namespace.delimiter().filter(|delimiter| !delimiter.is_empty()).unwrap_or("@");
+        let handle = [b"1234/abc", delimiter.as_bytes(), extension].concat();
+        let Some(parts) = Parts::of(&handle, delimiter.as_bytes()) else {
+            panic!("the delimiter is in the handle");
+        };
+        let joined = [parts.base, delimiter.as_bytes(), parts.extension].concat();
+        assert_eq!(joined, handle, "the parts make up the handle");
+        let mut chain = Chain::new();
+        chain.push(&namespace);
+        let built = chain.build(&parts, &base, &One(referenced));
+        assert_eq!(chain.build(&parts, &base, &One(referenced)), built, "nothing but the arguments decides");
+        let Ok(Built::Values { bytes, count }) = built else { continue };
+        assert!(count <= VALUES_MAX && bytes.len() <= BUILT_LEN_MAX);
+        let (mut rest, mut indexes) = (bytes.as_slice(), BTreeSet::new());
+        for _ in 0..count {
+            let (value, after) = Value::split(rest).expect("a value");
+            assert!(indexes.insert(value.index), "index {} is given twice", value.index);
+            rest = after;
+        }
+        assert!(rest.is_empty());
+        if !namespace.has_templates() {
+            let mut same = Vec::new();
+            base.iter().for_each(|value| value.encode(&mut same));
+            assert_eq!(bytes, same, "without templates the base is the answer");
+        }
+    }
+}

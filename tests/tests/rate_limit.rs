@@ -1,0 +1,209 @@
+//! Response-rate limiting, from outside: floods from addresses that may be forged, and who is answered meanwhile.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+use handle_proto::ResponseCode;
+use handle_proto::wire::{Envelope, Header};
+use handle_server::Server;
+use handle_server::config::Datapath;
+use handle_server::counters::{Counter, Counters};
+use handle_server::rate_limit::{RateLimitConfig, SLIP_LEN};
+use handle_snapshot::set::publisher::Publisher;
+use handle_tests::client::request;
+use handle_tests::{records, served};
+use std::net::{SocketAddr, UdpSocket};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+struct Limited {
+    server: Server,
+    handle: Vec<u8>,
+    _directory: TempDir,
+}
+
+impl Limited {
+    /// Serves the records of the vectors.
+    fn start(rate_limit: RateLimitConfig) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let records = records::load();
+        records::publish(&mut Publisher::open(directory.path()).unwrap(), &records, 1);
+        let mut config = served::config(directory.path(), Datapath::Auto);
+        config.rate_limit = rate_limit;
+        let handle = records[0].handle.as_bytes().to_vec();
+        Self { server: Server::start(&config).unwrap(), handle, _directory: directory }
+    }
+
+    fn address(&self) -> SocketAddr {
+        self.server.addresses()[0]
+    }
+
+    fn sum(&self, counter: fn(&Counters) -> &Counter) -> u64 {
+        self.server.shared().shards.sum(counter)
+    }
+
+    /// Waits until the server has dealt with as many datagrams as were sent.
+    fn settle(&self, sent: u64) {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let all = || self.sum(|c| &c.datagrams_received) + self.sum(|c| &c.dropped_by_kernel);
+        while all() < sent && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert_eq!(all(), sent, "every datagram arrived, or was dropped by the kernel");
+    }
+}
+
+/// A client at an address of its own on loopback.
+struct Source(UdpSocket);
+
+impl Source {
+    fn new(address: [u8; 4], server: SocketAddr) -> Self {
+        let socket = UdpSocket::bind(SocketAddr::from((address, 0))).unwrap();
+        socket.connect(server).unwrap();
+        Self(socket)
+    }
+
+    fn ask(&self, datagram: &[u8]) -> u64 {
+        self.0.send(datagram).unwrap();
+        datagram.len() as u64
+    }
+
+    /// Everything that comes until nothing does for a while.
+    fn received(&self) -> Vec<Vec<u8>> {
+        self.0.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+        let mut room = [0; 2048];
+        std::iter::from_fn(|| self.0.recv(&mut room).ok().map(|len| room[..len].to_vec())).collect()
+    }
+}
+
+fn code_of(datagram: &[u8]) -> ResponseCode {
+    Header::split(Envelope::split(datagram).unwrap().1).unwrap().0.response_code
+}
+
+/// 20 datagrams a second to an address and 40 to a /24, twice as many at once.
+fn few() -> RateLimitConfig {
+    RateLimitConfig {
+        enabled: true,
+        ipv4_32_per_s: 20,
+        ipv4_24_per_s: 40,
+        burst_ms: 2000,
+        slip: 2,
+        ..RateLimitConfig::default()
+    }
+}
+
+#[test]
+fn a_flood_from_one_address_is_limited_and_another_is_answered() {
+    let limited = Limited::start(few());
+    let (flooding, other) =
+        (Source::new([127, 1, 1, 1], limited.address()), Source::new([127, 1, 1, 2], limited.address()));
+    let datagram = request(&limited.handle, 7);
+    let started = Instant::now();
+    // In portions that the socket buffers hold, so that all is received.
+    let (mut answers, mut sent) = (Vec::new(), 0);
+    for _ in 0..10 {
+        for _ in 0..40 {
+            flooding.ask(&datagram);
+        }
+        other.ask(&datagram);
+        sent += 41;
+        limited.settle(sent);
+        answers.extend(flooding.received());
+    }
+    let seconds = started.elapsed().as_secs_f64();
+    let (good, slipped): (Vec<_>, Vec<_>) =
+        answers.iter().partition(|answer| code_of(answer) == ResponseCode::SUCCESS);
+    let most = 40.0 + 20.0 * seconds + 1.0;
+    assert!(good.len() >= 40 && good.len() as f64 <= most, "{} answers in {seconds} s", good.len());
+    assert_eq!(slipped.len(), (400 - good.len()) / 2, "every second limited answer slips");
+    for datagram in slipped {
+        assert_eq!((code_of(datagram), datagram.len()), (ResponseCode::ERROR, SLIP_LEN));
+        assert_eq!(Envelope::split(datagram).unwrap().0.request_id, 7);
+    }
+    let others = other.received();
+    assert_eq!(others.len(), 10, "the other is answered");
+    assert!(others.iter().all(|answer| code_of(answer) == ResponseCode::SUCCESS));
+    assert_eq!(limited.sum(|c| &c.requests_answered), (answers.len() + others.len()) as u64);
+    assert_eq!(limited.sum(|c| &c.requests_answered) + limited.sum(|c| &c.dropped_rate_limited), sent);
+    assert_eq!(limited.sum(|c| &c.rate_limit_slipped), (400 - good.len()) as u64 / 2);
+}
+
+#[test]
+fn a_flood_from_forged_addresses_gets_at_most_its_own_bytes_back() {
+    let limited = Limited::start(few());
+    let datagram = request(&limited.handle, 7);
+    // Eight networks of 64 addresses: each address alone stays below its limit, the networks do not.
+    let sources: Vec<_> = (0..512_u16)
+        .map(|at| {
+            Source::new(
+                [127, 2, u8::try_from(at / 64).unwrap(), u8::try_from(at % 64).unwrap()],
+                limited.address(),
+            )
+        })
+        .collect();
+    let (mut bytes_sent, mut datagrams_sent) = (0, 0);
+    for _ in 0..30 {
+        for source in &sources {
+            bytes_sent += source.ask(&datagram);
+            datagrams_sent += 1;
+        }
+        limited.settle(datagrams_sent);
+    }
+    let mut bytes_back = 0;
+    for source in &sources {
+        source.0.set_nonblocking(true).unwrap();
+        let mut room = [0; 2048];
+        while let Ok(len) = source.0.recv(&mut room) {
+            bytes_back += len as u64;
+        }
+    }
+    assert!(limited.sum(|c| &c.dropped_rate_limited) > 0, "it was a flood");
+    assert!(bytes_back > 0 && bytes_back <= bytes_sent, "{bytes_back} bytes for {bytes_sent}");
+    assert!(limited.sum(|c| &c.bytes_sent) <= limited.sum(|c| &c.bytes_received));
+    // Far from it: eight networks have had their answers, and less than half of the flood an error.
+    let most = limited.sum(|c| &c.bytes_received) / 2;
+    assert!(limited.sum(|c| &c.bytes_sent) < most + 8 * 1000 * 400, "{most}");
+}
+
+#[test]
+fn listed_addresses_have_no_limit() {
+    let limited = Limited::start(RateLimitConfig { exempt: vec!["127.3.1.0/24".parse().unwrap()], ..few() });
+    let (listed, beside) =
+        (Source::new([127, 3, 1, 1], limited.address()), Source::new([127, 3, 2, 1], limited.address()));
+    let datagram = request(&limited.handle, 7);
+    for source in [&listed, &beside] {
+        for _ in 0..200 {
+            source.ask(&datagram);
+        }
+    }
+    limited.settle(400);
+    assert!(listed.received().iter().all(|answer| code_of(answer) == ResponseCode::SUCCESS));
+    assert_eq!(limited.sum(|c| &c.rate_limit_exempt), 200);
+    assert!(limited.sum(|c| &c.dropped_rate_limited) > 0, "who is not listed is limited");
+}
+
+#[test]
+fn a_dry_run_answers_everything_and_counts() {
+    let limited = Limited::start(RateLimitConfig { dry_run: true, ..few() });
+    let source = Source::new([127, 4, 1, 1], limited.address());
+    for _ in 0..200 {
+        source.ask(&request(&limited.handle, 7));
+    }
+    limited.settle(200);
+    assert_eq!(limited.sum(|c| &c.requests_answered), 200);
+    let would = limited.sum(|c| &c.rate_limit_dry_run);
+    assert!((1..=160).contains(&would), "{would}");
+    assert_eq!(limited.sum(|c| &c.dropped_rate_limited) + limited.sum(|c| &c.rate_limit_slipped), 0);
+}
+
+#[test]
+fn what_is_limited_and_too_short_for_an_error_gets_nothing() {
+    let limited = Limited::start(RateLimitConfig { slip: 1, ..few() });
+    let source = Source::new([127, 5, 1, 1], limited.address());
+    for _ in 0..200 {
+        source.ask(b"x");
+    }
+    limited.settle(200);
+    assert_eq!(limited.sum(|c| &c.rate_limit_slipped), 0);
+    let answered = limited.sum(|c| &c.requests_answered);
+    assert!((40..100).contains(&answered), "{answered}");
+}
