@@ -1,6 +1,7 @@
 //! What an operator says: a TOML file, with flags over it, checked before anything starts.
 
 use crate::observe::settings::Observe;
+use crate::query_log;
 use anyhow::{Context as _, ensure};
 use handle_net::Choice;
 use handle_proto::limit;
@@ -49,6 +50,8 @@ pub struct Config {
     pub limits: Limits,
     /// What the outside may see.
     pub observe: Observe,
+    /// Whether and how answers are logged.
+    pub query_log: query_log::Settings,
 }
 
 /// How datagrams are moved.
@@ -126,6 +129,7 @@ impl Default for Config {
             copy_to_memory: false,
             limits: Limits::default(),
             observe: Observe::default(),
+            query_log: query_log::Settings::default(),
         }
     }
 }
@@ -167,6 +171,7 @@ impl Config {
         config.snapshot = directory.join(&config.snapshot);
         config.site = config.site.map(|site| directory.join(site));
         config.control = config.control.map(|control| directory.join(control));
+        config.query_log.path = config.query_log.path.map(|path| directory.join(path));
         Ok(config)
     }
 
@@ -227,7 +232,8 @@ impl Config {
             "`limits.control_line_bytes` is {}: it must be from 64 to 1048576",
             limits.control_line_bytes
         );
-        self.observe.check()
+        self.observe.check()?;
+        self.query_log.check()
     }
 }
 

@@ -6,6 +6,8 @@
 //! - [`worker`]: one core: wait, answer, flush.
 //! - [`counters`]: what happened to every datagram, by reason.
 //! - [`control`]: status, statistics and commands over a UNIX socket.
+//! - [`latency`], [`sources`]: how long answers take, and who asks most.
+//! - [`query_log`]: a line for each answer, or for some.
 //! - [`observe`]: metrics and health over HTTP.
 //! - [`takeover`]: a new process goes on with the sockets of the old one.
 //! - `settings`: what of the configuration is in force, and what of a new one can be while serving.
@@ -19,14 +21,18 @@ pub mod control;
 pub mod counters;
 #[cfg(test)]
 mod injected;
+pub mod latency;
 pub mod live;
 pub mod observe;
 pub mod privileges;
+pub mod query_log;
 pub mod server;
 mod settings;
 pub mod site;
+pub mod sources;
 pub mod status;
 pub mod takeover;
+mod watch;
 pub mod watchdog;
 pub mod worker;
 

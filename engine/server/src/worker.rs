@@ -3,11 +3,13 @@
 use crate::config::Config;
 use crate::counters::{Counters, Transport};
 use crate::live::Reader;
+use crate::query_log::unix_now;
 use crate::server::{Shared, net_options};
 use crate::settings::InForce;
 use crate::takeover;
+use crate::watch::Watch;
 use anyhow::Context as _;
-use handle_net::{Datapath, Kind, Outbox, Peer};
+use handle_net::{Datagram, Datapath, Kind, Outbox, Peer};
 use handle_proto::limit::UDP_MESSAGE_LEN_MAX;
 use handle_proto::wire::Envelope;
 use handle_proto::wire::reassembly::{Reassembled, Reassembly, ReassemblyLimits, Refusal};
@@ -17,7 +19,7 @@ use handle_snapshot::map::Mapped;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 /// How long a worker waits for datagrams before it looks at the world: a new set, a stop.
 const PATIENCE_MAX: Duration = Duration::from_millis(20);
@@ -61,6 +63,7 @@ pub(crate) struct Worker {
     in_force: Arc<InForce>,
     settings_generation: u64,
     started: Instant,
+    watch: Watch,
 }
 
 impl Worker {
@@ -93,6 +96,7 @@ impl Worker {
             in_force: shared.settings.current(),
             settings_generation: shared.settings.generation(),
             started: Instant::now(),
+            watch: Watch::new(config, shared, at),
         };
         Ok((worker, info))
     }
@@ -177,13 +181,18 @@ impl Worker {
             self.look_around();
             return Ok(0);
         }
-        let context = Context::new(set.records(), self.in_force.site.service(), now_unix_s());
+        let now_unix = unix_now();
+        self.watch.begin(now_unix);
+        let source = |at| inbox.get(at).peer.remote().ip();
+        self.watch.sample_sources(&self.shared, now_unix, inbox.len(), source);
+        let context = Context::new(set.records(), self.in_force.site.service(), wire_s(now_unix));
         counters.batches.add(1);
         counters.datagrams_received.add(inbox.len() as u64);
         counters.bytes_received.add(inbox.iter().map(|datagram| datagram.bytes.len() as u64).sum());
         let (done, scratch) = (&mut self.done, &mut self.scratch);
         done.clear();
         done.resize(inbox.len(), false);
+        let mut replies = Replies { outbox, watch: &mut self.watch, counters };
         // Answering is pure, so a bug in it spoils nothing: what is not done is tried again alone.
         let answered = catch_unwind(AssertUnwindSafe(|| {
             let datagrams = inbox.iter().map(|datagram| {
@@ -195,7 +204,10 @@ impl Worker {
                 #[cfg(test)]
                 crate::injected::answering(inbox.get(at).bytes);
                 match outcome {
-                    Outcome::Reply(reply) => done[at] = send(outbox, inbox.get(at).peer, reply, counters),
+                    Outcome::Reply(reply) => {
+                        let Datagram { peer, bytes, .. } = inbox.get(at);
+                        done[at] = replies.send(peer, || bytes, reply);
+                    }
                     Outcome::Drop(reason) => {
                         count_drop(*reason, counters);
                         done[at] = true;
@@ -208,6 +220,7 @@ impl Worker {
         self.batches_until_look = self.batches_until_look.saturating_sub(1);
         if answered.is_ok() && !done.contains(&false) {
             flush(&mut *self.path, counters)?;
+            self.watch.end(received, counters);
             if self.batches_until_look == 0 {
                 self.look_around();
             }
@@ -224,9 +237,11 @@ impl Worker {
                 len_max: self.in_force.config.limits.fragmented_request_bytes,
                 now_ms,
             };
-            answer_alone(&context, fragments, outbox, peer, &datagram, counters);
+            let mut replies = Replies { outbox, watch: &mut self.watch, counters };
+            answer_alone(&context, fragments, &mut replies, peer, &datagram);
             flush(&mut *self.path, counters)?;
         }
+        self.watch.end(received, counters);
         Ok(received)
     }
 }
@@ -246,11 +261,11 @@ fn reassembly_limits(config: &Config) -> ReassemblyLimits {
 fn answer_alone(
     context: &Context<'_, Mapped>,
     fragments: Fragments<'_>,
-    outbox: &mut Outbox,
+    replies: &mut Replies<'_>,
     peer: Peer,
     datagram: &[u8],
-    counters: &Counters,
 ) {
+    let counters = replies.counters;
     let answered = catch_unwind(AssertUnwindSafe(|| {
         #[cfg(test)]
         crate::injected::reading(datagram);
@@ -259,12 +274,12 @@ fn answer_alone(
         match answer(context, datagram) {
             Outcome::Fragment(envelope) => {
                 if let Some(message) = fragments.put_together(peer, &envelope, datagram, counters)
-                    && let Ok((envelope, message)) = Envelope::split(&message)
+                    && let Ok((envelope, bytes)) = Envelope::split(&message)
                 {
-                    finish(context, answer_message(context, envelope, message), outbox, peer, counters);
+                    replies.finish(context, answer_message(context, envelope, bytes), peer, &message);
                 }
             }
-            outcome => finish(context, outcome, outbox, peer, counters),
+            outcome => replies.finish(context, outcome, peer, datagram),
         }
     }));
     if answered.is_err() {
@@ -318,28 +333,42 @@ fn elapsed_ms(since: Instant) -> u64 {
     u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX)
 }
 
-fn finish(
-    context: &Context<'_, Mapped>,
-    outcome: Outcome<'_>,
-    outbox: &mut Outbox,
-    peer: Peer,
-    counters: &Counters,
-) {
-    let reply = match outcome {
-        Outcome::Reply(reply) => reply,
-        Outcome::Drop(reason) => return count_drop(reason, counters),
-        Outcome::Fragment(_) => return,
-        Outcome::Slow(slow) => slow.refuse(context, Refused::Busy),
-    };
-    // The outbox is empty and as long as the longest answer, so there is room.
-    if !send(outbox, peer, &reply, counters) {
-        counters.dropped_bug.add(1);
+/// Where replies go.
+struct Replies<'w> {
+    outbox: &'w mut Outbox,
+    watch: &'w mut Watch,
+    counters: &'w Counters,
+}
+
+impl Replies<'_> {
+    /// Deals with the outcome of one request that is answered alone.
+    fn finish(&mut self, context: &Context<'_, Mapped>, outcome: Outcome<'_>, peer: Peer, request: &[u8]) {
+        let reply = match outcome {
+            Outcome::Reply(reply) => reply,
+            Outcome::Drop(reason) => return count_drop(reason, self.counters),
+            Outcome::Fragment(_) => return,
+            Outcome::Slow(slow) => slow.refuse(context, Refused::Busy),
+        };
+        // The outbox is empty and as long as the longest answer, so there is room.
+        if !self.send(peer, || request, &reply) {
+            self.counters.dropped_bug.add(1);
+        }
+    }
+
+    /// Puts the reply to `request`, a message with its envelope, into the outbox. False when there is no room.
+    #[inline]
+    fn send<'r>(&mut self, peer: Peer, request: impl FnOnce() -> &'r [u8], reply: &Reply<'_>) -> bool {
+        let pushed = push(self.outbox, peer, reply, self.counters);
+        if pushed {
+            self.watch.answered(Transport::Udp, peer, request, reply, self.counters);
+        }
+        pushed
     }
 }
 
 /// Puts a reply into the outbox. False when there is no room.
 #[inline]
-fn send(outbox: &mut Outbox, peer: Peer, reply: &Reply<'_>, counters: &Counters) -> bool {
+fn push(outbox: &mut Outbox, peer: Peer, reply: &Reply<'_>, counters: &Counters) -> bool {
     let len = reply.datagrams_len();
     let write = |room: &mut [u8]| {
         reply.write_datagrams(room);
@@ -375,11 +404,8 @@ fn count_drop(reason: DropReason, counters: &Counters) {
     }
 }
 
-fn now_unix_s() -> u32 {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    // The wire has 32 bits; they wrap in 2106.
-    #[expect(clippy::cast_possible_truncation, reason = "as on the wire")]
-    {
-        now.as_secs() as u32
-    }
+/// Seconds since 1970 as on the wire, which has 32 bits; they wrap in 2106.
+#[expect(clippy::cast_possible_truncation, reason = "as on the wire")]
+const fn wire_s(now_unix: Duration) -> u32 {
+    now_unix.as_secs() as u32
 }
