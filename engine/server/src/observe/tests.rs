@@ -1,6 +1,6 @@
 //! The endpoint inside a server that runs: what it says, and what it bears.
 
-use super::health;
+use super::health::{self, Heartbeat};
 use crate::config::{Config, Datapath};
 use crate::server::Server;
 use handle_snapshot::builder::Builder;
@@ -271,6 +271,70 @@ fn is_neither_ready_nor_alive_with_a_dead_worker() {
         assert_eq!((status.as_str(), body.as_str()), ("503", "worker 1 has ended\n"), "{path}");
     }
     assert_eq!(metrics(address).1["handled_ready"], 0.0);
+    server.stop().unwrap();
+}
+
+#[test]
+fn is_neither_ready_nor_alive_with_a_worker_that_hangs() {
+    let (server, address, _directory) = start(|config| config.observe.stalled_after_ms = 200);
+    let heartbeat = Heartbeat::new(&server.shared().shards, Instant::now());
+    let ills = |later| {
+        let (shared, now) = (server.shared(), Instant::now() + Duration::from_secs(later));
+        health::liveness(shared, &heartbeat, now, Duration::from_secs(5))
+    };
+    // Nobody has looked since, so nobody was seen to turn.
+    assert!(ills(4).is_empty());
+    assert_eq!(ills(6), ["worker 0 has not turned for 6 s", "worker 1 has not turned for 6 s"]);
+    // The workers of the server are looked at, and turn often enough for the shortest time there is.
+    std::thread::sleep(Duration::from_millis(400));
+    assert_eq!(get(address, "/healthz").0, "200");
+    let (_, series) = metrics(address);
+    assert!(series["handled_worker_idle_seconds{shard=\"0\"}"] < 5.0);
+    server.shared().drain();
+    assert!(ills(6).is_empty(), "a server that drains does not turn for ever");
+    server.stop().unwrap();
+}
+
+#[test]
+fn whatever_is_sent_there_is_one_response_or_none() {
+    let (server, address, _directory) = start(|config| {
+        (config.observe.http_patience_ms, config.observe.http_connections) = (300, 64);
+    });
+    let good = b"GET /healthz HTTP/1.1\r\nHost: a\r\nAccept: */*\r\n\r\n";
+    let seed = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(4711u64);
+    println!("SEED={seed}");
+    std::thread::scope(|scope| {
+        for thread in 0..8 {
+            scope.spawn(move || {
+                let mut random = seed + thread;
+                let mut next = |below: usize| {
+                    // An old generator; its upper bits are good enough.
+                    random = random
+                        .wrapping_mul(6_364_136_223_846_793_005)
+                        .wrapping_add(1_442_695_040_888_963_407);
+                    (random >> 33) as usize % below
+                };
+                for _ in 0..50 {
+                    let mut bytes = good.to_vec();
+                    for _ in 0..next(4) {
+                        let at = next(bytes.len());
+                        match next(3) {
+                            0 => bytes[at] = u8::try_from(next(256)).unwrap(),
+                            1 => bytes.truncate(at.max(1)),
+                            _ => bytes.insert(at, u8::try_from(next(256)).unwrap()),
+                        }
+                    }
+                    let said = talk(address, &bytes);
+                    assert!(
+                        said.is_empty() || said.matches("HTTP/1.1 ").count() == 1,
+                        "{}",
+                        bytes.escape_ascii()
+                    );
+                }
+            });
+        }
+    });
+    assert_eq!(get(address, "/healthz").0, "200");
     server.stop().unwrap();
 }
 
