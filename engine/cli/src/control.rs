@@ -31,10 +31,12 @@ pub(crate) struct Args {
 enum Command {
     /// What is served since when, by which workers.
     Status,
-    /// Counters, in all and for each worker.
+    /// Counters and times, in all and for each worker, and who asks most.
     Stats,
     /// Take the published set now.
     Reload,
+    /// Open the file of the query log again, after it was renamed.
+    ReopenLog,
     /// Answer what has arrived, then exit.
     Drain,
     /// Start its program once more, as it is on disk now, and let that take over without losing a request.
@@ -46,6 +48,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
         Command::Status => "status",
         Command::Stats => "stats",
         Command::Reload => "reload",
+        Command::ReopenLog => "reopen-log",
         Command::Drain => "drain",
         Command::Restart => "restart",
     };

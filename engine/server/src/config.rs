@@ -1,6 +1,7 @@
 //! What an operator says: a TOML file, with flags over it, checked before anything starts.
 
 use crate::observe::settings::Observe;
+use crate::query_log;
 use crate::rate_limit::RateLimitConfig;
 use crate::slow::config::{AdministratorsConfig, ServerKeyConfig, SlowConfig};
 use crate::tcp::settings::TcpSettings;
@@ -66,6 +67,8 @@ pub struct Config {
     pub slow: SlowConfig,
     /// How many datagrams go to whom.
     pub rate_limit: RateLimitConfig,
+    /// Whether and how answers are logged.
+    pub query_log: query_log::Settings,
 }
 
 /// How datagrams are moved.
@@ -152,6 +155,7 @@ impl Default for Config {
             administrators: AdministratorsConfig::default(),
             slow: SlowConfig::default(),
             rate_limit: RateLimitConfig::default(),
+            query_log: query_log::Settings::default(),
         }
     }
 }
@@ -195,6 +199,7 @@ impl Config {
         config.site = config.site.map(|site| directory.join(site));
         config.control = config.control.map(|control| directory.join(control));
         config.server_key = config.server_key.map(|key| key.relative_to(directory));
+        config.query_log.path = config.query_log.path.map(|path| directory.join(path));
         Ok(config)
     }
 
@@ -266,6 +271,7 @@ impl Config {
         self.administrators.check()?;
         self.slow.check()?;
         self.observe.check()?;
+        self.query_log.check()?;
         self.rate_limit.check()?;
         self.tcp.check()
     }

@@ -13,10 +13,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// The commands, and what each does.
-pub const COMMANDS: [(&str, &str); 7] = [
+pub const COMMANDS: [(&str, &str); 8] = [
     ("status", "what is served since when, by which workers"),
-    ("stats", "counters, in all and for each worker"),
+    ("stats", "counters and times, in all and for each worker, and who asks most"),
     ("reload", "read the configuration again, and take the published set now"),
+    ("reopen-log", "open the file of the query log again, after it was renamed"),
     ("drain", "answer what has arrived, then exit"),
     ("restart", "start this program once more, and let it take over without loss"),
     ("take-over", "what the new process says to get the sockets"),
@@ -176,6 +177,8 @@ fn answer(command: &str, shared: &Shared) -> Value {
         "status" => shared.status(),
         "stats" => shared.stats(),
         "reload" => shared.reload(),
+        "reopen-log" if shared.reopen_log() => json!({ "ok": true }),
+        "reopen-log" => json!({ "ok": false, "error": "there is no query log" }),
         "drain" => {
             shared.drain();
             json!({ "ok": true })

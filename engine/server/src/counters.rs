@@ -8,6 +8,7 @@
 //! Every connection is in `tcp_accepted` or one of `tcp_refused_*`, and every accepted one that is given up in one of
 //! `tcp_closed_*`. Every message over one is in `tcp_requests_answered` or one of `tcp_dropped_*`.
 
+use crate::latency::{Histogram, Times};
 use crossbeam_utils::CachePadded;
 use handle_proto::ResponseCode;
 use handle_resolver::Refused;
@@ -110,6 +111,8 @@ macro_rules! counters {
         #[derive(Debug)]
         pub struct Counters {
             $($(#[doc = $doc])* pub $name: Counter,)*
+            /// How long answers took.
+            pub answer_times: Histogram,
             /// Errors, by reason in the order of [`Refused::ALL`].
             refused: [Counter; Refused::ALL.len()],
             /// Replies by transport, and by response code in the order of [`ResponseCode::KNOWN`].
@@ -120,6 +123,7 @@ macro_rules! counters {
             fn default() -> Self {
                 Self {
                     $($name: Counter::default(),)*
+                    answer_times: Histogram::default(),
                     refused: std::array::from_fn(|_| Counter::default()),
                     replies: std::array::from_fn(|_| std::array::from_fn(|_| Counter::default())),
                 }
@@ -196,6 +200,12 @@ counters! {
     dropped_send_refused => counter "answer_datagrams_dropped" [reason = "send_refused"],
     /// Answer datagrams dropped: the send queue stayed full.
     dropped_send_full => counter "answer_datagrams_dropped" [reason = "send_full"],
+    /// Lines of the query log dropped: the second has had as many as it may.
+    query_log_dropped_rate => counter "query_log_dropped" [reason = "rate"],
+    /// Lines of the query log dropped: too many waited to be written.
+    query_log_dropped_full => counter "query_log_dropped" [reason = "full"],
+    /// Lines handed to the writer of the query log.
+    query_log_queued,
     /// Datagrams that the kernel dropped because we were too slow.
     dropped_by_kernel => counter "kernel_drops",
     /// Bytes received over connections.
@@ -333,8 +343,11 @@ impl Shards {
             counters.add_to(&mut total);
             let mut shard = Map::new();
             counters.add_to(&mut shard);
+            shard.insert("answer_times".to_owned(), Times::of([&counters.answer_times]).to_json());
             shards.push(Value::Object(shard));
         }
+        let times = Times::of(self.iter().map(|counters| &counters.answer_times));
+        total.insert("answer_times".to_owned(), times.to_json());
         json!({ "total": total, "shards": shards })
     }
 

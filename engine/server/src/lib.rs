@@ -9,6 +9,8 @@
 //! - [`rate_limit`]: how many datagrams go to whom.
 //! - [`counters`]: what happened to every datagram, by reason.
 //! - [`control`]: status, statistics and commands over a UNIX socket.
+//! - [`latency`], [`sources`]: how long answers take, and who asks most.
+//! - [`query_log`]: a line for each answer, or for some.
 //! - [`observe`]: metrics and health over HTTP.
 //! - [`takeover`]: a new process goes on with the sockets of the old one.
 //! - `settings`: what of the configuration is in force, and what of a new one can be while serving.
@@ -22,19 +24,24 @@ pub mod control;
 pub mod counters;
 #[cfg(test)]
 mod injected;
+pub mod latency;
 mod left;
 pub mod live;
 pub mod observe;
 pub mod privileges;
+pub mod query_log;
 pub mod rate_limit;
+mod replies;
 pub mod server;
 pub mod server_key;
 mod settings;
 pub mod site;
 pub mod slow;
+pub mod sources;
 pub mod status;
 pub mod takeover;
 pub mod tcp;
+mod watch;
 pub mod watchdog;
 pub mod worker;
 

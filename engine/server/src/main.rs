@@ -26,7 +26,7 @@ use tracing_subscriber::filter::EnvFilter;
 /// losing a request. Flags win over the configuration file.
 ///
 /// Signals: SIGTERM and SIGINT answer what has arrived and stop; SIGHUP reads the configuration again, as
-/// far as it can change while serving, and takes the published set now.
+/// far as it can change while serving, takes the published set now, and opens the query log again.
 ///
 /// Exit codes: 0 stopped as told, 1 failed, 2 configuration or usage.
 #[derive(Parser, Clone, Debug)]
@@ -249,6 +249,7 @@ fn serve(args: Args, config: &Config) -> anyhow::Result<()> {
         }
         for signal in signals.pending() {
             if signal == SIGHUP {
+                server.shared().reopen_log();
                 let said = server.shared().reload();
                 tracing::info!(%said, "reloaded");
             } else {

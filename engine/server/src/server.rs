@@ -5,10 +5,13 @@ use crate::control::Control;
 use crate::counters::Shards;
 use crate::live::{self, Live};
 use crate::observe::Observer;
+use crate::observe::settings::Observe;
 use crate::privileges;
+use crate::query_log::{self, QueryLog};
 use crate::settings::{self, Settings};
 use crate::site::OwnSite;
 use crate::slow::{self, SlowPath};
+use crate::sources::Sources;
 use crate::takeover::{Announced, Handover, Kind, Predecessor, Program};
 use crate::tcp;
 use crate::worker::{Worker, WorkerInfo};
@@ -32,6 +35,10 @@ pub struct Shared {
     pub live: Arc<Live>,
     /// What happened to every datagram.
     pub shards: Shards,
+    /// Who asks most, by worker.
+    pub(crate) sources: Box<[Sources]>,
+    pub(crate) observe: Observe,
+    pub(crate) query_log: Option<Arc<QueryLog>>,
     /// What of the configuration is in force.
     pub(crate) settings: Settings,
     /// What needs a signature or an identity; none where it has no threads.
@@ -182,10 +189,14 @@ impl Server {
             Some(path) => Some(Control::bind(path, predecessor.is_some(), config.limits.control_line_bytes)?),
             None => None,
         };
+        let (query_log, log_writer) = QueryLog::open(&config.query_log)?.unzip();
         let http_address = observer.as_ref().map(Observer::address).transpose()?;
         let shared = Arc::new(Shared {
             live,
             shards: Shards::new(sockets.len()),
+            sources: sockets.iter().map(|_| Sources::new(config.observe.sources_kept)).collect(),
+            observe: config.observe.clone(),
+            query_log,
             settings: Settings::new(config.clone(), site),
             slow,
             workers: std::sync::OnceLock::new(),
@@ -210,7 +221,7 @@ impl Server {
             server.shared.handover.hold(None, announced, observer.descriptor()?);
         }
         server.start_slow_path()?;
-        server.start_helpers(control, observer)?;
+        server.start_helpers(control, observer, log_writer)?;
         Ok(server)
     }
 
@@ -273,7 +284,12 @@ impl Server {
         Ok(())
     }
 
-    fn start_helpers(&mut self, control: Option<Control>, observer: Option<Observer>) -> anyhow::Result<()> {
+    fn start_helpers(
+        &mut self,
+        control: Option<Control>,
+        observer: Option<Observer>,
+        log_writer: Option<query_log::Writer>,
+    ) -> anyhow::Result<()> {
         let shared = Arc::clone(&self.shared);
         let watcher = std::thread::Builder::new()
             .name("watcher".into())
@@ -288,6 +304,13 @@ impl Server {
             let thread =
                 std::thread::Builder::new().name("control".into()).spawn(move || control.serve(&shared));
             self.helpers.push(thread.context("cannot start the control thread")?);
+        }
+        if let Some(writer) = log_writer {
+            let shared = Arc::clone(&self.shared);
+            let thread = std::thread::Builder::new()
+                .name("query-log".into())
+                .spawn(move || writer.run(|| shared.is_stopped()));
+            self.helpers.push(thread.context("cannot start the thread of the query log")?);
         }
         if let Some(observer) = observer {
             let shared = Arc::clone(&self.shared);

@@ -1,11 +1,43 @@
 //! What `status` says.
 
 use crate::server::Shared;
+use crate::sources::{self, Prefix};
 use serde_json::{Value, json};
 use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 
 impl Shared {
+    /// Counters, in all, for each worker and of the slow path; times, and who asks most.
+    #[must_use]
+    pub fn stats(&self) -> Value {
+        let mut stats = self.shards.to_json();
+        stats["slow"] = self.slow.as_ref().map_or(Value::Null, |slow| slow.to_json());
+        let bits = self.observe.sources_bits();
+        stats["top_sources"] = self
+            .top_sources()
+            .into_iter()
+            .map(|(prefix, share)| json!({ "prefix": prefix.show(bits), "share": share }))
+            .collect();
+        if let Some(log) = &self.query_log {
+            let (written, write_failed) = log.counts();
+            stats["query_log"] = json!({ "written": written, "write_failed": write_failed });
+        }
+        stats
+    }
+
+    /// Who asks most, as many as are shown, each with its share.
+    pub(crate) fn top_sources(&self) -> Vec<(Prefix, f64)> {
+        sources::top(&self.sources, self.observe.sources_shown)
+    }
+
+    /// Opens the query log again, because its file was renamed; false where there is none.
+    pub fn reopen_log(&self) -> bool {
+        self.query_log.as_ref().is_some_and(|log| {
+            log.reopen();
+            true
+        })
+    }
+
     /// What is served, since when, by which workers.
     #[must_use]
     pub fn status(&self) -> Value {
@@ -51,14 +83,6 @@ impl Shared {
             "slow_path": self.slow.as_ref().map(|slow| slow.status()),
             "workers": workers,
         })
-    }
-
-    /// Counters, in all and for each worker, and those of the slow path.
-    #[must_use]
-    pub fn stats(&self) -> Value {
-        let mut stats = self.shards.to_json();
-        stats["slow"] = self.slow.as_ref().map_or(Value::Null, |slow| slow.to_json());
-        stats
     }
 
     /// What `0.SITE/status` says to those who may know.

@@ -1,31 +1,31 @@
 //! One core: wait, answer, flush.
 
 use crate::config::{ANSWER_LEN_MAX, Config};
-use crate::counters::{Counters, Transport};
+use crate::counters::Counters;
 use crate::left::Left;
 use crate::live::Reader;
-use crate::rate_limit::{RateLimit, Verdict, shortest_len};
+use crate::query_log::unix_now;
+use crate::rate_limit::{RateLimit, shortest_len};
+use crate::replies::Replies;
 use crate::server::{Shared, net_options};
 use crate::settings::InForce;
-use crate::slow::queue::Route;
 use crate::slow::shard::SlowShard;
 use crate::takeover;
 use crate::tcp::side::Side;
+use crate::watch::Watch;
 use anyhow::Context as _;
-use handle_net::{Datapath, Inbox, Kind, Outbox, Peer, Trains};
-use handle_proto::limit::{FRAGMENTS_MAX, UDP_MESSAGE_LEN_MAX};
+use handle_net::{Datapath, Inbox, Kind, Peer, Trains};
+use handle_proto::limit::FRAGMENTS_MAX;
 use handle_proto::wire::Envelope;
 use handle_proto::wire::reassembly::{Reassembled, Reassembly, ReassemblyLimits, Refusal};
 use handle_resolver::batch::Scratch;
-use handle_resolver::{
-    Context, DropReason, Outcome, Refused, Reply, Service, answer, answer_batch, answer_message,
-};
+use handle_resolver::{Context, DropReason, Outcome, Refused, Service, answer, answer_batch, answer_message};
 use handle_snapshot::map::Mapped;
 use std::cell::Cell;
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 /// How long a worker waits for datagrams before it looks at the world: a new set, a stop.
 const PATIENCE_MAX: Duration = Duration::from_millis(20);
@@ -80,6 +80,7 @@ pub(crate) struct Worker {
     in_force: Arc<InForce>,
     settings_generation: u64,
     started: Instant,
+    watch: Watch,
 }
 
 impl Worker {
@@ -123,6 +124,7 @@ impl Worker {
             in_force: shared.settings.current(),
             settings_generation: shared.settings.generation(),
             started: Instant::now(),
+            watch: Watch::new(config, shared, at),
         };
         Ok((worker, info))
     }
@@ -243,17 +245,26 @@ impl Worker {
             self.look_around();
             return Ok(0);
         }
-        let context = Context::new(set.records(), self.in_force.site.service(), now_unix_s());
-        let (places, done, scratch, slow) =
-            (&mut self.places, &mut self.done, &mut self.scratch, &mut self.slow);
+        let now_unix = unix_now();
+        self.watch.begin(now_unix);
+        let context = Context::new(set.records(), self.in_force.site.service(), wire_s(now_unix));
+        let (places, done, scratch) = (&mut self.places, &mut self.done, &mut self.scratch);
         count_received(inbox, places, counters);
         let received = places.len();
-        let rate_limit = &mut self.rate_limit;
-        if let Some(rate_limit) = rate_limit {
+        let source = |at: usize| inbox.get(usize::from(places[at])).peer.remote().ip();
+        self.watch.sample_sources(&self.shared, now_unix, received, source);
+        if let Some(rate_limit) = &mut self.rate_limit {
             rate_limit.tick();
         }
         done.clear();
         done.resize(received, false);
+        let mut replies = Replies {
+            outbox,
+            slow: &mut self.slow,
+            rate_limit: &mut self.rate_limit,
+            watch: &mut self.watch,
+            counters,
+        };
         // Once the outbox is full, what follows need not be looked up: it waits until there is room.
         let is_full = Cell::new(false);
         // Answering is pure, so a bug in it spoils nothing: what is not done is tried again alone.
@@ -264,17 +275,12 @@ impl Worker {
             let datagrams = datagrams.inspect(|datagram| crate::injected::reading(datagram));
             answer_batch(&context, scratch, datagrams, |at, outcome| {
                 #[cfg(test)]
-                inbox
-                    .iter()
-                    .flat_map(|d| d.segments())
-                    .nth(at)
-                    .into_iter()
-                    .for_each(crate::injected::answering);
+                crate::injected::answering(datagram_at(inbox, places, at));
                 match outcome {
                     Outcome::Reply(reply) => {
                         let asked = inbox.get(usize::from(places[at]));
-                        done[at] =
-                            send(outbox, rate_limit, asked.peer, shortest_len(&asked), reply, counters);
+                        let request = || datagram_at(inbox, places, at);
+                        done[at] = replies.send(asked.peer, shortest_len(&asked), request, reply);
                         is_full.set(!done[at]);
                     }
                     Outcome::Drop(reason) => {
@@ -284,12 +290,9 @@ impl Worker {
                     Outcome::Fragment(_) => {}
                     Outcome::Slow(request) => {
                         let asked = inbox.get(usize::from(places[at]));
-                        let bytes = inbox.iter().flat_map(|datagram| datagram.segments()).nth(at);
                         let busy = request.refuse(&context, Refused::Busy);
-                        let defer =
-                            || slow.defer(Route::Udp(asked.peer), bytes.unwrap_or_default(), counters);
-                        let len = shortest_len(&asked);
-                        done[at] = defer_or_send(defer, outbox, rate_limit, asked.peer, len, &busy, counters);
+                        let bytes = datagram_at(inbox, places, at);
+                        done[at] = replies.defer(asked.peer, shortest_len(&asked), bytes, &busy);
                     }
                 }
             });
@@ -297,6 +300,7 @@ impl Worker {
         self.batches_until_look = self.batches_until_look.saturating_sub(1);
         if answered.is_ok() && !done.contains(&false) {
             flush(&mut *self.path, counters)?;
+            self.watch.end(received, counters);
             if self.batches_until_look == 0 {
                 self.look_around();
             }
@@ -320,18 +324,17 @@ impl Worker {
                 len_max: self.in_force.config.limits.fragmented_request_bytes,
                 now_ms,
             };
-            answer_alone(
-                &context,
-                fragments,
-                &mut self.slow,
+            let mut replies = Replies {
                 outbox,
-                &mut self.rate_limit,
-                peer,
-                datagram,
+                slow: &mut self.slow,
+                rate_limit: &mut self.rate_limit,
+                watch: &mut self.watch,
                 counters,
-            );
+            };
+            answer_alone(&context, fragments, &mut replies, peer, datagram);
         }
         flush(&mut *self.path, counters)?;
+        self.watch.end(received, counters);
         Ok(received)
     }
 }
@@ -368,19 +371,25 @@ fn count_received(inbox: Inbox<'_>, places: &mut Vec<u16>, counters: &Counters) 
     counters.received_truncated.add(truncated);
 }
 
+/// The datagram number `at` of those that `places` were noted for.
+#[cold]
+fn datagram_at<'a>(inbox: Inbox<'a>, places: &[u16], at: usize) -> &'a [u8] {
+    let place = places[at];
+    let first = places.partition_point(|&other| other < place);
+    inbox.get(usize::from(place)).segments().nth(at - first).unwrap_or_default()
+}
+
 /// Answers what a batch could not: fragments, what the outbox had no room for, and what was behind a
 /// datagram that hit a bug.
 #[cold]
 fn answer_alone(
     context: &Context<'_, Mapped>,
     fragments: Fragments<'_>,
-    slow: &mut SlowShard,
-    outbox: &mut Outbox,
-    rate_limit: &mut Option<Box<RateLimit>>,
+    replies: &mut Replies<'_>,
     peer: Peer,
     datagram: &[u8],
-    counters: &Counters,
 ) {
+    let counters = replies.counters;
     let answered = catch_unwind(AssertUnwindSafe(|| {
         #[cfg(test)]
         crate::injected::reading(datagram);
@@ -389,25 +398,13 @@ fn answer_alone(
         match answer(context, datagram) {
             Outcome::Fragment(envelope) => {
                 if let Some(message) = fragments.put_together(peer, &envelope, datagram, counters)
-                    && let Ok((envelope, rest)) = Envelope::split(&message)
+                    && let Ok((envelope, bytes)) = Envelope::split(&message)
                 {
-                    let outcome = answer_message(context, envelope, rest);
-                    let asked = (slow, &message[..]);
-                    finish(context, outcome, asked, outbox, rate_limit, peer, datagram.len(), counters);
+                    let outcome = answer_message(context, envelope, bytes);
+                    replies.finish(context, outcome, peer, datagram.len(), &message);
                 }
             }
-            outcome => {
-                finish(
-                    context,
-                    outcome,
-                    (slow, datagram),
-                    outbox,
-                    rate_limit,
-                    peer,
-                    datagram.len(),
-                    counters,
-                );
-            }
+            outcome => replies.finish(context, outcome, peer, datagram.len(), datagram),
         }
     }));
     if answered.is_err() {
@@ -461,98 +458,6 @@ fn elapsed_ms(since: Instant) -> u64 {
     u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX)
 }
 
-fn finish(
-    context: &Context<'_, Mapped>,
-    outcome: Outcome<'_>,
-    (slow, bytes): (&mut SlowShard, &[u8]),
-    outbox: &mut Outbox,
-    rate_limit: &mut Option<Box<RateLimit>>,
-    peer: Peer,
-    request_len: usize,
-    counters: &Counters,
-) {
-    let reply = match outcome {
-        Outcome::Reply(reply) => reply,
-        Outcome::Drop(reason) => return count_drop(reason, counters),
-        Outcome::Fragment(_) => return,
-        Outcome::Slow(request) => {
-            let busy = request.refuse(context, Refused::Busy);
-            let defer = || slow.defer(Route::Udp(peer), bytes, counters);
-            if !defer_or_send(defer, outbox, rate_limit, peer, request_len, &busy, counters) {
-                counters.dropped_bug.add(1);
-            }
-            return;
-        }
-    };
-    // The caller made sure that the longest answer has room.
-    if !send(outbox, rate_limit, peer, request_len, &reply, counters) {
-        counters.dropped_bug.add(1);
-    }
-}
-
-/// Puts a reply into the outbox, unless its receiver has had its answers. False when there is no room.
-#[inline]
-fn send(
-    outbox: &mut Outbox,
-    rate_limit: &mut Option<Box<RateLimit>>,
-    peer: Peer,
-    request_len: usize,
-    reply: &Reply<'_>,
-    counters: &Counters,
-) -> bool {
-    if let Some(rate_limit) = rate_limit {
-        match rate_limit.verdict(peer, reply, request_len, counters) {
-            Verdict::Send => {}
-            Verdict::Slip => return push(outbox, peer, &reply.limited(), counters),
-            Verdict::Drop => return true,
-        }
-    }
-    push(outbox, peer, reply, counters)
-}
-
-/// Hands a request to the slow path, unless its sender has had its share; where there is no place, the answer is
-/// `busy`. False when the outbox has no room.
-#[cold]
-fn defer_or_send(
-    defer: impl FnOnce() -> bool,
-    outbox: &mut Outbox,
-    rate_limit: &mut Option<Box<RateLimit>>,
-    peer: Peer,
-    request_len: usize,
-    busy: &Reply<'_>,
-    counters: &Counters,
-) -> bool {
-    let verdict = match rate_limit {
-        Some(rate_limit) => rate_limit.verdict(peer, busy, request_len, counters),
-        None => Verdict::Send,
-    };
-    match verdict {
-        Verdict::Send => defer() || push(outbox, peer, busy, counters),
-        Verdict::Slip => push(outbox, peer, &busy.limited(), counters),
-        Verdict::Drop => true,
-    }
-}
-
-#[inline]
-fn push(outbox: &mut Outbox, peer: Peer, reply: &Reply<'_>, counters: &Counters) -> bool {
-    let len = reply.datagrams_len();
-    let write = |room: &mut [u8]| {
-        reply.write_datagrams(room);
-        len
-    };
-    let pushed = if len <= UDP_MESSAGE_LEN_MAX {
-        outbox.push(peer, len, write)
-    } else {
-        outbox.push_train(peer, UDP_MESSAGE_LEN_MAX, len, write)
-    };
-    if pushed.is_ok() {
-        counters.requests_answered.add(1);
-        counters.bytes_sent.add(len as u64);
-        counters.count_reply(Transport::Udp, reply.response_code(), reply.refused());
-    }
-    pushed.is_ok()
-}
-
 pub(crate) fn flush(path: &mut dyn Datapath, counters: &Counters) -> std::io::Result<()> {
     let flushed = path.flush()?;
     counters.datagrams_sent.add(flushed.sent.into());
@@ -570,7 +475,7 @@ pub(crate) fn flush(path: &mut dyn Datapath, counters: &Counters) -> std::io::Re
     Ok(())
 }
 
-fn count_drop(reason: DropReason, counters: &Counters) {
+pub(crate) fn count_drop(reason: DropReason, counters: &Counters) {
     match reason {
         DropReason::ErrorReply => counters.dropped_error_reply.add(1),
         _ => counters.dropped_bug.add(1),
@@ -578,10 +483,11 @@ fn count_drop(reason: DropReason, counters: &Counters) {
 }
 
 pub(crate) fn now_unix_s() -> u32 {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    // The wire has 32 bits; they wrap in 2106.
-    #[expect(clippy::cast_possible_truncation, reason = "as on the wire")]
-    {
-        now.as_secs() as u32
-    }
+    wire_s(unix_now())
+}
+
+/// Seconds since 1970 as on the wire, which has 32 bits; they wrap in 2106.
+#[expect(clippy::cast_possible_truncation, reason = "as on the wire")]
+const fn wire_s(now_unix: Duration) -> u32 {
+    now_unix.as_secs() as u32
 }

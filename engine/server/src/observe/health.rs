@@ -79,6 +79,13 @@ pub fn readiness(shared: &Shared, heartbeat: &Heartbeat, now: Instant, stalled_a
     ills
 }
 
+/// A request for all public values of the handle that is `key`; `None` when it is too long for one.
+pub(super) fn request(key: &[u8]) -> Option<Vec<u8>> {
+    let header = Header::request(OpCode::RESOLUTION, OpFlags::PLAIN_REQUEST, 0);
+    let query = Query { handle: key, indexes: Indexes::EMPTY, types: Strings::EMPTY };
+    MessageBuf::request(&Envelope::request(1), &header, &Request::Resolution(query)).unsigned().ok()
+}
+
 /// Asks the resolver for the first record of each layer of the live set, as a client would.
 ///
 /// Any answer will do but that the record is damaged: a newer layer may have deleted it, and another server of
@@ -94,11 +101,9 @@ fn look_up(shared: &Shared) -> Result<(), String> {
             Some(Ok(record)) => record.key().to_vec(),
             Some(Err(_)) => return Err(format!("the first record of layer {at} is damaged")),
         };
-        let (envelope, header) =
-            (Envelope::request(1), Header::request(OpCode::RESOLUTION, OpFlags::PLAIN_REQUEST, 0));
-        let query = Query { handle: &key, indexes: Indexes::EMPTY, types: Strings::EMPTY };
-        let message = MessageBuf::request(&envelope, &header, &Request::Resolution(query)).unsigned();
-        let Ok(message) = message else { return Err(format!("the first key of layer {at} is too long")) };
+        let Some(message) = request(&key) else {
+            return Err(format!("the first key of layer {at} is too long"));
+        };
         let answered = catch_unwind(AssertUnwindSafe(|| {
             let Ok((envelope, bytes)) = Envelope::split(&message) else { return false };
             match answer_message(&context, envelope, bytes) {

@@ -7,6 +7,7 @@ use super::health::{liveness, readiness};
 use super::http::Status;
 use super::process::Process;
 use crate::counters::{Counters, Kind, Transport};
+use crate::latency::Times;
 use crate::slow::stats::SlowCounters;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue, MetricEncoder};
@@ -39,6 +40,11 @@ impl Family<'_> {
             true => self.0.encode_counter::<Labels<'_>, _, f64>(&value, None),
             false => self.0.encode_family(labels)?.encode_counter::<Labels<'_>, _, f64>(&value, None),
         }
+    }
+
+    fn histogram(&mut self, labels: &Labels<'_>, times: &Times) -> Result<(), Error> {
+        let (sum_s, count, buckets) = (times.sum_s(), times.count(), times.by_octave());
+        self.0.encode_family(labels)?.encode_histogram::<Labels<'_>>(sum_s, count, &buckets, None)
     }
 
     fn gauge(&mut self, labels: &Labels<'_>, value: impl EncodeGaugeValue) -> Result<(), Error> {
@@ -85,6 +91,9 @@ impl Collector for Metrics {
         self.counters(&mut out)?;
         self.replies(&mut out)?;
         self.slow(&mut out)?;
+        self.times(&mut out)?;
+        self.sources(&mut out)?;
+        self.query_log(&mut out)?;
         self.set(&mut out)?;
         self.workers(&mut out)?;
         self.health(&mut out)?;
@@ -180,6 +189,45 @@ impl Metrics {
         out.gauge("handled_slow_challenges_waiting", "Challenges that wait for an answer.", gauge(waiting))?;
         let help = "Bytes of the requests whose challenges wait for an answer.";
         out.gauge("handled_slow_challenges_bytes", help, gauge(bytes))
+    }
+
+    /// How long answers took, by worker.
+    fn times(&self, out: &mut Out<'_>) -> Result<(), Error> {
+        let help = "Time from a batch handed over to its answers with the kernel, for each answer of the batches measured.";
+        out.family("handled_answer_seconds", help, MetricType::Histogram, |mut family| {
+            for (shard, counters) in self.0.shared.shards.iter().enumerate() {
+                let times = Times::of([&counters.answer_times]);
+                family.histogram(&labels([("shard", shard)]), &times)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Who asks most.
+    fn sources(&self, out: &mut Out<'_>) -> Result<(), Error> {
+        let shared = &self.0.shared;
+        let bits = shared.observe.sources_bits();
+        let help = "Share of the networks that send most, among the sampled datagrams of the last minutes.";
+        out.family("handled_top_source_share", help, MetricType::Gauge, |mut family| {
+            let mut top = shared.top_sources().into_iter();
+            top.try_for_each(|(prefix, share)| family.gauge(&labels([("prefix", prefix.show(bits))]), share))
+        })
+    }
+
+    /// What became of the lines that workers handed over.
+    fn query_log(&self, out: &mut Out<'_>) -> Result<(), Error> {
+        let (written, failed) = self.0.shared.query_log.as_ref().map_or((0, 0), |log| log.counts());
+        let numbers = [
+            ("handled_query_log_written", "Lines of the query log written.", written),
+            (
+                "handled_query_log_write_failed",
+                "Lines of the query log lost because the file could not be written.",
+                failed,
+            ),
+        ];
+        numbers.into_iter().try_for_each(|(name, help, count)| {
+            out.family(name, help, MetricType::Counter, |mut family| family.counter(&Labels::new(), count))
+        })
     }
 
     /// The published set.

@@ -1,5 +1,6 @@
 //! `[observe]` in the configuration.
 
+use crate::sources::PrefixBits;
 use anyhow::ensure;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
@@ -17,6 +18,18 @@ pub struct Observe {
     pub http_header_bytes: usize,
     /// How long one HTTP connection may take from first to last byte, in milliseconds.
     pub http_patience_ms: u32,
+    /// The time of one batch of so many is measured; of none when 0.
+    pub latency_every: u32,
+    /// The source of one datagram of so many, in the mean, is noted; of none when 0.
+    pub sources_every: u32,
+    /// Source networks that each worker keeps.
+    pub sources_kept: usize,
+    /// Source networks that are shown, those with most datagrams.
+    pub sources_shown: usize,
+    /// Bits of an IPv4 address that are a network.
+    pub sources_ipv4_bits: u8,
+    /// Bits of an IPv6 address that are a network; at most 64.
+    pub sources_ipv6_bits: u8,
     /// A worker that has not turned for so long is taken for dead, in milliseconds.
     pub stalled_after_ms: u32,
 }
@@ -29,6 +42,12 @@ impl Default for Observe {
             http_header_bytes: 4096,
             http_patience_ms: 5000,
             stalled_after_ms: 5000,
+            latency_every: 16,
+            sources_every: 64,
+            sources_kept: 64,
+            sources_shown: 10,
+            sources_ipv4_bits: 24,
+            sources_ipv6_bits: 48,
         }
     }
 }
@@ -59,7 +78,34 @@ impl Observe {
             "`observe.stalled_after_ms` is {}: it must be from 200 to 600000, for workers turn 50 times a second",
             self.stalled_after_ms
         );
+        ensure!(
+            self.sources_every <= 1 << 30,
+            "`observe.sources_every` is {}: at most 1073741824",
+            self.sources_every
+        );
+        ensure!(
+            (1..=4096).contains(&self.sources_kept),
+            "`observe.sources_kept` is {}: it must be from 1 to 4096",
+            self.sources_kept
+        );
+        ensure!(
+            self.sources_shown <= 1000,
+            "`observe.sources_shown` is {}: each is a series, and 1000 are the most",
+            self.sources_shown
+        );
+        ensure!(
+            self.sources_ipv4_bits <= 32 && self.sources_ipv6_bits <= 64,
+            "`observe.sources_ipv4_bits` is {} and `observe.sources_ipv6_bits` {}: at most 32 and 64",
+            self.sources_ipv4_bits,
+            self.sources_ipv6_bits
+        );
         Ok(())
+    }
+
+    /// What a source network is.
+    #[must_use]
+    pub const fn sources_bits(&self) -> PrefixBits {
+        PrefixBits { ipv4: self.sources_ipv4_bits, ipv6: self.sources_ipv6_bits }
     }
 }
 
@@ -82,6 +128,16 @@ mod tests {
         assert!(with(|o| o.http_patience_ms = 10) && with(|o| o.http_patience_ms = 600_000));
         assert!(!with(|o| o.http_patience_ms = 9) && !with(|o| o.http_patience_ms = 600_001));
         assert!(with(|o| o.stalled_after_ms = 200) && with(|o| o.stalled_after_ms = 600_000));
+        assert!(
+            with(|o| (o.latency_every, o.sources_every) = (0, 0)) && with(|o| o.latency_every = u32::MAX)
+        );
+        assert!(with(|o| o.sources_every = 1 << 30) && !with(|o| o.sources_every = (1 << 30) + 1));
+        assert!(with(|o| o.sources_kept = 1) && with(|o| o.sources_kept = 4096));
+        assert!(!with(|o| o.sources_kept = 0) && !with(|o| o.sources_kept = 4097));
+        assert!(with(|o| o.sources_shown = 0) && with(|o| o.sources_shown = 1000));
+        assert!(!with(|o| o.sources_shown = 1001));
+        assert!(with(|o| (o.sources_ipv4_bits, o.sources_ipv6_bits) = (32, 64)));
+        assert!(!with(|o| o.sources_ipv4_bits = 33) && !with(|o| o.sources_ipv6_bits = 65));
         assert!(!with(|o| o.stalled_after_ms = 199) && !with(|o| o.stalled_after_ms = 600_001));
     }
 }

@@ -1,5 +1,6 @@
 //! The endpoint inside a server that runs: what it says, and what it bears.
 
+use super::health::{self, Heartbeat};
 use crate::config::{Config, Datapath};
 use crate::server::Server;
 use handle_snapshot::builder::Builder;
@@ -7,7 +8,7 @@ use handle_snapshot::set::publisher::Publisher;
 use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -85,6 +86,14 @@ fn metrics(address: SocketAddr) -> (BTreeMap<String, String>, BTreeMap<String, f
     (kinds, series)
 }
 
+/// Sends a request for the record, and waits for its answer.
+fn ask(server: &Server) {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.send_to(&health::request(b"10.1/a").unwrap(), server.addresses()[0]).unwrap();
+    socket.recv(&mut [0; 512]).expect("an answer");
+}
+
 fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !condition() {
@@ -96,6 +105,7 @@ fn until(what: &str, mut condition: impl FnMut() -> bool) {
 #[test]
 fn the_table_of_metrics_and_the_endpoint_agree() {
     let (server, address, _directory) = start(|_| {});
+    ask(&server);
     let (kinds, series) = metrics(address);
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/operations/metrics.md");
     let document = std::fs::read_to_string(path).unwrap();
@@ -265,6 +275,70 @@ fn is_neither_ready_nor_alive_with_a_dead_worker() {
 }
 
 #[test]
+fn is_neither_ready_nor_alive_with_a_worker_that_hangs() {
+    let (server, address, _directory) = start(|config| config.observe.stalled_after_ms = 200);
+    let heartbeat = Heartbeat::new(&server.shared().shards, Instant::now());
+    let ills = |later| {
+        let (shared, now) = (server.shared(), Instant::now() + Duration::from_secs(later));
+        health::liveness(shared, &heartbeat, now, Duration::from_secs(5))
+    };
+    // Nobody has looked since, so nobody was seen to turn.
+    assert!(ills(4).is_empty());
+    assert_eq!(ills(6), ["worker 0 has not turned for 6 s", "worker 1 has not turned for 6 s"]);
+    // The workers of the server are looked at, and turn often enough for the shortest time there is.
+    std::thread::sleep(Duration::from_millis(400));
+    assert_eq!(get(address, "/healthz").0, "200");
+    let (_, series) = metrics(address);
+    assert!(series["handled_worker_idle_seconds{shard=\"0\"}"] < 5.0);
+    server.shared().drain();
+    assert!(ills(6).is_empty(), "a server that drains does not turn for ever");
+    server.stop().unwrap();
+}
+
+#[test]
+fn whatever_is_sent_there_is_one_response_or_none() {
+    let (server, address, _directory) = start(|config| {
+        (config.observe.http_patience_ms, config.observe.http_connections) = (300, 64);
+    });
+    let good = b"GET /healthz HTTP/1.1\r\nHost: a\r\nAccept: */*\r\n\r\n";
+    let seed = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(4711u64);
+    println!("SEED={seed}");
+    std::thread::scope(|scope| {
+        for thread in 0..8 {
+            scope.spawn(move || {
+                let mut random = seed + thread;
+                let mut next = |below: usize| {
+                    // An old generator; its upper bits are good enough.
+                    random = random
+                        .wrapping_mul(6_364_136_223_846_793_005)
+                        .wrapping_add(1_442_695_040_888_963_407);
+                    (random >> 33) as usize % below
+                };
+                for _ in 0..50 {
+                    let mut bytes = good.to_vec();
+                    for _ in 0..next(4) {
+                        let at = next(bytes.len());
+                        match next(3) {
+                            0 => bytes[at] = u8::try_from(next(256)).unwrap(),
+                            1 => bytes.truncate(at.max(1)),
+                            _ => bytes.insert(at, u8::try_from(next(256)).unwrap()),
+                        }
+                    }
+                    let said = talk(address, &bytes);
+                    assert!(
+                        said.is_empty() || said.matches("HTTP/1.1 ").count() == 1,
+                        "{}",
+                        bytes.escape_ascii()
+                    );
+                }
+            });
+        }
+    });
+    assert_eq!(get(address, "/healthz").0, "200");
+    server.stop().unwrap();
+}
+
+#[test]
 fn an_address_that_is_taken_is_an_error_at_the_start() {
     let (server, address, directory) = start(|_| {});
     let mut config = Config {
@@ -275,5 +349,100 @@ fn an_address_that_is_taken_is_an_error_at_the_start() {
     config.observe.http = Some(address);
     let error = format!("{:#}", Server::start(&config).unwrap_err());
     assert!(error.contains("for metrics") && error.contains(&address.port().to_string()), "{error}");
+    server.stop().unwrap();
+}
+
+/// Every metric that `text` names, and what it asks of its labels.
+fn named(text: &str) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    for (at, _) in text.match_indices("handled_").chain(text.match_indices("process_")) {
+        if text[..at].ends_with(|before: char| before.is_ascii_alphanumeric() || before == '_') {
+            continue;
+        }
+        let end = text[at..]
+            .find(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+            .map_or(text.len(), |len| at + len);
+        let selector = text[end..].strip_prefix('{').and_then(|rest| rest.split_once('}'));
+        found.push((text[at..end].to_owned(), selector.map_or("", |(selector, _)| selector).to_owned()));
+    }
+    found
+}
+
+#[test]
+fn the_dashboard_and_the_alerts_ask_for_what_is_there() {
+    let (server, address, _directory) = start(|_| {});
+    ask(&server);
+    let (_, series) = metrics(address);
+    let read = |file: &str| {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/operations/").to_owned() + file;
+        std::fs::read_to_string(path).unwrap()
+    };
+    let board: serde_json::Value = serde_json::from_str(&read("handled-dashboard.json")).unwrap();
+    let panels = board["panels"].as_array().unwrap().iter();
+    let targets = panels.flat_map(|panel| panel["targets"].as_array().into_iter().flatten());
+    let mut texts: Vec<String> = targets.map(|target| target["expr"].as_str().unwrap().to_owned()).collect();
+    assert!(texts.len() > 25, "the dashboard has panels");
+    texts.extend(
+        board["templating"]["list"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter_map(|one| one["definition"].as_str())
+            .map(str::to_owned),
+    );
+    let alerts = read("alerts.yml");
+    let rules = alerts.matches("- alert:").count();
+    assert_eq!(alerts.matches("severity: ").count(), rules, "somebody is told of every alert");
+    texts.push(alerts);
+    let mut count = 0;
+    for (name, selector) in texts.iter().flat_map(|text| named(text)) {
+        let labels: Vec<String> = selector
+            .split(',')
+            .filter(|label| {
+                label.contains("=\"") && !label.starts_with("job=") && !label.starts_with("instance")
+            })
+            .map(str::to_owned)
+            .collect();
+        let is_there = series.keys().any(|one| {
+            one.split('{').next() == Some(name.as_str())
+                && labels.iter().all(|label| one.contains(label.as_str()))
+        });
+        assert!(is_there, "{name}{{{selector}}} is not among the metrics");
+        count += 1;
+    }
+    assert!(count > 50, "{count} names were found");
+    server.stop().unwrap();
+}
+
+#[test]
+fn times_and_sources_are_told_by_metrics_and_statistics_alike() {
+    let (server, address, _directory) = start(|config| config.observe.latency_every = 1);
+    for _ in 0..20 {
+        ask(&server);
+    }
+    let (_, series) = metrics(address);
+    let count: f64 =
+        (0..2).map(|shard| series[&format!("handled_answer_seconds_count{{shard=\"{shard}\"}}")]).sum();
+    // The last answer is there before its batch is over.
+    assert!((19.0..=20.0).contains(&count), "{count}");
+    let whole = |shard| series[&format!("handled_answer_seconds_bucket{{le=\"+Inf\",shard=\"{shard}\"}}")];
+    assert_eq!(whole(0) + whole(1), count);
+    assert_eq!(series["handled_top_source_share{prefix=\"127.0.0.0/24\"}"], 1.0, "cut to its network");
+    let stats = server.shared().stats();
+    assert_eq!(stats["top_sources"], serde_json::json!([{ "prefix": "127.0.0.0/24", "share": 1.0 }]));
+    let times = &stats["total"]["answer_times"];
+    assert!(times["p50_us"].as_f64().unwrap() <= times["p999_us"].as_f64().unwrap(), "{times}");
+    server.stop().unwrap();
+    let (server, address, _directory) = start(|config| {
+        (config.observe.latency_every, config.observe.sources_every) = (0, 0);
+    });
+    ask(&server);
+    let (_, series) = metrics(address);
+    assert_eq!(
+        series["handled_answer_seconds_count{shard=\"0\"}"]
+            + series["handled_answer_seconds_count{shard=\"1\"}"],
+        0.0
+    );
+    assert!(!series.keys().any(|name| name.starts_with("handled_top_source_share")));
     server.stop().unwrap();
 }

@@ -1,0 +1,258 @@
+//! The line of one answer, in the form of the reference server or as JSON.
+
+use super::Format;
+use crate::counters::Transport;
+use handle_proto::limit::UDP_MESSAGE_LEN_MAX;
+use handle_proto::wire::admin::HandleBody;
+use handle_proto::wire::query::Query;
+use handle_proto::wire::{Envelope, Header, Message};
+use handle_proto::{OpCode, ResponseCode, Version};
+use jiff::Timestamp;
+use serde_json::json;
+use std::fmt::Write as _;
+use std::net::IpAddr;
+
+/// Bytes of a handle that are kept; of longer ones, which only streams carry, the rest is missing in the log.
+pub const HANDLE_KEPT: usize = UDP_MESSAGE_LEN_MAX;
+
+/// What is known of one answer; without a pointer, so that it goes through the queue as it is.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry {
+    /// When the batch was received, in microseconds since 1970.
+    pub unix_us: i64,
+    /// Who asked, as much of it as may be known.
+    pub ip: IpAddr,
+    /// How many bits of `ip` were kept.
+    pub ip_bits: u8,
+    /// How the request came.
+    pub transport: Transport,
+    /// The version that the request suggests.
+    pub version: Version,
+    /// What was asked.
+    pub op_code: OpCode,
+    /// What was answered.
+    pub response_code: ResponseCode,
+    /// Since the batch was received, in microseconds.
+    pub took_us: u32,
+    handle_len: u16,
+    handle: [u8; HANDLE_KEPT],
+}
+
+/// What a request says that the log wants to know; the zeroes of its fields where it cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Asked<'a> {
+    version: Version,
+    op_code: OpCode,
+    handle: &'a [u8],
+}
+
+impl<'a> Asked<'a> {
+    /// Reads a request, envelope first.
+    #[must_use]
+    pub fn read(request: &'a [u8]) -> Self {
+        let mut asked = Self { version: Version::COMPATIBLE, op_code: OpCode::RESERVED, handle: &[] };
+        let Ok((envelope, rest)) = Envelope::split(request) else { return asked };
+        asked.version = envelope.effective_suggested();
+        let rest = &rest[..rest.len().min(envelope.message_len as usize)];
+        let Ok(message) = Message::decode(rest) else { return asked };
+        asked.op_code = message.header.op_code;
+        let body = message.covered.get(Header::LEN..).unwrap_or_default();
+        asked.handle = match asked.op_code {
+            OpCode::RESOLUTION => Query::decode(body).map_or(&[], |query| query.handle),
+            OpCode::GET_SITE_INFO => HandleBody::decode(body).map_or(&[], |body| body.handle),
+            _ => &[],
+        };
+        asked
+    }
+}
+
+impl Entry {
+    /// The entry for a request from `ip`, of which `ip_bits` bits are kept.
+    #[must_use]
+    pub fn new(
+        transport: Transport,
+        (ip, ip_bits): (IpAddr, u8),
+        asked: Asked<'_>,
+        response_code: ResponseCode,
+    ) -> Self {
+        let handle_len = asked.handle.len().min(HANDLE_KEPT);
+        let mut handle = [0; HANDLE_KEPT];
+        handle[..handle_len].copy_from_slice(&asked.handle[..handle_len]);
+        #[expect(clippy::cast_possible_truncation, reason = "at most HANDLE_KEPT")]
+        let handle_len = handle_len as u16;
+        Self {
+            unix_us: 0,
+            ip,
+            ip_bits,
+            transport,
+            version: asked.version,
+            op_code: asked.op_code,
+            response_code,
+            took_us: 0,
+            handle_len,
+            handle,
+        }
+    }
+
+    fn handle(&self) -> &[u8] {
+        &self.handle[..usize::from(self.handle_len)]
+    }
+
+    /// Appends the line, with its end.
+    pub fn write(&self, format: Format, out: &mut String) {
+        // Writing to a string does not fail.
+        let _ = match format {
+            Format::Handle => self.write_as_reference(out),
+            Format::Json => self.write_as_json(out),
+        };
+        out.push('\n');
+    }
+
+    /// `<ip> <interface> "<time>" <op code> <response code> <n>ms <admin> <handle or />`; there are no
+    /// administrators here, so two blanks stand before the handle.
+    fn write_as_reference(&self, out: &mut String) -> std::fmt::Result {
+        let interface = match self.transport {
+            Transport::Udp => "UDP",
+            Transport::Tcp => "TCP",
+        };
+        let Version { major, minor } = self.version;
+        let time = Timestamp::from_microsecond(self.unix_us).unwrap_or(Timestamp::UNIX_EPOCH);
+        let time = time.strftime("%Y-%m-%d %H:%M:%S%.3fZ");
+        let (op, code, ms) = (self.op_code.0, self.response_code.0, self.took_us / 1000);
+        write!(out, "{} {interface}:HDL({major}.{minor}) \"{time}\" {op} {code} {ms}ms  ", self.ip)?;
+        match self.handle() {
+            b"" => out.push('/'),
+            handle => escape(handle, out),
+        }
+        Ok(())
+    }
+
+    fn write_as_json(&self, out: &mut String) -> std::fmt::Result {
+        let time = Timestamp::from_microsecond(self.unix_us).unwrap_or(Timestamp::UNIX_EPOCH);
+        let mut handle = String::new();
+        escape(self.handle(), &mut handle);
+        let line = json!({
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string(),
+            "ip": self.ip.to_string(),
+            "ip_bits": self.ip_bits,
+            "transport": self.transport.name(),
+            "version": format!("{}.{}", self.version.major, self.version.minor),
+            "op_code": self.op_code.0,
+            "response_code": self.response_code.0,
+            "took_us": self.took_us,
+            "handle": (!handle.is_empty()).then_some(handle),
+        });
+        write!(out, "{line}")
+    }
+}
+
+/// Writes `bytes` as text without blanks: blank, `%`, `?`, `#` and `&`, controls and bytes that are not UTF-8
+/// are percent-encoded, everything else stays as it is.
+fn escape(bytes: &[u8], out: &mut String) {
+    let encode = |bytes: &[u8], out: &mut String| {
+        for byte in bytes {
+            // Writing to a string does not fail.
+            let _ = write!(out, "%{byte:02X}");
+        }
+    };
+    for chunk in bytes.utf8_chunks() {
+        for char in chunk.valid().chars() {
+            match char {
+                ' ' | '%' | '?' | '#' | '&' => encode(&[char as u8], out),
+                // Line separators end a line for some readers.
+                char if char.is_control() || char.is_whitespace() => {
+                    encode(char.encode_utf8(&mut [0; 4]).as_bytes(), out);
+                }
+                char => out.push(char),
+            }
+        }
+        encode(chunk.invalid(), out);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use handle_proto::OpFlags;
+    use handle_proto::wire::list::{Indexes, Strings};
+    use handle_proto::wire::{MessageBuf, Request};
+
+    fn request(handle: &[u8]) -> Vec<u8> {
+        let (envelope, header) =
+            (Envelope::request(1), Header::request(OpCode::RESOLUTION, OpFlags::PLAIN_REQUEST, 0));
+        let query = Query { handle, indexes: Indexes::EMPTY, types: Strings::EMPTY };
+        MessageBuf::request(&envelope, &header, &Request::Resolution(query)).unsigned().unwrap()
+    }
+
+    fn line(format: Format, transport: Transport, request: &[u8], code: ResponseCode) -> String {
+        let mut entry = Entry::new(transport, ([127, 0, 0, 1].into(), 32), Asked::read(request), code);
+        // 2026-11-20 08:31:04.689 UTC and some microseconds.
+        (entry.unix_us, entry.took_us) = (1_795_163_464_689_123, 1999);
+        let mut line = String::new();
+        entry.write(format, &mut line);
+        line
+    }
+
+    #[test]
+    fn the_line_of_the_reference_is_the_one_it_writes() {
+        let found = line(Format::Handle, Transport::Udp, &request(b"20.500.1/hello"), ResponseCode::SUCCESS);
+        assert_eq!(found, "127.0.0.1 UDP:HDL(2.11) \"2026-11-20 08:31:04.689Z\" 1 1 1ms  20.500.1/hello\n");
+        let none = line(Format::Handle, Transport::Tcp, &request(b"1/a"), ResponseCode::HANDLE_NOT_FOUND);
+        assert_eq!(none, "127.0.0.1 TCP:HDL(2.11) \"2026-11-20 08:31:04.689Z\" 1 100 1ms  1/a\n");
+        let site = MessageBuf::request(
+            &Envelope::request(1),
+            &Header::request(OpCode::GET_SITE_INFO, OpFlags::PLAIN_REQUEST, 0),
+            &Request::GetSiteInfo(HandleBody { handle: b"" }),
+        );
+        let site = line(Format::Handle, Transport::Udp, &site.unsigned().unwrap(), ResponseCode::SUCCESS);
+        assert_eq!(site, "127.0.0.1 UDP:HDL(2.11) \"2026-11-20 08:31:04.689Z\" 2 1 1ms  /\n");
+    }
+
+    #[test]
+    fn json_has_the_same_and_microseconds() {
+        let line =
+            line(Format::Json, Transport::Udp, &request("10.1/ä \"\\\n%".as_bytes()), ResponseCode::SUCCESS);
+        assert_eq!(
+            line,
+            "{\"time\":\"2026-11-20T08:31:04.689123Z\",\"ip\":\"127.0.0.1\",\"ip_bits\":32,\"transport\":\"udp\",\
+             \"version\":\"2.11\",\"op_code\":1,\"response_code\":1,\"took_us\":1999,\
+             \"handle\":\"10.1/ä%20\\\"\\\\%0A%25\"}\n"
+        );
+    }
+
+    #[test]
+    fn whatever_a_handle_holds_the_line_is_one_line_with_as_many_fields() {
+        let escaped = |bytes: &[u8]| {
+            let mut out = String::new();
+            escape(bytes, &mut out);
+            out
+        };
+        // As the reference writes it.
+        assert_eq!(
+            escaped("weird %25 ä+b c?d#e&f=g;h".as_bytes()),
+            "weird%20%2525%20ä+b%20c%3Fd%23e%26f=g;h"
+        );
+        // And what it leaves raw.
+        assert_eq!(escaped(b"a\xff\xc3b\r\n\0\x7f"), "a%FF%C3b%0D%0A%00%7F");
+        assert_eq!(escaped("\u{85}\u{2028}\u{a0}".as_bytes()), "%C2%85%E2%80%A8%C2%A0");
+        for byte in 0..=255u8 {
+            let handle = [b'1', b'/', byte, byte, b'x'];
+            let line = line(Format::Handle, Transport::Udp, &request(&handle), ResponseCode::SUCCESS);
+            assert_eq!((line.matches('\n').count(), line.split(' ').count()), (1, 9), "{byte:#04x}: {line}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_read_has_a_line_as_well() {
+        let whole = request(b"10.1/a");
+        for len in 0..whole.len() {
+            let line = line(Format::Handle, Transport::Udp, &whole[..len], ResponseCode::PROTOCOL_ERROR);
+            assert_eq!(line.split(' ').count(), 9, "cut to {len}: {line}");
+        }
+        let none = line(Format::Handle, Transport::Udp, b"nonsense", ResponseCode::PROTOCOL_ERROR);
+        assert!(none.ends_with(" 0 4 1ms  /\n"), "{none}");
+        let long = request(&[b'a'; HANDLE_KEPT + 9]);
+        let line = line(Format::Handle, Transport::Tcp, &long, ResponseCode::HANDLE_NOT_FOUND);
+        assert!(line.ends_with(&format!("  {}\n", "a".repeat(HANDLE_KEPT))), "the rest is missing");
+    }
+}

@@ -1,0 +1,395 @@
+//! A line for each answer, or for some, that never keeps a worker waiting.
+//!
+//! - Workers put entries into a queue of fixed size; one thread writes them. When the queue is full, or a
+//!   second has had its lines, entries are dropped and counted.
+//! - Addresses are cut before they enter the queue, unless `whole_addresses` says otherwise.
+//! - The file is opened again on SIGHUP and on the command `reopen-log`, for whoever renames it.
+
+pub mod line;
+pub mod settings;
+
+use crate::counters::{Counters, Transport};
+use anyhow::Context as _;
+use crossbeam_queue::ArrayQueue;
+use handle_proto::ResponseCode;
+use line::{Asked, Entry};
+pub use settings::{Format, Settings};
+use std::fs::{File, OpenOptions, Permissions};
+use std::io::{ErrorKind, Write as _};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+
+/// How often the writer looks for entries. A queue of 1024 then holds 50,000 lines a second.
+const WRITE_INTERVAL: Duration = Duration::from_millis(20);
+/// Who may read the file: its owner and its group.
+const MODE: u32 = 0o640;
+/// Bytes that are written together.
+const WRITE_LEN: usize = 64 << 10;
+
+/// The log: the queue that workers fill, and what became of it.
+#[derive(Debug)]
+pub struct QueryLog {
+    settings: Settings,
+    path: PathBuf,
+    queue: ArrayQueue<Entry>,
+    /// Seconds of the log are counted from here; a clock that is set would give some twice.
+    started: Instant,
+    /// A second in the upper half, and the lines it has had in the lower.
+    second: AtomicU64,
+    reopen: AtomicBool,
+    written: AtomicU64,
+    failed: AtomicU64,
+}
+
+impl QueryLog {
+    /// Opens the file that `settings` name, for a writer; `None` where they name none.
+    ///
+    /// # Errors
+    /// When the file cannot be opened.
+    pub fn open(settings: &Settings) -> anyhow::Result<Option<(Arc<Self>, Writer)>> {
+        let Some(path) = settings.path.clone() else { return Ok(None) };
+        let file = open(&path).with_context(|| {
+            format!("cannot write the query log {} (check: ls -ld of its directory)", path.display())
+        })?;
+        let log = Arc::new(Self {
+            settings: settings.clone(),
+            path,
+            queue: ArrayQueue::new(settings.queue_lines),
+            started: Instant::now(),
+            second: AtomicU64::new(0),
+            reopen: AtomicBool::new(false),
+            written: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
+        });
+        let writer = Writer { log: Arc::clone(&log), file, torn: false };
+        Ok(Some((log, writer)))
+    }
+
+    /// Opens the file again before the next line, because it was renamed.
+    pub fn reopen(&self) {
+        self.reopen.store(true, Ordering::Relaxed);
+    }
+
+    /// Lines written, and lines lost because the file could not be written.
+    #[must_use]
+    pub fn counts(&self) -> (u64, u64) {
+        (self.written.load(Ordering::Relaxed), self.failed.load(Ordering::Relaxed))
+    }
+
+    /// Whether `second` may have another line.
+    fn admit(&self, second: u32) -> bool {
+        let max = u64::from(self.settings.lines_per_second);
+        let admitted = self.second.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |packed| {
+            let (known, lines) = (packed >> 32, packed & u64::from(u32::MAX));
+            // Who is late takes from the newest second.
+            match u64::from(second) > known {
+                true => Some(u64::from(second) << 32 | 1),
+                false => (lines < max).then_some(packed + 1),
+            }
+        });
+        admitted.is_ok()
+    }
+
+    /// An address as it may be logged, and how many bits of it that are.
+    fn cut(&self, ip: IpAddr) -> (IpAddr, u8) {
+        let ip = ip.to_canonical();
+        let kept = |most: u8, bits: u8| if self.settings.whole_addresses { most } else { bits };
+        match ip {
+            IpAddr::V4(ip) => {
+                let bits = kept(32, self.settings.ipv4_bits);
+                let mask = u32::MAX.checked_shl(32 - u32::from(bits)).unwrap_or(0);
+                (Ipv4Addr::from_bits(ip.to_bits() & mask).into(), bits)
+            }
+            IpAddr::V6(ip) => {
+                let bits = kept(128, self.settings.ipv6_bits);
+                let mask = u128::MAX.checked_shl(128 - u32::from(bits)).unwrap_or(0);
+                (Ipv6Addr::from_bits(ip.to_bits() & mask).into(), bits)
+            }
+        }
+    }
+}
+
+/// A worker's end of the log.
+#[derive(Debug)]
+pub struct Tap {
+    log: Arc<QueryLog>,
+    /// Answers until the next that is logged.
+    left: u32,
+    /// The second that has had its lines, so that the others need not be asked again.
+    full_second: Option<u32>,
+    received: Instant,
+    second: u32,
+    unix_us: i64,
+}
+
+impl Tap {
+    /// An end for one worker.
+    #[must_use]
+    pub fn new(log: Arc<QueryLog>) -> Self {
+        let (left, received) = (log.settings.sample_every, log.started);
+        Self { log, left, full_second: None, received, second: 0, unix_us: 0 }
+    }
+
+    /// A batch was received, at `now` by both clocks.
+    pub fn begin(&mut self, now: Instant, now_unix: Duration) {
+        self.received = now;
+        // Seconds from 1, so that the first is another than none.
+        let second = now.saturating_duration_since(self.log.started).as_secs() + 1;
+        self.second = u32::try_from(second).unwrap_or(u32::MAX);
+        self.unix_us = i64::try_from(now_unix.as_micros()).unwrap_or(i64::MAX);
+    }
+
+    /// An answer with `code` goes to `ip`, who sent `request`, a message with its envelope.
+    #[cold]
+    pub fn record(
+        &mut self,
+        transport: Transport,
+        ip: IpAddr,
+        request: &[u8],
+        code: ResponseCode,
+        counters: &Counters,
+    ) {
+        self.left -= 1;
+        if self.left > 0 {
+            return;
+        }
+        self.left = self.log.settings.sample_every;
+        if self.full_second == Some(self.second) {
+            counters.query_log_dropped_rate.add(1);
+            return;
+        }
+        if !self.log.admit(self.second) {
+            self.full_second = Some(self.second);
+            counters.query_log_dropped_rate.add(1);
+            return;
+        }
+        let mut entry = Entry::new(transport, self.log.cut(ip), Asked::read(request), code);
+        entry.unix_us = self.unix_us;
+        entry.took_us = u32::try_from(self.received.elapsed().as_micros()).unwrap_or(u32::MAX);
+        match self.log.queue.push(entry) {
+            Ok(()) => counters.query_log_queued.add(1),
+            Err(_) => counters.query_log_dropped_full.add(1),
+        }
+    }
+}
+
+/// The time since 1970.
+#[must_use]
+pub fn unix_now() -> Duration {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
+}
+
+/// The end that writes.
+#[derive(Debug)]
+pub struct Writer {
+    log: Arc<QueryLog>,
+    file: File,
+    /// The last write broke off, perhaps within a line.
+    torn: bool,
+}
+
+impl Writer {
+    /// Writes until `stop`, and then what is left.
+    pub fn run(mut self, stop: impl Fn() -> bool) {
+        loop {
+            // Asked before the queue is emptied: what comes before the stop is written.
+            let is_last = stop();
+            self.write_all();
+            if is_last {
+                return;
+            }
+            std::thread::sleep(WRITE_INTERVAL);
+        }
+    }
+
+    /// Writes what is in the queue now.
+    fn write_all(&mut self) {
+        if self.log.reopen.swap(false, Ordering::Relaxed) {
+            match open(&self.log.path) {
+                Ok(file) => (self.file, self.torn) = (file, false),
+                Err(error) => {
+                    tracing::error!(path = %self.log.path.display(), %error, "the query log cannot be opened again; the old file goes on");
+                }
+            }
+        }
+        let mut text = String::new();
+        let mut lines = 0;
+        // Bounded, so that a queue that is filled as fast as it is emptied keeps nothing from being written.
+        for _ in 0..self.log.queue.capacity() {
+            let Some(entry) = self.log.queue.pop() else { break };
+            entry.write(self.log.settings.format, &mut text);
+            lines += 1;
+            if text.len() >= WRITE_LEN {
+                self.write(&mut text, &mut lines);
+            }
+        }
+        self.write(&mut text, &mut lines);
+    }
+
+    fn write(&mut self, text: &mut String, lines: &mut u64) {
+        if text.is_empty() {
+            return;
+        }
+        if self.torn {
+            text.insert(0, '\n');
+        }
+        match self.file.write_all(text.as_bytes()) {
+            Ok(()) => {
+                self.torn = false;
+                self.log.written.fetch_add(*lines, Ordering::Relaxed);
+            }
+            Err(error) => {
+                // Once for each time it begins, not once for each line.
+                if !self.torn {
+                    tracing::error!(path = %self.log.path.display(), %error, "the query log cannot be written");
+                }
+                self.torn = true;
+                self.log.failed.fetch_add(*lines, Ordering::Relaxed);
+            }
+        }
+        text.clear();
+        *lines = 0;
+    }
+}
+
+fn open(path: &Path) -> std::io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.append(true).mode(MODE);
+    match options.clone().create_new(true).open(path) {
+        // Whoever is in the group may read it, also where new files are for their owner alone.
+        Ok(file) => file.set_permissions(Permissions::from_mode(MODE)).map(|()| file),
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => options.open(path),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn log(change: impl FnOnce(&mut Settings)) -> (Arc<QueryLog>, Writer, tempfile::TempDir) {
+        let directory = tempfile::tempdir().unwrap();
+        let mut settings = Settings { path: Some(directory.path().join("query.log")), ..Settings::default() };
+        change(&mut settings);
+        let (log, writer) = QueryLog::open(&settings).unwrap().unwrap();
+        (log, writer, directory)
+    }
+
+    fn record(tap: &mut Tap, counters: &Counters, ip: &str) {
+        tap.record(Transport::Udp, ip.parse().unwrap(), b"", ResponseCode::SUCCESS, counters);
+    }
+
+    fn lines(path: &Path) -> Vec<String> {
+        std::fs::read_to_string(path).unwrap().lines().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn a_second_has_as_many_lines_as_told_over_all_workers_and_the_rest_is_counted() {
+        let (log, mut writer, _directory) =
+            log(|settings| (settings.lines_per_second, settings.queue_lines) = (10, 64));
+        let counters = [Counters::default(), Counters::default()];
+        let mut taps = [Tap::new(Arc::clone(&log)), Tap::new(Arc::clone(&log))];
+        let start = log.started;
+        for second in 0..3 {
+            for (tap, counters) in taps.iter_mut().zip(&counters) {
+                tap.begin(start + Duration::from_secs(second), Duration::ZERO);
+                (0..8).for_each(|_| record(tap, counters, "192.0.2.1"));
+            }
+        }
+        let sum = |counter: fn(&Counters) -> u64| counters.iter().map(counter).sum::<u64>();
+        assert_eq!((sum(|c| c.query_log_queued.get()), sum(|c| c.query_log_dropped_rate.get())), (30, 18));
+        // A worker that is late by its clock takes from the second that is now.
+        taps[0].begin(start, Duration::ZERO);
+        record(&mut taps[0], &counters[0], "192.0.2.1");
+        assert_eq!(sum(|c| c.query_log_dropped_rate.get()), 19);
+        writer.write_all();
+        assert_eq!(log.counts(), (30, 0));
+        assert_eq!(lines(&log.path).len(), 30);
+    }
+
+    #[test]
+    fn a_full_queue_drops_and_counts() {
+        let (log, mut writer, _directory) = log(|settings| settings.queue_lines = 4);
+        let (counters, mut tap) = (Counters::default(), Tap::new(Arc::clone(&log)));
+        tap.begin(log.started, Duration::ZERO);
+        (0..6).for_each(|_| record(&mut tap, &counters, "192.0.2.1"));
+        assert_eq!((counters.query_log_queued.get(), counters.query_log_dropped_full.get()), (4, 2));
+        writer.write_all();
+        record(&mut tap, &counters, "192.0.2.1");
+        assert_eq!(counters.query_log_queued.get(), 5, "there is room again");
+        writer.run(|| true);
+        assert_eq!(lines(&log.path).len(), 5, "what is left is written at the end");
+    }
+
+    #[test]
+    fn one_of_some_is_logged() {
+        let (log, mut writer, _directory) = log(|settings| settings.sample_every = 3);
+        let (counters, mut tap) = (Counters::default(), Tap::new(Arc::clone(&log)));
+        tap.begin(log.started, Duration::ZERO);
+        (0..8).for_each(|_| record(&mut tap, &counters, "192.0.2.1"));
+        writer.write_all();
+        assert_eq!(lines(&log.path).len(), 2);
+    }
+
+    #[test]
+    fn addresses_are_cut_unless_told_otherwise() {
+        let cut = |ip: &str, change: fn(&mut Settings)| {
+            let (log, ..) = log(change);
+            let (ip, bits) = log.cut(ip.parse().unwrap());
+            format!("{ip}/{bits}")
+        };
+        assert_eq!(cut("192.0.2.77", |_| {}), "192.0.2.0/24");
+        assert_eq!(cut("::ffff:192.0.2.77", |_| {}), "192.0.2.0/24");
+        assert_eq!(cut("2001:db8:1:2:3:4:5:6", |_| {}), "2001:db8:1::/48");
+        assert_eq!(cut("192.0.2.77", |settings| settings.ipv4_bits = 0), "0.0.0.0/0");
+        assert_eq!(cut("2001:db8::1", |settings| settings.ipv6_bits = 0), "::/0");
+        assert_eq!(cut("192.0.2.77", |settings| settings.whole_addresses = true), "192.0.2.77/32");
+        assert_eq!(cut("2001:db8::77", |settings| settings.whole_addresses = true), "2001:db8::77/128");
+    }
+
+    #[test]
+    fn a_renamed_file_goes_on_until_it_is_opened_again() {
+        let (log, mut writer, directory) = log(|_| {});
+        let (counters, mut tap) = (Counters::default(), Tap::new(Arc::clone(&log)));
+        let mut one = |writer: &mut Writer| {
+            record(&mut tap, &counters, "192.0.2.1");
+            writer.write_all();
+        };
+        one(&mut writer);
+        let mode = std::fs::metadata(&log.path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, MODE, "{mode:o}");
+        let old = directory.path().join("query.log.1");
+        std::fs::rename(&log.path, &old).unwrap();
+        one(&mut writer);
+        assert!(!log.path.exists());
+        log.reopen();
+        one(&mut writer);
+        assert_eq!((lines(&old).len(), lines(&log.path).len()), (2, 1));
+        // A directory that is gone: the open file goes on.
+        let moved = directory.path().join("query.log.2");
+        std::fs::rename(&log.path, &moved).unwrap();
+        std::fs::create_dir(&log.path).unwrap();
+        log.reopen();
+        one(&mut writer);
+        assert_eq!((lines(&moved).len(), log.counts()), (2, (4, 0)));
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_written_costs_lines_and_nothing_else() {
+        let (log, mut writer, _directory) = log(|settings| settings.path = Some("/dev/full".into()));
+        let (counters, mut tap) = (Counters::default(), Tap::new(Arc::clone(&log)));
+        for _ in 0..3 {
+            record(&mut tap, &counters, "192.0.2.1");
+            writer.write_all();
+        }
+        assert_eq!((log.counts(), counters.query_log_queued.get()), ((0, 3), 3));
+        let settings = Settings { path: Some("/nowhere/query.log".into()), ..Settings::default() };
+        let error = format!("{:#}", QueryLog::open(&settings).unwrap_err());
+        assert!(error.contains("/nowhere/query.log"), "{error}");
+        assert!(QueryLog::open(&Settings::default()).unwrap().is_none(), "off unless it is named");
+    }
+}

@@ -1,0 +1,103 @@
+//! `[query_log]` in the configuration.
+
+use anyhow::ensure;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// Whether and how answers are logged.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// The file; none when empty. It is appended to, and created for its owner and group (0640).
+    pub path: Option<PathBuf>,
+    /// What a line looks like.
+    pub format: Format,
+    /// One of so many answers of each worker is logged.
+    pub sample_every: u32,
+    /// Most lines in one second, of all workers together; what is more is dropped and counted.
+    pub lines_per_second: u32,
+    /// Lines that wait to be written; when that many do, more are dropped and counted.
+    pub queue_lines: usize,
+    /// Log whole addresses of those who ask, instead of the networks below.
+    pub whole_addresses: bool,
+    /// Bits of an IPv4 address that are logged.
+    pub ipv4_bits: u8,
+    /// Bits of an IPv6 address that are logged.
+    pub ipv6_bits: u8,
+}
+
+/// What a line looks like.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Format {
+    /// As the access log of deployed servers.
+    #[default]
+    Handle,
+    /// One JSON object.
+    Json,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            path: None,
+            format: Format::Handle,
+            sample_every: 1,
+            lines_per_second: 1000,
+            queue_lines: 1024,
+            whole_addresses: false,
+            ipv4_bits: 24,
+            ipv6_bits: 48,
+        }
+    }
+}
+
+impl Settings {
+    /// Checks what can be checked without opening anything.
+    ///
+    /// # Errors
+    /// Names the setting, and what it should be.
+    pub fn check(&self) -> anyhow::Result<()> {
+        ensure!(
+            self.sample_every > 0,
+            "`query_log.sample_every` is 0: 1 logs every answer, 100 one of a hundred"
+        );
+        ensure!(
+            (1..=1_000_000).contains(&self.lines_per_second),
+            "`query_log.lines_per_second` is {}: it must be from 1 to 1000000",
+            self.lines_per_second
+        );
+        ensure!(
+            (1..=1 << 20).contains(&self.queue_lines),
+            "`query_log.queue_lines` is {}: it must be from 1 to 1048576",
+            self.queue_lines
+        );
+        ensure!(self.ipv4_bits <= 32, "`query_log.ipv4_bits` is {}: an address has 32", self.ipv4_bits);
+        ensure!(self.ipv6_bits <= 128, "`query_log.ipv6_bits` is {}: an address has 128", self.ipv6_bits);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_hold_at_their_edges() {
+        let with = |change: fn(&mut Settings)| {
+            let mut settings = Settings::default();
+            change(&mut settings);
+            settings.check().is_ok()
+        };
+        assert!(with(|_| {}) && !Settings::default().whole_addresses, "privacy is the default");
+        assert!(!with(|s| s.sample_every = 0));
+        assert!(with(|s| s.lines_per_second = 1) && with(|s| s.lines_per_second = 1_000_000));
+        assert!(!with(|s| s.lines_per_second = 0) && !with(|s| s.lines_per_second = 1_000_001));
+        assert!(with(|s| s.queue_lines = 1) && with(|s| s.queue_lines = 1 << 20));
+        assert!(!with(|s| s.queue_lines = 0) && !with(|s| s.queue_lines = (1 << 20) + 1));
+        assert!(
+            with(|s| (s.ipv4_bits, s.ipv6_bits) = (0, 0)) && with(|s| (s.ipv4_bits, s.ipv6_bits) = (32, 128))
+        );
+        assert!(!with(|s| s.ipv4_bits = 33) && !with(|s| s.ipv6_bits = 129));
+    }
+}

@@ -1,0 +1,111 @@
+//! Where the replies of a worker go over UDP, and what is asked and counted on the way.
+
+use crate::counters::{Counters, Transport};
+use crate::rate_limit::{RateLimit, Verdict};
+use crate::slow::queue::Route;
+use crate::slow::shard::SlowShard;
+use crate::watch::Watch;
+use crate::worker::count_drop;
+use handle_net::{Outbox, Peer};
+use handle_proto::limit::UDP_MESSAGE_LEN_MAX;
+use handle_resolver::{Context, Outcome, Refused, Reply};
+use handle_snapshot::map::Mapped;
+
+/// What one batch, or one datagram alone, is answered through.
+pub(crate) struct Replies<'w> {
+    pub(crate) outbox: &'w mut Outbox,
+    pub(crate) slow: &'w mut SlowShard,
+    pub(crate) rate_limit: &'w mut Option<Box<RateLimit>>,
+    pub(crate) watch: &'w mut Watch,
+    pub(crate) counters: &'w Counters,
+}
+
+impl Replies<'_> {
+    /// Deals with the outcome of a request of `asked_len` bytes that is answered alone. `request` is the whole
+    /// message, its envelope first.
+    pub(crate) fn finish(
+        &mut self,
+        context: &Context<'_, Mapped>,
+        outcome: Outcome<'_>,
+        peer: Peer,
+        asked_len: usize,
+        request: &[u8],
+    ) {
+        let is_done = match outcome {
+            Outcome::Reply(reply) => self.send(peer, asked_len, || request, &reply),
+            Outcome::Drop(reason) => return count_drop(reason, self.counters),
+            Outcome::Fragment(_) => return,
+            Outcome::Slow(slow) => self.defer(peer, asked_len, request, &slow.refuse(context, Refused::Busy)),
+        };
+        // The caller made sure that the longest answer has room.
+        if !is_done {
+            self.counters.dropped_bug.add(1);
+        }
+    }
+
+    /// Puts the reply to `request`, a message with its envelope, into the outbox, unless its receiver has had
+    /// its answers. False when there is no room.
+    #[inline]
+    pub(crate) fn send<'r>(
+        &mut self,
+        peer: Peer,
+        asked_len: usize,
+        request: impl FnOnce() -> &'r [u8],
+        reply: &Reply<'_>,
+    ) -> bool {
+        if let Some(rate_limit) = self.rate_limit {
+            match rate_limit.verdict(peer, reply, asked_len, self.counters) {
+                Verdict::Send => {}
+                Verdict::Slip => return self.push(peer, request, &reply.limited()),
+                Verdict::Drop => return true,
+            }
+        }
+        self.push(peer, request, reply)
+    }
+
+    /// Hands `request` to the slow path, unless its sender has had its answers; where there is no place, the
+    /// answer is `busy`. False when the outbox has no room.
+    #[cold]
+    pub(crate) fn defer(&mut self, peer: Peer, asked_len: usize, request: &[u8], busy: &Reply<'_>) -> bool {
+        let verdict = match self.rate_limit {
+            Some(rate_limit) => rate_limit.verdict(peer, busy, asked_len, self.counters),
+            None => Verdict::Send,
+        };
+        match verdict {
+            Verdict::Send if self.slow.defer(Route::Udp(peer), request, self.counters) => true,
+            Verdict::Send => self.push(peer, || request, busy),
+            Verdict::Slip => self.push(peer, || request, &busy.limited()),
+            Verdict::Drop => true,
+        }
+    }
+
+    #[inline]
+    fn push<'r>(&mut self, peer: Peer, request: impl FnOnce() -> &'r [u8], reply: &Reply<'_>) -> bool {
+        let pushed = push(self.outbox, peer, reply, self.counters);
+        if pushed {
+            self.watch.answered(Transport::Udp, peer, request, reply, self.counters);
+        }
+        pushed
+    }
+}
+
+/// Puts a reply into the outbox. False when there is no room.
+#[inline]
+fn push(outbox: &mut Outbox, peer: Peer, reply: &Reply<'_>, counters: &Counters) -> bool {
+    let len = reply.datagrams_len();
+    let write = |room: &mut [u8]| {
+        reply.write_datagrams(room);
+        len
+    };
+    let pushed = if len <= UDP_MESSAGE_LEN_MAX {
+        outbox.push(peer, len, write)
+    } else {
+        outbox.push_train(peer, UDP_MESSAGE_LEN_MAX, len, write)
+    };
+    if pushed.is_ok() {
+        counters.requests_answered.add(1);
+        counters.bytes_sent.add(len as u64);
+        counters.count_reply(Transport::Udp, reply.response_code(), reply.refused());
+    }
+    pushed.is_ok()
+}

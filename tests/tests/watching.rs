@@ -1,0 +1,241 @@
+//! Watching a server: the query log, and metrics while it works.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+use handle_proto::wire::envelope::EnvelopeFlags;
+use handle_proto::wire::{Envelope, fragment};
+use handle_server::Server;
+use handle_server::config::{Config, Datapath};
+use handle_server::query_log::Format;
+use handle_snapshot::set::publisher::Publisher;
+use handle_tests::client::{Client, request};
+use handle_tests::process::{Running, hdl, program, succeed, until};
+use handle_tests::{records, served};
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A server of real records with a query log, one of their handles, and the path of the log.
+fn start(change: impl FnOnce(&mut Config)) -> (Server, String, PathBuf, TempDir) {
+    let (directory, records) = (tempfile::tempdir().unwrap(), records::load());
+    let set = directory.path().join("set");
+    std::fs::create_dir(&set).unwrap();
+    records::publish(&mut Publisher::open(&set).unwrap(), &records, 1);
+    let mut config = served::config(&set, Datapath::Auto);
+    let log = directory.path().join("query.log");
+    config.query_log.path = Some(log.clone());
+    change(&mut config);
+    (Server::start(&config).unwrap(), records[0].handle.clone(), log, directory)
+}
+
+fn lines(log: &Path) -> Vec<String> {
+    std::fs::read_to_string(log).unwrap_or_default().lines().map(str::to_owned).collect()
+}
+
+/// One counter of `stats`, of all workers.
+fn total(server: &Server, name: &str) -> u64 {
+    server.shared().stats()["total"][name].as_u64().unwrap()
+}
+
+#[test]
+fn every_answer_has_the_line_of_deployed_servers() {
+    let (server, handle, log, _directory) = start(|_| {});
+    let mut client = Client::new(server.addresses()[0]);
+    client.resolve(handle.as_bytes()).unwrap();
+    client.resolve(b"10.1016/no such?thing").unwrap();
+    // A request that comes in two pieces.
+    let long = format!("10.1016/{}", "x".repeat(600));
+    let whole = request(long.as_bytes(), 77);
+    let (envelope, message) = Envelope::split(&whole).unwrap();
+    let envelope = Envelope { flags: EnvelopeFlags::default(), ..envelope };
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    for piece in fragment::cut(&envelope) {
+        let datagram = [&piece.envelope[..], &message[piece.range]].concat();
+        socket.send_to(&datagram, server.addresses()[0]).unwrap();
+    }
+    socket.recv(&mut [0; 512]).expect("an answer");
+    until("the lines are written", || lines(&log).len() == 3);
+    server.stop().unwrap();
+    let expected = [
+        (1, handle.as_str()),
+        (100, "10.1016/no%20such%3Fthing"),
+        // 512 bytes of it are kept.
+        (100, &long[..512]),
+    ];
+    for (line, (code, handle)) in lines(&log).iter().zip(expected) {
+        let fields: Vec<&str> = line.split(' ').collect();
+        let [ip, interface, date, time, op, found, took, admin, name] = fields[..] else {
+            panic!("{line} has {} fields", fields.len());
+        };
+        assert_eq!((ip, interface, op, admin), ("127.0.0.0", "UDP:HDL(2.11)", "1", ""), "{line}");
+        assert_eq!((found, name), (code.to_string().as_str(), handle), "{line}");
+        assert_eq!((date.len(), time.len()), (11, 14), "{line}");
+        assert!(date.starts_with("\"20") && time.ends_with("Z\"") && took.ends_with("ms"), "{line}");
+    }
+}
+
+#[test]
+fn json_lines_are_json_with_whole_addresses_on_demand() {
+    let (server, handle, log, _directory) = start(|config| {
+        config.query_log.format = Format::Json;
+        config.query_log.whole_addresses = true;
+    });
+    Client::new(server.addresses()[0]).resolve(handle.as_bytes()).unwrap();
+    server.stop().unwrap();
+    let line: serde_json::Value = serde_json::from_str(&lines(&log)[0]).unwrap();
+    assert_eq!((&line["ip"], &line["ip_bits"]), (&"127.0.0.1".into(), &32.into()));
+    assert_eq!((&line["handle"], &line["response_code"]), (&handle.as_str().into(), &1.into()));
+    assert!(line["took_us"].as_u64() < Some(10_000_000) && line["time"].as_str().unwrap().ends_with('Z'));
+}
+
+/// Asks `count` times, some at a time, and waits for every answer.
+fn ask_many(server: &Server, handle: &str, count: usize) {
+    const AT_A_TIME: usize = 50;
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.connect(server.addresses()[0]).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    let datagram = request(handle.as_bytes(), 1);
+    for _ in 0..count / AT_A_TIME {
+        for _ in 0..AT_A_TIME {
+            socket.send(&datagram).unwrap();
+        }
+        for _ in 0..AT_A_TIME {
+            socket.recv(&mut [0; 512]).expect("an answer");
+        }
+    }
+}
+
+#[test]
+fn under_overload_lines_are_dropped_and_counted_and_answers_are_not() {
+    let (server, handle, log, _directory) = start(|config| config.query_log.lines_per_second = 7);
+    let started = Instant::now();
+    ask_many(&server, &handle, 20_000);
+    let seconds = started.elapsed().as_secs() + 2;
+    let count = |name| total(&server, name);
+    let (queued, rate, full) =
+        (count("query_log_queued"), count("query_log_dropped_rate"), count("query_log_dropped_full"));
+    assert_eq!((queued + rate + full, full), (20_000, 0), "every answer is in one account");
+    assert!((7..=7 * seconds).contains(&queued), "{queued} lines in {seconds} s");
+    server.stop().unwrap();
+    assert_eq!(lines(&log).len() as u64, queued, "what was taken is written");
+}
+
+#[test]
+fn a_log_that_hangs_keeps_nobody_waiting() {
+    let mut held = None;
+    let (server, handle, ..) = start(|config| {
+        let path = config.query_log.path.clone().unwrap().with_file_name("pipe");
+        succeed({
+            let mut command = Command::new("mkfifo");
+            command.arg(&path);
+            command
+        });
+        // A reader that never reads: once the pipe is full, writing to it does not return.
+        held = Some(std::fs::File::options().read(true).write(true).open(&path).unwrap());
+        config.query_log.path = Some(path);
+        (config.query_log.lines_per_second, config.query_log.queue_lines) = (1_000_000, 100);
+    });
+    ask_many(&server, &handle, 10_000);
+    let dropped = total(&server, "query_log_dropped_full");
+    assert!(dropped > 1000, "the pipe holds 64 KiB and the queue 100 lines: {dropped} dropped");
+    assert_eq!(total(&server, "requests_answered"), 10_000);
+    drop(held);
+    server.stop().unwrap();
+}
+
+/// The body of a response, if it has that status.
+fn get(address: SocketAddr, path: &str, status: &str) -> Option<String> {
+    let mut stream = TcpStream::connect(address).ok()?;
+    stream.set_read_timeout(Some(PATIENCE)).ok()?;
+    stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes()).ok()?;
+    let mut said = String::new();
+    stream.read_to_string(&mut said).ok()?;
+    let (head, body) = said.split_once("\r\n\r\n")?;
+    head.starts_with(&format!("HTTP/1.1 {status} ")).then(|| body.to_owned())
+}
+
+fn metric(body: &str, name: &str) -> f64 {
+    let lines = body.lines().filter(|line| line.split(['{', ' ']).next() == Some(name));
+    lines.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
+}
+
+#[test]
+fn is_scraped_while_it_is_flooded() {
+    let (server, handle, ..) = start(|config| {
+        config.query_log.path = None;
+        config.observe.http = Some(([127, 0, 0, 1], 0).into());
+    });
+    let address = server.http_address().unwrap();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+            socket.connect(server.addresses()[0]).unwrap();
+            let datagram = request(handle.as_bytes(), 1);
+            while !stop.load(Ordering::Relaxed) {
+                // Nobody reads the answers; what the kernel does with them is its own business.
+                let _ = socket.send(&datagram);
+            }
+        });
+        let mut before = 0.0;
+        for _ in 0..30 {
+            let body = get(address, "/metrics", "200").expect("metrics");
+            let received = metric(&body, "handled_datagrams_received_total");
+            assert!(received >= before, "{received} after {before}");
+            before = received;
+            assert!(get(address, "/readyz", "200").is_some(), "busy is ready");
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    server.stop().unwrap();
+}
+
+#[test]
+fn a_process_is_watched_and_its_log_rotated() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    let record = r#"{"handle":"10.1/a","values":[{"index":1,"type":"URL","data":"https://a.example/"}]}"#;
+    std::fs::write(path("records.jsonl"), record).unwrap();
+    let mut publish = hdl(["snapshot", "publish"]);
+    publish.arg(path("set")).arg(path("records.jsonl"));
+    succeed(publish);
+    // Ports that were free a moment ago.
+    let udp = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let http = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let config = format!(
+        "snapshot = \"set\"\nlisten = [\"{udp}\"]\nworkers = 1\ncontrol = \"control.sock\"\n\
+         [observe]\nhttp = \"{http}\"\n[query_log]\npath = \"query.log\"\n"
+    );
+    std::fs::write(path("handled.toml"), config).unwrap();
+    let mut command = Command::new(program("handle-server", "handled"));
+    command.arg("--config").arg(path("handled.toml")).args(["--log", "warn"]).stdin(Stdio::null());
+    let mut process = Running::start(command);
+    until("handled is ready", || get(http, "/readyz", "200").is_some());
+    let log = path("query.log");
+    let ask = || drop(Client::new(udp).resolve(b"10.1/a").expect("an answer"));
+    ask();
+    until("the first line", || lines(&log).len() == 1);
+    std::fs::rename(&log, path("query.log.1")).unwrap();
+    process.signal("HUP");
+    until("a new file after SIGHUP", || log.exists());
+    ask();
+    until("its first line", || lines(&log).len() == 1);
+    std::fs::rename(&log, path("query.log.2")).unwrap();
+    let mut reopen = hdl(["control", "reopen-log", "--socket"]);
+    reopen.arg(path("control.sock"));
+    assert!(succeed(reopen).contains("ok: true"));
+    until("a new file after the command", || log.exists());
+    assert_eq!(lines(&path("query.log.1")).len() + lines(&path("query.log.2")).len(), 2);
+    let body = get(http, "/metrics", "200").unwrap();
+    assert_eq!(metric(&body, "handled_query_log_written_total"), 2.0);
+    assert_eq!(metric(&body, "handled_requests_answered_total"), 2.0);
+    process.signal("TERM");
+    assert_eq!(process.wait(), Some(0));
+}
