@@ -656,10 +656,16 @@ impl Answers {
         let Self { scratch, messages, done, out, used } = self;
         done.clear();
         done.resize(messages.len(), false);
+        #[cfg(test)]
+        let places = messages.clone();
         let messages = messages.iter().map(|message| &input[message.clone()]);
+        #[cfg(test)]
+        let messages = messages.inspect(|message| crate::injected::reading(message));
         // Answering is pure, so a bug in it spoils nothing: what is not done is tried again alone.
         let _ = catch_unwind(AssertUnwindSafe(|| {
             answer_messages(turn.context, scratch, messages, |at, outcome| {
+                #[cfg(test)]
+                crate::injected::answering(&input[places[at].clone()]);
                 done[at] = finish(turn.context, outcome, out, used, turn.counters);
             });
         }));
@@ -670,6 +676,10 @@ impl Answers {
     fn answer_alone<B: AsRef<[u8]>, W>(&mut self, message: &[u8], turn: &Turn<'_, '_, B, W>) {
         let Self { out, used, .. } = self;
         let answered = catch_unwind(AssertUnwindSafe(|| {
+            #[cfg(test)]
+            crate::injected::reading(message);
+            #[cfg(test)]
+            crate::injected::answering(message);
             let Ok((envelope, rest)) = Envelope::split(message) else { return false };
             finish(turn.context, &answer_message(turn.context, envelope, rest), out, used, turn.counters)
         }));
