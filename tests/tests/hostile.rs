@@ -1,7 +1,7 @@
-//! Random and mutated datagrams: the server goes on, and every one of them is accounted for.
+//! Random and mutated datagrams and streams: the server goes on, and every one of them is accounted for.
 //!
-//! `HANDLE_HOSTILE_DATAGRAMS` says how many; `docs/fuzzing.md` how to send millions to a server that watches its
-//! memory.
+//! `HANDLE_HOSTILE_DATAGRAMS` and `HANDLE_HOSTILE_STREAMS` say how many; `docs/fuzzing.md` how to send millions to a
+//! server that watches its memory.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -11,19 +11,31 @@ use handle_server::config::Datapath;
 use handle_server::counters::Counters;
 use handle_snapshot::set::publisher::Publisher;
 use handle_tests::client::{Client, request};
+use handle_tests::process::until;
+use handle_tests::records::Record;
 use handle_tests::{records, served, vectors};
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
-use std::net::UdpSocket;
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::{Shutdown, SocketAddr, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
+use tempfile::TempDir;
 
 /// Datagrams that may be under way: the queue of the socket holds more, so that none is dropped unread.
 const UNDER_WAY_MAX: u64 = 2_000;
 
-/// How many datagrams are sent.
-fn datagrams_count() -> u64 {
-    let count = std::env::var("HANDLE_HOSTILE_DATAGRAMS").ok();
-    count.map_or(100_000, |count| count.parse().expect("HANDLE_HOSTILE_DATAGRAMS is a number"))
+/// Streams at a time.
+const STREAMS_MAX: u64 = 4;
+
+/// How many are sent: what a variable says, else as many as take a moment.
+fn count_of(variable: &str, else_count: u64) -> u64 {
+    std::env::var(variable).map_or(else_count, |count| count.parse().expect("the variable is a number"))
+}
+
+fn seed() -> u64 {
+    let seed = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(4711);
+    println!("SEED={seed}");
+    seed
 }
 
 /// A datagram that somebody might send who means no good.
@@ -54,25 +66,36 @@ fn hostile(random: &mut StdRng, good: &[Vec<u8>]) -> Vec<u8> {
     datagram
 }
 
-fn survive_on(datapath: Datapath) {
-    let seed = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(4711);
-    println!("SEED={seed}");
-    let mut random = StdRng::seed_from_u64(seed);
+/// A server, its records, and requests that are good.
+struct Served {
+    server: Server,
+    records: Vec<Record>,
+    good: Vec<Vec<u8>>,
+    _directory: TempDir,
+}
+
+fn serve(datapath: Datapath) -> Served {
     let records = records::load();
     let directory = tempfile::tempdir().unwrap();
     records::publish(&mut Publisher::open(directory.path()).unwrap(), &records, 1);
     let server = Server::start(&served::config(directory.path(), datapath)).unwrap();
-    let address = server.addresses()[0];
     let mut good: Vec<Vec<u8>> =
         records.iter().take(100).map(|record| request(record.handle.as_bytes(), 7)).collect();
     for line in vectors::load("conversations.jsonl") {
         good.extend(line["request_hex"].as_array().into_iter().flatten().map(vectors::hex));
     }
+    Served { server, records, good, _directory: directory }
+}
+
+fn survive_on(datapath: Datapath) {
+    let mut random = StdRng::seed_from_u64(seed());
+    let Served { server, records, good, _directory } = serve(datapath);
+    let address = server.addresses()[0];
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.connect(address).unwrap();
     let mut client = Client::new(address);
     let mut asked = 0;
-    let (count, started) = (datagrams_count(), Instant::now());
+    let (count, started) = (count_of("HANDLE_HOSTILE_DATAGRAMS", 100_000), Instant::now());
     let shards = server.shared().shards.clone();
     let sum = |counter: fn(&Counters) -> &handle_server::counters::Counter| shards.sum(counter);
     let all = || sum(|c| &c.datagrams_received) + sum(|c| &c.dropped_by_kernel);
@@ -118,6 +141,94 @@ fn survive_on(datapath: Datapath) {
     );
 }
 
+/// A stream that somebody might send who means no good: some messages, of which any may be hostile, in pieces, and
+/// cut off anywhere.
+fn hostile_stream(random: &mut StdRng, good: &[Vec<u8>]) -> Vec<u8> {
+    let mut stream = Vec::new();
+    for _ in 0..random.random_range(1..5) {
+        match random.random_ratio(1, 2) {
+            true => stream.extend(hostile(random, good)),
+            false => stream.extend(&good[random.random_range(0..good.len())]),
+        }
+    }
+    if random.random_ratio(1, 4) {
+        stream.truncate(random.random_range(0..=stream.len()));
+    }
+    stream
+}
+
+/// Connects, sends a hostile stream, and ends it in one way or another. Whatever it was, the server ends it, too.
+fn send_hostile_stream(address: SocketAddr, random: &mut StdRng, good: &[Vec<u8>]) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let bytes = hostile_stream(random, good);
+    let half = random.random_range(0..=bytes.len());
+    // It may have been closed behind the first half, and reset for what came then.
+    let sent = stream.write_all(&bytes[..half]).and_then(|()| stream.write_all(&bytes[half..]));
+    let ended = sent.and_then(|()| stream.shutdown(Shutdown::Write));
+    if ended.is_ok()
+        && random.random_ratio(3, 4)
+        && let Err(error) = stream.read_to_end(&mut Vec::new())
+    {
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset, "the server ends what has ended");
+    }
+    // Else it is closed with what was not read, which resets it.
+}
+
+fn survive_streams_on(datapath: Datapath) {
+    let seed = seed();
+    let Served { server, records, good, _directory } = serve(datapath);
+    let address = server.addresses()[0];
+    let (count, started) = (count_of("HANDLE_HOSTILE_STREAMS", 4_000), Instant::now());
+    std::thread::scope(|scope| {
+        for thread in 0..STREAMS_MAX {
+            let (good, records) = (&good, &records);
+            scope.spawn(move || {
+                let mut random = StdRng::seed_from_u64(seed + thread);
+                let mut client = Client::new(address);
+                for sent in (thread..count).step_by(usize::try_from(STREAMS_MAX).unwrap()) {
+                    send_hostile_stream(address, &mut random, good);
+                    if sent % 1_000 == thread {
+                        let answer = client.resolve(records[0].handle.as_bytes()).expect("it still answers");
+                        assert_eq!(answer.values, records[0].values);
+                    }
+                }
+            });
+        }
+    });
+    let shards = server.shared().shards.clone();
+    let sum = |counter: fn(&Counters) -> &handle_server::counters::Counter| shards.sum(counter);
+    let given_up = || {
+        sum(|c| &c.tcp_closed_done)
+            + sum(|c| &c.tcp_closed_ended)
+            + sum(|c| &c.tcp_closed_cut_off)
+            + sum(|c| &c.tcp_closed_broken)
+            + sum(|c| &c.tcp_closed_unreadable)
+            + sum(|c| &c.tcp_closed_idle)
+            + sum(|c| &c.tcp_closed_half_request)
+            + sum(|c| &c.tcp_closed_slow_reader)
+            + sum(|c| &c.tcp_closed_evicted)
+            + sum(|c| &c.tcp_closed_no_room)
+            + sum(|c| &c.tcp_closed_drained)
+    };
+    until("all have been accepted and given up", || given_up() == count);
+    server.stop().unwrap();
+    assert_eq!((sum(|c| &c.tcp_accepted), given_up()), (count, count), "each stream is in one account");
+    let refused = sum(|c| &c.tcp_refused_full) + sum(|c| &c.tcp_refused_source);
+    assert_eq!(
+        (refused, sum(|c| &c.tcp_connections), sum(|c| &c.tcp_input_bytes)),
+        (0, 0, 0),
+        "nothing is left"
+    );
+    assert_eq!(sum(|c| &c.tcp_dropped_bug), 0, "none met a bug");
+    println!(
+        "{count} streams in {:.0} s: {} requests answered, {} told that they are none",
+        started.elapsed().as_secs_f64(),
+        sum(|c| &c.tcp_requests_answered),
+        sum(|c| &c.tcp_notices),
+    );
+}
+
 #[test]
 fn survives_hostile_datagrams_on_the_portable_datapath() {
     survive_on(Datapath::Portable);
@@ -126,4 +237,14 @@ fn survives_hostile_datagrams_on_the_portable_datapath() {
 #[test]
 fn survives_hostile_datagrams_on_the_datapath_of_this_machine() {
     survive_on(Datapath::Auto);
+}
+
+#[test]
+fn survives_hostile_streams_on_the_portable_datapath() {
+    survive_streams_on(Datapath::Portable);
+}
+
+#[test]
+fn survives_hostile_streams_on_the_datapath_of_this_machine() {
+    survive_streams_on(Datapath::Auto);
 }

@@ -4,22 +4,50 @@
 
 use handle_loadgen::{Load, Names, Report, RunOptions, Verify};
 use handle_proto::ResponseCode;
+use handle_proto::wire::{Envelope, Message};
 use handle_snapshot::set::publisher::Publisher;
-use handle_tests::client::Client;
+use handle_tests::client::{Client, request};
 use handle_tests::daemon::{self, Daemon, Successor, free_address, handled};
 use handle_tests::process::{Running, fail, hdl, run, until};
 use handle_tests::records;
 use serde_json::Value as Json;
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::num::NonZeroU64;
 use std::ops::ControlFlow;
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tempfile::TempDir;
+
+/// A connection for one request, as deployed clients make it; whether the answer came.
+fn is_answered_over_tcp(address: SocketAddr, datagram: &[u8]) -> bool {
+    let ask = || -> std::io::Result<Vec<u8>> {
+        let mut stream = TcpStream::connect(address)?;
+        stream.set_read_timeout(Some(Duration::from_secs(30)))?;
+        stream.write_all(datagram)?;
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer)?;
+        Ok(answer)
+    };
+    match ask() {
+        Ok(answer) if answer.is_empty() => {
+            eprintln!("closed without an answer");
+            false
+        }
+        Ok(answer) => {
+            let (envelope, message) = Envelope::split(&answer).expect("an envelope");
+            let code = Message::decode(message).expect("a message").header.response_code;
+            envelope.request_id == 7 && code == ResponseCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("not answered: {error}");
+            false
+        }
+    }
+}
 
 /// Requests a second: so many are in flight at any moment of a take-over.
 const RATE: NonZeroU64 = NonZeroU64::new(4_000).unwrap();
@@ -110,18 +138,33 @@ fn restarts_under_load_lose_no_answer() {
         ("auto", 4),
         ("portable", 1),
     ];
-    let (report, answered) = place.load(|| {
-        let mut answered = Vec::new();
-        for (datapath, workers) in successors {
-            let mut old = std::mem::replace(&mut serving, place.serve(datapath, workers));
-            assert_eq!(old.process.wait(), Some(0), "the old process ends in order");
-            assert!(serving.control.exists(), "and leaves the control socket to the new one");
-            assert_eq!(serving.ask("status")["workers"].as_array().unwrap().len(), workers);
-            std::thread::sleep(Duration::from_millis(500));
-            answered.push(serving.ask("stats")["total"]["requests_answered"].as_u64().unwrap());
+    let datagram = request(records::load()[0].handle.as_bytes(), 7);
+    let (done, asked, lost) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
+    let ask_over_tcp = || {
+        while !done.load(Ordering::Relaxed) {
+            let is_answered = is_answered_over_tcp(place.address, &datagram);
+            lost.fetch_add(u64::from(!is_answered), Ordering::Relaxed);
+            asked.fetch_add(1, Ordering::Relaxed);
         }
-        answered
+    };
+    let (report, answered) = place.load(|| {
+        std::thread::scope(|scope| {
+            (0..4).for_each(|_| _ = scope.spawn(ask_over_tcp));
+            let mut answered = Vec::new();
+            for (datapath, workers) in successors {
+                let mut old = std::mem::replace(&mut serving, place.serve(datapath, workers));
+                assert_eq!(old.process.wait(), Some(0), "the old process ends in order");
+                assert!(serving.control.exists(), "and leaves the control socket to the new one");
+                assert_eq!(serving.ask("status")["workers"].as_array().unwrap().len(), workers);
+                std::thread::sleep(Duration::from_millis(500));
+                answered.push(serving.ask("stats")["total"]["requests_answered"].as_u64().unwrap());
+            }
+            done.store(true, Ordering::Relaxed);
+            answered
+        })
     });
+    println!("{asked:?} connections, {lost:?} not answered");
+    assert_eq!(lost.into_inner(), 0, "of {asked:?} connections");
     let accounts = &report.accounts;
     println!("{} sent in {} take-overs: {accounts:?}", accounts.sent, successors.len());
     assert_eq!((accounts.lost, accounts.late, accounts.refused), (0, 0, 0), "{accounts:?}");

@@ -228,27 +228,27 @@ impl Server {
     fn start_workers(
         &mut self,
         config: &Config,
-        sockets: impl Iterator<Item = ((usize, UdpSocket), Option<TcpListener>)>,
+        sockets: impl Iterator<Item = ((usize, UdpSocket), Vec<TcpListener>)>,
         cores: &[usize],
     ) -> anyhow::Result<()> {
         let (opened, openings) = mpsc::channel();
         // Behind the sockets of datagrams, whose places say which are inherited.
         let mut held = Vec::new();
-        for ((at, socket), listener) in sockets {
+        for ((at, socket), listeners) in sockets {
             let address = socket.local_addr()?;
             let announced = Announced { kind: Kind::Udp, address };
             self.shared.handover.hold(Some(at), announced, socket.try_clone()?.into());
             if !self.addresses.contains(&address) {
                 self.addresses.push(address);
             }
-            if let Some(listener) = &listener {
+            for listener in &listeners {
                 held.push((at, Announced { kind: Kind::Tcp, address }, listener.try_clone()?));
             }
             let (shared, opened) = (Arc::clone(&self.shared), opened.clone());
             let (config, core) = (config.clone(), config.pin.then(|| cores[at % cores.len()]));
             let thread = std::thread::Builder::new().name(format!("worker-{at}")).spawn(move || {
                 // The path is opened on the thread that uses it: a ring belongs to its thread.
-                match Worker::open(&config, &shared, at, (socket, listener), core) {
+                match Worker::open(&config, &shared, at, (socket, listeners), core) {
                     Err(error) => drop(opened.send(Err(error))),
                     Ok((mut worker, info)) => {
                         drop(opened.send(Ok(info)));
@@ -481,24 +481,32 @@ fn bind_missing(
     Ok(())
 }
 
-/// A listener for each socket of datagrams, on the same address: another process's, or a new one.
+/// Listeners for each socket of datagrams, on the same address: another process's, or a new one.
+///
+/// All of another process's are taken, also where it had more workers: unlike a socket of datagrams, a listener cannot
+/// be closed without turning away who waits there.
 fn bind_listeners(
     config: &Config,
     sockets: &[(usize, UdpSocket)],
-    mut from: Option<&mut Predecessor>,
-) -> anyhow::Result<Vec<Option<TcpListener>>> {
-    let listen = |(_, socket): &(usize, UdpSocket)| {
-        let address = socket.local_addr()?;
-        let taken = match from.as_mut() {
-            Some(from) if config.tcp.enabled => from.take(Kind::Tcp, address),
-            _ => None,
-        };
-        match taken {
-            Some(taken) => Ok(Some(taken.into())),
-            None => tcp::side::listen(config, address).map_err(|error| explain_bind(address, error)),
+    from: Option<&mut Predecessor>,
+) -> anyhow::Result<Vec<Vec<TcpListener>>> {
+    let mut listeners: Vec<Vec<TcpListener>> = sockets.iter().map(|_| Vec::new()).collect();
+    let addresses: Vec<SocketAddr> =
+        sockets.iter().map(|(_, socket)| socket.local_addr()).collect::<Result<_, _>>()?;
+    if let Some(from) = from.filter(|_| config.tcp.enabled) {
+        let mut left = true;
+        while std::mem::take(&mut left) {
+            for (&address, listeners) in addresses.iter().zip(&mut listeners) {
+                let taken = from.take(Kind::Tcp, address);
+                left |= taken.is_some();
+                listeners.extend(taken.map(TcpListener::from));
+            }
         }
-    };
-    sockets.iter().map(listen).collect()
+    }
+    for (&address, listeners) in addresses.iter().zip(&mut listeners).filter(|(_, it)| it.is_empty()) {
+        listeners.extend(tcp::side::listen(config, address).map_err(|error| explain_bind(address, error))?);
+    }
+    Ok(listeners)
 }
 
 /// Binds a socket; where the port is the kernel's choice, one that is free for TCP as well.

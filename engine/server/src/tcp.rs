@@ -36,6 +36,8 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use table::{Table, Wait};
 
+/// While draining, how long who has just connected may take for the first byte of a request, in milliseconds.
+const FIRST_REQUEST_MS: u64 = 300;
 /// Bytes of answers after which they are sent, though there are more requests to answer.
 const ROUND_LEN: usize = 128 << 10;
 /// Room for a round and the longest answer on top.
@@ -144,6 +146,8 @@ pub struct Tcp {
     table: Table,
     /// Bytes of requests that are not whole, or wait until answers have been read.
     input_len: usize,
+    draining_since_ms: Option<u64>,
+    /// Nobody is let in any more, as whoever was accepted before has been heard of.
     draining: bool,
     answers: Answers,
 }
@@ -178,6 +182,7 @@ impl Tcp {
             table: Table::new(&settings),
             settings,
             input_len: 0,
+            draining_since_ms: None,
             draining: false,
             answers: Answers {
                 scratch: Scratch::new(),
@@ -268,10 +273,14 @@ impl Tcp {
         self.gauge(turn.counters);
     }
 
-    /// Finishes what is under way on each connection, and then closes it.
+    /// Finishes what is under way on each connection, and then closes it. Who has just connected to ask something
+    /// gets a moment to say it.
     pub fn drain<B: AsRef<[u8]>, W: Wire>(&mut self, turn: &mut Turn<'_, '_, B, W>) {
-        self.draining = true;
-        while let Some(id) = self.table.first(Wait::Idle) {
+        let since_ms = *self.draining_since_ms.get_or_insert(turn.now_ms);
+        self.draining = turn.now_ms.saturating_sub(since_ms) >= FIRST_REQUEST_MS;
+        while let Some(id) = self.table.first(Wait::Idle)
+            && !self.table.is_new(id, turn.now_ms, FIRST_REQUEST_MS)
+        {
             self.give_up(id, Why::Drained, None, turn);
         }
         self.gauge(turn.counters);
@@ -525,7 +534,7 @@ impl Tcp {
             return self.ended(id, turn);
         } else if is_begun {
             Wait::Reading
-        } else if self.draining {
+        } else if self.draining_since_ms.is_some() {
             return self.give_up(id, Why::Drained, None, turn);
         } else {
             Wait::Idle
@@ -647,10 +656,16 @@ impl Answers {
         let Self { scratch, messages, done, out, used } = self;
         done.clear();
         done.resize(messages.len(), false);
+        #[cfg(test)]
+        let places = messages.clone();
         let messages = messages.iter().map(|message| &input[message.clone()]);
+        #[cfg(test)]
+        let messages = messages.inspect(|message| crate::injected::reading(message));
         // Answering is pure, so a bug in it spoils nothing: what is not done is tried again alone.
         let _ = catch_unwind(AssertUnwindSafe(|| {
             answer_messages(turn.context, scratch, messages, |at, outcome| {
+                #[cfg(test)]
+                crate::injected::answering(&input[places[at].clone()]);
                 done[at] = finish(turn.context, outcome, out, used, turn.counters);
             });
         }));
@@ -661,6 +676,10 @@ impl Answers {
     fn answer_alone<B: AsRef<[u8]>, W>(&mut self, message: &[u8], turn: &Turn<'_, '_, B, W>) {
         let Self { out, used, .. } = self;
         let answered = catch_unwind(AssertUnwindSafe(|| {
+            #[cfg(test)]
+            crate::injected::reading(message);
+            #[cfg(test)]
+            crate::injected::answering(message);
             let Ok((envelope, rest)) = Envelope::split(message) else { return false };
             finish(turn.context, &answer_message(turn.context, envelope, rest), out, used, turn.counters)
         }));

@@ -89,7 +89,7 @@ impl Worker {
         config: &Config,
         shared: &Arc<Shared>,
         at: usize,
-        (socket, listener): (UdpSocket, Option<TcpListener>),
+        (socket, listeners): (UdpSocket, Vec<TcpListener>),
         core: Option<usize>,
     ) -> anyhow::Result<(Self, WorkerInfo)> {
         if let Some(core) = core {
@@ -100,8 +100,8 @@ impl Worker {
         let address = socket.local_addr()?;
         let mut opened = handle_net::open_on(socket, config.datapath.into(), &net_options(config, address))
             .with_context(|| format!("cannot open the datapath on {address}"))?;
-        let tcp = listener
-            .map(|listener| Side::open(config, &mut *opened.path, listener))
+        let tcp = (!listeners.is_empty())
+            .then(|| Side::open(config, &mut *opened.path, listeners))
             .transpose()
             .with_context(|| format!("cannot accept connections on {address}"))?;
         let (kind, trains) = (opened.path.kind(), opened.path.trains());

@@ -32,18 +32,24 @@ fn bind(config: &Config, address: SocketAddr, reuse_port: bool) -> io::Result<Op
 /// The connections of a worker.
 pub(crate) struct Side {
     tcp: Tcp,
-    listener: TcpListener,
+    listeners: Vec<TcpListener>,
     draining: bool,
 }
 
 impl Side {
-    /// Takes connections from `listener` on `path`.
+    /// Takes connections from `listeners` on `path`.
     ///
     /// # Errors
     /// When the path cannot have any.
-    pub(crate) fn open(config: &Config, path: &mut dyn Datapath, listener: TcpListener) -> io::Result<Self> {
-        path.listen(listener.try_clone()?)?;
-        Ok(Self { tcp: Tcp::new(config.tcp.clone()), listener, draining: false })
+    pub(crate) fn open(
+        config: &Config,
+        path: &mut dyn Datapath,
+        listeners: Vec<TcpListener>,
+    ) -> io::Result<Self> {
+        for listener in &listeners {
+            path.listen(listener.try_clone()?)?;
+        }
+        Ok(Self { tcp: Tcp::new(config.tcp.clone()), listeners, draining: false })
     }
 
     /// Whether there is something to do after this wait, other than to look who has waited for too long.
@@ -73,13 +79,14 @@ impl Side {
         inbox.len()
     }
 
-    /// Finishes what is under way, and lets nobody in any more: where the listener is `taken` another process does,
+    /// Finishes what is under way, and lets nobody in any more: where listeners are `taken` another process does,
     /// else who comes is refused.
     pub(crate) fn drain(&mut self, path: &mut dyn Datapath, taken: bool) {
         if !self.draining {
             self.draining = true;
             path.stop_listening();
-            if !taken && let Err(error) = handle_net::close_listener(&self.listener) {
+            let close = |listener| handle_net::close_listener(listener);
+            if !taken && let Err(error) = self.listeners.iter().try_for_each(close) {
                 tracing::warn!(%error, "cannot close a listener before the worker ends");
             }
         }

@@ -135,6 +135,11 @@ impl Table {
         (now_ms.saturating_sub(connection.since_ms) >= limit_ms).then_some(connection.id)
     }
 
+    /// Whether nothing has come from a connection, and it is there for less than `ms`.
+    pub(super) fn is_new(&self, id: StreamId, now_ms: u64, ms: u64) -> bool {
+        self.get(id).is_some_and(|it| !it.has_sent && now_ms.saturating_sub(it.since_ms) < ms)
+    }
+
     /// Whether one more from where `peer` is may come.
     pub(super) fn has_room_for(&self, peer: SocketAddr) -> bool {
         self.sources.get(&self.source(peer)).is_none_or(|&count| count < self.per_source_max)
