@@ -6,7 +6,8 @@ use handle_proto::wire::query::Query;
 use handle_proto::wire::reassembly::{Reassembled, Reassembly, ReassemblyLimits};
 use handle_proto::wire::{Body, Envelope, Header, Message, MessageBuf, Request, Response};
 use handle_proto::{OpCode, OpFlags, ResponseCode};
-use std::net::{SocketAddr, UdpSocket};
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::time::Duration;
 
 /// How long an answer may take; on loopback it takes microseconds.
@@ -79,6 +80,23 @@ pub fn exchange(server: SocketAddr, message: &[u8]) -> Option<Vec<u8>> {
         socket.send(&[&datagram.envelope, &rest[datagram.range]].concat()).ok()?;
     }
     receive(&socket, envelope.request_id)
+}
+
+/// The same over a connection of its own.
+///
+/// # Panics
+/// When there is no connection to be had, or what comes back is not a message.
+#[must_use]
+pub fn exchange_over_tcp(server: SocketAddr, message: &[u8]) -> Option<Vec<u8>> {
+    let mut stream = TcpStream::connect(server).expect("a connection");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    stream.write_all(message).ok()?;
+    let mut answer = vec![0; Envelope::LEN];
+    stream.read_exact(&mut answer).ok()?;
+    let (envelope, _) = Envelope::split(&answer).expect("an envelope");
+    answer.resize(Envelope::LEN + envelope.message_len as usize, 0);
+    stream.read_exact(&mut answer[Envelope::LEN..]).ok()?;
+    Some(answer)
 }
 
 /// The whole answer to a request, envelope first.

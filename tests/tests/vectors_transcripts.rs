@@ -10,11 +10,12 @@ use handle_proto::code::DigestAlgorithm;
 use handle_proto::wire::auth::{ChallengeAnswer, SecretAnswer, SignedAnswer};
 use handle_proto::wire::{Body, Envelope, Message, MessageBuf, Reply, Request, Response};
 use handle_server::config::Datapath;
-use handle_tests::client::exchange;
+use handle_tests::client::{exchange, exchange_over_tcp};
 use handle_tests::served::{Served, serve};
 use handle_tests::vectors::{document, hex, load};
 use serde_json::Value as Json;
 use std::collections::HashMap;
+use std::net::SocketAddr;
 
 /// Where we do the safe thing, and the reference does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,7 +135,16 @@ fn indexes(reply: &Reply<'_>) -> Vec<i32> {
     }
 }
 
-fn replay(served: &Served, line: &Json, keys: &HashMap<String, PrivateKey>, key: &PublicKey) {
+/// Sends a message and waits for the answer.
+type Exchange = fn(SocketAddr, &[u8]) -> Option<Vec<u8>>;
+
+fn replay(
+    served: &Served,
+    exchange: Exchange,
+    line: &Json,
+    keys: &HashMap<String, PrivateKey>,
+    key: &PublicKey,
+) {
     let name = line["name"].as_str().unwrap();
     let differs = DIFFERS.iter().find(|(other, _)| *other == name).map(|(_, differs)| *differs);
     let steps = line["steps"].as_array().unwrap();
@@ -174,23 +184,37 @@ fn replay(served: &Served, line: &Json, keys: &HashMap<String, PrivateKey>, key:
     }
 }
 
-#[test]
-fn vectors_transcripts_of_authenticated_reads_end_as_recorded() {
+fn authenticated_reads_end_as_recorded(datapath: Datapath, exchange: Exchange) {
     let servers = document("servers.json");
     let id = servers["servers"]["root"]["server_key_id"].as_str().unwrap();
     let server_key = PublicKey::from_record(&hex(&servers["keys"][id]["handle_public_hex"])).unwrap();
     let keys = private_keys();
-    let served = serve("root", Datapath::Portable);
+    let served = serve("root", datapath);
     let reads = lines("transcript").into_iter().filter(|line| {
         let name = line["name"].as_str().unwrap();
         name.starts_with("live/secret/") || name.starts_with("live/public")
     });
     let mut count = 0;
     for line in reads {
-        replay(&served, &line, &keys, &server_key);
+        replay(&served, exchange, &line, &keys, &server_key);
         count += 1;
     }
     assert!(count > 0, "there are transcripts");
     let challenges = &served.server.shared().slow.as_ref().unwrap().to_json()["challenges"];
     assert_eq!(challenges["displaced"], 0);
+}
+
+#[test]
+fn vectors_transcripts_of_authenticated_reads_over_udp() {
+    authenticated_reads_end_as_recorded(Datapath::Portable, exchange);
+}
+
+#[test]
+fn vectors_transcripts_of_authenticated_reads_over_tcp() {
+    authenticated_reads_end_as_recorded(Datapath::Portable, exchange_over_tcp);
+}
+
+#[test]
+fn vectors_transcripts_of_authenticated_reads_over_tcp_on_the_datapath_of_this_machine() {
+    authenticated_reads_end_as_recorded(Datapath::Auto, exchange_over_tcp);
 }

@@ -1,8 +1,8 @@
 //! What an operator says: a TOML file, with flags over it, checked before anything starts.
 
 use crate::observe::settings::Observe;
-use crate::tcp::settings::TcpSettings;
 use crate::slow::config::{AdministratorsConfig, ServerKeyConfig, SlowConfig};
+use crate::tcp::settings::TcpSettings;
 use anyhow::{Context as _, ensure};
 use handle_net::Choice;
 use handle_proto::limit;
