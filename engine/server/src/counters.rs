@@ -6,7 +6,7 @@
 //! the four of dropped fragments, `dropped_rate_limited`, and `dropped_bug`. Their sum is `datagrams_received`.
 //!
 //! Every connection is in `tcp_accepted` or one of `tcp_refused_*`, and every accepted one that is given up in one of
-//! `tcp_closed_*`. Every message over one is in `tcp_requests_answered` or one of `tcp_dropped_*`.
+//! `tcp_closed_*`. Every message over one is in `tcp_requests_answered`, `tcp_requests_under_way` or one of `tcp_dropped_*`.
 
 use crate::latency::{Histogram, Times};
 use crossbeam_utils::CachePadded;
@@ -158,8 +158,8 @@ counters! {
     requests_answered => counter "requests_answered" [transport = "udp"],
     /// Requests handed to the slow path, to be signed or for who asks; they are answered later.
     requests_deferred,
-    /// Requests that are on the slow path now.
-    requests_under_way => gauge "requests_under_way",
+    /// Requests that are on the slow path now: over UDP.
+    requests_under_way => gauge "requests_under_way" [transport = "udp"],
     /// Datagrams handed to the kernel, each of those in trains.
     datagrams_sent,
     /// Trains handed to the kernel: of two datagrams or more.
@@ -212,6 +212,8 @@ counters! {
     tcp_bytes_received => counter "bytes_received" [transport = "tcp"],
     /// Requests over connections that were answered.
     tcp_requests_answered => counter "requests_answered" [transport = "tcp"],
+    /// Requests that are on the slow path now: over TCP.
+    tcp_requests_under_way => gauge "requests_under_way" [transport = "tcp"],
     /// Bytes of answers over connections, with their envelopes.
     tcp_bytes_sent => counter "bytes_sent" [transport = "tcp"],
     /// Messages over connections dropped: somebody's reply to something unreadable.

@@ -31,7 +31,7 @@ use handle_resolver::{
     Context, DropReason, Outcome, Refused, Reply, answer, answer_message, answer_messages, refuse_stream,
 };
 use settings::TcpSettings;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use table::{Table, Wait};
@@ -138,6 +138,8 @@ pub struct Turn<'t, 'a, B, W> {
     pub counters: &'t Counters,
     /// Milliseconds since some moment.
     pub now_ms: u64,
+    /// Takes a request whose answer is made elsewhere and comes by [`Tcp::reply`]; false when it has no room.
+    pub defer: &'t mut dyn FnMut(StreamId, IpAddr, &[u8]) -> bool,
 }
 
 /// The connections of a worker, and what of requests has come over them.
@@ -159,6 +161,8 @@ struct Answers {
     done: Vec<bool>,
     out: Box<[u8]>,
     used: usize,
+    /// How many of the round are answered elsewhere.
+    deferred: u32,
 }
 
 /// What follows the messages that are whole.
@@ -190,6 +194,7 @@ impl Tcp {
                 done: Vec::with_capacity(STAGED_COUNT),
                 out: vec![0; OUT_LEN].into_boxed_slice(),
                 used: 0,
+                deferred: 0,
             },
         }
     }
@@ -305,11 +310,12 @@ impl Tcp {
         self.gauge(turn.counters);
     }
 
-    /// Notes that an answer for `id` is made elsewhere, and will come by [`reply`](Self::reply): the connection stays
+    /// Notes that answers for `id` are made elsewhere, and will come by [`reply`](Self::reply): the connection stays
     /// until then.
-    pub fn defer(&mut self, id: StreamId) {
+    fn defer(&mut self, id: StreamId) {
+        let deferred = std::mem::take(&mut self.answers.deferred);
         if let Some(connection) = self.table.get_mut(id) {
-            connection.slow_count += 1;
+            connection.slow_count += deferred;
         }
     }
 
@@ -400,7 +406,9 @@ impl Tcp {
         let after = loop {
             let after = self.answers.gather(input, &mut at, self.settings.request_bytes);
             has_progressed |= !self.answers.messages.is_empty();
-            self.answers.answer(input, turn);
+            let asker = (id, self.table.source_of(id));
+            self.answers.answer(asker, input, turn);
+            self.defer(id);
             let is_done = !self.answers.done.contains(&false);
             if is_done && after == After::More && self.answers.used < ROUND_LEN {
                 continue;
@@ -416,7 +424,8 @@ impl Tcp {
                         // Not now: the answers before it have to be read first.
                         left.extend_from_slice(message);
                     } else {
-                        self.answers.answer_alone(message, turn);
+                        self.answers.answer_alone(asker, message, turn);
+                        self.defer(id);
                         kept = self.flush(id, turn);
                     }
                 }
@@ -652,36 +661,57 @@ impl Answers {
     }
 
     /// Answers the gathered messages, as far as there is room. `done` says which are dealt with.
-    fn answer<B: AsRef<[u8]>, W>(&mut self, input: &[u8], turn: &Turn<'_, '_, B, W>) {
-        let Self { scratch, messages, done, out, used } = self;
+    fn answer<B: AsRef<[u8]>, W>(
+        &mut self,
+        (id, source): (StreamId, IpAddr),
+        input: &[u8],
+        turn: &mut Turn<'_, '_, B, W>,
+    ) {
+        let Self { scratch, messages, done, out, used, deferred } = self;
+        let Turn { context, counters, defer, .. } = turn;
         done.clear();
         done.resize(messages.len(), false);
+        let message = |at: usize| &input[messages[at].clone()];
+        let gathered = (0..messages.len()).map(message);
         #[cfg(test)]
-        let places = messages.clone();
-        let messages = messages.iter().map(|message| &input[message.clone()]);
-        #[cfg(test)]
-        let messages = messages.inspect(|message| crate::injected::reading(message));
+        let gathered = gathered.inspect(|message| crate::injected::reading(message));
         // Answering is pure, so a bug in it spoils nothing: what is not done is tried again alone.
         let _ = catch_unwind(AssertUnwindSafe(|| {
-            answer_messages(turn.context, scratch, messages, |at, outcome| {
+            answer_messages(context, scratch, gathered, |at, outcome| {
                 #[cfg(test)]
-                crate::injected::answering(&input[places[at].clone()]);
-                done[at] = finish(turn.context, outcome, out, used, turn.counters);
+                crate::injected::answering(message(at));
+                if matches!(outcome, Outcome::Slow(_)) && defer(id, source, message(at)) {
+                    *deferred += 1;
+                    done[at] = true;
+                } else {
+                    done[at] = finish(context, outcome, out, used, counters);
+                }
             });
         }));
     }
 
     /// Answers one message, with all the room there is.
     #[cold]
-    fn answer_alone<B: AsRef<[u8]>, W>(&mut self, message: &[u8], turn: &Turn<'_, '_, B, W>) {
-        let Self { out, used, .. } = self;
+    fn answer_alone<B: AsRef<[u8]>, W>(
+        &mut self,
+        (id, source): (StreamId, IpAddr),
+        message: &[u8],
+        turn: &mut Turn<'_, '_, B, W>,
+    ) {
+        let Self { out, used, deferred, .. } = self;
+        let Turn { context, counters, defer, .. } = turn;
         let answered = catch_unwind(AssertUnwindSafe(|| {
             #[cfg(test)]
             crate::injected::reading(message);
             #[cfg(test)]
             crate::injected::answering(message);
             let Ok((envelope, rest)) = Envelope::split(message) else { return false };
-            finish(turn.context, &answer_message(turn.context, envelope, rest), out, used, turn.counters)
+            let outcome = answer_message(context, envelope, rest);
+            if matches!(outcome, Outcome::Slow(_)) && defer(id, source, message) {
+                *deferred += 1;
+                return true;
+            }
+            finish(context, &outcome, out, used, counters)
         }));
         if !matches!(answered, Ok(true)) {
             turn.counters.tcp_dropped_bug.add(1);

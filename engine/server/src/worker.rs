@@ -9,6 +9,8 @@ use crate::rate_limit::{RateLimit, shortest_len};
 use crate::replies::Replies;
 use crate::server::{Shared, net_options};
 use crate::settings::InForce;
+use crate::slow;
+use crate::slow::queue::Route;
 use crate::slow::shard::SlowShard;
 use crate::takeover;
 use crate::tcp::side::Side;
@@ -141,7 +143,7 @@ impl Worker {
                 stopped = self.stop_receiving();
             }
             let patience = match (draining, stopped) {
-                (_, true) if !self.has_connections(Duration::ZERO) => Duration::ZERO,
+                (_, true) if !self.has_connections(Duration::ZERO) && self.slow.is_idle() => Duration::ZERO,
                 (_, true) => DRAIN_QUIET,
                 (true, false) => DRAIN_QUIET,
                 (false, false) => PATIENCE_MAX,
@@ -200,7 +202,28 @@ impl Worker {
         let set = self.live.load();
         let counters = self.shared.shards.shard(self.at);
         let context = Context::new(set.records(), over_tcp(self.in_force.site.service()), now_unix_s());
-        tcp.turn(&mut *self.path, &context, counters, elapsed_ms(self.started))
+        tcp.turn(&mut *self.path, &context, counters, elapsed_ms(self.started), &mut self.slow)
+    }
+
+    /// Sends what has come back from the slow path.
+    #[cold]
+    fn deliver(&mut self) -> std::io::Result<()> {
+        let counters = self.shared.shards.shard(self.at);
+        while let Some(job) = self.slow.answered(counters) {
+            match (job.route, &mut self.tcp) {
+                (Route::Udp(peer), _) => slow::shard::send(&mut *self.path, peer, &job, counters)?,
+                (Route::Tcp(id, _), Some(tcp)) => {
+                    let set = self.live.load();
+                    let service = over_tcp(self.in_force.site.service());
+                    let context = Context::new(set.records(), service, now_unix_s());
+                    let now_ms = elapsed_ms(self.started);
+                    tcp.reply(&mut *self.path, (id, &job), &context, counters, now_ms, &mut self.slow);
+                }
+                (Route::Tcp(..), None) => counters.tcp_dropped_bug.add(1),
+            }
+            self.slow.release(job);
+        }
+        flush(&mut *self.path, counters)
     }
 
     /// Whether to wait for connections: for the end of each at first, then only for what is under way.
@@ -234,9 +257,11 @@ impl Worker {
 
     /// One batch: wait, answer, flush. Returns how many datagrams there were.
     fn turn(&mut self, patience: Duration) -> std::io::Result<usize> {
+        if !self.slow.is_idle() {
+            self.deliver()?;
+        }
         let counters = self.shared.shards.shard(self.at);
         counters.turns.add(1);
-        self.slow.deliver(&mut *self.path, counters)?;
         let batch = self.path.wait(patience)?;
         // Loaded also when idle, so that a retired set is let go.
         let set = self.live.load();

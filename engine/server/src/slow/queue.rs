@@ -5,7 +5,7 @@
 //! room.
 
 use crossbeam_channel::{Receiver, Sender, bounded};
-use handle_net::{Peer, Waker};
+use handle_net::{Peer, StreamId, Waker};
 use handle_proto::ResponseCode;
 use handle_resolver::Refused;
 use std::net::IpAddr;
@@ -16,20 +16,21 @@ use std::sync::OnceLock;
 pub(crate) enum Route {
     /// Datagrams to a peer.
     Udp(Peer),
+    /// A connection, and who has it.
+    Tcp(StreamId, IpAddr),
 }
 
 impl Route {
     /// Whether the answer is cut into datagrams.
     pub(crate) const fn is_datagram(&self) -> bool {
-        match self {
-            Self::Udp(_) => true,
-        }
+        matches!(self, Self::Udp(_))
     }
 
     /// Who asks.
     pub(crate) fn source(&self) -> IpAddr {
         match self {
             Self::Udp(peer) => peer.remote().ip(),
+            Self::Tcp(_, source) => *source,
         }
     }
 }

@@ -1,8 +1,8 @@
 //! A worker's end of the slow path.
 
 use super::SlowPath;
-use super::queue::Route;
-use crate::counters::{Counters, Transport};
+use super::queue::{Job, Route};
+use crate::counters::{Counter, Counters, Transport};
 use handle_net::{Datapath, Peer, Waker};
 use handle_proto::limit::UDP_MESSAGE_LEN_MAX;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ impl SlowShard {
         if taken {
             self.under_way += 1;
             counters.requests_deferred.add(1);
-            counters.requests_under_way.set(self.under_way);
+            self.under_way_of(&route, counters).add(1);
         }
         taken
     }
@@ -42,45 +42,56 @@ impl SlowShard {
         self.under_way == 0
     }
 
-    /// Sends the answers that have come back.
-    ///
-    /// # Errors
-    /// Those of the datapath, when it is of no more use.
+    /// The next request that has come back. It is to be [released](Self::release) once it is sent.
     #[inline]
-    pub(crate) fn deliver(&mut self, net: &mut dyn Datapath, counters: &Counters) -> std::io::Result<()> {
-        if self.under_way == 0 {
-            return Ok(());
-        }
-        self.deliver_all(net, counters)
+    pub(crate) fn answered(&mut self, counters: &Counters) -> Option<Box<Job>> {
+        let job = self.path.as_ref()?.queues.answered(self.shard)?;
+        let under_way = self.under_way_of(&job.route, counters);
+        under_way.set(under_way.get() - 1);
+        self.under_way -= 1;
+        Some(job)
     }
 
-    #[cold]
-    fn deliver_all(&mut self, net: &mut dyn Datapath, counters: &Counters) -> std::io::Result<()> {
-        let Some(path) = &self.path else { return Ok(()) };
-        while let Some(job) = path.queues.answered(self.shard) {
-            self.under_way -= 1;
-            counters.requests_under_way.set(self.under_way);
-            let sent = match job.route {
-                _ if job.answer.is_empty() => false,
-                Route::Udp(peer) => {
-                    push(net, peer, &job.answer) || {
-                        // It has room for any one answer once it is empty.
-                        crate::worker::flush(net, counters)?;
-                        push(net, peer, &job.answer)
-                    }
-                }
-            };
-            if sent {
-                counters.requests_answered.add(1);
-                counters.bytes_sent.add(job.answer.len() as u64);
-                counters.count_reply(Transport::Udp, job.code, job.refused);
-            } else {
-                counters.dropped_bug.add(1);
-            }
+    /// Lets a job be used again.
+    pub(crate) fn release(&self, job: Box<Job>) {
+        if let Some(path) = &self.path {
             path.queues.release(job);
         }
-        crate::worker::flush(net, counters)
     }
+
+    fn under_way_of<'c>(&self, route: &Route, counters: &'c Counters) -> &'c Counter {
+        match route {
+            Route::Udp(_) => &counters.requests_under_way,
+            Route::Tcp(..) => &counters.tcp_requests_under_way,
+        }
+    }
+}
+
+/// Sends an answer that has come back as datagrams to `peer`. The caller flushes.
+///
+/// # Errors
+/// Those of the datapath, when it is of no more use.
+#[cold]
+pub(crate) fn send(
+    net: &mut dyn Datapath,
+    peer: Peer,
+    job: &Job,
+    counters: &Counters,
+) -> std::io::Result<()> {
+    let is_sent = !job.answer.is_empty()
+        && (push(net, peer, &job.answer) || {
+            // It has room for any one answer once it is empty.
+            crate::worker::flush(net, counters)?;
+            push(net, peer, &job.answer)
+        });
+    if is_sent {
+        counters.requests_answered.add(1);
+        counters.bytes_sent.add(job.answer.len() as u64);
+        counters.count_reply(Transport::Udp, job.code, job.refused);
+    } else {
+        counters.dropped_bug.add(1);
+    }
+    Ok(())
 }
 
 fn push(net: &mut dyn Datapath, peer: Peer, answer: &[u8]) -> bool {

@@ -2,8 +2,10 @@
 
 use super::{Tcp, Turn};
 use crate::config::Config;
-use crate::counters::Counters;
-use handle_net::{Datapath, bind_listener};
+use crate::counters::{Counters, Transport};
+use crate::slow::queue::{Job, Route};
+use crate::slow::shard::SlowShard;
+use handle_net::{Datapath, StreamId, bind_listener};
 use handle_resolver::Context;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -64,10 +66,12 @@ impl Side {
         context: &Context<'_, B>,
         counters: &Counters,
         now_ms: u64,
+        slow: &mut SlowShard,
     ) -> usize {
         let Some(streams) = path.streams() else { return 0 };
         let (inbox, wire) = (streams.inbox, streams.connections);
-        let mut turn = Turn { wire, context, counters, now_ms };
+        let defer = &mut |id, source, request: &[u8]| slow.defer(Route::Tcp(id, source), request, counters);
+        let mut turn = Turn { wire, context, counters, now_ms, defer };
         for event in inbox.iter() {
             self.tcp.handle(event, &mut turn);
         }
@@ -77,6 +81,30 @@ impl Side {
         self.tcp.tick(&mut turn);
         counters.tcp_output_bytes.set(turn.wire.kept_len_all() as u64);
         inbox.len()
+    }
+
+    /// Sends an answer that has come back from the slow path; an empty one where a bug lost it.
+    pub(crate) fn reply<B: AsRef<[u8]>>(
+        &mut self,
+        path: &mut dyn Datapath,
+        (id, job): (StreamId, &Job),
+        context: &Context<'_, B>,
+        counters: &Counters,
+        now_ms: u64,
+        slow: &mut SlowShard,
+    ) {
+        if job.answer.is_empty() {
+            counters.tcp_dropped_bug.add(1);
+        } else {
+            counters.tcp_requests_answered.add(1);
+            counters.count_reply(Transport::Tcp, job.code, job.refused);
+        }
+        if let Some(streams) = path.streams() {
+            let defer =
+                &mut |id, source, request: &[u8]| slow.defer(Route::Tcp(id, source), request, counters);
+            let mut turn = Turn { wire: streams.connections, context, counters, now_ms, defer };
+            self.tcp.reply(id, &job.answer, &mut turn);
+        }
     }
 
     /// Finishes what is under way, and lets nobody in any more: where listeners are `taken` another process does,
@@ -105,7 +133,8 @@ impl Side {
         counters: &Counters,
     ) {
         if let Some(streams) = path.streams() {
-            self.tcp.abort_all(&mut Turn { wire: streams.connections, context, counters, now_ms: 0 });
+            let (wire, defer) = (streams.connections, &mut |_, _, _: &[u8]| false);
+            self.tcp.abort_all(&mut Turn { wire, context, counters, now_ms: 0, defer });
         }
     }
 }

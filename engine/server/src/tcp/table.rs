@@ -6,7 +6,7 @@
 use super::settings::TcpSettings;
 use handle_net::StreamId;
 use std::collections::HashMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 /// What a connection waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -230,6 +230,11 @@ impl Table {
     }
 
     /// Where `peer` is, as far as it counts. IPv4 and IPv6 do not meet.
+    /// What a connection counts as one source with others by: the prefix of its address.
+    pub(super) fn source_of(&self, id: StreamId) -> IpAddr {
+        Ipv6Addr::from_bits(self.get(id).map_or(0, |connection| connection.source)).into()
+    }
+
     fn source(&self, peer: SocketAddr) -> u128 {
         match peer.ip() {
             IpAddr::V4(ip) => {

@@ -70,7 +70,13 @@ fn with_connection(steps: impl FnOnce(&mut Tcp, StreamId, &mut Turn<'_, '_, Vec<
     let (mut tcp, counters, mut wire) =
         (Tcp::new(TcpSettings::default()), Counters::default(), Noted::default());
     let id = StreamId::new(0, 1);
-    let mut turn = Turn { wire: &mut wire, context: &context, counters: &counters, now_ms: 0 };
+    let mut turn = Turn {
+        wire: &mut wire,
+        context: &context,
+        counters: &counters,
+        now_ms: 0,
+        defer: &mut |_, _, _| false,
+    };
     tcp.handle(StreamEvent::Opened { id, peer: ([192, 0, 2, 1], 9).into() }, &mut turn);
     steps(&mut tcp, id, &mut turn);
 }
