@@ -51,7 +51,8 @@ impl<'r> Flood<'r> {
     /// Those of the kernel.
     pub fn open(requests: &'r Requests, window: usize, code: i32) -> io::Result<Self> {
         let address = SocketAddr::from(([127, 0, 0, 1], 0));
-        let options = Options { batch_len: 256, outbox_datagrams: window, ..Options::new(address) };
+        let options =
+            Options { batch_len: 256, outbox_datagrams: window, ..Options::new(address).one_at_a_time() };
         let path = open(Choice::Portable, &options)?.path;
         Ok(Self { path, requests, next: 0, window, code: code.to_be_bytes() })
     }

@@ -116,8 +116,7 @@ pub fn open_loopback(kind: Kind) -> anyhow::Result<Box<dyn Datapath>> {
         Kind::Uring => Choice::Uring,
         Kind::Portable => Choice::Portable,
     };
-    let options = Options::new(SocketAddr::from(([127, 0, 0, 1], 0)));
-    let options = Options { outbox_datagrams: 1024, ..options };
+    let options = Options::new(SocketAddr::from(([127, 0, 0, 1], 0))).one_at_a_time();
     let path = open(choice, &options)?.path;
     ensure!(path.kind() == kind, "asked for {kind}, got {}", path.kind());
     Ok(path)

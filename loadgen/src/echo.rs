@@ -59,7 +59,8 @@ pub fn echo(
     if let Some(core) = options.core {
         pin_to_core(core).map_err(|error| Error::Core(core, error))?;
     }
-    let opened = open(options.datapath, &Options::new(options.listen)).map_err(Error::Open)?;
+    let opened =
+        open(options.datapath, &Options::new(options.listen).one_at_a_time()).map_err(Error::Open)?;
     let mut path = opened.path;
     ready(path.local_addr().map_err(Error::Open)?, path.kind(), &opened.reason);
     let (mut counts, mut told) = (EchoCounts::default(), Instant::now());

@@ -206,7 +206,7 @@ impl Thread<'_> {
             receive_len: RECEIVE_LEN,
             outbox_datagrams: BURST_MAX,
             outbox_len: BURST_MAX * UDP_MESSAGE_LEN_MAX,
-            ..Options::new(SocketAddr::new(self.local, 0))
+            ..Options::new(SocketAddr::new(self.local, 0)).one_at_a_time()
         };
         let mut path = open(options.datapath, &socket).map_err(Error::Open)?.path;
         let mut worker = Worker::new(

@@ -84,7 +84,7 @@ fn tokio_uring(set: &PublishedSet, core: usize) -> Result<()> {
     use tokio_uring::net::UdpSocket;
 
     serve::pin(Some(core));
-    let options = handle_net::Options::new(std::net::SocketAddr::from(([127, 0, 0, 1], 0)));
+    let options = handle_net::Options::new(std::net::SocketAddr::from(([127, 0, 0, 1], 0))).one_at_a_time();
     let socket = handle_net::bind(&options)?;
     let address = socket.local_addr()?;
     // As far as the compiler knows, tasks outlive this call. A set is cheap to clone.

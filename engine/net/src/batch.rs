@@ -53,15 +53,50 @@ pub struct Datagram<'a> {
     pub peer: Peer,
     /// Bytes of one datagram; the length of `bytes` where it is a single one.
     pub segment_len: usize,
-    /// It was larger than a receive buffer, and the rest is gone.
+    /// It was larger than a receive buffer, and the rest is gone: the last segment is not whole, and those
+    /// behind it are not there.
     pub truncated: bool,
 }
 
 impl<'a> Datagram<'a> {
     /// The datagrams of the train, at least one: an empty datagram is one empty segment.
+    #[inline]
     pub fn segments(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
-        let empty = self.bytes.is_empty().then_some(self.bytes);
-        empty.into_iter().chain(self.bytes.chunks(self.segment_len.max(1)))
+        Segments { rest: Some(self.bytes), len: self.segment_len.max(1) }
+    }
+
+    /// How many datagrams the train has, at least one.
+    #[inline]
+    pub fn segments_count(&self) -> usize {
+        // Of a single datagram, without a division.
+        if self.segment_len >= self.bytes.len() {
+            return 1;
+        }
+        self.bytes.len().div_ceil(self.segment_len.max(1))
+    }
+}
+
+struct Segments<'a> {
+    rest: Option<&'a [u8]>,
+    len: usize,
+}
+
+impl<'a> Iterator for Segments<'a> {
+    type Item = &'a [u8];
+
+    #[inline]
+    fn next(&mut self) -> Option<&'a [u8]> {
+        let rest = self.rest?;
+        match rest.split_at_checked(self.len) {
+            Some((segment, rest)) => {
+                self.rest = (!rest.is_empty()).then_some(rest);
+                Some(segment)
+            }
+            None => {
+                self.rest = None;
+                Some(rest)
+            }
+        }
     }
 }
 
@@ -78,6 +113,11 @@ impl<'a> Inbox<'a> {
     /// How many there are; a train counts once.
     pub fn len(&self) -> usize {
         self.0.len()
+    }
+
+    /// How many datagrams there are, with those in trains.
+    pub fn datagrams_count(&self) -> usize {
+        self.0.iter().map(Datagram::segments_count).sum()
     }
 
     /// Whether nothing was received.
@@ -115,7 +155,10 @@ mod tests {
 
     fn train(bytes: &[u8], segment_len: usize) -> Vec<&[u8]> {
         let peer = Peer::to(([127, 0, 0, 1], 1).into());
-        Datagram { bytes, peer, segment_len, truncated: false }.segments().collect()
+        let train = Datagram { bytes, peer, segment_len, truncated: false };
+        let segments: Vec<_> = train.segments().collect();
+        assert_eq!(train.segments_count(), segments.len(), "{} in {segment_len}", bytes.len());
+        segments
     }
 
     #[test]

@@ -11,8 +11,14 @@ use crate::batch::Peer;
 /// Room for the address of a peer: `sockaddr_in6` is 28 bytes, `sockaddr_in` is 16.
 pub(crate) const NAME_LEN: usize = 32;
 
-/// Room for one control message with an address and an interface: `in6_pktinfo`, with its header.
-pub(crate) const CONTROL_LEN: usize = HEADER_LEN + 24;
+/// Room for a control message with an address and an interface: `in6_pktinfo`, with its header.
+pub(crate) const ADDRESS_LEN: usize = HEADER_LEN + 24;
+
+/// Room for a control message with the length of the segments of a train, received or to be sent.
+pub(crate) const SEGMENT_LEN: usize = HEADER_LEN + 8;
+
+/// Room for both.
+pub(crate) const CONTROL_LEN: usize = ADDRESS_LEN + SEGMENT_LEN;
 
 /// Length, level and type in front of each control message.
 const HEADER_LEN: usize = size_of::<usize>() + 8;
@@ -39,45 +45,52 @@ impl Family {
     }
 }
 
-/// The peer that `name` and `control` of a received message tell of. `None` if `name` is no IP address.
-pub(crate) fn decode(name: &[u8], control: &[u8]) -> Option<Peer> {
+/// The peer that `name` and `control` of a received message tell of, and the length of the segments if it
+/// is a train. `None` if `name` is no IP address.
+pub(crate) fn decode(name: &[u8], control: &[u8]) -> Option<(Peer, Option<usize>)> {
     let (remote, scope_id) = match u16::from_ne_bytes(field(name, 0)?) {
         AF_INET => (Ipv4Addr::from(field::<4>(name, 4)?).to_ipv6_mapped(), 0),
         AF_INET6 => (Ipv6Addr::from(field::<16>(name, 8)?), u32::from_ne_bytes(field(name, 24)?)),
         _ => return None,
     };
     let port = u16::from_be_bytes(field(name, 2)?);
-    let (local, interface) = decode_local(control).unwrap_or((Ipv6Addr::UNSPECIFIED, 0));
-    Some(Peer { remote, local, scope_id, interface, port })
+    let mut peer = Peer { remote, local: Ipv6Addr::UNSPECIFIED, scope_id, interface: 0, port };
+    let mut segment_len = None;
+    // One bound to a single address has no control messages, unless a train came.
+    let mut rest = control;
+    while let Some(next) = decode_next(rest, &mut peer, &mut segment_len) {
+        rest = next;
+    }
+    Some((peer, segment_len))
 }
 
-/// The address that was asked, and where it arrived.
-fn decode_local(mut control: &[u8]) -> Option<(Ipv6Addr, u32)> {
-    loop {
-        let len = usize::from_ne_bytes(field(control, 0)?);
-        let level = i32::from_ne_bytes(field(control, size_of::<usize>())?);
-        let kind = i32::from_ne_bytes(field(control, size_of::<usize>() + 4)?);
-        let data = control.get(HEADER_LEN..len)?;
-        let (local, interface) = match (level, kind) {
-            // `ipi_spec_dst`, not `ipi_addr`: for a broadcast it is the address to answer from.
-            (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
-                (Ipv4Addr::from(field::<4>(data, 4)?).to_ipv6_mapped(), field(data, 0)?)
-            }
-            (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => {
-                (Ipv6Addr::from(field::<16>(data, 0)?), field(data, 16)?)
-            }
-            _ => {
-                control = control.get(len.next_multiple_of(size_of::<usize>())..)?;
-                continue;
-            }
-        };
-        // Not an address to answer from: a group, or the kernel did not know it when it queued this.
-        let usable = match local.to_ipv4_mapped() {
-            Some(ip) => !ip.is_multicast() && !ip.is_broadcast() && !ip.is_unspecified(),
-            None => !local.is_multicast(),
-        };
-        return usable.then_some((local, u32::from_ne_bytes(interface)));
+/// Reads one control message, and returns those behind it.
+fn decode_next<'a>(control: &'a [u8], peer: &mut Peer, segment_len: &mut Option<usize>) -> Option<&'a [u8]> {
+    let len = usize::from_ne_bytes(field(control, 0)?);
+    let level = i32::from_ne_bytes(field(control, size_of::<usize>())?);
+    let kind = i32::from_ne_bytes(field(control, size_of::<usize>() + 4)?);
+    let data = control.get(HEADER_LEN..len)?;
+    let (local, interface) = match (level, kind) {
+        // `ipi_spec_dst`, not `ipi_addr`: for a broadcast it is the address to answer from.
+        (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
+            (Ipv4Addr::from(field::<4>(data, 4)?).to_ipv6_mapped(), field(data, 0)?)
+        }
+        (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => (Ipv6Addr::from(field::<16>(data, 0)?), field(data, 16)?),
+        (libc::SOL_UDP, libc::UDP_GRO) => {
+            *segment_len = usize::try_from(i32::from_ne_bytes(field(data, 0)?)).ok().filter(|&len| len > 0);
+            return control.get(len.next_multiple_of(size_of::<usize>())..);
+        }
+        _ => return control.get(len.next_multiple_of(size_of::<usize>())..),
+    };
+    // Not an address to answer from: a group, or the kernel did not know it when it queued this.
+    let usable = match local.to_ipv4_mapped() {
+        Some(ip) => !ip.is_multicast() && !ip.is_broadcast() && !ip.is_unspecified(),
+        None => !local.is_multicast(),
+    };
+    if usable {
+        (peer.local, peer.interface) = (local, u32::from_ne_bytes(interface));
     }
+    control.get(len.next_multiple_of(size_of::<usize>())..)
 }
 
 /// Writes the address of `peer` for a socket of `family`, and returns its length.
@@ -99,15 +112,32 @@ pub(crate) fn encode_name(peer: &Peer, family: Family, name: &mut [u8; NAME_LEN]
     28
 }
 
-/// Writes the control message that makes a datagram leave from the address `peer` asked.
+/// Writes the control messages that make a datagram leave from the address `peer` asked and, given the
+/// length of its segments, as a train.
 ///
-/// Returns its length, 0 when there is nothing to say.
-pub(crate) fn encode_local(peer: &Peer, family: Family, control: &mut [u8; CONTROL_LEN]) -> usize {
+/// Returns their length, 0 when there is nothing to say.
+#[inline]
+pub(crate) fn encode(
+    peer: &Peer,
+    family: Family,
+    segment_len: Option<u16>,
+    control: &mut [u8; CONTROL_LEN],
+) -> usize {
+    let address_len = encode_local(peer, family, control);
+    match (segment_len, control[address_len..].first_chunk_mut()) {
+        (Some(segment_len), Some(room)) => {
+            encode_segment_len(segment_len, room);
+            address_len + SEGMENT_LEN
+        }
+        _ => address_len,
+    }
+}
+
+fn encode_local(peer: &Peer, family: Family, control: &mut [u8; CONTROL_LEN]) -> usize {
     if peer.local.is_unspecified() {
         return 0;
     }
-    *control = [0; CONTROL_LEN];
-    let (header, data) = control.split_at_mut(HEADER_LEN);
+    let mut data = [0; 20];
     let (level, kind, data_len) = match (family, peer.local.to_ipv4_mapped()) {
         (Family::V4, Some(local)) => {
             data[4..8].copy_from_slice(&local.octets());
@@ -122,11 +152,24 @@ pub(crate) fn encode_local(peer: &Peer, family: Family, control: &mut [u8; CONTR
             (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, 20)
         }
     };
-    let (len, rest) = header.split_at_mut(size_of::<usize>());
-    len.copy_from_slice(&(HEADER_LEN + data_len).to_ne_bytes());
+    put(level, kind, &data[..data_len], control)
+}
+
+fn encode_segment_len(segment_len: u16, control: &mut [u8; SEGMENT_LEN]) {
+    put(libc::SOL_UDP, libc::UDP_SEGMENT, &segment_len.to_ne_bytes(), control);
+}
+
+/// Writes a control message to the start of `control`; returns its length, with what aligns the next.
+fn put(level: i32, kind: i32, data: &[u8], control: &mut [u8]) -> usize {
+    let len = HEADER_LEN + data.len();
+    let (len_field, rest) = control.split_at_mut(size_of::<usize>());
+    len_field.copy_from_slice(&len.to_ne_bytes());
     rest[..4].copy_from_slice(&level.to_ne_bytes());
-    rest[4..].copy_from_slice(&kind.to_ne_bytes());
-    HEADER_LEN + usize::next_multiple_of(data_len, size_of::<usize>())
+    rest[4..8].copy_from_slice(&kind.to_ne_bytes());
+    let aligned_len = len.next_multiple_of(size_of::<usize>());
+    control[HEADER_LEN..len].copy_from_slice(data);
+    control[len..aligned_len].fill(0);
+    aligned_len
 }
 
 /// The `N` bytes at `at`.
@@ -147,10 +190,21 @@ mod tests {
     }
 
     fn encoded(peer: &Peer, family: Family) -> (Vec<u8>, Vec<u8>) {
+        encoded_train(peer, family, None)
+    }
+
+    fn encoded_train(peer: &Peer, family: Family, segment_len: Option<u16>) -> (Vec<u8>, Vec<u8>) {
         let (mut name, mut control) = ([0xff; NAME_LEN], [0xff; CONTROL_LEN]);
         let name_len = encode_name(peer, family, &mut name) as usize;
-        let control_len = encode_local(peer, family, &mut control);
+        let control_len = encode(peer, family, segment_len, &mut control);
         (name[..name_len].to_vec(), control[..control_len].to_vec())
+    }
+
+    /// A control message as the kernel writes it for a received train.
+    fn received_segment_len(len: i32) -> Vec<u8> {
+        let mut control = [0xff; SEGMENT_LEN];
+        let len = put(libc::SOL_UDP, libc::UDP_GRO, &len.to_ne_bytes(), &mut control);
+        control[..len].to_vec()
     }
 
     #[test]
@@ -163,7 +217,7 @@ mod tests {
         ] {
             let peer = peer(remote, local);
             let (name, control) = encoded(&peer, family);
-            assert_eq!(decode(&name, &control), Some(peer), "{remote} {local}");
+            assert_eq!(decode(&name, &control), Some((peer, None)), "{remote} {local}");
         }
     }
 
@@ -172,7 +226,7 @@ mod tests {
         for (local, interface) in [("fe80::2", 3), ("2001:db8::2", 0)] {
             let peer = Peer { interface: 3, ..peer("[fe80::1%3]:9", local) };
             let (name, control) = encoded(&peer, Family::V6);
-            assert_eq!(decode(&name, &control).unwrap().interface, interface, "{local}");
+            assert_eq!(decode(&name, &control).unwrap().0.interface, interface, "{local}");
         }
     }
 
@@ -180,18 +234,58 @@ mod tests {
     fn groups_are_not_answered_from() {
         for local in ["224.0.0.1", "255.255.255.255", "ff02::1"] {
             let (name, control) = encoded(&peer("[2001:db8::1]:9", local), Family::V6);
-            assert_eq!(decode(&name, &control).unwrap().local(), None, "{local}");
+            assert_eq!(decode(&name, &control).unwrap().0.local(), None, "{local}");
         }
     }
 
     #[test]
-    fn finds_its_message_behind_others() {
+    fn finds_its_messages_in_any_order_and_behind_others() {
         let peer = peer("192.0.2.1:9", "198.51.100.7");
-        let (name, control) = encoded(&peer, Family::V4);
-        let mut other = (HEADER_LEN + 4).to_ne_bytes().to_vec();
-        other.extend([0; HEADER_LEN - size_of::<usize>() + 4]);
-        other.resize(other.len().next_multiple_of(size_of::<usize>()), 0);
-        assert_eq!(decode(&name, &[other, control].concat()), Some(peer));
+        let (name, address) = encoded(&peer, Family::V4);
+        let train = received_segment_len(1472);
+        let mut other = [0xff; SEGMENT_LEN];
+        let len = put(libc::SOL_SOCKET, 9999, &[1, 2, 3, 4], &mut other);
+        let other = other[..len].to_vec();
+        for control in [
+            [&*other, &address, &train].concat(),
+            [&*train, &other, &address].concat(),
+            [&*address, &train].concat(),
+        ] {
+            assert_eq!(decode(&name, &control), Some((peer, Some(1472))));
+        }
+        assert_eq!(decode(&name, &[other, address].concat()), Some((peer, None)));
+    }
+
+    #[test]
+    fn trains_are_sent_with_the_address_asked_and_the_length_of_a_segment() {
+        for local in ["0.0.0.0", "198.51.100.7"] {
+            let peer = peer("192.0.2.1:9", local);
+            let (_, alone) = encoded(&peer, Family::V4);
+            let (_, train) = encoded_train(&peer, Family::V4, Some(512));
+            let (address, segment) = train.split_at(alone.len());
+            assert_eq!(address, alone);
+            let expected = [
+                &(HEADER_LEN + 2).to_ne_bytes()[..],
+                &libc::SOL_UDP.to_ne_bytes(),
+                &libc::UDP_SEGMENT.to_ne_bytes(),
+                &512u16.to_ne_bytes(),
+                &[0; 6],
+            ]
+            .concat();
+            assert_eq!(segment, expected);
+        }
+    }
+
+    #[test]
+    fn segments_of_no_length_are_no_train() {
+        let (name, _) = encoded(&peer("192.0.2.1:9", "0.0.0.0"), Family::V4);
+        for len in [0, -1, i32::MIN] {
+            assert_eq!(decode(&name, &received_segment_len(len)).unwrap().1, None, "{len}");
+        }
+        let whole = received_segment_len(7);
+        for len in 0..HEADER_LEN + 4 {
+            assert_eq!(decode(&name, &whole[..len]).unwrap().1, None, "cut to {len}");
+        }
     }
 
     #[test]
@@ -201,12 +295,12 @@ mod tests {
             assert_eq!(decode(&name[..len], &control), None, "cut to {len}");
         }
         for len in 0..HEADER_LEN + 20 {
-            assert_eq!(decode(&name, &control[..len]).unwrap().local(), None, "cut to {len}");
+            assert_eq!(decode(&name, &control[..len]).unwrap().0.local(), None, "cut to {len}");
         }
         for len in [0, 1, HEADER_LEN - 1, HEADER_LEN, usize::MAX] {
             let mut control = control.clone();
             control[..size_of::<usize>()].copy_from_slice(&len.to_ne_bytes());
-            assert_eq!(decode(&name, &control).unwrap().local(), None, "claims {len}");
+            assert_eq!(decode(&name, &control).unwrap().0.local(), None, "claims {len}");
         }
         assert_eq!(decode(&[0; NAME_LEN], &control), None, "AF_UNSPEC");
     }

@@ -31,7 +31,8 @@ pub trait Datapath {
     fn local_addr(&self) -> io::Result<SocketAddr>;
 
     /// Waits at most `patience` for a datagram or something about a connection, then returns all that is ready,
-    /// up to the batch size; for connections see [`streams`](Self::streams).
+    /// up to the size of a batch; for connections see [`streams`](Self::streams). Datagrams that came as a train
+    /// are returned as one, see [`Datagram`](crate::Datagram).
     ///
     /// The inbox is empty after events of connections only, a timeout, a signal or a [`wake`](Waker::wake). `Duration::ZERO` does not
     /// wait.
@@ -44,8 +45,10 @@ pub trait Datapath {
     /// What the next [`flush`](Self::flush) sends.
     fn outbox(&mut self) -> &mut Outbox;
 
-    /// Sends all of the outbox and empties it.
+    /// Sends all of the outbox and empties it, what goes to one peer in trains if that is enabled. The order
+    /// of what goes to one peer is kept only without trains.
     ///
+    /// A train that the kernel refuses is sent again one by one, and counted.
     /// A datagram that the kernel refuses is counted, and does not keep others from being sent. When
     /// the send queue is full it waits a few milliseconds; then the rest is dropped and counted.
     ///
@@ -87,9 +90,21 @@ pub trait Datapath {
 
     /// What ends a [`wait`](Self::wait) from another thread. All of a path are the same.
     fn waker(&self) -> Waker;
+
+    /// Whether datagrams come and go in trains.
+    fn trains(&self) -> Trains;
 }
 
-/// What became of the outbox. The sum of the counts is what was in it.
+/// Which way datagrams may be in trains: as asked for, if the kernel knows trains at all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Trains {
+    /// They are received in trains (`UDP_GRO`, Linux 5.0).
+    pub received: bool,
+    /// They are sent in trains (`UDP_SEGMENT`, Linux 4.18).
+    pub sent: bool,
+}
+
+/// What became of the outbox. The sum of `sent`, `failed` and `would_block` is what was in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flushed {
     /// Datagrams that the kernel took.
@@ -98,6 +113,10 @@ pub struct Flushed {
     pub failed: u32,
     /// Datagrams that were dropped because the send queue stayed full.
     pub would_block: u32,
+    /// How many of the sends were trains: of two datagrams or more.
+    pub trains: u32,
+    /// Trains that the kernel refused; their datagrams were sent again one by one, and count as such.
+    pub trains_refused: u32,
     /// Why the last of `failed` was refused, as an error number.
     pub os_error: Option<i32>,
 }
@@ -107,8 +126,8 @@ impl Flushed {
     /// within a millisecond; one that nobody drains must not hold up answers to others.
     pub(crate) const PATIENCE_MAX: Duration = Duration::from_millis(10);
 
-    pub(crate) fn refuse(&mut self, error: i32) {
-        self.failed += 1;
+    pub(crate) fn refuse(&mut self, count: u32, error: i32) {
+        self.failed += count;
         self.os_error = Some(error);
     }
 }

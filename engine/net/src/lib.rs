@@ -2,6 +2,8 @@
 //!
 //! - A [`Datapath`] hands over all that is ready as one [`Inbox`], and sends one [`Outbox`] at a time.
 //!   Nothing is allocated for a datagram, and a received one is not copied after the kernel wrote it.
+//! - Where the kernel can, datagrams of one peer come and go in trains, which cost it little more than one
+//!   datagram does: `UDP_GRO` and `UDP_SEGMENT`.
 //! - There are two, with one contract and one test suite: `io_uring` (Linux 6.1 and later) and
 //!   `recvmmsg`/`sendmmsg`. [`open`] probes, picks one and says why.
 //! - A socket on a wildcard address answers from the address that was asked: the [`Peer`] of a received
@@ -20,12 +22,13 @@ mod outbox;
 mod portable;
 mod socket;
 mod streams;
+mod trains;
 mod uring;
 mod waker;
 
 pub use batch::{Batch, Datagram, Inbox, Peer};
 pub use datapath::{
-    Choice, Datapath, Flushed, Kind, Opened, UnknownChoice, open, open_on, pin_to_core, usable_cores,
+    Choice, Datapath, Flushed, Kind, Opened, Trains, UnknownChoice, open, open_on, pin_to_core, usable_cores,
 };
 pub use outbox::{Full, Outbox};
 pub use socket::{Options, bind, leave_port};

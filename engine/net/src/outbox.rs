@@ -11,11 +11,16 @@ pub struct Outbox {
     bytes_used: usize,
     slots: Vec<Slot>,
     slots_max: usize,
+    destinations: Destinations,
 }
 
-struct Slot {
-    peer: Peer,
-    bytes: Range<usize>,
+/// Where a datagram is, and who gets it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Slot {
+    pub(crate) start: u32,
+    pub(crate) len: u32,
+    /// Number of the destination.
+    pub(crate) to: u32,
 }
 
 /// No slot or no room is left: flush first, or drop the datagram and count it.
@@ -32,12 +37,18 @@ impl core::error::Error for Full {}
 
 impl Outbox {
     /// An outbox for at most `datagrams_max` datagrams and `len_max` bytes together.
+    ///
+    /// # Panics
+    ///
+    /// If `len_max` is 4 GiB or more.
     pub fn new(datagrams_max: usize, len_max: usize) -> Self {
+        assert!(u32::try_from(len_max).is_ok(), "an outbox of {len_max} bytes");
         Self {
             bytes: vec![0; len_max].into_boxed_slice(),
             bytes_used: 0,
             slots: Vec::with_capacity(datagrams_max),
             slots_max: datagrams_max,
+            destinations: Destinations::new(datagrams_max),
         }
     }
 
@@ -62,8 +73,9 @@ impl Outbox {
         if self.slots.len() >= self.slots_max {
             return Err(Full);
         }
-        let bytes = self.write(len_max, write)?;
-        self.slots.push(Slot { peer, bytes });
+        let Range { start, end } = self.write(len_max, write)?;
+        let to = self.destinations.number(peer);
+        self.slots.push(Slot { start, len: end - start, to });
         Ok(())
     }
 
@@ -91,14 +103,21 @@ impl Outbox {
             return Err(Full);
         }
         let Range { mut start, end } = self.write(len_max, write)?;
+        let to = self.destinations.number(peer);
+        let segment_len = u32::try_from(segment_len).unwrap_or(u32::MAX);
         loop {
-            let segment_end = end.min(start + segment_len);
-            self.slots.push(Slot { peer, bytes: start..segment_end });
-            start = segment_end;
+            let len = segment_len.min(end - start);
+            self.slots.push(Slot { start, len, to });
+            start += len;
             if start == end {
                 return Ok(());
             }
         }
+    }
+
+    /// Whether there is room for `datagrams` more, with `len` bytes together.
+    pub fn has_room(&self, datagrams: usize, len: usize) -> bool {
+        datagrams <= self.slots_max - self.slots.len() && len <= self.bytes.len() - self.bytes_used
     }
 
     /// How many datagrams will be sent; each segment of a train is one.
@@ -118,28 +137,111 @@ impl Outbox {
     /// Unless `i` is less than [`len`](Self::len).
     #[inline]
     pub fn get(&self, i: usize) -> (Peer, &[u8]) {
-        let Slot { peer, bytes } = &self.slots[i];
-        (*peer, &self.bytes[bytes.clone()])
+        let slot = self.slots[i];
+        (*self.peer(slot.to), self.slot_bytes(slot))
+    }
+
+    pub(crate) fn slots(&self) -> &[Slot] {
+        &self.slots
+    }
+
+    #[inline]
+    pub(crate) fn slot_bytes(&self, slot: Slot) -> &[u8] {
+        &self.bytes[slot.start as usize..][..slot.len as usize]
+    }
+
+    /// The destination of this number.
+    #[inline]
+    pub(crate) fn peer(&self, to: u32) -> &Peer {
+        &self.destinations.peers[to as usize]
+    }
+
+    /// Whether each datagram goes to another peer.
+    pub(crate) fn is_scattered(&self) -> bool {
+        self.destinations.peers.len() == self.slots.len()
     }
 
     /// Forgets all, unsent.
     pub fn clear(&mut self) {
         self.slots.clear();
         self.bytes_used = 0;
+        self.destinations.clear();
     }
 
-    fn write(
-        &mut self,
-        len_max: usize,
-        write: impl FnOnce(&mut [u8]) -> usize,
-    ) -> Result<Range<usize>, Full> {
+    fn write(&mut self, len_max: usize, write: impl FnOnce(&mut [u8]) -> usize) -> Result<Range<u32>, Full> {
         let room = self.bytes[self.bytes_used..].get_mut(..len_max).ok_or(Full)?;
         let len = write(room);
         assert!(len <= len_max, "wrote {len} bytes into room for {len_max}");
         let start = self.bytes_used;
         self.bytes_used += len;
-        Ok(start..self.bytes_used)
+        #[expect(clippy::cast_possible_truncation, reason = "an outbox has at most 4 GiB, see `new`")]
+        Ok(start as u32..self.bytes_used as u32)
     }
+}
+
+/// The peers of an outbox, each once. Finding the number of one takes a hash and usually one comparison;
+/// where answers to one peer follow each other, not even the hash.
+struct Destinations {
+    peers: Vec<Peer>,
+    /// Open addressing: number of a peer, or `NONE`. At most half of it is used.
+    table: Box<[u32]>,
+    /// Where in `table` each of `peers` is, to empty it without going over all of it.
+    places: Vec<u32>,
+}
+
+const NONE: u32 = u32::MAX;
+
+impl Destinations {
+    fn new(peers_max: usize) -> Self {
+        Self {
+            peers: Vec::with_capacity(peers_max),
+            table: vec![NONE; (2 * peers_max).next_power_of_two()].into_boxed_slice(),
+            places: Vec::with_capacity(peers_max),
+        }
+    }
+
+    #[inline]
+    fn number(&mut self, peer: Peer) -> u32 {
+        #[expect(clippy::cast_possible_truncation, reason = "no more than slots")]
+        let count = self.peers.len() as u32;
+        if self.peers.last() == Some(&peer) {
+            return count - 1;
+        }
+        let mask = self.table.len() - 1;
+        // The upper bits of the hash are the good ones.
+        let mut at = (hash(&peer) >> 32) as usize & mask;
+        loop {
+            match self.table[at] {
+                NONE => break,
+                number if self.peers[number as usize] == peer => return number,
+                _ => at = (at + 1) & mask,
+            }
+        }
+        self.table[at] = count;
+        #[expect(clippy::cast_possible_truncation, reason = "at most 131072 places")]
+        self.places.push(at as u32);
+        self.peers.push(peer);
+        count
+    }
+
+    fn clear(&mut self) {
+        for place in self.places.drain(..) {
+            self.table[place as usize] = NONE;
+        }
+        self.peers.clear();
+    }
+}
+
+/// Spreads peers over a table. Who chooses addresses that collide makes a batch some microseconds longer.
+fn hash(peer: &Peer) -> u64 {
+    let remote = u128::from(peer.remote);
+    let local = u128::from(peer.local);
+    #[expect(clippy::cast_possible_truncation, reason = "both halves are used")]
+    let words =
+        [remote as u64, (remote >> 64) as u64, local as u64, (local >> 64) as u64, u64::from(peer.port)];
+    words
+        .into_iter()
+        .fold(0, |hash: u64, word| (hash.rotate_left(26) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
 
 impl fmt::Debug for Outbox {
@@ -183,6 +285,40 @@ mod tests {
         outbox.push_train(peer(), 10, 10, fill(0)).unwrap();
         let lens: Vec<_> = (0..outbox.len()).map(|i| outbox.get(i).1.len()).collect();
         assert_eq!(lens, [10, 10, 5, 0]);
+    }
+
+    #[test]
+    fn has_room_until_it_refuses() {
+        let mut outbox = Outbox::new(2, 100);
+        assert!(outbox.has_room(2, 100) && !outbox.has_room(3, 1) && !outbox.has_room(1, 101));
+        outbox.push(peer(), 60, fill(60)).unwrap();
+        assert!(outbox.has_room(1, 40) && !outbox.has_room(2, 40) && !outbox.has_room(1, 41));
+    }
+
+    #[test]
+    fn peers_keep_their_datagrams() {
+        let peers: Vec<_> =
+            (1..=200u16).map(|port| Peer::to(([127, 0, 0, 1], port % 50 + 1).into())).collect();
+        let mut outbox = Outbox::new(200, 1000);
+        for round in 0..3 {
+            for (i, &peer) in peers.iter().enumerate() {
+                outbox
+                    .push(peer, 1, |room| {
+                        room[0] = u8::try_from(i).unwrap();
+                        1
+                    })
+                    .unwrap();
+            }
+            assert!(!outbox.is_scattered());
+            for (i, &peer) in peers.iter().enumerate() {
+                assert_eq!(outbox.get(i), (peer, &[u8::try_from(i).unwrap()][..]), "round {round}");
+            }
+            outbox.clear();
+        }
+        for &peer in &peers[..50] {
+            outbox.push(peer, 1, |_| 1).unwrap();
+        }
+        assert!(outbox.is_scattered());
     }
 
     #[test]

@@ -16,20 +16,27 @@ use std::rc::Rc;
 use std::slice;
 use std::time::Duration;
 
-use crate::batch::{Batch, Datagram, Inbox, Peer};
-use crate::control::{self, CONTROL_LEN, Family, NAME_LEN};
-use crate::datapath::{Datapath, Flushed, Kind};
+use crate::batch::{Batch, Datagram, Inbox};
+use crate::control::{self, ADDRESS_LEN, CONTROL_LEN, Family, NAME_LEN, SEGMENT_LEN};
+use crate::datapath::{Datapath, Flushed, Kind, Trains};
 use crate::outbox::Outbox;
 use crate::socket::{Options, SendPatience, is_transient, wait_for_input};
 use crate::streams::{StreamBatch, no_streams};
+use crate::trains::{Plan, SEGMENTS_MAX, Train};
 use crate::waker::Waker;
 
 use self::streams::PortableStreams;
 
-/// Most datagrams of one system call. More would not make it cheaper for each, only hold more memory.
+/// Most sends of one system call. More would not make it cheaper for each, only hold more memory.
 pub(crate) const SENDS_MAX: usize = 256;
 
+/// Most pieces of memory in the sends of one system call: a train of answers made one after the other is
+/// one piece, one of answers from all over the outbox is as many as it has segments.
+const PARTS_MAX: usize = 2048;
+const _: () = assert!(PARTS_MAX >= SEGMENTS_MAX as usize);
+
 /// While there are always datagrams, so many pass between two looks at the connections: microseconds each.
+/// Trains count once.
 const DATAGRAMS_UNTIL_STREAMS: usize = 64;
 
 const NAME_ROOM: libc::socklen_t = 32;
@@ -41,10 +48,15 @@ pub(crate) struct PortablePath {
     // they leave only as `Batch<'_>`, which borrows the path.
     received: Vec<Datagram<'static>>,
     outbox: Outbox,
+    plan: Plan,
     incoming: Messages,
+    /// Of what was received last, from where on it has not been handed over.
+    next: usize,
     outgoing: Messages,
     buffers: Slab<u8>,
     receive_len: usize,
+    batch_segments: usize,
+    receives_trains: bool,
     socket: Rc<UdpSocket>,
     family: Family,
     drops: Drops,
@@ -59,20 +71,25 @@ pub(crate) struct PortablePath {
 impl PortablePath {
     pub(crate) fn open(socket: Rc<UdpSocket>, waker: Waker, options: &Options) -> io::Result<Self> {
         let address = socket.local_addr()?;
-        let control_len = receive_local_address(&*socket, address)?;
+        let Control { len: control_len, receives_trains } = prepare_control(&*socket, address, options)?;
         let Options { batch_len, receive_len, outbox_datagrams, outbox_len, .. } = *options;
-        let buffers = Slab::from(vec![0; batch_len * receive_len]);
-        let mut incoming = Messages::new(batch_len);
+        let stride = stride(receive_len);
+        let buffers = Slab::from(vec![0; batch_len * stride]);
+        let mut incoming = Messages::new(batch_len, batch_len);
         for i in 0..batch_len {
-            incoming.receive_into(i, buffers.range(i * receive_len, receive_len), receive_len, control_len);
+            incoming.receive_into(i, buffers.range(i * stride, receive_len), receive_len, control_len);
         }
         Ok(Self {
             received: Vec::with_capacity(batch_len),
             outbox: Outbox::new(outbox_datagrams, outbox_len),
+            plan: Plan::new(outbox_datagrams, options.send_trains && knows_trains(&*socket)),
             incoming,
-            outgoing: Messages::new(outbox_datagrams.min(SENDS_MAX)),
+            next: 0,
+            outgoing: Messages::for_sending(outbox_datagrams),
             buffers,
             receive_len,
+            batch_segments: options.batch_segments,
+            receives_trains,
             drops: Drops::new(&socket),
             socket,
             family: Family::of(address),
@@ -89,23 +106,40 @@ impl PortablePath {
         if self.stopped {
             return Ok(());
         }
-        let count = match self.incoming.receive(self.socket.as_fd()) {
-            Ok(count) => count,
-            Err(error) if is_transient(&error) => 0,
-            Err(error) => return Err(error),
-        };
-        for i in 0..count {
+        self.next = 0;
+        match self.incoming.receive(self.socket.as_fd()) {
+            Ok(_) => Ok(()),
+            Err(error) if is_transient(&error) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Hands over what was received, up to the size of a batch.
+    fn hand_over(&mut self) {
+        self.received.clear();
+        let mut segments = 0;
+        while self.next < self.incoming.received_count() {
+            let i = self.next;
             let (message, name, control) = self.incoming.received(i);
-            let Some(peer) = control::decode(name, control) else { continue };
+            let Some((peer, segment_len)) = control::decode(name, control) else {
+                self.next += 1;
+                continue;
+            };
             let len = (message.msg_len as usize).min(self.receive_len);
+            let start = self.buffers.range(i * stride(self.receive_len), len);
             // SAFETY: The range is in `buffers`, initialised since it was made, and stays allocated
             // and unmoved as long as `self`. Nobody writes to it before the next call of `receive`,
             // which needs `&mut self`; until then the view leaves only in a borrow of `self`.
-            let bytes = unsafe { slice::from_raw_parts(self.buffers.range(i * self.receive_len, len), len) };
+            let bytes = unsafe { slice::from_raw_parts(start, len) };
             let truncated = message.msg_hdr.msg_flags & libc::MSG_TRUNC != 0;
-            self.received.push(Datagram { bytes, peer, segment_len: len, truncated });
+            let datagram = Datagram { bytes, peer, segment_len: segment_len.unwrap_or(len), truncated };
+            segments += datagram.segments_count();
+            if segments > self.batch_segments && !self.received.is_empty() {
+                return;
+            }
+            self.received.push(datagram);
+            self.next += 1;
         }
-        Ok(())
     }
 }
 
@@ -125,6 +159,12 @@ impl PortablePath {
     }
 }
 
+/// From one receive buffer to the next: not a power of two, so that their starts, which are used most,
+/// do not compete for the same lines of the cache.
+fn stride(receive_len: usize) -> usize {
+    receive_len.next_multiple_of(64) + 3 * 64
+}
+
 impl Datapath for PortablePath {
     fn kind(&self) -> Kind {
         Kind::Portable
@@ -135,8 +175,12 @@ impl Datapath for PortablePath {
     }
 
     fn wait(&mut self, patience: Duration) -> io::Result<Batch<'_>> {
-        // Under load something is always ready, and this is the only call.
-        self.receive()?;
+        self.hand_over();
+        if self.received.is_empty() {
+            // Under load something is always ready, and this is the only call.
+            self.receive()?;
+            self.hand_over();
+        }
         let had_streams = self.take_streams()?;
         if self.received.is_empty() && !had_streams && !patience.is_zero() {
             let streams = self.streams.as_ref().map(AsFd::as_fd);
@@ -145,6 +189,7 @@ impl Datapath for PortablePath {
             let ready = wait_for_input(socket, &self.waker, streams, patience)?;
             if ready.socket {
                 self.receive()?;
+                self.hand_over();
             }
             if let Some(streams) = self.streams.as_mut()
                 && ready.streams
@@ -162,35 +207,40 @@ impl Datapath for PortablePath {
     fn flush(&mut self) -> io::Result<Flushed> {
         let mut flushed = Flushed::default();
         let mut patience = SendPatience::default();
-        let mut first = 0;
-        while first < self.outbox.len() {
-            let count = self.outgoing.len().min(self.outbox.len() - first);
-            for i in 0..count {
-                let (peer, bytes) = self.outbox.get(first + i);
-                self.outgoing.send_from(i, self.family, &peer, bytes);
-            }
-            let mut done = 0;
-            while done < count {
-                match self.outgoing.send(self.socket.as_fd(), done, count) {
-                    Ok(sent) => {
-                        flushed.sent += sent;
-                        done += sent as usize;
-                    }
-                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                        if !patience.wait(self.socket.as_fd()) {
-                            flushed.would_block += 1;
+        self.plan.make(&self.outbox);
+        loop {
+            let mut first = 0;
+            while first < self.plan.trains().len() {
+                let count = self.outgoing.load(self.family, &self.outbox, &self.plan, first);
+                let mut done = 0;
+                while done < count {
+                    match self.outgoing.send(self.socket.as_fd(), done, count) {
+                        Ok(sent) => {
+                            for _ in 0..sent {
+                                self.plan.sent(first + done, &mut flushed);
+                                done += 1;
+                            }
+                        }
+                        Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                            if !patience.wait(self.socket.as_fd()) {
+                                self.plan.blocked(first + done, &mut flushed);
+                                done += 1;
+                            }
+                        }
+                        // The kernel stops at what it refuses: the others are none the worse.
+                        Err(error) => {
+                            let error = error.raw_os_error().unwrap_or_default();
+                            self.plan.refused(first + done, error, &mut flushed);
                             done += 1;
                         }
                     }
-                    // The kernel stops at the datagram that it refuses: the others are none the worse.
-                    Err(error) => {
-                        flushed.refuse(error.raw_os_error().unwrap_or_default());
-                        done += 1;
-                    }
                 }
+                first += count;
             }
-            first += count;
+            if !self.plan.retry(&self.outbox) {
+                break;
+            }
         }
         self.outbox.clear();
         Ok(flushed)
@@ -223,9 +273,13 @@ impl Datapath for PortablePath {
     fn waker(&self) -> Waker {
         self.waker.clone()
     }
+
+    fn trains(&self) -> Trains {
+        Trains { received: self.receives_trains, sent: self.plan.sends_trains() }
+    }
 }
 
-/// Message headers, each with an address, a control message and one range of bytes.
+/// Message headers, each with an address, room for control messages, and pieces of memory.
 ///
 /// The kernel uses them, and what they point to, only in calls that the owner makes with `&mut self`.
 pub(crate) struct Messages {
@@ -238,15 +292,28 @@ pub(crate) struct Messages {
     control_len: usize,
 }
 
+/// How many messages and parts of memory at most one system call sends.
+fn sizes(datagrams_max: usize) -> (usize, usize) {
+    (datagrams_max.min(SENDS_MAX), datagrams_max.clamp(SEGMENTS_MAX as usize, PARTS_MAX))
+}
+
 impl Messages {
-    pub(crate) fn new(count: usize) -> Self {
+    /// Messages to send an outbox of so many datagrams with.
+    pub(crate) fn for_sending(datagrams_max: usize) -> Self {
+        let (count, parts_count) = sizes(datagrams_max);
+        Self::new(count, parts_count)
+    }
+
+    /// `count` messages that share `parts_count` parts; at first each has the one of its number.
+    fn new(count: usize, parts_count: usize) -> Self {
+        assert!(count <= parts_count);
         // SAFETY: All fields are integers and pointers, for which zero is a value.
         let header: libc::mmsghdr = unsafe { mem::zeroed() };
         let empty = libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 };
         let mut messages = Self {
             names: Slab::from(vec![[0; NAME_LEN]; count]),
             controls: Slab::from(vec![[0; CONTROL_LEN]; count]),
-            parts: Slab::from(vec![empty; count]),
+            parts: Slab::from(vec![empty; parts_count]),
             headers: Slab::from(vec![header; count]),
             used: 0,
             control_len: 0,
@@ -273,16 +340,59 @@ impl Messages {
         self.headers.at(i).cast_const().cast()
     }
 
-    /// Makes the message at `i` say: `bytes`, to `peer`. It holds no borrow of them: before they
-    /// change, it is either sent or set again.
-    pub(crate) fn send_from(&mut self, i: usize, family: Family, peer: &Peer, bytes: &[u8]) {
-        *self.parts.get_mut(i) =
-            libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    /// Makes the messages say what the trains of `plan` from `first` on do, as many as there is room for,
+    /// and returns how many. They hold no borrow of `outbox`: before it changes, they are either sent or
+    /// loaded again.
+    pub(crate) fn load(&mut self, family: Family, outbox: &Outbox, plan: &Plan, first: usize) -> usize {
+        let mut parts_used = 0;
+        let mut count = 0;
+        for train in plan.trains()[first..].iter().take(self.len()) {
+            let parts_left = self.parts.len - parts_used;
+            if train.count as usize > parts_left {
+                break;
+            }
+            parts_used += self.load_train(count, parts_used, family, outbox, plan, train);
+            count += 1;
+        }
+        count
+    }
+
+    /// Makes the message at `i` say what `train` does, with parts from `parts_at` on; returns how many.
+    #[inline]
+    fn load_train(
+        &mut self,
+        i: usize,
+        parts_at: usize,
+        family: Family,
+        outbox: &Outbox,
+        plan: &Plan,
+        train: &Train,
+    ) -> usize {
+        let mut parts_count = 0;
+        // Where the last part ends, as it is one with what begins there.
+        let mut end = u32::MAX;
+        for at in plan.slots(train) {
+            let slot = outbox.slots()[at];
+            let bytes = outbox.slot_bytes(slot);
+            if slot.start == end {
+                self.parts.get_mut(parts_at + parts_count - 1).iov_len += bytes.len();
+            } else {
+                *self.parts.get_mut(parts_at + parts_count) =
+                    libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+                parts_count += 1;
+            }
+            end = slot.start + slot.len;
+        }
+        let peer = outbox.peer(train.to);
         let name_len = control::encode_name(peer, family, self.names.get_mut(i));
-        let control_len = control::encode_local(peer, family, self.controls.get_mut(i));
+        let control_len = control::encode(peer, family, train.segment_len(), self.controls.get_mut(i));
+        let parts = self.parts.range(parts_at, parts_count);
         let header = &mut self.headers.get_mut(i).msg_hdr;
         header.msg_namelen = name_len;
         header.msg_controllen = control_len as _;
+        header.msg_iov = parts;
+        header.msg_iovlen = parts_count as _;
+        parts_count
     }
 
     /// Makes the message at `i` receive `len` bytes to `start`.
@@ -298,7 +408,7 @@ impl Messages {
         let first = self.headers.range(done, count - done);
         // SAFETY: `left` headers at `first` are valid, and so is what they point to: names, parts and
         // controls belong to `self`, which nobody else uses during the call, and the bytes to the
-        // outbox, which is unchanged since `send_from`. The kernel writes only `msg_len`.
+        // outbox, which is unchanged since `load`. The kernel writes only `msg_len`.
         let sent = unsafe { libc::sendmmsg(socket.as_raw_fd(), first, left, libc::MSG_DONTWAIT) };
         u32::try_from(sent).map_err(|_| io::Error::last_os_error())
     }
@@ -323,7 +433,12 @@ impl Messages {
         Ok(self.used)
     }
 
-    /// The header, address and control message of the received message at `i`.
+    /// How many messages the last receive brought.
+    fn received_count(&self) -> usize {
+        self.used
+    }
+
+    /// The header, address and control messages of the received message at `i`.
     fn received(&self, i: usize) -> (&libc::mmsghdr, &[u8], &[u8]) {
         let header = self.headers.get(i);
         let name = &self.names.get(i)[..NAME_LEN.min(header.msg_hdr.msg_namelen as usize)];
@@ -383,24 +498,66 @@ impl<T> Drop for Slab<T> {
     }
 }
 
+/// The control messages of a socket.
+pub(crate) struct Control {
+    /// Room that those of a received message need.
+    pub(crate) len: usize,
+    pub(crate) receives_trains: bool,
+}
+
+/// Asks for the control messages that `options` and the `address` of the socket need.
+pub(crate) fn prepare_control(
+    socket: &impl AsFd,
+    address: SocketAddr,
+    options: &Options,
+) -> io::Result<Control> {
+    let receives_trains = options.receive_trains && receive_trains(socket);
+    if !options.receive_trains {
+        // Whoever made the socket may have asked for them.
+        let _ = set_option(socket, libc::SOL_UDP, libc::UDP_GRO, 0);
+    }
+    let segment_len = if receives_trains { SEGMENT_LEN } else { 0 };
+    Ok(Control { len: receive_local_address(socket, address)? + segment_len, receives_trains })
+}
+
 /// Asks for the address that each datagram was sent to, if the socket has several.
 ///
-/// Returns the room that control messages need. A socket bound to one address needs none, and its
+/// Returns the room that its control messages need. A socket bound to one address needs none, and its
 /// datagrams none of the work.
 pub(crate) fn receive_local_address(socket: &impl AsFd, address: SocketAddr) -> io::Result<usize> {
     if !address.ip().is_unspecified() {
         return Ok(0);
     }
-    let (level, option) = match Family::of(address) {
-        Family::V4 => (libc::IPPROTO_IP, libc::IP_PKTINFO),
+    match Family::of(address) {
+        Family::V4 => set_option(socket, libc::IPPROTO_IP, libc::IP_PKTINFO, 1)?,
         // IPv4 datagrams of a dual-stack socket come with it as well, in mapped form.
-        Family::V6 => (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO),
-    };
-    let on = 1u32;
-    let (fd, value) = (socket.as_fd().as_raw_fd(), (&raw const on).cast());
-    // SAFETY: The kernel reads 4 bytes from `value`, which are those of `on`.
+        Family::V6 => set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1)?,
+    }
+    Ok(ADDRESS_LEN)
+}
+
+/// Asks for trains, and returns whether the kernel knows what that is.
+pub(crate) fn receive_trains(socket: &impl AsFd) -> bool {
+    set_option(socket, libc::SOL_UDP, libc::UDP_GRO, 1).is_ok()
+}
+
+/// Whether the kernel knows how to send trains. One that does not would send them as one datagram each.
+pub(crate) fn knows_trains(socket: &impl AsFd) -> bool {
+    // Without a length of segments for what does not say one; that is how it is anyway.
+    set_option(socket, libc::SOL_UDP, libc::UDP_SEGMENT, 0).is_ok()
+}
+
+/// Sets an option of the socket that is a number.
+fn set_option(
+    socket: &impl AsFd,
+    level: libc::c_int,
+    option: libc::c_int,
+    value: libc::c_int,
+) -> io::Result<()> {
+    let (fd, value) = (socket.as_fd().as_raw_fd(), (&raw const value).cast());
+    // SAFETY: The kernel reads 4 bytes from `value`, which are those of the argument.
     match unsafe { libc::setsockopt(fd, level, option, value, 4) } {
-        0 => Ok(CONTROL_LEN),
+        0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
 }
@@ -434,5 +591,73 @@ impl Drops {
         // to `len` how many it wrote.
         let result = unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, Self::SO_MEMINFO, value, &raw mut len) };
         (result == 0 && len == 9 * 4).then_some(counts[8])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Choice, Opened, Peer, bind, open_on};
+
+    /// A path on whose socket the kernel takes datagrams and refuses trains: it is told to send without
+    /// checksums, which is for each segment to have.
+    fn refusing(choice: Choice) -> io::Result<Opened> {
+        let options = Options::new(([127, 0, 0, 1], 0).into());
+        let socket = bind(&options)?;
+        set_option(&socket, libc::SOL_SOCKET, libc::SO_NO_CHECK, 1)?;
+        open_on(socket, choice, &options)
+    }
+
+    fn sends_one_by_one_what_is_refused_as_a_train(choice: Choice) {
+        let Ok(Opened { mut path, .. }) = refusing(choice) else {
+            return eprintln!("not tested: {choice} does not work here");
+        };
+        assert!(path.trains().sent);
+        let client = UdpSocket::bind(("127.0.0.1", 0)).unwrap();
+        client.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        let peer = Peer::to(client.local_addr().unwrap());
+        let nobody = Peer::to(([127, 0, 0, 1], 0).into());
+        let mut send = |peers: &[Peer]| {
+            for len in [30, 20, 30, 10, 30] {
+                for &peer in peers {
+                    path.outbox().push(peer, len, |room| room.len()).unwrap();
+                }
+            }
+            path.flush().unwrap()
+        };
+        let receive = || {
+            let mut lens = [(); 5].map(|()| client.recv(&mut [0; 99]).unwrap());
+            lens.sort_unstable();
+            assert_eq!(lens, [10, 20, 30, 30, 30]);
+        };
+        // Nothing is wrong with trains where the peer is wrong.
+        let flushed = send(&[nobody]);
+        assert_eq!((flushed.sent, flushed.failed, flushed.trains), (0, 5, 0));
+        let refused = flushed.trains_refused;
+        assert!(refused > 0 && send(&[nobody]).trains_refused == refused, "they are tried again at once");
+
+        let flushed = send(&[peer, nobody]);
+        assert_eq!((flushed.sent, flushed.failed, flushed.trains), (5, 5, 0));
+        assert!(flushed.trains_refused > refused);
+        receive();
+        // From now on they rest.
+        let mut flushes = 0;
+        while send(&[peer]).trains_refused == 0 {
+            receive();
+            flushes += 1;
+            assert!(flushes < 1000, "they are tried again");
+        }
+        receive();
+        assert!(flushes >= 10, "{flushes}");
+    }
+
+    #[test]
+    fn sends_one_by_one_what_is_refused_as_a_train_portable() {
+        sends_one_by_one_what_is_refused_as_a_train(Choice::Portable);
+    }
+
+    #[test]
+    fn sends_one_by_one_what_is_refused_as_a_train_uring() {
+        sends_one_by_one_what_is_refused_as_a_train(Choice::Uring);
     }
 }

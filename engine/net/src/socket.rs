@@ -23,10 +23,18 @@ pub struct Options {
     pub reuse_port: bool,
     /// Keeps IPv4 away from an IPv6 wildcard address.
     pub only_v6: bool,
-    /// Most datagrams of one batch.
+    /// Most datagrams of one batch; a train counts once.
     pub batch_len: usize,
-    /// Bytes of one receive buffer; a larger datagram is truncated.
+    /// Most datagrams of one batch, with those in trains; a single train may have more.
+    pub batch_segments: usize,
+    /// Bytes of one receive buffer; a larger datagram or train is truncated.
+    ///
+    /// Memory is taken only for what is used of it.
     pub receive_len: usize,
+    /// Receives datagrams that come together in trains, if the kernel can.
+    pub receive_trains: bool,
+    /// Sends datagrams of one length to one peer in trains, where the kernel can.
+    pub send_trains: bool,
     /// Most datagrams in the outbox.
     pub outbox_datagrams: usize,
     /// Most bytes in the outbox.
@@ -47,10 +55,17 @@ impl Options {
         Self { address, ..Self::default() }
     }
 
+    /// Without trains in or out: each datagram by itself, and those to one peer in their order.
+    #[must_use]
+    pub fn one_at_a_time(self) -> Self {
+        Self { receive_trains: false, send_trains: false, ..self }
+    }
+
     /// Refuses sizes of nothing, and those that the paths or the kernel do not count that far.
     pub(crate) fn check(&self) -> io::Result<()> {
         check_bounds(&[
             ("batch_len", self.batch_len, 1024),
+            ("batch_segments", self.batch_segments, 1 << 16),
             ("receive_len", self.receive_len, 1 << 16),
             ("outbox_datagrams", self.outbox_datagrams, 1 << 16),
             ("outbox_len", self.outbox_len, 1 << 30),
@@ -71,15 +86,18 @@ pub(crate) fn check_bounds(bounds: &[(&str, usize, usize)]) -> io::Result<()> {
 }
 
 impl Default for Options {
-    /// Any IPv4 address and a port of the kernel's choice; batches of 64, datagrams up to 2 KiB.
+    /// Any IPv4 address and a port of the kernel's choice; batches of 64, in trains where possible.
     fn default() -> Self {
         Self {
             address: ([0, 0, 0, 0], 0).into(),
             reuse_port: false,
             only_v6: false,
             batch_len: 64,
-            receive_len: 2048,
-            outbox_datagrams: 512,
+            batch_segments: 2048,
+            receive_len: 65_535,
+            receive_trains: true,
+            send_trains: true,
+            outbox_datagrams: 2048,
             outbox_len: 1 << 20,
             socket_receive_buffer_len: 4 << 20,
             socket_send_buffer_len: 4 << 20,
@@ -111,6 +129,10 @@ pub fn bind(options: &Options) -> io::Result<UdpSocket> {
     // Before datagrams can arrive: the kernel notes the address when it queues one.
     if options.address.ip().is_unspecified() {
         portable::receive_local_address(&socket, options.address)?;
+    }
+    // Likewise: what is queued before cannot become a train any more.
+    if options.receive_trains {
+        portable::receive_trains(&socket);
     }
     socket.bind(&options.address.into())?;
     Ok(socket.into())

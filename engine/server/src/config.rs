@@ -30,6 +30,10 @@ pub struct Config {
     pub pin: bool,
     /// How datagrams are moved.
     pub datapath: Datapath,
+    /// Receive datagrams of one peer in trains, where the kernel can (UDP_GRO).
+    pub receive_trains: bool,
+    /// Send answers of one length to one peer in trains, where the kernel can (UDP_SEGMENT).
+    pub send_trains: bool,
     /// UNIX socket for `status`, `stats`, `reload` and `drain`; none when empty.
     pub control: Option<PathBuf>,
     /// Share the ports of `listen` with other processes of this user: for handing over, on purpose.
@@ -81,8 +85,10 @@ impl From<Datapath> for Choice {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
-    /// Datagrams that are received and answered together.
+    /// Datagrams that are received and answered together; a train counts once.
     pub batch_datagrams: usize,
+    /// Datagrams that are answered together, with those in trains; a single train may have more.
+    pub batch_segments: usize,
     /// Answers that wait to be sent, in datagrams.
     pub outbox_datagrams: usize,
     /// Answers that wait to be sent, in bytes.
@@ -119,6 +125,8 @@ impl Default for Config {
             cores: Vec::new(),
             pin: true,
             datapath: Datapath::Auto,
+            receive_trains: true,
+            send_trains: true,
             control: None,
             share_port: false,
             user: None,
@@ -138,7 +146,8 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             batch_datagrams: 64,
-            outbox_datagrams: 1024,
+            batch_segments: 2048,
+            outbox_datagrams: 4096,
             outbox_bytes: 1 << 20,
             socket_receive_bytes: 4 << 20,
             socket_send_bytes: 4 << 20,
@@ -154,7 +163,7 @@ impl Default for Limits {
 }
 
 /// Bytes of the longest answer there can be, cut into datagrams.
-const ANSWER_LEN_MAX: usize =
+pub(crate) const ANSWER_LEN_MAX: usize =
     limit::MESSAGE_LEN_MAX as usize + limit::FRAGMENTS_MAX * handle_proto::wire::Envelope::LEN;
 
 impl Config {
@@ -192,6 +201,11 @@ impl Config {
             (1..=1024).contains(&limits.batch_datagrams),
             "`limits.batch_datagrams` is {}: it must be from 1 to 1024",
             limits.batch_datagrams
+        );
+        ensure!(
+            (1..=1 << 16).contains(&limits.batch_segments),
+            "`limits.batch_segments` is {}: it must be from 1 to 65536",
+            limits.batch_segments
         );
         ensure!(
             (limit::FRAGMENTS_MAX..=1 << 16).contains(&limits.outbox_datagrams),
@@ -272,6 +286,9 @@ mod tests {
         };
         assert!(with(|limits| limits.batch_datagrams = 1024));
         assert!(!with(|limits| limits.batch_datagrams = 1025));
+        assert!(with(|limits| limits.batch_segments = 1 << 16));
+        assert!(!with(|limits| limits.batch_segments = (1 << 16) + 1));
+        assert!(!with(|limits| limits.batch_segments = 0));
         assert!(with(|limits| limits.outbox_bytes = ANSWER_LEN_MAX));
         assert!(!with(|limits| limits.outbox_bytes = ANSWER_LEN_MAX - 1));
         assert!(with(|limits| limits.outbox_datagrams = limit::FRAGMENTS_MAX));

@@ -142,14 +142,22 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Datagrams received.
+    /// Datagrams received, each of those in trains.
     datagrams_received => counter "datagrams_received",
+    /// Trains received: of two datagrams or more.
+    trains_received,
+    /// Datagrams and trains that were longer than a receive buffer, so that the end of them is lost.
+    received_truncated,
     /// Bytes received.
     bytes_received => counter "bytes_received" [transport = "udp"],
     /// Datagrams that were, or completed, a request that was answered.
     requests_answered => counter "requests_answered" [transport = "udp"],
-    /// Datagrams handed to the kernel.
+    /// Datagrams handed to the kernel, each of those in trains.
     datagrams_sent,
+    /// Trains handed to the kernel: of two datagrams or more.
+    trains_sent,
+    /// Trains that the kernel or a device refused; their datagrams were sent one by one.
+    trains_refused,
     /// Bytes of answers, with their envelopes.
     bytes_sent => counter "bytes_sent" [transport = "udp"],
     /// Times the worker looked for something to do; some each second even when there is nothing.

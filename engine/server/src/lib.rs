@@ -20,6 +20,7 @@ pub mod control;
 pub mod counters;
 #[cfg(test)]
 mod injected;
+mod left;
 pub mod live;
 pub mod observe;
 pub mod privileges;

@@ -252,7 +252,8 @@ impl Server {
         infos.sort_by_key(|info| info.at);
         for info in &infos {
             tracing::info!(
-                worker = info.at, address = %info.address, core = ?info.core, reason = info.reason, "worker is ready"
+                worker = info.at, address = %info.address, core = ?info.core, reason = info.reason,
+                trains_in = info.trains.received, trains_out = info.trains.sent, "worker is ready"
             );
         }
         self.shared.workers.set(infos).map_err(|_| anyhow!("workers are started once"))
@@ -479,6 +480,9 @@ pub(crate) fn net_options(config: &Config, address: SocketAddr) -> Options {
     let mut options = Options::new(address);
     options.reuse_port = true;
     options.batch_len = limits.batch_datagrams;
+    options.batch_segments = limits.batch_segments;
+    options.receive_trains = config.receive_trains;
+    options.send_trains = config.send_trains;
     options.outbox_datagrams = limits.outbox_datagrams;
     options.outbox_len = limits.outbox_bytes;
     options.socket_receive_buffer_len = limits.socket_receive_bytes;

@@ -23,6 +23,8 @@ impl Shared {
                     "running": self.running[worker.at].load(Ordering::Relaxed),
                     "datapath": worker.kind.to_string(),
                     "reason": worker.reason,
+                    "receives_trains": worker.trains.received,
+                    "sends_trains": worker.trains.sent,
                 })
             })
             .collect();

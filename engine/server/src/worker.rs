@@ -1,14 +1,15 @@
 //! One core: wait, answer, flush.
 
-use crate::config::Config;
+use crate::config::{ANSWER_LEN_MAX, Config};
 use crate::counters::{Counters, Transport};
+use crate::left::Left;
 use crate::live::Reader;
 use crate::server::{Shared, net_options};
 use crate::settings::InForce;
 use crate::takeover;
 use crate::tcp::side::Side;
 use anyhow::Context as _;
-use handle_net::{Datapath, Kind, Outbox, Peer};
+use handle_net::{Datapath, Inbox, Kind, Outbox, Peer, Trains};
 use handle_proto::limit::{FRAGMENTS_MAX, UDP_MESSAGE_LEN_MAX};
 use handle_proto::wire::Envelope;
 use handle_proto::wire::reassembly::{Reassembled, Reassembly, ReassemblyLimits, Refusal};
@@ -17,6 +18,7 @@ use handle_resolver::{
     Context, DropReason, Outcome, Refused, Reply, Service, answer, answer_batch, answer_message,
 };
 use handle_snapshot::map::Mapped;
+use std::cell::Cell;
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -45,6 +47,8 @@ pub struct WorkerInfo {
     pub kind: Kind,
     /// Why that way.
     pub reason: String,
+    /// Whether in trains.
+    pub trains: Trains,
 }
 
 /// One thread that answers on one socket.
@@ -58,8 +62,12 @@ pub(crate) struct Worker {
     scratch: Scratch,
     /// Requests in fragments, by the address of the sender, as deployed.
     fragments: Reassembly<IpAddr>,
-    /// For each datagram of the batch, whether it has been dealt with.
+    /// For each datagram of the batch, those in trains included, where it is in the inbox.
+    places: Vec<u16>,
+    /// For each of them, whether it has been dealt with.
     done: Vec<bool>,
+    /// What a batch could not answer.
+    left: Left,
     /// Batches before the next look at what is not done for each.
     batches_until_look: u32,
     /// The settings, and which they are.
@@ -89,7 +97,8 @@ impl Worker {
             .map(|listener| Side::open(config, &mut *opened.path, listener))
             .transpose()
             .with_context(|| format!("cannot accept connections on {address}"))?;
-        let info = WorkerInfo { at, address, core, kind: opened.path.kind(), reason: opened.reason };
+        let (kind, trains) = (opened.path.kind(), opened.path.trains());
+        let info = WorkerInfo { at, address, core, kind, reason: opened.reason, trains };
         let worker = Self {
             shared: Arc::clone(shared),
             at,
@@ -98,7 +107,9 @@ impl Worker {
             live: shared.live.reader(),
             scratch: Scratch::new(),
             fragments: Reassembly::new(reassembly_limits(config)),
+            places: Vec::new(),
             done: Vec::new(),
+            left: Left::default(),
             batches_until_look: BATCHES_UNTIL_LOOK,
             in_force: shared.settings.current(),
             settings_generation: shared.settings.generation(),
@@ -219,24 +230,33 @@ impl Worker {
             return Ok(0);
         }
         let context = Context::new(set.records(), self.in_force.site.service(), now_unix_s());
-        counters.batches.add(1);
-        counters.datagrams_received.add(inbox.len() as u64);
-        counters.bytes_received.add(inbox.iter().map(|datagram| datagram.bytes.len() as u64).sum());
-        let (done, scratch) = (&mut self.done, &mut self.scratch);
+        let (places, done, scratch) = (&mut self.places, &mut self.done, &mut self.scratch);
+        count_received(inbox, places, counters);
+        let received = places.len();
         done.clear();
-        done.resize(inbox.len(), false);
+        done.resize(received, false);
+        // Once the outbox is full, what follows need not be looked up: it waits until there is room.
+        let is_full = Cell::new(false);
         // Answering is pure, so a bug in it spoils nothing: what is not done is tried again alone.
         let answered = catch_unwind(AssertUnwindSafe(|| {
-            let datagrams = inbox.iter().map(|datagram| {
-                #[cfg(test)]
-                crate::injected::reading(datagram.bytes);
-                datagram.bytes
-            });
+            let datagrams = inbox.iter().flat_map(|datagram| datagram.segments());
+            let datagrams = datagrams.take_while(|_| !is_full.get());
+            #[cfg(test)]
+            let datagrams = datagrams.inspect(|datagram| crate::injected::reading(datagram));
             answer_batch(&context, scratch, datagrams, |at, outcome| {
                 #[cfg(test)]
-                crate::injected::answering(inbox.get(at).bytes);
+                inbox
+                    .iter()
+                    .flat_map(|d| d.segments())
+                    .nth(at)
+                    .into_iter()
+                    .for_each(crate::injected::answering);
                 match outcome {
-                    Outcome::Reply(reply) => done[at] = send(outbox, inbox.get(at).peer, reply, counters),
+                    Outcome::Reply(reply) => {
+                        let peer = inbox.get(usize::from(places[at])).peer;
+                        done[at] = send(outbox, peer, reply, counters);
+                        is_full.set(!done[at]);
+                    }
                     Outcome::Drop(reason) => {
                         count_drop(*reason, counters);
                         done[at] = true;
@@ -245,7 +265,6 @@ impl Worker {
                 }
             });
         }));
-        let received = inbox.len();
         self.batches_until_look = self.batches_until_look.saturating_sub(1);
         if answered.is_ok() && !done.contains(&false) {
             flush(&mut *self.path, counters)?;
@@ -255,19 +274,26 @@ impl Worker {
             return Ok(received);
         }
         // Flushing gives the buffers back, so what is left is copied first.
-        let left = inbox.iter().zip(done.iter()).filter(|&(_, &done)| !done);
-        let left: Vec<_> = left.map(|(datagram, _)| (datagram.peer, datagram.bytes.to_vec())).collect();
+        self.left.clear();
+        let datagrams =
+            inbox.iter().flat_map(|datagram| datagram.segments().map(move |bytes| (datagram.peer, bytes)));
+        for ((peer, datagram), _) in datagrams.zip(done.iter()).filter(|&(_, &done)| !done) {
+            self.left.push(peer, datagram);
+        }
         flush(&mut *self.path, counters)?;
-        for (peer, datagram) in left {
+        for (peer, datagram) in self.left.iter() {
+            if !self.path.outbox().has_room(FRAGMENTS_MAX, ANSWER_LEN_MAX) {
+                flush(&mut *self.path, counters)?;
+            }
             let (outbox, now_ms) = (self.path.outbox(), elapsed_ms(self.started));
             let fragments = Fragments {
                 table: &mut self.fragments,
                 len_max: self.in_force.config.limits.fragmented_request_bytes,
                 now_ms,
             };
-            answer_alone(&context, fragments, outbox, peer, &datagram, counters);
-            flush(&mut *self.path, counters)?;
+            answer_alone(&context, fragments, outbox, peer, datagram, counters);
         }
+        flush(&mut *self.path, counters)?;
         Ok(received)
     }
 }
@@ -284,6 +310,24 @@ fn reassembly_limits(config: &Config) -> ReassemblyLimits {
 /// Who is connected has proven their address, and may have as long an answer as there is.
 fn over_tcp(service: Service<'_>) -> Service<'_> {
     Service { answer_datagrams_max: FRAGMENTS_MAX, ..service }
+}
+
+/// Counts what was received, and notes for each datagram where in the inbox it is.
+fn count_received(inbox: Inbox<'_>, places: &mut Vec<u16>, counters: &Counters) {
+    let (mut bytes, mut trains, mut truncated) = (0, 0, 0);
+    places.clear();
+    for (place, datagram) in (0u16..).zip(inbox.iter()) {
+        let count = datagram.segments_count();
+        bytes += datagram.bytes.len() as u64;
+        trains += u64::from(count > 1);
+        truncated += u64::from(datagram.truncated);
+        places.resize(places.len() + count, place);
+    }
+    counters.batches.add(1);
+    counters.datagrams_received.add(places.len() as u64);
+    counters.bytes_received.add(bytes);
+    counters.trains_received.add(trains);
+    counters.received_truncated.add(truncated);
 }
 
 /// Answers what a batch could not: fragments, what the outbox had no room for, and what was behind a
@@ -377,7 +421,7 @@ fn finish(
         Outcome::Fragment(_) => return,
         Outcome::Slow(slow) => slow.refuse(context, Refused::Busy),
     };
-    // The outbox is empty and as long as the longest answer, so there is room.
+    // The caller made sure that the longest answer has room.
     if !send(outbox, peer, &reply, counters) {
         counters.dropped_bug.add(1);
     }
@@ -407,6 +451,13 @@ fn send(outbox: &mut Outbox, peer: Peer, reply: &Reply<'_>, counters: &Counters)
 fn flush(path: &mut dyn Datapath, counters: &Counters) -> std::io::Result<()> {
     let flushed = path.flush()?;
     counters.datagrams_sent.add(flushed.sent.into());
+    counters.trains_sent.add(flushed.trains.into());
+    if flushed.trains_refused > 0 {
+        if counters.trains_refused.get() == 0 {
+            tracing::warn!("the kernel or a device refuses answers in trains; they are sent one by one");
+        }
+        counters.trains_refused.add(flushed.trains_refused.into());
+    }
     if flushed.failed > 0 || flushed.would_block > 0 {
         counters.dropped_send_refused.add(flushed.failed.into());
         counters.dropped_send_full.add(flushed.would_block.into());

@@ -66,7 +66,9 @@ impl Buffers {
     pub(super) fn for_streams(count: u16, len: usize, group: u16) -> Self {
         const { assert!(Self::COUNT_MAX * size_of::<BufRingEntry>() <= size_of::<Page>()) };
         assert!(count.is_power_of_two() && usize::from(count) <= Self::COUNT_MAX);
-        let stride = len.next_multiple_of(ALIGN);
+        // Not a power of two, so that their starts, which are used most, do not compete for the same lines
+        // of the cache.
+        let stride = (len.div_ceil(ALIGN) | 1) * ALIGN;
         Self {
             ring: Slab::from(vec![Page([0; 65536])]),
             bytes: Slab::from(vec![0; stride * usize::from(count)]),
@@ -178,9 +180,9 @@ fn parse(buffer: &[u8], control_room: usize) -> Option<Datagram<'_>> {
     let (control, bytes) = rest.split_at_checked(control_room)?;
     let name = &name[..NAME_LEN.min(name_len? as usize)];
     let control = &control[..control_room.min(control_len? as usize)];
-    let peer = control::decode(name, control)?;
+    let (peer, segment_len) = control::decode(name, control)?;
     let truncated = flags? & libc::MSG_TRUNC.cast_unsigned() != 0;
-    Some(Datagram { bytes, peer, segment_len: bytes.len(), truncated })
+    Some(Datagram { bytes, peer, segment_len: segment_len.unwrap_or(bytes.len()), truncated })
 }
 
 #[cfg(test)]

@@ -30,11 +30,12 @@ use self::ring::{Ring, SOCKET, explain};
 use self::streams::UringStreams;
 use crate::batch::{Batch, Datagram, Inbox};
 use crate::control::Family;
-use crate::datapath::{Datapath, Flushed, Kind};
+use crate::datapath::{Datapath, Flushed, Kind, Trains};
 use crate::outbox::Outbox;
-use crate::portable::{Drops, Messages, SENDS_MAX, Slab, receive_local_address};
+use crate::portable::{Control, Drops, Messages, Slab, knows_trains, prepare_control};
 use crate::socket::{Options, SendPatience, is_transient};
 use crate::streams::{StreamBatch, no_streams};
+use crate::trains::Plan;
 use crate::waker::Waker;
 
 /// Marks the completions of the receive. Those of sends are marked with the index of the message.
@@ -54,6 +55,11 @@ pub(crate) struct UringPath {
     lent: Vec<u16>,
     /// Completed receives, not yet handed over: buffer and length.
     ready: VecDeque<(u16, usize)>,
+    batch_segments: usize,
+    receives_trains: bool,
+    plan: Plan,
+    /// Number of the train that the first message says.
+    first: usize,
     /// The receive request is in flight, or queued for submission.
     receiving: bool,
     /// The request that watches `waker` is in flight, or queued.
@@ -89,11 +95,12 @@ impl UringPath {
     /// Opens the path, and has seen the kernel accept its receive.
     pub(crate) fn open(socket: Rc<UdpSocket>, waker: Waker, options: &Options) -> io::Result<Self> {
         let address = socket.local_addr()?;
-        let control_len = receive_local_address(&*socket, address)?;
+        let Control { len: control_len, receives_trains } = prepare_control(&*socket, address, options)?;
         let Options { batch_len, receive_len, outbox_datagrams, outbox_len, .. } = *options;
         // One batch is with the caller while the next one arrives.
         let buffers_count = (2 * batch_len).next_power_of_two().clamp(BUFFERS_MIN, Buffers::COUNT_MAX);
-        let sends_max = outbox_datagrams.min(SENDS_MAX);
+        let outgoing = Messages::for_sending(outbox_datagrams);
+        let sends_max = outgoing.len();
         let completions = options.streams.as_ref().map_or(0, |_| streams::COMPLETIONS);
         #[expect(clippy::cast_possible_truncation, reason = "at most COUNT_MAX and SENDS_MAX")]
         let ring = Ring::open(
@@ -109,6 +116,10 @@ impl UringPath {
             received: Vec::with_capacity(batch_len),
             lent: Vec::with_capacity(buffers_count),
             ready: VecDeque::with_capacity(buffers_count),
+            batch_segments: options.batch_segments,
+            receives_trains,
+            plan: Plan::new(outbox_datagrams, options.send_trains && knows_trains(&*socket)),
+            first: 0,
             receiving: false,
             watching: false,
             woken: false,
@@ -119,7 +130,7 @@ impl UringPath {
             ring,
             memory: ManuallyDrop::new(Memory {
                 outbox: Outbox::new(outbox_datagrams, outbox_len),
-                outgoing: Messages::new(sends_max),
+                outgoing,
                 incoming: buffers.message(),
                 buffers,
             }),
@@ -227,11 +238,12 @@ impl UringPath {
                 }
                 i => {
                     self.sending -= 1;
+                    #[expect(clippy::cast_possible_truncation, reason = "less than SENDS_MAX")]
+                    let i = i as usize;
                     match -result {
-                        #[expect(clippy::cast_possible_truncation, reason = "less than SENDS_MAX")]
-                        libc::EAGAIN => self.blocked.push(i as usize),
-                        error if error > 0 => flushed.refuse(error),
-                        _ => flushed.sent += 1,
+                        libc::EAGAIN => self.blocked.push(i),
+                        error if error > 0 => self.plan.refused(self.first + i, error, flushed),
+                        _ => self.plan.sent(self.first + i, flushed),
                     }
                 }
             }
@@ -263,8 +275,9 @@ impl UringPath {
                 return Ok(());
             }
             if !patience.wait(self.socket.as_fd()) {
-                flushed.would_block += u32::try_from(self.blocked.len()).unwrap_or(u32::MAX);
-                self.blocked.clear();
+                for i in self.blocked.drain(..) {
+                    self.plan.blocked(self.first + i, flushed);
+                }
                 return Ok(());
             }
             for at in 0..self.blocked.len() {
@@ -332,13 +345,20 @@ impl Datapath for UringPath {
         if let Some(streams) = self.streams.as_mut() {
             streams.take();
         }
+        let mut segments = 0;
         while self.received.len() < self.received.capacity()
-            && let Some((id, len)) = self.ready.pop_front()
+            && let Some(&(id, len)) = self.ready.front()
         {
-            self.lent.push(id);
             // SAFETY: The completion made the buffer ours, and it is given back only after `received`
             // has been cleared.
-            self.received.extend(unsafe { self.memory.buffers.datagram(id, len) });
+            let datagram = unsafe { self.memory.buffers.datagram(id, len) };
+            segments += datagram.as_ref().map_or(0, Datagram::segments_count);
+            if segments > self.batch_segments && !self.received.is_empty() {
+                break;
+            }
+            self.ready.pop_front();
+            self.lent.push(id);
+            self.received.extend(datagram);
         }
         Ok(Batch { inbox: Inbox::new(&self.received), outbox: &mut self.memory.outbox })
     }
@@ -353,19 +373,21 @@ impl Datapath for UringPath {
         // The same turn may then receive.
         self.give_back();
         self.receive();
-        let mut first = 0;
-        while first < self.memory.outbox.len() {
-            let Memory { outbox, outgoing, .. } = &mut *self.memory;
-            let count = outgoing.len().min(outbox.len() - first);
-            for i in 0..count {
-                let (peer, bytes) = outbox.get(first + i);
-                outgoing.send_from(i, self.family, &peer, bytes);
+        self.plan.make(&self.memory.outbox);
+        loop {
+            self.first = 0;
+            while self.first < self.plan.trains().len() {
+                let Memory { outbox, outgoing, .. } = &mut *self.memory;
+                let count = outgoing.load(self.family, outbox, &self.plan, self.first);
+                for i in 0..count {
+                    self.send(i);
+                }
+                self.finish_sends(&mut patience, &mut flushed)?;
+                self.first += count;
             }
-            for i in 0..count {
-                self.send(i);
+            if !self.plan.retry(&self.memory.outbox) {
+                break;
             }
-            self.finish_sends(&mut patience, &mut flushed)?;
-            first += count;
         }
         self.memory.outbox.clear();
         Ok(flushed)
@@ -399,6 +421,10 @@ impl Datapath for UringPath {
 
     fn waker(&self) -> Waker {
         self.waker.clone()
+    }
+
+    fn trains(&self) -> Trains {
+        Trains { received: self.receives_trains, sent: self.plan.sends_trains() }
     }
 }
 

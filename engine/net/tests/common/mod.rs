@@ -1,0 +1,51 @@
+//! What the tests of datapaths share.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use handle_net::{Choice, Datagram, Datapath, Options, open};
+
+pub(crate) const SOON: Duration = Duration::from_secs(5);
+pub(crate) const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+pub(crate) const LOOPBACK_V6: SocketAddr = SocketAddr::new(std::net::IpAddr::V6(Ipv6Addr::LOCALHOST), 0);
+
+/// Runs each promise for each path that opens here.
+macro_rules! on_both_paths {
+    ($($promise:ident),* $(,)?) => {
+        mod portable {
+            $(#[test] fn $promise() { super::$promise(handle_net::Choice::Portable) })*
+        }
+        mod uring {
+            $(#[test] fn $promise() {
+                match handle_net::open(handle_net::Choice::Uring, &handle_net::Options::new(crate::common::LOOPBACK)) {
+                    Ok(_) => super::$promise(handle_net::Choice::Uring),
+                    Err(error) => eprintln!("not tested: {error}"),
+                }
+            })*
+        }
+    };
+}
+
+pub(crate) fn path(choice: Choice, options: &Options) -> Box<dyn Datapath> {
+    open(choice, options).unwrap().path
+}
+
+/// Waits until `count` datagrams have come, and gives each to `each`.
+pub(crate) fn receive(path: &mut dyn Datapath, count: usize, mut each: impl FnMut(Datagram<'_>)) {
+    let end = Instant::now() + SOON;
+    let mut received = 0;
+    while received < count {
+        assert!(Instant::now() < end, "received {received} of {count}");
+        for datagram in path.wait(Duration::from_millis(100)).unwrap().inbox.iter() {
+            received += datagram.segments().count();
+            each(datagram);
+        }
+    }
+}
+
+pub(crate) fn copy(room: &mut [u8], bytes: &[u8]) -> usize {
+    room[..bytes.len()].copy_from_slice(bytes);
+    bytes.len()
+}
