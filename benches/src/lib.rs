@@ -6,6 +6,7 @@
 //! - [`lookups`]: keys, and the lookup of them one at a time and in stages.
 //! - [`answers`]: a batch of requests to written replies, as a worker does it, without a socket.
 //! - [`serve`]: servers in processes of their own; [`flood`] and [`tcp`]: the load on them.
+//! - [`turns`]: one server under load for a while, and what it took.
 //! - [`usage`]: what a process used, and on which machine.
 #![forbid(unsafe_code)]
 
