@@ -21,6 +21,7 @@ mod json;
 mod name;
 mod resolver;
 mod snapshot;
+mod train;
 mod transport;
 
 pub use auth::{challenge_answer, key_agreement, key_file};
@@ -33,6 +34,7 @@ pub use json::{record_line, site_json, values_json};
 pub use name::name;
 pub use resolver::{batch, question, resolver};
 pub use snapshot::{layer, layer_examples, manifest};
+pub use train::train;
 pub use transport::{fragments, reassembly, stream};
 
 use std::path::Path;
@@ -52,7 +54,7 @@ targets! {
     request_body response_body query admin auth session referral replication credential
     value values_json record_line site site_json admin_vlist key
     key_file challenge_answer key_agreement
-    layer manifest resolver question batch
+    layer manifest resolver question batch train
     connections
 }
 
