@@ -2,11 +2,10 @@
 //! on core 0 and the client on core 1, where there are two.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use handle_benches::flood::{Flood, WINDOW};
+use handle_benches::flood::{Flood, Shape, WINDOW, is_success};
 use handle_benches::requests::{Ask, Requests};
 use handle_benches::{serve, sets};
 use handle_net::Kind;
-use handle_proto::ResponseCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
@@ -32,17 +31,15 @@ fn datapath(c: &mut Criterion) {
                 serve::pin(two_cores.then_some(0));
                 let mut path = serve::open_loopback(kind).expect("it opened before");
                 started.send(path.local_addr().expect("an address")).expect("the bench is there");
-                let mut answer = [0; ANSWER_LEN];
-                answer[24..28].copy_from_slice(&ResponseCode::SUCCESS.0.to_be_bytes());
+                let mut echo = serve::Echo::of_len(ANSWER_LEN);
                 while !stop.load(Ordering::Relaxed) {
-                    serve::echo_turn(&mut *path, &answer).expect("the path works");
+                    echo.turn(&mut *path).expect("the path works");
                 }
             });
             let server = starting.recv().expect("the server starts");
             serve::pin(two_cores.then_some(1));
             let window = if sets::is_test() { 1 } else { WINDOW };
-            let code = ResponseCode::SUCCESS.0;
-            let mut flood = Flood::open(&requests, window, code).expect("a socket");
+            let mut flood = Flood::open(&requests, Shape::single(window), is_success).expect("a socket");
             group.bench_function(format!("echo/{kind}"), |b| {
                 b.iter_custom(|answers| {
                     let got = flood.run_for_answers(server, answers).expect("the path works");

@@ -7,6 +7,7 @@
 //! - [`answers`]: a batch of requests to written replies, as a worker does it, without a socket.
 //! - [`certified`]: signed answers, and what the key alone can sign.
 //! - [`serve`]: servers in processes of their own; [`flood`] and [`tcp`]: the load on them.
+//! - [`turns`]: one server under load for a while, and what it took.
 //! - [`usage`]: what a process used, and on which machine.
 #![forbid(unsafe_code)]
 
@@ -20,4 +21,5 @@ pub mod serve;
 pub mod sets;
 pub mod spread;
 pub mod tcp;
+pub mod turns;
 pub mod usage;

@@ -140,6 +140,14 @@ impl Random {
         // The upper half of the product: as even as 64 bits are.
         ((u128::from(mix(self.0)) * u128::from(end)) >> 64) as u64
     }
+
+    /// The same for positions.
+    ///
+    /// # Panics
+    /// Never: the number is below `end`.
+    pub fn below_usize(&mut self, end: usize) -> usize {
+        usize::try_from(self.below(end as u64)).expect("below a usize")
+    }
 }
 
 const fn mix(n: u64) -> u64 {

@@ -7,6 +7,21 @@ use handle_proto::wire::list::{Indexes, Strings};
 use handle_proto::wire::query::Query;
 use handle_proto::wire::{Envelope, Header, MessageBuf, Request};
 use handle_proto::{OpCode, OpFlags, ResponseCode, Version};
+use std::collections::BTreeMap;
+
+/// Where the id of a request is.
+const REQUEST_ID_AT: usize = 8;
+/// Of its bits, those that number requests. The others are the length of the answer, see
+/// [`Requests::note_answer_lens`].
+const NUMBER_BITS: u32 = 20;
+
+/// The length of the answer that was noted in `request`; 0 where nothing was.
+#[must_use]
+#[inline]
+pub fn noted_answer_len(request: &[u8]) -> usize {
+    let id = request.get(REQUEST_ID_AT..).and_then(|rest| rest.first_chunk());
+    id.map_or(0, |id| (u32::from_be_bytes(*id) >> NUMBER_BITS) as usize)
+}
 
 /// What is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,6 +132,47 @@ impl Requests {
         Ok(requests)
     }
 
+    /// What `datagrams` are.
+    #[must_use]
+    pub fn from_datagrams(datagrams: impl IntoIterator<Item = impl AsRef<[u8]>>) -> Self {
+        let mut requests = Self { bytes: Vec::new(), ends: Vec::new() };
+        for datagram in datagrams {
+            requests.bytes.extend_from_slice(datagram.as_ref());
+            requests.ends.push(requests.bytes.len());
+        }
+        requests
+    }
+
+    /// Writes into the id of each request how long its answer is, for an [`Echo`](crate::serve::Echo) that
+    /// does not know the records: `lens`, in the same order.
+    ///
+    /// # Panics
+    /// When there are more than 1048576 requests, or answers of more than 2047 bytes.
+    pub fn note_answer_lens(&mut self, lens: &[usize]) {
+        for (at, &len) in lens.iter().enumerate() {
+            assert!(at < 1 << NUMBER_BITS && len < 1 << (31 - NUMBER_BITS), "{at}, {len}");
+            let start = if at == 0 { 0 } else { self.ends[at - 1] };
+            let id = u32::try_from(len << NUMBER_BITS | at).expect("31 bits");
+            self.bytes[start + REQUEST_ID_AT..][..4].copy_from_slice(&id.to_be_bytes());
+        }
+    }
+
+    /// Those that have the length which most have, and of these those whose answers have the length that
+    /// most have; `lens` are the lengths of all answers.
+    #[must_use]
+    pub fn most_frequent_lens(&self, lens: &[usize]) -> Self {
+        let most = |lens: &mut dyn Iterator<Item = usize>| {
+            let mut counts = BTreeMap::new();
+            lens.for_each(|len| *counts.entry(len).or_insert(0) += 1);
+            counts.into_iter().max_by_key(|&(_, count)| count).map_or(0, |(len, _)| len)
+        };
+        let of = |at: usize| self.get(at).len();
+        let len = most(&mut (0..self.len()).map(of));
+        let alike = || (0..self.len()).filter(|&at| of(at) == len);
+        let answer_len = most(&mut alike().map(|at| lens[at]));
+        Self::from_datagrams(alike().filter(|&at| lens[at] == answer_len).map(|at| self.get(at)))
+    }
+
     /// How many there are.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -136,5 +192,24 @@ impl Requests {
         let at = at % self.ends.len();
         let start = if at == 0 { 0 } else { self.ends[at - 1] };
         &self.bytes[start..self.ends[at]]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_of_answers_are_noted_and_most_frequent_ones_picked() {
+        let mut requests = Requests::from_datagrams([20, 30, 30, 30, 40, 40].map(|len| vec![0xff; len]));
+        let lens = [9, 100, 200, 100, 300, 2047];
+        requests.note_answer_lens(&lens);
+        for (at, &len) in lens.iter().enumerate() {
+            assert_eq!(noted_answer_len(requests.get(at)), len);
+        }
+        assert_eq!(noted_answer_len(&[0; 11]), 0);
+        let alike = requests.most_frequent_lens(&lens);
+        assert_eq!(alike.len(), 2);
+        assert_eq!((alike.get(0), alike.get(1)), (requests.get(1), requests.get(3)));
     }
 }

@@ -3,8 +3,14 @@
 //! A measuring program starts itself again with other arguments. The child prints the address that it
 //! answers on and serves until its standard input ends.
 
+use crate::requests::noted_answer_len;
+use crate::sets;
 use anyhow::{Context as _, ensure};
+use clap::ValueEnum;
 use handle_net::{Choice, Datapath, Kind, Options, open, pin_to_core};
+use handle_proto::ResponseCode;
+use handle_server::Server;
+use handle_server::config::{self, Config, Limits};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::SocketAddr;
 use std::process::{Command, Stdio};
@@ -82,6 +88,19 @@ pub fn wait_for_end() {
 pub fn on_path(
     kind: Kind,
     core: Option<usize>,
+    turn: impl FnMut(&mut dyn Datapath) -> std::io::Result<()> + Send,
+) -> anyhow::Result<()> {
+    on_path_with(kind, core, &Limits::default(), turn)
+}
+
+/// The same with other limits than usual.
+///
+/// # Errors
+/// When the path does not open, or fails.
+pub fn on_path_with(
+    kind: Kind,
+    core: Option<usize>,
+    limits: &Limits,
     mut turn: impl FnMut(&mut dyn Datapath) -> std::io::Result<()> + Send,
 ) -> anyhow::Result<()> {
     let (started, starting) = std::sync::mpsc::channel();
@@ -91,7 +110,7 @@ pub fn on_path(
         let worker = scope.spawn(move || -> anyhow::Result<()> {
             pin(core);
             // A path stays on the thread that opened it.
-            let mut path = open_loopback(kind)?;
+            let mut path = open_with(kind, limits)?;
             started.send(path.local_addr()?)?;
             while !stop.load(Ordering::Relaxed) {
                 turn(&mut *path)?;
@@ -112,11 +131,23 @@ pub fn on_path(
 /// # Errors
 /// When this kind does not work here.
 pub fn open_loopback(kind: Kind) -> anyhow::Result<Box<dyn Datapath>> {
+    open_with(kind, &Limits::default())
+}
+
+fn open_with(kind: Kind, limits: &Limits) -> anyhow::Result<Box<dyn Datapath>> {
     let choice = match kind {
         Kind::Uring => Choice::Uring,
         Kind::Portable => Choice::Portable,
     };
-    let options = Options::new(SocketAddr::from(([127, 0, 0, 1], 0))).one_at_a_time();
+    let options = Options {
+        batch_len: limits.batch_datagrams,
+        batch_segments: limits.batch_segments,
+        outbox_datagrams: limits.outbox_datagrams,
+        outbox_len: limits.outbox_bytes,
+        socket_receive_buffer_len: limits.socket_receive_bytes,
+        socket_send_buffer_len: limits.socket_send_bytes,
+        ..Options::new(SocketAddr::from(([127, 0, 0, 1], 0)))
+    };
     let path = open(choice, &options)?.path;
     ensure!(path.kind() == kind, "asked for {kind}, got {}", path.kind());
     Ok(path)
@@ -131,22 +162,106 @@ pub fn pin(core: Option<usize>) {
     }
 }
 
-/// One turn of an echo: every datagram is answered with `answer`.
+/// A server that answers every datagram without looking up anything.
+pub struct Echo {
+    answer: Vec<u8>,
+    /// Of `answer`, how much; without, as much as is noted in the request.
+    len: Option<usize>,
+}
+
+impl Echo {
+    /// Answers of `len` bytes.
+    #[must_use]
+    pub fn of_len(len: usize) -> Self {
+        Self { answer: success(len), len: Some(len) }
+    }
+
+    /// Answers of the lengths that [`note_answer_lens`](crate::requests::Requests::note_answer_lens) noted.
+    #[must_use]
+    pub fn of_noted_lens() -> Self {
+        Self { answer: success(2048), len: None }
+    }
+
+    /// Answers a batch.
+    ///
+    /// # Errors
+    /// When the path is of no more use.
+    pub fn turn(&mut self, path: &mut dyn Datapath) -> std::io::Result<()> {
+        let batch = path.wait(PATIENCE_MAX)?;
+        if batch.inbox.is_empty() {
+            return Ok(());
+        }
+        for datagram in batch.inbox.iter() {
+            for request in datagram.segments() {
+                let len = self.len.unwrap_or_else(|| noted_answer_len(request));
+                let copy = |room: &mut [u8]| {
+                    room.copy_from_slice(&self.answer[..len]);
+                    len
+                };
+                // The outbox has room for more than a batch.
+                let _ = batch.outbox.push(datagram.peer, len, copy);
+            }
+        }
+        path.flush().map(drop)
+    }
+}
+
+/// Bytes that say success where an answer does.
+fn success(len: usize) -> Vec<u8> {
+    let mut answer = vec![0; len.max(28)];
+    answer[24..28].copy_from_slice(&ResponseCode::SUCCESS.0.to_be_bytes());
+    answer
+}
+
+/// In the child: `handled` itself, with one worker on `core`, over the set of so many records.
 ///
 /// # Errors
-/// When the path is of no more use.
-pub fn echo_turn(path: &mut dyn Datapath, answer: &[u8]) -> std::io::Result<()> {
-    let batch = path.wait(PATIENCE_MAX)?;
-    if batch.inbox.is_empty() {
-        return Ok(());
+/// When it does not start or stop.
+pub fn handled(records: u64, path: Path, core: usize, limits: Limits) -> anyhow::Result<()> {
+    let config = Config {
+        snapshot: sets::directory(records),
+        listen: vec![SocketAddr::from(([127, 0, 0, 1], 0))],
+        workers: 1,
+        cores: vec![core],
+        datapath: match path {
+            Path::Uring => config::Datapath::Uring,
+            Path::Portable => config::Datapath::Portable,
+        },
+        limits,
+        ..Config::default()
+    };
+    let server = Server::start(&config)?;
+    sets::warm(&server.shared().live.current());
+    announce(*server.addresses().first().context("an address")?)?;
+    wait_for_end();
+    server.stop()
+}
+
+/// A datapath, as an argument.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Path {
+    /// io_uring.
+    Uring,
+    /// recvmmsg and sendmmsg.
+    Portable,
+}
+
+impl Path {
+    /// As it is written.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Uring => "uring",
+            Self::Portable => "portable",
+        }
     }
-    for datagram in batch.inbox.iter() {
-        let copy = |room: &mut [u8]| {
-            room.copy_from_slice(answer);
-            answer.len()
-        };
-        // The outbox has room for more than a batch.
-        let _ = batch.outbox.push(datagram.peer, answer.len(), copy);
+
+    /// The datapath.
+    #[must_use]
+    pub const fn kind(self) -> Kind {
+        match self {
+            Self::Uring => Kind::Uring,
+            Self::Portable => Kind::Portable,
+        }
     }
-    path.flush().map(drop)
 }

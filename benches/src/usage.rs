@@ -35,6 +35,23 @@ impl Usage {
         Ok(Self { user: TICK * ticks(11)?, system: TICK * ticks(12)? })
     }
 
+    /// Of the process `pid` and all that it started, and they.
+    ///
+    /// # Errors
+    /// When there is no such process.
+    pub fn of_tree(pid: u32) -> anyhow::Result<Self> {
+        let mut sum = Self::of(pid)?;
+        for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
+            let children = fs::read_to_string(thread?.path().join("children")).unwrap_or_default();
+            for child in children.split_ascii_whitespace().filter_map(|child| child.parse().ok()) {
+                // One that has just ended used little.
+                let Ok(used) = Self::of_tree(child) else { continue };
+                sum = Self { user: sum.user + used.user, system: sum.system + used.system };
+            }
+        }
+        Ok(sum)
+    }
+
     /// Both together.
     #[must_use]
     pub fn total(&self) -> Duration {

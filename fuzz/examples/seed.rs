@@ -347,6 +347,17 @@ fn chosen(seeds: &mut Seeds) {
     }
     seeds.keep("reassembly", "repeated-with-other-bytes", input);
     damaged_layers(seeds, &layers[2]);
+    for (name, segment_len, len) in [
+        ("even", 30u16, 90),
+        ("shorter-end", 30, 91),
+        ("single", 30, 30),
+        ("shorter-than-a-segment", 30, 7),
+        ("empty", 30, 0),
+        ("no-length", 0, 5),
+        ("longest", 65_535, 100),
+    ] {
+        seeds.keep("train", name, [&segment_len.to_be_bytes()[..], &vec![b'x'; len]].concat());
+    }
 }
 
 /// Layers that only the full check tells from whole ones, once their checksums are made right.

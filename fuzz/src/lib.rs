@@ -24,6 +24,7 @@ mod name;
 mod resolver;
 mod snapshot;
 mod template;
+mod train;
 mod transport;
 
 pub use auth::{challenge_answer, key_agreement, key_file};
@@ -39,6 +40,7 @@ pub use name::name;
 pub use resolver::{batch, question, resolver};
 pub use snapshot::{layer, layer_examples, manifest};
 pub use template::template;
+pub use train::train;
 pub use transport::{fragments, reassembly, stream};
 
 use std::path::Path;
@@ -58,7 +60,7 @@ targets! {
     request_body response_body query admin auth session referral replication credential
     value values_json record_line site site_json admin_vlist key
     key_file challenge_answer key_agreement
-    layer manifest resolver question batch
+    layer manifest resolver question batch train
     challenges connections
     rate_limit template
 }

@@ -8,13 +8,12 @@ mod servers;
 use anyhow::{Context as _, ensure};
 use clap::{Parser, Subcommand, ValueEnum};
 use comfy_table::Table;
-use handle_benches::flood::Flood;
+use handle_benches::flood::{Flood, Shape, is_success};
 use handle_benches::requests::{Ask, Requests};
 use handle_benches::serve::{self, Child};
 use handle_benches::sets;
 use handle_benches::spread::Spread;
 use handle_benches::usage::{self, Usage};
-use handle_proto::ResponseCode;
 use serde_json::json;
 use std::time::Duration;
 
@@ -121,7 +120,7 @@ fn main() -> anyhow::Result<()> {
     let requests = Requests::new(args.records, 1 << 20, Ask::Plain, 1)?;
     let mut rows: Vec<Row> = Runtime::ALL.into_iter().map(|runtime| start(runtime, &args)).collect();
     serve::pin(Some(args.client_core));
-    let mut flood = Flood::open(&requests, args.window, ResponseCode::SUCCESS.0)?;
+    let mut flood = Flood::open(&requests, Shape::single(args.window), is_success)?;
     // The first round only warms up.
     for round in 0..=args.rounds {
         for row in &mut rows {

@@ -4,23 +4,18 @@
 //! under the same load from another core.
 #![forbid(unsafe_code)]
 
-use anyhow::{Context as _, ensure};
-use clap::{Parser, Subcommand, ValueEnum};
+use anyhow::ensure;
+use clap::{Parser, Subcommand};
 use comfy_table::Table;
 use handle_benches::answers::Answerer;
-use handle_benches::flood::{Flood, Got, WINDOW};
+use handle_benches::flood::{Flood, Shape, WINDOW, is_success};
 use handle_benches::requests::{Ask, Requests};
-use handle_benches::serve::{self, Child};
-use handle_benches::spread::Spread;
-use handle_benches::usage::{self, Usage};
+use handle_benches::serve::{self, Child, Echo, Path};
+use handle_benches::turns::{Turn, share, share_by_cpu, spread, user_us};
+use handle_benches::usage;
 use handle_benches::{answers, sets};
-use handle_net::Kind;
-use handle_proto::ResponseCode;
-use handle_server::Server;
-use handle_server::config::{Config, Datapath};
+use handle_server::config::Limits;
 use serde_json::json;
-use std::net::SocketAddr;
-use std::time::Duration;
 
 /// Measures the rate of `handled` as a share of the echo rate of the same datapath, and its user time.
 #[derive(Parser)]
@@ -66,87 +61,22 @@ enum Role {
     ServeEcho { answer_len: usize, kind: Path, core: usize },
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Path {
-    Uring,
-    Portable,
-}
-
-impl Path {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Uring => "uring",
-            Self::Portable => "portable",
-        }
-    }
-
-    const fn kind(self) -> Kind {
-        match self {
-            Self::Uring => Kind::Uring,
-            Self::Portable => Kind::Portable,
-        }
-    }
-}
-
 fn main() -> anyhow::Result<()> {
     let args = Args::parse();
     match args.role {
         None => measure(&args),
-        Some(Role::ServeHandled { records, kind, core }) => serve_handled(records, kind, core),
+        Some(Role::ServeHandled { records, kind, core }) => {
+            serve::handled(records, kind, core, Limits::default())
+        }
         Some(Role::ServeEcho { answer_len, kind, core }) => {
-            let mut answer = vec![0; answer_len];
-            answer[24..28].copy_from_slice(&ResponseCode::SUCCESS.0.to_be_bytes());
-            serve::on_path(kind.kind(), Some(core), |path| serve::echo_turn(path, &answer))
+            let mut echo = Echo::of_len(answer_len);
+            serve::on_path(kind.kind(), Some(core), move |path| echo.turn(path))
         }
     }
 }
 
-fn serve_handled(records: u64, kind: Path, core: usize) -> anyhow::Result<()> {
-    let config = Config {
-        snapshot: sets::directory(records),
-        listen: vec![SocketAddr::from(([127, 0, 0, 1], 0))],
-        workers: 1,
-        cores: vec![core],
-        datapath: match kind {
-            Path::Uring => Datapath::Uring,
-            Path::Portable => Datapath::Portable,
-        },
-        ..Config::default()
-    };
-    let server = Server::start(&config)?;
-    sets::warm(&server.shared().live.current());
-    serve::announce(*server.addresses().first().context("an address")?)?;
-    serve::wait_for_end();
-    server.stop()
-}
-
-/// One turn of one server.
-struct Turn {
-    got: Got,
-    used: Usage,
-    /// Of the server's core, how much was idle.
-    idle: f64,
-}
-
-impl Turn {
-    /// Processor time of the server for each second.
-    fn busy(&self) -> f64 {
-        self.used.total().as_secs_f64() / self.got.seconds
-    }
-
-    /// Microseconds of processor time for an answer.
-    fn cpu_us(&self) -> f64 {
-        self.used.total().as_secs_f64() * 1e6 / self.got.answers as f64
-    }
-}
-
 fn turn(flood: &mut Flood<'_>, server: &Child, args: &Args, seconds: f64) -> anyhow::Result<Turn> {
-    let (used, idle) = (Usage::of(server.pid())?, usage::idle(args.server_core)?);
-    let got = flood.run(server.address, Duration::from_secs_f64(seconds))?;
-    let (used, idle) = (Usage::of(server.pid())? - used, usage::idle(args.server_core)?.saturating_sub(idle));
-    ensure!(got.answers > 0, "{} does not answer", server.address);
-    ensure!(got.wrong == 0, "{} of {} answers are wrong", got.wrong, got.answers);
-    Ok(Turn { got, used, idle: idle.as_secs_f64() / got.seconds })
+    Turn::measure(flood, (server.pid(), server.address), args.server_core, seconds)
 }
 
 fn measure(args: &Args) -> anyhow::Result<()> {
@@ -161,7 +91,7 @@ fn measure(args: &Args) -> anyhow::Result<()> {
     let handled = start("serve-handled", args.records.to_string())?;
     let echo = start("serve-echo", answer_len.to_string())?;
     serve::pin(Some(args.client_core));
-    let mut flood = Flood::open(&requests, args.window, ResponseCode::SUCCESS.0)?;
+    let mut flood = Flood::open(&requests, Shape::single(args.window), is_success)?;
     let (mut handled_turns, mut echo_turns) = (Vec::new(), Vec::new());
     for server in [&handled, &echo] {
         turn(&mut flood, server, args, (args.seconds / 4.0).max(0.2))?;
@@ -188,20 +118,12 @@ fn usual_answer_len(set: &handle_snapshot::PublishedSet, requests: &Requests) ->
 }
 
 fn report(args: &Args, answer_len: usize, handled: &[Turn], echo: &[Turn]) {
-    let pairs = || handled.iter().zip(echo);
-    let share = Spread::of(pairs().map(|(handled, echo)| handled.got.rate() / echo.got.rate()));
-    let cpu_share = Spread::of(pairs().map(|(handled, echo)| echo.cpu_us() / handled.cpu_us()));
-    // User time is sampled, so all turns together tell more than each.
-    let user_us = |turns: &[Turn]| {
-        let user: Duration = turns.iter().map(|turn| turn.used.user).sum();
-        user.as_secs_f64() * 1e6 / turns.iter().map(|turn| turn.got.answers).sum::<u64>() as f64
-    };
-    let of = |turns: &[Turn], what: fn(&Turn) -> f64| Spread::of(turns.iter().map(what));
+    let (share, cpu_share) = (share(handled, echo), share_by_cpu(handled, echo));
     let rows = [("handled", handled), ("echo", echo)].map(|(name, turns)| {
-        let rate = of(turns, |turn| turn.got.rate());
+        let rate = spread(turns, Turn::rate);
         let lost: u64 = turns.iter().map(|turn| turn.got.lost).sum();
-        let (busy, idle) = (of(turns, Turn::busy), of(turns, |turn| turn.idle));
-        (name, rate, of(turns, Turn::cpu_us), user_us(turns), busy, idle, lost)
+        let (busy, idle) = (spread(turns, Turn::busy), spread(turns, |turn| turn.idle));
+        (name, rate, spread(turns, Turn::cpu_us), user_us(turns), busy, idle, lost)
     });
     if args.json {
         let servers = rows.map(|(name, rate, cpu, user, busy, idle, lost)| {

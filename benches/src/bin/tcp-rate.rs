@@ -6,7 +6,7 @@
 
 use anyhow::{Context as _, ensure};
 use clap::{Parser, Subcommand, ValueEnum};
-use handle_benches::flood::{Flood, WINDOW};
+use handle_benches::flood::{Flood, Shape, WINDOW, is_success};
 use handle_benches::requests::{Ask, Requests};
 use handle_benches::serve::{self, Child};
 use handle_benches::sets;
@@ -192,7 +192,7 @@ fn beside_a_crowd(args: &Args) -> anyhow::Result<()> {
     let server = start(args)?;
     serve::pin(Some(args.client_core));
     let requests = Requests::new(args.records, args.requests, Ask::Plain, 1)?;
-    let mut flood = Flood::open(&requests, WINDOW, ResponseCode::SUCCESS.0)?;
+    let mut flood = Flood::open(&requests, Shape::single(WINDOW), is_success)?;
     let duration = Duration::from_secs_f64(args.seconds);
     flood.run(server.address, duration / 4)?;
     let (mut alone, mut beside) = (Vec::new(), Vec::new());

@@ -30,6 +30,16 @@ impl Peer {
         Self { remote: ip, local: Ipv6Addr::UNSPECIFIED, scope_id, interface: 0, port: remote.port() }
     }
 
+    /// The same peer, to be sent to from `local`, which the socket must be bound to or have among its own.
+    #[must_use]
+    pub fn leaving_from(self, local: IpAddr) -> Self {
+        let local = match local {
+            IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+            IpAddr::V6(ip) => ip,
+        };
+        Self { local, ..self }
+    }
+
     /// The address of the other side. An IPv4 peer of a dual-stack socket is given as IPv4.
     pub fn remote(&self) -> SocketAddr {
         match self.remote.to_ipv4_mapped() {
@@ -176,6 +186,10 @@ mod tests {
             let address: SocketAddr = address.parse().unwrap();
             assert_eq!(Peer::to(address).remote(), address);
             assert_eq!(Peer::to(address).local(), None, "{address}");
+            for local in ["192.0.2.7", "2001:db8::7"].map(|local| local.parse().unwrap()) {
+                let peer = Peer::to(address).leaving_from(local);
+                assert_eq!((peer.remote(), peer.local()), (address, Some(local)));
+            }
         }
         let mapped = Peer::to("[::ffff:192.0.2.1]:53".parse().unwrap());
         assert_eq!(mapped, Peer::to("192.0.2.1:53".parse().unwrap()));

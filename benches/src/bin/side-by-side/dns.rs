@@ -1,0 +1,204 @@
+//! Name servers with a zone of as many names as there are records, and answers of the same size.
+
+use anyhow::{Context as _, bail, ensure};
+use handle_benches::records::Random;
+use handle_benches::requests::Requests;
+use handle_benches::serve;
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{BufWriter, Write as _};
+use std::net::{SocketAddr, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// How long a server may take to read its zone.
+const START_PATIENCE: Duration = Duration::from_secs(180);
+
+/// Digits of a name, so that all are of one length.
+const DIGITS: usize = 9;
+const ZONE: &str = "bench";
+
+/// A name server that may be installed.
+#[derive(Debug)]
+pub(crate) struct Program {
+    /// What the table calls it.
+    pub(crate) name: &'static str,
+    /// The executable.
+    command: &'static str,
+    /// The Debian package that has it.
+    package: &'static str,
+    config: fn(directory: &Path, address: SocketAddr) -> String,
+    args: &'static [&'static str],
+}
+
+/// Those that are measured when they are there.
+pub(crate) const PROGRAMS: [&Program; 2] = [
+    &Program { name: "NSD", command: "nsd", package: "nsd", config: nsd_config, args: &["-d", "-c"] },
+    &Program { name: "Knot", command: "knotd", package: "knot", config: knot_config, args: &["-c"] },
+];
+
+fn nsd_config(directory: &Path, address: SocketAddr) -> String {
+    let (directory, port) = (directory.display(), address.port());
+    format!(
+        "server:\n  server-count: 1\n  ip-address: 127.0.0.1@{port}\n  do-ip6: no\n  username: \"\"\n  \
+         chroot: \"\"\n  zonesdir: \"{directory}\"\n  zonelistfile: \"{directory}/zone.list\"\n  \
+         xfrdfile: \"{directory}/xfrd.state\"\n  xfrdir: \"{directory}\"\n  pidfile: \"{directory}/pid\"\n  \
+         database: \"\"\n  logfile: \"{directory}/log\"\n  minimal-responses: yes\n  rrl-ratelimit: 0\n\
+         remote-control:\n  control-enable: no\n\
+         zone:\n  name: \"{ZONE}\"\n  zonefile: \"{directory}/zone\"\n"
+    )
+}
+
+fn knot_config(directory: &Path, address: SocketAddr) -> String {
+    let (directory, port) = (directory.display(), address.port());
+    format!(
+        "server:\n  rundir: \"{directory}\"\n  pidfile: \"{directory}/pid\"\n  listen: 127.0.0.1@{port}\n  \
+         udp-workers: 1\n  tcp-workers: 1\n  background-workers: 1\n\
+         log:\n  - target: \"{directory}/log\"\n    any: error\n\
+         database:\n  storage: \"{directory}\"\n\
+         template:\n  - id: default\n    storage: \"{directory}\"\n    journal-content: none\n    \
+         zonefile-load: whole\n    semantic-checks: off\n\
+         zone:\n  - domain: {ZONE}\n    file: \"zone\"\n"
+    )
+}
+
+/// A running name server. Dropping it stops it.
+#[derive(Debug)]
+pub(crate) struct NameServer {
+    pub(crate) name: &'static str,
+    pub(crate) address: SocketAddr,
+    process: Child,
+    directory: TempDir,
+}
+
+impl NameServer {
+    /// Starts `program` on `core` with `names` names, and waits until it answers.
+    pub(crate) fn start(
+        program: &'static Program,
+        names: u64,
+        answer_len: usize,
+        core: usize,
+    ) -> anyhow::Result<Self> {
+        let Some(executable) = find(program.command) else {
+            bail!("`{}` is not installed (Debian package {})", program.command, program.package);
+        };
+        let directory = tempfile::tempdir()?;
+        eprintln!("{}: {names} names, to be read", program.name);
+        write_zone(&directory.path().join("zone"), names, answer_len)?;
+        let address = UdpSocket::bind("127.0.0.1:0")?.local_addr()?;
+        let config = directory.path().join("config");
+        std::fs::write(&config, (program.config)(directory.path(), address))?;
+        // What is started inherits where it may run.
+        let mut command = Command::new(executable);
+        command.args(program.args).arg(&config).current_dir(directory.path());
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let process = std::thread::scope(|scope| {
+            let started = scope.spawn(|| {
+                serve::pin(Some(core));
+                command.spawn()
+            });
+            started.join().map_err(|_| anyhow::anyhow!("the thread that starts it died"))?.map_err(Into::into)
+        });
+        let process: anyhow::Result<Child> = process;
+        let mut server = Self { name: program.name, address, process: process?, directory };
+        server.wait_until_ready(names)?;
+        Ok(server)
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.id()
+    }
+
+    fn wait_until_ready(&mut self, names: u64) -> anyhow::Result<()> {
+        let socket = UdpSocket::bind("127.0.0.1:0")?;
+        socket.set_read_timeout(Some(Duration::from_millis(200)))?;
+        let (end, mut answer) = (Instant::now() + START_PATIENCE, [0; 1500]);
+        let mut last = None;
+        while Instant::now() < end {
+            if let Some(status) = self.process.try_wait()? {
+                let log = std::fs::read_to_string(self.directory.path().join("log")).unwrap_or_default();
+                bail!("it ended with {status}: {}", log.lines().last().unwrap_or("without a word"));
+            }
+            // Refused while nobody listens.
+            if socket.send_to(&query(names - 1, 1), self.address).is_ok()
+                && let Ok(len) = socket.recv(&mut answer)
+            {
+                if is_success(&answer[..len]) {
+                    eprintln!("{}: answers of {len} bytes", self.name);
+                    return Ok(());
+                }
+                last = Some(answer[3] & 15);
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        bail!("no answer in {} s; the last had code {last:?}", START_PATIENCE.as_secs())
+    }
+}
+
+impl Drop for NameServer {
+    fn drop(&mut self) {
+        // By its own number; both end their children when told to.
+        if let Some(pid) = i32::try_from(self.pid()).ok().and_then(rustix::process::Pid::from_raw) {
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        }
+        let _ = self.process.wait();
+    }
+}
+
+fn find(command: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    // Not in the path of everybody.
+    let more = ["/usr/sbin", "/usr/local/sbin"].map(PathBuf::from);
+    std::env::split_paths(&path).chain(more).map(|folder| folder.join(command)).find(|file| file.is_file())
+}
+
+fn write_zone(path: &Path, names: u64, answer_len: usize) -> anyhow::Result<()> {
+    let mut zone = BufWriter::new(File::create(path)?);
+    write!(zone, "$ORIGIN {ZONE}.\n$TTL 86400\n@ SOA ns hostmaster 1 7200 3600 1209600 3600\n@ NS ns\n")?;
+    writeln!(zone, "ns A 127.0.0.1")?;
+    // Header, question, and what is in front of the data, with the name as a pointer.
+    let data_len =
+        answer_len.checked_sub(12 + (DIGITS + ZONE.len() + 3 + 4) + 12).context("room for data")?;
+    ensure!(answer_len <= 512, "answers of {answer_len} bytes do not fit without EDNS");
+    // Each string has a byte of length in front.
+    let first_len = data_len.min(256) - 1;
+    let mut data = format!("\"{}\"", "x".repeat(first_len));
+    if data_len > 257 {
+        write!(data, " \"{}\"", "x".repeat(data_len - 257))?;
+    }
+    for n in 0..names {
+        writeln!(zone, "{} TXT {data}", name(n))?;
+    }
+    Ok(zone.flush()?)
+}
+
+fn name(n: u64) -> String {
+    format!("{n:0DIGITS$}")
+}
+
+/// A question for the TXT records of name `n`.
+fn query(n: u64, id: u16) -> Vec<u8> {
+    let mut query = id.to_be_bytes().to_vec();
+    // No recursion; one question.
+    query.extend([0, 0, 0, 1, 0, 0, 0, 0, 0, 0]);
+    for label in [&*name(n), ZONE] {
+        query.push(u8::try_from(label.len()).unwrap_or(0));
+        query.extend_from_slice(label.as_bytes());
+    }
+    query.extend([0, 0, 16, 0, 1]);
+    query
+}
+
+/// `count` questions for names at random.
+pub(crate) fn queries(names: u64, count: usize) -> Requests {
+    let mut random = Random(2);
+    let ids = (0..=u16::MAX).cycle().take(count);
+    Requests::from_datagrams(ids.map(|id| query(random.below(names), id)))
+}
+
+/// An answer without error, with one record.
+pub(crate) fn is_success(answer: &[u8]) -> bool {
+    matches!(answer, [_, _, flags, code, _, _, 0, 1, ..] if flags & 0x80 != 0 && code & 15 == 0)
+}

@@ -1,0 +1,240 @@
+//! Everything that answers, side by side: echoes by both datapaths, `handled` by both, name servers.
+//!
+//! Each server is a process of its own on one core and the load is on another. They take turns under the
+//! same load, the order changing from round to round, and one table has it all.
+#![forbid(unsafe_code)]
+
+mod dns;
+mod report;
+mod scenario;
+
+use crate::dns::NameServer;
+use crate::scenario::{Load, Result, SCENARIOS, Scenario};
+use anyhow::{Context as _, ensure};
+use clap::{Parser, Subcommand};
+use handle_benches::answers::Answerer;
+use handle_benches::flood::{Flood, WINDOW};
+use handle_benches::requests::{Ask, Requests};
+use handle_benches::serve::{self, Child, Path};
+use handle_benches::sets;
+use handle_benches::turns::Turn;
+use handle_server::config::Limits;
+use handle_snapshot::PublishedSet;
+use std::net::SocketAddr;
+
+/// Measures echoes, `handled` and name servers side by side, one datagram at a time and in trains.
+#[derive(Parser)]
+struct Args {
+    #[command(subcommand)]
+    role: Option<Role>,
+    /// Records in the set; built if it is not there.
+    #[arg(long, default_value_t = 1_000_000)]
+    records: u64,
+    /// Names in the zone of the name servers, at most so many as there are records.
+    #[arg(long, default_value_t = 1_000_000)]
+    names: u64,
+    /// Turns of each.
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// Length of a turn.
+    #[arg(long, default_value_t = 2.0)]
+    seconds: f64,
+    /// Requests under way, one at a time.
+    #[arg(long, default_value_t = WINDOW)]
+    window: usize,
+    /// Requests under way, in trains.
+    #[arg(long, default_value_t = 4096)]
+    train_window: usize,
+    /// Different requests; asked around.
+    #[arg(long, default_value_t = 1 << 20)]
+    requests: usize,
+    /// Run only scenarios whose name contains this.
+    #[arg(long)]
+    only: Option<String>,
+    /// Leave out the name servers.
+    #[arg(long)]
+    no_dns: bool,
+    /// Datagrams and trains that servers take together.
+    #[arg(long, default_value_t = Limits::default().batch_datagrams)]
+    batch_datagrams: usize,
+    /// Datagrams that servers take together, with those in trains.
+    #[arg(long, default_value_t = Limits::default().batch_segments)]
+    batch_segments: usize,
+    /// Core of the servers.
+    #[arg(long, default_value_t = 0)]
+    server_core: usize,
+    /// Core of the load.
+    #[arg(long, default_value_t = 1)]
+    client_core: usize,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What a child is; not for people.
+#[derive(Clone, Copy, Subcommand)]
+#[command(hide = true)]
+enum Role {
+    #[command(hide = true)]
+    ServeHandled { records: u64, kind: Path, core: usize, batch_datagrams: usize, batch_segments: usize },
+    #[command(hide = true)]
+    ServeEcho { kind: Path, core: usize, batch_datagrams: usize, batch_segments: usize },
+}
+
+/// What takes part in a scenario.
+struct Contestant {
+    name: String,
+    /// The name of the echo that it is compared with.
+    echo: Option<String>,
+    pid: u32,
+    address: SocketAddr,
+    speaks_dns: bool,
+}
+
+fn main() -> anyhow::Result<()> {
+    let args = Args::parse();
+    match args.role {
+        None => measure(&args),
+        Some(Role::ServeHandled { records, kind, core, batch_datagrams, batch_segments }) => {
+            serve::handled(records, kind, core, limits(batch_datagrams, batch_segments))
+        }
+        Some(Role::ServeEcho { kind, core, batch_datagrams, batch_segments }) => {
+            let mut echo = serve::Echo::of_noted_lens();
+            let limits = limits(batch_datagrams, batch_segments);
+            serve::on_path_with(kind.kind(), Some(core), &limits, move |path| echo.turn(path))
+        }
+    }
+}
+
+/// As the server has them, with room for the answers of a batch.
+fn limits(batch_datagrams: usize, batch_segments: usize) -> Limits {
+    let usual = Limits::default();
+    let outbox_datagrams = usual.outbox_datagrams.max(2 * batch_segments);
+    let outbox_bytes = usual.outbox_bytes.max(512 * batch_segments);
+    Limits { batch_datagrams, batch_segments, outbox_datagrams, outbox_bytes, ..usual }
+}
+
+fn measure(args: &Args) -> anyhow::Result<()> {
+    ensure!(args.rounds > 0, "at least one round");
+    ensure!(args.requests <= 1 << 20, "at most 1048576 requests: their number shares 32 bits with a length");
+    let set = sets::open(args.records)?;
+    let mut requests = Requests::new(args.records, args.requests, Ask::Plain, 1)?;
+    let lens = answer_lens(&set, &requests);
+    let usual_len = lens.iter().sum::<usize>() / lens.len().max(1);
+    requests.note_answer_lens(&lens);
+    let one_len = requests.most_frequent_lens(&lens);
+    drop(set);
+
+    let (children, mut contestants) = start_ours(args)?;
+    let names = args.names.min(args.records);
+    let name_servers = if args.no_dns { Vec::new() } else { start_name_servers(args, names, usual_len) };
+    contestants.extend(name_servers.iter().map(|server| Contestant {
+        name: server.name.to_owned(),
+        echo: None,
+        pid: server.pid(),
+        address: server.address,
+        speaks_dns: true,
+    }));
+    let queries = dns::queries(names, args.requests);
+    serve::pin(Some(args.client_core));
+    let mut results = Vec::new();
+    for scenario in SCENARIOS
+        .iter()
+        .filter(|scenario| args.only.as_ref().is_none_or(|only| scenario.name.contains(only.as_str())))
+    {
+        let requests = match scenario.load {
+            Load::OneLength => &one_len,
+            Load::AsTheyCome => &requests,
+        };
+        results.extend(run(args, scenario, &contestants, requests, &queries)?);
+    }
+    drop((children, name_servers));
+    report::print(args, usual_len, &results);
+    Ok(())
+}
+
+fn answer_lens(set: &PublishedSet, requests: &Requests) -> Vec<usize> {
+    let mut answerer = Answerer::new(set);
+    (0..requests.len()).map(|at| answerer.one(requests, at)).collect()
+}
+
+fn start_ours(args: &Args) -> anyhow::Result<(Vec<Child>, Vec<Contestant>)> {
+    let tail = [args.server_core, args.batch_datagrams, args.batch_segments].map(|number| number.to_string());
+    let (mut children, mut contestants) = (Vec::new(), Vec::new());
+    for path in [Path::Uring, Path::Portable] {
+        let kind = path.name().to_owned();
+        if let Err(error) = serve::open_loopback(path.kind()) {
+            eprintln!("{kind}: left out, for it does not work here: {error}");
+            continue;
+        }
+        let echo = format!("echo, {kind}");
+        for (name, echo_of, role) in [
+            (echo.clone(), None, vec!["serve-echo".to_owned()]),
+            (
+                format!("handled, {kind}"),
+                Some(echo),
+                vec!["serve-handled".to_owned(), args.records.to_string()],
+            ),
+        ] {
+            let child = Child::start(&[role, vec![kind.clone()], tail.to_vec()].concat())
+                .with_context(|| format!("cannot start {name}"))?;
+            let (pid, address) = (child.pid(), child.address);
+            contestants.push(Contestant { name, echo: echo_of, pid, address, speaks_dns: false });
+            children.push(child);
+        }
+    }
+    Ok((children, contestants))
+}
+
+fn start_name_servers(args: &Args, names: u64, answer_len: usize) -> Vec<NameServer> {
+    let mut servers = Vec::new();
+    for program in dns::PROGRAMS {
+        match NameServer::start(program, names, answer_len, args.server_core) {
+            Ok(server) => servers.push(server),
+            Err(error) => eprintln!("{}: left out: {error:#}", program.name),
+        }
+    }
+    servers
+}
+
+/// All rounds of one scenario.
+fn run<'c>(
+    args: &Args,
+    scenario: &'c Scenario,
+    contestants: &'c [Contestant],
+    requests: &Requests,
+    queries: &Requests,
+) -> anyhow::Result<Vec<Result<'c>>> {
+    let shape = scenario.shape(args.window, args.train_window);
+    let mut floods = [
+        Flood::open(requests, shape, handle_benches::flood::is_success)?,
+        Flood::open(queries, shape, dns::is_success)?,
+    ];
+    let taking_part: Vec<_> =
+        contestants.iter().filter(|contestant| scenario.with_dns || !contestant.speaks_dns).collect();
+    let mut turns: Vec<Vec<Turn>> = taking_part.iter().map(|_| Vec::new()).collect();
+    let mut turn = |at: usize, seconds: f64| {
+        let contestant = taking_part[at];
+        let flood = &mut floods[usize::from(contestant.speaks_dns)];
+        Turn::measure(flood, (contestant.pid, contestant.address), args.server_core, seconds)
+            .with_context(|| format!("{}: {}", scenario.name, contestant.name))
+    };
+    for at in 0..taking_part.len() {
+        turn(at, (args.seconds / 4.0).max(0.2))?;
+    }
+    for round in 0..args.rounds {
+        for at in 0..taking_part.len() {
+            // Whoever comes second would always profit from what changes slowly.
+            let at = if round % 2 == 0 { at } else { taking_part.len() - 1 - at };
+            turns[at].push(turn(at, args.seconds)?);
+        }
+    }
+    let of = |name: &str| taking_part.iter().position(|contestant| contestant.name == name);
+    let results = taking_part.iter().enumerate().map(|(at, contestant)| Result {
+        scenario,
+        server: &contestant.name,
+        turns: turns[at].clone(),
+        echo: contestant.echo.as_deref().and_then(of).map(|at| turns[at].clone()),
+    });
+    Ok(results.collect())
+}
