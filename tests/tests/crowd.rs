@@ -54,6 +54,7 @@ impl Handled {
         std::fs::write(&config, text).unwrap();
         let control = directory.join("control.sock");
         let mut command = Command::new(program("handle-server", "handled"));
+        command.env("HANDLED_ALLOW_ROOT", "true");
         command.args(["--log", "warn", "--config"]).arg(config);
         let process = Running::start(command);
         until("handled serves", || UnixStream::connect(&control).is_ok());

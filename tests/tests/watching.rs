@@ -215,6 +215,7 @@ fn a_process_is_watched_and_its_log_rotated() {
     );
     std::fs::write(path("handled.toml"), config).unwrap();
     let mut command = Command::new(program("handle-server", "handled"));
+    command.env("HANDLED_ALLOW_ROOT", "true");
     command.arg("--config").arg(path("handled.toml")).args(["--log", "warn"]).stdin(Stdio::null());
     let mut process = Running::start(command);
     until("handled is ready", || get(http, "/readyz", "200").is_some());

@@ -319,8 +319,12 @@ mod tests {
                 scope.spawn(move || {
                     let mut sampler = Sampler::new(1, BITS, at as u64);
                     let ips = [ip("192.0.2.1"), ip("2001:db8::1"), ip("198.51.100.1")];
-                    while !stop.load(Ordering::Relaxed) {
+                    // Once at least, however late the thread begins.
+                    loop {
                         all(&mut sampler, table, 5, &ips);
+                        if stop.load(Ordering::Relaxed) {
+                            break;
+                        }
                     }
                 });
             }

@@ -7,7 +7,6 @@ use super::identity::Answered;
 use super::queue::{Job, Route};
 use super::signer::{Signature, Signer};
 use super::stats::SlowCounters;
-use crate::live::Reader;
 use crate::server::Shared;
 use handle_auth::kdf::Pbkdf2Limits;
 use handle_proto::limit::{FRAGMENTS_MAX, MESSAGE_LEN_MAX, NONCE_LEN};
@@ -29,7 +28,6 @@ pub(crate) struct SlowThread {
     shared: Arc<Shared>,
     path: Arc<SlowPath>,
     at: usize,
-    live: Reader,
     held: Held,
     message: Vec<u8>,
 }
@@ -50,7 +48,6 @@ impl SlowThread {
             shared: Arc::clone(shared),
             path: Arc::clone(path),
             at,
-            live: shared.live.reader(),
             held: Held {
                 challenge: None,
                 values: vec![0; MESSAGE_LEN_MAX as usize].into_boxed_slice(),
@@ -71,16 +68,15 @@ impl SlowThread {
             }
             self.held.challenge = None;
             path.queues.give_back(job);
-            // An idle thread must not hold a retired set; a busy one loads it for the next request anyway.
-            let _ = self.live.load();
         }
     }
 
     fn answer(&mut self, job: &mut Job) {
         #[cfg(test)]
         crate::injected::answering_slowly(&job.request);
-        let Self { shared, path, at, live, held, message } = self;
-        let set = live.load();
+        let Self { shared, path, at, held, message } = self;
+        // For this request only: a thread that waits must not hold a retired set.
+        let set = shared.live.current();
         let counters = &path.counters[*at];
         counters.requests.add(1);
         let Ok((envelope, rest)) = Envelope::split(&job.request) else { return };

@@ -84,7 +84,7 @@ fn with_connection(steps: impl FnOnce(&mut Tcp, StreamId, &mut Turn<'_, '_, Vec<
 #[test]
 fn an_answer_made_elsewhere_holds_up_no_other() {
     with_connection(|tcp, id, turn| {
-        tcp.defer(id);
+        made_elsewhere(tcp, id);
         tcp.handle(StreamEvent::Received { id, bytes: &request(2, true) }, turn);
         assert_eq!(turn.wire.sent.len(), 1, "the later request is answered first");
         tcp.reply(id, b"made elsewhere", turn);
@@ -95,12 +95,18 @@ fn an_answer_made_elsewhere_holds_up_no_other() {
     });
 }
 
+/// As a request would that is answered elsewhere.
+fn made_elsewhere(tcp: &mut Tcp, id: StreamId) {
+    tcp.answers.deferred = 1;
+    tcp.defer(id);
+}
+
 #[test]
 fn the_end_waits_for_what_is_made_elsewhere() {
     for has_ended in [false, true] {
         with_connection(|tcp, id, turn| {
-            tcp.defer(id);
-            tcp.defer(id);
+            made_elsewhere(tcp, id);
+            made_elsewhere(tcp, id);
             let bytes = request(2, has_ended);
             tcp.handle(StreamEvent::Received { id, bytes: &bytes }, turn);
             if has_ended {
@@ -119,7 +125,7 @@ fn the_end_waits_for_what_is_made_elsewhere() {
 #[test]
 fn an_answer_for_nobody_is_counted() {
     with_connection(|tcp, id, turn| {
-        tcp.defer(id);
+        made_elsewhere(tcp, id);
         tcp.handle(StreamEvent::Closed { id }, turn);
         tcp.reply(id, b"too late", turn);
         tcp.reply(StreamId::new(77, 1), b"never was", turn);
@@ -134,7 +140,7 @@ fn an_answer_for_nobody_is_counted() {
 #[test]
 fn what_never_comes_from_elsewhere_is_not_waited_for_without_end() {
     with_connection(|tcp, id, turn| {
-        tcp.defer(id);
+        made_elsewhere(tcp, id);
         tcp.handle(StreamEvent::Received { id, bytes: &request(2, false) }, turn);
         turn.now_ms = u64::from(TcpSettings::default().idle_ms) - 1;
         tcp.tick(turn);
