@@ -153,6 +153,11 @@ pub(crate) fn ask_over_tcp(
             Ok(0) => bail!("{server} closed the connection without an answer"),
             Ok(len) => bytes.extend_from_slice(&room[..len]),
             Err(error) if is_late(&error) => return Ok(None),
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => {
+                bail!(
+                    "{server} ended the connection without an answer (is the server running, or being stopped?)"
+                )
+            }
             Err(error) => return Err(error).with_context(|| format!("cannot receive from {server}")),
         }
     }
