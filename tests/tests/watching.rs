@@ -9,6 +9,7 @@ use handle_server::config::{Config, Datapath};
 use handle_server::query_log::Format;
 use handle_snapshot::set::publisher::Publisher;
 use handle_tests::client::{Client, request};
+use handle_tests::daemon::free_address;
 use handle_tests::process::{Running, hdl, program, succeed, until};
 use handle_tests::{records, served};
 use std::io::{Read as _, Write as _};
@@ -207,7 +208,7 @@ fn a_process_is_watched_and_its_log_rotated() {
     publish.arg(path("set")).arg(path("records.jsonl"));
     succeed(publish);
     // Ports that were free a moment ago.
-    let udp = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let udp = free_address();
     let http = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let config = format!(
         "snapshot = \"set\"\nlisten = [\"{udp}\"]\nworkers = 1\ncontrol = \"control.sock\"\n\
