@@ -1,7 +1,7 @@
 //! What must not run on a worker: signatures, challenges and their answers.
 //!
-//! A worker copies such a request to a bounded queue ([`queue`]), a few threads that stand back behind the
-//! workers answer it ([`work`]), and the worker that has the socket sends the answer. When the queue is full
+//! A worker copies such a request to a bounded queue (`queue`), a few threads that stand back behind the
+//! workers answer it (`work`), and the worker that has the socket sends the answer. When the queue is full
 //! the worker says so at once.
 
 pub mod challenges;

@@ -1,6 +1,6 @@
 //! The few words of HTTP that a scraper needs: one `GET` or `HEAD` in, one response out, then the end.
 //!
-//! Pure functions over bytes; sockets are in [`connection`](super::connection). Bodies of requests are not read, and every
+//! Pure functions over bytes; sockets are in `connection`. Bodies of requests are not read, and every
 //! response says `Connection: close`.
 
 use std::fmt::Write as _;
