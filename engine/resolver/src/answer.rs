@@ -24,7 +24,7 @@ pub enum Outcome<'a> {
     /// The datagram is one fragment of a message. Once the message is whole,
     /// [`answer_message`] answers it.
     Fragment(Envelope),
-    /// It takes too long for a worker: a signature, or who asks. [`slow`](crate::slow) goes on with it.
+    /// It takes too long for a worker: a signature, or who asks. [`slow`](mod@crate::slow) goes on with it.
     Slow(Slow<'a>),
 }
 
