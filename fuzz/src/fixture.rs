@@ -4,7 +4,7 @@ use handle_proto::code::HashOption;
 use handle_proto::data::{SiteBuf, SiteBuilder};
 use handle_proto::limit::FRAGMENTS_MAX;
 use handle_proto::{Handle, Permissions, Value, ValueBuf, fold};
-use handle_resolver::{Context, Service};
+use handle_resolver::{Context, MayCompute, Service};
 use handle_snapshot::{Builder, HomedPrefixes, Layer, LayerOptions, Records, fold_key};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Cursor;
@@ -81,14 +81,25 @@ impl Fixture {
         self.context_of(self.service)
     }
 
-    /// The same, of a server that signs and makes challenges.
+    /// The same, of a server that signs, makes challenges, and computes values.
     pub(crate) fn slow_context(&self) -> Context<'_, Vec<u8>> {
-        self.context_of(Service { signs: true, authenticates: true, ..self.service })
+        let service = Service { signs: true, authenticates: true, ..self.service };
+        self.context_of(service).computing(Some(&Extended))
     }
 
     fn context_of<'a>(&'a self, service: Service<'a>) -> Context<'a, Vec<u8>> {
         let records = Records::new(&self.layers).expect("both layers were built alike");
         Context::new(records, service, NOW_UNIX_S)
+    }
+}
+
+/// Handles with an @ in them may be computed.
+#[derive(Debug)]
+struct Extended;
+
+impl MayCompute for Extended {
+    fn may_compute(&self, handle: &[u8]) -> bool {
+        handle.contains(&b'@')
     }
 }
 

@@ -12,7 +12,7 @@ use handle_proto::wire::list::{Indexes, Strings};
 use handle_proto::wire::query::Query;
 use handle_proto::wire::reassembly::{Reassembled, Reassembly, ReassemblyLimits};
 use handle_proto::wire::{Body, Envelope, Header, Message, MessageBuf, Request, Response};
-use handle_proto::{Handle, OpCode, OpFlags, ResponseCode, Value, ValueBuf, Version, fold};
+use handle_proto::{Handle, OpCode, OpFlags, Permissions, ResponseCode, Value, ValueBuf, Version, fold};
 use handle_resolver::batch::Scratch;
 use handle_resolver::slow::{Evaluated, Why};
 use handle_resolver::{
@@ -64,12 +64,18 @@ fn check_slow(context: &Context<'_, Vec<u8>>, slow: &Slow<'_>, plain: &Outcome<'
     match slow.why() {
         Why::Certify => assert!(slow.certifies()),
         Why::Identity => assert_eq!(plain.refused(), Some(Refused::NotPublic)),
+        Why::Template => assert!(slow.handle().contains(&b'@')),
         Why::ChallengeAnswer | Why::Verification => return,
     }
     match slow.evaluate(context) {
         Evaluated::Reply(reply) => {
             assert_eq!(slow.why(), Why::Certify);
             assert_eq!(written(&Outcome::Reply(reply)), written(&Outcome::Reply(*plain)));
+        }
+        Evaluated::Template => {
+            let reply = slow.not_computed(context);
+            assert_eq!(written(&Outcome::Reply(reply)), written(&Outcome::Reply(*plain)));
+            check_computed(context, slow);
         }
         Evaluated::Identity => {
             assert_eq!(plain.refused(), Some(Refused::NotPublic));
@@ -78,6 +84,23 @@ fn check_slow(context: &Context<'_, Vec<u8>>, slow: &Slow<'_>, plain: &Outcome<'
             assert!(matches!(slow.digest().as_bytes().len(), 16 | 20 | 32));
         }
     }
+}
+
+/// Of computed values only those go out that are public and asked for.
+fn check_computed(context: &Context<'_, Vec<u8>>, slow: &Slow<'_>) {
+    let values = [
+        Value::new(1, b"URL", b"public"),
+        Value { permissions: Permissions::ADMIN_READ, ..Value::new(2, b"URL", b"withheld") },
+        Value::new(100, b"EMAIL", b"public"),
+    ];
+    let mut bytes = Vec::new();
+    values.iter().for_each(|value| value.encode(&mut bytes));
+    let reply = slow.computed(context, &mut bytes, values.len());
+    let Written::Datagrams(datagrams) = written(&Outcome::Reply(reply)) else { panic!("a reply is written") };
+    assert!(!datagrams.windows(8).any(|bytes| bytes == b"withheld"));
+    let codes =
+        [ResponseCode::SUCCESS, ResponseCode::VALUES_NOT_FOUND, ResponseCode::OPERATION_NOT_SUPPORTED];
+    assert!(codes.contains(&reply.response_code()), "{:?}", reply.response_code());
 }
 
 /// What became of a datagram, in bytes.

@@ -94,6 +94,8 @@ pub fn serve_with(name: &str, datapath: Datapath, change: impl FnOnce(&mut Confi
     let administrators = server["server_config"]["server_admins"].as_array().into_iter().flatten();
     config.administrators.server =
         administrators.map(|admin| admin.as_str().expect("an identity").to_owned()).collect();
+    config.templates.namespace = server["server_config"]["namespace"].as_str().map(str::to_owned);
+    config.templates.override_prefixes = server["server_config"]["template_ns_override"] == "yes";
     change(&mut config);
     let server = Server::start(&config).expect("the server starts");
     Served { server, directory }

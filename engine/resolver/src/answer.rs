@@ -24,7 +24,8 @@ pub enum Outcome<'a> {
     /// The datagram is one fragment of a message. Once the message is whole,
     /// [`answer_message`] answers it.
     Fragment(Envelope),
-    /// It takes too long for a worker: a signature, or who asks. [`slow`](mod@crate::slow) goes on with it.
+    /// It takes too long for a worker: a signature, who asks, or computed values.
+    /// [`slow`](mod@crate::slow) goes on with it.
     Slow(Slow<'a>),
 }
 
@@ -61,7 +62,7 @@ pub(crate) fn answer_request<'a, B: AsRef<[u8]>>(
         Prepared::Find(question) => {
             let lookup = Lookup::new(context, key.as_bytes());
             let found = context.records.find(lookup.hash, lookup.key);
-            Outcome::Reply(question.answer(context, &lookup, found))
+            question.outcome(context, &lookup, found)
         }
     }
 }
@@ -279,7 +280,22 @@ fn is_homed_by_ancestor(homed: &Homed<'_>, key: &[u8]) -> bool {
 pub(crate) const ANCESTORS_MAX: usize = 16;
 
 impl<'a> Question<'a> {
-    /// The last stage: the reply, once the record was looked for.
+    /// The last stage: what becomes of the request, once the record was looked for.
+    #[inline]
+    pub(crate) fn outcome<B: AsRef<[u8]>>(
+        &self,
+        context: &Context<'a, B>,
+        lookup: &Lookup<'_>,
+        found: Result<Option<Record<'a>>, Corrupt>,
+    ) -> Outcome<'a> {
+        let mut reply = self.success(context);
+        match self.answer_into(context, lookup, found, &mut reply) {
+            true => Outcome::Slow(Slow::template(&self.request)),
+            false => Outcome::Reply(reply),
+        }
+    }
+
+    /// The reply, once the record was looked for, when there are no computed values.
     #[inline]
     pub(crate) fn answer<B: AsRef<[u8]>>(
         &self,
@@ -288,27 +304,34 @@ impl<'a> Question<'a> {
         found: Result<Option<Record<'a>>, Corrupt>,
     ) -> Reply<'a> {
         let mut reply = self.success(context);
-        self.answer_into(context, lookup, found, &mut reply);
+        if self.answer_into(context, lookup, found, &mut reply) {
+            reply = self.refer(context, lookup);
+        }
         reply
     }
 
     /// As [`answer`](Self::answer), into what [`success`](Self::success) gave. A reply is large, and to copy
     /// what was just written field by field makes the processor wait.
+    ///
+    /// True when there is no such record, but its values may be computed; then nothing was written.
     #[inline]
+    #[must_use]
     pub(crate) fn answer_into<B: AsRef<[u8]>>(
         &self,
         context: &Context<'a, B>,
         lookup: &Lookup<'_>,
         found: Result<Option<Record<'a>>, Corrupt>,
         reply: &mut Reply<'a>,
-    ) {
+    ) -> bool {
         match found {
             Ok(Some(record)) if record.is_homed() => self.select(context, &record, reply),
             _ if !is_homed(context, lookup.key) => *reply = self.refuse(context, Refused::NotHomed),
             Ok(Some(record)) => self.select(context, &record, reply),
+            Ok(None) if context.may_compute(self.query.handle) => return true,
             Ok(None) => *reply = self.refer(context, lookup),
             Err(Corrupt { .. }) => *reply = self.refuse(context, Refused::DamagedRecord),
         }
+        false
     }
 
     #[inline]

@@ -9,6 +9,7 @@
 use crate::answer::{KeyBuf, Lookup, Outcome, Prepared, Question, answer_request, prepare};
 use crate::request::{Refusal, Request};
 use crate::service::Context;
+use crate::slow::Slow;
 use arrayvec::ArrayVec;
 use handle_proto::limit::UDP_MESSAGE_LEN_MAX;
 use handle_snapshot::Staged as StagedLookup;
@@ -99,8 +100,10 @@ fn answer_staged<'a, B: AsRef<[u8]>>(
             let found = context.records.resolve(*lookup, one.hash, key.as_bytes());
             let key = Lookup::hashed(key.as_bytes(), one.hash);
             let mut outcome = Outcome::Reply(one.question.success(context));
-            if let Outcome::Reply(reply) = &mut outcome {
-                one.question.answer_into(context, &key, found, reply);
+            if let Outcome::Reply(reply) = &mut outcome
+                && one.question.answer_into(context, &key, found, reply)
+            {
+                outcome = Outcome::Slow(Slow::template(&one.question.request));
             }
             sink(one.at, &outcome);
         }

@@ -33,5 +33,5 @@ pub use batch::{answer_batch, answer_messages};
 pub use refused::Refused;
 pub use reply::Reply;
 pub use request::DropReason;
-pub use service::{Context, Service};
+pub use service::{Context, MayCompute, Service};
 pub use slow::Slow;

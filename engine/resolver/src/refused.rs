@@ -100,6 +100,8 @@ reasons! {
     /// The sender of requests, or somebody near it, has had its answers. Of all codes only this one
     /// makes deployed clients go on to another site or to TCP; "too busy" is final to them.
     RateLimited = "rate_limited", ERROR, b"";
+    /// The templates of the handle are wrong, or go further than they may.
+    TemplateFailed = "template_failed", ERROR, b"The templates of this handle cannot be applied.";
     /// The stored record is damaged.
     DamagedRecord = "damaged_record", ERROR, b"The stored record cannot be read.";
 }

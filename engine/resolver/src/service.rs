@@ -50,6 +50,12 @@ impl Service<'_> {
     }
 }
 
+/// What knows whether a handle that is not stored may have computed values.
+pub trait MayCompute: core::fmt::Debug {
+    /// Whether it may. Asked only once nothing was found.
+    fn may_compute(&self, handle: &[u8]) -> bool;
+}
+
 /// Everything an answer depends on beside the request: read once for each batch.
 #[derive(Debug)]
 pub struct Context<'a, B> {
@@ -57,13 +63,33 @@ pub struct Context<'a, B> {
     pub(crate) homed: Option<Homed<'a>>,
     pub(crate) service: Service<'a>,
     pub(crate) now_unix_s: u32,
+    computed: Option<&'a dyn MayCompute>,
 }
 
 impl<'a, B: AsRef<[u8]>> Context<'a, B> {
     /// Answers come from `records`, for the server that `service` describes, at `now_unix_s`.
     #[must_use]
     pub fn new(records: Records<'a, B>, service: Service<'a>, now_unix_s: u32) -> Self {
-        Self { records, homed: records.homed_table(), service, now_unix_s }
+        Self { records, homed: records.homed_table(), service, now_unix_s, computed: None }
+    }
+
+    /// With handles that are not stored but `computed`: requests for them go the slow way.
+    #[must_use]
+    pub const fn computing(mut self, computed: Option<&'a dyn MayCompute>) -> Self {
+        self.computed = computed;
+        self
+    }
+
+    /// The records that answers come from.
+    #[must_use]
+    pub const fn records(&self) -> &Records<'a, B> {
+        &self.records
+    }
+
+    /// Whether `handle`, which is not stored, may have computed values.
+    #[cold]
+    pub(crate) fn may_compute(&self, handle: &[u8]) -> bool {
+        self.computed.is_some_and(|computed| computed.may_compute(handle))
     }
 }
 

@@ -1,4 +1,4 @@
-//! What is not for a worker: requests whose answer takes a signature, or depends on who asks.
+//! What is not for a worker: requests whose answer takes a signature, depends on who asks, or is computed.
 //!
 //! A worker finds such a request by [`answer`](crate::answer()), which gives [`Outcome::Slow`]: it is copied to
 //! another thread, answered by what is here, and signed there. Nothing here waits or draws random numbers:
@@ -32,6 +32,8 @@ pub enum Why {
     Certify,
     /// The answer depends on who asks.
     Identity,
+    /// The handle is not stored, but may have computed values.
+    Template,
     /// It answers a challenge.
     ChallengeAnswer,
     /// Another server asks whether the answer to its challenge is right.
@@ -67,6 +69,8 @@ pub enum Evaluated<'a> {
     Reply(Reply<'a>),
     /// It depends on who asks: a [`challenge`](Slow::challenge) is due.
     Identity,
+    /// The handle is not stored, but may have [`computed`](Slow::computed) values.
+    Template,
 }
 
 /// What is not plain, in one go: nothing is staged for it.
@@ -83,6 +87,7 @@ pub(crate) fn answer_unusual<'a, B: AsRef<[u8]>, const N: usize>(
     match evaluate(context, request, key) {
         Evaluated::Reply(reply) => Outcome::Reply(reply),
         Evaluated::Identity => Outcome::Slow(Slow { request: *request, why: Why::Identity }),
+        Evaluated::Template => Outcome::Slow(Slow::template(request)),
     }
 }
 
@@ -94,7 +99,10 @@ fn evaluate<'a, B: AsRef<[u8]>, const N: usize>(
 ) -> Evaluated<'a> {
     let reply = if request.op_code == OpCode::RESOLUTION {
         match locate(context, request, key) {
-            Ok(question) => evaluate_question(context, &question, key),
+            Ok(question) => match evaluate_question(context, &question, key) {
+                Some(reply) => reply,
+                None => return Evaluated::Template,
+            },
             Err(reply) => reply,
         }
     } else {
@@ -106,23 +114,31 @@ fn evaluate<'a, B: AsRef<[u8]>, const N: usize>(
     }
 }
 
+/// `None` where the values may be computed.
 fn evaluate_question<'a, B: AsRef<[u8]>, const N: usize>(
     context: &Context<'a, B>,
     question: &Question<'a>,
     key: &KeyBuf<N>,
-) -> Reply<'a> {
+) -> Option<Reply<'a>> {
     let lookup = Lookup::new(context, key.as_bytes());
     let found = context.records.find(lookup.hash, lookup.key());
+    if matches!(found, Ok(None)) && context.may_compute(question.query.handle) {
+        return None;
+    }
     if !question.request.flags.has(OpFlags::PUBLIC_ONLY)
         && let Ok(Some(record)) = &found
         && let Some(refused) = question.private(record)
     {
-        return question.refuse(context, refused);
+        return Some(question.refuse(context, refused));
     }
-    question.answer(context, &lookup, found)
+    Some(question.answer(context, &lookup, found))
 }
 
 impl<'a> Slow<'a> {
+    pub(crate) const fn template(request: &Request<'a>) -> Self {
+        Self { request: *request, why: Why::Template }
+    }
+
     /// Why it goes the slow way.
     #[must_use]
     pub const fn why(&self) -> Why {
@@ -158,6 +174,61 @@ impl<'a> Slow<'a> {
     pub fn evaluate<B: AsRef<[u8]>>(&self, context: &Context<'a, B>) -> Evaluated<'a> {
         let mut key: KeyBuf = KeyBuf::new();
         evaluate(context, &self.request, &mut key)
+    }
+
+    /// The handle that is asked for; nothing where the request is about none.
+    #[must_use]
+    pub fn handle(&self) -> &'a [u8] {
+        Query::decode(self.request.body()).map_or(&[], |query| query.handle)
+    }
+
+    /// The reply once it is known that there are no computed values either.
+    #[must_use]
+    pub fn not_computed<B: AsRef<[u8]>>(&self, context: &Context<'a, B>) -> Reply<'a> {
+        let mut key: KeyBuf = KeyBuf::new();
+        match locate(context, &self.request, &mut key) {
+            Ok(question) => question.answer(context, &Lookup::new(context, key.as_bytes()), Ok(None)),
+            Err(reply) => reply,
+        }
+    }
+
+    /// The reply with computed values: `count` of them in wire form in `values`, of which those stay that are
+    /// asked for and public. Who asks for others is refused: computed values have no administrators.
+    #[must_use]
+    pub fn computed<B: AsRef<[u8]>>(
+        &self,
+        context: &Context<'a, B>,
+        values: &'a mut [u8],
+        count: usize,
+    ) -> Reply<'a> {
+        let mut key: KeyBuf = KeyBuf::new();
+        let question = match locate(context, &self.request, &mut key) {
+            Ok(question) => question,
+            Err(reply) => return reply,
+        };
+        let filter = Filter::of(question.query);
+        let public_only = self.request.flags.has(OpFlags::PUBLIC_ONLY);
+        let (mut at, mut kept_len, mut kept_count) = (0, 0, 0);
+        for _ in 0..count {
+            let Ok((value, _)) = Value::split(&values[at..]) else {
+                return self.refuse(context, Refused::TemplateFailed);
+            };
+            let (len, is_selected) = (value.encoded_len(), filter.selects(&value));
+            if is_selected && value.is_public() {
+                values.copy_within(at..at + len, kept_len);
+                kept_len += len;
+                kept_count += 1;
+            } else if is_selected && !public_only {
+                let readable = value.permissions.has(Permissions::ADMIN_READ);
+                let refused = if readable { Refused::NotPublic } else { Refused::Unreadable };
+                return self.refuse(context, refused);
+            }
+            at += len;
+        }
+        match Selected::from(&values[..kept_len], kept_count, Filter::All) {
+            Some(selected) => question.show(context, selected),
+            None => self.refuse(context, Refused::TemplateFailed),
+        }
     }
 
     /// The reply that says why there is no other.

@@ -12,7 +12,9 @@ use handle_proto::wire::{Body, Envelope, Header, Message, MessageBuf, Request, R
 use handle_proto::{OpCode, OpFlags, Permissions, ResponseCode, Value, ValueBuf, Version};
 use handle_resolver::authority::{Administrators, Entitled, entitles};
 use handle_resolver::slow::{Evaluated, Why, keys};
-use handle_resolver::{Context, NotLocal, Outcome, Refused, Reply, Service, Slow, answer, answer_message};
+use handle_resolver::{
+    Context, MayCompute, NotLocal, Outcome, Refused, Reply, Service, Slow, answer, answer_message,
+};
 use handle_snapshot::builder::Builder;
 use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
 use handle_snapshot::{Layer, Records};
@@ -404,4 +406,65 @@ fn another_server_gets_its_verdict() {
         let bytes = stream(&slow.verdict(&context, is_valid));
         assert_eq!(Message::decode(&bytes[Envelope::LEN..]).unwrap().body, [u8::from(is_valid)]);
     }
+}
+
+/// Handles under an @ may be computed.
+#[derive(Debug)]
+struct Extended;
+
+impl MayCompute for Extended {
+    fn may_compute(&self, handle: &[u8]) -> bool {
+        handle.contains(&b'@')
+    }
+}
+
+#[test]
+fn only_what_is_not_stored_is_computed() {
+    let layers = Set::default().handle("10.1/a@b").value(1, "URL", b"u", PUBLIC).layer(true);
+    let plain = context(&layers);
+    let computing = plain.computing(Some(&Extended));
+    let (public, certify) = (OpFlags::PLAIN_REQUEST, OpFlags::PLAIN_REQUEST.with(OpFlags::CERTIFY));
+    assert_eq!(code(&answer(&computing, &asks("10.1/a@b", &[], public))), ResponseCode::SUCCESS);
+    assert_eq!(code(&answer(&computing, &asks("10.1/none", &[], public))), ResponseCode::HANDLE_NOT_FOUND);
+    assert_eq!(code(&answer(&plain, &asks("10.1/a@c", &[], public))), ResponseCode::HANDLE_NOT_FOUND);
+    assert_eq!(
+        code(&answer(&computing, &asks("99.9/a@c", &[], public))),
+        ResponseCode::SERVER_NOT_RESPONSIBLE
+    );
+    for (flags, why) in [(public, Why::Template), (FLAGS, Why::Template), (certify, Why::Certify)] {
+        let asked = asks("10.1/a@c", &[], flags);
+        let slow = slow(&computing, &asked);
+        assert_eq!((slow.why(), slow.handle()), (why, &b"10.1/a@c"[..]));
+        assert!(matches!(slow.evaluate(&computing), Evaluated::Template));
+        assert_eq!(slow.not_computed(&computing).response_code(), ResponseCode::HANDLE_NOT_FOUND);
+    }
+}
+
+#[test]
+fn computed_values_are_selected_as_stored_ones() {
+    let layers = Set::default().handle("10.1/a").layer(true);
+    let context = context(&layers).computing(Some(&Extended));
+    let value = |index, permissions| Value { permissions, ..Value::new(index, b"URL", b"u") };
+    let values = [value(1, PUBLIC), value(2, PRIVATE), value(3, UNREADABLE), value(4, PUBLIC)];
+    let mut encoded = vec![];
+    values.iter().for_each(|value| value.encode(&mut encoded));
+    let public = OpFlags::PLAIN_REQUEST;
+    for (flags, indexes, expected) in [
+        (public, &[][..], (ResponseCode::SUCCESS, vec![1, 4])),
+        (public, &[4, 2], (ResponseCode::SUCCESS, vec![4])),
+        (public, &[2], (ResponseCode::VALUES_NOT_FOUND, vec![])),
+        (public, &[9], (ResponseCode::VALUES_NOT_FOUND, vec![])),
+        (FLAGS, &[1, 4], (ResponseCode::SUCCESS, vec![1, 4])),
+        (FLAGS, &[], (ResponseCode::OPERATION_NOT_SUPPORTED, vec![])),
+        (FLAGS, &[3], (ResponseCode::INSUFFICIENT_PERMISSIONS, vec![])),
+    ] {
+        let asked = asks("10.1/a@b", indexes, flags);
+        let mut values = encoded.clone();
+        let reply = slow(&context, &asked).computed(&context, &mut values, 4);
+        assert_eq!(shown(&reply), expected, "{indexes:?}");
+    }
+    let asked = asks("10.1/a@b", &[], public);
+    let (mut values, all) = (encoded.clone(), encoded.len());
+    let reply = slow(&context, &asked).computed(&context, &mut values[..all - 1], 4);
+    assert_eq!(reply.refused(), Some(Refused::TemplateFailed), "what does not decode is not sent");
 }

@@ -5,6 +5,7 @@ use crate::query_log;
 use crate::rate_limit::RateLimitConfig;
 use crate::slow::config::{AdministratorsConfig, ServerKeyConfig, SlowConfig};
 use crate::tcp::settings::TcpSettings;
+use crate::templates::TemplatesConfig;
 use anyhow::{Context as _, ensure};
 use handle_net::Choice;
 use handle_proto::limit;
@@ -59,6 +60,8 @@ pub struct Config {
     pub observe: Observe,
     /// Connections.
     pub tcp: TcpSettings,
+    /// Values computed for handles that are not stored.
+    pub templates: TemplatesConfig,
     /// The key that signs answers; without it none is signed.
     pub server_key: Option<ServerKeyConfig>,
     /// Who may read more than others.
@@ -151,6 +154,7 @@ impl Default for Config {
             limits: Limits::default(),
             observe: Observe::default(),
             tcp: TcpSettings::default(),
+            templates: TemplatesConfig::default(),
             server_key: None,
             administrators: AdministratorsConfig::default(),
             slow: SlowConfig::default(),
@@ -273,7 +277,8 @@ impl Config {
         self.observe.check()?;
         self.query_log.check()?;
         self.rate_limit.check()?;
-        self.tcp.check()
+        self.tcp.check()?;
+        self.templates.check()
     }
 }
 

@@ -16,6 +16,7 @@
 //! - `settings`: what of the configuration is in force, and what of a new one can be while serving.
 //! - [`privileges`]: from root to a user of no privileges.
 //! - [`watchdog`]: the sign of life for a service manager.
+//! - [`templates`]: values computed for handles that are not stored.
 //! - [`server`]: starts all of it and stops it again.
 #![forbid(unsafe_code)]
 
@@ -41,6 +42,7 @@ pub mod sources;
 pub mod status;
 pub mod takeover;
 pub mod tcp;
+pub mod templates;
 mod watch;
 pub mod watchdog;
 pub mod worker;

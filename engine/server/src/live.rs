@@ -3,6 +3,7 @@
 //! Workers read it without a lock. A set that does not open keeps the old one serving; the error stays
 //! visible in `status` until a set opens again.
 
+use crate::templates::{SetTemplates, TemplatesConfig};
 use arc_swap::{ArcSwap, Cache};
 use handle_snapshot::map::How;
 use handle_snapshot::set::manifest::MANIFEST;
@@ -10,17 +11,47 @@ use handle_snapshot::set::{PublishedSet, SetError, Why};
 use handle_snapshot::verify;
 use inotify::{EventMask, Inotify, WatchMask};
 use serde_json::{Value, json};
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
+
+/// A published set, with what is made of it once for all requests.
+#[derive(Debug)]
+pub struct LiveSet {
+    set: PublishedSet,
+    templates: Option<SetTemplates>,
+}
+
+impl LiveSet {
+    fn new(set: PublishedSet, templates: Option<&TemplatesConfig>) -> Self {
+        let templates = templates.and_then(|config| SetTemplates::of(&set.records(), config));
+        Self { set, templates }
+    }
+
+    /// What computes values for handles that are not stored, if anything does.
+    #[must_use]
+    pub const fn templates(&self) -> Option<&SetTemplates> {
+        self.templates.as_ref()
+    }
+}
+
+impl Deref for LiveSet {
+    type Target = PublishedSet;
+
+    fn deref(&self) -> &PublishedSet {
+        &self.set
+    }
+}
 
 /// The set that is being served, and how to get the next.
 #[derive(Debug)]
 pub struct Live {
     directory: PathBuf,
     verify_new_layers: AtomicBool,
-    set: Arc<ArcSwap<PublishedSet>>,
+    templates: Option<TemplatesConfig>,
+    set: Arc<ArcSwap<LiveSet>>,
     reloads: AtomicU64,
     /// Held while a set is opened, so that two reloads cannot overtake each other.
     failure: Mutex<Option<Failure>>,
@@ -34,7 +65,7 @@ struct Failure {
 }
 
 /// A worker's way to the current set.
-pub type Reader = Cache<Arc<ArcSwap<PublishedSet>>, Arc<PublishedSet>>;
+pub type Reader = Cache<Arc<ArcSwap<LiveSet>>, Arc<LiveSet>>;
 
 /// What a reload did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,15 +77,22 @@ pub enum Reloaded {
 }
 
 impl Live {
-    /// Opens the set in `directory`. With `verify_new_layers`, layers that come later are checked first.
+    /// Opens the set in `directory`. With `verify_new_layers`, layers that come later are checked first;
+    /// with `templates`, those of each set are read.
     ///
     /// # Errors
     /// When there is none, or it is damaged.
-    pub fn open(directory: &Path, how: How, verify_new_layers: bool) -> Result<Arc<Self>, SetError> {
-        let set = PublishedSet::open(directory, how)?;
+    pub fn open(
+        directory: &Path,
+        how: How,
+        verify_new_layers: bool,
+        templates: Option<TemplatesConfig>,
+    ) -> Result<Arc<Self>, SetError> {
+        let set = LiveSet::new(PublishedSet::open(directory, how)?, templates.as_ref());
         Ok(Arc::new(Self {
             directory: directory.to_owned(),
             verify_new_layers: AtomicBool::new(verify_new_layers),
+            templates,
             set: Arc::new(ArcSwap::from_pointee(set)),
             reloads: AtomicU64::new(0),
             failure: Mutex::new(None),
@@ -68,7 +106,7 @@ impl Live {
 
     /// The set that is live now.
     #[must_use]
-    pub fn current(&self) -> Arc<PublishedSet> {
+    pub fn current(&self) -> Arc<LiveSet> {
         self.set.load_full()
     }
 
@@ -93,7 +131,7 @@ impl Live {
                 if set.manifest() == old.manifest() {
                     return Ok(Reloaded::Unchanged(generation));
                 }
-                self.set.store(Arc::new(set));
+                self.set.store(Arc::new(LiveSet::new(set, self.templates.as_ref())));
                 self.reloads.fetch_add(1, Ordering::Relaxed);
                 Ok(Reloaded::Changed(generation))
             }

@@ -401,7 +401,9 @@ pub fn read_site(config: &Config) -> anyhow::Result<OwnSite> {
 pub fn open_live(config: &Config) -> anyhow::Result<Arc<Live>> {
     let how = if config.copy_to_memory { How::CopyToMemory } else { How::Map };
     let directory = config.snapshot.display();
-    Live::open(&config.snapshot, how, config.verify_new_layers).map_err(|error| {
+    // Nobody would compute without threads for it.
+    let templates = (config.slow.threads > 0).then(|| config.templates.clone());
+    Live::open(&config.snapshot, how, config.verify_new_layers, templates).map_err(|error| {
         let kind = match &error.why {
             Why::Io { error, .. } => error.kind(),
             _ => ErrorKind::Other,

@@ -219,16 +219,17 @@ mod tests {
         new.limits.fragmented_requests = 7;
         new.limits.batch_datagrams = 7;
         new.workers = 3;
+        new.templates.delimiter = Some("@".to_owned());
         let changes = settings.take(&new, |_| Ok(()), None).unwrap();
         assert_eq!(changes.changed, ["limits.fragmented_requests"]);
-        assert_eq!(changes.need_restart, ["limits.batch_datagrams", "workers"]);
+        assert_eq!(changes.need_restart, ["limits.batch_datagrams", "templates.delimiter", "workers"]);
         let config = &settings.current().config;
         assert_eq!((config.limits.fragmented_requests, config.limits.batch_datagrams), (7, 64));
         assert_eq!(settings.generation(), 1);
         // What was not changed is said again, and what was is not.
         let changes = settings.take(&new, |_| Ok(()), None).unwrap();
         assert_eq!(changes.changed, [""; 0]);
-        assert_eq!(changes.need_restart, ["limits.batch_datagrams", "workers"]);
+        assert_eq!(changes.need_restart, ["limits.batch_datagrams", "templates.delimiter", "workers"]);
     }
 
     #[test]

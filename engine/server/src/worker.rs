@@ -3,7 +3,7 @@
 use crate::config::{ANSWER_LEN_MAX, Config};
 use crate::counters::Counters;
 use crate::left::Left;
-use crate::live::Reader;
+use crate::live::{LiveSet, Reader};
 use crate::query_log::unix_now;
 use crate::rate_limit::{RateLimit, shortest_len};
 use crate::replies::Replies;
@@ -21,7 +21,9 @@ use handle_proto::limit::FRAGMENTS_MAX;
 use handle_proto::wire::Envelope;
 use handle_proto::wire::reassembly::{Reassembled, Reassembly, ReassemblyLimits, Refusal};
 use handle_resolver::batch::Scratch;
-use handle_resolver::{Context, DropReason, Outcome, Refused, Service, answer, answer_batch, answer_message};
+use handle_resolver::{
+    Context, DropReason, MayCompute, Outcome, Refused, Service, answer, answer_batch, answer_message,
+};
 use handle_snapshot::map::Mapped;
 use std::cell::Cell;
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
@@ -201,7 +203,7 @@ impl Worker {
         }
         let set = self.live.load();
         let counters = self.shared.shards.shard(self.at);
-        let context = Context::new(set.records(), over_tcp(self.in_force.site.service()), now_unix_s());
+        let context = context_of(set, over_tcp(self.in_force.site.service()), now_unix_s());
         tcp.turn(&mut *self.path, &context, counters, elapsed_ms(self.started), &mut self.slow)
     }
 
@@ -215,7 +217,7 @@ impl Worker {
                 (Route::Tcp(id, _), Some(tcp)) => {
                     let set = self.live.load();
                     let service = over_tcp(self.in_force.site.service());
-                    let context = Context::new(set.records(), service, now_unix_s());
+                    let context = context_of(set, service, now_unix_s());
                     let now_ms = elapsed_ms(self.started);
                     tcp.reply(&mut *self.path, (id, &job), &context, counters, now_ms, &mut self.slow);
                 }
@@ -235,7 +237,7 @@ impl Worker {
     fn abort_connections(&mut self) {
         let Some(tcp) = &mut self.tcp else { return };
         let set = self.live.load();
-        let context = Context::new(set.records(), over_tcp(self.in_force.site.service()), now_unix_s());
+        let context = context_of(set, over_tcp(self.in_force.site.service()), now_unix_s());
         tcp.abort_all(&mut *self.path, &context, self.shared.shards.shard(self.at));
     }
 
@@ -272,7 +274,7 @@ impl Worker {
         }
         let now_unix = unix_now();
         self.watch.begin(now_unix);
-        let context = Context::new(set.records(), self.in_force.site.service(), wire_s(now_unix));
+        let context = context_of(set, self.in_force.site.service(), wire_s(now_unix));
         let (places, done, scratch) = (&mut self.places, &mut self.done, &mut self.scratch);
         count_received(inbox, places, counters);
         let received = places.len();
@@ -362,6 +364,12 @@ impl Worker {
         self.watch.end(received, counters);
         Ok(received)
     }
+}
+
+/// What answers from `set` depend on.
+fn context_of<'a>(set: &'a LiveSet, service: Service<'a>, now_unix_s: u32) -> Context<'a, Mapped> {
+    let templates = set.templates().map(|templates| templates as &dyn MayCompute);
+    Context::new(set.records(), service, now_unix_s).computing(templates)
 }
 
 fn reassembly_limits(config: &Config) -> ReassemblyLimits {

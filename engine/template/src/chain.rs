@@ -4,9 +4,10 @@ use crate::build::{BuildError, Built, Templates, build};
 use crate::namespace::Namespace;
 use handle_proto::{Handle, Value};
 
-/// The namespaces that apply to a handle, from the outermost to the innermost.
-#[derive(Clone, Debug, Default)]
-pub struct Chain<'n>(Vec<&'n Namespace>);
+/// The namespaces that apply to a handle, from the outermost to the innermost: that of all prefixes, of the
+/// prefix, and of the base. Allocates nothing.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Chain<'n>([Option<&'n Namespace>; 3]);
 
 /// A handle with an extension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,24 +39,32 @@ impl<'n> Chain<'n> {
     /// Nothing applies.
     #[must_use]
     pub const fn new() -> Self {
-        Self(Vec::new())
+        Self([None; 3])
     }
 
     /// With `namespace` as the innermost.
+    ///
+    /// # Panics
+    /// When there are three already.
     pub fn push(&mut self, namespace: &'n Namespace) {
-        self.0.push(namespace);
+        let free = self.0.iter_mut().find(|place| place.is_none());
+        *free.expect("there are three levels") = Some(namespace);
     }
 
     /// Whether there is no namespace at all.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.0[0].is_none()
+    }
+
+    fn innermost_first(&self) -> impl Iterator<Item = &'n Namespace> {
+        self.0.iter().rev().flatten().copied()
     }
 
     /// What stands between base and extension: the innermost namespace that says it decides.
     #[must_use]
     pub fn delimiter(&self) -> Option<&'n str> {
-        self.0.iter().rev().find_map(|namespace| namespace.delimiter())
+        self.innermost_first().find_map(Namespace::delimiter)
     }
 
     /// The values of the handle `asked`, whose base has the values `base`.
@@ -70,7 +79,7 @@ impl<'n> Chain<'n> {
         base: &[Value<'_>],
         templates: &dyn Templates,
     ) -> Result<Built, BuildError> {
-        let innermost = self.0.iter().rev().find(|namespace| namespace.has_templates());
+        let innermost = self.innermost_first().find(|namespace| namespace.has_templates());
         match innermost {
             Some(namespace) => build(&namespace.templates, asked, base, templates),
             None => Built::copy(base),

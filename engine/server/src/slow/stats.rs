@@ -26,6 +26,8 @@ macro_rules! slow_counters {
 slow_counters! {
     /// Requests taken on.
     requests,
+    /// Answers with values that templates have computed.
+    computed,
     /// Answers signed.
     signed,
     /// Answers with a signature that was made before, over the same bytes.

@@ -8,6 +8,7 @@ use super::queue::{Job, Route};
 use super::signer::{Signature, Signer};
 use super::stats::SlowCounters;
 use crate::server::Shared;
+use crate::templates::SetTemplates;
 use handle_auth::kdf::Pbkdf2Limits;
 use handle_proto::limit::{FRAGMENTS_MAX, MESSAGE_LEN_MAX, NONCE_LEN};
 use handle_proto::wire::Envelope;
@@ -19,6 +20,7 @@ use handle_resolver::authority::{Administrators, Entitled};
 use handle_resolver::slow::{Challenged, Evaluated, Why, keys};
 use handle_resolver::{Context, NotLocal, Outcome, Refused, Reply, Slow, answer_message};
 use handle_snapshot::map::Mapped;
+use handle_template::Built;
 use std::net::IpAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -38,7 +40,7 @@ struct Held {
     challenge: Option<Challenge>,
     /// Values that administrators may read.
     values: Box<[u8]>,
-    /// Nonce, or the body of a challenge.
+    /// Nonce, the body of a challenge, or computed values.
     body: Vec<u8>,
 }
 
@@ -93,9 +95,18 @@ impl SlowThread {
         if !job.route.is_datagram() {
             service.answer_datagrams_max = FRAGMENTS_MAX;
         }
-        let context = Context::new(set.records(), service, now_unix_s);
+        let templates = set.templates();
+        let context =
+            Context::new(set.records(), service, now_unix_s).computing(templates.map(|one| one as _));
         let len = job.request.len().min(Envelope::LEN + envelope.message_len as usize);
-        let work = Work { path, shared, counters, source: job.route.source(), request: &job.request[..len] };
+        let work = Work {
+            path,
+            shared,
+            counters,
+            source: job.route.source(),
+            request: &job.request[..len],
+            templates,
+        };
         let (reply, certifies, too_long) = match answer_message(&context, envelope, rest) {
             // Another set than the worker's came in between.
             Outcome::Reply(reply) => (reply, false, None),
@@ -143,6 +154,8 @@ struct Work<'w> {
     source: IpAddr,
     /// As it came, envelope first.
     request: &'w [u8],
+    /// Those of the set.
+    templates: Option<&'w SetTemplates>,
 }
 
 impl Work<'_> {
@@ -154,15 +167,30 @@ impl Work<'_> {
         held: &'a mut Held,
     ) -> (Reply<'a>, bool) {
         match slow.why() {
-            Why::Certify | Why::Identity => {
+            Why::Certify | Why::Identity | Why::Template => {
                 let reply = match slow.evaluate(context) {
                     Evaluated::Reply(reply) => reply,
                     Evaluated::Identity => self.challenge(context, slow, held),
+                    Evaluated::Template => self.compute(context, slow, held),
                 };
                 (reply, slow.certifies())
             }
             Why::ChallengeAnswer => self.challenge_answer(context, slow, held),
             Why::Verification => (self.verification(context, slow), slow.certifies()),
+        }
+    }
+
+    /// Computes the values of a handle that is not stored.
+    fn compute<'a>(&self, context: &Context<'a, Mapped>, slow: &Slow<'a>, held: &'a mut Held) -> Reply<'a> {
+        let Some(templates) = self.templates else { return slow.not_computed(context) };
+        match templates.compute(context, slow.handle()) {
+            Ok(Built::NotFound) => slow.not_computed(context),
+            Ok(Built::Values { bytes, count }) => {
+                self.counters.computed.add(1);
+                held.body = bytes;
+                slow.computed(context, &mut held.body, count)
+            }
+            Err(refused) => slow.refuse(context, refused),
         }
     }
 

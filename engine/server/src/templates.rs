@@ -1,0 +1,202 @@
+//! Values computed for handles that are not stored: which templates apply, and what they are made of.
+//!
+//! - [`TemplatesConfig`]: what an operator says.
+//! - [`SetTemplates`]: the namespaces of one published set, compiled when it goes live, by who watches. A worker
+//!   asks it whether a handle that is not there [may be computed](SetTemplates); only then does a request go
+//!   the slow way.
+//! - [`SetTemplates::compute`]: what a slow thread does with it.
+//!
+//! A namespace is the HS_NAMESPACE of the prefix record, where the set has that record, else the one of the
+//! configuration. Only what this set has stored is looked at.
+
+use anyhow::{Context as _, ensure};
+use handle_proto::name::{PREFIX_RECORDS, ROOT};
+use handle_proto::{Handle, Value, fold};
+use handle_resolver::{Context, MayCompute, Refused};
+use handle_snapshot::map::Mapped;
+use handle_snapshot::{Corrupt, Record, Records, hash_key};
+use handle_template::{Built, Chain, Namespace, Parts, ReferencedTemplates, Templates};
+use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
+
+/// The section `[templates]` of the configuration.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TemplatesConfig {
+    /// Compute values for handles that are not stored, where a namespace says how.
+    pub enabled: bool,
+    /// XML of the namespace of prefixes whose record is not in the set, or has none.
+    pub namespace: Option<String>,
+    /// What stands between base and extension where no namespace says it.
+    pub delimiter: Option<String>,
+    /// Use only `namespace` and `delimiter`, whatever prefix records say.
+    pub override_prefixes: bool,
+    /// Most prefixes with a namespace of their own; those beyond have no templates.
+    pub namespaces: usize,
+}
+
+impl Default for TemplatesConfig {
+    fn default() -> Self {
+        Self { enabled: true, namespace: None, delimiter: None, override_prefixes: false, namespaces: 1024 }
+    }
+}
+
+impl TemplatesConfig {
+    /// Checks every setting.
+    ///
+    /// # Errors
+    /// Names the setting, and what it should be.
+    pub fn check(&self) -> anyhow::Result<()> {
+        if let Some(xml) = &self.namespace {
+            let namespace = Namespace::parse(xml.as_bytes(), true).context("in `templates.namespace`")?;
+            if let Some(invalid) = namespace.invalid_patterns().first() {
+                return Err(invalid.clone()).context("in `templates.namespace`");
+            }
+        }
+        ensure!(
+            self.delimiter.as_ref().is_none_or(|delimiter| (1..=255).contains(&delimiter.len())),
+            "`templates.delimiter` must have 1 to 255 bytes"
+        );
+        ensure!(self.namespaces <= 1 << 16, "`templates.namespaces` is {}: at most 65536", self.namespaces);
+        Ok(())
+    }
+}
+
+/// Bytes of the longest prefix that may have a namespace of its own.
+const PREFIX_LEN_MAX: usize = 255;
+
+/// What computes values for the handles of one published set.
+#[derive(Debug)]
+pub struct SetTemplates {
+    configured: Option<Namespace>,
+    delimiter: Option<String>,
+    root: Option<Namespace>,
+    /// By prefix, folded.
+    by_prefix: HashMap<Box<[u8]>, Namespace>,
+    folds: bool,
+}
+
+impl SetTemplates {
+    /// The templates that apply to `records`; `None` when there are none.
+    #[must_use]
+    pub fn of(records: &Records<'_, Mapped>, config: &TemplatesConfig) -> Option<Self> {
+        if !config.enabled {
+            return None;
+        }
+        let folds = records.folds();
+        let namespace_of = |handle: &[u8]| {
+            let record = find(records, handle).ok()??;
+            let public = record.values_in_order().map_while(Result::ok).filter(Value::is_public);
+            Namespace::of_record(public, folds)
+        };
+        let (mut root, mut by_prefix) = (None, HashMap::new());
+        if !config.override_prefixes {
+            root = namespace_of(ROOT);
+            for prefix in records.homed_table().into_iter().flatten() {
+                if prefix.len() > PREFIX_LEN_MAX {
+                    continue;
+                }
+                let Some(namespace) = namespace_of(&[PREFIX_RECORDS, prefix].concat()) else { continue };
+                for invalid in namespace.invalid_patterns() {
+                    let prefix = String::from_utf8_lossy(prefix);
+                    tracing::warn!(%prefix, %invalid, "templates of a prefix cannot be applied");
+                }
+                if by_prefix.len() == config.namespaces {
+                    tracing::warn!(
+                        namespaces = config.namespaces,
+                        "more prefixes have a namespace than `templates.namespaces` allows; the others have no templates"
+                    );
+                    break;
+                }
+                by_prefix.insert(prefix.into(), namespace);
+            }
+        }
+        let parse = |xml: &String| Namespace::parse(xml.as_bytes(), folds).ok();
+        let this = Self {
+            configured: config.namespace.as_ref().and_then(parse),
+            delimiter: config.delimiter.clone(),
+            root,
+            by_prefix,
+            folds,
+        };
+        let namespaces = this.by_prefix.values().chain(&this.configured).chain(&this.root);
+        let has_delimiter =
+            this.delimiter.is_some() || namespaces.into_iter().any(|one| one.delimiter().is_some());
+        has_delimiter.then_some(this)
+    }
+
+    /// The namespaces that apply to `handle`, but for that of its base.
+    fn chain(&self, handle: &[u8]) -> Chain<'_> {
+        let prefix = Handle(handle).naming_authority();
+        let mut folded = [0; PREFIX_LEN_MAX];
+        let own = folded.get_mut(..prefix.len()).filter(|_| !self.by_prefix.is_empty()).and_then(|folded| {
+            folded.copy_from_slice(prefix);
+            fold::fold(folded);
+            self.by_prefix.get(&*folded)
+        });
+        let mut chain = Chain::new();
+        self.root.iter().chain(own.or(self.configured.as_ref())).for_each(|one| chain.push(one));
+        chain
+    }
+
+    /// Base and extension of `handle`, if templates may apply to it. Allocates nothing: workers ask.
+    fn parts<'h>(&self, chain: &Chain<'_>, handle: &'h [u8]) -> Option<Parts<'h>> {
+        let delimiter = chain.delimiter().or(self.delimiter.as_deref())?;
+        Parts::of(handle, delimiter.as_bytes())
+    }
+
+    /// Computes the values of `handle`, which is not stored.
+    ///
+    /// # Errors
+    /// When the templates cannot be applied, or the base is not to be had.
+    pub fn compute(&self, context: &Context<'_, Mapped>, handle: &[u8]) -> Result<Built, Refused> {
+        let mut chain = self.chain(handle);
+        let Some(parts) = self.parts(&chain, handle) else { return Ok(Built::NotFound) };
+        let records = context.records();
+        let damaged = |_| Refused::DamagedRecord;
+        let values = match find(records, parts.base).map_err(damaged)? {
+            None if chain.is_empty() => return Ok(Built::NotFound),
+            None => Vec::new(),
+            Some(base) => {
+                base.values_in_order().collect::<Result<Vec<_>, _>>().map_err(|_| Refused::DamagedRecord)?
+            }
+        };
+        let own = Namespace::of_record(values.iter().copied(), self.folds);
+        own.iter().for_each(|namespace| chain.push(namespace));
+        let stored = Stored { records, folds: self.folds };
+        chain.build(&parts, &values, &stored).map_err(|error| {
+            tracing::debug!(handle = %String::from_utf8_lossy(handle), %error, "templates cannot be applied");
+            Refused::TemplateFailed
+        })
+    }
+}
+
+impl MayCompute for SetTemplates {
+    fn may_compute(&self, handle: &[u8]) -> bool {
+        self.parts(&self.chain(handle), handle).is_some()
+    }
+}
+
+/// The stored record of `handle`, homed or not.
+fn find<'a>(records: &Records<'a, Mapped>, handle: &[u8]) -> Result<Option<Record<'a>>, Corrupt> {
+    let mut key = Handle(handle).looked_up();
+    if records.folds() {
+        fold::fold(&mut key);
+    }
+    records.find(hash_key(records.seed(), &key), &key)
+}
+
+/// References lead to public values of this set.
+struct Stored<'s> {
+    records: &'s Records<'s, Mapped>,
+    folds: bool,
+}
+
+impl Templates for Stored<'_> {
+    fn at(&self, handle: &[u8], index: i32) -> Option<ReferencedTemplates> {
+        let record = find(self.records, handle).ok()??;
+        let mut public = record.values_in_order().map_while(Result::ok).filter(Value::is_public);
+        let value = public.find(|value| value.index == index)?;
+        Some(ReferencedTemplates::parse(value.data, self.folds).unwrap_or_default())
+    }
+}

@@ -1,0 +1,204 @@
+//! Templates from outside: namespaces in the set and in the configuration, references, and what is not there.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+use handle_proto::{ResponseCode, Value};
+use handle_server::Server;
+use handle_server::config::Datapath;
+use handle_server::templates::TemplatesConfig;
+use handle_snapshot::builder::Builder;
+use handle_snapshot::set::publisher::Publisher;
+use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
+use handle_tests::client::{Answer, Client};
+use handle_tests::served;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Values of records, by handle; in ascending order of their keys.
+type Records<'r> = &'r [(&'r str, &'r [Value<'r>])];
+
+fn publish(directory: &Path, generation: u64, records: Records<'_>) {
+    let mut homed = HomedPrefixes::default();
+    homed.add(b"1234");
+    homed.add(b"5678");
+    let options = LayerOptions { seed: 1, folds: true, created_unix_ms: generation };
+    let mut publisher = Publisher::open(directory).unwrap();
+    let published = publisher.publish_base(generation, |file, temp_dir| {
+        let mut builder = Builder::new(temp_dir, options).homed(homed);
+        for (at, (handle, values)) in records.iter().enumerate() {
+            builder.add(at as u64, handle.as_bytes(), values.iter().copied())?;
+        }
+        builder.finish(file)
+    });
+    published.unwrap();
+}
+
+fn start(directory: &Path, templates: TemplatesConfig) -> (Server, Client) {
+    let mut config = served::config(directory, Datapath::Auto);
+    config.templates = templates;
+    let server = Server::start(&config).unwrap();
+    let client = Client::new(server.addresses()[0]);
+    (server, client)
+}
+
+/// The data of all values, with blanks between them, or the code.
+fn told(answer: Option<Answer>) -> Result<String, ResponseCode> {
+    let answer = answer.expect("an answer");
+    if answer.code != ResponseCode::SUCCESS {
+        return Err(answer.code);
+    }
+    let (mut rest, mut data) = (answer.values.as_slice(), Vec::new());
+    while !rest.is_empty() {
+        let (value, after) = Value::split(rest).unwrap();
+        data.push(String::from_utf8_lossy(value.data).into_owned());
+        rest = after;
+    }
+    Ok(data.join(" "))
+}
+
+fn namespace(content: &str) -> String {
+    format!("<namespace>{content}</namespace>")
+}
+
+const PLAIN: &str = "<template delimiter='@'><value type='T' data='${base}|${extension}'/></template>";
+
+#[test]
+fn the_namespace_of_the_prefix_counts_and_then_that_of_the_configuration() {
+    let directory = tempfile::tempdir().unwrap();
+    let (own, by_reference) = (
+        namespace(
+            "<template delimiter='#'><if expression='no'><notfound/></if><else><value type='T' data='own'/></else></template>",
+        ),
+        namespace("<template ref='7:1234/template'/><template ref='8:1234/template'/>"),
+    );
+    let of_prefix = namespace(PLAIN);
+    publish(
+        directory.path(),
+        1,
+        &[
+            ("0.NA/1234", &[Value::new(3, b"HS_NAMESPACE", of_prefix.as_bytes())]),
+            ("1234/base", &[Value::new(1, b"URL", b"u")]),
+            ("1234/owner", &[Value::new(1, b"HS_NAMESPACE", own.as_bytes())]),
+            ("1234/referring", &[Value::new(1, b"HS_NAMESPACE", by_reference.as_bytes())]),
+            (
+                "1234/template",
+                &[
+                    Value::new(7, b"XML", b"<template><value type='T' data='7'/></template>"),
+                    Value::new(8, b"XML", b"<x><template><value type='T' data='8'/></template></x>"),
+                ],
+            ),
+        ],
+    );
+    let configured = TemplatesConfig { delimiter: Some("--".into()), ..TemplatesConfig::default() };
+    let (server, mut client) = start(directory.path(), configured);
+    let mut ask = |handle: &str| told(client.resolve(handle.as_bytes()));
+    assert_eq!(ask("1234/base@x").unwrap(), "1234/base|x");
+    assert_eq!(ask("1234/BASE@x").unwrap(), "1234/BASE|x");
+    assert_eq!(ask("1234/none@x").unwrap(), "1234/none|x", "a base that is not there has no values");
+    // The delimiter is that of the prefix, the templates those of the base.
+    assert_eq!(ask("1234/owner@x").unwrap(), "own");
+    assert_eq!(ask("1234/owner@no").unwrap_err(), ResponseCode::HANDLE_NOT_FOUND);
+    assert_eq!(ask("1234/referring@x").unwrap(), "7 8");
+    assert_eq!(ask("1234/base").unwrap(), "u", "what is stored is not computed");
+    assert_eq!(ask("1234/none").unwrap_err(), ResponseCode::HANDLE_NOT_FOUND);
+    // Without a namespace there is only the delimiter: the base as it is.
+    assert_eq!(ask("5678/none--x").unwrap_err(), ResponseCode::HANDLE_NOT_FOUND);
+    drop(server);
+
+    let only_here = TemplatesConfig {
+        namespace: Some(namespace("<template><value type='T' data='configured'/></template>")),
+        delimiter: Some("--".into()),
+        override_prefixes: true,
+        ..TemplatesConfig::default()
+    };
+    let (_server, mut client) = start(directory.path(), only_here);
+    let mut ask = |handle: &str| told(client.resolve(handle.as_bytes()));
+    assert_eq!(ask("1234/base@x").unwrap_err(), ResponseCode::HANDLE_NOT_FOUND);
+    assert_eq!(ask("1234/base--x").unwrap(), "configured");
+}
+
+#[test]
+fn without_a_namespace_the_base_is_the_answer() {
+    let directory = tempfile::tempdir().unwrap();
+    publish(directory.path(), 1, &[("1234/base", &[Value::new(1, b"URL", b"u")])]);
+    let configured = TemplatesConfig { delimiter: Some("/".into()), ..TemplatesConfig::default() };
+    let (server, mut client) = start(directory.path(), configured);
+    let mut ask = |handle: &str| told(client.resolve(handle.as_bytes()));
+    // The slash behind the prefix is the first that counts.
+    assert_eq!(ask("1234/base/x").unwrap_err(), ResponseCode::HANDLE_NOT_FOUND);
+    drop(server);
+    let configured = TemplatesConfig { delimiter: Some("@".into()), ..TemplatesConfig::default() };
+    let (server, mut client) = start(directory.path(), configured.clone());
+    assert_eq!(told(client.resolve(b"1234/base@x")).unwrap(), "u");
+    drop(server);
+    let (_server, mut client) = start(directory.path(), TemplatesConfig { enabled: false, ..configured });
+    assert_eq!(told(client.resolve(b"1234/base@x")).unwrap_err(), ResponseCode::HANDLE_NOT_FOUND);
+}
+
+#[test]
+fn a_new_set_brings_its_templates() {
+    let directory = tempfile::tempdir().unwrap();
+    publish(directory.path(), 1, &[("1234/base", &[Value::new(1, b"URL", b"u")])]);
+    let (server, mut client) = start(directory.path(), TemplatesConfig::default());
+    assert_eq!(told(client.resolve(b"1234/base@x")).unwrap_err(), ResponseCode::HANDLE_NOT_FOUND);
+    let of_prefix = namespace(PLAIN);
+    let prefix_record = [Value::new(3, b"HS_NAMESPACE", of_prefix.as_bytes())];
+    publish(
+        directory.path(),
+        2,
+        &[("0.NA/1234", &prefix_record), ("1234/base", &[Value::new(1, b"URL", b"u")])],
+    );
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while server.shared().live.current().generation() < 2 && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    // Workers take the new set between two batches, and a slow thread between two requests.
+    let mut last = None;
+    while last.as_deref() != Some("1234/base|x") && Instant::now() < deadline {
+        last = told(client.resolve(b"1234/base@x")).ok();
+    }
+    assert_eq!(last.as_deref(), Some("1234/base|x"));
+}
+
+#[test]
+fn templates_that_go_too_far_are_an_error_and_the_server_goes_on() {
+    let directory = tempfile::tempdir().unwrap();
+    let endless = namespace("<template delimiter='@' ref='1:1234/ring'/>");
+    let refused = namespace(r"<template delimiter='@'><if test='matches' expression='(a)\1'/></template>");
+    publish(
+        directory.path(),
+        1,
+        &[
+            ("0.NA/1234", &[Value::new(1, b"HS_NAMESPACE", endless.as_bytes())]),
+            ("0.NA/5678", &[Value::new(1, b"HS_NAMESPACE", refused.as_bytes())]),
+            ("1234/ring", &[Value::new(1, b"XML", b"<template ref='1:1234/ring'/>")]),
+        ],
+    );
+    let (_server, mut client) = start(directory.path(), TemplatesConfig::default());
+    let mut ask = |handle: &str| told(client.resolve(handle.as_bytes()));
+    assert_eq!(ask("1234/a@x").unwrap_err(), ResponseCode::ERROR);
+    assert_eq!(ask("5678/a@x").unwrap_err(), ResponseCode::ERROR);
+    assert!(ask("1234/ring").is_ok());
+}
+
+#[test]
+fn a_configuration_that_cannot_work_is_refused() {
+    for (templates, named) in [
+        (TemplatesConfig { namespace: Some("<ns>".into()), ..Default::default() }, "templates.namespace"),
+        (
+            TemplatesConfig {
+                namespace: Some(namespace("<template><if test='matches' expression='(?=a)'/></template>")),
+                ..Default::default()
+            },
+            "(?=a)",
+        ),
+        (TemplatesConfig { delimiter: Some(String::new()), ..Default::default() }, "templates.delimiter"),
+        (TemplatesConfig { delimiter: Some("x".repeat(256)), ..Default::default() }, "templates.delimiter"),
+        (TemplatesConfig { namespaces: (1 << 16) + 1, ..Default::default() }, "templates.namespaces"),
+    ] {
+        let error = format!("{:#}", templates.check().unwrap_err());
+        assert!(error.contains(named), "{error}");
+    }
+    let delimiter = Some("x".repeat(255));
+    assert!(TemplatesConfig { delimiter, namespaces: 1 << 16, ..Default::default() }.check().is_ok());
+}
