@@ -37,13 +37,14 @@ pub fn serve(runtime: Runtime, set: &PublishedSet, core: usize) -> Result<()> {
 }
 
 fn ours(kind: Kind, set: &PublishedSet, core: usize) -> Result<()> {
-    let (context, mut scratch) = (context(set), Box::new(Scratch::new()));
+    let mut scratch = Box::new(Scratch::new());
     serve::on_path(kind, Some(core), |path: &mut dyn Datapath| {
         let batch = path.wait(Duration::from_millis(20))?;
         let (inbox, outbox) = (batch.inbox, batch.outbox);
         if inbox.is_empty() {
             return Ok(());
         }
+        let context = context(set);
         let datagrams = inbox.iter().map(|datagram| datagram.bytes);
         answer_batch(&context, &mut scratch, datagrams, |at, outcome| {
             if let Outcome::Reply(reply) = outcome {
