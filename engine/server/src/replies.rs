@@ -32,7 +32,7 @@ impl Replies<'_> {
         request: &[u8],
     ) {
         let is_done = match outcome {
-            Outcome::Reply(reply) => self.send(peer, asked_len, || request, &reply),
+            Outcome::Reply(reply) => self.send(peer, || asked_len, || request, &reply),
             Outcome::Drop(reason) => return count_drop(reason, self.counters),
             Outcome::Fragment(_) => return,
             Outcome::Slow(slow) => self.defer(peer, asked_len, request, &slow.refuse(context, Refused::Busy)),
@@ -44,17 +44,18 @@ impl Replies<'_> {
     }
 
     /// Puts the reply to `request`, a message with its envelope, into the outbox, unless its receiver has had
-    /// its answers. False when there is no room.
+    /// its answers. False when there is no room. Length and bytes of what was asked are only looked for where
+    /// answers are limited or logged.
     #[inline]
     pub(crate) fn send<'r>(
         &mut self,
         peer: Peer,
-        asked_len: usize,
+        asked_len: impl FnOnce() -> usize,
         request: impl FnOnce() -> &'r [u8],
         reply: &Reply<'_>,
     ) -> bool {
         if let Some(rate_limit) = self.rate_limit {
-            match rate_limit.verdict(peer, reply, asked_len, self.counters) {
+            match rate_limit.verdict(peer, reply, asked_len(), self.counters) {
                 Verdict::Send => {}
                 Verdict::Slip => return self.push(peer, request, &reply.limited()),
                 Verdict::Drop => return true,

@@ -307,7 +307,7 @@ impl Worker {
                     Outcome::Reply(reply) => {
                         let asked = inbox.get(usize::from(places[at]));
                         let request = || datagram_at(inbox, places, at);
-                        done[at] = replies.send(asked.peer, shortest_len(&asked), request, reply);
+                        done[at] = replies.send(asked.peer, || shortest_len(&asked), request, reply);
                         is_full.set(!done[at]);
                     }
                     Outcome::Drop(reason) => {
