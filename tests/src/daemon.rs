@@ -3,10 +3,11 @@
 use crate::process::{Running, program, until};
 use serde_json::{Value, json};
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 /// `handled`, without arguments; as root, too.
@@ -17,19 +18,29 @@ pub fn handled() -> Command {
     command
 }
 
-/// A port of loopback that was free a moment ago, for datagrams and for connections.
+/// A port of loopback for a process to listen on, for datagrams and for connections.
+///
+/// No other caller gets it, and no socket takes it in passing: it lies below the range that the
+/// kernel picks from (`ip_local_port_range`), where a port that was free a moment ago need not be
+/// free any more.
 ///
 /// # Panics
 /// When there is none.
 #[must_use]
 pub fn free_address() -> SocketAddr {
-    loop {
-        let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");
-        let address = socket.local_addr().expect("an address");
-        if TcpListener::bind(address).is_ok() {
-            return address;
-        }
-    }
+    const FIRST: u32 = 12_000;
+    const COUNT: u32 = 18_000;
+    static GIVEN: AtomicU32 = AtomicU32::new(0);
+    // Processes that run side by side begin at different places.
+    let begin = std::process::id().wrapping_mul(101);
+    (0..COUNT)
+        .map(|_| {
+            let turn = GIVEN.fetch_add(1, Ordering::Relaxed);
+            let port = FIRST + begin.wrapping_add(turn) % COUNT;
+            SocketAddr::from((Ipv4Addr::LOCALHOST, u16::try_from(port).expect("below 30,000")))
+        })
+        .find(|&address| UdpSocket::bind(address).is_ok() && TcpListener::bind(address).is_ok())
+        .expect("a free port")
 }
 
 /// What the process behind a control socket answers to a command; `Null` when it does not.

@@ -8,6 +8,7 @@ use handle_proto::wire::query::Answer;
 use handle_proto::wire::{Envelope, Header, Message, MessageBuf, Reply, Response};
 use handle_proto::{OpCode, OpFlags, ResponseCode, Value, Values};
 use handle_tests::client::{Client, request};
+use handle_tests::daemon::free_address;
 use handle_tests::process::{Running, fail, hdl, program, succeed, until};
 use md5::Md5;
 use serde_json::Value as Json;
@@ -70,14 +71,17 @@ struct Serving {
 
 impl Serving {
     fn start(set: &Path, control: &Path, change: impl FnOnce(&mut Command)) -> Self {
-        // A port that was free a moment ago.
-        let address = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let address = free_address();
         let mut command = handled();
         command.arg("--snapshot").arg(set).arg("--control").arg(control);
         command.args(["--listen", &address.to_string(), "--workers", "1", "--log", "warn"]);
         change(&mut command);
-        let serving = Self { process: Running::start(command), address, control: control.to_owned() };
-        until("handled serves", || control.exists() && serving.status()["state"] == "serving");
+        let mut serving = Self { process: Running::start(command), address, control: control.to_owned() };
+        until("handled serves", || {
+            let ended = serving.process.0.try_wait().unwrap();
+            assert_eq!(ended, None, "handled goes on");
+            control.exists() && serving.status()["state"] == "serving"
+        });
         serving
     }
 

@@ -12,7 +12,7 @@ use handle_tests::process::{Running, fail, hdl, run, until};
 use handle_tests::records;
 use serde_json::Value as Json;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::num::NonZeroU64;
 use std::ops::ControlFlow;
 use std::os::unix::net::{UnixDatagram, UnixStream};
@@ -241,7 +241,7 @@ fn a_restart_on_command_keeps_serving_and_tells_the_service_manager() {
         }
     };
     let config = place.directory.path().join("handled.toml");
-    let http = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let http = free_address();
     let text = format!(
         "snapshot = \"set\"\ncontrol = \"control.sock\"\nlisten = [\"{}\"]\nworkers = 1\n\
          observe.http = \"{http}\"\n",

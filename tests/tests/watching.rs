@@ -207,9 +207,8 @@ fn a_process_is_watched_and_its_log_rotated() {
     let mut publish = hdl(["snapshot", "publish"]);
     publish.arg(path("set")).arg(path("records.jsonl"));
     succeed(publish);
-    // Ports that were free a moment ago.
     let udp = free_address();
-    let http = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let http = free_address();
     let config = format!(
         "snapshot = \"set\"\nlisten = [\"{udp}\"]\nworkers = 1\ncontrol = \"control.sock\"\n\
          [observe]\nhttp = \"{http}\"\n[query_log]\npath = \"query.log\"\n"
