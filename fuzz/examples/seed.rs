@@ -378,17 +378,18 @@ fn damaged_layers(seeds: &mut Seeds, layer: &[u8]) {
     change("position-too-high", private - 13 - 2, &[0xff, 0xff]);
     change("index-zero", public - 13, &[0; 4]);
     let [first, second] = slots(layer);
-    // The low three bytes of a slot are the fingerprint, the others say where.
-    change("slot-of-another-record", first + 3, &layer[second + 3..second + 8]);
-    change("slot-used-twice", first, &layer[second..second + 8]);
+    // A fingerprint, and behind all of them as many distances.
+    let distance = |slot: usize| slot + 28;
+    change("slot-of-another-record", distance(second), &layer[distance(first)..distance(first) + 2]);
+    change("slot-used-twice", second, &layer[first..first + 2]);
 }
 
-/// Where the first two used slots of the index are.
+/// Where the fingerprints of the first two slots of the index are.
 fn slots(layer: &[u8]) -> [usize; 2] {
     use handle_snapshot::format::header_at::INDEX_AT;
     let at = layer[INDEX_AT..].first_chunk().map(|number| u64::from_le_bytes(*number));
     let index_at = usize::try_from(at.expect("a header")).expect("inside the file");
-    let used = |at: &usize| layer[*at..*at + 8] != [0; 8];
-    let mut slots = (index_at..layer.len()).step_by(8).filter(used);
-    [slots.next().expect("a record"), slots.next().expect("a record")]
+    // Slots fill from the front.
+    assert!(layer[index_at + 2..index_at + 4] != [0; 2], "two records");
+    [index_at, index_at + 2]
 }

@@ -498,8 +498,9 @@ fn inspect(args: &InspectArgs) -> anyhow::Result<Outcome> {
     let opened = Opened::open(&args.path)?;
     let files = opened.files(&args.path);
     let homed = opened.records()?.homed_table();
-    let prefixes: Vec<String> =
+    let mut prefixes: Vec<String> =
         homed.into_iter().flatten().map(|prefix| Handle(prefix).to_string()).collect();
+    prefixes.sort_unstable();
     let mut handles = Vec::new();
     for record in opened.layers().iter().flat_map(Layer::records).take(args.handles) {
         let record = record?;

@@ -10,7 +10,7 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 /// First bytes of a layer.
 pub const MAGIC: [u8; 8] = *b"HDLLAYER";
 /// The layout described here. Readers refuse every other.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Bytes of the header.
 pub const HEADER_LEN: usize = 192;
 /// Every section begins at a multiple of this, which is a line of the processor's cache.
@@ -24,7 +24,7 @@ pub const FLAG_HOMED: u32 = 2;
 /// need not ask.
 pub const FLAG_WITHIN: u32 = 4;
 
-/// Records begin at a multiple of this; a slot counts in units of it.
+/// Records begin at a multiple of this; the index counts in units of it.
 pub const RECORD_ALIGN: usize = 8;
 /// Bytes in front of the key of a record.
 pub const RECORD_HEAD_LEN: usize = 16;
@@ -35,15 +35,21 @@ pub const POSITION_LEN: usize = 2;
 
 /// Bytes of a bucket of the index.
 pub const BUCKET_LEN: usize = 64;
-/// Slots of a bucket.
-pub const BUCKET_SLOTS: usize = 8;
-/// Handles for which a builder adds one bucket: a fill of three quarters.
-pub const BUCKET_HANDLES: u64 = 6;
-/// Low bits of a slot that hold the fingerprint; the offset is above them.
-pub const FINGERPRINT_BITS: u32 = 24;
+/// Slots of a bucket: a fingerprint and a distance each.
+pub const BUCKET_SLOTS: usize = 14;
+/// Records for which a builder adds one bucket.
+pub const BUCKET_HANDLES: u64 = 8;
+/// Bytes of records for which a builder adds one bucket, if that is more: distances reach four times as far.
+pub const BUCKET_SPAN_LEN: u64 = 1 << 17;
+/// Where the distances of a bucket begin, behind its fingerprints.
+pub const DISTANCES_AT: usize = 28;
+/// Where the base of a bucket is.
+pub const BASE_AT: usize = 56;
+/// Bit of a base: a record that belongs into this bucket, or into one before it, is in a later one.
+pub const BASE_GOES_ON: u64 = 1 << 63;
+const _: () =
+    assert!(2 * BUCKET_SLOTS == DISTANCES_AT && 2 * DISTANCES_AT == BASE_AT && BASE_AT + 8 == BUCKET_LEN);
 /// Most buckets in which a lookup looks, and a builder puts, one hash.
-///
-/// At three quarters full, a thousand million handles displace the unluckiest by five.
 pub const PROBE_BUCKETS_MAX: usize = 64;
 
 /// Most bytes of a key.
@@ -59,8 +65,8 @@ pub const VALUES_LEN_MAX: usize = limit::MESSAGE_LEN_MAX as usize - MESSAGE_OVER
 pub const RECORD_LEN_MAX: usize =
     (RECORD_HEAD_LEN + KEY_LEN_MAX + VALUES_LEN_MAX + VALUES_COUNT_MAX * POSITION_LEN)
         .next_multiple_of(RECORD_ALIGN);
-/// Most bytes of a layer that a slot can point into.
-pub const LAYER_LEN_MAX: u64 = (RECORD_ALIGN as u64) << (64 - FINGERPRINT_BITS);
+/// Most bytes of a layer.
+pub const LAYER_LEN_MAX: u64 = 1 << 43;
 
 /// Turns a handle into its key, in place: upper case if the service folds.
 ///
@@ -90,22 +96,19 @@ pub const fn bucket(hash: u64, buckets: u64) -> u64 {
     ((hash as u128 * buckets as u128) >> 64) as u64
 }
 
-/// The slot for something at byte `at`, a multiple of [`RECORD_ALIGN`] that is not zero.
+/// Buckets that hashes are spread over: for `count` things, of `len` bytes together.
 #[must_use]
-pub const fn slot(hash: u64, at: u64) -> u64 {
-    ((at / RECORD_ALIGN as u64) << FINGERPRINT_BITS) | fingerprint(hash)
+pub const fn buckets_for(count: u64, len: u64) -> u64 {
+    let (by_count, by_len) = (count.div_ceil(BUCKET_HANDLES), len.div_ceil(BUCKET_SPAN_LEN));
+    let buckets = if by_count < by_len { by_len } else { by_count };
+    if buckets == 0 { 1 } else { buckets }
 }
 
-/// The low bits of a hash, which a slot repeats.
+/// The low bits of a hash, which a slot repeats; never zero, which is an empty slot.
 #[must_use]
-pub const fn fingerprint(hash: u64) -> u64 {
-    hash & ((1 << FINGERPRINT_BITS) - 1)
-}
-
-/// Where the slot points.
-#[must_use]
-pub const fn slot_at(slot: u64) -> u64 {
-    (slot >> FINGERPRINT_BITS) * RECORD_ALIGN as u64
+#[expect(clippy::cast_possible_truncation, reason = "the low bits are meant")]
+pub const fn fingerprint(hash: u64) -> u16 {
+    if hash as u16 == 0 { 1 } else { hash as u16 }
 }
 
 /// Why bytes are not a layer.
@@ -287,10 +290,10 @@ impl Header {
         } else {
             layout(is_index(self.homed_buckets, self.homed_index_len), "number of homed buckets")?;
         }
-        let slots = self.index_len / 8;
+        let slots = |len: u64| len / BUCKET_LEN as u64 * BUCKET_SLOTS as u64;
         let records_count = self.handles_count.checked_add(self.tombstones_count);
-        layout(records_count.is_some_and(|count| count <= slots), "number of records")?;
-        layout(self.homed_count <= self.homed_index_len / 8, "number of homed prefixes")
+        layout(records_count.is_some_and(|count| count <= slots(self.index_len)), "number of records")?;
+        layout(self.homed_count <= slots(self.homed_index_len), "number of homed prefixes")
     }
 
     /// The bytes of the header, with its checksum.
@@ -414,12 +417,12 @@ mod tests {
     }
 
     #[test]
-    fn slots_keep_offset_and_fingerprint() {
-        let slot = slot(0xdead_beef_1234_5678, 0x123_4567_89a8);
-        assert_eq!(slot_at(slot), 0x123_4567_89a8);
-        assert_eq!(fingerprint(slot), 0x34_5678);
-        assert_eq!(bucket(u64::MAX, 10), 9);
-        assert_eq!(bucket(0, 10), 0);
+    fn buckets_are_enough_for_many_and_for_long_records() {
+        assert_eq!([0, 1, 8, 9].map(|count| buckets_for(count, 64)), [1, 1, 1, 2]);
+        let len = RECORD_LEN_MAX as u64;
+        assert_eq!(buckets_for(1000, 1000 * len), (1000 * len).div_ceil(BUCKET_SPAN_LEN));
+        assert_eq!((bucket(u64::MAX, 10), bucket(0, 10)), (9, 0));
+        assert_eq!([0x1_0000, 0x1_0001, 0xdead_beef].map(fingerprint), [1, 1, 0xbeef]);
     }
 
     #[test]

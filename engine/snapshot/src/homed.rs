@@ -57,7 +57,7 @@ impl<'a> Homed<'a> {
         false
     }
 
-    /// The prefixes, folded, in ascending order. Ends early where the bytes are damaged.
+    /// The prefixes, folded, in ascending order of (hash, prefix). Ends early where the bytes are damaged.
     #[must_use]
     pub fn iter(&self) -> Prefixes<'a> {
         Prefixes { left: self.count, entries: self.section.get(self.entries_at..).unwrap_or_default() }
@@ -85,7 +85,7 @@ impl<'a> IntoIterator for Homed<'a> {
     }
 }
 
-/// Homed prefixes in ascending order. See [`Homed::iter`].
+/// Homed prefixes in ascending order of (hash, prefix). See [`Homed::iter`].
 #[derive(Clone, Copy, Debug)]
 pub struct Prefixes<'a> {
     left: u64,

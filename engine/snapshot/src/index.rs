@@ -1,6 +1,9 @@
 //! Buckets of slots in order of hashes: how records and homed prefixes are found.
 
-use crate::format::{BUCKET_LEN, BUCKET_SLOTS, FINGERPRINT_BITS, PROBE_BUCKETS_MAX, bucket, slot_at};
+use crate::format::{
+    BASE_AT, BASE_GOES_ON, BUCKET_LEN, BUCKET_SLOTS, DISTANCES_AT, PROBE_BUCKETS_MAX, RECORD_ALIGN, bucket,
+    fingerprint,
+};
 use crate::prefetch::prefetch_all;
 
 /// An index, borrowed. It may lie about the bytes around it; every read is checked.
@@ -55,9 +58,9 @@ impl<'a> Index<'a> {
     #[inline]
     pub(crate) fn first(&self, hash: u64) -> Candidate {
         let Some(bucket) = self.bucket(hash, 0) else { return Candidate::NONE };
-        let slots = Slots::of(bucket);
+        let slots = Slots(bucket);
         let matches = slots.matches(hash);
-        if matches == 0 && slots.is_full() {
+        if matches == 0 && slots.goes_on() {
             return self.search(hash, BUCKET_SLOTS);
         }
         slots.candidate(matches, 0)
@@ -69,16 +72,16 @@ impl<'a> Index<'a> {
         self.search(hash, candidate.slots_seen as usize)
     }
 
-    /// Looks on in the next bucket only while buckets are full, and in [`PROBE_BUCKETS_MAX`] at most.
+    /// Looks on in the next bucket only while buckets say that something is there, and in [`PROBE_BUCKETS_MAX`] at most.
     #[cold]
     fn search(&self, hash: u64, slots_seen: usize) -> Candidate {
         let (mut nth, mut seen) = (slots_seen / BUCKET_SLOTS, slots_seen % BUCKET_SLOTS);
         while nth < PROBE_BUCKETS_MAX
             && let Some(bucket) = self.bucket(hash, nth)
         {
-            let slots = Slots::of(bucket);
+            let slots = Slots(bucket);
             let matches = slots.matches(hash) & (u32::MAX << seen);
-            if matches != 0 || !slots.is_full() {
+            if matches != 0 || !slots.goes_on() {
                 return slots.candidate(matches, nth);
             }
             (nth, seen) = (nth + 1, 0);
@@ -92,47 +95,42 @@ impl<'a> Index<'a> {
     }
 }
 
-/// The slots of a bucket.
-struct Slots([u64; BUCKET_SLOTS]);
+/// The slots of a bucket: fingerprints, distances from a base, and the base, in units of [`RECORD_ALIGN`].
+struct Slots<'a>(&'a [u8; BUCKET_LEN]);
 
-impl Slots {
-    #[inline]
-    fn of(bucket: &[u8; BUCKET_LEN]) -> Self {
-        Self(core::array::from_fn(|n| {
-            u64::from_le_bytes(*bucket[n * 8..].first_chunk().expect("eight slots of eight bytes"))
-        }))
-    }
-
+impl Slots<'_> {
     /// A bit for each slot with the fingerprint of `hash`.
     #[inline]
     fn matches(&self, hash: u64) -> u32 {
-        const UNUSED_BITS: u32 = u32::BITS - FINGERPRINT_BITS;
-        // All slots, without a branch for each: which one it is cannot be foretold. In vectors it takes longer.
-        #[expect(clippy::cast_possible_truncation, reason = "the fingerprint is in the lower bits")]
-        let shifted = |slot: u64| (slot as u32) << UNUSED_BITS;
-        let wanted = shifted(hash);
-        let mut matches = 0;
-        for (n, &slot) in self.0.iter().enumerate() {
-            matches |= u32::from(shifted(slot) == wanted) << n;
+        let (wanted, (fingerprints, _)) = (fingerprint(hash).to_le_bytes(), self.0.as_chunks::<2>());
+        // All slots, without a branch for each: which one it is cannot be foretold.
+        let mut matches: u16 = 0;
+        for (n, &one) in fingerprints[..BUCKET_SLOTS].iter().enumerate() {
+            matches |= u16::from(one == wanted) << n;
         }
-        matches
+        matches.into()
     }
 
     /// What the first of the matching slots of the `nth` bucket of a search points to.
-    ///
-    /// Slots fill from the front, so behind an empty one, which points to 0, there is nothing.
     #[inline]
     fn candidate(&self, matches: u32, nth: usize) -> Candidate {
         // Without a match, any slot will do, and is masked.
-        let n = matches.trailing_zeros() as usize % BUCKET_SLOTS;
-        let at = if matches == 0 { 0 } else { slot_at(self.0[n]) };
+        let n = matches.trailing_zeros() as usize % BUCKET_SLOTS.next_power_of_two();
+        let distance = self.0[DISTANCES_AT + 2 * n..].first_chunk().map_or(0, |it| u16::from_le_bytes(*it));
+        let units = (self.base() & !BASE_GOES_ON).wrapping_add(distance.into());
+        let at = if matches == 0 { 0 } else { units.wrapping_mul(RECORD_ALIGN as u64) };
         #[expect(clippy::cast_possible_truncation, reason = "see SLOTS_SEEN_MAX")]
         let slots_seen = (nth * BUCKET_SLOTS + n + 1) as u32;
         Candidate { at, slots_seen }
     }
 
     #[inline]
-    const fn is_full(&self) -> bool {
-        self.0[BUCKET_SLOTS - 1] != 0
+    fn goes_on(&self) -> bool {
+        self.base() & BASE_GOES_ON != 0
+    }
+
+    #[inline]
+    fn base(&self) -> u64 {
+        u64::from_le_bytes(*self.0[BASE_AT..].first_chunk().expect("the last eight bytes of a bucket"))
     }
 }

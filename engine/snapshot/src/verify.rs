@@ -2,8 +2,8 @@
 
 use crate::encode::Refused;
 use crate::format::{
-    BUCKET_HANDLES, BUCKET_LEN, KEY_LEN_MAX, SECTION_ALIGN, VALUES_COUNT_MAX, VALUES_LEN_MAX, checksum,
-    hash_key,
+    BASE_AT, BUCKET_LEN, BUCKET_SLOTS, KEY_LEN_MAX, SECTION_ALIGN, VALUES_COUNT_MAX, VALUES_LEN_MAX,
+    buckets_for, checksum, hash_key,
 };
 use crate::reader::{Corrupt, Layer};
 use crate::record::Record;
@@ -147,7 +147,8 @@ pub fn layer<B: AsRef<[u8]>>(layer: &Layer<B>) -> Result<Report, Fault> {
     ensure(is_padding(iter.rest(), SECTION_ALIGN), iter.at(), What::Padding)?;
 
     let records_count = report.handles_count + report.tombstones_count;
-    slots(index, header.index_buckets, records_count).map_err(|what| Fault { at: header.index_at, what })?;
+    slots(index, header.index_buckets, records_count, header.records_len)
+        .map_err(|what| Fault { at: header.index_at, what })?;
     report.homed_count = self::homed(layer, homed).map_err(|what| Fault { at: header.homed_at, what })?;
     Ok(report)
 }
@@ -209,30 +210,38 @@ fn one(value: &Value<'_>, indexes: &mut Vec<i32>) -> Result<(), What> {
     Ok(())
 }
 
-/// Each of `count` things is known to be found; here, that the index holds nothing else.
-fn slots(index: &[u8], buckets: u64, count: u64) -> Result<(), What> {
-    let (words, _) = index.as_chunks::<8>();
-    let used = words.iter().filter(|word| **word != [0; 8]).count() as u64;
-    if used != count {
-        return Err(What::Slots);
-    }
-    if buckets != count.div_ceil(BUCKET_HANDLES).max(1) || !index.len().is_multiple_of(BUCKET_LEN) {
+/// Each of `count` things, of `len` bytes together, is known to be found; here, that the index holds nothing else.
+fn slots(index: &[u8], buckets: u64, count: u64, len: u64) -> Result<(), What> {
+    let (found, rest) = index.as_chunks::<BUCKET_LEN>();
+    if buckets != buckets_for(count, len) || !rest.is_empty() {
         return Err(What::Buckets);
     }
-    Ok(())
+    let mut used_in_all = 0;
+    for bucket in found {
+        let (words, _) = bucket.as_chunks::<2>();
+        let (fingerprints, distances) = (&words[..BUCKET_SLOTS], &words[BUCKET_SLOTS..2 * BUCKET_SLOTS]);
+        let used = fingerprints.iter().take_while(|word| **word != [0; 2]).count();
+        let unused = fingerprints[used..].iter().chain(&distances[used..]);
+        if unused.into_iter().any(|word| *word != [0; 2]) || (used == 0 && bucket[BASE_AT..] != [0; 8]) {
+            return Err(What::Slots);
+        }
+        used_in_all += used as u64;
+    }
+    if used_in_all == count { Ok(()) } else { Err(What::Slots) }
 }
 
 fn homed<B: AsRef<[u8]>>(layer: &Layer<B>, section: &[u8]) -> Result<Option<u64>, What> {
     let Some(homed) = layer.homed() else { return Ok(None) };
-    let mut last: Option<&[u8]> = None;
+    let mut last: Option<(u64, &[u8])> = None;
     let mut prefixes = homed.iter();
     let mut count = 0;
     for prefix in &mut prefixes {
         let is_folded = !prefix.iter().any(u8::is_ascii_lowercase);
-        if last.is_some_and(|last| last >= prefix) || !is_folded || !homed.has(prefix) {
+        let this = (hash_key(layer.seed(), prefix), prefix);
+        if last.is_some_and(|last| last >= this) || !is_folded || !homed.has(prefix) {
             return Err(What::Homed);
         }
-        last = Some(prefix);
+        last = Some(this);
         count += 1;
     }
     if count != homed.len() {
@@ -242,7 +251,9 @@ fn homed<B: AsRef<[u8]>>(layer: &Layer<B>, section: &[u8]) -> Result<Option<u64>
         return Err(What::Padding);
     }
     let header = layer.header();
-    let index = section.get(..usize::try_from(header.homed_index_len).unwrap_or(usize::MAX));
-    slots(index.unwrap_or_default(), header.homed_buckets, count)?;
+    let index_len = usize::try_from(header.homed_index_len).unwrap_or(usize::MAX);
+    let (index, entries) = section.split_at_checked(index_len).unwrap_or_default();
+    let entries_len = entries.len() - prefixes.rest().len();
+    slots(index, header.homed_buckets, count, entries_len as u64)?;
     Ok(Some(count))
 }

@@ -2,9 +2,9 @@
 
 use crate::encode::Refused;
 use crate::format::{
-    BUCKET_HANDLES, BUCKET_LEN, BUCKET_SLOTS, FLAG_FOLDS, FLAG_HOMED, FLAG_WITHIN, HEADER_LEN, Header,
-    KEY_LEN_MAX, LAYER_LEN_MAX, PROBE_BUCKETS_MAX, RECORD_ALIGN, SECTION_ALIGN, bucket, hash_key, header_at,
-    slot,
+    BASE_AT, BASE_GOES_ON, BUCKET_LEN, BUCKET_SLOTS, DISTANCES_AT, FLAG_FOLDS, FLAG_HOMED, FLAG_WITHIN,
+    HEADER_LEN, Header, KEY_LEN_MAX, LAYER_LEN_MAX, PROBE_BUCKETS_MAX, RECORD_ALIGN, SECTION_ALIGN, bucket,
+    buckets_for, fingerprint, hash_key, header_at,
 };
 use crate::reader::Corrupt;
 use crate::record::Record;
@@ -254,7 +254,7 @@ impl<W: Write + Seek> LayerWriter<W> {
             self.homed(homed, &mut header)?;
         }
         (header.homed_at, header.homed_len, header.homed_sum) = self.sections.end()?;
-        header.index_buckets = buckets_for(self.handles_count + self.tombstones_count);
+        header.index_buckets = buckets_for(self.records_count(), header.records_len);
         self.index(header.index_buckets)?;
         (header.index_at, header.index_len, header.index_sum) = self.sections.end()?;
         header.file_len = self.sections.at;
@@ -283,17 +283,19 @@ impl<W: Write + Seek> LayerWriter<W> {
     }
 
     fn homed(&mut self, homed: &HomedPrefixes, header: &mut Header) -> Result<(), BuildError> {
+        let mut prefixes: Vec<(u64, &[u8])> =
+            homed.0.iter().map(|prefix| (hash_key(self.options.seed, prefix), prefix.as_slice())).collect();
+        prefixes.sort_unstable();
         let mut entries = Vec::new();
-        let mut found: Vec<(u64, u64)> = Vec::with_capacity(homed.0.len());
-        for prefix in &homed.0 {
-            found.push((hash_key(self.options.seed, prefix), entries.len() as u64));
+        let mut found: Vec<(u64, u64)> = Vec::with_capacity(prefixes.len());
+        for (hash, prefix) in prefixes {
+            found.push((hash, entries.len() as u64));
             let len = u16::try_from(prefix.len()).expect("checked when it was added");
             entries.extend_from_slice(&len.to_le_bytes());
             entries.extend_from_slice(prefix);
             entries.resize(entries.len().next_multiple_of(RECORD_ALIGN), 0);
         }
-        found.sort_unstable();
-        let buckets = buckets_for(found.len() as u64);
+        let buckets = buckets_for(found.len() as u64, entries.len() as u64);
         // The entries follow the index, whose length is known only once it has been filled; so it is
         // filled once for its length and once for its slots.
         let fill = |entries_at: u64| {
@@ -314,52 +316,61 @@ impl<W: Write + Seek> LayerWriter<W> {
     }
 }
 
-fn buckets_for(count: u64) -> u64 {
-    count.div_ceil(BUCKET_HANDLES).max(1)
-}
-
-/// Fills buckets in order, as hashes come in order; what overflows goes to the next.
+/// Fills buckets in order, as hashes come in order; what does not fit goes to the next.
 struct Filler {
     buckets: u64,
     current: u64,
     used: usize,
-    slots: [[u8; 8]; BUCKET_SLOTS],
+    /// Where the first record of the bucket is, in units of [`RECORD_ALIGN`].
+    base: u64,
+    bytes: [u8; BUCKET_LEN],
 }
 
 impl Filler {
     const fn new(buckets: u64) -> Self {
-        Self { buckets, current: 0, used: 0, slots: [[0; 8]; BUCKET_SLOTS] }
+        Self { buckets, current: 0, used: 0, base: 0, bytes: [0; BUCKET_LEN] }
     }
 
+    /// Adds what is at byte `at`, a multiple of [`RECORD_ALIGN`] that is not zero and ascends with the hashes.
     fn push(&mut self, hash: u64, at: u64, out: &mut impl Put) -> Result<(), BuildError> {
-        let home = bucket(hash, self.buckets);
-        while self.current < home || self.used == BUCKET_SLOTS {
-            self.next(out)?;
+        let (home, units) = (bucket(hash, self.buckets), at / RECORD_ALIGN as u64);
+        while self.current < home {
+            self.next(false, out)?;
         }
+        let distance = loop {
+            if self.used == 0 {
+                self.base = units;
+            }
+            match u16::try_from(units - self.base) {
+                Ok(distance) if self.used < BUCKET_SLOTS => break distance,
+                _ => self.next(true, out)?,
+            }
+        };
         if self.current - home >= PROBE_BUCKETS_MAX as u64 {
             return Err(BuildError::Crowded);
         }
-        self.slots[self.used] = slot(hash, at).to_le_bytes();
+        let mut put = |at: usize, number: u16| self.bytes[at..at + 2].copy_from_slice(&number.to_le_bytes());
+        put(2 * self.used, fingerprint(hash));
+        put(DISTANCES_AT + 2 * self.used, distance);
         self.used += 1;
         Ok(())
     }
 
-    fn next(&mut self, out: &mut impl Put) -> Result<(), BuildError> {
-        out.put(self.slots.as_flattened())?;
-        self.slots = [[0; 8]; BUCKET_SLOTS];
-        self.used = 0;
-        self.current += 1;
+    fn next(&mut self, goes_on: bool, out: &mut impl Put) -> Result<(), BuildError> {
+        let base = self.base | if goes_on { BASE_GOES_ON } else { 0 };
+        self.bytes[BASE_AT..].copy_from_slice(&base.to_le_bytes());
+        out.put(&self.bytes)?;
+        *self = Self { current: self.current + 1, ..Self::new(self.buckets) };
         Ok(())
     }
 
     fn finish(mut self, out: &mut impl Put) -> Result<(), BuildError> {
         while self.current < self.buckets || self.used > 0 {
-            self.next(out)?;
+            self.next(false, out)?;
         }
         Ok(())
     }
 }
-const _: () = assert!(BUCKET_SLOTS * 8 == BUCKET_LEN);
 
 trait Put {
     fn put(&mut self, bytes: &[u8]) -> io::Result<()>;

@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use handle_proto::{Permissions, Value};
-use handle_snapshot::format::{HEADER_LEN, Header, checksum};
+use handle_snapshot::format::{BASE_GOES_ON, BUCKET_SLOTS, HEADER_LEN, Header, checksum, fingerprint};
 use handle_snapshot::{Builder, HomedPrefixes, Layer, LayerOptions, Records, hash_key, verify};
 use proptest::prelude::*;
 use std::io::Cursor;
@@ -199,8 +199,13 @@ fn a_full_index_does_not_hold_a_lookup_up() {
     let index_at = usize::try_from(header.index_at).unwrap();
     bytes.truncate(index_at);
     let buckets = 1000_u64;
-    for _ in 0..buckets * 8 {
-        bytes.extend_from_slice(&handle_snapshot::format::slot(hash, header.records_at).to_le_bytes());
+    for _ in 0..buckets {
+        for _ in 0..BUCKET_SLOTS {
+            bytes.extend_from_slice(&fingerprint(hash).to_le_bytes());
+        }
+        bytes.extend_from_slice(&[0; 2 * BUCKET_SLOTS]);
+        let base = BASE_GOES_ON | (header.records_at / 8);
+        bytes.extend_from_slice(&base.to_le_bytes());
     }
     let header = Header { file_len: bytes.len() as u64, index_len: buckets * 64, index_buckets: 1, ..header };
     bytes[..HEADER_LEN].copy_from_slice(&header.encode());
