@@ -4,7 +4,7 @@ use crate::requests::Requests;
 use handle_net::{Outbox, Peer};
 use handle_proto::limit::UDP_MESSAGE_LEN_MAX;
 use handle_resolver::batch::Scratch;
-use handle_resolver::{Context, Outcome, Reply, Service, answer, answer_batch};
+use handle_resolver::{Context, InBatch, Outcome, Reply, Service, Usual, answer, answer_batch};
 use handle_snapshot::{Mapped, PublishedSet};
 use std::net::SocketAddr;
 
@@ -39,9 +39,11 @@ impl<'a> Answerer<'a> {
         let datagrams = (first..first + BATCH_LEN).map(|at| requests.get(at));
         let (mut len, outbox, peer) = (0, &mut self.outbox, self.peer);
         answer_batch(&self.context, &mut self.scratch, datagrams, |_, outcome| {
-            if let Outcome::Reply(reply) = outcome {
-                len += push(outbox, peer, reply);
-            }
+            len += match outcome {
+                InBatch::Usual(reply) => push_usual(outbox, peer, reply),
+                InBatch::Other(Outcome::Reply(reply)) => push(outbox, peer, reply),
+                _ => 0,
+            };
         });
         len
     }
@@ -66,6 +68,17 @@ impl<'a> Answerer<'a> {
 #[must_use]
 pub fn context(set: &PublishedSet) -> Context<'_, Mapped> {
     Context::new(set.records(), Service::ALONE, NOW_UNIX_S)
+}
+
+/// Puts a usual answer into the outbox.
+#[inline]
+pub fn push_usual(outbox: &mut Outbox, peer: Peer, reply: &Usual<'_>) -> usize {
+    let len = reply.len();
+    let write = |room: &mut [u8]| {
+        reply.write(room);
+        len
+    };
+    if outbox.push(peer, len, write).is_ok() { len } else { 0 }
 }
 
 /// Puts a reply into the outbox, as one datagram or as a train.

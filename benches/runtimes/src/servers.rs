@@ -3,12 +3,12 @@
 
 use crate::Runtime;
 use anyhow::Result;
-use handle_benches::answers::{context, push};
+use handle_benches::answers::{context, push, push_usual};
 use handle_benches::serve;
 use handle_net::{Datapath, Kind};
 use handle_proto::limit::UDP_MESSAGE_LEN_MAX;
 use handle_resolver::batch::Scratch;
-use handle_resolver::{Outcome, answer, answer_batch};
+use handle_resolver::{InBatch, Outcome, answer, answer_batch};
 use handle_snapshot::PublishedSet;
 use std::time::Duration;
 
@@ -47,9 +47,12 @@ fn ours(kind: Kind, set: &PublishedSet, core: usize) -> Result<()> {
         let context = context(set);
         let datagrams = inbox.iter().map(|datagram| datagram.bytes);
         answer_batch(&context, &mut scratch, datagrams, |at, outcome| {
-            if let Outcome::Reply(reply) = outcome {
-                push(outbox, inbox.get(at).peer, &reply);
-            }
+            let peer = inbox.get(at).peer;
+            match outcome {
+                InBatch::Usual(reply) => push_usual(outbox, peer, reply),
+                InBatch::Other(Outcome::Reply(reply)) => push(outbox, peer, reply),
+                InBatch::Other(_) => 0,
+            };
         });
         path.flush().map(drop)
     })

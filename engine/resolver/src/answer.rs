@@ -121,7 +121,7 @@ impl<const N: usize> KeyBuf<N> {
 
     /// Writes the key of `handle`. False when there is no room for it.
     #[inline]
-    fn write(&mut self, handle: Handle<'_>, folds: bool) -> bool {
+    pub(crate) fn write(&mut self, handle: Handle<'_>, folds: bool) -> bool {
         if handle.slash_at().is_none() {
             return self.write_prefix_record(handle);
         }

@@ -10,9 +10,10 @@ use crate::answer::{KeyBuf, Lookup, Outcome, Prepared, Question, answer_request,
 use crate::request::{Refusal, Request};
 use crate::service::Context;
 use crate::slow::Slow;
+use crate::usual::{Asked, Usual};
 use arrayvec::ArrayVec;
 use handle_proto::limit::UDP_MESSAGE_LEN_MAX;
-use handle_snapshot::Staged as StagedLookup;
+use handle_snapshot::{Corrupt, Record, Staged as StagedLookup};
 
 /// Requests that are in flight together. More would only push each other out of the cache.
 pub const STAGED_COUNT: usize = 32;
@@ -39,13 +40,22 @@ impl Default for Scratch {
     }
 }
 
+/// What becomes of a request in a batch.
+#[derive(Clone, Copy, Debug)]
+pub enum InBatch<'a> {
+    /// What nearly every answer is goes back.
+    Usual(Usual<'a>),
+    /// Anything, the like of it included.
+    Other(Outcome<'a>),
+}
+
 /// Answers whole messages, each with its envelope, as [`answer_message`](crate::answer_message) does: those of
 /// one receive from a stream. Positions are as with [`answer_batch`].
 pub fn answer_messages<'a, B: AsRef<[u8]>>(
     context: &Context<'a, B>,
     scratch: &mut Scratch,
     messages: impl IntoIterator<Item = &'a [u8]>,
-    sink: impl FnMut(usize, &Outcome<'a>),
+    sink: impl FnMut(usize, &InBatch<'a>),
 ) {
     answer_staged(context, scratch, messages, Request::from_stream, sink);
 }
@@ -56,7 +66,7 @@ pub fn answer_batch<'a, B: AsRef<[u8]>>(
     context: &Context<'a, B>,
     scratch: &mut Scratch,
     datagrams: impl IntoIterator<Item = &'a [u8]>,
-    sink: impl FnMut(usize, &Outcome<'a>),
+    sink: impl FnMut(usize, &InBatch<'a>),
 ) {
     answer_staged(context, scratch, datagrams, Request::from_datagram, sink);
 }
@@ -67,29 +77,43 @@ fn answer_staged<'a, B: AsRef<[u8]>>(
     scratch: &mut Scratch,
     requests: impl IntoIterator<Item = &'a [u8]>,
     read: impl Fn(&'a [u8]) -> Result<Request<'a>, Refusal>,
-    mut sink: impl FnMut(usize, &Outcome<'a>),
+    mut sink: impl FnMut(usize, &InBatch<'a>),
 ) {
     let mut requests = requests.into_iter().enumerate();
     let mut staged: ArrayVec<Staged<'a>, STAGED_COUNT> = ArrayVec::new();
+    let mut questions: ArrayVec<Question<'a>, STAGED_COUNT> = ArrayVec::new();
     loop {
         staged.clear();
+        questions.clear();
         while !staged.is_full()
             && let Some((at, bytes)) = requests.next()
         {
             if bytes.len() > UDP_MESSAGE_LEN_MAX {
                 // Its handle may be longer than a staged key. In a datagram it is refused anyway.
-                sink(at, &answer_request(context, read(bytes)));
+                sink(at, &InBatch::Other(answer_request(context, read(bytes))));
                 continue;
             }
             let key = &mut scratch.keys[staged.len()];
+            if let Some(asked) = Asked::read(bytes)
+                && context.service.has(asked.handle())
+                && key.write(asked.handle(), context.records.folds())
+            {
+                let hash = Lookup::new(context, key.as_bytes()).hash;
+                staged.push(Staged { at, hash, asked: Ok(asked) });
+                continue;
+            }
             match prepare(context, read(bytes), key) {
-                Prepared::Done(outcome) => sink(at, &outcome),
+                Prepared::Done(outcome) => sink(at, &InBatch::Other(outcome)),
                 Prepared::Find(question) => {
                     let hash = Lookup::new(context, key.as_bytes()).hash;
-                    context.records.prefetch_index(hash);
-                    staged.push(Staged { at, question, hash });
+                    staged.push(Staged { at, hash, asked: Err(questions.len()) });
+                    questions.push(question);
                 }
             }
+        }
+        // All at once, because each waits for the page tables, and what is behind it for long.
+        for one in &staged {
+            context.records.prefetch_index(one.hash);
         }
         let mut lookups = [StagedLookup::default(); STAGED_COUNT];
         for (one, lookup) in staged.iter().zip(&mut lookups) {
@@ -98,14 +122,23 @@ fn answer_staged<'a, B: AsRef<[u8]>>(
         }
         for ((one, lookup), key) in staged.iter().zip(&lookups).zip(&scratch.keys) {
             let found = context.records.resolve(*lookup, one.hash, key.as_bytes());
-            let key = Lookup::hashed(key.as_bytes(), one.hash);
-            let mut outcome = Outcome::Reply(one.question.success(context));
-            if let Outcome::Reply(reply) = &mut outcome
-                && one.question.answer_into(context, &key, found, reply)
-            {
-                outcome = Outcome::Slow(Slow::template(&one.question.request));
+            let lookup = Lookup::hashed(key.as_bytes(), one.hash);
+            match one.asked {
+                Ok(asked) => match usual(context, asked, &found) {
+                    Some(usual) => sink(one.at, &InBatch::Usual(usual)),
+                    None => sink(one.at, &InBatch::Other(unusual(context, asked, &lookup, found))),
+                },
+                Err(question) => {
+                    let question = &questions[question];
+                    let mut outcome = InBatch::Other(Outcome::Reply(question.success(context)));
+                    if let InBatch::Other(Outcome::Reply(reply)) = &mut outcome
+                        && question.answer_into(context, &lookup, found, reply)
+                    {
+                        outcome = InBatch::Other(Outcome::Slow(Slow::template(&question.request)));
+                    }
+                    sink(one.at, &outcome);
+                }
             }
-            sink(one.at, &outcome);
         }
         if !staged.is_full() {
             return;
@@ -113,9 +146,36 @@ fn answer_staged<'a, B: AsRef<[u8]>>(
     }
 }
 
+#[inline]
+fn usual<'a, B>(
+    context: &Context<'a, B>,
+    asked: Asked<'a>,
+    found: &Result<Option<Record<'a>>, Corrupt>,
+) -> Option<Usual<'a>> {
+    match found {
+        Ok(Some(record)) => asked.answer(record, &context.service, context.now_unix_s),
+        _ => None,
+    }
+}
+
+/// A usual request with another answer.
+#[inline(never)]
+fn unusual<'a, B: AsRef<[u8]>>(
+    context: &Context<'a, B>,
+    asked: Asked<'a>,
+    lookup: &Lookup<'_>,
+    found: Result<Option<Record<'a>>, Corrupt>,
+) -> Outcome<'a> {
+    match prepare(context, Request::from_stream(asked.bytes()), &mut StagedKey::new()) {
+        Prepared::Find(question) => question.outcome(context, lookup, found),
+        Prepared::Done(outcome) => outcome,
+    }
+}
+
 /// A request between two stages.
 struct Staged<'a> {
     at: usize,
-    question: Question<'a>,
     hash: u64,
+    /// A usual request, or the position of the question among those of the batch.
+    asked: Result<Asked<'a>, usize>,
 }

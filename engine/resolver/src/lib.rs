@@ -27,11 +27,13 @@ mod request;
 mod select;
 mod service;
 pub mod slow;
+mod usual;
 
 pub use answer::{NotLocal, Outcome, answer, answer_message, refuse_stream};
-pub use batch::{answer_batch, answer_messages};
+pub use batch::{InBatch, answer_batch, answer_messages};
 pub use refused::Refused;
 pub use reply::Reply;
 pub use request::DropReason;
 pub use service::{Context, MayCompute, Service};
 pub use slow::Slow;
+pub use usual::Usual;

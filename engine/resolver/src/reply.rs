@@ -38,6 +38,20 @@ const fn len_u32(len: usize) -> u32 {
     len as u32
 }
 
+/// The flags of a reply to a request with the flags `asked`.
+#[inline]
+pub(crate) const fn flags_of_reply(asked: OpFlags, primary: bool) -> OpFlags {
+    const COPIED: u32 = OpFlags::AUTHORITATIVE.0
+        | OpFlags::CERTIFY.0
+        | OpFlags::ENCRYPT.0
+        | OpFlags::CACHE_CERTIFY.0
+        | OpFlags::PUBLIC_ONLY.0
+        | OpFlags::REQUEST_DIGEST.0
+        | OpFlags::DO_NOT_REFER.0;
+    let authoritative = if primary { OpFlags::AUTHORITATIVE.0 } else { 0 };
+    OpFlags(asked.0 & COPIED | OpFlags::RECURSIVE.0 | authoritative)
+}
+
 impl<'a> Reply<'a> {
     /// Request id of replies to what cannot be read. Shown by `conversations.jsonl`, `malformed`.
     pub const UNREADABLE_REQUEST_ID: i32 = -1;
@@ -91,20 +105,8 @@ impl<'a> Reply<'a> {
         service: &Service<'_>,
         now_unix_s: u32,
     ) -> Self {
-        const COPIED: OpFlags = OpFlags(
-            OpFlags::AUTHORITATIVE.0
-                | OpFlags::CERTIFY.0
-                | OpFlags::ENCRYPT.0
-                | OpFlags::CACHE_CERTIFY.0
-                | OpFlags::PUBLIC_ONLY.0
-                | OpFlags::REQUEST_DIGEST.0
-                | OpFlags::DO_NOT_REFER.0,
-        );
         let (version, asked) = (request.version, request.flags);
-        let mut flags = OpFlags(asked.0 & COPIED.0).with(OpFlags::RECURSIVE);
-        if service.primary {
-            flags = flags.with(OpFlags::AUTHORITATIVE);
-        }
+        let mut flags = flags_of_reply(asked, service.primary);
         let digest = match asked.has(OpFlags::REQUEST_DIGEST) {
             true => RequestDigest::of(request.covered, version),
             false => None,
@@ -192,10 +194,15 @@ impl<'a> Reply<'a> {
     /// nothing in it.
     #[must_use]
     pub fn limited(&self) -> Self {
-        let envelope = Envelope { flags: EnvelopeFlags::default(), ..self.envelope };
-        let flags = self.header.flags.without(OpFlags::REQUEST_DIGEST);
-        let code = Refused::RateLimited.code().for_version(self.envelope.version);
-        let header = Header { response_code: code, flags, ..self.header };
+        Self::limited_to(self.envelope, self.header)
+    }
+
+    /// The reply that says so, in the frame of another.
+    pub(crate) fn limited_to(envelope: Envelope, header: Header) -> Self {
+        let code = Refused::RateLimited.code().for_version(envelope.version);
+        let flags = header.flags.without(OpFlags::REQUEST_DIGEST);
+        let envelope = Envelope { flags: EnvelopeFlags::default(), ..envelope };
+        let header = Header { response_code: code, flags, ..header };
         Self::empty(envelope, header).refuse(Refused::RateLimited)
     }
 

@@ -26,7 +26,6 @@ pub use prefix::{InvalidPrefix, Prefix, Prefixes};
 
 use crate::counters::Counters;
 use handle_net::{Datagram, Peer};
-use handle_resolver::Reply;
 use std::hash::{BuildHasher as _, RandomState};
 use std::net::IpAddr;
 use std::time::Instant;
@@ -82,13 +81,13 @@ impl RateLimit {
         self.now_ns = u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
     }
 
-    /// What becomes of the answer `reply` to `peer`, who asked in `request_len` bytes. An answer costs as
+    /// What becomes of an answer of `datagrams` to `peer`, who asked in `request_len` bytes. An answer costs as
     /// much as it has datagrams.
     #[inline]
     pub fn verdict(
         &mut self,
         peer: Peer,
-        reply: &Reply<'_>,
+        datagrams: usize,
         request_len: usize,
         counters: &Counters,
     ) -> Verdict {
@@ -98,7 +97,7 @@ impl RateLimit {
             return Verdict::Send;
         }
         // A message has at most 534 datagrams.
-        let datagrams = u32::try_from(reply.datagrams_count()).unwrap_or(u32::MAX);
+        let datagrams = u32::try_from(datagrams).unwrap_or(u32::MAX);
         match self.limiter.allows(address, datagrams, self.now_ns) {
             true => Verdict::Send,
             false => self.limited(request_len, counters),

@@ -7,9 +7,83 @@ use crate::slow::shard::SlowShard;
 use crate::watch::Watch;
 use crate::worker::count_drop;
 use handle_net::{Outbox, Peer};
+use handle_proto::ResponseCode;
 use handle_proto::limit::UDP_MESSAGE_LEN_MAX;
-use handle_resolver::{Context, Outcome, Refused, Reply};
+use handle_resolver::{Context, Outcome, Refused, Reply, Usual};
 use handle_snapshot::map::Mapped;
+
+/// An answer that can be sent in datagrams.
+pub(crate) trait Answer {
+    fn datagrams_count(&self) -> usize;
+    fn datagrams_len(&self) -> usize;
+    fn write_datagrams(&self, out: &mut [u8]);
+    fn response_code(&self) -> ResponseCode;
+    fn refused(&self) -> Option<Refused>;
+    /// What goes out in its place to who has had its answers.
+    fn limited(&self) -> Reply<'_>;
+}
+
+impl Answer for Reply<'_> {
+    #[inline]
+    fn datagrams_count(&self) -> usize {
+        Reply::datagrams_count(self)
+    }
+
+    #[inline]
+    fn datagrams_len(&self) -> usize {
+        Reply::datagrams_len(self)
+    }
+
+    #[inline]
+    fn write_datagrams(&self, out: &mut [u8]) {
+        Reply::write_datagrams(self, out);
+    }
+
+    #[inline]
+    fn response_code(&self) -> ResponseCode {
+        Reply::response_code(self)
+    }
+
+    #[inline]
+    fn refused(&self) -> Option<Refused> {
+        Reply::refused(self)
+    }
+
+    fn limited(&self) -> Reply<'_> {
+        Reply::limited(self)
+    }
+}
+
+impl Answer for Usual<'_> {
+    #[inline]
+    fn datagrams_count(&self) -> usize {
+        1
+    }
+
+    #[inline]
+    fn datagrams_len(&self) -> usize {
+        self.len()
+    }
+
+    #[inline]
+    fn write_datagrams(&self, out: &mut [u8]) {
+        self.write(out);
+    }
+
+    #[inline]
+    fn response_code(&self) -> ResponseCode {
+        Usual::response_code(self)
+    }
+
+    #[inline]
+    fn refused(&self) -> Option<Refused> {
+        None
+    }
+
+    fn limited(&self) -> Reply<'_> {
+        Usual::limited(self)
+    }
+}
 
 /// What one batch, or one datagram alone, is answered through.
 pub(crate) struct Replies<'w> {
@@ -52,10 +126,10 @@ impl Replies<'_> {
         peer: Peer,
         asked_len: impl FnOnce() -> usize,
         request: impl FnOnce() -> &'r [u8],
-        reply: &Reply<'_>,
+        reply: &impl Answer,
     ) -> bool {
         if let Some(rate_limit) = self.rate_limit {
-            match rate_limit.verdict(peer, reply, asked_len(), self.counters) {
+            match rate_limit.verdict(peer, reply.datagrams_count(), asked_len(), self.counters) {
                 Verdict::Send => {}
                 Verdict::Slip => return self.push(peer, request, &reply.limited()),
                 Verdict::Drop => return true,
@@ -69,7 +143,7 @@ impl Replies<'_> {
     #[cold]
     pub(crate) fn defer(&mut self, peer: Peer, asked_len: usize, request: &[u8], busy: &Reply<'_>) -> bool {
         let verdict = match self.rate_limit {
-            Some(rate_limit) => rate_limit.verdict(peer, busy, asked_len, self.counters),
+            Some(rate_limit) => rate_limit.verdict(peer, busy.datagrams_count(), asked_len, self.counters),
             None => Verdict::Send,
         };
         match verdict {
@@ -81,10 +155,10 @@ impl Replies<'_> {
     }
 
     #[inline]
-    fn push<'r>(&mut self, peer: Peer, request: impl FnOnce() -> &'r [u8], reply: &Reply<'_>) -> bool {
+    fn push<'r>(&mut self, peer: Peer, request: impl FnOnce() -> &'r [u8], reply: &impl Answer) -> bool {
         let pushed = push(self.outbox, peer, reply, self.counters);
         if pushed {
-            self.watch.answered(Transport::Udp, peer, request, reply, self.counters);
+            self.watch.answered(Transport::Udp, peer, request, reply.response_code(), self.counters);
         }
         pushed
     }
@@ -92,7 +166,7 @@ impl Replies<'_> {
 
 /// Puts a reply into the outbox. False when there is no room.
 #[inline]
-fn push(outbox: &mut Outbox, peer: Peer, reply: &Reply<'_>, counters: &Counters) -> bool {
+fn push(outbox: &mut Outbox, peer: Peer, reply: &impl Answer, counters: &Counters) -> bool {
     let len = reply.datagrams_len();
     let write = |room: &mut [u8]| {
         reply.write_datagrams(room);

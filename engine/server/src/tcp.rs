@@ -28,7 +28,8 @@ use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::stream::{Front, split};
 use handle_resolver::batch::{STAGED_COUNT, Scratch};
 use handle_resolver::{
-    Context, DropReason, Outcome, Refused, Reply, answer, answer_message, answer_messages, refuse_stream,
+    Context, DropReason, InBatch, Outcome, Refused, Reply, Usual, answer, answer_message, answer_messages,
+    refuse_stream,
 };
 use settings::TcpSettings;
 use std::net::{IpAddr, SocketAddr};
@@ -680,12 +681,18 @@ impl Answers {
             answer_messages(context, scratch, gathered, |at, outcome| {
                 #[cfg(test)]
                 crate::injected::answering(message(at));
-                if matches!(outcome, Outcome::Slow(_)) && defer(id, source, message(at)) {
-                    *deferred += 1;
-                    done[at] = true;
-                } else {
-                    done[at] = finish(context, outcome, out, used, counters);
-                }
+                done[at] = match outcome {
+                    InBatch::Usual(reply) => {
+                        let is_put = put_usual(reply, out, used, counters);
+                        counters.tcp_requests_answered.add(is_put.into());
+                        is_put
+                    }
+                    InBatch::Other(Outcome::Slow(_)) if defer(id, source, message(at)) => {
+                        *deferred += 1;
+                        true
+                    }
+                    InBatch::Other(outcome) => finish(context, outcome, out, used, counters),
+                };
             });
         }));
     }
@@ -755,6 +762,14 @@ fn put(reply: &Reply<'_>, out: &mut [u8], used: &mut usize, counters: &Counters)
     reply.write_stream(room);
     *used += len;
     counters.count_reply(Transport::Tcp, reply.response_code(), reply.refused());
+    true
+}
+
+fn put_usual(reply: &Usual<'_>, out: &mut [u8], used: &mut usize, counters: &Counters) -> bool {
+    let Some(room) = out.get_mut(*used..*used + reply.len()) else { return false };
+    reply.write(room);
+    *used += reply.len();
+    counters.count_reply(Transport::Tcp, reply.response_code(), None);
     true
 }
 

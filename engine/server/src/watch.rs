@@ -7,7 +7,7 @@ use crate::query_log::Tap;
 use crate::server::Shared;
 use crate::sources::Sampler;
 use handle_net::Peer;
-use handle_resolver::Reply;
+use handle_proto::ResponseCode;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
@@ -58,18 +58,18 @@ impl Watch {
         self.sampler.sample(&shared.sources[self.at], now_unix.as_secs(), count, source);
     }
 
-    /// `reply` to `request`, a message with its envelope, is on its way.
+    /// An answer with `code` to `request`, a message with its envelope, is on its way.
     #[inline]
     pub(crate) fn answered<'r>(
         &mut self,
         transport: Transport,
         peer: Peer,
         request: impl FnOnce() -> &'r [u8],
-        reply: &Reply<'_>,
+        code: ResponseCode,
         counters: &Counters,
     ) {
         if let Some(tap) = &mut self.tap {
-            tap.record(transport, peer.remote().ip(), request(), reply.response_code(), counters);
+            tap.record(transport, peer.remote().ip(), request(), code, counters);
         }
     }
 

@@ -22,7 +22,7 @@ use handle_proto::wire::Envelope;
 use handle_proto::wire::reassembly::{Reassembled, Reassembly, ReassemblyLimits, Refusal};
 use handle_resolver::batch::Scratch;
 use handle_resolver::{
-    Context, DropReason, MayCompute, Outcome, Refused, Service, answer, answer_batch, answer_message,
+    Context, DropReason, InBatch, MayCompute, Outcome, Refused, Service, answer, answer_batch, answer_message,
 };
 use handle_snapshot::map::Mapped;
 use std::cell::Cell;
@@ -304,18 +304,24 @@ impl Worker {
                 #[cfg(test)]
                 crate::injected::answering(datagram_at(inbox, places, at));
                 match outcome {
-                    Outcome::Reply(reply) => {
+                    InBatch::Usual(_) | InBatch::Other(Outcome::Reply(_)) => {
                         let asked = inbox.get(usize::from(places[at]));
-                        let request = || datagram_at(inbox, places, at);
-                        done[at] = replies.send(asked.peer, || shortest_len(&asked), request, reply);
+                        let (len, request) = (|| shortest_len(&asked), || datagram_at(inbox, places, at));
+                        done[at] = match outcome {
+                            InBatch::Usual(reply) => replies.send(asked.peer, len, request, reply),
+                            InBatch::Other(Outcome::Reply(reply)) => {
+                                replies.send(asked.peer, len, request, reply)
+                            }
+                            InBatch::Other(_) => false,
+                        };
                         is_full.set(!done[at]);
                     }
-                    Outcome::Drop(reason) => {
+                    InBatch::Other(Outcome::Drop(reason)) => {
                         count_drop(*reason, counters);
                         done[at] = true;
                     }
-                    Outcome::Fragment(_) => {}
-                    Outcome::Slow(request) => {
+                    InBatch::Other(Outcome::Fragment(_)) => {}
+                    InBatch::Other(Outcome::Slow(request)) => {
                         let asked = inbox.get(usize::from(places[at]));
                         let busy = request.refuse(&context, Refused::Busy);
                         let bytes = datagram_at(inbox, places, at);

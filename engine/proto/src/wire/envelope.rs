@@ -36,7 +36,8 @@ impl EnvelopeFlags {
     pub const ENCRYPTED: Self = Self(0x40);
     /// The message is cut into fragments, of which this is one.
     pub const TRUNCATED: Self = Self(0x20);
-    const MASK: u8 = 0xe0;
+    /// All of them.
+    pub const ALL: Self = Self(0xe0);
 
     /// Whether all bits of `flags` are set.
     #[must_use]
@@ -87,7 +88,7 @@ impl Envelope {
             *bytes;
         Self {
             version: Version::new(major, minor),
-            flags: EnvelopeFlags(flags & EnvelopeFlags::MASK),
+            flags: EnvelopeFlags(flags & EnvelopeFlags::ALL.0),
             suggested: Version::new(flags & Self::SUGGESTED_MAJOR_MASK, suggested),
             session_id: i32::from_be_bytes([s0, s1, s2, s3]),
             request_id: i32::from_be_bytes([r0, r1, r2, r3]),
@@ -133,7 +134,7 @@ mod tests {
         #[test]
         fn any_20_bytes_are_an_envelope(bytes: [u8; Envelope::LEN]) {
             let mut kept = bytes;
-            kept[2] &= EnvelopeFlags::MASK | Envelope::SUGGESTED_MAJOR_MASK;
+            kept[2] &= EnvelopeFlags::ALL.0 | Envelope::SUGGESTED_MAJOR_MASK;
             prop_assert_eq!(Envelope::from_bytes(&bytes).to_bytes(), kept);
         }
     }

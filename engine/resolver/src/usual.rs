@@ -1,0 +1,191 @@
+//! What nearly every request is, and its answer, in a third of the steps.
+//!
+//! A whole message outside sessions asks for all public values of a handle, without digest or signature; the
+//! answer fits into one datagram. [`Asked`] recognises exactly that, and [`Usual`] writes what
+//! [`answer`](crate::answer()) would; all else is left to it. A test and the fuzz targets hold both to the same
+//! bytes.
+
+use crate::reply::{Reply, flags_of_reply};
+use crate::service::Service;
+use handle_proto::limit::{MESSAGE_EXPIRATION_S, UDP_DATA_LEN_MAX, UDP_MESSAGE_LEN_MAX};
+use handle_proto::name::SITE_STATUS;
+use handle_proto::wire::envelope::EnvelopeFlags;
+use handle_proto::wire::{Envelope, Header};
+use handle_proto::{Handle, OpCode, OpFlags, ResponseCode, Version, fold};
+use handle_snapshot::Record;
+
+/// Where the length of the handle is.
+const BODY_AT: usize = Envelope::LEN + Header::LEN;
+/// Where the handle is.
+const HANDLE_AT: usize = BODY_AT + 4;
+/// What follows it: two empty lists and an empty credential.
+const TAIL: [u8; 12] = [0; 12];
+/// Bytes of an answer that are neither handle nor values: frame, the length of the handle, how many values there
+/// are, an empty credential.
+const FIXED_LEN: usize = HANDLE_AT + 4 + 4;
+
+/// A usual request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked<'a>(&'a [u8]);
+
+impl<'a> Asked<'a> {
+    /// `bytes` as a usual request, envelope first, if they are one.
+    #[inline]
+    pub(crate) fn read(bytes: &'a [u8]) -> Option<Self> {
+        let (head, rest) = bytes.split_first_chunk::<HANDLE_AT>()?;
+        let (_, tail) = rest.split_last_chunk::<{ TAIL.len() }>()?;
+        let handle_len = rest.len() - TAIL.len();
+        // Lengths that are wrong or need not be so, and flags that change what is answered.
+        const DECIDE: u32 =
+            OpFlags::PUBLIC_ONLY.0 | OpFlags::CERTIFY.0 | OpFlags::ENCRYPT.0 | OpFlags::REQUEST_DIGEST.0;
+        let frame = u32::from(head[2] & EnvelopeFlags::ALL.0)
+            | number::<4>(head)
+            | (number::<16>(head) ^ len_u32(bytes.len() - Envelope::LEN))
+            | (number::<20>(head) ^ OpCode::RESOLUTION.0.cast_unsigned())
+            | number::<24>(head)
+            | ((number::<28>(head) & DECIDE) ^ OpFlags::PUBLIC_ONLY.0)
+            | (number::<40>(head) ^ len_u32(handle_len + HANDLE_AT - BODY_AT + 8))
+            | (number::<44>(head) ^ len_u32(handle_len));
+        let asked = Self(bytes);
+        let is_usual = frame == 0 && *tail == TAIL && bytes.len() <= UDP_MESSAGE_LEN_MAX;
+        (is_usual && !is_status(asked.handle())).then_some(asked)
+    }
+
+    /// The message, envelope first.
+    pub(crate) const fn bytes(self) -> &'a [u8] {
+        self.0
+    }
+
+    /// The handle, as it was spelt.
+    #[inline]
+    pub(crate) fn handle(self) -> Handle<'a> {
+        Handle(self.0.get(HANDLE_AT..self.0.len() - TAIL.len()).unwrap_or_default())
+    }
+
+    /// The answer that shows all public values of `record`, if that is a usual one.
+    #[inline]
+    pub(crate) fn answer(
+        self,
+        record: &Record<'a>,
+        service: &Service<'_>,
+        now_unix_s: u32,
+    ) -> Option<Usual<'a>> {
+        let (values, count) = (record.public_bytes(), record.public_count());
+        let len = FIXED_LEN + self.handle().0.len() + values.len();
+        let fits = len <= Envelope::LEN + UDP_DATA_LEN_MAX;
+        (fits && count > 0 && record.is_homed()).then_some(Usual {
+            asked: self.0,
+            values,
+            values_count: len_u32(count),
+            len: len_u32(len),
+            expiration: now_unix_s.wrapping_add(MESSAGE_EXPIRATION_S),
+            site_serial: service.site_serial,
+            primary: service.primary,
+        })
+    }
+}
+
+/// Handles that mean something else.
+#[inline]
+fn is_status(handle: Handle<'_>) -> bool {
+    handle.0.len() == SITE_STATUS.len() && fold::eq(handle.0, SITE_STATUS)
+}
+
+/// The number at offset `AT`.
+#[inline]
+fn number<const AT: usize>(head: &[u8; HANDLE_AT]) -> u32 {
+    u32::from_be_bytes(*head[AT..].first_chunk().expect("before the handle"))
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "at most a datagram")]
+const fn len_u32(len: usize) -> u32 {
+    len as u32
+}
+
+/// The answer to a usual request: one datagram with values, ready to be written.
+#[derive(Clone, Copy, Debug)]
+pub struct Usual<'a> {
+    asked: &'a [u8],
+    values: &'a [u8],
+    values_count: u32,
+    len: u32,
+    expiration: u32,
+    site_serial: i16,
+    primary: bool,
+}
+
+impl Usual<'_> {
+    /// Bytes of the datagram, envelope first.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    /// Never: there is an envelope.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// What came of the request.
+    #[must_use]
+    pub const fn response_code(&self) -> ResponseCode {
+        ResponseCode::SUCCESS
+    }
+
+    /// What goes out in its place when the receiver has had its answers. See [`Reply::limited`].
+    #[must_use]
+    pub fn limited(&self) -> Reply<'static> {
+        let (envelope, header) = self.frame();
+        Reply::limited_to(envelope, header)
+    }
+
+    /// Writes the answer into the first [`len`](Self::len) bytes of `out`: a datagram, or a message of a
+    /// stream.
+    ///
+    /// # Panics
+    /// When `out` is shorter.
+    #[inline]
+    pub fn write(&self, out: &mut [u8]) {
+        let (envelope, header) = self.frame();
+        let handle = Asked(self.asked).handle().0;
+        let (head, out) = out.split_at_mut(HANDLE_AT);
+        head[..Envelope::LEN].copy_from_slice(&envelope.to_bytes());
+        head[Envelope::LEN..BODY_AT].copy_from_slice(&header.to_bytes());
+        head[BODY_AT..].copy_from_slice(&len_u32(handle.len()).to_be_bytes());
+        let (place, out) = out.split_at_mut(handle.len());
+        place.copy_from_slice(handle);
+        let (place, out) = out.split_at_mut(4);
+        place.copy_from_slice(&self.values_count.to_be_bytes());
+        let (place, out) = out.split_at_mut(self.values.len());
+        place.copy_from_slice(self.values);
+        out[..4].copy_from_slice(&[0; 4]);
+    }
+
+    #[inline]
+    fn frame(&self) -> (Envelope, Header) {
+        let head = self.asked.first_chunk::<BODY_AT>().expect("a usual request has a frame");
+        let asked = Envelope::from_bytes(head.first_chunk().expect("an envelope"));
+        let flags = OpFlags(u32::from_be_bytes([head[28], head[29], head[30], head[31]]));
+        let envelope = Envelope {
+            version: asked.answer_version(),
+            flags: EnvelopeFlags::default(),
+            suggested: Version::CURRENT,
+            session_id: 0,
+            request_id: asked.request_id,
+            sequence: 0,
+            message_len: self.len - len_u32(Envelope::LEN),
+        };
+        let header = Header {
+            op_code: OpCode::RESOLUTION,
+            response_code: ResponseCode::SUCCESS,
+            flags: flags_of_reply(flags, self.primary),
+            site_serial: self.site_serial,
+            recursion_count: head[34],
+            reserved: 0,
+            expiration: self.expiration,
+            body_len: self.len - len_u32(BODY_AT + 4),
+        };
+        (envelope, header)
+    }
+}
