@@ -7,6 +7,7 @@
 //! - [`answers`]: a batch of requests to written replies, as a worker does it, without a socket.
 //! - [`certified`]: signed answers, and what the key alone can sign.
 //! - [`serve`]: servers in processes of their own; [`flood`] and [`tcp`]: the load on them.
+//! - [`paced`]: requests at their times, and how long each took.
 //! - [`turns`]: one server under load for a while, and what it took.
 //! - [`usage`]: what a process used, and on which machine.
 #![forbid(unsafe_code)]
@@ -15,6 +16,7 @@ pub mod answers;
 pub mod certified;
 pub mod flood;
 pub mod lookups;
+pub mod paced;
 pub mod records;
 pub mod requests;
 pub mod serve;

@@ -196,6 +196,10 @@ impl Echo {
                 let len = self.len.unwrap_or_else(|| noted_answer_len(request));
                 let copy = |room: &mut [u8]| {
                     room.copy_from_slice(&self.answer[..len]);
+                    // The request id, which is how answers are told apart.
+                    if let (Some(id), Some(place)) = (request.get(8..12), room.get_mut(8..12)) {
+                        place.copy_from_slice(id);
+                    }
                     len
                 };
                 // The outbox has room for more than a batch.
@@ -223,10 +227,7 @@ pub fn handled(records: u64, path: Path, core: usize, limits: Limits) -> anyhow:
         listen: vec![SocketAddr::from(([127, 0, 0, 1], 0))],
         workers: 1,
         cores: vec![core],
-        datapath: match path {
-            Path::Uring => config::Datapath::Uring,
-            Path::Portable => config::Datapath::Portable,
-        },
+        datapath: path.datapath(),
         limits,
         ..Config::default()
     };
@@ -262,6 +263,15 @@ impl Path {
         match self {
             Self::Uring => Kind::Uring,
             Self::Portable => Kind::Portable,
+        }
+    }
+
+    /// The datapath, as configured.
+    #[must_use]
+    pub const fn datapath(self) -> config::Datapath {
+        match self {
+            Self::Uring => config::Datapath::Uring,
+            Self::Portable => config::Datapath::Portable,
         }
     }
 }
