@@ -1,6 +1,10 @@
 //! An open loop of requests: each at its time, whatever has come back, and how long each took from that time.
 
-#![expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "nanoseconds and counts of a run")]
+#![expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "nanoseconds and counts of a run"
+)]
 
 use crate::requests::Requests;
 use handle_net::{Choice, Datapath, Options, Peer, open};
@@ -18,6 +22,8 @@ const UNDER_WAY_MAX: usize = 1 << 16;
 const LAST_WAIT: Duration = Duration::from_millis(50);
 /// Where the id of a message is.
 const REQUEST_ID_AT: usize = 8;
+/// Bit of the ids of requests that are asked beside the others, and not measured.
+const BESIDE: u32 = 1 << 20;
 /// Addresses that ask in turn, so that no batch has two datagrams of one.
 const PEERS: u32 = 1024;
 
@@ -30,6 +36,17 @@ pub struct Times {
     pub sent: u64,
     /// Of them, without an answer.
     pub lost: u64,
+    /// Datagrams that came for requests asked beside.
+    pub beside: u64,
+}
+
+/// Requests that are asked at a rate of their own, beside those that are measured.
+#[derive(Clone, Copy, Debug)]
+pub struct Beside<'r> {
+    /// What is asked, around.
+    pub requests: &'r Requests,
+    /// How many a second.
+    pub rate: f64,
 }
 
 impl Times {
@@ -56,24 +73,32 @@ impl<'r> Paced<'r> {
     pub fn open(requests: &'r Requests) -> io::Result<Self> {
         let options = Options {
             batch_len: 256,
-            outbox_datagrams: SEND_MAX,
-            outbox_len: SEND_MAX * UDP_MESSAGE_LEN_MAX,
+            outbox_datagrams: SEND_MAX + 1,
+            outbox_len: (SEND_MAX + 1) * UDP_MESSAGE_LEN_MAX,
             ..Options::new(SocketAddr::from(([0, 0, 0, 0], 0)))
         };
         let path = open(Choice::Portable, &options.one_at_a_time())?.path;
         Ok(Self { path, requests, due_ns: vec![0; UNDER_WAY_MAX] })
     }
 
-    /// Sends `rate` requests a second to the server at `to`, for so long.
+    /// Sends `rate` requests a second to the server at `to`, for so long, and others beside.
     ///
     /// # Errors
     /// When the path is of no more use.
-    pub fn run(&mut self, to: SocketAddr, rate: f64, duration: Duration) -> io::Result<Times> {
+    pub fn run(
+        &mut self,
+        to: SocketAddr,
+        rate: f64,
+        duration: Duration,
+        beside: Option<Beside<'_>>,
+    ) -> io::Result<Times> {
         let mut times = Times {
             response: Histogram::new_with_bounds(100, 10_000_000_000, 3).map_err(io::Error::other)?,
             sent: 0,
             lost: 0,
+            beside: 0,
         };
+        let mut sent_beside = 0;
         let (step_ns, count) = (1e9 / rate, (rate * duration.as_secs_f64()) as u64);
         let start = Instant::now();
         let now_ns = || start.elapsed().as_nanos() as u64;
@@ -82,14 +107,30 @@ impl<'r> Paced<'r> {
             let now = now_ns();
             let due = ((now as f64 / step_ns) as u64 + 1).min(count);
             for number in times.sent..due.min(times.sent + SEND_MAX as u64) {
-                self.ask(to, number, (number as f64 * step_ns) as u64);
+                let place = number as usize % UNDER_WAY_MAX;
+                self.due_ns[place] = (number as f64 * step_ns) as u64;
+                let request = self.requests.get(number as usize % self.requests.len());
+                ask(&mut *self.path, to, number, request, place as u32);
                 times.sent = number + 1;
+            }
+            if let Some(beside) = &beside
+                && times.sent < count
+                && sent_beside as f64 / beside.rate < now as f64 / 1e9
+            {
+                let request = beside.requests.get(sent_beside as usize % beside.requests.len());
+                ask(&mut *self.path, to, sent_beside, request, BESIDE);
+                sent_beside += 1;
             }
             self.path.flush()?;
             let (inbox, now) = (self.path.wait(Duration::ZERO)?.inbox, now_ns());
             for answer in inbox.iter() {
                 let id = answer.bytes.get(REQUEST_ID_AT..).and_then(|rest| rest.first_chunk());
-                let place = id.map_or(0, |id| u32::from_be_bytes(*id) as usize % UNDER_WAY_MAX);
+                let id = id.map_or(0, |id| u32::from_be_bytes(*id));
+                if id & BESIDE != 0 {
+                    times.beside += 1;
+                    continue;
+                }
+                let place = id as usize % UNDER_WAY_MAX;
                 let due_ns = std::mem::replace(&mut self.due_ns[place], u64::MAX);
                 if let Some(took) = now.checked_sub(due_ns) {
                     times.response.saturating_record(took);
@@ -101,18 +142,16 @@ impl<'r> Paced<'r> {
             }
         }
     }
+}
 
-    fn ask(&mut self, to: SocketAddr, number: u64, due_ns: u64) {
-        let place = number as usize % UNDER_WAY_MAX;
-        self.due_ns[place] = due_ns;
-        let request = self.requests.get(number as usize % self.requests.len());
-        let from = Ipv4Addr::from_bits(Ipv4Addr::new(127, 1, 0, 1).to_bits() + number as u32 % PEERS);
-        let copy = |room: &mut [u8]| {
-            room.copy_from_slice(request);
-            room[REQUEST_ID_AT..REQUEST_ID_AT + 4].copy_from_slice(&(place as u32).to_be_bytes());
-            request.len()
-        };
-        // The outbox has room for all that is sent at once.
-        let _ = self.path.outbox().push(Peer::to(to).leaving_from(IpAddr::from(from)), request.len(), copy);
-    }
+/// Puts `request` into the outbox, under another id; `number` chooses who asks.
+fn ask(path: &mut dyn Datapath, to: SocketAddr, number: u64, request: &[u8], id: u32) {
+    let from = Ipv4Addr::from_bits(Ipv4Addr::new(127, 1, 0, 1).to_bits() + number as u32 % PEERS);
+    let copy = |room: &mut [u8]| {
+        room.copy_from_slice(request);
+        room[REQUEST_ID_AT..REQUEST_ID_AT + 4].copy_from_slice(&id.to_be_bytes());
+        request.len()
+    };
+    // The outbox has room for all that is sent at once.
+    let _ = path.outbox().push(Peer::to(to).leaving_from(IpAddr::from(from)), request.len(), copy);
 }

@@ -6,15 +6,13 @@ use clap::{Parser, Subcommand};
 use comfy_table::Table;
 use handle_benches::certified;
 use handle_benches::flood::{Flood, Shape, WINDOW, is_success};
-use handle_benches::paced::{Paced, Times};
+use handle_benches::paced::{Beside, Paced, Times};
 use handle_benches::requests::{Ask, Requests};
 use handle_benches::serve::{self, Child, Echo, Path};
 use handle_benches::spread::Spread;
 use handle_benches::{sets, usage};
 use serde_json::json;
-use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Bytes of an answer of the echo: those of a usual one.
@@ -42,6 +40,9 @@ struct Args {
     /// Requests a second; without, half of what `handled` answers.
     #[arg(long)]
     rate: Option<f64>,
+    /// Signed answers asked for each second, where the server signs: more than it can.
+    #[arg(long, default_value_t = 5000.0)]
+    certified_rate: f64,
     /// Core of the servers, and of the thread that signs.
     #[arg(long, default_value_t = 0)]
     server_core: usize,
@@ -104,39 +105,17 @@ fn measure(args: &Args) -> anyhow::Result<()> {
     let mut paced = Paced::open(&plain)?;
     let mut turns: [Vec<Times>; 3] = [vec![], vec![], vec![]];
     for _ in 0..args.rounds {
-        turns[0].push(paced.run(echo.address, rate, duration)?);
-        turns[1].push(paced.run(handled.address, rate, duration)?);
-        turns[2].push(while_signing(handled.address, &certified, || {
-            Ok(paced.run(handled.address, rate, duration)?)
-        })?);
+        turns[0].push(paced.run(echo.address, rate, duration, None)?);
+        turns[1].push(paced.run(handled.address, rate, duration, None)?);
+        let beside = Beside { requests: &certified, rate: args.certified_rate };
+        let times = paced.run(handled.address, rate, duration, Some(beside))?;
+        ensure!(times.beside > 0, "nothing was signed");
+        turns[2].push(times);
+        // What is left to be signed must not count in the next turn.
+        std::thread::sleep(Duration::from_millis(500));
     }
     report(args, rate, &turns);
     Ok(())
-}
-
-/// Measures while the server at `to` has more to sign than it can.
-fn while_signing(
-    to: SocketAddr,
-    requests: &Requests,
-    measure: impl FnOnce() -> anyhow::Result<Times>,
-) -> anyhow::Result<Times> {
-    let stop = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        let asking = scope.spawn(|| {
-            let mut rate = None;
-            while !stop.load(Ordering::Relaxed) {
-                let slice = Duration::from_millis(200);
-                rate = Some(certified::ask(to, requests, slice, || Ok(Duration::ZERO))?);
-            }
-            anyhow::Ok(rate)
-        });
-        std::thread::sleep(Duration::from_millis(300));
-        let times = measure();
-        stop.store(true, Ordering::Relaxed);
-        let asked = asking.join().map_err(|_| anyhow::anyhow!("the asking thread panicked"))??;
-        ensure!(asked.is_some_and(|rate| rate.count > 0), "nothing was signed");
-        times
-    })
 }
 
 fn report(args: &Args, rate: f64, turns: &[Vec<Times>; 3]) {
@@ -174,11 +153,11 @@ fn report(args: &Args, rate: f64, turns: &[Vec<Times>; 3]) {
         args.seconds
     );
     let mut table = Table::new();
-    table.set_header(["server", "p50", "p90", "p99", "p99.9", "lost", "sent"]);
+    table.set_header(["server", "p50", "p90", "p99", "p99.9", "lost", "sent", "signed or refused"]);
     for (server, name) in names.iter().enumerate() {
         let mut row = vec![(*name).to_owned()];
         row.extend(PERCENTILES.map(|percentile| format!("{:.1}", Spread::of(at(server, percentile)))));
-        for what in [|times: &Times| times.lost, |times: &Times| times.sent] {
+        for what in [|times: &Times| times.lost, |times: &Times| times.sent, |times: &Times| times.beside] {
             row.push(turns[server].iter().map(what).sum::<u64>().to_string());
         }
         table.add_row(row);

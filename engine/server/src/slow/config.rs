@@ -44,7 +44,7 @@ impl Default for SlowConfig {
         Self {
             threads: 1,
             cores: Vec::new(),
-            nice: 10,
+            nice: 19,
             queue_requests: 256,
             challenges: 65_536,
             challenge_bytes: 16 << 20,
