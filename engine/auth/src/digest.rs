@@ -17,7 +17,7 @@ pub struct Digest {
 }
 
 impl Digest {
-    fn new(digest: &[u8]) -> Self {
+    pub(crate) fn new(digest: &[u8]) -> Self {
         let mut bytes = [0; 32];
         bytes[..digest.len()].copy_from_slice(digest);
         Self { bytes, len: u8::try_from(digest.len()).expect("at most 32 bytes") }

@@ -104,6 +104,10 @@ fn answer_staged<'a, B: AsRef<[u8]>>(
                 && one.question.answer_into(context, &key, found, reply)
             {
                 outcome = Outcome::Slow(Slow::template(&one.question.request));
+            } else if one.question.request.is_in_session(&context.service)
+                && let Outcome::Reply(reply) = outcome
+            {
+                outcome = Outcome::InSession(reply);
             }
             sink(one.at, &outcome);
         }
