@@ -248,6 +248,12 @@ impl<'a> Reply<'a> {
         self.header.response_code
     }
 
+    /// The session that it is said in, or the number of a challenge; 0 for none.
+    #[must_use]
+    pub const fn session_id(&self) -> i32 {
+        self.envelope.session_id
+    }
+
     /// What was asked.
     #[must_use]
     pub const fn op_code(&self) -> OpCode {

@@ -89,6 +89,12 @@ impl<'a, B: AsRef<[u8]>> Context<'a, B> {
         &self.records
     }
 
+    /// What the server knows about itself.
+    #[must_use]
+    pub const fn service(&self) -> &Service<'a> {
+        &self.service
+    }
+
     /// Whether `handle`, which is not stored, may have computed values.
     #[cold]
     pub(crate) fn may_compute(&self, handle: &[u8]) -> bool {

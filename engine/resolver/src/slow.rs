@@ -311,7 +311,10 @@ impl<'a> Slow<'a> {
     /// # Errors
     /// The reply, where nobody's identity can change it.
     #[expect(clippy::result_large_err, reason = "replies are never allocated")]
-    pub fn by_somebody_known<B: AsRef<[u8]>>(&self, context: &Context<'a, B>) -> Result<Challenged<'a>, Reply<'a>> {
+    pub fn by_somebody_known<B: AsRef<[u8]>>(
+        &self,
+        context: &Context<'a, B>,
+    ) -> Result<Challenged<'a>, Reply<'a>> {
         challenged(context, &self.request)
     }
 

@@ -246,7 +246,7 @@ fn an_administrator_sees_what_administrators_may_and_nobody_what_nobody_may() {
     for (handle, indexes, code, expected) in cases {
         let original = asks(handle, indexes, FLAGS);
         let (envelope, rest) = Envelope::split(&original).unwrap();
-        let challenged = slow.take_up(&context, envelope, rest).unwrap();
+        let challenged = slow.take_up(&context, envelope, rest, false).unwrap();
         let reply = challenged.answer(&context, &mut room);
         assert_eq!(shown(&reply), (code, expected.to_vec()), "{handle} {indexes:?}");
         let (envelope, _) = Envelope::split(&stream(&reply)).map(|(envelope, _)| (envelope, ())).unwrap();
@@ -255,7 +255,7 @@ fn an_administrator_sees_what_administrators_may_and_nobody_what_nobody_may() {
     }
     let original = asks("10.1/half", &[], FLAGS);
     let (envelope, rest) = Envelope::split(&original).unwrap();
-    let challenged = slow.take_up(&context, envelope, rest).unwrap();
+    let challenged = slow.take_up(&context, envelope, rest, false).unwrap();
     let reply = challenged.answer(&context, &mut room[..60]);
     assert_eq!(reply.refused(), Some(Refused::AnswerTooLong), "no more than there is room for");
     for (handle, code) in
@@ -263,7 +263,11 @@ fn an_administrator_sees_what_administrators_may_and_nobody_what_nobody_may() {
     {
         let original = asks(handle, &[], FLAGS);
         let (envelope, rest) = Envelope::split(&original).unwrap();
-        assert_eq!(slow.take_up(&context, envelope, rest).unwrap_err().response_code(), code, "{handle}");
+        assert_eq!(
+            slow.take_up(&context, envelope, rest, false).unwrap_err().response_code(),
+            code,
+            "{handle}"
+        );
     }
 }
 
@@ -282,7 +286,7 @@ fn one_administrators_value_must_hold_the_right_to_read() {
     let context = context(&layers);
     let (answers, original) = (answers(), asks("10.1/x", &[1], FLAGS));
     let (envelope, rest) = Envelope::split(&original).unwrap();
-    let challenged = slow(&context, &answers).take_up(&context, envelope, rest).unwrap();
+    let challenged = slow(&context, &answers).take_up(&context, envelope, rest, false).unwrap();
     let server = [who(1, "10.1/root")];
     let mut administrators =
         Administrators { server: &server, server_reads_all: true, status: &[], lookups_max: 10 };
@@ -300,7 +304,7 @@ fn one_administrators_value_must_hold_the_right_to_read() {
 
     let original = asks("0.site/STATUS", &[], FLAGS);
     let (envelope, rest) = Envelope::split(&original).unwrap();
-    let status = slow(&context, &answers).take_up(&context, envelope, rest).unwrap();
+    let status = slow(&context, &answers).take_up(&context, envelope, rest, false).unwrap();
     assert!(status.is_status() && !challenged.is_status());
     let watchers = [who(5, "10.1/watch")];
     administrators.status = &watchers;

@@ -35,6 +35,7 @@ pub mod rate_limit;
 mod replies;
 pub mod server;
 pub mod server_key;
+pub mod sessions;
 mod settings;
 pub mod site;
 pub mod slow;

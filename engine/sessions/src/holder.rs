@@ -25,8 +25,8 @@ const ACCEPT_PATIENCE: Duration = Duration::from_millis(50);
 
 /// What a table in this process is asked with on behalf of others.
 pub trait Asked: Send + Sync + 'static {
-    /// The table.
-    fn sessions(&self) -> &Sessions;
+    /// The table; none where there are to be no sessions.
+    fn sessions(&self) -> Option<&Sessions>;
 
     /// The time, in the seconds of the table.
     fn now_s(&self) -> u32;
@@ -161,7 +161,7 @@ fn talk(mut socket: UnixStream, asked: &impl Asked) -> io::Result<()> {
 /// What is answered.
 #[must_use]
 pub fn answer(asked: &impl Asked, ask: Ask<'_>) -> Told {
-    let (sessions, now_s) = (asked.sessions(), asked.now_s());
+    let (Some(sessions), now_s) = (asked.sessions(), asked.now_s()) else { return Told::No };
     let with =
         |id, then: &dyn Fn(&Session) -> Told| sessions.find(id, now_s).map_or(Told::No, |one| then(&one));
     let yes_or_no = |yes| if yes { Told::Yes } else { Told::No };

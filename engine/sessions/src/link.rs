@@ -196,8 +196,8 @@ mod tests {
     }
 
     impl Asked for Process {
-        fn sessions(&self) -> &Sessions {
-            &self.sessions
+        fn sessions(&self) -> Option<&Sessions> {
+            Some(&self.sessions)
         }
 
         fn now_s(&self) -> u32 {

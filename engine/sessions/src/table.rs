@@ -58,6 +58,21 @@ pub struct SessionCounts {
     pub refused_of_source: u64,
 }
 
+impl SessionCounts {
+    /// Each with its name.
+    #[must_use]
+    pub const fn by_name(&self) -> [(&'static str, u64); 6] {
+        [
+            ("opened", self.opened),
+            ("ended", self.ended),
+            ("expired", self.expired),
+            ("displaced", self.displaced),
+            ("refused_full", self.refused_full),
+            ("refused_of_source", self.refused_of_source),
+        ]
+    }
+}
+
 /// A map that is replaced, never changed.
 type Map = FxHashMap<i32, Arc<Session>>;
 
