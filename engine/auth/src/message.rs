@@ -176,7 +176,7 @@ impl MacKey {
         }
         let mut hmac = self.hmac.clone();
         parts.for_each(|part| hmac.update(part));
-        Some(Digest::new(&hmac.finalize().into_bytes()))
+        Some(Digest::from_bytes(&hmac.finalize().into_bytes()))
     }
 }
 

@@ -4,9 +4,7 @@
 //! workers answer it (`work`), and the worker that has the socket sends the answer. When the queue is full
 //! the worker says so at once.
 
-pub mod challenges;
 pub mod config;
-mod identity;
 mod in_session;
 pub(crate) mod queue;
 pub(crate) mod shard;
@@ -20,10 +18,11 @@ use crate::server_key;
 use crate::sessions::ServerSessions;
 use crate::site::OwnSite;
 use anyhow::{Context as _, bail};
-use challenges::{ChallengeCounts, ChallengeLimits, Challenges};
 use config::{Identity, SlowConfig, identities};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use crossbeam_utils::CachePadded;
+pub use handle_auth::challenges;
+use handle_auth::challenges::{ChallengeCounts, ChallengeLimits, Challenges};
 use handle_sessions::Sessions;
 use handle_sessions::holder::{Asked, Holder};
 use queue::Queues;

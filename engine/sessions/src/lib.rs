@@ -16,7 +16,6 @@ pub mod link;
 pub mod protocol;
 pub mod session;
 pub mod setup;
-pub mod source;
 pub mod table;
 pub mod traffic;
 pub mod window;

@@ -5,9 +5,9 @@
 //! is little beside its key exchange.
 
 use crate::session::{NewSession, Session};
-use crate::source;
 use crate::traffic::Live as _;
 use arc_swap::ArcSwap;
+use handle_auth::source;
 use rustc_hash::FxHashMap;
 use std::collections::HashMap;
 use std::net::IpAddr;

@@ -1,9 +1,9 @@
 //! Requests in sessions on the slow path: set-up and end, who asks, and what nobody else may read. RFC 3652 section
 //! 3.8.
 
-use super::challenges::{Pending, Refusal};
 use super::work::{Held, Work};
 use handle_auth::agreement::PRIVATE_LEN;
+use handle_auth::challenges::{Pending, Refusal};
 use handle_proto::OpCode;
 use handle_proto::code::KeyExchangeMode;
 use handle_proto::limit::NONCE_LEN;

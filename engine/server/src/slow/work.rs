@@ -2,8 +2,6 @@
 //! challenge, and signs what comes of it.
 
 use super::SlowPath;
-use super::challenges::{Challenge, Refusal};
-use super::identity::Answered;
 use super::in_session::{self, Proof};
 use super::queue::Job;
 use super::signer::{Signature, Signer};
@@ -12,6 +10,9 @@ use crate::server::Shared;
 use crate::sessions::ServerSessions;
 use crate::sessions::sealer::{each_datagram_part, is_too_long, refusing};
 use crate::templates::SetTemplates;
+use handle_auth::answered::Answered;
+use handle_auth::challenges::{Challenge, Refusal};
+use handle_auth::digest::Digest;
 use handle_auth::kdf::Pbkdf2Limits;
 use handle_proto::OpCode;
 use handle_proto::limit::{FRAGMENTS_MAX, MESSAGE_LEN_MAX, NONCE_LEN};
@@ -288,7 +289,8 @@ impl Work<'_> {
 
     /// A challenge to who sent the request.
     pub(crate) fn new_challenge(&self, slow: &Slow<'_>, nonce: [u8; NONCE_LEN]) -> Challenge {
-        Challenge { version: slow.version(), nonce, digest: slow.digest(), request: self.request.into() }
+        let digest = Digest::from_bytes(slow.digest().as_bytes());
+        Challenge { version: slow.version(), nonce, digest, request: self.request.into() }
     }
 
     /// The reply with the challenge `id`.
@@ -385,7 +387,7 @@ impl Work<'_> {
         let permits = |index| self.permits(context, challenged, Reference { index, ..identity });
         let answered = Answered {
             version: challenge.version,
-            covered: [&challenge.nonce, challenge.digest.as_bytes()],
+            covered: challenge.covered(),
             signed_response: answer.signed_response,
             limits: self.limits(),
         };

@@ -1,10 +1,11 @@
 //! Challenges that wait for an answer: bounded in number, in bytes and by source, taken once, forgotten after
 //! a while. Pure: time and random numbers come in as arguments.
 
+use crate::challenge::Covered;
+use crate::digest::Digest;
+use crate::source;
 use handle_proto::Version;
 use handle_proto::limit::NONCE_LEN;
-use handle_resolver::slow::Digest;
-use handle_sessions::source;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
@@ -33,6 +34,14 @@ pub struct Challenge {
     pub digest: Digest,
     /// The request that was challenged, envelope first, in the clear.
     pub request: Box<[u8]>,
+}
+
+impl Challenge {
+    /// What an answer to it covers.
+    #[must_use]
+    pub fn covered(&self) -> Covered<'_> {
+        [&self.nonce, &self.digest]
+    }
 }
 
 /// What waits in a session.
@@ -311,7 +320,7 @@ mod tests {
     }
 
     fn digest() -> Digest {
-        Digest::new(&[2; 20])
+        Digest::from_bytes(&[2; 20])
     }
 
     #[test]
@@ -355,7 +364,7 @@ mod tests {
         let mut table = Numbered(Challenges::new(LIMITS), 0);
         let mut ask = |request_id: u8, digest: u8, nonce: u8, from: u8, now_ms| {
             let request = [[0; 11].as_slice(), &[request_id]].concat().into();
-            let digest = Digest::new(&[digest; 20]);
+            let digest = Digest::from_bytes(&[digest; 20]);
             let challenge =
                 Challenge { version: Version::CURRENT, nonce: [nonce; NONCE_LEN], digest, request };
             table.0.issue_in_session(7, source(from), challenge, now_ms).map(|pending| pending.nonce[0])
