@@ -4,6 +4,7 @@ use crate::vectors::{hex, load};
 use handle_auth::PrivateKey;
 use handle_proto::code::DigestAlgorithm;
 use handle_proto::wire::auth::{ChallengeAnswer, SecretAnswer, SignedAnswer};
+use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::{Body, Envelope, Message, MessageBuf, Request};
 use serde_json::Value as Json;
 use std::collections::HashMap;
@@ -87,4 +88,40 @@ pub fn answer_to(
     let answer = Request::AnswerChallenge(ChallengeAnswer { signed_response: &response, ..answer });
     let envelope = Envelope { session_id: *id, ..envelope };
     MessageBuf::request(&envelope, &message.header, &answer).unsigned().expect("as recorded")
+}
+
+/// What was sent or received in a step, by `side`: its first message.
+///
+/// # Panics
+/// When there is none.
+#[must_use]
+pub fn raw(step: &Json, side: &str) -> Vec<u8> {
+    first(&step[format!("{side}_hex")])
+}
+
+/// The same in the clear, behind the envelope that it had; `None` where that is not known, because another key was used.
+///
+/// # Panics
+/// When there is no message.
+#[must_use]
+pub fn plain(step: &Json, side: &str) -> Option<Vec<u8>> {
+    let bytes = raw(step, side);
+    match &step[format!("{side}_plaintext_message_hex")] {
+        Json::Null => (!is_hidden(&bytes)).then_some(bytes),
+        message => Some([&bytes[..Envelope::LEN], &first(message)].concat()),
+    }
+}
+
+/// Whether a message is encrypted.
+///
+/// # Panics
+/// When it has no envelope.
+#[must_use]
+pub fn is_hidden(message: &[u8]) -> bool {
+    let (envelope, _) = Envelope::split(message).expect("an envelope");
+    envelope.flags.has(EnvelopeFlags::ENCRYPTED)
+}
+
+fn first(value: &Json) -> Vec<u8> {
+    hex(if value.is_array() { &value[0] } else { value })
 }

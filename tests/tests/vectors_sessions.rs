@@ -16,29 +16,10 @@ use handle_server::sessions::config::CipherName;
 use handle_tests::client::{exchange, exchange_over_tcp};
 use handle_tests::served::{Served, serve_with};
 use handle_tests::session::{ClientSession, Exchange, recorded_pair};
-use handle_tests::transcripts::{answer_to, lines, private_keys};
+use handle_tests::transcripts::{answer_to, is_hidden, lines, plain, private_keys, raw};
 use handle_tests::vectors::{document, hex};
 use serde_json::Value as Json;
 use std::collections::HashMap;
-
-/// The message of a step in the clear; `None` where nobody can decrypt it.
-fn plain(step: &Json, side: &str) -> Option<Vec<u8>> {
-    let shown = &step[format!("{side}_plaintext_message_hex")];
-    let first = |value: &Json| hex(if value.is_array() { &value[0] } else { value });
-    if !shown.is_null() {
-        return Some(first(shown));
-    }
-    let bytes = first(&step[format!("{side}_hex")]);
-    let (envelope, _) = Envelope::split(&bytes).unwrap();
-    (!envelope.flags.has(EnvelopeFlags::ENCRYPTED)).then_some(bytes)
-}
-
-/// Whether the step was encrypted on the wire.
-fn was_hidden(step: &Json, side: &str) -> bool {
-    let bytes = &step[format!("{side}_hex")];
-    let bytes = hex(if bytes.is_array() { &bytes[0] } else { bytes });
-    Envelope::split(&bytes).unwrap().0.flags.has(EnvelopeFlags::ENCRYPTED)
-}
 
 /// What has to be the same: operation, code, flags, body and MAC, without what varies.
 fn shape(bytes: &[u8], session_id: i32) -> (OpCode, ResponseCode, u32, Vec<u8>, bool) {
@@ -71,7 +52,9 @@ fn challenge_of(answer: &[u8]) -> Option<(i32, Vec<u8>, Vec<u8>)> {
 fn in_session(bytes: &[u8], recorded_key: &[u8], session: &ClientSession) -> Vec<u8> {
     let (envelope, rest) = Envelope::split(bytes).unwrap();
     let message = Message::decode(rest).unwrap();
-    let moved = Envelope { session_id: session.id, flags: EnvelopeFlags::default(), ..envelope };
+    let message_len = u32::try_from(rest.len()).unwrap();
+    let flags = EnvelopeFlags::default();
+    let moved = Envelope { session_id: session.id, flags, message_len, ..envelope };
     let ours = [&moved.to_bytes()[..], rest].concat();
     let Ok(Some(credential)) = message.decode_credential() else { return ours };
     let mut ours = session.numbered(ours, credential.counter);
@@ -112,7 +95,8 @@ fn replay(
                     session_id: session.id,
                     flags,
                     message_len,
-                    ..Envelope::request(9)
+                    // That of the answer to what cannot be read.
+                    ..Envelope::request(-1)
                 };
                 [&envelope.to_bytes()[..], &text].concat()
             }
@@ -125,7 +109,7 @@ fn replay(
                     _ => recorded,
                 };
                 let message = in_session(&message, &recorded_key, &session);
-                if was_hidden(step, "send") { session.hidden(&message) } else { message }
+                if is_hidden(&raw(step, "send")) { session.hidden(&message) } else { message }
             }
         };
         // A message that was never protected is no copy, and one that was is sent as it was.
@@ -142,7 +126,7 @@ fn replay(
         let (ours, protection) = session.read(&received);
         let reference = plain(step, "receive").unwrap();
         assert_eq!(shape(&ours, session.id), shape(&reference, recorded_id), "{case}");
-        assert_eq!(protection.hidden, was_hidden(step, "receive"), "{case}");
+        assert_eq!(protection.hidden, is_hidden(&raw(step, "receive")), "{case}");
         if let Some(asked) = challenge_of(&ours) {
             assert_eq!(asked.0, session.id, "{case}");
             challenge = Some(asked);

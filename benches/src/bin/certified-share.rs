@@ -79,7 +79,9 @@ fn measure(args: &Args) -> anyhow::Result<()> {
     let (mut rates, mut shares, mut answers, mut signatures) = (vec![], vec![], vec![], vec![]);
     for _ in 0..args.rounds {
         let signed = certified::sign(args.server_core, duration)?;
-        let asked = certified::ask(child.address, &requests, duration, || Ok(Usage::of(pid)?.total()))?;
+        let asked = certified::ask(child.address, &requests, &certified::SIGNED, duration, || {
+            Ok(Usage::of(pid)?.total())
+        })?;
         rates.push(asked.per_second() / signed.per_second());
         shares.push(signed.used_each().as_secs_f64() / asked.used_each().as_secs_f64());
         answers.push(asked.per_second());

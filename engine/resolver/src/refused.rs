@@ -68,7 +68,7 @@ reasons! {
     /// Encrypted in a session, but not so that it can be read, or without a MAC that tells who wrote it.
     Undecryptable = "undecryptable", SESSION_FAILED, b"Exception decrypting request with session key HandleException (ENCRYPTION_ERROR) Error decrypting buffer";
     /// A session is to be ended, and none is named.
-    NoSession = "no_session", SESSION_TIMEOUT, b"Can't get session info.";
+    NoSession = "no_session", SESSION_TIMEOUT, b"Can not get session info.";
     /// A session is to be set up.
     NoSessions = "no_sessions", SESSION_FAILED, b"This server has no sessions.";
     /// The key of a session is to be encrypted with the client's key.
