@@ -2,10 +2,10 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
+use handle_auth::PrivateKey;
 use handle_auth::agreement::{Group, KeyPair};
 use handle_auth::challenge::{answer_with_key, answer_with_secret};
 use handle_auth::message::verify_message;
-use handle_auth::{PrivateKey, PublicKey};
 use handle_proto::code::Cipher;
 use handle_proto::wire::admin::HandleBody;
 use handle_proto::wire::auth::{self, ChallengeAnswer};
@@ -15,10 +15,10 @@ use handle_proto::wire::query::Query;
 use handle_proto::wire::{Body, Envelope, Message, Reply, Request, Response};
 use handle_proto::{OpFlags, ResponseCode, Version};
 use handle_server::config::{Config, Datapath};
-use handle_server::sessions::config::CipherName;
+use handle_sessions::config::CipherName;
 use handle_sessions::{Joint, Live as _, SessionLimits, Sessions};
 use handle_tests::client::{exchange, exchange_over_tcp};
-use handle_tests::served::{Served, serve_with};
+use handle_tests::served::{Served, serve_with, server_key};
 use handle_tests::session::{ClientSession, Exchange, NOBODY, Protection, pair, set_up_request};
 use handle_tests::vectors::{document, hex};
 use std::time::{Duration, Instant};
@@ -36,14 +36,8 @@ fn root(change: impl FnOnce(&mut Config)) -> Served {
     serve_with("root", Datapath::Portable, change)
 }
 
-fn server_key() -> PublicKey {
-    let servers = document("servers.json");
-    let id = servers["servers"]["root"]["server_key_id"].as_str().unwrap();
-    PublicKey::from_record(&hex(&servers["keys"][id]["handle_public_hex"])).unwrap()
-}
-
 fn open(served: &Served, identity: Reference<'_>) -> ClientSession {
-    ClientSession::open(exchange, served.address(), identity, &server_key())
+    ClientSession::open(exchange, served.address(), identity, &server_key("root"))
 }
 
 fn question(session: &ClientSession, handle: &str, flags: OpFlags) -> Vec<u8> {
@@ -116,7 +110,7 @@ fn slow_requests(served: &Served) -> i64 {
 
 fn certified_answers(datapath: Datapath, exchange: Exchange) {
     let served = serve_with("root", datapath, |_| ());
-    let mut session = ClientSession::open(exchange, served.address(), NOBODY, &server_key());
+    let mut session = ClientSession::open(exchange, served.address(), NOBODY, &server_key("root"));
     let slow_before = slow_requests(&served);
     let mut ask = |session: &mut ClientSession, message: &[u8]| {
         let answer = exchange(served.address(), message).expect("an answer");
@@ -199,7 +193,7 @@ fn a_session_that_is_not_known_is_said_so_and_signed() {
     let (envelope, rest) = Envelope::split(&answer).unwrap();
     let message = Message::decode(rest).unwrap();
     assert_eq!(message.header.response_code, ResponseCode::SESSION_TIMEOUT);
-    verify_message(&envelope, &message, &server_key()).unwrap();
+    verify_message(&envelope, &message, &server_key("root")).unwrap();
     for flags in [OpFlags::PLAIN_REQUEST, PRIVATE] {
         assert_eq!(code(&served, &question(&session, "TST/TARGET", flags)), ResponseCode::SESSION_TIMEOUT);
     }
@@ -312,7 +306,9 @@ fn encrypted_requests_are_answered_and_what_is_made_up_is_not() {
     let len = u32::try_from(cut_off.len() - Envelope::LEN).unwrap();
     cut_off[16..20].copy_from_slice(&len.to_be_bytes());
     let mut answers = vec![];
-    for bad in [session.hidden(&wrong), session.hidden(&message), cut_off] {
+    let body = ChallengeAnswer { auth_type: auth::SECRET_KEY, identity: ADMINISTRATOR, signed_response: b"" };
+    let to_nothing = session.request(1, PRIVATE, &Request::AnswerChallenge(body));
+    for bad in [session.hidden(&wrong), session.hidden(&message), session.hidden(&to_nothing), cut_off] {
         let mut answer = exchange_as_is(&served, &bad);
         answer[36..40].fill(0);
         answers.push(answer);
@@ -341,7 +337,7 @@ fn weak_and_unknown_exchanges_are_refused() {
     assert_eq!(code(&served, &set_up_request(&pair(), NOBODY, 0)), ResponseCode::SESSION_FAILED, "1024 bits");
     let strong = KeyPair::new(Group::modp_14(), &handle_auth::random());
     let answer = exchange(served.address(), &set_up_request(&strong, NOBODY, 0)).unwrap();
-    let session = ClientSession::from_answer(&strong, &answer, Some(&server_key()));
+    let session = ClientSession::from_answer(&strong, &answer, Some(&server_key("root")));
     assert_eq!(session.version, Version::CURRENT);
     // Peers that know DES alone, which is off.
     let mut old = set_up_request(&strong, NOBODY, 0);
@@ -356,7 +352,7 @@ fn sessions_expire_and_end() {
     let served = root(|_| ());
     let pair = pair();
     let answer = exchange(served.address(), &set_up_request(&pair, NOBODY, 1)).unwrap();
-    let session = ClientSession::from_answer(&pair, &answer, Some(&server_key()));
+    let session = ClientSession::from_answer(&pair, &answer, Some(&server_key("root")));
     let message = question(&session, "TST/TARGET", OpFlags::PLAIN_REQUEST);
     let begun = Instant::now();
     while code(&served, &message) != ResponseCode::SESSION_TIMEOUT {

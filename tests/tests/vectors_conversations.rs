@@ -14,7 +14,7 @@ use handle_proto::wire::session::SessionKey;
 use handle_proto::wire::stream::{Front, split};
 use handle_proto::wire::{Body, Envelope, Header, Message, Reply, Response};
 use handle_server::config::Datapath;
-use handle_tests::served::{Served, serve};
+use handle_tests::served::{Served, serve, server_key};
 use handle_tests::vectors;
 use serde_json::Value as Json;
 use std::collections::BTreeMap;
@@ -260,13 +260,6 @@ fn judge(line: &Json, expected: Expected, answers: &Answers, key: &PublicKey) ->
             response_code(answers),
         )
     })
-}
-
-/// The key with which the answers of a server are checked.
-fn server_key(name: &str) -> PublicKey {
-    let servers = vectors::document("servers.json");
-    let id = servers["servers"][name]["server_key_id"].as_str().expect("the name of a key");
-    PublicKey::from_record(&vectors::hex(&servers["keys"][id]["handle_public_hex"])).expect("a public key")
 }
 
 fn conversations_on(datapath: Datapath) {

@@ -12,12 +12,12 @@ use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::{Body, Envelope, Message, Reply, Response};
 use handle_proto::{OpCode, ResponseCode};
 use handle_server::config::Datapath;
-use handle_server::sessions::config::CipherName;
+use handle_sessions::config::CipherName;
 use handle_tests::client::{exchange, exchange_over_tcp};
-use handle_tests::served::{Served, serve_with};
+use handle_tests::served::{Served, serve_with, server_key};
 use handle_tests::session::{ClientSession, Exchange, recorded_pair};
 use handle_tests::transcripts::{answer_to, is_hidden, lines, plain, private_keys, raw};
-use handle_tests::vectors::{document, hex};
+use handle_tests::vectors::hex;
 use serde_json::Value as Json;
 use std::collections::HashMap;
 
@@ -139,9 +139,7 @@ fn code(bytes: &[u8]) -> ResponseCode {
 }
 
 fn sessions_end_as_recorded(datapath: Datapath, exchange: Exchange) {
-    let servers = document("servers.json");
-    let id = servers["servers"]["root"]["server_key_id"].as_str().unwrap();
-    let server_key = PublicKey::from_record(&hex(&servers["keys"][id]["handle_public_hex"])).unwrap();
+    let server_key = server_key("root");
     let keys = private_keys();
     // The oldest of the recorded clients know DES alone.
     let served = serve_with("root", datapath, |config| {

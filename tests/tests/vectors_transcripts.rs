@@ -9,10 +9,10 @@ use handle_proto::ResponseCode;
 use handle_proto::wire::{Body, Envelope, Message, Reply, Response};
 use handle_server::config::Datapath;
 use handle_tests::client::{exchange, exchange_over_tcp};
-use handle_tests::served::{Served, serve};
+use handle_tests::served::{Served, serve, server_key};
 use handle_tests::session::Exchange;
 use handle_tests::transcripts::{answer_to, lines, private_keys};
-use handle_tests::vectors::{document, hex};
+use handle_tests::vectors::hex;
 use serde_json::Value as Json;
 use std::collections::HashMap;
 
@@ -116,9 +116,7 @@ fn replay(
 }
 
 fn authenticated_reads_end_as_recorded(datapath: Datapath, exchange: Exchange) {
-    let servers = document("servers.json");
-    let id = servers["servers"]["root"]["server_key_id"].as_str().unwrap();
-    let server_key = PublicKey::from_record(&hex(&servers["keys"][id]["handle_public_hex"])).unwrap();
+    let server_key = server_key("root");
     let keys = private_keys();
     let served = serve("root", datapath);
     let reads = lines("transcript").into_iter().filter(|line| {

@@ -415,12 +415,6 @@ enum Subject<'a> {
 }
 
 impl<'a> Challenged<'a> {
-    /// Whether the answer is to be signed.
-    #[must_use]
-    pub const fn certifies(&self) -> bool {
-        self.request.flags.has(OpFlags::CERTIFY)
-    }
-
     /// Whether the state of the server is asked for, which only the server can tell.
     #[must_use]
     pub const fn is_status(&self) -> bool {

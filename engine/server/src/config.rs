@@ -3,13 +3,13 @@
 use crate::observe::settings::Observe;
 use crate::query_log;
 use crate::rate_limit::RateLimitConfig;
-use crate::sessions::config::SessionsConfig;
 use crate::slow::config::{AdministratorsConfig, ServerKeyConfig, SlowConfig};
 use crate::tcp::settings::TcpSettings;
 use crate::templates::TemplatesConfig;
 use anyhow::{Context as _, ensure};
 use handle_net::Choice;
 use handle_proto::limit;
+use handle_sessions::config::SessionsConfig;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};

@@ -3,11 +3,10 @@
 //! Requests for public values in a session are answered by the workers, with a MAC where that is asked for: a look at
 //! the table and one or two HMACs. What needs an identity or encryption goes the slow way.
 
-pub mod config;
 pub mod sealer;
 
-use config::SessionsConfig;
-use handle_sessions::{SessionLimits, Sessions, Terms};
+use handle_sessions::config::SessionsConfig;
+use handle_sessions::{Sessions, Terms};
 use serde_json::{Map, Value};
 use std::time::Instant;
 
@@ -24,16 +23,9 @@ impl ServerSessions {
     /// No sessions yet; `None` where there are to be none.
     #[must_use]
     pub fn new(config: &SessionsConfig) -> Option<Self> {
-        let limits =
-            SessionLimits { sessions_max: config.sessions, per_source_max: config.sessions_per_source };
         config.enabled.then(|| Self {
-            table: Sessions::new(limits),
-            terms: Terms {
-                ciphers: config.ciphers.iter().map(|cipher| cipher.code()).collect(),
-                modulus_bits: config.modulus_bits_min..=config.modulus_bits_max,
-                timeout_s: config.timeout_s,
-                timeout_s_max: config.timeout_s_max,
-            },
+            table: Sessions::new(config.limits()),
+            terms: config.terms(),
             started: Instant::now(),
         })
     }

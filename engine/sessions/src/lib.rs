@@ -7,10 +7,13 @@
 //! - [`traffic`]: messages in a session: decrypted and checked when they come, with a MAC and encrypted when they go.
 //! - [`protocol`], [`holder`], [`link`]: one table for two processes, over a local socket. The process that answers
 //!   queries holds it; the one that administers asks, and has sessions of its own while nobody answers.
+//! - [`front`]: messages opened and sealed, for a process that asks.
 //!
 //! Time and random numbers come in as arguments. Keys are cleared in memory when a session ends.
 #![forbid(unsafe_code)]
 
+pub mod config;
+pub mod front;
 pub mod holder;
 pub mod link;
 pub mod protocol;
@@ -20,6 +23,8 @@ pub mod table;
 pub mod traffic;
 pub mod window;
 
+pub use config::SessionsConfig;
+pub use front::{Came, Front};
 pub use holder::Holder;
 pub use link::{Joint, Linked};
 pub use session::{Identity, Keys, NewSession, Session};

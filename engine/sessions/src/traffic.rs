@@ -9,7 +9,7 @@ use zeroize::Zeroizing;
 
 /// A session as whoever takes messages in it sees it, wherever its table is. Time is in seconds, by the clock of
 /// whoever asks; a table in another process goes by its own.
-pub trait Live {
+pub trait Live: std::fmt::Debug {
     /// What messages are checked and made with.
     fn keys(&self) -> &Keys;
 

@@ -234,7 +234,15 @@ impl Work<'_> {
             // Answers to challenges have no MAC.
             Ok(Proof::None) if was_encrypted && !is_answer => unreadable(Refused::Undecryptable),
             Err(Reject::WrongMac) if was_encrypted => unreadable(Refused::Undecryptable),
-            Ok(proof) => self.in_session(context, slow, session, proof, held),
+            Ok(proof) => {
+                let reply = self.in_session(context, slow, session, proof, held);
+                // Without a MAC nothing tells who wrote it: only who answers the challenge that waits is told more.
+                let is_guess = matches!(reply.refused(), Some(Refused::Malformed | Refused::NoChallenge));
+                match was_encrypted && proof == Proof::None && is_guess {
+                    true => unreadable(Refused::Undecryptable),
+                    false => reply,
+                }
+            }
             Err(reject) => {
                 let reply = slow.refuse(context, Refused::WrongMac);
                 refusing(&reply, session, reject, &mut held.text)

@@ -1,5 +1,7 @@
 //! What an operator says about sessions.
 
+use crate::setup::Terms;
+use crate::table::SessionLimits;
 use anyhow::{Context as _, ensure};
 use handle_proto::code::Cipher;
 use handle_proto::limit::{DH_MODULUS_BITS_MAX, DH_MODULUS_BITS_MIN};
@@ -11,7 +13,7 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SessionsConfig {
-    /// Whether there are any. They need `slow.threads`.
+    /// Whether there are any. In `handled` they need `slow.threads`.
     pub enabled: bool,
     /// Most sessions. When they are reached, sessions of clients that have not proven who they are make room.
     pub sessions: usize,
@@ -28,8 +30,8 @@ pub struct SessionsConfig {
     pub modulus_bits_min: u32,
     /// Most bits of it; twice the bits take seven times as long.
     pub modulus_bits_max: u32,
-    /// A UNIX socket at which another process of the same user, `handle-admin`, finds the sessions; none when it is not
-    /// said.
+    /// The UNIX socket at which `handled` has its sessions for another process of the same user, and `handle-admin`
+    /// finds them; each has its own when it is not said.
     pub socket: Option<PathBuf>,
 }
 
@@ -74,6 +76,23 @@ impl Default for SessionsConfig {
 }
 
 impl SessionsConfig {
+    /// The bounds of the table.
+    #[must_use]
+    pub const fn limits(&self) -> SessionLimits {
+        SessionLimits { sessions_max: self.sessions, per_source_max: self.sessions_per_source }
+    }
+
+    /// What is agreed to.
+    #[must_use]
+    pub fn terms(&self) -> Terms {
+        Terms {
+            ciphers: self.ciphers.iter().map(|cipher| cipher.code()).collect(),
+            modulus_bits: self.modulus_bits_min..=self.modulus_bits_max,
+            timeout_s: self.timeout_s,
+            timeout_s_max: self.timeout_s_max,
+        }
+    }
+
     /// With a path that is relative to `directory`.
     #[must_use]
     pub fn relative_to(mut self, directory: &Path) -> Self {
