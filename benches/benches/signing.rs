@@ -5,10 +5,12 @@
 use criterion::measurement::{Measurement, ValueFormatter, WallTime};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use handle_auth::agreement::{BITS, Group, KeyPair, respond};
+use handle_auth::message::MacKey;
+use handle_auth::session::SessionKey;
 use handle_auth::{BACKEND, Pbkdf2Limits, PrivateKey, challenge, digest, message};
 use handle_benches::usage::thread_time;
 use handle_proto::Version;
-use handle_proto::code::DigestAlgorithm;
+use handle_proto::code::{Cipher, DigestAlgorithm};
 use handle_proto::data::key::Number;
 use handle_proto::wire::Envelope;
 use handle_proto::wire::auth::SecretAnswer;
@@ -101,6 +103,17 @@ fn macs(c: &mut Criterion<ProcessorTime>) {
             b.iter(|| message::mac_message(&envelope, 1, black_box(COVERED), &[0x5a; 32]));
         });
     }
+    let key = SessionKey::new(Cipher::AES, vec![0x5a; 32]).expect("a key of its length");
+    let (key, envelope) = (MacKey::new(key), Envelope::request(7));
+    let unsealed = [&envelope.to_bytes()[..], &[0; 20], &210_u32.to_be_bytes(), &[0x61; 214]].concat();
+    let mut message = Vec::with_capacity(512);
+    group.bench_function("seal_2.11", |b| {
+        b.iter(|| {
+            message.clear();
+            message.extend_from_slice(black_box(&unsealed));
+            key.seal(&mut message, 1)
+        });
+    });
     for algorithm in [DigestAlgorithm::SHA1, DigestAlgorithm::SHA256] {
         group.bench_function(format!("request_digest_{algorithm}"), |b| {
             b.iter(|| digest::digest(algorithm, [black_box(COVERED)]));

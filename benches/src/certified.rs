@@ -5,6 +5,7 @@ use crate::serve;
 use crate::usage::thread_time;
 use anyhow::{Context as _, ensure};
 use handle_auth::PrivateKey;
+use handle_proto::ResponseCode;
 use handle_proto::code::DigestAlgorithm;
 use handle_proto::wire::{Envelope, Header};
 use handle_server::Server;
@@ -12,6 +13,7 @@ use handle_server::config::{Config, Datapath};
 use handle_server::slow::config::ServerKeyConfig;
 use std::io::{ErrorKind, Write as _};
 use std::net::{SocketAddr, UdpSocket};
+use std::ops::RangeInclusive;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -108,13 +110,22 @@ pub fn sign(core: usize, duration: Duration) -> anyhow::Result<Rate> {
     thread.join().map_err(|_| anyhow::anyhow!("the signing thread panicked"))?
 }
 
-/// Asks the server at `to` for signed answers, [`WINDOW`] at a time, for so long; `used` says what the server has used.
+/// Bytes of the credential of a signed answer.
+pub const SIGNED: RangeInclusive<u32> = 257..=u32::MAX;
+/// Bytes of the credential of an answer with the MAC of a session.
+pub const WITH_MAC: RangeInclusive<u32> = 60..=96;
+/// Bytes of the credential of any other answer.
+pub const BARE: RangeInclusive<u32> = 0..=0;
+
+/// Asks the server at `to` for answers with a credential of that length, [`WINDOW`] at a time, for so long; `used` says
+/// what the server has used.
 ///
 /// # Errors
-/// When an answer is not signed, or the network fails.
+/// When an answer has another credential, there is none to a request, or the network fails.
 pub fn ask(
     to: SocketAddr,
     requests: &Requests,
+    credential: &RangeInclusive<u32>,
     duration: Duration,
     used: impl Fn() -> anyhow::Result<Duration>,
 ) -> anyhow::Result<Rate> {
@@ -139,7 +150,9 @@ pub fn ask(
                 }
                 let (header, _) = Header::split(rest)?;
                 let credential_len = envelope.message_len.saturating_sub(header.body_len + 28);
-                ensure!(credential_len > 256, "answered {} without a signature", header.response_code);
+                let code = header.response_code;
+                ensure!(code == ResponseCode::SUCCESS, "answered {code}");
+                ensure!(credential.contains(&credential_len), "a credential of {credential_len} bytes");
                 count += 1;
                 send()?;
             }

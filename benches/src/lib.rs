@@ -5,6 +5,7 @@
 //! - [`requests`]: what is asked of them, as datagrams.
 //! - [`lookups`]: keys, and the lookup of them one at a time and in stages.
 //! - [`answers`]: a batch of requests to written replies, as a worker does it, without a socket.
+//! - [`sessions`]: certified answers in a session.
 //! - [`certified`]: signed answers, and what the key alone can sign.
 //! - [`serve`]: servers in processes of their own; [`flood`] and [`tcp`]: the load on them.
 //! - [`paced`]: requests at their times, and how long each took.
@@ -20,6 +21,7 @@ pub mod paced;
 pub mod records;
 pub mod requests;
 pub mod serve;
+pub mod sessions;
 pub mod sets;
 pub mod spread;
 pub mod tcp;

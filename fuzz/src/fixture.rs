@@ -87,6 +87,11 @@ impl Fixture {
         self.context_of(service).computing(Some(&Extended))
     }
 
+    /// The same, of a server that has sessions.
+    pub(crate) fn session_context(&self) -> Context<'_, Vec<u8>> {
+        self.context_of(Service { authenticates: true, sessions: true, ..self.service })
+    }
+
     fn context_of<'a>(&'a self, service: Service<'a>) -> Context<'a, Vec<u8>> {
         let records = Records::new(&self.layers).expect("both layers were built alike");
         Context::new(records, service, NOW_UNIX_S)

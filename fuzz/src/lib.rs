@@ -22,6 +22,7 @@ mod json;
 mod limiter;
 mod name;
 mod resolver;
+mod sessions;
 mod snapshot;
 mod template;
 mod train;
@@ -38,6 +39,7 @@ pub use json::{record_line, site_json, values_json};
 pub use limiter::rate_limit;
 pub use name::name;
 pub use resolver::{batch, question, resolver};
+pub use sessions::{session_socket, session_table};
 pub use snapshot::{layer, layer_examples, manifest};
 pub use template::template;
 pub use train::train;
@@ -62,6 +64,7 @@ targets! {
     key_file challenge_answer key_agreement
     layer manifest resolver question batch train
     challenges connections
+    session_table session_socket
     rate_limit template
 }
 

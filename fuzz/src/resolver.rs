@@ -56,6 +56,36 @@ fn ask(fixture: &Fixture, datagram: &[u8]) {
     } else {
         assert_eq!(written(&answer_message(&context, envelope, rest)), written(&whole));
     }
+    check_in_session(fixture, envelope, rest);
+}
+
+/// A server that has sessions says in one, before it looks whether there is one, what it says outside; what is more than
+/// a question for public values is left to its slow path.
+fn check_in_session(fixture: &Fixture, envelope: Envelope, rest: &[u8]) {
+    let context = fixture.session_context();
+    let plain = |envelope| written(&answer_message(&fixture.context(), envelope, rest));
+    match answer_message(&context, envelope, rest) {
+        Outcome::InSession(reply) => {
+            assert!(envelope.session_id > 0);
+            let Written::Datagrams(expected) = plain(Envelope { session_id: 0, ..envelope }) else {
+                panic!("an answer in a session, and none outside")
+            };
+            let Written::Datagrams(mut said) = written(&Outcome::Reply(reply)) else { unreachable!() };
+            for datagram in said.chunks_mut(UDP_MESSAGE_LEN_MAX) {
+                datagram[4..8].fill(0);
+            }
+            assert_eq!(said, expected);
+        }
+        Outcome::Encrypted => {
+            assert!(envelope.flags.has(EnvelopeFlags::ENCRYPTED) && envelope.session_id > 0);
+        }
+        Outcome::Slow(slow) => match slow.why() {
+            Why::Session => assert!(envelope.session_id > 0),
+            Why::SessionSetup => assert_eq!(slow.op_code(), OpCode::SESSION_SETUP),
+            _ => assert!(envelope.session_id <= 0),
+        },
+        other => assert_eq!(written(&other), plain(envelope)),
+    }
 }
 
 /// What the slow path says before it is known who asks, against what a server without one says.
@@ -65,7 +95,7 @@ fn check_slow(context: &Context<'_, Vec<u8>>, slow: &Slow<'_>, plain: &Outcome<'
         Why::Certify => assert!(slow.certifies()),
         Why::Identity => assert_eq!(plain.refused(), Some(Refused::NotPublic)),
         Why::Template => assert!(slow.handle().contains(&b'@')),
-        Why::ChallengeAnswer | Why::Verification => return,
+        Why::ChallengeAnswer | Why::Verification | Why::SessionSetup | Why::Session => return,
     }
     match slow.evaluate(context) {
         Evaluated::Reply(reply) => {
@@ -121,6 +151,7 @@ fn written(outcome: &Outcome<'_>) -> Written {
         Outcome::Drop(reason) => Written::Dropped(*reason),
         Outcome::Fragment(envelope) => Written::Fragment(*envelope),
         Outcome::Slow(_) => panic!("a server without a slow path leaves nothing to it"),
+        Outcome::InSession(_) | Outcome::Encrypted => panic!("a server without sessions is in none"),
     }
 }
 
@@ -140,6 +171,7 @@ fn check(fixture: &Fixture, asked: &[u8], outcome: &Outcome<'_>) {
         }
         Outcome::Drop(reason) => panic!("{reason:?} has no property"),
         Outcome::Slow(_) => panic!("a server without a slow path leaves nothing to it"),
+        Outcome::InSession(_) | Outcome::Encrypted => panic!("a server without sessions is in none"),
     }
 }
 

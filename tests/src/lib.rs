@@ -7,5 +7,7 @@ pub mod fields;
 pub mod process;
 pub mod records;
 pub mod served;
+pub mod session;
 pub mod site;
+pub mod transcripts;
 pub mod vectors;

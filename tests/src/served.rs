@@ -1,6 +1,7 @@
 //! Servers of the vectors as running servers of ours.
 
 use crate::vectors;
+use handle_auth::PublicKey;
 use handle_proto::Value;
 use handle_server::Server;
 use handle_server::config::{Config, Datapath};
@@ -54,6 +55,18 @@ pub fn write_key_file(path: &Path, key: &Json) {
     bytes.extend(vectors::hex(&key["handle_private_hex"]));
     let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
     file.and_then(|mut file| file.write_all(&bytes)).expect("the key is written");
+}
+
+/// The public key with which the answers of the server called `name` are checked.
+///
+/// # Panics
+/// When it has none.
+#[must_use]
+pub fn server_key(name: &str) -> PublicKey {
+    let servers = vectors::document("servers.json");
+    let id = servers["servers"][name]["server_key_id"].as_str().expect("the name of a key");
+    let record = vectors::hex(&servers["keys"][id]["handle_public_hex"]);
+    PublicKey::from_record(&record).expect("a public key")
 }
 
 /// Runs the server called `name` in `servers.json`, with the records of `records.json`.

@@ -16,12 +16,11 @@
 //! That it accepts an answer twice is for the table of challenges to mend, see
 //! [`vectors_answers_in_transcripts_are_verified`].
 
-use handle_auth::agreement::{self, Group, KeyPair};
+use handle_auth::agreement::KeyPair;
 use handle_auth::keyfile::{self, KeyFileError};
 use handle_auth::session::SessionKey;
 use handle_auth::{KeyError, Pbkdf2Limits, PrivateKey, PublicKey, challenge, digest, kdf, message, pem};
 use handle_proto::code::{Cipher, DigestAlgorithm};
-use handle_proto::data::key::Number;
 use handle_proto::data::keyfile::Scheme;
 use handle_proto::data::{self, PrivateKeyBuf};
 use handle_proto::wire::auth::{self, Challenge, SecretAnswer, SignedAnswer};
@@ -32,6 +31,8 @@ use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::session::{self, KeyExchange};
 use handle_proto::wire::{Body, Envelope, Message, Reply, Request, Response};
 use handle_proto::{Field, OpCode, ResponseCode, Version};
+use handle_tests::session::recorded_pair;
+use handle_tests::transcripts::{plain, raw};
 use handle_tests::vectors::{hex, load};
 use serde_json::Value as Json;
 use std::collections::HashMap;
@@ -377,28 +378,6 @@ fn vectors_answers_in_transcripts_are_verified() {
     assert!(accepted > 50 && refused >= 4 || std::env::var_os("HANDLE_VECTORS").is_some());
 }
 
-/// What was sent or received: its first message.
-fn raw(step: &Json, side: &str) -> Vec<u8> {
-    first(&step[format!("{side}_hex")])
-}
-
-/// The same in the clear; `None` where that is not known, because another key was used.
-fn plain(step: &Json, side: &str) -> Option<Vec<u8>> {
-    let bytes = raw(step, side);
-    match &step[format!("{side}_plaintext_message_hex")] {
-        Json::Null => {
-            let (envelope, _) = Envelope::split(&bytes).expect("an envelope");
-            (!envelope.flags.has(EnvelopeFlags::ENCRYPTED)).then_some(bytes)
-        }
-        // Behind the envelope of the encrypted message.
-        message => Some([&bytes[..Envelope::LEN], &first(message)].concat()),
-    }
-}
-
-fn first(value: &Json) -> Vec<u8> {
-    hex(if value.is_array() { &value[0] } else { value })
-}
-
 #[test]
 fn vectors_keys_open_after_encryption() {
     each("key", |name, line| {
@@ -408,18 +387,6 @@ fn vectors_keys_open_after_encryption() {
     });
 }
 
-/// A number in hexadecimal, with any number of digits.
-fn number(value: &Json) -> Vec<u8> {
-    let digits = value.as_str().expect("a number in hexadecimal");
-    hex(&Json::from(if digits.len().is_multiple_of(2) { digits.to_owned() } else { format!("0{digits}") }))
-}
-
-fn pair(side: &Json) -> KeyPair {
-    let [p, g] = ["p_hex", "g_hex"].map(|member| number(&side[member]));
-    let group = Group::new(Number::new(&p), Number::new(&g), &agreement::BITS).expect("a group");
-    KeyPair::from_private(group, &number(&side["x_hex"]))
-}
-
 fn cipher(value: &Json) -> Cipher {
     Cipher(i32::try_from(value.as_i64().expect("a cipher")).expect("a cipher"))
 }
@@ -427,7 +394,7 @@ fn cipher(value: &Json) -> Cipher {
 #[test]
 fn vectors_diffie_hellman_agrees_as_stated() {
     each("dh_agreement", |name, line| {
-        let [client, server] = ["client", "server"].map(|side| pair(&line[side]));
+        let [client, server] = ["client", "server"].map(|side| recorded_pair(&line[side]));
         let [client_record, server_record] = [&client, &server].map(KeyPair::public_record);
         assert_eq!(client_record, hex(&line["client"]["handle_public_hex"]), "{name}");
         assert_eq!(server_record, hex(&line["server"]["handle_public_hex"]), "{name}");
@@ -476,7 +443,7 @@ fn vectors_sessions_are_set_up_as_stated() {
         let KeyExchange::DiffieHellman(client_record) = setup.exchange else {
             panic!("{name}: another mode")
         };
-        let server = pair(&line["server"]);
+        let server = recorded_pair(&line["server"]);
         let secret = server.agree(client_record).expect(name);
         assert_eq!(SessionKey::derive(cipher, &secret).expect(name).as_bytes(), stated, "{name}");
 
@@ -485,7 +452,7 @@ fn vectors_sessions_are_set_up_as_stated() {
         let (answered, record) = server_record(&envelope, &response);
         assert_eq!(answered, cipher, "{name}");
         assert_eq!(record, server.public_record(), "{name}");
-        let secret = pair(&line["client"]).agree(&record).expect(name);
+        let secret = recorded_pair(&line["client"]).agree(&record).expect(name);
         assert_eq!(SessionKey::derive(cipher, &secret).expect(name).as_bytes(), stated, "{name}");
     });
 }
@@ -592,7 +559,7 @@ fn vectors_sessions_in_transcripts_are_followed() {
                     let server = &keys["server"];
                     message::verify_message(&envelope, &message, server).expect(&case);
                     let (answered, record) = server_record(&envelope, &message);
-                    let secret = pair(&line["client_dh"]).agree(&record).expect(&case);
+                    let secret = recorded_pair(&line["client_dh"]).agree(&record).expect(&case);
                     let derived = SessionKey::derive(answered, &secret).expect(&case);
                     assert_eq!(derived, key, "{case}");
                 }

@@ -6,16 +6,15 @@
 use handle_auth::message::verify_message;
 use handle_auth::{PrivateKey, PublicKey};
 use handle_proto::ResponseCode;
-use handle_proto::code::DigestAlgorithm;
-use handle_proto::wire::auth::{ChallengeAnswer, SecretAnswer, SignedAnswer};
-use handle_proto::wire::{Body, Envelope, Message, MessageBuf, Reply, Request, Response};
+use handle_proto::wire::{Body, Envelope, Message, Reply, Response};
 use handle_server::config::Datapath;
 use handle_tests::client::{exchange, exchange_over_tcp};
-use handle_tests::served::{Served, serve};
-use handle_tests::vectors::{document, hex, load};
+use handle_tests::served::{Served, serve, server_key};
+use handle_tests::session::Exchange;
+use handle_tests::transcripts::{answer_to, lines, private_keys};
+use handle_tests::vectors::hex;
 use serde_json::Value as Json;
 use std::collections::HashMap;
-use std::net::SocketAddr;
 
 /// Where we do the safe thing, and the reference does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,71 +34,6 @@ const DIFFERS: [(&str, Differs); 5] = [
     // The key that fits says which index is meant, without a session too.
     ("live/public/index_zero", Differs::Code(ResponseCode::SUCCESS)),
 ];
-
-fn lines(kind: &str) -> Vec<Json> {
-    load("credentials.jsonl").into_iter().filter(|line| line["kind"] == kind).collect()
-}
-
-fn private_keys() -> HashMap<String, PrivateKey> {
-    let key = |line: &Json| {
-        let record = hex(&line["handle_private_hex"]);
-        Some((line["key_id"].as_str()?.to_owned(), PrivateKey::from_record(&record).ok()?))
-    };
-    lines("key").iter().filter_map(key).collect()
-}
-
-/// The signed response to a challenge, made as the reference's client made the one in `recorded`.
-fn signed_response(
-    line: &Json,
-    keys: &HashMap<String, PrivateKey>,
-    recorded: &[u8],
-    covered: [&[u8]; 2],
-) -> Vec<u8> {
-    let (identity, mut out) = (&line["identity"], vec![]);
-    if let Some(id) = identity["key_id"].as_str() {
-        let SignedAnswer { algorithm, .. } = SignedAnswer::decode(recorded).unwrap();
-        let digest = DigestAlgorithm::from_identifier(algorithm).unwrap();
-        let signature = keys[id].sign(digest, &covered).unwrap();
-        SignedAnswer { algorithm, signature: &signature }.encode(&mut out);
-        return out;
-    }
-    let secret = hex(&identity["secret_hex"]);
-    let mac = |algorithm, key: &[u8]| handle_auth::digest::mac(algorithm, key, &covered).unwrap();
-    match SecretAnswer::decode(recorded).unwrap() {
-        SecretAnswer::BareMd5(_) => {
-            let mac = mac(DigestAlgorithm::MD5, &secret);
-            SecretAnswer::BareMd5(mac.first_chunk().unwrap()).encode(&mut out);
-        }
-        SecretAnswer::Mac { algorithm, .. } => {
-            SecretAnswer::Mac { algorithm, mac: &mac(algorithm, &secret) }.encode(&mut out);
-        }
-        SecretAnswer::Pbkdf2 { salt, iterations, key_bits, .. } => {
-            let key = handle_auth::kdf::pbkdf2_sha1(&secret, salt, iterations, key_bits as usize / 8);
-            let mac = &mac(DigestAlgorithm::HMAC_SHA1, &key);
-            SecretAnswer::Pbkdf2 { salt, iterations, key_bits, mac }.encode(&mut out);
-        }
-    }
-    out
-}
-
-/// The recorded answer to a challenge, made an answer to ours.
-fn answer_to(
-    line: &Json,
-    keys: &HashMap<String, PrivateKey>,
-    recorded: &[u8],
-    (id, nonce, digest): &(i32, Vec<u8>, Vec<u8>),
-) -> Vec<u8> {
-    let (envelope, rest) = Envelope::split(recorded).unwrap();
-    let message = Message::decode(rest).unwrap();
-    let Body::Request(Request::AnswerChallenge(answer)) = message.decode_body(envelope.version).unwrap()
-    else {
-        panic!("{}: an answer to a challenge", line["name"]);
-    };
-    let response = signed_response(line, keys, answer.signed_response, [nonce, digest]);
-    let answer = Request::AnswerChallenge(ChallengeAnswer { signed_response: &response, ..answer });
-    let envelope = Envelope { session_id: *id, ..envelope };
-    MessageBuf::request(&envelope, &message.header, &answer).unsigned().unwrap()
-}
 
 /// A message without what varies: session, expiration, nonce, signature, and the lengths they are in.
 fn fixed(bytes: &[u8], key: &PublicKey) -> (Envelope, Vec<u8>, bool) {
@@ -134,9 +68,6 @@ fn indexes(reply: &Reply<'_>) -> Vec<i32> {
         _ => vec![],
     }
 }
-
-/// Sends a message and waits for the answer.
-type Exchange = fn(SocketAddr, &[u8]) -> Option<Vec<u8>>;
 
 fn replay(
     served: &Served,
@@ -185,9 +116,7 @@ fn replay(
 }
 
 fn authenticated_reads_end_as_recorded(datapath: Datapath, exchange: Exchange) {
-    let servers = document("servers.json");
-    let id = servers["servers"]["root"]["server_key_id"].as_str().unwrap();
-    let server_key = PublicKey::from_record(&hex(&servers["keys"][id]["handle_public_hex"])).unwrap();
+    let server_key = server_key("root");
     let keys = private_keys();
     let served = serve("root", datapath);
     let reads = lines("transcript").into_iter().filter(|line| {

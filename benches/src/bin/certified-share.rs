@@ -1,6 +1,8 @@
-//! How much of what a key can sign is left when the signatures are those of handle answers.
+//! How much of what a key can sign is left when the signatures are those of handle answers; or, in a session, how much
+//! of the rate of unsigned answers is left when each has a MAC.
 //!
-//! A server that signs and the key alone take turns on one core, under a load from another.
+//! A server that signs and the key alone take turns on one core, under a load from another. In a session the same server
+//! answers with and without MACs in turns; there every request has a MAC of its own too, made beforehand.
 #![forbid(unsafe_code)]
 
 use anyhow::Context as _;
@@ -9,17 +11,23 @@ use handle_benches::requests::{Ask, Requests};
 use handle_benches::serve::{self, Child};
 use handle_benches::spread::Spread;
 use handle_benches::usage::{self, Usage};
-use handle_benches::{certified, sets};
+use handle_benches::{certified, sessions, sets};
 use handle_server::config::Datapath;
 use serde_json::json;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Measures certified answers as a share of the key's own signing rate.
+/// Measures certified answers as a share of the key's own signing rate, or of unsigned answers.
 #[derive(Parser)]
 struct Args {
     #[command(subcommand)]
     role: Option<Role>,
+    /// Answers in a session, as a share of unsigned ones.
+    #[arg(long)]
+    in_session: bool,
+    /// With `--in-session`, messages made for each turn; none is sent twice.
+    #[arg(long, default_value_t = 1_000_000)]
+    messages: usize,
     /// Records in the set; built if it is not there.
     #[arg(long, default_value_t = 100_000)]
     records: u64,
@@ -76,31 +84,42 @@ fn measure(args: &Args) -> anyhow::Result<()> {
     let pid = child.pid();
     serve::pin(Some(args.client_core));
     let duration = Duration::from_secs_f64(args.seconds);
-    let (mut rates, mut shares, mut answers, mut signatures) = (vec![], vec![], vec![], vec![]);
+    let used = || Ok(Usage::of(pid)?.total());
+    let plain = Requests::new(args.records, 1 << 14, Ask::Plain, 1)?;
+    let (mut rates, mut shares, mut answers, mut compared) = (vec![], vec![], vec![], vec![]);
     for _ in 0..args.rounds {
-        let signed = certified::sign(args.server_core, duration)?;
-        let asked = certified::ask(child.address, &requests, duration, || Ok(Usage::of(pid)?.total()))?;
-        rates.push(asked.per_second() / signed.per_second());
-        shares.push(signed.used_each().as_secs_f64() / asked.used_each().as_secs_f64());
-        answers.push(asked.per_second());
-        signatures.push(signed.per_second());
+        let (certified, other) = if args.in_session {
+            let (id, key) = sessions::open(child.address)?;
+            let messages = sessions::messages(&requests, id, &key, args.messages)?;
+            let bare = certified::ask(child.address, &plain, &certified::BARE, duration, used)?;
+            let certified = certified::ask(child.address, &messages, &certified::WITH_MAC, duration, used);
+            (certified.context("in a session (do there have to be more `--messages`?)")?, bare)
+        } else {
+            let signed = certified::sign(args.server_core, duration)?;
+            (certified::ask(child.address, &requests, &certified::SIGNED, duration, used)?, signed)
+        };
+        rates.push(certified.per_second() / other.per_second());
+        shares.push(other.used_each().as_secs_f64() / certified.used_each().as_secs_f64());
+        answers.push(certified.per_second());
+        compared.push(other.per_second());
     }
-    let [rate, share, answers, signatures] = [rates, shares, answers, signatures].map(Spread::of);
+    let [rate, share, answers, compared] = [rates, shares, answers, compared].map(Spread::of);
+    let other = if args.in_session { "unsigned answers" } else { "signatures alone" };
     if args.json {
         println!(
             "{}",
             json!({
                 "machine": usage::machine(), "backend": handle_auth::BACKEND, "records": args.records,
-                "answers_per_s": answers.median, "signatures_per_s": signatures.median,
+                "compared_with": other, "answers_per_s": answers.median, "compared_per_s": compared.median,
                 "share_of_rate": rate.median, "share_by_cpu": share.median,
             })
         );
         return Ok(());
     }
     println!("{}, {}, {} rounds of {} s", usage::machine(), handle_auth::BACKEND, args.rounds, args.seconds);
-    println!("answers/s           {answers:.0}");
-    println!("signatures/s alone  {signatures:.0}");
-    println!("share of the rate   {rate:.3}");
-    println!("share by CPU time   {share:.3}");
+    println!("certified answers/s   {answers:.0}");
+    println!("{:<20}  {compared:.0}", format!("{other}/s"));
+    println!("share of the rate     {rate:.3}");
+    println!("share by CPU time     {share:.3}");
     Ok(())
 }

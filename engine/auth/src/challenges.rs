@@ -3,11 +3,12 @@
 
 use crate::challenge::Covered;
 use crate::digest::Digest;
+use crate::source;
 use handle_proto::Version;
 use handle_proto::limit::NONCE_LEN;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 
 /// Bounds of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +32,7 @@ pub struct Challenge {
     pub nonce: [u8; NONCE_LEN],
     /// The digest that was sent with it.
     pub digest: Digest,
-    /// The request that was challenged, envelope first.
+    /// The request that was challenged, envelope first, in the clear.
     pub request: Box<[u8]>,
 }
 
@@ -41,6 +42,13 @@ impl Challenge {
     pub fn covered(&self) -> Covered<'_> {
         [&self.nonce, &self.digest]
     }
+}
+
+/// What waits in a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pending {
+    /// The nonce to send.
+    pub nonce: [u8; NONCE_LEN],
 }
 
 /// Why a request gets no challenge.
@@ -122,18 +130,63 @@ impl Challenges {
         now_ms: u64,
     ) -> Result<i32, Refusal> {
         self.expire(now_ms);
-        let source = group(source);
-        let len = challenge.request.len();
-        if len > self.limits.bytes_max || self.limits.challenges_max == 0 {
-            return Err(Refusal::TooLong);
-        }
-        if self.of_source.get(&source).copied().unwrap_or(0) >= self.limits.per_source_max {
-            self.counts.refused_of_source += 1;
-            return Err(Refusal::TooManyOfSource);
-        }
+        self.admit(source, challenge.request.len())?;
         let is_free = |id: &i32| *id > 0 && !self.waiting.contains_key(id);
         let id = (0..TRIES).map(|_| (numbers() & 0x7fff_ffff).cast_signed()).find(is_free);
         let id = id.ok_or(Refusal::NoNumber)?;
+        self.keep(id, source, challenge, now_ms);
+        Ok(id)
+    }
+
+    /// Keeps `challenge` to `source` under `id`, the number of a session. Who sends a request once more, with the same
+    /// number and content, is sent the nonce once more that waits; any other takes the place of what waits.
+    ///
+    /// # Errors
+    /// When the source has too many, or the challenge cannot be kept at all.
+    pub fn issue_in_session(
+        &mut self,
+        id: i32,
+        source: IpAddr,
+        challenge: Challenge,
+        now_ms: u64,
+    ) -> Result<Pending, Refusal> {
+        self.expire(now_ms);
+        if let Some(waiting) = self.waiting.get(&id) {
+            let known = &waiting.challenge;
+            if request_id(known) == request_id(&challenge) && known.digest == challenge.digest {
+                return Ok(Pending { nonce: known.nonce });
+            }
+            self.remove(id);
+            self.counts.displaced += 1;
+        }
+        self.admit(source, challenge.request.len())?;
+        let nonce = challenge.nonce;
+        self.keep(id, source, challenge, now_ms);
+        Ok(Pending { nonce })
+    }
+
+    /// Whether a challenge waits under this number.
+    #[must_use]
+    pub fn has(&self, id: i32) -> bool {
+        self.waiting.contains_key(&id)
+    }
+
+    /// Whether a request of `len` bytes of `source` may be challenged.
+    fn admit(&mut self, source: IpAddr, len: usize) -> Result<(), Refusal> {
+        if len > self.limits.bytes_max || self.limits.challenges_max == 0 {
+            return Err(Refusal::TooLong);
+        }
+        let of_source = self.of_source.get(&source::of(source)).copied().unwrap_or(0);
+        if of_source >= self.limits.per_source_max {
+            self.counts.refused_of_source += 1;
+            return Err(Refusal::TooManyOfSource);
+        }
+        Ok(())
+    }
+
+    /// Keeps a challenge under a number that is free; the oldest make room for it.
+    fn keep(&mut self, id: i32, source: IpAddr, challenge: Challenge, now_ms: u64) {
+        let (source, len) = (source::of(source), challenge.request.len());
         while self.waiting.len() >= self.limits.challenges_max || self.bytes + len > self.limits.bytes_max {
             self.displace();
         }
@@ -145,7 +198,6 @@ impl Challenges {
         self.bytes += len;
         self.counts.issued += 1;
         self.tidy();
-        Ok(id)
     }
 
     /// Takes the challenge `id`; nobody gets it again. `None` when there is none, or not any more.
@@ -230,12 +282,9 @@ impl Challenges {
     }
 }
 
-/// What counts as one source: whoever has an IPv6 address has 2^64 of them.
-fn group(source: IpAddr) -> IpAddr {
-    match source.to_canonical() {
-        IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX))),
-        address => address,
-    }
+/// The number that its sender gave the request that was challenged.
+fn request_id(challenge: &Challenge) -> Option<&[u8]> {
+    challenge.request.get(8..12)
 }
 
 #[cfg(test)]
@@ -308,6 +357,28 @@ mod tests {
         table.issue(mapped(9), 1, 5000).unwrap();
         table.issue(mapped(9), 1, 5000).unwrap();
         assert_eq!(table.issue(source(9), 1, 5000), Err(Refusal::TooManyOfSource));
+    }
+
+    #[test]
+    fn in_a_session_one_challenge_waits_and_copies_get_the_same() {
+        let mut table = Numbered(Challenges::new(LIMITS), 0);
+        let mut ask = |request_id: u8, digest: u8, nonce: u8, from: u8, now_ms| {
+            let request = [[0; 11].as_slice(), &[request_id]].concat().into();
+            let digest = Digest::from_bytes(&[digest; 20]);
+            let challenge =
+                Challenge { version: Version::CURRENT, nonce: [nonce; NONCE_LEN], digest, request };
+            table.0.issue_in_session(7, source(from), challenge, now_ms).map(|pending| pending.nonce[0])
+        };
+        assert_eq!(ask(1, 1, 10, 1, 0), Ok(10));
+        assert_eq!(ask(1, 1, 11, 1, 0), Ok(10), "a copy");
+        assert_eq!(ask(1, 2, 12, 1, 0), Ok(12), "the number again, but another request");
+        assert_eq!(ask(2, 2, 13, 1, 0), Ok(13), "another number");
+        assert_eq!(ask(2, 2, 14, 1, 1000), Ok(14), "the first one is too old");
+        assert!(table.0.has(7) && !table.0.has(8));
+        assert_eq!(table.0.take(7, 1000).unwrap().nonce, [14; NONCE_LEN]);
+        assert_eq!((table.0.take(7, 1000), table.0.len(), table.0.bytes()), (None, 0, 0));
+        let counts = ChallengeCounts { issued: 4, taken: 1, expired: 1, displaced: 2, refused_of_source: 0 };
+        assert_eq!(table.0.counts(), counts);
     }
 
     #[test]

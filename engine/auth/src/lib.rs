@@ -30,6 +30,7 @@ pub mod message;
 pub mod pem;
 mod rsa;
 pub mod session;
+pub mod source;
 #[cfg(test)]
 mod testing;
 

@@ -24,6 +24,11 @@ pub enum Outcome<'a> {
     /// The datagram is one fragment of a message. Once the message is whole,
     /// [`answer_message`] answers it.
     Fragment(Envelope),
+    /// This answer to a request for public values in a session. It goes back if there is such a session, and if the
+    /// MAC of the request, if it has one, is right; with a MAC where that was asked for.
+    InSession(Reply<'a>),
+    /// It is encrypted in a session. Once it is decrypted, [`answer_message`] answers it.
+    Encrypted,
     /// It takes too long for a worker: a signature, who asks, or computed values.
     /// [`slow`](mod@crate::slow) goes on with it.
     Slow(Slow<'a>),
@@ -162,12 +167,19 @@ pub(crate) fn prepare<'a, B: AsRef<[u8]>, const N: usize>(
         }
         Err(Refusal::Drop(reason)) => return Prepared::Done(Outcome::Drop(reason)),
         Err(Refusal::Fragment(envelope)) => return Prepared::Done(Outcome::Fragment(envelope)),
+        Err(Refusal::Encrypted) if context.service.sessions => return Prepared::Done(Outcome::Encrypted),
+        Err(Refusal::Encrypted) => {
+            let refused = Unreadable::from(Refused::EncryptedInUnknownSession);
+            return Prepared::Done(Outcome::Reply(refused.reply(context.now_unix_s)));
+        }
     };
-    if !request.is_plain() {
+    let is_in_session = request.is_in_session(&context.service);
+    if !(request.is_plain() && !is_in_session || is_in_session && request.is_public_in_the_clear()) {
         return Prepared::Done(slow::answer_unusual(context, &request, key));
     }
     match decode(context, &request, key) {
         Ok(question) => Prepared::Find(question),
+        Err(reply) if is_in_session => Prepared::Done(Outcome::InSession(reply)),
         Err(reply) => Prepared::Done(Outcome::Reply(reply)),
     }
 }
@@ -200,7 +212,7 @@ fn decode<'a, B: AsRef<[u8]>, const N: usize>(
     let Ok(query) = Query::decode(request.body()) else {
         return Err(Unreadable::from(Refused::Malformed).reply(context.now_unix_s));
     };
-    if request.session_id > 0 {
+    if request.session_id > 0 && !context.service.sessions {
         return refuse(Refused::UnknownSession);
     }
     if query.indexes.len() + query.types.len() > QUERY_COUNT_MAX {
@@ -291,6 +303,7 @@ impl<'a> Question<'a> {
         let mut reply = self.success(context);
         match self.answer_into(context, lookup, found, &mut reply) {
             true => Outcome::Slow(Slow::template(&self.request)),
+            false if self.request.is_in_session(&context.service) => Outcome::InSession(reply),
             false => Outcome::Reply(reply),
         }
     }
@@ -434,7 +447,8 @@ impl<'a> Question<'a> {
 /// Operations other than resolution.
 pub(crate) fn other_operation<'a, B>(context: &Context<'a, B>, request: &Request<'a>) -> Reply<'a> {
     let refused = match request.op_code {
-        _ if request.session_id > 0 => Refused::UnknownSession,
+        OpCode::SESSION_EXCHANGE_KEY if request.is_in_session(&context.service) => Refused::KeyExchange,
+        _ if request.session_id > 0 && !context.service.sessions => Refused::UnknownSession,
         OpCode::GET_SITE_INFO if context.service.site.is_empty() => Refused::NoSiteRecord,
         OpCode::GET_SITE_INFO => {
             let mut reply = Reply::to(request, ResponseCode::SUCCESS, &context.service, context.now_unix_s);
@@ -442,8 +456,9 @@ pub(crate) fn other_operation<'a, B>(context: &Context<'a, B>, request: &Request
             return reply.finish();
         }
         OpCode::RESPONSE_TO_CHALLENGE => Refused::NoChallenge,
-        OpCode::SESSION_SETUP | OpCode::SESSION_EXCHANGE_KEY => Refused::NoSessions,
-        OpCode::SESSION_TERMINATE => Refused::UnknownSession,
+        OpCode::SESSION_SETUP => Refused::NoSessions,
+        OpCode::SESSION_EXCHANGE_KEY => Refused::UnknownSession,
+        OpCode::SESSION_TERMINATE => Refused::NoSession,
         _ => Refused::NotSupported,
     };
     refuse(context, request, refused)

@@ -135,6 +135,10 @@ fn answer_staged<'a, B: AsRef<[u8]>>(
                         && question.answer_into(context, &lookup, found, reply)
                     {
                         outcome = InBatch::Other(Outcome::Slow(Slow::template(&question.request)));
+                    } else if question.request.is_in_session(&context.service)
+                        && let InBatch::Other(Outcome::Reply(reply)) = outcome
+                    {
+                        outcome = InBatch::Other(Outcome::InSession(reply));
                     }
                     sink(one.at, &outcome);
                 }

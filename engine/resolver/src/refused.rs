@@ -65,8 +65,32 @@ reasons! {
     EncryptedInUnknownSession = "encrypted_in_unknown_session", SESSION_TIMEOUT, b"Session information not available or time out. Unable to decrypt request message.";
     /// In a session that is not known.
     UnknownSession = "unknown_session", SESSION_TIMEOUT, b"Invalid session id or session time out. Please try again.";
+    /// Encrypted in a session, but not so that it can be read, or without a MAC that tells who wrote it.
+    Undecryptable = "undecryptable", SESSION_FAILED, b"Exception decrypting request with session key HandleException (ENCRYPTION_ERROR) Error decrypting buffer";
+    /// A session is to be ended, and none is named.
+    NoSession = "no_session", SESSION_TIMEOUT, b"Can not get session info.";
     /// A session is to be set up.
     NoSessions = "no_sessions", SESSION_FAILED, b"This server has no sessions.";
+    /// The key of a session is to be encrypted with the client's key.
+    ClientKeyExchange = "client_key_exchange", SESSION_FAILED, b"Error performing client cipher key exchange.";
+    /// The key of a session is to be encrypted with a key that a value holds.
+    HandleKeyExchange = "handle_key_exchange", SESSION_FAILED, b"Error performing hdl cipher key exchange.";
+    /// The key of a session is to be exchanged in some other way.
+    KeyExchange = "key_exchange", SESSION_FAILED, b"Session keys are exchanged by Diffie-Hellman only.";
+    /// The client's key for a session cannot be read.
+    SessionKey = "session_key", SESSION_FAILED, b"Error encoding public session key";
+    /// The client's key for a session is in a group that is not accepted, or keeps nothing secret.
+    SessionGroup = "session_group", SESSION_FAILED, b"This server does not accept the Diffie-Hellman group, or the value in it.";
+    /// The client knows no cipher that may be used.
+    SessionCipher = "session_cipher", SESSION_FAILED, b"This server uses no cipher that the client knows.";
+    /// There are more sessions than there is room for.
+    TooManySessions = "too_many_sessions", SERVER_BUSY, b"Too many sessions; ask again later.";
+    /// A request in a session that has to tell who wrote it, and does not.
+    NoMac = "no_mac", INVALID_CREDENTIAL, b"Session request missing MAC code.";
+    /// A request in a session with a MAC that is wrong.
+    WrongMac = "wrong_mac", INVALID_SESSION_KEY, b"Session authentication failed.";
+    /// A request in a session that has come before, or could have; which is told.
+    Replayed = "replayed", SESSION_MESSAGE_REJECTED, b"Duplicate session counter";
     /// The answer to a challenge that was never made.
     NoChallenge = "no_challenge", AUTHENTICATION_TIMEOUT, b"";
     /// An operation that this server does not do.

@@ -28,6 +28,8 @@ pub struct Reply<'a> {
     values_count: Option<[u8; 4]>,
     values: Selected<'a>,
     refused: Option<Refused>,
+    /// Whether some of the values are not for everybody.
+    private: bool,
 }
 
 /// The length of an empty credential.
@@ -88,7 +90,8 @@ impl<'a> Reply<'a> {
     }
 
     /// With another text of what is wrong.
-    pub(crate) fn with_text<'t>(self, text: &'t [u8]) -> Reply<'t>
+    #[must_use]
+    pub fn with_text<'t>(self, text: &'t [u8]) -> Reply<'t>
     where
         'a: 't,
     {
@@ -148,6 +151,7 @@ impl<'a> Reply<'a> {
             values_count: None,
             values,
             refused: None,
+            private: false,
         }
     }
 
@@ -206,6 +210,37 @@ impl<'a> Reply<'a> {
         Self::empty(envelope, header).refuse(Refused::RateLimited)
     }
 
+    /// The same frame with an error.
+    #[must_use]
+    pub fn refusing<'t>(&self, refused: Refused) -> Reply<'t> {
+        let envelope = Envelope { flags: EnvelopeFlags::default(), ..self.envelope };
+        let code = refused.code().for_version(self.envelope.version);
+        let header = Header { response_code: code, ..self.header };
+        Reply { digest: self.digest, ..Reply::empty(envelope, header) }.refuse(refused)
+    }
+
+    /// Whether it is to be signed, or to have the MAC of its session.
+    #[must_use]
+    pub const fn certifies(&self) -> bool {
+        self.header.flags.has(OpFlags::CERTIFY)
+    }
+
+    /// Whether nobody else may read it: in a session this was asked for or, by the version, goes without saying
+    /// for values that are not public.
+    #[must_use]
+    pub fn is_confidential(&self) -> bool {
+        const PRIVATE_SINCE: Version = Version::new(2, 8);
+        let asked = self.header.flags.has(OpFlags::ENCRYPT);
+        self.envelope.session_id > 0 && (asked || self.private && self.envelope.version >= PRIVATE_SINCE)
+    }
+
+    /// With values among which some are not for everybody.
+    #[must_use]
+    pub(crate) const fn private(mut self) -> Self {
+        self.private = true;
+        self
+    }
+
     /// Whether the reply is no longer than a message may be, and takes no more datagrams than that.
     pub(crate) const fn fits(&self, datagrams_max: usize) -> bool {
         self.envelope.message_len <= MESSAGE_LEN_MAX && self.datagrams_count() <= datagrams_max
@@ -221,6 +256,12 @@ impl<'a> Reply<'a> {
     #[must_use]
     pub const fn response_code(&self) -> ResponseCode {
         self.header.response_code
+    }
+
+    /// The session that it is said in, or the number of a challenge; 0 for none.
+    #[must_use]
+    pub const fn session_id(&self) -> i32 {
+        self.envelope.session_id
     }
 
     /// What was asked.

@@ -2,6 +2,7 @@
 
 use crate::refused::Refused;
 use crate::reply::Reply;
+use crate::service::Service;
 use handle_proto::limit::{MESSAGE_LEN_MAX, UDP_MESSAGE_LEN_MAX};
 use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::{Envelope, Header, Message};
@@ -39,6 +40,8 @@ pub(crate) enum Refusal {
     Drop(DropReason),
     /// One fragment of a message; whoever keeps fragments has to say.
     Fragment(Envelope),
+    /// Encrypted in a session; whoever keeps sessions has to say.
+    Encrypted,
 }
 
 /// An error that has no message of its own to refer to: it goes out in the oldest form there is.
@@ -99,11 +102,10 @@ impl<'a> Request<'a> {
             return refuse(Refused::Short);
         }
         if envelope.flags.has(EnvelopeFlags::ENCRYPTED) {
-            return refuse(if envelope.session_id > 0 {
-                Refused::EncryptedInUnknownSession
-            } else {
-                Refused::EncryptedOutsideSession
-            });
+            return match envelope.session_id {
+                1.. => Err(Refusal::Encrypted),
+                _ => refuse(Refused::EncryptedOutsideSession),
+            };
         }
         let Ok(message) = Message::decode(bytes) else {
             return refuse(Refused::Malformed);
@@ -141,6 +143,18 @@ impl<'a> Request<'a> {
     #[inline]
     pub(crate) const fn is_plain(&self) -> bool {
         const DECIDE: u32 = OpFlags::PUBLIC_ONLY.0 | OpFlags::CERTIFY.0;
+        self.op_code.0 == OpCode::RESOLUTION.0 && self.flags.0 & DECIDE == OpFlags::PUBLIC_ONLY.0
+    }
+
+    /// Whether it is in a session of a server that has any.
+    #[inline]
+    pub(crate) const fn is_in_session(&self, service: &Service<'_>) -> bool {
+        self.session_id > 0 && service.sessions
+    }
+
+    /// Whether it asks for public values, and for no encryption: in a session all else is for the slow path.
+    pub(crate) const fn is_public_in_the_clear(&self) -> bool {
+        const DECIDE: u32 = OpFlags::PUBLIC_ONLY.0 | OpFlags::ENCRYPT.0;
         self.op_code.0 == OpCode::RESOLUTION.0 && self.flags.0 & DECIDE == OpFlags::PUBLIC_ONLY.0
     }
 

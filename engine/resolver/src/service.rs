@@ -26,6 +26,8 @@ pub struct Service<'a> {
     pub signs: bool,
     /// Whether challenges are made, so that whoever wants more than public values goes the slow way.
     pub authenticates: bool,
+    /// Whether there are sessions. Who keeps them then looks whether those of requests are known.
+    pub sessions: bool,
 }
 
 impl Service<'_> {
@@ -40,6 +42,7 @@ impl Service<'_> {
         answer_datagrams_max: FRAGMENTS_MAX,
         signs: false,
         authenticates: false,
+        sessions: false,
     };
 
     /// Whether `handle` hashes to this server. RFC 3652 section 3.1.3.
@@ -84,6 +87,12 @@ impl<'a, B: AsRef<[u8]>> Context<'a, B> {
     #[must_use]
     pub const fn records(&self) -> &Records<'a, B> {
         &self.records
+    }
+
+    /// What the server knows about itself.
+    #[must_use]
+    pub const fn service(&self) -> &Service<'a> {
+        &self.service
     }
 
     /// Whether `handle`, which is not stored, may have computed values.

@@ -38,12 +38,18 @@ pub enum Why {
     ChallengeAnswer,
     /// Another server asks whether the answer to its challenge is right.
     Verification,
+    /// A session is to be set up.
+    SessionSetup,
+    /// It is in a session, and more than a request for public values.
+    Session,
 }
 
 impl Why {
     /// What can be told without looking anything up.
     fn of(service: &Service<'_>, request: &Request<'_>) -> Option<Self> {
         match request.op_code {
+            _ if request.is_in_session(service) => Some(Self::Session),
+            OpCode::SESSION_SETUP if service.sessions => Some(Self::SessionSetup),
             OpCode::RESPONSE_TO_CHALLENGE if service.authenticates => Some(Self::ChallengeAnswer),
             OpCode::VERIFY_CHALLENGE if service.authenticates && request.session_id <= 0 => {
                 Some(Self::Verification)
@@ -155,6 +161,12 @@ impl<'a> Slow<'a> {
     #[must_use]
     pub const fn version(&self) -> Version {
         self.request.version
+    }
+
+    /// What is to be done.
+    #[must_use]
+    pub const fn op_code(&self) -> OpCode {
+        self.request.op_code
     }
 
     /// The session, or the challenge that is answered.
@@ -278,8 +290,37 @@ impl<'a> Slow<'a> {
         reply.finish()
     }
 
+    /// The answer that something is done, of which there is no more to say.
+    #[must_use]
+    pub fn done<B>(&self, context: &Context<'a, B>) -> Reply<'a> {
+        Reply::to(&self.request, ResponseCode::SUCCESS, &context.service, context.now_unix_s).finish()
+    }
+
+    /// The answer that there is a new session with the number `id`; `body` is what follows the digest. RFC 3652
+    /// section 3.8.1.
+    #[must_use]
+    pub fn session<B>(&self, context: &Context<'a, B>, id: i32, body: &'a [u8]) -> Reply<'a> {
+        let request = Request { session_id: id, ..self.request };
+        let mut reply = Reply::to(&request, ResponseCode::SUCCESS, &context.service, context.now_unix_s);
+        reply.push_rest(body);
+        reply.finish()
+    }
+
+    /// The request itself as one whose sender is known, by the session.
+    ///
+    /// # Errors
+    /// The reply, where nobody's identity can change it.
+    #[expect(clippy::result_large_err, reason = "replies are never allocated")]
+    pub fn by_somebody_known<B: AsRef<[u8]>>(
+        &self,
+        context: &Context<'a, B>,
+    ) -> Result<Challenged<'a>, Reply<'a>> {
+        challenged(context, &self.request)
+    }
+
     /// Takes up the request that was challenged, `message` behind `envelope`, now that `self` has answered: it
-    /// is decided anew, and the reply goes to the sender of the answer.
+    /// is decided anew, and the reply goes to the sender of the answer; with the number of the session if it was
+    /// challenged in one, and else with none.
     ///
     /// # Errors
     /// The reply, where nobody's identity can change it: the handle is gone, say.
@@ -289,26 +330,36 @@ impl<'a> Slow<'a> {
         context: &Context<'a, B>,
         envelope: Envelope,
         message: &'a [u8],
+        in_session: bool,
     ) -> Result<Challenged<'a>, Reply<'a>> {
         let Ok(request) = Request::from_message(envelope, message) else {
             return Err(self.refuse(context, Refused::NoChallenge));
         };
         let (version, request_id) = (self.request.version, self.request.request_id);
-        let request = Request { version, request_id, session_id: 0, ..request };
-        let mut key: KeyBuf = KeyBuf::new();
-        let question = match locate(context, &request, &mut key) {
-            Ok(question) => question,
-            Err(reply) if reply.refused() == Some(Refused::NotPublic) => {
-                let spelt = Query::decode(request.body()).map_or(SITE_STATUS, |query| query.handle);
-                return Ok(Challenged { request, subject: Subject::Status(spelt) });
-            }
-            Err(reply) => return Err(reply),
-        };
-        let lookup = Lookup::new(context, key.as_bytes());
-        match context.records.find(lookup.hash, lookup.key()) {
-            Ok(Some(record)) => Ok(Challenged { request, subject: Subject::Record(question, record) }),
-            found => Err(question.answer(context, &lookup, found)),
+        let session_id = if in_session { self.request.session_id } else { 0 };
+        challenged(context, &Request { version, request_id, session_id, ..request })
+    }
+}
+
+/// What a request is about whose sender says who they are.
+#[expect(clippy::result_large_err, reason = "replies are never allocated")]
+fn challenged<'a, B: AsRef<[u8]>>(
+    context: &Context<'a, B>,
+    request: &Request<'a>,
+) -> Result<Challenged<'a>, Reply<'a>> {
+    let mut key: KeyBuf = KeyBuf::new();
+    let question = match locate(context, request, &mut key) {
+        Ok(question) => question,
+        Err(reply) if reply.refused() == Some(Refused::NotPublic) => {
+            let spelt = Query::decode(request.body()).map_or(SITE_STATUS, |query| query.handle);
+            return Ok(Challenged { request: *request, subject: Subject::Status(spelt) });
         }
+        Err(reply) => return Err(reply),
+    };
+    let lookup = Lookup::new(context, key.as_bytes());
+    match context.records.find(lookup.hash, lookup.key()) {
+        Ok(Some(record)) => Ok(Challenged { request: *request, subject: Subject::Record(question, record) }),
+        found => Err(question.answer(context, &lookup, found)),
     }
 }
 
@@ -364,12 +415,6 @@ enum Subject<'a> {
 }
 
 impl<'a> Challenged<'a> {
-    /// Whether the answer is to be signed.
-    #[must_use]
-    pub const fn certifies(&self) -> bool {
-        self.request.flags.has(OpFlags::CERTIFY)
-    }
-
     /// Whether the state of the server is asked for, which only the server can tell.
     #[must_use]
     pub const fn is_status(&self) -> bool {
@@ -416,7 +461,7 @@ impl<'a> Challenged<'a> {
         };
         let filter = Filter::of(question.query);
         let readable = Permissions(Permissions::PUBLIC_READ.0 | Permissions::ADMIN_READ.0);
-        let (mut len, mut count, mut withheld) = (0, 0, false);
+        let (mut len, mut count, mut withheld, mut private) = (0, 0, false, false);
         let mut values = record.values_in_order();
         while let Some(value) = values.next_encoded() {
             let Ok((value, encoded)) = value else {
@@ -433,6 +478,7 @@ impl<'a> Challenged<'a> {
                 return self.refuse(context, Refused::AnswerTooLong);
             };
             room.copy_from_slice(encoded);
+            private |= !value.is_public();
             len += encoded.len();
             count += 1;
         }
@@ -440,6 +486,7 @@ impl<'a> Challenged<'a> {
             return self.refuse(context, Refused::Unreadable);
         }
         match Selected::from(&room[..len], count, Filter::All) {
+            Some(selected) if private => question.show(context, selected).private(),
             Some(selected) => question.show(context, selected),
             None => self.refuse(context, Refused::DamagedRecord),
         }
@@ -456,7 +503,7 @@ impl<'a> Challenged<'a> {
         let mut reply = Reply::to(&self.request, ResponseCode::SUCCESS, &context.service, context.now_unix_s);
         reply.push_text(spelt);
         reply.push_values(selected);
-        reply.finish()
+        reply.finish().private()
     }
 }
 

@@ -8,12 +8,15 @@ use handle_proto::wire::admin::HandleBody;
 use handle_proto::wire::auth::ChallengeAnswer;
 use handle_proto::wire::list::{Indexes, Reference, References, Strings};
 use handle_proto::wire::query::Query;
+use handle_proto::wire::session::{KeyExchange, SessionSetup};
 use handle_proto::wire::{Body, Envelope, Header, Message, MessageBuf, Request, Response};
 use handle_proto::{OpCode, OpFlags, Permissions, ResponseCode, Value, ValueBuf, Version};
 use handle_resolver::authority::{Administrators, Entitled, entitles};
+use handle_resolver::batch::Scratch;
 use handle_resolver::slow::{Evaluated, Why, keys};
 use handle_resolver::{
-    Context, MayCompute, NotLocal, Outcome, Refused, Reply, Service, Slow, answer, answer_message,
+    Context, MayCompute, NotLocal, Outcome, Refused, Reply, Service, Slow, answer, answer_batch,
+    answer_message,
 };
 use handle_snapshot::builder::Builder;
 use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
@@ -246,7 +249,7 @@ fn an_administrator_sees_what_administrators_may_and_nobody_what_nobody_may() {
     for (handle, indexes, code, expected) in cases {
         let original = asks(handle, indexes, FLAGS);
         let (envelope, rest) = Envelope::split(&original).unwrap();
-        let challenged = slow.take_up(&context, envelope, rest).unwrap();
+        let challenged = slow.take_up(&context, envelope, rest, false).unwrap();
         let reply = challenged.answer(&context, &mut room);
         assert_eq!(shown(&reply), (code, expected.to_vec()), "{handle} {indexes:?}");
         let (envelope, _) = Envelope::split(&stream(&reply)).map(|(envelope, _)| (envelope, ())).unwrap();
@@ -255,7 +258,7 @@ fn an_administrator_sees_what_administrators_may_and_nobody_what_nobody_may() {
     }
     let original = asks("10.1/half", &[], FLAGS);
     let (envelope, rest) = Envelope::split(&original).unwrap();
-    let challenged = slow.take_up(&context, envelope, rest).unwrap();
+    let challenged = slow.take_up(&context, envelope, rest, false).unwrap();
     let reply = challenged.answer(&context, &mut room[..60]);
     assert_eq!(reply.refused(), Some(Refused::AnswerTooLong), "no more than there is room for");
     for (handle, code) in
@@ -263,7 +266,11 @@ fn an_administrator_sees_what_administrators_may_and_nobody_what_nobody_may() {
     {
         let original = asks(handle, &[], FLAGS);
         let (envelope, rest) = Envelope::split(&original).unwrap();
-        assert_eq!(slow.take_up(&context, envelope, rest).unwrap_err().response_code(), code, "{handle}");
+        assert_eq!(
+            slow.take_up(&context, envelope, rest, false).unwrap_err().response_code(),
+            code,
+            "{handle}"
+        );
     }
 }
 
@@ -282,7 +289,7 @@ fn one_administrators_value_must_hold_the_right_to_read() {
     let context = context(&layers);
     let (answers, original) = (answers(), asks("10.1/x", &[1], FLAGS));
     let (envelope, rest) = Envelope::split(&original).unwrap();
-    let challenged = slow(&context, &answers).take_up(&context, envelope, rest).unwrap();
+    let challenged = slow(&context, &answers).take_up(&context, envelope, rest, false).unwrap();
     let server = [who(1, "10.1/root")];
     let mut administrators =
         Administrators { server: &server, server_reads_all: true, status: &[], lookups_max: 10 };
@@ -300,7 +307,7 @@ fn one_administrators_value_must_hold_the_right_to_read() {
 
     let original = asks("0.site/STATUS", &[], FLAGS);
     let (envelope, rest) = Envelope::split(&original).unwrap();
-    let status = slow(&context, &answers).take_up(&context, envelope, rest).unwrap();
+    let status = slow(&context, &answers).take_up(&context, envelope, rest, false).unwrap();
     assert!(status.is_status() && !challenged.is_status());
     let watchers = [who(5, "10.1/watch")];
     administrators.status = &watchers;
@@ -467,4 +474,94 @@ fn computed_values_are_selected_as_stored_ones() {
     let (mut values, all) = (encoded.clone(), encoded.len());
     let reply = slow(&context, &asked).computed(&context, &mut values[..all - 1], 4);
     assert_eq!(reply.refused(), Some(Refused::TemplateFailed), "what does not decode is not sent");
+}
+
+#[test]
+fn in_sessions_public_values_are_answered_at_once_and_all_else_is_for_who_knows_the_session() {
+    let layers = records().layer(true);
+    let with = |service| Context::new(Records::new(&layers).unwrap(), service, NOW);
+    let (context, without) = (with(Service { sessions: true, ..SERVICE }), with(SERVICE));
+    let envelope = Envelope { session_id: 9, ..Envelope::request(1) };
+    let asks = |handle: &str, flags| {
+        let query = Query { handle: handle.as_bytes(), indexes: Indexes::EMPTY, types: Strings::EMPTY };
+        message(envelope, flags, &Request::Resolution(query))
+    };
+    let certified = OpFlags::PLAIN_REQUEST.with(OpFlags::CERTIFY);
+    let public = [
+        asks("10.1/public", OpFlags::PLAIN_REQUEST),
+        asks("10.1/public", certified),
+        asks("10.1/gone", certified),
+        asks("99.9/moved", OpFlags::PLAIN_REQUEST),
+    ];
+    for asked in &public {
+        let Outcome::InSession(reply) = answer(&context, asked) else { panic!("{asked:?}") };
+        assert_eq!(reply.session_id(), 9);
+        let refused = reply.refusing(Refused::WrongMac);
+        let (envelope, _) = Envelope::split(&stream(&refused)).map(|(envelope, _)| (envelope, ())).unwrap();
+        assert_eq!((envelope.session_id, envelope.request_id), (9, 1), "the same frame");
+        let mut outside = asked.clone();
+        outside[4..8].fill(0);
+        let alone = without.service().signs && reply.certifies();
+        if !alone {
+            let Outcome::Reply(plain) = answer(&without, &outside) else { panic!("{outside:?}") };
+            assert_eq!(shown(&reply), shown(&plain));
+        }
+    }
+    let mut batched = 0;
+    answer_batch(&context, &mut Scratch::new(), public.iter().map(Vec::as_slice), |at, outcome| {
+        let (Outcome::InSession(reply), Outcome::InSession(alone)) = (outcome, answer(&context, &public[at]))
+        else {
+            panic!("{outcome:?}")
+        };
+        assert_eq!(stream(reply), stream(&alone));
+        batched += 1;
+    });
+    assert_eq!(batched, public.len());
+    let site = Request::GetSiteInfo(HandleBody { handle: b"/" });
+    for (asked, why) in [
+        (asks("10.1/public", FLAGS), Why::Session),
+        (asks("10.1/public", certified.with(OpFlags::ENCRYPT)), Why::Session),
+        (message(envelope, certified, &site), Why::Session),
+        (message(envelope, FLAGS, &Request::SessionTerminate(HandleBody { handle: b"/" })), Why::Session),
+        (answers(), Why::Session),
+    ] {
+        assert_eq!(slow(&context, &asked).why(), why);
+    }
+    let exchange = KeyExchange::ServerKey;
+    let setup = SessionSetup { exchange, timeout_s: 0, identity: who(1, "10.1/admin") };
+    let setup = message(Envelope::request(1), FLAGS, &Request::SessionSetup(setup));
+    assert_eq!(slow(&context, &setup).why(), Why::SessionSetup);
+    assert_eq!(code(&answer(&without, &setup)), ResponseCode::SESSION_FAILED);
+    // What is encrypted has to be decrypted first; nobody does without sessions.
+    let mut hidden = asks("10.1/public", certified);
+    hidden[2] |= 0x40;
+    assert!(matches!(answer(&context, &hidden), Outcome::Encrypted));
+    assert_eq!(code(&answer(&without, &hidden)), ResponseCode::SESSION_TIMEOUT);
+    hidden[4..8].fill(0);
+    assert_eq!(code(&answer(&context, &hidden)), ResponseCode::SESSION_FAILED, "outside of any");
+}
+
+#[test]
+fn what_is_confidential_follows_from_flags_version_and_values() {
+    let layers = records().layer(true);
+    let context = Context::new(Records::new(&layers).unwrap(), Service { sessions: true, ..SERVICE }, NOW);
+    let mut room = vec![0; 4096];
+    for (minor, index, flags, is_confidential) in [
+        (11, 1, FLAGS, true),
+        (8, 1, FLAGS, true),
+        (7, 1, FLAGS, false),
+        (11, 3, FLAGS, false),
+        (7, 3, FLAGS.with(OpFlags::ENCRYPT), true),
+    ] {
+        let version = Version::new(2, minor);
+        let envelope = Envelope { version, suggested: version, session_id: 9, ..Envelope::request(1) };
+        let mut storage = vec![];
+        let indexes = Indexes::build([index], &mut storage);
+        let query = Query { handle: b"10.1/half", indexes, types: Strings::EMPTY };
+        let asked = message(envelope, flags, &Request::Resolution(query));
+        let known = slow(&context, &asked).by_somebody_known(&context).unwrap();
+        let reply = known.answer(&context, &mut room);
+        assert_eq!(shown(&reply), (ResponseCode::SUCCESS, vec![index]));
+        assert_eq!(reply.is_confidential(), is_confidential, "2.{minor}, index {index}");
+    }
 }

@@ -9,6 +9,7 @@ use crate::templates::TemplatesConfig;
 use anyhow::{Context as _, ensure};
 use handle_net::Choice;
 use handle_proto::limit;
+use handle_sessions::config::SessionsConfig;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -68,6 +69,8 @@ pub struct Config {
     pub administrators: AdministratorsConfig,
     /// What needs a signature or an identity.
     pub slow: SlowConfig,
+    /// Keys agreed on with clients.
+    pub sessions: SessionsConfig,
     /// How many datagrams go to whom.
     pub rate_limit: RateLimitConfig,
     /// Whether and how answers are logged.
@@ -158,6 +161,7 @@ impl Default for Config {
             server_key: None,
             administrators: AdministratorsConfig::default(),
             slow: SlowConfig::default(),
+            sessions: SessionsConfig::default(),
             rate_limit: RateLimitConfig::default(),
             query_log: query_log::Settings::default(),
         }
@@ -203,6 +207,7 @@ impl Config {
         config.site = config.site.map(|site| directory.join(site));
         config.control = config.control.map(|control| directory.join(control));
         config.server_key = config.server_key.map(|key| key.relative_to(directory));
+        config.sessions = config.sessions.relative_to(directory);
         config.query_log.path = config.query_log.path.map(|path| directory.join(path));
         Ok(config)
     }
@@ -274,6 +279,7 @@ impl Config {
         }
         self.administrators.check()?;
         self.slow.check()?;
+        self.sessions.check()?;
         self.observe.check()?;
         self.query_log.check()?;
         self.rate_limit.check()?;

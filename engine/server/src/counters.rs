@@ -158,6 +158,8 @@ counters! {
     requests_answered => counter "requests_answered" [transport = "udp"],
     /// Requests handed to the slow path, to be signed or for who asks; they are answered later.
     requests_deferred,
+    /// Answers with the MAC of a session that the worker itself made.
+    answers_with_mac,
     /// Requests that are on the slow path now: over UDP.
     requests_under_way => gauge "requests_under_way" [transport = "udp"],
     /// Datagrams handed to the kernel, each of those in trains.

@@ -32,6 +32,7 @@ pub mod query_log;
 pub mod rate_limit;
 mod replies;
 pub mod server;
+pub mod sessions;
 mod settings;
 pub mod site;
 pub mod slow;

@@ -2,14 +2,16 @@
 
 use crate::counters::{Counters, Transport};
 use crate::rate_limit::{RateLimit, Verdict};
+use crate::sessions::sealer::{Sealed, Sealer, each_datagram_part};
 use crate::slow::queue::Route;
 use crate::slow::shard::SlowShard;
 use crate::watch::Watch;
 use crate::worker::count_drop;
 use handle_net::{Outbox, Peer};
 use handle_proto::ResponseCode;
-use handle_proto::limit::UDP_MESSAGE_LEN_MAX;
-use handle_resolver::{Context, Outcome, Refused, Reply, Usual};
+use handle_proto::limit::{UDP_DATA_LEN_MAX, UDP_MESSAGE_LEN_MAX};
+use handle_proto::wire::Envelope;
+use handle_resolver::{Context, Outcome, Refused, Reply, Usual, refuse_stream};
 use handle_snapshot::map::Mapped;
 
 /// An answer that can be sent in datagrams.
@@ -89,6 +91,7 @@ impl Answer for Usual<'_> {
 pub(crate) struct Replies<'w> {
     pub(crate) outbox: &'w mut Outbox,
     pub(crate) slow: &'w mut SlowShard,
+    pub(crate) sealer: &'w mut Option<Sealer>,
     pub(crate) rate_limit: &'w mut Option<Box<RateLimit>>,
     pub(crate) watch: &'w mut Watch,
     pub(crate) counters: &'w Counters,
@@ -109,6 +112,10 @@ impl Replies<'_> {
             Outcome::Reply(reply) => self.send(peer, || asked_len, || request, &reply),
             Outcome::Drop(reason) => return count_drop(reason, self.counters),
             Outcome::Fragment(_) => return,
+            Outcome::InSession(reply) => self.send_in_session(context, peer, asked_len, request, &reply),
+            Outcome::Encrypted => {
+                self.defer(peer, asked_len, request, &refuse_stream(context, Refused::Busy, b""))
+            }
             Outcome::Slow(slow) => self.defer(peer, asked_len, request, &slow.refuse(context, Refused::Busy)),
         };
         // The caller made sure that the longest answer has room.
@@ -142,15 +149,65 @@ impl Replies<'_> {
     /// answer is `busy`. False when the outbox has no room.
     #[cold]
     pub(crate) fn defer(&mut self, peer: Peer, asked_len: usize, request: &[u8], busy: &Reply<'_>) -> bool {
-        let verdict = match self.rate_limit {
-            Some(rate_limit) => rate_limit.verdict(peer, busy.datagrams_count(), asked_len, self.counters),
-            None => Verdict::Send,
-        };
-        match verdict {
+        match self.verdict(peer, asked_len, busy) {
             Verdict::Send if self.slow.defer(Route::Udp(peer), request, self.counters) => true,
             Verdict::Send => self.push(peer, || request, busy),
             Verdict::Slip => self.push(peer, || request, &busy.limited()),
             Verdict::Drop => true,
+        }
+    }
+
+    fn verdict(&mut self, peer: Peer, asked_len: usize, reply: &Reply<'_>) -> Verdict {
+        match self.rate_limit {
+            Some(rate_limit) => rate_limit.verdict(peer, reply.datagrams_count(), asked_len, self.counters),
+            None => Verdict::Send,
+        }
+    }
+
+    /// Answers `request` for public values in a session with `reply`, if it is in order. False when the outbox has no
+    /// room.
+    pub(crate) fn send_in_session<'r>(
+        &mut self,
+        context: &Context<'_, Mapped>,
+        peer: Peer,
+        asked_len: usize,
+        request: &'r [u8],
+        reply: &Reply<'r>,
+    ) -> bool {
+        let (len, datagrams_count) = Sealer::room_for(reply);
+        if !self.outbox.has_room(datagrams_count, len) {
+            return false;
+        }
+        match self.verdict(peer, asked_len, reply) {
+            Verdict::Send => {}
+            Verdict::Slip => return self.push(peer, || request, &reply.limited()),
+            Verdict::Drop => return true,
+        }
+        let Replies { outbox, slow, sealer: Some(sealer), watch, counters, .. } = self else {
+            return self.push(peer, || request, &reply.refusing(Refused::UnknownSession));
+        };
+        let service = context.service();
+        match sealer.answer(request, reply, service.signs, service.answer_datagrams_max) {
+            Sealed::Plain(reply) => {
+                let pushed = push(outbox, peer, &reply, counters);
+                if pushed {
+                    watch.answered(Transport::Udp, peer, || request, reply.response_code(), counters);
+                }
+                pushed
+            }
+            Sealed::Mac(reply, message) => {
+                let pushed = push_message(outbox, peer, message, counters);
+                if pushed {
+                    counters.answers_with_mac.add(1);
+                    counters.count_reply(Transport::Udp, reply.response_code(), reply.refused());
+                    watch.answered(Transport::Udp, peer, || request, reply.response_code(), counters);
+                }
+                pushed
+            }
+            Sealed::Elsewhere => {
+                slow.defer(Route::Udp(peer), request, counters)
+                    || push(outbox, peer, &reply.refusing(Refused::Busy), counters)
+            }
         }
     }
 
@@ -181,6 +238,30 @@ fn push(outbox: &mut Outbox, peer: Peer, reply: &impl Answer, counters: &Counter
         counters.requests_answered.add(1);
         counters.bytes_sent.add(len as u64);
         counters.count_reply(Transport::Udp, reply.response_code(), reply.refused());
+    }
+    pushed.is_ok()
+}
+
+/// Puts a message, envelope first, into the outbox. False when there is no room.
+fn push_message(outbox: &mut Outbox, peer: Peer, message: &[u8], counters: &Counters) -> bool {
+    let datagrams_count = (message.len() - Envelope::LEN).div_ceil(UDP_DATA_LEN_MAX);
+    let len = message.len() + (datagrams_count - 1) * Envelope::LEN;
+    let write = |room: &mut [u8]| {
+        let mut room = &mut room[..len];
+        each_datagram_part(message, |part| {
+            let (now, later) = std::mem::take(&mut room).split_at_mut(part.len());
+            now.copy_from_slice(part);
+            room = later;
+        });
+        len
+    };
+    let pushed = match datagrams_count {
+        1 => outbox.push(peer, len, write),
+        _ => outbox.push_train(peer, UDP_MESSAGE_LEN_MAX, len, write),
+    };
+    if pushed.is_ok() {
+        counters.requests_answered.add(1);
+        counters.bytes_sent.add(len as u64);
     }
     pushed.is_ok()
 }

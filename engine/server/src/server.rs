@@ -17,6 +17,7 @@ use crate::tcp;
 use crate::worker::{Worker, WorkerInfo};
 use anyhow::{Context as _, anyhow, ensure};
 use handle_net::Options;
+use handle_sessions::Holder;
 use handle_snapshot::map::How;
 use handle_snapshot::set::Why;
 use serde_json::Value;
@@ -189,6 +190,7 @@ impl Server {
             Some(path) => Some(Control::bind(path, predecessor.is_some(), config.limits.control_line_bytes)?),
             None => None,
         };
+        let holder = hold_sessions(config, predecessor.is_some())?;
         let (query_log, log_writer) = QueryLog::open(&config.query_log)?.unzip();
         let http_address = observer.as_ref().map(Observer::address).transpose()?;
         let shared = Arc::new(Shared {
@@ -220,7 +222,7 @@ impl Server {
             let announced = Announced { kind: Kind::Http, address: observer.address()? };
             server.shared.handover.hold(None, announced, observer.descriptor()?);
         }
-        server.start_slow_path()?;
+        server.start_slow_path(holder)?;
         server.start_helpers(control, observer, log_writer)?;
         Ok(server)
     }
@@ -277,9 +279,13 @@ impl Server {
         self.shared.workers.set(infos).map_err(|_| anyhow!("workers are started once"))
     }
 
-    fn start_slow_path(&mut self) -> anyhow::Result<()> {
+    fn start_slow_path(&mut self, holder: Option<Holder>) -> anyhow::Result<()> {
         if let Some(slow) = &self.shared.slow {
             self.helpers.extend(slow.start(&self.shared)?);
+            let slow = Arc::clone(slow);
+            let thread =
+                std::thread::Builder::new().name("sessions".into()).spawn(move || slow.keep_sessions(holder));
+            self.helpers.push(thread.context("cannot start the thread that keeps sessions")?);
         }
         Ok(())
     }
@@ -378,6 +384,16 @@ impl Drop for Server {
     }
 }
 
+/// Opens the socket by which another process finds our sessions, if there is to be one.
+fn hold_sessions(config: &Config, replace: bool) -> anyhow::Result<Option<Holder>> {
+    let has_sessions = config.sessions.enabled && config.slow.threads > 0;
+    let Some(path) = config.sessions.socket.as_ref().filter(|_| has_sessions) else { return Ok(None) };
+    let holder = Holder::bind(path, replace);
+    holder.map(Some).with_context(|| {
+        format!("cannot share sessions at {} (check: ls -ld of its directory)", path.display())
+    })
+}
+
 /// Reads the site record that the configuration names.
 ///
 /// # Errors
@@ -390,7 +406,7 @@ pub fn read_site(config: &Config) -> anyhow::Result<OwnSite> {
     let site = site.answering_in(config.limits.answer_datagrams);
     Ok(match config.slow.threads {
         0 => site,
-        _ => site.with_slow_path(config.server_key.is_some()),
+        _ => site.with_slow_path(config.server_key.is_some(), config.sessions.enabled),
     })
 }
 

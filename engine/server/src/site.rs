@@ -19,6 +19,7 @@ pub struct OwnSite {
     public_key: Option<Vec<u8>>,
     signs: bool,
     authenticates: bool,
+    sessions: bool,
 }
 
 impl From<&SiteRecord> for OwnSite {
@@ -52,6 +53,7 @@ impl OwnSite {
             public_key: None,
             signs: alone.signs,
             authenticates: alone.authenticates,
+            sessions: alone.sessions,
         }
     }
 
@@ -71,10 +73,10 @@ impl OwnSite {
         self
     }
 
-    /// With a slow path, which makes challenges, and signs where it has a key.
+    /// With a slow path, which makes challenges, signs where it has a key, and may have sessions.
     #[must_use]
-    pub const fn with_slow_path(mut self, signs: bool) -> Self {
-        (self.signs, self.authenticates) = (signs, true);
+    pub const fn with_slow_path(mut self, signs: bool, sessions: bool) -> Self {
+        (self.signs, self.authenticates, self.sessions) = (signs, true, sessions);
         self
     }
 
@@ -97,6 +99,7 @@ impl OwnSite {
             answer_datagrams_max: self.answer_datagrams_max,
             signs: self.signs,
             authenticates: self.authenticates,
+            sessions: self.sessions,
         }
     }
 }

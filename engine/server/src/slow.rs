@@ -5,6 +5,7 @@
 //! the worker says so at once.
 
 pub mod config;
+mod in_session;
 pub(crate) mod queue;
 pub(crate) mod shard;
 pub mod signer;
@@ -14,21 +15,27 @@ mod work;
 use crate::config::Config;
 use crate::server::Shared;
 use crate::server_key;
+use crate::sessions::ServerSessions;
 use crate::site::OwnSite;
 use anyhow::{Context as _, bail};
 use config::{Identity, SlowConfig, identities};
-use crossbeam_channel::{Receiver, Sender, bounded};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use crossbeam_utils::CachePadded;
 pub use handle_auth::challenges;
 use handle_auth::challenges::{ChallengeCounts, ChallengeLimits, Challenges};
+use handle_sessions::Sessions;
+use handle_sessions::holder::{Asked, Holder};
 use queue::Queues;
 use serde_json::{Value, json};
 use signer::Signer;
 use stats::SlowCounters;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use work::SlowThread;
+
+/// How often sessions whose time is over are forgotten; nobody finds them before, either.
+const SESSIONS_EXPIRE: Duration = Duration::from_secs(60);
 
 /// Fills a buffer with random bytes; false when there are none to be had.
 pub type Random = fn(&mut [u8]) -> bool;
@@ -39,6 +46,8 @@ pub struct SlowPath {
     pub(crate) queues: Queues,
     signer: Option<Signer>,
     challenges: Mutex<Challenges>,
+    /// Those of this process, where there are any.
+    pub sessions: Option<Arc<ServerSessions>>,
     server: Vec<Identity>,
     server_reads_all: bool,
     status: Vec<Identity>,
@@ -93,6 +102,7 @@ impl SlowPath {
             queues: Queues::new(workers_count, slow.queue_requests),
             signer,
             challenges: Mutex::new(Challenges::new(limits)),
+            sessions: ServerSessions::new(&config.sessions).map(Arc::new),
             server: identities("administrators.server", &config.administrators.server)?,
             server_reads_all: config.administrators.server_reads_all,
             status: identities("administrators.status", &config.administrators.status)?,
@@ -163,6 +173,19 @@ impl SlowPath {
         })
     }
 
+    /// Lets other processes ask for sessions by `holder`, and forgets those that are over, until the path is stopped.
+    pub(crate) fn keep_sessions(self: &Arc<Self>, holder: Option<Holder>) {
+        std::thread::scope(|scope| {
+            if let Some(holder) = holder {
+                scope.spawn(|| holder.serve(self));
+            }
+            let Some(sessions) = &self.sessions else { return };
+            while let Err(RecvTimeoutError::Timeout) = self.stop.1.recv_timeout(SESSIONS_EXPIRE) {
+                sessions.table.expire(sessions.now_s());
+            }
+        });
+    }
+
     /// Requests that wait for a thread.
     pub(crate) fn waiting(&self) -> usize {
         self.queues.waiting()
@@ -198,6 +221,31 @@ impl SlowPath {
             }),
         );
         sums.into()
+    }
+}
+
+/// Another process asks about sessions.
+impl Asked for SlowPath {
+    fn sessions(&self) -> Option<&Sessions> {
+        self.sessions.as_ref().map(|sessions| &sessions.table)
+    }
+
+    fn now_s(&self) -> u32 {
+        self.sessions.as_ref().map_or(0, |sessions| sessions.now_s())
+    }
+
+    fn random(&self) -> u32 {
+        let mut number = [0; 4];
+        // 0 is the number of no session, so that none is set up without random numbers.
+        if (self.random)(&mut number) { u32::from_be_bytes(number) } else { 0 }
+    }
+
+    fn is_taken(&self, number: i32) -> bool {
+        self.challenges().has(number)
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.stop.0.lock().unwrap_or_else(PoisonError::into_inner).is_none()
     }
 }
 

@@ -12,6 +12,8 @@ impl Shared {
     pub fn stats(&self) -> Value {
         let mut stats = self.shards.to_json();
         stats["slow"] = self.slow.as_ref().map_or(Value::Null, |slow| slow.to_json());
+        let sessions = self.slow.as_ref().and_then(|slow| slow.sessions.as_ref());
+        stats["sessions"] = sessions.map_or(Value::Null, |sessions| sessions.to_json());
         let bits = self.observe.sources_bits();
         stats["top_sources"] = self
             .top_sources()

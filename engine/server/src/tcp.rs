@@ -13,13 +13,15 @@
 //! - Every connection is counted when it comes, and once more, by reason, when it is given up. Every request is in
 //!   exactly one of `tcp_answered`, `tcp_dropped_error_reply` and `tcp_dropped_bug`.
 
+mod round;
 pub mod settings;
 pub(crate) mod side;
 mod table;
 #[cfg(test)]
 mod tests;
 
-use crate::counters::{Counters, Transport};
+use crate::counters::Counters;
+use crate::sessions::sealer::Sealer;
 use handle_net::{Connections, Gone, StreamEvent, StreamId};
 use handle_proto::OpFlags;
 use handle_proto::limit::MESSAGE_LEN_MAX;
@@ -27,10 +29,8 @@ use handle_proto::wire::Envelope;
 use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::stream::{Front, split};
 use handle_resolver::batch::{STAGED_COUNT, Scratch};
-use handle_resolver::{
-    Context, DropReason, InBatch, Outcome, Refused, Reply, Usual, answer, answer_message, answer_messages,
-    refuse_stream,
-};
+use handle_resolver::{Context, Refused, Reply, answer, answer_message, answer_messages, refuse_stream};
+use round::Round;
 use settings::TcpSettings;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
@@ -141,6 +141,8 @@ pub struct Turn<'t, 'a, B, W> {
     pub now_ms: u64,
     /// Takes a request whose answer is made elsewhere and comes by [`Tcp::reply`]; false when it has no room.
     pub defer: &'t mut dyn FnMut(StreamId, IpAddr, &[u8]) -> bool,
+    /// Answers in sessions, where there are any.
+    pub sealer: Option<&'t mut Sealer>,
 }
 
 /// The connections of a worker, and what of requests has come over them.
@@ -575,8 +577,9 @@ impl Tcp {
             Err(_) => {
                 // What lacks an envelope is answered as a datagram of the same bytes.
                 let outcome = answer(turn.context, &input);
-                let Answers { out, used, .. } = &mut self.answers;
-                finish(turn.context, &outcome, out, used, turn.counters);
+                let Answers { out, used, deferred, .. } = &mut self.answers;
+                let asker = (id, self.table.source_of(id));
+                Round { asker, out, used, deferred, turn }.finish(&input, &outcome);
                 if self.flush(id, turn).is_err() {
                     return self.broke(id, turn);
                 }
@@ -669,7 +672,8 @@ impl Answers {
         turn: &mut Turn<'_, '_, B, W>,
     ) {
         let Self { scratch, messages, done, out, used, deferred } = self;
-        let Turn { context, counters, defer, .. } = turn;
+        let context = turn.context;
+        let mut round = Round { asker: (id, source), out, used, deferred, turn };
         done.clear();
         done.resize(messages.len(), false);
         let message = |at: usize| &input[messages[at].clone()];
@@ -681,18 +685,7 @@ impl Answers {
             answer_messages(context, scratch, gathered, |at, outcome| {
                 #[cfg(test)]
                 crate::injected::answering(message(at));
-                done[at] = match outcome {
-                    InBatch::Usual(reply) => {
-                        let is_put = put_usual(reply, out, used, counters);
-                        counters.tcp_requests_answered.add(is_put.into());
-                        is_put
-                    }
-                    InBatch::Other(Outcome::Slow(_)) if defer(id, source, message(at)) => {
-                        *deferred += 1;
-                        true
-                    }
-                    InBatch::Other(outcome) => finish(context, outcome, out, used, counters),
-                };
+                done[at] = round.finish_in_batch(message(at), outcome);
             });
         }));
     }
@@ -706,19 +699,15 @@ impl Answers {
         turn: &mut Turn<'_, '_, B, W>,
     ) {
         let Self { out, used, deferred, .. } = self;
-        let Turn { context, counters, defer, .. } = turn;
+        let mut round = Round { asker: (id, source), out, used, deferred, turn };
         let answered = catch_unwind(AssertUnwindSafe(|| {
             #[cfg(test)]
             crate::injected::reading(message);
             #[cfg(test)]
             crate::injected::answering(message);
             let Ok((envelope, rest)) = Envelope::split(message) else { return false };
-            let outcome = answer_message(context, envelope, rest);
-            if matches!(outcome, Outcome::Slow(_)) && defer(id, source, message) {
-                *deferred += 1;
-                return true;
-            }
-            finish(context, &outcome, out, used, counters)
+            let outcome = answer_message(round.turn.context, envelope, rest);
+            round.finish(message, &outcome)
         }));
         if !matches!(answered, Ok(true)) {
             turn.counters.tcp_dropped_bug.add(1);
@@ -727,50 +716,8 @@ impl Answers {
 
     /// Adds something to say that answers no request.
     fn push(&mut self, reply: &Reply<'_>, counters: &Counters) {
-        put(reply, &mut self.out, &mut self.used, counters);
+        round::put(reply, &mut self.out, &mut self.used, counters);
     }
-}
-
-/// Puts an outcome into `out` and counts it. False when there is no room.
-fn finish<'a, B>(
-    context: &Context<'a, B>,
-    outcome: &Outcome<'a>,
-    out: &mut [u8],
-    used: &mut usize,
-    counters: &Counters,
-) -> bool {
-    let is_put = match outcome {
-        Outcome::Reply(reply) => put(reply, out, used, counters),
-        Outcome::Slow(slow) => put(&slow.refuse(context, Refused::Busy), out, used, counters),
-        Outcome::Drop(DropReason::ErrorReply) => {
-            counters.tcp_dropped_error_reply.add(1);
-            return true;
-        }
-        // Whole messages are no fragments.
-        Outcome::Drop(_) | Outcome::Fragment(_) => {
-            counters.tcp_dropped_bug.add(1);
-            return true;
-        }
-    };
-    counters.tcp_requests_answered.add(is_put.into());
-    is_put
-}
-
-fn put(reply: &Reply<'_>, out: &mut [u8], used: &mut usize, counters: &Counters) -> bool {
-    let len = Envelope::LEN + reply.message_len();
-    let Some(room) = out.get_mut(*used..*used + len) else { return false };
-    reply.write_stream(room);
-    *used += len;
-    counters.count_reply(Transport::Tcp, reply.response_code(), reply.refused());
-    true
-}
-
-fn put_usual(reply: &Usual<'_>, out: &mut [u8], used: &mut usize, counters: &Counters) -> bool {
-    let Some(room) = out.get_mut(*used..*used + reply.len()) else { return false };
-    reply.write(room);
-    *used += reply.len();
-    counters.count_reply(Transport::Tcp, reply.response_code(), None);
-    true
 }
 
 /// Whether the connection stays open behind the answer to this message. RFC 3652 section 2.2.2.3.

@@ -8,6 +8,7 @@ use crate::query_log::unix_now;
 use crate::rate_limit::{RateLimit, shortest_len};
 use crate::replies::Replies;
 use crate::server::{Shared, net_options};
+use crate::sessions::sealer::Sealer;
 use crate::settings::InForce;
 use crate::slow;
 use crate::slow::queue::Route;
@@ -16,13 +17,14 @@ use crate::takeover;
 use crate::tcp::side::Side;
 use crate::watch::Watch;
 use anyhow::Context as _;
-use handle_net::{Datapath, Inbox, Kind, Peer, Trains};
+use handle_net::{Datagram, Datapath, Inbox, Kind, Peer, Trains};
 use handle_proto::limit::FRAGMENTS_MAX;
 use handle_proto::wire::Envelope;
 use handle_proto::wire::reassembly::{Reassembled, Reassembly, ReassemblyLimits, Refusal};
 use handle_resolver::batch::Scratch;
 use handle_resolver::{
     Context, DropReason, InBatch, MayCompute, Outcome, Refused, Service, answer, answer_batch, answer_message,
+    refuse_stream,
 };
 use handle_snapshot::map::Mapped;
 use std::cell::Cell;
@@ -76,6 +78,8 @@ pub(crate) struct Worker {
     /// For each of them, whether it has been dealt with.
     done: Vec<bool>,
     slow: SlowShard,
+    /// Answers in sessions, where there are any.
+    sealer: Option<Sealer>,
     /// What a batch could not answer.
     left: Left,
     /// Batches before the next look at what is not done for each.
@@ -111,8 +115,10 @@ impl Worker {
         let (kind, trains) = (opened.path.kind(), opened.path.trains());
         let info = WorkerInfo { at, address, core, kind, reason: opened.reason, trains };
         let slow = SlowShard::open(shared.slow.clone(), at, opened.path.waker());
+        let sessions = shared.slow.as_ref().and_then(|path| path.sessions.as_ref());
         let worker = Self {
             slow,
+            sealer: sessions.map(Sealer::new),
             shared: Arc::clone(shared),
             at,
             path: opened.path,
@@ -204,7 +210,8 @@ impl Worker {
         let set = self.live.load();
         let counters = self.shared.shards.shard(self.at);
         let context = context_of(set, over_tcp(self.in_force.site.service()), now_unix_s());
-        tcp.turn(&mut *self.path, &context, counters, elapsed_ms(self.started), &mut self.slow)
+        let elsewhere = (&mut self.slow, self.sealer.as_mut());
+        tcp.turn(&mut *self.path, &context, counters, elapsed_ms(self.started), elsewhere)
     }
 
     /// Sends what has come back from the slow path.
@@ -219,7 +226,8 @@ impl Worker {
                     let service = over_tcp(self.in_force.site.service());
                     let context = context_of(set, service, now_unix_s());
                     let now_ms = elapsed_ms(self.started);
-                    tcp.reply(&mut *self.path, (id, &job), &context, counters, now_ms, &mut self.slow);
+                    let elsewhere = (&mut self.slow, self.sealer.as_mut());
+                    tcp.reply(&mut *self.path, (id, &job), &context, counters, now_ms, elsewhere);
                 }
                 (Route::Tcp(..), None) => counters.tcp_dropped_bug.add(1),
             }
@@ -288,6 +296,7 @@ impl Worker {
         let mut replies = Replies {
             outbox,
             slow: &mut self.slow,
+            sealer: &mut self.sealer,
             rate_limit: &mut self.rate_limit,
             watch: &mut self.watch,
             counters,
@@ -321,10 +330,20 @@ impl Worker {
                         done[at] = true;
                     }
                     InBatch::Other(Outcome::Fragment(_)) => {}
+                    InBatch::Other(Outcome::InSession(reply)) => {
+                        let (asked, bytes) = asked_at(inbox, places, at);
+                        let len = shortest_len(&asked);
+                        done[at] = replies.send_in_session(&context, asked.peer, len, bytes, reply);
+                        is_full.set(!done[at]);
+                    }
+                    InBatch::Other(Outcome::Encrypted) => {
+                        let (asked, bytes) = asked_at(inbox, places, at);
+                        let busy = refuse_stream(&context, Refused::Busy, b"");
+                        done[at] = replies.defer(asked.peer, shortest_len(&asked), bytes, &busy);
+                    }
                     InBatch::Other(Outcome::Slow(request)) => {
-                        let asked = inbox.get(usize::from(places[at]));
+                        let (asked, bytes) = asked_at(inbox, places, at);
                         let busy = request.refuse(&context, Refused::Busy);
-                        let bytes = datagram_at(inbox, places, at);
                         done[at] = replies.defer(asked.peer, shortest_len(&asked), bytes, &busy);
                     }
                 }
@@ -360,6 +379,7 @@ impl Worker {
             let mut replies = Replies {
                 outbox,
                 slow: &mut self.slow,
+                sealer: &mut self.sealer,
                 rate_limit: &mut self.rate_limit,
                 watch: &mut self.watch,
                 counters,
@@ -410,8 +430,12 @@ fn count_received(inbox: Inbox<'_>, places: &mut Vec<u16>, counters: &Counters) 
     counters.received_truncated.add(truncated);
 }
 
+/// What came with the datagram number `at`, and its bytes.
+fn asked_at<'a>(inbox: Inbox<'a>, places: &[u16], at: usize) -> (Datagram<'a>, &'a [u8]) {
+    (inbox.get(usize::from(places[at])), datagram_at(inbox, places, at))
+}
+
 /// The datagram number `at` of those that `places` were noted for.
-#[cold]
 fn datagram_at<'a>(inbox: Inbox<'a>, places: &[u16], at: usize) -> &'a [u8] {
     let place = places[at];
     let first = places.partition_point(|&other| other < place);

@@ -188,7 +188,14 @@ impl Metrics {
         )?;
         out.gauge("handled_slow_challenges_waiting", "Challenges that wait for an answer.", gauge(waiting))?;
         let help = "Bytes of the requests whose challenges wait for an answer.";
-        out.gauge("handled_slow_challenges_bytes", help, gauge(bytes))
+        out.gauge("handled_slow_challenges_bytes", help, gauge(bytes))?;
+        let Some(sessions) = &slow.sessions else { return Ok(()) };
+        let help = "Sessions, by what became of them.";
+        out.family("handled_sessions", help, MetricType::Counter, |mut family| {
+            let mut counts = sessions.table.counts().by_name().into_iter();
+            counts.try_for_each(|(event, count)| family.counter(&labels([("event", event)]), count))
+        })?;
+        out.gauge("handled_sessions_open", "Sessions that there are.", gauge(sessions.table.len()))
     }
 
     /// How long answers took, by worker.

@@ -2,7 +2,7 @@
 
 use crate::server_key;
 use crate::site::OwnSite;
-use handle_auth::message::{covers_request_id, sign_message};
+use handle_auth::message::{attach, covers_request_id, sign_message};
 use handle_auth::{PrivateKey, PublicKey, SignError};
 use handle_proto::Version;
 use handle_proto::wire::credential::CoveredPrefix;
@@ -68,7 +68,7 @@ impl Signer {
     pub fn sign(&self, message: &mut Vec<u8>) -> Result<Signature, SignError> {
         let Ok((envelope, rest)) = Envelope::split(message) else { return Err(SignError::Failed) };
         let Ok(Message { covered, .. }) = Message::decode(rest) else { return Err(SignError::Failed) };
-        let credential_at = Envelope::LEN + covered.len();
+        let covered_len = covered.len();
         let (from, credential) = if Self::keeps(envelope.version) {
             let prefix = CoveredPrefix::of_signature(&envelope, 0);
             let version = [envelope.version.major, envelope.version.minor];
@@ -91,23 +91,13 @@ impl Signer {
         } else {
             (Signature::Made, sign_message(&envelope, 0, covered, &self.key)?)
         };
-        message.truncate(credential_at);
-        message.extend_from_slice(&len_u32(credential.len()).to_be_bytes());
-        message.extend_from_slice(&credential);
-        let message_len = len_u32(message.len() - Envelope::LEN);
-        let envelope = Envelope { message_len, ..envelope };
-        message[..Envelope::LEN].copy_from_slice(&envelope.to_bytes());
+        attach(message, covered_len, |out| out.extend_from_slice(&credential));
         Ok(from)
     }
 
     fn kept(&self) -> std::sync::MutexGuard<'_, Kept> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-#[expect(clippy::cast_possible_truncation, reason = "parts of a message are below 4 GiB")]
-const fn len_u32(len: usize) -> u32 {
-    len as u32
 }
 
 /// SHA-256 of what a signature covers.

@@ -34,6 +34,10 @@ slow_counters! {
     signed_before,
     /// Answers sent unsigned because signing failed.
     signing_failed,
+    /// Answers with the MAC of a session; those that workers make are not among them.
+    with_mac,
+    /// Answers encrypted.
+    encrypted,
     /// Answers to challenges that were right.
     answers_right,
     /// Questions of other servers whether an answer is right.

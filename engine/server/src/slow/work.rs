@@ -2,24 +2,30 @@
 //! challenge, and signs what comes of it.
 
 use super::SlowPath;
-use super::queue::{Job, Route};
+use super::in_session::{self, Proof};
+use super::queue::Job;
 use super::signer::{Signature, Signer};
 use super::stats::SlowCounters;
 use crate::server::Shared;
+use crate::sessions::ServerSessions;
+use crate::sessions::sealer::{each_datagram_part, is_too_long, refusing};
 use crate::templates::SetTemplates;
 use handle_auth::answered::Answered;
 use handle_auth::challenges::{Challenge, Refusal};
 use handle_auth::digest::Digest;
 use handle_auth::kdf::Pbkdf2Limits;
+use handle_proto::OpCode;
 use handle_proto::limit::{FRAGMENTS_MAX, MESSAGE_LEN_MAX, NONCE_LEN};
 use handle_proto::wire::Envelope;
 use handle_proto::wire::auth::{self, ChallengeAnswer, Verification};
-use handle_proto::wire::fragment;
+use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::list::Reference;
 use handle_proto::{Value, ValueBuf};
 use handle_resolver::authority::{Administrators, Entitled};
 use handle_resolver::slow::{Challenged, Evaluated, Why, keys};
-use handle_resolver::{Context, NotLocal, Outcome, Refused, Reply, Slow, answer_message};
+use handle_resolver::{Context, NotLocal, Outcome, Refused, Reply, Slow, answer_message, refuse_stream};
+use handle_sessions::traffic::{self, Live as _};
+use handle_sessions::{Reject, Session};
 use handle_snapshot::map::Mapped;
 use handle_template::Built;
 use std::net::IpAddr;
@@ -36,13 +42,15 @@ pub(crate) struct SlowThread {
 }
 
 /// What an answer borrows from beside its request and the set; used again.
-struct Held {
+pub(crate) struct Held {
     /// The challenge that was answered.
-    challenge: Option<Challenge>,
+    pub(crate) challenge: Option<Challenge>,
     /// Values that administrators may read.
-    values: Box<[u8]>,
-    /// Nonce, the body of a challenge, or computed values.
-    body: Vec<u8>,
+    pub(crate) values: Box<[u8]>,
+    /// Nonce, the body of a challenge or of the answer to a set-up, or computed values.
+    pub(crate) body: Vec<u8>,
+    /// Why a message in a session was not accepted.
+    text: [u8; 80],
 }
 
 impl SlowThread {
@@ -55,6 +63,7 @@ impl SlowThread {
                 challenge: None,
                 values: vec![0; MESSAGE_LEN_MAX as usize].into_boxed_slice(),
                 body: Vec::with_capacity(64),
+                text: [0; 80],
             },
             message: Vec::with_capacity(2048),
         }
@@ -82,7 +91,16 @@ impl SlowThread {
         let set = shared.live.current();
         let counters = &path.counters[*at];
         counters.requests.add(1);
-        let Ok((envelope, rest)) = Envelope::split(&job.request) else { return };
+        let Ok((envelope, _)) = Envelope::split(&job.request) else { return };
+        let session = path.sessions.as_ref();
+        let session = session.and_then(|all| all.table.find(envelope.session_id, all.now_s()));
+        let hidden = envelope.flags.has(EnvelopeFlags::ENCRYPTED);
+        let decrypted = match &session {
+            Some(session) if hidden => in_session::decrypt(session, &job.request),
+            _ => None,
+        };
+        let request = decrypted.as_ref().map_or(&job.request[..], |plain| &plain[..]);
+        let Ok((envelope, rest)) = Envelope::split(request) else { return };
         let now_unix_s = match &path.signer {
             // What is the same for a while can be signed once.
             Some(_) if Signer::keeps(envelope.answer_version()) => {
@@ -99,90 +117,146 @@ impl SlowThread {
         let templates = set.templates();
         let context =
             Context::new(set.records(), service, now_unix_s).computing(templates.map(|one| one as _));
-        let len = job.request.len().min(Envelope::LEN + envelope.message_len as usize);
+        let len = request.len().min(Envelope::LEN + envelope.message_len as usize);
         let work = Work {
             path,
             shared,
             counters,
             source: job.route.source(),
-            request: &job.request[..len],
+            request: &request[..len],
+            session: session.as_deref(),
             templates,
         };
-        let (reply, certifies, too_long) = match answer_message(&context, envelope, rest) {
+        let unreadable = |refused| refuse_stream(&context, refused, b"");
+        let reply = match answer_message(&context, envelope, rest) {
+            Outcome::Encrypted if session.is_some() => unreadable(Refused::Undecryptable),
+            Outcome::Encrypted => unreadable(Refused::EncryptedInUnknownSession),
+            // Nobody must learn from the answer whether what he made up had the right padding.
+            Outcome::Reply(_) if decrypted.is_some() => unreadable(Refused::Undecryptable),
             // Another set than the worker's came in between.
-            Outcome::Reply(reply) => (reply, false, None),
-            Outcome::Slow(slow) => {
-                let (reply, certifies) = work.decide(&context, &slow, held);
-                (reply, certifies, Some(slow.refuse(&context, Refused::AnswerTooLong)))
+            Outcome::Reply(reply) => reply,
+            Outcome::InSession(reply) => {
+                work.public_in_session(reply, &unreadable, decrypted.is_some(), held)
             }
+            Outcome::Slow(slow) if envelope.session_id > 0 && path.sessions.is_some() => {
+                work.any_in_session(&context, &slow, &unreadable, decrypted.is_some(), held)
+            }
+            Outcome::Slow(slow) => work.decide(&context, &slow, held),
             Outcome::Drop(_) | Outcome::Fragment(_) => return,
         };
         (job.code, job.refused) = (reply.response_code(), reply.refused());
-        work.write(&reply, certifies, message);
-        if too_long_for(message, service.answer_datagrams_max)
-            && let Some(reply) = too_long
-        {
+        work.write(&reply, message);
+        if is_too_long(message, service.answer_datagrams_max) {
+            let reply = reply.refusing(Refused::AnswerTooLong);
             (job.code, job.refused) = (reply.response_code(), reply.refused());
-            work.write(&reply, certifies, message);
+            work.write(&reply, message);
         }
-        cut(job.route, message, &mut job.answer);
-    }
-}
-
-/// Whether a message takes more datagrams than it may, or is longer than any: its signature is part of it.
-fn too_long_for(message: &[u8], datagrams_max: usize) -> bool {
-    let len = message.len() - Envelope::LEN;
-    len > MESSAGE_LEN_MAX as usize || len.div_ceil(handle_proto::limit::UDP_DATA_LEN_MAX) > datagrams_max
-}
-
-/// Writes `message` to `out` as it goes to the network.
-fn cut(route: Route, message: &[u8], out: &mut Vec<u8>) {
-    let Ok((envelope, rest)) = Envelope::split(message) else { return };
-    if !route.is_datagram() {
-        return out.extend_from_slice(message);
-    }
-    for datagram in fragment::cut(&envelope) {
-        out.extend_from_slice(&datagram.envelope);
-        out.extend_from_slice(&rest[datagram.range]);
+        match job.route.is_datagram() {
+            true => each_datagram_part(message, |part| job.answer.extend_from_slice(part)),
+            false => job.answer.extend_from_slice(message),
+        }
     }
 }
 
 /// One request, and what is needed to decide it.
-struct Work<'w> {
-    path: &'w SlowPath,
+pub(crate) struct Work<'w> {
+    pub(crate) path: &'w SlowPath,
     shared: &'w Shared,
-    counters: &'w SlowCounters,
-    source: IpAddr,
-    /// As it came, envelope first.
-    request: &'w [u8],
+    pub(crate) counters: &'w SlowCounters,
+    pub(crate) source: IpAddr,
+    /// In the clear, envelope first.
+    pub(crate) request: &'w [u8],
+    /// The session that it is in, if there is one.
+    session: Option<&'w Session>,
     /// Those of the set.
     templates: Option<&'w SetTemplates>,
 }
 
 impl Work<'_> {
-    /// The answer, and whether it is to be signed.
-    fn decide<'a>(
+    pub(crate) fn sessions(&self) -> Option<&ServerSessions> {
+        self.path.sessions.as_deref()
+    }
+
+    /// The time, by the clock of sessions.
+    pub(crate) fn now_s(&self) -> u32 {
+        self.sessions().map_or(0, ServerSessions::now_s)
+    }
+
+    /// The answer to a request outside sessions.
+    fn decide<'a>(&self, context: &Context<'a, Mapped>, slow: &Slow<'a>, held: &'a mut Held) -> Reply<'a> {
+        match slow.why() {
+            Why::Certify | Why::Identity | Why::Template => match slow.evaluate(context) {
+                Evaluated::Reply(reply) => reply,
+                Evaluated::Identity => self.challenge(context, slow, held),
+                Evaluated::Template => self.compute(context, slow, held),
+            },
+            Why::ChallengeAnswer => self.challenge_answer(context, slow, held),
+            Why::Verification => self.verification(context, slow),
+            Why::SessionSetup => self.set_up(context, slow, held),
+            Why::Session => slow.refuse(context, Refused::UnknownSession),
+        }
+    }
+
+    /// What becomes of `reply` to a request for public values in a session.
+    fn public_in_session<'a>(
+        &self,
+        reply: Reply<'a>,
+        unreadable: &dyn Fn(Refused) -> Reply<'a>,
+        was_encrypted: bool,
+        held: &'a mut Held,
+    ) -> Reply<'a> {
+        let Some(session) = self.session else { return reply.refusing(Refused::UnknownSession) };
+        match self.proof(session) {
+            Ok(Proof::None) | Err(_) if was_encrypted => unreadable(Refused::Undecryptable),
+            Ok(_) => reply,
+            Err(reject) => refusing(&reply, session, reject, &mut held.text),
+        }
+    }
+
+    /// The answer to any other request in a session.
+    fn any_in_session<'a>(
         &self,
         context: &Context<'a, Mapped>,
         slow: &Slow<'a>,
+        unreadable: &dyn Fn(Refused) -> Reply<'a>,
+        was_encrypted: bool,
         held: &'a mut Held,
-    ) -> (Reply<'a>, bool) {
-        match slow.why() {
-            Why::Certify | Why::Identity | Why::Template => {
-                let reply = match slow.evaluate(context) {
-                    Evaluated::Reply(reply) => reply,
-                    Evaluated::Identity => self.challenge(context, slow, held),
-                    Evaluated::Template => self.compute(context, slow, held),
-                };
-                (reply, slow.certifies())
+    ) -> Reply<'a> {
+        let is_answer = slow.op_code() == OpCode::RESPONSE_TO_CHALLENGE;
+        let Some(session) = self.session else {
+            // Challenges have numbers of the same kind.
+            return match is_answer {
+                true => self.challenge_answer(context, slow, held),
+                false => slow.refuse(context, Refused::UnknownSession),
+            };
+        };
+        match self.proof(session) {
+            // Answers to challenges have no MAC.
+            Ok(Proof::None) if was_encrypted && !is_answer => unreadable(Refused::Undecryptable),
+            Err(Reject::WrongMac) if was_encrypted => unreadable(Refused::Undecryptable),
+            Ok(proof) => {
+                let reply = self.in_session(context, slow, session, proof, held);
+                // Without a MAC nothing tells who wrote it: only who answers the challenge that waits is told more.
+                let is_guess = matches!(reply.refused(), Some(Refused::Malformed | Refused::NoChallenge));
+                match was_encrypted && proof == Proof::None && is_guess {
+                    true => unreadable(Refused::Undecryptable),
+                    false => reply,
+                }
             }
-            Why::ChallengeAnswer => self.challenge_answer(context, slow, held),
-            Why::Verification => (self.verification(context, slow), slow.certifies()),
+            Err(reject) => {
+                let reply = slow.refuse(context, Refused::WrongMac);
+                refusing(&reply, session, reject, &mut held.text)
+            }
         }
     }
 
     /// Computes the values of a handle that is not stored.
-    fn compute<'a>(&self, context: &Context<'a, Mapped>, slow: &Slow<'a>, held: &'a mut Held) -> Reply<'a> {
+    pub(crate) fn compute<'a>(
+        &self,
+        context: &Context<'a, Mapped>,
+        slow: &Slow<'a>,
+        held: &'a mut Held,
+    ) -> Reply<'a> {
         let Some(templates) = self.templates else { return slow.not_computed(context) };
         match templates.compute(context, slow.handle()) {
             Ok(Built::NotFound) => slow.not_computed(context),
@@ -204,80 +278,91 @@ impl Work<'_> {
             return slow.refuse(context, Refused::TooManyChallenges);
         }
         let mut numbers = numbers.as_chunks().0.iter().copied().map(u32::from_be_bytes);
-        let digest = slow.digest();
-        let challenge = Challenge {
-            version: slow.version(),
-            nonce,
-            digest: Digest::from_bytes(digest.as_bytes()),
-            request: self.request.into(),
+        let challenge = self.new_challenge(slow, nonce);
+        let number = || {
+            let is_free = |number: &u32| {
+                let id = (number & 0x7fff_ffff).cast_signed();
+                self.sessions().is_none_or(|all| all.table.find(id, all.now_s()).is_none())
+            };
+            numbers.find(is_free).unwrap_or(0)
         };
-        let issued = self.path.challenges().issue(
-            self.source,
-            challenge,
-            || numbers.next().unwrap_or(0),
-            self.path.now_ms(),
-        );
+        let issued = self.path.challenges().issue(self.source, challenge, number, self.path.now_ms());
         match issued {
-            Ok(id) => {
-                let challenge = auth::Challenge { nonce: &nonce };
-                held.body.clear();
-                match slow.has_old_form() {
-                    true => challenge.encode_old(digest.as_bytes(), &mut held.body),
-                    false => held.body.extend_from_slice(&nonce),
-                }
-                slow.challenge(context, id, &held.body)
-            }
+            Ok(id) => self.put_challenge(context, slow, id, &nonce, held),
             Err(Refusal::TooManyOfSource | Refusal::TooLong | Refusal::NoNumber) => {
                 slow.refuse(context, Refused::TooManyChallenges)
             }
         }
     }
 
+    /// A challenge to who sent the request.
+    pub(crate) fn new_challenge(&self, slow: &Slow<'_>, nonce: [u8; NONCE_LEN]) -> Challenge {
+        let digest = Digest::from_bytes(slow.digest().as_bytes());
+        Challenge { version: slow.version(), nonce, digest, request: self.request.into() }
+    }
+
+    /// The reply with the challenge `id`.
+    pub(crate) fn put_challenge<'a>(
+        &self,
+        context: &Context<'a, Mapped>,
+        slow: &Slow<'a>,
+        id: i32,
+        nonce: &[u8; NONCE_LEN],
+        held: &'a mut Held,
+    ) -> Reply<'a> {
+        let challenge = auth::Challenge { nonce };
+        held.body.clear();
+        match slow.has_old_form() {
+            true => challenge.encode_old(slow.digest().as_bytes(), &mut held.body),
+            false => held.body.extend_from_slice(nonce),
+        }
+        slow.challenge(context, id, &held.body)
+    }
+
     /// Somebody says who they are. RFC 3652 section 3.5.2.
-    fn challenge_answer<'a>(
+    pub(crate) fn challenge_answer<'a>(
         &self,
         context: &Context<'a, Mapped>,
         slow: &Slow<'a>,
         held: &'a mut Held,
-    ) -> (Reply<'a>, bool) {
+    ) -> Reply<'a> {
         let Ok(answer) = ChallengeAnswer::decode(slow.body()) else {
-            return (slow.refuse(context, Refused::Malformed), slow.certifies());
+            return slow.refuse(context, Refused::Malformed);
         };
         held.challenge = self.path.challenges().take(slow.session_id(), self.path.now_ms());
-        let Held { challenge: Some(challenge), values, body } = held else {
-            return (slow.refuse(context, Refused::NoChallenge), slow.certifies());
+        let Held { challenge: Some(challenge), values, body, .. } = held else {
+            return slow.refuse(context, Refused::NoChallenge);
         };
         let taken_up = match Envelope::split(&challenge.request) {
-            Ok((envelope, rest)) => slow.take_up(context, envelope, rest),
+            Ok((envelope, rest)) => slow.take_up(context, envelope, rest, self.session.is_some()),
             Err(_) => Err(slow.refuse(context, Refused::NoChallenge)),
         };
         let challenged = match taken_up {
             Ok(challenged) => challenged,
-            Err(reply) => return (reply, slow.certifies()),
+            Err(reply) => return reply,
         };
-        let reply = match self.check(context, &challenged, &answer, challenge) {
-            Ok(()) if challenged.is_status() => self.status(context, &challenged, body),
-            Ok(()) => challenged.answer(context, values),
+        match self.check(context, &challenged, &answer, challenge) {
+            Ok(index) => {
+                if let Some(session) = self.session {
+                    // For who the session was set up for: any other identity counts for this request alone.
+                    session.authenticate(answer.identity, index, self.now_s());
+                }
+                match challenged.is_status() {
+                    true => self.status(context, &challenged, body),
+                    false => challenged.answer(context, values),
+                }
+            }
             Err(refused) => challenged.refuse(context, refused),
-        };
-        (reply, challenged.certifies())
+        }
     }
 
-    /// Whether `answer` is right, and its identity may read: first whether it may, as deployed, so that only
-    /// those who may learn whether the key was right.
-    fn check<'a>(
+    /// Whether `identity` may read what is asked for.
+    pub(crate) fn permits<'a>(
         &self,
         context: &Context<'a, Mapped>,
         challenged: &Challenged<'a>,
-        answer: &ChallengeAnswer<'_>,
-        challenge: &Challenge,
-    ) -> Result<(), Refused> {
-        let kind = match answer.auth_type {
-            auth::PUBLIC_KEY => auth::PUBLIC_KEY,
-            auth::SECRET_KEY => auth::SECRET_KEY,
-            _ => return Err(Refused::UnknownAuthentication),
-        };
-        let identity = answer.identity;
+        identity: Reference<'_>,
+    ) -> bool {
         let (server, status) = (references(&self.path.server), references(&self.path.status));
         let administrators = Administrators {
             server: &server,
@@ -285,14 +370,29 @@ impl Work<'_> {
             status: &status,
             lookups_max: self.path.config.group_lookups,
         };
-        let permits = |index| {
-            let identity = Reference { index, ..identity };
-            let entitled = challenged.permits(context, identity, &administrators);
-            if entitled == Entitled::GaveUp {
-                self.counters.groups_given_up.add(1);
-            }
-            entitled == Entitled::Yes
+        let entitled = challenged.permits(context, identity, &administrators);
+        if entitled == Entitled::GaveUp {
+            self.counters.groups_given_up.add(1);
+        }
+        entitled == Entitled::Yes
+    }
+
+    /// Whether `answer` is right, and its identity may read: first whether it may, as deployed, so that only
+    /// those who may learn whether the key was right. Gives the index of the value with the key.
+    fn check<'a>(
+        &self,
+        context: &Context<'a, Mapped>,
+        challenged: &Challenged<'a>,
+        answer: &ChallengeAnswer<'_>,
+        challenge: &Challenge,
+    ) -> Result<i32, Refused> {
+        let kind = match answer.auth_type {
+            auth::PUBLIC_KEY => auth::PUBLIC_KEY,
+            auth::SECRET_KEY => auth::SECRET_KEY,
+            _ => return Err(Refused::UnknownAuthentication),
         };
+        let identity = answer.identity;
+        let permits = |index| self.permits(context, challenged, Reference { index, ..identity });
         let answered = Answered {
             version: challenge.version,
             covered: challenge.covered(),
@@ -321,14 +421,14 @@ impl Work<'_> {
             is_anyone_permitted = true;
             if answered.is_made_with(kind, key.data) {
                 self.counters.answers_right.add(1);
-                return Ok(());
+                return Ok(if promotes { key.index } else { identity.index });
             }
         }
         Err(if is_anyone_permitted { Refused::WrongKey } else { Refused::NotPermitted })
     }
 
     /// The state of the server.
-    fn status<'a>(
+    pub(crate) fn status<'a>(
         &self,
         context: &Context<'a, Mapped>,
         challenged: &Challenged<'a>,
@@ -345,7 +445,7 @@ impl Work<'_> {
     }
 
     /// Another server asks whether the answer to its challenge is right. RFC 3652 section 3.5.3.
-    fn verification<'a>(&self, context: &Context<'a, Mapped>, slow: &Slow<'a>) -> Reply<'a> {
+    pub(crate) fn verification<'a>(&self, context: &Context<'a, Mapped>, slow: &Slow<'a>) -> Reply<'a> {
         let Ok(asked) = Verification::decode(slow.body()) else {
             return slow.refuse(context, Refused::Malformed);
         };
@@ -370,12 +470,34 @@ impl Work<'_> {
         Pbkdf2Limits { iterations_max: self.path.config.pbkdf2_iterations, ..Pbkdf2Limits::DEFAULT }
     }
 
-    /// Writes `reply` to `message`, signed if it is to be and can be.
-    fn write(&self, reply: &Reply<'_>, certifies: bool, message: &mut Vec<u8>) {
+    /// Writes `reply` to `message`: with the MAC of the session or signed if it is to be and can be, and encrypted if
+    /// nobody else may read it. Nothing is written where that fails.
+    fn write(&self, reply: &Reply<'_>, message: &mut Vec<u8>) {
         message.clear();
         message.resize(Envelope::LEN + reply.message_len(), 0);
         reply.write_stream(message);
-        let Some(signer) = self.path.signer.as_ref().filter(|_| certifies) else { return };
+        // What sets a session up is not in one yet.
+        let session = self.session.filter(|session| {
+            session.keys().id == reply.session_id() && reply.op_code() != OpCode::SESSION_SETUP
+        });
+        match session {
+            _ if !reply.certifies() => {}
+            Some(session) if traffic::seal(session, message).is_ok() => self.counters.with_mac.add(1),
+            _ => self.sign(message),
+        }
+        let Some(session) = session.filter(|_| reply.is_confidential()) else { return };
+        let mut random = [0; 16];
+        if (self.path.random)(&mut random) {
+            self.counters.encrypted.add(1);
+            traffic::encrypt(session, &random, message);
+        } else {
+            self.counters.without_random.add(1);
+            message.clear();
+        }
+    }
+
+    fn sign(&self, message: &mut Vec<u8>) {
+        let Some(signer) = &self.path.signer else { return };
         let counter = match signer.sign(message) {
             Ok(Signature::Made) => &self.counters.signed,
             Ok(Signature::Kept) => &self.counters.signed_before,

@@ -3,6 +3,7 @@
 use super::{Tcp, Turn};
 use crate::config::Config;
 use crate::counters::{Counters, Transport};
+use crate::sessions::sealer::Sealer;
 use crate::slow::queue::{Job, Route};
 use crate::slow::shard::SlowShard;
 use handle_net::{Datapath, StreamId, bind_listener};
@@ -66,12 +67,12 @@ impl Side {
         context: &Context<'_, B>,
         counters: &Counters,
         now_ms: u64,
-        slow: &mut SlowShard,
+        (slow, sealer): (&mut SlowShard, Option<&mut Sealer>),
     ) -> usize {
         let Some(streams) = path.streams() else { return 0 };
         let (inbox, wire) = (streams.inbox, streams.connections);
         let defer = &mut |id, source, request: &[u8]| slow.defer(Route::Tcp(id, source), request, counters);
-        let mut turn = Turn { wire, context, counters, now_ms, defer };
+        let mut turn = Turn { wire, context, counters, now_ms, defer, sealer };
         for event in inbox.iter() {
             self.tcp.handle(event, &mut turn);
         }
@@ -91,7 +92,7 @@ impl Side {
         context: &Context<'_, B>,
         counters: &Counters,
         now_ms: u64,
-        slow: &mut SlowShard,
+        (slow, sealer): (&mut SlowShard, Option<&mut Sealer>),
     ) {
         if job.answer.is_empty() {
             counters.tcp_dropped_bug.add(1);
@@ -102,7 +103,8 @@ impl Side {
         if let Some(streams) = path.streams() {
             let defer =
                 &mut |id, source, request: &[u8]| slow.defer(Route::Tcp(id, source), request, counters);
-            let mut turn = Turn { wire: streams.connections, context, counters, now_ms, defer };
+            let wire = streams.connections;
+            let mut turn = Turn { wire, context, counters, now_ms, defer, sealer };
             self.tcp.reply(id, &job.answer, &mut turn);
         }
     }
@@ -134,7 +136,7 @@ impl Side {
     ) {
         if let Some(streams) = path.streams() {
             let (wire, defer) = (streams.connections, &mut |_, _, _: &[u8]| false);
-            self.tcp.abort_all(&mut Turn { wire, context, counters, now_ms: 0, defer });
+            self.tcp.abort_all(&mut Turn { wire, context, counters, now_ms: 0, defer, sealer: None });
         }
     }
 }

@@ -1,0 +1,133 @@
+//! A worker's part in sessions: whether a request for public values is from who it should be, and the MAC of its
+//! answer. No lock, no queue, no allocation.
+
+use super::ServerSessions;
+use crate::config::ANSWER_LEN_MAX;
+use handle_proto::limit::{FRAGMENTS_MAX, MESSAGE_LEN_MAX, UDP_DATA_LEN_MAX};
+use handle_proto::wire::{Envelope, Message, fragment};
+use handle_resolver::{Refused, Reply};
+use handle_sessions::traffic::{check, seal};
+use handle_sessions::{Live as _, Reject, Session};
+use std::io::Write as _;
+use std::sync::Arc;
+
+/// Bytes that a credential with a MAC takes, at most.
+const MAC_CREDENTIAL_LEN: usize = 96;
+
+/// Answers in sessions, for one worker.
+#[derive(Debug)]
+pub struct Sealer {
+    sessions: Arc<ServerSessions>,
+    message: Vec<u8>,
+    text: [u8; 80],
+}
+
+/// What becomes of a request for public values in a session.
+#[derive(Debug)]
+pub(crate) enum Sealed<'s> {
+    /// This answer, without a MAC.
+    Plain(Reply<'s>),
+    /// This answer, with a MAC: the whole message.
+    Mac(Reply<'s>, &'s [u8]),
+    /// There is no such session, and the answer is to be signed all the same: the slow path does it.
+    Elsewhere,
+}
+
+impl Sealer {
+    /// With room for the longest answer.
+    #[must_use]
+    pub fn new(sessions: &Arc<ServerSessions>) -> Self {
+        let message = Vec::with_capacity(ANSWER_LEN_MAX + MAC_CREDENTIAL_LEN);
+        Self { sessions: Arc::clone(sessions), message, text: [0; 80] }
+    }
+
+    /// Bytes and datagrams that the answer takes, at most. There has to be room for it before it is made, for no
+    /// request is accepted twice.
+    pub(crate) const fn room_for(reply: &Reply<'_>) -> (usize, usize) {
+        // An error may be longer than the answer that it replaces.
+        const ERROR_LEN: usize = 256;
+        let least = if reply.message_len() > ERROR_LEN { reply.message_len() } else { ERROR_LEN };
+        let len = least + MAC_CREDENTIAL_LEN;
+        let datagrams_count = len.div_ceil(UDP_DATA_LEN_MAX);
+        (len + datagrams_count * Envelope::LEN, datagrams_count)
+    }
+
+    /// Decides about `request`, a whole message with its envelope, to which `reply` is the answer if it is in order.
+    /// `signs` says whether the slow path signs, and `datagrams_max` how long the answer may be.
+    pub(crate) fn answer<'s>(
+        &'s mut self,
+        request: &[u8],
+        reply: &Reply<'s>,
+        signs: bool,
+        datagrams_max: usize,
+    ) -> Sealed<'s> {
+        let now_s = self.sessions.now_s();
+        let Self { sessions, message, text } = self;
+        let asked = Envelope::split(request).ok();
+        let found = asked.and_then(|(envelope, _)| sessions.table.find(envelope.session_id, now_s));
+        let (Some((envelope, rest)), Some(session)) = (asked, found) else {
+            return match reply.certifies() && signs {
+                true => Sealed::Elsewhere,
+                false => Sealed::Plain(reply.refusing(Refused::UnknownSession)),
+            };
+        };
+        let checked = match Message::decode(&rest[..rest.len().min(envelope.message_len as usize)]) {
+            Ok(asked) => check(&*session, &envelope, &asked, now_s),
+            Err(_) => Err(Reject::WrongMac),
+        };
+        let reply = match checked {
+            Ok(_) => *reply,
+            Err(reject) => refusing(reply, &session, reject, text),
+        };
+        if !reply.certifies() {
+            return Sealed::Plain(reply);
+        }
+        if put(&reply, &session, message) && !is_too_long(message, datagrams_max) {
+            return Sealed::Mac(reply, message);
+        }
+        let reply = reply.refusing(Refused::AnswerTooLong);
+        match put(&reply, &session, message) {
+            true => Sealed::Mac(reply, message),
+            false => Sealed::Plain(reply),
+        }
+    }
+}
+
+/// The same frame, saying why a message in the session is not accepted; `text` is room for the details.
+pub(crate) fn refusing<'t>(
+    reply: &Reply<'_>,
+    session: &Session,
+    reject: Reject,
+    text: &'t mut [u8; 80],
+) -> Reply<'t> {
+    let Reject::Replayed(counter) = reject else { return reply.refusing(Refused::WrongMac) };
+    let mut room = &mut text[..];
+    let id = session.keys().id;
+    // As deployed; 80 bytes are enough for any two numbers.
+    let _ = write!(room, "Duplicate session counter {counter} in session {id}");
+    let left = room.len();
+    reply.refusing(Refused::Replayed).with_text(&text[..text.len() - left])
+}
+
+/// Writes `reply` to `message` with the MAC of the session; false when that fails, which it does for no reply.
+fn put(reply: &Reply<'_>, session: &Session, message: &mut Vec<u8>) -> bool {
+    message.clear();
+    message.resize(Envelope::LEN + reply.message_len(), 0);
+    reply.write_stream(message);
+    seal(session, message).is_ok()
+}
+
+/// Whether a message takes more datagrams than it may, or is longer than any: its credential is part of it.
+pub(crate) fn is_too_long(message: &[u8], datagrams_max: usize) -> bool {
+    let len = message.len().saturating_sub(Envelope::LEN);
+    len > MESSAGE_LEN_MAX as usize || len.div_ceil(UDP_DATA_LEN_MAX) > datagrams_max.min(FRAGMENTS_MAX)
+}
+
+/// Hands over the parts of the datagrams that `message` is sent in.
+pub(crate) fn each_datagram_part(message: &[u8], mut take: impl FnMut(&[u8])) {
+    let Ok((envelope, rest)) = Envelope::split(message) else { return };
+    for datagram in fragment::cut(&envelope) {
+        take(&datagram.envelope);
+        take(&rest[datagram.range]);
+    }
+}

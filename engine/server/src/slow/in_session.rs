@@ -1,0 +1,176 @@
+//! Requests in sessions on the slow path: set-up and end, who asks, and what nobody else may read. RFC 3652 section
+//! 3.8.
+
+use super::work::{Held, Work};
+use handle_auth::agreement::PRIVATE_LEN;
+use handle_auth::challenges::{Pending, Refusal};
+use handle_proto::OpCode;
+use handle_proto::code::KeyExchangeMode;
+use handle_proto::limit::NONCE_LEN;
+use handle_proto::wire::session::{SessionAnswer, SessionSetup};
+use handle_proto::wire::{Envelope, Message};
+use handle_resolver::slow::{Evaluated, Slow};
+use handle_resolver::{Context, Refused, Reply};
+use handle_sessions::session::{Claim, NewSession};
+use handle_sessions::traffic::{self, Live as _};
+use handle_sessions::{Reject, Session, SetupError, agree, table};
+use handle_snapshot::map::Mapped;
+use zeroize::Zeroizing;
+
+/// What a message proves by its credential.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Proof {
+    /// Nothing: there is no MAC.
+    None,
+    /// Who has the key of the session wrote it.
+    Mac,
+}
+
+/// Decrypts a whole request; `None` when that fails.
+pub(crate) fn decrypt(session: &Session, request: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
+    let (mut envelope, rest) = Envelope::split(request).ok()?;
+    let rest = &rest[..rest.len().min(envelope.message_len as usize)];
+    let text = traffic::decrypt(session, &mut envelope, rest)?;
+    let mut message = Zeroizing::new(Vec::with_capacity(Envelope::LEN + text.len()));
+    message.extend_from_slice(&envelope.to_bytes());
+    message.extend_from_slice(&text);
+    Some(message)
+}
+
+impl Work<'_> {
+    /// Whether the request is from who has the key of `session`, as far as it says so.
+    pub(crate) fn proof(&self, session: &Session) -> Result<Proof, Reject> {
+        let (envelope, rest) = Envelope::split(self.request).map_err(|_| Reject::WrongMac)?;
+        let message = Message::decode(rest).map_err(|_| Reject::WrongMac)?;
+        let has_mac = traffic::check(session, &envelope, &message, self.now_s())?;
+        Ok(if has_mac { Proof::Mac } else { Proof::None })
+    }
+
+    /// The answer to a request in `session`, whose MAC is not wrong.
+    pub(crate) fn in_session<'a>(
+        &self,
+        context: &Context<'a, Mapped>,
+        slow: &Slow<'a>,
+        session: &Session,
+        proof: Proof,
+        held: &'a mut Held,
+    ) -> Reply<'a> {
+        match slow.op_code() {
+            OpCode::RESPONSE_TO_CHALLENGE => self.challenge_answer(context, slow, held),
+            OpCode::VERIFY_CHALLENGE => self.verification(context, slow),
+            OpCode::SESSION_SETUP => self.set_up(context, slow, held),
+            OpCode::SESSION_TERMINATE if proof == Proof::None => slow.refuse(context, Refused::WrongMac),
+            OpCode::SESSION_TERMINATE => {
+                if let Some(sessions) = self.sessions() {
+                    sessions.table.end(slow.session_id());
+                }
+                slow.done(context)
+            }
+            _ => match slow.evaluate(context) {
+                Evaluated::Reply(reply) => reply,
+                Evaluated::Template => self.compute(context, slow, held),
+                Evaluated::Identity if proof == Proof::None => slow.refuse(context, Refused::NoMac),
+                Evaluated::Identity => self.who_asks(context, slow, session, held),
+            },
+        }
+    }
+
+    /// The answer that depends on who is at the other end of `session`.
+    fn who_asks<'a>(
+        &self,
+        context: &Context<'a, Mapped>,
+        slow: &Slow<'a>,
+        session: &Session,
+        held: &'a mut Held,
+    ) -> Reply<'a> {
+        let Some(identity) = session.proven() else { return self.challenge_in_session(context, slow, held) };
+        match slow.by_somebody_known(context) {
+            Ok(asked) if !self.permits(context, &asked, identity.as_reference()) => {
+                asked.refuse(context, Refused::NotPermitted)
+            }
+            Ok(asked) if asked.is_status() => self.status(context, &asked, &mut held.body),
+            Ok(asked) => asked.answer(context, &mut held.values),
+            Err(reply) => reply,
+        }
+    }
+
+    /// Asks who wants to know. There is one challenge in a session at a time: a copy of the request gets the same, and
+    /// another request another.
+    fn challenge_in_session<'a>(
+        &self,
+        context: &Context<'a, Mapped>,
+        slow: &Slow<'a>,
+        held: &'a mut Held,
+    ) -> Reply<'a> {
+        let mut nonce = [0; NONCE_LEN];
+        if !(self.path.random)(&mut nonce) {
+            self.counters.without_random.add(1);
+            return slow.refuse(context, Refused::TooManyChallenges);
+        }
+        let (id, challenge) = (slow.session_id(), self.new_challenge(slow, nonce));
+        let pending = self.path.challenges().issue_in_session(id, self.source, challenge, self.path.now_ms());
+        match pending {
+            Ok(Pending { nonce }) => self.put_challenge(context, slow, id, &nonce, held),
+            Err(Refusal::TooManyOfSource | Refusal::TooLong | Refusal::NoNumber) => {
+                slow.refuse(context, Refused::TooManyChallenges)
+            }
+        }
+    }
+
+    /// Sets a session up. RFC 3652 section 3.8.1.
+    pub(crate) fn set_up<'a>(
+        &self,
+        context: &Context<'a, Mapped>,
+        slow: &Slow<'a>,
+        held: &'a mut Held,
+    ) -> Reply<'a> {
+        let Ok(setup) = SessionSetup::decode(slow.body()) else {
+            return slow.refuse(context, Refused::Malformed);
+        };
+        let Some(sessions) = self.sessions() else { return slow.refuse(context, Refused::NoSessions) };
+        let (mut private, mut numbers) = (Zeroizing::new([0; PRIVATE_LEN]), [0; 4 * 8]);
+        if !(self.path.random)(&mut *private) || !(self.path.random)(&mut numbers) {
+            self.counters.without_random.add(1);
+            return slow.refuse(context, Refused::TooManySessions);
+        }
+        let agreed = match agree(&sessions.terms, &setup, slow.version(), &private) {
+            Ok(agreed) => agreed,
+            Err(error) => return slow.refuse(context, refused(error)),
+        };
+        let new = NewSession {
+            key: agreed.key,
+            version: slow.version(),
+            claim: (!setup.is_anonymous()).then(|| Claim::of(setup.identity)),
+            timeout_s: agreed.timeout_s,
+            source: self.source,
+        };
+        let mut numbers = numbers.as_chunks().0.iter().copied().map(u32::from_be_bytes);
+        let number = || numbers.next().unwrap_or(0);
+        let is_taken = |number| self.path.challenges().has(number);
+        let opened = sessions.table.open(new, number, is_taken, sessions.now_s());
+        match opened {
+            Ok(session) => {
+                let answer = SessionAnswer { mode: setup.exchange.mode(), data: &agreed.data };
+                held.body.clear();
+                answer.encode(&mut held.body);
+                slow.session(context, session.keys().id, &held.body)
+            }
+            Err(table::Refusal::TooManyOfSource | table::Refusal::Full | table::Refusal::NoNumber) => {
+                slow.refuse(context, Refused::TooManySessions)
+            }
+        }
+    }
+}
+
+/// What a client is told with whom there is no agreement.
+fn refused(error: SetupError) -> Refused {
+    use handle_auth::agreement::AgreementError;
+    match error {
+        SetupError::Mode(KeyExchangeMode::CLIENT_KEY) => Refused::ClientKeyExchange,
+        SetupError::Mode(KeyExchangeMode::HANDLE_KEY) => Refused::HandleKeyExchange,
+        SetupError::Key(AgreementError::Undecodable(_) | AgreementError::Kind) => Refused::SessionKey,
+        SetupError::Key(_) => Refused::SessionGroup,
+        SetupError::Cipher => Refused::SessionCipher,
+        _ => Refused::KeyExchange,
+    }
+}

@@ -1,0 +1,117 @@
+//! The answers of one round on a connection: where each outcome goes, and what is counted.
+
+use super::Turn;
+use crate::counters::{Counters, Transport};
+use crate::sessions::sealer::{Sealed, Sealer};
+use handle_net::StreamId;
+use handle_proto::wire::Envelope;
+use handle_resolver::{Context, DropReason, InBatch, Outcome, Refused, Reply, refuse_stream};
+use std::net::IpAddr;
+
+/// Room for the answers, and what else they are made with.
+pub(super) struct Round<'r, 't, 'a, B, W> {
+    /// The connection, and who has it.
+    pub(super) asker: (StreamId, IpAddr),
+    pub(super) out: &'r mut [u8],
+    pub(super) used: &'r mut usize,
+    /// How many are answered elsewhere.
+    pub(super) deferred: &'r mut u32,
+    pub(super) turn: &'r mut Turn<'t, 'a, B, W>,
+}
+
+impl<'a, B: AsRef<[u8]>, W> Round<'_, '_, 'a, B, W> {
+    /// Deals with the outcome of `message` in a batch. False when there is no room for its answer.
+    pub(super) fn finish_in_batch<'m>(&mut self, message: &[u8], outcome: &InBatch<'m>) -> bool
+    where
+        'a: 'm,
+    {
+        let usual = match outcome {
+            InBatch::Usual(usual) => usual,
+            InBatch::Other(outcome) => return self.finish(message, outcome),
+        };
+        let Some(room) = self.out.get_mut(*self.used..*self.used + usual.len()) else { return false };
+        usual.write(room);
+        *self.used += usual.len();
+        self.turn.counters.count_reply(Transport::Tcp, usual.response_code(), None);
+        self.turn.counters.tcp_requests_answered.add(1);
+        true
+    }
+
+    /// Deals with the outcome of `message`. False when there is no room for its answer.
+    pub(super) fn finish<'m>(&mut self, message: &[u8], outcome: &Outcome<'m>) -> bool
+    where
+        'a: 'm,
+    {
+        let context: &Context<'m, B> = self.turn.context;
+        let is_put = match outcome {
+            Outcome::Reply(reply) => self.put(reply),
+            Outcome::InSession(reply) => match self.put_in_session(message, reply) {
+                Some(is_put) => is_put,
+                None if self.defer(message) => return true,
+                None => self.put(&reply.refusing(Refused::Busy)),
+            },
+            Outcome::Slow(_) | Outcome::Encrypted if self.defer(message) => return true,
+            Outcome::Slow(slow) => self.put(&slow.refuse(context, Refused::Busy)),
+            Outcome::Encrypted => self.put(&refuse_stream(context, Refused::Busy, b"")),
+            Outcome::Drop(DropReason::ErrorReply) => {
+                self.turn.counters.tcp_dropped_error_reply.add(1);
+                return true;
+            }
+            // Whole messages are no fragments.
+            Outcome::Drop(_) | Outcome::Fragment(_) => {
+                self.turn.counters.tcp_dropped_bug.add(1);
+                return true;
+            }
+        };
+        self.turn.counters.tcp_requests_answered.add(is_put.into());
+        is_put
+    }
+
+    fn defer(&mut self, message: &[u8]) -> bool {
+        let (id, source) = self.asker;
+        let taken = (self.turn.defer)(id, source, message);
+        *self.deferred += u32::from(taken);
+        taken
+    }
+
+    /// Answers a request for public values in a session, if it is in order; `None` where the slow path is to.
+    fn put_in_session(&mut self, message: &[u8], reply: &Reply<'_>) -> Option<bool> {
+        let (len, _) = Sealer::room_for(reply);
+        if self.out.len() - *self.used < len {
+            return Some(false);
+        }
+        let service = self.turn.context.service();
+        let Some(sealer) = &mut self.turn.sealer else {
+            return Some(self.put(&reply.refusing(Refused::UnknownSession)));
+        };
+        let (out, used, counters) = (&mut *self.out, &mut *self.used, self.turn.counters);
+        match sealer.answer(message, reply, service.signs, service.answer_datagrams_max) {
+            Sealed::Plain(reply) => Some(put(&reply, out, used, counters)),
+            Sealed::Mac(reply, message) => {
+                let room = out.get_mut(*used..*used + message.len());
+                let is_put = room.map(|room| room.copy_from_slice(message)).is_some();
+                if is_put {
+                    *used += message.len();
+                    counters.answers_with_mac.add(1);
+                    counters.count_reply(Transport::Tcp, reply.response_code(), reply.refused());
+                }
+                Some(is_put)
+            }
+            Sealed::Elsewhere => None,
+        }
+    }
+
+    fn put(&mut self, reply: &Reply<'_>) -> bool {
+        put(reply, self.out, self.used, self.turn.counters)
+    }
+}
+
+/// Puts a reply into `out` and counts it. False when there is no room.
+pub(super) fn put(reply: &Reply<'_>, out: &mut [u8], used: &mut usize, counters: &Counters) -> bool {
+    let len = Envelope::LEN + reply.message_len();
+    let Some(room) = out.get_mut(*used..*used + len) else { return false };
+    reply.write_stream(room);
+    *used += len;
+    counters.count_reply(Transport::Tcp, reply.response_code(), reply.refused());
+    true
+}

@@ -1,0 +1,165 @@
+//! What an operator says about sessions.
+
+use crate::setup::Terms;
+use crate::table::SessionLimits;
+use anyhow::{Context as _, ensure};
+use handle_proto::code::Cipher;
+use handle_proto::limit::{DH_MODULUS_BITS_MAX, DH_MODULUS_BITS_MIN};
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+
+/// Sessions: a key agreed on with a client, so that answers are certified and values kept from others without a
+/// signature or a challenge each time.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SessionsConfig {
+    /// Whether there are any. In `handled` they need `slow.threads`.
+    pub enabled: bool,
+    /// Most sessions. When they are reached, sessions of clients that have not proven who they are make room.
+    pub sessions: usize,
+    /// Most sessions of one source: an IPv4 address, or a /64 of IPv6.
+    pub sessions_per_source: usize,
+    /// Seconds without a message after which a session ends, where its client does not say.
+    pub timeout_s: u32,
+    /// The most seconds that a client may ask for.
+    pub timeout_s_max: u32,
+    /// The ciphers that may be used. The first is; DES, if it is here, also with peers below version 2.4, which know
+    /// nothing else and are refused without it.
+    pub ciphers: Vec<CipherName>,
+    /// Least bits of the modulus of a key exchange; the client chooses it.
+    pub modulus_bits_min: u32,
+    /// Most bits of it; twice the bits take seven times as long.
+    pub modulus_bits_max: u32,
+    /// The UNIX socket at which `handled` has its sessions for another process of the same user, and `handle-admin`
+    /// finds them; each has its own when it is not said.
+    pub socket: Option<PathBuf>,
+}
+
+/// A cipher as it is configured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CipherName {
+    /// AES with 128 bits.
+    Aes,
+    /// Triple DES.
+    Des3,
+    /// DES, which anybody can break.
+    Des,
+}
+
+impl CipherName {
+    /// Its code.
+    #[must_use]
+    pub const fn code(self) -> Cipher {
+        match self {
+            Self::Aes => Cipher::AES,
+            Self::Des3 => Cipher::DESEDE,
+            Self::Des => Cipher::DES,
+        }
+    }
+}
+
+impl Default for SessionsConfig {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            sessions: 100_000,
+            sessions_per_source: 256,
+            timeout_s: 86_400,
+            timeout_s_max: 86_400,
+            ciphers: vec![CipherName::Aes],
+            modulus_bits_min: 1024,
+            modulus_bits_max: 4096,
+            socket: None,
+        }
+    }
+}
+
+impl SessionsConfig {
+    /// The bounds of the table.
+    #[must_use]
+    pub const fn limits(&self) -> SessionLimits {
+        SessionLimits { sessions_max: self.sessions, per_source_max: self.sessions_per_source }
+    }
+
+    /// What is agreed to.
+    #[must_use]
+    pub fn terms(&self) -> Terms {
+        Terms {
+            ciphers: self.ciphers.iter().map(|cipher| cipher.code()).collect(),
+            modulus_bits: self.modulus_bits_min..=self.modulus_bits_max,
+            timeout_s: self.timeout_s,
+            timeout_s_max: self.timeout_s_max,
+        }
+    }
+
+    /// With a path that is relative to `directory`.
+    #[must_use]
+    pub fn relative_to(mut self, directory: &Path) -> Self {
+        self.socket = self.socket.map(|socket| directory.join(socket));
+        self
+    }
+
+    /// Checks what can be checked without opening anything.
+    ///
+    /// # Errors
+    /// Names the setting, and what it should be.
+    pub fn check(&self) -> anyhow::Result<()> {
+        let (least_bits, most_bits) = (DH_MODULUS_BITS_MIN as usize, DH_MODULUS_BITS_MAX as usize);
+        let bounds = [
+            ("sessions", self.sessions, 1, 1 << 24),
+            ("sessions_per_source", self.sessions_per_source, 1, self.sessions),
+            ("timeout_s_max", self.timeout_s_max as usize, 1, 366 * 86_400),
+            ("timeout_s", self.timeout_s as usize, 1, self.timeout_s_max as usize),
+            ("modulus_bits_max", self.modulus_bits_max as usize, least_bits, most_bits),
+            ("modulus_bits_min", self.modulus_bits_min as usize, least_bits, self.modulus_bits_max as usize),
+        ];
+        for (name, value, least, most) in bounds {
+            ensure!(
+                (least..=most).contains(&value),
+                "`sessions.{name}` is {value}: it must be from {least} to {most}"
+            );
+        }
+        self.ciphers.first().context("`sessions.ciphers` is empty: name at least one, as \"aes\"")?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_hold_at_their_edges() {
+        let with = |change: fn(&mut SessionsConfig)| {
+            let mut config = SessionsConfig::default();
+            change(&mut config);
+            config.check().is_ok()
+        };
+        assert!(with(|_| ()));
+        assert!(with(|it| (it.sessions, it.sessions_per_source) = (1, 1)));
+        assert!(!with(|it| (it.sessions, it.sessions_per_source) = (0, 0)));
+        assert!(with(|it| it.sessions = 1 << 24) && !with(|it| it.sessions = (1 << 24) + 1));
+        assert!(with(|it| it.sessions_per_source = 100_000));
+        assert!(!with(|it| it.sessions_per_source = 100_001), "more than there are in all");
+        assert!(with(|it| it.timeout_s = 1) && !with(|it| it.timeout_s = 0));
+        assert!(!with(|it| it.timeout_s = 86_401), "more than may be asked for");
+        assert!(
+            with(|it| it.timeout_s_max = 366 * 86_400) && !with(|it| it.timeout_s_max = 366 * 86_400 + 1)
+        );
+        assert!(with(|it| it.modulus_bits_min = 512) && !with(|it| it.modulus_bits_min = 511));
+        assert!(with(|it| it.modulus_bits_max = 8192) && !with(|it| it.modulus_bits_max = 8193));
+        assert!(with(|it| it.modulus_bits_min = 4096) && !with(|it| it.modulus_bits_min = 4097));
+        assert!(!with(|it| it.ciphers.clear()));
+        let config = SessionsConfig { timeout_s: 0, ..SessionsConfig::default() };
+        assert!(config.check().unwrap_err().to_string().contains("sessions.timeout_s"));
+    }
+
+    #[test]
+    fn ciphers_are_named_as_in_the_configuration() {
+        let config: SessionsConfig = toml::from_str("ciphers = [\"des3\", \"aes\", \"des\"]").unwrap();
+        let codes: Vec<Cipher> = config.ciphers.iter().map(|cipher| cipher.code()).collect();
+        assert_eq!(codes, [Cipher::DESEDE, Cipher::AES, Cipher::DES]);
+        assert!(toml::from_str::<SessionsConfig>("ciphers = [\"rot13\"]").is_err());
+    }
+}

@@ -1,0 +1,345 @@
+//! Sessions for a process that takes messages one at a time and may wait for another process: opened when they come,
+//! sealed when they go.
+
+use crate::config::SessionsConfig;
+use crate::link::{AnySession, Joint};
+use crate::session::{Claim, Identity, NewSession};
+use crate::setup::{Agreed, SetupError, Terms, agree};
+use crate::table::{Refusal, Sessions};
+use crate::traffic::{Live as _, Reject, check, decrypt, encrypt, seal};
+use handle_auth::SignError;
+use handle_proto::wire::envelope::EnvelopeFlags;
+use handle_proto::wire::list::Reference;
+use handle_proto::wire::session::SessionSetup;
+use handle_proto::wire::{Envelope, Message};
+use handle_proto::{OpCode, ResponseCode, Version};
+use std::borrow::Cow;
+use std::fmt;
+use std::net::IpAddr;
+use std::time::Instant;
+use zeroize::Zeroizing;
+
+/// The sessions of such a process.
+#[derive(Debug)]
+pub struct Front {
+    joint: Joint,
+    terms: Terms,
+    started: Instant,
+}
+
+/// A message that came, in the clear.
+#[derive(Debug)]
+pub struct Came<'m> {
+    message: Cow<'m, [u8]>,
+    session: Option<AnySession>,
+    hidden: bool,
+    /// Whether it has the MAC of the session, or why that is not accepted.
+    proof: Result<bool, Reject>,
+}
+
+/// What was encrypted cannot be read, or does not tell who wrote it: nobody is to learn which.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Undecryptable;
+
+impl fmt::Display for Undecryptable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the message cannot be decrypted with the key of the session, or has no MAC made with it")
+    }
+}
+
+impl std::error::Error for Undecryptable {}
+
+/// Why there is no new session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoSession {
+    /// There is no agreement on a key.
+    Disagreed(SetupError),
+    /// There is no place for it.
+    Refused(Refusal),
+}
+
+impl NoSession {
+    /// The code that says it.
+    #[must_use]
+    pub const fn code(&self) -> ResponseCode {
+        match self {
+            Self::Disagreed(_) => ResponseCode::SESSION_FAILED,
+            Self::Refused(_) => ResponseCode::SERVER_BUSY,
+        }
+    }
+}
+
+impl fmt::Display for NoSession {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Disagreed(error) => error.fmt(f),
+            Self::Refused(_) => f.write_str("too many sessions; ask again later"),
+        }
+    }
+}
+
+impl std::error::Error for NoSession {}
+
+impl Front {
+    /// The sessions that `config` asks for, shared with whoever answers at its socket; `None` where there are to be
+    /// none.
+    #[must_use]
+    pub fn new(config: &SessionsConfig) -> Option<Self> {
+        config.enabled.then(|| Self {
+            joint: Joint::new(Sessions::new(config.limits()), config.socket.as_deref()),
+            terms: config.terms(),
+            started: Instant::now(),
+        })
+    }
+
+    fn now_s(&self) -> u32 {
+        u32::try_from(self.started.elapsed().as_secs()).unwrap_or(u32::MAX)
+    }
+
+    /// The sessions of this process alone.
+    #[must_use]
+    pub const fn own(&self) -> &Sessions {
+        self.joint.here()
+    }
+
+    /// Forgets sessions of this process whose time is over; to be called every minute or so.
+    pub fn expire(&self) {
+        self.joint.here().expire(self.now_s());
+    }
+
+    /// Opens `message`, envelope first: finds its session, decrypts it, and looks at its MAC. What is in no session that is
+    /// known stays as it is.
+    ///
+    /// # Errors
+    /// When it was encrypted in a session and cannot be taken on.
+    pub fn open<'m>(&self, message: &'m [u8]) -> Result<Came<'m>, Undecryptable> {
+        let bare = |message| Came { message, session: None, hidden: false, proof: Ok(false) };
+        let Ok((mut envelope, rest)) = Envelope::split(message) else { return Ok(bare(message.into())) };
+        let Some(session) = self.joint.find(envelope.session_id, self.now_s()) else {
+            return Ok(bare(message.into()));
+        };
+        let rest = &rest[..rest.len().min(envelope.message_len as usize)];
+        if !envelope.flags.has(EnvelopeFlags::ENCRYPTED) {
+            let proof = Message::decode(rest)
+                .map_or(Ok(false), |message| check(&*session, &envelope, &message, self.now_s()));
+            return Ok(Came { message: message.into(), session: Some(session), hidden: false, proof });
+        }
+        let text = decrypt(&*session, &mut envelope, rest).ok_or(Undecryptable)?;
+        let inside = Message::decode(&text).map_err(|_| Undecryptable)?;
+        let proof = check(&*session, &envelope, &inside, self.now_s());
+        // Answers to challenges have no MAC.
+        let is_answer = inside.header.op_code == OpCode::RESPONSE_TO_CHALLENGE;
+        if proof == Err(Reject::WrongMac) || proof == Ok(false) && !is_answer {
+            return Err(Undecryptable);
+        }
+        let message = [&envelope.to_bytes()[..], &text].concat();
+        Ok(Came { message: message.into(), session: Some(session), hidden: true, proof })
+    }
+
+    /// Sets up a session with a client at `source`, who is answered in `version`: its number, and the data of the
+    /// answer. `is_taken` says which numbers challenges have.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn set_up(
+        &self,
+        setup: &SessionSetup<'_>,
+        version: Version,
+        source: IpAddr,
+        is_taken: impl Fn(i32) -> bool,
+    ) -> Result<(i32, Vec<u8>), NoSession> {
+        let random = Zeroizing::new(handle_auth::random());
+        let agreed = agree(&self.terms, setup, version, &random).map_err(NoSession::Disagreed)?;
+        let Agreed { key, data, timeout_s } = agreed;
+        let claim = (!setup.is_anonymous()).then(|| Claim::of(setup.identity));
+        let new = NewSession { key, version, claim, timeout_s, source };
+        let number = || u32::from_be_bytes(handle_auth::random());
+        let id = self.joint.open(new, number, is_taken, self.now_s()).map_err(NoSession::Refused)?;
+        Ok((id, data))
+    }
+
+    /// Ends a session. Whether there was one.
+    pub fn end(&self, id: i32) -> bool {
+        self.joint.end(id)
+    }
+
+    /// Notes in the session of `came` that `claimed` has been proven, with the key in its value `index`.
+    pub fn authenticate(&self, came: &Came<'_>, claimed: Reference<'_>, index: i32) {
+        if let Some(session) = &came.session {
+            session.authenticate(claimed, index, self.now_s());
+        }
+    }
+}
+
+impl Came<'_> {
+    /// The message in the clear, envelope first.
+    #[must_use]
+    pub fn message(&self) -> &[u8] {
+        &self.message
+    }
+
+    /// Whether it is in a session that is known.
+    #[must_use]
+    pub const fn is_in_session(&self) -> bool {
+        self.session.is_some()
+    }
+
+    /// Whether it has a MAC of its session, which is right and new.
+    ///
+    /// # Errors
+    /// When the MAC is wrong, or has come before.
+    pub const fn proof(&self) -> Result<bool, Reject> {
+        self.proof
+    }
+
+    /// Whether it was encrypted and nothing tells who wrote it, as is so with answers to challenges. Who sends one that
+    /// answers none, or cannot be read, is not to be told so, but that it is [`Undecryptable`].
+    #[must_use]
+    pub fn may_be_a_guess(&self) -> bool {
+        self.hidden && self.proof == Ok(false)
+    }
+
+    /// Who sent it, where that has been proven in its session.
+    #[must_use]
+    pub fn identity(&self) -> Option<Identity> {
+        let session = self.session.as_ref().filter(|_| self.proof == Ok(true))?;
+        session.identity()
+    }
+
+    /// Makes `answer`, an unsigned message with its envelope, one of the session: with a MAC if it `certifies`, and
+    /// encrypted if it is `confidential`. Whether it is one of a session at all.
+    ///
+    /// # Errors
+    /// When it is no message.
+    pub fn seal(&self, answer: &mut Vec<u8>, certifies: bool, confidential: bool) -> Result<bool, SignError> {
+        let Some(session) = &self.session else { return Ok(false) };
+        if certifies {
+            seal(&**session, answer)?;
+        }
+        if confidential {
+            encrypt(&**session, &handle_auth::random(), answer);
+        }
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use handle_auth::agreement::{Group, KeyPair};
+    use handle_auth::message::MacKey;
+    use handle_auth::session::SessionKey;
+    use handle_proto::wire::session::{self, KeyExchange};
+    use handle_proto::wire::{Header, MessageBuf};
+
+    const WHO: Reference<'_> = Reference { handle: b"0.NA/TST", index: 301 };
+    const SOURCE: [u8; 4] = [192, 0, 2, 1];
+
+    fn front() -> Front {
+        Front::new(&SessionsConfig::default()).unwrap()
+    }
+
+    /// A session with `front`, as its client has it.
+    fn set_up(front: &Front) -> (i32, MacKey) {
+        let pair = KeyPair::new(Group::oakley_2(), &[1; 64]);
+        let record = pair.public_record();
+        let setup =
+            SessionSetup { exchange: KeyExchange::DiffieHellman(&record), timeout_s: 0, identity: WHO };
+        let (id, data) = front.set_up(&setup, Version::CURRENT, SOURCE.into(), |_| false).unwrap();
+        let since = session::SessionKey::DIFFIE_HELLMAN_SINCE;
+        let told = session::SessionKey::decode(&data, Version::CURRENT, since).unwrap();
+        let key = SessionKey::derive(told.cipher, &pair.agree(told.key).unwrap()).unwrap();
+        (id, MacKey::new(key))
+    }
+
+    fn message(id: i32, op_code: OpCode) -> Vec<u8> {
+        let envelope = Envelope { session_id: id, ..Envelope::request(9) };
+        let header = Header::request(op_code, handle_proto::OpFlags::PLAIN_REQUEST, 0);
+        MessageBuf::new(&envelope, &header, |out| out.extend_from_slice(b"body")).unsigned().unwrap()
+    }
+
+    fn hidden(key: &MacKey, message: &[u8]) -> Vec<u8> {
+        let (envelope, text) = Envelope::split(message).unwrap();
+        let text = key.key().encrypt(envelope.version, &[7; 16], text);
+        let message_len = u32::try_from(text.len()).unwrap();
+        let envelope = Envelope { flags: EnvelopeFlags::ENCRYPTED, message_len, ..envelope };
+        [&envelope.to_bytes()[..], &text].concat()
+    }
+
+    #[test]
+    fn what_came_in_a_session_is_opened_and_its_answer_sealed() {
+        let front = front();
+        let (id, key) = set_up(&front);
+        let mut asked = message(id, OpCode::CREATE_HANDLE);
+        let bare = front.open(&asked).unwrap();
+        assert!(bare.is_in_session() && bare.proof() == Ok(false));
+        key.seal(&mut asked, 1).unwrap();
+        let sent = hidden(&key, &asked);
+        let came = front.open(&sent).unwrap();
+        assert_eq!((came.message(), came.proof(), came.identity()), (&asked[..], Ok(true), None));
+        front.authenticate(&came, Reference { index: 300, ..WHO }, 300);
+        assert_eq!(came.identity(), None, "another identity");
+        front.authenticate(&came, WHO, 301);
+        assert_eq!(came.identity().unwrap().as_reference(), WHO);
+        assert_eq!(bare.identity(), None, "whoever has the key, and nobody else");
+        let again = front.open(&sent).unwrap();
+        assert_eq!((again.proof(), again.identity()), (Err(Reject::Replayed(1)), None));
+        let mut answer = message(id, OpCode::CREATE_HANDLE);
+        assert_eq!(came.seal(&mut answer, true, true), Ok(true));
+        let (envelope, text) = Envelope::split(&answer).unwrap();
+        let plain = key.key().decrypt(envelope.version, text).unwrap();
+        assert!(key.verify(&envelope, &Message::decode(&plain).unwrap()).is_ok());
+        assert!(front.end(id) && !front.end(id));
+        let late = front.open(&asked).unwrap();
+        assert!(!late.is_in_session());
+        let mut answer = message(id, OpCode::CREATE_HANDLE);
+        assert_eq!(late.seal(&mut answer, true, true), Ok(false));
+        assert_eq!(answer, message(id, OpCode::CREATE_HANDLE), "there is no key for it");
+    }
+
+    #[test]
+    fn what_was_encrypted_is_taken_on_or_not_and_nothing_tells_why() {
+        let front = front();
+        let (id, key) = set_up(&front);
+        let bare = message(id, OpCode::CREATE_HANDLE);
+        let mut forged = bare.clone();
+        key.seal(&mut forged, 1).unwrap();
+        *forged.last_mut().unwrap() ^= 1;
+        let mut nonsense = bare[..Envelope::LEN].to_vec();
+        nonsense.extend_from_slice(b"no message");
+        let sent = hidden(&key, &bare);
+        let mut cut = sent[..sent.len() - 1].to_vec();
+        cut[16..20].copy_from_slice(&u32::try_from(cut.len() - Envelope::LEN).unwrap().to_be_bytes());
+        for wrong in [&sent, &hidden(&key, &forged), &hidden(&key, &nonsense), &cut] {
+            assert_eq!(front.open(wrong).unwrap_err(), Undecryptable);
+        }
+        let sent = hidden(&key, &message(id, OpCode::RESPONSE_TO_CHALLENGE));
+        let answer = front.open(&sent).unwrap();
+        assert_eq!((answer.proof(), answer.may_be_a_guess()), (Ok(false), true), "these have no MAC");
+        assert_eq!(front.open(&forged).unwrap().proof(), Err(Reject::WrongMac), "in the clear it is said");
+        for elsewhere in
+            [&b"short"[..], &message(0, OpCode::CREATE_HANDLE), &message(id ^ 1, OpCode::CREATE_HANDLE)]
+        {
+            let came = front.open(elsewhere).unwrap();
+            assert_eq!((came.message(), came.is_in_session()), (elsewhere, false));
+        }
+    }
+
+    #[test]
+    fn there_is_no_session_without_agreement_and_place() {
+        let config = SessionsConfig { sessions_per_source: 1, ..SessionsConfig::default() };
+        let front = Front::new(&config).unwrap();
+        set_up(&front);
+        let pair = KeyPair::new(Group::oakley_2(), &[1; 64]).public_record();
+        let setup = SessionSetup { exchange: KeyExchange::DiffieHellman(&pair), timeout_s: 0, identity: WHO };
+        let refused = |setup: &SessionSetup<'_>| {
+            front.set_up(setup, Version::CURRENT, SOURCE.into(), |_| false).unwrap_err().code()
+        };
+        assert_eq!(refused(&setup), ResponseCode::SERVER_BUSY);
+        assert_eq!(
+            refused(&SessionSetup { exchange: KeyExchange::ServerKey, ..setup }),
+            ResponseCode::SESSION_FAILED
+        );
+        assert!(Front::new(&SessionsConfig { enabled: false, ..config }).is_none());
+    }
+}

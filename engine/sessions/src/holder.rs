@@ -1,0 +1,185 @@
+//! The side of the process that holds the table: it answers who asks over a local socket.
+//!
+//! Only processes of the same user are answered: the socket is for its owner alone, and the kernel says who connects.
+
+use crate::protocol::{Ask, Known, Told, receive, send};
+use crate::session::Session;
+use crate::table::Sessions;
+use crate::traffic::Live as _;
+use rustix::net::sockopt::socket_peercred;
+use std::collections::HashMap;
+use std::fs::Permissions;
+use std::io;
+use std::net::Shutdown;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use zeroize::Zeroizing;
+
+/// Connections at a time; a process needs one.
+pub const CONNECTIONS_MAX: usize = 16;
+/// How often the listener looks whether it should stop.
+const ACCEPT_PATIENCE: Duration = Duration::from_millis(50);
+
+/// What a table in this process is asked with on behalf of others.
+pub trait Asked: Send + Sync + 'static {
+    /// The table; none where there are to be no sessions.
+    fn sessions(&self) -> Option<&Sessions>;
+
+    /// The time, in the seconds of the table.
+    fn now_s(&self) -> u32;
+
+    /// A random number.
+    fn random(&self) -> u32;
+
+    /// Whether something other than a session has this number: a challenge.
+    fn is_taken(&self, number: i32) -> bool;
+
+    /// Whether it is time to stop.
+    fn is_stopped(&self) -> bool;
+}
+
+/// A bound socket; its file is removed when this is dropped, unless another process has taken its place.
+#[derive(Debug)]
+pub struct Holder {
+    listener: UnixListener,
+    path: PathBuf,
+    /// Device and number of the file.
+    file: (u64, u64),
+}
+
+impl Holder {
+    /// Binds the socket at `path`, for its owner only. With `replace` it takes the place of a process that still
+    /// answers there.
+    ///
+    /// # Errors
+    /// When another process answers there and is not to be replaced, something else has the path, or the directory does
+    /// not allow it.
+    pub fn bind(path: &Path, replace: bool) -> io::Result<Self> {
+        let taken = |what| Err(io::Error::new(io::ErrorKind::AddrInUse, what));
+        match std::fs::symlink_metadata(path) {
+            Ok(file) if !file.file_type().is_socket() => {
+                return taken("something that is no socket is there");
+            }
+            Ok(_) if !replace && UnixStream::connect(path).is_ok() => {
+                return taken("another process answers there");
+            }
+            _ => {}
+        }
+        // Made beside its place and moved there: nobody finds it before it is for its owner only.
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let beside = path.with_file_name(format!(".{name}.{}", std::process::id()));
+        let _ = std::fs::remove_file(&beside);
+        let listener = UnixListener::bind(&beside)?;
+        std::fs::set_permissions(&beside, Permissions::from_mode(0o600))?;
+        std::fs::rename(&beside, path)?;
+        listener.set_nonblocking(true)?;
+        let file = std::fs::symlink_metadata(path)?;
+        Ok(Self { listener, path: path.to_owned(), file: (file.dev(), file.ino()) })
+    }
+
+    /// Answers until it is time to stop.
+    pub fn serve(self, asked: &Arc<impl Asked>) {
+        let connections = Arc::new(Connections::default());
+        let mut number = 0;
+        while !asked.is_stopped() {
+            let Ok((socket, _)) = self.listener.accept() else {
+                std::thread::sleep(ACCEPT_PATIENCE);
+                continue;
+            };
+            if let Err(error) = admit(&socket) {
+                tracing::warn!(%error, "somebody who may not asks about sessions");
+                continue;
+            }
+            let Ok(held) = socket.try_clone() else { continue };
+            if connections.all().len() >= CONNECTIONS_MAX {
+                tracing::warn!("more connections ask about sessions than there are places for");
+                continue;
+            }
+            number += 1;
+            connections.all().insert(number, held);
+            let (asked, connections) = (Arc::clone(asked), Arc::clone(&connections));
+            let thread = std::thread::Builder::new().name("sessions-client".into()).spawn(move || {
+                let _ = talk(socket, &*asked);
+                connections.all().remove(&number);
+            });
+            if let Err(error) = thread {
+                tracing::warn!(%error, "no thread for a process that asks about sessions");
+            }
+        }
+        for connection in connections.all().values() {
+            let _ = connection.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+/// Who is connected, to be hung up on in the end.
+#[derive(Default)]
+struct Connections(Mutex<HashMap<u64, UnixStream>>);
+
+impl Connections {
+    fn all(&self) -> MutexGuard<'_, HashMap<u64, UnixStream>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        let is_ours = |file: std::fs::Metadata| (file.dev(), file.ino()) == self.file;
+        if std::fs::symlink_metadata(&self.path).is_ok_and(is_ours) {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Lets in who is of our own user.
+fn admit(socket: &UnixStream) -> io::Result<()> {
+    let peer = socket_peercred(socket)?;
+    if peer.uid != rustix::process::geteuid() {
+        let who = format!("user {} with process {}", peer.uid.as_raw(), peer.pid.as_raw_nonzero());
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, who));
+    }
+    socket.set_nonblocking(false)
+}
+
+/// Answers one process until it goes, or says what is not understood.
+fn talk(mut socket: UnixStream, asked: &impl Asked) -> io::Result<()> {
+    let mut buffer = Zeroizing::new(Vec::with_capacity(256));
+    loop {
+        receive(&mut socket, &mut buffer)?;
+        let Some(ask) = Ask::decode(&buffer) else {
+            tracing::warn!("a process that asks about sessions is not understood: is it of another version?");
+            return Ok(());
+        };
+        let told = answer(asked, ask);
+        send(&mut socket, &mut buffer, |out| told.encode(out))?;
+    }
+}
+
+/// What is answered.
+#[must_use]
+pub fn answer(asked: &impl Asked, ask: Ask<'_>) -> Told {
+    let (Some(sessions), now_s) = (asked.sessions(), asked.now_s()) else { return Told::No };
+    let with =
+        |id, then: &dyn Fn(&Session) -> Told| sessions.find(id, now_s).map_or(Told::No, |one| then(&one));
+    let yes_or_no = |yes| if yes { Told::Yes } else { Told::No };
+    match ask {
+        Ask::Find(id) => with(id, &|session| {
+            let keys = session.keys();
+            let (key, version) = (keys.mac.key().clone(), keys.version);
+            Told::Session(Known { key, version, identity: session.identity() })
+        }),
+        Ask::Accept { id, counter } => with(id, &|session| yes_or_no(session.accept(counter, now_s))),
+        Ask::Next(id) => with(id, &|session| Told::Number(session.next_counter())),
+        Ask::Authenticate { id, claimed, index } => {
+            with(id, &|session| yes_or_no(session.authenticate(claimed, index, now_s)))
+        }
+        Ask::Open(new) => {
+            let opened = sessions.open(new, || asked.random(), |number| asked.is_taken(number), now_s);
+            opened.map_or_else(Told::Refused, |session| Told::Number(session.keys().id))
+        }
+        Ask::End(id) => yes_or_no(sessions.end(id)),
+    }
+}

@@ -1,0 +1,33 @@
+//! Sessions: how one is set up, what a message in it has to show, and who knows of it. RFC 3652 section 3.8, with
+//! the deployed forms.
+//!
+//! - [`setup`]: two sides agree on a key.
+//! - [`table`]: the sessions of a server, bounded in number, by source and in time. Whoever looks one up takes no
+//!   lock, and neither does the check against replay ([`window`]).
+//! - [`traffic`]: messages in a session: decrypted and checked when they come, with a MAC and encrypted when they go.
+//! - [`protocol`], [`holder`], [`link`]: one table for two processes, over a local socket. The process that answers
+//!   queries holds it; the one that administers asks, and has sessions of its own while nobody answers.
+//! - [`front`]: messages opened and sealed, for a process that asks.
+//!
+//! Time and random numbers come in as arguments. Keys are cleared in memory when a session ends.
+#![forbid(unsafe_code)]
+
+pub mod config;
+pub mod front;
+pub mod holder;
+pub mod link;
+pub mod protocol;
+pub mod session;
+pub mod setup;
+pub mod table;
+pub mod traffic;
+pub mod window;
+
+pub use config::SessionsConfig;
+pub use front::{Came, Front};
+pub use holder::Holder;
+pub use link::{Joint, Linked};
+pub use session::{Identity, Keys, NewSession, Session};
+pub use setup::{SetupError, Terms, agree};
+pub use table::{Refusal, SessionCounts, SessionLimits, Sessions};
+pub use traffic::{Live, Reject};

@@ -1,0 +1,346 @@
+//! The side of the process that asks: a table in another process, and one of our own while nobody answers.
+
+use crate::protocol::{Ask, Known, Told, receive, send};
+use crate::session::{Identity, Keys, NewSession};
+use crate::table::{Refusal, Sessions};
+use crate::traffic::Live;
+use handle_auth::message::MacKey;
+use handle_proto::wire::list::Reference;
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+use zeroize::Zeroizing;
+
+/// How long an answer may take; it takes microseconds.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The way to the process that holds the table.
+#[derive(Debug)]
+pub struct Link {
+    path: PathBuf,
+    /// Connected when it is first needed, and again when it broke.
+    socket: Mutex<Option<UnixStream>>,
+}
+
+impl Link {
+    /// The way to whoever answers at `path`, now or later.
+    #[must_use]
+    pub fn to(path: &Path) -> Self {
+        Self { path: path.to_owned(), socket: Mutex::new(None) }
+    }
+
+    /// Asks; `None` when nobody answers.
+    fn ask(&self, ask: &Ask<'_>) -> Option<Told> {
+        let mut socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
+        // The other process may have been started anew since: then there is a second try.
+        let is_old = socket.is_some();
+        let told = self.ask_on(&mut socket, ask);
+        if told.is_err() && is_old {
+            return self.ask_on(&mut socket, ask).ok();
+        }
+        told.ok()
+    }
+
+    fn ask_on(&self, socket: &mut Option<UnixStream>, ask: &Ask<'_>) -> io::Result<Told> {
+        // Out of its place until all has gone well.
+        let mut connected = match socket.take() {
+            Some(connected) => connected,
+            None => self.connect()?,
+        };
+        let mut buffer = Zeroizing::new(Vec::with_capacity(256));
+        send(&mut connected, &mut buffer, |out| ask.encode(out))?;
+        receive(&mut connected, &mut buffer)?;
+        let told = Told::decode(&buffer);
+        let told =
+            told.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "an answer of another version"))?;
+        *socket = Some(connected);
+        Ok(told)
+    }
+
+    fn connect(&self) -> io::Result<UnixStream> {
+        let socket = UnixStream::connect(&self.path)?;
+        socket.set_read_timeout(Some(PATIENCE))?;
+        socket.set_write_timeout(Some(PATIENCE))?;
+        Ok(socket)
+    }
+}
+
+/// A session in the table of another process. Where that does not answer any more, the session is of no more use:
+/// nothing is accepted in it.
+#[derive(Debug)]
+pub struct Linked {
+    link: Arc<Link>,
+    keys: Keys,
+    identity: OnceLock<Identity>,
+}
+
+impl Live for Linked {
+    fn keys(&self) -> &Keys {
+        &self.keys
+    }
+
+    fn accept(&self, counter: i32, _: u32) -> bool {
+        matches!(self.link.ask(&Ask::Accept { id: self.keys.id, counter }), Some(Told::Yes))
+    }
+
+    fn next_counter(&self) -> i32 {
+        match self.link.ask(&Ask::Next(self.keys.id)) {
+            Some(Told::Number(number)) => number,
+            // Refused by the client, who then sets up another session.
+            _ => i32::MAX,
+        }
+    }
+
+    fn identity(&self) -> Option<Identity> {
+        self.identity.get().cloned()
+    }
+
+    fn authenticate(&self, claimed: Reference<'_>, index: i32, _: u32) -> bool {
+        let asked = self.link.ask(&Ask::Authenticate { id: self.keys.id, claimed, index });
+        let is_right = matches!(asked, Some(Told::Yes));
+        if is_right {
+            self.identity.get_or_init(|| Identity { index, handle: claimed.handle.into() });
+        }
+        is_right
+    }
+}
+
+/// A session wherever it is.
+pub type AnySession = Arc<dyn Live + Send + Sync>;
+
+/// Two tables as one: that of another process where it answers, and our own.
+#[derive(Debug)]
+pub struct Joint {
+    here: Sessions,
+    there: Option<Arc<Link>>,
+}
+
+impl Joint {
+    /// The sessions `here`, and those of whoever answers at `there`.
+    #[must_use]
+    pub fn new(here: Sessions, there: Option<&Path>) -> Self {
+        Self { here, there: there.map(|path| Arc::new(Link::to(path))) }
+    }
+
+    /// The table of this process.
+    #[must_use]
+    pub const fn here(&self) -> &Sessions {
+        &self.here
+    }
+
+    /// The session `id`.
+    #[must_use]
+    pub fn find(&self, id: i32, now_s: u32) -> Option<AnySession> {
+        if let Some(session) = self.here.find(id, now_s) {
+            return Some(session);
+        }
+        let link = self.there.as_ref().filter(|_| id > 0)?;
+        let Some(Told::Session(Known { key, version, identity })) = link.ask(&Ask::Find(id)) else {
+            return None;
+        };
+        let keys = Keys { id, version, mac: MacKey::new(key) };
+        Some(Arc::new(Linked {
+            link: Arc::clone(link),
+            keys,
+            identity: identity.map_or_else(OnceLock::new, OnceLock::from),
+        }))
+    }
+
+    /// Keeps a new session, there where somebody answers. Arguments are those of [`Sessions::open`].
+    ///
+    /// # Errors
+    /// When there is no place for it.
+    pub fn open(
+        &self,
+        new: NewSession,
+        numbers: impl FnMut() -> u32,
+        is_taken: impl Fn(i32) -> bool,
+        now_s: u32,
+    ) -> Result<i32, Refusal> {
+        match self.there.as_ref().and_then(|link| link.ask(&Ask::Open(new.clone()))) {
+            Some(Told::Number(id)) => Ok(id),
+            Some(Told::Refused(refusal)) => Err(refusal),
+            _ => self.here.open(new, numbers, is_taken, now_s).map(|session| session.keys().id),
+        }
+    }
+
+    /// Ends a session. Whether there was one.
+    pub fn end(&self, id: i32) -> bool {
+        self.here.end(id)
+            || self.there.as_ref().is_some_and(|link| matches!(link.ask(&Ask::End(id)), Some(Told::Yes)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::holder::{Asked, Holder};
+    use crate::session::Claim;
+    use crate::table::SessionLimits;
+    use crate::table::tests::new_session;
+    use std::io::Write as _;
+    use std::os::unix::fs::PermissionsExt as _;
+    use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+    use std::thread::JoinHandle;
+
+    const LIMITS: SessionLimits = SessionLimits { sessions_max: 3, per_source_max: 2 };
+    const WHO: Reference<'_> = Reference { handle: b"0.NA/TST", index: 301 };
+
+    struct Process {
+        sessions: Sessions,
+        numbers: AtomicU32,
+        now_s: AtomicU32,
+        stopped: AtomicBool,
+    }
+
+    impl Asked for Process {
+        fn sessions(&self) -> Option<&Sessions> {
+            Some(&self.sessions)
+        }
+
+        fn now_s(&self) -> u32 {
+            self.now_s.load(Ordering::Relaxed)
+        }
+
+        fn random(&self) -> u32 {
+            self.numbers.fetch_add(1, Ordering::Relaxed)
+        }
+
+        fn is_taken(&self, number: i32) -> bool {
+            number == 11
+        }
+
+        fn is_stopped(&self) -> bool {
+            self.stopped.load(Ordering::Relaxed)
+        }
+    }
+
+    /// A process that holds a table, as long as this lives.
+    struct Held {
+        process: Arc<Process>,
+        thread: Option<JoinHandle<()>>,
+    }
+
+    impl Held {
+        fn start(path: &Path, replace: bool) -> Self {
+            let holder = Holder::bind(path, replace).unwrap();
+            let process = Arc::new(Process {
+                sessions: Sessions::new(LIMITS),
+                numbers: AtomicU32::new(10),
+                now_s: AtomicU32::new(0),
+                stopped: AtomicBool::new(false),
+            });
+            let serving = Arc::clone(&process);
+            Self { process, thread: Some(std::thread::spawn(move || holder.serve(&serving))) }
+        }
+    }
+
+    impl Drop for Held {
+        fn drop(&mut self) {
+            self.process.stopped.store(true, Ordering::Relaxed);
+            self.thread.take().unwrap().join().unwrap();
+        }
+    }
+
+    fn joint(path: &Path) -> Joint {
+        Joint::new(Sessions::new(LIMITS), Some(path))
+    }
+
+    fn claimed(n: u8) -> NewSession {
+        NewSession { claim: Some(Claim::of(WHO)), source: [192, 0, 2, n].into(), ..new_session() }
+    }
+
+    fn opened(joint: &Joint, n: u8) -> Result<i32, Refusal> {
+        joint.open(claimed(n), || 100 + u32::from(n), |_| false, 0)
+    }
+
+    #[test]
+    fn one_process_finds_what_the_other_has_and_the_other_way_round() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("sessions");
+        let held = Held::start(&path, false);
+        let joint = joint(&path);
+        let theirs = held.process.sessions.open(claimed(1), || 7, |_| false, 0).unwrap();
+        let session = joint.find(7, 0).unwrap();
+        assert_eq!(session.keys().mac.key(), theirs.keys().mac.key());
+        assert_eq!((session.keys().id, session.keys().version), (7, theirs.keys().version));
+        // Counters are those of one session, whoever asks.
+        assert!(theirs.accept(1, 0) && session.accept(2, 0));
+        assert!(!session.accept(1, 0) && !theirs.accept(2, 0));
+        assert_eq!([theirs.next_counter(), session.next_counter(), theirs.next_counter()], [1, 2, 3]);
+        // And so is who is at the other end.
+        assert!(!session.authenticate(Reference { index: 300, ..WHO }, 300, 0));
+        assert_eq!((session.identity(), theirs.identity()), (None, None));
+        assert!(session.authenticate(WHO, 301, 0));
+        assert_eq!(theirs.identity(), session.identity());
+        assert_eq!(joint.find(7, 0).unwrap().identity().unwrap().as_reference(), WHO);
+        assert_eq!(opened(&joint, 2), Ok(10), "in their table, under a number of theirs");
+        assert_eq!(opened(&joint, 2), Ok(12), "11 is a challenge of theirs");
+        assert_eq!(opened(&joint, 2), Err(Refusal::TooManyOfSource));
+        assert!(held.process.sessions.find(12, 0).is_some() && joint.here().is_empty());
+        assert!(joint.end(10) && !joint.end(10) && joint.find(10, 0).is_none());
+        assert!(joint.find(99, 0).is_none());
+        held.process.now_s.store(100, Ordering::Relaxed);
+        assert!(joint.find(7, 0).is_none(), "its time is over there");
+        assert!(!session.accept(3, 0), "and for who has it still");
+    }
+
+    #[test]
+    fn sessions_are_our_own_while_nobody_answers() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("sessions");
+        let joint = joint(&path);
+        assert!(joint.find(7, 0).is_none());
+        assert_eq!(opened(&joint, 1), Ok(101));
+        let mine = joint.find(101, 0).unwrap();
+        assert!(mine.accept(1, 0) && !mine.accept(1, 0));
+        let held = Held::start(&path, false);
+        assert_eq!(opened(&joint, 2), Ok(10), "now somebody does");
+        assert!(joint.find(101, 0).is_some() && joint.find(10, 0).is_some());
+        let theirs = joint.find(10, 0).unwrap();
+        drop(held);
+        assert!(!path.exists());
+        assert!(!theirs.accept(1, 0) && !theirs.authenticate(WHO, 301, 0), "lost with the process");
+        assert_eq!(theirs.next_counter(), i32::MAX);
+        assert!(joint.find(10, 0).is_none() && joint.find(101, 0).is_some());
+        assert_eq!(opened(&joint, 3), Ok(103));
+        // Started anew, it is found again over the connection that broke.
+        let held = Held::start(&path, false);
+        assert_eq!(opened(&joint, 4), Ok(10));
+        let next = Held::start(&path, true);
+        drop(held);
+        assert!(path.exists(), "that of its successor");
+        assert_eq!(opened(&joint, 5), Ok(10));
+        assert_eq!(next.process.sessions.len(), 1);
+    }
+
+    #[test]
+    fn the_socket_is_for_its_owner_and_nobody_else_is_displaced() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("sessions");
+        let _held = Held::start(&path, false);
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert!(Holder::bind(&path, false).is_err(), "another process answers");
+        let file = directory.path().join("file");
+        std::fs::write(&file, b"").unwrap();
+        assert!(Holder::bind(&file, true).is_err(), "not a socket");
+    }
+
+    #[test]
+    fn who_is_not_understood_is_hung_up_on_and_others_are_not() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("sessions");
+        let _held = Held::start(&path, false);
+        let joint = joint(&path);
+        assert_eq!(opened(&joint, 1), Ok(10));
+        for frame in [&[0, 1, 99][..], &[0xff, 0xff], &[0, 0]] {
+            let mut socket = UnixStream::connect(&path).unwrap();
+            socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+            socket.write_all(frame).unwrap();
+            assert_eq!(std::io::Read::read(&mut socket, &mut [0; 8]).unwrap(), 0, "{frame:?}");
+        }
+        assert!(joint.find(10, 0).is_some());
+    }
+}

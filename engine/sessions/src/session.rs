@@ -1,0 +1,221 @@
+//! One session: its key, who it is of, and what has been seen and sent in it.
+
+use crate::traffic::Live;
+use crate::window::CounterWindow;
+use ctutils::CtEq as _;
+use handle_auth::message::MacKey;
+use handle_auth::session::SessionKey;
+use handle_proto::Version;
+use handle_proto::wire::list::Reference;
+use sha2::{Digest as _, Sha256};
+use std::net::IpAddr;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// First version whose messages are counted.
+pub const COUNTERS_SINCE: Version = Version::new(2, 5);
+
+/// What a session is made of.
+#[derive(Clone, Debug)]
+pub struct NewSession {
+    /// The key that was agreed on.
+    pub key: SessionKey,
+    /// The version of the answer to the set-up; messages in the session are written in it.
+    pub version: Version,
+    /// Who the client says it is; nobody where it stays anonymous.
+    pub claim: Option<Claim>,
+    /// Seconds without a message after which the session ends.
+    pub timeout_s: u32,
+    /// Who set it up.
+    pub source: IpAddr,
+}
+
+/// Who a client says it is, as much of it as has to be kept: its handle can be long, and nobody has proven yet that
+/// it is theirs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Claim(pub [u8; 32]);
+
+impl Claim {
+    /// The claim to be `identity`: handle and index, byte for byte.
+    #[must_use]
+    pub fn of(identity: Reference<'_>) -> Self {
+        let digest = Sha256::new().chain_update(identity.index.to_be_bytes()).chain_update(identity.handle);
+        Self(digest.finalize().into())
+    }
+}
+
+/// Who has proven to be at the other end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// The index of the value with the key that was proven.
+    pub index: i32,
+    /// Its handle.
+    pub handle: Box<[u8]>,
+}
+
+impl Identity {
+    /// A view of it.
+    #[must_use]
+    pub fn as_reference(&self) -> Reference<'_> {
+        Reference { handle: &self.handle, index: self.index }
+    }
+}
+
+/// What messages in a session are checked and made with.
+#[derive(Debug)]
+pub struct Keys {
+    /// The number of the session.
+    pub id: i32,
+    /// Its version.
+    pub version: Version,
+    /// Its key, ready for MACs.
+    pub mac: MacKey,
+}
+
+/// A session in the table of this process.
+#[derive(Debug)]
+pub struct Session {
+    keys: Keys,
+    claim: Option<Claim>,
+    identity: OnceLock<Identity>,
+    seen: CounterWindow,
+    sent: AtomicU32,
+    pub(crate) used_s: AtomicU32,
+    timeout_s: u32,
+    pub(crate) source: IpAddr,
+}
+
+impl Session {
+    pub(crate) fn new(id: i32, new: NewSession, now_s: u32) -> Self {
+        Self {
+            keys: Keys { id, version: new.version, mac: MacKey::new(new.key) },
+            claim: new.claim,
+            identity: OnceLock::new(),
+            seen: CounterWindow::new(),
+            sent: AtomicU32::new(0),
+            used_s: AtomicU32::new(now_s),
+            timeout_s: new.timeout_s,
+            source: new.source,
+        }
+    }
+
+    /// Whether it may still be used. It ends when its time is over, and when it has no more numbers for messages.
+    pub(crate) fn is_over(&self, now_s: u32) -> bool {
+        let idle_s = now_s.saturating_sub(self.used_s.load(Ordering::Relaxed));
+        idle_s > self.timeout_s || self.sent.load(Ordering::Relaxed) >= i32::MAX.cast_unsigned()
+    }
+
+    /// Whether the client is to stay anonymous.
+    #[must_use]
+    pub const fn is_anonymous(&self) -> bool {
+        self.claim.is_none()
+    }
+
+    /// Who the client says it is.
+    #[must_use]
+    pub const fn claim(&self) -> Option<Claim> {
+        self.claim
+    }
+
+    /// Who has proven to be at the other end.
+    #[must_use]
+    pub fn proven(&self) -> Option<&Identity> {
+        self.identity.get()
+    }
+
+    fn touch(&self, now_s: u32) {
+        self.used_s.fetch_max(now_s, Ordering::Relaxed);
+    }
+}
+
+impl Live for Session {
+    fn keys(&self) -> &Keys {
+        &self.keys
+    }
+
+    fn accept(&self, counter: i32, now_s: u32) -> bool {
+        let accepted = self.keys.version < COUNTERS_SINCE || self.seen.accept(counter);
+        if accepted {
+            self.touch(now_s);
+        }
+        accepted
+    }
+
+    fn next_counter(&self) -> i32 {
+        // A session that has used them up is over; what goes out meanwhile has the last one, which is refused.
+        let sent = self.sent.fetch_add(1, Ordering::Relaxed).saturating_add(1);
+        sent.min(i32::MAX.cast_unsigned()).cast_signed()
+    }
+
+    fn identity(&self) -> Option<Identity> {
+        self.identity.get().cloned()
+    }
+
+    fn authenticate(&self, claimed: Reference<'_>, index: i32, now_s: u32) -> bool {
+        let claims = self.claim.is_some_and(|claim| claim.0.ct_eq(&Claim::of(claimed).0).to_bool());
+        if claims {
+            self.identity.get_or_init(|| Identity { index, handle: claimed.handle.into() });
+            self.touch(now_s);
+        }
+        claims
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::tests::new_session;
+
+    const WHO: Reference<'_> = Reference { handle: b"0.NA/TST", index: 301 };
+
+    fn session() -> Session {
+        Session::new(5, NewSession { claim: Some(Claim::of(WHO)), ..new_session() }, 100)
+    }
+
+    #[test]
+    fn it_ends_so_long_after_its_last_message() {
+        let session = session();
+        assert!(!session.is_over(160) && session.is_over(161));
+        assert!(session.accept(1, 150));
+        assert!(!session.is_over(210) && session.is_over(211));
+        assert!(!session.accept(1, 200), "a copy does not keep it alive");
+        assert!(session.is_over(211));
+        assert!(session.accept(2, 120), "a clock that lags does not end it");
+        assert!(!session.is_over(210));
+    }
+
+    #[test]
+    fn only_the_identity_of_the_set_up_authenticates() {
+        let session = session();
+        for other in [
+            Reference { index: 300, ..WHO },
+            Reference { handle: b"0.na/tst", ..WHO },
+            Reference { handle: b"", index: 0 },
+        ] {
+            assert!(!session.authenticate(other, other.index, 100), "{other:?}");
+            assert_eq!(session.identity(), None);
+        }
+        assert!(session.authenticate(WHO, 301, 100));
+        assert_eq!(session.proven().unwrap().as_reference(), WHO);
+        let anonymous = Session::new(5, new_session(), 100);
+        assert!(anonymous.is_anonymous() && !anonymous.authenticate(WHO, 301, 100));
+    }
+
+    #[test]
+    fn its_messages_are_numbered_from_one_and_it_ends_with_the_numbers() {
+        let session = session();
+        assert_eq!((session.next_counter(), session.next_counter()), (1, 2));
+        session.sent.store(i32::MAX.cast_unsigned() - 1, Ordering::Relaxed);
+        assert!(!session.is_over(100));
+        assert_eq!((session.next_counter(), session.next_counter()), (i32::MAX, i32::MAX));
+        assert!(session.is_over(100));
+    }
+
+    #[test]
+    fn counters_are_not_checked_before_they_existed() {
+        let old = Session::new(5, NewSession { version: Version::new(2, 4), ..new_session() }, 0);
+        assert!(old.accept(1, 0) && old.accept(1, 0) && old.accept(0, 0));
+        let new = Session::new(5, NewSession { version: COUNTERS_SINCE, ..new_session() }, 0);
+        assert!(new.accept(1, 0) && !new.accept(1, 0) && !new.accept(0, 0));
+    }
+}

@@ -1,0 +1,168 @@
+//! How two sides agree on the key of a session. RFC 3652 section 3.8, with the deployed forms.
+//!
+//! Diffie-Hellman is what works between deployed systems; keys encrypted with RSA do not, and are refused.
+
+use handle_auth::agreement::{AgreementError, PRIVATE_LEN, respond};
+use handle_auth::session::SessionKey;
+use handle_proto::Version;
+use handle_proto::code::{Cipher, KeyExchangeMode};
+use handle_proto::wire::session::{self, KeyExchange, SessionSetup};
+use std::fmt;
+use std::ops::RangeInclusive;
+
+/// What a server agrees to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// The ciphers that may be used; the first one is, except with peers that only know DES.
+    pub ciphers: Vec<Cipher>,
+    /// Sizes of the modulus, which the client chooses, in bits.
+    pub modulus_bits: RangeInclusive<u32>,
+    /// Seconds without a message after which a session ends, where the client does not say.
+    pub timeout_s: u32,
+    /// The most that a client may ask for.
+    pub timeout_s_max: u32,
+}
+
+/// Why there is no agreement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SetupError {
+    /// The key is to be exchanged in another way.
+    Mode(KeyExchangeMode),
+    /// The key of the client is of no use.
+    Key(AgreementError),
+    /// The peer knows only a cipher that is not to be used, or its secret is too short for the one that is.
+    Cipher,
+}
+
+impl fmt::Display for SetupError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Mode(mode) => write!(f, "keys are not exchanged in mode {}", mode.0),
+            Self::Key(error) => error.fmt(f),
+            Self::Cipher => f.write_str("the peer knows no cipher that may be used"),
+        }
+    }
+}
+
+impl std::error::Error for SetupError {}
+
+/// What was agreed on.
+#[derive(Debug)]
+pub struct Agreed {
+    /// The key.
+    pub key: SessionKey,
+    /// What the client is told, so that it reaches the same key.
+    pub data: Vec<u8>,
+    /// Seconds without a message after which the session ends.
+    pub timeout_s: u32,
+}
+
+/// The server's side of an agreement with a client that speaks up to `suggested`. `random` is used for this alone.
+///
+/// # Errors
+/// When there is none on these terms.
+pub fn agree(
+    terms: &Terms,
+    setup: &SessionSetup<'_>,
+    suggested: Version,
+    random: &[u8; PRIVATE_LEN],
+) -> Result<Agreed, SetupError> {
+    let KeyExchange::DiffieHellman(record) = setup.exchange else {
+        return Err(SetupError::Mode(setup.exchange.mode()));
+    };
+    let since = session::SessionKey::DIFFIE_HELLMAN_SINCE;
+    let cipher = if suggested < since {
+        terms.ciphers.contains(&Cipher::DES).then_some(Cipher::DES)
+    } else {
+        terms.ciphers.first().copied()
+    };
+    let cipher = cipher.ok_or(SetupError::Cipher)?;
+    let (record, secret) = respond(record, &terms.modulus_bits, random).map_err(SetupError::Key)?;
+    let key = SessionKey::derive(cipher, &secret).ok_or(SetupError::Cipher)?;
+    let mut data = Vec::with_capacity(4 + record.len());
+    session::SessionKey { cipher, key: &record }.encode(suggested, since, &mut data);
+    let timeout_s = match u32::try_from(setup.timeout_s) {
+        Ok(asked @ 1..) => asked.min(terms.timeout_s_max),
+        _ => terms.timeout_s,
+    };
+    Ok(Agreed { key, data, timeout_s })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use handle_auth::agreement::{Group, KeyPair};
+    use handle_proto::wire::list::Reference;
+
+    fn terms() -> Terms {
+        Terms { ciphers: vec![Cipher::AES], modulus_bits: 1024..=2048, timeout_s: 100, timeout_s_max: 1000 }
+    }
+
+    fn setup(record: &[u8]) -> SessionSetup<'_> {
+        let identity = Reference { handle: b"", index: session::ANONYMOUS_INDEX };
+        SessionSetup { exchange: KeyExchange::DiffieHellman(record), timeout_s: 0, identity }
+    }
+
+    #[test]
+    fn both_sides_reach_the_same_key_with_the_cipher_of_the_server() {
+        let client = KeyPair::new(Group::oakley_2(), &[1; PRIVATE_LEN]);
+        let record = client.public_record();
+        let since = session::SessionKey::DIFFIE_HELLMAN_SINCE;
+        for (ciphers, suggested, expected) in [
+            (vec![Cipher::AES], Version::CURRENT, Some(Cipher::AES)),
+            (vec![Cipher::AES, Cipher::DES], Version::CURRENT, Some(Cipher::AES)),
+            (vec![Cipher::DESEDE, Cipher::AES], since, Some(Cipher::DESEDE)),
+            (vec![Cipher::AES, Cipher::DES], Version::new(2, 3), Some(Cipher::DES)),
+            (vec![Cipher::AES], Version::new(2, 3), None),
+            (vec![], Version::CURRENT, None),
+        ] {
+            let case = format!("{ciphers:?} {suggested}");
+            let terms = Terms { ciphers, ..terms() };
+            let agreed = agree(&terms, &setup(&record), suggested, &[2; PRIVATE_LEN]);
+            let Some(cipher) = expected else {
+                assert_eq!(agreed.unwrap_err(), SetupError::Cipher, "{case}");
+                continue;
+            };
+            let agreed = agreed.unwrap();
+            let told = session::SessionKey::decode(&agreed.data, suggested, since).unwrap();
+            assert_eq!(told.cipher, cipher, "{case}");
+            let secret = client.agree(told.key).unwrap();
+            assert_eq!(SessionKey::derive(cipher, &secret), Some(agreed.key), "{case}");
+        }
+    }
+
+    #[test]
+    fn groups_outside_the_bounds_and_other_modes_are_refused() {
+        let record = KeyPair::new(Group::modp_14(), &[1; PRIVATE_LEN]).public_record();
+        let narrow = Terms { modulus_bits: 1024..=2047, ..terms() };
+        let refused = |terms: &Terms, setup: &SessionSetup<'_>| {
+            agree(terms, setup, Version::CURRENT, &[2; PRIVATE_LEN]).unwrap_err()
+        };
+        let size = SetupError::Key(AgreementError::Size { bits: 2048 });
+        assert_eq!(refused(&narrow, &setup(&record)), size);
+        let narrow = Terms { modulus_bits: 2049..=4096, ..terms() };
+        assert_eq!(refused(&narrow, &setup(&record)), size);
+        assert!(matches!(refused(&terms(), &setup(b"")), SetupError::Key(AgreementError::Undecodable(_))));
+        let key = Reference { handle: b"0.NA/TST", index: 300 };
+        for exchange in [
+            KeyExchange::ClientKey(b""),
+            KeyExchange::ServerKey,
+            KeyExchange::HandleKey(key),
+            KeyExchange::Other(KeyExchangeMode(9)),
+        ] {
+            let setup = SessionSetup { exchange, ..setup(b"") };
+            assert_eq!(refused(&terms(), &setup), SetupError::Mode(exchange.mode()));
+        }
+    }
+
+    #[test]
+    fn the_client_chooses_how_long_within_bounds() {
+        let record = KeyPair::new(Group::oakley_2(), &[1; PRIVATE_LEN]).public_record();
+        for (asked, granted) in [(0, 100), (-1, 100), (1, 1), (1000, 1000), (1001, 1000), (i32::MAX, 1000)] {
+            let setup = SessionSetup { timeout_s: asked, ..setup(&record) };
+            let agreed = agree(&terms(), &setup, Version::CURRENT, &[2; PRIVATE_LEN]).unwrap();
+            assert_eq!(agreed.timeout_s, granted, "{asked}");
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! Sessions against a plain list, with messages in them; and what two processes say about them.
+
+use arbitrary::{Arbitrary, Unstructured};
+use handle_auth::session::SessionKey;
+use handle_proto::Version;
+use handle_proto::code::Cipher;
+use handle_proto::wire::list::Reference;
+use handle_proto::wire::{Envelope, Header, Message};
+use handle_sessions::holder::{Asked, answer};
+use handle_sessions::protocol::{Ask, Told};
+use handle_sessions::session::Claim;
+use handle_sessions::traffic::{check, decrypt, encrypt, seal};
+use handle_sessions::{Live as _, NewSession, Refusal, Reject, SessionLimits, Sessions};
+use std::collections::BTreeSet;
+
+/// Most steps of one input.
+const STEPS_MAX: usize = 500;
+/// Sessions are of one of so many identities and sources.
+const WHO: u8 = 4;
+
+#[derive(Debug, Arbitrary)]
+enum Step {
+    /// A session is set up.
+    Open { number: u8, source: u8, claim: Option<u8>, timeout_s: u8, minor: u8 },
+    /// A message comes in the session.
+    Message { number: u8, back: u16, forward: u8, change: Option<u8>, hidden: bool },
+    /// Somebody has proven who they are.
+    Prove { number: u8, who: u8 },
+    /// The session is ended.
+    End { number: u8 },
+    /// Time passes.
+    Pass { s: u8 },
+}
+
+/// A session as a plain list has it.
+struct Plain {
+    number: u8,
+    source: u8,
+    claim: Option<u8>,
+    proven: bool,
+    used_s: u32,
+    timeout_s: u32,
+    version: Version,
+    seen: BTreeSet<i32>,
+}
+
+impl Plain {
+    const fn is_over(&self, now_s: u32) -> bool {
+        now_s - self.used_s > self.timeout_s
+    }
+}
+
+fn identity(who: u8) -> Reference<'static> {
+    Reference { handle: b"10.1/admin", index: i32::from(who % WHO) }
+}
+
+fn key(number: u8) -> SessionKey {
+    SessionKey::new(Cipher::AES, vec![number; 32]).expect("a key of its length")
+}
+
+/// A message of the session behind an envelope, without a credential.
+fn message(number: u8, version: Version) -> Vec<u8> {
+    let len = u32::try_from(Header::LEN).expect("a short message") + 4;
+    let envelope = Envelope { version, session_id: number.into(), message_len: len, ..Envelope::request(9) };
+    [&envelope.to_bytes()[..], &[0; Header::LEN + 4]].concat()
+}
+
+/// Sessions are set up, used, forgotten and refused as by a plain list; no bound is passed; a message counts once,
+/// unchanged, and in its session alone.
+///
+/// Input: anything; it is read as bounds and steps by the crate `arbitrary`.
+pub fn session_table(bytes: &[u8]) {
+    let mut input = Unstructured::new(bytes);
+    let Ok((sessions_max, per_source)) = input.arbitrary::<(u8, u8)>() else { return };
+    let limits = SessionLimits {
+        sessions_max: usize::from(sessions_max % 6) + 1,
+        per_source_max: usize::from(per_source % 6),
+    };
+    let (table, mut plain, mut now_s) = (Sessions::new(limits), Vec::<Plain>::new(), 0);
+    for _ in 0..STEPS_MAX {
+        if input.is_empty() {
+            break;
+        }
+        let Ok(step) = input.arbitrary() else { break };
+        match step {
+            Step::Open { number, source, claim, timeout_s, minor } => {
+                let version = Version::new(2, minor % 11 + 1);
+                let new = NewSession {
+                    key: key(number),
+                    version,
+                    claim: claim.map(|who| Claim::of(identity(who))),
+                    timeout_s: timeout_s.into(),
+                    source: [192, 0, 2, source % WHO].into(),
+                };
+                // Of several whose time is over it would not show which has made room.
+                table.expire(now_s);
+                plain.retain(|one| !one.is_over(now_s));
+                let opened = table.open(new, || number.into(), |number| number == 13, now_s);
+                let of_source = plain.iter().filter(|one| one.source == source % WHO).count();
+                let expected = if number == 0 || number == 13 || plain.iter().any(|one| one.number == number)
+                {
+                    Err(Refusal::NoNumber)
+                } else if of_source >= limits.per_source_max {
+                    Err(Refusal::TooManyOfSource)
+                } else if plain.len() >= limits.sessions_max && plain.iter().all(|one| one.proven) {
+                    Err(Refusal::Full)
+                } else {
+                    Ok(i32::from(number))
+                };
+                assert_eq!(opened.map(|session| session.keys().id), expected);
+                if expected.is_err() {
+                    continue;
+                }
+                if plain.len() >= limits.sessions_max {
+                    let gone = plain.iter().position(|one| table.find(one.number.into(), now_s).is_none());
+                    let gone = plain.remove(gone.expect("one has made room"));
+                    let idle = plain.iter().filter(|one| !one.proven).map(|one| one.used_s).min();
+                    assert!(
+                        !gone.proven && idle.is_none_or(|used_s| gone.used_s <= used_s),
+                        "the longest idle"
+                    );
+                }
+                plain.push(Plain {
+                    number,
+                    source: source % WHO,
+                    claim: claim.map(|who| who % WHO),
+                    proven: false,
+                    used_s: now_s,
+                    timeout_s: timeout_s.into(),
+                    version,
+                    seen: BTreeSet::new(),
+                });
+            }
+            Step::Message { number, back, forward, change, hidden } => {
+                let found = table.find(number.into(), now_s);
+                let known = plain.iter_mut().find(|one| one.number == number && !one.is_over(now_s));
+                assert_eq!(found.is_some(), known.is_some());
+                let (Some(session), Some(known)) = (found, known) else { continue };
+                let highest = known.seen.last().copied().unwrap_or(0);
+                let counter = (highest + i32::from(forward)).saturating_sub(i32::from(back));
+                let mut sent = message(number, known.version);
+                session.keys().mac.seal(&mut sent, counter).expect("a message");
+                if let Some(at) = change {
+                    let at = Envelope::LEN + usize::from(at) % Header::LEN;
+                    sent[at] ^= 1;
+                }
+                if hidden {
+                    encrypt(&*session, &[number; 16], &mut sent);
+                }
+                let (mut envelope, rest) = Envelope::split(&sent).expect("an envelope");
+                let text = match hidden {
+                    true => decrypt(&*session, &mut envelope, rest).expect("encrypted with its key").to_vec(),
+                    false => rest.to_vec(),
+                };
+                // A changed length of the body may hide the credential.
+                let Ok(came) = Message::decode(&text) else { continue };
+                let verdict = check(&*session, &envelope, &came, now_s);
+                if change.is_some() {
+                    assert_ne!(verdict, Ok(true), "changed, and accepted");
+                    continue;
+                }
+                let counts = known.version >= Version::new(2, 5);
+                let too_old = counter < 1 || counter + 200 < highest;
+                let is_new = !counts || !too_old && !known.seen.contains(&counter);
+                assert_eq!(verdict, if is_new { Ok(true) } else { Err(Reject::Replayed(counter)) });
+                if is_new {
+                    known.used_s = now_s;
+                    if counts {
+                        known.seen.insert(counter);
+                    }
+                }
+                let before = session.next_counter();
+                seal(&*session, &mut message(number, known.version)).expect("a message");
+                assert_eq!(session.next_counter(), before + 2);
+            }
+            Step::Prove { number, who } => {
+                let Some(session) = table.find(number.into(), now_s) else { continue };
+                let known = plain.iter_mut().find(|one| one.number == number);
+                let known = known.expect("one that is found");
+                let is_right = session.authenticate(identity(who), 300, now_s);
+                assert_eq!(is_right, known.claim == Some(who % WHO));
+                if is_right {
+                    (known.proven, known.used_s) = (true, now_s);
+                }
+                assert_eq!(session.identity().is_some(), known.proven);
+            }
+            Step::End { number } => {
+                let at = plain.iter().position(|one| one.number == number);
+                assert_eq!(table.end(number.into()), at.map(|at| plain.remove(at)).is_some());
+            }
+            Step::Pass { s } => {
+                now_s += u32::from(s);
+                table.expire(now_s);
+                plain.retain(|one| !one.is_over(now_s));
+            }
+        }
+        assert_eq!(table.len(), plain.len());
+        assert!(table.len() <= limits.sessions_max);
+    }
+}
+
+/// A process with a few sessions.
+struct Process(Sessions);
+
+impl Asked for Process {
+    fn sessions(&self) -> Option<&Sessions> {
+        Some(&self.0)
+    }
+
+    fn now_s(&self) -> u32 {
+        5
+    }
+
+    fn random(&self) -> u32 {
+        self.0.counts().opened.try_into().unwrap_or(u32::MAX)
+    }
+
+    fn is_taken(&self, number: i32) -> bool {
+        number == 3
+    }
+
+    fn is_stopped(&self) -> bool {
+        false
+    }
+}
+
+/// What one process asks another decodes to what encodes to the same bytes, and whatever is asked has an answer of
+/// which that is true as well.
+///
+/// Input: frames, each behind its length in one byte.
+pub fn session_socket(bytes: &[u8]) {
+    let process = Process(Sessions::new(SessionLimits { sessions_max: 3, per_source_max: 2 }));
+    let mut rest = bytes;
+    while let Some((&len, after)) = rest.split_first() {
+        let (frame, after) = after.split_at(after.len().min(len.into()));
+        rest = after;
+        if let Some(told) = Told::decode(frame) {
+            assert_eq!(encoded(|out| told.encode(out)), frame, "{told:?}");
+        }
+        let Some(ask) = Ask::decode(frame) else { continue };
+        assert_eq!(encoded(|out| ask.encode(out)).len(), frame.len(), "{ask:?}");
+        let told = encoded(|out| answer(&process, ask).encode(out));
+        let again = Told::decode(&told).expect("an answer of ours");
+        assert_eq!(encoded(|out| again.encode(out)), told, "{again:?}");
+        assert!(process.0.len() <= 3);
+    }
+}
+
+fn encoded(encode: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+    let mut out = Vec::new();
+    encode(&mut out);
+    out
+}

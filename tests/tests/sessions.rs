@@ -1,0 +1,414 @@
+//! Sessions over the network: what a message in one has to show, whose session it is, and the bounds.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+use handle_auth::PrivateKey;
+use handle_auth::agreement::{Group, KeyPair};
+use handle_auth::challenge::{answer_with_key, answer_with_secret};
+use handle_auth::message::verify_message;
+use handle_proto::code::Cipher;
+use handle_proto::wire::admin::HandleBody;
+use handle_proto::wire::auth::{self, ChallengeAnswer};
+use handle_proto::wire::fragment::cut;
+use handle_proto::wire::list::{Indexes, Reference, Strings};
+use handle_proto::wire::query::Query;
+use handle_proto::wire::{Body, Envelope, Message, Reply, Request, Response};
+use handle_proto::{OpFlags, ResponseCode, Version};
+use handle_server::config::{Config, Datapath};
+use handle_sessions::config::CipherName;
+use handle_sessions::{Joint, Live as _, SessionLimits, Sessions};
+use handle_tests::client::{exchange, exchange_over_tcp};
+use handle_tests::served::{Served, serve_with, server_key};
+use handle_tests::session::{ClientSession, Exchange, NOBODY, Protection, pair, set_up_request};
+use handle_tests::vectors::{document, hex};
+use std::time::{Duration, Instant};
+
+const CERTIFIED: OpFlags = OpFlags(OpFlags::PLAIN_REQUEST.0 | OpFlags::CERTIFY.0);
+const PRIVATE: OpFlags = OpFlags(CERTIFIED.0 & !OpFlags::PUBLIC_ONLY.0);
+const SECRET: &[u8] = b"open sesame open";
+const ADMINISTRATOR: Reference<'_> = Reference { handle: b"0.NA/TST", index: 301 };
+const OTHER: Reference<'_> = Reference { handle: b"0.NA/TST", index: 300 };
+const MAC: Protection = Protection { mac: true, hidden: false };
+const NONE: Protection = Protection { mac: false, hidden: false };
+const ALL: Protection = Protection { mac: true, hidden: true };
+
+fn root(change: impl FnOnce(&mut Config)) -> Served {
+    serve_with("root", Datapath::Portable, change)
+}
+
+fn open(served: &Served, identity: Reference<'_>) -> ClientSession {
+    ClientSession::open(exchange, served.address(), identity, &server_key("root"))
+}
+
+fn question(session: &ClientSession, handle: &str, flags: OpFlags) -> Vec<u8> {
+    let query = Query { handle: handle.as_bytes(), indexes: Indexes::EMPTY, types: Strings::EMPTY };
+    session.request(i32::from(handle_auth::random::<1>()[0]) + 1, flags, &Request::Resolution(query))
+}
+
+/// Code, indexes of the values, and the challenge of an answer in the clear.
+type Seen = (ResponseCode, Vec<i32>, Option<(Vec<u8>, Vec<u8>)>);
+
+fn seen(bytes: &[u8]) -> Seen {
+    let (envelope, rest) = Envelope::split(bytes).unwrap();
+    let body = Message::decode(rest).unwrap().decode_body(envelope.version).unwrap();
+    let Body::Reply(Reply { code, digest, response }) = body else { panic!("a reply") };
+    match response {
+        Response::Answer(answer) => (code, answer.values.iter().map(|value| value.index).collect(), None),
+        Response::Challenge(asked) => {
+            (code, vec![], Some((asked.nonce.to_vec(), digest.unwrap().digest.to_vec())))
+        }
+        _ => (code, vec![], None),
+    }
+}
+
+/// Asks, and reads the answer in the session.
+fn ask(served: &Served, session: &mut ClientSession, message: &[u8]) -> (Seen, Protection) {
+    let answer = exchange(served.address(), message).expect("an answer");
+    let (plain, protection) = session.read(&answer);
+    (seen(&plain), protection)
+}
+
+fn code(served: &Served, message: &[u8]) -> ResponseCode {
+    let answer = exchange(served.address(), message).expect("an answer");
+    Message::decode(&answer[Envelope::LEN..]).unwrap().header.response_code
+}
+
+/// Answers a challenge in the session as `identity`, with the secret or the key that it has.
+fn answer(
+    served: &Served,
+    session: &mut ClientSession,
+    identity: Reference<'_>,
+    (nonce, digest): &(Vec<u8>, Vec<u8>),
+) -> (Seen, Protection) {
+    let covered = [&nonce[..], digest];
+    let (auth_type, signed_response) = if identity == OTHER {
+        let key = hex(&document("servers.json")["keys"]["admin_rsa"]["handle_private_hex"]);
+        let key = PrivateKey::from_record(&key).unwrap();
+        (auth::PUBLIC_KEY, answer_with_key(session.version, &covered, &key).unwrap())
+    } else {
+        (auth::SECRET_KEY, answer_with_secret(session.version, session.version, &covered, SECRET, &[7; 16]))
+    };
+    let body = ChallengeAnswer { auth_type, identity, signed_response: &signed_response };
+    let message = session.request(77, PRIVATE, &Request::AnswerChallenge(body));
+    ask(served, session, &message)
+}
+
+/// Asks for what is not public, in the session.
+fn ask_private(served: &Served, session: &mut ClientSession) -> (Seen, Protection) {
+    let message = question(session, "TST/HALF", PRIVATE);
+    let message = session.sealed(message);
+    ask(served, session, &message)
+}
+
+fn counted(served: &Served, name: &str) -> i64 {
+    served.server.shared().stats()["total"][name].as_i64().unwrap()
+}
+
+fn slow_requests(served: &Served) -> i64 {
+    served.server.shared().stats()["slow"]["requests"].as_i64().unwrap()
+}
+
+fn certified_answers(datapath: Datapath, exchange: Exchange) {
+    let served = serve_with("root", datapath, |_| ());
+    let mut session = ClientSession::open(exchange, served.address(), NOBODY, &server_key("root"));
+    let slow_before = slow_requests(&served);
+    let mut ask = |session: &mut ClientSession, message: &[u8]| {
+        let answer = exchange(served.address(), message).expect("an answer");
+        let (plain, protection) = session.read(&answer);
+        (seen(&plain).0, protection)
+    };
+    for (handle, expected) in [
+        ("TST/TARGET", ResponseCode::SUCCESS),
+        ("TST/MANY-30", ResponseCode::SUCCESS),
+        ("TST/BIG-20000", ResponseCode::SUCCESS),
+        ("TST/NO-SUCH", ResponseCode::HANDLE_NOT_FOUND),
+        ("FAR/AWAY", ResponseCode::SERVER_NOT_RESPONSIBLE),
+    ] {
+        let message = question(&session, handle, CERTIFIED);
+        assert_eq!(ask(&mut session, &message), (expected, MAC), "{handle}, without a MAC of its own");
+        let message = session.sealed(message);
+        assert_eq!(ask(&mut session, &message), (expected, MAC), "{handle}");
+        let message = question(&session, handle, OpFlags::PLAIN_REQUEST);
+        let message = session.sealed(message);
+        assert_eq!(ask(&mut session, &message), (expected, NONE), "{handle}, not certified");
+    }
+    assert_eq!(counted(&served, "answers_with_mac"), 10, "by the worker");
+    assert_eq!(slow_requests(&served), slow_before, "and by nobody else");
+}
+
+#[test]
+fn certified_answers_have_the_mac_of_the_session_without_the_slow_path_over_udp() {
+    certified_answers(Datapath::Portable, exchange);
+}
+
+#[test]
+fn certified_answers_have_the_mac_of_the_session_on_the_datapath_of_this_machine() {
+    certified_answers(Datapath::Auto, exchange);
+    certified_answers(Datapath::Auto, exchange_over_tcp);
+}
+
+#[test]
+fn certified_answers_have_the_mac_of_the_session_over_tcp() {
+    certified_answers(Datapath::Portable, exchange_over_tcp);
+}
+
+#[test]
+fn replayed_reordered_and_forged_messages() {
+    let served = root(|_| ());
+    let mut own = open(&served, NOBODY);
+    let message = question(&own, "TST/TARGET", CERTIFIED);
+    let numbered = |counter| own.numbered(message.clone(), counter);
+    let code = |message: &[u8]| code(&served, message);
+    assert_eq!(code(&numbered(3)), ResponseCode::SUCCESS);
+    assert_eq!(code(&numbered(3)), ResponseCode::SESSION_MESSAGE_REJECTED, "a copy");
+    assert_eq!(code(&numbered(1)), ResponseCode::SUCCESS, "late, but new");
+    assert_eq!(code(&numbered(300)), ResponseCode::SUCCESS);
+    assert_eq!(code(&numbered(100)), ResponseCode::SUCCESS, "200 below the highest");
+    assert_eq!(code(&numbered(99)), ResponseCode::SESSION_MESSAGE_REJECTED, "too old to tell");
+    assert_eq!(code(&numbered(0)), ResponseCode::SESSION_MESSAGE_REJECTED, "no number");
+    let mut forged = numbered(301);
+    *forged.last_mut().unwrap() ^= 1;
+    assert_eq!(code(&forged), ResponseCode::INVALID_SESSION_KEY);
+    let mut altered = numbered(301);
+    let at = altered.windows(6).position(|window| window == b"TARGET").unwrap();
+    altered[at] ^= 0x20;
+    assert_eq!(code(&altered), ResponseCode::INVALID_SESSION_KEY, "another question under the same MAC");
+    assert_eq!(code(&numbered(301)), ResponseCode::SUCCESS, "none of these used it up");
+    // A MAC is one of a session.
+    let other = open(&served, NOBODY);
+    let mut moved = numbered(302);
+    moved[4..8].copy_from_slice(&other.id.to_be_bytes());
+    assert_eq!(code(&moved), ResponseCode::INVALID_SESSION_KEY);
+    own.id = other.id;
+    let foreign = own.numbered(question(&own, "TST/TARGET", CERTIFIED), 1);
+    assert_eq!(code(&foreign), ResponseCode::INVALID_SESSION_KEY, "the key of another session");
+}
+
+#[test]
+fn a_session_that_is_not_known_is_said_so_and_signed() {
+    let served = root(|_| ());
+    let mut session = open(&served, NOBODY);
+    session.id ^= 1;
+    let answer = exchange(served.address(), &question(&session, "TST/TARGET", CERTIFIED)).unwrap();
+    let (envelope, rest) = Envelope::split(&answer).unwrap();
+    let message = Message::decode(rest).unwrap();
+    assert_eq!(message.header.response_code, ResponseCode::SESSION_TIMEOUT);
+    verify_message(&envelope, &message, &server_key("root")).unwrap();
+    for flags in [OpFlags::PLAIN_REQUEST, PRIVATE] {
+        assert_eq!(code(&served, &question(&session, "TST/TARGET", flags)), ResponseCode::SESSION_TIMEOUT);
+    }
+    let hidden = session.hidden(&question(&session, "TST/TARGET", CERTIFIED));
+    let answer = exchange_as_is(&served, &hidden);
+    let refused = Message::decode(&answer[Envelope::LEN..]).unwrap().header.response_code;
+    assert_eq!(refused, ResponseCode::SESSION_TIMEOUT, "encrypted");
+}
+
+#[test]
+fn who_has_proven_who_they_are_is_not_asked_again() {
+    let served = root(|_| ());
+    let mut session = open(&served, ADMINISTRATOR);
+    let ((code, _, challenge), protection) = ask_private(&served, &mut session);
+    assert_eq!((code, protection), (ResponseCode::AUTHENTICATION_NEEDED, MAC));
+    // A request without a MAC is not one of the session, whoever set it up.
+    let bare = question(&session, "TST/HALF", PRIVATE);
+    assert_eq!(ask(&served, &mut session, &bare).0.0, ResponseCode::INVALID_CREDENTIAL);
+    let ((code, values, _), protection) = answer(&served, &mut session, ADMINISTRATOR, &challenge.unwrap());
+    assert_eq!((code, protection), (ResponseCode::SUCCESS, ALL), "values that are not public are hidden");
+    assert!(!values.is_empty());
+    for _ in 0..3 {
+        let ((code, again, _), protection) = ask_private(&served, &mut session);
+        assert_eq!((code, &again, protection), (ResponseCode::SUCCESS, &values, ALL));
+    }
+    // It is known who asks, and also what they may not.
+    let message = question(&session, "TST/HSTYPES", PRIVATE);
+    let message = session.sealed(message);
+    assert_eq!(ask(&served, &mut session, &message).0.0, ResponseCode::INVALID_ADMIN);
+    let message = question(&session, "TST/HALF", PRIVATE);
+    assert_eq!(ask(&served, &mut session, &message).0.0, ResponseCode::INVALID_CREDENTIAL, "no MAC");
+    let mut stolen = open(&served, NOBODY);
+    stolen.id = session.id;
+    let message = question(&stolen, "TST/HALF", PRIVATE);
+    let message = stolen.numbered(message, 99);
+    let answer = exchange(served.address(), &message).unwrap();
+    let (plain, _) = session.read(&answer);
+    assert_eq!(seen(&plain).0, ResponseCode::INVALID_SESSION_KEY, "the number of a session is no key to it");
+}
+
+#[test]
+fn another_identity_in_a_session_counts_for_one_request() {
+    let served = root(|_| ());
+    for identity in [ADMINISTRATOR, NOBODY] {
+        let mut session = open(&served, identity);
+        for _ in 0..2 {
+            let ((code, _, challenge), _) = ask_private(&served, &mut session);
+            assert_eq!(code, ResponseCode::AUTHENTICATION_NEEDED, "{identity:?}: asked each time");
+            let ((code, values, _), _) = answer(&served, &mut session, OTHER, &challenge.unwrap());
+            assert_eq!((code, values.is_empty()), (ResponseCode::SUCCESS, false), "{identity:?}");
+        }
+    }
+    // The answer to the challenge of one session is none in another.
+    let (mut one, mut two) = (open(&served, ADMINISTRATOR), open(&served, ADMINISTRATOR));
+    let ((_, _, challenge), _) = ask_private(&served, &mut one);
+    let ((refused, _, _), _) = answer(&served, &mut two, ADMINISTRATOR, &challenge.unwrap());
+    assert_eq!(refused, ResponseCode::AUTHENTICATION_TIMEOUT);
+}
+
+#[test]
+fn a_copy_of_a_request_gets_the_same_challenge_and_another_request_another() {
+    let served = root(|_| ());
+    let mut session = open(&served, ADMINISTRATOR);
+    let same = question(&session, "TST/HALF", PRIVATE);
+    let other = session.request(
+        1000,
+        PRIVATE,
+        &Request::Resolution(Query { handle: b"TST/HALF", indexes: Indexes::EMPTY, types: Strings::EMPTY }),
+    );
+    let mut challenge = |message: &[u8]| {
+        let message = session.sealed(message.to_vec());
+        ask(&served, &mut session, &message).0.2.unwrap()
+    };
+    let first = challenge(&same);
+    assert_eq!(challenge(&same), first, "with another number, as clients send it again");
+    let second = challenge(&other);
+    assert_ne!(second, first);
+    let ((refused, _, _), _) = answer(&served, &mut session, ADMINISTRATOR, &first);
+    assert_eq!(refused, ResponseCode::AUTHENTICATION_FAILED, "it is not the one that waits");
+}
+
+#[test]
+fn encrypted_requests_are_answered_and_what_is_made_up_is_not() {
+    let served = root(|config| config.sessions.ciphers = vec![CipherName::Des3]);
+    let mut session = open(&served, ADMINISTRATOR);
+    assert_eq!(session.key.cipher(), Cipher::DESEDE);
+    // In one datagram, and in several.
+    for handle in ["TST/TARGET", &"x".repeat(1500)] {
+        let message = question(&session, handle, CERTIFIED.with(OpFlags::ENCRYPT));
+        let message = session.sealed(message);
+        let hidden = session.hidden(&message);
+        let ((code, _, _), protection) = ask(&served, &mut session, &hidden);
+        assert_ne!(code, ResponseCode::ERROR, "{handle}");
+        assert_eq!(protection, ALL, "{handle}");
+        assert_eq!(
+            ask(&served, &mut session, &hidden).0.0,
+            ResponseCode::SESSION_MESSAGE_REJECTED,
+            "{handle}: a copy"
+        );
+    }
+    let in_the_clear = question(&session, "TST/TARGET", CERTIFIED.with(OpFlags::ENCRYPT));
+    assert_eq!(ask(&served, &mut session, &in_the_clear).1, ALL, "the answer was to be hidden");
+    // Whatever is wrong with what was encrypted, the answer does not tell what.
+    let message = question(&session, "TST/TARGET", CERTIFIED);
+    let mut wrong = session.sealed(message.clone());
+    *wrong.last_mut().unwrap() ^= 1;
+    let good = session.hidden(&session.numbered(message.clone(), 1000));
+    let mut cut_off = good.clone();
+    cut_off.truncate(good.len() - 8);
+    let len = u32::try_from(cut_off.len() - Envelope::LEN).unwrap();
+    cut_off[16..20].copy_from_slice(&len.to_be_bytes());
+    let mut answers = vec![];
+    let body = ChallengeAnswer { auth_type: auth::SECRET_KEY, identity: ADMINISTRATOR, signed_response: b"" };
+    let to_nothing = session.request(1, PRIVATE, &Request::AnswerChallenge(body));
+    for bad in [session.hidden(&wrong), session.hidden(&message), session.hidden(&to_nothing), cut_off] {
+        let mut answer = exchange_as_is(&served, &bad);
+        answer[36..40].fill(0);
+        answers.push(answer);
+    }
+    assert!(answers.windows(2).all(|pair| pair[0] == pair[1]));
+    let refused = Message::decode(&answers[0][Envelope::LEN..]).unwrap().header.response_code;
+    assert_eq!(refused, ResponseCode::SESSION_FAILED);
+}
+
+/// Sends a message in one datagram and gives whatever comes back.
+fn exchange_as_is(served: &Served, message: &[u8]) -> Vec<u8> {
+    let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    for datagram in cut(&Envelope::split(message).unwrap().0) {
+        let bytes = [&datagram.envelope[..], &message[Envelope::LEN..][datagram.range]].concat();
+        socket.send_to(&bytes, served.address()).unwrap();
+    }
+    let mut room = [0; 2048];
+    let len = socket.recv(&mut room).unwrap();
+    room[..len].to_vec()
+}
+
+#[test]
+fn weak_and_unknown_exchanges_are_refused() {
+    let served = root(|config| config.sessions.modulus_bits_min = 2048);
+    assert_eq!(code(&served, &set_up_request(&pair(), NOBODY, 0)), ResponseCode::SESSION_FAILED, "1024 bits");
+    let strong = KeyPair::new(Group::modp_14(), &handle_auth::random());
+    let answer = exchange(served.address(), &set_up_request(&strong, NOBODY, 0)).unwrap();
+    let session = ClientSession::from_answer(&strong, &answer, Some(&server_key("root")));
+    assert_eq!(session.version, Version::CURRENT);
+    // Peers that know DES alone, which is off.
+    let mut old = set_up_request(&strong, NOBODY, 0);
+    (old[1], old[3]) = (3, 3);
+    assert_eq!(code(&served, &old), ResponseCode::SESSION_FAILED);
+    let without = root(|config| config.sessions.enabled = false);
+    assert_eq!(code(&without, &set_up_request(&pair(), NOBODY, 0)), ResponseCode::SESSION_FAILED);
+}
+
+#[test]
+fn sessions_expire_and_end() {
+    let served = root(|_| ());
+    let pair = pair();
+    let answer = exchange(served.address(), &set_up_request(&pair, NOBODY, 1)).unwrap();
+    let session = ClientSession::from_answer(&pair, &answer, Some(&server_key("root")));
+    let message = question(&session, "TST/TARGET", OpFlags::PLAIN_REQUEST);
+    let begun = Instant::now();
+    while code(&served, &message) != ResponseCode::SESSION_TIMEOUT {
+        assert!(begun.elapsed() < Duration::from_secs(30), "a second is over");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let mut session = open(&served, NOBODY);
+    let end = |session: &ClientSession| {
+        session.request(5, CERTIFIED, &Request::SessionTerminate(HandleBody { handle: b"/" }))
+    };
+    let bare = end(&session);
+    assert_eq!(ask(&served, &mut session, &bare).0.0, ResponseCode::INVALID_SESSION_KEY, "without a MAC");
+    let sealed = session.sealed(bare);
+    assert_eq!(ask(&served, &mut session, &sealed), ((ResponseCode::SUCCESS, vec![], None), MAC));
+    assert_eq!(code(&served, &sealed), ResponseCode::SESSION_TIMEOUT, "there is none any more");
+}
+
+#[test]
+fn there_are_so_many_sessions_and_no_more() {
+    let served = root(|config| (config.sessions.sessions, config.sessions.sessions_per_source) = (3, 2));
+    let mut sessions = [open(&served, NOBODY), open(&served, NOBODY)];
+    let set_up = set_up_request(&pair(), NOBODY, 0);
+    assert_eq!(code(&served, &set_up), ResponseCode::SERVER_BUSY, "a source has so many");
+    let message = question(&sessions[0], "TST/TARGET", CERTIFIED);
+    assert_eq!(ask(&served, &mut sessions[0], &message).1, MAC, "those that there are stay");
+    let counts = served.server.shared().stats()["sessions"].clone();
+    assert_eq!((&counts["open"], &counts["refused_of_source"]), (&2.into(), &1.into()));
+}
+
+/// Another process has the same sessions, and what happens there counts here.
+#[test]
+fn a_session_is_handed_over_by_the_socket() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("sessions");
+    let served = root(|config| config.sessions.socket = Some(path.clone()));
+    let limits = SessionLimits { sessions_max: 10, per_source_max: 10 };
+    let joint = Joint::new(Sessions::new(limits), Some(&path));
+    let mut client = open(&served, ADMINISTRATOR);
+    let there = joint.find(client.id, 0).expect("known to the other process");
+    assert_eq!(there.keys().mac.key(), &client.key);
+    // A message that was accepted there is a copy here.
+    let message = question(&client, "TST/TARGET", CERTIFIED);
+    let message = client.sealed(message);
+    let (envelope, rest) = Envelope::split(&message).unwrap();
+    let checked = handle_sessions::traffic::check(&*there, &envelope, &Message::decode(rest).unwrap(), 0);
+    assert_eq!(checked, Ok(true));
+    assert_eq!(ask(&served, &mut client, &message).0.0, ResponseCode::SESSION_MESSAGE_REJECTED);
+    // Who has proven there who they are is known here.
+    assert_eq!(ask_private(&served, &mut client).0.0, ResponseCode::AUTHENTICATION_NEEDED);
+    assert!(there.authenticate(ADMINISTRATOR, 301, 0));
+    assert_eq!(ask_private(&served, &mut client).0.0, ResponseCode::SUCCESS);
+    // The other process goes, and this one goes on.
+    drop((there, joint));
+    assert_eq!(ask_private(&served, &mut client).0.0, ResponseCode::SUCCESS);
+    let again = open(&served, NOBODY);
+    assert_ne!(again.id, client.id);
+    drop(served);
+    assert!(!path.exists(), "the socket goes with its process");
+}
