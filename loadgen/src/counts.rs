@@ -29,6 +29,8 @@ pub struct Counts {
     pub codes: Codes,
     /// Answers in time that are for a request of ours, but cannot be read.
     pub malformed: u64,
+    /// Answers in time of which the end is missing: shorter than they say themselves.
+    pub truncated: u64,
     /// Answers to requests that had been answered before.
     pub duplicates: u64,
     /// Datagrams that answer no request: unknown id, other sender, or too short for an id.
@@ -45,6 +47,8 @@ pub struct Counts {
     pub mismatched: u64,
     /// Answers, in time or late, of which we cannot know: a set came and went unseen.
     pub undecided: u64,
+    /// Answers, in time or late, that were not looked at, because only a sample is.
+    pub unjudged: u64,
     /// Received datagrams that the kernel dropped because we were too slow to take them.
     pub kernel_drops: u64,
 }
@@ -70,6 +74,7 @@ impl Counts {
             lost,
             codes,
             malformed,
+            truncated,
             duplicates,
             unmatched,
             datagrams,
@@ -78,6 +83,7 @@ impl Counts {
             verified,
             mismatched,
             undecided,
+            unjudged,
             kernel_drops,
         } = other;
         self.scheduled += scheduled;
@@ -90,6 +96,7 @@ impl Counts {
         self.lost += lost;
         self.codes.add(codes);
         self.malformed += malformed;
+        self.truncated += truncated;
         self.duplicates += duplicates;
         self.unmatched += unmatched;
         self.datagrams += datagrams;
@@ -98,6 +105,7 @@ impl Counts {
         self.verified += verified;
         self.mismatched += mismatched;
         self.undecided += undecided;
+        self.unjudged += unjudged;
         self.kernel_drops += kernel_drops;
     }
 
@@ -111,11 +119,15 @@ impl Counts {
         let sums = [
             ("scheduled = sent + not sent", self.scheduled, self.sent + self.not_sent()),
             ("sent = answered + late + lost", self.sent, self.answered + self.late + self.lost),
-            ("answered = sum of codes + malformed", self.answered, self.codes.sum() + self.malformed),
             (
-                "answers judged = verified + mismatched + undecided",
+                "answered = sum of codes + malformed + truncated",
+                self.answered,
+                self.codes.sum() + self.malformed + self.truncated,
+            ),
+            (
+                "answered + late = verified + mismatched + undecided + not judged",
                 judged,
-                self.verified + self.mismatched + self.undecided,
+                self.verified + self.mismatched + self.undecided + self.unjudged,
             ),
         ];
         match sums.into_iter().find(|(_, left, right)| left != right) {
@@ -184,7 +196,8 @@ impl Codes {
         self.iter().map(|(_, count)| count).sum()
     }
 
-    fn add(&mut self, other: &Self) {
+    /// Adds the counts of another thread.
+    pub fn add(&mut self, other: &Self) {
         for (code, count) in other.iter() {
             match usize::try_from(code).ok().and_then(|code| self.common.get_mut(code)) {
                 Some(sum) => *sum += count,

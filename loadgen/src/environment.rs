@@ -15,6 +15,9 @@ pub struct Environment {
     pub kernel: String,
     /// The processor as it calls itself.
     pub cpu_model: String,
+    /// What governs its clock, where the system says so.
+    #[serde(default)]
+    pub governor: Option<String>,
     /// Cores that this process may use.
     pub cores: usize,
     /// The target that the program was compiled for, and whether it was optimised.
@@ -30,6 +33,7 @@ impl Environment {
             command: std::env::args_os().map(|arg| arg.to_string_lossy().into_owned()).collect(),
             kernel: format!("{} {}", first_line("ostype"), first_line("osrelease")),
             cpu_model: cpu_model().unwrap_or_else(|| "unknown".to_owned()),
+            governor: governor(),
             cores: std::thread::available_parallelism().map_or(0, usize::from),
             build: format!(
                 "{}-{}, {}",
@@ -44,6 +48,11 @@ impl Environment {
 fn first_line(name: &str) -> String {
     let text = fs::read_to_string(format!("/proc/sys/kernel/{name}")).unwrap_or_default();
     text.lines().next().unwrap_or("unknown").to_owned()
+}
+
+fn governor() -> Option<String> {
+    let text = fs::read_to_string("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor").ok()?;
+    Some(text.trim().to_owned())
 }
 
 fn cpu_model() -> Option<String> {

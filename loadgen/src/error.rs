@@ -40,6 +40,22 @@ pub enum Error {
         /// Why not.
         what: String,
     },
+    /// A recording cannot be used.
+    Recording {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        what: String,
+    },
+    /// A key cannot be used.
+    Key {
+        /// Its file.
+        path: PathBuf,
+        /// Why not.
+        what: String,
+    },
+    /// Somebody stopped it.
+    Stopped,
     /// A socket or datapath cannot be opened.
     Open(io::Error),
     /// A core cannot be used.
@@ -68,6 +84,11 @@ impl fmt::Display for Error {
                 let path = path.display();
                 write!(f, "cannot use the set in {path}: {what} (hdl snapshot verify {path} checks it)")
             }
+            Self::Recording { path, what } => {
+                write!(f, "cannot use the recording {}: {what}", path.display())
+            }
+            Self::Key { path, what } => write!(f, "cannot use the key in {}: {what}", path.display()),
+            Self::Stopped => f.write_str("it was stopped"),
             Self::Open(source) => write!(f, "cannot open a socket: {source}"),
             Self::Core(core, source) => {
                 write!(f, "cannot run on core {core}: {source} (taskset -p $$ shows which are allowed)")

@@ -5,14 +5,16 @@
 //! - A finished slot goes to the end of the queue of free ones: what comes late or twice is known for
 //!   what it is until the whole table has been used once more.
 
+use crate::workload::Ask;
+
 /// A place in the table.
 pub type SlotAt = u32;
 
 /// What is known about one request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Request {
-    /// Number of its handle in the workload.
-    pub handle: u32,
+    /// What it asks.
+    pub ask: Ask,
     /// When it was to be sent, nanoseconds from the start of the run.
     pub intended_ns: u64,
     /// When it was sent.
@@ -222,7 +224,7 @@ mod tests {
     use super::*;
 
     fn request(sent_ns: u64) -> Request {
-        Request { handle: 7, intended_ns: sent_ns, sent_ns }
+        Request { ask: Ask::default(), intended_ns: sent_ns, sent_ns }
     }
 
     #[test]

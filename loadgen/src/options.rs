@@ -8,28 +8,45 @@ use std::time::Duration;
 use handle_net::Choice;
 
 use crate::error::Error;
+use crate::names::Template;
+use crate::pattern::Pattern;
+use crate::question::Form;
+use crate::recording::Speed;
+use crate::schedule::Phase;
+use crate::stream::{Streams, Transport};
+use crate::verify::MISMATCHES_MAX;
 
 /// What a run is to do.
 #[derive(Clone, Debug)]
 pub struct RunOptions {
     /// The server.
     pub target: SocketAddr,
+    /// How requests travel.
+    pub transport: Transport,
     /// Where the handles come from.
     pub names: Names,
     /// Most handles to choose from; of more, a fair sample is taken.
     pub handles_max: usize,
+    /// Which of them is asked for next.
+    pub pattern: Pattern,
+    /// How is asked for them; of several forms one is chosen by weight.
+    pub forms: Vec<Form>,
     /// When requests are sent.
     pub load: Load,
-    /// For how long.
+    /// Requests of an open loop come at random, as a Poisson process.
+    pub poisson: bool,
+    /// For how long; phases and recordings have an end of their own.
     pub duration: Duration,
     /// After which an answer is late. Counts from the actual send time.
     pub timeout: Duration,
-    /// Compares every answer with a published set.
+    /// Compares every answer with what it should be.
     pub verify: Option<Verify>,
     /// Chooses handles. The same seed and threads ask for the same handles in the same order.
     pub seed: u64,
     /// Threads, each with a socket of its own.
     pub threads: usize,
+    /// Addresses 127.0.0.2 and following that threads send from in turn; 0 leaves it to the system.
+    pub sources: u8,
     /// Cores to run on, given to threads in turn; empty leaves it to the system.
     pub cores: Vec<usize>,
     /// How datagrams are sent and received.
@@ -43,18 +60,28 @@ pub enum Names {
     File(PathBuf),
     /// The directory of a published set.
     Snapshot(PathBuf),
+    /// Names that differ in a number.
+    Template(Template),
+    /// So many made-up ones, with the lengths of real ones.
+    Generated(u64),
+    /// A capture or an access log.
+    Recording(PathBuf),
     /// These.
     List(Vec<Vec<u8>>),
 }
 
 /// When requests are sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Load {
     /// At intended times, so many a second, whatever becomes of earlier requests.
     Open {
         /// Requests a second, over all threads.
         rate: NonZeroU64,
     },
+    /// The same with a rate that changes.
+    Phases(Vec<Phase>),
+    /// At the times of a recording.
+    Recorded(Speed),
     /// As fast as answers come: each thread keeps so many requests waiting.
     Closed {
         /// Requests that wait at a time, for each thread.
@@ -65,10 +92,35 @@ pub enum Load {
 /// How answers are verified.
 #[derive(Clone, Debug)]
 pub struct Verify {
-    /// The directory of the published set that the server answers from.
-    pub snapshot: PathBuf,
+    /// What they should be.
+    pub truth: Truth,
     /// How long after a set was replaced the server may still answer from it.
     pub staleness_max: Duration,
+    /// One answer of so many is compared.
+    pub every: u32,
+    /// Most mismatches that are kept.
+    pub keep: usize,
+    /// The public key of the server, with which answers must be signed that are asked to be.
+    pub key: Option<PathBuf>,
+}
+
+impl Verify {
+    /// Compares every answer with `truth`.
+    #[must_use]
+    pub const fn with(truth: Truth) -> Self {
+        Self { truth, staleness_max: RunOptions::STALENESS_MAX, every: 1, keep: MISMATCHES_MAX, key: None }
+    }
+}
+
+/// What answers should be.
+#[derive(Clone, Debug)]
+pub enum Truth {
+    /// What the published set in this directory holds, also while sets are replaced.
+    Snapshot(PathBuf),
+    /// The records of a file.
+    Records(PathBuf),
+    /// What the server said when it was asked for each handle once.
+    FirstPass,
 }
 
 impl RunOptions {
@@ -77,14 +129,19 @@ impl RunOptions {
     pub fn new(target: SocketAddr, names: Names) -> Self {
         Self {
             target,
+            transport: Transport::Udp { trains: false },
             names,
             handles_max: Self::HANDLES_MAX,
+            pattern: Pattern::Uniform,
+            forms: vec![Form::default()],
             load: Load::Closed { window: Self::WINDOW },
+            poisson: false,
             duration: Duration::from_secs(10),
             timeout: Duration::from_secs(1),
             verify: None,
             seed: 1,
             threads: 1,
+            sources: 0,
             cores: Vec::new(),
             datapath: Choice::Auto,
         }
@@ -103,7 +160,6 @@ impl RunOptions {
     /// The first option that makes no sense.
     pub(crate) fn check(&self) -> Result<(), Error> {
         const THREADS_MAX: usize = 1024;
-        const WINDOW_MAX: usize = 1 << 20;
         const LONG: Duration = Duration::from_secs(7 * 24 * 3600);
         let option = |bad: bool, what: &str| if bad { Err(Error::Option(what.to_owned())) } else { Ok(()) };
         option(self.threads == 0 || self.threads > THREADS_MAX, "--threads must be 1 to 1024")?;
@@ -114,26 +170,70 @@ impl RunOptions {
         )?;
         option(self.handles_max == 0, "--handles-max must be above 0")?;
         option(self.target.port() == 0, "the target needs a port other than 0")?;
-        if let Load::Closed { window } = self.load {
-            option(window == 0 || window > WINDOW_MAX, "--window must be 1 to 1048576")?;
+        self.check_load()?;
+        option(self.forms.is_empty(), "at least one form of request is needed")?;
+        option(self.forms.len() > Form::COUNT_MAX, "--mix may be given at most 64 times")?;
+        let has_source = self.sources > 0;
+        option(has_source && !self.target.ip().is_loopback(), "--sources is for a target on the loopback")?;
+        option(
+            has_source && !self.target.is_ipv4(),
+            "--sources is for IPv4, whose loopback has many addresses",
+        )?;
+        option(self.sources > 250, "--sources must be at most 250")?;
+        if let Transport::Stream(streams) = &self.transport {
+            let Streams { connections, pipeline, .. } = *streams;
+            let bad = connections == 0 || connections > Streams::CONNECTIONS_MAX;
+            option(bad, "--connections must be 1 to 10000")?;
+            option(pipeline == 0 || pipeline > Streams::PIPELINE_MAX, "--pipeline must be 1 to 1024")?;
         }
-        if let Load::Open { rate } = self.load {
-            option(rate.get() > 1_000_000_000, "--rate must be at most 1000000000")?;
+        if let Some(verify) = &self.verify {
+            option(verify.every == 0, "--verify-every must be above 0")?;
+            option(verify.keep > 100_000, "--keep-mismatches must be at most 100000")?;
+            let learns = matches!(verify.truth, Truth::FirstPass);
+            let is_recorded = matches!(self.names, Names::Recording(_));
+            option(
+                learns && is_recorded,
+                "a recording has no first pass: verify with --snapshot or --records",
+            )?;
         }
         Ok(())
     }
 
-    /// Requests that each thread must be able to remember: those that may wait for an answer, and as
-    /// many again, so that what is late is known for what it is.
-    pub(crate) fn table_capacity(&self) -> usize {
-        match self.load {
-            Load::Open { rate } => {
-                let timeout_ms = self.timeout.as_millis();
-                let waiting = u128::from(rate.get()) * timeout_ms / 1000 / self.threads as u128;
-                usize::try_from(2 * waiting + 1024).unwrap_or(usize::MAX)
+    fn check_load(&self) -> Result<(), Error> {
+        const WINDOW_MAX: usize = 1 << 20;
+        const RATE_MAX: u64 = 1_000_000_000;
+        let option = |bad: bool, what: &str| if bad { Err(Error::Option(what.to_owned())) } else { Ok(()) };
+        let is_recording = matches!(self.names, Names::Recording(_));
+        match &self.load {
+            Load::Closed { window } => {
+                option(*window == 0 || *window > WINDOW_MAX, "--window must be 1 to 1048576")
             }
+            Load::Open { rate } => option(rate.get() > RATE_MAX, "--rate must be at most 1000000000"),
+            Load::Recorded(_) => option(!is_recording, "--speed is for a recording: give --replay FILE"),
+            Load::Phases(phases) => {
+                let is_rate = |rate: f64| (0.0..=RATE_MAX as f64).contains(&rate);
+                let is_bad = |phase: &Phase| !is_rate(phase.from) || !is_rate(phase.to);
+                option(phases.iter().any(is_bad), "rates must be 0 to 1000000000")?;
+                option(phases.len() > 100_000, "a schedule has at most 100000 phases")?;
+                let nothing =
+                    phases.iter().all(|phase| phase.from + phase.to <= 0.0 || phase.duration.is_zero());
+                option(nothing, "the schedule sends nothing")
+            }
+        }
+    }
+
+    /// Requests that each thread must be able to remember: those that may wait for an answer, and as
+    /// many again, so that what is late is known for what it is. `rate_max` is that of the schedule.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the cast saturates")]
+    pub(crate) fn table_capacity(&self, rate_max: Option<f64>) -> usize {
+        match (&self.load, rate_max) {
+            (Load::Closed { window }, _) => (4 * window).max(1 << 18),
             // A round of the table takes most of a second at the rates that one thread reaches.
-            Load::Closed { window } => (4 * window).max(1 << 18),
+            (_, None) => 1 << 18,
+            (_, Some(rate)) => {
+                let waiting = rate * self.timeout.as_secs_f64() / self.threads as f64;
+                (2.0 * waiting) as usize + 1024
+            }
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Published sets: names to ask for, what answers must be, and when one set replaced another.
 
+use std::borrow::Cow;
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -10,10 +11,11 @@ use std::time::Duration;
 use handle_proto::Handle;
 use handle_proto::limit::HANDLE_LEN_MAX;
 use handle_snapshot::set::manifest::MANIFEST;
-use handle_snapshot::{How, PublishedSet, fold_key, hash_key};
+use handle_snapshot::{How, PublishedSet, Record, fold_key, hash_key};
 
 use crate::clock::Clock;
 use crate::error::Error;
+use crate::expect::EachValue;
 use crate::verify::{Generation, Held, Source, Timeline, Watch};
 use crate::workload::Sampler;
 
@@ -67,22 +69,41 @@ pub fn read_handles(set: &PublishedSet, sampler: &mut Sampler) -> Result<(), Err
 #[derive(Debug)]
 struct SetSource(PublishedSet);
 
-impl Source for SetSource {
-    fn held(&self, handle: &[u8]) -> Result<Held<'_>, String> {
+impl SetSource {
+    fn find(&self, name: &[u8]) -> Result<Option<Record<'_>>, String> {
         let records = self.0.records();
         let mut buffer = [0; HANDLE_LEN_MAX];
-        let looked_up;
-        let name = if handle.contains(&b'/') {
-            handle
-        } else {
-            looked_up = Handle(handle).looked_up();
-            &looked_up
-        };
-        let Some(key) = buffer.get_mut(..name.len()) else { return Ok(Held::Absent) };
+        let Some(key) = buffer.get_mut(..name.len()) else { return Ok(None) };
         key.copy_from_slice(name);
         fold_key(key, records.folds());
         let seed = self.0.layers().first().map_or(0, handle_snapshot::Layer::seed);
-        match records.find(hash_key(seed, key), key).map_err(|error| error.to_string())? {
+        records.find(hash_key(seed, key), key).map_err(|error| error.to_string())
+    }
+}
+
+/// The name that `handle` is looked up by.
+fn looked_up(handle: &[u8]) -> Cow<'_, [u8]> {
+    if handle.contains(&b'/') { handle.into() } else { Handle(handle).looked_up().into() }
+}
+
+impl Source for SetSource {
+    fn each_value(&self, handle: &[u8], each: EachValue<'_>) -> Result<(), String> {
+        let Some(record) = self.find(&looked_up(handle))? else { return Ok(()) };
+        let mut values = record.values_in_order();
+        while let Some(value) = values.next_encoded() {
+            let (value, encoded) = value.map_err(|error| error.to_string())?;
+            each(&value, encoded);
+        }
+        Ok(())
+    }
+
+    fn held(&self, handle: &[u8]) -> Result<Held<'_>, String> {
+        let name = &*looked_up(handle);
+        if name.len() > HANDLE_LEN_MAX {
+            return Ok(Held::Absent);
+        }
+        let records = self.0.records();
+        match self.find(name)? {
             Some(record) if record.public_count() == 0 => Ok(Held::NothingPublic),
             Some(record) => Ok(Held::Values {
                 count: u32::try_from(record.public_count()).map_err(|error| error.to_string())?,

@@ -29,6 +29,16 @@ impl Random {
     pub const fn below(&mut self, end: u64) -> u64 {
         ((self.next() as u128 * end as u128) >> 64) as u64
     }
+
+    /// A number from 0 up to 1, in steps of 2^-53.
+    pub const fn unit(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// How long to wait for something that happens once in a unit of time, on average and at random.
+    pub fn exponential(&mut self) -> f64 {
+        -(-self.unit()).ln_1p()
+    }
 }
 
 #[cfg(test)]

@@ -1,22 +1,26 @@
 //! What a run found, as data with a schema version. The plain table is in `table`.
 
-use handle_net::Kind;
+use std::sync::Arc;
+use std::time::Duration;
+
 use handle_proto::ResponseCode;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Clock;
 use crate::environment::Environment;
+use crate::job::Job;
 use crate::limit::LimitReport;
-use crate::options::{Load, Names, RunOptions};
+use crate::options::{Load, Names, RunOptions, Truth};
+use crate::pacing::Kept;
 use crate::published::Followed;
 use crate::run::Total;
+use crate::stream::{ConnectionCounts, Streams, Transport};
 use crate::table::Time;
 use crate::verify::Mismatch;
-use crate::workload::Workload;
 
 /// Name and version of the form of [`Report`]. The number changes when a member changes its meaning.
-pub const RUN_SCHEMA: &str = "handle-loadgen/run/1";
+pub const RUN_SCHEMA: &str = "handle-loadgen/run/2";
 
 /// More than this share of requests that were not sent makes a run invalid: it was not the load that was
 /// asked for. The same share of answers dropped at our own socket does: the loss may be ours.
@@ -49,7 +53,15 @@ pub struct Report {
     pub service_ns: Times,
     /// From when a request was due to when it was sent; nothing in a closed loop.
     pub schedule_error_ns: Times,
-    /// How answers compare with the set.
+    /// How well the schedule was kept; nothing in a closed loop.
+    pub pacing: Option<Kept>,
+    /// The response times as a curve: which share of them is below which time.
+    pub response_curve: Vec<Point>,
+    /// The response times by size.
+    pub response_histogram: Vec<Bucket>,
+    /// What became of connections, where there are any.
+    pub connections: Option<ConnectionCounts>,
+    /// How answers compare with what they should be.
     pub verification: Option<Verification>,
     /// What each second saw.
     pub seconds: Vec<Second>,
@@ -64,14 +76,20 @@ pub struct Report {
 pub struct Setting {
     /// The server.
     pub target: String,
-    /// `udp`.
-    pub transport: &'static str,
-    /// `io_uring` or `portable`.
+    /// `udp`, `udp-trains`, `tcp`, `http` or `http-json`.
+    pub transport: String,
+    /// How connections are used, where there are any.
+    pub streams: Option<StreamSetting>,
+    /// `io_uring`, `portable` or, for connections, `epoll`.
     pub datapath: String,
     /// `open loop` or `closed loop`.
     pub model: &'static str,
-    /// Requests a second of an open loop.
+    /// Requests a second of an open loop with one rate.
     pub rate: Option<u64>,
+    /// How the rate changes, or whence the times are.
+    pub schedule: Option<String>,
+    /// `even` or `poisson`; nothing in a closed loop.
+    pub arrivals: Option<&'static str>,
     /// Requests waiting at a time of a closed loop, for each thread.
     pub window: Option<usize>,
     /// Seconds.
@@ -86,6 +104,10 @@ pub struct Setting {
     pub cores: Vec<usize>,
     /// Where handles came from.
     pub names: String,
+    /// Which was asked for next.
+    pub pattern: String,
+    /// How was asked for them, with weights.
+    pub forms: Vec<String>,
     /// Handles to choose from.
     pub handles: usize,
     /// Handles of the source.
@@ -94,10 +116,41 @@ pub struct Setting {
     pub handles_too_long: u64,
 }
 
+/// How connections are used.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct StreamSetting {
+    /// Connections of each thread, at most.
+    pub connections: usize,
+    /// Requests that wait on one of them, at most.
+    pub pipeline: usize,
+    /// Requests of one of them in all; 0 for no end.
+    pub requests: u32,
+}
+
+/// One point of a curve of percentiles.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Point {
+    /// The share of answers, from 0 to 1.
+    pub share: f64,
+    /// None of them took longer.
+    pub ns: u64,
+}
+
+/// Answers whose times are of one size.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Bucket {
+    /// From this time on.
+    pub from_ns: u64,
+    /// Up to this one.
+    pub to_ns: u64,
+    /// How many.
+    pub count: u64,
+}
+
 /// Every request and every answer, counted once.
 ///
 /// `scheduled = sent + not_sent`, `not_sent = behind_schedule + refused + blocked`,
-/// `sent = answered + late + lost`, `answered =` sum of `codes` `+ malformed`.
+/// `sent = answered + late + lost`, `answered =` sum of `codes` `+ malformed + truncated`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Accounts {
     /// Requests of the schedule; in a closed loop, those handed to the kernel.
@@ -122,6 +175,8 @@ pub struct Accounts {
     pub codes: Vec<CodeCount>,
     /// Answers in time that cannot be read.
     pub malformed: u64,
+    /// Answers in time of which the end is missing.
+    pub truncated: u64,
     /// Answers to what had been answered.
     pub duplicates: u64,
     /// Datagrams that answer nothing of ours.
@@ -182,15 +237,21 @@ impl Times {
     }
 }
 
-/// How answers, in time or late, compare with the set.
+/// How answers, in time or late, compare with what they should be.
 #[derive(Clone, Debug, Serialize)]
 pub struct Verification {
-    /// They are what the set holds.
+    /// What they should be: a snapshot, records, or the first pass.
+    pub truth: String,
+    /// Whether signatures were checked where they were asked for.
+    pub signatures: bool,
+    /// They are what they should be.
     pub verified: u64,
     /// They are not.
     pub mismatched: u64,
     /// It cannot be known, because a set came and went unseen.
     pub undecided: u64,
+    /// They were not looked at, because only a sample is.
+    pub unjudged: u64,
     /// How long after its end a set might be answered from.
     pub staleness_allowed_ms: f64,
     /// The longest that was accepted.
@@ -230,6 +291,12 @@ pub struct Second {
     pub response_max_ns: u64,
     /// Longest time that a request was behind its schedule.
     pub lag_max_ns: u64,
+    /// Response codes of answers in time since the start; only while the run goes on.
+    #[serde(skip)]
+    pub codes: Vec<(i32, u64)>,
+    /// Response times, to two digits; only while the run goes on.
+    #[serde(skip)]
+    pub histogram: Option<Arc<Histogram<u32>>>,
 }
 
 /// A result as a share of what the machine can do.
@@ -244,7 +311,7 @@ pub struct Share {
 /// What a run saw besides its counts.
 #[derive(Debug)]
 pub(crate) struct Seen {
-    pub(crate) kind: Kind,
+    pub(crate) path: String,
     pub(crate) clock: Clock,
     pub(crate) followed: Option<Followed>,
     pub(crate) stopped: bool,
@@ -252,16 +319,24 @@ pub(crate) struct Seen {
 }
 
 impl Report {
-    pub(crate) fn new(options: &RunOptions, workload: &Workload, total: &Total, seen: &Seen) -> Self {
-        let sending_s = match options.load {
+    pub(crate) fn new(options: &RunOptions, job: &Job, total: &Total, seen: &Seen) -> Self {
+        let sending_s = match &job.schedule {
             // What was sent in overtime was due before.
-            Load::Open { .. } if !seen.stopped => options.duration.as_secs_f64(),
-            _ => (total.sending_ns as f64 / 1e9).max(1e-9),
-        };
+            Some(schedule) if !seen.stopped => Duration::from_nanos(schedule.end_ns()).as_secs_f64(),
+            _ => total.sending_ns as f64 / 1e9,
+        }
+        .max(1e-9);
         let verification = options.verify.as_ref().map(|verify| Verification {
+            truth: match &verify.truth {
+                Truth::Snapshot(dir) => format!("snapshot {}", dir.display()),
+                Truth::Records(path) => format!("records {}", path.display()),
+                Truth::FirstPass => "first pass".to_owned(),
+            },
+            signatures: verify.key.is_some(),
             verified: total.counts.verified,
             mismatched: total.counts.mismatched,
             undecided: total.counts.undecided,
+            unjudged: total.counts.unjudged,
             staleness_allowed_ms: verify.staleness_max.as_secs_f64() * 1e3,
             staleness_max_ms: total.staleness_max_ns as f64 / 1e6,
             generations: seen.followed.map_or(0, |followed| followed.opened),
@@ -272,13 +347,17 @@ impl Report {
             schema: RUN_SCHEMA,
             started_unix_ms: seen.clock.start_unix_ms(),
             environment: Environment::read(),
-            setting: Setting::new(options, workload, seen.kind),
+            setting: Setting::new(options, job, &seen.path),
             accounts: Accounts::new(total),
             sent_per_s: total.counts.sent as f64 / sending_s,
             answered_per_s: total.counts.answered as f64 / sending_s,
             response_ns: Times::of(&total.latency.response),
             service_ns: Times::of(&total.latency.service),
             schedule_error_ns: Times::of(&total.latency.schedule_error),
+            pacing: total.pacing.kept(),
+            response_curve: curve(&total.latency.response),
+            response_histogram: buckets(&total.latency.response),
+            connections: total.connections,
             verification,
             seconds: seen.seconds.clone(),
             share: None,
@@ -292,6 +371,15 @@ impl Report {
     #[must_use]
     pub fn is_valid(&self) -> bool {
         self.invalid.is_empty()
+    }
+
+    /// Whether the schedule was kept: what was due was sent, and on time.
+    #[must_use]
+    pub fn is_kept(&self) -> bool {
+        let accounts = &self.accounts;
+        let unsent = accounts.not_sent as f64 > UNSENT_SHARE_MAX * accounts.scheduled as f64;
+        let dropped = accounts.kernel_drops as f64 > UNSENT_SHARE_MAX * accounts.sent as f64;
+        !unsent && !dropped && self.schedule_error_ns.p99 <= SCHEDULE_ERROR_P99_NS_MAX
     }
 
     /// Says which share of `limit` was reached.
@@ -323,7 +411,10 @@ impl Report {
         }
         if accounts.sent > 0 && accounts.answered + accounts.late == 0 {
             let target = &self.setting.target;
-            reasons.push(format!("there was no answer at all: does a server listen on {target} over UDP?"));
+            reasons.push(format!(
+                "there was no answer at all: does a server listen on {target} over {}?",
+                self.setting.transport
+            ));
         }
         if let Some(verification) = &self.verification {
             let answers = accounts.answered + accounts.late;
@@ -339,20 +430,67 @@ impl Report {
     }
 }
 
+/// Points for a plot whose axis shows more of the slowest: ten for each further nine of the share.
+fn curve(histogram: &Histogram<u64>) -> Vec<Point> {
+    if histogram.is_empty() {
+        return Vec::new();
+    }
+    let (mut points, mut above, least) = (Vec::new(), 1.0, 1.0 / histogram.len() as f64);
+    while above > least {
+        let share = 1.0 - above;
+        points.push(Point { share, ns: histogram.value_at_quantile(share).min(histogram.max()) });
+        above *= 10f64.powf(-0.1);
+    }
+    points.push(Point { share: 1.0, ns: histogram.max() });
+    points
+}
+
+/// Buckets each of which is a quarter longer than the one before.
+fn buckets(histogram: &Histogram<u64>) -> Vec<Bucket> {
+    let mut buckets = Vec::new();
+    let mut from_ns = 0;
+    for step in histogram.iter_log(1000, 1.25) {
+        let to_ns = step.value_iterated_to();
+        let count = step.count_since_last_iteration();
+        if count > 0 || !buckets.is_empty() {
+            buckets.push(Bucket { from_ns, to_ns, count });
+        }
+        from_ns = to_ns + 1;
+    }
+    buckets
+}
+
 impl Setting {
-    fn new(options: &RunOptions, workload: &Workload, kind: Kind) -> Self {
-        let (model, rate, window) = match options.load {
-            Load::Open { rate } => ("open loop", Some(rate.get()), None),
-            Load::Closed { window } => ("closed loop", None, Some(window)),
+    fn new(options: &RunOptions, job: &Job, path: &str) -> Self {
+        let (rate, window) = match &options.load {
+            Load::Open { rate } => (Some(rate.get()), None),
+            Load::Closed { window } => (None, Some(*window)),
+            Load::Recorded(_) if job.schedule.is_none() => (None, Some(RunOptions::WINDOW)),
+            Load::Recorded(_) | Load::Phases(_) => (None, None),
         };
+        let streams = match options.transport {
+            Transport::Udp { .. } => None,
+            Transport::Stream(Streams { connections, pipeline, requests, .. }) => {
+                Some(StreamSetting { connections, pipeline, requests })
+            }
+        };
+        let workload = &job.workload;
+        let is_recorded = matches!(options.names, Names::Recording(_));
         Self {
             target: options.target.to_string(),
-            transport: "udp",
-            datapath: kind.to_string(),
-            model,
+            transport: options.transport.to_string(),
+            streams,
+            datapath: path.to_owned(),
+            model: if job.schedule.is_some() { "open loop" } else { "closed loop" },
             rate,
+            schedule: describe(&options.load),
+            arrivals: job.schedule.as_ref().map(|_| if options.poisson { "poisson" } else { "even" }),
             window,
-            duration_s: options.duration.as_secs_f64(),
+            duration_s: job
+                .schedule
+                .as_ref()
+                .map_or(options.duration, |schedule| Duration::from_nanos(schedule.end_ns()))
+                .as_secs_f64(),
             timeout_ms: options.timeout.as_secs_f64() * 1e3,
             seed: options.seed,
             threads: options.threads,
@@ -360,11 +498,34 @@ impl Setting {
             names: match &options.names {
                 Names::File(path) => format!("file {}", path.display()),
                 Names::Snapshot(path) => format!("snapshot {}", path.display()),
+                Names::Template(template) => format!("template {template}"),
+                Names::Generated(count) => format!("{count} made up"),
+                Names::Recording(path) => format!("recording {}", path.display()),
                 Names::List(_) => "list".to_owned(),
             },
+            pattern: if is_recorded { "recorded".to_owned() } else { options.pattern.to_string() },
+            forms: options.forms.iter().map(ToString::to_string).collect(),
             handles: workload.len(),
             handles_in_source: workload.seen(),
             handles_too_long: workload.too_long(),
+        }
+    }
+}
+
+/// Phases for people; nothing for one rate.
+fn describe(load: &Load) -> Option<String> {
+    /// More are not told one by one.
+    const TOLD_MAX: usize = 8;
+    match load {
+        Load::Open { .. } | Load::Closed { .. } => None,
+        Load::Recorded(speed) => Some(format!("recorded times, speed {speed}")),
+        Load::Phases(phases) if phases.len() > TOLD_MAX => Some(format!("{} phases", phases.len())),
+        Load::Phases(phases) => {
+            let told = phases.iter().map(|phase| match phase {
+                phase if phase.from == phase.to => format!("{}/s for {:?}", phase.from, phase.duration),
+                phase => format!("{}/s to {}/s in {:?}", phase.from, phase.to, phase.duration),
+            });
+            Some(told.collect::<Vec<_>>().join(", "))
         }
     }
 }
@@ -385,6 +546,7 @@ impl Accounts {
             lost: counts.lost,
             codes: counts.codes.iter().map(code).collect(),
             malformed: counts.malformed,
+            truncated: counts.truncated,
             duplicates: counts.duplicates,
             unmatched: counts.unmatched,
             datagrams: counts.datagrams,
@@ -392,5 +554,63 @@ impl Accounts {
             fragments_dropped: counts.fragments_dropped,
             kernel_drops: counts.kernel_drops,
         }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// A run of two seconds, with some of everything.
+    pub(crate) fn report() -> Report {
+        let options = RunOptions {
+            load: Load::Open { rate: std::num::NonZeroU64::new(1000).unwrap() },
+            duration: Duration::from_secs(2),
+            ..RunOptions::new(([127, 0, 0, 1], 2641).into(), Names::List(vec![b"10.1/a".to_vec()]))
+        };
+        let job = Job::prepare(&options).unwrap();
+        let mut total = Total::default();
+        let counts = &mut total.counts;
+        (counts.scheduled, counts.sent, counts.answered, counts.lost) = (2000, 2000, 1980, 20);
+        (0..1960).for_each(|_| counts.codes.count(1));
+        (0..20).for_each(|_| counts.codes.count(3));
+        for i in 1..=1980 {
+            let ns = if i <= 1960 { 500_000 + i } else { 2_000_000 };
+            total.latency.response.record(ns).unwrap();
+            total.latency.service.record(ns - 1000).unwrap();
+            total.latency.schedule_error.record(10_000).unwrap();
+        }
+        let second = |number: u64| Second {
+            elapsed_s: (number + 1) as f64,
+            sent: 1000,
+            answered: 990,
+            sent_per_s: 1000.0,
+            answered_per_s: 990.0 + number as f64,
+            lost_so_far: 10 * (number + 1).cast_signed(),
+            response_p50_ns: 501_000,
+            response_p99_ns: 2_000_000,
+            response_max_ns: 2_000_000,
+            lag_max_ns: 10_000,
+            ..Second::default()
+        };
+        let clock = Clock::new(std::time::Instant::now());
+        let seconds = vec![second(0), second(1)];
+        let path = "portable".to_owned();
+        let seen = Seen { path, clock, followed: None, stopped: false, seconds };
+        let mut report = Report::new(&options, &job, &total, &seen);
+        // Exactly: a histogram has three digits.
+        (report.response_ns.p99, report.schedule_error_ns.max) = (2_000_000, 10_000);
+        report
+    }
+
+    #[test]
+    fn curve_and_histogram_say_what_the_numbers_say() {
+        let report = report();
+        assert_eq!(report.response_histogram.iter().map(|bucket| bucket.count).sum::<u64>(), 1980);
+        assert!(report.response_histogram.windows(2).all(|pair| pair[0].to_ns < pair[1].from_ns));
+        let curve = &report.response_curve;
+        assert!(curve.windows(2).all(|pair| pair[0].share < pair[1].share && pair[0].ns <= pair[1].ns));
+        assert_eq!(curve.last().map(|point| point.ns), Some(report.response_ns.max));
+        assert!(report.is_valid(), "{:?}", report.invalid);
     }
 }

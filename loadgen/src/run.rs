@@ -1,31 +1,34 @@
 //! One run: names in, threads out, a report back.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::ops::ControlFlow;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
-use handle_net::{Kind, Options, Peer, open, pin_to_core};
+use handle_auth::PublicKey;
+use handle_net::{Datapath, Options, Peer, open, pin_to_core};
 use handle_proto::limit::UDP_MESSAGE_LEN_MAX;
 
 use crate::clock::Clock;
-use crate::counts::Counts;
+use crate::counts::{Codes, Counts};
 use crate::drive::{TICK_NS, drive};
 use crate::error::Error;
+use crate::job::Job;
+use crate::known::{Learned, Records};
 use crate::latency::{self, Latency};
-use crate::options::{Load, Names, RunOptions};
+use crate::options::{Load, Names, RunOptions, Truth, Verify};
+use crate::pacing::Pacing;
+use crate::pattern::{Chooser, Pattern};
 use crate::published::{self, Followed, Follower};
 use crate::random::Random;
 use crate::report::{Report, Second, Seen};
-use crate::schedule::Schedule;
-use crate::verify::{MISMATCHES_MAX, Mismatch, Verifier, Watch};
+use crate::stream::{self, ConnectionCounts, Pool, Transport};
+use crate::verify::{Mismatch, Rules, Source, Verifier, Watch};
 use crate::worker::{BURST_MAX, Interval, Outcome, Plan, Worker};
-use crate::workload::{Sampler, Workload, read_handles};
 
 /// What is due at the end of a run, but not sent so much later, is not sent at all.
 const OVERTIME_MAX: Duration = Duration::from_millis(10);
@@ -55,8 +58,93 @@ pub fn run(
     mut progress: impl FnMut(&Second) -> ControlFlow<()>,
 ) -> Result<Report, Error> {
     options.check()?;
-    let workload = load_names(options)?;
-    let set = options.verify.as_ref().map(|verify| published::open(&verify.snapshot)).transpose()?;
+    let job = Job::prepare(options)?;
+    let judge = match &options.verify {
+        Some(verify) => Some(Judge::prepare(options, &job, verify)?),
+        None => None,
+    };
+    let mut done = pass(options, &job, judge.as_ref(), None, &mut progress)?;
+    let is_verified = judge.is_some();
+    let total = sum(std::mem::take(&mut done.outcomes), is_verified, options);
+    Ok(Report::new(options, &job, &total, &done.seen))
+}
+
+/// What answers are judged by.
+struct Judge {
+    truth: Known,
+    rules: Rules,
+}
+
+enum Known {
+    /// A set that may be replaced meanwhile.
+    Published(handle_snapshot::PublishedSet),
+    /// Something that stays.
+    Fixed(Arc<dyn Source>),
+}
+
+impl Judge {
+    fn prepare(options: &RunOptions, job: &Job, verify: &Verify) -> Result<Self, Error> {
+        let truth = match &verify.truth {
+            Truth::Snapshot(dir) => Known::Published(published::open(dir)?),
+            Truth::Records(path) => Known::Fixed(Arc::new(Records::read(path)?)),
+            Truth::FirstPass => Known::Fixed(Arc::new(first_pass(options, job)?)),
+        };
+        let key = verify.key.as_ref().map(|path| {
+            let what = |what: String| Error::Key { path: path.clone(), what };
+            let bytes = std::fs::read(path).map_err(|error| what(error.to_string()))?;
+            PublicKey::from_record(&bytes).map(Arc::new).map_err(|error| what(error.to_string()))
+        });
+        let rules = Rules {
+            staleness_ns: i64::try_from(verify.staleness_max.as_nanos()).unwrap_or(i64::MAX),
+            every: verify.every,
+            keep: verify.keep,
+            key: key.transpose()?,
+        };
+        Ok(Self { truth, rules })
+    }
+}
+
+/// Asks for each handle once, and again for those whose answers did not come.
+fn first_pass(options: &RunOptions, job: &Job) -> Result<Learned, Error> {
+    /// Requests that wait at a time: few, as what matters is that none is lost.
+    const WINDOW: usize = 32;
+    const ROUNDS: usize = 3;
+    let workload = job.plain(options)?;
+    let mut learned = Learned::default();
+    (0..).zip(0..workload.len()).for_each(|(number, _)| learned.expect(workload.handle(number)));
+    for _ in 0..ROUNDS {
+        if learned.counts().1 == 0 {
+            break;
+        }
+        let options = RunOptions {
+            load: Load::Closed { window: WINDOW },
+            pattern: Pattern::Sequential,
+            verify: None,
+            ..options.clone()
+        };
+        let job = Job { workload: workload.clone(), schedule: None, requests: workload.len() as u64 };
+        let done = pass(&options, &job, None, Some(&learned), &mut |_| ControlFlow::Continue(()))?;
+        for outcome in done.outcomes {
+            learned.add(outcome.worker.learned.unwrap_or_default());
+        }
+    }
+    Ok(learned)
+}
+
+/// What one pass left.
+struct Done {
+    outcomes: Vec<ThreadOutcome>,
+    seen: Seen,
+}
+
+/// Does one pass: threads in, what they have to report out.
+fn pass(
+    options: &RunOptions,
+    job: &Job,
+    judge: Option<&Judge>,
+    learn: Option<&Learned>,
+    progress: &mut dyn FnMut(&Second) -> ControlFlow<()>,
+) -> Result<Done, Error> {
     let local = local_address(options.target).map_err(Error::Open)?;
     let (messages_in, messages) = channel();
     let (stop, verified) = (AtomicBool::new(false), AtomicBool::new(false));
@@ -69,7 +157,8 @@ pub fn run(
             let (start_in, start) = channel();
             starts.push(start_in);
             let messages = messages_in.clone();
-            let thread = Thread { number, options, workload: &workload, local, stop: &stop };
+            let rules = judge.map(|judge| &judge.rules);
+            let thread = Thread { number, options, job, local, rules, learn, stop: &stop };
             threads.push(scope.spawn(move || {
                 thread.run(&start, &messages).inspect_err(|_| {
                     // What the others would measure alone is not what was asked for.
@@ -79,8 +168,8 @@ pub fn run(
             }));
         }
         drop(messages_in);
-        let kind = match all_ready(&messages, options.threads) {
-            Some(kind) => kind,
+        let path = match all_ready(&messages, options.threads) {
+            Some(path) => path,
             // A thread that ends before it was ready says why. The others end when nobody starts them.
             None => {
                 drop(starts);
@@ -89,8 +178,14 @@ pub fn run(
             }
         };
         let clock = Clock::new(Instant::now() + HEAD_START);
-        let follower = set.map(|set| Follower::new(set, clock, keep_ns(options)));
-        let watch = follower.as_ref().map(Follower::watch);
+        let follower = judge.and_then(|judge| match &judge.truth {
+            Known::Published(set) => Some(Follower::new(set.clone(), clock, keep_ns(options))),
+            Known::Fixed(_) => None,
+        });
+        let watch = match judge.map(|judge| &judge.truth) {
+            Some(Known::Fixed(source)) => Some(Arc::new(Watch::fixed(Arc::clone(source)))),
+            _ => follower.as_ref().map(Follower::watch),
+        };
         let following = follower.map(|follower| scope.spawn(|| follower.follow(&verified)));
         for start in starts {
             // A thread that is gone says why when it is joined.
@@ -106,9 +201,8 @@ pub fn run(
         verified.store(true, Ordering::Relaxed);
         let followed = following.map(|thread| thread.join().unwrap_or_else(resume));
         let outcomes = results.into_iter().flat_map(Result::transpose).collect::<Result<Vec<_>, _>>()?;
-        let total = sum(outcomes, options.verify.is_some());
         let stopped = stop.load(Ordering::Relaxed);
-        Ok(Report::new(options, &workload, &total, &Seen { kind, clock, followed, stopped, seconds }))
+        Ok(Done { outcomes, seen: Seen { path, clock, followed, stopped, seconds } })
     })
 }
 
@@ -132,34 +226,12 @@ fn keep_ns(options: &RunOptions) -> i64 {
     i64::try_from(keep.as_nanos()).unwrap_or(i64::MAX)
 }
 
-fn load_names(options: &RunOptions) -> Result<Workload, Error> {
-    let mut sampler = Sampler::new(options.handles_max, options.seed);
-    let path = match &options.names {
-        Names::File(path) => {
-            read_handles(path, &mut sampler)?;
-            path.clone()
-        }
-        Names::Snapshot(dir) => {
-            published::read_handles(&published::open(dir)?, &mut sampler)?;
-            dir.clone()
-        }
-        Names::List(handles) => {
-            handles.iter().for_each(|handle| sampler.offer(handle));
-            PathBuf::from("the list")
-        }
-    };
-    let too_long = sampler.too_long();
-    let now_unix_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
-    let workload = sampler.finish(u32::try_from(now_unix_s).unwrap_or(u32::MAX))?;
-    if workload.is_empty() { Err(Error::NoHandles { path, too_long }) } else { Ok(workload) }
-}
-
 /// Our address on the way to `target`. A socket that is bound to it spares the kernel a note about the
 /// address with each datagram.
 fn local_address(target: SocketAddr) -> std::io::Result<IpAddr> {
     let any: IpAddr = match target {
-        SocketAddr::V4(_) => std::net::Ipv4Addr::UNSPECIFIED.into(),
-        SocketAddr::V6(_) => std::net::Ipv6Addr::UNSPECIFIED.into(),
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
     };
     let socket = UdpSocket::bind((any, 0))?;
     socket.connect(target)?;
@@ -168,7 +240,7 @@ fn local_address(target: SocketAddr) -> std::io::Result<IpAddr> {
 
 /// What a thread tells while it runs.
 enum Message {
-    Ready(Kind),
+    Ready(String),
     /// It has ended, and says why when it is joined.
     Failed,
     Tick {
@@ -188,58 +260,139 @@ struct Start {
 struct Thread<'a> {
     number: usize,
     options: &'a RunOptions,
-    workload: &'a Workload,
+    job: &'a Job,
     local: IpAddr,
+    rules: Option<&'a Rules>,
+    learn: Option<&'a Learned>,
     stop: &'a AtomicBool,
+}
+
+/// What one thread has to report.
+struct ThreadOutcome {
+    worker: Outcome,
+    connections: Option<ConnectionCounts>,
+}
+
+enum Path {
+    Datagrams(Box<dyn Datapath>),
+    Streams(Box<Pool>),
 }
 
 impl Thread<'_> {
     /// `None` when nobody started it.
-    fn run(&self, start: &Receiver<Start>, messages: &Sender<Message>) -> Result<Option<Outcome>, Error> {
+    fn run(
+        &self,
+        start: &Receiver<Start>,
+        messages: &Sender<Message>,
+    ) -> Result<Option<ThreadOutcome>, Error> {
         let options = self.options;
         if !options.cores.is_empty() {
             let core = options.cores[self.number % options.cores.len()];
             pin_to_core(core).map_err(|error| Error::Core(core, error))?;
         }
-        let socket = Options {
-            batch_len: RECEIVE_BATCH_LEN,
-            receive_len: RECEIVE_LEN,
-            outbox_datagrams: BURST_MAX,
-            outbox_len: BURST_MAX * UDP_MESSAGE_LEN_MAX,
-            ..Options::new(SocketAddr::new(self.local, 0)).one_at_a_time()
+        let mut path = self.open().map_err(Error::Open)?;
+        let mut worker = self.worker();
+        let name = match &path {
+            Path::Datagrams(path) => path.kind().to_string(),
+            Path::Streams(_) => "epoll".to_owned(),
         };
-        let mut path = open(options.datapath, &socket).map_err(Error::Open)?.path;
-        let mut worker = Worker::new(
-            self.plan(),
-            self.workload,
-            Peer::to(options.target),
-            duration_ns(options.timeout),
-            Random::new(options.seed, self.number as u64),
-            options.table_capacity(),
-        );
-        let _ = messages.send(Message::Ready(path.kind()));
+        let _ = messages.send(Message::Ready(name));
         let Ok(Start { clock, watch }) = start.recv() else { return Ok(None) };
-        if let (Some(watch), Some(verify)) = (watch, &options.verify) {
-            let staleness_ns = i64::try_from(verify.staleness_max.as_nanos()).unwrap_or(i64::MAX);
-            worker.verify(Verifier::new(watch, staleness_ns));
+        if let (Some(watch), Some(rules)) = (watch, self.rules) {
+            worker.verify(Verifier::new(watch, rules.clone()));
         }
-        drive(&mut worker, &mut *path, clock, self.stop, |second, now_ns, interval| {
+        if let Some(learned) = self.learn {
+            worker.learn(learned.expected());
+        }
+        let tick = |second, now_ns, interval| {
             let interval = Box::new(interval);
             let _ = messages.send(Message::Tick { thread: self.number, second, now_ns, interval });
-        })
-        .map_err(Error::Datapath)?;
-        Ok(Some(worker.finish(path.kernel_drops())))
+        };
+        let (driven, kernel_drops, connections) = match &mut path {
+            Path::Datagrams(path) => {
+                let driven = drive(&mut worker, &mut **path, clock, self.stop, tick);
+                (driven, path.kernel_drops(), None)
+            }
+            Path::Streams(pool) => {
+                let timeout_ns = duration_ns(options.timeout);
+                let driven = stream::drive(&mut worker, pool, timeout_ns, clock, self.stop, tick);
+                (driven, 0, Some(pool.counts()))
+            }
+        };
+        driven.map_err(Error::Datapath)?;
+        Ok(Some(ThreadOutcome { worker: worker.finish(kernel_drops), connections }))
     }
 
-    fn plan(&self) -> Plan {
-        let duration = self.options.duration;
-        match self.options.load {
-            Load::Open { rate } => Plan::Open {
-                share: Schedule::constant(rate, duration)
-                    .share(self.number as u64, self.options.threads as u64),
-                until_ns: duration_ns(duration + OVERTIME_MAX),
+    fn open(&self) -> std::io::Result<Path> {
+        let options = self.options;
+        let source = (options.sources > 0).then(|| {
+            let number = u8::try_from(self.number % usize::from(options.sources)).unwrap_or(0);
+            IpAddr::from(Ipv4Addr::new(127, 0, 0, 2 + number))
+        });
+        let trains = match options.transport {
+            Transport::Stream(streams) => {
+                let with_values = self.rules.is_some() || self.learn.is_some();
+                return Ok(Path::Streams(Box::new(Pool::open(
+                    options.target,
+                    source,
+                    streams,
+                    with_values,
+                )?)));
+            }
+            Transport::Udp { trains } => trains,
+        };
+        let defaults = Options::new(SocketAddr::new(source.unwrap_or(self.local), 0));
+        let socket = Options {
+            batch_len: RECEIVE_BATCH_LEN,
+            outbox_datagrams: BURST_MAX,
+            outbox_len: BURST_MAX * UDP_MESSAGE_LEN_MAX,
+            ..defaults
+        };
+        let socket =
+            if trains { socket } else { Options { receive_len: RECEIVE_LEN, ..socket.one_at_a_time() } };
+        Ok(Path::Datagrams(open(options.datapath, &socket)?.path))
+    }
+
+    fn worker(&self) -> Worker<'_> {
+        let (options, job) = (self.options, self.job);
+        let (number, threads) = (self.number as u64, options.threads as u64);
+        let len = u32::try_from(job.workload.len()).unwrap_or(u32::MAX);
+        // The requests of a recording are as many as its times.
+        let is_recorded = matches!(options.names, Names::Recording(_));
+        let pattern = if is_recorded { Pattern::Sequential } else { options.pattern };
+        let rate_max = job.schedule.as_ref().map(|schedule| schedule.rate_max());
+        Worker::new(
+            self.plan(),
+            &job.workload,
+            Chooser::new(pattern, len, number, threads),
+            Peer::to(options.target),
+            duration_ns(options.timeout),
+            Random::new(options.seed, number),
+            options.table_capacity(rate_max),
+        )
+    }
+
+    fn plan(&self) -> Plan<'_> {
+        let (number, threads) = (self.number as u64, self.options.threads as u64);
+        let until_ns = duration_ns(self.options.duration);
+        match (&self.job.schedule, &self.options.load) {
+            (Some(schedule), _) => Plan::Open {
+                share: schedule.share(number, threads),
+                until_ns: schedule.end_ns() + duration_ns(OVERTIME_MAX),
             },
-            Load::Closed { window } => Plan::Closed { window, until_ns: duration_ns(duration) },
+            (None, Load::Closed { window }) => {
+                // Each thread has its share of the requests, if they are counted.
+                let requests = self.job.requests;
+                let left = if requests == u64::MAX {
+                    requests
+                } else {
+                    requests.saturating_sub(number).div_ceil(threads)
+                };
+                let until_ns = if left == u64::MAX { until_ns } else { u64::MAX };
+                Plan::Closed { window: *window, left, until_ns }
+            }
+            // A recording as fast as answers come.
+            (None, _) => Plan::Closed { window: RunOptions::WINDOW, left: u64::MAX, until_ns },
         }
     }
 }
@@ -249,34 +402,38 @@ fn duration_ns(duration: Duration) -> u64 {
 }
 
 /// Waits until all threads are ready; `None` when one has ended instead.
-fn all_ready(messages: &Receiver<Message>, threads: usize) -> Option<Kind> {
-    let mut kinds = Vec::new();
-    while kinds.len() < threads {
+fn all_ready(messages: &Receiver<Message>, threads: usize) -> Option<String> {
+    let mut paths = Vec::new();
+    while paths.len() < threads {
         match messages.recv() {
-            Ok(Message::Ready(kind)) => kinds.push(kind),
+            Ok(Message::Ready(path)) => paths.push(path),
             Ok(Message::Tick { .. }) => {}
             Ok(Message::Failed) | Err(_) => return None,
         }
     }
-    // The same options open the same path in all threads, or else the slower kind is the one to name.
-    kinds.iter().copied().find(|kind| *kind == Kind::Portable).or(kinds.first().copied())
+    // The same options open the same path in all threads, or else the slower kind is the one to name, which
+    // is last in the alphabet as well.
+    paths.into_iter().max()
 }
 
 /// Adds up the ticks of all threads, and passes each second on once all have told of it.
 fn collect(messages: &Receiver<Message>, threads: usize, mut each: impl FnMut(&Second)) -> Vec<Second> {
     let mut open = BTreeMap::<u64, (u64, Interval)>::new();
     let mut told = vec![0; threads];
+    let mut codes = vec![Codes::default(); threads];
     let mut seconds = Vec::new();
     let mut totals = Second::default();
-    let mut close = |open: &mut BTreeMap<u64, (u64, Interval)>, before: u64| {
+    let mut close = |open: &mut BTreeMap<u64, (u64, Interval)>, codes: &[Codes], before: u64| {
         while let Some(first) = open.first_entry().filter(|first| *first.key() < before) {
             let (number, (end_ns, interval)) = first.remove_entry();
-            totals = Second::after(&totals, number * TICK_NS, end_ns, &interval);
+            let has_sent = interval.sent > 0;
+            totals = Second::after(&totals, number * TICK_NS, end_ns, interval, codes);
             // The moment of waiting for the last answers is in the report, and no second to show.
-            if interval.sent > 0 || end_ns - number * TICK_NS > TICK_NS / 2 {
+            if has_sent || end_ns - number * TICK_NS > TICK_NS / 2 {
                 each(&totals);
             }
-            seconds.push(totals.clone());
+            // The histogram is for those who watch; all of them together may be large.
+            seconds.push(Second { histogram: None, codes: Vec::new(), ..totals.clone() });
         }
     };
     while let Ok(message) = messages.recv() {
@@ -285,9 +442,10 @@ fn collect(messages: &Receiver<Message>, threads: usize, mut each: impl FnMut(&S
         *end_ns = now_ns.max(*end_ns);
         sum.add(&interval);
         told[thread] = now_ns / TICK_NS;
-        close(&mut open, told.iter().copied().min().unwrap_or(0));
+        codes[thread] = interval.codes;
+        close(&mut open, &codes, told.iter().copied().min().unwrap_or(0));
     }
-    close(&mut open, u64::MAX);
+    close(&mut open, &codes, u64::MAX);
     seconds
 }
 
@@ -296,22 +454,28 @@ fn collect(messages: &Receiver<Message>, threads: usize, mut each: impl FnMut(&S
 pub(crate) struct Total {
     pub(crate) counts: Counts,
     pub(crate) latency: Latency,
+    pub(crate) pacing: Pacing,
     pub(crate) mismatches: Vec<Mismatch>,
     pub(crate) staleness_max_ns: i64,
     pub(crate) sending_ns: u64,
+    pub(crate) connections: Option<ConnectionCounts>,
 }
 
-fn sum(outcomes: Vec<Outcome>, verify: bool) -> Total {
+fn sum(outcomes: Vec<ThreadOutcome>, verify: bool, options: &RunOptions) -> Total {
     let mut total = Total::default();
-    for outcome in outcomes {
+    for ThreadOutcome { worker: outcome, connections } in outcomes {
         total.counts.add(&outcome.counts);
         total.latency.add(&outcome.latency);
+        total.pacing.add(&outcome.pacing);
         total.mismatches.extend(outcome.mismatches);
         total.staleness_max_ns = total.staleness_max_ns.max(outcome.staleness_max_ns);
         total.sending_ns = total.sending_ns.max(outcome.last_sent_ns);
+        if let Some(counts) = connections {
+            total.connections.get_or_insert_default().add(&counts);
+        }
     }
     total.mismatches.sort_by_key(|mismatch| mismatch.sent_ns);
-    total.mismatches.truncate(MISMATCHES_MAX);
+    total.mismatches.truncate(options.verify.as_ref().map_or(0, |verify| verify.keep));
     if let Err(sum) = total.counts.check(verify) {
         panic!("{sum}: {:?}", total.counts);
     }
@@ -332,8 +496,10 @@ impl Interval {
 
 impl Second {
     /// The second that began at `start_ns`, after `previous`.
-    fn after(previous: &Self, start_ns: u64, end_ns: u64, interval: &Interval) -> Self {
+    fn after(previous: &Self, start_ns: u64, end_ns: u64, interval: Interval, codes: &[Codes]) -> Self {
         let span_s = end_ns.saturating_sub(start_ns).max(1) as f64 / 1e9;
+        let mut sum = Codes::default();
+        codes.iter().for_each(|codes| sum.add(codes));
         Self {
             elapsed_s: end_ns as f64 / 1e9,
             sent: interval.sent,
@@ -347,6 +513,8 @@ impl Second {
             response_p99_ns: interval.response.value_at_quantile(0.99),
             response_max_ns: interval.response.max(),
             lag_max_ns: interval.lag_max_ns,
+            codes: sum.iter().collect(),
+            histogram: Some(Arc::new(interval.response)),
         }
     }
 }

@@ -1,18 +1,87 @@
 //! When each request is due. An intended time depends on the schedule alone, never on what happened.
+//!
+//! - A schedule is a row of phases, each with a rate that is constant or changes evenly, or the times of a
+//!   recording.
+//! - Requests come evenly, or as a Poisson process: at random, independent of each other, as from many users.
+//! - The due time of a request is computed from its number, so that no error adds up over a long run.
 
 use std::num::NonZeroU64;
+use std::sync::Arc;
 use std::time::Duration;
 
-/// The intended send times of a whole run, in nanoseconds from its start.
-///
-/// Other shapes than a constant rate are other answers to [`due_ns`](Self::due_ns).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Schedule {
-    rate: NonZeroU64,
-    count: u64,
-}
+use crate::random::Random;
 
 const NS_PER_S: u64 = 1_000_000_000;
+
+/// A stretch of time with one rate, or with one that changes evenly.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Phase {
+    /// How long it lasts.
+    pub duration: Duration,
+    /// Requests a second at its beginning.
+    pub from: f64,
+    /// Requests a second at its end.
+    pub to: f64,
+}
+
+impl Phase {
+    /// `rate` requests a second for `duration`.
+    #[must_use]
+    pub const fn constant(rate: f64, duration: Duration) -> Self {
+        Self { duration, from: rate, to: rate }
+    }
+}
+
+/// How requests follow each other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Arrivals {
+    /// At equal distances.
+    #[default]
+    Even,
+    /// At random, each independent of the others. Threads have processes of their own, which together are one.
+    Poisson {
+        /// What chance is made of.
+        seed: u64,
+    },
+}
+
+/// The intended send times of a whole run, in nanoseconds from its start.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Schedule {
+    times: Times,
+    arrivals: Arrivals,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Times {
+    Phases(Vec<Placed>),
+    /// In ascending order.
+    Recorded(Arc<[u64]>),
+}
+
+/// A phase in its place.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Placed {
+    start_ns: u64,
+    len_ns: u64,
+    pace: Pace,
+    /// Requests before it, and in it, when they come evenly.
+    first: u64,
+    count: u64,
+    /// The same without rounding.
+    before: f64,
+    volume: f64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Pace {
+    /// Exact in whole numbers.
+    Constant(NonZeroU64),
+    Linear {
+        from: f64,
+        to: f64,
+    },
+}
 
 impl Schedule {
     /// `rate` requests a second for `duration`, evenly spaced, the first at 0.
@@ -20,23 +89,73 @@ impl Schedule {
     /// All are due before `duration` is over: those at 0, 1/rate, 2/rate and so on.
     #[must_use]
     pub fn constant(rate: NonZeroU64, duration: Duration) -> Self {
-        let exact = (duration.as_nanos() * u128::from(rate.get())).div_ceil(u128::from(NS_PER_S));
-        Self { rate, count: u64::try_from(exact).unwrap_or(u64::MAX) }
+        let mut phases = Vec::new();
+        place(&mut phases, Pace::Constant(rate), duration);
+        Self { times: Times::Phases(phases), arrivals: Arrivals::Even }
     }
 
-    /// How many requests there are.
+    /// Phases one after the other.
     #[must_use]
-    pub const fn count(&self) -> u64 {
-        self.count
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "checked to be whole and positive"
+    )]
+    pub fn phases(list: &[Phase], arrivals: Arrivals) -> Self {
+        let mut phases = Vec::new();
+        for phase in list {
+            let is_whole = phase.from == phase.to && phase.from.fract() == 0.0;
+            let pace = match NonZeroU64::new(phase.from as u64) {
+                Some(rate) if is_whole => Pace::Constant(rate),
+                _ => Pace::Linear { from: phase.from.max(0.0), to: phase.to.max(0.0) },
+            };
+            place(&mut phases, pace, phase.duration);
+        }
+        Self { times: Times::Phases(phases), arrivals }
     }
 
-    /// When request `i` is due: i/rate, rounded down. No error adds up over a long run.
+    /// Requests at recorded times, in whatever order they are given.
     #[must_use]
-    pub const fn due_ns(&self, i: u64) -> u64 {
-        let rate = self.rate.get();
-        // Below one second the product does not overflow for any rate a machine can reach; the
-        // saturation is for those it cannot.
-        i / rate * NS_PER_S + (i % rate).saturating_mul(NS_PER_S) / rate
+    pub fn recorded(mut due_ns: Vec<u64>) -> Self {
+        due_ns.sort_unstable();
+        Self { times: Times::Recorded(due_ns.into()), arrivals: Arrivals::Even }
+    }
+
+    /// How many requests there are, or with a Poisson process how many are to be expected.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        match &self.times {
+            Times::Phases(phases) => phases.last().map_or(0, |last| last.first + last.count),
+            Times::Recorded(times) => times.len() as u64,
+        }
+    }
+
+    /// When it is over. All requests are due before.
+    #[must_use]
+    pub fn end_ns(&self) -> u64 {
+        match &self.times {
+            Times::Phases(phases) => phases.last().map_or(0, |last| last.start_ns + last.len_ns),
+            Times::Recorded(times) => times.last().map_or(0, |last| last + 1),
+        }
+    }
+
+    /// The highest rate, averaged over a second of a recording.
+    #[must_use]
+    pub fn rate_max(&self) -> f64 {
+        match &self.times {
+            Times::Phases(phases) => phases.iter().fold(0.0, |max, phase| max.max(phase.pace.max())),
+            Times::Recorded(times) => {
+                let mut first = 0;
+                let mut max = 0;
+                for (i, due_ns) in times.iter().enumerate() {
+                    while times[first] + NS_PER_S <= *due_ns {
+                        first += 1;
+                    }
+                    max = max.max(i + 1 - first);
+                }
+                max as f64
+            }
+        }
     }
 
     /// Every `threads`-th request, from the one numbered `thread` on: the schedule of one thread.
@@ -45,45 +164,192 @@ impl Schedule {
     ///
     /// If `threads` is 0.
     #[must_use]
-    pub const fn share(self, thread: u64, threads: u64) -> Share {
+    pub fn share(&self, thread: u64, threads: u64) -> Share<'_> {
         assert!(threads > 0, "a schedule is shared by at least one thread");
-        Share { schedule: self, next: thread, step: threads }
+        let random = match self.arrivals {
+            Arrivals::Even => None,
+            // A stream that is not the one that chooses handles.
+            Arrivals::Poisson { seed } => Some(Random::new(seed, (1 << 32) | thread)),
+        };
+        let mut share = Share {
+            schedule: self,
+            phase: 0,
+            next: thread,
+            step: threads,
+            random,
+            position: 0.0,
+            due_ns: Share::NEVER,
+        };
+        match share.random {
+            None => share.find(),
+            Some(_) => share.advance(),
+        }
+        share
+    }
+}
+
+fn place(phases: &mut Vec<Placed>, pace: Pace, duration: Duration) {
+    let last = phases.last().copied();
+    let len_ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+    let volume = pace.volume(duration);
+    phases.push(Placed {
+        start_ns: last.map_or(0, |last| last.start_ns + last.len_ns),
+        len_ns,
+        pace,
+        first: last.map_or(0, |last| last.first + last.count),
+        count: pace.count(duration),
+        before: last.map_or(0.0, |last| last.before + last.volume),
+        volume,
+    });
+}
+
+impl Pace {
+    fn max(self) -> f64 {
+        match self {
+            Self::Constant(rate) => rate.get() as f64,
+            Self::Linear { from, to } => from.max(to),
+        }
+    }
+
+    fn volume(self, duration: Duration) -> f64 {
+        match self {
+            Self::Constant(rate) => rate.get() as f64 * duration.as_secs_f64(),
+            Self::Linear { from, to } => f64::midpoint(from, to) * duration.as_secs_f64(),
+        }
+    }
+
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the cast saturates")]
+    fn count(self, duration: Duration) -> u64 {
+        match self {
+            Self::Constant(rate) => {
+                let exact = (duration.as_nanos() * u128::from(rate.get())).div_ceil(u128::from(NS_PER_S));
+                u64::try_from(exact).unwrap_or(u64::MAX)
+            }
+            Self::Linear { .. } => self.volume(duration).ceil() as u64,
+        }
+    }
+
+    /// Nanoseconds from the start of the phase until `n` requests were due, `n` whole.
+    fn after(self, n: u64, len_ns: u64) -> u64 {
+        match self {
+            Self::Constant(rate) => {
+                let rate = rate.get();
+                // Below one second the product does not overflow for any rate a machine can reach; the
+                // saturation is for those it cannot.
+                n / rate * NS_PER_S + (n % rate).saturating_mul(NS_PER_S) / rate
+            }
+            Self::Linear { .. } => self.after_real(n as f64, len_ns),
+        }
+    }
+
+    /// The same for any number: the solution of `from t + (to - from) t^2 / 2T = n`.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the cast saturates")]
+    fn after_real(self, n: f64, len_ns: u64) -> u64 {
+        let seconds = match self {
+            Self::Constant(rate) => n / rate.get() as f64,
+            _ if n <= 0.0 => 0.0,
+            Self::Linear { from, to } => {
+                let growth = (to - from) / (len_ns as f64 / 1e9);
+                // In the form that does not subtract numbers of nearly the same size.
+                2.0 * n / (from + (from * from + 2.0 * growth * n).max(0.0).sqrt())
+            }
+        };
+        ((seconds * 1e9) as u64).min(len_ns.saturating_sub(1))
     }
 }
 
 /// One thread's part of a [`Schedule`], and how far it has come.
 #[derive(Clone, Copy, Debug)]
-pub struct Share {
-    schedule: Schedule,
+pub struct Share<'a> {
+    schedule: &'a Schedule,
+    phase: usize,
     next: u64,
     step: u64,
+    /// Of a Poisson process, which has come to `position` requests of all threads.
+    random: Option<Random>,
+    position: f64,
+    due_ns: u64,
 }
 
-impl Share {
+impl Share<'_> {
+    const NEVER: u64 = u64::MAX;
+
     /// When the next request is due; `None` after the last.
+    #[inline]
     #[must_use]
     pub fn due_ns(&self) -> Option<u64> {
-        (self.next < self.schedule.count).then(|| self.schedule.due_ns(self.next))
+        (self.due_ns != Self::NEVER).then_some(self.due_ns)
     }
 
     /// Goes on to the request after the next.
-    pub const fn advance(&mut self) {
-        self.next = self.next.saturating_add(self.step);
+    pub fn advance(&mut self) {
+        match &mut self.random {
+            None => self.next = self.next.saturating_add(self.step),
+            Some(random) => self.position += random.exponential() * self.step as f64,
+        }
+        self.find();
     }
 
-    /// How many requests are left.
+    fn find(&mut self) {
+        self.due_ns = match &self.schedule.times {
+            Times::Recorded(times) => {
+                usize::try_from(self.next).ok().and_then(|at| times.get(at).copied()).unwrap_or(Self::NEVER)
+            }
+            Times::Phases(phases) => loop {
+                let Some(phase) = phases.get(self.phase) else { break Self::NEVER };
+                if self.random.is_some() {
+                    let n = self.position - phase.before;
+                    if n < phase.volume {
+                        break phase.start_ns + phase.pace.after_real(n, phase.len_ns);
+                    }
+                } else if self.next < phase.first + phase.count {
+                    break phase.start_ns + phase.pace.after(self.next - phase.first, phase.len_ns);
+                }
+                self.phase += 1;
+            },
+        };
+    }
+
+    /// How many requests are left. Of a Poisson process they are counted one by one.
     #[must_use]
-    pub const fn left(&self) -> u64 {
-        self.schedule.count.saturating_sub(self.next).div_ceil(self.step)
+    pub fn left(&self) -> u64 {
+        if self.random.is_none() {
+            return self.schedule.count().saturating_sub(self.next).div_ceil(self.step);
+        }
+        let (mut rest, mut left) = (*self, 0);
+        while rest.due_ns().is_some() {
+            left += 1;
+            rest.advance();
+        }
+        left
+    }
+
+    /// Whether how many there are is known before they were all due.
+    #[must_use]
+    pub const fn is_counted(&self) -> bool {
+        self.random.is_none()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     fn schedule(rate: u64, ms: u64) -> Schedule {
         Schedule::constant(NonZeroU64::new(rate).unwrap(), Duration::from_millis(ms))
+    }
+
+    fn all(schedule: &Schedule, thread: u64, threads: u64) -> Vec<u64> {
+        let mut share = schedule.share(thread, threads);
+        let left = share.left();
+        let mut due = Vec::new();
+        while let Some(at) = share.due_ns() {
+            due.push(at);
+            share.advance();
+        }
+        assert_eq!((due.len() as u64, share.left()), (left, 0));
+        due
     }
 
     #[test]
@@ -103,29 +369,7 @@ mod tests {
         let day = schedule(333_333, 86_400_000);
         for i in [0, 1, 333_332, 333_333, day.count() - 1] {
             let exact = u128::from(i) * u128::from(NS_PER_S) / 333_333;
-            assert_eq!(u128::from(day.due_ns(i)), exact, "request {i}");
-        }
-    }
-
-    #[test]
-    fn shares_add_up_to_the_schedule() {
-        let schedule = schedule(1000, 1001);
-        for threads in 1..7 {
-            let mut due = Vec::new();
-            for thread in 0..threads {
-                let mut share = schedule.share(thread, threads);
-                let left = share.left();
-                let before = due.len();
-                while let Some(at) = share.due_ns() {
-                    due.push(at);
-                    share.advance();
-                }
-                assert_eq!((due.len() - before) as u64, left);
-                assert_eq!(share.left(), 0);
-            }
-            due.sort_unstable();
-            let whole: Vec<_> = (0..schedule.count()).map(|i| schedule.due_ns(i)).collect();
-            assert_eq!(due, whole, "{threads} threads");
+            assert_eq!(day.share(i, 1).due_ns().map(u128::from), Some(exact), "request {i}");
         }
     }
 
@@ -133,5 +377,70 @@ mod tests {
     fn more_threads_than_requests_leave_some_idle() {
         assert_eq!(schedule(1, 1000).share(3, 4).due_ns(), None);
         assert_eq!(schedule(1, 1000).share(3, 4).left(), 0);
+    }
+
+    #[test]
+    fn a_ramp_has_the_rate_of_its_moment() {
+        let second = Duration::from_secs(10);
+        let up = Schedule::phases(&[Phase { duration: second, from: 0.0, to: 1000.0 }], Arrivals::Even);
+        let due = all(&up, 0, 1);
+        assert_eq!(due.len(), 5000);
+        for s in 0..10u64 {
+            let count = due.iter().filter(|ns| **ns / NS_PER_S == s).count() as u64;
+            assert!(count.abs_diff(s * 100 + 50) <= 1, "{count} in second {s}");
+        }
+    }
+
+    #[test]
+    fn steps_and_pauses_follow_each_other() {
+        let second = Duration::from_secs(1);
+        let list =
+            [Phase::constant(10.0, second), Phase::constant(0.0, second), Phase::constant(20.0, second)];
+        let due = all(&Schedule::phases(&list, Arrivals::Even), 0, 1);
+        assert_eq!(due.len(), 30);
+        assert_eq!((due[9], due[10], due[11]), (900_000_000, 2_000_000_000, 2_050_000_000));
+    }
+
+    #[test]
+    fn recorded_times_are_kept() {
+        let recorded = Schedule::recorded(vec![7, 3, 1_000_000_004, 5]);
+        assert_eq!(all(&recorded, 0, 1), [3, 5, 7, 1_000_000_004]);
+        assert_eq!((recorded.count(), recorded.end_ns(), recorded.rate_max()), (4, 1_000_000_005, 3.0));
+        assert_eq!(all(&recorded, 1, 2), [5, 1_000_000_004]);
+    }
+
+    #[test]
+    fn a_poisson_process_has_the_rate_and_the_spread_of_one() {
+        let phase = Phase::constant(10_000.0, Duration::from_secs(10));
+        let schedule = Schedule::phases(&[phase], Arrivals::Poisson { seed: 7 });
+        let mut due: Vec<_> = (0..3).flat_map(|thread| all(&schedule, thread, 3)).collect();
+        due.sort_unstable();
+        // Standard deviation of the count is its root; five of them are never left by chance.
+        assert!(due.len().abs_diff(100_000) < 5 * 317, "{}", due.len());
+        let gaps: Vec<_> = due.windows(2).map(|pair| (pair[1] - pair[0]) as f64).collect();
+        let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
+        let variance = gaps.iter().map(|gap| (gap - mean).powi(2)).sum::<f64>() / gaps.len() as f64;
+        let variation = variance.sqrt() / mean;
+        assert!((0.97..1.03).contains(&variation), "{variation}: 1 is exponential, 0 is even");
+    }
+
+    proptest! {
+        #[test]
+        fn shares_add_up_to_any_schedule(
+            phases in proptest::collection::vec((0u64..500, 0u32..3000, 0u32..3000), 1..5),
+            threads in 1u64..6,
+        ) {
+            let list: Vec<_> = phases.iter().map(|&(ms, from, to)| Phase {
+                duration: Duration::from_millis(ms), from: f64::from(from), to: f64::from(to),
+            }).collect();
+            let schedule = Schedule::phases(&list, Arrivals::Even);
+            let whole = all(&schedule, 0, 1);
+            prop_assert_eq!(whole.len() as u64, schedule.count());
+            prop_assert!(whole.is_sorted(), "never back in time");
+            prop_assert!(whole.iter().all(|ns| *ns < schedule.end_ns()));
+            let mut shares: Vec<_> = (0..threads).flat_map(|thread| all(&schedule, thread, threads)).collect();
+            shares.sort_unstable();
+            prop_assert_eq!(shares, whole);
+        }
     }
 }

@@ -50,12 +50,22 @@ impl fmt::Display for Setting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let plural = if self.threads == 1 { "" } else { "s" };
         let (threads, path) = (self.threads, &self.datapath);
-        writeln!(f, "{:<12}{} over UDP, {path}, {threads} thread{plural}", "target", self.target)?;
+        writeln!(
+            f,
+            "{:<12}{} over {}, {path}, {threads} thread{plural}",
+            "target", self.target, self.transport
+        )?;
         write!(f, "{:<12}{}", "load", self.model)?;
         match (self.rate, self.window) {
             (Some(rate), _) => write!(f, " at {rate}/s")?,
             (_, Some(window)) => write!(f, " with {window} requests waiting in each thread")?,
             _ => {}
+        }
+        if let Some(schedule) = &self.schedule {
+            write!(f, ", {schedule}")?;
+        }
+        if self.arrivals == Some("poisson") {
+            f.write_str(", at random (Poisson)")?;
         }
         writeln!(f, ", {} s, timeout {} ms", self.duration_s, self.timeout_ms)?;
         write!(f, "{:<12}{} from {}", "handles", self.handles, self.names)?;
@@ -65,7 +75,11 @@ impl fmt::Display for Setting {
         if self.handles_too_long > 0 {
             write!(f, ", {} left out as too long", self.handles_too_long)?;
         }
-        writeln!(f, ", seed {}", self.seed)
+        writeln!(f, ", {}, seed {}", self.pattern, self.seed)?;
+        if self.forms != ["1=plain"] {
+            writeln!(f, "{:<12}{}", "requests", self.forms.join(", "))?;
+        }
+        Ok(())
     }
 }
 
@@ -93,8 +107,10 @@ impl fmt::Display for Accounts {
         for code in &self.codes {
             row(f, 3, &format!("{} {}", code.code, code.name), code.count)?;
         }
-        if self.malformed > 0 {
-            row(f, 3, "malformed", self.malformed)?;
+        for (name, count) in [("malformed", self.malformed), ("truncated", self.truncated)] {
+            if count > 0 {
+                row(f, 3, name, count)?;
+            }
         }
         row(f, 0, "duplicates", self.duplicates)?;
         row(f, 0, "unmatched", self.unmatched)?;
@@ -125,6 +141,9 @@ impl fmt::Display for Verification {
             self.staleness_max_ms,
             self.staleness_allowed_ms,
         )?;
+        if self.unjudged > 0 {
+            writeln!(f, "{:<12}{} answers were not compared, because only a sample is", "", self.unjudged)?;
+        }
         for mismatch in &self.mismatches {
             writeln!(f, "  wrong: {}: {}", mismatch.handle, mismatch.difference)?;
         }

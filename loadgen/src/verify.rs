@@ -9,44 +9,20 @@
 //! the directory has been looked at once more, and judged then.
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use handle_proto::wire::Message;
-use handle_proto::wire::cursor::Cursor;
-use handle_proto::{Field, Handle, ResponseCode};
-use serde::Serialize;
+use handle_auth::PublicKey;
+use handle_proto::wire::list::{Indexes, Strings};
+use handle_proto::wire::query::Query;
+use handle_proto::wire::{Envelope, Message};
+use handle_proto::{Handle, OpFlags};
+use serde::{Deserialize, Serialize};
 
 use crate::counts::Counts;
-
-/// What a set says about a handle.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Held<'a> {
-    /// The values anyone may read, in wire form.
-    Values {
-        /// How many.
-        count: u32,
-        /// One after the other.
-        bytes: &'a [u8],
-    },
-    /// The handle exists, but has no value that anyone may read.
-    NothingPublic,
-    /// There is no such handle.
-    Absent,
-    /// There is no such handle, and its prefix is not homed here: somebody else may have it.
-    Elsewhere,
-}
-
-/// One published set, or something that stands for it.
-pub trait Source: Send + Sync + fmt::Debug {
-    /// What it says about `handle`; an error where it is damaged.
-    ///
-    /// # Errors
-    ///
-    /// What is damaged.
-    fn held(&self, handle: &[u8]) -> Result<Held<'_>, String>;
-}
+pub use crate::expect::{Answered, Difference, Held, Source};
+use crate::expect::{check_signature, compare};
+use crate::question::{Question, request_head};
 
 /// A set, and when it was current. Times are nanoseconds from the start of the run.
 #[derive(Clone, Debug)]
@@ -91,12 +67,18 @@ impl Timeline {
         self.0.insert(0, generation);
     }
 
-    /// Judges an answer: `message` is all of it but the envelope.
-    fn judge(&self, asked: &Asked<'_>, message: &[u8], staleness_ns: i64) -> Verdict {
-        let Ok(message) = Message::decode(message) else {
+    /// Judges an answer.
+    fn judge(&self, asked: &Asked<'_>, rules: &Rules) -> Verdict {
+        let Ok(message) = Message::decode(asked.answered.message) else {
             return Verdict::Mismatch(Difference::Unreadable, 0);
         };
-        let oldest_ns = asked.sent_ns.saturating_sub(staleness_ns);
+        let number = self.newest().map_or(0, |newest| newest.number);
+        if let Some(Err(difference)) =
+            rules.key.as_ref().map(|key| check_signature(&asked.answered, &message, key))
+        {
+            return Verdict::Mismatch(difference, number);
+        }
+        let oldest_ns = asked.sent_ns.saturating_sub(rules.staleness_ns);
         let (mut missed, mut first) = (false, None);
         for generation in self.0.iter().filter(|set| set.from_ns <= asked.received_ns) {
             let in_time = generation.until_ns >= oldest_ns;
@@ -104,7 +86,7 @@ impl Timeline {
                 missed |= in_time;
                 continue;
             };
-            match compare(asked.handle, &message, &**source) {
+            match compare(&asked.answered, &message, &**source) {
                 Ok(()) if in_time => {
                     let stale_ns = asked.sent_ns.saturating_sub(generation.until_ns).max(0);
                     return Verdict::Match { stale_ns };
@@ -114,6 +96,7 @@ impl Timeline {
                     first = Some((Difference::Stale { stale_ms }, generation.number));
                     break;
                 }
+                Err(Difference::Unknown) => missed |= in_time,
                 Err(difference) if in_time && first.is_none() => {
                     first = Some((difference, generation.number))
                 }
@@ -132,10 +115,30 @@ impl Timeline {
     }
 }
 
+/// What answers are judged by besides the sets.
+#[derive(Clone, Debug)]
+pub struct Rules {
+    /// How long ago a set may have been replaced.
+    pub staleness_ns: i64,
+    /// One answer of so many is judged.
+    pub every: u32,
+    /// Most mismatches that are kept.
+    pub keep: usize,
+    /// What answers are signed with that are asked to be.
+    pub key: Option<Arc<PublicKey>>,
+}
+
+impl Rules {
+    /// Judges all answers, and allows sets that were replaced `staleness_ns` ago.
+    #[must_use]
+    pub const fn new(staleness_ns: i64) -> Self {
+        Self { staleness_ns, every: 1, keep: MISMATCHES_MAX, key: None }
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Asked<'a> {
-    handle: &'a [u8],
-    request_id: i32,
+    answered: Answered<'a>,
     sent_ns: i64,
     received_ns: i64,
 }
@@ -149,91 +152,6 @@ enum Verdict {
     /// How it differs from the newest set that it could be from, and which that is.
     Mismatch(Difference, u64),
     Undecided,
-}
-
-/// How an answer differs from what the set holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Difference {
-    /// It does not decode.
-    Unreadable,
-    /// It has another response code.
-    Code {
-        /// What came.
-        got: ResponseCode,
-        /// What should have come.
-        want: ResponseCode,
-    },
-    /// It does not repeat the handle as it was spelt.
-    Handle,
-    /// It has another number of values.
-    Count {
-        /// What came.
-        got: u32,
-        /// What should have come.
-        want: u32,
-    },
-    /// The values differ.
-    Values {
-        /// First byte that differs, from the first value on.
-        at: usize,
-    },
-    /// It equals a set that was replaced longer ago than is allowed.
-    Stale {
-        /// How long before the request was sent.
-        stale_ms: i64,
-    },
-    /// The set cannot be read.
-    SetDamaged,
-}
-
-impl fmt::Display for Difference {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unreadable => f.write_str("the answer does not decode"),
-            Self::Code { got, want } => write!(f, "response code is {got:?}, should be {want:?}"),
-            Self::Handle => f.write_str("the answer is for another handle, or spells it differently"),
-            Self::Count { got, want } => write!(f, "{got} values, should be {want}"),
-            Self::Values { at } => write!(f, "the values differ from byte {at} on"),
-            Self::Stale { stale_ms } => {
-                write!(f, "from a set that had been replaced {stale_ms} ms before the request was sent")
-            }
-            Self::SetDamaged => f.write_str("the record in the set is damaged"),
-        }
-    }
-}
-
-/// Compares an answer with what one set holds.
-fn compare(handle: &[u8], message: &Message<'_>, source: &dyn Source) -> Result<(), Difference> {
-    let got = message.header.response_code;
-    let code = |want| if got == want { Ok(()) } else { Err(Difference::Code { got, want }) };
-    let (count, bytes) = match source.held(handle).map_err(|_| Difference::SetDamaged)? {
-        Held::Values { count, bytes } => (count, bytes),
-        Held::NothingPublic => return code(ResponseCode::VALUES_NOT_FOUND),
-        // Instead of saying that the record of a prefix is not there, a server may say who has it.
-        Held::Absent | Held::Elsewhere
-            if got == ResponseCode::PREFIX_REFERRAL && Handle(handle).is_prefix_record() =>
-        {
-            return Ok(());
-        }
-        Held::Absent => return code(ResponseCode::HANDLE_NOT_FOUND),
-        Held::Elsewhere => return code(ResponseCode::SERVER_NOT_RESPONSIBLE),
-    };
-    code(ResponseCode::SUCCESS)?;
-    let mut cursor = Cursor::new(message.body);
-    let echo = cursor.string(Field::Handle).map_err(|_| Difference::Unreadable)?;
-    let got_count = cursor.u32(Field::Values).map_err(|_| Difference::Unreadable)?;
-    if echo != handle {
-        return Err(Difference::Handle);
-    }
-    if got_count != count {
-        return Err(Difference::Count { got: got_count, want: count });
-    }
-    let values = cursor.rest();
-    if values != bytes {
-        let same = values.iter().zip(bytes).take_while(|(got, want)| got == want).count();
-        return Err(Difference::Values { at: same });
-    }
-    Ok(())
 }
 
 /// The timeline that is shared by the thread that watches a directory and those that verify.
@@ -279,8 +197,8 @@ impl Watch {
     }
 }
 
-/// One answer that was not what the set holds, for people to look at.
-#[derive(Clone, Debug, Serialize)]
+/// One answer that was not what the set holds, for people to look at and to send again.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Mismatch {
     /// The handle that was asked for.
     pub handle: String,
@@ -294,6 +212,8 @@ pub struct Mismatch {
     pub difference: String,
     /// The set it was compared with.
     pub generation: u64,
+    /// A request that asks the same.
+    pub request_hex: String,
     /// The answer without its envelope, at most [`HEX_LEN_MAX`] bytes of it.
     pub answer_hex: String,
     /// The values that should have come, at most as many bytes.
@@ -302,7 +222,7 @@ pub struct Mismatch {
 
 /// Most bytes of an answer that are kept for people to look at.
 pub const HEX_LEN_MAX: usize = 4096;
-/// Most mismatches that each thread, and the report, keep.
+/// Most mismatches that each thread, and the report, keep unless told otherwise.
 pub const MISMATCHES_MAX: usize = 8;
 
 /// Answers of one thread that wait for the directory to be looked at, at most.
@@ -313,10 +233,40 @@ const PENDING_LEN_MAX: usize = 16 << 20;
 #[derive(Debug)]
 struct Pending {
     handle: Box<[u8]>,
+    indexes: Box<[[u8; 4]]>,
+    types_count: usize,
+    types: Box<[u8]>,
+    flags: OpFlags,
+    envelope: Envelope,
     message: Box<[u8]>,
-    request_id: i32,
     sent_ns: i64,
     received_ns: i64,
+}
+
+impl Pending {
+    fn new(asked: &Asked<'_>) -> Self {
+        let Answered { question, envelope, message } = asked.answered;
+        Self {
+            handle: question.handle.into(),
+            indexes: question.indexes.iter().map(i32::to_be_bytes).collect(),
+            types_count: question.types.len(),
+            types: question.types.as_bytes().into(),
+            flags: question.flags,
+            envelope: *envelope,
+            message: message.into(),
+            sent_ns: asked.sent_ns,
+            received_ns: asked.received_ns,
+        }
+    }
+
+    fn question(&self) -> Question<'_> {
+        Question {
+            handle: &self.handle,
+            indexes: Indexes::new(&self.indexes),
+            types: Strings::from_encoded(self.types_count, &self.types).unwrap_or(Strings::EMPTY),
+            flags: self.flags,
+        }
+    }
 }
 
 /// Judges the answers of one thread.
@@ -325,7 +275,9 @@ pub struct Verifier {
     watch: Arc<Watch>,
     version: u64,
     timeline: Arc<Timeline>,
-    staleness_ns: i64,
+    rules: Rules,
+    /// Answers until the next one is judged.
+    skip: u32,
     staleness_max_ns: i64,
     pending: VecDeque<Pending>,
     pending_len: usize,
@@ -333,15 +285,16 @@ pub struct Verifier {
 }
 
 impl Verifier {
-    /// Judges by what `watch` knows, and allows sets that were replaced `staleness_ns` ago.
-    pub fn new(watch: Arc<Watch>, staleness_ns: i64) -> Self {
+    /// Judges by what `watch` knows.
+    pub fn new(watch: Arc<Watch>, rules: Rules) -> Self {
         let version = watch.version.load(Ordering::Acquire);
         let timeline = watch.timeline();
         Self {
             watch,
             version,
             timeline,
-            staleness_ns,
+            rules,
+            skip: 0,
             staleness_max_ns: 0,
             pending: VecDeque::new(),
             pending_len: 0,
@@ -361,36 +314,37 @@ impl Verifier {
         while self.pending.front().is_some_and(|pending| pending.received_ns < complete_ns) {
             let Some(pending) = self.pending.pop_front() else { break };
             self.pending_len -= pending.message.len();
-            let asked = Asked {
-                handle: &pending.handle,
-                request_id: pending.request_id,
-                sent_ns: pending.sent_ns,
-                received_ns: pending.received_ns,
-            };
-            let verdict = self.timeline.judge(&asked, &pending.message, self.staleness_ns);
-            self.count(&asked, &pending.message, verdict, counts);
+            let (question, envelope) = (pending.question(), pending.envelope);
+            let answered = Answered { question: &question, envelope: &envelope, message: &pending.message };
+            let asked = Asked { answered, sent_ns: pending.sent_ns, received_ns: pending.received_ns };
+            let verdict = self.timeline.judge(&asked, &self.rules);
+            self.count(&asked, verdict, counts);
         }
     }
 
-    /// Judges an answer, now or when it can be; `message` is all of it but the envelope.
-    pub fn judge(
-        &mut self,
-        handle: &[u8],
-        request_id: i32,
-        times_ns: (i64, i64),
-        message: &[u8],
-        counts: &mut Counts,
-    ) {
+    /// Whether the next answer is to be judged; those that are not are counted.
+    pub fn is_next(&mut self, counts: &mut Counts) -> bool {
+        if self.skip > 0 {
+            self.skip -= 1;
+            counts.unjudged += 1;
+            return false;
+        }
+        self.skip = self.rules.every.saturating_sub(1);
+        true
+    }
+
+    /// Judges an answer, now or when it can be. The times are those of its request and of itself.
+    pub fn judge(&mut self, answered: Answered<'_>, times_ns: (i64, i64), counts: &mut Counts) {
         let (sent_ns, received_ns) = times_ns;
-        let asked = Asked { handle, request_id, sent_ns, received_ns };
-        let verdict = self.timeline.judge(&asked, message, self.staleness_ns);
+        let asked = Asked { answered, sent_ns, received_ns };
+        let verdict = self.timeline.judge(&asked, &self.rules);
         let final_ = matches!(verdict, Verdict::Match { .. }) || received_ns < self.watch.complete_ns();
+        let len = answered.message.len();
         if final_ && self.version == self.watch.version.load(Ordering::Acquire) {
-            self.count(&asked, message, verdict, counts);
-        } else if self.pending.len() < PENDING_MAX && self.pending_len + message.len() <= PENDING_LEN_MAX {
-            self.pending_len += message.len();
-            let (handle, message) = (handle.into(), message.into());
-            self.pending.push_back(Pending { handle, message, request_id, sent_ns, received_ns });
+            self.count(&asked, verdict, counts);
+        } else if self.pending.len() < PENDING_MAX && self.pending_len + len <= PENDING_LEN_MAX {
+            self.pending_len += len;
+            self.pending.push_back(Pending::new(&asked));
         } else {
             counts.undecided += 1;
         }
@@ -409,7 +363,7 @@ impl Verifier {
         (self.mismatches, self.staleness_max_ns)
     }
 
-    fn count(&mut self, asked: &Asked<'_>, message: &[u8], verdict: Verdict, counts: &mut Counts) {
+    fn count(&mut self, asked: &Asked<'_>, verdict: Verdict, counts: &mut Counts) {
         match verdict {
             Verdict::Match { stale_ns } => {
                 counts.verified += 1;
@@ -418,25 +372,47 @@ impl Verifier {
             Verdict::Undecided => counts.undecided += 1,
             Verdict::Mismatch(difference, generation) => {
                 counts.mismatched += 1;
-                if self.mismatches.len() < MISMATCHES_MAX {
-                    let expected = match self.timeline.held_by(generation, asked.handle) {
-                        Some(Held::Values { bytes, .. }) => bytes,
-                        _ => &[],
-                    };
-                    self.mismatches.push(Mismatch {
-                        handle: Handle(asked.handle).to_string(),
-                        request_id: asked.request_id,
-                        sent_ns: asked.sent_ns,
-                        received_ns: asked.received_ns,
-                        difference: difference.to_string(),
-                        generation,
-                        answer_hex: hex(message),
-                        expected_values_hex: hex(expected),
-                    });
+                if self.mismatches.len() < self.rules.keep {
+                    self.mismatches.push(self.mismatch(asked, difference, generation));
                 }
             }
         }
     }
+
+    fn mismatch(&self, asked: &Asked<'_>, difference: Difference, generation: u64) -> Mismatch {
+        let Answered { question, envelope, message } = asked.answered;
+        let expected = match self.timeline.held_by(generation, question.handle) {
+            Some(Held::Values { bytes, .. }) => bytes,
+            _ => &[],
+        };
+        Mismatch {
+            handle: Handle(question.handle).to_string(),
+            request_id: envelope.request_id,
+            sent_ns: asked.sent_ns,
+            received_ns: asked.received_ns,
+            difference: difference.to_string(),
+            generation,
+            request_hex: data_encoding::HEXLOWER.encode(&request(question, envelope.request_id)),
+            answer_hex: hex(message),
+            expected_values_hex: hex(expected),
+        }
+    }
+}
+
+/// A request that asks `question`.
+fn request(question: &Question<'_>, request_id: i32) -> Vec<u8> {
+    let mut body = Vec::new();
+    let Question { handle, indexes, types, flags } = *question;
+    Query { handle, indexes, types }.encode(&mut body);
+    let mut bytes = request_head(flags, 0).to_vec();
+    let len = |len: usize| u32::try_from(len).unwrap_or(u32::MAX).to_be_bytes();
+    let message_len = bytes.len() - Envelope::LEN + body.len() + 4;
+    bytes[8..12].copy_from_slice(&request_id.to_be_bytes());
+    bytes[16..20].copy_from_slice(&len(message_len));
+    bytes[40..44].copy_from_slice(&len(body.len()));
+    bytes.extend(body);
+    bytes.extend([0; 4]);
+    bytes
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -445,4 +421,4 @@ fn hex(bytes: &[u8]) -> String {
 
 #[cfg(test)]
 #[path = "verify_tests.rs"]
-mod tests;
+pub(crate) mod tests;

@@ -1,6 +1,10 @@
 use super::*;
+use crate::expect::EachValue;
+use crate::question::Form;
+use handle_auth::PrivateKey;
+use handle_proto::value::Permissions;
 use handle_proto::wire::Header;
-use handle_proto::{OpCode, OpFlags};
+use handle_proto::{OpCode, OpFlags, ResponseCode, Value};
 use std::collections::HashMap;
 
 const MS: i64 = 1_000_000;
@@ -25,7 +29,7 @@ fn set(values: &'static [u8]) -> Arc<dyn Source> {
     Arc::new(Fake(HashMap::from([(&b"10.1/a"[..], (2, values)), (&b"10.1/private"[..], (0, &b""[..]))])))
 }
 
-fn message(code: ResponseCode, body: &[u8]) -> Vec<u8> {
+pub(crate) fn message(code: ResponseCode, body: &[u8]) -> Vec<u8> {
     let header = Header {
         op_code: OpCode::RESOLUTION,
         response_code: code,
@@ -39,7 +43,7 @@ fn message(code: ResponseCode, body: &[u8]) -> Vec<u8> {
     [&header.to_bytes(), body, &[0; 4]].concat()
 }
 
-fn values(handle: &[u8], count: u8, values: &[u8]) -> Vec<u8> {
+pub(crate) fn values(handle: &[u8], count: u8, values: &[u8]) -> Vec<u8> {
     let len = u8::try_from(handle.len()).unwrap();
     message(ResponseCode::SUCCESS, &[&[0, 0, 0, len], handle, &[0, 0, 0, count], values].concat())
 }
@@ -47,7 +51,8 @@ fn values(handle: &[u8], count: u8, values: &[u8]) -> Vec<u8> {
 fn judge(verifier: &mut Verifier, handle: &[u8], times_ms: (i64, i64), message: &[u8]) -> Counts {
     let mut counts = Counts::default();
     let times_ns = (times_ms.0 * MS, times_ms.1 * MS);
-    verifier.judge(handle, 5, times_ns, message, &mut counts);
+    let answered = Answered { question: &Question::plain(handle), envelope: &Envelope::request(5), message };
+    verifier.judge(answered, times_ns, &mut counts);
     counts
 }
 
@@ -62,7 +67,7 @@ const WAITS: (u64, u64, u64) = (0, 0, 0);
 
 #[test]
 fn only_what_the_set_holds_is_right() {
-    let mut verifier = Verifier::new(Arc::new(Watch::fixed(set(b"values"))), STALENESS_NS);
+    let mut verifier = Verifier::new(Arc::new(Watch::fixed(set(b"values"))), Rules::new(STALENESS_NS));
     let error = |code| message(code, &[0; 4]);
     for (handle, answer, difference) in [
         (&b"10.1/a"[..], values(b"10.1/a", 2, b"values"), None),
@@ -96,17 +101,23 @@ fn only_what_the_set_holds_is_right() {
 
 #[test]
 fn the_first_mismatches_are_kept_with_their_bytes() {
-    let mut verifier = Verifier::new(Arc::new(Watch::fixed(set(b"values"))), STALENESS_NS);
+    let mut verifier = Verifier::new(Arc::new(Watch::fixed(set(b"values"))), Rules::new(STALENESS_NS));
     let answer = values(b"10.1/a", 2, b"valves");
     let mut counts = Counts::default();
     for _ in 0..20 {
-        verifier.judge(b"10.1/a", 77, (MS, 2 * MS), &answer, &mut counts);
+        let (question, envelope) = (Question::plain(b"10.1/a"), Envelope::request(77));
+        let answered = Answered { question: &question, envelope: &envelope, message: &answer };
+        verifier.judge(answered, (MS, 2 * MS), &mut counts);
     }
     let (mismatches, _) = verifier.finish(&mut counts);
     assert_eq!((counts.mismatched, mismatches.len()), (20, MISMATCHES_MAX));
     let first = &mismatches[0];
     assert_eq!((&*first.handle, first.request_id, first.sent_ns), ("10.1/a", 77, MS));
     assert_eq!(first.answer_hex, hex(&answer));
+    let request = data_encoding::HEXLOWER.decode(first.request_hex.as_bytes()).unwrap();
+    let asked = Question::of_message(&request).unwrap();
+    assert_eq!((asked.handle, asked.is_plain()), (&b"10.1/a"[..], true));
+    assert_eq!(Envelope::split(&request).unwrap().0.request_id, 77);
     assert_eq!(first.expected_values_hex, hex(b"values"));
 }
 
@@ -124,7 +135,7 @@ fn two_sets() -> Timeline {
 #[test]
 fn an_answer_may_be_from_any_set_that_was_current_meanwhile() {
     let watch = Arc::new(Watch::new(two_sets(), i64::MAX));
-    let mut verifier = Verifier::new(watch, STALENESS_NS);
+    let mut verifier = Verifier::new(watch, Rules::new(STALENESS_NS));
     let (old, new) = (values(b"10.1/a", 2, b"old"), values(b"10.1/a", 2, b"new"));
     for (sent, received, old_is, new_is) in [
         (900, 999, RIGHT, WRONG),
@@ -145,7 +156,7 @@ fn an_answer_may_be_from_any_set_that_was_current_meanwhile() {
 #[test]
 fn an_answer_from_a_set_not_yet_seen_waits_for_the_next_look() {
     let watch = Arc::new(Watch::new(Timeline::fixed(set(b"old")), 900 * MS));
-    let mut verifier = Verifier::new(Arc::clone(&watch), STALENESS_NS);
+    let mut verifier = Verifier::new(Arc::clone(&watch), Rules::new(STALENESS_NS));
     let new = values(b"10.1/a", 2, b"new");
     let lie = values(b"10.1/a", 2, b"lie");
     let mut counts = judge(&mut verifier, b"10.1/a", (1000, 1020), &new);
@@ -170,7 +181,7 @@ fn what_may_be_from_a_set_nobody_saw_is_not_called_wrong() {
     let mut timeline = Timeline::fixed(set(b"old"));
     timeline.publish(generation(2, 1000, None), 1000 * MS, i64::MIN);
     timeline.publish(generation(3, 1050, Some(b"new")), 1060 * MS, i64::MIN);
-    let mut verifier = Verifier::new(Arc::new(Watch::new(timeline, i64::MAX)), STALENESS_NS);
+    let mut verifier = Verifier::new(Arc::new(Watch::new(timeline, i64::MAX)), Rules::new(STALENESS_NS));
     let other = values(b"10.1/a", 2, b"???");
     for (sent, expected) in [(900, WRONG), (1020, UNDECIDED), (1160, UNDECIDED), (1161, WRONG)] {
         let counts = judge(&mut verifier, b"10.1/a", (sent, sent + 1), &other);
@@ -181,7 +192,7 @@ fn what_may_be_from_a_set_nobody_saw_is_not_called_wrong() {
 #[test]
 fn what_nobody_looked_at_in_the_end_is_undecided() {
     let watch = Arc::new(Watch::new(Timeline::fixed(set(b"old")), 0));
-    let mut verifier = Verifier::new(watch, STALENESS_NS);
+    let mut verifier = Verifier::new(watch, Rules::new(STALENESS_NS));
     let mut counts = judge(&mut verifier, b"10.1/a", (10, 20), &values(b"10.1/a", 2, b"new"));
     verifier.finish(&mut counts);
     assert_eq!(verdict(&counts), UNDECIDED);
@@ -197,4 +208,115 @@ fn the_past_is_forgotten_in_time_and_in_number() {
     timeline.publish(generation(3000, 0, None), 3000, 2995);
     assert_eq!(timeline.0.len(), 7, "those that ended at 2995 to 3000, and the newest");
     assert_eq!(timeline.newest().unwrap().number, 3000);
+}
+
+/// One record with values of all kinds.
+#[derive(Debug)]
+struct Mixed(Vec<u8>);
+
+fn mixed() -> Vec<Value<'static>> {
+    let with = |index, kind, permissions| Value { permissions, ..Value::new(index, kind, b"x") };
+    let admin = Permissions::ADMIN_READ;
+    vec![
+        with(1, b"URL", Permissions::DEFAULT),
+        with(2, b"EMAIL", admin),
+        with(3, b"URL", Permissions::DEFAULT),
+        with(4, b"SECRET", Permissions(0)),
+    ]
+}
+
+fn encoded(values: &[Value<'_>]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    values.iter().for_each(|value| value.encode(&mut bytes));
+    bytes
+}
+
+impl Source for Mixed {
+    fn held(&self, _: &[u8]) -> Result<Held<'_>, String> {
+        Ok(Held::Values { count: 2, bytes: &self.0 })
+    }
+
+    fn each_value(&self, _: &[u8], each: EachValue<'_>) -> Result<(), String> {
+        mixed().iter().for_each(|value| each(value, &encoded(&[*value])));
+        Ok(())
+    }
+}
+
+#[test]
+fn lists_and_rights_decide_what_should_have_come() {
+    let mixed = mixed();
+    let public = encoded(&[mixed[0], mixed[2]]);
+    let watch = Arc::new(Watch::fixed(Arc::new(Mixed(public.clone()))));
+    let url_and_3 = values(b"10.1/a", 2, &public);
+    let only_3 = values(b"10.1/a", 1, &encoded(&mixed[2..3]));
+    let error = |code| message(code, &[0; 4]);
+    for (form, answer, expected) in [
+        ("plain", &url_and_3, RIGHT),
+        ("type:url", &url_and_3, RIGHT),
+        ("type:url", &only_3, WRONG),
+        ("index:3", &only_3, RIGHT),
+        ("index:3+index:2", &only_3, RIGHT),
+        ("index:2", &error(ResponseCode::VALUES_NOT_FOUND), RIGHT),
+        ("type:NONE", &error(ResponseCode::VALUES_NOT_FOUND), RIGHT),
+        ("type:NONE", &url_and_3, WRONG),
+        ("all", &error(ResponseCode::AUTHENTICATION_NEEDED), RIGHT),
+        ("all", &url_and_3, WRONG),
+        ("all+index:3", &only_3, RIGHT),
+        ("all+index:4", &error(ResponseCode::INSUFFICIENT_PERMISSIONS), RIGHT),
+        ("all+index:4", &error(ResponseCode::AUTHENTICATION_NEEDED), WRONG),
+    ] {
+        let form: Form = form.parse().unwrap();
+        let mut verifier = Verifier::new(Arc::clone(&watch), Rules::new(0));
+        let mut counts = Counts::default();
+        let question = form.question(b"10.1/a");
+        let answered = Answered { question: &question, envelope: &Envelope::request(5), message: answer };
+        verifier.judge(answered, (0, 1), &mut counts);
+        assert_eq!(verdict(&counts), expected, "{form}: {:?}", verifier.mismatches);
+    }
+}
+
+/// The first RSA key of the golden vectors.
+fn vector_key() -> PrivateKey {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/vectors/credentials.jsonl");
+    let text = std::fs::read_to_string(path).unwrap();
+    let keys = text.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    let records = keys.filter_map(|key| Some(key.get("handle_private_hex")?.as_str()?.to_owned()));
+    let decoded = records.map(|hex| data_encoding::HEXLOWER.decode(hex.as_bytes()).unwrap());
+    let mut signing = decoded.filter_map(|record| PrivateKey::from_record(&record).ok());
+    signing.find(|key| key.public().bits() >= 2048).unwrap()
+}
+
+#[test]
+fn signatures_are_checked_where_they_were_asked_for() {
+    let key = vector_key();
+    let (envelope, plain) = (Envelope::request(9), values(b"10.1/a", 2, b"values"));
+    let covered = &plain[..plain.len() - 4];
+    let credential = handle_auth::message::sign_message(&envelope, 0, covered, &key).unwrap();
+    let len = u32::try_from(credential.len()).unwrap().to_be_bytes();
+    let signed = [covered, &len, &credential].concat();
+    let mut forged = signed.clone();
+    *forged.last_mut().unwrap() ^= 1;
+    let rules = Rules { key: Some(Arc::new(key.public().clone())), ..Rules::new(0) };
+    for (form, message, expected) in [
+        ("certify", &signed, RIGHT),
+        ("certify", &plain, WRONG),
+        ("certify", &forged, WRONG),
+        ("plain", &plain, RIGHT),
+    ] {
+        let form: Form = form.parse().unwrap();
+        let mut verifier = Verifier::new(Arc::new(Watch::fixed(set(b"values"))), rules.clone());
+        let mut counts = Counts::default();
+        let question = form.question(b"10.1/a");
+        verifier.judge(Answered { question: &question, envelope: &envelope, message }, (0, 1), &mut counts);
+        assert_eq!(verdict(&counts), expected, "{form}");
+    }
+}
+
+#[test]
+fn of_a_sample_the_rest_is_counted() {
+    let rules = Rules { every: 10, ..Rules::new(0) };
+    let mut verifier = Verifier::new(Arc::new(Watch::fixed(set(b"values"))), rules);
+    let mut counts = Counts::default();
+    let judged = (0..95).filter(|_| verifier.is_next(&mut counts)).count();
+    assert_eq!((judged, counts.unjudged), (10, 85));
 }

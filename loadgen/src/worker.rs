@@ -10,13 +10,16 @@ use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::{Envelope, Header};
 use hdrhistogram::Histogram;
 
-use crate::counts::Counts;
+use crate::counts::{Codes, Counts};
 use crate::fragments::{Fragments, Put};
 use crate::inflight::{Found, InFlight, Request, SlotAt};
+use crate::known::Learned;
 use crate::latency::{Latency, histogram};
+use crate::pacing::Pacing;
+use crate::pattern::Chooser;
 use crate::random::Random;
 use crate::schedule::Share;
-use crate::verify::{Mismatch, Verifier};
+use crate::verify::{Answered, Mismatch, Verifier};
 use crate::workload::Workload;
 
 /// Most requests that are sent together. More would save little and make the last ones later.
@@ -24,11 +27,11 @@ pub const BURST_MAX: usize = 64;
 
 /// When this thread sends.
 #[derive(Clone, Copy, Debug)]
-pub enum Plan {
+pub enum Plan<'a> {
     /// At intended times, whatever becomes of earlier requests.
     Open {
         /// The times.
-        share: Share,
+        share: Share<'a>,
         /// What is not sent by then is not sent at all.
         until_ns: u64,
     },
@@ -36,6 +39,8 @@ pub enum Plan {
     Closed {
         /// Most requests that wait.
         window: usize,
+        /// Most requests.
+        left: u64,
         /// The end.
         until_ns: u64,
     },
@@ -58,19 +63,31 @@ pub struct Interval {
     pub response: Histogram<u32>,
     /// Longest time that a request was behind its schedule.
     pub lag_max_ns: u64,
+    /// Answers in time by response code, since the start.
+    pub codes: Codes,
 }
 
 impl Default for Interval {
     fn default() -> Self {
-        Self { sent: 0, answered: 0, lost: 0, late: 0, mismatched: 0, response: histogram(2), lag_max_ns: 0 }
+        Self {
+            sent: 0,
+            answered: 0,
+            lost: 0,
+            late: 0,
+            mismatched: 0,
+            response: histogram(2),
+            lag_max_ns: 0,
+            codes: Codes::default(),
+        }
     }
 }
 
 /// One thread's requests and answers.
 #[derive(Debug)]
 pub struct Worker<'a> {
-    plan: Plan,
+    plan: Plan<'a>,
     workload: &'a Workload,
+    chooser: Chooser,
     target: Peer,
     timeout_ns: u64,
     random: Random,
@@ -82,6 +99,11 @@ pub struct Worker<'a> {
     /// Counts at the last tick: sent, answered, unanswered, late, mismatched.
     at_tick: [u64; 5],
     verifier: Option<Verifier>,
+    /// Takes what the answers say for what is right.
+    learned: Option<Learned>,
+    pacing: Pacing,
+    /// Where the name of a question is written that is judged.
+    name: Box<[u8; UDP_MESSAGE_LEN_MAX]>,
     /// Intended times of what is in the outbox.
     outbox_intended_ns: Vec<u64>,
     last_sent_ns: u64,
@@ -101,33 +123,37 @@ pub struct Outcome {
     pub staleness_max_ns: i64,
     /// When the last request was sent.
     pub last_sent_ns: u64,
+    /// Requests due and sent, by window; empty in a closed loop.
+    pub pacing: Pacing,
+    /// What the answers said, where that was to be learned.
+    pub learned: Option<Learned>,
 }
 
 impl<'a> Worker<'a> {
-    /// A worker that follows `plan` and asks `target` for handles of `workload`, chosen by `random`.
+    /// A worker that follows `plan` and asks `target` for handles of `workload`, chosen by `chooser` and
+    /// `random`.
     ///
     /// All memory is taken here; `capacity` is that of its [`InFlight`].
-    ///
-    /// # Panics
-    ///
-    /// If the workload is empty.
     #[must_use]
     pub fn new(
-        plan: Plan,
+        plan: Plan<'a>,
         workload: &'a Workload,
+        chooser: Chooser,
         target: Peer,
         timeout_ns: u64,
         random: Random,
         capacity: usize,
     ) -> Self {
-        assert!(!workload.is_empty(), "there must be something to ask for");
         let mut counts = Counts::default();
-        if let Plan::Open { share, .. } = &plan {
-            counts.scheduled = share.left();
+        let mut pacing = Pacing::default();
+        if let Plan::Open { share, until_ns } = &plan {
+            counts.scheduled = if share.is_counted() { share.left() } else { 0 };
+            pacing = Pacing::new(*until_ns);
         }
         Self {
             plan,
             workload,
+            chooser,
             target,
             timeout_ns,
             random,
@@ -138,6 +164,9 @@ impl<'a> Worker<'a> {
             interval: Interval::default(),
             at_tick: [0; 5],
             verifier: None,
+            learned: None,
+            pacing,
+            name: Box::new([0; UDP_MESSAGE_LEN_MAX]),
             outbox_intended_ns: Vec::with_capacity(BURST_MAX),
             last_sent_ns: 0,
             stopped: false,
@@ -149,22 +178,40 @@ impl<'a> Worker<'a> {
         self.verifier = Some(verifier);
     }
 
+    /// Takes what the answers say for what is right; `learned` expects what will be asked.
+    pub fn learn(&mut self, learned: Learned) {
+        self.learned = Some(learned);
+    }
+
     /// Puts what is due at `now_ns` into the empty outbox, at most [`BURST_MAX`] requests.
     ///
     /// Tell of their fate with [`flushed`](Self::flushed).
+    #[inline]
     pub fn push_due(&mut self, now_ns: u64, outbox: &mut Outbox) {
-        while self.outbox_intended_ns.len() < BURST_MAX {
+        self.push_some(now_ns, BURST_MAX, outbox);
+    }
+
+    /// The same with at most `most` requests.
+    pub fn push_some(&mut self, now_ns: u64, most: usize, outbox: &mut Outbox) {
+        while self.outbox_intended_ns.len() < most {
             let Some(intended_ns) = self.due_ns(now_ns) else { break };
-            let handle = u32::try_from(self.random.below(self.workload.len() as u64)).unwrap_or_default();
-            let request = Request { handle, intended_ns, sent_ns: now_ns };
+            let number = self.chooser.choose(&mut self.random);
+            let ask = self.workload.ask(number, &mut self.random);
+            let request = Request { ask, intended_ns, sent_ns: now_ns };
             // A full table waits for answers or the timeout; the schedule goes on and so the lag grows.
             let Some(id) = self.table.begin(request) else { break };
-            let write = |room: &mut [u8]| self.workload.write_request(handle, id, room);
+            let write = |room: &mut [u8]| self.workload.write_request(ask, id, room);
             outbox.push(self.target, UDP_MESSAGE_LEN_MAX, write).expect("the outbox takes a burst");
             self.outbox_intended_ns.push(intended_ns);
             match &mut self.plan {
-                Plan::Open { share, .. } => share.advance(),
-                Plan::Closed { .. } => self.counts.scheduled += 1,
+                Plan::Open { share, .. } => {
+                    self.counts.scheduled += u64::from(!share.is_counted());
+                    share.advance();
+                }
+                Plan::Closed { left, .. } => {
+                    self.counts.scheduled += 1;
+                    *left -= 1;
+                }
             }
         }
     }
@@ -175,7 +222,9 @@ impl<'a> Worker<'a> {
             _ if self.stopped => None,
             Plan::Open { until_ns, .. } | Plan::Closed { until_ns, .. } if now_ns >= *until_ns => None,
             Plan::Open { share, .. } => share.due_ns().filter(|&due_ns| due_ns <= now_ns),
-            Plan::Closed { window, .. } => (self.table.waiting() < *window).then_some(now_ns),
+            Plan::Closed { window, left, .. } => {
+                (*left > 0 && self.table.waiting() < *window).then_some(now_ns)
+            }
         }
     }
 
@@ -191,6 +240,7 @@ impl<'a> Worker<'a> {
             let lag_ns = now_ns.saturating_sub(intended_ns);
             if is_open {
                 self.latency.schedule_error.saturating_record(lag_ns);
+                self.pacing.note(intended_ns, now_ns);
                 self.interval.lag_max_ns = self.interval.lag_max_ns.max(lag_ns);
             }
         }
@@ -225,8 +275,11 @@ impl<'a> Worker<'a> {
                 self.receive_fragment(now_ns, at, request, &envelope, data);
             }
             Found::Waiting(at, request) | Found::Expired(at, request) => {
-                let message = data.get(..len).filter(|_| is_whole);
-                self.answer(now_ns, at, request, envelope.request_id, message);
+                let message = match data.get(..len) {
+                    Some(message) if is_whole => Ok(message),
+                    _ => Err(Unread::Truncated),
+                };
+                self.answer(now_ns, at, request, &envelope, message);
             }
         }
     }
@@ -244,20 +297,27 @@ impl<'a> Worker<'a> {
             Put::Incomplete => {}
             Put::Malformed => {
                 self.fragments.forget(envelope.request_id);
-                self.answer(now_ns, at, request, envelope.request_id, None);
+                self.answer(now_ns, at, request, envelope, Err(Unread::Malformed));
             }
             Put::Complete(assembly) => {
                 // Taken out for the time of the call: the message borrows it. Nothing is allocated.
                 let mut fragments = std::mem::take(&mut self.fragments);
                 let message = fragments.complete(assembly);
-                self.answer(now_ns, at, request, envelope.request_id, Some(message));
+                self.answer(now_ns, at, request, envelope, Ok(message));
                 self.fragments = fragments;
             }
         }
     }
 
-    /// Counts the first answer to a request: all of it but the envelope, or `None` if it cannot be read.
-    fn answer(&mut self, now_ns: u64, at: SlotAt, request: Request, id: i32, message: Option<&[u8]>) {
+    /// Counts the first answer to a request: all of it but the envelope, or why that cannot be read.
+    fn answer(
+        &mut self,
+        now_ns: u64,
+        at: SlotAt,
+        request: Request,
+        envelope: &Envelope,
+        message: Result<&[u8], Unread>,
+    ) {
         self.table.answer(at);
         let service_ns = now_ns.saturating_sub(request.sent_ns);
         if service_ns > self.timeout_ns {
@@ -265,18 +325,26 @@ impl<'a> Worker<'a> {
         } else {
             self.counts.answered += 1;
             match message.and_then(response_code) {
-                Some(code) => self.counts.codes.count(code.0),
-                None => self.counts.malformed += 1,
+                Ok(code) => self.counts.codes.count(code.0),
+                Err(Unread::Malformed) => self.counts.malformed += 1,
+                Err(Unread::Truncated) => self.counts.truncated += 1,
             }
             let response_ns = now_ns.saturating_sub(request.intended_ns);
             self.latency.service.saturating_record(service_ns);
             self.latency.response.saturating_record(response_ns);
             self.interval.response.saturating_record(response_ns);
         }
-        if let Some(verifier) = &mut self.verifier {
-            let handle = self.workload.handle(request.handle);
+        if let Some(verifier) = &mut self.verifier
+            && verifier.is_next(&mut self.counts)
+        {
+            let question = &self.workload.question(request.ask, &mut self.name[..]);
+            let answered = Answered { question, envelope, message: message.unwrap_or_default() };
             let times_ns = (request.sent_ns.cast_signed(), now_ns.cast_signed());
-            verifier.judge(handle, id, times_ns, message.unwrap_or_default(), &mut self.counts);
+            verifier.judge(answered, times_ns, &mut self.counts);
+        }
+        if let Some(learned) = &mut self.learned {
+            let question = self.workload.question(request.ask, &mut self.name[..]);
+            learned.learn(question.handle, message.unwrap_or_default());
         }
     }
 
@@ -309,7 +377,8 @@ impl<'a> Worker<'a> {
     #[must_use]
     pub fn is_done(&self, now_ns: u64) -> bool {
         let is_sending = self.next_due_ns(now_ns).is_some()
-            || matches!(self.plan, Plan::Closed { until_ns, .. } if !self.stopped && now_ns < until_ns);
+            || matches!(self.plan, Plan::Closed { until_ns, left, .. }
+                if !self.stopped && left > 0 && now_ns < until_ns);
         if is_sending {
             return false;
         }
@@ -334,6 +403,7 @@ impl<'a> Worker<'a> {
             lost: now[2].cast_signed() - unanswered.cast_signed(),
             late: now[3] - late,
             mismatched: now[4] - mismatched,
+            codes: counts.codes.clone(),
             ..std::mem::take(&mut self.interval)
         }
     }
@@ -352,6 +422,7 @@ impl<'a> Worker<'a> {
         let mut counts = self.counts;
         if let Plan::Open { share, .. } = &self.plan {
             counts.behind = share.left();
+            counts.scheduled += if share.is_counted() { 0 } else { counts.behind };
         }
         // What the kernel did not take has a place in the table, and no answer.
         counts.lost = self.table.unanswered().saturating_sub(counts.refused + counts.blocked);
@@ -367,14 +438,25 @@ impl<'a> Worker<'a> {
             mismatches,
             staleness_max_ns,
             last_sent_ns: self.last_sent_ns,
+            pacing: self.pacing,
+            learned: self.learned,
         }
     }
 }
 
+/// Why an answer cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unread {
+    /// Its lengths make no sense.
+    Malformed,
+    /// Its end is missing.
+    Truncated,
+}
+
 /// The response code of a message, if it has a header and the body that the header speaks of.
-fn response_code(message: &[u8]) -> Option<ResponseCode> {
-    let (header, rest) = Header::split(message).ok()?;
-    (header.body_len as usize <= rest.len()).then_some(header.response_code)
+fn response_code(message: &[u8]) -> Result<ResponseCode, Unread> {
+    let (header, rest) = Header::split(message).map_err(|_| Unread::Malformed)?;
+    if header.body_len as usize <= rest.len() { Ok(header.response_code) } else { Err(Unread::Malformed) }
 }
 
 #[cfg(test)]

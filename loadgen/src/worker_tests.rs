@@ -1,5 +1,6 @@
 use super::*;
-use crate::schedule::Schedule;
+use crate::pattern::Pattern;
+use crate::schedule::{Arrivals, Phase, Schedule};
 use crate::workload::Sampler;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -23,9 +24,17 @@ fn outbox() -> Outbox {
     Outbox::new(BURST_MAX, BURST_MAX * UDP_MESSAGE_LEN_MAX)
 }
 
-fn open_plan(rate: u64, ms: u64) -> Plan {
-    let schedule = Schedule::constant(NonZeroU64::new(rate).unwrap(), Duration::from_millis(ms));
-    Plan::Open { share: schedule.share(0, 1), until_ns: (ms + 10) * MS }
+fn schedule(rate: u64, ms: u64) -> Schedule {
+    Schedule::constant(NonZeroU64::new(rate).unwrap(), Duration::from_millis(ms))
+}
+
+fn open_plan(schedule: &Schedule) -> Plan<'_> {
+    Plan::Open { share: schedule.share(0, 1), until_ns: schedule.end_ns() + 10 * MS }
+}
+
+fn worker<'a>(plan: Plan<'a>, workload: &'a Workload, timeout_ns: u64, capacity: usize) -> Worker<'a> {
+    let chooser = Chooser::new(Pattern::Uniform, 100, 0, 1);
+    Worker::new(plan, workload, chooser, target(), timeout_ns, Random::new(1, 0), capacity)
 }
 
 /// An answer to `request` with `code` and a body of so many bytes, in as many datagrams as it takes.
@@ -95,7 +104,7 @@ impl Simulation {
             }
             30..35 => {
                 self.expected.answered += 1;
-                self.expected.malformed += 1;
+                self.expected.truncated += 1;
                 let mut bytes = answer(request, 1, 50).remove(0);
                 bytes.truncate(30 + usize::try_from(self.random.below(50)).unwrap());
                 self.deliver(soon, bytes);
@@ -138,9 +147,9 @@ impl Simulation {
         true
     }
 
-    fn run(mut self, plan: Plan) -> (Counts, Counts) {
+    fn run(mut self, plan: Plan<'_>) -> (Counts, Counts) {
         let workload = workload();
-        let mut worker = Worker::new(plan, &workload, target(), TIMEOUT_NS, Random::new(1, 0), 1 << 16);
+        let mut worker = worker(plan, &workload, TIMEOUT_NS, 1 << 16);
         let (mut outbox, mut now_ns) = (outbox(), 0);
         while !worker.is_done(now_ns) {
             worker.push_due(now_ns, &mut outbox);
@@ -171,7 +180,7 @@ impl Simulation {
 #[test]
 fn open_loop_accounts_are_exact_whatever_the_network_does() {
     for seed in 0..20 {
-        let (counts, expected) = Simulation::new(seed).run(open_plan(20_000, 200));
+        let (counts, expected) = Simulation::new(seed).run(open_plan(&schedule(20_000, 200)));
         assert_eq!(counts, expected, "seed {seed}");
         assert_eq!(counts.scheduled, 4000);
     }
@@ -180,7 +189,7 @@ fn open_loop_accounts_are_exact_whatever_the_network_does() {
 #[test]
 fn closed_loop_accounts_are_exact_whatever_the_network_does() {
     for seed in 0..20 {
-        let plan = Plan::Closed { window: 50, until_ns: 200 * MS };
+        let plan = Plan::Closed { window: 50, left: u64::MAX, until_ns: 200 * MS };
         let (counts, expected) = Simulation::new(seed).run(plan);
         assert_eq!(counts, expected, "seed {seed}");
         assert!(counts.sent > 500, "{counts:?}");
@@ -190,7 +199,8 @@ fn closed_loop_accounts_are_exact_whatever_the_network_does() {
 #[test]
 fn response_time_counts_from_when_it_was_due() {
     let workload = workload();
-    let mut worker = Worker::new(open_plan(1000, 10), &workload, target(), 1000 * MS, Random::new(1, 0), 64);
+    let schedule = schedule(1000, 10);
+    let mut worker = worker(open_plan(&schedule), &workload, 1000 * MS, 64);
     let mut outbox = outbox();
     // The generator sleeps until all ten are due.
     worker.push_due(9 * MS, &mut outbox);
@@ -216,7 +226,8 @@ fn response_time_counts_from_when_it_was_due() {
 #[test]
 fn a_full_table_leaves_requests_unsent_and_says_so() {
     let workload = workload();
-    let mut worker = Worker::new(open_plan(1000, 100), &workload, target(), 1000 * MS, Random::new(1, 0), 16);
+    let schedule = schedule(1000, 100);
+    let mut worker = worker(open_plan(&schedule), &workload, 1000 * MS, 16);
     let mut outbox = outbox();
     for ms in 0..120 {
         worker.push_due(ms * MS, &mut outbox);
@@ -234,7 +245,8 @@ fn a_full_table_leaves_requests_unsent_and_says_so() {
 #[test]
 fn answers_from_elsewhere_are_unmatched() {
     let workload = workload();
-    let mut worker = Worker::new(open_plan(1000, 1), &workload, target(), TIMEOUT_NS, Random::new(1, 0), 16);
+    let schedule = schedule(1000, 1);
+    let mut worker = worker(open_plan(&schedule), &workload, TIMEOUT_NS, 16);
     let mut outbox = outbox();
     worker.push_due(0, &mut outbox);
     worker.flushed(0, Flushed { sent: 1, ..Flushed::default() });
@@ -247,7 +259,8 @@ fn answers_from_elsewhere_are_unmatched() {
 #[test]
 fn a_fragment_that_lies_makes_the_answer_malformed() {
     let workload = workload();
-    let mut worker = Worker::new(open_plan(1000, 1), &workload, target(), TIMEOUT_NS, Random::new(1, 0), 16);
+    let schedule = schedule(1000, 1);
+    let mut worker = worker(open_plan(&schedule), &workload, TIMEOUT_NS, 16);
     let mut outbox = outbox();
     worker.push_due(0, &mut outbox);
     worker.flushed(0, Flushed { sent: 1, ..Flushed::default() });
@@ -262,8 +275,8 @@ fn a_fragment_that_lies_makes_the_answer_malformed() {
 #[test]
 fn stopping_leaves_the_rest_unsent() {
     let workload = workload();
-    let mut worker =
-        Worker::new(open_plan(1000, 100), &workload, target(), TIMEOUT_NS, Random::new(1, 0), 64);
+    let schedule = schedule(1000, 100);
+    let mut worker = worker(open_plan(&schedule), &workload, TIMEOUT_NS, 64);
     let mut outbox = outbox();
     worker.push_due(4 * MS, &mut outbox);
     worker.flushed(4 * MS, Flushed { sent: 5, ..Flushed::default() });
@@ -272,4 +285,41 @@ fn stopping_leaves_the_rest_unsent() {
     assert_eq!(outbox.len(), 5, "nothing was added");
     let counts = worker.finish(0).counts;
     assert_eq!((counts.sent, counts.behind, counts.lost), (5, 95, 5));
+}
+
+#[test]
+fn a_poisson_process_is_accounted_for_as_exactly() {
+    let phase = Phase::constant(20_000.0, Duration::from_millis(200));
+    for seed in 0..10 {
+        let schedule = Schedule::phases(&[phase], Arrivals::Poisson { seed });
+        let due = schedule.share(0, 1).left();
+        let (counts, expected) = Simulation::new(seed).run(open_plan(&schedule));
+        assert_eq!(counts, expected, "seed {seed}");
+        assert_eq!(counts.scheduled, due);
+    }
+}
+
+#[test]
+fn a_closed_loop_of_so_many_requests_ends_after_them() {
+    let plan = Plan::Closed { window: 7, left: 123, until_ns: u64::MAX };
+    let (counts, expected) = Simulation::new(3).run(plan);
+    assert_eq!((counts.scheduled, &counts), (123, &expected));
+}
+
+#[test]
+fn what_answers_said_is_learned() {
+    let workload = workload();
+    let plan = Plan::Closed { window: 10, left: 10, until_ns: u64::MAX };
+    let chooser = Chooser::new(Pattern::Sequential, 100, 0, 1);
+    let mut worker = Worker::new(plan, &workload, chooser, target(), TIMEOUT_NS, Random::new(1, 0), 64);
+    let mut learned = Learned::default();
+    (0..11).for_each(|number| learned.expect(workload.handle(number)));
+    worker.learn(learned);
+    let mut outbox = outbox();
+    worker.push_due(0, &mut outbox);
+    for i in 0..9 {
+        worker.receive(1, target(), &answer(outbox.get(i).1, 100, 4)[0], true);
+    }
+    worker.flushed(0, Flushed { sent: 10, ..Flushed::default() });
+    assert_eq!(worker.finish(0).learned.unwrap().counts(), (9, 2));
 }

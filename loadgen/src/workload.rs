@@ -4,36 +4,84 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 
+use handle_proto::OpFlags;
 use handle_proto::limit::{HANDLE_LEN_MAX, UDP_MESSAGE_LEN_MAX};
 use handle_proto::wire::{Envelope, Header};
-use handle_proto::{OpCode, OpFlags};
 
 use crate::error::Error;
+use crate::question::{Form, Question, request_head};
 use crate::random::Random;
 
 /// Bytes of a request in front of its handle: envelope, header, and the length of the handle.
 const HEAD_LEN: usize = Envelope::LEN + Header::LEN + 4;
-/// Bytes of a request after its handle: no indexes, no types, no credential.
-const TAIL: [u8; 12] = [0; 12];
+/// Bytes of a plain request after its handle: no indexes, no types, no credential.
+const TAIL_LEN: usize = 12;
 
-/// Bytes of a request that are not its handle.
-pub const REQUEST_OVERHEAD_LEN: usize = HEAD_LEN + TAIL.len();
-/// Longest handle for which a request fits in one datagram.
+/// Bytes of a plain request that are not its handle.
+pub const REQUEST_OVERHEAD_LEN: usize = HEAD_LEN + TAIL_LEN;
+/// Longest handle for which a plain request fits in one datagram.
 pub const REQUEST_HANDLE_LEN_MAX: usize = UDP_MESSAGE_LEN_MAX - REQUEST_OVERHEAD_LEN;
 
-/// Handles, and the form of the requests for them.
+/// Which request was sent: the number of its handle or recorded message, its form, and what its name was
+/// varied by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ask {
+    /// Number of the handle or of the recorded message.
+    pub number: u32,
+    /// Form in the upper 8 bits, salt below.
+    how: u32,
+}
+
+impl Ask {
+    const SALT_BITS: u32 = 24;
+
+    const fn form(self) -> usize {
+        (self.how >> Self::SALT_BITS) as usize
+    }
+
+    const fn salt(self) -> u32 {
+        self.how & ((1 << Self::SALT_BITS) - 1)
+    }
+}
+
+/// Handles and the forms of the requests for them, or recorded requests.
 #[derive(Clone, Debug)]
 pub struct Workload {
     bytes: Vec<u8>,
-    /// Where each handle ends.
+    /// Where each handle or message ends.
     ends: Vec<u32>,
-    head: [u8; HEAD_LEN],
+    /// None for recorded requests.
+    forms: Vec<Prepared>,
+    /// The sum of all weights.
+    weight: u64,
     /// Handles of the source, also those that were not taken.
     seen: u64,
     too_long: u64,
 }
 
+/// A form, with what its requests begin with.
+#[derive(Clone, Debug)]
+struct Prepared {
+    form: Form,
+    head: [u8; Envelope::LEN + Header::LEN],
+}
+
 impl Workload {
+    /// Recorded requests, to be sent as they are but for their ids.
+    ///
+    /// # Errors
+    ///
+    /// When they have more than 4 GiB together.
+    pub fn of_messages<'a>(messages: impl IntoIterator<Item = &'a [u8]>) -> Result<Self, Error> {
+        let (mut bytes, mut ends) = (Vec::new(), Vec::new());
+        for message in messages {
+            bytes.extend_from_slice(message);
+            ends.push(end(&bytes)?);
+        }
+        let seen = ends.len() as u64;
+        Ok(Self { bytes, ends, forms: Vec::new(), weight: 0, seen, too_long: 0 })
+    }
+
     /// Handles to choose from.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -58,7 +106,7 @@ impl Workload {
         self.too_long
     }
 
-    /// The handle at `i`.
+    /// The handle at `i`, or the whole recorded request.
     #[must_use]
     pub fn handle(&self, i: u32) -> &[u8] {
         let i = i as usize;
@@ -66,25 +114,81 @@ impl Workload {
         &self.bytes[start..self.ends[i] as usize]
     }
 
-    /// Writes the request for the handle at `i`, and returns its length.
+    /// Asks for the handle `number` in one of the forms, chosen by their weights.
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "the number of forms is bounded, salts are cut")]
+    pub fn ask(&self, number: u32, random: &mut Random) -> Ask {
+        let form = if self.forms.len() > 1 { self.choose_form(random) } else { 0 };
+        let keeps_name = self.forms.get(form).is_none_or(|prepared| prepared.form.keeps_name());
+        let salt = if keeps_name { 0 } else { random.next() as u32 & ((1 << Ask::SALT_BITS) - 1) };
+        Ask { number, how: (form as u32) << Ask::SALT_BITS | salt }
+    }
+
+    fn choose_form(&self, random: &mut Random) -> usize {
+        let mut at = random.below(self.weight);
+        let chosen = self.forms.iter().position(|prepared| {
+            let weight = u64::from(prepared.form.weight());
+            let is_here = at < weight;
+            at = at.saturating_sub(weight);
+            is_here
+        });
+        chosen.unwrap_or(0)
+    }
+
+    /// Writes the request for `ask`, and returns its length.
     ///
     /// # Panics
     ///
     /// Unless there is room for [`UDP_MESSAGE_LEN_MAX`] bytes.
-    pub fn write_request(&self, i: u32, request_id: i32, room: &mut [u8]) -> usize {
-        let handle = self.handle(i);
-        let len = REQUEST_OVERHEAD_LEN + handle.len();
-        let (head, rest) = room[..len].split_at_mut(HEAD_LEN);
-        head.copy_from_slice(&self.head);
-        head[8..12].copy_from_slice(&request_id.to_be_bytes());
-        head[16..20].copy_from_slice(&be_u32(len - Envelope::LEN));
+    #[inline]
+    pub fn write_request(&self, ask: Ask, request_id: i32, room: &mut [u8]) -> usize {
+        let handle = self.handle(ask.number);
+        let Some(Prepared { form, head }) = self.forms.get(ask.form()) else {
+            room[..handle.len()].copy_from_slice(handle);
+            room[8..12].copy_from_slice(&request_id.to_be_bytes());
+            return handle.len();
+        };
+        let handle_len = if form.keeps_name() {
+            room[HEAD_LEN..HEAD_LEN + handle.len()].copy_from_slice(handle);
+            handle.len()
+        } else {
+            form.write_name(handle, ask.salt(), &mut room[HEAD_LEN..])
+        };
+        let tail = form.tail();
+        let len = HEAD_LEN + handle_len + tail.len();
+        room[..HEAD_LEN - 4].copy_from_slice(head);
+        room[8..12].copy_from_slice(&request_id.to_be_bytes());
+        room[16..20].copy_from_slice(&be_u32(len - Envelope::LEN));
         // The body, without the length of the credential.
-        head[40..44].copy_from_slice(&be_u32(len - Envelope::LEN - Header::LEN - 4));
-        head[44..48].copy_from_slice(&be_u32(handle.len()));
-        rest[..handle.len()].copy_from_slice(handle);
-        rest[handle.len()..].copy_from_slice(&TAIL);
+        room[40..44].copy_from_slice(&be_u32(len - Envelope::LEN - Header::LEN - 4));
+        room[44..48].copy_from_slice(&be_u32(handle_len));
+        room[HEAD_LEN + handle_len..len].copy_from_slice(tail);
         len
     }
+
+    /// What `ask` asked; its name is written to `room` where it is not that of the list.
+    ///
+    /// # Panics
+    ///
+    /// Unless there is room for [`UDP_MESSAGE_LEN_MAX`] bytes.
+    #[must_use]
+    pub fn question<'a>(&'a self, ask: Ask, room: &'a mut [u8]) -> Question<'a> {
+        let handle = self.handle(ask.number);
+        let Some(Prepared { form, .. }) = self.forms.get(ask.form()) else {
+            return Question::of_message(handle).unwrap_or(Question::plain(handle));
+        };
+        if form.keeps_name() {
+            return form.question(handle);
+        }
+        let len = form.write_name(handle, ask.salt(), room);
+        form.question(&room[..len])
+    }
+}
+
+fn end(bytes: &[u8]) -> Result<u32, Error> {
+    u32::try_from(bytes.len()).map_err(|_| {
+        Error::Option("there are more than 4 GiB of handles: take a sample with --handles-max".to_owned())
+    })
 }
 
 fn be_u32(len: usize) -> [u8; 4] {
@@ -96,6 +200,8 @@ fn be_u32(len: usize) -> [u8; 4] {
 pub struct Sampler {
     handles: Vec<Box<[u8]>>,
     handles_max: usize,
+    /// Longest handle that is taken.
+    len_max: usize,
     random: Random,
     seen: u64,
     too_long: u64,
@@ -106,12 +212,25 @@ impl Sampler {
     #[must_use]
     pub const fn new(handles_max: usize, seed: u64) -> Self {
         // A stream of its own, so that the choice of handles says nothing about their order.
-        Self { handles: Vec::new(), handles_max, random: Random::new(seed, u64::MAX), seen: 0, too_long: 0 }
+        Self {
+            handles: Vec::new(),
+            handles_max,
+            len_max: REQUEST_HANDLE_LEN_MAX,
+            random: Random::new(seed, u64::MAX),
+            seen: 0,
+            too_long: 0,
+        }
+    }
+
+    /// Takes only handles for which requests of all `forms` fit in one datagram.
+    pub fn for_forms(&mut self, forms: &[Form]) {
+        let extra_len = forms.iter().map(Form::extra_len).max().unwrap_or(TAIL_LEN);
+        self.len_max = UDP_MESSAGE_LEN_MAX - HEAD_LEN - extra_len;
     }
 
     /// Offers a handle. Each one offered is as likely to be taken as any other.
     pub fn offer(&mut self, handle: &[u8]) {
-        if handle.len() > REQUEST_HANDLE_LEN_MAX {
+        if handle.len() > self.len_max {
             self.too_long += 1;
             return;
         }
@@ -132,35 +251,41 @@ impl Sampler {
         self.too_long
     }
 
-    /// The workload of what was taken. Requests say that they are stale after the usual time from
-    /// `now_unix_s` on.
+    /// The workload of what was taken, in plain requests. They say that they are stale after the usual time
+    /// from `now_unix_s` on.
     ///
     /// # Errors
     ///
     /// When the handles have more than 4 GiB together.
     pub fn finish(self, now_unix_s: u32) -> Result<Workload, Error> {
+        self.finish_as(&[Form::default()], OpFlags(0), now_unix_s)
+    }
+
+    /// The same in requests of these forms, all with `flags` as well.
+    ///
+    /// # Errors
+    ///
+    /// When the handles have more than 4 GiB together.
+    ///
+    /// # Panics
+    ///
+    /// If there is no form.
+    pub fn finish_as(self, forms: &[Form], flags: OpFlags, now_unix_s: u32) -> Result<Workload, Error> {
+        assert!(!forms.is_empty(), "requests have a form");
         let len: usize = self.handles.iter().map(|handle| handle.len()).sum();
-        if u32::try_from(len).is_err() || u32::try_from(self.handles.len()).is_err() {
-            let message = "the handles have more than 4 GiB together: take a sample with --handles-max";
-            return Err(Error::Option(message.to_owned()));
-        }
         let (mut bytes, mut ends) = (Vec::with_capacity(len), Vec::with_capacity(self.handles.len()));
         for handle in self.handles {
             bytes.extend_from_slice(&handle);
-            ends.push(u32::try_from(bytes.len()).expect("checked above"));
+            ends.push(end(&bytes)?);
         }
-        Ok(Workload { bytes, ends, head: request_head(now_unix_s), seen: self.seen, too_long: self.too_long })
+        let prepare = |form: &Form| Prepared {
+            form: form.clone(),
+            head: request_head(form.flags().with(flags), now_unix_s),
+        };
+        let weight = forms.iter().map(|form| u64::from(form.weight())).sum();
+        let forms = forms.iter().map(prepare).collect();
+        Ok(Workload { bytes, ends, forms, weight, seen: self.seen, too_long: self.too_long })
     }
-}
-
-/// What all requests begin with: a plain client that speaks our version and wants public values.
-fn request_head(now_unix_s: u32) -> [u8; HEAD_LEN] {
-    let envelope = Envelope::request(0);
-    let header = Header::request(OpCode::RESOLUTION, OpFlags::PLAIN_REQUEST, now_unix_s);
-    let mut head = [0; HEAD_LEN];
-    head[..Envelope::LEN].copy_from_slice(&envelope.to_bytes());
-    head[Envelope::LEN..][..Header::LEN].copy_from_slice(&header.to_bytes());
-    head
 }
 
 /// The part of a record that is of interest here.
@@ -213,9 +338,9 @@ fn offer(handle: &[u8], sampler: &mut Sampler) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use handle_proto::Version;
     use handle_proto::wire::Message;
     use handle_proto::wire::query::Query;
+    use handle_proto::{OpCode, Version};
     use std::io::Write;
 
     fn workload(handles: &[&[u8]]) -> Workload {
@@ -231,7 +356,8 @@ mod tests {
         let workload = workload(&handles);
         for (i, handle) in (0..).zip(handles) {
             let mut room = [0xff; UDP_MESSAGE_LEN_MAX];
-            let len = workload.write_request(i, 0x1234_5678, &mut room);
+            let ask = workload.ask(i, &mut Random::new(1, 0));
+            let len = workload.write_request(ask, 0x1234_5678, &mut room);
             let (envelope, message) = Envelope::split(&room[..len]).unwrap();
             assert_eq!((envelope.request_id, envelope.version), (0x1234_5678, Version::CURRENT));
             assert_eq!(envelope.message_len as usize, message.len());
@@ -244,6 +370,45 @@ mod tests {
             assert_eq!(query.handle, handle);
             assert!(query.indexes.is_empty() && query.types.is_empty());
         }
+    }
+
+    #[test]
+    fn forms_are_mixed_by_weight_and_questions_say_what_was_sent() {
+        let forms: Vec<Form> =
+            ["6=plain", "3=miss", "1=type:URL+index:7+case+certify"].map(|text| text.parse().unwrap()).into();
+        let mut sampler = Sampler::new(10, 1);
+        sampler.for_forms(&forms);
+        sampler.offer(b"10.1045/may99-payette");
+        sampler.offer(&[b'x'; REQUEST_HANDLE_LEN_MAX]);
+        let workload = sampler.finish_as(&forms, OpFlags::KEEP_CONNECTION, 0).unwrap();
+        assert_eq!((workload.len(), workload.too_long()), (1, 1), "with more to say it would not fit");
+        let (mut random, mut counts) = (Random::new(5, 0), [0; 3]);
+        for _ in 0..10_000 {
+            let ask = workload.ask(0, &mut random);
+            counts[ask.form()] += 1;
+            let mut room = [0xff; UDP_MESSAGE_LEN_MAX];
+            let len = workload.write_request(ask, 1, &mut room);
+            let sent = Question::of_message(&room[..len]).unwrap();
+            let mut name = [0; UDP_MESSAGE_LEN_MAX];
+            let asked = workload.question(ask, &mut name);
+            assert_eq!((sent.handle, sent.indexes, sent.types), (asked.handle, asked.indexes, asked.types));
+            assert_eq!(sent.flags, asked.flags.with(OpFlags::KEEP_CONNECTION));
+        }
+        let near = |count: i32, expected: i32| (count - expected).abs() < 250;
+        assert!(near(counts[0], 6000) && near(counts[1], 3000) && near(counts[2], 1000), "{counts:?}");
+    }
+
+    #[test]
+    fn recorded_messages_are_sent_as_they_are_but_for_the_id() {
+        let plain = workload(&[b"10.1/a"]);
+        let mut room = [0; UDP_MESSAGE_LEN_MAX];
+        let len = plain.write_request(Ask::default(), 7, &mut room);
+        let recorded = Workload::of_messages([&room[..len]]).unwrap();
+        let mut again = [0; UDP_MESSAGE_LEN_MAX];
+        let ask = recorded.ask(0, &mut Random::new(1, 0));
+        assert_eq!(recorded.write_request(ask, 9, &mut again), len);
+        assert_eq!((&again[..8], &again[8..12], &again[12..]), (&room[..8], &[0, 0, 0, 9][..], &room[12..]));
+        assert_eq!(recorded.question(ask, &mut room).handle, b"10.1/a");
     }
 
     #[test]

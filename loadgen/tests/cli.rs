@@ -27,9 +27,9 @@ fn exit_codes_say_what_went_wrong() {
         (&["--handles", names][..], 2, "--rate"),
         (&["--handles", names, "--rate", "0"][..], 2, "must be above 0"),
         (&["--handles", names, "--max", "--window", "0"][..], 2, "--window must be 1 to"),
-        (&["--handles", "/nonexistent", "--max"][..], 1, "cannot read /nonexistent: No such file"),
-        (&["--snapshot", "/nonexistent", "--max"][..], 1, "no set has been published here"),
-        (&["--handles", names, "--max", "--cores", "900"][..], 1, "cannot run on core 900"),
+        (&["--handles", "/nonexistent", "--max"][..], 3, "cannot read /nonexistent: No such file"),
+        (&["--snapshot", "/nonexistent", "--max"][..], 3, "no set has been published here"),
+        (&["--handles", names, "--max", "--cores", "900"][..], 3, "cannot run on core 900"),
         (&["--handles", names, "--max", "--share-of", names][..], 2, "is not a report of"),
     ] {
         let output = loadgen(&[&run, args].concat());
@@ -54,7 +54,7 @@ fn a_limit_is_read_back_and_the_report_is_json() {
     let rest = ["--timeout", "20ms", "--share-of", &limit, "--json", &report];
     assert_eq!(loadgen(&[&run[..], &rest[..]].concat()).status.code(), Some(3));
     let report: serde_json::Value = serde_json::from_slice(&std::fs::read(&report).unwrap()).unwrap();
-    assert_eq!(report["schema"], "handle-loadgen/run/1");
+    assert_eq!(report["schema"], "handle-loadgen/run/2");
     assert_eq!(report["accounts"]["sent"], 20);
     assert_eq!(report["setting"]["model"], "open loop");
     assert_eq!(report["share"]["share"], 0.0);

@@ -12,7 +12,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use handle_loadgen::{Error, LimitOptions, LimitReport, Load, Names, Report, RunOptions, Verify, limit, run};
+use handle_loadgen::{
+    Error, LimitOptions, LimitReport, Load, Names, Report, RunOptions, Truth, Verify, limit, run,
+};
 use handle_net::{Choice, Options};
 use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::query::Query;
@@ -179,6 +181,7 @@ fn counts_what_happened_exactly(choice: Choice) {
     assert_eq!((accounts.scheduled, accounts.sent, accounts.not_sent), (500, 500, 0), "{report}");
     assert_eq!((accounts.lost, accounts.late, accounts.answered), (25, 25, 450), "{report}");
     assert_eq!((codes, accounts.malformed), (vec![(1, 400), (100, 25)], 25), "{report}");
+    assert_eq!(accounts.truncated, 0, "{report}");
     assert_eq!((accounts.duplicates, accounts.unmatched), (50, 50), "{report}");
     assert_eq!(accounts.fragment_duplicates, 25, "{report}");
     // Eighteen of twenty are one datagram, or none, and so on.
@@ -309,7 +312,7 @@ fn at_once(datagrams: Vec<Vec<u8>>) -> Vec<(Duration, Vec<u8>)> {
 fn verified(choice: Choice, target: SocketAddr, dir: &Path) -> RunOptions {
     RunOptions {
         names: Names::Snapshot(dir.to_owned()),
-        verify: Some(Verify { snapshot: dir.to_owned(), staleness_max: RunOptions::STALENESS_MAX }),
+        verify: Some(Verify::with(Truth::Snapshot(dir.to_owned()))),
         ..options(choice, target)
     }
 }

@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
-use handle_loadgen::{Load, Names, RunOptions, Verify};
+use handle_loadgen::{Load, Names, RunOptions, Truth, Verify};
 use handle_proto::Value;
 use handle_server::Server;
 use handle_server::config::{Config, Datapath};
@@ -74,8 +74,7 @@ fn ten_sets_a_second_lose_nothing_and_leave_nothing() {
     options.duration = Duration::from_secs(seconds());
     // So many sockets that it is not by chance that both workers have work.
     options.threads = 8;
-    options.verify =
-        Some(Verify { snapshot: directory.path().to_owned(), staleness_max: Duration::from_millis(100) });
+    options.verify = Some(Verify::with(Truth::Snapshot(directory.path().to_owned())));
     let report = std::thread::scope(|scope| {
         let load = scope.spawn(|| handle_loadgen::run(&options, |_| ControlFlow::Continue(())).unwrap());
         let started = Instant::now();

@@ -1,0 +1,276 @@
+//! Promises about a run, for those who run it unattended: `p99<5ms`, `loss<=0.01%`, `answered>=50k`.
+
+use std::fmt;
+use std::str::FromStr;
+
+use handle_proto::ResponseCode;
+
+use crate::report::{Report, Times};
+
+/// A promise: something measured, a comparison and a bound.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Assertion {
+    text: String,
+    measure: Measure,
+    comparison: Comparison,
+    bound: f64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Measure {
+    Time(Which, Statistic),
+    Share(Share),
+    Rate(Rate),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Which {
+    Response,
+    Service,
+    Schedule,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Statistic {
+    P50,
+    P90,
+    P99,
+    P99_9,
+    P99_99,
+    Max,
+    Mean,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Share {
+    Loss,
+    Late,
+    NotSent,
+    Errors,
+    Mismatches,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rate {
+    Sent,
+    Answered,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Comparison {
+    Below,
+    AtMost,
+    Above,
+    AtLeast,
+}
+
+/// What can be measured, with what it means.
+pub const MEASURES: [(&str, &str); 9] = [
+    ("p50 p90 p99 p99.9 p99.99 max mean", "response times, in ns, us, ms or s; any of them on its own"),
+    ("service.p99", "the same of service times"),
+    ("lag.p99", "the same of how late requests were sent"),
+    ("loss", "requests without an answer, as a share of those sent: 0.01% or 0.0001"),
+    ("late", "requests whose answer came after the timeout"),
+    (
+        "errors",
+        "answers that cannot be read, or have a code other than 1, 100 and 200, as a share of answers",
+    ),
+    ("mismatches", "answers that are wrong, as a share of those compared"),
+    ("not-sent", "requests that were due and not sent, as a share of the schedule"),
+    ("answered sent", "answers in time, or requests, a second: 20000, 20k or 1.5M"),
+];
+
+impl Assertion {
+    /// Checks it: `None` when it holds, and otherwise what was measured instead.
+    #[must_use]
+    pub fn check(&self, report: &Report) -> Option<String> {
+        let value = self.measure.of(report);
+        let holds = match self.comparison {
+            Comparison::Below => value < self.bound,
+            Comparison::AtMost => value <= self.bound,
+            Comparison::Above => value > self.bound,
+            Comparison::AtLeast => value >= self.bound,
+        };
+        let shown = match self.measure {
+            // Nothing was measured: no promise about it is kept.
+            _ if value.is_nan() => "nothing was measured".to_owned(),
+            Measure::Time(..) => format!("it is {:.3} ms", value / 1e6),
+            Measure::Share(_) => format!("it is {:.4} %", value * 100.0),
+            Measure::Rate(_) => format!("it is {value:.0}/s"),
+        };
+        (!holds).then(|| format!("{} does not hold: {shown}", self.text))
+    }
+}
+
+impl Measure {
+    /// The value; not a number where there is nothing to measure.
+    fn of(self, report: &Report) -> f64 {
+        let accounts = &report.accounts;
+        let share = |count: u64, of: u64| count as f64 / of as f64;
+        match self {
+            Self::Time(which, statistic) => {
+                let times = match which {
+                    Which::Response => &report.response_ns,
+                    Which::Service => &report.service_ns,
+                    Which::Schedule => &report.schedule_error_ns,
+                };
+                if times.count == 0 { f64::NAN } else { statistic.of(times) }
+            }
+            Self::Rate(Rate::Sent) => report.sent_per_s,
+            Self::Rate(Rate::Answered) => report.answered_per_s,
+            Self::Share(Share::Loss) => share(accounts.lost, accounts.sent),
+            Self::Share(Share::Late) => share(accounts.late, accounts.sent),
+            Self::Share(Share::NotSent) => share(accounts.not_sent, accounts.scheduled),
+            Self::Share(Share::Errors) => {
+                let is_good = |code: i32| {
+                    let codes = [
+                        ResponseCode::SUCCESS,
+                        ResponseCode::HANDLE_NOT_FOUND,
+                        ResponseCode::VALUES_NOT_FOUND,
+                    ];
+                    codes.contains(&ResponseCode(code))
+                };
+                let bad = accounts.codes.iter().filter(|code| !is_good(code.code)).map(|code| code.count);
+                share(bad.sum::<u64>() + accounts.malformed + accounts.truncated, accounts.answered)
+            }
+            Self::Share(Share::Mismatches) => report.verification.as_ref().map_or(f64::NAN, |verification| {
+                share(verification.mismatched, verification.verified + verification.mismatched)
+            }),
+        }
+    }
+}
+
+impl Statistic {
+    fn of(self, times: &Times) -> f64 {
+        match self {
+            Self::P50 => times.p50 as f64,
+            Self::P90 => times.p90 as f64,
+            Self::P99 => times.p99 as f64,
+            Self::P99_9 => times.p99_9 as f64,
+            Self::P99_99 => times.p99_99 as f64,
+            Self::Max => times.max as f64,
+            Self::Mean => times.mean,
+        }
+    }
+}
+
+impl fmt::Display for Assertion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl FromStr for Assertion {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let at = text.find(['<', '>']).ok_or("write a measure, a comparison and a bound, as in p99<5ms")?;
+        let (name, rest) = text.split_at(at);
+        let (comparison, bound) = match (&rest[..1], rest[1..].strip_prefix('=')) {
+            ("<", None) => (Comparison::Below, &rest[1..]),
+            ("<", Some(bound)) => (Comparison::AtMost, bound),
+            (_, None) => (Comparison::Above, &rest[1..]),
+            (_, Some(bound)) => (Comparison::AtLeast, bound),
+        };
+        let measure = measure(name.trim()).ok_or_else(|| {
+            let names = MEASURES.map(|(names, _)| names).join(" ");
+            format!("{:?} is none of {names}", name.trim())
+        })?;
+        let (units, hint): (&[(&str, f64)], _) = match measure {
+            Measure::Time(..) => (&[("ns", 1.0), ("us", 1e3), ("ms", 1e6), ("s", 1e9)], "a time like 5ms"),
+            Measure::Share(_) => (&[("", 1.0), ("%", 0.01)], "a share like 0.01%"),
+            Measure::Rate(_) => (&[("", 1.0), ("k", 1e3), ("M", 1e6)], "a rate like 20k"),
+        };
+        let bound = number(bound.trim(), units).ok_or_else(|| format!("{:?} is not {hint}", bound.trim()))?;
+        Ok(Self { text: text.to_owned(), measure, comparison, bound })
+    }
+}
+
+fn measure(name: &str) -> Option<Measure> {
+    let (which, statistic) = match name.split_once('.') {
+        Some(("service", statistic)) => (Which::Service, statistic),
+        Some(("lag", statistic)) => (Which::Schedule, statistic),
+        _ => (Which::Response, name),
+    };
+    let statistic = match statistic {
+        "p50" => Some(Statistic::P50),
+        "p90" => Some(Statistic::P90),
+        "p99" => Some(Statistic::P99),
+        "p99.9" => Some(Statistic::P99_9),
+        "p99.99" => Some(Statistic::P99_99),
+        "max" => Some(Statistic::Max),
+        "mean" => Some(Statistic::Mean),
+        _ => None,
+    };
+    Some(match name {
+        "loss" => Measure::Share(Share::Loss),
+        "late" => Measure::Share(Share::Late),
+        "not-sent" => Measure::Share(Share::NotSent),
+        "errors" => Measure::Share(Share::Errors),
+        "mismatches" => Measure::Share(Share::Mismatches),
+        "answered" => Measure::Rate(Rate::Answered),
+        "sent" => Measure::Rate(Rate::Sent),
+        _ => Measure::Time(which, statistic?),
+    })
+}
+
+/// A number and its unit, which must be one of `units`.
+#[must_use]
+pub fn number(text: &str, units: &[(&str, f64)]) -> Option<f64> {
+    let end = text.find(|c: char| c != '.' && !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(end);
+    let (_, scale) = units.iter().find(|(name, _)| *name == unit)?;
+    let number: f64 = number.parse().ok()?;
+    Some(number * scale).filter(|number| number.is_finite())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::tests::report;
+
+    #[test]
+    fn promises_are_kept_or_say_what_is() {
+        let report = report();
+        for (text, broken) in [
+            ("p99<5ms", None),
+            ("p99 < 2ms", Some("p99 < 2ms does not hold: it is 2.000 ms")),
+            ("p99<=2ms", None),
+            ("service.p99.9<1s", None),
+            ("lag.max<1us", Some("it is 0.010 ms")),
+            ("loss<0.1%", Some("it is 1.0000 %")),
+            ("loss<=0.01", None),
+            ("errors<=0", Some("it is 1.0101 %")),
+            ("mismatches<1%", Some("nothing was measured")),
+            ("answered>=990", None),
+            ("sent>1k", Some("it is 1000/s")),
+            ("sent>=1k", None),
+            ("late<1%", None),
+            ("not-sent<=0%", None),
+        ] {
+            let assertion: Assertion = text.parse().unwrap();
+            let found = assertion.check(&report);
+            match (broken, &found) {
+                (None, None) => {}
+                (Some(broken), Some(found)) => assert!(found.contains(broken), "{found}"),
+                _ => panic!("{text}: {found:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn nonsense_is_refused_with_a_hint() {
+        for (text, says) in [
+            ("p99", "as in p99<5ms"),
+            ("p98<5ms", "is none of"),
+            ("service.loss<1%", "is none of"),
+            ("p99<5", "a time like"),
+            ("loss<5ms", "a share like"),
+            ("answered>5%", "a rate like"),
+            ("p99<", "a time like"),
+        ] {
+            let error = text.parse::<Assertion>().unwrap_err();
+            assert!(error.contains(says), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! The commands of `handle-loadgen`: from arguments to the library, and from its reports to files.
+
+mod args;
+mod help;
+mod run;
+
+use std::fs;
+use std::io::{self, Write};
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::{Context, bail};
+use clap::{CommandFactory, Parser};
+use handle_loadgen::comparison::{Side, compare};
+use handle_loadgen::hostile::{HostileOptions, hostile};
+use handle_loadgen::html;
+use handle_loadgen::replay::Outcome;
+use handle_loadgen::{EchoOptions, Error, LimitOptions, Second, echo, limit, replay, usable_cores};
+use serde::Serialize;
+
+use args::{Args, Command, CompareArgs, EchoArgs, HostileArgs, LimitArgs, ReplayArgs};
+
+/// A promise does not hold.
+const BROKEN: u8 = 1;
+/// The command line makes no sense.
+const USAGE: u8 = 2;
+/// The run does not count, an answer was wrong, or something failed.
+const INVALID: u8 = 3;
+
+/// Does what the command line says.
+pub(crate) fn main() -> ExitCode {
+    let result = match Args::parse().command {
+        Command::Run(args) => run::run_command(&args),
+        Command::FindMax(args) => run::find_max_command(&args),
+        Command::Compare(args) => compare_command(&args),
+        Command::Replay(args) => replay_command(&args),
+        Command::Hostile(args) => hostile_command(&args),
+        Command::Html { report, output } => html_command(&report, &output),
+        Command::Echo(args) => echo_command(&args),
+        Command::Limit(args) => limit_command(&args),
+        Command::Completions { shell } => {
+            clap_complete::generate(shell, &mut Args::command(), "handle-loadgen", &mut io::stdout());
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Man { dir } => man_command(&dir),
+    };
+    result.unwrap_or_else(|error| {
+        eprintln!("handle-loadgen: {error:#}");
+        let is_usage = matches!(error.downcast_ref(), Some(Error::Option(_)));
+        ExitCode::from(if is_usage { USAGE } else { INVALID })
+    })
+}
+
+/// The first address of `host:port`.
+fn resolve(target: &str) -> anyhow::Result<SocketAddr> {
+    let mut addresses = target.to_socket_addrs().with_context(|| {
+        format!("cannot find {target} (it should look like 127.0.0.1:2641, [::1]:2641 or name:2641)")
+    })?;
+    addresses.next().with_context(|| format!("{target} has no address"))
+}
+
+fn compare_command(args: &CompareArgs) -> anyhow::Result<ExitCode> {
+    let side = |first: &Path, more: &[_]| {
+        let paths: Vec<_> = std::iter::once(first.to_owned()).chain(more.iter().cloned()).collect();
+        Side::read(&paths)
+    };
+    let comparison = compare(&side(&args.a, &args.more_a)?, &side(&args.b, &args.more_b)?, args.seed);
+    print!("{comparison}");
+    write_json(args.json.as_deref(), &comparison)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn replay_command(args: &ReplayArgs) -> anyhow::Result<ExitCode> {
+    let mismatches = replay::read(&args.file)?;
+    let replayed = replay::replay(&mismatches, resolve(&args.target)?, args.tcp, args.timeout)?;
+    for again in &replayed {
+        println!("{}: {} (it was: {})", again.handle, again.outcome, again.difference);
+    }
+    write_json(args.json.as_deref(), &replayed)?;
+    let all_right = replayed.iter().all(|again| again.outcome == Outcome::Right);
+    Ok(if all_right { ExitCode::SUCCESS } else { ExitCode::from(BROKEN) })
+}
+
+fn hostile_command(args: &HostileArgs) -> anyhow::Result<ExitCode> {
+    let stop = stop_on_signal()?;
+    let options = HostileOptions {
+        over_tcp: args.tcp,
+        cases: args.cases,
+        duration: args.duration,
+        rate: args.rate,
+        timeout: args.timeout,
+        recovery: args.recovery,
+        seed: args.seed,
+        findings_max: args.findings,
+        is_allowed: args.i_am_allowed_to,
+        ..HostileOptions::new(resolve(&args.target)?, args.probe.clone().into_bytes())
+    };
+    let report = hostile(&options, |progress| {
+        if !args.quiet {
+            let (cases, answered, findings) = (progress.cases, progress.answered, progress.findings);
+            println!("{cases:>9} cases  {answered:>9} answered  {findings} findings");
+        }
+        go_on(&stop)
+    })?;
+    print!("{report}");
+    write_json(args.json.as_deref(), &report)?;
+    if let Some(path) = &args.junit {
+        fs::write(path, report.junit()).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(if report.findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(BROKEN) })
+}
+
+fn html_command(report: &Path, output: &Path) -> anyhow::Result<ExitCode> {
+    let text = fs::read(report).with_context(|| format!("cannot read {}", report.display()))?;
+    let json = serde_json::from_slice(&text).with_context(|| format!("{} is no JSON", report.display()))?;
+    let page = html::page(&json).map_err(|what| Error::Option(format!("{}: {what}", report.display())))?;
+    write_text(output, &page)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn limit_command(args: &LimitArgs) -> anyhow::Result<ExitCode> {
+    let stop = stop_on_signal()?;
+    let cores = match *args.cores {
+        [load, echo] => Some((load, echo)),
+        // One core each, if there are two; in a container they need not be 0 and 1.
+        [] => match *usable_cores().context("cannot ask which cores may be used")? {
+            [echo, load, ..] => Some((load, echo)),
+            _ => None,
+        },
+        _ => bail!(Error::Option("--cores takes two: one that asks and one that answers".to_owned())),
+    };
+    let options = LimitOptions {
+        request_len: args.request_len,
+        answer_len: args.answer_len,
+        duration: args.duration,
+        window: args.window,
+        datapath: args.datapath,
+        cores,
+    };
+    let report = limit(&options, |second| show(args.quiet, &stop, second))?;
+    print!("{report}");
+    write_json(args.json.as_deref(), &report)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn echo_command(args: &EchoArgs) -> anyhow::Result<ExitCode> {
+    let stop = stop_on_signal()?;
+    let options = EchoOptions {
+        listen: args.listen,
+        answer_len: args.answer_len,
+        datapath: args.datapath,
+        core: args.core,
+    };
+    let ready = |address: SocketAddr, _, reason: &str| {
+        println!("answers on {address} over UDP ({reason}); stops on Ctrl-C");
+        let _ = io::stdout().flush();
+    };
+    let mut answered = 0;
+    let counts = echo(&options, &stop, ready, |counts| {
+        if counts.answered > answered {
+            println!(
+                "{:>10} answers in a second, {} since the start",
+                counts.answered - answered,
+                counts.answered
+            );
+            answered = counts.answered;
+        }
+    })?;
+    let (received, drops) = (counts.received, counts.kernel_drops);
+    println!(
+        "{received} received, {} answered, {} failed, {drops} dropped at the socket",
+        counts.answered, counts.failed
+    );
+    Ok(ExitCode::SUCCESS)
+}
+
+fn man_command(dir: &Path) -> anyhow::Result<ExitCode> {
+    fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
+    clap_mangen::generate_to(Args::command(), dir)
+        .with_context(|| format!("cannot write manual pages to {}", dir.display()))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A flag that SIGINT and SIGTERM set; the second one ends the process as usual.
+fn stop_on_signal() -> anyhow::Result<Arc<AtomicBool>> {
+    use signal_hook::consts::{SIGINT, SIGTERM};
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register_conditional_default(signal, Arc::clone(&stop))?;
+        signal_hook::flag::register(signal, Arc::clone(&stop))?;
+    }
+    Ok(stop)
+}
+
+fn show(quiet: bool, stop: &AtomicBool, second: &Second) -> ControlFlow<()> {
+    if !quiet {
+        println!("{second}");
+    }
+    go_on(stop)
+}
+
+fn go_on(stop: &AtomicBool) -> ControlFlow<()> {
+    if stop.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+}
+
+fn write_json(path: Option<&Path>, report: &impl Serialize) -> anyhow::Result<()> {
+    let Some(path) = path else { return Ok(()) };
+    let mut text = serde_json::to_string_pretty(report).context("cannot write the report as JSON")?;
+    text.push('\n');
+    write_text(path, &text)
+}
+
+/// Writes a file, or to standard output for `-`.
+fn write_text(path: &Path, text: &str) -> anyhow::Result<()> {
+    let write =
+        if path == Path::new("-") { io::stdout().write_all(text.as_bytes()) } else { fs::write(path, text) };
+    write.with_context(|| format!("cannot write {}", path.display()))
+}

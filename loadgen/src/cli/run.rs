@@ -1,0 +1,307 @@
+//! `run` and `find-max`: from arguments to options, and what is written while a run goes on and after it.
+
+use std::fs::File;
+use std::io::{self, BufWriter, IsTerminal as _};
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use handle_loadgen::find_max::{Search, find_max};
+use handle_loadgen::html;
+use handle_loadgen::live::{Screen, View};
+use handle_loadgen::prometheus::Exporter;
+use handle_loadgen::schedule::Phase;
+use handle_loadgen::series::{HistogramLog, write_csv};
+use handle_loadgen::{
+    Error, Form, LimitReport, Load, Names, Report, RunOptions, Second, Streams, Transport, Truth, Verify,
+    replay, run,
+};
+
+use super::args::{AskArgs, FindMaxArgs, RunArgs, parse_any_rate, parse_duration};
+use super::{BROKEN, INVALID, go_on, resolve, stop_on_signal, write_json, write_text};
+
+/// Load and timeout of `--quick`: with the wait for late answers, five seconds in all.
+const QUICK: (Duration, Duration) = (Duration::from_secs(4), Duration::from_millis(400));
+
+pub(super) fn run_command(args: &RunArgs) -> anyhow::Result<ExitCode> {
+    let limit = args.share_of.as_deref().map(LimitReport::read).transpose()?;
+    let options = run_options(args)?;
+    let stop = stop_on_signal()?;
+    let mut watchers = Watchers::open(args, &options)?;
+    let mut report = run(&options, |second| {
+        watchers.each(second);
+        go_on(&stop)
+    })?;
+    watchers.finish()?;
+    if let Some(limit) = &limit {
+        report.share_of(limit);
+    }
+    print!("{}{report}", if args.quiet { "" } else { "\n" });
+    write_files(args, &report)?;
+    let broken: Vec<_> = args.assertions.iter().filter_map(|assertion| assertion.check(&report)).collect();
+    broken.iter().for_each(|broken| println!("{:<12}{broken}", "BROKEN"));
+    Ok(match (report.is_valid(), broken.is_empty()) {
+        (false, _) => ExitCode::from(INVALID),
+        (true, false) => ExitCode::from(BROKEN),
+        (true, true) => ExitCode::SUCCESS,
+    })
+}
+
+/// What is told of each second.
+struct Watchers {
+    output: Output,
+    log: Option<HistogramLog>,
+    exporter: Option<Exporter>,
+    /// The first that went wrong with them, which must not end the run.
+    failed: Option<io::Error>,
+}
+
+enum Output {
+    Nothing,
+    Lines,
+    Screen(Box<(Screen, View)>),
+}
+
+impl Output {
+    /// The live view on a terminal that can show one, and else lines.
+    fn open(args: &RunArgs, options: &RunOptions) -> Self {
+        if args.quiet {
+            return Self::Nothing;
+        }
+        if args.plain || !io::stdout().is_terminal() {
+            return Self::Lines;
+        }
+        let title = format!("handle-loadgen: {} over {}", options.target, options.transport);
+        let has_end = !matches!(options.load, Load::Recorded(_) | Load::Phases(_));
+        let duration_s = has_end.then_some(options.duration.as_secs_f64());
+        let screen = |screen| Self::Screen(Box::new((screen, View::new(title, duration_s))));
+        Screen::open().map_or(Self::Lines, screen)
+    }
+
+    fn each(&mut self, second: &Second) -> io::Result<()> {
+        match self {
+            Self::Nothing => {}
+            Self::Lines => println!("{second}"),
+            Self::Screen(shown) => {
+                let (screen, view) = &mut **shown;
+                view.add(second);
+                screen.show(view)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Watchers {
+    fn open(args: &RunArgs, options: &RunOptions) -> anyhow::Result<Self> {
+        let log = args.histogram_log.as_deref().map(|path| {
+            HistogramLog::create(path).with_context(|| format!("cannot write {}", path.display()))
+        });
+        let exporter = args.prometheus.map(|address| {
+            Exporter::listen(address).with_context(|| format!("cannot listen on {address} for Prometheus"))
+        });
+        let (log, exporter) = (log.transpose()?, exporter.transpose()?);
+        Ok(Self { output: Output::open(args, options), log, exporter, failed: None })
+    }
+
+    fn each(&mut self, second: &Second) {
+        let shown = self.output.each(second);
+        if let Some(exporter) = &mut self.exporter {
+            exporter.update(second);
+        }
+        let logged = self.log.as_mut().map_or(Ok(()), |log| log.add(second));
+        if let Err(error) = shown.and(logged) {
+            self.failed.get_or_insert(error);
+        }
+    }
+
+    fn finish(self) -> anyhow::Result<()> {
+        let failed = "cannot write the histogram log, or show the live view";
+        self.failed.map_or(Ok(()), |error| Err(error).context(failed))
+    }
+}
+
+fn write_files(args: &RunArgs, report: &Report) -> anyhow::Result<()> {
+    write_json(args.json.as_deref(), report)?;
+    if let Some(path) = &args.html {
+        let json = serde_json::to_value(report).context("cannot make a page of the report")?;
+        let page = html::page(&json).map_err(Error::Option)?;
+        write_text(path, &page)?;
+    }
+    if let Some(path) = &args.csv {
+        write(path, |file| write_csv(report, file))?;
+    }
+    if let Some(path) = &args.mismatches {
+        let kept = report.verification.as_ref().map_or(&[][..], |verification| &verification.mismatches);
+        write(path, |file| replay::write(kept, file))?;
+    }
+    Ok(())
+}
+
+fn write(path: &Path, fill: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> anyhow::Result<()> {
+    let written = File::create(path).and_then(|file| {
+        let mut file = BufWriter::new(file);
+        fill(&mut file)?;
+        io::Write::flush(&mut file)
+    });
+    written.with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn run_options(args: &RunArgs) -> anyhow::Result<RunOptions> {
+    let mut options = ask_options(&args.ask)?;
+    (options.duration, options.poisson) = (args.duration, args.poisson);
+    if args.quick {
+        (options.duration, options.timeout) = QUICK;
+    }
+    if let Some(verify) = &mut options.verify {
+        verify.keep = args.keep_mismatches;
+    }
+    options.load = load(args, options.duration)?;
+    Ok(options)
+}
+
+fn load(args: &RunArgs, duration: Duration) -> anyhow::Result<Load> {
+    if let Some(rate) = args.rate {
+        return Ok(Load::Open { rate });
+    }
+    if let Some((from, to)) = args.ramp {
+        return Ok(Load::Phases(vec![Phase { duration, from, to }]));
+    }
+    if let Some(path) = &args.schedule {
+        return Ok(Load::Phases(read_schedule(path)?));
+    }
+    if let Some(speed) = args.speed {
+        return Ok(Load::Recorded(speed));
+    }
+    if args.steps.is_empty() {
+        return Ok(Load::Closed { window: args.window });
+    }
+    let steps = u32::try_from(args.steps.len()).unwrap_or(u32::MAX);
+    Ok(Load::Phases(args.steps.iter().map(|rate| Phase::constant(*rate, duration / steps)).collect()))
+}
+
+/// Reads phases, a line each: how long, the rate, and the rate at the end if it is another.
+fn read_schedule(path: &Path) -> Result<Vec<Phase>, Error> {
+    let text =
+        std::fs::read_to_string(path).map_err(|source| Error::Read { path: path.to_owned(), source })?;
+    let lines = (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty() && !line.starts_with('#'));
+    lines
+        .map(|(line, text)| phase(text).map_err(|what| Error::Line { path: path.to_owned(), line, what }))
+        .collect()
+}
+
+fn phase(line: &str) -> Result<Phase, String> {
+    let words: Vec<_> = line.split_whitespace().collect();
+    let (duration, from, to) = match words[..] {
+        [duration, rate] => (duration, rate, rate),
+        [duration, from, to] => (duration, from, to),
+        _ => return Err("write a time and one or two rates, as in 10s 1k 5k".to_owned()),
+    };
+    Ok(Phase { duration: parse_duration(duration)?, from: parse_any_rate(from)?, to: parse_any_rate(to)? })
+}
+
+/// What `run` and `find-max` have in common.
+fn ask_options(args: &AskArgs) -> anyhow::Result<RunOptions> {
+    let names = match args {
+        AskArgs { handles: Some(file), .. } => Names::File(file.clone()),
+        AskArgs { template: Some(template), .. } => Names::Template(template.clone()),
+        AskArgs { generate: Some(count), .. } => Names::Generated(*count),
+        AskArgs { replay: Some(file), .. } => Names::Recording(file.clone()),
+        AskArgs { snapshot: Some(dir), .. } => Names::Snapshot(dir.clone()),
+        _ => bail!(Error::Option("names are needed: --handles FILE or --snapshot DIR".to_owned())),
+    };
+    let truth = match (args.verify, &args.snapshot, &args.records) {
+        (true, Some(dir), _) => Some(Truth::Snapshot(dir.clone())),
+        (_, _, Some(file)) => Some(Truth::Records(file.clone())),
+        _ => args.first_pass.then_some(Truth::FirstPass),
+    };
+    let verify = truth.map(|truth| Verify {
+        staleness_max: args.staleness,
+        every: args.verify_every,
+        key: args.server_key.clone(),
+        ..Verify::with(truth)
+    });
+    let transport = match args.transport {
+        Transport::Stream(streams) => Transport::Stream(Streams {
+            connections: args.connections,
+            pipeline: args.pipeline,
+            requests: args.per_connection,
+            ..streams
+        }),
+        datagrams => datagrams,
+    };
+    let forms = if args.forms.is_empty() { vec![Form::default()] } else { args.forms.clone() };
+    Ok(RunOptions {
+        transport,
+        handles_max: args.handles_max,
+        pattern: args.pattern,
+        forms,
+        timeout: args.timeout,
+        verify,
+        seed: args.seed,
+        threads: args.threads,
+        sources: args.sources,
+        cores: args.cores.clone(),
+        datapath: args.datapath,
+        ..RunOptions::new(resolve(&args.target)?, names)
+    })
+}
+
+pub(super) fn find_max_command(args: &FindMaxArgs) -> anyhow::Result<ExitCode> {
+    let options = ask_options(&args.ask)?;
+    let stop = stop_on_signal()?;
+    let search = Search {
+        rate_min: args.from.get(),
+        rate_max: args.to.get(),
+        loss_max: args.loss,
+        p99_max: args.p99,
+        precision: args.precision,
+        trial: args.trial,
+        confirm: args.confirm,
+        repeat: args.repeat,
+    };
+    let at = |rate: u64, duration: Duration| {
+        let rate = rate.try_into().map_err(|_| Error::Option("a rate is above 0".to_owned()))?;
+        let options = RunOptions { load: Load::Open { rate }, duration, ..options.clone() };
+        let mut stopped = false;
+        let report = run(&options, |_| {
+            stopped = go_on(&stop).is_break();
+            if stopped { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })?;
+        if stopped { Err(Error::Stopped) } else { Ok(report) }
+    };
+    if !args.warm_up.is_zero() {
+        at(args.from.get(), args.warm_up)?;
+    }
+    let report = find_max(&search, at, |trial, is_good| {
+        if !args.quiet {
+            println!("{trial}  {}", if is_good { "good" } else { "too high" });
+        }
+    })?;
+    print!("{}{report}", if args.quiet { "" } else { "\n" });
+    write_json(args.json.as_deref(), &report)?;
+    Ok(if report.rate.is_some() { ExitCode::SUCCESS } else { ExitCode::from(BROKEN) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn schedules_are_read_line_by_line() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "# warm up\n1s 100\n\n500ms 1k 2.5k\n1s 0\n").unwrap();
+        let phases = read_schedule(file.path()).unwrap();
+        assert_eq!(phases.len(), 3);
+        assert_eq!(phases[1], Phase { duration: Duration::from_millis(500), from: 1000.0, to: 2500.0 });
+        for (text, says) in
+            [("1s 1 2 3", ":1: write a time"), ("1s 5\n1 5", ":2: write a number"), ("1s x", ":1: ")]
+        {
+            std::fs::write(file.path(), text).unwrap();
+            let error = read_schedule(file.path()).unwrap_err().to_string();
+            assert!(error.contains(says), "{error}");
+        }
+    }
+}

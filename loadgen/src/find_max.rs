@@ -1,0 +1,366 @@
+//! The highest rate that a server answers as well as was asked for: search, repetition, confirmation.
+//!
+//! Rates are doubled until one is too high, and the gap is then halved until it is narrow. A rate is good when
+//! two of at most three trials are, so that one hiccup does not decide. What is found is run again for longer,
+//! several times; where that fails, the rate is lowered and run again. The spread of these runs is the result.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::environment::Environment;
+use crate::error::Error;
+use crate::report::{Report, Setting};
+use crate::table::Time;
+
+/// Name and version of the form of [`MaxReport`].
+pub const MAX_SCHEMA: &str = "handle-loadgen/find-max/1";
+
+/// What a good rate is, and how it is looked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Search {
+    /// Where to begin.
+    pub rate_min: u64,
+    /// Where to end, if all is good.
+    pub rate_max: u64,
+    /// Requests without an answer, and late ones, as a share of those sent, at most.
+    pub loss_max: f64,
+    /// 99th percentile of response times, at most.
+    pub p99_max: Duration,
+    /// The gap between a good rate and one that is too high, as a share, at which the search ends.
+    pub precision: f64,
+    /// Length of a trial.
+    pub trial: Duration,
+    /// Length of a run that confirms.
+    pub confirm: Duration,
+    /// How many runs confirm.
+    pub repeat: u32,
+}
+
+/// One trial.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Trial {
+    /// Requests a second that were scheduled.
+    pub rate: u64,
+    /// Requests a second that were sent.
+    pub sent_per_s: f64,
+    /// Answers a second, in time.
+    pub answered_per_s: f64,
+    /// Requests without an answer in time, as a share of those sent.
+    pub loss: f64,
+    /// 99th percentile of response times.
+    pub p99_ns: u64,
+    /// Whether the generator kept the schedule.
+    pub is_kept: bool,
+}
+
+impl Trial {
+    /// What a run at `rate` says.
+    #[must_use]
+    pub fn of(rate: u64, report: &Report) -> Self {
+        let accounts = &report.accounts;
+        Self {
+            rate,
+            sent_per_s: report.sent_per_s,
+            answered_per_s: report.answered_per_s,
+            loss: (accounts.lost + accounts.late) as f64 / accounts.sent.max(1) as f64,
+            p99_ns: report.response_ns.p99,
+            is_kept: report.is_kept(),
+        }
+    }
+
+    fn is_good(&self, search: &Search) -> bool {
+        let p99_max_ns = u64::try_from(search.p99_max.as_nanos()).unwrap_or(u64::MAX);
+        let answers = self.answered_per_s > 0.0;
+        self.is_kept && answers && self.loss <= search.loss_max && self.p99_ns <= p99_max_ns
+    }
+}
+
+/// What keeps the rate from being higher.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Bound {
+    /// The server: answers were lost or slow.
+    Server,
+    /// The generator: it could not keep the schedule. The server may be faster.
+    Generator,
+    /// The end of the search. The server may be faster.
+    Search,
+}
+
+/// What was found.
+#[derive(Clone, Debug, Serialize)]
+pub struct MaxReport {
+    /// [`MAX_SCHEMA`].
+    pub schema: &'static str,
+    /// The machine and the program.
+    pub environment: Environment,
+    /// What was asked for, of the last run.
+    pub setting: Option<Setting>,
+    /// Most requests without an answer in time, as a share.
+    pub loss_max: f64,
+    /// Longest 99th percentile, milliseconds.
+    pub p99_max_ms: f64,
+    /// The highest rate that was confirmed; nothing when none was good.
+    pub rate: Option<u64>,
+    /// What keeps it from being higher.
+    pub bound: Bound,
+    /// Answers a second of the runs that confirmed: lowest and highest.
+    pub answered_per_s: Option<(f64, f64)>,
+    /// 99th percentiles of the runs that confirmed: lowest and highest.
+    pub p99_ns: Option<(u64, u64)>,
+    /// The runs that confirmed.
+    pub confirmations: Vec<Trial>,
+    /// All trials of the search, in their order.
+    pub trials: Vec<Trial>,
+}
+
+/// Most trials of one rate.
+const TRIES_MAX: usize = 3;
+/// Most times that the rate is lowered because a confirmation failed.
+const LOWERED_MAX: usize = 8;
+
+/// Looks for the highest rate; `run` does a run at a rate for so long, after which `tell` is told of it.
+///
+/// # Errors
+///
+/// Those of `run`, and searches that make no sense.
+pub fn find_max(
+    search: &Search,
+    mut run: impl FnMut(u64, Duration) -> Result<Report, Error>,
+    mut tell: impl FnMut(&Trial, bool),
+) -> Result<MaxReport, Error> {
+    let mut setting = None;
+    let found = find(search, |rate, duration| {
+        let report = run(rate, duration)?;
+        let trial = Trial::of(rate, &report);
+        setting = Some(report.setting);
+        tell(&trial, trial.is_good(search));
+        Ok(trial)
+    })?;
+    let spread = |values: Vec<f64>| {
+        values.into_iter().fold(None, |spread: Option<(f64, f64)>, value| {
+            let (low, high) = spread.unwrap_or((value, value));
+            Some((low.min(value), high.max(value)))
+        })
+    };
+    let p99s = found.confirmations.iter().map(|trial| trial.p99_ns);
+    Ok(MaxReport {
+        schema: MAX_SCHEMA,
+        environment: Environment::read(),
+        setting,
+        loss_max: search.loss_max,
+        p99_max_ms: search.p99_max.as_secs_f64() * 1e3,
+        rate: found.rate,
+        bound: found.bound,
+        answered_per_s: spread(found.confirmations.iter().map(|trial| trial.answered_per_s).collect()),
+        p99_ns: p99s.clone().min().zip(p99s.max()),
+        confirmations: found.confirmations,
+        trials: found.trials,
+    })
+}
+
+#[derive(Debug)]
+struct Found {
+    rate: Option<u64>,
+    bound: Bound,
+    confirmations: Vec<Trial>,
+    trials: Vec<Trial>,
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "rates are far below 2^53")]
+fn find(search: &Search, mut run: impl FnMut(u64, Duration) -> Result<Trial, Error>) -> Result<Found, Error> {
+    check(search)?;
+    let mut trials = Vec::new();
+    // Whether a rate is good, and if not whether that is the generator's doing.
+    let mut judge = |rate: u64, trials: &mut Vec<Trial>| -> Result<Result<(), Bound>, Error> {
+        let mut scores = [0; 2];
+        for _ in 0..TRIES_MAX {
+            let trial = run(rate, search.trial)?;
+            trials.push(trial);
+            scores[usize::from(trial.is_good(search))] += 1;
+            if scores.contains(&2) {
+                break;
+            }
+        }
+        let last = &trials[trials.len() - scores[0] - scores[1]..];
+        let is_kept = last.iter().filter(|trial| !trial.is_kept).count() < 2;
+        Ok(if scores[1] == 2 { Ok(()) } else { Err(if is_kept { Bound::Server } else { Bound::Generator }) })
+    };
+    let (mut good, mut bad, mut bound) = (None, None, Bound::Search);
+    let mut rate = search.rate_min;
+    while bad.is_none() {
+        match judge(rate, &mut trials)? {
+            Ok(()) => good = Some(rate),
+            Err(why) => (bad, bound) = (Some(rate), why),
+        }
+        if rate == search.rate_max {
+            break;
+        }
+        rate = rate.saturating_mul(2).min(search.rate_max);
+    }
+    // Nothing is known below the first rate: go down as fast as the search went up.
+    while let (None, Some(above)) = (good, bad) {
+        let below = above / 2;
+        if below == 0 {
+            return Ok(Found { rate: None, bound, confirmations: Vec::new(), trials });
+        }
+        match judge(below, &mut trials)? {
+            Ok(()) => good = Some(below),
+            Err(why) => (bad, bound) = (Some(below), why),
+        }
+    }
+    let Some(mut good) = good else {
+        return Ok(Found { rate: None, bound, confirmations: Vec::new(), trials });
+    };
+    while let Some(above) = bad.filter(|above| (above - good) as f64 > search.precision * good as f64) {
+        let middle = good + (above - good) / 2;
+        if middle == good {
+            break;
+        }
+        match judge(middle, &mut trials)? {
+            Ok(()) => good = middle,
+            Err(why) => (bad, bound) = (Some(middle), why),
+        }
+    }
+    for _ in 0..LOWERED_MAX {
+        let mut confirmations = Vec::new();
+        for _ in 0..search.repeat {
+            confirmations.push(run(good, search.confirm)?);
+        }
+        // Most of them: with one run, that one.
+        let failed = confirmations.iter().filter(|trial| !trial.is_good(search)).count();
+        if failed * 2 < confirmations.len() {
+            return Ok(Found { rate: Some(good), bound, confirmations, trials });
+        }
+        let is_kept = confirmations.iter().all(|trial| trial.is_kept);
+        bound = if is_kept { Bound::Server } else { Bound::Generator };
+        trials.extend(confirmations);
+        good = ((good as f64 * (1.0 - search.precision.max(0.01))) as u64).max(1);
+    }
+    Ok(Found { rate: None, bound, confirmations: Vec::new(), trials })
+}
+
+fn check(search: &Search) -> Result<(), Error> {
+    let option = |bad: bool, what: &str| if bad { Err(Error::Option(what.to_owned())) } else { Ok(()) };
+    option(search.rate_min == 0, "--from must be above 0")?;
+    option(search.rate_min > search.rate_max, "--from must not be above --to")?;
+    option(search.rate_max > 1_000_000_000, "--to must be at most 1000000000")?;
+    option(!(0.001..=0.5).contains(&search.precision), "--precision must be 0.1% to 50%")?;
+    option(search.repeat == 0 || search.repeat > 100, "--repeat must be 1 to 100")
+}
+
+impl fmt::Display for Trial {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (rate, answered, loss) = (self.rate, self.answered_per_s, self.loss * 100.0);
+        write!(f, "{rate:>9}/s  {answered:>9.0}/s answered  loss {loss:.3} %  p99 {}", Time(self.p99_ns))?;
+        if self.is_kept { Ok(()) } else { f.write_str("  not kept by the generator") }
+    }
+}
+
+impl fmt::Display for MaxReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (loss, p99) = (self.loss_max * 100.0, self.p99_max_ms);
+        match (self.rate, self.answered_per_s, self.p99_ns) {
+            (Some(rate), Some((low, high)), Some((p99_low, p99_high))) => {
+                writeln!(f, "{:<12}{rate}/s with loss <= {loss} % and p99 <= {p99} ms", "maximum")?;
+                let runs = self.confirmations.len();
+                writeln!(
+                    f,
+                    "{:<12}{runs} runs: {low:.0} to {high:.0}/s answered, p99 {} to {}",
+                    "confirmed",
+                    Time(p99_low),
+                    Time(p99_high)
+                )?;
+            }
+            _ => writeln!(f, "{:<12}no rate has loss <= {loss} % and p99 <= {p99} ms", "maximum")?,
+        }
+        let bound = match self.bound {
+            Bound::Server => "the server: answers were lost or slow above it",
+            Bound::Generator => "this generator, which could not send more: the server may be faster",
+            Bound::Search => "the search, which ends there: the server may be faster",
+        };
+        writeln!(f, "{:<12}{bound}", "bound by")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::random::Random;
+
+    const SEARCH: Search = Search {
+        rate_min: 1000,
+        rate_max: 10_000_000,
+        loss_max: 0.001,
+        p99_max: Duration::from_millis(5),
+        precision: 0.02,
+        trial: Duration::from_secs(2),
+        confirm: Duration::from_secs(10),
+        repeat: 3,
+    };
+
+    /// A server that loses what is above its capacity, and hiccups once in `hiccup` runs.
+    fn server(
+        capacity: u64,
+        generator: u64,
+        hiccup: u64,
+    ) -> impl FnMut(u64, Duration) -> Result<Trial, Error> {
+        let mut random = Random::new(5, 0);
+        move |rate, _| {
+            let is_slow = hiccup > 0 && random.below(hiccup) == 0;
+            let answered = rate.min(capacity);
+            Ok(Trial {
+                rate,
+                sent_per_s: rate.min(generator) as f64,
+                answered_per_s: answered as f64,
+                loss: 1.0 - answered as f64 / rate as f64,
+                p99_ns: if is_slow { 50_000_000 } else { 1_000_000 },
+                is_kept: rate <= generator,
+            })
+        }
+    }
+
+    #[test]
+    fn finds_the_capacity_of_the_server_within_the_precision() {
+        for capacity in [1, 300, 999, 1000, 12_345, 987_654] {
+            let found = find(&SEARCH, server(capacity, u64::MAX, 0)).unwrap();
+            let rate = found.rate.unwrap();
+            assert!(
+                rate as f64 <= capacity as f64 * 1.001 && rate as f64 >= capacity as f64 * 0.97 - 1.0,
+                "{rate}"
+            );
+            assert_eq!((found.bound, found.confirmations.len()), (Bound::Server, 3));
+        }
+    }
+
+    #[test]
+    fn hiccups_do_not_decide() {
+        let found = find(&SEARCH, server(100_000, u64::MAX, 10)).unwrap();
+        assert!((90_000..=100_100).contains(&found.rate.unwrap()), "{found:?}");
+    }
+
+    #[test]
+    fn says_when_the_limit_is_not_the_servers() {
+        let found = find(&SEARCH, server(u64::MAX, 50_000, 0)).unwrap();
+        assert_eq!(found.bound, Bound::Generator);
+        assert!((48_000..=50_000).contains(&found.rate.unwrap()));
+        let found = find(&SEARCH, server(u64::MAX, u64::MAX, 0)).unwrap();
+        assert_eq!((found.bound, found.rate), (Bound::Search, Some(10_000_000)));
+        let found = find(&SEARCH, server(0, u64::MAX, 0)).unwrap();
+        assert_eq!(found.rate, None);
+    }
+
+    #[test]
+    fn searches_that_make_no_sense_are_refused() {
+        for bad in [
+            Search { rate_min: 0, ..SEARCH },
+            Search { rate_min: 20_000_000, ..SEARCH },
+            Search { precision: 0.0, ..SEARCH },
+            Search { repeat: 0, ..SEARCH },
+        ] {
+            assert!(matches!(find(&bad, server(1, 1, 0)), Err(Error::Option(_))), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! One case at a time: send it, look at its answer, and ask whether the server is alive.
+
+use std::fmt;
+use std::io::{self, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::time::{Duration, Instant};
+
+use handle_proto::limit::{MESSAGE_LEN_MAX, UDP_DATA_LEN_MAX};
+use handle_proto::wire::envelope::EnvelopeFlags;
+use handle_proto::wire::{Envelope, Message};
+use handle_proto::{OpFlags, ResponseCode};
+use serde::Serialize;
+
+use super::mutate::{Case, request};
+use super::{ANSWER_PATIENCE, HostileOptions};
+use crate::replay::{exchange_tcp, exchange_udp};
+
+/// What is wrong with a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Fault {
+    /// It does not answer a plain question any more.
+    Silent,
+    /// It answers the plain question otherwise than before.
+    Changed,
+    /// Its answer to the case cannot be read.
+    Unsound,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Silent => "the server did not answer a plain question any more",
+            Self::Changed => "the server answered a plain question otherwise than before",
+            Self::Unsound => "the answer cannot be read",
+        })
+    }
+}
+
+/// What a case did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Struck {
+    pub(super) is_answered: bool,
+    pub(super) fault: Option<Fault>,
+}
+
+/// Sockets, and what the server says when it is well.
+pub(super) struct Attack {
+    target: SocketAddr,
+    over_tcp: bool,
+    socket: UdpSocket,
+    probe: Vec<u8>,
+    timeout: Duration,
+    /// Code and body of the answer to the probe.
+    well: Option<(ResponseCode, Vec<u8>)>,
+    probes: i32,
+}
+
+/// How often the probe is sent before the server counts as silent: datagrams may be lost.
+const PROBES: usize = 3;
+
+impl Attack {
+    pub(super) fn open(options: &HostileOptions) -> io::Result<Self> {
+        let any: SocketAddr =
+            if options.target.is_ipv4() { ([0; 4], 0).into() } else { ([0u16; 8], 0).into() };
+        let socket = UdpSocket::bind(any)?;
+        socket.connect(options.target)?;
+        Ok(Self {
+            target: options.target,
+            over_tcp: options.over_tcp,
+            socket,
+            probe: options.probe.clone(),
+            timeout: options.timeout,
+            well: None,
+            probes: 0,
+        })
+    }
+
+    /// Asks the plain question, and remembers its first answer.
+    pub(super) fn is_alive(&mut self) -> io::Result<bool> {
+        Ok(self.fault()? != Some(Fault::Silent))
+    }
+
+    /// Waits until the server answers as it did at first.
+    pub(super) fn recovers(&mut self, recovery: Duration) -> io::Result<bool> {
+        let until = Instant::now() + recovery;
+        loop {
+            if self.fault()?.is_none() {
+                return Ok(true);
+            }
+            if Instant::now() >= until {
+                return Ok(false);
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// What is wrong with the answer to the plain question.
+    fn fault(&mut self) -> io::Result<Option<Fault>> {
+        for _ in 0..PROBES {
+            // Ids of their own, apart from those of cases.
+            self.probes = self.probes % 0x00ff_ffff + 1;
+            let question = request(&self.probe, 0x7000_0000 | self.probes, OpFlags::PLAIN_REQUEST);
+            let exchange = if self.over_tcp { exchange_tcp } else { exchange_udp };
+            let Some(answer) = exchange(self.target, &question, self.timeout)? else { continue };
+            let Ok(message) = Message::decode(&answer) else { return Ok(Some(Fault::Changed)) };
+            let said = (message.header.response_code, message.body.to_vec());
+            return Ok(match &self.well {
+                Some(well) if *well != said => Some(Fault::Changed),
+                Some(_) => None,
+                None => {
+                    self.well = Some(said);
+                    None
+                }
+            });
+        }
+        Ok(Some(Fault::Silent))
+    }
+
+    /// Sends a case, looks at its answer, and asks the plain question.
+    pub(super) fn strike(&mut self, case: &Case) -> io::Result<Struck> {
+        let (is_answered, is_sound) =
+            if self.over_tcp { self.strike_tcp(case)? } else { self.strike_udp(case)? };
+        let fault = match self.fault()? {
+            None if !is_sound => Some(Fault::Unsound),
+            fault => fault,
+        };
+        Ok(Struck { is_answered, fault })
+    }
+
+    /// Whether there was an answer, and whether all of them are sound.
+    fn strike_udp(&self, case: &Case) -> io::Result<(bool, bool)> {
+        for datagram in &case.datagrams {
+            // What was said about an earlier datagram, as that nobody listens, is the probe's to find out.
+            let _ = self.socket.send(datagram);
+        }
+        let (mut is_answered, mut is_sound, mut room) = (false, true, [0; 2048]);
+        let until = Instant::now() + ANSWER_PATIENCE;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            self.socket.set_read_timeout(Some(left))?;
+            match self.socket.recv(&mut room) {
+                Ok(len) => {
+                    is_answered = true;
+                    is_sound &= is_sound_datagram(&room[..len]);
+                }
+                Err(_) => break,
+            }
+        }
+        Ok((is_answered, is_sound))
+    }
+
+    fn strike_tcp(&self, case: &Case) -> io::Result<(bool, bool)> {
+        // That nobody listens is the probe's to find out.
+        let Ok(mut stream) = TcpStream::connect_timeout(&self.target, self.timeout) else {
+            return Ok((false, true));
+        };
+        stream.set_write_timeout(Some(self.timeout))?;
+        stream.set_read_timeout(Some(ANSWER_PATIENCE))?;
+        let _ = stream.write_all(&case.datagrams.concat());
+        let mut answer = Vec::new();
+        let limit = u64::from(MESSAGE_LEN_MAX) + Envelope::LEN as u64;
+        let _ = stream.take(limit).read_to_end(&mut answer);
+        Ok((!answer.is_empty(), answer.is_empty() || is_sound_stream(&answer)))
+    }
+}
+
+/// A datagram that is a message, or a piece of one whose lengths fit.
+fn is_sound_datagram(bytes: &[u8]) -> bool {
+    let Ok((envelope, data)) = Envelope::split(bytes) else { return false };
+    let len = envelope.message_len as usize;
+    if envelope.flags.has(EnvelopeFlags::TRUNCATED) && len > UDP_DATA_LEN_MAX {
+        let at = (envelope.sequence as usize).saturating_mul(UDP_DATA_LEN_MAX);
+        return len <= MESSAGE_LEN_MAX as usize && at < len && data.len() == UDP_DATA_LEN_MAX.min(len - at);
+    }
+    // The body of an encrypted message says nothing to us.
+    data.get(..len).is_some_and(|message| {
+        envelope.flags.has(EnvelopeFlags::ENCRYPTED) || Message::decode(message).is_ok()
+    })
+}
+
+/// One message, or the beginning of one that has not come whole in our short wait.
+fn is_sound_stream(bytes: &[u8]) -> bool {
+    let Ok((envelope, data)) = Envelope::split(bytes) else { return true };
+    let len = envelope.message_len as usize;
+    match data.get(..len) {
+        None => len <= MESSAGE_LEN_MAX as usize,
+        Some(message) => envelope.flags.has(EnvelopeFlags::ENCRYPTED) || Message::decode(message).is_ok(),
+    }
+}

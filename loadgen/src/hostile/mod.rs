@@ -1,0 +1,196 @@
+//! Hostile requests over the network, against any server: is it alive after each, and are its answers sound?
+//!
+//! One case at a time is sent, its answer is looked at, and a plain question must be answered before the next one.
+//! What breaks the server is cut down to what is needed for it and kept. Cases are made by a seed, at a limited
+//! rate.
+
+mod attack;
+mod minimise;
+mod mutate;
+mod verdict;
+
+use std::net::{IpAddr, SocketAddr};
+use std::ops::ControlFlow;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::error::Error;
+use crate::random::Random;
+use attack::Attack;
+pub use attack::Fault;
+pub use mutate::{Case, KINDS, Kind};
+pub use verdict::{Finding, HOSTILE_SCHEMA, HostileReport, KindCount};
+
+/// What to do.
+#[derive(Clone, Debug)]
+pub struct HostileOptions {
+    /// The server.
+    pub target: SocketAddr,
+    /// Over connections instead of datagrams.
+    pub over_tcp: bool,
+    /// A handle that the server has, for the question that shows whether it is alive.
+    pub probe: Vec<u8>,
+    /// Most cases; 0 for no end.
+    pub cases: u64,
+    /// For how long.
+    pub duration: Duration,
+    /// Most cases a second.
+    pub rate: u32,
+    /// How long an answer may take, that of the probe as well.
+    pub timeout: Duration,
+    /// How long the server may take to come back after it broke.
+    pub recovery: Duration,
+    /// Makes the cases.
+    pub seed: u64,
+    /// After so many findings it ends.
+    pub findings_max: usize,
+    /// Goes beyond loopback and private addresses.
+    pub is_allowed: bool,
+}
+
+impl HostileOptions {
+    /// The defaults of the command line.
+    #[must_use]
+    pub const fn new(target: SocketAddr, probe: Vec<u8>) -> Self {
+        Self {
+            target,
+            over_tcp: false,
+            probe,
+            cases: 0,
+            duration: Duration::from_secs(60),
+            rate: 500,
+            timeout: Duration::from_millis(500),
+            recovery: Duration::from_secs(10),
+            seed: 1,
+            findings_max: 10,
+            is_allowed: false,
+        }
+    }
+}
+
+/// Whether an address is nobody else's business: loopback, private, link-local or unique local.
+#[must_use]
+pub fn is_private(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => v4.is_loopback() || v4.is_private() || v4.is_link_local(),
+        IpAddr::V6(v6) => match v6.to_ipv4_mapped() {
+            Some(v4) => is_private(v4.into()),
+            None => v6.is_loopback() || v6.is_unique_local() || v6.is_unicast_link_local(),
+        },
+    }
+}
+
+/// Answers may take so long after a case to come; most cases get none, and nothing waits for those.
+const ANSWER_PATIENCE: Duration = Duration::from_millis(2);
+
+/// How far it has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Cases sent.
+    pub cases: u64,
+    /// Of these, with an answer.
+    pub answered: u64,
+    /// What broke the server, or was broken of it.
+    pub findings: usize,
+}
+
+/// Sends cases until the time is over, and calls `progress` about once a second.
+///
+/// # Errors
+///
+/// When the address is somebody else's, the options make no sense, the server does not answer the probe to begin
+/// with, or a socket cannot be used.
+pub fn hostile(
+    options: &HostileOptions,
+    mut progress: impl FnMut(Progress) -> ControlFlow<()>,
+) -> Result<HostileReport, Error> {
+    check(options)?;
+    let mut attack = Attack::open(options).map_err(Error::Open)?;
+    if !attack.is_alive().map_err(Error::Open)? {
+        let target = options.target;
+        return Err(Error::Option(format!("{target} does not answer a plain question to begin with")));
+    }
+    let mut report = HostileReport::new(options);
+    let (started, mut told, mut state) = (Instant::now(), Instant::now(), Progress::default());
+    let step = Duration::from_secs(1) / options.rate;
+    let mut random = Random::new(options.seed, 0);
+    let is_over = |cases: u64| options.cases > 0 && cases >= options.cases;
+    while !is_over(state.cases) && started.elapsed() < options.duration {
+        let case = Case::make(&options.probe, &mut random);
+        let outcome = attack.strike(&case).map_err(Error::Open)?;
+        state.cases += 1;
+        state.answered += u64::from(outcome.is_answered);
+        report.count(case.kind, outcome.is_answered);
+        if let Some(fault) = outcome.fault {
+            let number = state.cases;
+            let finding = pursue(&mut attack, options, number, case, fault).map_err(Error::Open)?;
+            let is_dead = finding.is_dead;
+            report.add(finding);
+            state.findings = report.findings.len();
+            if is_dead || state.findings >= options.findings_max {
+                break;
+            }
+        }
+        if told.elapsed() >= Duration::from_secs(1) {
+            told = Instant::now();
+            if progress(state).is_break() {
+                break;
+            }
+        }
+        let due = step * u32::try_from(state.cases).unwrap_or(u32::MAX);
+        thread::sleep(due.saturating_sub(started.elapsed()).min(step));
+    }
+    report.duration_s = started.elapsed().as_secs_f64();
+    Ok(report)
+}
+
+fn check(options: &HostileOptions) -> Result<(), Error> {
+    let option = |bad: bool, what: &str| if bad { Err(Error::Option(what.to_owned())) } else { Ok(()) };
+    let target = options.target.ip();
+    if !options.is_allowed && !is_private(target) {
+        let hint = "with --i-am-allowed-to you say that its operator agrees";
+        return Err(Error::Option(format!("{target} is neither a loopback nor a private address; {hint}")));
+    }
+    option(options.rate == 0 || options.rate > 1_000_000, "--rate must be 1 to 1000000")?;
+    option(
+        options.probe.is_empty() || options.probe.len() > 400,
+        "--probe must be a handle of 1 to 400 bytes",
+    )?;
+    option(options.timeout.is_zero(), "--timeout must be above 0")?;
+    option(options.findings_max == 0, "--findings must be above 0")
+}
+
+/// Waits for the server to come back, and looks for the smallest case that breaks it again.
+fn pursue(
+    attack: &mut Attack,
+    options: &HostileOptions,
+    number: u64,
+    case: Case,
+    fault: Fault,
+) -> std::io::Result<Finding> {
+    let mut finding = Finding::new(number, &case, fault);
+    if !attack.recovers(options.recovery)? {
+        finding.is_dead = true;
+        return Ok(finding);
+    }
+    let breaks = |attack: &mut Attack, datagrams: &[Vec<u8>]| {
+        let again = Case { kind: case.kind, datagrams: datagrams.to_vec() };
+        let same = attack.strike(&again)?.fault == Some(fault);
+        // A server that does not come back ends the search.
+        Ok::<_, std::io::Error>((same, !same || attack.recovers(options.recovery)?))
+    };
+    let (is_same, is_back) = breaks(attack, &case.datagrams)?;
+    finding.is_repeatable = is_same;
+    finding.is_dead = !is_back;
+    if is_same && is_back {
+        let (minimal, is_back) =
+            minimise::minimise(case.datagrams.clone(), |datagrams| breaks(attack, datagrams))?;
+        finding.minimised(&minimal);
+        finding.is_dead = !is_back;
+    }
+    Ok(finding)
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

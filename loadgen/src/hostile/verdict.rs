@@ -1,0 +1,173 @@
+//! What was found, for people and as files that build servers read: JSON and JUnit XML.
+
+use std::fmt::{self, Write as _};
+
+use serde::Serialize;
+
+use super::{Case, Fault, HostileOptions, KINDS, Kind};
+use crate::environment::Environment;
+
+/// Name and version of the form of [`HostileReport`].
+pub const HOSTILE_SCHEMA: &str = "handle-loadgen/hostile/1";
+
+/// What was found.
+#[derive(Clone, Debug, Serialize)]
+pub struct HostileReport {
+    /// [`HOSTILE_SCHEMA`].
+    pub schema: &'static str,
+    /// The machine and the program.
+    pub environment: Environment,
+    /// The server.
+    pub target: String,
+    /// `udp` or `tcp`.
+    pub transport: &'static str,
+    /// What made the cases.
+    pub seed: u64,
+    /// Seconds.
+    pub duration_s: f64,
+    /// Cases by kind.
+    pub kinds: Vec<KindCount>,
+    /// What broke the server, or was broken of it.
+    pub findings: Vec<Finding>,
+}
+
+/// How many cases of a kind there were.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct KindCount {
+    /// The kind.
+    pub kind: Kind,
+    /// Cases.
+    pub cases: u64,
+    /// Of these, with an answer.
+    pub answered: u64,
+}
+
+/// One case that broke something.
+#[derive(Clone, Debug, Serialize)]
+pub struct Finding {
+    /// Its number; with the seed it is made again.
+    pub case: u64,
+    /// What was done to the request.
+    pub kind: Kind,
+    /// What happened.
+    pub fault: Fault,
+    /// Whether it happened again when it was sent again.
+    pub is_repeatable: bool,
+    /// Whether the server did not come back.
+    pub is_dead: bool,
+    /// The datagrams as they were sent.
+    pub datagrams_hex: Vec<String>,
+    /// What is needed of them, if that could be found out.
+    pub minimal_hex: Option<Vec<String>>,
+}
+
+fn hex(datagrams: &[Vec<u8>]) -> Vec<String> {
+    datagrams.iter().map(|datagram| data_encoding::HEXLOWER.encode(datagram)).collect()
+}
+
+impl Finding {
+    pub(super) fn new(number: u64, case: &Case, fault: Fault) -> Self {
+        Self {
+            case: number,
+            kind: case.kind,
+            fault,
+            is_repeatable: false,
+            is_dead: false,
+            datagrams_hex: hex(&case.datagrams),
+            minimal_hex: None,
+        }
+    }
+
+    pub(super) fn minimised(&mut self, datagrams: &[Vec<u8>]) {
+        self.minimal_hex = Some(hex(datagrams));
+    }
+}
+
+impl HostileReport {
+    pub(super) fn new(options: &HostileOptions) -> Self {
+        Self {
+            schema: HOSTILE_SCHEMA,
+            environment: Environment::read(),
+            target: options.target.to_string(),
+            transport: if options.over_tcp { "tcp" } else { "udp" },
+            seed: options.seed,
+            duration_s: 0.0,
+            kinds: KINDS.map(|kind| KindCount { kind, cases: 0, answered: 0 }).into(),
+            findings: Vec::new(),
+        }
+    }
+
+    pub(super) fn count(&mut self, kind: Kind, is_answered: bool) {
+        for count in self.kinds.iter_mut().filter(|count| count.kind == kind) {
+            count.cases += 1;
+            count.answered += u64::from(is_answered);
+        }
+    }
+
+    /// Adds a finding, unless it comes down to the same bytes as another.
+    pub(super) fn add(&mut self, finding: Finding) {
+        let is_known = |known: &Finding| {
+            known.fault == finding.fault
+                && known.minimal_hex.is_some()
+                && known.minimal_hex == finding.minimal_hex
+        };
+        if !self.findings.iter().any(is_known) {
+            self.findings.push(finding);
+        }
+    }
+
+    /// The verdict as JUnit XML: a test for each kind, which fails with each finding of it.
+    #[must_use]
+    pub fn junit(&self) -> String {
+        let failed = |kind: Kind| self.findings.iter().filter(move |finding| finding.kind == kind);
+        let failures = KINDS.iter().filter(|kind| failed(**kind).next().is_some()).count();
+        let mut xml = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n");
+        let (tests, time) = (KINDS.len(), self.duration_s);
+        // Writing to a string does not fail.
+        let _ = writeln!(
+            xml,
+            "<testsuite name=\"handle-loadgen hostile {}\" tests=\"{tests}\" failures=\"{failures}\" time=\"{time:.3}\">",
+            self.target
+        );
+        for count in &self.kinds {
+            let _ = write!(xml, "  <testcase classname=\"hostile\" name=\"{:?}\"", count.kind);
+            let mut findings = failed(count.kind).peekable();
+            if findings.peek().is_none() {
+                xml.push_str("/>\n");
+                continue;
+            }
+            xml.push_str(">\n");
+            for finding in findings {
+                let _ = writeln!(xml, "    <failure message=\"{}\">{finding}</failure>", finding.fault);
+            }
+            xml.push_str("  </testcase>\n");
+        }
+        xml.push_str("</testsuite>\n");
+        xml
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let repeatable =
+            if self.is_repeatable { "again when sent again" } else { "not again when sent again" };
+        let dead = if self.is_dead { ", and did not come back" } else { "" };
+        let bytes = self.minimal_hex.as_ref().unwrap_or(&self.datagrams_hex).join(" ");
+        write!(f, "case {} ({:?}): {}{dead}; {repeatable}: {bytes}", self.case, self.kind, self.fault)
+    }
+}
+
+impl fmt::Display for HostileReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let cases: u64 = self.kinds.iter().map(|count| count.cases).sum();
+        let Self { target, transport, duration_s, seed, .. } = self;
+        writeln!(f, "{cases} cases against {target} over {transport} in {duration_s:.1} s, seed {seed}")?;
+        for KindCount { kind, cases, answered } in &self.kinds {
+            writeln!(f, "  {:<12}{cases:>9} sent {answered:>9} answered", format!("{kind:?}"))?;
+        }
+        if self.findings.is_empty() {
+            return writeln!(f, "the server answered a plain question after each of them");
+        }
+        self.findings.iter().try_for_each(|finding| writeln!(f, "FOUND {finding}"))
+    }
+}

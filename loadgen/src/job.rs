@@ -1,0 +1,139 @@
+//! What a run needs before its threads begin: what is asked, and when.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use handle_proto::OpFlags;
+
+use crate::error::Error;
+use crate::names;
+use crate::options::{Load, Names, RunOptions};
+use crate::published;
+use crate::question::Form;
+use crate::recording::{Kind, Recording, Speed};
+use crate::schedule::{Arrivals, Phase, Schedule};
+use crate::stream::Transport;
+use crate::workload::{Sampler, Workload, read_handles};
+
+/// What is asked, and when.
+#[derive(Debug)]
+pub(crate) struct Job {
+    pub(crate) workload: Workload,
+    /// `None` for a closed loop.
+    pub(crate) schedule: Option<Schedule>,
+    /// Most requests of a closed loop.
+    pub(crate) requests: u64,
+}
+
+impl Job {
+    pub(crate) fn prepare(options: &RunOptions) -> Result<Self, Error> {
+        if let Names::Recording(path) = &options.names {
+            return Self::recorded(options, path);
+        }
+        let (sampler, path) = sample(options)?;
+        let too_long = sampler.too_long();
+        let workload = sampler.finish_as(&options.forms, connection_flags(options), now_unix_s())?;
+        if workload.is_empty() {
+            return Err(Error::NoHandles { path, too_long });
+        }
+        Ok(Self { workload, schedule: schedule(options), requests: u64::MAX })
+    }
+
+    /// The requests of a recording in their order, at their times or at others.
+    fn recorded(options: &RunOptions, path: &Path) -> Result<Self, Error> {
+        let (recording, kind) = Recording::read(path, options.target.port())?;
+        let requests = recording.requests.iter();
+        let workload = match kind {
+            Kind::Messages => Workload::of_messages(requests.map(|request| &request.what[..]))?,
+            Kind::Names => {
+                let mut sampler = Sampler::new(usize::MAX, options.seed);
+                sampler.for_forms(&options.forms);
+                requests.for_each(|request| sampler.offer(&request.what));
+                sampler.finish_as(&options.forms, connection_flags(options), now_unix_s())?
+            }
+        };
+        if workload.len() < recording.requests.len() {
+            // A time belongs to a request: with one of them left out, the others would come at wrong times.
+            let what = "it has handles that do not fit in a datagram".to_owned();
+            return Err(Error::Recording { path: path.to_owned(), what });
+        }
+        let schedule = match options.load {
+            Load::Recorded(Speed::Times(factor)) => Some(Schedule::recorded(recording.due_ns(factor))),
+            Load::Recorded(Speed::Unbound) | Load::Closed { .. } => None,
+            Load::Open { .. } | Load::Phases(_) => schedule(options),
+        };
+        let requests = if schedule.is_none() { workload.len() as u64 } else { u64::MAX };
+        Ok(Self { workload, schedule, requests })
+    }
+
+    /// The same handles in plain requests.
+    pub(crate) fn plain(&self, options: &RunOptions) -> Result<Workload, Error> {
+        let mut sampler = Sampler::new(usize::MAX, 0);
+        (0..).zip(0..self.workload.len()).for_each(|(number, _)| sampler.offer(self.workload.handle(number)));
+        sampler.finish_as(&[Form::default()], connection_flags(options), now_unix_s())
+    }
+}
+
+fn now_unix_s() -> u32 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+    u32::try_from(now.as_secs()).unwrap_or(u32::MAX)
+}
+
+/// Servers close a connection after their answer unless they are asked to keep it.
+fn connection_flags(options: &RunOptions) -> OpFlags {
+    match options.transport {
+        Transport::Stream(streams) if streams.keeps() => OpFlags::KEEP_CONNECTION,
+        _ => OpFlags(0),
+    }
+}
+
+/// The names, and where they are from.
+fn sample(options: &RunOptions) -> Result<(Sampler, PathBuf), Error> {
+    let mut sampler = Sampler::new(options.handles_max, options.seed);
+    sampler.for_forms(&options.forms);
+    let path = match &options.names {
+        Names::File(path) => {
+            read_handles(path, &mut sampler)?;
+            path.clone()
+        }
+        Names::Snapshot(dir) => {
+            published::read_handles(&published::open(dir)?, &mut sampler)?;
+            dir.clone()
+        }
+        Names::Template(template) => {
+            let mut name = String::new();
+            for i in 0..template.count() {
+                template.write(i, &mut name);
+                sampler.offer(name.as_bytes());
+            }
+            PathBuf::from("the template")
+        }
+        Names::Generated(count) => {
+            let mut name = String::new();
+            for i in 0..*count {
+                names::write_generated(options.seed, i, &mut name);
+                sampler.offer(name.as_bytes());
+            }
+            PathBuf::from("the made-up list")
+        }
+        Names::List(handles) => {
+            handles.iter().for_each(|handle| sampler.offer(handle));
+            PathBuf::from("the list")
+        }
+        Names::Recording(path) => path.clone(),
+    };
+    Ok((sampler, path))
+}
+
+fn schedule(options: &RunOptions) -> Option<Schedule> {
+    let arrivals = if options.poisson { Arrivals::Poisson { seed: options.seed } } else { Arrivals::Even };
+    match &options.load {
+        Load::Open { rate } if options.poisson => {
+            let phase = Phase::constant(rate.get() as f64, options.duration);
+            Some(Schedule::phases(&[phase], arrivals))
+        }
+        Load::Open { rate } => Some(Schedule::constant(*rate, options.duration)),
+        Load::Phases(phases) => Some(Schedule::phases(phases, arrivals)),
+        Load::Recorded(_) | Load::Closed { .. } => None,
+    }
+}

@@ -1,0 +1,219 @@
+//! What answers are compared with where there is no published set: a file of records, or what the server itself
+//! said in a first pass.
+
+use std::collections::{HashMap, HashSet};
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+
+use handle_proto::json::RecordLine;
+use handle_proto::value::Values;
+use handle_proto::wire::Message;
+use handle_proto::wire::query::Answer;
+use handle_proto::{Handle, ResponseCode, fold};
+
+use crate::error::Error;
+use crate::expect::{EachValue, Held, Source, each_of};
+
+/// Records of a file, in memory, as a server that does not tell upper from lower case has them.
+#[derive(Debug, Default)]
+pub struct Records {
+    records: HashMap<Vec<u8>, Record>,
+    prefixes: HashSet<Vec<u8>>,
+}
+
+#[derive(Debug)]
+struct Record {
+    count: u32,
+    values: Vec<u8>,
+    public_count: u32,
+    public: Vec<u8>,
+}
+
+impl Records {
+    /// Reads records, each a line of JSON. Of two records with the same handle the later one counts.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be read, or a line is no record.
+    pub fn read(path: &Path) -> Result<Self, Error> {
+        let read_error = |source| Error::Read { path: path.to_owned(), source };
+        let file = BufReader::new(File::open(path).map_err(read_error)?);
+        let mut records = Self::default();
+        for (number, line) in (1..).zip(file.lines()) {
+            let line = line.map_err(read_error)?;
+            if line.trim().is_empty() || line.starts_with('#') {
+                continue;
+            }
+            records.add(&line).map_err(|what| Error::Line { path: path.to_owned(), line: number, what })?;
+        }
+        Ok(records)
+    }
+
+    fn add(&mut self, line: &str) -> Result<(), String> {
+        let mut values = Vec::new();
+        let record = RecordLine::parse(line, &mut values).map_err(|error| error.to_string())?;
+        let count = u32::try_from(record.values_count).map_err(|error| error.to_string())?;
+        let (mut public_count, mut public) = (0, Vec::new());
+        each_of(count, &values, &mut |value, encoded| {
+            if value.is_public() {
+                public_count += 1;
+                public.extend_from_slice(encoded);
+            }
+        })?;
+        let mut name = record.handle.as_bytes().to_vec();
+        fold::fold(&mut name);
+        self.prefixes.insert(Handle(&name).naming_authority().to_vec());
+        self.records.insert(name, Record { count, values, public_count, public });
+        Ok(())
+    }
+
+    fn find(&self, handle: &[u8]) -> Option<&Record> {
+        self.records.get(&folded(handle))
+    }
+}
+
+fn folded(handle: &[u8]) -> Vec<u8> {
+    let mut name = Handle(handle).looked_up();
+    fold::fold(&mut name);
+    name
+}
+
+impl Source for Records {
+    fn held(&self, handle: &[u8]) -> Result<Held<'_>, String> {
+        Ok(match self.find(handle) {
+            Some(record) if record.public_count == 0 => Held::NothingPublic,
+            Some(record) => Held::Values { count: record.public_count, bytes: &record.public },
+            None if self.prefixes.contains(Handle(&folded(handle)).naming_authority()) => Held::Absent,
+            None => Held::NotHere,
+        })
+    }
+
+    fn each_value(&self, handle: &[u8], each: EachValue<'_>) -> Result<(), String> {
+        self.find(handle).map_or(Ok(()), |record| each_of(record.count, &record.values, each))
+    }
+}
+
+/// What a server said, by the handle it was asked for.
+///
+/// Names that were never asked for are taken to be absent; of those whose answer did not come, nothing is
+/// known.
+#[derive(Debug, Default)]
+pub struct Learned(HashMap<Vec<u8>, Option<Said>>);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Said {
+    code: ResponseCode,
+    count: u32,
+    values: Vec<u8>,
+}
+
+impl Learned {
+    /// Notes that `handle` will be asked for.
+    pub fn expect(&mut self, handle: &[u8]) {
+        self.0.entry(folded(handle)).or_default();
+    }
+
+    /// Expects the same handles, and knows nothing about them.
+    #[must_use]
+    pub fn expected(&self) -> Self {
+        Self(self.0.keys().map(|handle| (handle.clone(), None)).collect())
+    }
+
+    /// Takes the answer about `handle`; all of it but the envelope. What cannot be read teaches nothing.
+    pub fn learn(&mut self, handle: &[u8], message: &[u8]) {
+        let Ok(message) = Message::decode(message) else { return };
+        let code = message.header.response_code;
+        let values = match Answer::decode(message.body) {
+            Ok(answer) if code == ResponseCode::SUCCESS => answer.values,
+            _ => Values::EMPTY,
+        };
+        let count = u32::try_from(values.len()).unwrap_or(u32::MAX);
+        self.0.insert(folded(handle), Some(Said { code, count, values: values.as_bytes().to_vec() }));
+    }
+
+    /// Adds what another thread learned.
+    pub fn add(&mut self, other: Self) {
+        for (handle, said) in other.0 {
+            let known = self.0.entry(handle).or_default();
+            *known = said.or_else(|| known.take());
+        }
+    }
+
+    /// Handles whose answers are known, and those whose answers did not come.
+    #[must_use]
+    pub fn counts(&self) -> (u64, u64) {
+        let known = self.0.values().flatten().count() as u64;
+        (known, self.0.len() as u64 - known)
+    }
+}
+
+impl Source for Learned {
+    fn held(&self, handle: &[u8]) -> Result<Held<'_>, String> {
+        Ok(match self.0.get(&folded(handle)) {
+            None => Held::NotHere,
+            Some(None) => Held::Unknown,
+            Some(Some(said)) if said.code == ResponseCode::SUCCESS => {
+                Held::Values { count: said.count, bytes: &said.values }
+            }
+            Some(Some(said)) if said.code == ResponseCode::VALUES_NOT_FOUND => Held::NothingPublic,
+            Some(Some(said)) => Held::Said(said.code),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use handle_proto::Value;
+    use std::io::Write as _;
+
+    #[test]
+    fn records_of_a_file_are_held() {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        let value = |index, permissions| {
+            format!(r#"{{"index":{index},"type":"URL","data":"x","permissions":"{permissions}"}}"#)
+        };
+        writeln!(file, r#"{{"handle":"10.1/Open","values":[{},{}]}}"#, value(1, "1110"), value(2, "1100"))
+            .unwrap();
+        writeln!(file, "\n# comment\n{{\"handle\":\"10.1/closed\",\"values\":[{}]}}", value(1, "1100"))
+            .unwrap();
+        let records = Records::read(file.path()).unwrap();
+        assert!(matches!(records.held(b"10.1/OPEN"), Ok(Held::Values { count: 1, .. })));
+        assert_eq!(records.held(b"10.1/closed"), Ok(Held::NothingPublic));
+        assert_eq!(records.held(b"10.1/none"), Ok(Held::Absent));
+        assert_eq!(records.held(b"10.2/none"), Ok(Held::NotHere));
+        let mut indexes = Vec::new();
+        records.each_value(b"10.1/open", &mut |value, _| indexes.push(value.index)).unwrap();
+        assert_eq!(indexes, [1, 2]);
+        writeln!(file, "{{}}").unwrap();
+        let error = Records::read(file.path()).unwrap_err().to_string();
+        assert!(error.contains(":5: "), "{error}");
+    }
+
+    #[test]
+    fn a_first_pass_knows_what_was_said_and_what_was_not() {
+        let mut learned = Learned::default();
+        for name in [&b"10.1/a"[..], b"10.1/b", b"10.1/c"] {
+            learned.expect(name);
+        }
+        let said = |code| crate::verify::tests::message(code, &[0; 4]);
+        learned.learn(b"10.1/A", &crate::verify::tests::values(b"10.1/A", 1, &value()));
+        let mut other = Learned::default();
+        other.expect(b"10.1/a");
+        other.learn(b"10.1/b", &said(ResponseCode::HANDLE_NOT_FOUND));
+        other.learn(b"10.1/c", b"noise");
+        learned.add(other);
+        assert_eq!(learned.counts(), (2, 1));
+        assert!(matches!(learned.held(b"10.1/a"), Ok(Held::Values { count: 1, .. })));
+        assert_eq!(learned.held(b"10.1/b"), Ok(Held::Said(ResponseCode::HANDLE_NOT_FOUND)));
+        assert_eq!(learned.held(b"10.1/c"), Ok(Held::Unknown));
+        assert_eq!(learned.held(b"10.1/d"), Ok(Held::NotHere));
+    }
+
+    fn value() -> Vec<u8> {
+        let mut bytes = Vec::new();
+        Value::new(1, b"URL", b"x").encode(&mut bytes);
+        bytes
+    }
+}

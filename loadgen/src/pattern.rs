@@ -1,0 +1,197 @@
+//! Which handle is asked for next: at random, some more often than others, or one after the other.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::random::Random;
+
+/// Which handle is asked for next.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Pattern {
+    /// Each as likely as the others.
+    #[default]
+    Uniform,
+    /// By Zipf's law: number k with a probability that goes with k^-exponent.
+    Zipf {
+        /// How steep; near 1 for what people ask for.
+        exponent: f64,
+    },
+    /// In the order of the list, over and over; threads share it like the cards of a deck.
+    Sequential,
+}
+
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Uniform => f.write_str("uniform"),
+            Self::Zipf { exponent } => write!(f, "zipf:{exponent}"),
+            Self::Sequential => f.write_str("sequential"),
+        }
+    }
+}
+
+impl FromStr for Pattern {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once(':').unwrap_or((text, "1")) {
+            ("uniform", "1") => Ok(Self::Uniform),
+            ("sequential", "1") => Ok(Self::Sequential),
+            ("zipf", exponent) => match exponent.parse() {
+                Ok(exponent) if (0.01..=10.0).contains(&exponent) => Ok(Self::Zipf { exponent }),
+                _ => Err("the exponent of zipf is a number from 0.01 to 10, as in zipf:0.9".to_owned()),
+            },
+            _ => Err("write uniform, sequential, zipf or zipf:EXPONENT".to_owned()),
+        }
+    }
+}
+
+/// Chooses numbers of handles for one thread.
+#[derive(Clone, Copy, Debug)]
+pub struct Chooser {
+    len: u32,
+    how: How,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum How {
+    Uniform,
+    Zipf(Zipf),
+    Sequential { next: u64, step: u64 },
+}
+
+impl Chooser {
+    /// For the thread `number` of `threads`, among `len` handles.
+    ///
+    /// # Panics
+    ///
+    /// If there are none.
+    #[must_use]
+    pub fn new(pattern: Pattern, len: u32, number: u64, threads: u64) -> Self {
+        assert!(len > 0, "there must be something to choose from");
+        let how = match pattern {
+            Pattern::Uniform => How::Uniform,
+            Pattern::Zipf { exponent } => How::Zipf(Zipf::new(len, exponent)),
+            Pattern::Sequential => How::Sequential { next: number, step: threads },
+        };
+        Self { len, how }
+    }
+
+    /// The next number.
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "below the length, which is a u32")]
+    pub fn choose(&mut self, random: &mut Random) -> u32 {
+        match &mut self.how {
+            How::Uniform => random.below(u64::from(self.len)) as u32,
+            How::Zipf(zipf) => zipf.rank(random) - 1,
+            How::Sequential { next, step } => {
+                let chosen = *next % u64::from(self.len);
+                *next = next.wrapping_add(*step);
+                chosen as u32
+            }
+        }
+    }
+}
+
+/// Ranks by Zipf's law, in the same few steps for any number of them.
+///
+/// By rejection from the area under the curve x^-s, whose integral can be inverted (Hörmann and Derflinger,
+/// 1996). Fewer than one draw in four is rejected.
+#[derive(Clone, Copy, Debug)]
+struct Zipf {
+    len: u32,
+    exponent: f64,
+    /// The integral from 1/2 to the end of the first rank, and of the last.
+    area_first: f64,
+    area_last: f64,
+    /// Ranks whose whole width is below the curve are taken without a second look.
+    sure: f64,
+}
+
+impl Zipf {
+    fn new(len: u32, exponent: f64) -> Self {
+        let mut zipf = Self { len, exponent, area_first: 0.0, area_last: 0.0, sure: 0.0 };
+        zipf.area_first = zipf.integral(1.5) - 1.0;
+        zipf.area_last = zipf.integral(f64::from(len) + 0.5);
+        zipf.sure = 2.0 - zipf.inverse(zipf.integral(2.5) - zipf.height(2.0));
+        zipf
+    }
+
+    fn height(&self, x: f64) -> f64 {
+        (-self.exponent * x.ln()).exp()
+    }
+
+    /// The integral of the curve from 1 to `x`: (x^(1-s) - 1) / (1-s), which is ln x for s = 1.
+    fn integral(&self, x: f64) -> f64 {
+        let t = (1.0 - self.exponent) * x.ln();
+        // Near 0 the quotient loses its digits, and its series has two that matter.
+        let quotient = if t.abs() > 1e-8 { t.exp_m1() / t } else { 1.0 + t / 2.0 };
+        quotient * x.ln()
+    }
+
+    fn inverse(&self, area: f64) -> f64 {
+        let t = (area * (1.0 - self.exponent)).max(-1.0);
+        let quotient = if t.abs() > 1e-8 { t.ln_1p() / t } else { 1.0 - t / 2.0 };
+        (quotient * area).exp()
+    }
+
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "kept within the ranks")]
+    fn rank(&self, random: &mut Random) -> u32 {
+        loop {
+            let area = self.area_last + random.unit() * (self.area_first - self.area_last);
+            let x = self.inverse(area);
+            let rank = (x + 0.5).floor().clamp(1.0, f64::from(self.len));
+            if rank - x <= self.sure || area >= self.integral(rank + 0.5) - self.height(rank) {
+                return rank as u32;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_are_read_as_they_are_shown() {
+        for text in ["uniform", "sequential", "zipf:1", "zipf:0.9"] {
+            assert_eq!(text.parse::<Pattern>().unwrap().to_string(), text);
+        }
+        assert_eq!("zipf".parse(), Ok(Pattern::Zipf { exponent: 1.0 }));
+        for text in ["", "zipf:0", "zipf:x", "zipf:11", "uniform:2", "random"] {
+            assert!(text.parse::<Pattern>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn zipf_has_the_probabilities_of_its_law() {
+        for (exponent, len) in [(0.5, 100u32), (1.0, 1000), (1.3, 10), (2.0, 1_000_000), (1.0, 1)] {
+            let (mut random, draws) = (Random::new(11, 0), 200_000);
+            let mut chooser = Chooser::new(Pattern::Zipf { exponent }, len, 0, 1);
+            let mut counts = vec![0u32; len as usize];
+            (0..draws).for_each(|_| counts[chooser.choose(&mut random) as usize] += 1);
+            let norm: f64 = (1..=len).map(|k| f64::from(k).powf(-exponent)).sum();
+            for k in 1..=len.min(10) {
+                let expected = f64::from(k).powf(-exponent) / norm * f64::from(draws);
+                let off = (f64::from(counts[k as usize - 1]) - expected).abs();
+                assert!(
+                    off < 5.0 * expected.sqrt() + 5.0,
+                    "rank {k} of {len}, exponent {exponent}: {off} off"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn threads_deal_out_the_list() {
+        let mut random = Random::new(1, 0);
+        let mut asked: Vec<_> = (0..3)
+            .flat_map(|number| {
+                let mut chooser = Chooser::new(Pattern::Sequential, 9, number, 3);
+                (0..3).map(|_| chooser.choose(&mut random)).collect::<Vec<_>>()
+            })
+            .collect();
+        asked.sort_unstable();
+        assert_eq!(asked, (0..9).collect::<Vec<_>>());
+    }
+}

@@ -1,0 +1,138 @@
+//! Recorded traffic: requests with the times at which they came, from a capture or from an access log.
+
+pub mod access_log;
+pub mod pcap;
+
+use std::fmt;
+use std::path::Path;
+use std::str::FromStr;
+
+use crate::error::Error;
+
+/// One recorded request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recorded {
+    /// Nanoseconds from the first request of the recording, or before it.
+    pub at_ns: i64,
+    /// A whole message, or the name of a handle.
+    pub what: Vec<u8>,
+}
+
+/// What a file held, in the order of time.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Recording {
+    /// The requests.
+    pub requests: Vec<Recorded>,
+    /// Packets or lines that are something else.
+    pub skipped: u64,
+}
+
+/// How the times of a recording are used.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Speed {
+    /// So many times as fast; 1 keeps the times.
+    Times(f64),
+    /// As fast as answers come: a closed loop.
+    Unbound,
+}
+
+impl fmt::Display for Speed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Times(factor) => write!(f, "x{factor}"),
+            Self::Unbound => f.write_str("max"),
+        }
+    }
+}
+
+impl FromStr for Speed {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "max" {
+            return Ok(Self::Unbound);
+        }
+        match text.strip_prefix('x').unwrap_or(text).parse() {
+            Ok(factor) if (0.001..=1e6).contains(&factor) => Ok(Self::Times(factor)),
+            _ => Err("write x1 to keep the times, x10 for ten times as fast, or max".to_owned()),
+        }
+    }
+}
+
+impl Recording {
+    /// Most requests that are taken of a file.
+    pub const REQUESTS_MAX: usize = 1 << 26;
+
+    /// Reads a capture or an access log; which, its first bytes tell.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be read, is neither, or holds no request.
+    pub fn read(path: &Path, port: u16) -> Result<(Self, Kind), Error> {
+        let bytes = std::fs::read(path).map_err(|source| Error::Read { path: path.to_owned(), source })?;
+        let error = |what: String| Error::Recording { path: path.to_owned(), what };
+        let (mut recording, kind) = if pcap::is_capture(&bytes) {
+            (pcap::read(&bytes, port).map_err(error)?, Kind::Messages)
+        } else {
+            (access_log::read(&bytes), Kind::Names)
+        };
+        recording.requests.sort_by_key(|request| request.at_ns);
+        let Some(first_ns) = recording.requests.first().map(|first| first.at_ns) else {
+            let what = match kind {
+                Kind::Messages => format!("there is no resolution request to UDP port {port} in it"),
+                Kind::Names => "there is no line of a resolution in it, and a capture it is not".to_owned(),
+            };
+            return Err(error(what));
+        };
+        recording.requests.iter_mut().for_each(|request| request.at_ns -= first_ns);
+        Ok((recording, kind))
+    }
+
+    /// When each request is due at `factor` times the speed, in the order of requests.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the cast saturates")]
+    #[must_use]
+    pub fn due_ns(&self, factor: f64) -> Vec<u64> {
+        self.requests.iter().map(|request| (request.at_ns as f64 / factor) as u64).collect()
+    }
+}
+
+/// What the requests of a recording are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Whole messages, as they were sent.
+    Messages,
+    /// Names of handles.
+    Names,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn speeds_are_read_as_they_are_shown() {
+        for text in ["x1", "x0.5", "x100", "max"] {
+            assert_eq!(text.parse::<Speed>().unwrap().to_string(), text);
+        }
+        assert_eq!("10".parse(), Ok(Speed::Times(10.0)));
+        for text in ["", "x", "x0", "-1", "fast"] {
+            assert!(text.parse::<Speed>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn times_begin_with_the_first_request_and_go_faster() {
+        let request = |at_ns| Recorded { at_ns, what: Vec::new() };
+        let recording = Recording { requests: vec![request(0), request(3_000), request(10_000)], skipped: 0 };
+        assert_eq!(recording.due_ns(1.0), [0, 3_000, 10_000]);
+        assert_eq!(recording.due_ns(10.0), [0, 300, 1_000]);
+    }
+
+    #[test]
+    fn says_what_a_file_is_not() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "hello\n").unwrap();
+        let error = Recording::read(file.path(), 2641).unwrap_err().to_string();
+        assert!(error.contains("no line of a resolution"), "{error}");
+    }
+}

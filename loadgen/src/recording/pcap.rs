@@ -1,0 +1,260 @@
+//! Captures in the classic format of libpcap, as tcpdump writes them.
+//!
+//! - Both byte orders, and times in micro- or nanoseconds.
+//! - Ethernet with VLAN tags, Linux "any" devices (two versions), loopback and raw IP.
+//! - IPv4 and IPv6 without extension headers; IP fragments are passed over, for no request needs them.
+//! - Only whole resolution requests to one UDP port; everything else is counted as skipped.
+
+use handle_proto::limit::UDP_MESSAGE_LEN_MAX;
+
+use super::{Recorded, Recording};
+use crate::question::Question;
+
+/// Whether a file begins like a capture, also like one in the newer format.
+#[must_use]
+pub fn is_capture(bytes: &[u8]) -> bool {
+    Form::of(bytes).is_some() || bytes.starts_with(&PCAPNG)
+}
+
+const PCAPNG: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
+const FILE_HEAD_LEN: usize = 24;
+const PACKET_HEAD_LEN: usize = 16;
+
+/// Byte order and unit of time, as the first four bytes say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Form {
+    is_big: bool,
+    /// Nanoseconds of the smaller unit of time.
+    unit_ns: i64,
+}
+
+impl Form {
+    fn of(bytes: &[u8]) -> Option<Self> {
+        let (is_big, unit_ns) = match bytes.first_chunk()? {
+            [0xa1, 0xb2, 0xc3, 0xd4] => (true, 1000),
+            [0xd4, 0xc3, 0xb2, 0xa1] => (false, 1000),
+            [0xa1, 0xb2, 0x3c, 0x4d] => (true, 1),
+            [0x4d, 0x3c, 0xb2, 0xa1] => (false, 1),
+            _ => return None,
+        };
+        Some(Self { is_big, unit_ns })
+    }
+
+    fn u32(self, bytes: &[u8], at: usize) -> Option<u32> {
+        let word = *bytes.get(at..)?.first_chunk()?;
+        Some(if self.is_big { u32::from_be_bytes(word) } else { u32::from_le_bytes(word) })
+    }
+}
+
+/// Reads all requests to `port`.
+///
+/// # Errors
+///
+/// When it is no capture, or from a kind of device that is not known here. A capture that ends within a packet is
+/// read up to there.
+pub fn read(bytes: &[u8], port: u16) -> Result<Recording, String> {
+    let Some(form) = Form::of(bytes) else {
+        let hint = if bytes.starts_with(&PCAPNG) {
+            "it is in the newer format; `editcap -F pcap IN OUT` makes a classic one of it"
+        } else {
+            "it does not begin like a capture"
+        };
+        return Err(hint.to_owned());
+    };
+    let link = form.u32(bytes, 20).ok_or("it ends within its head")? & 0x0fff_ffff;
+    let ip_of = link_layer(link).ok_or_else(|| format!("its kind of device, {link}, is not known here"))?;
+    let mut recording = Recording::default();
+    let mut rest = bytes.get(FILE_HEAD_LEN..).ok_or("it ends within its head")?;
+    while let Some((at_ns, packet, after)) = packet(form, rest) {
+        rest = after;
+        let payload = ip_of(packet).and_then(|ip| udp_payload(ip, port));
+        match payload.filter(|payload| is_request(payload)) {
+            Some(payload) if recording.requests.len() < Recording::REQUESTS_MAX => {
+                recording.requests.push(Recorded { at_ns, what: payload.to_vec() });
+            }
+            _ => recording.skipped += 1,
+        }
+    }
+    Ok(recording)
+}
+
+/// A whole message that is a request. Requests over several datagrams are left out: their pieces have one id.
+fn is_request(payload: &[u8]) -> bool {
+    payload.len() <= UDP_MESSAGE_LEN_MAX && Question::of_message(payload).is_some()
+}
+
+/// The first packet, with its time, and what comes after it.
+fn packet(form: Form, bytes: &[u8]) -> Option<(i64, &[u8], &[u8])> {
+    let (seconds, fraction) = (form.u32(bytes, 0)?, form.u32(bytes, 4)?);
+    let len = usize::try_from(form.u32(bytes, 8)?).ok()?;
+    let (packet, rest) = bytes.get(PACKET_HEAD_LEN..)?.split_at_checked(len)?;
+    Some((i64::from(seconds) * 1_000_000_000 + i64::from(fraction) * form.unit_ns, packet, rest))
+}
+
+type IpOf = fn(&[u8]) -> Option<&[u8]>;
+
+/// How to find the IP packet in what devices of kind `link` hand over.
+fn link_layer(link: u32) -> Option<IpOf> {
+    Some(match link {
+        0 | 108 => |packet| packet.get(4..),
+        1 => ethernet,
+        12 | 14 | 101 | 228 | 229 => |packet| Some(packet),
+        113 => |packet| packet.get(16..),
+        276 => |packet| packet.get(20..),
+        _ => return None,
+    })
+}
+
+fn ethernet(packet: &[u8]) -> Option<&[u8]> {
+    let mut at = 12;
+    // At most two tags of virtual networks.
+    for _ in 0..3 {
+        match *packet.get(at..)?.first_chunk::<2>()? {
+            [0x81, 0x00] | [0x88, 0xa8] => at += 4,
+            [0x08, 0x00] | [0x86, 0xdd] => return packet.get(at + 2..),
+            _ => return None,
+        }
+    }
+    None
+}
+
+/// The payload of a UDP packet to `port`.
+fn udp_payload(ip: &[u8], port: u16) -> Option<&[u8]> {
+    const UDP: u8 = 17;
+    let udp = match ip.first()? >> 4 {
+        4 => {
+            let head_len = usize::from(ip[0] & 15) * 4;
+            let (total, fragment) = (u16_at(ip, 2)?, u16_at(ip, 6)?);
+            let is_whole = fragment & 0x3fff == 0;
+            (*ip.get(9)? == UDP && is_whole).then(|| ip.get(head_len..usize::from(total))).flatten()?
+        }
+        6 => {
+            let len = usize::from(u16_at(ip, 4)?);
+            (*ip.get(6)? == UDP).then(|| ip.get(40..40 + len)).flatten()?
+        }
+        _ => return None,
+    };
+    let len = usize::from(u16_at(udp, 4)?);
+    (u16_at(udp, 2)? == port).then(|| udp.get(8..len)).flatten()
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+    bytes.get(at..)?.first_chunk().copied().map(u16::from_be_bytes)
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::random::Random;
+    use crate::workload::{Ask, Sampler};
+
+    fn request(name: &[u8]) -> Vec<u8> {
+        let mut sampler = Sampler::new(1, 1);
+        sampler.offer(name);
+        let mut room = [0; UDP_MESSAGE_LEN_MAX];
+        let len = sampler.finish(0).unwrap().write_request(Ask::default(), 77, &mut room);
+        room[..len].to_vec()
+    }
+
+    fn be(number: usize) -> [u8; 2] {
+        u16::try_from(number).unwrap().to_be_bytes()
+    }
+
+    fn udp(payload: &[u8], port: u16) -> Vec<u8> {
+        [&[0x30, 0x39], &port.to_be_bytes(), &be(payload.len() + 8), &[0, 0], payload].concat()
+    }
+
+    fn v4(payload: &[u8]) -> Vec<u8> {
+        let udp = udp(payload, 2641);
+        [
+            &[0x45, 0][..],
+            &be(20 + udp.len()),
+            &[0, 0, 0x40, 0, 64, 17, 0, 0],
+            &[127, 0, 0, 1, 127, 0, 0, 1],
+            &udp,
+        ]
+        .concat()
+    }
+
+    fn v6(payload: &[u8]) -> Vec<u8> {
+        let udp = udp(payload, 2641);
+        [&[0x60, 0, 0, 0][..], &be(udp.len()), &[17, 64], &[0; 32], &udp].concat()
+    }
+
+    /// A capture of packets a millisecond apart.
+    pub(crate) fn capture(is_big: bool, magic_ns: bool, link: u32, packets: &[Vec<u8>]) -> Vec<u8> {
+        let word = |word: u32| if is_big { word.to_be_bytes() } else { word.to_le_bytes() };
+        let mut file = word(if magic_ns { 0xa1b2_3c4d } else { 0xa1b2_c3d4 }).to_vec();
+        file.extend([word(0x0002_0004), word(0), word(0), word(65_535), word(link)].concat());
+        for (i, packet) in (0..).zip(packets) {
+            let (len, unit) = (u32::try_from(packet.len()).unwrap(), if magic_ns { 1_000_000 } else { 1000 });
+            file.extend([word(1_700_000_000), word(i * unit), word(len), word(len)].concat());
+            file.extend(packet);
+        }
+        file
+    }
+
+    #[test]
+    fn finds_requests_behind_every_kind_of_device() {
+        let message = request(b"10.1045/may99-payette");
+        for ip in [v4(&message), v6(&message)] {
+            let version = if ip[0] == 0x45 { [8, 0] } else { [0x86, 0xdd] };
+            for (link, head) in [
+                (0, vec![2, 0, 0, 0]),
+                (1, [&[0; 12][..], &version].concat()),
+                (1, [&[0; 12][..], &[0x81, 0, 0, 5], &version].concat()),
+                (101, vec![]),
+                (113, vec![0; 16]),
+                (276, vec![0; 20]),
+            ] {
+                let packet = [&head[..], &ip].concat();
+                for (is_big, magic_ns) in [(false, false), (true, false), (false, true), (true, true)] {
+                    let file = capture(is_big, magic_ns, link, &[packet.clone(), packet.clone()]);
+                    let recording = read(&file, 2641).unwrap();
+                    assert_eq!((recording.requests.len(), recording.skipped), (2, 0), "device {link}");
+                    assert_eq!(recording.requests[1].what, message);
+                    assert_eq!(recording.requests[1].at_ns - recording.requests[0].at_ns, 1_000_000);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn skips_what_is_no_request() {
+        let message = request(b"10.1/a");
+        let mut answer = message.clone();
+        answer[27] = 1;
+        let mut part = v4(&message);
+        part[6] = 0x20;
+        let mut tcp = v4(&message);
+        tcp[9] = 6;
+        let packets = [v4(&answer), part, tcp, v4(b"noise"), vec![], vec![0x45], v4(&message)];
+        let recording = read(&capture(false, false, 101, &packets), 2641).unwrap();
+        assert_eq!((recording.requests.len(), recording.skipped), (1, 6));
+        assert_eq!(read(&capture(false, false, 101, &packets), 53).unwrap().requests.len(), 0);
+    }
+
+    #[test]
+    fn says_what_it_cannot_read() {
+        assert!(read(&PCAPNG, 1).unwrap_err().contains("editcap"));
+        assert!(read(b"\xd4\xc3\xb2\xa1", 1).unwrap_err().contains("ends within"));
+        assert!(read(&capture(true, true, 999, &[]), 1).unwrap_err().contains("999"));
+    }
+
+    #[test]
+    fn any_bytes_and_any_cut_are_no_panic() {
+        let file = capture(false, false, 1, &[[&[0; 12][..], &[8, 0], &v4(&request(b"10.1/a"))].concat()]);
+        for len in 0..file.len() {
+            let _ = read(&file[..len], 2641);
+        }
+        let mut random = Random::new(5, 0);
+        for _ in 0..20_000 {
+            let mut bytes = file.clone();
+            for _ in 0..3 {
+                let at = usize::try_from(random.below(bytes.len() as u64)).unwrap();
+                bytes[at] = u8::try_from(random.below(256)).unwrap();
+            }
+            let _ = read(&bytes, 2641);
+        }
+    }
+}

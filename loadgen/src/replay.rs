@@ -1,0 +1,277 @@
+//! Mismatches that a run kept, sent again: is the answer still wrong, and is it the same wrong one?
+
+use std::fmt;
+use std::io::{self, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use handle_proto::limit::{MESSAGE_LEN_MAX, UDP_DATA_LEN_MAX};
+use handle_proto::wire::envelope::EnvelopeFlags;
+use handle_proto::wire::{Envelope, Message};
+use serde::Serialize;
+
+use crate::error::Error;
+use crate::fragments::{Fragments, Put};
+use crate::verify::Mismatch;
+
+/// What became of a mismatch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Outcome {
+    /// The values are what they should have been.
+    Right,
+    /// The answer is wrong as it was before.
+    SameAgain,
+    /// The answer is neither.
+    Other,
+    /// There was none.
+    NoAnswer,
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Right => "right now",
+            Self::SameAgain => "wrong again, as before",
+            Self::Other => "another answer",
+            Self::NoAnswer => "no answer",
+        })
+    }
+}
+
+/// One request sent again.
+#[derive(Clone, Debug, Serialize)]
+pub struct Replayed {
+    /// The handle that was asked for.
+    pub handle: String,
+    /// What was wrong.
+    pub difference: String,
+    /// What became of it.
+    pub outcome: Outcome,
+    /// The answer, without its envelope.
+    pub answer_hex: Option<String>,
+}
+
+/// Reads mismatches, a line of JSON each, as `run --keep-mismatches` writes them.
+///
+/// # Errors
+///
+/// When the file cannot be read, or a line is something else.
+pub fn read(path: &Path) -> Result<Vec<Mismatch>, Error> {
+    let text =
+        std::fs::read_to_string(path).map_err(|source| Error::Read { path: path.to_owned(), source })?;
+    let lines = (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty());
+    let parse = |(line, text): (u64, &str)| {
+        serde_json::from_str(text).map_err(|what| Error::Line {
+            path: path.to_owned(),
+            line,
+            what: what.to_string(),
+        })
+    };
+    lines.map(parse).collect()
+}
+
+/// Writes mismatches in the form that [`read`] reads.
+///
+/// # Errors
+///
+/// Those of `out`.
+pub fn write(mismatches: &[Mismatch], mut out: impl io::Write) -> io::Result<()> {
+    for mismatch in mismatches {
+        let line = serde_json::to_string(mismatch).map_err(io::Error::other)?;
+        writeln!(out, "{line}")?;
+    }
+    Ok(())
+}
+
+/// Sends the request of each again, one after the other.
+///
+/// # Errors
+///
+/// When a socket cannot be used.
+pub fn replay(
+    mismatches: &[Mismatch],
+    target: SocketAddr,
+    over_tcp: bool,
+    timeout: Duration,
+) -> Result<Vec<Replayed>, Error> {
+    mismatches.iter().map(|mismatch| again(mismatch, target, over_tcp, timeout)).collect()
+}
+
+fn again(
+    mismatch: &Mismatch,
+    target: SocketAddr,
+    over_tcp: bool,
+    timeout: Duration,
+) -> Result<Replayed, Error> {
+    let hex = |text: &str| data_encoding::HEXLOWER_PERMISSIVE.decode(text.as_bytes());
+    let bad =
+        |what| Error::Option(format!("the mismatch of {} cannot be sent again: {what}", mismatch.handle));
+    let request = hex(&mismatch.request_hex).map_err(|error| bad(error.to_string()))?;
+    let exchange = if over_tcp { exchange_tcp } else { exchange_udp };
+    let answer = exchange(target, &request, timeout).map_err(Error::Open)?;
+    let outcome = match &answer {
+        None => Outcome::NoAnswer,
+        Some(answer) if ends_with_values(answer, &hex(&mismatch.expected_values_hex).unwrap_or_default()) => {
+            Outcome::Right
+        }
+        Some(answer) if is_same(answer, &hex(&mismatch.answer_hex).unwrap_or_default()) => Outcome::SameAgain,
+        Some(_) => Outcome::Other,
+    };
+    Ok(Replayed {
+        handle: mismatch.handle.clone(),
+        difference: mismatch.difference.clone(),
+        outcome,
+        answer_hex: answer.map(|answer| data_encoding::HEXLOWER.encode(&answer)),
+    })
+}
+
+/// Whether the body ends with these values, which must be some.
+fn ends_with_values(answer: &[u8], values: &[u8]) -> bool {
+    let message = Message::decode(answer);
+    !values.is_empty() && message.is_ok_and(|message| message.body.ends_with(values))
+}
+
+/// Whether two messages have the same code and body; times and serial numbers in their headers may differ.
+fn is_same(answer: &[u8], before: &[u8]) -> bool {
+    match (Message::decode(answer), Message::decode(before)) {
+        (Ok(now), Ok(then)) => now.header.response_code == then.header.response_code && now.body == then.body,
+        _ => answer == before,
+    }
+}
+
+/// The whole answer without its envelope; `None` when none came in time.
+pub(crate) fn exchange_udp(
+    target: SocketAddr,
+    request: &[u8],
+    timeout: Duration,
+) -> io::Result<Option<Vec<u8>>> {
+    let any: SocketAddr = if target.is_ipv4() { ([0; 4], 0).into() } else { ([0u16; 8], 0).into() };
+    let socket = UdpSocket::bind(any)?;
+    socket.connect(target)?;
+    let id = Envelope::split(request).map_or(0, |(envelope, _)| envelope.request_id);
+    match socket.send(request) {
+        // Nobody listened a moment ago: that is no answer, and no failure of ours.
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return Ok(None),
+        result => result?,
+    };
+    let (mut fragments, mut room, until) = (Fragments::new(), [0; 2048], Instant::now() + timeout);
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(None);
+        }
+        socket.set_read_timeout(Some(left))?;
+        let len = match socket.recv(&mut room) {
+            Ok(len) => len,
+            Err(error) if is_silence(&error) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let Ok((envelope, data)) = Envelope::split(&room[..len]) else { continue };
+        let is_piece =
+            envelope.flags.has(EnvelopeFlags::TRUNCATED) && envelope.message_len as usize > UDP_DATA_LEN_MAX;
+        // Who could not read the request cannot repeat its id either.
+        if envelope.request_id != id && envelope.request_id != -1 {
+            continue;
+        }
+        if !is_piece {
+            let len = data.len().min(envelope.message_len as usize);
+            return Ok(Some(data[..len].to_vec()));
+        }
+        if let Put::Complete(at) = fragments.put(&envelope, data, 0, 0) {
+            return Ok(Some(fragments.complete(at).to_vec()));
+        }
+    }
+}
+
+fn is_silence(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionRefused, ConnectionReset, TimedOut, WouldBlock};
+    matches!(error.kind(), ConnectionRefused | ConnectionReset | TimedOut | WouldBlock)
+}
+
+/// The same over a connection of its own.
+pub(crate) fn exchange_tcp(
+    target: SocketAddr,
+    request: &[u8],
+    timeout: Duration,
+) -> io::Result<Option<Vec<u8>>> {
+    let Ok(mut stream) = TcpStream::connect_timeout(&target, timeout) else { return Ok(None) };
+    stream.set_read_timeout(Some(timeout))?;
+    stream.set_write_timeout(Some(timeout))?;
+    let mut head = [0; Envelope::LEN];
+    let answered = stream.write_all(request).and_then(|()| stream.read_exact(&mut head));
+    if answered.is_err() {
+        return Ok(None);
+    }
+    let len = Envelope::from_bytes(&head).message_len.min(MESSAGE_LEN_MAX);
+    let mut answer = Vec::new();
+    // What is missing at the end is missing in the answer as well.
+    let _ = stream.take(u64::from(len)).read_to_end(&mut answer);
+    Ok(Some(answer))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::verify::tests::{message, values};
+    use handle_proto::ResponseCode;
+
+    fn mismatch(answer: &[u8]) -> Mismatch {
+        let hex = |bytes: &[u8]| data_encoding::HEXLOWER.encode(bytes);
+        let request = [&Envelope::request(9).to_bytes()[..], &message(ResponseCode(0), b"")].concat();
+        Mismatch {
+            handle: "10.1/a".to_owned(),
+            request_id: 9,
+            sent_ns: 0,
+            received_ns: 1,
+            difference: "the values differ".to_owned(),
+            generation: 0,
+            request_hex: hex(&request),
+            answer_hex: hex(answer),
+            expected_values_hex: hex(b"values"),
+        }
+    }
+
+    #[test]
+    fn says_what_became_of_each() {
+        let wrong = values(b"10.1/a", 2, b"valves");
+        for (answer, outcome) in [
+            (Some(values(b"10.1/a", 2, b"values")), Outcome::Right),
+            (Some(wrong.clone()), Outcome::SameAgain),
+            (Some(values(b"10.1/a", 2, b"vanish")), Outcome::Other),
+            (None, Outcome::NoAnswer),
+        ] {
+            let server = UdpSocket::bind("127.0.0.1:0").unwrap();
+            let target = server.local_addr().unwrap();
+            let replayed = std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    let mut room = [0; 512];
+                    let (_, from) = server.recv_from(&mut room).unwrap();
+                    let Some(answer) = &answer else { return };
+                    let len = u32::try_from(answer.len()).unwrap();
+                    let envelope = Envelope { message_len: len, ..Envelope::request(9) };
+                    // First one with another id, which is not taken for it.
+                    for id in [8, 9] {
+                        let envelope = Envelope { request_id: id, ..envelope };
+                        server.send_to(&[&envelope.to_bytes()[..], answer].concat(), from).unwrap();
+                    }
+                });
+                let timeout = Duration::from_millis(if outcome == Outcome::NoAnswer { 100 } else { 5000 });
+                replay(&[mismatch(&wrong)], target, false, timeout).unwrap()
+            });
+            assert_eq!(replayed[0].outcome, outcome, "{outcome}");
+        }
+    }
+
+    #[test]
+    fn what_was_kept_is_read_back() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        write(&[mismatch(b"x"), mismatch(b"y")], &file).unwrap();
+        let read_back = read(file.path()).unwrap();
+        assert_eq!(read_back.len(), 2);
+        assert_eq!(read_back[1].answer_hex, "79");
+        std::fs::write(file.path(), "{}\n").unwrap();
+        assert!(read(file.path()).unwrap_err().to_string().contains(":1: missing field"));
+    }
+}

@@ -1,0 +1,139 @@
+//! A run as series in time: CSV for spreadsheets, and interval logs for the tools of HdrHistogram.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use hdrhistogram::serialization::V2DeflateSerializer;
+use hdrhistogram::serialization::interval_log::IntervalLogWriterBuilder;
+
+use crate::report::{Report, Second};
+
+/// The columns of [`write_csv`].
+const COLUMNS: [&str; 12] = [
+    "elapsed_s",
+    "sent",
+    "answered",
+    "sent_per_s",
+    "answered_per_s",
+    "lost_so_far",
+    "late",
+    "mismatched",
+    "response_p50_ns",
+    "response_p99_ns",
+    "response_max_ns",
+    "lag_max_ns",
+];
+
+/// Writes what each second saw, a line each, under a line of names.
+///
+/// # Errors
+///
+/// Those of `out`.
+pub fn write_csv(report: &Report, mut out: impl Write) -> io::Result<()> {
+    writeln!(out, "{}", COLUMNS.join(","))?;
+    for second in &report.seconds {
+        let Second { elapsed_s, sent, answered, sent_per_s, answered_per_s, lost_so_far, .. } = second;
+        write!(out, "{elapsed_s:.3},{sent},{answered},{sent_per_s:.1},{answered_per_s:.1},{lost_so_far},")?;
+        let Second {
+            late, mismatched, response_p50_ns, response_p99_ns, response_max_ns, lag_max_ns, ..
+        } = second;
+        writeln!(
+            out,
+            "{late},{mismatched},{response_p50_ns},{response_p99_ns},{response_max_ns},{lag_max_ns}"
+        )?;
+    }
+    Ok(())
+}
+
+/// Writes the response times of each second while the run goes on, in the format of HdrHistogram logs.
+#[derive(Debug)]
+pub struct HistogramLog {
+    out: BufWriter<File>,
+    begun: bool,
+}
+
+impl HistogramLog {
+    /// Into a new file.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be created.
+    pub fn create(path: &Path) -> io::Result<Self> {
+        Ok(Self { out: BufWriter::new(File::create(path)?), begun: false })
+    }
+
+    /// Adds a second.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be written.
+    pub fn add(&mut self, second: &Second) -> io::Result<()> {
+        let Some(histogram) = &second.histogram else { return Ok(()) };
+        // As if the run had begun when the first second was shown, less that second.
+        let begun = SystemTime::now() - Duration::from_secs_f64(second.elapsed_s);
+        let mut serializer = V2DeflateSerializer::new();
+        let mut builder = IntervalLogWriterBuilder::new();
+        if !self.begun {
+            builder.add_comment("handle-loadgen: response times in nanoseconds").with_start_time(begun);
+        }
+        let mut writer = builder.begin_log_with(&mut self.out, &mut serializer)?;
+        let len_s = second.sent as f64 / second.sent_per_s.max(f64::MIN_POSITIVE);
+        let len_s = if second.sent == 0 { 1.0 } else { len_s };
+        let start = Duration::from_secs_f64((second.elapsed_s - len_s).max(0.0));
+        writer
+            .write_histogram(&**histogram, start, Duration::from_secs_f64(len_s), None)
+            .map_err(|error| io::Error::other(format!("{error:?}")))?;
+        self.begun = true;
+        self.out.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::latency::histogram;
+    use crate::report::tests::report;
+    use hdrhistogram::Histogram;
+    use hdrhistogram::serialization::Deserializer;
+    use hdrhistogram::serialization::interval_log::{IntervalLogIterator, LogEntry};
+    use std::sync::Arc;
+
+    #[test]
+    fn csv_has_a_line_for_each_second() {
+        let mut out = Vec::new();
+        write_csv(&report(), &mut out).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        let lines: Vec<_> = text.lines().collect();
+        assert_eq!(lines[0], COLUMNS.join(","));
+        assert_eq!(lines[1], "1.000,1000,990,1000.0,990.0,10,0,0,501000,2000000,2000000,10000");
+        assert!(lines.iter().all(|line| line.split(',').count() == COLUMNS.len()));
+        assert_eq!(lines.len(), 3);
+    }
+
+    #[test]
+    fn a_log_is_read_back_as_it_was_measured() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let mut log = HistogramLog::create(file.path()).unwrap();
+        for number in 1..4 {
+            let mut times: Histogram<u32> = histogram(2);
+            times.record_n(1_000_000 * number, 50).unwrap();
+            let elapsed_s = number as f64;
+            let histogram = Some(Arc::new(times));
+            log.add(&Second { elapsed_s, sent: 100, sent_per_s: 100.0, histogram, ..Second::default() })
+                .unwrap();
+        }
+        let text = std::fs::read(file.path()).unwrap();
+        let mut found = Vec::new();
+        for entry in IntervalLogIterator::new(&text) {
+            if let LogEntry::Interval(interval) = entry.unwrap() {
+                let bytes = data_encoding::BASE64.decode(interval.encoded_histogram().as_bytes()).unwrap();
+                let times: Histogram<u64> = Deserializer::new().deserialize(&mut &bytes[..]).unwrap();
+                found.push((interval.start_timestamp().as_secs(), times.len(), times.max() / 1_000_000));
+            }
+        }
+        assert_eq!(found, [(0, 50, 1), (1, 50, 2), (2, 50, 3)]);
+        assert!(text.starts_with(b"#"));
+    }
+}

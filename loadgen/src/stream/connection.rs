@@ -1,0 +1,312 @@
+//! One connection: requests queued and written, answers read and cut apart.
+
+use std::collections::VecDeque;
+use std::io::{self, Read as _, Write as _};
+use std::net::{IpAddr, SocketAddr};
+
+use handle_proto::limit::MESSAGE_LEN_MAX;
+use handle_proto::wire::Envelope;
+use handle_proto::wire::envelope::EnvelopeFlags;
+use mio::net::TcpStream;
+use mio::{Interest, Registry, Token};
+
+use super::{Protocol, Streams, http, json};
+
+/// Longest answer with everything around it. JSON takes a few times the room of the values in it.
+const INPUT_LEN_MAX: usize = 8 * MESSAGE_LEN_MAX as usize;
+
+/// Why a connection is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// Nothing waited on it.
+    Done,
+    /// The server closed it, or the network, while a request waited.
+    Closed,
+    /// The oldest request waited too long.
+    GivenUp,
+    /// What came cannot be cut into answers.
+    Unreadable,
+}
+
+/// What all connections need to know.
+pub(crate) struct Context {
+    protocol: Protocol,
+    host: String,
+    keeps: bool,
+    with_values: bool,
+}
+
+impl Context {
+    pub(crate) fn new(target: SocketAddr, streams: Streams, with_values: bool) -> Self {
+        Self { protocol: streams.protocol, host: target.to_string(), keeps: streams.keeps(), with_values }
+    }
+}
+
+/// A request that waits for its answer.
+struct Waiting {
+    sent_ns: u64,
+    request_id: i32,
+}
+
+/// One connection. It is registered for as long as it lives.
+pub(crate) struct Connection {
+    stream: TcpStream,
+    established: bool,
+    output: Vec<u8>,
+    written: usize,
+    input: Vec<u8>,
+    /// In the order they were sent, which over HTTP is that of answers.
+    waiting: VecDeque<Waiting>,
+    /// Requests so far.
+    taken: u32,
+}
+
+impl Connection {
+    pub(crate) fn begin(
+        target: SocketAddr,
+        source: Option<IpAddr>,
+        token: Token,
+        registry: &Registry,
+    ) -> io::Result<Self> {
+        let mut stream = connect(target, source)?;
+        registry.register(&mut stream, token, Interest::READABLE | Interest::WRITABLE)?;
+        Ok(Self {
+            stream,
+            established: false,
+            output: Vec::new(),
+            written: 0,
+            input: Vec::new(),
+            waiting: VecDeque::new(),
+            taken: 0,
+        })
+    }
+
+    pub(crate) const fn is_established(&self) -> bool {
+        self.established
+    }
+
+    /// Requests that it can take now.
+    pub(crate) fn room(&self, streams: &Streams) -> usize {
+        let left = match streams.requests {
+            0 => usize::MAX,
+            requests => (requests - self.taken.min(requests)) as usize,
+        };
+        streams.pipeline.saturating_sub(self.waiting.len()).min(left)
+    }
+
+    /// When the request that waits for longest was sent.
+    pub(crate) fn oldest_ns(&self) -> Option<u64> {
+        self.waiting.front().map(|waiting| waiting.sent_ns)
+    }
+
+    /// Takes a request; [`write`](Self::write) sends it.
+    pub(crate) fn queue(&mut self, message: &[u8], now_ns: u64, context: &Context) {
+        let request_id = Envelope::split(message).map_or(0, |(envelope, _)| envelope.request_id);
+        match context.protocol {
+            Protocol::Tcp => self.output.extend_from_slice(message),
+            Protocol::Http => http::write_post(message, &context.host, context.keeps, &mut self.output),
+            Protocol::Json => json::write_get(message, &context.host, context.keeps, &mut self.output),
+        }
+        self.waiting.push_back(Waiting { sent_ns: now_ns, request_id });
+        self.taken = self.taken.saturating_add(1);
+    }
+
+    /// Writes as much as the kernel takes.
+    pub(crate) fn write(&mut self) -> Result<(), End> {
+        while self.written < self.output.len() {
+            match self.stream.write(&self.output[self.written..]) {
+                Ok(0) => return Err(End::Closed),
+                Ok(len) => self.written += len,
+                Err(error) if is_not_now(&error) => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => return Err(End::Closed),
+            }
+        }
+        self.output.clear();
+        self.written = 0;
+        Ok(())
+    }
+
+    /// Reads what came, and gives `take` each answer, as a whole message with its envelope.
+    pub(crate) fn turn(
+        &mut self,
+        streams: &Streams,
+        context: &Context,
+        mut take: impl FnMut(&[u8]),
+    ) -> Result<(), End> {
+        let is_over = self.read()?;
+        let mut is_last = false;
+        while !self.input.is_empty() {
+            let cut = match context.protocol {
+                Protocol::Tcp => cut_message(&mut self.input, is_over),
+                Protocol::Http | Protocol::Json => self.cut_http(context, is_over),
+            };
+            match cut {
+                Cut::Partial => break,
+                Cut::Answer { bytes, used, closes } => {
+                    self.input.drain(..used);
+                    is_last |= closes;
+                    let request_id = Envelope::split(&bytes).map_or(0, |(envelope, _)| envelope.request_id);
+                    // Over TCP answers may overtake each other.
+                    let position = self.waiting.iter().position(|waiting| waiting.request_id == request_id);
+                    if let Some(position) = position {
+                        self.waiting.remove(position);
+                    }
+                    take(&bytes);
+                }
+                Cut::Unreadable => return Err(End::Unreadable),
+            }
+        }
+        let is_spent = streams.requests > 0 && self.taken >= streams.requests;
+        match self.waiting.is_empty() {
+            true if is_over || is_last || is_spent => Err(End::Done),
+            false if is_over || is_last => Err(End::Closed),
+            _ => Ok(()),
+        }
+    }
+
+    /// Reads until there is no more; whether the other side has ended.
+    fn read(&mut self) -> Result<bool, End> {
+        let mut room = [0; 16 << 10];
+        loop {
+            match self.stream.read(&mut room) {
+                Ok(0) => return Ok(true),
+                Ok(len) => {
+                    self.established = true;
+                    self.input.extend_from_slice(&room[..len]);
+                    if self.input.len() > INPUT_LEN_MAX {
+                        return Err(End::Unreadable);
+                    }
+                }
+                Err(error) if is_not_now(&error) => {
+                    self.established = self.established || self.stream.peer_addr().is_ok();
+                    return Ok(false);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) if self.waiting.is_empty() => return Err(End::Done),
+                Err(_) => return Err(End::Closed),
+            }
+        }
+    }
+
+    fn cut_http(&mut self, context: &Context, is_over: bool) -> Cut {
+        let (body, status, used, closes) = match http::parse(&self.input, is_over) {
+            http::Parsed::Partial => return Cut::Partial,
+            http::Parsed::Broken => return Cut::Unreadable,
+            http::Parsed::Whole { body, status, used, closes } => (body, status, used, closes),
+        };
+        let Some(request_id) = self.waiting.front().map(|waiting| waiting.request_id) else {
+            // An answer to nothing, as a server gives before it closes an idle connection.
+            return Cut::Unreadable;
+        };
+        let bytes = match context.protocol {
+            Protocol::Json => json::message(&body, request_id, context.with_values),
+            _ if status == 200 => message_in(body),
+            _ => None,
+        };
+        Cut::Answer { bytes: bytes.unwrap_or_else(|| unreadable(request_id)), used, closes }
+    }
+}
+
+fn connect(target: SocketAddr, source: Option<IpAddr>) -> io::Result<TcpStream> {
+    let Some(source) = source else { return TcpStream::connect(target) };
+    let socket = socket2::Socket::new(socket2::Domain::for_address(target), socket2::Type::STREAM, None)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&SocketAddr::new(source, 0).into())?;
+    match socket.connect(&target.into()) {
+        Err(error) if error.raw_os_error() != Some(EINPROGRESS) => Err(error),
+        _ => Ok(TcpStream::from_std(socket.into())),
+    }
+}
+
+/// The number by which Linux says that a connection is on its way.
+const EINPROGRESS: i32 = 115;
+
+fn is_not_now(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::NotConnected)
+}
+
+enum Cut {
+    Partial,
+    /// Which bytes of the input it took, and whether the server closes after it.
+    Answer {
+        bytes: Vec<u8>,
+        used: usize,
+        closes: bool,
+    },
+    Unreadable,
+}
+
+/// Cuts the first message off. What ends within a message is given as far as it goes: it counts as truncated.
+fn cut_message(input: &mut [u8], is_over: bool) -> Cut {
+    let Ok((envelope, rest)) = Envelope::split(input) else {
+        return if is_over { Cut::Unreadable } else { Cut::Partial };
+    };
+    let (len, is_whole) = (envelope.message_len as usize, rest.len() >= envelope.message_len as usize);
+    if !is_whole && !is_over && envelope.message_len <= MESSAGE_LEN_MAX {
+        return Cut::Partial;
+    }
+    let used = input.len().min(Envelope::LEN.saturating_add(len));
+    // Deployed servers echo this bit, which means something over UDP only.
+    input[2] &= !EnvelopeFlags::TRUNCATED.0;
+    Cut::Answer { bytes: input[..used].to_vec(), used, closes: !is_whole }
+}
+
+/// The message in the body of an HTTP answer, which may be preceded by a line end.
+fn message_in(mut body: Vec<u8>) -> Option<Vec<u8>> {
+    if body.first().is_some_and(|byte| matches!(byte, b'\r' | b'\n')) {
+        body.remove(0);
+    }
+    Envelope::split(&body).ok()?;
+    body[2] &= !EnvelopeFlags::TRUNCATED.0;
+    Some(body)
+}
+
+/// An answer to `request_id` that cannot be read, for one that is no message at all.
+fn unreadable(request_id: i32) -> Vec<u8> {
+    let envelope = Envelope { message_len: 1, ..Envelope::request(request_id) };
+    [&envelope.to_bytes()[..], &[0]].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(id: i32, len: u32) -> Vec<u8> {
+        let envelope =
+            Envelope { message_len: len, flags: EnvelopeFlags::TRUNCATED, ..Envelope::request(id) };
+        [&envelope.to_bytes()[..], &vec![7; len as usize]].concat()
+    }
+
+    #[test]
+    fn messages_are_cut_wherever_the_bytes_end() {
+        let whole = [message(1, 30), message(2, 0)].concat();
+        for len in 0..50 {
+            assert!(matches!(cut_message(&mut whole[..len].to_vec(), false), Cut::Partial), "{len}");
+        }
+        let Cut::Answer { bytes, used, closes } = cut_message(&mut whole.clone(), false) else {
+            panic!("whole")
+        };
+        assert_eq!((bytes.len(), used, closes, bytes[2] & 0x20), (50, 50, false, 0));
+    }
+
+    #[test]
+    fn what_ends_within_a_message_is_given_as_far_as_it_goes() {
+        let mut part = message(1, 30);
+        part.truncate(40);
+        let Cut::Answer { used, closes, .. } = cut_message(&mut part, true) else { panic!("all there is") };
+        assert_eq!((used, closes), (40, true));
+        let mut huge = message(1, 0);
+        huge[16] = 0x7f;
+        let Cut::Answer { closes, .. } = cut_message(&mut huge, false) else { panic!("never waits for it") };
+        assert!(closes);
+    }
+
+    #[test]
+    fn http_bodies_hold_messages() {
+        assert_eq!(message_in([b"\n".to_vec(), message(1, 3)].concat()).unwrap().len(), 23);
+        assert_eq!(message_in(b"<html>".to_vec()), None);
+        let (envelope, rest) = (unreadable(5), 1);
+        assert_eq!(envelope.len(), Envelope::LEN + rest);
+    }
+}

@@ -1,0 +1,182 @@
+//! As much of HTTP/1.1 as asking takes: requests, and answers with a length, in chunks, or up to the end.
+
+use std::io::Write as _;
+
+use handle_proto::wire::Envelope;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+
+use crate::question::Question;
+
+/// The media type of the handle protocol.
+const MEDIA_TYPE: &str = "application/x-hdl-message";
+
+/// What stays as it is in a path; the slash of a handle is coded where it would not be one of the path.
+pub(super) const IN_PATH: &AsciiSet =
+    &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'(').remove(b')');
+
+/// Appends a POST of a whole message.
+pub(super) fn write_post(message: &[u8], host: &str, keeps: bool, out: &mut Vec<u8>) {
+    let name = Question::of_message(message).map(|question| String::from_utf8_lossy(question.handle));
+    let path = name.map_or_else(|| "%2F".to_owned(), |name| utf8_percent_encode(&name, IN_PATH).to_string());
+    let connection = connection(keeps);
+    // Writing to a vector does not fail.
+    let _ = write!(
+        out,
+        "POST /{path} HTTP/1.1\r\nHost: {host}\r\nAccept: {MEDIA_TYPE}\r\nContent-Type: {MEDIA_TYPE}\r\n\
+         Content-Length: {}\r\nConnection: {connection}\r\n\r\n",
+        message.len()
+    );
+    debug_assert!(message.len() >= Envelope::LEN, "a whole message has an envelope");
+    out.extend_from_slice(message);
+}
+
+pub(super) const fn connection(keeps: bool) -> &'static str {
+    if keeps { "keep-alive" } else { "close" }
+}
+
+/// What came so far.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Parsed {
+    /// More has to come.
+    Partial,
+    /// A whole answer.
+    Whole {
+        body: Vec<u8>,
+        status: u16,
+        /// Bytes that it took.
+        used: usize,
+        /// Whether the server closes the connection after it.
+        closes: bool,
+    },
+    /// It is no answer.
+    Broken,
+}
+
+const HEADERS_MAX: usize = 64;
+
+/// Parses the first answer in `bytes`; `is_over` says that no more will come.
+pub(super) fn parse(bytes: &[u8], is_over: bool) -> Parsed {
+    let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+    let mut response = httparse::Response::new(&mut headers);
+    let head_len = match response.parse(bytes) {
+        Ok(httparse::Status::Complete(len)) => len,
+        Ok(httparse::Status::Partial) if !is_over => return Parsed::Partial,
+        _ => return Parsed::Broken,
+    };
+    let status = response.code.unwrap_or(0);
+    if (100..200).contains(&status) {
+        // Something that precedes the answer.
+        return match parse(&bytes[head_len..], is_over) {
+            Parsed::Whole { body, status, used, closes } => {
+                Parsed::Whole { body, status, used: head_len + used, closes }
+            }
+            other => other,
+        };
+    }
+    let header = |name: &str| {
+        let found = response.headers.iter().find(|header| header.name.eq_ignore_ascii_case(name))?;
+        std::str::from_utf8(found.value).ok().map(str::trim)
+    };
+    let says = |name, value: &str| header(name).is_some_and(|text| text.eq_ignore_ascii_case(value));
+    let is_old = response.version == Some(0);
+    let closes = says("connection", "close") || (is_old && !says("connection", "keep-alive"));
+    let rest = &bytes[head_len..];
+    let whole =
+        |body: Vec<u8>, len: usize, closes| Parsed::Whole { body, status, used: head_len + len, closes };
+    if says("transfer-encoding", "chunked") {
+        return match dechunk(rest) {
+            Ok(Some((body, len))) => whole(body, len, closes),
+            Ok(None) if !is_over => Parsed::Partial,
+            _ => Parsed::Broken,
+        };
+    }
+    match header("content-length").map(str::parse::<usize>) {
+        Some(Ok(len)) if rest.len() >= len => whole(rest[..len].to_vec(), len, closes),
+        // What was cut off is given as far as it goes.
+        Some(Ok(_)) | None if is_over => whole(rest.to_vec(), rest.len(), true),
+        Some(Ok(_)) => Parsed::Partial,
+        Some(Err(_)) => Parsed::Broken,
+        None if matches!(status, 204 | 304) => whole(Vec::new(), 0, closes),
+        None => Parsed::Partial,
+    }
+}
+
+/// The body in chunks and how many bytes it took; `None` when more has to come.
+fn dechunk(bytes: &[u8]) -> Result<Option<(Vec<u8>, usize)>, httparse::InvalidChunkSize> {
+    let (mut body, mut at) = (Vec::new(), 0);
+    loop {
+        let httparse::Status::Complete((head_len, len)) = httparse::parse_chunk_size(&bytes[at..])? else {
+            return Ok(None);
+        };
+        let start = at + head_len;
+        let Some(end) = usize::try_from(len).ok().and_then(|len| start.checked_add(len)) else {
+            return Err(httparse::InvalidChunkSize);
+        };
+        let Some(after) = bytes.get(end..) else { return Ok(None) };
+        if len == 0 {
+            // Headers may follow, up to an empty line.
+            let found = if after.starts_with(b"\r\n") {
+                Some(2)
+            } else {
+                after.windows(4).position(|part| part == b"\r\n\r\n").map(|position| position + 4)
+            };
+            return Ok(found.map(|len| (body, end + len)));
+        }
+        body.extend_from_slice(&bytes[start..end]);
+        match after.get(..2) {
+            Some(b"\r\n") => at = end + 2,
+            Some(_) => return Err(httparse::InvalidChunkSize),
+            None => return Ok(None),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn whole(text: &str) -> (String, u16, usize, bool) {
+        match parse(text.as_bytes(), false) {
+            Parsed::Whole { body, status, used, closes } => {
+                (String::from_utf8(body).unwrap(), status, used, closes)
+            }
+            other => panic!("{text:?} is {other:?}"),
+        }
+    }
+
+    #[test]
+    fn answers_end_where_their_head_says() {
+        let with_len = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello";
+        assert_eq!(whole(&format!("{with_len}HTTP/1.1 2")), ("hello".to_owned(), 200, with_len.len(), false));
+        let chunked = "HTTP/1.1 404 No\r\ntransfer-encoding: Chunked\r\nConnection: close\r\n\r\n\
+                       5\r\nhello\r\n1;x=y\r\n!\r\n0\r\nTrailer: x\r\n\r\n";
+        assert_eq!(whole(chunked), ("hello!".to_owned(), 404, chunked.len(), true));
+        let continued = format!("HTTP/1.1 100 Continue\r\n\r\n{with_len}");
+        assert_eq!(whole(&continued).2, continued.len());
+        for text in [with_len, chunked] {
+            for len in 0..text.len() {
+                assert_eq!(parse(&text.as_bytes()[..len], false), Parsed::Partial, "{len} of {text}");
+            }
+        }
+    }
+
+    #[test]
+    fn without_a_length_an_answer_ends_with_the_connection() {
+        let text = b"HTTP/1.0 200 OK\r\n\r\nhello";
+        assert_eq!(parse(text, false), Parsed::Partial);
+        let body = b"hello".to_vec();
+        assert_eq!(parse(text, true), Parsed::Whole { body, status: 200, used: text.len(), closes: true });
+    }
+
+    #[test]
+    fn nonsense_is_broken() {
+        for text in [
+            &b"NONSENSE\r\n\r\n"[..],
+            b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n",
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nabc",
+        ] {
+            assert_eq!(parse(text, false), Parsed::Broken, "{}", String::from_utf8_lossy(text));
+        }
+    }
+}

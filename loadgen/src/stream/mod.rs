@@ -1,0 +1,353 @@
+//! Requests over connections: the handle protocol over TCP, the same within HTTP, and the JSON API over HTTP.
+//!
+//! Each thread has a pool of connections, each of which carries so many requests at a time and so many in all.
+//! The worker decides and counts as it does for datagrams; when no connection has room, requests wait, and that
+//! shows as lag of the schedule.
+
+mod connection;
+mod http;
+mod json;
+
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::str::FromStr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use handle_net::{Flushed, Outbox, Peer};
+use handle_proto::limit::UDP_MESSAGE_LEN_MAX;
+use mio::{Events, Poll, Token};
+use serde::Serialize;
+
+use crate::clock::Clock;
+use crate::drive::TICK_NS;
+use crate::worker::{BURST_MAX, Interval, Worker};
+use connection::{Connection, Context, End};
+
+/// What is spoken over connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// The handle protocol.
+    Tcp,
+    /// The handle protocol in bodies of HTTP requests (POST).
+    Http,
+    /// The JSON API over HTTP (GET).
+    Json,
+}
+
+/// How requests are spread over connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Streams {
+    /// What is spoken.
+    pub protocol: Protocol,
+    /// Connections of each thread, at most.
+    pub connections: usize,
+    /// Requests that wait on one connection at a time, at most.
+    pub pipeline: usize,
+    /// Requests of one connection in all; 0 for no end.
+    pub requests: u32,
+}
+
+impl Streams {
+    /// Most connections of one thread.
+    pub const CONNECTIONS_MAX: usize = 10_000;
+    /// Most requests that wait on one connection.
+    pub const PIPELINE_MAX: usize = 1024;
+
+    /// A pool that keeps its connections, with one request on each at a time.
+    #[must_use]
+    pub const fn pooled(protocol: Protocol) -> Self {
+        Self { protocol, connections: 16, pipeline: 1, requests: 0 }
+    }
+
+    /// Whether connections carry more than one request.
+    #[must_use]
+    pub const fn keeps(&self) -> bool {
+        self.requests != 1
+    }
+}
+
+/// How requests travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// Datagrams, by themselves or in trains where the kernel can.
+    Udp {
+        /// In trains.
+        trains: bool,
+    },
+    /// Connections.
+    Stream(Streams),
+}
+
+impl fmt::Display for Transport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Udp { trains: false } => "udp",
+            Self::Udp { trains: true } => "udp-trains",
+            Self::Stream(streams) => match streams.protocol {
+                Protocol::Tcp => "tcp",
+                Protocol::Http => "http",
+                Protocol::Json => "http-json",
+            },
+        })
+    }
+}
+
+impl FromStr for Transport {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let stream = |protocol| Ok(Self::Stream(Streams::pooled(protocol)));
+        match text {
+            "udp" => Ok(Self::Udp { trains: false }),
+            "udp-trains" => Ok(Self::Udp { trains: true }),
+            "tcp" => stream(Protocol::Tcp),
+            "http" => stream(Protocol::Http),
+            "http-json" => stream(Protocol::Json),
+            _ => Err("write udp, udp-trains, tcp, http or http-json".to_owned()),
+        }
+    }
+}
+
+/// What became of connections.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ConnectionCounts {
+    /// Connections that were begun.
+    pub begun: u64,
+    /// Of these, established.
+    pub established: u64,
+    /// Of these, never established: refused, or the wait was over.
+    pub failed: u64,
+    /// Of these, closed by the server while a request waited.
+    pub closed_early: u64,
+    /// Of these, given up because their oldest request was late twice over.
+    pub given_up: u64,
+    /// Of these, closed because what came could not be read.
+    pub unreadable: u64,
+}
+
+impl ConnectionCounts {
+    /// Adds the counts of another thread.
+    pub const fn add(&mut self, other: &Self) {
+        self.begun += other.begun;
+        self.established += other.established;
+        self.failed += other.failed;
+        self.closed_early += other.closed_early;
+        self.given_up += other.given_up;
+        self.unreadable += other.unreadable;
+    }
+
+    const fn count(&mut self, end: End, was_established: bool) {
+        match end {
+            End::Done => {}
+            _ if !was_established => self.failed += 1,
+            End::Closed => self.closed_early += 1,
+            End::GivenUp => self.given_up += 1,
+            End::Unreadable => self.unreadable += 1,
+        }
+    }
+}
+
+/// The connections of one thread.
+pub(crate) struct Pool {
+    poll: Poll,
+    target: SocketAddr,
+    source: Option<IpAddr>,
+    streams: Streams,
+    context: Context,
+    places: Vec<Option<Connection>>,
+    outbox: Outbox,
+    counts: ConnectionCounts,
+    /// Where the search for room begins.
+    next: usize,
+}
+
+/// Longest wait: how soon a stop is noticed, and what waits too long is given up.
+const PATIENCE_MAX: Duration = Duration::from_millis(10);
+/// Nearer to the next request than this we do not sleep.
+const SPIN_NS: u64 = 100_000;
+
+impl Pool {
+    /// No connection is begun yet. `with_values` says whether anybody looks at the values of answers.
+    pub(crate) fn open(
+        target: SocketAddr,
+        source: Option<IpAddr>,
+        streams: Streams,
+        with_values: bool,
+    ) -> io::Result<Self> {
+        Ok(Self {
+            poll: Poll::new()?,
+            target,
+            source,
+            streams,
+            context: Context::new(target, streams, with_values),
+            places: (0..streams.connections).map(|_| None).collect(),
+            outbox: Outbox::new(BURST_MAX, BURST_MAX * UDP_MESSAGE_LEN_MAX),
+            counts: ConnectionCounts::default(),
+            next: 0,
+        })
+    }
+
+    pub(crate) const fn counts(&self) -> ConnectionCounts {
+        self.counts
+    }
+
+    /// Requests that connections have room for.
+    fn room(&self) -> usize {
+        let free = |place: &Option<Connection>| match place {
+            None => self.streams.pipeline,
+            Some(connection) => connection.room(&self.streams),
+        };
+        self.places.iter().map(free).sum()
+    }
+
+    /// Sends what is due, as far as there is room.
+    fn send_due(&mut self, worker: &mut Worker<'_>, clock: Clock) {
+        let room = self.room().min(BURST_MAX);
+        let now_ns = clock.now_ns();
+        worker.push_some(now_ns, room, &mut self.outbox);
+        if self.outbox.is_empty() {
+            return;
+        }
+        let mut flushed = Flushed::default();
+        for i in 0..self.outbox.len() {
+            match self.send(i, now_ns) {
+                Ok(()) => flushed.sent += 1,
+                Err(error) => {
+                    flushed.failed += 1;
+                    flushed.os_error = error.raw_os_error();
+                }
+            }
+        }
+        self.outbox.clear();
+        for place in 0..self.places.len() {
+            self.write(place);
+        }
+        worker.flushed(clock.now_ns(), flushed);
+    }
+
+    /// Gives the message at `i` to the next connection with room. A connection that cannot even be begun is the
+    /// kernel's refusal.
+    fn send(&mut self, i: usize, now_ns: u64) -> io::Result<()> {
+        let len = self.places.len();
+        let free = (0..len)
+            .map(|step| (self.next + step) % len)
+            .find(|&at| self.places[at].as_ref().is_none_or(|connection| connection.room(&self.streams) > 0));
+        let Some(at) = free else { return Err(io::ErrorKind::WouldBlock.into()) };
+        self.next = (at + 1) % len;
+        let connection = match &mut self.places[at] {
+            Some(connection) => connection,
+            place => {
+                let begun = Connection::begin(self.target, self.source, Token(at), self.poll.registry())?;
+                self.counts.begun += 1;
+                place.insert(begun)
+            }
+        };
+        connection.queue(self.outbox.get(i).1, now_ns, &self.context);
+        Ok(())
+    }
+
+    fn write(&mut self, at: usize) {
+        if let Some(connection) = &mut self.places[at]
+            && let Err(end) = connection.write()
+        {
+            self.close(at, end);
+        }
+    }
+
+    fn close(&mut self, at: usize, end: End) {
+        if let Some(connection) = self.places[at].take() {
+            self.counts.count(end, connection.is_established());
+        }
+    }
+
+    /// Takes what came for the connection at `at`, and gives each answer to the worker.
+    fn turn(&mut self, at: usize, now_ns: u64, worker: &mut Worker<'_>) {
+        let Some(connection) = &mut self.places[at] else { return };
+        let was_established = connection.is_established();
+        let target = Peer::to(self.target);
+        let turned = connection.turn(&self.streams, &self.context, |answer| {
+            worker.receive(now_ns, target, answer, true);
+        });
+        self.counts.established += u64::from(!was_established && connection.is_established());
+        if let Err(end) = turned {
+            self.close(at, end);
+        }
+    }
+
+    /// Gives up connections whose oldest request was sent before `sent_before_ns`.
+    fn give_up(&mut self, sent_before_ns: u64) {
+        for at in 0..self.places.len() {
+            let oldest_ns = self.places[at].as_ref().and_then(Connection::oldest_ns);
+            if oldest_ns.is_some_and(|sent_ns| sent_ns < sent_before_ns) {
+                self.close(at, End::GivenUp);
+            }
+        }
+    }
+}
+
+/// Sends what is due and takes what comes until the worker is done. Calls `tick` once a second, with the number
+/// of the second and the time.
+///
+/// # Errors
+///
+/// When the kernel does not tell about connections any more.
+pub(crate) fn drive(
+    worker: &mut Worker<'_>,
+    pool: &mut Pool,
+    timeout_ns: u64,
+    clock: Clock,
+    stop: &AtomicBool,
+    mut tick: impl FnMut(u64, u64, Interval),
+) -> io::Result<()> {
+    let mut events = Events::with_capacity(1024);
+    let mut second = 0;
+    clock.wait_for_start();
+    loop {
+        if stop.load(Ordering::Relaxed) {
+            worker.stop();
+        }
+        pool.send_due(worker, clock);
+        let now_ns = clock.now_ns();
+        let has_room = pool.room() > 0;
+        let due_ns = worker.next_due_ns(now_ns).filter(|_| has_room);
+        let until_ns = due_ns.map_or(u64::MAX, |due_ns| due_ns.saturating_sub(now_ns));
+        let patience = Duration::from_nanos(until_ns.saturating_sub(SPIN_NS)).min(PATIENCE_MAX);
+        match pool.poll.poll(&mut events, Some(patience)) {
+            Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
+            _ => {}
+        }
+        let now_ns = clock.now_ns();
+        for event in &events {
+            let at = event.token().0;
+            if event.is_writable() {
+                pool.write(at);
+            }
+            pool.turn(at, now_ns, worker);
+        }
+        pool.give_up(now_ns.saturating_sub(2 * timeout_ns));
+        worker.advance(now_ns);
+        let is_done = worker.is_done(now_ns);
+        if now_ns >= (second + 1) * TICK_NS || is_done {
+            tick(second, now_ns, worker.tick());
+            second = now_ns / TICK_NS;
+        }
+        if is_done {
+            return Ok(());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn transports_are_read_as_they_are_shown() {
+        for text in ["udp", "udp-trains", "tcp", "http", "http-json"] {
+            assert_eq!(text.parse::<Transport>().unwrap().to_string(), text);
+        }
+        assert!("sctp".parse::<Transport>().is_err());
+    }
+}

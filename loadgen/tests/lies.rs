@@ -1,0 +1,310 @@
+//! Servers that lie, each in one way: every lie is caught and counted in the right place, and a server that
+//! stalls is charged for all who would have waited.
+
+#![expect(clippy::unwrap_used, reason = "these are tests, also where they share a helper")]
+
+use std::net::{SocketAddr, UdpSocket};
+use std::num::NonZeroU64;
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use handle_loadgen::replay::{Outcome, replay};
+use handle_loadgen::{Form, Load, Names, Report, RunOptions, Truth, Verify, run};
+use handle_proto::wire::envelope::EnvelopeFlags;
+use handle_proto::wire::list::Values;
+use handle_proto::wire::query::{Answer, Query};
+use handle_proto::wire::{Envelope, Header, Message};
+use handle_proto::{ResponseCode, Value};
+
+/// Long enough for a machine that does other things as well.
+const TIMEOUT: Duration = Duration::from_millis(500);
+const HANDLES: usize = 20;
+
+/// The text of the one value of a handle; every fifth takes several datagrams.
+fn url(handle: &[u8]) -> Vec<u8> {
+    let number: usize = String::from_utf8_lossy(handle).rsplit('/').next().unwrap().parse().unwrap();
+    let times = if number.is_multiple_of(5) { 60 } else { 1 };
+    format!("https://example.org/{number}").repeat(times).into_bytes()
+}
+
+/// The datagrams of an answer to `request` with this value.
+fn answer(request: &[u8], url: &[u8]) -> Vec<Vec<u8>> {
+    let (mut envelope, message) = Envelope::split(request).unwrap();
+    let asked = Message::decode(message).unwrap();
+    let handle = Query::decode(asked.body).unwrap().handle;
+    let (mut room, mut body) = (Vec::new(), Vec::new());
+    let values = Values::build([Value::new(1, b"URL", url)], &mut room);
+    Answer { handle, values }.encode(&mut body);
+    let len = u32::try_from(body.len()).unwrap();
+    let header = Header { response_code: ResponseCode::SUCCESS, body_len: len, ..asked.header };
+    let message = [&header.to_bytes()[..], &body, &[0; 4]].concat();
+    envelope.message_len = u32::try_from(message.len()).unwrap();
+    if message.len() > 492 {
+        envelope.flags = EnvelopeFlags::TRUNCATED;
+    }
+    let pieces = (0..).zip(message.chunks(492));
+    pieces.map(|(sequence, data)| [&Envelope { sequence, ..envelope }.to_bytes(), data].concat()).collect()
+}
+
+fn honest(request: &[u8]) -> Vec<Vec<u8>> {
+    let question = handle_loadgen::question::Question::of_message(request).unwrap();
+    answer(request, &url(question.handle))
+}
+
+/// Answers until it is dropped; `lie` makes the datagrams of the answer to request number n.
+struct Server {
+    stop: &'static AtomicBool,
+    thread: Option<thread::JoinHandle<()>>,
+    address: SocketAddr,
+}
+
+impl Server {
+    fn start(mut lie: impl FnMut(usize, &[u8]) -> Vec<Vec<u8>> + Send + 'static) -> Self {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.set_read_timeout(Some(Duration::from_millis(5))).unwrap();
+        let stop: &'static AtomicBool = Box::leak(Box::default());
+        let address = socket.local_addr().unwrap();
+        let thread = thread::spawn(move || {
+            let (mut number, mut room) = (0, [0; 600]);
+            while !stop.load(Ordering::Relaxed) {
+                let Ok((len, from)) = socket.recv_from(&mut room) else { continue };
+                for datagram in lie(number, &room[..len]) {
+                    socket.send_to(&datagram, from).unwrap();
+                }
+                number += 1;
+            }
+        });
+        Self { stop, thread: Some(thread), address }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        let _ = self.thread.take().unwrap().join();
+    }
+}
+
+fn names() -> Names {
+    Names::List((0..HANDLES).map(|i| format!("10.5072/{i}").into_bytes()).collect())
+}
+
+/// The records that an honest server answers from.
+fn records() -> tempfile::NamedTempFile {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let lines: Vec<_> = (0..HANDLES)
+        .map(|i| {
+            let handle = format!("10.5072/{i}");
+            let url = String::from_utf8(url(handle.as_bytes())).unwrap();
+            serde_json::json!({
+                "handle": handle, "values": [{"index": 1, "type": "URL", "data": {"format": "string", "value": url}}]
+            })
+            .to_string()
+        })
+        .collect();
+    std::fs::write(file.path(), lines.join("\n")).unwrap();
+    file
+}
+
+/// Runs 400 requests against a server that lies to each tenth, verified by a file of records.
+fn lied_to(lie: impl Fn(&[u8]) -> Vec<Vec<u8>> + Send + 'static) -> Report {
+    let server =
+        Server::start(move |number, request| if number % 10 == 9 { lie(request) } else { honest(request) });
+    let records = records();
+    let options = RunOptions {
+        load: Load::Open { rate: NonZeroU64::new(1000).unwrap() },
+        duration: Duration::from_millis(400),
+        timeout: TIMEOUT,
+        verify: Some(Verify::with(Truth::Records(records.path().to_owned()))),
+        pattern: handle_loadgen::Pattern::Sequential,
+        ..RunOptions::new(server.address, names())
+    };
+    run(&options, |_| ControlFlow::Continue(())).unwrap()
+}
+
+/// Answered, lost, verified, mismatched.
+fn sums(report: &Report) -> [u64; 4] {
+    let verification = report.verification.as_ref().unwrap();
+    let accounts = &report.accounts;
+    [accounts.answered, accounts.lost, verification.verified, verification.mismatched]
+}
+
+#[test]
+fn the_truth_is_verified() {
+    let report = lied_to(honest);
+    assert_eq!(sums(&report), [400, 0, 400, 0], "{report}");
+    assert!(report.is_valid(), "{report}");
+}
+
+#[test]
+fn a_wrong_value_is_a_mismatch_and_can_be_sent_again() {
+    let report = lied_to(|request| answer(request, b"https://example.org/evil"));
+    assert_eq!(sums(&report), [400, 0, 360, 40], "{report}");
+    assert!(!report.is_valid());
+    let mismatches = &report.verification.as_ref().unwrap().mismatches;
+    assert_eq!(mismatches.len(), 8);
+    let honest_now = Server::start(|_, request| honest(request));
+    let again = replay(mismatches, honest_now.address, false, Duration::from_secs(5)).unwrap();
+    assert!(again.iter().all(|again| again.outcome == Outcome::Right), "{again:?}");
+    drop(honest_now);
+    let lying_still = Server::start(|_, request| answer(request, b"https://example.org/evil"));
+    let again = replay(mismatches, lying_still.address, false, Duration::from_secs(5)).unwrap();
+    assert!(again.iter().all(|again| again.outcome == Outcome::SameAgain), "{again:?}");
+}
+
+#[test]
+fn an_answer_for_another_handle_is_a_mismatch() {
+    let report = lied_to(|request| {
+        let mut datagrams = honest(request);
+        // The last byte of the handle: behind the envelope, the header and its length.
+        let last = 20 + 24 + 4 + usize::from(request[47]) - 1;
+        datagrams[0][last] ^= 1;
+        datagrams
+    });
+    assert_eq!(sums(&report), [400, 0, 360, 40], "{report}");
+}
+
+#[test]
+fn a_wrong_id_answers_nothing() {
+    let report = lied_to(|request| {
+        let mut datagrams = answer(request, b"x");
+        datagrams[0][8] ^= 0x40;
+        datagrams
+    });
+    assert_eq!(sums(&report), [360, 40, 360, 0], "{report}");
+    assert_eq!(report.accounts.unmatched, 40, "{report}");
+}
+
+#[test]
+fn a_second_answer_is_a_duplicate_even_if_it_is_another() {
+    let report = lied_to(|request| [honest(request), answer(request, b"x")].concat());
+    assert_eq!(sums(&report), [400, 0, 400, 0], "{report}");
+    assert_eq!(report.accounts.duplicates, 40, "{report}");
+}
+
+#[test]
+fn an_answer_whose_end_is_missing_is_truncated() {
+    let report = lied_to(|request| {
+        let mut datagrams = answer(request, b"https://example.org/short");
+        let len = datagrams[0].len();
+        datagrams[0].truncate(len - 10);
+        datagrams
+    });
+    assert_eq!(sums(&report), [400, 0, 360, 40], "{report}");
+    assert_eq!((report.accounts.truncated, report.accounts.malformed), (40, 0), "{report}");
+}
+
+#[test]
+fn fragments_out_of_order_are_put_together() {
+    let report = lied_to(|request| {
+        let mut datagrams = honest(request);
+        datagrams.reverse();
+        datagrams
+    });
+    assert_eq!(sums(&report), [400, 0, 400, 0], "{report}");
+}
+
+#[test]
+fn fragments_that_were_exchanged_are_a_mismatch() {
+    let report = lied_to(|request| {
+        let long = "https://example.org/0".repeat(60);
+        let mut datagrams = answer(request, long.as_bytes());
+        // Two middle pieces with each other's numbers.
+        let (first, second) = (datagrams[1][15], datagrams[0][15]);
+        assert_ne!(first, second);
+        datagrams[0][15] = first;
+        datagrams[1][15] = second;
+        datagrams
+    });
+    let [answered, lost, _, mismatched] = sums(&report);
+    assert_eq!((answered, lost), (400, 0), "{report}");
+    assert_eq!(mismatched, 40, "{report}");
+}
+
+#[test]
+fn what_comes_late_is_late() {
+    let mut kept: Vec<(Instant, Vec<Vec<u8>>)> = Vec::new();
+    let server = Server::start(move |number, request| {
+        let mut datagrams = Vec::new();
+        if number < 10 {
+            kept.push((Instant::now() + TIMEOUT + Duration::from_millis(150), honest(request)));
+        } else {
+            datagrams = honest(request);
+        }
+        // Later requests carry the late answers along.
+        kept.retain(|(due, late)| {
+            let is_due = *due <= Instant::now();
+            if is_due {
+                datagrams.extend(late.clone());
+            }
+            !is_due
+        });
+        datagrams
+    });
+    let records = records();
+    let options = RunOptions {
+        load: Load::Open { rate: NonZeroU64::new(200).unwrap() },
+        duration: Duration::from_millis(1000),
+        timeout: TIMEOUT,
+        verify: Some(Verify::with(Truth::Records(records.path().to_owned()))),
+        ..RunOptions::new(server.address, names())
+    };
+    let report = run(&options, |_| ControlFlow::Continue(())).unwrap();
+    assert_eq!((report.accounts.late, report.accounts.answered), (10, 190), "{report}");
+    assert_eq!(sums(&report)[2], 200, "late answers are judged as well: {report}");
+}
+
+#[test]
+fn a_first_pass_is_the_truth_for_what_follows() {
+    let server = Server::start(|number, request| {
+        // The first pass is honest, and the run is lied to about handle 3.
+        let question = handle_loadgen::question::Question::of_message(request).unwrap();
+        let is_lie = number >= HANDLES && question.handle.eq_ignore_ascii_case(b"10.5072/3");
+        if is_lie { answer(request, b"changed") } else { honest(request) }
+    });
+    let options = RunOptions {
+        load: Load::Open { rate: NonZeroU64::new(1000).unwrap() },
+        duration: Duration::from_millis(200),
+        timeout: TIMEOUT,
+        verify: Some(Verify::with(Truth::FirstPass)),
+        pattern: handle_loadgen::Pattern::Sequential,
+        forms: vec!["9=plain".parse().unwrap(), "1=case".parse::<Form>().unwrap()],
+        ..RunOptions::new(server.address, names())
+    };
+    let report = run(&options, |_| ControlFlow::Continue(())).unwrap();
+    assert_eq!(sums(&report), [200, 0, 190, 10], "{report}");
+    let verification = report.verification.as_ref().unwrap();
+    assert!(verification.mismatches.iter().all(|mismatch| mismatch.handle.ends_with("/3")), "{report}");
+}
+
+/// A server that stalls for one second of ten: those who would have asked then have waited, and so the slowest
+/// tenth of response times is up to a second, whatever the generator could send meanwhile. Here in a third of
+/// the time.
+#[test]
+fn a_stall_is_charged_to_all_who_would_have_waited() {
+    const STALL: Duration = Duration::from_millis(333);
+    let started = Instant::now();
+    let mut stalled = false;
+    let server = Server::start(move |_, request| {
+        if !stalled && started.elapsed() > Duration::from_millis(1000) {
+            stalled = true;
+            thread::sleep(STALL);
+        }
+        honest(request)
+    });
+    let options = RunOptions {
+        load: Load::Open { rate: NonZeroU64::new(1000).unwrap() },
+        duration: Duration::from_millis(3330),
+        timeout: Duration::from_secs(2),
+        ..RunOptions::new(server.address, names())
+    };
+    let report = run(&options, |_| ControlFlow::Continue(())).unwrap();
+    assert_eq!((report.accounts.sent, report.accounts.lost), (3330, 0), "{report}");
+    // A tenth of the requests fell into the stall, evenly: half of them waited for half of it and longer.
+    let slow = report.response_histogram.iter().filter(|bucket| bucket.from_ns > 150_000_000);
+    let slow: u64 = slow.map(|bucket| bucket.count).sum();
+    assert!(slow >= 120, "{slow} of 3330 waited for half of the stall: {report}");
+    assert!(report.response_ns.max >= 300_000_000, "{report}");
+}

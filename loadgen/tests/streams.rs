@@ -1,0 +1,292 @@
+//! Runs over connections, against a small local server that speaks the handle protocol over TCP, the same within
+//! HTTP, and the JSON API: one request a connection, pooled, pipelined, and a server that misbehaves.
+
+#![expect(clippy::unwrap_used, reason = "these are tests, also where they share a helper")]
+
+use std::io::{BufRead as _, BufReader, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::num::NonZeroU64;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use handle_loadgen::question::Question;
+use handle_loadgen::stream::Protocol;
+use handle_loadgen::{Load, Names, Report, RunOptions, Streams, Transport, Truth, Verify, run};
+use handle_proto::json::{record_to_json, text};
+use handle_proto::wire::list::Values;
+use handle_proto::wire::query::Answer;
+use handle_proto::wire::{Envelope, Header, Message};
+use handle_proto::{OpFlags, ResponseCode, Value};
+
+const HANDLES: usize = 30;
+
+/// What a server does with its connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Manner {
+    /// It keeps them if it is asked to.
+    Keeps,
+    /// It closes them after each answer, as deployed servers do.
+    ClosesAlways,
+    /// It closes every tenth after half an answer.
+    BreaksOff,
+}
+
+/// Answers connections, each on a thread of its own, until it is dropped.
+struct Server {
+    address: SocketAddr,
+    stop: Arc<AtomicBool>,
+    accepted: Arc<AtomicUsize>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+impl Server {
+    fn start(manner: Manner) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let (stop, accepted) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+        let (stopped, counted) = (Arc::clone(&stop), Arc::clone(&accepted));
+        let thread = thread::spawn(move || {
+            for stream in listener.incoming() {
+                if stopped.load(Ordering::Relaxed) {
+                    break;
+                }
+                let number = counted.fetch_add(1, Ordering::Relaxed);
+                // A client that goes away in the middle is none of our business.
+                thread::spawn(move || drop(serve(&stream.unwrap(), manner, number)));
+            }
+        });
+        Self { address, stop, accepted, thread: Some(thread) }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        let _ = TcpStream::connect(self.address);
+        let _ = self.thread.take().unwrap().join();
+    }
+}
+
+fn serve(stream: &TcpStream, manner: Manner, number: usize) -> std::io::Result<()> {
+    let (mut reader, mut writer) = (BufReader::new(stream), stream);
+    loop {
+        let first = match reader.fill_buf()?.first() {
+            None => return Ok(()),
+            Some(first) => *first,
+        };
+        let (bytes, keeps) = match first {
+            b'G' | b'P' => answer_http(&mut reader)?,
+            _ => answer_native(&mut reader)?,
+        };
+        if manner == Manner::BreaksOff && number % 10 == 9 {
+            return writer.write_all(&bytes[..bytes.len() / 2]);
+        }
+        writer.write_all(&bytes)?;
+        if !keeps || manner == Manner::ClosesAlways {
+            return Ok(());
+        }
+    }
+}
+
+fn answer_native(reader: &mut impl std::io::Read) -> std::io::Result<(Vec<u8>, bool)> {
+    let mut head = [0; Envelope::LEN];
+    reader.read_exact(&mut head)?;
+    let mut message = vec![0; Envelope::from_bytes(&head).message_len as usize];
+    reader.read_exact(&mut message)?;
+    let request = [&head[..], &message].concat();
+    let keeps = Question::of_message(&request).unwrap().flags.has(OpFlags::KEEP_CONNECTION);
+    Ok((answer(&request), keeps))
+}
+
+fn answer_http(reader: &mut impl std::io::BufRead) -> std::io::Result<(Vec<u8>, bool)> {
+    let (mut line, mut len, mut keeps) = (String::new(), 0, true);
+    reader.read_line(&mut line)?;
+    let target = line.split(' ').nth(1).unwrap().to_owned();
+    loop {
+        line.clear();
+        reader.read_line(&mut line)?;
+        let header = line.trim_end().to_ascii_lowercase();
+        match header.split_once(": ") {
+            None => break,
+            Some(("content-length", value)) => len = value.parse().unwrap(),
+            Some(("connection", value)) => keeps = value != "close",
+            Some(_) => {}
+        }
+    }
+    let mut body = vec![0; len];
+    reader.read_exact(&mut body)?;
+    let (status, kind, body) = if len > 0 {
+        ("200 OK", "application/x-hdl-message", answer(&body))
+    } else {
+        let name = target.strip_prefix("/api/handles/").unwrap();
+        let name = percent_encoding::percent_decode_str(name).decode_utf8().unwrap().into_owned();
+        match url(name.as_bytes()) {
+            None => {
+                let json = format!(r#"{{"responseCode":100,"handle":{}}}"#, serde_json::json!(name));
+                ("404 Not Found", "application/json", json.into_bytes())
+            }
+            Some(url) => {
+                let mut json = record_to_json(name.as_bytes(), [Value::new(1, b"URL", &url)]);
+                json["responseCode"] = 1.into();
+                ("200 OK", "application/json", text(&json).into_bytes())
+            }
+        }
+    };
+    // Even lengths in one piece, others in chunks.
+    let mut out = format!("HTTP/1.1 {status}\r\nContent-Type: {kind}\r\n").into_bytes();
+    if body.len().is_multiple_of(2) {
+        write!(out, "Content-Length: {}\r\n\r\n", body.len())?;
+        out.extend(body);
+    } else {
+        write!(out, "Transfer-Encoding: chunked\r\n\r\n1\r\n")?;
+        out.extend(&body[..1]);
+        write!(out, "\r\n{:x}\r\n", body.len() - 1)?;
+        out.extend(&body[1..]);
+        out.extend(b"\r\n0\r\n\r\n");
+    }
+    Ok((out, keeps))
+}
+
+/// The text of the one value of a handle; the last ones are long, and others do not exist.
+fn url(handle: &[u8]) -> Option<Vec<u8>> {
+    let number: usize = String::from_utf8_lossy(handle).rsplit('/').next()?.parse().ok()?;
+    let times = if number + 5 > HANDLES { 500 } else { 1 };
+    (number < HANDLES).then(|| format!("https://example.org/{number}").repeat(times).into_bytes())
+}
+
+fn answer(request: &[u8]) -> Vec<u8> {
+    let (mut envelope, message) = Envelope::split(request).unwrap();
+    let header = Message::decode(message).unwrap().header;
+    let handle = Question::of_message(request).unwrap().handle;
+    let mut body = Vec::new();
+    let response_code = match url(handle) {
+        None => ResponseCode::HANDLE_NOT_FOUND,
+        Some(url) => {
+            let mut room = Vec::new();
+            let values = Values::build([Value::new(1, b"URL", &url)], &mut room);
+            Answer { handle, values }.encode(&mut body);
+            ResponseCode::SUCCESS
+        }
+    };
+    let header = Header { response_code, body_len: u32::try_from(body.len()).unwrap(), ..header };
+    let message = [&header.to_bytes()[..], &body, &[0; 4]].concat();
+    envelope.message_len = u32::try_from(message.len()).unwrap();
+    [&envelope.to_bytes()[..], &message].concat()
+}
+
+fn records() -> tempfile::NamedTempFile {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let lines: Vec<_> = (0..HANDLES)
+        .map(|i| {
+            let handle = format!("10.5072/{i}").into_bytes();
+            text(&record_to_json(&handle, [Value::new(1, b"URL", &url(&handle).unwrap())]))
+        })
+        .collect();
+    std::fs::write(file.path(), lines.join("\n")).unwrap();
+    file
+}
+
+fn go(server: &Server, streams: Streams) -> Report {
+    let records = records();
+    let names = (0..HANDLES).map(|i| format!("10.5072/{i}").into_bytes()).collect();
+    let options = RunOptions {
+        transport: Transport::Stream(streams),
+        load: Load::Open { rate: NonZeroU64::new(500).unwrap() },
+        duration: Duration::from_millis(600),
+        timeout: Duration::from_secs(2),
+        forms: vec!["9=plain".parse().unwrap(), "1=miss".parse().unwrap()],
+        verify: Some(Verify::with(Truth::Records(records.path().to_owned()))),
+        threads: 2,
+        ..RunOptions::new(server.address, Names::List(names))
+    };
+    run(&options, |_| ControlFlow::Continue(())).unwrap()
+}
+
+const PROTOCOLS: [Protocol; 3] = [Protocol::Tcp, Protocol::Http, Protocol::Json];
+
+#[test]
+fn pooled_connections_are_few_and_all_is_verified() {
+    for protocol in PROTOCOLS {
+        let server = Server::start(Manner::Keeps);
+        let streams = Streams { connections: 4, ..Streams::pooled(protocol) };
+        let report = go(&server, streams);
+        let verification = report.verification.as_ref().unwrap();
+        assert_eq!((report.accounts.answered, verification.verified), (300, 300), "{protocol:?}: {report}");
+        let connections = report.connections.unwrap();
+        assert!(connections.begun <= 8 && connections.failed == 0, "{protocol:?}: {connections:?}");
+        assert_eq!(connections.begun, server.accepted.load(Ordering::Relaxed) as u64);
+        let codes: Vec<_> = report.accounts.codes.iter().map(|code| code.code).collect();
+        assert_eq!(codes, [1, 100], "{protocol:?}");
+    }
+}
+
+#[test]
+fn pipelined_requests_share_a_connection() {
+    for protocol in PROTOCOLS {
+        let server = Server::start(Manner::Keeps);
+        let streams = Streams { connections: 1, pipeline: 16, ..Streams::pooled(protocol) };
+        let report = go(&server, streams);
+        assert_eq!(report.verification.as_ref().unwrap().verified, 300, "{protocol:?}: {report}");
+        assert_eq!(report.connections.unwrap().begun, 2, "{protocol:?}: {report}");
+    }
+}
+
+#[test]
+fn one_request_a_connection_is_one_connection_a_request() {
+    for protocol in PROTOCOLS {
+        let server = Server::start(Manner::Keeps);
+        let streams = Streams { connections: 64, requests: 1, ..Streams::pooled(protocol) };
+        let report = go(&server, streams);
+        assert_eq!(report.verification.as_ref().unwrap().verified, 300, "{protocol:?}: {report}");
+        assert_eq!(report.connections.unwrap().begun, 300, "{protocol:?}: {report}");
+    }
+}
+
+#[test]
+fn a_server_that_closes_is_asked_anew() {
+    for protocol in PROTOCOLS {
+        let server = Server::start(Manner::ClosesAlways);
+        let report = go(&server, Streams { connections: 64, ..Streams::pooled(protocol) });
+        let accounts = &report.accounts;
+        // A request may meet the end of its connection: that is lost, and said.
+        assert_eq!(accounts.answered + accounts.lost, 300, "{protocol:?}: {report}");
+        assert_eq!(report.connections.unwrap().closed_early, accounts.lost, "{protocol:?}: {report}");
+        assert_eq!(report.verification.as_ref().unwrap().mismatched, 0, "{protocol:?}: {report}");
+    }
+}
+
+#[test]
+fn half_an_answer_is_no_answer() {
+    for protocol in PROTOCOLS {
+        let server = Server::start(Manner::BreaksOff);
+        let streams = Streams { connections: 64, requests: 1, ..Streams::pooled(protocol) };
+        let report = go(&server, streams);
+        let accounts = &report.accounts;
+        let read = accounts.codes.iter().map(|code| code.count).sum::<u64>();
+        assert_eq!(read, 270, "{protocol:?}: {report}");
+        assert_eq!(accounts.truncated + accounts.malformed + accounts.lost, 30, "{protocol:?}: {report}");
+    }
+}
+
+#[test]
+fn nobody_there_is_counted_as_failed_connections() {
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let options = RunOptions {
+        transport: Transport::Stream(Streams::pooled(Protocol::Tcp)),
+        load: Load::Open { rate: NonZeroU64::new(100).unwrap() },
+        duration: Duration::from_millis(100),
+        timeout: Duration::from_millis(100),
+        ..RunOptions::new(address, Names::List(vec![b"10.1/a".to_vec()]))
+    };
+    let report = run(&options, |_| ControlFlow::Continue(())).unwrap();
+    assert_eq!((report.accounts.scheduled, report.accounts.answered), (10, 0), "{report}");
+    let connections = report.connections.unwrap();
+    assert!(connections.failed > 0 && connections.established == 0, "{connections:?}");
+    assert!(
+        report.invalid.iter().any(|reason| reason.contains("listen on") && reason.contains("tcp")),
+        "{report}"
+    );
+}

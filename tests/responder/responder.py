@@ -1,0 +1,242 @@
+"""A minimal handle responder, for runs against a server that shares no code with ours.
+
+It answers resolution requests (RFC 3652 section 3.2) for public values over UDP, over TCP with one request on
+each connection, and as JSON over HTTP, from a file of JSON records. Written from the description of the protocol
+with nothing but the standard library.
+
+    python3 responder.py RECORDS.jsonl
+
+It chooses its ports, and says on its first line of output, as JSON, which they are.
+"""
+
+import base64
+import http.server
+import json
+import socket
+import socketserver
+import struct
+import sys
+import threading
+import time
+import urllib.parse
+from datetime import datetime, timezone
+
+ENVELOPE = struct.Struct(">BBBBiiII")
+HEADER = struct.Struct(">iiIHBBII")
+PIECE = 492
+TRUNCATED = 0x20
+RECURSIVE = 0x10000000
+PUBLIC_READ = 0x02
+OP_RESOLUTION = 1
+SUCCESS, PROTOCOL_ERROR, NOT_FOUND, NO_VALUES, NO_OPERATION = 1, 4, 100, 200, 5
+
+
+def text(data):
+    return struct.pack(">I", len(data)) + data
+
+
+class Value:
+    """A value in both of its forms: bytes on the wire, and JSON."""
+
+    def __init__(self, json_value):
+        self.json = json_value
+        self.index = json_value["index"]
+        self.type = json_value["type"].encode()
+        data = json_value["data"]
+        if data["format"] == "string":
+            self.data = data["value"].encode()
+        elif data["format"] == "base64":
+            self.data = base64.b64decode(data["value"])
+        elif data["format"] == "admin":
+            admin = data["value"]
+            bits = int(admin["permissions"], 2)
+            self.data = struct.pack(">H", bits) + text(admin["handle"].encode()) + struct.pack(">I", admin["index"])
+        else:
+            raise ValueError(f"data in the format {data['format']} is not known here")
+        self.permissions = int(json_value.get("permissions", "1110"), 2)
+        self.ttl = json_value.get("ttl", 86400)
+        stamp = json_value.get("timestamp")
+        if stamp:
+            when = datetime.strptime(stamp, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=timezone.utc)
+            self.timestamp = int(when.timestamp())
+        else:
+            self.timestamp = 0
+
+    def wire(self):
+        head = struct.pack(">IIBiB", self.index, self.timestamp, 0, self.ttl, self.permissions)
+        return head + text(self.type) + text(self.data) + struct.pack(">I", 0)
+
+    def is_public(self):
+        return bool(self.permissions & PUBLIC_READ)
+
+
+def fold(name):
+    """Upper case, but for nothing beyond ASCII."""
+    return bytes(byte - 32 if 97 <= byte <= 122 else byte for byte in name)
+
+
+def type_matches(asked, kind):
+    asked, kind = fold(asked), fold(kind)
+    if not asked or not kind:
+        return False
+    if asked.endswith(b"."):
+        return kind == asked[:-1] or kind.startswith(asked)
+    return kind == asked
+
+
+class Records:
+    def __init__(self, path):
+        self.records = {}
+        with open(path, encoding="utf-8") as lines:
+            for line in lines:
+                if line.strip():
+                    record = json.loads(line)
+                    values = [Value(value) for value in record["values"]]
+                    self.records[fold(record["handle"].encode())] = values
+
+    def select(self, name, indexes, types):
+        """The code of the answer, and its values."""
+        values = self.records.get(fold(name))
+        if values is None:
+            return NOT_FOUND, []
+        everything = not indexes and not types
+        chosen = [
+            value
+            for value in values
+            if value.is_public()
+            and (everything or value.index in indexes or any(type_matches(asked, value.type) for asked in types))
+        ]
+        return (SUCCESS, chosen) if chosen else (NO_VALUES, [])
+
+
+class Reader:
+    def __init__(self, data):
+        self.data, self.at = data, 0
+
+    def number(self):
+        (number,) = struct.unpack_from(">I", self.data, self.at)
+        self.at += 4
+        return number
+
+    def text(self):
+        length = self.number()
+        if length > len(self.data) - self.at:
+            raise ValueError("a length goes beyond the end")
+        self.at += length
+        return self.data[self.at - length : self.at]
+
+
+def answer(records, request):
+    """The envelope fields and the message that answer a whole request."""
+    major, minor, flags, minor_max, session, request_id, _, length = ENVELOPE.unpack_from(request)
+    major_max = flags & 3
+    version = min((major_max, minor_max), (2, 11)) if major_max else (major, minor)
+    message = request[ENVELOPE.size : ENVELOPE.size + length]
+    operation, _, op_flags, _, recursion, _, _, body_length = HEADER.unpack_from(message)
+    body = message[HEADER.size : HEADER.size + body_length]
+    out = b""
+    if operation != OP_RESOLUTION:
+        code = NO_OPERATION
+    else:
+        try:
+            reader = Reader(body)
+            name = reader.text()
+            indexes = [reader.number() for _ in range(min(reader.number(), len(body)))]
+            types = [reader.text() for _ in range(min(reader.number(), len(body)))]
+            code, values = records.select(name, indexes, types)
+            if code == SUCCESS:
+                out = text(name) + struct.pack(">I", len(values)) + b"".join(value.wire() for value in values)
+        except (ValueError, struct.error):
+            code = PROTOCOL_ERROR
+    header = HEADER.pack(
+        operation, code, op_flags | RECURSIVE, 1, recursion, 0, int(time.time()) + 43200, len(out)
+    )
+    return version, session, request_id, header + out + struct.pack(">I", 0)
+
+
+def envelope(version, flags, session, request_id, sequence, length):
+    return ENVELOPE.pack(version[0], version[1], flags | 2, 11, session, request_id, sequence, length)
+
+
+def is_request(data):
+    if len(data) < ENVELOPE.size + HEADER.size:
+        return False
+    length, code = ENVELOPE.unpack_from(data)[7], HEADER.unpack_from(data, ENVELOPE.size)[1]
+    return length >= HEADER.size and code == 0
+
+
+def serve_udp(records, sock):
+    while True:
+        data, peer = sock.recvfrom(2048)
+        if not is_request(data):
+            continue
+        version, session, request_id, message = answer(records, data)
+        flags = TRUNCATED if len(message) > PIECE else 0
+        for number, at in enumerate(range(0, len(message), PIECE)):
+            head = envelope(version, flags, session, request_id, number, len(message))
+            sock.sendto(head + message[at : at + PIECE], peer)
+
+
+class Tcp(socketserver.StreamRequestHandler):
+    """One request on each connection, as deployed."""
+
+    def handle(self):
+        head = self.rfile.read(ENVELOPE.size)
+        if len(head) < ENVELOPE.size:
+            return
+        length = ENVELOPE.unpack(head)[7]
+        data = head + self.rfile.read(min(length, 262144))
+        if is_request(data):
+            version, session, request_id, message = answer(self.server.records, data)
+            self.wfile.write(envelope(version, 0, session, request_id, 0, len(message)) + message)
+
+
+class Http(http.server.BaseHTTPRequestHandler):
+    """The read side of the JSON API."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self):
+        url = urllib.parse.urlsplit(self.path)
+        name = urllib.parse.unquote_to_bytes(url.path.removeprefix("/api/handles/"))
+        query = urllib.parse.parse_qs(url.query)
+        indexes = [int(index) for index in query.get("index", [])]
+        types = [kind.encode() for kind in query.get("type", [])]
+        code, values = self.server.records.select(name, indexes, types)
+        reply = {"responseCode": code, "handle": name.decode("utf-8", "replace")}
+        if code != NOT_FOUND:
+            reply["values"] = [value.json for value in values]
+        body = json.dumps(reply).encode()
+        self.send_response(404 if code == NOT_FOUND else 200)
+        self.send_header("Content-Type", "application/json;charset=utf-8")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+class Threads(socketserver.ThreadingTCPServer):
+    daemon_threads = True
+    allow_reuse_address = True
+    request_queue_size = 128
+
+
+def main():
+    records = Records(sys.argv[1])
+    udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    udp.bind(("127.0.0.1", 0))
+    servers = [Threads(("127.0.0.1", 0), handler) for handler in (Tcp, Http)]
+    for server in servers:
+        server.records = records
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=serve_udp, args=(records, udp), daemon=True).start()
+    tcp, web = (server.server_address[1] for server in servers)
+    print(json.dumps({"udp": udp.getsockname()[1], "tcp": tcp, "http": web}), flush=True)
+    # Whoever started it closes its input when it is to end.
+    sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main()
