@@ -16,7 +16,7 @@ use handle_proto::wire::{Body, Envelope, Message, Reply, Request, Response};
 use handle_proto::{OpFlags, ResponseCode, Version};
 use handle_server::config::{Config, Datapath};
 use handle_sessions::config::CipherName;
-use handle_sessions::{Joint, Live as _, SessionLimits, Sessions};
+use handle_sessions::{Joint, SessionLimits, Sessions};
 use handle_tests::client::{exchange, exchange_over_tcp};
 use handle_tests::served::{Served, serve_with, server_key};
 use handle_tests::session::{ClientSession, Exchange, NOBODY, Protection, pair, set_up_request};

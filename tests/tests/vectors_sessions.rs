@@ -102,6 +102,11 @@ fn replay(
             }
             Some(recorded) => {
                 let op_code = Message::decode(&recorded[Envelope::LEN..]).unwrap().header.op_code;
+                let mut recorded = recorded;
+                if op_code.is_admin() {
+                    // It is refused as what cannot be read is, by an answer to no request in particular.
+                    recorded[8..12].fill(0xff);
+                }
                 let message = match (&challenge, op_code) {
                     (Some(challenge), OpCode::RESPONSE_TO_CHALLENGE) => {
                         answer_to(line, keys, &recorded, challenge)

@@ -6,7 +6,7 @@ use crate::link::{AnySession, Joint};
 use crate::session::{Claim, Identity, NewSession};
 use crate::setup::{Agreed, SetupError, Terms, agree};
 use crate::table::{Refusal, Sessions};
-use crate::traffic::{Live as _, Reject, check, decrypt, encrypt, seal};
+use crate::traffic::{Reject, check, decrypt, encrypt, seal};
 use handle_auth::SignError;
 use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::list::Reference;
@@ -271,7 +271,8 @@ mod tests {
         let front = front();
         let (id, key) = set_up(&front);
         let mut asked = message(id, OpCode::CREATE_HANDLE);
-        let bare = front.open(&asked).unwrap();
+        let without_mac = asked.clone();
+        let bare = front.open(&without_mac).unwrap();
         assert!(bare.is_in_session() && bare.proof() == Ok(false));
         key.seal(&mut asked, 1).unwrap();
         let sent = hidden(&key, &asked);
@@ -309,7 +310,8 @@ mod tests {
         nonsense.extend_from_slice(b"no message");
         let sent = hidden(&key, &bare);
         let mut cut = sent[..sent.len() - 1].to_vec();
-        cut[16..20].copy_from_slice(&u32::try_from(cut.len() - Envelope::LEN).unwrap().to_be_bytes());
+        let len = u32::try_from(cut.len() - Envelope::LEN).unwrap();
+        cut[16..20].copy_from_slice(&len.to_be_bytes());
         for wrong in [&sent, &hidden(&key, &forged), &hidden(&key, &nonsense), &cut] {
             assert_eq!(front.open(wrong).unwrap_err(), Undecryptable);
         }
