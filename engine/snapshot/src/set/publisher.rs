@@ -69,6 +69,11 @@ impl<S: Storage> Publisher<S> {
         Ok(publisher)
     }
 
+    /// The directory.
+    pub fn dir(&self) -> &Path {
+        self.stager.storage.dir()
+    }
+
     /// What is published.
     pub fn manifest(&self) -> Option<&Manifest> {
         self.current.as_ref().map(|current| &current.manifest)
