@@ -11,6 +11,8 @@
 mod bulk;
 mod check;
 mod error;
+#[cfg(test)]
+mod faults;
 mod log;
 mod record;
 mod schema;
