@@ -22,6 +22,9 @@ use serde_json::json;
 use std::path::PathBuf;
 use std::time::Duration;
 
+/// An answer that takes longer does not come any more.
+const LOST_AFTER: Duration = Duration::from_millis(500);
+
 /// Measures how soon changes are visible, and what they cost.
 #[derive(Parser)]
 struct Args {
@@ -104,7 +107,7 @@ fn measure(args: &Args) -> anyhow::Result<()> {
     let requests = Requests::new(args.records, 1 << 20, Ask::Plain, 1)?;
     let mut probe = Probe::open(server.address, args.server_cores.len())?;
     serve::pin(Some(args.client_core));
-    let mut flood = Flood::open(&requests, Shape::single(args.window), is_success)?;
+    let mut flood = Flood::open(&requests, Shape::single(args.window), is_success)?.patient(LOST_AFTER);
     let core = args.server_cores[0];
     let in_turn = (args.changes / args.rounds).max(1);
     let seconds = in_turn as f64 / args.rate as f64;

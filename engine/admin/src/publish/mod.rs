@@ -9,10 +9,12 @@
 //! - When something fails the published set stays, the changes wait in the store, and `status` says why.
 
 mod check;
+mod command;
 mod delta;
 mod engine;
 mod error;
 mod jobs;
+mod metrics;
 mod settings;
 mod status;
 #[cfg(test)]
@@ -20,7 +22,9 @@ mod tests;
 mod tiers;
 
 pub use check::CheckError;
+pub use command::{Command, NoCommand};
 pub use error::PublishError;
+pub use metrics::PublishMetrics;
 pub use settings::{CheckConfig, PublishConfig};
 pub use status::{Counts, JobStatus, KeptStatus, PublishStatus, SetStatus};
 
@@ -41,23 +45,6 @@ const PATIENCE: Duration = Duration::from_millis(20);
 const COMMANDS_MAX: usize = 16;
 /// Shortest time between two looks for files to remove.
 const PRUNE_INTERVAL_MIN: Duration = Duration::from_secs(1);
-
-/// What an operator wants of publishing.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Command {
-    /// Publish nothing more, for this reason.
-    Hold(String),
-    /// Go on.
-    Resume,
-    /// Publish this generation again, the newest other one that is kept if none is said, and hold there.
-    RollBack(Option<u64>),
-    /// Build the set from all records.
-    Rebuild,
-    /// Merge all layers into one.
-    Merge,
-    /// Keep what is published now, to go back to.
-    Keep,
-}
 
 /// A command, and who waits for what became of it.
 type Request = (Command, SyncSender<Result<String, PublishError>>);

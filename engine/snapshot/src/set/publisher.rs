@@ -273,11 +273,25 @@ impl<S: Storage> Publisher<S> {
             return Ok(());
         };
         if self.manifest() != Some(&manifest) {
-            let layers = self.stager.open_layers(&manifest.layers)?;
-            check_alike(storage.dir(), &manifest, &layers)?;
+            let layers = self.reopen_layers(&manifest)?;
+            check_alike(self.dir(), &manifest, &layers)?;
             self.current = Some(Current { manifest, layers });
         }
         Ok(())
+    }
+
+    /// The layers of `manifest`; those that are open already are taken from the set we remember.
+    fn reopen_layers(&mut self, manifest: &Manifest) -> Result<Vec<Layer<S::Bytes>>, SetError> {
+        let known = self.current.take().map(|old| old.manifest.layers.into_iter().zip(old.layers));
+        let mut known: Vec<_> = known.into_iter().flatten().collect();
+        let mut layers = Vec::with_capacity(manifest.layers.len());
+        for entry in &manifest.layers {
+            match known.iter().position(|(known, _)| known == entry) {
+                Some(at) => layers.push(known.swap_remove(at).1),
+                None => layers.extend(self.stager.open_layers(core::slice::from_ref(entry))?),
+            }
+        }
+        Ok(layers)
     }
 
     /// Removes layers that are in no set, neither the published one nor one that is kept, since `grace`
