@@ -12,7 +12,7 @@ use handle_proto::wire::auth::SecretAnswer;
 use handle_proto::wire::fragment::cut;
 use handle_proto::wire::{Body, Envelope, Message};
 use handle_snapshot::format::checksum;
-use handle_snapshot::set::manifest::{LayerEntry, Manifest};
+use handle_snapshot::set::manifest::{LayerEntry, Manifest, Source};
 use handle_tests::vectors::{bytes, document, hex, load};
 use serde_json::Value as Json;
 use std::collections::{BTreeMap, BTreeSet};
@@ -317,6 +317,7 @@ fn files(seeds: &mut Seeds) {
             generation: count as u64,
             created_unix_ms: 1_700_000_000_000,
             handles_count: 40,
+            source: (count == 2).then_some(Source { store: 7, transaction: 9 }),
             layers: entries.take(count).collect(),
         };
         seeds.add("manifest", manifest.encode());
@@ -334,6 +335,7 @@ fn chosen(seeds: &mut Seeds) {
         generation: 7,
         created_unix_ms: 0,
         handles_count: 1,
+        source: None,
         layers: vec![LayerEntry { file: "a.layer".into(), len: 64, header_sum: 1 }],
     };
     seeds.keep("manifest", "other-line-ends", manifest.encode().replace('\n', "\r\n"));

@@ -12,4 +12,7 @@ pub mod counters;
 pub mod operation;
 pub mod permission;
 pub mod service;
+//! - [`publish`]: from changes in the store to sets that resolvers serve.
+
+pub mod publish;
 pub mod store;
