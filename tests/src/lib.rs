@@ -6,6 +6,7 @@ pub mod daemon;
 pub mod fields;
 pub mod process;
 pub mod records;
+pub mod records_server;
 pub mod served;
 pub mod site;
 pub mod vectors;

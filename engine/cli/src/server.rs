@@ -16,7 +16,8 @@ pub(crate) struct ServerArgs {
     /// Server to ask, over TCP: host, host:port or an IPv6 address in brackets; the port is 2641 unless given.
     #[arg(long, short, value_name = "HOST[:PORT]", env = "HDL_SERVER")]
     server: String,
-    /// Public key of the server: then only answers count that it has signed.
+    /// Public key of the server: then only answers count that it has signed, and requests go through a session if the
+    /// server has them, so that each identity is challenged once.
     #[arg(long, value_name = "FILE", env = "HDL_SERVER_KEY")]
     server_key: Option<PathBuf>,
     /// Seconds to wait for a connection, and for each answer.
@@ -39,6 +40,7 @@ impl ServerArgs {
             let record = key::public_record(path)?;
             let key = PublicKey::from_record(&record).with_context(|| format!("{}", path.display()))?;
             client.require_signatures(key);
+            client.use_sessions(Some(0));
         }
         Ok(client)
     }
