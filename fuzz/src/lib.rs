@@ -16,6 +16,7 @@ mod connections;
 mod container;
 mod data;
 mod fixture;
+mod formats;
 mod frame;
 mod generator;
 mod json;
@@ -34,6 +35,7 @@ pub use challenges::challenges;
 pub use connections::connections;
 pub use container::{datagrams, put_datagram};
 pub use data::{admin_vlist, key, site, value};
+pub use formats::{batch_file, json_export, sql_dump};
 pub use frame::{envelope, message};
 pub use json::{record_line, site_json, values_json};
 pub use limiter::rate_limit;
@@ -66,6 +68,7 @@ targets! {
     challenges connections
     session_table session_socket
     rate_limit template
+    batch_file json_export sql_dump
 }
 
 /// Makes a file of `fuzz_targets/` the program of one target: libFuzzer's under `cargo fuzz`, in ordinary

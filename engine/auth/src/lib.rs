@@ -6,6 +6,7 @@
 //! - [`challenge`]: answers to challenges, made and verified.
 //! - [`challenges`], [`answered`]: challenges that wait for an answer, and whether one was made with a key.
 //! - [`agreement`], [`session`]: the keys of sessions, and the encryption of messages in them.
+//! - [`generate`]: new keys.
 //! - [`keyfile`], [`pem`], [`mod@file`]: keys at rest, encrypted or not, and files that only their owner can read.
 //! - [`digest`]: digests and MACs by their codes, compared in constant time.
 //!
@@ -23,6 +24,7 @@ pub mod digest;
 mod dsa;
 pub mod error;
 pub mod file;
+pub mod generate;
 pub mod kdf;
 pub mod key;
 pub mod keyfile;

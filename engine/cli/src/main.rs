@@ -3,17 +3,24 @@
 //! One file for each command; `main` only knows their names and what their outcomes mean to a shell.
 #![forbid(unsafe_code)]
 
+mod batch;
 mod control;
 mod demo;
 mod dump;
 mod exchange;
+mod handle;
 mod homed;
+mod init;
 mod input;
+mod key;
 mod message;
 mod output;
 mod progress;
 mod resolve;
+mod secret;
+mod server;
 mod snapshot;
+mod store;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 use std::process::ExitCode;
@@ -44,6 +51,20 @@ struct Args {
 enum Command {
     /// Ask a server for the values of a handle.
     Resolve(resolve::Args),
+    /// Make everything that handled and handle-admin need to begin.
+    Init(Box<init::Args>),
+    /// Create, change, delete, get and list handles.
+    Handle(Box<handle::Args>),
+    /// Carry out the operations of a batch file.
+    Batch(Box<batch::Args>),
+    /// Make keys, change their form, and look at them.
+    Key(key::Args),
+    /// Take records into a store, from files or another server.
+    Import(Box<store::import::Args>),
+    /// Write all records of a store or of a published set.
+    Export(store::export::Args),
+    /// Look after the store of handle-admin.
+    Store(store::Args),
     /// Build, publish, check and look into snapshots.
     Snapshot(snapshot::Args),
     /// Take protocol messages apart.
@@ -70,6 +91,8 @@ pub(crate) enum Outcome {
     Good = 0,
     /// Something failed that is not listed below.
     Failed = 1,
+    /// What was given does not read, and nothing was done with it.
+    BadInput = 2,
     /// There is no such handle.
     NotFound = 3,
     /// The handle is there, but no such value.
@@ -85,6 +108,13 @@ pub(crate) enum Outcome {
 fn main() -> ExitCode {
     let done = match Args::parse().command {
         Command::Resolve(args) => resolve::run(&args),
+        Command::Init(args) => init::run(&args),
+        Command::Handle(args) => handle::run(&args),
+        Command::Batch(args) => batch::run(&args),
+        Command::Key(args) => key::run(&args),
+        Command::Import(args) => store::import::run(&args),
+        Command::Export(args) => store::export::run(&args),
+        Command::Store(args) => store::run(&args),
         Command::Snapshot(args) => snapshot::run(args),
         Command::Message(args) => message::run(&args),
         Command::Control(args) => control::run(&args),

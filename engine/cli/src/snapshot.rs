@@ -210,6 +210,10 @@ fn build_layer<W: Write + Seek>(
                 homed.see(handle);
                 builder.add(origin, &Handle(handle.as_bytes()).looked_up(), values)
             }
+            Entry::Homed(prefix) => {
+                homed.home(prefix)?;
+                return Ok(());
+            }
             Entry::Deleted(handle) if homed.is_delta() => {
                 builder.delete(origin, &Handle(handle.as_bytes()).looked_up())
             }
@@ -425,13 +429,14 @@ fn show_layer(path: &Path, header: &format::Header, took: Option<Duration>, as_j
 }
 
 /// A set, or a layer on its own.
-enum Opened {
+/// A published set, or a layer by itself.
+pub(crate) enum Opened {
     Set(PublishedSet),
     Layer(Box<Layer<Mapped>>),
 }
 
 impl Opened {
-    fn open(path: &Path) -> anyhow::Result<Self> {
+    pub(crate) fn open(path: &Path) -> anyhow::Result<Self> {
         if path.is_dir() {
             return Ok(Self::Set(PublishedSet::open(path, How::Map)?));
         }
@@ -441,14 +446,14 @@ impl Opened {
         Ok(Self::Layer(Box::new(layer)))
     }
 
-    fn layers(&self) -> &[Layer<Mapped>] {
+    pub(crate) fn layers(&self) -> &[Layer<Mapped>] {
         match self {
             Self::Set(set) => set.layers(),
             Self::Layer(layer) => std::slice::from_ref(layer),
         }
     }
 
-    fn records(&self) -> anyhow::Result<Records<'_, Mapped>> {
+    pub(crate) fn records(&self) -> anyhow::Result<Records<'_, Mapped>> {
         Ok(Records::new(self.layers())?)
     }
 

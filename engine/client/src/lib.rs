@@ -1,0 +1,4 @@
+//! Finds the service that is responsible for a handle, and asks it.
+#![forbid(unsafe_code)]
+
+pub mod administration;
