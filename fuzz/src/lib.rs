@@ -16,6 +16,7 @@ mod connections;
 mod container;
 mod data;
 mod fixture;
+mod formats;
 mod frame;
 mod generator;
 mod json;
@@ -33,6 +34,7 @@ pub use challenges::challenges;
 pub use connections::connections;
 pub use container::{datagrams, put_datagram};
 pub use data::{admin_vlist, key, site, value};
+pub use formats::{batch_file, json_export, sql_dump};
 pub use frame::{envelope, message};
 pub use json::{record_line, site_json, values_json};
 pub use limiter::rate_limit;
@@ -63,6 +65,7 @@ targets! {
     layer manifest resolver question batch train
     challenges connections
     rate_limit template
+    batch_file json_export sql_dump
 }
 
 /// Makes a file of `fuzz_targets/` the program of one target: libFuzzer's under `cargo fuzz`, in ordinary

@@ -5,6 +5,7 @@
 //! - [`message`]: the credential of a message, signature or MAC, by the version it is written in.
 //! - [`challenge`]: answers to challenges, made and verified.
 //! - [`agreement`], [`session`]: the keys of sessions, and the encryption of messages in them.
+//! - [`generate`]: new keys.
 //! - [`keyfile`], [`pem`], [`mod@file`]: keys at rest, encrypted or not, and files that only their owner can read.
 //! - [`digest`]: digests and MACs by their codes, compared in constant time.
 //!
@@ -20,6 +21,7 @@ pub mod digest;
 mod dsa;
 pub mod error;
 pub mod file;
+pub mod generate;
 pub mod kdf;
 pub mod key;
 pub mod keyfile;

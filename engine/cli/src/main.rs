@@ -3,16 +3,21 @@
 //! One file for each command; `main` only knows their names and what their outcomes mean to a shell.
 #![forbid(unsafe_code)]
 
+mod batch;
 mod control;
 mod demo;
 mod dump;
 mod exchange;
+mod handle;
 mod homed;
 mod input;
+mod key;
 mod message;
 mod output;
 mod progress;
 mod resolve;
+mod secret;
+mod server;
 mod snapshot;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
@@ -44,6 +49,12 @@ struct Args {
 enum Command {
     /// Ask a server for the values of a handle.
     Resolve(resolve::Args),
+    /// Create, change, delete, get and list handles.
+    Handle(Box<handle::Args>),
+    /// Carry out the operations of a batch file.
+    Batch(Box<batch::Args>),
+    /// Make keys, change their form, and look at them.
+    Key(key::Args),
     /// Build, publish, check and look into snapshots.
     Snapshot(snapshot::Args),
     /// Take protocol messages apart.
@@ -70,6 +81,8 @@ pub(crate) enum Outcome {
     Good = 0,
     /// Something failed that is not listed below.
     Failed = 1,
+    /// What was given does not read, and nothing was done with it.
+    BadInput = 2,
     /// There is no such handle.
     NotFound = 3,
     /// The handle is there, but no such value.
@@ -85,6 +98,9 @@ pub(crate) enum Outcome {
 fn main() -> ExitCode {
     let done = match Args::parse().command {
         Command::Resolve(args) => resolve::run(&args),
+        Command::Handle(args) => handle::run(&args),
+        Command::Batch(args) => batch::run(&args),
+        Command::Key(args) => key::run(&args),
         Command::Snapshot(args) => snapshot::run(args),
         Command::Message(args) => message::run(&args),
         Command::Control(args) => control::run(&args),

@@ -139,7 +139,8 @@ fn show(args: &Args, server: SocketAddr, asked: &Asked, answered: &Answered) -> 
     Ok(outcome(reply.code))
 }
 
-const fn outcome(code: ResponseCode) -> Outcome {
+/// What a code of a response means to a shell.
+pub(crate) const fn outcome(code: ResponseCode) -> Outcome {
     match code {
         ResponseCode::SUCCESS => Outcome::Good,
         ResponseCode::HANDLE_NOT_FOUND => Outcome::NotFound,

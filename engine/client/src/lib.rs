@@ -10,17 +10,18 @@
 //! - [`exchange`]: one request to one server: retries, fragments, and whether the answer may be believed.
 //! - [`lookup`]: one question, from the global service down; [`trace`] says what it did.
 //! - [`cache`], [`flight`]: answers by their time to live; one request for many askers.
-//! - [`identity`]: who asks, and what proves it.
+//! - [`administration`]: who asks, what proves it, and operations of administrators on one server.
 //! - [`signature`]: values that are signed, up to the keys one trusts.
 #![forbid(unsafe_code)]
 
+pub mod administration;
 pub mod answer;
 pub mod bootstrap;
 pub mod cache;
 pub mod driver;
 pub mod exchange;
 pub mod flight;
-pub mod identity;
+mod identity;
 pub mod lookup;
 pub mod plan;
 pub mod question;

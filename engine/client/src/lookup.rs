@@ -17,11 +17,11 @@ mod world;
 
 pub use error::LookupError;
 
+use crate::administration::Identity;
 use crate::bootstrap::{Overrides, Root};
 use crate::cache::{Cache, CacheLimits};
 use crate::exchange::{Answered, AttemptError, Exchange, Patience, Transmit};
 use crate::flight::Flights;
-use crate::identity::Identity;
 use crate::plan::{Preferences, Target};
 use crate::service::SharedSite;
 use crate::times::Times;

@@ -1,6 +1,6 @@
 use super::world::{BEGIN, Fault, World, ask, dice, signing_site, value};
 use super::*;
-use crate::identity::Proof;
+use crate::administration::Key;
 use crate::question::Wants;
 use crate::trace::Origin;
 use handle_proto::data::site::{InterfaceProtocol, SiteFlags};
@@ -303,8 +303,8 @@ fn whoever_may_read_more_proves_it() {
     let mut question = Question::all(b"10.a/p");
     question.wants.public_only = false;
     let identity = |secret: &[u8]| {
-        let proof = Proof::Secret(secret.to_vec().into());
-        Some(Arc::new(Identity { handle: b"10.A/ADMIN".to_vec(), index: 301, proof }))
+        let key = Key::Secret(secret.to_vec().into());
+        Some(Arc::new(Identity { handle: b"10.A/ADMIN".to_vec(), index: 301, key }))
     };
     let options = |secret: &[u8]| Options { identity: identity(secret), trace: true, ..Options::default() };
     let answer = ask(&mut world, &client, &question, &options(b"open sesame")).unwrap();

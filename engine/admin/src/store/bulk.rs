@@ -1,0 +1,189 @@
+//! Taking in many records at once: sorted first, then written in the order of the file.
+
+use super::sorter::Sorter;
+use super::transaction::Transaction;
+use super::{Records as _, Store, StoreError, key};
+use handle_proto::limit::{HANDLE_LEN_MAX, VALUES_COUNT_MAX};
+use handle_proto::{Value, Values};
+use std::path::Path;
+
+/// Bytes of records that share one commit.
+const COMMIT_BYTES: usize = 64 << 20;
+
+/// Takes in records and homed prefixes in any order, with bounded memory.
+///
+/// Until [`finish`](Self::finish) the store is as it was. That writes in several commits, each of whole records; the log
+/// tells nothing of them but that it begins anew, so mirrors and the publisher take in everything again.
+#[derive(Debug)]
+#[must_use = "without `finish` nothing is taken in"]
+pub struct Bulk<'s> {
+    store: &'s Store,
+    sorter: Sorter,
+    homed: Vec<Vec<u8>>,
+    keeps_existing: bool,
+    room: Vec<u8>,
+}
+
+/// What became of the records.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BulkCounts {
+    /// Written, each handle once.
+    pub written: u64,
+    /// Left as they were, because they existed and [`Bulk::keep_existing`] says so.
+    pub kept: u64,
+}
+
+/// Why a record cannot be taken in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unfit {
+    /// The handle has more bytes than one may have.
+    HandleTooLong,
+    /// There are more values than a record may have.
+    TooManyValues,
+    /// An index is below 1.
+    BadIndex(i32),
+    /// Two values have one index.
+    DuplicateIndex(i32),
+}
+
+impl std::fmt::Display for Unfit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::HandleTooLong => write!(f, "the handle has more than {HANDLE_LEN_MAX} bytes"),
+            Self::TooManyValues => write!(f, "there are more than {VALUES_COUNT_MAX} values"),
+            Self::BadIndex(index) => write!(f, "the index {index} is below 1"),
+            Self::DuplicateIndex(index) => write!(f, "two values have the index {index}"),
+        }
+    }
+}
+
+impl std::error::Error for Unfit {}
+
+/// Whether `values` can be the record of `handle`: the bounds that every record in the store keeps.
+///
+/// # Errors
+/// Says which one they do not keep.
+pub fn check_record<'v>(handle: &[u8], values: impl Iterator<Item = Value<'v>>) -> Result<(), Unfit> {
+    if handle.len() > HANDLE_LEN_MAX {
+        return Err(Unfit::HandleTooLong);
+    }
+    let mut seen = std::collections::BTreeSet::new();
+    for value in values {
+        if value.index < 1 {
+            return Err(Unfit::BadIndex(value.index));
+        }
+        if !seen.insert(value.index) {
+            return Err(Unfit::DuplicateIndex(value.index));
+        }
+        if seen.len() > VALUES_COUNT_MAX {
+            return Err(Unfit::TooManyValues);
+        }
+    }
+    Ok(())
+}
+
+impl<'s> Bulk<'s> {
+    pub(super) fn new(store: &'s Store, temp_dir: &Path, memory_bytes: usize) -> Self {
+        let sorter = Sorter::new(temp_dir, memory_bytes);
+        Self { store, sorter, homed: Vec::new(), keeps_existing: false, room: Vec::new() }
+    }
+
+    /// Leaves records that exist as they are; otherwise they are replaced.
+    pub const fn keep_existing(mut self) -> Self {
+        self.keeps_existing = true;
+        self
+    }
+
+    /// Takes in the record of `handle`; of several the last one counts.
+    ///
+    /// `values` are wanted as they shall be told, timestamps included.
+    ///
+    /// # Errors
+    /// When a temporary file cannot be written.
+    pub fn add(&mut self, handle: &[u8], values: Values<'_>) -> Result<(), StoreError> {
+        self.room.clear();
+        values.encode(&mut self.room);
+        self.sorter.add(&key(handle, self.store.folds()), &self.room)
+    }
+
+    /// Homes `prefix`, as `10.1045` or `0.NA/10.1045`.
+    pub fn home(&mut self, prefix: &[u8]) {
+        self.homed.push(prefix.to_vec());
+    }
+
+    /// Writes everything.
+    ///
+    /// # Errors
+    /// When a file cannot be read or written. Some of the records are in the store then; to take them in again does no
+    /// harm.
+    pub fn finish(self, mut progress: impl FnMut(&BulkCounts)) -> Result<BulkCounts, StoreError> {
+        let inner = &self.store.inner;
+        let mut counts = BulkCounts::default();
+        let homed = self.homed;
+        // Before anything else, so that nobody goes by a log that does not tell of what follows.
+        self.store.change(move |transaction| {
+            transaction.begin_log_anew()?;
+            homed.iter().try_for_each(|prefix| transaction.home_unlogged(prefix))
+        })?;
+        let mut batch = Batch::default();
+        let keeps_existing = self.keeps_existing;
+        let mut write = |batch: &mut Batch| {
+            let begun = inner.begin_write()?;
+            {
+                let mut transaction = Transaction::new(&begun, inner.folds)?;
+                for (key, values) in batch.records() {
+                    if keeps_existing && transaction.record(key)?.is_some() {
+                        counts.kept += 1;
+                        continue;
+                    }
+                    let count = values.first_chunk().map_or(0, |count| u32::from_be_bytes(*count));
+                    let values = Values::from_encoded(count as usize, values.get(4..).unwrap_or_default());
+                    let damaged = |_| StoreError::Damaged("a sorted record does not decode");
+                    transaction.put_unlogged(key, values.map_err(damaged)?)?;
+                    counts.written += 1;
+                }
+            }
+            begun.commit()?;
+            batch.clear();
+            progress(&counts);
+            Ok::<_, StoreError>(())
+        };
+        self.sorter.finish(|key, values| {
+            batch.push(key, values);
+            if batch.bytes.len() >= COMMIT_BYTES { write(&mut batch) } else { Ok(()) }
+        })?;
+        write(&mut batch)?;
+        // Once more, so that whoever looked in between looks again.
+        self.store.change(|transaction| transaction.begin_log_anew())?;
+        Ok(counts)
+    }
+}
+
+/// Records of one commit.
+#[derive(Debug, Default)]
+struct Batch {
+    bytes: Vec<u8>,
+    /// Where keys and values end.
+    ends: Vec<(usize, usize)>,
+}
+
+impl Batch {
+    fn push(&mut self, key: &[u8], values: &[u8]) {
+        self.bytes.extend_from_slice(key);
+        let key_end = self.bytes.len();
+        self.bytes.extend_from_slice(values);
+        self.ends.push((key_end, self.bytes.len()));
+    }
+
+    fn records(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        let starts = std::iter::once(0).chain(self.ends.iter().map(|ends| ends.1));
+        starts
+            .zip(&self.ends)
+            .map(|(start, &(key_end, end))| (&self.bytes[start..key_end], &self.bytes[key_end..end]))
+    }
+
+    fn clear(&mut self) {
+        self.bytes.clear();
+        self.ends.clear();
+    }
+}

@@ -1,0 +1,151 @@
+//! Whether what is stored fits together, and how much it is.
+
+use super::Records as _;
+use super::record::Record;
+use super::snapshot::Snapshot;
+use super::{StoreError, check_record, is_responsible, key};
+use handle_proto::Handle;
+use serde::Serialize;
+use std::fmt;
+
+/// Counts and sizes of a store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Stats {
+    /// Records.
+    pub records: u64,
+    /// Values in them; counted by a check alone.
+    pub values: u64,
+    /// Bytes of names and records; counted by a check alone.
+    pub bytes: u64,
+    /// Homed prefixes.
+    pub homed_prefixes: u64,
+    /// The last transaction.
+    pub last_transaction: u64,
+    /// Transactions in the log.
+    pub log_transactions: u64,
+    /// The last transaction that is not in the log any more.
+    pub log_base: u64,
+}
+
+/// Something that does not fit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Finding {
+    /// What is stored under this name is no record.
+    DamagedRecord(Vec<u8>),
+    /// The name is not the one that the service would look for.
+    WrongName(Vec<u8>),
+    /// The record breaks a bound, and why.
+    UnfitRecord(Vec<u8>, String),
+    /// The prefix is not homed, so nobody is told of the record.
+    NotHomed(Vec<u8>),
+    /// The record names a transaction that has not happened.
+    FromTheFuture(Vec<u8>),
+    /// An entry of the log does not decode.
+    DamagedLog,
+    /// A number is missing in the log, or is beyond the last.
+    LogGap(u64),
+    /// An entry has an earlier time than the one before.
+    LogTime(u64),
+}
+
+impl Finding {
+    /// Whether something is lost or wrong, not just unusual.
+    #[must_use]
+    pub const fn is_damage(&self) -> bool {
+        !matches!(self, Self::NotHomed(_))
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::DamagedRecord(name) => write!(f, "{}: the record does not decode", Handle(name)),
+            Self::WrongName(name) => {
+                write!(f, "{}: stored under a name that is not looked for", Handle(name))
+            }
+            Self::UnfitRecord(name, why) => write!(f, "{}: {why}", Handle(name)),
+            Self::NotHomed(name) => write!(f, "{}: the prefix is not homed", Handle(name)),
+            Self::FromTheFuture(name) => write!(f, "{}: names a transaction after the last", Handle(name)),
+            Self::DamagedLog => f.write_str("log: an entry does not decode"),
+            Self::LogGap(id) => write!(f, "log: transaction {id} is where another should be"),
+            Self::LogTime(id) => write!(f, "log: transaction {id} is earlier than the one before"),
+        }
+    }
+}
+
+/// What costs nothing to tell.
+pub(super) fn stats(snapshot: &Snapshot) -> Result<Stats, StoreError> {
+    Ok(Stats {
+        records: snapshot.records_count()?,
+        homed_prefixes: snapshot.homed()?.len() as u64,
+        last_transaction: snapshot.last_id()?,
+        log_transactions: snapshot.log_count()?,
+        log_base: snapshot.log_base()?,
+        ..Stats::default()
+    })
+}
+
+/// Reads everything.
+pub(super) fn check(snapshot: &Snapshot, mut found: impl FnMut(Finding)) -> Result<Stats, StoreError> {
+    let mut stats = stats(snapshot)?;
+    for stored in snapshot.records()? {
+        let stored = stored?;
+        let name = stored.handle();
+        let Ok(record) = stored.record() else {
+            found(Finding::DamagedRecord(name.to_vec()));
+            continue;
+        };
+        stats.values += record.values.len() as u64;
+        stats.bytes += (name.len() + record.values.as_bytes().len()) as u64;
+        check_one(snapshot, name, &record, stats.last_transaction, &mut found)?;
+    }
+    check_log(snapshot, &stats, found)?;
+    Ok(stats)
+}
+
+fn check_one(
+    snapshot: &Snapshot,
+    name: &[u8],
+    record: &Record<'_>,
+    last_id: u64,
+    found: &mut impl FnMut(Finding),
+) -> Result<(), StoreError> {
+    if key(name, snapshot.folds()) != name {
+        found(Finding::WrongName(name.to_vec()));
+    }
+    if let Err(why) = check_record(name, record.values.iter()) {
+        found(Finding::UnfitRecord(name.to_vec(), why.to_string()));
+    }
+    if record.id > last_id {
+        found(Finding::FromTheFuture(name.to_vec()));
+    }
+    if !is_responsible(snapshot, name)? {
+        found(Finding::NotHomed(name.to_vec()));
+    }
+    Ok(())
+}
+
+fn check_log(snapshot: &Snapshot, stats: &Stats, mut found: impl FnMut(Finding)) -> Result<(), StoreError> {
+    let (mut next_id, mut unix_ms) = (stats.log_base + 1, 0);
+    for entry in snapshot.log_after(0)? {
+        let entry = match entry {
+            Err(StoreError::Damaged(_)) => {
+                found(Finding::DamagedLog);
+                next_id += 1;
+                continue;
+            }
+            entry => entry?,
+        };
+        if entry.id != next_id {
+            found(Finding::LogGap(entry.id));
+        }
+        if entry.unix_ms < unix_ms {
+            found(Finding::LogTime(entry.id));
+        }
+        (next_id, unix_ms) = (entry.id + 1, entry.unix_ms);
+    }
+    if next_id != stats.last_transaction + 1 {
+        found(Finding::LogGap(stats.last_transaction));
+    }
+    Ok(())
+}

@@ -1,0 +1,95 @@
+//! Why the store does not do something.
+
+use std::fmt;
+use std::path::PathBuf;
+
+/// Why the store does not do something.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// There is no such file.
+    Missing(PathBuf),
+    /// There is a file already.
+    Exists(PathBuf),
+    /// Another process has it open.
+    Locked(PathBuf),
+    /// It was made by newer software.
+    Newer {
+        /// What the file has.
+        found: u64,
+        /// What we know.
+        known: u64,
+    },
+    /// It is no store of ours, or what is stored contradicts itself.
+    Damaged(&'static str),
+    /// As many changes as may wait do so.
+    Busy,
+    /// The writer has failed before; nothing is changed until the store is opened again.
+    Failed,
+    /// The file could not be read or written.
+    Database(Box<redb::Error>),
+}
+
+impl StoreError {
+    /// Whether nothing can be read or written any more.
+    pub(super) const fn is_fatal(&self) -> bool {
+        matches!(self, Self::Database(_) | Self::Failed)
+    }
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Missing(path) => {
+                write!(
+                    f,
+                    "there is no store {}: `hdl init` makes one, or `store.file` names another",
+                    path.display()
+                )
+            }
+            Self::Exists(path) => write!(f, "there is a file {} already; it stays as it is", path.display()),
+            Self::Locked(path) => write!(
+                f,
+                "another process has the store {} open: is handle-admin running? `fuser {}` tells",
+                path.display(),
+                path.display()
+            ),
+            Self::Newer { found, known } => {
+                write!(f, "the store has schema {found}, and this program knows {known}: use a newer one")
+            }
+            Self::Damaged(what) => write!(f, "the store is damaged: {what}; `hdl store check` tells more"),
+            Self::Busy => f.write_str("too many changes wait to be written"),
+            Self::Failed => {
+                f.write_str("a change could not be written before, so the store has to be opened again")
+            }
+            Self::Database(error) => write!(f, "the store cannot be read or written: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for StoreError {}
+
+impl From<std::io::Error> for StoreError {
+    fn from(error: std::io::Error) -> Self {
+        Self::from(redb::Error::Io(error))
+    }
+}
+
+macro_rules! from_database {
+    ($($error:ty),*) => {
+        $(impl From<$error> for StoreError {
+            fn from(error: $error) -> Self {
+                Self::Database(Box::new(error.into()))
+            }
+        })*
+    };
+}
+
+from_database!(
+    redb::Error,
+    redb::DatabaseError,
+    redb::StorageError,
+    redb::TableError,
+    redb::TransactionError,
+    redb::CommitError
+);

@@ -1,0 +1,312 @@
+//! The authoritative records: one file, one writer, and readers that never wait for it.
+//!
+//! - What is acknowledged is durable: a change returns when the transaction it is part of has been synced. Changes
+//!   that wait at the same time share one transaction.
+//! - A [`Snapshot`] is the store as it was at one moment, for as long as it is kept.
+//! - Every change is in the log, under a number that grows by one: what mirrors and the publisher go by.
+//! - One process at a time; the file is locked.
+//!
+//! Names are folded as the service folds them before they get here: see [`key`].
+
+mod bulk;
+mod check;
+mod error;
+mod log;
+mod record;
+mod schema;
+mod snapshot;
+mod sorter;
+#[cfg(test)]
+mod tests;
+mod transaction;
+mod writer;
+
+pub use bulk::{Bulk, BulkCounts, Unfit, check_record};
+pub use check::{Finding, Stats};
+pub use error::StoreError;
+pub use log::{Action, LogEntry};
+pub use record::{Record, RecordBuf};
+pub use snapshot::{Changed, Changes, Records, Snapshot, StoredRecord, is_responsible};
+pub use transaction::Transaction;
+
+use handle_proto::Handle;
+use handle_proto::fold;
+use handle_proto::name::PREFIX_RECORDS;
+use redb::{Database, DatabaseError, Durability, ReadableDatabase as _, WriteTransaction};
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use writer::{Commits, Writer};
+
+/// How the store is kept.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct StoreConfig {
+    /// The file of the store.
+    pub file: PathBuf,
+    /// Memory for pages of the file, in bytes.
+    pub cache_bytes: usize,
+    /// Write what is free with each commit, so that the store opens at once after a crash. Without it the whole file is
+    /// read then, and commits take one sync instead of two.
+    pub quick_repair: bool,
+    /// Changes that wait for the writer. Who comes then is told that the server is too busy.
+    pub queue_changes: usize,
+    /// Most changes that share one commit.
+    pub commit_changes: usize,
+    /// Days for which the log of transactions is kept; 0 for ever.
+    pub log_days: u32,
+}
+
+impl Default for StoreConfig {
+    fn default() -> Self {
+        Self {
+            file: PathBuf::from("/var/lib/handle-admin/store.redb"),
+            cache_bytes: 256 << 20,
+            quick_repair: true,
+            queue_changes: 1024,
+            commit_changes: 512,
+            log_days: 0,
+        }
+    }
+}
+
+impl StoreConfig {
+    /// The defaults, for the file at `path`.
+    #[must_use]
+    pub fn at(path: &Path) -> Self {
+        Self { file: path.to_owned(), ..Self::default() }
+    }
+
+    /// Checks what can be checked without opening anything.
+    ///
+    /// # Errors
+    /// Names the setting, and what it should be.
+    pub fn check(&self) -> anyhow::Result<()> {
+        anyhow::ensure!(
+            !self.file.as_os_str().is_empty(),
+            "`store.file` is not said: name the file of the store"
+        );
+        let bounds = [
+            ("cache_bytes", self.cache_bytes, 1 << 20, 1 << 40),
+            ("queue_changes", self.queue_changes, 1, 1 << 20),
+            ("commit_changes", self.commit_changes, 1, 1 << 16),
+            ("log_days", self.log_days as usize, 0, 36_500),
+        ];
+        for (name, value, least, most) in bounds {
+            anyhow::ensure!(
+                (least..=most).contains(&value),
+                "`store.{name}` is {value}: it must be from {least} to {most}"
+            );
+        }
+        Ok(())
+    }
+}
+
+/// The name under which the record of `handle` is stored, by a service that does or does not fold local names.
+///
+/// A name without a slash is that of a prefix, and stands for its record.
+#[must_use]
+pub fn key(handle: &[u8], folds: bool) -> Vec<u8> {
+    match Handle(handle).slash_at() {
+        None => [PREFIX_RECORDS, &fold::folded(handle)].concat(),
+        Some(_) if folds => fold::folded(handle),
+        Some(_) => handle.to_vec(),
+    }
+}
+
+/// An open store.
+///
+/// The writer is a thread of its own; it ends when the store is dropped, once what waits has been written.
+#[derive(Debug)]
+pub struct Store {
+    inner: Arc<Inner>,
+    writer: Writer,
+}
+
+/// What the writer and readers share.
+#[derive(Debug)]
+struct Inner {
+    database: Database,
+    config: StoreConfig,
+    folds: bool,
+    commits: Commits,
+}
+
+impl Inner {
+    /// A transaction that is durable once it is committed.
+    fn begin_write(&self) -> Result<WriteTransaction, StoreError> {
+        let mut transaction = self.database.begin_write()?;
+        transaction.set_durability(Durability::Immediate).map_err(redb::Error::from)?;
+        transaction.set_quick_repair(self.config.quick_repair);
+        Ok(transaction)
+    }
+
+    fn snapshot(&self) -> Result<Snapshot, StoreError> {
+        Snapshot::new(&self.database.begin_read()?, self.folds)
+    }
+}
+
+impl Store {
+    /// Makes a new, empty store. `folds` says for good whether the service folds local names.
+    ///
+    /// # Errors
+    /// When there is a file already, or it cannot be written.
+    pub fn create(config: &StoreConfig, folds: bool) -> Result<Self, StoreError> {
+        if config.file.exists() {
+            return Err(StoreError::Exists(config.file.clone()));
+        }
+        let database = builder(config).create(&config.file)?;
+        schema::begin(&database, folds)?;
+        sync_directory(&config.file)?;
+        Self::start(database, config)
+    }
+
+    /// Opens the store, and brings one of an older schema up to date.
+    ///
+    /// # Errors
+    /// When there is none, another process has it open, or it is of a newer schema.
+    pub fn open(config: &StoreConfig) -> Result<Self, StoreError> {
+        if !config.file.exists() {
+            return Err(StoreError::Missing(config.file.clone()));
+        }
+        let database = builder(config).open(&config.file).map_err(|error| match error {
+            DatabaseError::DatabaseAlreadyOpen => StoreError::Locked(config.file.clone()),
+            error => error.into(),
+        })?;
+        schema::upgrade(&database, schema::UPGRADES)?;
+        Self::start(database, config)
+    }
+
+    fn start(database: Database, config: &StoreConfig) -> Result<Self, StoreError> {
+        let folds = schema::folds(&database)?;
+        let last_id = Snapshot::new(&database.begin_read()?, folds)?.last_id()?;
+        let commits = Commits::new(last_id);
+        let inner = Arc::new(Inner { database, config: config.clone(), folds, commits });
+        Ok(Self { writer: Writer::start(&inner), inner })
+    }
+
+    /// Whether the service folds local names.
+    #[must_use]
+    pub fn folds(&self) -> bool {
+        self.inner.folds
+    }
+
+    /// The file.
+    #[must_use]
+    pub fn file(&self) -> &Path {
+        &self.inner.config.file
+    }
+
+    /// The store as it is now: all that has been acknowledged, nothing that comes later.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn snapshot(&self) -> Result<Snapshot, StoreError> {
+        self.inner.snapshot()
+    }
+
+    /// Runs `decide` on the writer's thread, with the store as it is then and room for changes, and returns what it gives
+    /// once its changes are durable. Waits for that; where it changes nothing, there is nothing to wait for.
+    ///
+    /// `decide` must not take long: all others wait for it. When it gives an error its changes are not made, and
+    /// neither are those of others that would have shared its commit.
+    ///
+    /// # Errors
+    /// When the queue is full, or the changes could not be made durable. Then the store has failed: none is made any
+    /// more until it is opened again.
+    pub fn change<T, F>(&self, decide: F) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: FnOnce(&mut Transaction<'_>) -> Result<T, StoreError> + Send + 'static,
+    {
+        self.writer.change(&self.inner.commits, decide)
+    }
+
+    /// The number of the last transaction that is durable.
+    #[must_use]
+    pub fn last_id(&self) -> u64 {
+        self.inner.commits.last_id()
+    }
+
+    /// Waits until a transaction after number `id` is durable, but not longer than `patience`: the last one.
+    #[must_use]
+    pub fn wait_past(&self, id: u64, patience: Duration) -> u64 {
+        self.inner.commits.wait_past(id, patience)
+    }
+
+    /// Changes that wait for the writer now.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.inner.commits.waiting()
+    }
+
+    /// Commits, and the changes in them, since the store was opened.
+    #[must_use]
+    pub fn commits(&self) -> (u64, u64) {
+        self.inner.commits.counts()
+    }
+
+    /// Why no change is made any more, if the writer has failed.
+    #[must_use]
+    pub fn failure(&self) -> Option<String> {
+        self.inner.commits.failure()
+    }
+
+    /// Begins to take in many records at once; see [`Bulk`].
+    pub fn bulk(&self, temp_dir: &Path, memory_bytes: usize) -> Bulk<'_> {
+        Bulk::new(self, temp_dir, memory_bytes)
+    }
+
+    /// Homes `prefix`, as `10.1045` or `0.NA/10.1045`; false when it was homed.
+    ///
+    /// # Errors
+    /// As [`change`](Self::change).
+    pub fn home(&self, prefix: &[u8]) -> Result<bool, StoreError> {
+        let prefix = prefix.to_vec();
+        self.change(move |transaction| transaction.home(&prefix))
+    }
+
+    /// Drops what the log says of transactions before `unix_ms`, at most `most` of them: how many.
+    ///
+    /// # Errors
+    /// As [`change`](Self::change).
+    pub fn prune_log(&self, unix_ms: u64, most: usize) -> Result<usize, StoreError> {
+        self.change(move |transaction| transaction.prune_log(unix_ms, most))
+    }
+
+    /// Reads everything, and tells what does not fit together: see [`Finding`]. Nothing is changed.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn check(&self, found: impl FnMut(Finding)) -> Result<Stats, StoreError> {
+        check::check(&self.snapshot()?, found)
+    }
+
+    /// Counts and sizes.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn stats(&self) -> Result<Stats, StoreError> {
+        check::stats(&self.snapshot()?)
+    }
+}
+
+fn builder(config: &StoreConfig) -> redb::Builder {
+    let mut builder = Database::builder();
+    builder.set_cache_size(config.cache_bytes);
+    builder
+}
+
+/// Makes the name of a new file durable.
+fn sync_directory(file: &Path) -> Result<(), StoreError> {
+    let directory = file.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    std::fs::File::open(directory).and_then(|it| it.sync_all()).map_err(StoreError::from)
+}
+
+/// Milliseconds since 1970.
+#[must_use]
+pub fn now_unix_ms() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,135 @@
+//! The tables, and how a file of older software becomes one of ours.
+
+use super::StoreError;
+use redb::{Database, ReadableDatabase as _, TableDefinition, TableError, WriteTransaction};
+
+/// Records by the name they are stored under.
+pub(super) const RECORDS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("records");
+/// Homed prefixes, folded: what follows `0.NA/` in the names of their records.
+pub(super) const HOMED: TableDefinition<'_, &[u8], ()> = TableDefinition::new("homed");
+/// Transactions by number.
+pub(super) const LOG: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("log");
+/// Numbers by name: those below.
+pub(super) const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
+
+/// Which schema the file has.
+const SCHEMA: &str = "schema";
+/// 1 where local names are folded.
+const FOLDS: &str = "folds";
+/// The last transaction, also when the log is empty.
+pub(super) const LAST_ID: &str = "last_id";
+/// When that was.
+pub(super) const LAST_MS: &str = "last_unix_ms";
+/// Transactions up to this one are not in the log.
+pub(super) const LOG_BASE: &str = "log_base";
+/// What health writes and reads back.
+pub(super) const PROBE: &str = "probe";
+
+/// Brings a file from one schema to the next.
+pub(super) type Upgrade = fn(&WriteTransaction) -> Result<(), StoreError>;
+
+/// From schema 1 to 2, from 2 to 3 and so on.
+pub(super) const UPGRADES: &[Upgrade] = &[];
+
+/// Makes the tables of a new file.
+pub(super) fn begin(database: &Database, folds: bool) -> Result<(), StoreError> {
+    let transaction = database.begin_write()?;
+    transaction.open_table(RECORDS)?;
+    transaction.open_table(HOMED)?;
+    transaction.open_table(LOG)?;
+    {
+        let mut meta = transaction.open_table(META)?;
+        meta.insert(SCHEMA, current(UPGRADES))?;
+        meta.insert(FOLDS, u64::from(folds))?;
+    }
+    Ok(transaction.commit()?)
+}
+
+/// Brings the file up to date, in one transaction.
+pub(super) fn upgrade(database: &Database, upgrades: &[Upgrade]) -> Result<(), StoreError> {
+    let (found, known) = (number(database, SCHEMA)?, current(upgrades));
+    let Some(missing) = found.checked_sub(1).and_then(|at| upgrades.get(usize::try_from(at).ok()?..)) else {
+        return Err(if found == 0 { NO_STORE } else { StoreError::Newer { found, known } });
+    };
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let transaction = database.begin_write()?;
+    for upgrade in missing {
+        upgrade(&transaction)?;
+    }
+    transaction.open_table(META)?.insert(SCHEMA, known)?;
+    Ok(transaction.commit()?)
+}
+
+/// Whether the service of the file folds local names.
+pub(super) fn folds(database: &Database) -> Result<bool, StoreError> {
+    Ok(number(database, FOLDS)? != 0)
+}
+
+const NO_STORE: StoreError = StoreError::Damaged("the file is no store of handles");
+
+const fn current(upgrades: &[Upgrade]) -> u64 {
+    upgrades.len() as u64 + 1
+}
+
+fn number(database: &Database, name: &str) -> Result<u64, StoreError> {
+    let meta = database.begin_read()?.open_table(META).map_err(|error| match error {
+        TableError::TableDoesNotExist(_) => NO_STORE,
+        error => error.into(),
+    })?;
+    meta.get(name)?.map(|number| number.value()).ok_or(NO_STORE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use redb::ReadableTable as _;
+
+    fn database(directory: &std::path::Path) -> Database {
+        Database::create(directory.join("store")).unwrap()
+    }
+
+    #[test]
+    fn an_older_file_is_brought_up_to_date_step_by_step_and_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let database = database(directory.path());
+        begin(&database, true).unwrap();
+        let step: Upgrade = |transaction| {
+            let mut meta = transaction.open_table(META)?;
+            let steps = meta.get("steps")?.map_or(0, |steps| steps.value());
+            meta.insert("steps", steps + 1)?;
+            Ok(())
+        };
+        for (upgrades, steps) in [(&[step][..], 1), (&[step], 1), (&[step, step, step], 3)] {
+            upgrade(&database, upgrades).unwrap();
+            assert_eq!(number(&database, SCHEMA).unwrap(), current(upgrades));
+            assert_eq!(number(&database, "steps").unwrap(), steps);
+        }
+        let error = upgrade(&database, UPGRADES).unwrap_err();
+        assert!(matches!(error, StoreError::Newer { found: 4, known: 1 }), "{error}");
+        assert!(folds(&database).unwrap());
+    }
+
+    #[test]
+    fn an_upgrade_that_fails_changes_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let database = database(directory.path());
+        begin(&database, false).unwrap();
+        let fails: Upgrade = |transaction| {
+            transaction.open_table(META)?.insert("half", 1)?;
+            Err(StoreError::Failed)
+        };
+        assert!(upgrade(&database, &[fails]).is_err());
+        assert!(number(&database, "half").is_err());
+        assert_eq!(number(&database, SCHEMA).unwrap(), 1);
+        assert!(!folds(&database).unwrap());
+    }
+
+    #[test]
+    fn a_file_of_something_else_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let error = upgrade(&database(directory.path()), UPGRADES).unwrap_err();
+        assert!(matches!(error, StoreError::Damaged(_)), "{error}");
+    }
+}

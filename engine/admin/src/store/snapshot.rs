@@ -1,0 +1,294 @@
+//! Reading the store: as it is in one moment.
+
+use super::log::LogEntry;
+use super::record::{Record, RecordBuf};
+use super::{StoreError, schema};
+use handle_proto::Handle;
+use redb::{
+    AccessGuard, ReadOnlyTable, ReadTransaction, ReadableTable, ReadableTableMetadata as _, TableDefinition,
+};
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+/// Records and homed prefixes, wherever they are read: what operations are decided on.
+pub trait Records {
+    /// Whether the service folds local names.
+    fn folds(&self) -> bool;
+
+    /// The record stored under `key`.
+    ///
+    /// # Errors
+    /// When the file cannot be read, or is damaged.
+    fn record(&self, key: &[u8]) -> Result<Option<RecordBuf>, StoreError>;
+
+    /// Whether `prefix`, folded and without `0.NA/`, is homed.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    fn is_homed(&self, prefix: &[u8]) -> Result<bool, StoreError>;
+}
+
+/// The store as it was at one moment. Costs nothing while it is kept, except room in the file for what it still shows.
+#[derive(Debug)]
+pub struct Snapshot {
+    records: ReadOnlyTable<&'static [u8], &'static [u8]>,
+    homed: ReadOnlyTable<&'static [u8], ()>,
+    log: ReadOnlyTable<u64, &'static [u8]>,
+    meta: ReadOnlyTable<&'static str, u64>,
+    folds: bool,
+}
+
+/// A record and its name, borrowed from the file.
+pub struct StoredRecord {
+    key: AccessGuard<'static, &'static [u8]>,
+    record: AccessGuard<'static, &'static [u8]>,
+}
+
+impl std::fmt::Debug for StoredRecord {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?}", Handle(self.handle()))
+    }
+}
+
+impl StoredRecord {
+    /// The name under which it is stored, folded as the service folds.
+    #[must_use]
+    pub fn handle(&self) -> &[u8] {
+        self.key.value()
+    }
+
+    /// The record.
+    ///
+    /// # Errors
+    /// When it is damaged.
+    pub fn record(&self) -> Result<Record<'_>, StoreError> {
+        Record::decode(self.record.value())
+    }
+}
+
+/// What has changed since a transaction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Changes {
+    /// The log does not reach back so far: everything may have changed.
+    Everything,
+    /// These.
+    These {
+        /// The last transaction that was looked at.
+        to: u64,
+        /// Whether there are more after it.
+        has_more: bool,
+        /// Whether a prefix was homed or released.
+        homed: bool,
+        /// Each handle once, in ascending order.
+        handles: Vec<Changed>,
+    },
+}
+
+/// A handle that has changed, and what it is now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Changed {
+    /// The name under which it is stored.
+    pub handle: Vec<u8>,
+    /// The record; `None` when there is none any more.
+    pub record: Option<RecordBuf>,
+}
+
+impl Snapshot {
+    pub(super) fn new(transaction: &ReadTransaction, folds: bool) -> Result<Self, StoreError> {
+        fn open<K: redb::Key, V: redb::Value>(
+            transaction: &ReadTransaction,
+            table: TableDefinition<'static, K, V>,
+        ) -> Result<ReadOnlyTable<K, V>, StoreError> {
+            Ok(transaction.open_table(table)?)
+        }
+        Ok(Self {
+            records: open(transaction, schema::RECORDS)?,
+            homed: open(transaction, schema::HOMED)?,
+            log: open(transaction, schema::LOG)?,
+            meta: open(transaction, schema::META)?,
+            folds,
+        })
+    }
+
+    /// The last transaction in it; 0 before the first.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn last_id(&self) -> Result<u64, StoreError> {
+        self.number(schema::LAST_ID)
+    }
+
+    /// The last transaction that is not in the log any more; 0 when it is complete.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn log_base(&self) -> Result<u64, StoreError> {
+        self.number(schema::LOG_BASE)
+    }
+
+    /// What health has written last.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn probe(&self) -> Result<u64, StoreError> {
+        self.number(schema::PROBE)
+    }
+
+    fn number(&self, name: &str) -> Result<u64, StoreError> {
+        Ok(self.meta.get(name)?.map_or(0, |number| number.value()))
+    }
+
+    /// How many records there are.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn records_count(&self) -> Result<u64, StoreError> {
+        Ok(self.records.len()?)
+    }
+
+    /// All records, in ascending order of the names they are stored under.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn records(
+        &self,
+    ) -> Result<impl Iterator<Item = Result<StoredRecord, StoreError>> + use<>, StoreError> {
+        self.records_from(Bound::Unbounded, b"")
+    }
+
+    /// The records whose names begin with `start`, those after `after` if that is said.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn records_under(
+        &self,
+        start: &[u8],
+        after: Option<&[u8]>,
+    ) -> Result<impl Iterator<Item = Result<StoredRecord, StoreError>> + use<>, StoreError> {
+        self.records_from(after.map_or(Bound::Included(start), Bound::Excluded), start)
+    }
+
+    fn records_from(
+        &self,
+        from: Bound<&[u8]>,
+        start: &[u8],
+    ) -> Result<impl Iterator<Item = Result<StoredRecord, StoreError>> + use<>, StoreError> {
+        let start = start.to_vec();
+        let range = self.records.range::<&[u8]>((from, Bound::Unbounded))?;
+        Ok(range
+            .map(|entry| {
+                let (key, record) = entry?;
+                Ok(StoredRecord { key, record })
+            })
+            .take_while(move |entry| {
+                entry.as_ref().map_or(true, |entry: &StoredRecord| entry.handle().starts_with(&start))
+            }))
+    }
+
+    /// Homed prefixes without `0.NA/`, folded, in ascending order.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn homed(&self) -> Result<Vec<Vec<u8>>, StoreError> {
+        self.homed.iter()?.map(|entry| Ok(entry?.0.value().to_vec())).collect()
+    }
+
+    /// The transactions after number `id`, in order.
+    ///
+    /// # Errors
+    /// When the file cannot be read, or is damaged.
+    pub fn log_after(
+        &self,
+        id: u64,
+    ) -> Result<impl Iterator<Item = Result<LogEntry, StoreError>> + use<>, StoreError> {
+        let range = self.log.range((Bound::Excluded(id), Bound::Unbounded))?;
+        Ok(range.map(|entry| {
+            let (id, entry) = entry?;
+            LogEntry::decode(id.value(), entry.value())
+        }))
+    }
+
+    /// How many transactions are in the log.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn log_count(&self) -> Result<u64, StoreError> {
+        Ok(self.log.len()?)
+    }
+
+    /// What has changed after transaction `id`, of at most `most` transactions. The state of each handle is that of this
+    /// snapshot, which may be later than `to`: who goes on from there sees some handles again.
+    ///
+    /// # Errors
+    /// When the file cannot be read, or is damaged.
+    pub fn changes_after(&self, id: u64, most: usize) -> Result<Changes, StoreError> {
+        if id < self.log_base()? || id > self.last_id()? {
+            return Ok(Changes::Everything);
+        }
+        let (mut to, mut homed, mut names) = (id, false, BTreeMap::new());
+        for entry in self.log_after(id)?.take(most) {
+            let entry = entry?;
+            to = entry.id;
+            match entry.action.is_about_homing() {
+                true => homed = true,
+                false => _ = names.insert(entry.handle, ()),
+            }
+        }
+        let handles = names.into_keys().map(|handle| {
+            let record = self.record(&handle)?;
+            Ok::<_, StoreError>(Changed { handle, record })
+        });
+        Ok(Changes::These {
+            to,
+            has_more: to < self.last_id()?,
+            homed,
+            handles: handles.collect::<Result<_, _>>()?,
+        })
+    }
+}
+
+impl Records for Snapshot {
+    fn folds(&self) -> bool {
+        self.folds
+    }
+
+    fn record(&self, key: &[u8]) -> Result<Option<RecordBuf>, StoreError> {
+        stored(&self.records, key)
+    }
+
+    fn is_homed(&self, prefix: &[u8]) -> Result<bool, StoreError> {
+        Ok(self.homed.get(prefix)?.is_some())
+    }
+}
+
+/// The record under `key` in `table`.
+pub(super) fn stored(
+    table: &impl ReadableTable<&'static [u8], &'static [u8]>,
+    key: &[u8],
+) -> Result<Option<RecordBuf>, StoreError> {
+    table.get(key)?.map(|bytes| RecordBuf::from_bytes(bytes.value().to_vec())).transpose()
+}
+
+/// Whether this service has the handle stored under `key`: its prefix is homed or, for the record of a derived prefix,
+/// the records under one of its ancestors are.
+///
+/// # Errors
+/// When the file cannot be read.
+pub fn is_responsible(records: &(impl Records + ?Sized), key: &[u8]) -> Result<bool, StoreError> {
+    /// Most ancestors that are looked at for one name; one of dots would have thousands.
+    const ANCESTORS_MAX: usize = 16;
+    let prefix = handle_proto::fold::folded(Handle(key).naming_authority());
+    if records.is_homed(&prefix)? {
+        return Ok(true);
+    }
+    let mut name = Handle(key);
+    for _ in 0..ANCESTORS_MAX {
+        let Some(parent) = name.parent_prefix_record() else { return Ok(false) };
+        // What is homed then is all that is derived from the parent, and is called as its record.
+        if records.is_homed(&handle_proto::fold::folded(parent.0))? {
+            return Ok(true);
+        }
+        name = parent;
+    }
+    Ok(false)
+}

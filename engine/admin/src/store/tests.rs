@@ -1,0 +1,288 @@
+//! The store from outside: what is acknowledged is there, and nothing else.
+
+use super::*;
+use handle_proto::{Value, Values};
+use std::sync::Arc;
+use tempfile::TempDir;
+
+fn config(directory: &TempDir) -> StoreConfig {
+    StoreConfig { cache_bytes: 4 << 20, ..StoreConfig::at(&directory.path().join("store.redb")) }
+}
+
+fn new_store() -> (TempDir, Store) {
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::create(&config(&directory), true).unwrap();
+    (directory, store)
+}
+
+fn put(store: &Store, handle: &str, data: &str) {
+    let (handle, data) = (key(handle.as_bytes(), true), data.to_owned());
+    let put = move |transaction: &mut Transaction<'_>| {
+        let mut storage = Vec::new();
+        transaction.put(&handle, Values::build([Value::new(1, b"URL", data.as_bytes())], &mut storage))
+    };
+    store.change(put).unwrap();
+}
+
+fn data(snapshot: &Snapshot, handle: &[u8]) -> Option<Vec<u8>> {
+    let record = snapshot.record(handle).unwrap()?;
+    Some(record.view().value(1).unwrap().data.to_vec())
+}
+
+fn findings(store: &Store) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    store.check(|finding| findings.push(finding)).unwrap();
+    findings
+}
+
+#[test]
+fn what_was_acknowledged_is_there_after_reopening() {
+    let (directory, store) = new_store();
+    store.home(b"10.1").unwrap();
+    put(&store, "10.1/a", "one");
+    put(&store, "10.1/A", "two");
+    put(&store, "10.1/b", "three");
+    assert!(store.change(|transaction| transaction.delete(b"10.1/B")).unwrap());
+    assert!(!store.change(|transaction| transaction.delete(b"10.1/B")).unwrap());
+    drop(store);
+    let store = Store::open(&config(&directory)).unwrap();
+    let snapshot = store.snapshot().unwrap();
+    assert_eq!((store.last_id(), snapshot.last_id().unwrap()), (5, 5));
+    assert_eq!(data(&snapshot, b"10.1/A").unwrap(), b"two");
+    assert_eq!(data(&snapshot, b"10.1/B"), None);
+    let log: Vec<_> = snapshot.log_after(0).unwrap().map(Result::unwrap).collect();
+    let told: Vec<_> = log.iter().map(|entry| (entry.id, entry.action, entry.handle.as_slice())).collect();
+    let (a, b) = (&b"10.1/A"[..], &b"10.1/B"[..]);
+    let expected = [
+        (1, Action::Home, &b"0.NA/10.1"[..]),
+        (2, Action::Create, a),
+        (3, Action::Update, a),
+        (4, Action::Create, b),
+        (5, Action::Delete, b),
+    ];
+    assert_eq!(told, expected);
+    assert_eq!(findings(&store), []);
+}
+
+#[test]
+fn a_second_process_is_refused_and_so_are_missing_and_existing_files() {
+    let (directory, store) = new_store();
+    let config = config(&directory);
+    let error = Store::open(&config).unwrap_err();
+    assert!(matches!(error, StoreError::Locked(_)), "{error}");
+    assert!(error.to_string().contains("another process"), "{error}");
+    drop(store);
+    Store::open(&config).unwrap();
+    assert!(matches!(Store::create(&config, true).unwrap_err(), StoreError::Exists(_)));
+    let elsewhere = StoreConfig::at(&directory.path().join("elsewhere"));
+    assert!(matches!(Store::open(&elsewhere).unwrap_err(), StoreError::Missing(_)));
+}
+
+#[test]
+fn a_snapshot_does_not_change() {
+    let (_directory, store) = new_store();
+    put(&store, "10.1/a", "old");
+    let before = store.snapshot().unwrap();
+    put(&store, "10.1/a", "new");
+    assert_eq!(data(&before, b"10.1/A").unwrap(), b"old");
+    assert_eq!(data(&store.snapshot().unwrap(), b"10.1/A").unwrap(), b"new");
+}
+
+#[test]
+fn changes_of_many_share_commits_and_none_is_lost() {
+    const THREADS: usize = 8;
+    const CHANGES: usize = 50;
+    let (_directory, store) = new_store();
+    let store = Arc::new(store);
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let store = &store;
+            scope.spawn(move || (0..CHANGES).for_each(|n| put(store, &format!("10.1/{thread}-{n}"), "x")));
+        }
+    });
+    let (commits, changes) = store.commits();
+    assert_eq!(changes, (THREADS * CHANGES) as u64);
+    assert!(commits <= changes);
+    assert_eq!(store.stats().unwrap().records, (THREADS * CHANGES) as u64);
+    assert_eq!(store.last_id(), (THREADS * CHANGES) as u64);
+    assert_eq!(store.waiting(), 0);
+}
+
+#[test]
+fn a_change_that_is_refused_leaves_others_alone_and_half_a_change_stops_the_store() {
+    let (directory, store) = new_store();
+    let refused = store.change(|_| Err::<(), _>(StoreError::Damaged("this one")));
+    assert!(matches!(refused, Err(StoreError::Damaged(_))));
+    put(&store, "10.1/a", "x");
+    let half = store.change(|transaction| {
+        transaction.delete(b"10.1/A")?;
+        Err::<(), _>(StoreError::Damaged("after half of it"))
+    });
+    assert!(matches!(half, Err(StoreError::Failed)));
+    assert!(store.failure().is_some());
+    assert!(matches!(store.home(b"10.1"), Err(StoreError::Failed)));
+    drop(store);
+    let store = Store::open(&config(&directory)).unwrap();
+    assert!(data(&store.snapshot().unwrap(), b"10.1/A").is_some(), "half a change was not made");
+}
+
+#[test]
+fn a_writer_that_meets_a_bug_says_so() {
+    let (_directory, store) = new_store();
+    let failed = store.change(|_| -> Result<(), StoreError> { panic!("a bug, for this test") });
+    assert!(matches!(failed, Err(StoreError::Failed)));
+    assert_eq!(store.wait_past(0, Duration::from_secs(600)), 0, "nobody waits for what does not come");
+    assert!(store.failure().is_some());
+}
+
+#[test]
+fn tells_each_changed_handle_once_with_what_it_is_now() {
+    let (_directory, store) = new_store();
+    put(&store, "10.1/a", "one");
+    put(&store, "10.1/b", "one");
+    put(&store, "10.1/a", "two");
+    store.change(|transaction| transaction.delete(b"10.1/B")).unwrap();
+    store.home(b"10.1").unwrap();
+    let snapshot = store.snapshot().unwrap();
+    let changes = |after, most| match snapshot.changes_after(after, most).unwrap() {
+        Changes::Everything => panic!("the log is complete"),
+        Changes::These { to, has_more, homed, handles } => {
+            let names = handles.iter().map(|it| {
+                let name = String::from_utf8(it.handle.clone()).unwrap();
+                (name, it.record.as_ref().map(|record| record.view().value(1).unwrap().data.to_vec()))
+            });
+            (to, has_more, homed, names.collect::<Vec<_>>())
+        }
+    };
+    let (a, b) = (("10.1/A".to_owned(), Some(b"two".to_vec())), ("10.1/B".to_owned(), None));
+    assert_eq!(changes(0, 100), (5, false, true, vec![a.clone(), b.clone()]));
+    assert_eq!(changes(0, 1), (1, true, false, vec![a.clone()]));
+    assert_eq!(changes(3, 1), (4, true, false, vec![b]));
+    assert_eq!(changes(5, 100), (5, false, false, vec![]));
+    assert_eq!(snapshot.changes_after(6, 100).unwrap(), Changes::Everything, "a number that was never given");
+    assert_eq!(store.prune_log(u64::MAX, 2).unwrap(), 2);
+    let snapshot = store.snapshot().unwrap();
+    assert_eq!(snapshot.changes_after(1, 100).unwrap(), Changes::Everything);
+    assert!(matches!(snapshot.changes_after(2, 100).unwrap(), Changes::These { to: 5, .. }));
+    assert_eq!(store.prune_log(0, 100).unwrap(), 0, "none is so old");
+    assert_eq!(findings(&store), []);
+}
+
+#[test]
+fn waits_until_something_is_durable() {
+    let (_directory, store) = new_store();
+    assert_eq!(store.wait_past(0, Duration::ZERO), 0);
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| store.wait_past(0, Duration::from_secs(600)));
+        store.home(b"10.1").unwrap();
+        assert_eq!(waits.join().unwrap(), 1);
+    });
+}
+
+#[test]
+fn each_change_of_a_record_is_later_than_the_one_before() {
+    let (_directory, store) = new_store();
+    let mut last = 0;
+    for n in 0..20 {
+        put(&store, "10.1/a", &n.to_string());
+        let record = store.snapshot().unwrap().record(b"10.1/A").unwrap().unwrap();
+        assert!(record.view().unix_ms > last);
+        assert_eq!(record.view().id, n + 1);
+        last = record.view().unix_ms;
+    }
+}
+
+#[test]
+fn takes_in_many_records_in_any_order_and_says_that_everything_changed() {
+    let (directory, store) = new_store();
+    put(&store, "10.1/old", "kept");
+    for (keeps, shown) in [(true, "kept"), (false, "7")] {
+        let before = store.last_id();
+        // So little memory that there are many runs.
+        let mut bulk = store.bulk(directory.path(), 500);
+        bulk.home(b"0.NA/10.1");
+        if keeps {
+            bulk = bulk.keep_existing();
+        }
+        let mut storage = Vec::new();
+        for n in (0..100_u32).rev().chain([7]) {
+            let handle = if n == 7 { "10.1/Old".to_owned() } else { format!("10.1/x{n}") };
+            let data = n.to_string();
+            bulk.add(
+                handle.as_bytes(),
+                Values::build([Value::new(1, b"URL", data.as_bytes())], &mut storage),
+            )
+            .unwrap();
+        }
+        let counts = bulk.finish(|_| ()).unwrap();
+        let kept = u64::from(keeps);
+        assert_eq!(counts, BulkCounts { written: 100 - kept, kept });
+        let snapshot = store.snapshot().unwrap();
+        assert_eq!(data(&snapshot, b"10.1/OLD").unwrap(), shown.as_bytes());
+        assert_eq!(data(&snapshot, b"10.1/X99").unwrap(), b"99");
+        assert_eq!(snapshot.changes_after(before, 100).unwrap(), Changes::Everything);
+        assert_eq!(findings(&store), []);
+        put(&store, "10.1/old", "kept");
+    }
+    let names: Vec<_> =
+        store.snapshot().unwrap().records().unwrap().map(|it| it.unwrap().handle().to_vec()).collect();
+    assert!(names.is_sorted());
+    assert_eq!(names.len(), 100);
+}
+
+#[test]
+fn lists_what_is_under_a_prefix_page_by_page() {
+    let (_directory, store) = new_store();
+    for handle in ["10.1/a", "10.1/b", "10.1/c", "10.10/a", "10.1", "10.0/z"] {
+        put(&store, handle, "x");
+    }
+    let snapshot = store.snapshot().unwrap();
+    let names = |after: Option<&[u8]>| -> Vec<Vec<u8>> {
+        snapshot.records_under(b"10.1/", after).unwrap().map(|it| it.unwrap().handle().to_vec()).collect()
+    };
+    assert_eq!(names(None), [b"10.1/A", b"10.1/B", b"10.1/C"]);
+    assert_eq!(names(Some(b"10.1/A")), [b"10.1/B", b"10.1/C"]);
+    assert_eq!(names(Some(b"10.1/C")), Vec::<Vec<u8>>::new());
+}
+
+#[test]
+fn a_check_finds_what_does_not_fit() {
+    let (_directory, store) = new_store();
+    let put_raw = |name: &'static [u8], indexes: &'static [i32]| {
+        store
+            .change(move |transaction| {
+                let mut storage = Vec::new();
+                let values = indexes.iter().map(|&index| Value::new(index, b"URL", b""));
+                transaction.put(name, Values::build(values, &mut storage))
+            })
+            .unwrap();
+    };
+    store.home(b"10.1").unwrap();
+    put_raw(b"10.1/lower", &[1]);
+    put_raw(b"10.1/ZERO", &[0]);
+    put_raw(b"10.1/TWICE", &[3, 3]);
+    put_raw(b"10.2/ELSEWHERE", &[1]);
+    let findings = findings(&store);
+    assert!(findings.contains(&Finding::WrongName(b"10.1/lower".to_vec())), "{findings:?}");
+    assert!(findings.contains(&Finding::NotHomed(b"10.2/ELSEWHERE".to_vec())), "{findings:?}");
+    let unfit = findings.iter().filter(|it| matches!(it, Finding::UnfitRecord(..))).count();
+    assert_eq!((unfit, findings.len()), (2, 4), "{findings:?}");
+    assert_eq!(findings.iter().filter(|it| !it.is_damage()).count(), 1);
+}
+
+#[test]
+fn the_settings_hold_at_their_edges() {
+    let with = |change: fn(&mut StoreConfig)| {
+        let mut config = StoreConfig::default();
+        change(&mut config);
+        config.check().is_ok()
+    };
+    assert!(with(|_| ()));
+    assert!(with(|config| config.queue_changes = 1));
+    assert!(!with(|config| config.queue_changes = 0));
+    assert!(with(|config| config.commit_changes = 1 << 16));
+    assert!(!with(|config| config.commit_changes = (1 << 16) + 1));
+    assert!(!with(|config| config.cache_bytes = 0));
+    assert!(!with(|config| config.file = PathBuf::new()));
+    assert!(!with(|config| config.log_days = 36_501));
+}

@@ -1,0 +1,200 @@
+//! Changing the store: what the writer's thread does with it, part by part.
+
+use super::log::{Action, LogEntry};
+use super::record::{Record, RecordBuf};
+use super::snapshot::{Records, stored};
+use super::{StoreError, now_unix_ms, schema};
+use handle_proto::Values;
+use handle_proto::fold;
+use handle_proto::name::PREFIX_RECORDS;
+use redb::{ReadableTable as _, Table, WriteTransaction};
+
+/// The store while it is changed. Sees what was changed in it.
+#[derive(Debug)]
+pub struct Transaction<'t> {
+    records: Table<'t, &'static [u8], &'static [u8]>,
+    homed: Table<'t, &'static [u8], ()>,
+    log: Table<'t, u64, &'static [u8]>,
+    meta: Table<'t, &'static str, u64>,
+    folds: bool,
+    last_id: u64,
+    last_unix_ms: u64,
+    writes_count: u64,
+    room: Vec<u8>,
+}
+
+impl<'t> Transaction<'t> {
+    pub(super) fn new(transaction: &'t WriteTransaction, folds: bool) -> Result<Self, StoreError> {
+        let meta = transaction.open_table(schema::META)?;
+        let number = |name| Ok::<_, StoreError>(meta.get(name)?.map_or(0, |number| number.value()));
+        let (last_id, last_unix_ms) = (number(schema::LAST_ID)?, number(schema::LAST_MS)?);
+        Ok(Self {
+            records: transaction.open_table(schema::RECORDS)?,
+            homed: transaction.open_table(schema::HOMED)?,
+            log: transaction.open_table(schema::LOG)?,
+            meta,
+            folds,
+            last_id,
+            last_unix_ms,
+            writes_count: 0,
+            room: Vec::new(),
+        })
+    }
+
+    /// Puts `values` under `key`, in place of what is there.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn put(&mut self, key: &[u8], values: Values<'_>) -> Result<(), StoreError> {
+        let before = self.record(key)?;
+        let action = if before.is_some() { Action::Update } else { Action::Create };
+        let unix_ms = self.log(action, key)?;
+        // Who compares two records by their time must find the later one later.
+        let unix_ms = before.map_or(unix_ms, |before| unix_ms.max(before.view().unix_ms + 1));
+        self.put_record(key, &Record { id: self.last_id, unix_ms, values })
+    }
+
+    /// Takes the record under `key` away; false when there was none.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn delete(&mut self, key: &[u8]) -> Result<bool, StoreError> {
+        if self.records.remove(key)?.is_none() {
+            return Ok(false);
+        }
+        self.log(Action::Delete, key)?;
+        Ok(true)
+    }
+
+    /// Homes `prefix`, as `10.1045` or `0.NA/10.1045`; false when it was.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn home(&mut self, prefix: &[u8]) -> Result<bool, StoreError> {
+        let prefix = bare_prefix(prefix);
+        if self.is_homed(&prefix)? {
+            return Ok(false);
+        }
+        self.homed.insert(&*prefix, ())?;
+        self.log(Action::Home, &[PREFIX_RECORDS, &prefix].concat())?;
+        Ok(true)
+    }
+
+    /// Releases `prefix`, as `10.1045` or `0.NA/10.1045`; false when it was not homed.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn unhome(&mut self, prefix: &[u8]) -> Result<bool, StoreError> {
+        let prefix = bare_prefix(prefix);
+        if self.homed.remove(&*prefix)?.is_none() {
+            return Ok(false);
+        }
+        self.log(Action::Unhome, &[PREFIX_RECORDS, &prefix].concat())?;
+        Ok(true)
+    }
+
+    /// Writes a number that means nothing, for health to read back.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn put_probe(&mut self, number: u64) -> Result<(), StoreError> {
+        self.meta.insert(schema::PROBE, number)?;
+        self.writes_count += 1;
+        Ok(())
+    }
+
+    /// See [`Store::prune_log`](super::Store::prune_log).
+    pub(super) fn prune_log(&mut self, unix_ms: u64, most: usize) -> Result<usize, StoreError> {
+        let mut last = None;
+        for entry in self.log.iter()?.take(most) {
+            let (id, bytes) = entry?;
+            let entry = LogEntry::decode(id.value(), bytes.value())?;
+            if entry.unix_ms >= unix_ms {
+                break;
+            }
+            last = Some(entry.id);
+        }
+        let Some(last) = last else { return Ok(0) };
+        let mut count = 0;
+        self.log.retain_in(..=last, |_, _| {
+            count += 1;
+            false
+        })?;
+        self.meta.insert(schema::LOG_BASE, last)?;
+        self.writes_count += 1;
+        Ok(count)
+    }
+
+    /// Makes the log say nothing of what was before: one number is used up for what it does not tell.
+    pub(super) fn begin_log_anew(&mut self) -> Result<(), StoreError> {
+        self.next_id()?;
+        self.log.retain(|_, _| false)?;
+        self.meta.insert(schema::LOG_BASE, self.last_id)?;
+        Ok(())
+    }
+
+    /// Puts a record of which the log says nothing.
+    pub(super) fn put_unlogged(&mut self, key: &[u8], values: Values<'_>) -> Result<(), StoreError> {
+        self.put_record(key, &Record { id: self.last_id, unix_ms: self.last_unix_ms, values })
+    }
+
+    /// Homes a prefix of which the log says nothing.
+    pub(super) fn home_unlogged(&mut self, prefix: &[u8]) -> Result<(), StoreError> {
+        self.homed.insert(&*bare_prefix(prefix), ())?;
+        Ok(())
+    }
+
+    fn put_record(&mut self, key: &[u8], record: &Record<'_>) -> Result<(), StoreError> {
+        self.room.clear();
+        record.encode(&mut self.room);
+        self.records.insert(key, &*self.room)?;
+        Ok(())
+    }
+
+    fn log(&mut self, action: Action, handle: &[u8]) -> Result<u64, StoreError> {
+        self.next_id()?;
+        self.log.insert(self.last_id, &*LogEntry::encode(self.last_unix_ms, action, handle))?;
+        Ok(self.last_unix_ms)
+    }
+
+    fn next_id(&mut self) -> Result<(), StoreError> {
+        self.last_id += 1;
+        // Clocks are set back; the log is not.
+        self.last_unix_ms = self.last_unix_ms.max(now_unix_ms());
+        self.meta.insert(schema::LAST_ID, self.last_id)?;
+        self.meta.insert(schema::LAST_MS, self.last_unix_ms)?;
+        self.writes_count += 1;
+        Ok(())
+    }
+
+    /// How often something was written.
+    pub(super) const fn writes_count(&self) -> u64 {
+        self.writes_count
+    }
+
+    /// The last transaction's number.
+    #[must_use]
+    pub const fn last_id(&self) -> u64 {
+        self.last_id
+    }
+}
+
+impl Records for Transaction<'_> {
+    fn folds(&self) -> bool {
+        self.folds
+    }
+
+    fn record(&self, key: &[u8]) -> Result<Option<RecordBuf>, StoreError> {
+        stored(&self.records, key)
+    }
+
+    fn is_homed(&self, prefix: &[u8]) -> Result<bool, StoreError> {
+        Ok(self.homed.get(prefix)?.is_some())
+    }
+}
+
+/// The prefix, folded, without `0.NA/` in front.
+fn bare_prefix(prefix: &[u8]) -> Vec<u8> {
+    let prefix = fold::folded(prefix);
+    prefix.strip_prefix(PREFIX_RECORDS).map_or_else(|| prefix.clone(), <[u8]>::to_vec)
+}

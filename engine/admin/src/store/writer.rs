@@ -1,0 +1,224 @@
+//! The thread that writes: takes what waits, makes one transaction of it, and tells everybody when it is durable.
+
+use super::transaction::Transaction;
+use super::{Inner, StoreError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// A change that waits.
+trait Change: Send {
+    /// Makes it in `transaction`.
+    fn make(&mut self, transaction: &mut Transaction<'_>) -> Result<(), StoreError>;
+    /// Tells whoever waits, once it is durable or will never be.
+    fn finish(self: Box<Self>, is_durable: bool);
+}
+
+struct Waiting<T, F> {
+    decide: Option<F>,
+    decided: Option<Result<T, StoreError>>,
+    tell: SyncSender<Result<T, StoreError>>,
+}
+
+impl<T, F> Change for Waiting<T, F>
+where
+    T: Send,
+    F: FnOnce(&mut Transaction<'_>) -> Result<T, StoreError> + Send,
+{
+    fn make(&mut self, transaction: &mut Transaction<'_>) -> Result<(), StoreError> {
+        let Some(decide) = self.decide.take() else { return Ok(()) };
+        let writes_before = transaction.writes_count();
+        self.decided = Some(match decide(transaction) {
+            // Half a change must not be committed, and who cannot read the file cannot write it.
+            Err(error) if error.is_fatal() || transaction.writes_count() != writes_before => {
+                return Err(error);
+            }
+            decided => decided,
+        });
+        Ok(())
+    }
+
+    fn finish(self: Box<Self>, is_durable: bool) {
+        let told = self.decided.filter(|_| is_durable).unwrap_or(Err(StoreError::Failed));
+        // Who does not wait any more need not know.
+        let _ = self.tell.send(told);
+    }
+}
+
+/// The writer's thread.
+#[derive(Debug)]
+pub(super) struct Writer {
+    changes: Option<SyncSender<Box<dyn Change>>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Writer {
+    pub(super) fn start(inner: &Arc<Inner>) -> Self {
+        let (changes, waiting) = sync_channel(inner.config.queue_changes);
+        let inner = Arc::clone(inner);
+        let write = move || run(&inner, &waiting);
+        let thread = std::thread::Builder::new()
+            .name("store".to_owned())
+            .spawn(write)
+            .expect("a thread for the store");
+        Self { changes: Some(changes), thread: Some(thread) }
+    }
+
+    pub(super) fn change<T, F>(&self, commits: &Commits, decide: F) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: FnOnce(&mut Transaction<'_>) -> Result<T, StoreError> + Send + 'static,
+    {
+        let (tell, told) = sync_channel(1);
+        let changes = self.changes.as_ref().ok_or(StoreError::Failed)?;
+        commits.waiting.fetch_add(1, Ordering::Relaxed);
+        changes.try_send(Box::new(Waiting { decide: Some(decide), decided: None, tell })).map_err(
+            |error| {
+                commits.waiting.fetch_sub(1, Ordering::Relaxed);
+                match error {
+                    TrySendError::Full(_) => StoreError::Busy,
+                    TrySendError::Disconnected(_) => StoreError::Failed,
+                }
+            },
+        )?;
+        told.recv().unwrap_or(Err(StoreError::Failed))
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.changes = None;
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread has been shown where it happened.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn run(inner: &Inner, waiting: &Receiver<Box<dyn Change>>) {
+    let _told = TellPanic(&inner.commits);
+    while let Ok(first) = waiting.recv() {
+        let mut changes = vec![first];
+        let written = write(inner, waiting, &mut changes);
+        inner.commits.waiting.fetch_sub(changes.len(), Ordering::Relaxed);
+        match &written {
+            Ok(Some(last_id)) => inner.commits.committed(*last_id, changes.len()),
+            Ok(None) => {}
+            Err(error) => {
+                tracing::error!(%error, changes = changes.len(), "changes were not written; from now on none is made");
+                inner.commits.fail(error.to_string());
+            }
+        }
+        for change in changes {
+            change.finish(written.is_ok());
+        }
+        if written.is_err() {
+            // Whoever waits, or comes now, finds nobody and is told so.
+            return;
+        }
+    }
+}
+
+/// Makes the first of `changes`, and what waits behind it, in one transaction, and commits it: its last number, or
+/// nothing where there was nothing to commit. What was taken is in `changes`, also when this fails.
+fn write(
+    inner: &Inner,
+    waiting: &Receiver<Box<dyn Change>>,
+    changes: &mut Vec<Box<dyn Change>>,
+) -> Result<Option<u64>, StoreError> {
+    let begun = inner.begin_write()?;
+    let mut transaction = Transaction::new(&begun, inner.folds)?;
+    let mut at = 0;
+    while let Some(change) = changes.get_mut(at) {
+        change.make(&mut transaction)?;
+        at += 1;
+        if at < inner.config.commit_changes {
+            changes.extend(waiting.try_recv());
+        }
+    }
+    let (last_id, is_changed) = (transaction.last_id(), transaction.writes_count() > 0);
+    drop(transaction);
+    if !is_changed {
+        begun.abort()?;
+        return Ok(None);
+    }
+    begun.commit()?;
+    Ok(Some(last_id))
+}
+
+/// Makes a panic of the writer known to those who look after the store.
+struct TellPanic<'a>(&'a Commits);
+
+impl Drop for TellPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.fail("the writer met a bug".to_owned());
+        }
+    }
+}
+
+/// What the writer has done.
+#[derive(Debug)]
+pub(super) struct Commits {
+    done: Mutex<Done>,
+    changed: Condvar,
+    waiting: AtomicUsize,
+}
+
+#[derive(Debug)]
+struct Done {
+    last_id: u64,
+    commits_count: u64,
+    changes_count: u64,
+    failure: Option<String>,
+}
+
+impl Commits {
+    pub(super) const fn new(last_id: u64) -> Self {
+        let done = Done { last_id, commits_count: 0, changes_count: 0, failure: None };
+        Self { done: Mutex::new(done), changed: Condvar::new(), waiting: AtomicUsize::new(0) }
+    }
+
+    fn done(&self) -> MutexGuard<'_, Done> {
+        self.done.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// `last_id` is durable, by a commit of so many changes.
+    pub(super) fn committed(&self, last_id: u64, changes_count: usize) {
+        let mut done = self.done();
+        done.last_id = done.last_id.max(last_id);
+        done.commits_count += 1;
+        done.changes_count += changes_count as u64;
+        self.changed.notify_all();
+    }
+
+    fn fail(&self, why: String) {
+        self.done().failure.get_or_insert(why);
+        self.changed.notify_all();
+    }
+
+    pub(super) fn last_id(&self) -> u64 {
+        self.done().last_id
+    }
+
+    pub(super) fn counts(&self) -> (u64, u64) {
+        let done = self.done();
+        (done.commits_count, done.changes_count)
+    }
+
+    pub(super) fn failure(&self) -> Option<String> {
+        self.done().failure.clone()
+    }
+
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn wait_past(&self, id: u64, patience: Duration) -> u64 {
+        let is_past = |done: &mut Done| done.last_id <= id && done.failure.is_none();
+        let waited = self.changed.wait_timeout_while(self.done(), patience, is_past);
+        waited.unwrap_or_else(PoisonError::into_inner).0.last_id
+    }
+}

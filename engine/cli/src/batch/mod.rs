@@ -1,0 +1,354 @@
+//! `hdl batch`: the operations of a batch file, one after the other or several at once; what was interrupted goes on.
+
+mod log;
+mod report;
+mod work;
+
+use crate::server::ServerArgs;
+use crate::{Outcome, output, progress};
+use anyhow::{Context as _, bail};
+use crossbeam_channel::{Receiver, Sender, bounded};
+use handle_client::administration::{Administrator, Identity};
+use handle_formats::batch::{Batch, Block, Home, Operation};
+use handle_proto::fold;
+use log::{Earlier, Log, Result as Verdict};
+use report::Report;
+use sha2::{Digest as _, Sha256};
+use std::fs::File;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::io::{BufReader, Read as _, Seek as _};
+use std::net::ToSocketAddrs as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use work::Came;
+
+/// Operations that wait for each connection.
+const QUEUE: usize = 64;
+
+/// Carry out the operations of a batch file.
+///
+/// The file is checked first: if anything in it does not read, nothing is done. A log, one line of JSON for each
+/// result, stands beside it; after an interruption --resume goes on where that ends, and the store becomes what it
+/// would have been without. When the server does not answer, the batch stops, and can go on in the same way.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:
+  hdl batch changes.txt --server 127.0.0.1
+  hdl batch changes.txt --server 127.0.0.1 --resume
+  hdl batch changes.txt --server 127.0.0.1 --parallel 8 --rate 1000
+  hdl batch changes.txt --dry-run
+
+With --parallel, operations on one handle keep their order, and those on prefixes, identities and homing wait
+for all before them; others may overtake each other.
+
+Exit codes:
+  0 all done        1 some refused or failed, or stopped        2 the file does not read")]
+pub(crate) struct Args {
+    /// The batch file; `-` is standard input.
+    file: PathBuf,
+    #[command(flatten)]
+    server: ServerArgs,
+    /// The log; FILE.log unless given. Standard input has none unless given.
+    #[arg(long, value_name = "LOG")]
+    log: Option<PathBuf>,
+    /// Go on where the log ends.
+    #[arg(long)]
+    resume: bool,
+    /// Only check the file.
+    #[arg(long)]
+    dry_run: bool,
+    /// Pass over what does not read instead of doing nothing.
+    #[arg(long)]
+    keep_going: bool,
+    /// Stop at the first operation that is refused or fails.
+    #[arg(long)]
+    stop_on_error: bool,
+    /// Operations at once, each on a connection of its own.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
+    parallel: u16,
+    /// Most operations a second.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    rate: Option<u32>,
+    /// A log in the form of the reference tools, too.
+    #[arg(long, value_name = "FILE")]
+    compat_log: Option<PathBuf>,
+    /// Print the counts as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What goes to a connection.
+enum Job {
+    Ask { block: Block, was_begun: bool },
+    Identify(Option<Arc<Identity>>),
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
+    let (mut file, hash) = open(&args.file)?;
+    let checked = check(&mut file)?;
+    for invalid in &checked.invalid {
+        eprintln!("hdl: {}: {invalid}", args.file.display());
+    }
+    let is_bad = !checked.invalid.is_empty();
+    if args.dry_run {
+        println!(
+            "{} operations, {} that do not read",
+            output::count(checked.operations),
+            checked.invalid.len()
+        );
+    }
+    if args.dry_run || is_bad && !args.keep_going {
+        return Ok(if is_bad { Outcome::BadInput } else { Outcome::Good });
+    }
+    let log_path = args.log.clone().or_else(|| log_beside(&args.file));
+    let (log, earlier) = match (&log_path, args.resume) {
+        (Some(path), true) => Log::resume(path, &hash).map(|(log, earlier)| (Some(log), earlier))?,
+        (Some(path), false) => (Some(Log::begin(path, hash)?), Earlier::new()),
+        (None, true) => bail!("--resume needs the log of the run that was interrupted: name it with --log"),
+        (None, false) => (None, Earlier::new()),
+    };
+    let compat = match &args.compat_log {
+        Some(path) => Some(File::create(path).with_context(|| format!("cannot write {}", path.display()))?),
+        None => None,
+    };
+    let report = Report::new(log, compat, progress::bar("operations", Some(checked.operations)));
+    carry_out(args, &mut file, &earlier, &report)?;
+    report.finish(args.json)?;
+    let state = report.state();
+    if let Some(why) = &state.broken {
+        let go_on = if log_path.is_some() { "; --resume goes on" } else { "" };
+        eprintln!("hdl: stopped: {why}{go_on}");
+        return Ok(Outcome::Failed);
+    }
+    Ok(match (is_bad, state.counts.refused + state.counts.failed) {
+        (true, _) => Outcome::BadInput,
+        (false, 0) => Outcome::Good,
+        (false, _) => Outcome::Failed,
+    })
+}
+
+fn log_beside(path: &Path) -> Option<PathBuf> {
+    let mut name = path.file_name().filter(|_| path != Path::new("-"))?.to_owned();
+    name.push(".log");
+    Some(path.with_file_name(name))
+}
+
+/// The batch, in a file that can be read twice, and its SHA-256.
+fn open(path: &Path) -> anyhow::Result<(File, String)> {
+    let mut file = if path == Path::new("-") {
+        let mut copy = tempfile::tempfile().context("cannot keep standard input")?;
+        std::io::copy(&mut std::io::stdin(), &mut copy).context("cannot read standard input")?;
+        copy.rewind()?;
+        copy
+    } else {
+        File::open(path).with_context(|| format!("cannot open {}", path.display()))?
+    };
+    let (mut sha256, mut room) = (Sha256::new(), vec![0; 1 << 16]);
+    loop {
+        match file.read(&mut room).with_context(|| format!("cannot read {}", path.display()))? {
+            0 => break,
+            len => sha256.update(&room[..len]),
+        }
+    }
+    file.rewind()?;
+    Ok((file, output::hex(&sha256.finalize())))
+}
+
+struct Checked {
+    operations: u64,
+    invalid: Vec<handle_formats::batch::Invalid>,
+}
+
+fn check(file: &mut File) -> anyhow::Result<Checked> {
+    let mut checked = Checked { operations: 0, invalid: Vec::new() };
+    for block in Batch::new(BufReader::new(&mut *file)) {
+        match block? {
+            Ok(_) => checked.operations += 1,
+            Err(invalid) => checked.invalid.push(invalid),
+        }
+    }
+    file.rewind()?;
+    Ok(checked)
+}
+
+fn carry_out(args: &Args, file: &mut File, earlier: &Earlier, report: &Report) -> anyhow::Result<()> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&stop))?;
+    }
+    let identity = args.server.identity.read()?;
+    let mut clients = Vec::new();
+    for _ in 0..args.parallel {
+        let mut client = args.server.anonymous(args.server.address()?)?;
+        client.identify(identity.clone());
+        clients.push(client);
+    }
+    std::thread::scope(|scope| {
+        let queues = clients.into_iter().map(|client| {
+            let (queue, jobs) = bounded(QUEUE);
+            let stop = &stop;
+            scope.spawn(move || serve(client, &jobs, report, stop, args.stop_on_error));
+            queue
+        });
+        let mut hand_out = HandOut { args, queues: queues.collect(), report, stop: &stop, identity };
+        hand_out.all(file, earlier)
+    })
+}
+
+/// Asks for what comes through the queue, until its end. Once `stop` is set, what still comes is left undone.
+fn serve(
+    mut client: Administrator,
+    jobs: &Receiver<Job>,
+    report: &Report,
+    stop: &AtomicBool,
+    stops_on_error: bool,
+) {
+    for job in jobs {
+        let (block, was_begun) = match job {
+            Job::Identify(identity) => {
+                client.identify(identity);
+                continue;
+            }
+            Job::Ask { block, was_begun } => (block, was_begun),
+        };
+        if stop.load(Ordering::Relaxed) {
+            report.ends(None);
+            continue;
+        }
+        let done = report.begins(block.line, &block.operation).and_then(|()| {
+            let came = work::ask(&mut client, &block.operation, was_begun)
+                .with_context(|| format!("line {}", block.line))?;
+            report.came(block.line, &block.operation, &came)?;
+            Ok(came.verdict)
+        });
+        let is_over = done.as_ref().map_or(true, |verdict| stops_on_error && *verdict != Verdict::Done);
+        if is_over {
+            stop.store(true, Ordering::Relaxed);
+        }
+        report.ends(done.err().map(|error| format!("{error:#}")));
+    }
+}
+
+/// Hands operations out to connections, in the order in which they may be carried out.
+struct HandOut<'a> {
+    args: &'a Args,
+    queues: Vec<Sender<Job>>,
+    report: &'a Report,
+    stop: &'a AtomicBool,
+    identity: Option<Arc<Identity>>,
+}
+
+impl HandOut<'_> {
+    fn all(&mut self, file: &mut File, earlier: &Earlier) -> anyhow::Result<()> {
+        let pause = self.args.rate.map(|rate| Duration::from_secs(1) / rate);
+        let mut next_at = Instant::now();
+        for block in Batch::new(BufReader::new(file)) {
+            if self.stop.load(Ordering::Relaxed) {
+                break;
+            }
+            // What does not read has been told about.
+            let Ok(block) = block? else { continue };
+            let before = earlier.get(&block.line);
+            let is_local = matches!(block.operation, Operation::Authenticate(_) | Operation::Session(_));
+            if let (Some(Some(_)), false) = (before, is_local) {
+                self.report.state().counts.earlier += 1;
+                continue;
+            }
+            if let Some(pause) = pause {
+                std::thread::sleep(next_at.saturating_duration_since(Instant::now()));
+                next_at = next_at.max(Instant::now()) + pause;
+            }
+            self.one(block, before.is_some())?;
+        }
+        self.report.wait();
+        if self.stop.load(Ordering::Relaxed) {
+            let mut state = self.report.state();
+            let reason = if state.counts.refused + state.counts.failed > 0 && self.args.stop_on_error {
+                "an operation was not done"
+            } else {
+                "interrupted"
+            };
+            state.broken.get_or_insert_with(|| reason.to_owned());
+        }
+        Ok(())
+    }
+
+    fn one(&mut self, block: Block, was_begun: bool) -> anyhow::Result<()> {
+        match &block.operation {
+            Operation::Home(home) => {
+                self.report.wait();
+                self.home(&block, home)
+            }
+            Operation::Authenticate(authentication) => {
+                self.report.wait();
+                let came = match work::identity(authentication) {
+                    Ok(identity) => {
+                        self.identity = Some(identity);
+                        Came::DONE
+                    }
+                    // As deployed, the identity before stays.
+                    Err(error) => Came::failed(&error),
+                };
+                for queue in &self.queues {
+                    send(queue, Job::Identify(self.identity.clone()))?;
+                }
+                self.local(&block, &came)
+            }
+            // Every request proves itself, so there is nothing to set up.
+            Operation::Session(_) => self.local(&block, &Came::DONE),
+            operation => {
+                let handle = operation.handle().context("an operation on a handle")?.as_bytes();
+                let is_prefix = handle.len() > 5 && fold::eq(&handle[..5], b"0.NA/");
+                let mut hasher = DefaultHasher::new();
+                handle.iter().for_each(|byte| byte.to_ascii_uppercase().hash(&mut hasher));
+                let at = usize::try_from(hasher.finish() % self.queues.len() as u64)?;
+                // Prefixes hold the administrators of what comes after them.
+                if is_prefix {
+                    self.report.wait();
+                }
+                self.report.given();
+                send(&self.queues[at], Job::Ask { block, was_begun })?;
+                if is_prefix {
+                    self.report.wait();
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Something that no server is asked about.
+    fn local(&self, block: &Block, came: &Came) -> anyhow::Result<()> {
+        if came.verdict != Verdict::Done && self.args.stop_on_error {
+            self.stop.store(true, Ordering::Relaxed);
+        }
+        self.report.came(block.line, &block.operation, came)
+    }
+
+    /// Prefixes go to the server that the batch names; it is asked over TCP, whatever protocol stands there.
+    fn home(&self, block: &Block, home: &Home) -> anyhow::Result<()> {
+        self.report.begins(block.line, &block.operation)?;
+        let came = self.ask_home(home);
+        let came = came.unwrap_or_else(|error| Came::failed(&error));
+        self.local(block, &came)
+    }
+
+    fn ask_home(&self, home: &Home) -> anyhow::Result<Came> {
+        let mut addresses =
+            (home.address.as_str(), home.port).to_socket_addrs().with_context(|| home.address.clone())?;
+        let address = addresses.next().with_context(|| format!("{} has no address", home.address))?;
+        let mut client = self.args.server.anonymous(address)?;
+        client.identify(self.identity.clone());
+        for prefix in &home.prefixes {
+            let came = work::home(&mut client, home.is_release, prefix)?;
+            if came.verdict != Verdict::Done {
+                return Ok(came);
+            }
+        }
+        Ok(Came::DONE)
+    }
+}
+
+fn send(queue: &Sender<Job>, job: Job) -> anyhow::Result<()> {
+    queue.send(job).ok().context("a connection has come to an end by itself")
+}

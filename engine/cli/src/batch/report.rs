@@ -1,0 +1,167 @@
+//! What a batch comes to: the log, the counts, the bar, and what failed and why.
+
+use super::log::{Entry, Log, Result as Verdict};
+use super::work::Came;
+use crate::output;
+use handle_formats::batch::Operation;
+use indicatif::ProgressBar;
+use std::fs::File;
+use std::io::Write as _;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+/// Failures that are told when all is over; the log has them all.
+const SHOWN_MAX: usize = 20;
+
+/// Shared by those who work.
+pub(super) struct Report {
+    state: Mutex<State>,
+    idle: Condvar,
+    begun: Instant,
+}
+
+pub(super) struct State {
+    log: Option<Log>,
+    compat: Option<File>,
+    bar: ProgressBar,
+    /// Operations that are under way or wait for it.
+    under_way: usize,
+    pub(super) counts: Counts,
+    shown: Vec<String>,
+    /// Why no more can be asked for.
+    pub(super) broken: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counts {
+    pub(super) done: u64,
+    pub(super) refused: u64,
+    pub(super) failed: u64,
+    /// Passed over, because an earlier run had come to a result.
+    pub(super) earlier: u64,
+}
+
+impl Report {
+    pub(super) fn new(log: Option<Log>, compat: Option<File>, bar: ProgressBar) -> Self {
+        let counts = Counts::default();
+        let state = State { log, compat, bar, under_way: 0, counts, shown: Vec::new(), broken: None };
+        Self { state: Mutex::new(state), idle: Condvar::new(), begun: Instant::now() }
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        // What a thread that panicked has counted is still true.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// An operation is on its way to somebody.
+    pub(super) fn given(&self) {
+        self.state().under_way += 1;
+    }
+
+    /// Waits until nothing is under way.
+    pub(super) fn wait(&self) {
+        let waits = self.idle.wait_while(self.state(), |state| state.under_way > 0);
+        drop(waits.unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Writes down that an operation begins.
+    pub(super) fn begins(&self, line: u64, operation: &Operation) -> anyhow::Result<()> {
+        let entry = entry(line, operation, None);
+        match &mut self.state().log {
+            Some(log) => log.write(&entry),
+            None => Ok(()),
+        }
+    }
+
+    /// What was under way has come to an end without a result.
+    pub(super) fn ends(&self, broken: Option<String>) {
+        let mut state = self.state();
+        if state.broken.is_none() {
+            state.broken = broken;
+        }
+        state.under_way -= 1;
+        if state.under_way == 0 {
+            self.idle.notify_all();
+        }
+    }
+
+    /// Writes down what came of an operation.
+    pub(super) fn came(&self, line: u64, operation: &Operation, came: &Came) -> anyhow::Result<()> {
+        let mut state = self.state();
+        let entry = entry(line, operation, Some(came));
+        if let Some(log) = &mut state.log {
+            log.write(&entry)?;
+        }
+        let about = operation.handle().unwrap_or_default();
+        if let Some(compat) = &mut state.compat {
+            let (word, message) = (operation.word(), came.message.as_deref().unwrap_or_default());
+            match came.verdict {
+                Verdict::Done => writeln!(compat, "==>SUCCESS[{line}]: {word}:{about}")?,
+                _ => writeln!(
+                    compat,
+                    "==>FAILURE[{line}]: {word}:{about}: Error({}): {message}",
+                    came.code.unwrap_or(-1)
+                )?,
+            }
+        }
+        match came.verdict {
+            Verdict::Done => state.counts.done += 1,
+            Verdict::Refused => state.counts.refused += 1,
+            Verdict::Failed => state.counts.failed += 1,
+        }
+        if came.verdict != Verdict::Done && state.shown.len() < SHOWN_MAX {
+            let message = came.message.as_deref().unwrap_or_default();
+            state.shown.push(format!("line {line}: {} {about}: {message}", operation.word()));
+        }
+        state.bar.inc(1);
+        Ok(())
+    }
+
+    /// Says what all came to.
+    pub(super) fn finish(&self, is_json: bool) -> anyhow::Result<()> {
+        let mut state = self.state();
+        state.bar.finish_and_clear();
+        let Counts { done, refused, failed, earlier } = state.counts;
+        let took = self.begun.elapsed();
+        if let Some(compat) = &mut state.compat {
+            writeln!(compat, "Successes/Total Entries: {done}/{}", done + refused + failed)?;
+        }
+        for line in &state.shown {
+            eprintln!("hdl: {line}");
+        }
+        let untold = usize::try_from(refused + failed)?.saturating_sub(state.shown.len());
+        if untold > 0 {
+            eprintln!("hdl: and {} more, in the log", output::count(untold as u64));
+        }
+        if is_json {
+            let json = serde_json::json!({
+                "done": done, "refused": refused, "failed": failed, "doneBefore": earlier,
+                "seconds": took.as_secs_f64(), "stopped": state.broken,
+            });
+            println!("{json}");
+        } else {
+            let before =
+                if earlier > 0 { format!(", {} before", output::count(earlier)) } else { String::new() };
+            println!(
+                "{} done, {} refused, {} failed{before}, in {:.1} s ({}/s)",
+                output::count(done),
+                output::count(refused),
+                output::count(failed),
+                took.as_secs_f64(),
+                output::rate(done + refused, took)
+            );
+        }
+        Ok(())
+    }
+}
+
+fn entry(line: u64, operation: &Operation, came: Option<&Came>) -> Entry {
+    Entry {
+        line,
+        operation: operation.word().to_owned(),
+        handle: operation.handle().map(str::to_owned),
+        result: came.map(|came| came.verdict),
+        code: came.and_then(|came| came.code),
+        message: came.and_then(|came| came.message.clone()),
+    }
+}

@@ -1,0 +1,115 @@
+//! One operation of a batch, asked for on a connection.
+
+use super::log::Result as Verdict;
+use crate::handle::values::from_file;
+use crate::secret;
+use handle_client::administration::{Administrator, AskError, Identity, Key};
+use handle_formats::batch::{Authentication, BatchValue, Operation, Proof};
+use handle_proto::wire::Request;
+use handle_proto::wire::admin::{HandleBody, HandleIndexes, HandleValues};
+use handle_proto::wire::list::{Indexes, Values};
+use handle_proto::{OpFlags, ResponseCode, ValueBuf};
+use std::path::Path;
+use std::sync::Arc;
+use zeroize::Zeroizing;
+
+/// What came of an operation.
+pub(super) struct Came {
+    pub(super) verdict: Verdict,
+    pub(super) code: Option<i32>,
+    pub(super) message: Option<String>,
+}
+
+impl Came {
+    pub(super) const DONE: Self = Self { verdict: Verdict::Done, code: Some(1), message: None };
+
+    pub(super) fn failed(error: &anyhow::Error) -> Self {
+        Self { verdict: Verdict::Failed, code: None, message: Some(format!("{error:#}")) }
+    }
+}
+
+/// Asks for `operation`, one about a handle. `was_begun` by an earlier run, which may have got it done.
+///
+/// # Errors
+/// When no answer comes: then nobody knows what came of it.
+pub(super) fn ask(
+    client: &mut Administrator,
+    operation: &Operation,
+    was_begun: bool,
+) -> Result<Came, AskError> {
+    let mut storage = Vec::new();
+    let done_already = match operation {
+        Operation::Create(..) => ResponseCode::HANDLE_ALREADY_EXISTS,
+        Operation::Add(..) => ResponseCode::VALUE_ALREADY_EXISTS,
+        Operation::Delete(_) => ResponseCode::HANDLE_NOT_FOUND,
+        _ => ResponseCode::VALUES_NOT_FOUND,
+    };
+    let values = match operation {
+        Operation::Create(_, values) | Operation::Add(_, values) | Operation::Modify(_, values) => {
+            values.as_slice()
+        }
+        _ => &[],
+    };
+    let values = match values.iter().map(resolve).collect::<anyhow::Result<Vec<_>>>() {
+        Ok(values) => values,
+        Err(error) => return Ok(Came::failed(&error)),
+    };
+    let values = Values::build(values.iter().map(ValueBuf::view), &mut storage);
+    let mut indexes = Vec::new();
+    let request = match operation {
+        Operation::Create(handle, _) => {
+            Request::CreateHandle(HandleValues { handle: handle.as_bytes(), values })
+        }
+        Operation::Add(handle, _) => Request::AddValue(HandleValues { handle: handle.as_bytes(), values }),
+        Operation::Modify(handle, _) => {
+            Request::ModifyValue(HandleValues { handle: handle.as_bytes(), values })
+        }
+        Operation::Delete(handle) => Request::DeleteHandle(HandleBody { handle: handle.as_bytes() }),
+        Operation::Remove(handle, list) => {
+            let indexes = Indexes::build(list.iter().copied(), &mut indexes);
+            Request::RemoveValue(HandleIndexes { handle: handle.as_bytes(), indexes })
+        }
+        Operation::Home(_) | Operation::Authenticate(_) | Operation::Session(_) => return Ok(Came::DONE),
+    };
+    let came = came(client, &request)?;
+    if was_begun && came.code == Some(done_already.0) {
+        let message = Some("was done before the interruption".to_owned());
+        return Ok(Came { message, ..Came::DONE });
+    }
+    Ok(came)
+}
+
+/// Takes a prefix into the server's care, or releases it.
+pub(super) fn home(client: &mut Administrator, is_release: bool, prefix: &str) -> Result<Came, AskError> {
+    let body = HandleBody { handle: prefix.as_bytes() };
+    came(client, &if is_release { Request::UnhomeNa(body) } else { Request::HomeNa(body) })
+}
+
+fn came(client: &mut Administrator, request: &Request<'_>) -> Result<Came, AskError> {
+    let answer = client.ask(request, OpFlags::PLAIN_REQUEST)?;
+    let code = answer.code();
+    if code == ResponseCode::SUCCESS {
+        return Ok(Came::DONE);
+    }
+    let message = match answer.text() {
+        text if text.is_empty() => code.to_string(),
+        text => format!("{code}: {text}"),
+    };
+    Ok(Came { verdict: Verdict::Refused, code: Some(code.0), message: Some(message) })
+}
+
+fn resolve(value: &BatchValue) -> anyhow::Result<ValueBuf> {
+    value.resolve(|path| from_file(&value.kind, Path::new(path)))
+}
+
+/// The identity that a batch names.
+pub(super) fn identity(authentication: &Authentication) -> anyhow::Result<Arc<Identity>> {
+    let key = match &authentication.proof {
+        Proof::Secret(secret) => Key::Secret(Zeroizing::new(secret.as_bytes().to_vec())),
+        Proof::KeyFile(path, phrase) => {
+            secret::private_key(Path::new(path), phrase.as_ref().map(|phrase| phrase.as_bytes()))?
+        }
+    };
+    let (handle, index) = (authentication.identity.handle.as_bytes().to_vec(), authentication.identity.index);
+    Ok(Arc::new(Identity { handle, index, key }))
+}

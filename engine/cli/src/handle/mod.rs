@@ -1,0 +1,291 @@
+//! `hdl handle`: create, change, delete, get and list handles at the server that administers them.
+
+pub(crate) mod values;
+
+use crate::resolve::outcome;
+use crate::server::ServerArgs;
+use crate::{Outcome, output};
+use anyhow::{Context as _, ensure};
+use handle_client::administration::Answer;
+use handle_proto::name::BLANK;
+use handle_proto::wire::admin::{HandleBody, HandleIndexes, HandleValues};
+use handle_proto::wire::list::{Indexes, Strings};
+use handle_proto::wire::query::Query;
+use handle_proto::wire::{Request, Response};
+use handle_proto::{Handle, OpFlags, ResponseCode, json};
+use serde_json::json;
+use values::ValueArgs;
+
+const EXIT_CODES: &str = "Exit codes:
+  0 done            3 no such handle    5 server not responsible
+  1 failed          4 no such value     6 refused, for another reason
+  2 usage";
+
+/// Create, change, delete, get and list handles.
+///
+/// Asks the server that administers them, over TCP. Who asks is said with --auth, and proven with a key or a secret.
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXIT_CODES)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand, Debug)]
+enum Command {
+    /// Create a handle.
+    #[command(after_help = "Examples:
+  hdl handle create 10.1045/new 1:URL=https://example.org/ 100:HS_ADMIN=300:10.1045/ADMIN \\
+      --server 127.0.0.1 --auth 300:10.1045/ADMIN --key admin-private.bin
+  hdl handle create 10.1045/ --mint 1:URL=https://example.org/ ...     with a random local name")]
+    Create(CreateArgs),
+    /// Put values into a handle; with --remove, take values out.
+    #[command(after_help = "Examples:
+  hdl handle update 10.1045/new 1:URL=https://example.org/moved ...    there or not
+  hdl handle update 10.1045/new --remove 2 --remove 3 ...
+
+HS_ADMIN=INDEX:HANDLE may change everything about the record; HS_ADMIN=BITS:INDEX:HANDLE says otherwise.")]
+    Update(UpdateArgs),
+    /// Delete handles.
+    Delete(NamesArgs),
+    /// Get a handle from the server that administers it, with values that are not public.
+    Get(GetArgs),
+    /// List the handles under a prefix, or the prefixes of the server.
+    List(ListArgs),
+    /// Take prefixes into the server's care, as 0.NA/10.1045.
+    Home(NamesArgs),
+    /// Release prefixes from the server's care.
+    Unhome(NamesArgs),
+}
+
+#[derive(clap::Args, Debug)]
+struct CreateArgs {
+    /// The handle, as 10.1045/july95-arms.
+    handle: String,
+    #[command(flatten)]
+    values: ValueArgs,
+    /// Replace the handle if it is there.
+    #[arg(long)]
+    overwrite: bool,
+    /// Let the server append a random name, and print what it became.
+    #[arg(long)]
+    mint: bool,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(clap::Args, Debug)]
+struct UpdateArgs {
+    /// The handle.
+    handle: String,
+    #[command(flatten)]
+    values: ValueArgs,
+    /// Only add: fail if a value with that index is there.
+    #[arg(long, conflicts_with_all = ["modify", "remove"])]
+    add: bool,
+    /// Only replace: fail if no value with that index is there.
+    #[arg(long, conflicts_with = "remove")]
+    modify: bool,
+    /// Take out the value with this index; may be given more than once.
+    #[arg(long, value_name = "INDEX", conflicts_with_all = ["values", "json"])]
+    remove: Vec<i32>,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(clap::Args, Debug)]
+struct NamesArgs {
+    /// One or more, each in a request of its own.
+    #[arg(required = true, value_name = "HANDLE")]
+    handles: Vec<String>,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(clap::Args, Debug)]
+struct GetArgs {
+    /// The handle.
+    handle: String,
+    /// Only the value with this index; may be given more than once.
+    #[arg(long, short, value_name = "N")]
+    index: Vec<i32>,
+    /// Only values of this type. Together with --index the union is meant.
+    #[arg(long, short = 't', value_name = "TYPE")]
+    r#type: Vec<String>,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(clap::Args, Debug)]
+struct ListArgs {
+    /// The prefix, as 10.1045.
+    #[arg(required_unless_present = "homed")]
+    prefix: Option<String>,
+    /// List the prefixes that the server cares for.
+    #[arg(long, conflicts_with = "prefix")]
+    homed: bool,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(clap::Args, Debug)]
+struct Common {
+    #[command(flatten)]
+    server: ServerArgs,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
+    let (done, json) = match &args.command {
+        Command::Create(args) => (create(args), args.common.json),
+        Command::Update(args) => (update(args), args.common.json),
+        Command::Delete(args) => (each(args, |body| Request::DeleteHandle(body)), args.common.json),
+        Command::Get(args) => (get(args), args.common.json),
+        Command::List(args) => (list(args), args.common.json),
+        Command::Home(args) => (each(args, |body| Request::HomeNa(body)), args.common.json),
+        Command::Unhome(args) => (each(args, |body| Request::UnhomeNa(body)), args.common.json),
+    };
+    if let (true, Err(error)) = (json, &done) {
+        output::error_as_json(&format!("{error:#}"));
+    }
+    done
+}
+
+fn create(args: &CreateArgs) -> anyhow::Result<Outcome> {
+    let values = args.values.read()?;
+    let mut storage = Vec::new();
+    let body =
+        HandleValues { handle: args.handle.as_bytes(), values: values::encoded(&values, &mut storage) };
+    let mut flags = OpFlags::PLAIN_REQUEST;
+    for (is_set, flag) in [(args.overwrite, OpFlags::OVERWRITE), (args.mint, OpFlags::MINT_SUFFIX)] {
+        flags = if is_set { flags.with(flag) } else { flags };
+    }
+    let answer = args.common.server.client()?.ask(&Request::CreateHandle(body), flags)?;
+    let created = match answer.reply().response {
+        // Old servers do not say what they have created: then it is what was asked for.
+        Response::Created(created) => created.handle.map(|name| Handle(name).to_string()),
+        _ => None,
+    };
+    Ok(tell(&args.common, created.as_deref().unwrap_or(&args.handle), &answer))
+}
+
+fn update(args: &UpdateArgs) -> anyhow::Result<Outcome> {
+    let handle = args.handle.as_bytes();
+    ensure!(
+        !args.values.is_empty() || !args.remove.is_empty(),
+        "nothing to change: name values, or --remove INDEX"
+    );
+    let mut client = args.common.server.client()?;
+    let flags = OpFlags::PLAIN_REQUEST;
+    let answer = if args.remove.is_empty() {
+        let values = args.values.read()?;
+        let mut storage = Vec::new();
+        let body = HandleValues { handle, values: values::encoded(&values, &mut storage) };
+        match (args.modify, args.add) {
+            (true, _) => client.ask(&Request::ModifyValue(body), flags)?,
+            (_, true) => client.ask(&Request::AddValue(body), flags)?,
+            _ => client.ask(&Request::AddValue(body), flags.with(OpFlags::OVERWRITE))?,
+        }
+    } else {
+        let mut storage = Vec::new();
+        let indexes = Indexes::build(args.remove.iter().copied(), &mut storage);
+        client.ask(&Request::RemoveValue(HandleIndexes { handle, indexes }), flags)?
+    };
+    Ok(tell(&args.common, &args.handle, &answer))
+}
+
+/// One request for each name, on one connection; the outcome is that of the first that was refused.
+fn each(args: &NamesArgs, request: impl Fn(HandleBody<'_>) -> Request<'_>) -> anyhow::Result<Outcome> {
+    let mut client = args.common.server.client()?;
+    let mut outcome = Outcome::Good;
+    for handle in &args.handles {
+        let body = HandleBody { handle: handle.as_bytes() };
+        let answer = client.ask(&request(body), OpFlags::PLAIN_REQUEST).with_context(|| handle.clone())?;
+        let told = tell(&args.common, handle, &answer);
+        if outcome == Outcome::Good {
+            outcome = told;
+        }
+    }
+    Ok(outcome)
+}
+
+fn get(args: &GetArgs) -> anyhow::Result<Outcome> {
+    let indexes: Vec<[u8; 4]> = args.index.iter().map(|index| index.to_be_bytes()).collect();
+    let mut storage = Vec::new();
+    let types = Strings::build(args.r#type.iter().map(String::as_bytes), &mut storage);
+    let query = Query { handle: args.handle.as_bytes(), indexes: Indexes::new(&indexes), types };
+    let mut flags = OpFlags::PLAIN_REQUEST.with(OpFlags::AUTHORITATIVE);
+    if args.common.server.identity.auth.is_some() {
+        flags = flags.without(OpFlags::PUBLIC_ONLY);
+    }
+    let answer = args.common.server.client()?.ask(&Request::Resolution(query), flags)?;
+    let Response::Answer(found) = answer.reply().response else {
+        return Ok(tell(&args.common, &args.handle, &answer));
+    };
+    if args.common.json {
+        let values: Vec<_> = found.values.iter().map(|value| json::value_to_json(&value)).collect();
+        let record =
+            json!({ "responseCode": 1, "handle": String::from_utf8_lossy(found.handle), "values": values });
+        println!("{record:#}");
+    } else {
+        println!("{}", output::values(found.values));
+    }
+    Ok(Outcome::Good)
+}
+
+fn list(args: &ListArgs) -> anyhow::Result<Outcome> {
+    let mut client = args.common.server.client()?;
+    let name = args.prefix.as_deref().map(prefix_handle);
+    let body = HandleBody { handle: name.as_ref().map_or(BLANK, |name| name.as_bytes()) };
+    let request = if args.homed { Request::ListHomedNas(body) } else { Request::ListHandles(body) };
+    let mut names = Vec::new();
+    // Names are printed as they come: there may be very many.
+    let is_json = args.common.json;
+    let answer = client.list(&request, |name| match is_json {
+        true => names.push(String::from_utf8_lossy(name).into_owned()),
+        false => println!("{}", Handle(name)),
+    })?;
+    if answer.code() != ResponseCode::SUCCESS {
+        return Ok(tell(&args.common, name.as_deref().unwrap_or("/"), &answer));
+    }
+    if is_json {
+        println!("{:#}", json!({ "responseCode": 1, "handles": names }));
+    }
+    Ok(Outcome::Good)
+}
+
+/// The handle of a prefix that may be named without `0.NA/`.
+pub(crate) fn prefix_handle(prefix: &str) -> String {
+    if prefix.contains('/') { prefix.to_owned() } else { format!("0.NA/{prefix}") }
+}
+
+/// Says what came of a request, and gives it as an exit code.
+fn tell(common: &Common, handle: &str, answer: &Answer) -> Outcome {
+    let (code, text) = (answer.code(), answer.text());
+    if common.json {
+        let mut json = json!({ "responseCode": code.0, "handle": handle });
+        if !text.is_empty() {
+            json["message"] = text.into();
+        }
+        println!("{json}");
+    } else if code == ResponseCode::SUCCESS {
+        println!("{handle}  done");
+    } else {
+        let colon = if text.is_empty() { "" } else { ": " };
+        eprintln!("hdl: {handle}: the server answers {} {code}{colon}{text}", code.0);
+    }
+    outcome(code)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prefixes_are_named_with_or_without_their_naming_authority() {
+        assert_eq!(prefix_handle("10.1045"), "0.NA/10.1045");
+        assert_eq!(prefix_handle("0.NA/10.1045"), "0.NA/10.1045");
+    }
+}

@@ -1,0 +1,225 @@
+//! Values on the command line, and as JSON.
+
+use crate::{key, secret};
+use anyhow::{Context as _, bail, ensure};
+use handle_proto::data::{Admin, AdminPermissions, is_a};
+use handle_proto::json::{Json, site_from_json, value_from_json};
+use handle_proto::value::{Ttl, Value};
+use handle_proto::wire::list::Reference;
+use handle_proto::wire::put;
+use handle_proto::{Permissions, ValueBuf, Values};
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+/// What the owner of a record may do unless said otherwise: everything but create handles and derived prefixes.
+const OWNER: &str = "011111110011";
+
+/// Values, as a command takes them.
+#[derive(clap::Args, Debug)]
+pub(super) struct ValueArgs {
+    /// Values as INDEX:TYPE=DATA; with INDEX:TYPE=@FILE the data are those of a file.
+    #[arg(value_name = "VALUE")]
+    values: Vec<String>,
+    /// Values as JSON from a file, or `-`: a record, a list of values, or one value.
+    #[arg(long = "json-values", value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Time to live of the values on the command line, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = Ttl::DEFAULT.seconds, value_parser = clap::value_parser!(i32).range(0..))]
+    ttl: i32,
+    /// Permissions of the values on the command line: whether administrators read, administrators write, everybody
+    /// reads, everybody writes. 1110 unless given, and 1100 for secrets.
+    #[arg(long, value_name = "BITS")]
+    permissions: Option<String>,
+}
+
+impl ValueArgs {
+    pub(super) fn read(&self) -> anyhow::Result<Vec<ValueBuf>> {
+        let mut values = match &self.json {
+            Some(path) => from_json(path).with_context(|| format!("in {}", path.display()))?,
+            None => Vec::new(),
+        };
+        for text in &self.values {
+            let value = self.parse(text).with_context(|| {
+                format!("{text:?} is no value: write INDEX:TYPE=DATA, as 1:URL=https://example.org/")
+            })?;
+            values.push(value);
+        }
+        Ok(values)
+    }
+
+    pub(super) const fn is_empty(&self) -> bool {
+        self.values.is_empty() && self.json.is_none()
+    }
+
+    fn parse(&self, text: &str) -> anyhow::Result<ValueBuf> {
+        let (index, rest) = text.split_once(':').context("no colon")?;
+        let (kind, data) = rest.split_once('=').context("no equals sign")?;
+        let index = index.parse().with_context(|| format!("{index} is no index"))?;
+        let bytes = match data.strip_prefix('@') {
+            Some(path) => from_file(kind, Path::new(path))?,
+            None => from_text(kind, data)?,
+        };
+        let mut value = Value::new(index, kind.as_bytes(), &bytes);
+        value.ttl = Ttl::relative(self.ttl);
+        value.permissions = match &self.permissions {
+            Some(bits) => permissions(bits)?,
+            None if is_a(kind.as_bytes(), b"HS_SECKEY") => Permissions(0x0c),
+            None => Permissions::DEFAULT,
+        };
+        Ok((&value).into())
+    }
+}
+
+/// Values in wire form, in `storage`.
+pub(super) fn encoded<'a>(values: &'a [ValueBuf], storage: &'a mut Vec<u8>) -> Values<'a> {
+    Values::build(values.iter().map(ValueBuf::view), storage)
+}
+
+fn permissions(bits: &str) -> anyhow::Result<Permissions> {
+    let is_bits = bits.len() == 4 && bits.bytes().all(|bit| matches!(bit, b'0' | b'1'));
+    ensure!(is_bits, "the permissions {bits:?} are not four times 0 or 1, as 1110");
+    Ok(Permissions(u8::from_str_radix(bits, 2)?))
+}
+
+/// Data by their type: administrators and groups have a short form, everything else is text.
+fn from_text(kind: &str, text: &str) -> anyhow::Result<Vec<u8>> {
+    let kind = kind.as_bytes();
+    let mut data = Vec::new();
+    if is_a(kind, b"HS_ADMIN") {
+        let (bits, admin) = match text.split_once(':') {
+            Some((bits, rest)) if bits.len() == AdminPermissions::COUNT => (bits, rest),
+            _ => (OWNER, text),
+        };
+        let permissions = AdminPermissions::parse(bits).with_context(|| {
+            format!("{bits:?} is not twelve times 0 or 1, list handles first, create handles last")
+        })?;
+        let (index, handle) = secret::reference(admin)?;
+        Admin::new(permissions, handle.as_bytes(), index).encode(&mut data);
+    } else if is_a(kind, b"HS_VLIST") {
+        let members = text.split(';').map(str::trim).filter(|member| !member.is_empty());
+        let members = members.map(secret::reference).collect::<Result<Vec<_>, _>>()?;
+        put::count(&mut data, members.len());
+        for (index, handle) in members {
+            Reference { handle: handle.as_bytes(), index }.encode(&mut data);
+        }
+    } else {
+        data.extend_from_slice(text.as_bytes());
+    }
+    Ok(data)
+}
+
+/// Data from a file: keys in any form, sites as JSON too, everything else as it is.
+pub(crate) fn from_file(kind: &str, path: &Path) -> anyhow::Result<Vec<u8>> {
+    if is_a(kind.as_bytes(), b"HS_PUBKEY") {
+        return key::public_record(path);
+    }
+    if is_a(kind.as_bytes(), b"HS_SECKEY") {
+        return Ok(handle_auth::open_secret_file(path)?.to_vec());
+    }
+    let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+    if is_a(kind.as_bytes(), b"HS_SITE") && bytes.trim_ascii_start().starts_with(b"{") {
+        let json = serde_json::from_slice(&bytes).with_context(|| format!("in {}", path.display()))?;
+        return Ok(site_from_json(&json)
+            .with_context(|| format!("in {}", path.display()))?
+            .as_bytes()
+            .to_vec());
+    }
+    Ok(bytes)
+}
+
+fn from_json(path: &Path) -> anyhow::Result<Vec<ValueBuf>> {
+    let mut text = String::new();
+    if path == Path::new("-") {
+        std::io::stdin().read_to_string(&mut text)?;
+    } else {
+        text = std::fs::read_to_string(path)?;
+    }
+    let json: Json = serde_json::from_str(&text)?;
+    let values = match &json {
+        Json::Array(values) => values.as_slice(),
+        Json::Object(record) => match record.get("values") {
+            Some(Json::Array(values)) => values,
+            Some(_) => bail!("`values` is no list"),
+            None => std::slice::from_ref(&json),
+        },
+        _ => bail!("neither a record, nor a list of values, nor a value"),
+    };
+    values
+        .iter()
+        .enumerate()
+        .map(|(at, value)| value_from_json(value).with_context(|| format!("value {at}")))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use handle_proto::data::Vlist;
+
+    fn args(values: &[&str]) -> ValueArgs {
+        let values = values.iter().map(|&value| value.to_owned()).collect();
+        ValueArgs { values, json: None, ttl: 60, permissions: None }
+    }
+
+    #[test]
+    fn values_have_an_index_a_type_and_data() {
+        let values =
+            args(&["1:URL=https://example.org/?a=b:c", "301:HS_SECKEY=secret", "2:DESC="]).read().unwrap();
+        let [url, secret, empty] = &values[..] else { panic!("three values") };
+        assert_eq!((url.view().index, url.view().kind), (1, &b"URL"[..]));
+        assert_eq!(
+            (url.view().data, url.view().ttl),
+            (&b"https://example.org/?a=b:c"[..], Ttl::relative(60))
+        );
+        assert_eq!((url.view().permissions.0, secret.view().permissions.0), (0x0e, 0x0c));
+        assert!(empty.view().data.is_empty());
+        for text in [
+            "URL=x",
+            "1:URL",
+            "x:URL=x",
+            "1:HS_ADMIN=300",
+            "1:HS_ADMIN=0111111100113:300:10/a",
+            "1:DESC=@/nowhere",
+        ] {
+            assert!(args(&[text]).read().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn administrators_and_groups_have_a_short_form() {
+        for (text, bits) in
+            [("300:10/a:b", 0x07f3), ("111111111111:300:10/a:b", 0x0fff), ("000000000001:300:10/a:b", 1)]
+        {
+            let data = from_text("hs_admin", text).unwrap();
+            let admin = Admin::decode(&data).unwrap();
+            assert_eq!(
+                (admin.permissions.0, admin.reference.to_string().as_str()),
+                (bits, "300:10/a:b"),
+                "{text}"
+            );
+        }
+        let data = from_text("HS_VLIST", "300:10/a; 301:10/b;").unwrap();
+        let members: Vec<_> =
+            Vlist::decode(&data).unwrap().0.iter().map(|member| member.to_string()).collect();
+        assert_eq!(members, ["300:10/a", "301:10/b"]);
+    }
+
+    #[test]
+    fn json_is_a_record_a_list_or_a_value() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("values.json");
+        let value = r#"{"index":1,"type":"URL","data":"x"}"#;
+        for (text, count) in [
+            (value.to_owned(), 1),
+            (format!("[{value},{value}]"), 2),
+            (format!(r#"{{"handle":"10/a","values":[{value}]}}"#), 1),
+        ] {
+            std::fs::write(&path, &text).unwrap();
+            assert_eq!(from_json(&path).unwrap().len(), count, "{text}");
+        }
+        for text in ["7", r#"{"values":7}"#, r#"[{"index":1}]"#, ""] {
+            std::fs::write(&path, text).unwrap();
+            assert!(from_json(&path).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! What a registry of prefixes asks for: the site record, the administrator's public key, and whom to call, in one
+//! archive under the names that registries know.
+
+use anyhow::Context as _;
+use std::io::{Cursor, Write as _};
+use zip::write::SimpleFileOptions;
+use zip::{CompressionMethod, ZipWriter};
+
+/// Whom to call about a service.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub(super) struct Contact {
+    /// The organisation that runs the service.
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    organization: String,
+    /// A person of it.
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    contact_name: String,
+    /// Their telephone.
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    contact_phone: String,
+    /// Their e-mail address.
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    contact_email: String,
+}
+
+impl Contact {
+    /// As text of names and values, in the way of deployed software.
+    fn text(&self) -> String {
+        let fields = [
+            ("org_name", &self.organization),
+            ("contact_name", &self.contact_name),
+            ("contact_phone", &self.contact_phone),
+            ("contact_email", &self.contact_email),
+        ];
+        let lines = fields.map(|(name, value)| format!("  {} = {}\n", quoted(name), quoted(value)));
+        format!("{{\n{}}}\n", lines.concat())
+    }
+}
+
+fn quoted(text: &str) -> String {
+    format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n"))
+}
+
+/// The archive.
+pub(super) fn archive(site: &[u8], administrator_key: &[u8], contact: &Contact) -> anyhow::Result<Vec<u8>> {
+    let mut archive = ZipWriter::new(Cursor::new(Vec::new()));
+    let contact = contact.text();
+    for (name, bytes) in
+        [("siteinfo.bin", site), ("admpub.bin", administrator_key), ("contactdata.dct", contact.as_bytes())]
+    {
+        let options = SimpleFileOptions::default().compression_method(CompressionMethod::Stored);
+        archive.start_file(name, options).with_context(|| format!("cannot begin {name}"))?;
+        archive.write_all(bytes)?;
+    }
+    Ok(archive.finish()?.into_inner())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read as _;
+
+    #[test]
+    fn the_archive_has_what_a_registry_looks_for() {
+        let contact = Contact { organization: "A \"quoted\" \\ name".to_owned(), ..Contact::default() };
+        let bytes = archive(b"site", b"key", &contact).unwrap();
+        let mut archive = zip::ZipArchive::new(Cursor::new(bytes)).unwrap();
+        for (name, expected) in [("siteinfo.bin", "site"), ("admpub.bin", "key"), ("contactdata.dct", &contact.text())] {
+            let mut text = String::new();
+            archive.by_name(name).unwrap().read_to_string(&mut text).unwrap();
+            assert_eq!(text, expected, "{name}");
+        }
+        assert!(contact.text().contains(r#""org_name" = "A \"quoted\" \\ name""#));
+    }
+}

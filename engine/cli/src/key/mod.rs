@@ -1,0 +1,202 @@
+//! `hdl key`: make keys, change their form, and look at them.
+
+mod form;
+
+use crate::secret::{self, PassphraseArgs};
+use crate::{Outcome, output};
+use anyhow::{Context as _, bail, ensure};
+use form::{Form, KeyFile};
+use handle_auth::generate;
+use handle_proto::data::PublicKey;
+use handle_proto::json::public_key_to_jwk;
+use serde_json::json;
+use sha2::{Digest as _, Sha256};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+/// Make keys, change their form, and look at them.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand, Debug)]
+enum Command {
+    /// Make an RSA key: a private file for its owner alone, and a public one to give away.
+    #[command(after_help = "Examples:
+  hdl key generate admin-private.bin admin-public.bin --passphrase-file passphrase
+  hdl key generate server-private.bin server-public.bin --plain     for a server that starts by itself")]
+    Generate(GenerateArgs),
+    /// Write a key in another form: native, PEM or JWK; encrypted, or not.
+    #[command(after_help = "Examples:
+  hdl key convert admin-private.bin admin.pem --passphrase-file old --new-passphrase-file new
+  hdl key convert admin.pem admin-private.bin --to native --plain
+  hdl key convert pubkey.bin pubkey.jwk --to jwk")]
+    Convert(ConvertArgs),
+    /// Say what is in a key file; never its secrets.
+    #[command(after_help = "Examples:
+  hdl key show admin-public.bin
+  hdl key show admin-private.bin --passphrase-env PASSPHRASE --json")]
+    Show(ShowArgs),
+}
+
+#[derive(clap::Args, Debug)]
+struct GenerateArgs {
+    /// New file for the private key.
+    private: PathBuf,
+    /// New file for the public key.
+    public: PathBuf,
+    /// Size in bits: 2048, 3072 or 4096.
+    #[arg(long, default_value_t = generate::RSA_BITS[0])]
+    bits: u32,
+    /// The form of both files.
+    #[arg(long = "to", value_enum, default_value_t = Form::Native)]
+    form: Form,
+    #[command(flatten)]
+    passphrase: PassphraseArgs,
+    /// Do not encrypt the private key: whoever reads the file has it.
+    #[arg(long)]
+    plain: bool,
+}
+
+#[derive(clap::Args, Debug)]
+struct ConvertArgs {
+    /// The key file; its form is found out.
+    input: PathBuf,
+    /// New file for the result.
+    output: PathBuf,
+    /// The form of the result. Native unless the key is native, then PEM.
+    #[arg(long = "to", value_enum)]
+    form: Option<Form>,
+    #[command(flatten)]
+    passphrase: PassphraseArgs,
+    /// File with the passphrase of the result.
+    #[arg(long, value_name = "FILE", conflicts_with = "new_passphrase_env")]
+    new_passphrase_file: Option<PathBuf>,
+    /// Environment variable with the passphrase of the result.
+    #[arg(long, value_name = "NAME")]
+    new_passphrase_env: Option<String>,
+    /// Do not encrypt the result when it is a private key.
+    #[arg(long)]
+    plain: bool,
+}
+
+#[derive(clap::Args, Debug)]
+struct ShowArgs {
+    /// The key file; its form is found out.
+    file: PathBuf,
+    #[command(flatten)]
+    passphrase: PassphraseArgs,
+    /// Print JSON, with the public key as JWK.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
+    match &args.command {
+        Command::Generate(args) => generate(args)?,
+        Command::Convert(args) => convert(args)?,
+        Command::Show(args) => show(args)?,
+    }
+    Ok(Outcome::Good)
+}
+
+fn generate(args: &GenerateArgs) -> anyhow::Result<()> {
+    let passphrase = args.passphrase.read()?;
+    decided(passphrase.is_some(), args.plain, "--passphrase-file FILE or --passphrase-env NAME")?;
+    for path in [&args.private, &args.public] {
+        ensure!(!path.exists(), "{} is there already; keys are not overwritten", path.display());
+    }
+    let key = generate::rsa(args.bits)?;
+    let public = key.view().public().context("an RSA key has its public half")?;
+    let private = form::encode_private(&key.view(), args.form, passphrase.as_deref().map(Vec::as_slice))?;
+    handle_auth::file::create_secret_file(&args.private, &private)?;
+    create(&args.public, &form::encode_public(&public, args.form)?)?;
+    println!(
+        "{} of {} bits in {} and {}",
+        public.algorithm(),
+        public.bits(),
+        args.private.display(),
+        args.public.display()
+    );
+    println!("fingerprint {}", fingerprint(&public));
+    Ok(())
+}
+
+/// Whether a private key is encrypted is never left to chance.
+fn decided(has_passphrase: bool, plain: bool, how: &str) -> anyhow::Result<()> {
+    match (has_passphrase, plain) {
+        (true, true) => bail!("--plain and a passphrase exclude each other"),
+        (false, false) => bail!("say how the private key is kept: {how}, or --plain"),
+        _ => Ok(()),
+    }
+}
+
+fn convert(args: &ConvertArgs) -> anyhow::Result<()> {
+    let passphrase = args.passphrase.read()?;
+    let file = form::read(&args.input, passphrase.as_deref().map(Vec::as_slice))?;
+    let to = args.form.unwrap_or(if file.form() == Form::Native { Form::Pem } else { Form::Native });
+    match &file {
+        KeyFile::Public { record, .. } => {
+            create(&args.output, &form::encode_public(&PublicKey::decode(record)?, to)?)
+        }
+        KeyFile::Private { key, .. } => {
+            let new = secret::read(args.new_passphrase_file.as_ref(), args.new_passphrase_env.as_deref())?;
+            decided(new.is_some(), args.plain, "--new-passphrase-file FILE or --new-passphrase-env NAME")?;
+            let bytes = form::encode_private(&key.view(), to, new.as_deref().map(Vec::as_slice))?;
+            Ok(handle_auth::file::create_secret_file(&args.output, &bytes)?)
+        }
+    }
+}
+
+fn show(args: &ShowArgs) -> anyhow::Result<()> {
+    let passphrase = args.passphrase.read()?;
+    let file = form::read(&args.file, passphrase.as_deref().map(Vec::as_slice))?;
+    let (kind, encrypted, public) = match &file {
+        KeyFile::Public { record, .. } => ("public", false, Some(PublicKey::decode(record)?)),
+        KeyFile::Private { key, encrypted, .. } => ("private", *encrypted, key.view().public()),
+    };
+    let (algorithm, bits) = file.size()?;
+    if args.json {
+        let mut json = json!({
+            "kind": kind, "algorithm": algorithm, "bits": bits, "form": file.form().name(), "encrypted": encrypted,
+        });
+        if let Some(public) = &public {
+            json["fingerprint"] = fingerprint(public).into();
+            json["publicKey"] = public_key_to_jwk(public).unwrap_or_default();
+        }
+        println!("{}", serde_json::to_string_pretty(&json)?);
+        return Ok(());
+    }
+    let kept = if encrypted { ", encrypted" } else { "" };
+    println!("{algorithm} {kind} key of {bits} bits, {}{kept}", file.form().name());
+    match &public {
+        Some(public) => println!("fingerprint {}", fingerprint(public)),
+        None => println!("without its public half, so without a fingerprint"),
+    }
+    Ok(())
+}
+
+/// SHA-256 of the native public key: the same for all forms of a key.
+fn fingerprint(key: &PublicKey<'_>) -> String {
+    format!("SHA256:{}", output::hex(&Sha256::digest(key.to_bytes())))
+}
+
+/// Writes a new file that everybody may read.
+pub(crate) fn create(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
+    let write = || -> std::io::Result<()> {
+        let mut file = std::fs::File::create_new(path)?;
+        file.write_all(bytes)?;
+        file.sync_all()
+    };
+    write().with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// The record of the public key in a file of any form.
+pub(crate) fn public_record(path: &Path) -> anyhow::Result<Vec<u8>> {
+    match form::read(path, None)? {
+        KeyFile::Public { record, .. } => Ok(record),
+        KeyFile::Private { .. } => bail!("{} is a private key; the public one is asked for", path.display()),
+    }
+}

@@ -1,0 +1,129 @@
+//! Passphrases, secrets and keys, as operators name them: in files and the environment, never as arguments, which
+//! everybody on the machine can read.
+
+use anyhow::{Context as _, bail, ensure};
+use handle_auth::file::open_secret_file;
+use handle_auth::{PrivateKey, challenge, open_key_file};
+use handle_client::administration::{Identity, Key};
+use std::path::PathBuf;
+use std::sync::Arc;
+use zeroize::Zeroizing;
+
+/// Bytes that are cleared when they are no longer needed.
+pub(crate) type Secret = Zeroizing<Vec<u8>>;
+
+/// Where the passphrase of a key file is.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub(crate) struct PassphraseArgs {
+    /// File with the passphrase of the key, which nobody else may read; a newline at its end does not count.
+    #[arg(long, value_name = "FILE", conflicts_with = "passphrase_env")]
+    passphrase_file: Option<PathBuf>,
+    /// Environment variable with the passphrase of the key.
+    #[arg(long, value_name = "NAME")]
+    passphrase_env: Option<String>,
+}
+
+impl PassphraseArgs {
+    pub(crate) fn read(&self) -> anyhow::Result<Option<Secret>> {
+        read(self.passphrase_file.as_ref(), self.passphrase_env.as_deref())
+    }
+}
+
+/// A secret from a file or the environment; `None` when neither is named.
+pub(crate) fn read(file: Option<&PathBuf>, variable: Option<&str>) -> anyhow::Result<Option<Secret>> {
+    if let Some(path) = file {
+        return Ok(Some(without_newline(open_secret_file(path)?)));
+    }
+    let Some(name) = variable else { return Ok(None) };
+    let value = std::env::var(name).with_context(|| format!("the environment variable {name} is not set"))?;
+    Ok(Some(Zeroizing::new(value.into_bytes())))
+}
+
+fn without_newline(mut secret: Secret) -> Secret {
+    let len = secret.strip_suffix(b"\n").unwrap_or(&secret).len();
+    let len = secret[..len].strip_suffix(b"\r").map_or(len, <[u8]>::len);
+    secret.truncate(len);
+    secret
+}
+
+/// Who asks, and with which key or secret.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub(crate) struct IdentityArgs {
+    /// Who asks: the value with the key, as 300:10.1045/ADMIN.
+    #[arg(long, value_name = "INDEX:HANDLE", env = "HDL_AUTH")]
+    pub(crate) auth: Option<String>,
+    /// Private key file, native or PEM, which nobody else may read.
+    #[arg(long, value_name = "FILE", env = "HDL_KEY", requires = "auth")]
+    key: Option<PathBuf>,
+    #[command(flatten)]
+    passphrase: PassphraseArgs,
+    /// File with the secret (HS_SECKEY) instead of a key, which nobody else may read.
+    #[arg(long, value_name = "FILE", requires = "auth", conflicts_with = "key")]
+    secret_file: Option<PathBuf>,
+    /// Environment variable with the secret.
+    #[arg(long, value_name = "NAME", requires = "auth", conflicts_with_all = ["key", "secret_file"])]
+    secret_env: Option<String>,
+    /// The value holds the secret in its hashed form (SHA-1 in hexadecimal), as some tools store it.
+    #[arg(long)]
+    hashed_secret: bool,
+}
+
+impl IdentityArgs {
+    /// The identity; `None` when none is named.
+    pub(crate) fn read(&self) -> anyhow::Result<Option<Arc<Identity>>> {
+        let Some(auth) = &self.auth else { return Ok(None) };
+        let (index, handle) = reference(auth)?;
+        let key = match (&self.key, read(self.secret_file.as_ref(), self.secret_env.as_deref())?) {
+            (Some(path), _) => private_key(path, self.passphrase.read()?.as_deref().map(Vec::as_slice))?,
+            (None, Some(secret)) if self.hashed_secret => Key::Secret(challenge::hashed_secret(&secret)),
+            (None, Some(secret)) => Key::Secret(secret),
+            (None, None) => bail!(
+                "--auth says who asks, but not how that is proven: add --key FILE, --secret-file FILE or --secret-env NAME"
+            ),
+        };
+        Ok(Some(Arc::new(Identity { handle: handle.as_bytes().to_vec(), index, key })))
+    }
+}
+
+/// The private key in a file, ready to sign.
+pub(crate) fn private_key(path: &std::path::Path, passphrase: Option<&[u8]>) -> anyhow::Result<Key> {
+    let record = open_key_file(path, passphrase)?;
+    let key = PrivateKey::new(&record.view()).with_context(|| format!("{}", path.display()))?;
+    Ok(Key::Private(Box::new(key)))
+}
+
+/// `index:handle`; a handle alone stands for index 0, any key of it.
+pub(crate) fn reference(text: &str) -> anyhow::Result<(i32, &str)> {
+    let (index, handle) = match text.split_once(':') {
+        Some((digits, handle)) if digits.bytes().all(|byte| byte.is_ascii_digit()) && !digits.is_empty() => {
+            (digits.parse().with_context(|| format!("{digits} is no index"))?, handle)
+        }
+        _ => (0, text),
+    };
+    ensure!(handle.contains('/'), "{text:?} is no identity: write INDEX:HANDLE, as 300:10.1045/ADMIN");
+    Ok((index, handle))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn identities_are_an_index_and_a_handle() {
+        assert_eq!(reference("300:10.1045/ADMIN").unwrap(), (300, "10.1045/ADMIN"));
+        assert_eq!(reference("10.1045/a:b").unwrap(), (0, "10.1045/a:b"));
+        assert_eq!(reference("x1:10.1045/a").unwrap(), (0, "x1:10.1045/a"));
+        for text in ["", "300", "300:", "300:ADMIN", "99999999999:10/a"] {
+            assert!(reference(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn one_newline_at_the_end_does_not_count() {
+        for (text, secret) in
+            [("a", "a"), ("a\n", "a"), ("a\r\n", "a"), ("a\n\n", "a\n"), ("\n", ""), (" a ", " a ")]
+        {
+            assert_eq!(*without_newline(Zeroizing::new(text.into())), secret.as_bytes(), "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,314 @@
+//! The client of administrators: asks one server, over TCP, and proves who asks when it is challenged.
+//! RFC 3652 sections 3.5 and 3.6.
+//!
+//! Blocking, one request at a time; who wants more at once takes more of them. A challenge is answered only if the
+//! server repeats the digest of what was asked, and on the connection on which it came.
+
+mod connection;
+
+use connection::Connection;
+use handle_auth::challenge::{answer_with_key, answer_with_secret, check_request_digest};
+use handle_auth::message::verify_message;
+use handle_auth::{PrivateKey, PublicKey, SignError, VerifyError, random};
+use handle_proto::limit::{LIST_COUNT_MAX, PBKDF2_SALT_LEN};
+use handle_proto::wire::auth::{ChallengeAnswer, PUBLIC_KEY, SECRET_KEY};
+use handle_proto::wire::list::Reference;
+use handle_proto::wire::message::{Body, MessageTooLong};
+use handle_proto::wire::{Envelope, Header, Message, MessageBuf, Reply, Request, Response};
+use handle_proto::{DecodeError, OpCode, OpFlags, ResponseCode};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::{fmt, io};
+use zeroize::Zeroizing;
+
+/// How often a challenge is answered before the server is believed not to want to be convinced.
+const CHALLENGES_MAX: usize = 2;
+/// Request id of replies to what a server could not read.
+const NO_REQUEST: i32 = -1;
+
+/// What proves an identity.
+pub enum Key {
+    /// The data of a value HS_SECKEY.
+    Secret(Zeroizing<Vec<u8>>),
+    /// The private half of a value HS_PUBKEY.
+    Private(Box<PrivateKey>),
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Secret(_) => f.write_str("a secret"),
+            Self::Private(key) => key.fmt(f),
+        }
+    }
+}
+
+/// Who asks: the value that holds the key, and the key.
+#[derive(Debug)]
+pub struct Identity {
+    /// The handle of the value.
+    pub handle: Vec<u8>,
+    /// Its index; 0 for any key of the handle.
+    pub index: i32,
+    /// What proves it.
+    pub key: Key,
+}
+
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", Reference { handle: &self.handle, index: self.index })
+    }
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum AskError {
+    /// No connection comes about.
+    Connect(io::Error),
+    /// The connection was lost while the request was on its way or its answer was waited for.
+    Lost(io::Error),
+    /// No answer within the patience of the client.
+    Late,
+    /// What came is no message.
+    Undecodable(DecodeError),
+    /// What came is no answer to this request.
+    Another(&'static str),
+    /// The challenge is one to another request, or the answer is not signed by the key of the server.
+    Unproven(VerifyError),
+    /// The challenge could not be answered.
+    Unsigned(SignError),
+    /// The server asks who asks, and there is no identity.
+    WhoAsks,
+    /// The request is longer than a message may be.
+    TooLong(MessageTooLong),
+}
+
+impl AskError {
+    /// Whether the server may have done what was asked all the same.
+    #[must_use]
+    pub const fn is_in_doubt(&self) -> bool {
+        matches!(self, Self::Lost(_) | Self::Late | Self::Undecodable(_) | Self::Another(_))
+    }
+}
+
+impl fmt::Display for AskError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Connect(error) => write!(f, "cannot connect: {error}"),
+            Self::Lost(error) => write!(f, "the connection was lost before the answer came: {error}"),
+            Self::Late => f.write_str("no answer in time"),
+            Self::Undecodable(error) => write!(f, "the answer does not decode: {error}"),
+            Self::Another(what) => write!(f, "the answer is not one to this request: {what}"),
+            Self::Unproven(error) => write!(f, "the server cannot be trusted: {error}"),
+            Self::Unsigned(error) => write!(f, "the challenge cannot be answered: {error}"),
+            Self::WhoAsks => f.write_str("the server wants to know who asks, and no identity was given"),
+            Self::TooLong(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for AskError {}
+
+impl From<DecodeError> for AskError {
+    fn from(error: DecodeError) -> Self {
+        Self::Undecodable(error)
+    }
+}
+
+/// An answer, checked to be one to what was asked.
+#[derive(Debug)]
+pub struct Answer(Vec<u8>);
+
+impl Answer {
+    /// What the answer says.
+    ///
+    /// # Panics
+    /// Never: it has been decoded before.
+    #[must_use]
+    pub fn reply(&self) -> Reply<'_> {
+        taken_apart(&self.0).expect("decoded when it came").2
+    }
+
+    /// The code.
+    #[must_use]
+    pub fn code(&self) -> ResponseCode {
+        self.reply().code
+    }
+
+    /// What a server that refuses says about it; may be empty.
+    #[must_use]
+    pub fn text(&self) -> String {
+        match self.reply().response {
+            Response::Failure(failure) => String::from_utf8_lossy(failure.message).into_owned(),
+            _ => String::new(),
+        }
+    }
+}
+
+/// Asks one server, as one identity or none.
+#[derive(Debug)]
+pub struct Administrator {
+    connection: Connection,
+    identity: Option<Arc<Identity>>,
+    server_key: Option<PublicKey>,
+}
+
+impl Administrator {
+    /// Asks `server`, and waits for at most `patience` for a connection and for each answer.
+    #[must_use]
+    pub const fn new(server: SocketAddr, patience: Duration) -> Self {
+        Self { connection: Connection::new(server, patience), identity: None, server_key: None }
+    }
+
+    /// From now on, `identity` asks.
+    pub fn identify(&mut self, identity: Option<Arc<Identity>>) {
+        self.identity = identity;
+    }
+
+    /// From now on, only answers count that are signed with the private half of `key`. Challenges need not be.
+    pub fn require_signatures(&mut self, key: PublicKey) {
+        self.server_key = Some(key);
+    }
+
+    /// Asks, answers up to two challenges, and gives the answer: a success, a referral or a refusal.
+    ///
+    /// Of a listing it is the first message; see [`list`](Self::list).
+    ///
+    /// # Errors
+    /// When no answer comes, or none that can be believed. See [`AskError::is_in_doubt`].
+    pub fn ask(&mut self, request: &Request<'_>, flags: OpFlags) -> Result<Answer, AskError> {
+        let mut flags = flags.with(OpFlags::KEEP_CONNECTION);
+        if self.server_key.is_some() {
+            flags = flags.with(OpFlags::CERTIFY).with(OpFlags::REQUEST_DIGEST);
+        }
+        let asked = Asked::new(0, request, flags)?;
+        self.connection.send(&asked.message)?;
+        let mut answer = self.receive(request.op_code(), asked.request_id, &asked.covered)?;
+        for _ in 0..CHALLENGES_MAX {
+            if answer.code() != ResponseCode::AUTHENTICATION_NEEDED {
+                break;
+            }
+            let proof = self.prove(&answer, &asked, flags)?;
+            self.connection.send(&proof.message)?;
+            answer = self.receive(request.op_code(), proof.request_id, &asked.covered)?;
+        }
+        Ok(answer)
+    }
+
+    /// Asks for a listing and hands over every name in it; gives the last answer.
+    ///
+    /// # Errors
+    /// As [`ask`](Self::ask); what has been handed over is then not all.
+    pub fn list(&mut self, request: &Request<'_>, mut take: impl FnMut(&[u8])) -> Result<Answer, AskError> {
+        let mut answer = self.ask(request, OpFlags::PLAIN_REQUEST)?;
+        let mut left = LIST_COUNT_MAX;
+        loop {
+            let (envelope, message, reply) = taken_apart(&answer.0)?;
+            let Response::Listing(listing) = reply.response else { return Ok(answer) };
+            listing.handles.iter().for_each(&mut take);
+            if !message.header.flags.has(OpFlags::CONTINUOUS) {
+                return Ok(answer);
+            }
+            // An endless listing is no listing.
+            left = left.checked_sub(1).ok_or(AskError::Another("it does not end"))?;
+            answer = self.receive_more(request.op_code(), envelope.request_id)?;
+        }
+    }
+
+    /// The answer to a challenge.
+    fn prove(&self, answer: &Answer, asked: &Asked, flags: OpFlags) -> Result<Asked, AskError> {
+        let identity = self.identity.as_ref().ok_or(AskError::WhoAsks)?;
+        let (envelope, _, reply) = taken_apart(&answer.0)?;
+        let (Response::Challenge(challenge), Some(digest)) = (reply.response, reply.digest) else {
+            return Err(AskError::Another("a challenge without the digest of the request"));
+        };
+        // Signing the challenge to another request would be doing what somebody else asks.
+        check_request_digest(&digest, &asked.covered).map_err(AskError::Unproven)?;
+        let covered = challenge.covered(&digest);
+        let (auth_type, signed_response) = match &identity.key {
+            Key::Secret(secret) => {
+                let (version, suggested) = (envelope.version, envelope.effective_suggested());
+                let salt = random::<PBKDF2_SALT_LEN>();
+                (SECRET_KEY, answer_with_secret(version, suggested, &covered, secret, &salt))
+            }
+            Key::Private(key) => {
+                let signed = answer_with_key(envelope.version, &covered, key);
+                (PUBLIC_KEY, signed.map_err(AskError::Unsigned)?)
+            }
+        };
+        let answer = ChallengeAnswer {
+            auth_type,
+            identity: Reference { handle: &identity.handle, index: identity.index },
+            signed_response: &signed_response,
+        };
+        Asked::new(envelope.session_id, &Request::AnswerChallenge(answer), flags)
+    }
+
+    /// The answer to `request_id`, whose digest, where it has one, is that of `covered`.
+    fn receive(&mut self, op_code: OpCode, request_id: i32, covered: &[u8]) -> Result<Answer, AskError> {
+        let answer = self.receive_more(op_code, request_id)?;
+        let (envelope, message, reply) = taken_apart(&answer.0)?;
+        let Some(key) = &self.server_key else { return Ok(answer) };
+        if reply.code != ResponseCode::AUTHENTICATION_NEEDED {
+            verify_message(&envelope, &message, key).map_err(AskError::Unproven)?;
+            let digest = reply.digest.ok_or(AskError::Another("the digest of the request is missing"))?;
+            check_request_digest(&digest, covered).map_err(AskError::Unproven)?;
+        }
+        Ok(answer)
+    }
+
+    fn receive_more(&mut self, op_code: OpCode, request_id: i32) -> Result<Answer, AskError> {
+        let received = self.connection.receive().and_then(|message| {
+            let (envelope, message_read, reply) = taken_apart(&message)?;
+            let id = envelope.request_id;
+            if id != request_id && id != NO_REQUEST {
+                return Err(AskError::Another("it is to another request"));
+            }
+            let is_success = reply.code == ResponseCode::SUCCESS;
+            if is_success && (message_read.header.op_code != op_code || id == NO_REQUEST) {
+                return Err(AskError::Another("it is to another operation"));
+            }
+            Ok(Answer(message))
+        });
+        if received.is_err() {
+            // What comes next on this connection would belong to what was asked before.
+            self.connection.close();
+        }
+        received
+    }
+}
+
+/// A request on its way.
+struct Asked {
+    request_id: i32,
+    message: Vec<u8>,
+    covered: Vec<u8>,
+}
+
+impl Asked {
+    fn new(session_id: i32, request: &Request<'_>, flags: OpFlags) -> Result<Self, AskError> {
+        // Positive, as deployed clients choose it, and hard to guess.
+        let request_id = (i32::from_be_bytes(random()) & i32::MAX).max(1);
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let header =
+            Header::request(request.op_code(), flags, u32::try_from(now.as_secs()).unwrap_or(u32::MAX));
+        let envelope = Envelope { session_id, ..Envelope::request(request_id) };
+        let message = MessageBuf::request(&envelope, &header, request);
+        let covered = message.covered().to_vec();
+        Ok(Self { request_id, message: message.unsigned().map_err(AskError::TooLong)?, covered })
+    }
+}
+
+fn taken_apart(bytes: &[u8]) -> Result<(Envelope, Message<'_>, Reply<'_>), AskError> {
+    let (envelope, rest) = Envelope::split(bytes)?;
+    let message = Message::decode(rest)?;
+    match message.decode_body(envelope.version)? {
+        Body::Reply(reply) => Ok((envelope, message, reply)),
+        Body::Request(_) => Err(AskError::Another("it is a request itself")),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,312 @@
+//! From lines to blocks.
+
+use super::value::{BLANKS, field, handle, named, number};
+use super::{
+    Authentication, BatchValue, Block, Home, Invalid, NAMES_COUNT_MAX, Operation, Proof, Session,
+    VALUES_COUNT_MAX, Why,
+};
+use crate::lines::{LINE_LEN_MAX, Line, Lines};
+use std::io::{self, BufRead};
+use zeroize::Zeroizing;
+
+/// The blocks of a batch file, in order. Behind a block that means nothing, reading goes on with the next one.
+#[derive(Debug)]
+pub struct Batch<R> {
+    lines: Lines<R>,
+    // The block that is being read has come to its end.
+    is_over: bool,
+}
+
+/// The words that begin blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Word {
+    Create,
+    Add,
+    Modify,
+    Delete,
+    Remove,
+    Home,
+    Unhome,
+    Authenticate,
+    SessionSetup,
+}
+
+const WORDS: [(&str, Word); 9] = [
+    ("CREATE", Word::Create),
+    ("ADD", Word::Add),
+    ("MODIFY", Word::Modify),
+    ("DELETE", Word::Delete),
+    ("REMOVE", Word::Remove),
+    ("HOME", Word::Home),
+    ("UNHOME", Word::Unhome),
+    ("AUTHENTICATE", Word::Authenticate),
+    ("SESSIONSETUP", Word::SessionSetup),
+];
+
+impl<R: BufRead> Batch<R> {
+    /// The blocks of `input`.
+    pub const fn new(input: R) -> Self {
+        Self { lines: Lines::new(input, LINE_LEN_MAX), is_over: true }
+    }
+
+    /// Number of the line read last.
+    pub const fn line(&self) -> u64 {
+        self.lines.number()
+    }
+
+    /// The first line of the next block: its word, and what follows it.
+    fn first(&mut self) -> io::Result<Option<Result<(Word, String), Why>>> {
+        loop {
+            let line = match self.lines.next()? {
+                Line::End => return Ok(None),
+                Line::NotUtf8 => return Ok(Some(Err(Why::NotUtf8))),
+                Line::TooLong => return Ok(Some(Err(Why::TooLong))),
+                Line::Text(line) => line.trim_matches(BLANKS),
+            };
+            if line.is_empty() || line.starts_with('#') {
+                continue;
+            }
+            let (name, rest) = field(line).unwrap_or((line, ""));
+            return Ok(Some(match word(name) {
+                Some(word) => Ok((word, rest.trim_matches(BLANKS).to_owned())),
+                None => Err(Why::NoOperation(name.to_owned())),
+            }));
+        }
+    }
+
+    /// The next line of a block; `None` at its end.
+    fn inner(&mut self) -> io::Result<Option<Result<String, Why>>> {
+        let line = match self.lines.next()? {
+            Line::NotUtf8 => return Ok(Some(Err(Why::NotUtf8))),
+            Line::TooLong => return Ok(Some(Err(Why::TooLong))),
+            Line::Text(line) => line.trim_matches(BLANKS).to_owned(),
+            Line::End => String::new(),
+        };
+        let is_next = field(&line).is_some_and(|(name, _)| word(name).is_some());
+        if is_next {
+            self.lines.back();
+        }
+        self.is_over = is_next || line.is_empty();
+        Ok((!self.is_over).then_some(Ok(line)))
+    }
+
+    /// Passes over the rest of a block.
+    fn pass_over(&mut self) -> io::Result<()> {
+        while !self.is_over {
+            self.inner()?;
+        }
+        Ok(())
+    }
+
+    /// The line that must follow, whatever it looks like: a secret or a path.
+    fn required(&mut self, what: &'static str) -> io::Result<Result<Zeroizing<String>, Why>> {
+        self.is_over = true;
+        Ok(match self.lines.next()? {
+            Line::Text(line) if !line.trim_matches(BLANKS).is_empty() => {
+                Ok(Zeroizing::new(line.trim_matches(BLANKS).to_owned()))
+            }
+            Line::NotUtf8 => Err(Why::NotUtf8),
+            Line::TooLong => Err(Why::TooLong),
+            Line::Text(_) | Line::End => Err(Why::Missing(what)),
+        })
+    }
+
+    /// Everything up to the end of the block through `take`, of which there are at most `most`.
+    fn each<T>(
+        &mut self,
+        (what, most): (&'static str, usize),
+        mut take: impl FnMut(&str) -> Result<T, Why>,
+    ) -> io::Result<Result<Vec<T>, Why>> {
+        let mut all = Vec::new();
+        while let Some(line) = self.inner()? {
+            if all.len() == most {
+                return Ok(Err(Why::TooMany(what, most)));
+            }
+            match line.and_then(|line| take(&line)) {
+                Ok(one) => all.push(one),
+                Err(why) => return Ok(Err(why)),
+            }
+        }
+        Ok(Ok(all))
+    }
+
+    fn operation(&mut self, word: Word, rest: &str) -> io::Result<Result<Operation, Why>> {
+        self.is_over = matches!(word, Word::Delete | Word::Remove);
+        let with_values: fn(String, Vec<BatchValue>) -> Operation = match word {
+            Word::Create => Operation::Create,
+            Word::Add => Operation::Add,
+            Word::Modify => Operation::Modify,
+            Word::Delete => return Ok(handle(rest).map(|handle| Operation::Delete(handle.to_owned()))),
+            Word::Remove => return Ok(remove(rest)),
+            Word::Home | Word::Unhome => return self.home(word == Word::Unhome, rest),
+            Word::Authenticate => return self.authenticate(rest),
+            Word::SessionSetup => return self.session(rest),
+        };
+        let handle = match handle(rest) {
+            Ok(handle) => handle.to_owned(),
+            Err(why) => return Ok(Err(why)),
+        };
+        let values = self.each(("values", VALUES_COUNT_MAX), BatchValue::parse)?;
+        Ok(values.and_then(|values| {
+            if values.is_empty() { Err(Why::Missing("a value")) } else { Ok(with_values(handle, values)) }
+        }))
+    }
+
+    fn home(&mut self, is_release: bool, rest: &str) -> io::Result<Result<Operation, Why>> {
+        let home = match server(rest) {
+            Ok((address, port, protocol)) => {
+                Home { is_release, address, port, protocol, prefixes: Vec::new() }
+            }
+            Err(why) => return Ok(Err(why)),
+        };
+        let prefixes = self.each(("prefixes", NAMES_COUNT_MAX), |line| {
+            let is_prefix =
+                line.get(..5).is_some_and(|front| front.eq_ignore_ascii_case("0.NA/")) && line.len() > 5;
+            if is_prefix {
+                Ok(line.to_owned())
+            } else {
+                Err(Why::Unknown("prefix, as 0.NA/10.1045", line.to_owned()))
+            }
+        })?;
+        Ok(prefixes.and_then(|prefixes| {
+            if prefixes.is_empty() {
+                Err(Why::Missing("a prefix"))
+            } else {
+                Ok(Operation::Home(Home { prefixes, ..home }))
+            }
+        }))
+    }
+
+    fn authenticate(&mut self, rest: &str) -> io::Result<Result<Operation, Why>> {
+        let Some((kind, identity)) = rest.split_once(':') else {
+            return Ok(Err(Why::Missing("SECKEY:index:handle or PUBKEY:index:handle")));
+        };
+        let is_secret = match kind.to_ascii_uppercase().as_str() {
+            "SECKEY" => true,
+            "PUBKEY" => false,
+            _ => return Ok(Err(Why::Unknown("kind of key, as SECKEY or PUBKEY", kind.to_owned()))),
+        };
+        let line = self.required(if is_secret { "the secret" } else { "the key file" })?;
+        let authentication = named(identity).and_then(|identity| {
+            let line = line?;
+            let proof = match line.split_once('|') {
+                _ if is_secret => Proof::Secret(line),
+                Some((path, passphrase)) => {
+                    Proof::KeyFile(path.trim().to_owned(), Some(Zeroizing::new(passphrase.to_owned())))
+                }
+                None => Proof::KeyFile(line.as_str().to_owned(), None),
+            };
+            Ok(Authentication { identity, proof })
+        });
+        Ok(authentication.map(Operation::Authenticate))
+    }
+
+    fn session(&mut self, rest: &str) -> io::Result<Result<Operation, Why>> {
+        let (mut session, mut is_said, mut exchange) = (Session::default(), false, None);
+        if !rest.is_empty() {
+            return Ok(Err(Why::Unknown("end of the line SESSIONSETUP", rest.to_owned())));
+        }
+        let lines = self.each(("lines of a session", NAMES_COUNT_MAX), |line| {
+            let (name, value) = line.split_once(':').ok_or_else(|| unknown_of_session(line))?;
+            match name.to_ascii_uppercase().as_str() {
+                "USESESSION" => (session.is_used, is_said) = (bits::<1>(value)?[0], true),
+                "OPTIONS" => {
+                    [session.is_encrypted, session.is_authenticated, session.falls_back] = bits(value)?;
+                }
+                "TIMEOUT" => {
+                    session.timeout_hours = Some(number("timeout", value.trim(), 0)?.cast_unsigned())
+                }
+                "PUBEXNGKEYFILE" => one_of(&mut exchange, "PUBEXNGKEYFILE")?,
+                "PUBEXNGKEYREF" => {
+                    named(value)?;
+                    one_of(&mut exchange, "PUBEXNGKEYREF")?;
+                }
+                "PRIVEXNGKEYFILE" | "PASSPHRASE" => {}
+                _ => return Err(unknown_of_session(name)),
+            }
+            Ok(())
+        })?;
+        session.names_exchange_key = exchange.is_some();
+        Ok(lines.and_then(|_| {
+            if is_said { Ok(Operation::Session(session)) } else { Err(Why::Missing("USESESSION")) }
+        }))
+    }
+}
+
+impl<R: BufRead> Iterator for Batch<R> {
+    type Item = io::Result<Result<Block, Invalid>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let (word, rest) = match self.first().transpose()? {
+            Ok(Ok(first)) => first,
+            Ok(Err(why)) => {
+                let line = self.line();
+                self.is_over = false;
+                return Some(self.pass_over().map(|()| Err(Invalid { line, why })));
+            }
+            Err(error) => return Some(Err(error)),
+        };
+        let line = self.line();
+        Some(self.operation(word, &rest).and_then(|operation| {
+            let why = match operation {
+                Ok(operation) => return Ok(Ok(Block { line, operation })),
+                Err(why) => why,
+            };
+            let line = self.line();
+            self.pass_over()?;
+            Ok(Err(Invalid { line, why }))
+        }))
+    }
+}
+
+fn word(name: &str) -> Option<Word> {
+    WORDS.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|&(_, word)| word)
+}
+
+/// `index,index:handle`.
+fn remove(rest: &str) -> Result<Operation, Why> {
+    let (indexes, name) = rest.split_once(':').ok_or(Why::Missing("index:handle"))?;
+    let indexes = indexes.split(',').take(NAMES_COUNT_MAX + 1).map(|index| number("index", index.trim(), 1));
+    let indexes = indexes.collect::<Result<Vec<_>, _>>()?;
+    if indexes.len() > NAMES_COUNT_MAX {
+        return Err(Why::TooMany("indexes", NAMES_COUNT_MAX));
+    }
+    Ok(Operation::Remove(handle(name.trim())?.to_owned(), indexes))
+}
+
+/// `address:port:protocol`; an IPv6 address has colons itself, and may stand in brackets.
+fn server(rest: &str) -> Result<(String, u16, String), Why> {
+    let mut parts = rest.rsplitn(3, ':').map(str::trim);
+    let protocol = parts.next().unwrap_or_default().to_ascii_uppercase();
+    let missing = Why::Missing("address:port:protocol");
+    let (Some(port), Some(address)) = (parts.next(), parts.next()) else { return Err(missing) };
+    if !["TCP", "UDP", "HTTP"].contains(&protocol.as_str()) {
+        return Err(Why::Unknown("protocol, as TCP, UDP or HTTP", protocol));
+    }
+    let wrong = || Why::NoNumber("port", port.to_owned());
+    let port = u16::try_from(number("port", port, 1)?).map_err(|_| wrong())?;
+    let address = address.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(address);
+    if address.is_empty() { Err(missing) } else { Ok((address.to_owned(), port, protocol)) }
+}
+
+fn bits<const COUNT: usize>(text: &str) -> Result<[bool; COUNT], Why> {
+    let wrong = || Why::Unknown("setting of 0 and 1", text.to_owned());
+    let text = text.trim();
+    if !text.bytes().all(|bit| matches!(bit, b'0' | b'1')) {
+        return Err(wrong());
+    }
+    let bits: Vec<bool> = text.bytes().map(|bit| bit == b'1').collect();
+    bits.try_into().map_err(|_| wrong())
+}
+
+fn unknown_of_session(line: &str) -> Why {
+    let name = line.split(':').next().unwrap_or_default();
+    Why::Unknown("line of SESSIONSETUP", name.to_owned())
+}
+
+fn one_of(said: &mut Option<&'static str>, name: &'static str) -> Result<(), Why> {
+    match said.replace(name) {
+        Some(other) if other != name => Err(Why::Both(other, name)),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,171 @@
+//! Lines of values.
+
+use super::{NAMES_COUNT_MAX, Named, Why};
+use handle_proto::data::{Admin, AdminPermissions};
+use handle_proto::value::{Ttl, Value};
+use handle_proto::wire::list::Reference;
+use handle_proto::wire::put;
+use handle_proto::{Permissions, ValueBuf};
+
+/// A value as a line gives it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BatchValue {
+    /// Its index.
+    pub index: i32,
+    /// Its type.
+    pub kind: String,
+    /// How long it may be kept.
+    pub ttl: Ttl,
+    /// Who may read and write it.
+    pub permissions: Permissions,
+    /// Its data.
+    pub content: Content,
+}
+
+/// The data of a value as a line gives them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// The data themselves.
+    Data(Vec<u8>),
+    /// The file that holds them.
+    File(String),
+}
+
+impl BatchValue {
+    /// The value, with `file` to read what is in files.
+    ///
+    /// # Errors
+    /// Those of `file`.
+    pub fn resolve<E>(&self, file: impl FnOnce(&str) -> Result<Vec<u8>, E>) -> Result<ValueBuf, E> {
+        let read;
+        let data = match &self.content {
+            Content::Data(data) => data,
+            Content::File(path) => {
+                read = file(path)?;
+                &read
+            }
+        };
+        let mut value = Value::new(self.index, self.kind.as_bytes(), data);
+        (value.ttl, value.permissions) = (self.ttl, self.permissions);
+        Ok((&value).into())
+    }
+
+    /// Reads `index type ttl permissions data`.
+    pub(super) fn parse(line: &str) -> Result<Self, Why> {
+        let (index, rest) = field(line).ok_or(Why::Missing("the index"))?;
+        let (kind, rest) = field(rest).ok_or(Why::Missing("the type"))?;
+        let (ttl, rest) = field(rest).ok_or(Why::Missing("the TTL"))?;
+        let (permissions, rest) = field(rest).ok_or(Why::Missing("the permissions"))?;
+        let index = number("index", index, 1)?;
+        let ttl = Ttl::relative(number("TTL", ttl, 0)?);
+        let permissions = parse_permissions(permissions)?;
+        let (format, rest) = field(rest).ok_or(Why::Missing("the kind of data"))?;
+        let content = Content::parse(format, rest.trim())?;
+        Ok(Self { index, kind: kind.to_owned(), ttl, permissions, content })
+    }
+}
+
+impl Content {
+    fn parse(format: &str, text: &str) -> Result<Self, Why> {
+        match format.to_ascii_uppercase().as_str() {
+            "UTF8" => Ok(Self::Data(text.as_bytes().to_vec())),
+            "FILE" if text.is_empty() => Err(Why::Missing("the path")),
+            "FILE" => Ok(Self::File(text.to_owned())),
+            "ADMIN" => admin(text).map(Self::Data),
+            "LIST" => list(text).map(Self::Data),
+            _ => Err(Why::NoFormat(format.to_owned())),
+        }
+    }
+}
+
+/// Splits the next field from what follows it. Any number of blanks and tabs separates.
+pub(super) fn field(text: &str) -> Option<(&str, &str)> {
+    let text = text.trim_start_matches(BLANKS);
+    let (field, rest) = text.split_once(BLANKS).unwrap_or((text, ""));
+    (!field.is_empty()).then_some((field, rest))
+}
+
+pub(super) const BLANKS: [char; 2] = [' ', '\t'];
+
+pub(super) fn number(what: &'static str, text: &str, least: i32) -> Result<i32, Why> {
+    let wrong = || Why::NoNumber(what, text.to_owned());
+    // Without a sign, as `parse` would allow.
+    let is_plain = text.bytes().all(|byte| byte.is_ascii_digit());
+    let number = text.parse().ok().filter(|&number| is_plain && number >= least);
+    number.ok_or_else(wrong)
+}
+
+fn parse_permissions(text: &str) -> Result<Permissions, Why> {
+    let is_bits = text.bytes().all(|byte| matches!(byte, b'0' | b'1'));
+    match u8::from_str_radix(text, 2) {
+        Ok(bits) if is_bits && text.len() == 4 => Ok(Permissions(bits)),
+        _ if is_bits && text.len() == AdminPermissions::COUNT => Err(Why::AdminPermissions(text.to_owned())),
+        _ => Err(Why::Permissions(text.to_owned())),
+    }
+}
+
+/// The permissions in the order of batch files, which is neither that of the bits nor that of JSON.
+pub(super) const ADMIN_ORDER: [AdminPermissions; AdminPermissions::COUNT] = [
+    AdminPermissions::ADD_HANDLE,
+    AdminPermissions::DELETE_HANDLE,
+    AdminPermissions::ADD_DERIVED_PREFIX,
+    AdminPermissions::DELETE_DERIVED_PREFIX,
+    AdminPermissions::MODIFY_VALUE,
+    AdminPermissions::REMOVE_VALUE,
+    AdminPermissions::ADD_VALUE,
+    AdminPermissions::READ_VALUE,
+    AdminPermissions::MODIFY_ADMIN,
+    AdminPermissions::REMOVE_ADMIN,
+    AdminPermissions::ADD_ADMIN,
+    AdminPermissions::LIST_HANDLES,
+];
+
+/// `index:permissions:handle`; the handle may have colons itself.
+fn admin(text: &str) -> Result<Vec<u8>, Why> {
+    let mut parts = text.splitn(3, ':').map(str::trim);
+    let mut part = |what| parts.next().filter(|part| !part.is_empty()).ok_or(Why::Missing(what));
+    let index = number("index", part("the index of the administrator")?, 0)?;
+    let bits = part("the permissions of the administrator")?;
+    let handle = handle(part("the handle of the administrator")?)?;
+    if bits.len() != ADMIN_ORDER.len() || !bits.bytes().all(|bit| matches!(bit, b'0' | b'1')) {
+        return Err(Why::NotTwelve(bits.to_owned()));
+    }
+    let set = ADMIN_ORDER.into_iter().zip(bits.bytes()).filter(|&(_, bit)| bit == b'1');
+    let permissions = set.fold(AdminPermissions(0), |all, (permission, _)| all.with(permission));
+    let mut data = Vec::new();
+    Admin::new(permissions, handle.as_bytes(), index).encode(&mut data);
+    Ok(data)
+}
+
+/// `index:handle;index:handle`, with or without a semicolon at the end.
+fn list(text: &str) -> Result<Vec<u8>, Why> {
+    let mut data = Vec::new();
+    let entries = text.split(';').map(str::trim).filter(|entry| !entry.is_empty());
+    let entries = entries.take(NAMES_COUNT_MAX + 1).map(named).collect::<Result<Vec<_>, _>>()?;
+    if entries.is_empty() {
+        return Err(Why::Missing("the list"));
+    }
+    if entries.len() > NAMES_COUNT_MAX {
+        return Err(Why::TooMany("entries of a list", NAMES_COUNT_MAX));
+    }
+    put::count(&mut data, entries.len());
+    for Named { index, handle } in &entries {
+        Reference { handle: handle.as_bytes(), index: *index }.encode(&mut data);
+    }
+    Ok(data)
+}
+
+/// `index:handle`.
+pub(super) fn named(text: &str) -> Result<Named, Why> {
+    let (index, name) = text.split_once(':').ok_or(Why::Missing("the index in front of the handle"))?;
+    Ok(Named { index: number("index", index.trim(), 0)?, handle: handle(name.trim())?.to_owned() })
+}
+
+/// A handle: something on both sides of a slash.
+pub(super) fn handle(text: &str) -> Result<&str, Why> {
+    match text.split_once('/') {
+        Some((prefix, _)) if !prefix.is_empty() => Ok(text),
+        _ if text.is_empty() => Err(Why::Missing("the handle")),
+        _ => Err(Why::NoHandle(text.to_owned())),
+    }
+}

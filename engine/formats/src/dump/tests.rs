@@ -1,0 +1,153 @@
+use super::*;
+use proptest::prelude::*;
+
+fn read(text: &[u8]) -> Result<Vec<Item>, DumpError> {
+    let mut dump = Dump::new(text);
+    let mut items = Vec::new();
+    while let Some(item) = dump.next()? {
+        items.push(item);
+    }
+    Ok(items)
+}
+
+fn value(index: i32, kind: &[u8], data: &[u8]) -> ValueBuf {
+    let mut value = Value::new(index, kind, data);
+    value.timestamp = 1_700_000_000;
+    (&value).into()
+}
+
+fn record(handle: &[u8], values: impl Into<Vec<ValueBuf>>) -> Item {
+    Item::Record(handle.to_vec(), values.into())
+}
+
+const MYSQL: &[u8] = br"-- MySQL dump 10.13  Distrib 8.0.36
+/*!40101 SET NAMES utf8mb4 */;
+DROP TABLE IF EXISTS `nas`;
+CREATE TABLE `nas` (`na` varbinary(255) NOT NULL, PRIMARY KEY (`na`));
+INSERT INTO `nas` VALUES (_binary '0.NA/10.1045'),('0.NA/20.500');
+CREATE TABLE `handles` (`handle` varbinary(255) NOT NULL COMMENT 'INSERT INTO `handles`; no', KEY `x` (`data`(300)));
+INSERT INTO `handles` VALUES (_binary '10.1045/A\'B',1,_binary 'URL',_binary 'http://a/;(),\\x\n',0,86400,1700000000,'',1,1,1,0),
+(_binary '10.1045/A\'B',2,'EMAIL','it''s',0,86400,1700000000,NULL,1,1,1,0);
+INSERT INTO `handles` VALUES (0x31302E313034352F42,100,X'484553',0x00FF10,0,86400,1700000000,'',1,1,1,0);
+INSERT INTO `others` VALUES (1,'handles');
+";
+
+const POSTGRES: &[u8] = br#"--
+-- PostgreSQL database dump
+--
+CREATE TABLE public.handles (handle bytea NOT NULL, idx integer);
+COPY public.nas (na) FROM stdin;
+0.NA/10.1045
+\.
+
+COPY public.others (a, b) FROM stdin;
+1	INSERT INTO handles VALUES (
+\.
+COPY public.handles (idx, handle, type, data, ttl_type, ttl, "timestamp", refs, admin_read, admin_write, pub_read, pub_write) FROM stdin;
+1	\\x31302e313034352f41	\\x55524c	\\x687474703a2f2f61	0	86400	1700000000	\N	t	t	t	f
+2	10.1045/B	TEXT	a\\b\tc\nd	0	86400	1700000000		t	t	t	f
+\.
+INSERT INTO handles (handle, idx, type, data, ttl_type, ttl, timestamp, refs, admin_read, admin_write, pub_read, pub_write) VALUES ('10.1045/C', 3, 'URL', '\x6162', 0, 86400, 1700000000, '', true, true, true, false);
+INSERT INTO handles VALUES ('10.1045/D', 4, 'a\b', E'x\n', 0, 86400, 1700000000, '', '1', '1', '1', '0');
+"#;
+
+#[test]
+fn dumps_of_mysql_read() {
+    let expected = [
+        Item::Homed(b"0.NA/10.1045".to_vec()),
+        Item::Homed(b"0.NA/20.500".to_vec()),
+        record(b"10.1045/A'B", [value(1, b"URL", b"http://a/;(),\\x\n"), value(2, b"EMAIL", b"it's")]),
+        record(b"10.1045/B", [value(100, b"HES", b"\0\xff\x10")]),
+    ];
+    assert_eq!(read(MYSQL).unwrap(), expected);
+}
+
+#[test]
+fn dumps_of_postgresql_read() {
+    let expected = [
+        Item::Homed(b"0.NA/10.1045".to_vec()),
+        record(b"10.1045/A", [value(1, b"URL", b"http://a")]),
+        record(b"10.1045/B", [value(2, b"TEXT", b"a\\b\tc\nd")]),
+        record(b"10.1045/C", [value(3, b"URL", b"ab")]),
+        record(b"10.1045/D", [value(4, b"a\\b", b"x\n")]),
+    ];
+    assert_eq!(read(POSTGRES).unwrap(), expected);
+}
+
+#[test]
+fn every_column_counts() {
+    let text = b"INSERT INTO handles VALUES ('10/A',7,'URL','x',1,1800000000,5,'1:10/B\t20:10/C:D',1,0,0,1);";
+    let items = read(text).unwrap();
+    let Item::Record(_, values) = &items[0] else { panic!("a record") };
+    let view = values[0].view();
+    assert_eq!((view.index, view.ttl, view.timestamp), (7, Ttl::absolute(1_800_000_000), 5));
+    assert_eq!(view.permissions, Permissions(0b1001));
+    let references: Vec<_> = view.references.iter().map(|reference| reference.to_string()).collect();
+    assert_eq!(references, ["1:10/B", "20:10/C:D"]);
+}
+
+#[test]
+fn what_does_not_read_is_said_with_its_line() {
+    let row = |field: usize, text: &str| {
+        let mut fields = ["'10/A'", "1", "'URL'", "'x'", "0", "1", "1", "''", "1", "1", "1", "0"];
+        fields[field] = text;
+        format!("\nINSERT INTO handles VALUES\n({});", fields.join(","))
+    };
+    for (field, text) in [
+        (0, "NULL"),
+        (1, "'x'"),
+        (1, "99999999999"),
+        (4, "300"),
+        (5, "NULL"),
+        (6, "-1"),
+        (7, "'x:10/A'"),
+        (8, "'maybe'"),
+    ] {
+        let error = read(row(field, text).as_bytes()).unwrap_err();
+        assert!(
+            matches!(error, DumpError::Column(name, 3) if name == COLUMNS[field]),
+            "{field} {text}: {error}"
+        );
+    }
+    for text in [
+        "INSERT INTO handles VALUES (",
+        "INSERT INTO handles VALUES ('a",
+        "INSERT INTO handles (a) 1;",
+        "/* ",
+        "COPY handles (handle) FROM stdin;\na\\",
+        "INSERT INTO handles (a b",
+        "INSERT INTO handles VALUES ('a'),b;",
+    ] {
+        assert!(read(text.as_bytes()).is_err(), "{text}");
+    }
+}
+
+#[test]
+fn a_field_may_be_so_long_and_no_longer() {
+    for (len, fits) in [(FIELD_LEN_MAX, true), (FIELD_LEN_MAX + 1, false)] {
+        let data = "x".repeat(len);
+        let text = format!("INSERT INTO handles VALUES ('10/A',1,'URL','{data}',0,1,1,'',1,1,1,0);");
+        assert_eq!(read(text.as_bytes()).is_ok(), fits, "{len}");
+    }
+}
+
+#[test]
+fn a_handle_that_comes_back_is_one_more_record() {
+    let row = |handle: &str| format!("('{handle}',1,'URL','x',0,86400,1700000000,'',1,1,1,0)");
+    let text = format!("INSERT INTO handles VALUES {},{},{};", row("10/A"), row("10/B"), row("10/A"));
+    let one = || [value(1, b"URL", b"x")];
+    assert_eq!(
+        read(text.as_bytes()).unwrap(),
+        [record(b"10/A", one()), record(b"10/B", one()), record(b"10/A", one())]
+    );
+}
+
+proptest! {
+    #[test]
+    fn any_pieces_end_in_items_or_an_error(pieces in prop::collection::vec(prop::sample::select(vec![
+        &b"INSERT INTO handles "[..], b"VALUES ", b"(", b")", b",", b"'", b"1", b";", b"\\",
+        b"COPY nas (na) FROM stdin;\n", b"\t", b"\n", b"--", b"\\.", b"`",
+    ]), 0..60)) {
+        let _ = read(&pieces.concat());
+    }
+}

@@ -1,0 +1,81 @@
+//! Batch files, and what other servers export.
+
+use handle_formats::batch::{Batch, Block, Invalid};
+use handle_formats::dump::{Dump, Item};
+use handle_formats::export::{self, Export};
+use serde_json::Value as Json;
+use std::io::BufReader;
+
+/// Blocks are the same however the bytes come, stand on lines that are there, and have values that decode.
+pub fn batch_file(bytes: &[u8]) {
+    let whole = blocks(bytes, 1 << 16);
+    assert_eq!(blocks(bytes, 1), whole, "byte by byte");
+    let lines = bytes.split(|&byte| byte == b'\n').count() as u64;
+    let mut last = 0;
+    for block in &whole {
+        let line = block.as_ref().map_or_else(|invalid| invalid.line, |block| block.line);
+        assert!((last..=lines).contains(&line), "line {line} behind {last} of {lines}");
+        last = line;
+    }
+}
+
+fn blocks(bytes: &[u8], room: usize) -> Vec<Result<Block, Invalid>> {
+    let blocks = Batch::new(BufReader::with_capacity(room, bytes));
+    blocks.map(|block| block.expect("nothing fails to be read from memory")).collect()
+}
+
+/// Records are the same however the bytes come, and whatever is such an export as JSON is one here.
+pub fn json_export(bytes: &[u8]) {
+    let whole = items(bytes, 1 << 16);
+    assert_eq!(items(bytes, 1), whole, "byte by byte");
+    let Ok(Json::Object(object)) = serde_json::from_slice(bytes) else { return };
+    let prefixes = object.get("homedPrefixes").map_or(Some(0), |list| strings(list).map(|list| list.len()));
+    let records = object.get("handleRecords").map_or(Some(0), |records| Some(records.as_object()?.len()));
+    // Members that come twice, or are written with escapes, a tree shows otherwise.
+    let is_plain = ["homedPrefixes", "handleRecords"].into_iter().all(|name| {
+        let count = bytes.windows(name.len()).filter(|window| *window == name.as_bytes()).count();
+        count == usize::from(object.contains_key(name))
+    });
+    if let (Some(prefixes), Some(records), true) = (prefixes, records, is_plain) {
+        let found = whole.expect("what JSON reads is read");
+        // Records with one name are as many here, and one in a tree.
+        assert!(found.len() >= prefixes + records, "{} items, {prefixes} and {records}", found.len());
+    }
+}
+
+fn strings(json: &Json) -> Option<&Vec<Json>> {
+    json.as_array().filter(|list| list.iter().all(Json::is_string))
+}
+
+fn items(bytes: &[u8], room: usize) -> Option<Vec<String>> {
+    let mut export = Export::new(BufReader::with_capacity(room, bytes));
+    let mut items = Vec::new();
+    while let Some(item) = export.next().ok()? {
+        items.push(match item {
+            export::Item::Homed(prefix) => prefix,
+            export::Item::Record(text) => text.to_owned(),
+        });
+    }
+    Some(items)
+}
+
+/// Records are the same however the bytes come, and their values decode.
+pub fn sql_dump(bytes: &[u8]) {
+    let whole = rows(bytes, 1 << 16);
+    assert_eq!(rows(bytes, 1), whole, "byte by byte");
+    for item in whole.into_iter().flatten() {
+        if let Item::Record(_, values) = item {
+            assert!(!values.is_empty(), "a record has a value");
+            values.iter().for_each(|value| drop(value.view().encoded_len()));
+        }
+    }
+}
+
+fn rows(bytes: &[u8], room: usize) -> Option<Vec<Item>> {
+    let mut dump = Dump::new(BufReader::with_capacity(room, bytes));
+    let mut items = Vec::new();
+    while let Some(item) = dump.next().ok()? {
+        items.push(item);
+    }
+    Some(items)
+}
