@@ -10,7 +10,7 @@ use handle_snapshot::writer::{BuildError, HomedPrefixes, LayerOptions};
 use std::time::Duration;
 
 /// Real records: DOIs of 2013 with their titles and journals.
-const RECORDS: &str = include_str!("../../../../tests/vectors/dois.jsonl");
+pub(crate) const RECORDS: &str = include_str!("../../../../tests/vectors/dois.jsonl");
 /// The record that is changed while the load runs.
 pub(super) const CHANGED: &str = "10.1016/j.rcae.2013.04.001";
 
