@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod batch;
+mod client;
 mod control;
 mod demo;
 mod dump;
@@ -13,12 +14,17 @@ mod homed;
 mod init;
 mod input;
 mod key;
+mod lab;
 mod message;
 mod output;
 mod progress;
+mod reference;
 mod resolve;
 mod secret;
+mod served;
 mod server;
+mod service;
+mod share;
 mod snapshot;
 mod store;
 
@@ -39,6 +45,8 @@ use std::process::ExitCode;
   hdl snapshot build set.layer records.jsonl   make a layer file of records
   hdl snapshot publish ./set set.layer         publish it for handled
   hdl resolve 10.1000/1 --server 127.0.0.1     ask a server
+  hdl resolve hdl:10.1000/1 --trace            find the responsible service, and see how
+  hdl lab up                                   a small Handle System to learn with, and to break
 
 Every command has --help with examples."
 )]
@@ -49,8 +57,14 @@ struct Args {
 
 #[derive(Subcommand, Debug)]
 enum Command {
-    /// Ask a server for the values of a handle.
-    Resolve(resolve::Args),
+    /// Find the values of handles, from the responsible service or from a server.
+    Resolve(Box<resolve::Args>),
+    /// Say which handle a reference means, and print its two best forms.
+    Reference(reference::Args),
+    /// Show the sites and servers of the service that is responsible for a handle or a prefix.
+    Site(service::Args),
+    /// Ask every server of a service for the same handle, and say who disagrees.
+    Check(service::check::Args),
     /// Make everything that handled and handle-admin need to begin.
     Init(Box<init::Args>),
     /// Create, change, delete, get and list handles.
@@ -73,6 +87,8 @@ enum Command {
     Control(control::Args),
     /// The whole system in one command: build, serve, resolve, load, publish while loading.
     Demo(demo::Args),
+    /// A small Handle System on loopback: nine servers in five sites, with real records.
+    Lab(lab::Args),
     /// Print completions for a shell.
     #[command(after_help = "Example:\n  hdl completions bash > /etc/bash_completion.d/hdl")]
     Completions {
@@ -82,6 +98,9 @@ enum Command {
     /// Serve: what `hdl demo` starts as a process of its own.
     #[command(hide = true)]
     DemoServer(demo::ServerArgs),
+    /// Serve: what `hdl lab` starts as processes of their own.
+    #[command(hide = true)]
+    LabServer(lab::ServerArgs),
 }
 
 /// What a command came to, as an exit code. Usage errors are 2, by clap.
@@ -118,7 +137,12 @@ fn main() -> ExitCode {
         Command::Snapshot(args) => snapshot::run(args),
         Command::Message(args) => message::run(&args),
         Command::Control(args) => control::run(&args),
+        Command::Reference(args) => reference::run(&args),
+        Command::Site(args) => service::run(&args),
+        Command::Check(args) => service::check::run(&args),
         Command::Demo(args) => demo::run(&args),
+        Command::Lab(args) => lab::run(&args),
+        Command::LabServer(args) => lab::serve(&args),
         Command::DemoServer(args) => demo::serve(&args),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Args::command(), "hdl", &mut std::io::stdout());

@@ -1,42 +1,60 @@
-//! `hdl resolve`: ask a server for the values of a handle.
+//! `hdl resolve`: the values of handles, from the service that is responsible or from a server that is named.
 
-use crate::exchange::{self, Answered, Asked};
-use crate::{Outcome, output};
-use anyhow::{Context as _, bail, ensure};
-use handle_proto::code::DigestAlgorithm;
-use handle_proto::limit::UDP_RETRY_MS;
-use handle_proto::wire::list::{Indexes, Strings};
-use handle_proto::wire::message::Body;
-use handle_proto::wire::query::{Answer, Query};
-use handle_proto::wire::{Envelope, Message, Reply, Request, Response, put};
-use handle_proto::{Handle, OpCode, OpFlags, ResponseCode, Version};
-use serde_json::json;
-use sha2::{Digest as _, Sha256};
-use std::net::SocketAddr;
-use std::time::Duration;
+mod bulk;
+mod direct;
+mod found;
 
-/// Ask a server for the values of a handle.
+use crate::client::ClientArgs;
+use crate::secret::IdentityArgs;
+use crate::{Outcome, exchange, output};
+use anyhow::{Context as _, bail};
+use handle_client::Question;
+use handle_client::lookup::{Options, Whom};
+use handle_client::plan::Target;
+use handle_client::question::Wants;
+use handle_client::reference::{Reference, Rules, charset};
+use handle_proto::ResponseCode;
+use handle_proto::data::site::InterfaceProtocol;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Find the service that is responsible for a handle, and ask it for its values.
 ///
-/// Prints a table, or with --json the record as the handle REST API shows it. Asks over UDP and, as
-/// deployed clients do, up to three times: after 0.5, 1.5 and 3 seconds without an answer it gives up. With
-/// --tcp it asks once, over a connection, and waits for 10 seconds.
-#[derive(clap::Args, Debug)]
+/// Handles may be written in any of their forms: bare, as hdl:, doi: or info: references, or as the
+/// address of a proxy (`hdl reference` explains them). Where the global service is, a file says: --root.
+/// Prints a table, or with --json the record as the handle REST API shows it. Of several handles a line
+/// is printed for each value: handle, index, type and data with tabulators between them.
+///
+/// With --server that server is asked, over UDP and, as deployed clients do, up to three times: after
+/// 0.5, 1.5 and 3 seconds without an answer it gives up. With --tcp it asks once, over a connection, and
+/// waits for 10 seconds.
+#[derive(clap::Args, Debug, Default)]
 #[command(after_help = concat!("Examples:
+  hdl resolve 10.1045/july95-arms
+  hdl resolve https://doi.org/10.1045/july95-arms --url
+  hdl resolve hdl:10.1045/july95-arms --trace --certify
+  hdl resolve --file handles.txt --type URL --json > records.jsonl
   hdl resolve 10.1045/july95-arms --server 127.0.0.1:2641
   hdl resolve 10.1045/july95-arms --server [::1]:2641 --type URL --json
-  hdl resolve 0.NA/10.1045 --server 127.0.0.1 --index 1 --index 100
-  hdl resolve 10.1045/july95-arms --server 127.0.0.1 --tcp
+  hdl resolve 0.NA/10.1045 --server 127.0.0.1 --index 1 --index 100 --tcp
 
-Exit codes:
-  0 found           3 no such handle    5 server not responsible, or a referral
+Exit codes, of several handles that of the first without values:
+  0 found           3 no such handle    5 server not responsible, or no service known
   1 failed          4 no such value     6 the server answered with another error
   2 usage                               7 no answer"))]
 pub(crate) struct Args {
-    /// The handle, as 10.1045/july95-arms.
-    handle: String,
+    /// Handles, in any form.
+    #[arg(value_name = "HANDLE", required_unless_present = "file")]
+    handles: Vec<String>,
+    /// A file with a handle on each line; `-` is standard input.
+    #[arg(long, short, value_name = "FILE")]
+    file: Option<PathBuf>,
     /// Server to ask: host, host:port or an IPv6 address in brackets; the port is 2641 unless given.
-    #[arg(long, short, value_name = "HOST[:PORT]")]
-    server: String,
+    #[arg(long, short, value_name = "HOST[:PORT]", conflicts_with_all = ["file", "site", "trace", "certify", "authoritative", "signatures"])]
+    server: Option<String>,
+    /// Ask the responsible server of this site: a siteinfo.json, or a site record.
+    #[arg(long, value_name = "FILE")]
+    site: Option<PathBuf>,
     /// Only the value with this index; may be given more than once.
     #[arg(long, short, value_name = "N")]
     index: Vec<i32>,
@@ -44,99 +62,128 @@ pub(crate) struct Args {
     /// --index the union is meant.
     #[arg(long, short = 't', value_name = "TYPE")]
     r#type: Vec<String>,
-    /// Ask over TCP instead of UDP.
+    /// Print only the target: the data of the first value of type URL.
+    #[arg(long, conflicts_with_all = ["type", "index", "server"])]
+    url: bool,
+    /// Show every step: who was asked, why, how long it took, and what came.
     #[arg(long)]
-    tcp: bool,
+    trace: bool,
+    /// Accept only answers that the responsible server has signed, all the way from the global service.
+    #[arg(long)]
+    certify: bool,
+    /// Verify the signatures of the values, up to the keys of the global service.
+    #[arg(long)]
+    signatures: bool,
+    /// Ask a primary site.
+    #[arg(long)]
+    authoritative: bool,
     /// Ask for values that are not public, too.
     #[arg(long)]
     all: bool,
     /// Ask for a digest of the request in the answer, and fail if it is missing or of another request.
-    #[arg(long)]
+    #[arg(long, requires = "server")]
     digest: bool,
-    /// Print JSON.
+    /// Follow so many aliases (values HS_ALIAS). Deployed clients follow none.
+    #[arg(long, value_name = "N", default_value_t = 0, conflicts_with = "server")]
+    aliases: u8,
+    /// Ask for every record anew, even within one run.
+    #[arg(long)]
+    no_cache: bool,
+    /// Handles that are resolved at the same time.
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    jobs: u16,
+    /// Encoding of percent-encoded bytes that are not UTF-8.
+    #[arg(long, value_name = "NAME")]
+    charset: Option<String>,
+    /// Take angle brackets and the punctuation of running text off.
+    #[arg(long)]
+    lenient: bool,
+    /// Print JSON; of several handles an object a line.
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    client: ClientArgs,
+    #[command(flatten)]
+    identity: IdentityArgs,
 }
 
 impl Args {
     /// Everything that is public of `handle`, from `server`, as a table.
     pub(crate) fn plain(handle: &str, server: &str) -> Self {
-        Self {
-            handle: handle.to_owned(),
-            server: server.to_owned(),
-            index: vec![],
-            r#type: vec![],
-            tcp: false,
-            all: false,
-            digest: false,
-            json: false,
+        Self { handles: vec![handle.to_owned()], server: Some(server.to_owned()), ..Self::default() }
+    }
+
+    fn rules(&self) -> anyhow::Result<Rules> {
+        let charset = match &self.charset {
+            Some(name) => Some(charset(name).with_context(|| format!("no encoding is called {name}"))?),
+            None => None,
+        };
+        Ok(Rules { lenient: self.lenient, charset, ..Rules::typed() })
+    }
+
+    /// What is asked for a reference.
+    fn question(&self, reference: &Reference) -> anyhow::Result<Question> {
+        let mut indexes = self.index.clone();
+        for &index in &reference.indexes {
+            indexes.push(i32::try_from(index).with_context(|| format!("{index} is no index of a value"))?);
         }
+        let mut types: Vec<Vec<u8>> =
+            self.r#type.iter().chain(&reference.types).map(|kind| kind.clone().into()).collect();
+        if self.url {
+            types = vec![b"URL".to_vec()];
+        }
+        let wants = Wants {
+            certified: self.certify,
+            authoritative: self.authoritative,
+            public_only: !self.all && self.identity.auth.is_none(),
+        };
+        Ok(Question { handle: reference.handle.clone().into(), indexes, types, wants })
+    }
+
+    fn options(&self) -> anyhow::Result<Options> {
+        let whom = match &self.site {
+            Some(path) => Whom::Sites(vec![Arc::new(crate::client::read_site(path)?)]),
+            None => Whom::Responsible,
+        };
+        Ok(Options {
+            use_cache: !self.no_cache,
+            whom,
+            identity: self.identity.read()?,
+            aliases_max: self.aliases,
+            trace: self.trace,
+        })
     }
 }
 
-/// How long an answer over TCP may take, connecting included.
-const TCP_PATIENCE: Duration = Duration::from_secs(10);
-
 pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
-    let done = ask_and_show(args);
+    let done = resolve(args);
     if let (true, Err(error)) = (args.json, &done) {
         output::error_as_json(&format!("{error:#}"));
     }
     done
 }
 
-fn ask_and_show(args: &Args) -> anyhow::Result<Outcome> {
-    let server = exchange::address(&args.server)?;
-    let indexes: Vec<[u8; 4]> = args.index.iter().map(|index| index.to_be_bytes()).collect();
-    let mut types = Vec::new();
-    args.r#type.iter().for_each(|kind| put::string(&mut types, kind.as_bytes()));
-    let query = Query {
-        handle: args.handle.as_bytes(),
-        indexes: Indexes::new(&indexes),
-        types: Strings::from_encoded(args.r#type.len(), &types).context("the types do not fit")?,
-    };
-    let mut flags = OpFlags::PLAIN_REQUEST;
-    if args.all {
-        flags = flags.without(OpFlags::PUBLIC_ONLY);
-    }
-    if args.digest {
-        flags = flags.with(OpFlags::REQUEST_DIGEST);
-    }
-    let asked = exchange::request(&Request::Resolution(query), flags)?;
-    let (answered, within) = match args.tcp {
-        true => {
-            (exchange::ask_over_tcp(server, &asked, TCP_PATIENCE)?, "10 seconds (does it answer over TCP?")
+fn resolve(args: &Args) -> anyhow::Result<Outcome> {
+    let rules = args.rules()?;
+    if args.file.is_some() || args.handles.len() > 1 {
+        if args.server.is_some() || args.trace {
+            bail!("several handles, and one server or a trace, do not go together: resolve one handle");
         }
-        false => (exchange::ask(server, &asked, &UDP_RETRY_MS)?, "3 seconds (does it listen on UDP?"),
-    };
-    let Some(answered) = answered else {
-        let why = format!("no answer from {server} within {within} is a firewall between?)");
-        if args.json {
-            output::error_as_json(&why);
-        }
-        eprintln!("hdl: {why}");
-        return Ok(Outcome::NoAnswer);
-    };
-    show(args, server, &asked, &answered)
-}
-
-fn show(args: &Args, server: SocketAddr, asked: &Asked, answered: &Answered) -> anyhow::Result<Outcome> {
-    let (envelope, message) = Envelope::split(&answered.message).context("the answer does not decode")?;
-    let message = Message::decode(message).context("the answer does not decode")?;
-    let Body::Reply(reply) = message.decode_body(envelope.version).context("the answer does not decode")?
-    else {
-        bail!("{server} sent a request where an answer should be");
-    };
-    check(args, asked, &envelope, &message, &reply)
-        .with_context(|| format!("{server} did not answer what was asked"))?;
-    match (&reply.response, reply.code) {
-        (Response::Answer(answer), _) => show_values(args, server, answered, answer)?,
-        (Response::Failure(failure), code) => {
-            show_code(args, server, code, &String::from_utf8_lossy(failure.message));
-        }
-        (_, code) => show_code(args, server, code, ""),
+        return bulk::run(args, &rules);
     }
-    Ok(outcome(reply.code))
+    let written = args.handles.first().context("a handle is missing")?;
+    let reference = Reference::parse(written, &rules).with_context(|| format!("{written:?} is no handle"))?;
+    let question = args.question(&reference)?;
+    match args.server.as_ref().or(reference.server.as_ref()) {
+        // Whoever wants more than is public has to answer what the server asks.
+        Some(server) if args.identity.auth.is_some() => {
+            let protocol = if args.client.tcp { InterfaceProtocol::TCP } else { InterfaceProtocol::UDP };
+            let target = Target::at(exchange::address(server)?, protocol);
+            found::run(args, &question, Options { whom: Whom::Servers(vec![target]), ..args.options()? })
+        }
+        Some(server) => direct::run(args, &question, &reference.handle, server),
+        None => found::run(args, &question, args.options()?),
+    }
 }
 
 /// What a code of a response means to a shell.
@@ -150,91 +197,4 @@ pub(crate) const fn outcome(code: ResponseCode) -> Outcome {
         | ResponseCode::PREFIX_REFERRAL => Outcome::NotResponsible,
         _ => Outcome::Refused,
     }
-}
-
-/// Whether the answer is one to what was asked.
-fn check(
-    args: &Args,
-    asked: &Asked,
-    envelope: &Envelope,
-    message: &Message<'_>,
-    reply: &Reply<'_>,
-) -> anyhow::Result<()> {
-    // A server that could not read the request knows neither its operation nor its digest.
-    if envelope.request_id == exchange::NO_REQUEST {
-        // So it cannot say anything about the handle either.
-        let code = reply.code;
-        ensure!(outcome(code) == Outcome::Refused, "the answer is to no request and says {} {code}", code.0);
-        return Ok(());
-    }
-    let op_code = message.header.op_code;
-    ensure!(op_code == OpCode::RESOLUTION, "the answer is to operation {} ({op_code})", op_code.0);
-    if args.digest {
-        match &reply.digest {
-            Some(digest) => ensure!(
-                digest_of(&asked.covered, digest.algorithm)? == digest.digest,
-                "the digest in the answer is of another request"
-            ),
-            // Older ones have no digest.
-            None => ensure!(envelope.version < Version::LOWEST, "a digest was asked for, and none came"),
-        }
-    }
-    if let Response::Answer(answer) = &reply.response {
-        let (echo, handle) = (Handle(answer.handle), Handle(args.handle.as_bytes()));
-        let is_same = echo == handle || echo.0 == handle.looked_up();
-        ensure!(is_same, "the answer is about another handle, {echo}");
-    }
-    Ok(())
-}
-
-fn digest_of(covered: &[u8], algorithm: DigestAlgorithm) -> anyhow::Result<Vec<u8>> {
-    Ok(match algorithm {
-        DigestAlgorithm::OLD_MD5 | DigestAlgorithm::MD5 => md5::Md5::digest(covered).to_vec(),
-        DigestAlgorithm::SHA1 => sha1::Sha1::digest(covered).to_vec(),
-        DigestAlgorithm::SHA256 => Sha256::digest(covered).to_vec(),
-        other => bail!("the digest in the answer is of an unknown kind ({})", other.0),
-    })
-}
-
-fn show_values(
-    args: &Args,
-    server: SocketAddr,
-    answered: &Answered,
-    answer: &Answer<'_>,
-) -> anyhow::Result<()> {
-    if args.json {
-        let values: Vec<_> =
-            answer.values.iter().map(|value| handle_proto::json::value_to_json(&value)).collect();
-        let handle = String::from_utf8_lossy(answer.handle);
-        let record = json!({ "responseCode": 1, "handle": handle, "values": values });
-        println!("{}", serde_json::to_string_pretty(&record)?);
-        return Ok(());
-    }
-    let count = answer.values.len();
-    let came = match answered.datagrams_count {
-        0 => "over TCP".to_owned(),
-        1 => "1 datagram".to_owned(),
-        count => format!("{count} datagrams"),
-    };
-    println!(
-        "{}  {count} value{} from {server} in {:.1} ms, {came}",
-        Handle(answer.handle),
-        if count == 1 { "" } else { "s" },
-        answered.took.as_secs_f64() * 1e3,
-    );
-    println!("{}", output::values(answer.values));
-    Ok(())
-}
-
-fn show_code(args: &Args, server: SocketAddr, code: ResponseCode, text: &str) {
-    if args.json {
-        let mut json = json!({ "responseCode": code.0, "handle": args.handle });
-        if !text.is_empty() {
-            json["message"] = text.into();
-        }
-        println!("{json:#}");
-        return;
-    }
-    let colon = if text.is_empty() { "" } else { ": " };
-    println!("{}  {server} answers {} {code}{colon}{text}", args.handle, code.0);
 }

@@ -2,6 +2,7 @@
 
 use crate::homed::{self, Gathered};
 use crate::input::{Entry, Inputs};
+use crate::share::ShareArgs;
 use crate::{Outcome, output, progress};
 use anyhow::{Context as _, bail, ensure};
 use handle_proto::json::{record_to_json, text};
@@ -38,7 +39,8 @@ enum Command {
     /// written then. Memory is bounded, whatever the number of records, except for arrays: each is read
     /// whole, so write large ones as lines (jq -c '.[]').
     #[command(after_help = "Example:
-  hdl snapshot build set.layer records-*.jsonl --homed 10.1045 --homed 10.1016")]
+  hdl snapshot build set.layer records-*.jsonl --homed 10.1045 --homed 10.1016
+  hdl snapshot build two.layer records.jsonl --site siteinfo.json --server 2")]
     Build(BuildArgs),
     /// Publish records or a layer file as the set that handled serves from a directory.
     ///
@@ -78,6 +80,8 @@ struct RecordArgs {
     /// Memory for sorting, in MiB.
     #[arg(long, value_name = "MIB", default_value_t = 256, value_parser = clap::value_parser!(u64).range(16..=16384))]
     memory: u64,
+    #[command(flatten)]
+    share: ShareArgs,
 }
 
 #[derive(clap::Args, Debug)]
@@ -102,7 +106,7 @@ struct PublishArgs {
     #[command(flatten)]
     records: RecordArgs,
     /// Publish this layer file instead of records.
-    #[arg(long, value_name = "LAYER", conflicts_with_all = ["inputs", "homed", "case_sensitive", "memory"])]
+    #[arg(long, value_name = "LAYER", conflicts_with_all = ["inputs", "homed", "case_sensitive", "memory", "site"])]
     layer: Option<PathBuf>,
     /// Put it over what is published instead of replacing it.
     #[arg(long, conflicts_with = "case_sensitive")]
@@ -194,7 +198,7 @@ fn build_layer<W: Write + Seek>(
     out: W,
 ) -> anyhow::Result<(W, format::Header)> {
     ensure!(!args.inputs.is_empty(), "name at least one file of records, or - for standard input");
-    let inputs = Inputs::new(&args.inputs);
+    let (inputs, share) = (Inputs::new(&args.inputs), args.share.read()?);
     let reading = progress::bar("reading", inputs.len());
     let writing = progress::bar("writing", Some(0));
     let memory_len = usize::try_from(args.memory << 20).unwrap_or(usize::MAX);
@@ -206,6 +210,11 @@ fn build_layer<W: Write + Seek>(
     });
     inputs.each(&reading, |origin, entry| {
         let added = match entry {
+            // Its prefix is homed by every server of the site.
+            Entry::Record(handle, _) | Entry::Deleted(handle) if !share.has(Handle(handle.as_bytes())) => {
+                homed.see(handle);
+                return Ok(());
+            }
             Entry::Record(handle, values) => {
                 homed.see(handle);
                 builder.add(origin, &Handle(handle.as_bytes()).looked_up(), values)

@@ -1,4 +1,51 @@
-//! Finds the service that is responsible for a handle, and asks it.
+//! Finds the service that is responsible for a handle, and asks it. RFC 3651 section 3, RFC 3650 section 2.3.
+//!
+//! State machines first, sockets last: [`lookup::Lookup`] holds no socket, no clock and no source of randomness.
+//! Who drives it says what time it is, moves the bytes it wants moved, and tells it what came of them;
+//! [`driver`] does so with blocking sockets.
+//!
+//! - [`reference`]: the forms in which people write handles.
+//! - [`bootstrap`]: the global service, and services that are known beforehand.
+//! - [`service`], [`plan`], [`times`]: which sites a record names; which server of which site is asked first.
+//! - [`exchange`]: one request to one server: retries, fragments, and whether the answer may be believed.
+//! - [`lookup`]: one question, from the global service down; [`trace`] says what it did.
+//! - [`cache`], [`flight`]: answers by their time to live; one request for many askers.
+//! - [`administration`]: who asks, what proves it, and operations of administrators on one server.
+//! - [`signature`]: values that are signed, up to the keys one trusts.
 #![forbid(unsafe_code)]
 
 pub mod administration;
+pub mod answer;
+pub mod bootstrap;
+pub mod cache;
+pub mod driver;
+pub mod exchange;
+pub mod flight;
+mod identity;
+pub mod lookup;
+pub mod plan;
+pub mod question;
+pub mod reference;
+pub mod service;
+pub mod signature;
+#[cfg(test)]
+mod testing;
+pub mod times;
+pub mod trace;
+
+pub use answer::Answer;
+pub use driver::Driver;
+pub use lookup::{Client, Lookup, LookupError};
+pub use question::Question;
+
+/// The caller's clock, read once for each step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Now {
+    /// Milliseconds of a clock that never goes back, from any beginning.
+    pub ms: u64,
+    /// Unix time in seconds.
+    pub unix_s: u32,
+}
+
+/// Random numbers of the caller: request ids from it must be hard to guess.
+pub type Random = Box<dyn FnMut() -> u32 + Send>;

@@ -1,9 +1,9 @@
 //! Load on the server of the demo, every answer verified, and what came of it.
 
 use super::records::publish_change;
-use super::server::ServerProcess;
 use super::{Args, Teller, cores};
 use crate::output;
+use crate::served::Process;
 use handle_loadgen::{Load, Names, Report, RunOptions, Second, Truth, Verify};
 use handle_snapshot::set::publisher::Publisher;
 use std::ops::ControlFlow;
@@ -13,7 +13,7 @@ use std::time::Duration;
 /// Loads the server and publishes a change every 100 ms meanwhile; also how many.
 pub(super) fn run_while_publishing(
     args: &Args,
-    server: &ServerProcess,
+    server: &Process,
     set: &Path,
     publisher: &mut Publisher,
     load: Load,
@@ -33,7 +33,7 @@ pub(super) fn run_while_publishing(
 }
 
 /// Loads the server.
-pub(super) fn run(args: &Args, server: &ServerProcess, set: &Path, load: Load) -> anyhow::Result<Report> {
+pub(super) fn run(args: &Args, server: &Process, set: &Path, load: Load) -> anyhow::Result<Report> {
     let mut options = RunOptions::new(server.address, Names::Snapshot(set.to_owned()));
     options.load = load;
     options.duration = Duration::from_secs(args.seconds);

@@ -4,13 +4,14 @@ mod load;
 mod records;
 mod server;
 
+use crate::served::Process;
 use crate::{Outcome, control, output, resolve};
 use anyhow::Context as _;
 use handle_loadgen::{Choice, Load, Report, RunOptions, usable_cores};
 use handle_snapshot::set::publisher::Publisher;
 use records::CHANGED;
+pub(crate) use records::RECORDS;
 use serde_json::json;
-use server::ServerProcess;
 pub(crate) use server::{ServerArgs, serve};
 use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
@@ -133,9 +134,9 @@ fn publish(tell: &Teller, publisher: &mut Publisher) -> anyhow::Result<f64> {
     Ok(build_s)
 }
 
-fn start(tell: &Teller, args: &Args, set: &Path, control: PathBuf) -> anyhow::Result<ServerProcess> {
+fn start(tell: &Teller, args: &Args, set: &Path, control: PathBuf) -> anyhow::Result<Process> {
     tell.step("start handled on loopback");
-    let server = ServerProcess::start(args, set, control)?;
+    let server = server::start(args, set, control)?;
     let status = control::ask(&server.control, "status")?;
     let worker = &status["workers"][0];
     tell.line(&format!(
@@ -148,7 +149,7 @@ fn start(tell: &Teller, args: &Args, set: &Path, control: PathBuf) -> anyhow::Re
     Ok(server)
 }
 
-fn show_resolving(server: &ServerProcess, handle: &str) -> anyhow::Result<()> {
+fn show_resolving(server: &Process, handle: &str) -> anyhow::Result<()> {
     let address = server.address.to_string();
     println!("$ hdl resolve {handle} --server {address}");
     resolve::run(&resolve::Args::plain(handle, &address))?;
@@ -158,7 +159,7 @@ fn show_resolving(server: &ServerProcess, handle: &str) -> anyhow::Result<()> {
 fn measure(
     tell: &Teller,
     args: &Args,
-    server: &ServerProcess,
+    server: &Process,
     set: &Path,
     publisher: &mut Publisher,
 ) -> anyhow::Result<Measured> {

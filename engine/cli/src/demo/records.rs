@@ -11,7 +11,7 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 /// Real records: DOIs of 2013 with their titles and journals.
-const RECORDS: &str = include_str!("../../../../tests/vectors/dois.jsonl");
+pub(crate) const RECORDS: &str = include_str!("../../../../tests/vectors/dois.jsonl");
 /// The record that is changed while the load runs.
 pub(super) const CHANGED: &str = "10.1016/j.rcae.2013.04.001";
 

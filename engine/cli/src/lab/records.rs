@@ -1,0 +1,139 @@
+//! What the servers of the lab hold: prefix records, service records, and handles.
+
+use super::topology::{Place, SiteName, Topology};
+use crate::demo::RECORDS;
+use crate::snapshot;
+use handle_proto::data::kind;
+use handle_proto::data::site::SiteBuf;
+use handle_proto::json::{Json, RecordLine, record_to_json};
+use handle_proto::name::{ROOT, TRUST_ROOT};
+use handle_proto::{Handle, Value, ValueBuf, Values};
+use handle_snapshot::builder::Builder;
+use handle_snapshot::set::publisher::Publisher;
+use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
+use serde_json::json;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+/// The record that names the sites of the service; prefix records refer to it.
+const SERVICE: &str = "0.SERV/LAB";
+/// The prefix whose derived prefixes have a registry of their own.
+const DELEGATED: &str = "20.500";
+/// A derived prefix there.
+const DERIVED: &str = "20.500.LAB";
+/// A handle that the mirror has not heard of.
+const NEW: &str = "10.1016/lab-new";
+
+type Record = (String, Vec<ValueBuf>);
+
+/// All records, by the service that has them.
+pub(super) struct Records {
+    registry: Vec<Record>,
+    local: Vec<Record>,
+    derived: Vec<Record>,
+    prefixes: BTreeSet<String>,
+    bootstrap: Json,
+}
+
+fn value(index: i32, kind: &[u8], data: &[u8]) -> ValueBuf {
+    ValueBuf::from(&Value { timestamp: 1_700_000_000, ..Value::new(index, kind, data) })
+}
+
+impl Records {
+    pub(super) fn new(topology: &Topology) -> anyhow::Result<Self> {
+        let mut local = dois()?;
+        local.push((NEW.to_owned(), vec![value(1, kind::URL, b"https://lab.example/new")]));
+        let prefix = |(handle, _): &Record| handle.split('/').next().unwrap_or_default().to_ascii_uppercase();
+        let prefixes: BTreeSet<String> = local.iter().map(prefix).collect();
+        let site = |index, name| value(index, kind::HS_SITE, topology.site(name).as_bytes());
+        let service =
+            || vec![site(1, SiteName::Primary), site(2, SiteName::Secondary), site(3, SiteName::Mirror)];
+        let root = vec![site(1, SiteName::Registry)];
+        let trust = vec![value(300, kind::HS_PUBKEY, topology.public_key(SiteName::Registry))];
+        let mut registry: Vec<Record> = vec![
+            (lossy(ROOT), root.clone()),
+            (lossy(TRUST_ROOT), trust.clone()),
+            (SERVICE.to_owned(), service()),
+        ];
+        // Some prefixes name their sites themselves, the others refer to the record of the service.
+        for (number, prefix) in prefixes.iter().enumerate() {
+            let values = match number % 2 {
+                0 => vec![value(1, kind::HS_SERV, SERVICE.as_bytes())],
+                _ => service(),
+            };
+            registry.push((format!("0.NA/{prefix}"), values));
+        }
+        let derived_site = topology.site(SiteName::Derived).as_bytes();
+        registry.push((format!("0.NA/{DELEGATED}"), vec![value(1, kind::HS_SITE_PREFIX, derived_site)]));
+        let derived = vec![
+            (format!("0.NA/{DERIVED}"), vec![site(1, SiteName::Derived)]),
+            (format!("{DERIVED}/hello"), vec![value(1, kind::URL, b"https://lab.example/hello")]),
+            (
+                format!("{DERIVED}/alias"),
+                vec![value(1, kind::HS_ALIAS, format!("{DERIVED}/hello").as_bytes())],
+            ),
+        ];
+        let record =
+            |handle: &[u8], values: &[ValueBuf]| record_to_json(handle, values.iter().map(ValueBuf::view));
+        let bootstrap = json!({
+            "lastUpdate": snapshot::now_unix_ms(),
+            "handles": {
+                lossy(ROOT): record(ROOT, &root),
+                lossy(TRUST_ROOT): record(TRUST_ROOT, &trust),
+            },
+        });
+        Ok(Self { registry, local, derived, prefixes, bootstrap })
+    }
+
+    /// What clients have to know beforehand.
+    pub(super) const fn bootstrap(&self) -> &Json {
+        &self.bootstrap
+    }
+
+    /// Publishes the share of one server: what hashes to it. The mirror lacks what is new.
+    pub(super) fn publish(&self, set: &Path, site: &SiteBuf, place: &Place) -> anyhow::Result<()> {
+        let (records, homed): (_, Vec<&str>) = match place.site {
+            SiteName::Registry => (&self.registry, vec!["0.NA", "0.0", "0.SERV"]),
+            SiteName::Derived => (&self.derived, vec!["0.NA/20.500", DERIVED]),
+            SiteName::Primary | SiteName::Secondary | SiteName::Mirror => {
+                (&self.local, self.prefixes.iter().map(String::as_str).collect())
+            }
+        };
+        let is_here = |(handle, _): &&Record| {
+            let hashes_here = site.view().server_at(Handle(handle.as_bytes())) == Some(place.at);
+            hashes_here && !(place.site == SiteName::Mirror && handle == NEW)
+        };
+        let mut table = HomedPrefixes::default();
+        for prefix in homed {
+            table.add(prefix.as_bytes());
+        }
+        let now = snapshot::now_unix_ms();
+        let options = LayerOptions { seed: rand::random(), folds: true, created_unix_ms: now };
+        Publisher::open(set)?.publish_base(now, |file, temp_dir| {
+            let mut builder = Builder::new(temp_dir, options).homed(table);
+            for (origin, (handle, values)) in (0..).zip(records.iter().filter(is_here)) {
+                builder.add(origin, handle.as_bytes(), values.iter().map(ValueBuf::view))?;
+            }
+            builder.finish(file)
+        })?;
+        Ok(())
+    }
+}
+
+fn lossy(handle: &[u8]) -> String {
+    String::from_utf8_lossy(handle).into_owned()
+}
+
+/// Real records, the same as those of the demo.
+fn dois() -> anyhow::Result<Vec<Record>> {
+    let mut records = BTreeMap::new();
+    let mut encoded = Vec::new();
+    for line in RECORDS.lines() {
+        encoded.clear();
+        let record = RecordLine::parse(line, &mut encoded)?;
+        let values = Values::from_encoded(record.values_count, &encoded)?;
+        let values = values.iter().map(|value| ValueBuf::from(&value)).collect();
+        records.insert(record.handle.to_string(), values);
+    }
+    Ok(records.into_iter().collect())
+}

@@ -1,0 +1,80 @@
+//! `hdl reference`: what handle a reference means, and the forms in which it is best written.
+
+use crate::Outcome;
+use anyhow::Context as _;
+use handle_client::reference::{PROXY, Reference, Rules, canonical, charset, url};
+use serde_json::json;
+
+/// Say which handle a reference means, and print its two best forms.
+///
+/// The text form is hdl: and the handle, with only %, ", # and ? percent-encoded; the other is safe in
+/// addresses. What can be read: bare handles, hdl:, doi:, urn:hdl:, info:hdl/, addresses of proxies,
+/// hdl://server/handle for one server, 300:handle for one value, options as in hdl:20.500.1/x?type=URL,
+/// and encodings as in hdl:iso-2022-jp@cnri.test/...
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:
+  hdl reference https://doi.org/10.1000/456%23789
+  hdl reference 'hdl:latin1@handles-in-germany/Universit%E4t-Karlsruhe'
+  hdl reference --lenient '<doi:10.1000/182>.'
+
+Exit codes: 0 a reference, 1 none.")]
+pub(crate) struct Args {
+    /// References; each is one argument.
+    #[arg(required = true, value_name = "REFERENCE")]
+    references: Vec<String>,
+    /// Encoding of percent-encoded bytes that are not UTF-8.
+    #[arg(long, value_name = "NAME")]
+    charset: Option<String>,
+    /// Take angle brackets and the punctuation of running text off.
+    #[arg(long)]
+    lenient: bool,
+    /// Another host whose addresses name handles; may be given more than once.
+    #[arg(long, value_name = "HOST")]
+    host: Vec<String>,
+    /// Print addresses of this proxy.
+    #[arg(long, value_name = "URL", default_value = PROXY)]
+    proxy: String,
+    /// Print JSON, an object a line.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
+    let charset = match &args.charset {
+        Some(name) => Some(charset(name).with_context(|| format!("no encoding is called {name}"))?),
+        None => None,
+    };
+    let mut rules = Rules { lenient: args.lenient, charset, ..Rules::typed() };
+    rules.hosts.extend(args.host.iter().cloned());
+    let slash = if args.proxy.ends_with('/') { "" } else { "/" };
+    let proxy = format!("{}{slash}", args.proxy);
+    for written in &args.references {
+        let reference =
+            Reference::parse(written, &rules).with_context(|| format!("{written:?} is no reference"))?;
+        show(args, &reference, &proxy);
+    }
+    Ok(Outcome::Good)
+}
+
+fn show(args: &Args, reference: &Reference, proxy: &str) {
+    let (text, address) = (canonical(&reference.handle), url(&reference.handle, proxy));
+    if args.json {
+        let options: Vec<_> =
+            reference.options.iter().map(|(name, value)| json!({ "name": name, "value": value })).collect();
+        let json = json!({
+            "handle": reference.handle, "text": text, "url": address, "indexes": reference.indexes,
+            "types": reference.types, "options": options, "fragment": reference.fragment,
+            "server": reference.server,
+        });
+        println!("{json}");
+        return;
+    }
+    println!("handle    {}", reference.handle);
+    println!("text      {text}");
+    println!("address   {address}");
+    reference.server.iter().for_each(|server| println!("server    {server}"));
+    reference.indexes.iter().for_each(|index| println!("index     {index}"));
+    reference.types.iter().for_each(|kind| println!("type      {kind}"));
+    reference.options.iter().for_each(|(name, value)| println!("option    {name}={value}"));
+    reference.fragment.iter().for_each(|fragment| println!("fragment  {fragment}"));
+}

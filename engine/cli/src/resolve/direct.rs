@@ -1,0 +1,170 @@
+//! `hdl resolve --server`: ask one server for the values of a handle.
+
+use super::{Args, outcome};
+use crate::exchange::{self, Answered, Asked};
+use crate::{Outcome, output};
+use anyhow::{Context as _, bail, ensure};
+use handle_client::Question;
+use handle_proto::code::DigestAlgorithm;
+use handle_proto::limit::UDP_RETRY_MS;
+use handle_proto::wire::list::{Indexes, Strings};
+use handle_proto::wire::message::Body;
+use handle_proto::wire::query::{Answer, Query};
+use handle_proto::wire::{Envelope, Message, Reply, Request, Response, put};
+use handle_proto::{Handle, OpCode, OpFlags, ResponseCode, Version};
+use serde_json::json;
+use sha2::{Digest as _, Sha256};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// How long an answer over TCP may take, connecting included.
+const TCP_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Asks `server` for a handle, and shows what it says.
+pub(super) fn run(args: &Args, question: &Question, handle: &str, server: &str) -> anyhow::Result<Outcome> {
+    let server = exchange::address(server)?;
+    let indexes: Vec<[u8; 4]> = question.indexes.iter().map(|index| index.to_be_bytes()).collect();
+    let mut types = Vec::new();
+    question.types.iter().for_each(|kind| put::string(&mut types, kind));
+    let query = Query {
+        handle: handle.as_bytes(),
+        indexes: Indexes::new(&indexes),
+        types: Strings::from_encoded(question.types.len(), &types).context("the types do not fit")?,
+    };
+    let mut flags = OpFlags::PLAIN_REQUEST;
+    if args.all {
+        flags = flags.without(OpFlags::PUBLIC_ONLY);
+    }
+    if args.digest {
+        flags = flags.with(OpFlags::REQUEST_DIGEST);
+    }
+    let asked = exchange::request(&Request::Resolution(query), flags)?;
+    let (answered, within) = match args.client.tcp {
+        true => {
+            (exchange::ask_over_tcp(server, &asked, TCP_PATIENCE)?, "10 seconds (does it answer over TCP?")
+        }
+        false => (exchange::ask(server, &asked, &UDP_RETRY_MS)?, "3 seconds (does it listen on UDP?"),
+    };
+    let Some(answered) = answered else {
+        let why = format!("no answer from {server} within {within} is a firewall between?)");
+        if args.json {
+            output::error_as_json(&why);
+        }
+        eprintln!("hdl: {why}");
+        return Ok(Outcome::NoAnswer);
+    };
+    show(args, handle, server, &asked, &answered)
+}
+
+fn show(
+    args: &Args,
+    handle: &str,
+    server: SocketAddr,
+    asked: &Asked,
+    answered: &Answered,
+) -> anyhow::Result<Outcome> {
+    let (envelope, message) = Envelope::split(&answered.message).context("the answer does not decode")?;
+    let message = Message::decode(message).context("the answer does not decode")?;
+    let Body::Reply(reply) = message.decode_body(envelope.version).context("the answer does not decode")?
+    else {
+        bail!("{server} sent a request where an answer should be");
+    };
+    check(args, handle, asked, &envelope, &message, &reply)
+        .with_context(|| format!("{server} did not answer what was asked"))?;
+    match (&reply.response, reply.code) {
+        (Response::Answer(answer), _) => show_values(args, server, answered, answer)?,
+        (Response::Failure(failure), code) => {
+            show_code(args, handle, server, code, &String::from_utf8_lossy(failure.message));
+        }
+        (_, code) => show_code(args, handle, server, code, ""),
+    }
+    Ok(outcome(reply.code))
+}
+
+/// Whether the answer is one to what was asked.
+fn check(
+    args: &Args,
+    handle: &str,
+    asked: &Asked,
+    envelope: &Envelope,
+    message: &Message<'_>,
+    reply: &Reply<'_>,
+) -> anyhow::Result<()> {
+    // A server that could not read the request knows neither its operation nor its digest.
+    if envelope.request_id == exchange::NO_REQUEST {
+        // So it cannot say anything about the handle either.
+        let code = reply.code;
+        ensure!(outcome(code) == Outcome::Refused, "the answer is to no request and says {} {code}", code.0);
+        return Ok(());
+    }
+    let op_code = message.header.op_code;
+    ensure!(op_code == OpCode::RESOLUTION, "the answer is to operation {} ({op_code})", op_code.0);
+    if args.digest {
+        match &reply.digest {
+            Some(digest) => ensure!(
+                digest_of(&asked.covered, digest.algorithm)? == digest.digest,
+                "the digest in the answer is of another request"
+            ),
+            // Older ones have no digest.
+            None => ensure!(envelope.version < Version::LOWEST, "a digest was asked for, and none came"),
+        }
+    }
+    if let Response::Answer(answer) = &reply.response {
+        let (echo, handle) = (Handle(answer.handle), Handle(handle.as_bytes()));
+        let is_same = echo == handle || echo.0 == handle.looked_up();
+        ensure!(is_same, "the answer is about another handle, {echo}");
+    }
+    Ok(())
+}
+
+fn digest_of(covered: &[u8], algorithm: DigestAlgorithm) -> anyhow::Result<Vec<u8>> {
+    Ok(match algorithm {
+        DigestAlgorithm::OLD_MD5 | DigestAlgorithm::MD5 => md5::Md5::digest(covered).to_vec(),
+        DigestAlgorithm::SHA1 => sha1::Sha1::digest(covered).to_vec(),
+        DigestAlgorithm::SHA256 => Sha256::digest(covered).to_vec(),
+        other => bail!("the digest in the answer is of an unknown kind ({})", other.0),
+    })
+}
+
+fn show_values(
+    args: &Args,
+    server: SocketAddr,
+    answered: &Answered,
+    answer: &Answer<'_>,
+) -> anyhow::Result<()> {
+    if args.json {
+        let values: Vec<_> =
+            answer.values.iter().map(|value| handle_proto::json::value_to_json(&value)).collect();
+        let handle = String::from_utf8_lossy(answer.handle);
+        let record = json!({ "responseCode": 1, "handle": handle, "values": values });
+        println!("{}", serde_json::to_string_pretty(&record)?);
+        return Ok(());
+    }
+    let count = answer.values.len();
+    let came = match answered.datagrams_count {
+        0 => "over TCP".to_owned(),
+        1 => "1 datagram".to_owned(),
+        count => format!("{count} datagrams"),
+    };
+    println!(
+        "{}  {count} value{} from {server} in {:.1} ms, {came}",
+        Handle(answer.handle),
+        if count == 1 { "" } else { "s" },
+        answered.took.as_secs_f64() * 1e3,
+    );
+    println!("{}", output::values(answer.values));
+    Ok(())
+}
+
+fn show_code(args: &Args, handle: &str, server: SocketAddr, code: ResponseCode, text: &str) {
+    if args.json {
+        let mut json = json!({ "responseCode": code.0, "handle": handle });
+        if !text.is_empty() {
+            json["message"] = text.into();
+        }
+        println!("{json:#}");
+        return;
+    }
+    let colon = if text.is_empty() { "" } else { ": " };
+    println!("{}  {server} answers {} {code}{colon}{text}", handle, code.0);
+}

@@ -1,0 +1,168 @@
+//! `hdl resolve` without a server: one handle, from the global service down.
+
+use super::{Args, outcome};
+use crate::{Outcome, output};
+use handle_client::lookup::Options;
+use handle_client::signature::{Report, Verdict, Verifier};
+use handle_client::trace::Event;
+use handle_client::{Answer, Driver, LookupError, Question, driver};
+use handle_proto::json::{record_to_json, value_to_json};
+use handle_proto::{Handle, ResponseCode};
+use serde_json::{Value as Json, json};
+use std::sync::Arc;
+
+pub(super) fn run(args: &Args, question: &Question, options: Options) -> anyhow::Result<Outcome> {
+    let client = args.client.client()?;
+    let mut driver = Driver::new(Arc::clone(&client));
+    let resolved = driver.resolve(question, &options);
+    if args.trace && !args.json {
+        resolved.events.iter().for_each(|event| println!("{}", line(event)));
+    }
+    let answer = match resolved.outcome {
+        Ok(answer) => answer,
+        Err(error) => return Ok(show_error(args, &error, &resolved.events)),
+    };
+    let report = args.signatures.then(|| {
+        let mut fetch = |question: &Question| {
+            let asked = driver.resolve(question, &Options::default());
+            asked.outcome.ok().map(|answer| (*answer).clone())
+        };
+        let verifier = Verifier { trusted_keys: &client.root.trusted_keys, now_unix_s: driver::now().unix_s };
+        verifier.verify(&answer, &mut fetch)
+    });
+    show(args, &answer, report.as_ref(), &resolved.events)?;
+    match report {
+        Some(report) if answer.code == ResponseCode::SUCCESS && !report.is_good() => Ok(Outcome::Failed),
+        _ if args.url && target(&answer).is_none() && answer.code == ResponseCode::SUCCESS => {
+            Ok(Outcome::NoValues)
+        }
+        _ => Ok(outcome(answer.code)),
+    }
+}
+
+fn line(event: &Event) -> String {
+    format!("{:>6} ms  {event}", event.at_ms)
+}
+
+/// The data of the first value of type URL.
+pub(super) fn target(answer: &Answer) -> Option<String> {
+    let mut values = answer.values().iter();
+    let value = values.find(|value| handle_proto::fold::eq(value.kind, b"URL"))?;
+    Some(String::from_utf8_lossy(value.data).into_owned())
+}
+
+/// What the failure of a lookup means to a shell.
+pub(super) const fn failure(error: &LookupError) -> Outcome {
+    match error {
+        LookupError::AllFailed { .. } | LookupError::TooSlow { .. } => Outcome::NoAnswer,
+        LookupError::NoService { .. } | LookupError::NoServer { .. } | LookupError::Circle { .. } => {
+            Outcome::NotResponsible
+        }
+        LookupError::Challenge(_) => Outcome::Refused,
+        _ => Outcome::Failed,
+    }
+}
+
+fn show_error(args: &Args, error: &LookupError, events: &[Event]) -> Outcome {
+    if args.json {
+        let mut json = json!({ "error": error.to_string() });
+        add_trace(args, &mut json, events);
+        println!("{json:#}");
+    }
+    eprintln!("hdl: {error}");
+    failure(error)
+}
+
+fn add_trace(args: &Args, json: &mut Json, events: &[Event]) {
+    if args.trace {
+        json["trace"] = events.iter().map(line).collect();
+    }
+}
+
+/// An answer as JSON, with the members of the handle REST API.
+pub(super) fn to_json(answer: &Answer) -> Json {
+    let mut json = json!({ "responseCode": answer.code.0 });
+    match answer.code {
+        ResponseCode::SUCCESS => {
+            let record = record_to_json(&answer.handle, []);
+            json["handle"] = record["handle"].clone();
+            json["values"] = answer.values().iter().map(|value| value_to_json(&value)).collect();
+        }
+        _ => json["handle"] = String::from_utf8_lossy(&answer.handle).into(),
+    }
+    if !answer.text.is_empty() {
+        json["message"] = answer.text.clone().into();
+    }
+    json
+}
+
+fn show(args: &Args, answer: &Answer, report: Option<&Report>, events: &[Event]) -> anyhow::Result<()> {
+    if args.json {
+        let mut json = to_json(answer);
+        json["certified"] = answer.certified.into();
+        if let Some(report) = report {
+            json["signatures"] = report_json(report);
+        }
+        add_trace(args, &mut json, events);
+        println!("{}", serde_json::to_string_pretty(&json)?);
+        return Ok(());
+    }
+    let handle = Handle(&answer.handle);
+    if answer.code != ResponseCode::SUCCESS {
+        let colon = if answer.text.is_empty() { "" } else { ": " };
+        println!("{handle}  {} {}{colon}{}", answer.code.0, answer.code, answer.text);
+        return Ok(());
+    }
+    if args.url {
+        match target(answer) {
+            Some(url) => println!("{url}"),
+            None => eprintln!("hdl: {handle} has no URL"),
+        }
+        return Ok(());
+    }
+    let count = answer.values().len();
+    let from = answer.from.map_or_else(String::new, |from| format!(" from {from}"));
+    println!(
+        "{handle}  {count} value{}{from}{}{}",
+        if count == 1 { "" } else { "s" },
+        if answer.certified { ", signature good" } else { "" },
+        if answer.cached { ", known from before" } else { "" },
+    );
+    println!("{}", output::values(answer.values()));
+    if let Some(report) = report {
+        show_report(report);
+    }
+    Ok(())
+}
+
+fn verdict(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Verified => "signed",
+        Verdict::BadDigest => "changed after it was signed",
+        Verdict::Unsigned => "not signed by anybody who is trusted",
+    }
+}
+
+fn show_report(report: &Report) {
+    println!();
+    for &(index, of) in &report.values {
+        println!("value {index}: {}", verdict(of));
+    }
+    for index in &report.missing {
+        println!("value {index}: signed, but not there");
+    }
+    for (index, error) in &report.refused {
+        println!("the signature in value {index} does not count: {error}");
+    }
+}
+
+fn report_json(report: &Report) -> Json {
+    let refused =
+        report.refused.iter().map(|(index, error)| json!({ "index": index, "why": error.to_string() }));
+    json!({
+        "good": report.is_good(),
+        "values": report.values.iter().map(|&(index, of)| json!({ "index": index, "is": verdict(of) })).collect::<Vec<_>>(),
+        "missing": report.missing,
+        "refused": refused.collect::<Vec<_>>(),
+    })
+}

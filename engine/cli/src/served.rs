@@ -1,0 +1,90 @@
+//! `handled` as a process of its own, which is this program again: for `hdl demo` and `hdl lab`.
+
+use crate::Outcome;
+use anyhow::{Context as _, bail, ensure};
+use handle_server::Server;
+use handle_server::config::Config;
+use std::ffi::OsStr;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Serves: says where it listens on the first line, and ends when standard input does.
+pub(crate) fn serve(config: &Config) -> anyhow::Result<Outcome> {
+    let server = Server::start(config)?;
+    println!("{}", server.addresses()[0]);
+    std::io::stdout().flush()?;
+    std::thread::spawn({
+        let shared = std::sync::Arc::clone(server.shared());
+        move || {
+            let _ = std::io::stdin().read_to_end(&mut Vec::new());
+            shared.drain();
+        }
+    });
+    while !server.is_finished() {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    server.stop()?;
+    Ok(Outcome::Good)
+}
+
+/// A server process, ended when it is dropped.
+pub(crate) struct Process {
+    child: Child,
+    /// Where it answers.
+    pub(crate) address: SocketAddr,
+    /// Its control socket.
+    pub(crate) control: PathBuf,
+}
+
+impl Process {
+    /// Starts this program with arguments that make it [serve], and returns once it answers.
+    pub(crate) fn start<S: AsRef<OsStr>>(
+        args: impl IntoIterator<Item = S>,
+        control: PathBuf,
+    ) -> anyhow::Result<Self> {
+        let program = std::env::current_exe().context("cannot find the program that runs")?;
+        let mut child = Command::new(program)
+            .args(args)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("cannot start the server process")?;
+        let mut line = String::new();
+        let stdout = child.stdout.take().context("the server process has an output")?;
+        BufReader::new(stdout).read_line(&mut line)?;
+        let Ok(address) = line.trim().parse() else {
+            let status = child.wait()?;
+            bail!("the server process did not start ({status}); it says why above");
+        };
+        Ok(Self { child, address, control })
+    }
+
+    /// Its number.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Ends it in order.
+    pub(crate) fn stop(mut self) -> anyhow::Result<()> {
+        drop(self.child.stdin.take());
+        let status = self.child.wait()?;
+        ensure!(status.success(), "the server process ended with {status}");
+        Ok(())
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        drop(self.child.stdin.take());
+        let deadline = Instant::now() + Duration::from_secs(3);
+        while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        // It may be gone already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,141 @@
+//! `hdl site` and `hdl check`: the sites of a service, and whether they agree.
+
+pub(crate) mod check;
+
+use crate::client::ClientArgs;
+use crate::{Outcome, output};
+use anyhow::{Context as _, bail};
+use handle_auth::PublicKey;
+use handle_client::lookup::{Client, Options};
+use handle_client::reference::{Reference, Rules};
+use handle_client::service::SharedSite;
+use handle_client::trace::{Origin, Step};
+use handle_client::{Driver, Question};
+use handle_proto::data::site::{Interface, Server};
+use handle_proto::json::site_to_json;
+use handle_proto::{Handle, HashOption};
+use serde_json::json;
+use std::sync::Arc;
+
+/// Show the sites and servers of the service that is responsible for a handle or a prefix.
+///
+/// The server that the hash chooses in each site is marked.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:
+  hdl site 10.1045/july95-arms
+  hdl site 10.1045 --json
+
+Exit codes: 0 shown, 1 failed.")]
+pub(crate) struct Args {
+    /// A handle, or a prefix.
+    handle: String,
+    /// Ask the global service only for what it has signed.
+    #[arg(long)]
+    certify: bool,
+    /// Print the site records as JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    client: ClientArgs,
+}
+
+/// The sites of a service, and from where they are known.
+pub(crate) struct Located {
+    pub(crate) handle: Vec<u8>,
+    pub(crate) from: Origin,
+    pub(crate) sites: Vec<SharedSite>,
+}
+
+/// Finds the service of what was written: a handle, or a prefix whose handles are meant.
+pub(crate) fn locate(client: &Arc<Client>, written: &str, certify: bool) -> anyhow::Result<Located> {
+    let reference =
+        Reference::parse(written, &Rules::typed()).with_context(|| format!("{written:?} is no handle"))?;
+    let mut handle = reference.handle;
+    if !handle.contains('/') {
+        handle.push('/');
+    }
+    let mut question = Question::all(handle.as_bytes());
+    question.wants.certified = certify;
+    let options = Options { trace: true, ..Options::default() };
+    let resolved = Driver::new(Arc::clone(client)).resolve(&question, &options);
+    // Of the handle itself, the last: a referral leads on.
+    let steps = resolved
+        .events
+        .into_iter()
+        .filter(|event| event.depth == 0 || matches!(event.step, Step::Sites { from: Origin::Referral, .. }));
+    let sites = steps.filter_map(|event| match event.step {
+        Step::Sites { from, sites } => Some((from, sites)),
+        _ => None,
+    });
+    match (sites.last(), resolved.outcome) {
+        (Some((from, sites)), _) => Ok(Located { handle: handle.into_bytes(), from, sites }),
+        (None, Err(error)) => Err(error.into()),
+        (None, Ok(_)) => bail!("the service of {handle} is not known"),
+    }
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
+    let located = locate(&args.client.client()?, &args.handle, args.certify)?;
+    if args.json {
+        let sites: Vec<_> = located.sites.iter().map(|site| site_to_json(&site.view())).collect();
+        println!("{:#}", json!({ "handle": args.handle, "sites": sites }));
+        return Ok(Outcome::Good);
+    }
+    println!("{}: {}", args.handle, located.from);
+    for (number, site) in located.sites.iter().enumerate() {
+        show_site(number + 1, site, Handle(&located.handle));
+    }
+    Ok(Outcome::Good)
+}
+
+fn show_site(number: usize, site: &SharedSite, handle: Handle<'_>) {
+    let view = site.view();
+    let hash = match view.hash_option() {
+        Some(HashOption::Prefix) => "the prefix",
+        Some(HashOption::Suffix) => "the local name",
+        Some(HashOption::Handle) => "the whole handle",
+        None => "nothing known",
+    };
+    println!(
+        "\nsite {number}: {}, serial {}, protocol {}, servers by {hash}",
+        if view.is_primary() { "primary" } else { "secondary" },
+        view.serial,
+        view.protocol
+    );
+    for attribute in view.attributes {
+        println!("  {} {}", Handle(attribute.name), Handle(attribute.value));
+    }
+    let responsible = view.server_at(handle);
+    let mut table = output::table(&["", "server", "address", "interfaces", "key"]);
+    for (at, server) in view.servers.iter().enumerate() {
+        let mark = if responsible == Some(at) { "->" } else { "" };
+        let interfaces: Vec<String> = server.interfaces.iter().map(interface).collect();
+        table.add_row([
+            mark.to_owned(),
+            server.id.to_string(),
+            server.address.to_string(),
+            interfaces.join(" "),
+            key(&server),
+        ]);
+    }
+    println!("{table}");
+}
+
+fn interface(interface: Interface) -> String {
+    use handle_proto::data::site::InterfaceKind;
+    let kind = match interface.kind {
+        InterfaceKind::ADMIN => "(admin)",
+        InterfaceKind::BOTH => "(all)",
+        InterfaceKind::QUERY => "",
+        _ => "(out of service)",
+    };
+    format!("{}/{}{kind}", interface.protocol.name().unwrap_or("?"), interface.port_number)
+}
+
+fn key(server: &Server<'_>) -> String {
+    match PublicKey::from_record(server.public_key) {
+        Ok(key) => format!("{key:?}"),
+        Err(_) if server.public_key.is_empty() => "none".to_owned(),
+        Err(error) => error.to_string(),
+    }
+}

@@ -1,0 +1,199 @@
+//! `hdl check`: the same handle at every site and server of its service, and who disagrees.
+
+use super::{Located, locate};
+use crate::client::ClientArgs;
+use crate::{Outcome, output};
+use handle_client::lookup::{Client, Options, Whom};
+use handle_client::plan::Target;
+use handle_client::service::SharedSite;
+use handle_client::trace::Step;
+use handle_client::{Answer, Driver, LookupError, Question};
+use handle_proto::data::site::{InterfaceKind, InterfaceProtocol};
+use handle_proto::{Handle, ResponseCode, Version};
+use serde_json::{Value as Json, json};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// Ask every server of every site of a service for the same handle, and say who disagrees.
+///
+/// Of each site the server that the hash chooses has to answer, over every protocol it speaks, and as the
+/// other sites do; every other server has to say that it is not responsible. A mirror that lags behind
+/// shows as one that disagrees.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Example:
+  hdl check 10.1045/july95-arms --certify
+
+Exit codes: 0 all agree, 1 somebody disagrees or does not answer.")]
+pub(crate) struct Args {
+    /// The handle.
+    handle: String,
+    /// Ask for signatures, and check them.
+    #[arg(long)]
+    certify: bool,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    client: ClientArgs,
+}
+
+/// What one server said over one protocol.
+struct Said {
+    site: usize,
+    server: usize,
+    address: SocketAddr,
+    protocol: InterfaceProtocol,
+    is_responsible: bool,
+    is_primary: bool,
+    took_ms: Option<u32>,
+    outcome: Result<Answer, LookupError>,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
+    let client = args.client.client()?;
+    let located = locate(&client, &args.handle, args.certify)?;
+    let mut said = vec![];
+    for (number, site) in located.sites.iter().enumerate() {
+        said.extend(ask_site(&client, args, &located, number, site));
+    }
+    let expected = most_common(&said);
+    let good: Vec<bool> = said.iter().map(|said| is_good(said, expected.as_ref())).collect();
+    let agree = good.iter().all(|&good| good) && !said.is_empty();
+    show(args, &said, &good, agree);
+    Ok(if agree { Outcome::Good } else { Outcome::Failed })
+}
+
+/// Asks each server of a site over each protocol.
+fn ask_site(
+    client: &Arc<Client>,
+    args: &Args,
+    located: &Located,
+    number: usize,
+    site: &SharedSite,
+) -> Vec<Said> {
+    let view = site.view();
+    let responsible = view.server_at(Handle(&located.handle));
+    let mut said = vec![];
+    for (at, server) in view.servers.iter().enumerate() {
+        for protocol in [InterfaceProtocol::UDP, InterfaceProtocol::TCP] {
+            let Some(port) = server.interface(protocol, InterfaceKind::QUERY).and_then(|known| known.port())
+            else {
+                continue;
+            };
+            let address = SocketAddr::new(server.address.ip(), port);
+            let target = Target {
+                public_key: server.public_key.to_vec(),
+                site_serial: view.serial,
+                version: view.protocol.clamp(Version::LOWEST, Version::CURRENT),
+                position: (at, view.servers.len()),
+                is_primary: view.is_primary(),
+                ..Target::at(address, protocol)
+            };
+            let mut question = Question::all(located.handle.clone());
+            question.wants.certified = args.certify;
+            let options = Options {
+                use_cache: false,
+                whom: Whom::Servers(vec![target]),
+                trace: true,
+                ..Options::default()
+            };
+            let resolved = Driver::new(Arc::clone(client)).resolve(&question, &options);
+            let took_ms = resolved.events.iter().find_map(|event| match event.step {
+                Step::Answered { took_ms, .. } => Some(took_ms),
+                _ => None,
+            });
+            said.push(Said {
+                site: number,
+                server: at,
+                address,
+                protocol,
+                is_responsible: responsible == Some(at),
+                is_primary: view.is_primary(),
+                took_ms,
+                outcome: resolved.outcome.map(|answer| (*answer).clone()),
+            });
+        }
+    }
+    said
+}
+
+/// What an answer says, whatever the order of its values.
+type Content = (ResponseCode, Vec<Vec<u8>>);
+
+fn content(answer: &Answer) -> Content {
+    let mut values: Vec<Vec<u8>> = answer
+        .values()
+        .iter()
+        .map(|value| {
+            let mut encoded = vec![];
+            value.encode(&mut encoded);
+            encoded
+        })
+        .collect();
+    values.sort_unstable();
+    (answer.code, values)
+}
+
+/// What most of the responsible servers say; primary sites count when it is undecided.
+fn most_common(said: &[Said]) -> Option<Content> {
+    let mut counted: Vec<(Content, usize)> = vec![];
+    for said in said.iter().filter(|said| said.is_responsible) {
+        let Ok(answer) = &said.outcome else { continue };
+        let (content, weight) = (content(answer), if said.is_primary { 1001 } else { 1000 });
+        match counted.iter_mut().find(|(known, _)| *known == content) {
+            Some((_, count)) => *count += weight,
+            None => counted.push((content, weight)),
+        }
+    }
+    counted.into_iter().max_by_key(|(_, count)| *count).map(|(content, _)| content)
+}
+
+fn is_good(said: &Said, expected: Option<&Content>) -> bool {
+    match &said.outcome {
+        Ok(answer) if said.is_responsible => Some(&content(answer)) == expected,
+        Ok(answer) => answer.code == ResponseCode::SERVER_NOT_RESPONSIBLE,
+        Err(_) => false,
+    }
+}
+
+fn show(args: &Args, said: &[Said], good: &[bool], agree: bool) {
+    let what = |said: &Said| match &said.outcome {
+        Ok(answer) if answer.code == ResponseCode::SUCCESS => match answer.values().len() {
+            1 => "1 value".to_owned(),
+            count => format!("{count} values"),
+        },
+        Ok(answer) => format!("{} {}", answer.code.0, answer.code),
+        Err(LookupError::AllFailed { last, .. }) => last.to_string(),
+        Err(error) => error.to_string(),
+    };
+    if args.json {
+        let servers: Vec<Json> = said
+            .iter()
+            .zip(good)
+            .map(|(said, good)| {
+                json!({
+                    "site": said.site + 1, "server": said.server + 1, "address": said.address.to_string(),
+                    "protocol": said.protocol.name(), "responsible": said.is_responsible,
+                    "says": what(said), "ms": said.took_ms, "good": good,
+                })
+            })
+            .collect();
+        println!("{:#}", json!({ "handle": args.handle, "agree": agree, "servers": servers }));
+        return;
+    }
+    let mut table = output::table(&["", "site", "server", "address", "over", "responsible", "says", "ms"]);
+    for (said, &good) in said.iter().zip(good) {
+        table.add_row([
+            if good { "ok" } else { "!!" }.to_owned(),
+            format!("{}{}", said.site + 1, if said.is_primary { "" } else { " (secondary)" }),
+            (said.server + 1).to_string(),
+            said.address.to_string(),
+            said.protocol.name().unwrap_or("?").to_owned(),
+            if said.is_responsible { "yes" } else { "no" }.to_owned(),
+            what(said),
+            said.took_ms.map_or_else(|| "-".to_owned(), |ms| ms.to_string()),
+        ]);
+    }
+    println!("{table}");
+    println!("{}", if agree { "all agree" } else { "not all agree" });
+}

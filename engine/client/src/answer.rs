@@ -1,0 +1,92 @@
+//! What came back: a response code, and values.
+
+use crate::question::Question;
+use handle_proto::wire::list::Values;
+use handle_proto::wire::put;
+use handle_proto::{ResponseCode, Value};
+use std::net::SocketAddr;
+
+/// The last word of a service on a question.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// The handle, as the question spelt it, or as an alias led to it.
+    pub handle: Vec<u8>,
+    /// What came of it.
+    pub code: ResponseCode,
+    /// What the server says beside an error; empty as a rule.
+    pub text: String,
+    /// How many values there are,
+    values_count: usize,
+    /// and the values one after the other.
+    values: Vec<u8>,
+    /// Whether a server of the responsible service signed it.
+    pub certified: bool,
+    /// Who answered; nobody where it was put together here.
+    pub from: Option<SocketAddr>,
+    /// Whether it was kept from before.
+    pub cached: bool,
+    /// How many aliases were followed.
+    pub aliases_count: u8,
+}
+
+impl Answer {
+    /// An answer to a question about `handle`.
+    pub fn new<'a>(
+        handle: impl Into<Vec<u8>>,
+        code: ResponseCode,
+        values: impl IntoIterator<Item = Value<'a>>,
+    ) -> Self {
+        let (mut values_count, mut encoded) = (0, Vec::new());
+        for value in values {
+            values_count += 1;
+            value.encode(&mut encoded);
+        }
+        Self {
+            handle: handle.into(),
+            code,
+            text: String::new(),
+            values_count,
+            values: encoded,
+            certified: false,
+            from: None,
+            cached: false,
+            aliases_count: 0,
+        }
+    }
+
+    /// The values, in the order in which they came.
+    #[must_use]
+    pub fn values(&self) -> Values<'_> {
+        Values::from_encoded(self.values_count, &self.values).expect("values that were encoded here")
+    }
+
+    /// The part of this answer that `question` asks for, as its answer.
+    #[must_use]
+    pub fn selected(&self, question: &Question) -> Self {
+        if question.is_for_all() || self.code != ResponseCode::SUCCESS {
+            return self.clone();
+        }
+        let selected = self.values().iter().filter(|value| question.selects(value));
+        let mut answer = Self::new(self.handle.clone(), self.code, selected);
+        if answer.values_count == 0 {
+            answer.code = ResponseCode::VALUES_NOT_FOUND;
+        }
+        let Self { certified, from, cached, aliases_count, .. } = *self;
+        Self { certified, from, cached, aliases_count, ..answer }
+    }
+
+    /// Bytes that it takes in memory, roughly.
+    #[must_use]
+    pub fn memory(&self) -> usize {
+        size_of::<Self>() + self.handle.len() + self.text.len() + self.values.len()
+    }
+
+    /// The values as they stand in a message: their number, and one after the other.
+    #[must_use]
+    pub fn values_encoded(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(self.values.len() + 4);
+        put::count(&mut out, self.values_count);
+        out.extend_from_slice(&self.values);
+        out
+    }
+}

@@ -1,0 +1,349 @@
+//! The global service, as it is known before anything was asked; and services that are known beforehand.
+//!
+//! Files of deployed clients are read as they are: `bootstrap_handles` (JSON) and `root_info` (binary) for the
+//! global service, `local_info.json` and `local_info` for prefixes with a service of their own, `resolver_site`
+//! for a service that everything public is asked of. RFC 3650 section 2.3.
+
+use crate::service::{Found, Kinds, SITES_MAX, SharedSite, add_once};
+use handle_proto::data::kind;
+use handle_proto::data::site::SiteBuf;
+use handle_proto::json::{Json, JsonError, Record, record_from_json, site_from_json};
+use handle_proto::limit::SERVICE_NESTING_MAX;
+use handle_proto::name::{ROOT, TRUST_ROOT};
+use handle_proto::wire::cursor::Cursor;
+use handle_proto::wire::list::Values;
+use handle_proto::{DecodeError, Field, Handle, ValueBuf, fold};
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+/// Most bytes of a file that is read here.
+pub const FILE_LEN_MAX: u64 = 16 << 20;
+
+/// The global service.
+#[derive(Clone, Debug, Default)]
+pub struct Root {
+    /// Its sites.
+    pub sites: Vec<SharedSite>,
+    /// Records of public keys that signatures of values are trusted by: those of `0.0/0.0` in the file.
+    pub trusted_keys: Vec<Vec<u8>>,
+    /// When the file was written, in milliseconds since 1970; unknown in the old form.
+    pub updated_unix_ms: Option<u64>,
+}
+
+/// Why a file is none.
+#[derive(Debug)]
+pub enum FileError {
+    /// It is no JSON.
+    Syntax(String),
+    /// A part of the JSON does not read.
+    Json(JsonError),
+    /// A length or a count does not fit.
+    Decode(DecodeError),
+    /// The root record is missing, or names no site that can be used.
+    NoSites,
+}
+
+impl fmt::Display for FileError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Syntax(error) => write!(f, "not JSON: {error}"),
+            Self::Json(error) => error.fmt(f),
+            Self::Decode(error) => error.fmt(f),
+            Self::NoSites => f.write_str("it names no site of the global service that has a server"),
+        }
+    }
+}
+
+impl std::error::Error for FileError {}
+
+impl From<JsonError> for FileError {
+    fn from(error: JsonError) -> Self {
+        Self::Json(error)
+    }
+}
+
+impl From<DecodeError> for FileError {
+    fn from(error: DecodeError) -> Self {
+        Self::Decode(error)
+    }
+}
+
+fn json(bytes: &[u8]) -> Result<Json, FileError> {
+    serde_json::from_slice(bytes).map_err(|error| FileError::Syntax(error.to_string()))
+}
+
+/// Whether a file is JSON: the binary forms begin with a length, and files are shorter than 2 GiB.
+fn is_json(bytes: &[u8]) -> bool {
+    bytes.iter().find(|byte| !byte.is_ascii_whitespace()).is_some_and(|byte| matches!(byte, b'{' | b'['))
+}
+
+impl Root {
+    /// A global service of these sites.
+    #[must_use]
+    pub fn of_sites(sites: impl IntoIterator<Item = SiteBuf>) -> Self {
+        let mut found = Found::default();
+        sites.into_iter().for_each(|site| found.add(site));
+        Self { sites: found.sites, ..Self::default() }
+    }
+
+    /// Reads either form.
+    ///
+    /// # Errors
+    /// When it does not read, or names no sites.
+    pub fn read(bytes: &[u8]) -> Result<Self, FileError> {
+        if is_json(bytes) { Self::from_json(&json(bytes)?, ROOT) } else { Self::from_binary(bytes) }
+    }
+
+    /// Reads the JSON form, with the service of the record `preferred`; as a rule that is the root.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn from_json(json: &Json, preferred: &[u8]) -> Result<Self, FileError> {
+        let updated_unix_ms = json.get("lastUpdate").and_then(Json::as_u64);
+        let mut records = HashMap::new();
+        for record in
+            json.get("handles").and_then(Json::as_object).into_iter().flat_map(serde_json::Map::values)
+        {
+            let record = record_from_json(record)?;
+            records.insert(fold::folded(&record.handle), record);
+        }
+        let sites = sites_of(&records, preferred);
+        let trusted = records.get(TRUST_ROOT).map(|record| record.values.as_slice()).unwrap_or_default();
+        let is_key = |value: &&ValueBuf| value.view().kind == kind::HS_PUBKEY;
+        let trusted_keys = trusted.iter().filter(is_key).map(|value| value.view().data.to_vec()).collect();
+        match sites.is_empty() {
+            true => Err(FileError::NoSites),
+            false => Ok(Self { sites, trusted_keys, updated_unix_ms }),
+        }
+    }
+
+    /// Reads the old binary form: the values of the root record.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn from_binary(bytes: &[u8]) -> Result<Self, FileError> {
+        let mut outer = Cursor::new(bytes);
+        let mut cursor = Cursor::new(outer.string(Field::Values)?);
+        let values = Values::decode(&mut cursor)?;
+        let sites = Found::gather(values, Kinds::Service).sites;
+        match sites.is_empty() {
+            true => Err(FileError::NoSites),
+            false => Ok(Self { sites, ..Self::default() }),
+        }
+    }
+}
+
+/// Sites of a record among `records`, and of those it refers to, each once and so many deep.
+fn sites_of(records: &HashMap<Vec<u8>, Record>, handle: &[u8]) -> Vec<SharedSite> {
+    let mut sites = Vec::new();
+    let mut handles = vec![(fold::folded(handle), 0)];
+    let mut next = 0;
+    while let Some((handle, depth)) = handles.get(next).cloned() {
+        next += 1;
+        let Some(record) = records.get(&handle) else { continue };
+        let found = Found::gather(record.values.iter().map(ValueBuf::view), Kinds::Service);
+        found.sites.into_iter().for_each(|site| add_once(&mut sites, site));
+        for service in found.services {
+            let service = fold::folded(&service);
+            let is_new = handles.iter().all(|(known, _)| *known != service);
+            if is_new && depth < SERVICE_NESTING_MAX && handles.len() < SITES_MAX {
+                handles.push((service, depth + 1));
+            }
+        }
+    }
+    sites
+}
+
+/// Services that are known beforehand, by prefix.
+#[derive(Clone, Debug, Default)]
+pub struct Overrides {
+    by_prefix: HashMap<Vec<u8>, Vec<SharedSite>>,
+    every: Vec<SharedSite>,
+    resolver: Vec<SharedSite>,
+}
+
+impl Overrides {
+    /// Reads `local_info.json` or the binary `local_info`: prefixes and their sites.
+    ///
+    /// # Errors
+    /// When it does not read.
+    pub fn add_local_info(&mut self, bytes: &[u8]) -> Result<(), FileError> {
+        if is_json(bytes) { self.add_json(&json(bytes)?) } else { self.add_binary(bytes) }
+    }
+
+    fn add_json(&mut self, json: &Json) -> Result<(), FileError> {
+        for entry in json.as_array().into_iter().flatten() {
+            let site = site_from_json(entry.get("site").unwrap_or(&Json::Null))?;
+            for prefix in entry.get("nas").and_then(Json::as_array).into_iter().flatten() {
+                self.add(prefix.as_str().unwrap_or_default().as_bytes(), site.clone());
+            }
+        }
+        Ok(())
+    }
+
+    fn add_binary(&mut self, bytes: &[u8]) -> Result<(), FileError> {
+        let mut outer = Cursor::new(bytes);
+        let mut cursor = Cursor::new(outer.string(Field::Site)?);
+        for _ in 0..cursor.u32(Field::Site)? {
+            let prefixes_count = cursor.u32(Field::Handles)?;
+            let mut prefixes = Vec::new();
+            for _ in 0..prefixes_count {
+                prefixes.push(cursor.string(Field::Handle)?);
+            }
+            let site = SiteBuf::from_bytes(cursor.string(Field::Site)?.to_vec())?;
+            prefixes.into_iter().for_each(|prefix| self.add(prefix, site.clone()));
+        }
+        Ok(())
+    }
+
+    /// Asks `site` for handles under `prefix`, its prefix record `0.NA/x`; `*` is every prefix.
+    pub fn add(&mut self, prefix: &[u8], site: SiteBuf) {
+        let sites = match prefix {
+            b"*" => &mut self.every,
+            prefix => self.by_prefix.entry(fold::folded(prefix)).or_default(),
+        };
+        add_once(sites, Arc::new(site));
+    }
+
+    /// Asks `site` for all that is public, wherever it may be: a resolver that others share.
+    pub fn set_resolver(&mut self, site: SiteBuf) {
+        self.resolver = vec![Arc::new(site)];
+    }
+
+    /// Reads the site of a resolver: JSON, or the bytes of a site record.
+    ///
+    /// # Errors
+    /// When it does not read.
+    pub fn read_resolver(&mut self, bytes: &[u8]) -> Result<(), FileError> {
+        self.set_resolver(read_site(bytes)?);
+        Ok(())
+    }
+
+    /// Reads `local_nas`: prefixes that the resolver has all of, one a line.
+    pub fn add_local_prefixes(&mut self, text: &str) {
+        for prefix in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
+            for site in self.resolver.clone() {
+                self.add(prefix.as_bytes(), (*site).clone());
+            }
+        }
+    }
+
+    /// The sites to ask for `handle`, if they are known beforehand.
+    #[must_use]
+    pub fn sites_for(&self, handle: Handle<'_>, is_public: bool) -> Option<&[SharedSite]> {
+        let by_prefix = self.by_prefix.get(&handle.prefix_record()).map(Vec::as_slice);
+        let every = (!self.every.is_empty()).then_some(self.every.as_slice());
+        let resolver = (is_public && !self.resolver.is_empty()).then_some(self.resolver.as_slice());
+        by_prefix.or(every).or(resolver)
+    }
+}
+
+/// Reads a site: JSON, or the bytes of a site record.
+///
+/// # Errors
+/// When it does not read.
+pub fn read_site(bytes: &[u8]) -> Result<SiteBuf, FileError> {
+    if is_json(bytes) { Ok(site_from_json(&json(bytes)?)?) } else { Ok(SiteBuf::from_bytes(bytes.to_vec())?) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::site_at;
+    use handle_proto::Value;
+    use handle_proto::json::record_to_json;
+    use handle_proto::wire::put;
+    use serde_json::json;
+
+    fn document() -> Json {
+        let (one, two) = (site_at(1), site_at(2));
+        let root = [Value::new(1, b"HS_SITE", one.as_bytes()), Value::new(2, b"HS_SERV", b"0.GHR/a")];
+        // Circles come to an end.
+        let service = [Value::new(1, b"HS_SITE", two.as_bytes()), Value::new(2, b"HS_SERV", b"0.na/0.na")];
+        let keys = [Value::new(300, b"HS_PUBKEY", b"key"), Value::new(100, b"HS_ADMIN", b"")];
+        json!({
+            "lastUpdate": 1_700_000_000_000_u64,
+            "handles": {
+                "0.NA/0.NA": record_to_json(ROOT, root),
+                "0.GHR/A": record_to_json(b"0.GHR/A", service),
+                "0.0/0.0": record_to_json(TRUST_ROOT, keys),
+            },
+        })
+    }
+
+    #[test]
+    fn the_json_form_has_sites_services_and_keys() {
+        let root = Root::read(document().to_string().as_bytes()).unwrap();
+        let sites: Vec<_> = root.sites.iter().map(|site| (**site).clone().into_bytes()).collect();
+        assert_eq!(sites, [site_at(1).into_bytes(), site_at(2).into_bytes()]);
+        assert_eq!(root.trusted_keys, [b"key"]);
+        assert_eq!(root.updated_unix_ms, Some(1_700_000_000_000));
+        let one = Root::from_json(&document(), b"0.ghr/a").unwrap();
+        assert_eq!(one.sites.len(), 2, "with the root, which it names");
+    }
+
+    #[test]
+    fn the_binary_form_has_the_values_of_the_root_record() {
+        let site = site_at(3);
+        let mut inner = vec![];
+        put::count(&mut inner, 1);
+        Value::new(1, b"HS_SITE", site.as_bytes()).encode(&mut inner);
+        let mut bytes = vec![];
+        put::string(&mut bytes, &inner);
+        assert_eq!((*Root::read(&bytes).unwrap().sites[0]).as_bytes(), site.as_bytes());
+        for len in 0..bytes.len() {
+            assert!(Root::read(&bytes[..len]).is_err(), "cut to {len}");
+        }
+    }
+
+    #[test]
+    fn a_file_without_sites_is_refused() {
+        for text in ["{}", r#"{"handles": {}}"#, r#"{"handles": 3}"#] {
+            assert!(matches!(Root::read(text.as_bytes()), Err(FileError::NoSites)), "{text}");
+        }
+        assert!(matches!(Root::read(b"{"), Err(FileError::Syntax(_))));
+        let error = Root::read(br#"{"handles": {"0.NA/0.NA": {}}}"#).unwrap_err();
+        assert!(error.to_string().contains("handle"), "{error}");
+    }
+
+    #[test]
+    fn prefixes_with_a_service_of_their_own_come_before_the_resolver() {
+        let site = |number| handle_proto::json::site_to_json(&site_at(number).view());
+        let mut overrides = Overrides::default();
+        overrides.read_resolver(site(9).to_string().as_bytes()).unwrap();
+        let file = json!([{"nas": ["0.NA/10.a", "0.NA/0.NA"], "site": site(1)}]);
+        overrides.add_local_info(file.to_string().as_bytes()).unwrap();
+        let asked = |handle: &str, is_public| {
+            let sites = overrides.sites_for(Handle(handle.as_bytes()), is_public)?;
+            Some(sites[0].view().servers.iter().next()?.address.0[15])
+        };
+        assert_eq!(asked("10.A/x", true), Some(1));
+        assert_eq!(asked("0.NA/10.b", false), Some(1), "the root");
+        assert_eq!(asked("10.b/x", true), Some(9));
+        assert_eq!(asked("10.b/x", false), None);
+        let mut inner = vec![];
+        put::u32(&mut inner, 1);
+        put::u32(&mut inner, 1);
+        put::string(&mut inner, b"*");
+        put::string(&mut inner, site_at(7).as_bytes());
+        let mut bytes = vec![];
+        put::string(&mut bytes, &inner);
+        overrides.add_local_info(&bytes).unwrap();
+        assert_eq!(overrides.sites_for(Handle(b"10.z/x"), false).unwrap().len(), 1);
+        for len in 0..bytes.len() {
+            assert!(Overrides::default().add_local_info(&bytes[..len]).is_err(), "cut to {len}");
+        }
+    }
+
+    #[test]
+    fn lines_name_prefixes_that_the_resolver_has() {
+        let mut overrides = Overrides::default();
+        overrides.read_resolver(site_at(4).as_bytes()).unwrap();
+        overrides.add_local_prefixes("0.NA/10.q\n\n  0.NA/10.r \n");
+        for handle in ["10.Q/x", "10.r/y"] {
+            assert!(overrides.sites_for(Handle(handle.as_bytes()), false).is_some(), "{handle}");
+        }
+        assert!(overrides.sites_for(Handle(b"10.s/x"), false).is_none());
+    }
+}

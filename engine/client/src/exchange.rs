@@ -1,0 +1,402 @@
+//! One request to one server: sent, sent again, put together from fragments, and believed or not.
+//!
+//! Over UDP the same datagrams go out three times, and 0.5, 1 and 1.5 seconds are waited for the answer, as
+//! deployed clients do; over TCP they go out once. RFC 3652 section 2.1.2.
+
+use crate::Now;
+use crate::plan::Target;
+use handle_auth::message::verify_message;
+use handle_auth::{PublicKey, VerifyError, challenge::check_request_digest};
+use handle_proto::data::site::InterfaceProtocol;
+use handle_proto::limit::{MESSAGE_LEN_MAX, TCP_TIMEOUT_MS, UDP_REASSEMBLY_MS, UDP_RETRY_MS};
+use handle_proto::wire::fragment::cut;
+use handle_proto::wire::message::{Body, MessageTooLong};
+use handle_proto::wire::reassembly::{Reassembled, Reassembly, ReassemblyLimits};
+use handle_proto::wire::stream::{Front, split};
+use handle_proto::wire::{Envelope, Header, Message, MessageBuf, Reply, Request};
+use handle_proto::{DecodeError, OpCode, OpFlags, ResponseCode, Version};
+use std::fmt;
+
+/// How long is waited for answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Patience {
+    /// After each time a request goes out in datagrams, in milliseconds.
+    pub udp_ms: Vec<u32>,
+    /// For an answer over a connection, connecting included, in milliseconds.
+    pub tcp_ms: u32,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self { udp_ms: UDP_RETRY_MS.to_vec(), tcp_ms: TCP_TIMEOUT_MS }
+    }
+}
+
+/// Why a server's answer is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum AttemptError {
+    /// No answer came in time.
+    Silence,
+    /// Nobody listens there, or the network does not lead there.
+    Unreachable,
+    /// The connection ended before the answer did.
+    Ended,
+    /// The answer does not decode.
+    Malformed(DecodeError),
+    /// It is to another request, another operation or another handle.
+    NotOurs(&'static str),
+    /// The digest of the request is missing, or is that of another request.
+    Digest,
+    /// It is not signed, or not by the server that was asked.
+    Signature(VerifyError),
+    /// The site record has no key, or none that is usable, so that no signature could be checked.
+    NoKey,
+    /// It was made for a time that is over.
+    Expired,
+    /// The server failed, or has too much to do, or another server is responsible.
+    Refused(ResponseCode),
+    /// The request is longer than any message.
+    TooLong,
+}
+
+impl fmt::Display for AttemptError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Silence => f.write_str("no answer in time"),
+            Self::Unreachable => f.write_str("nobody listens there"),
+            Self::Ended => f.write_str("the connection ended before the answer"),
+            Self::Malformed(error) => write!(f, "the answer does not decode: {error}"),
+            Self::NotOurs(what) => write!(f, "the answer is to {what}"),
+            Self::Digest => f.write_str("the answer does not repeat the digest of the request"),
+            Self::Signature(error) => write!(f, "the signature of the answer does not hold: {error}"),
+            Self::NoKey => f.write_str("the site record has no key to check signatures with"),
+            Self::Expired => f.write_str("the answer has expired (is the clock right?)"),
+            Self::Refused(code) => write!(f, "the server answers {} {code}", code.0),
+            Self::TooLong => f.write_str("the request is too long to be sent"),
+        }
+    }
+}
+
+impl std::error::Error for AttemptError {}
+
+impl From<DecodeError> for AttemptError {
+    fn from(error: DecodeError) -> Self {
+        Self::Malformed(error)
+    }
+}
+
+impl From<MessageTooLong> for AttemptError {
+    fn from(_: MessageTooLong) -> Self {
+        Self::TooLong
+    }
+}
+
+/// What goes with a request beside its body.
+#[derive(Clone, Copy, Debug)]
+pub struct Head {
+    /// Its flags.
+    pub flags: OpFlags,
+    /// How many indirections led to it.
+    pub recursion_count: u8,
+    /// The session, or the challenge that it answers; 0 for none.
+    pub session_id: i32,
+    /// A number that is hard to guess.
+    pub request_id: i32,
+    /// The operation that the answer is to: another one where a challenge is answered.
+    pub answered_as: OpCode,
+}
+
+impl Head {
+    /// Of a resolution that nothing led to.
+    #[must_use]
+    pub const fn resolution(flags: OpFlags, request_id: i32) -> Self {
+        Self { flags, recursion_count: 0, session_id: 0, request_id, answered_as: OpCode::RESOLUTION }
+    }
+}
+
+/// A positive request id, as deployed clients choose them, from random bits.
+#[must_use]
+pub const fn request_id(random: u32) -> i32 {
+    (random >> 1).cast_signed() | 1
+}
+
+/// One request to one server.
+#[derive(Debug)]
+pub struct Exchange {
+    target: Target,
+    head: Head,
+    handle: Vec<u8>,
+    message: Vec<u8>,
+    covered_len: usize,
+    /// Header and body of the request whose challenge this answers.
+    challenged: Option<Vec<u8>>,
+    patience: Patience,
+    began_ms: u64,
+    /// How often it went out.
+    sent_count: usize,
+    to_send: bool,
+    deadline_ms: u64,
+    fragments: Reassembly<()>,
+    stream: Vec<u8>,
+}
+
+/// Bytes that are to go out now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Transmit {
+    /// To whom and how.
+    pub target: Target,
+    /// The datagrams; over a connection the message as one.
+    pub datagrams: Vec<Vec<u8>>,
+    /// Which time it is that this goes out, from 1.
+    pub try_number: usize,
+}
+
+/// A message that answers the request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answered {
+    envelope: Envelope,
+    message: Vec<u8>,
+    /// How long it took, in milliseconds, since the request went out for the first time.
+    pub took_ms: u32,
+    /// Whether a signature was asked for and holds.
+    pub certified: bool,
+    /// In how many datagrams it came; 0 over a connection.
+    pub datagrams_count: usize,
+}
+
+impl Answered {
+    /// The envelope.
+    #[must_use]
+    pub const fn envelope(&self) -> &Envelope {
+        &self.envelope
+    }
+
+    /// The message, envelope first.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.message
+    }
+
+    /// Its header, and what it says.
+    #[must_use]
+    pub fn reply(&self) -> (Header, Reply<'_>) {
+        let (_, body) = Envelope::split(&self.message).expect("decoded when it came");
+        let message = Message::decode(body).expect("decoded when it came");
+        match message.decode_body(self.envelope.version) {
+            Ok(Body::Reply(reply)) => (message.header, reply),
+            _ => unreachable!("a reply when it came"),
+        }
+    }
+}
+
+impl Exchange {
+    /// Begins: the request goes out with the next [`poll_transmit`](Self::poll_transmit).
+    ///
+    /// # Errors
+    /// When the request is too long to be a message.
+    pub fn new(
+        target: Target,
+        head: Head,
+        request: &Request<'_>,
+        patience: &Patience,
+        now: Now,
+    ) -> Result<Self, AttemptError> {
+        let envelope = Envelope {
+            version: target.version,
+            suggested: Version::CURRENT,
+            session_id: head.session_id,
+            ..Envelope::request(head.request_id)
+        };
+        let header = Header {
+            site_serial: target.site_serial,
+            recursion_count: head.recursion_count,
+            ..Header::request(request.op_code(), head.flags, now.unix_s)
+        };
+        let message = MessageBuf::request(&envelope, &header, request);
+        let covered_len = message.covered().len();
+        let message = message.unsigned()?;
+        Ok(Self {
+            handle: request.handle().unwrap_or_default().to_vec(),
+            patience: patience.clone(),
+            target,
+            head,
+            message,
+            covered_len,
+            challenged: None,
+            began_ms: now.ms,
+            sent_count: 0,
+            to_send: true,
+            deadline_ms: u64::MAX,
+            fragments: Reassembly::new(ReassemblyLimits {
+                messages_max: 1,
+                messages_per_sender_max: 1,
+                bytes_max: MESSAGE_LEN_MAX as usize,
+                age_ms_max: UDP_REASSEMBLY_MS.into(),
+            }),
+            stream: vec![],
+        })
+    }
+
+    /// An exchange that answers a challenge: what comes is about `handle`, and repeats the digest of the request
+    /// that was challenged, whose header and body are `challenged`, or that of its own.
+    #[must_use]
+    pub fn answering(mut self, handle: &[u8], challenged: &[u8]) -> Self {
+        handle.clone_into(&mut self.handle);
+        self.challenged = Some(challenged.to_vec());
+        self
+    }
+
+    /// Whom it asks.
+    #[must_use]
+    pub const fn target(&self) -> &Target {
+        &self.target
+    }
+
+    /// Header and body of the request: what digests of it cover.
+    #[must_use]
+    pub fn covered(&self) -> &[u8] {
+        &self.message[Envelope::LEN..][..self.covered_len]
+    }
+
+    fn is_over_datagrams(&self) -> bool {
+        self.target.protocol == InterfaceProtocol::UDP
+    }
+
+    /// What is to go out now.
+    pub fn poll_transmit(&mut self, now: Now) -> Option<Transmit> {
+        if !std::mem::take(&mut self.to_send) {
+            return None;
+        }
+        let wait_ms = match self.is_over_datagrams() {
+            true => self.patience.udp_ms.get(self.sent_count).copied().unwrap_or_default(),
+            false => self.patience.tcp_ms,
+        };
+        self.deadline_ms = now.ms.saturating_add(wait_ms.into());
+        self.sent_count += 1;
+        let datagrams = match self.is_over_datagrams() {
+            true => {
+                let (envelope, data) = Envelope::split(&self.message).expect("a message of ours");
+                cut(&envelope).map(|fragment| [&fragment.envelope, &data[fragment.range]].concat()).collect()
+            }
+            false => vec![self.message.clone()],
+        };
+        Some(Transmit { target: self.target.clone(), datagrams, try_number: self.sent_count })
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) is to be called.
+    #[must_use]
+    pub const fn poll_timeout(&self) -> u64 {
+        self.deadline_ms
+    }
+
+    /// Time has passed: sends again, or gives up.
+    ///
+    /// # Errors
+    /// [`AttemptError::Silence`] when it was sent often enough.
+    pub fn handle_timeout(&mut self, now: Now) -> Result<(), AttemptError> {
+        if now.ms < self.deadline_ms {
+            return Ok(());
+        }
+        if self.is_over_datagrams() && self.sent_count < self.patience.udp_ms.len() {
+            self.to_send = true;
+            return Ok(());
+        }
+        Err(AttemptError::Silence)
+    }
+
+    /// How long it has been waited so far, in milliseconds.
+    #[must_use]
+    pub fn waited_ms(&self, now: Now) -> u32 {
+        u32::try_from(now.ms.saturating_sub(self.began_ms)).unwrap_or(u32::MAX)
+    }
+
+    /// A datagram from the server. `None` while the answer is not whole, and for what is no part of it.
+    ///
+    /// # Errors
+    /// When it is whole but cannot be believed.
+    pub fn handle_datagram(&mut self, now: Now, datagram: &[u8]) -> Result<Option<Answered>, AttemptError> {
+        let Ok((envelope, _)) = Envelope::split(datagram) else { return Ok(None) };
+        if !self.is_to_us(&envelope) {
+            return Ok(None);
+        }
+        let message = match self.fragments.accept((), datagram, now.ms) {
+            Ok(Reassembled::Whole(message)) => message.to_vec(),
+            Ok(Reassembled::Complete(message)) => message,
+            // What cannot be a fragment of the answer is none.
+            Ok(Reassembled::Incomplete) | Err(_) => return Ok(None),
+        };
+        let datagrams_count = cut(&envelope).len();
+        self.check(now, message, datagrams_count).map(Some)
+    }
+
+    /// Bytes from the connection. `None` while the answer is not whole.
+    ///
+    /// # Errors
+    /// When it is whole but cannot be believed, or no message begins there.
+    pub fn handle_stream(&mut self, now: Now, bytes: &[u8]) -> Result<Option<Answered>, AttemptError> {
+        self.stream.extend_from_slice(bytes);
+        let message = match split(&self.stream, MESSAGE_LEN_MAX)? {
+            Front::Message(message, _) => message.to_vec(),
+            _ => return Ok(None),
+        };
+        let (envelope, _) = Envelope::split(&message)?;
+        if !self.is_to_us(&envelope) {
+            return Err(AttemptError::NotOurs("another request"));
+        }
+        self.check(now, message, 0).map(Some)
+    }
+
+    fn is_to_us(&self, envelope: &Envelope) -> bool {
+        envelope.request_id == self.head.request_id || envelope.request_id == NO_REQUEST
+    }
+
+    /// Whether the answer may be believed; in an order in which the first thing that is wrong is the cause.
+    fn check(&self, now: Now, bytes: Vec<u8>, datagrams_count: usize) -> Result<Answered, AttemptError> {
+        let (envelope, body) = Envelope::split(&bytes)?;
+        let message = Message::decode(body)?;
+        let Body::Reply(reply) = message.decode_body(envelope.version)? else {
+            return Err(AttemptError::NotOurs("nothing: it is a request"));
+        };
+        let code = reply.code.read_in(envelope.version);
+        if envelope.request_id == NO_REQUEST {
+            // The server could not read the request, so that it can say nothing about the handle.
+            return Err(AttemptError::Refused(code));
+        }
+        let certify = self.head.flags.has(OpFlags::CERTIFY);
+        if certify {
+            let key = PublicKey::from_record(&self.target.public_key).map_err(|_| AttemptError::NoKey)?;
+            verify_message(&envelope, &message, &key).map_err(AttemptError::Signature)?;
+        }
+        if message.header.op_code != self.head.answered_as {
+            return Err(AttemptError::NotOurs("another operation"));
+        }
+        if self.head.flags.has(OpFlags::REQUEST_DIGEST) {
+            match &reply.digest {
+                Some(digest) => {
+                    let is_of = |covered: &[u8]| check_request_digest(digest, covered).is_ok();
+                    if !is_of(self.covered()) && !self.challenged.as_deref().is_some_and(is_of) {
+                        return Err(AttemptError::Digest);
+                    }
+                }
+                // Older ones have none, and whoever wants a signature wants to know what it is for.
+                None if certify || envelope.version >= Version::LOWEST => return Err(AttemptError::Digest),
+                None => {}
+            }
+        }
+        if message.header.expiration < now.unix_s {
+            return Err(AttemptError::Expired);
+        }
+        if let handle_proto::wire::Response::Answer(answer) = &reply.response {
+            let asked = handle_proto::Handle(&self.handle);
+            if answer.handle != asked.0 && answer.handle != asked.looked_up() {
+                return Err(AttemptError::NotOurs("a question about another handle"));
+            }
+        }
+        let took_ms = self.waited_ms(now);
+        Ok(Answered { envelope, took_ms, certified: certify, datagrams_count, message: bytes })
+    }
+}
+
+/// Request id of replies to what a server could not read.
+const NO_REQUEST: i32 = -1;

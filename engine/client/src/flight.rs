@@ -1,0 +1,136 @@
+//! One request in flight for many askers: whoever asks the same meanwhile waits for the same answer.
+
+use crate::{Answer, LookupError, Question};
+use std::collections::HashMap;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+/// What came of a question.
+pub type Outcome = Result<Arc<Answer>, LookupError>;
+
+type Key = (Vec<u8>, Vec<u8>);
+
+/// Questions that are being asked.
+#[derive(Debug, Default)]
+pub struct Flights {
+    under_way: Mutex<HashMap<Key, Arc<Flight>>>,
+}
+
+/// A question that is being asked.
+#[derive(Debug, Default)]
+pub struct Flight {
+    state: Mutex<State>,
+    landed: Condvar,
+}
+
+#[derive(Debug, Default)]
+enum State {
+    #[default]
+    UnderWay,
+    Landed(Outcome),
+    /// Whoever asked has gone without an outcome.
+    Lost,
+}
+
+/// What to do with a question.
+#[derive(Debug)]
+pub enum Place<'a> {
+    /// Ask it, and say what came of it.
+    Lead(Lead<'a>),
+    /// Somebody asks it already.
+    Follow(Arc<Flight>),
+}
+
+/// The duty to ask a question; when it is dropped without an outcome, others ask for themselves.
+#[derive(Debug)]
+pub struct Lead<'a> {
+    flights: &'a Flights,
+    key: Key,
+    flight: Arc<Flight>,
+}
+
+impl Flights {
+    /// Who is to ask `question`.
+    pub fn join(&self, question: &Question) -> Place<'_> {
+        let key = (question.handle_key(), question.values_key());
+        let mut under_way = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(flight) = under_way.get(&key) {
+            return Place::Follow(Arc::clone(flight));
+        }
+        let flight = Arc::new(Flight::default());
+        under_way.insert(key.clone(), Arc::clone(&flight));
+        Place::Lead(Lead { flights: self, key, flight })
+    }
+}
+
+impl Lead<'_> {
+    /// Says what came of it, to all who wait.
+    pub fn land(self, outcome: Outcome) {
+        *self.flight.state.lock().unwrap_or_else(PoisonError::into_inner) = State::Landed(outcome);
+    }
+}
+
+impl Drop for Lead<'_> {
+    fn drop(&mut self) {
+        self.flights.under_way.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.key);
+        let mut state = self.flight.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if matches!(*state, State::UnderWay) {
+            *state = State::Lost;
+        }
+        self.flight.landed.notify_all();
+    }
+}
+
+impl Flight {
+    /// Waits for the outcome; `None` when it takes longer than `patience`, or there is none.
+    #[must_use]
+    pub fn wait(&self, patience: Duration) -> Option<Outcome> {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited =
+            self.landed.wait_timeout_while(state, patience, |state| matches!(state, State::UnderWay));
+        let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        match &*state {
+            State::Landed(outcome) => Some(outcome.clone()),
+            State::UnderWay | State::Lost => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use handle_proto::ResponseCode;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn one_asks_and_all_get_the_answer() {
+        let (flights, question) = (Flights::default(), Question::all(b"a/b"));
+        let Place::Lead(lead) = flights.join(&question) else { panic!("nobody asks yet") };
+        std::thread::scope(|scope| {
+            let waiting: Vec<_> = (0..4)
+                .map(|_| match flights.join(&question) {
+                    Place::Follow(flight) => scope.spawn(move || flight.wait(LONG)),
+                    Place::Lead(_) => panic!("somebody asks already"),
+                })
+                .collect();
+            lead.land(Ok(Arc::new(Answer::new(b"a/b", ResponseCode::SUCCESS, []))));
+            for waiting in waiting {
+                let outcome = waiting.join().unwrap().unwrap();
+                assert_eq!(outcome.unwrap().handle, b"a/b");
+            }
+        });
+        assert!(matches!(flights.join(&question), Place::Lead(_)), "and then it is over");
+    }
+
+    #[test]
+    fn whoever_waits_for_somebody_who_gave_up_is_told() {
+        let (flights, question) = (Flights::default(), Question::all(b"a/b"));
+        let Place::Lead(lead) = flights.join(&question) else { panic!("nobody asks yet") };
+        let Place::Follow(flight) = flights.join(&question) else { panic!("somebody asks") };
+        assert!(flight.wait(Duration::ZERO).is_none());
+        drop(lead);
+        assert!(flight.wait(LONG).is_none());
+        assert!(matches!(flights.join(&Question::all(b"a/c")), Place::Lead(_)));
+    }
+}

@@ -1,0 +1,309 @@
+//! One record is asked for: where its service is known, of its servers in turn; where it is not, once it is found.
+
+use super::find::Find;
+use super::{Frame, Lookup, LookupError, Next, Signal, Whom, is_global, is_passed_over};
+use crate::exchange::{Answered, AttemptError, Exchange, Head, request_id};
+use crate::plan::{Purpose, Target, plan};
+use crate::service::SharedSite;
+use crate::trace::{Origin, Step, Why};
+use crate::{Answer, Now, Question};
+use handle_auth::challenge::check_request_digest;
+use handle_proto::data::site::InterfaceKind;
+use handle_proto::limit::PBKDF2_SALT_LEN;
+use handle_proto::wire::auth::{Challenge, ChallengeAnswer};
+use handle_proto::wire::referral::Referral;
+use handle_proto::wire::{Reply, Request, Response};
+use handle_proto::{OpCode, ResponseCode, Version};
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+
+/// Challenges that are answered for one request: the second is the same again for an older server.
+const CHALLENGES_MAX: usize = 2;
+
+/// A record that is asked for.
+#[derive(Debug)]
+pub(super) struct Ask {
+    question: Question,
+    why: Why,
+    recursion_count: u8,
+    /// Servers to ask still, in order.
+    plan: VecDeque<Target>,
+    attempts: usize,
+    challenges: usize,
+    /// Header and body of the request that was challenged first.
+    challenged: Option<Vec<u8>>,
+    /// The last server that was asked in vain.
+    last: Option<(SocketAddr, AttemptError)>,
+    /// From where the sites are that were looked for.
+    origin: Origin,
+}
+
+impl Ask {
+    pub(super) const fn new(question: Question, why: Why, recursion_count: u8) -> Self {
+        Self {
+            question,
+            why,
+            recursion_count,
+            plan: VecDeque::new(),
+            attempts: 0,
+            challenges: 0,
+            challenged: None,
+            last: None,
+            origin: Origin::Prefix,
+        }
+    }
+
+    pub(super) fn handle(&self) -> &[u8] {
+        &self.question.handle
+    }
+
+    pub(super) fn depth(&self) -> usize {
+        self.recursion_count.into()
+    }
+
+    pub(super) const fn failed_at(&mut self, server: SocketAddr, error: AttemptError) {
+        self.last = Some((server, error));
+    }
+
+    pub(super) fn step(self: Box<Self>, lookup: &mut Lookup, now: Now, signal: Signal) -> Next {
+        match signal {
+            Signal::Begin => self.begin(lookup, now),
+            Signal::Sites(sites) => {
+                let origin = self.origin;
+                self.ask_sites(lookup, now, &sites, origin)
+            }
+            done @ (Signal::Failed(_) | Signal::Answer(_)) => Next::Done(done),
+        }
+    }
+
+    fn begin(mut self: Box<Self>, lookup: &mut Lookup, now: Now) -> Next {
+        let (handle, why) = (self.question.handle.clone(), self.why);
+        lookup.note_at(self.depth(), now, || Step::Question { handle, why });
+        if lookup.options.use_cache
+            && let Some(answer) = lookup.client.cache.get(&self.question, now)
+        {
+            lookup.note_at(self.depth(), now, || Step::Cached { code: answer.code });
+            // The spelling is that of whoever asks now.
+            let mut answer = (*answer).clone();
+            answer.handle = self.question.handle;
+            return Next::Done(Signal::Answer(answer));
+        }
+        if self.why == Why::Asked {
+            match lookup.options.whom.clone() {
+                Whom::Responsible => {}
+                Whom::Sites(sites) => return self.ask_sites(lookup, now, &sites, Origin::Caller),
+                Whom::Servers(servers) => {
+                    self.plan = servers.into();
+                    return self.ask_next(lookup, now);
+                }
+            }
+        }
+        let handle = self.question.handle();
+        let is_public = self.question.wants.public_only && !self.question.wants.authoritative;
+        if let Some(sites) = lookup.client.overrides.sites_for(handle, is_public) {
+            let sites = sites.to_vec();
+            return self.ask_sites(lookup, now, &sites, Origin::Override);
+        }
+        if is_global(handle) {
+            let sites = lookup.client.root.sites.clone();
+            if sites.is_empty() {
+                return Next::Done(Signal::Failed(LookupError::NoRoot));
+            }
+            return self.ask_sites(lookup, now, &sites, Origin::Root);
+        }
+        let record = handle.prefix_record();
+        if lookup.is_finding(&record) {
+            return Next::Done(Signal::Failed(LookupError::Circle { record }));
+        }
+        let find = Find::of_prefix(record, self.question.wants, self.recursion_count);
+        self.origin = Origin::Prefix;
+        Next::After(Frame::Ask(self), Frame::Find(Box::new(find)))
+    }
+
+    fn ask_sites(
+        mut self: Box<Self>,
+        lookup: &mut Lookup,
+        now: Now,
+        sites: &[SharedSite],
+        from: Origin,
+    ) -> Next {
+        lookup.note_at(self.depth(), now, || Step::Sites { from, sites: sites.to_vec() });
+        let purpose = Purpose { kind: InterfaceKind::QUERY, primary_only: self.question.wants.authoritative };
+        let client = &lookup.client;
+        let handle = self.question.handle();
+        self.plan = plan(sites, handle, purpose, &client.preferences, &client.times, &mut lookup.random);
+        (self.attempts, self.last) = (0, None);
+        self.ask_next(lookup, now)
+    }
+
+    /// Asks the next server, or gives up.
+    pub(super) fn ask_next(mut self: Box<Self>, lookup: &mut Lookup, now: Now) -> Next {
+        loop {
+            let Some(target) = self.plan.pop_front() else {
+                return Next::Done(Signal::Failed(self.gave_up()));
+            };
+            if lookup.requests_count >= lookup.client.limits.requests_max {
+                return Next::Done(Signal::Failed(LookupError::TooManyRequests));
+            }
+            let head = Head {
+                recursion_count: self.recursion_count,
+                ..Head::resolution(self.question.flags(), request_id((lookup.random)()))
+            };
+            let address = target.address;
+            let patience = &lookup.client.patience;
+            let exchange = self
+                .question
+                .with_query(|query| Exchange::new(target, head, &Request::Resolution(query), patience, now));
+            self.attempts += 1;
+            match exchange {
+                Ok(exchange) => return self.wait_for(lookup, exchange),
+                Err(error) => self.failed_at(address, error),
+            }
+        }
+    }
+
+    fn wait_for(self: Box<Self>, lookup: &mut Lookup, exchange: Exchange) -> Next {
+        lookup.requests_count += 1;
+        lookup.exchange_number += 1;
+        lookup.exchange = Some(exchange);
+        Next::Wait(Frame::Ask(self))
+    }
+
+    fn gave_up(self: Box<Self>) -> LookupError {
+        let handle = self.question.handle;
+        match self.last {
+            None => LookupError::NoServer { handle },
+            Some((server, last)) => LookupError::AllFailed { handle, attempts: self.attempts, server, last },
+        }
+    }
+
+    /// An answer that can be believed has come.
+    pub(super) fn hear(
+        mut self: Box<Self>,
+        lookup: &mut Lookup,
+        now: Now,
+        exchange: &Exchange,
+        answered: &Answered,
+    ) -> Next {
+        let (_, reply) = answered.reply();
+        let version = answered.envelope().version;
+        let code = reply.code.read_in(version);
+        let (target, took_ms, certified) = (exchange.target().clone(), answered.took_ms, answered.certified);
+        let values_count = match &reply.response {
+            Response::Answer(answer) => answer.values.len(),
+            _ => 0,
+        };
+        let address = target.address;
+        lookup.note_at(self.depth(), now, || Step::Answered {
+            target,
+            code,
+            values_count,
+            took_ms,
+            certified,
+        });
+        // The last one's word is better than none.
+        if is_passed_over(code) && !self.plan.is_empty() {
+            self.failed_at(address, AttemptError::Refused(code));
+            return self.ask_next(lookup, now);
+        }
+        match &reply.response {
+            Response::Challenge(challenge) if lookup.options.identity.is_some() && self.why == Why::Asked => {
+                self.prove(lookup, now, exchange, answered, &reply, challenge)
+            }
+            Response::Referral(referral) if self.follows(lookup, code, version) => {
+                self.refer(lookup, code, referral)
+            }
+            response => {
+                let mut answer = match response {
+                    Response::Answer(answer) => Answer::new(self.handle(), code, answer.values.iter()),
+                    _ => Answer::new(self.handle(), code, []),
+                };
+                if let Response::Failure(failure) = response {
+                    answer.text = String::from_utf8_lossy(failure.message).into_owned();
+                }
+                (answer.from, answer.certified) = (Some(address), certified);
+                lookup.client.cache.put(&self.question, &answer, now);
+                Next::Done(Signal::Answer(answer))
+            }
+        }
+    }
+
+    /// Whether a referral counts: of a service that was found, and one of prefixes only for their records.
+    fn follows(&self, lookup: &Lookup, code: ResponseCode, version: Version) -> bool {
+        let handle = self.question.handle();
+        let is_found = self.why != Why::Asked || matches!(lookup.options.whom, Whom::Responsible);
+        let counts = code == ResponseCode::SERVICE_REFERRAL
+            || handle.is_prefix_record()
+            || handle.slash_at().is_none();
+        is_found && counts && code.is_referral(version)
+    }
+
+    fn refer(mut self: Box<Self>, lookup: &Lookup, code: ResponseCode, referral: &Referral<'_>) -> Next {
+        // As far as one byte counts; the indirections end long before.
+        self.recursion_count = self.recursion_count.saturating_add(1);
+        self.origin = Origin::Referral;
+        let find = Find::of_referral(&self.question, code, referral, self.recursion_count);
+        if lookup.is_finding(find.record()) {
+            let record = find.record().to_vec();
+            return Next::Done(Signal::Failed(LookupError::Circle { record }));
+        }
+        Next::After(Frame::Ask(self), Frame::Find(Box::new(find)))
+    }
+
+    /// Answers a challenge, at the same interface.
+    fn prove(
+        mut self: Box<Self>,
+        lookup: &mut Lookup,
+        now: Now,
+        exchange: &Exchange,
+        answered: &Answered,
+        reply: &Reply<'_>,
+        challenge: &Challenge<'_>,
+    ) -> Next {
+        let Some(identity) = lookup.options.identity.clone() else { unreachable!("asked before") };
+        let failed = |what| Next::Done(Signal::Failed(LookupError::Challenge(what)));
+        self.challenges += 1;
+        if self.challenges > CHALLENGES_MAX {
+            return failed("asks again and again");
+        }
+        let Some(digest) = &reply.digest else { return failed("does not say which request it means") };
+        // Or it would be the request of somebody else that is signed. A second challenge is about the same
+        // request as the first.
+        let challenged = self.challenged.get_or_insert_with(|| exchange.covered().to_vec());
+        if check_request_digest(digest, challenged).is_err() {
+            return failed("means another request");
+        }
+        let envelope = answered.envelope();
+        let mut salt = [0; PBKDF2_SALT_LEN];
+        salt.chunks_mut(4).for_each(|part| part.copy_from_slice(&(lookup.random)().to_be_bytes()));
+        let covered = challenge.covered(digest);
+        let Ok(signed) = identity.answer(envelope.version, envelope.effective_suggested(), &covered, &salt)
+        else {
+            return failed("the key does not sign");
+        };
+        let body = ChallengeAnswer {
+            auth_type: identity.auth_type(),
+            identity: identity.reference(),
+            signed_response: &signed,
+        };
+        let head = Head {
+            flags: self.question.flags(),
+            recursion_count: self.recursion_count,
+            session_id: envelope.session_id,
+            request_id: request_id((lookup.random)()),
+            answered_as: OpCode::RESOLUTION,
+        };
+        let version = envelope.version.min(Version::CURRENT);
+        let target = Target { version, ..exchange.target().clone() };
+        let request = Request::AnswerChallenge(body);
+        match Exchange::new(target, head, &request, &lookup.client.patience, now) {
+            Ok(exchange) => {
+                lookup.note_at(self.depth(), now, || Step::Proved);
+                let challenged = self.challenged.as_deref().unwrap_or_default();
+                let exchange = exchange.answering(self.handle(), challenged);
+                self.wait_for(lookup, exchange)
+            }
+            Err(_) => failed("the answer to it is too long"),
+        }
+    }
+}

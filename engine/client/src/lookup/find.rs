@@ -1,0 +1,193 @@
+//! The sites of a service are gathered: from the record of a prefix or from a referral, and from the records that
+//! these name. RFC 3651 sections 3.2.2 and 3.2.3.
+
+use super::ask::Ask;
+use super::{Frame, Lookup, LookupError, Next, Signal};
+use crate::question::Wants;
+use crate::service::{Found, Kinds, SITES_MAX, SharedSite, add_once};
+use crate::trace::Why;
+use crate::{Now, Question};
+use handle_proto::name::ROOT;
+use handle_proto::wire::referral::Referral;
+use handle_proto::{Handle, ResponseCode, fold};
+use std::collections::VecDeque;
+
+/// A service whose sites are gathered.
+#[derive(Debug)]
+pub(super) struct Find {
+    /// The record that names it: that of the prefix, or the handle of the referral.
+    record: Vec<u8>,
+    kinds: Kinds,
+    wants: Wants,
+    recursion_count: u8,
+    sites: Vec<SharedSite>,
+    /// Records to ask for still, and how many lie between them and the first.
+    services: VecDeque<(Vec<u8>, usize)>,
+    /// Records that were asked for, or will be.
+    seen: Vec<Vec<u8>>,
+    asking: Asking,
+    /// Whether the record was asked of a primary site, because the prefix may be new.
+    asked_primary: bool,
+    /// What came of the record itself.
+    code: Option<ResponseCode>,
+    why: Why,
+    last: Option<LookupError>,
+}
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Asking {
+    /// Nothing yet; the record is known or need not be.
+    Nothing,
+    /// The record is to be asked for.
+    Record,
+    /// A record that so many lie before.
+    Service(usize),
+}
+
+impl Find {
+    /// The service of a prefix.
+    pub(super) fn of_prefix(record: Vec<u8>, wants: Wants, recursion_count: u8) -> Self {
+        Self::new(record, Kinds::Service, wants, recursion_count, Why::Prefix)
+    }
+
+    fn new(record: Vec<u8>, kinds: Kinds, wants: Wants, recursion_count: u8, why: Why) -> Self {
+        Self {
+            record,
+            kinds,
+            // Only the signature counts on the way.
+            wants: Wants { authoritative: false, public_only: true, ..wants },
+            recursion_count: recursion_count.saturating_add(1),
+            sites: vec![],
+            services: VecDeque::new(),
+            seen: vec![],
+            asking: Asking::Record,
+            asked_primary: false,
+            code: None,
+            why,
+            last: None,
+        }
+    }
+
+    /// The service that a referral names: by its values, failing that by its handle. Of a referral for prefixes
+    /// plain sites count where there are none for prefixes.
+    pub(super) fn of_referral(
+        question: &Question,
+        code: ResponseCode,
+        referral: &Referral<'_>,
+        recursion_count: u8,
+    ) -> Self {
+        let mut kinds = match code {
+            ResponseCode::PREFIX_REFERRAL => Kinds::Delegation,
+            _ => Kinds::Service,
+        };
+        let gather = |kinds| Found::gather(referral.values.into_iter().flatten(), kinds);
+        let mut found = gather(kinds);
+        if found.is_empty() && kinds == Kinds::Delegation && !gather(Kinds::Service).sites.is_empty() {
+            kinds = Kinds::Service;
+            found = gather(kinds);
+        }
+        let record = referral.handle.to_vec();
+        let mut find = Self::new(record, kinds, question.wants, recursion_count, Why::Referral);
+        if !found.is_empty() || referral.handle.is_empty() {
+            find.asking = Asking::Nothing;
+        }
+        find.add(found, 0);
+        find
+    }
+
+    pub(super) fn record(&self) -> &[u8] {
+        &self.record
+    }
+
+    /// Whether it looks for the service that `record` names. A referral without a handle is about none.
+    pub(super) fn is_for(&self, record: &[u8]) -> bool {
+        !record.is_empty() && Handle(record).is_same(Handle(&self.record), true)
+    }
+
+    fn add(&mut self, found: Found, depth: usize) {
+        found.sites.into_iter().for_each(|site| add_once(&mut self.sites, site));
+        for service in found.services {
+            let folded = Handle(&service).prefix_folded();
+            if self.seen.len() < SITES_MAX && !self.seen.contains(&folded) {
+                self.seen.push(folded);
+                self.services.push_back((service, depth));
+            }
+        }
+    }
+
+    pub(super) fn step(mut self: Box<Self>, lookup: &mut Lookup, _now: Now, signal: Signal) -> Next {
+        match signal {
+            Signal::Begin | Signal::Sites(_) => {
+                if self.asking == Asking::Record {
+                    return self.ask_for_record();
+                }
+            }
+            Signal::Answer(answer) => {
+                if answer.code == ResponseCode::SUCCESS {
+                    let found = Found::gather(answer.values(), self.kinds);
+                    let depth = match self.asking {
+                        Asking::Service(depth) => depth + 1,
+                        _ => 0,
+                    };
+                    if depth <= lookup.client.limits.nesting_max {
+                        self.add(found, depth);
+                    }
+                }
+                if !matches!(self.asking, Asking::Service(_)) {
+                    self.code = Some(answer.code);
+                }
+            }
+            // That no primary site answers says less than what the others said.
+            Signal::Failed(_) if self.asked_primary && self.asking == Asking::Record => {}
+            // One branch that fails is no harm where another leads to sites.
+            Signal::Failed(error) => self.last = Some(error),
+        }
+        self.go_on(lookup)
+    }
+
+    fn ask_for_record(mut self: Box<Self>) -> Next {
+        self.asking = Asking::Record;
+        let mut question = Question {
+            handle: self.record.clone(),
+            types: self.kinds.asked(self.why == Why::Prefix),
+            wants: self.wants,
+            indexes: vec![],
+        };
+        question.wants.authoritative = self.asked_primary;
+        let why = self.why;
+        self.ask_for(question, why)
+    }
+
+    fn ask_for(self: Box<Self>, question: Question, why: Why) -> Next {
+        let ask = Ask::new(question, why, self.recursion_count);
+        Next::After(Frame::Find(self), Frame::Ask(Box::new(ask)))
+    }
+
+    /// Asks for the next record; when all are known, gives the sites.
+    fn go_on(mut self: Box<Self>, lookup: &Lookup) -> Next {
+        while let Some((service, depth)) = self.services.pop_front() {
+            if fold::eq(&service, ROOT) && self.kinds == Kinds::Service {
+                lookup.client.root.sites.iter().for_each(|site| add_once(&mut self.sites, site.clone()));
+                continue;
+            }
+            self.asking = Asking::Service(depth);
+            let types = self.kinds.asked(false);
+            let question = Question { handle: service, types, wants: self.wants, indexes: vec![] };
+            return self.ask_for(question, Why::Service);
+        }
+        if !self.sites.is_empty() {
+            return Next::Done(Signal::Sites(self.sites));
+        }
+        if self.why == Why::Prefix && self.last.is_none() && !self.asked_primary {
+            self.asked_primary = true;
+            return self.ask_for_record();
+        }
+        let Self { record, code, last, .. } = *self;
+        let failed = last.unwrap_or(LookupError::NoService {
+            record,
+            code: code.filter(|&code| code != ResponseCode::SUCCESS),
+        });
+        Next::Done(Signal::Failed(failed))
+    }
+}

@@ -1,0 +1,152 @@
+//! A thousand worlds at random, with faults at random: every lookup comes to an end within its bounds, and no
+//! certified answer is false.
+
+use super::world::{BEGIN, Fault, World, dice, signing_site, value};
+use super::*;
+use crate::question::Wants;
+use handle_proto::ValueBuf;
+use handle_proto::data::site::SiteBuf;
+use proptest::prelude::*;
+
+/// Numbers below a bound.
+struct Dice(Random);
+
+impl Dice {
+    fn below(&mut self, bound: usize) -> usize {
+        (self.0)() as usize % bound
+    }
+
+    fn one_in(&mut self, count: usize) -> bool {
+        self.below(count) == 0
+    }
+}
+
+const PREFIXES: [&str; 6] = ["10.A", "10.A.B", "10.A.B.C", "10.B", "10.B.X", "11"];
+const SUFFIXES: [&str; 3] = ["X", "SERVICE", "ALIAS"];
+const TRUTH: &[u8] = b"the truth";
+
+const FAULTS: [Fault; 17] = [
+    Fault::Silent,
+    Fault::Gone,
+    Fault::Ends,
+    Fault::Says(ResponseCode::ERROR),
+    Fault::Says(ResponseCode::SERVER_NOT_RESPONSIBLE),
+    Fault::Says(ResponseCode::INVALID_HANDLE),
+    Fault::Garbage,
+    Fault::OtherId,
+    Fault::OtherHandle,
+    Fault::OtherDigest,
+    Fault::NoDigest,
+    Fault::Expired,
+    Fault::Unsigned,
+    Fault::OtherKey,
+    Fault::Changed,
+    Fault::Refers,
+    Fault::RefersToItself,
+];
+
+/// A world in which anything may refer to anything.
+fn world(dice: &mut Dice) -> (World, Root) {
+    let mut world = World::default();
+    let mut number = 0;
+    let mut sites: Vec<Vec<SiteBuf>> = vec![];
+    for _ in 0..5 {
+        let service: Vec<SiteBuf> = (0..1 + dice.below(3))
+            .map(|_| {
+                let numbers: Vec<u8> =
+                    (0..1 + dice.below(3)).map(|at| number + u8::try_from(at).unwrap()).collect();
+                number += 3;
+                signing_site(&numbers)
+            })
+            .collect();
+        world.service(service.clone());
+        sites.push(service);
+    }
+    let any_site = |dice: &mut Dice| {
+        let service = dice.below(sites.len());
+        sites[service][dice.below(sites[service].len())].as_bytes().to_vec()
+    };
+    let any_handle = |dice: &mut Dice| match dice.below(8) {
+        0 => "0.NA/0.NA".to_owned(),
+        _ => format!("{}/{}", PREFIXES[dice.below(PREFIXES.len())], SUFFIXES[dice.below(SUFFIXES.len())]),
+    };
+    let pointers = |dice: &mut Dice, count: usize| -> Vec<ValueBuf> {
+        (1..=count)
+            .map(|index| {
+                let index = i32::try_from(index).unwrap();
+                match dice.below(6) {
+                    0 | 1 => value(index, b"HS_SITE", &any_site(dice)),
+                    2 | 3 => value(index, b"HS_SERV", any_handle(dice).as_bytes()),
+                    4 => value(index, b"HS_SITE.PREFIX", &any_site(dice)),
+                    _ => value(index, b"HS_SERV.PREFIX", any_handle(dice).as_bytes()),
+                }
+            })
+            .collect()
+    };
+    for service in 0..sites.len() {
+        for prefix in PREFIXES {
+            if !dice.one_in(4) {
+                let count = 1 + dice.below(4);
+                let values = pointers(dice, count);
+                world.record(service, &format!("0.NA/{prefix}"), values);
+            }
+            world.record(service, &format!("{prefix}/X"), vec![value(1, b"URL", TRUTH)]);
+            let values = pointers(dice, 3);
+            world.record(service, &format!("{prefix}/SERVICE"), values);
+            let alias = any_handle(dice);
+            world.record(service, &format!("{prefix}/ALIAS"), vec![value(1, b"HS_ALIAS", alias.as_bytes())]);
+        }
+        if dice.one_in(4) {
+            world.services[service].refers_to = Some(pointers(dice, 2));
+        }
+    }
+    for server in 0..number {
+        if dice.one_in(3) {
+            let fault = FAULTS[dice.below(FAULTS.len())];
+            world.fail(server, fault);
+        }
+        if dice.one_in(5) {
+            let delay_ms = u64::try_from(dice.below(5000)).unwrap();
+            world.delay_ms.insert(([192, 0, 2, server], 2641).into(), delay_ms);
+        }
+    }
+    (world, Root::of_sites(sites[0].clone()))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+
+    #[test]
+    fn every_lookup_ends_within_its_bounds_and_no_certified_answer_is_false(seed: u64) {
+        let mut chance = Dice(dice(seed));
+        let (mut world, root) = world(&mut chance);
+        let mut client = Client::new(root);
+        client.patience.tcp_ms = 5_000;
+        client.limits = Limits { requests_max: 64, patience_ms: 60_000, ..Limits::default() };
+        let (requests_max, patience_ms) = (client.limits.requests_max, client.limits.patience_ms);
+        let client = Arc::new(client);
+        let suffix = SUFFIXES[chance.below(SUFFIXES.len())];
+        let handle = format!("{}/{suffix}", PREFIXES[chance.below(PREFIXES.len())]);
+        // Signing takes most of the time, so that only some questions are certified.
+        let certified = chance.one_in(4);
+        let question = Question {
+            wants: Wants { certified, ..Wants::default() },
+            ..Question::all(handle.as_bytes())
+        };
+        let options = Options { aliases_max: 5, trace: true, ..Options::default() };
+        let mut lookup = Lookup::new(client, question, options, dice(seed ^ 1), BEGIN);
+        let (outcome, now) = world.run(&mut lookup, BEGIN);
+        prop_assert!(lookup.requests_count() <= requests_max, "{handle}: {} requests", lookup.requests_count());
+        prop_assert!(world.sent_count <= 3 * requests_max);
+        prop_assert!(now.ms - BEGIN.ms <= patience_ms, "{handle}: {} ms", now.ms - BEGIN.ms);
+        prop_assert!(!lookup.events().is_empty());
+        match outcome {
+            Ok(answer) => {
+                let is_false = answer.values().iter().any(|value| value.kind == b"URL" && value.data != TRUTH);
+                prop_assert!(!certified || !is_false, "{handle}: a lie");
+                prop_assert!(!certified || answer.certified);
+            }
+            Err(error) => prop_assert!(!error.to_string().is_empty()),
+        }
+    }
+}

@@ -1,0 +1,380 @@
+use super::world::{BEGIN, Fault, World, ask, dice, signing_site, value};
+use super::*;
+use crate::administration::Key;
+use crate::question::Wants;
+use crate::trace::Origin;
+use handle_proto::data::site::{InterfaceProtocol, SiteFlags};
+use handle_proto::{Permissions, Value, ValueBuf};
+
+/// A global service of one site, and a service of two sites for the prefix 10.a: one of three servers, one alone.
+fn world() -> (World, Arc<Client>) {
+    let mut world = World::default();
+    let (root, sites) = (signing_site(&[1]), [signing_site(&[11, 12, 13]), signing_site(&[21])]);
+    let global = world.service(vec![root.clone()]);
+    let local = world.service(sites.to_vec());
+    world.record(
+        global,
+        "0.NA/10.A",
+        vec![value(1, b"HS_SITE", sites[0].as_bytes()), value(2, b"HS_SITE", sites[1].as_bytes())],
+    );
+    world.record(
+        local,
+        "10.A/X",
+        vec![value(1, b"URL", b"https://example.org/"), value(2, b"EMAIL", b"a@b")],
+    );
+    (world, Arc::new(Client::new(Root::of_sites([root]))))
+}
+
+fn resolve(world: &mut World, client: &Arc<Client>, handle: &str) -> Result<Answer, LookupError> {
+    ask(world, client, &Question::all(handle.as_bytes()), &Options::default())
+}
+
+fn certified(handle: &str) -> Question {
+    Question { wants: Wants { certified: true, ..Wants::default() }, ..Question::all(handle.as_bytes()) }
+}
+
+fn data(answer: &Answer) -> Vec<String> {
+    answer.values().iter().map(|value| String::from_utf8_lossy(value.data).into_owned()).collect()
+}
+
+fn at(number: u8) -> std::net::SocketAddr {
+    ([192, 0, 2, number], 2641).into()
+}
+
+#[test]
+fn a_handle_is_resolved_from_the_global_service_down() {
+    let (mut world, client) = world();
+    let answer = resolve(&mut world, &client, "10.a/x").unwrap();
+    assert_eq!(data(&answer), ["https://example.org/", "a@b"]);
+    assert_eq!((answer.handle.as_slice(), answer.cached), (&b"10.a/x"[..], false));
+    assert_eq!(world.asked.len(), 2, "{:?}", world.asked);
+    assert_eq!(world.asked[0], "192.0.2.1/UDP");
+    // The next handle of the prefix needs one request, and the same handle none.
+    assert_eq!(resolve(&mut world, &client, "10.a/y").unwrap().code, ResponseCode::HANDLE_NOT_FOUND);
+    assert_eq!(world.asked.len(), 3, "{:?}", world.asked);
+    let again = resolve(&mut world, &client, "10.A/x").unwrap();
+    assert_eq!((again.handle.as_slice(), again.cached, world.asked.len()), (&b"10.A/x"[..], true, 3));
+}
+
+#[test]
+fn the_server_is_the_one_that_the_hash_chooses() {
+    let (mut world, client) = world();
+    world.fail(21, Fault::Gone);
+    for number in 0..20 {
+        let handle = format!("10.a/{number}");
+        let expected = Handle(handle.as_bytes()).server_at(handle_proto::HashOption::Handle, 3).unwrap();
+        let answer = resolve(&mut world, &client, &handle).unwrap();
+        assert_eq!(answer.code, ResponseCode::HANDLE_NOT_FOUND);
+        assert_eq!(answer.from, Some(at(11 + u8::try_from(expected).unwrap())), "{handle}");
+    }
+}
+
+#[test]
+fn silent_servers_are_asked_three_times_then_the_next_and_at_last_over_tcp() {
+    let (mut world, client) = world();
+    (11..=13).for_each(|number| world.fail(number, Fault::Silent));
+    world.no_datagrams.push(at(21));
+    let mut lookup = Lookup::new(client, Question::all(b"10.a/x"), Options::default(), dice(1), BEGIN);
+    let (outcome, now) = world.run(&mut lookup, BEGIN);
+    assert_eq!(data(&outcome.unwrap()), ["https://example.org/", "a@b"]);
+    // Three times over each site in datagrams, then over connections: 60 s for the one that is silent.
+    let waited_ms = now.ms - BEGIN.ms;
+    assert!([6_002, 66_002].contains(&waited_ms), "{waited_ms}");
+    let over_tcp = world.asked.iter().filter(|asked| asked.ends_with("TCP")).count();
+    assert!((1..=2).contains(&over_tcp), "{:?}", world.asked);
+}
+
+#[test]
+fn whatever_one_site_does_the_answer_comes_from_another_and_is_true() {
+    let faults = [
+        Fault::Silent,
+        Fault::Gone,
+        Fault::Ends,
+        Fault::Says(ResponseCode::ERROR),
+        Fault::Says(ResponseCode::SERVER_BUSY),
+        Fault::Says(ResponseCode::SERVER_NOT_RESPONSIBLE),
+        Fault::Garbage,
+        Fault::OtherId,
+        Fault::OtherHandle,
+        Fault::OtherDigest,
+        Fault::NoDigest,
+        Fault::Expired,
+        Fault::Unsigned,
+        Fault::OtherKey,
+        Fault::Changed,
+        Fault::Echo,
+    ];
+    for fault in faults {
+        for seed in 0..4 {
+            let (mut world, client) = world();
+            (11..=13).for_each(|number| world.fail(number, fault));
+            let mut lookup = Lookup::new(client, certified("10.a/x"), Options::default(), dice(seed), BEGIN);
+            let (outcome, now) = world.run(&mut lookup, BEGIN);
+            let answer = outcome.unwrap_or_else(|error| panic!("{fault:?}: {error}"));
+            assert_eq!(data(&answer), ["https://example.org/", "a@b"], "{fault:?}");
+            assert!(answer.certified && answer.from == Some(at(21)), "{fault:?}");
+            assert!(now.ms - BEGIN.ms <= 3_002, "{fault:?} took {} ms", now.ms - BEGIN.ms);
+        }
+    }
+}
+
+#[test]
+fn when_all_fail_the_error_says_which_was_last_and_why() {
+    let (mut world, client) = world();
+    [11, 12, 13, 21].into_iter().for_each(|number| world.fail(number, Fault::OtherKey));
+    let error = ask(&mut world, &client, &certified("10.a/x"), &Options::default()).unwrap_err();
+    let LookupError::AllFailed { attempts: 4, last: AttemptError::Signature(_), .. } = error else {
+        panic!("{error}")
+    };
+    assert!(error.to_string().contains("signature"), "{error}");
+}
+
+#[test]
+fn an_answer_is_not_certified_by_a_site_without_a_key() {
+    let (mut world, _) = world();
+    let client = Arc::new(Client::new(Root::of_sites([crate::testing::site_at(1)])));
+    let error = ask(&mut world, &client, &certified("10.a/x"), &Options::default()).unwrap_err();
+    assert!(matches!(error, LookupError::AllFailed { last: AttemptError::NoKey, .. }), "{error}");
+}
+
+#[test]
+fn services_are_named_by_reference_over_several_steps_and_in_circles() {
+    let (mut world, client) = world();
+    let site = signing_site(&[31]);
+    let serv = |handle: &[u8]| vec![value(1, b"HS_SERV", handle)];
+    world.record(0, "0.NA/10.B", serv(b"10.A/SERVICE"));
+    world.record(1, "10.A/SERVICE", serv(b"10.A/NEXT"));
+    world.record(
+        1,
+        "10.A/NEXT",
+        vec![value(1, b"HS_SITE", site.as_bytes()), value(2, b"HS_SERV", b"10.a/service")],
+    );
+    let service = world.service(vec![site]);
+    world.record(service, "10.B/X", vec![value(1, b"URL", b"here")]);
+    assert_eq!(data(&resolve(&mut world, &client, "10.b/x").unwrap()), ["here"]);
+    // The global service as the service of a prefix.
+    world.record(0, "0.NA/10.C", serv(b"0.NA/0.NA"));
+    world.record(0, "10.C/X", vec![value(1, b"URL", b"there")]);
+    assert_eq!(data(&resolve(&mut world, &client, "10.c/x").unwrap()), ["there"]);
+    // A service that would have to be known to be found.
+    world.record(0, "0.NA/10.D", serv(b"10.D/SERVICE"));
+    let error = resolve(&mut world, &client, "10.d/x").unwrap_err();
+    assert_eq!(error, LookupError::Circle { record: b"0.NA/10.D".to_vec() });
+    // The same by way of another.
+    world.record(0, "0.NA/10.E", serv(b"10.F/SERVICE"));
+    world.record(0, "0.NA/10.F", serv(b"10.E/SERVICE"));
+    let error = resolve(&mut world, &client, "10.e/x").unwrap_err();
+    assert_eq!(error, LookupError::Circle { record: b"0.NA/10.E".to_vec() });
+    // One branch is no harm where the other leads somewhere.
+    let both = vec![value(1, b"HS_SERV", b"10.D/SERVICE"), value(2, b"HS_SERV", b"10.A/SERVICE")];
+    world.record(0, "0.NA/10.B", both);
+    let client = Arc::new(Client::new(client.root.clone()));
+    assert_eq!(data(&resolve(&mut world, &client, "10.b/x").unwrap()), ["here"]);
+}
+
+#[test]
+fn records_of_derived_prefixes_are_found_where_they_were_delegated_to() {
+    let (mut world, client) = world();
+    let (delegated, derived) = (signing_site(&[41]), signing_site(&[42, 43]));
+    world.services[0].records.get_mut(&b"0.NA/10.A"[..]).unwrap().push(value(
+        3,
+        b"HS_SITE.PREFIX",
+        delegated.as_bytes(),
+    ));
+    let registry = world.service(vec![delegated.clone()]);
+    world.record(registry, "0.NA/10.A.SUB", vec![value(1, b"HS_SITE", derived.as_bytes())]);
+    let service = world.service(vec![derived]);
+    world.record(service, "10.A.SUB/X", vec![value(1, b"URL", b"sub")]);
+    let options = Options { trace: true, ..Options::default() };
+    let mut lookup = Lookup::new(Arc::clone(&client), certified("10.a.sub/x"), options, dice(1), BEGIN);
+    let answer = world.run(&mut lookup, BEGIN).0.unwrap();
+    assert_eq!((data(&answer), answer.certified), (vec!["sub".to_owned()], true));
+    let origins: Vec<_> = lookup
+        .events()
+        .iter()
+        .filter_map(|event| match event.step {
+            Step::Sites { from, ref sites } => Some((from, sites.len())),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(origins, [(Origin::Root, 1), (Origin::Referral, 1), (Origin::Prefix, 1)]);
+    // By reference, to a service handle that has sites for prefixes.
+    world.record(0, "0.NA/10.A", vec![value(3, b"HS_SERV.PREFIX", b"0.SERV/R")]);
+    world.record(0, "0.SERV/R", vec![value(1, b"HS_SITE.PREFIX", delegated.as_bytes())]);
+    let client = Arc::new(Client::new(client.root.clone()));
+    assert_eq!(data(&resolve(&mut world, &client, "10.a.sub/x").unwrap()), ["sub"]);
+}
+
+#[test]
+fn a_service_that_moved_refers_to_the_next_and_the_last_answers() {
+    let (mut world, client) = world();
+    let moved = signing_site(&[51]);
+    world.services[1].refers_to = Some(vec![value(1, b"HS_SITE", moved.as_bytes())]);
+    let service = world.service(vec![moved]);
+    world.record(service, "10.A/MOVED", vec![value(1, b"URL", b"moved")]);
+    assert_eq!(data(&resolve(&mut world, &client, "10.a/moved").unwrap()), ["moved"]);
+    // Whoever names the sites to ask gets the referral.
+    let sites = vec![Arc::new(signing_site(&[21]))];
+    let options = Options { whom: Whom::Sites(sites), ..Options::default() };
+    let answer = ask(&mut world, &client, &Question::all(b"10.a/other"), &options).unwrap();
+    assert_eq!(answer.code, ResponseCode::SERVICE_REFERRAL);
+    // In a circle it ends.
+    world.fail(51, Fault::RefersToItself);
+    let error = resolve(&mut world, &client, "10.a/elsewhere").unwrap_err();
+    assert!(matches!(error, LookupError::TooManyIndirections { .. }), "{error}");
+    assert!(world.sent_count < 100, "{}", world.sent_count);
+    world.fail(51, Fault::Refers);
+    let error = resolve(&mut world, &client, "10.a/nowhere").unwrap_err();
+    assert!(matches!(error, LookupError::NoService { .. }), "{error}");
+}
+
+#[test]
+fn a_prefix_that_nobody_knows_is_asked_for_once_more_and_then_an_error() {
+    let (mut world, client) = world();
+    let error = resolve(&mut world, &client, "10.none/x").unwrap_err();
+    let code = Some(ResponseCode::HANDLE_NOT_FOUND);
+    assert_eq!(error, LookupError::NoService { record: b"0.NA/10.NONE".to_vec(), code });
+    assert!(error.to_string().contains("is the prefix right?"), "{error}");
+    assert_eq!(world.asked.len(), 2, "the second time of a primary site: {:?}", world.asked);
+    world.record(0, "0.NA/10.EMPTY", vec![value(1, b"URL", b"x")]);
+    let error = resolve(&mut world, &client, "10.empty/x").unwrap_err();
+    assert!(matches!(error, LookupError::NoService { code: Some(ResponseCode::VALUES_NOT_FOUND), .. }));
+    assert_eq!(
+        resolve(&mut world, &Arc::new(Client::new(Root::default())), "10.a/x"),
+        Err(LookupError::NoRoot)
+    );
+}
+
+#[test]
+fn authoritative_questions_go_to_primary_sites_past_the_cache() {
+    let (mut world, client) = world();
+    let mut mirror = signing_site(&[21]).edit();
+    mirror.flags = SiteFlags(0);
+    let mirror = mirror.build();
+    world.services[1].sites[1] = mirror.clone();
+    let primary = signing_site(&[11, 12, 13]);
+    let sites = vec![value(1, b"HS_SITE", mirror.as_bytes()), value(2, b"HS_SITE", primary.as_bytes())];
+    world.record(0, "0.NA/10.A", sites);
+    let mut question = Question::all(b"10.a/x");
+    question.wants.authoritative = true;
+    for _ in 0..3 {
+        let answer = ask(&mut world, &client, &question, &Options::default()).unwrap();
+        assert_ne!(answer.from, Some(at(21)));
+        assert!(!answer.cached);
+    }
+    world.record(0, "0.NA/10.A", vec![value(1, b"HS_SITE", mirror.as_bytes())]);
+    let client = Arc::new(Client::new(client.root.clone()));
+    let error = ask(&mut world, &client, &question, &Options::default()).unwrap_err();
+    assert_eq!(error, LookupError::NoServer { handle: b"10.a/x".to_vec() });
+}
+
+#[test]
+fn aliases_are_followed_as_far_as_is_allowed() {
+    let (mut world, client) = world();
+    let alias = |to: &[u8]| vec![value(1, b"HS_ALIAS", to)];
+    world.record(1, "10.A/ONE", alias(b"10.a/two"));
+    world.record(1, "10.A/TWO", alias(b"10.a/x"));
+    world.record(1, "10.A/LOOP", alias(b"10.a/loop"));
+    let options = Options { aliases_max: 5, ..Options::default() };
+    for question in [Question::all(b"10.a/one"), Question::of_types(b"10.a/one", &[b"URL"])] {
+        let answer = ask(&mut world, &client, &question, &options).unwrap();
+        assert_eq!((answer.handle.as_slice(), answer.aliases_count), (&b"10.a/x"[..], 2));
+        assert_eq!(data(&answer)[0], "https://example.org/");
+        assert_eq!(answer.values().len(), if question.is_for_all() { 2 } else { 1 });
+    }
+    let plain = Question::of_types(b"10.a/x", &[b"URL"]);
+    assert_eq!(ask(&mut world, &client, &plain, &options).unwrap().aliases_count, 0);
+    let error = ask(&mut world, &client, &Question::all(b"10.a/loop"), &options).unwrap_err();
+    assert!(matches!(error, LookupError::TooManyIndirections { .. }), "{error}");
+    let few = Options { aliases_max: 1, ..Options::default() };
+    assert!(ask(&mut world, &client, &Question::all(b"10.a/one"), &few).is_err());
+    // Deployed clients follow none.
+    let answer = resolve(&mut world, &client, "10.a/one").unwrap();
+    assert_eq!((data(&answer), answer.aliases_count), (vec!["10.a/two".to_owned()], 0));
+}
+
+#[test]
+fn whoever_may_read_more_proves_it() {
+    let (mut world, client) = world();
+    let secret =
+        ValueBuf::from(&Value { permissions: Permissions::ADMIN_READ, ..Value::new(3, b"X", b"hidden") });
+    world.record(1, "10.A/P", vec![value(1, b"URL", b"shown"), secret]);
+    world.services[1].secret = Some(b"open sesame".to_vec());
+    let mut question = Question::all(b"10.a/p");
+    question.wants.public_only = false;
+    let identity = |secret: &[u8]| {
+        let key = Key::Secret(secret.to_vec().into());
+        Some(Arc::new(Identity { handle: b"10.A/ADMIN".to_vec(), index: 301, key }))
+    };
+    let options = |secret: &[u8]| Options { identity: identity(secret), trace: true, ..Options::default() };
+    let answer = ask(&mut world, &client, &question, &options(b"open sesame")).unwrap();
+    assert_eq!(data(&answer), ["shown", "hidden"]);
+    let error = ask(&mut world, &client, &question, &options(b"open barley")).unwrap_err();
+    assert_eq!(error, LookupError::Challenge("asks again and again"));
+    let answer = ask(&mut world, &client, &question, &Options::default()).unwrap();
+    assert_eq!(answer.code, ResponseCode::AUTHENTICATION_NEEDED);
+    // Private values are in no cache.
+    let answer = resolve(&mut world, &client, "10.a/p").unwrap();
+    assert_eq!(data(&answer), ["shown"]);
+}
+
+#[test]
+fn sites_that_are_known_beforehand_need_no_global_service() {
+    let (mut world, _) = world();
+    let mut client = Client::new(Root::default());
+    client.overrides.add(b"0.NA/10.a", signing_site(&[21]));
+    let answer = resolve(&mut world, &Arc::new(client), "10.a/x").unwrap();
+    assert_eq!((answer.from, world.asked.len()), (Some(at(21)), 1));
+}
+
+#[test]
+fn servers_that_are_named_are_asked_in_their_order() {
+    let (mut world, client) = world();
+    let servers = [at(99), at(21)].map(|address| Target::at(address, InterfaceProtocol::TCP));
+    world.fail(99, Fault::Gone);
+    let options = Options { whom: Whom::Servers(servers.to_vec()), ..Options::default() };
+    let answer = ask(&mut world, &client, &Question::all(b"10.a/x"), &options).unwrap();
+    assert_eq!(answer.from, Some(at(21)));
+    assert_eq!(world.asked, ["192.0.2.99/TCP", "192.0.2.21/TCP"]);
+}
+
+#[test]
+fn requests_indirections_and_time_are_bounded_at_their_edges() {
+    let limited = |limits: Limits| {
+        let (world, client) = world();
+        let mut client = Client::new(client.root.clone());
+        client.limits = limits;
+        (world, Arc::new(client))
+    };
+    let plain = Limits::default();
+    let (mut world, client) = limited(Limits { requests_max: 2, ..plain });
+    assert!(resolve(&mut world, &client, "10.a/x").is_ok());
+    let (mut world, client) = limited(Limits { requests_max: 1, ..plain });
+    assert_eq!(resolve(&mut world, &client, "10.a/x"), Err(LookupError::TooManyRequests));
+    // The service of the prefix, and the record that names it.
+    let (mut world, client) = limited(Limits { indirections_max: 2, ..plain });
+    assert!(resolve(&mut world, &client, "10.a/x").is_ok());
+    let (mut world, client) = limited(Limits { indirections_max: 1, ..plain });
+    let error = resolve(&mut world, &client, "10.a/x").unwrap_err();
+    assert_eq!(error, LookupError::TooManyIndirections { handle: b"0.NA/10.A".to_vec() });
+    let (mut world, client) = limited(Limits { patience_ms: 500, ..plain });
+    (1..=99).for_each(|number| world.fail(number, Fault::Silent));
+    let mut lookup = Lookup::new(client, Question::all(b"10.a/x"), Options::default(), dice(1), BEGIN);
+    let (outcome, now) = world.run(&mut lookup, BEGIN);
+    assert_eq!(outcome, Err(LookupError::TooSlow { handle: b"0.NA/10.A".to_vec() }));
+    assert_eq!(now.ms - BEGIN.ms, 500);
+}
+
+#[test]
+fn bytes_of_an_exchange_that_is_over_change_nothing() {
+    let (mut world, client) = world();
+    let mut lookup = Lookup::new(client, Question::all(b"10.a/x"), Options::default(), dice(1), BEGIN);
+    let (number, _) = lookup.poll_transmit(BEGIN).unwrap();
+    lookup.handle_datagram(BEGIN, number + 1, b"later");
+    lookup.handle_failure(BEGIN, number + 1, AttemptError::Unreachable);
+    lookup.handle_datagram(BEGIN, number, b"short");
+    assert!(lookup.take_outcome().is_none());
+    let (outcome, _) = world.run(&mut lookup, BEGIN);
+    // Nothing of the first time came, so it was sent again.
+    assert!(outcome.is_ok());
+}

@@ -1,0 +1,430 @@
+//! A world of services for tests: servers that answer as they should, or each in its own way do not. No sockets,
+//! no real time.
+
+use crate::exchange::{AttemptError, Transmit};
+use crate::lookup::{Client, Lookup, LookupError, Options};
+use crate::testing::{private_key, public_record};
+use crate::{Answer, Now, Question};
+use handle_auth::PrivateKey;
+use handle_auth::challenge::{request_digest, verify_secret};
+use handle_auth::message::sign_message;
+use handle_proto::data::kind;
+use handle_proto::data::site::{InterfaceProtocol, SiteBuf};
+use handle_proto::wire::auth::{Challenge, SecretAnswer};
+use handle_proto::wire::digest::RequestDigest;
+use handle_proto::wire::failure::Failure;
+use handle_proto::wire::fragment::cut;
+use handle_proto::wire::list::Values;
+use handle_proto::wire::message::Body;
+use handle_proto::wire::query::{Answer as WireAnswer, Query};
+use handle_proto::wire::referral::Referral;
+use handle_proto::wire::{Credential, Envelope, Header, Message, MessageBuf, Reply, Request, Response};
+use handle_proto::{Handle, OpFlags, ResponseCode, Value, ValueBuf, fold};
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, OnceLock};
+
+/// When the world begins.
+pub(crate) const BEGIN: Now = Now { ms: 1_000, unix_s: 1_700_000_000 };
+
+/// What a server does instead of answering as it should.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// Nothing comes.
+    Silent,
+    /// Nobody listens.
+    Gone,
+    /// The connection ends; over datagrams nothing comes.
+    Ends,
+    Says(ResponseCode),
+    /// Bytes that mean nothing.
+    Garbage,
+    /// To another request,
+    OtherId,
+    /// about another handle,
+    OtherHandle,
+    /// with the digest of another request,
+    OtherDigest,
+    /// without it,
+    NoDigest,
+    /// made for a time that is over,
+    Expired,
+    /// with another value that nobody has signed,
+    Unsigned,
+    /// signed with another key,
+    OtherKey,
+    /// or changed after it was signed.
+    Changed,
+    /// The request itself comes back.
+    Echo,
+    /// It refers to a service that is nowhere.
+    Refers,
+    /// It refers to itself.
+    RefersToItself,
+}
+
+/// A service: its records, and whether it refers everybody elsewhere.
+#[derive(Default)]
+pub(crate) struct Service {
+    pub(crate) sites: Vec<SiteBuf>,
+    pub(crate) records: HashMap<Vec<u8>, Vec<ValueBuf>>,
+    /// Values of a service referral for every handle that it does not have.
+    pub(crate) refers_to: Option<Vec<ValueBuf>>,
+    /// The secret that opens values that are not public.
+    pub(crate) secret: Option<Vec<u8>>,
+}
+
+/// Services, and how their servers behave.
+#[derive(Default)]
+pub(crate) struct World {
+    pub(crate) services: Vec<Service>,
+    pub(crate) faults: HashMap<SocketAddr, Fault>,
+    /// Servers that are silent over datagrams alone.
+    pub(crate) no_datagrams: Vec<SocketAddr>,
+    pub(crate) delay_ms: HashMap<SocketAddr, u64>,
+    /// What went out, as address and protocol.
+    pub(crate) asked: Vec<String>,
+    /// How often anything went out.
+    pub(crate) sent_count: usize,
+    /// Requests that wait for the answer to a challenge, by its number.
+    challenged: HashMap<i32, Vec<u8>>,
+}
+
+/// What comes back.
+enum Came {
+    Nothing,
+    Error(AttemptError),
+    Message(Vec<u8>),
+}
+
+const NONCE: [u8; 16] = [7; 16];
+
+fn keys() -> &'static [PrivateKey; 2] {
+    static KEYS: OnceLock<[PrivateKey; 2]> = OnceLock::new();
+    KEYS.get_or_init(|| ["server", "mirror"].map(private_key))
+}
+
+pub(crate) fn server_key() -> &'static [u8] {
+    static RECORD: OnceLock<Vec<u8>> = OnceLock::new();
+    RECORD.get_or_init(|| public_record("server"))
+}
+
+/// A value for a record.
+pub(crate) fn value(index: i32, kind: &[u8], data: &[u8]) -> ValueBuf {
+    ValueBuf::from(&Value::new(index, kind, data))
+}
+
+/// A site whose servers sign with the key of the world, at 192.0.2.x.
+pub(crate) fn signing_site(numbers: &[u8]) -> SiteBuf {
+    let mut site = crate::testing::site_of(numbers).edit();
+    site.flags = handle_proto::data::site::SiteFlags::PRIMARY;
+    site.servers.iter_mut().for_each(|server| server.public_key = server_key().to_vec());
+    site.build()
+}
+
+impl World {
+    /// Adds a service and gives its number.
+    pub(crate) fn service(&mut self, sites: Vec<SiteBuf>) -> usize {
+        self.services.push(Service { sites, ..Service::default() });
+        self.services.len() - 1
+    }
+
+    pub(crate) fn record(&mut self, service: usize, handle: &str, values: Vec<ValueBuf>) {
+        self.services[service].records.insert(fold::folded(handle.as_bytes()), values);
+    }
+
+    /// Gives the server at 192.0.2.`number` a fault.
+    pub(crate) fn fail(&mut self, number: u8, fault: Fault) {
+        self.faults.insert(([192, 0, 2, number], 2641).into(), fault);
+    }
+
+    /// Moves what a lookup wants moved until it has an outcome, and tells when that is.
+    pub(crate) fn run(&mut self, lookup: &mut Lookup, mut now: Now) -> (Result<Answer, LookupError>, Now) {
+        let mut turns = 0;
+        loop {
+            turns += 1;
+            assert!(turns < 100_000, "the lookup goes on and on");
+            if let Some(outcome) = lookup.take_outcome() {
+                return (outcome, now);
+            }
+            if let Some((number, transmit)) = lookup.poll_transmit(now) {
+                let deadline_ms = lookup.poll_timeout().expect("something is under way");
+                let delay_ms = self.delay_ms.get(&transmit.target.address).copied().unwrap_or(1);
+                let came = self.answer(&transmit, now);
+                if !matches!(came, Came::Nothing) && now.ms + delay_ms < deadline_ms {
+                    now = later(now, now.ms + delay_ms);
+                    self.deliver(lookup, number, &transmit, came, now);
+                    continue;
+                }
+            }
+            let Some(deadline_ms) = lookup.poll_timeout() else { continue };
+            now = later(now, deadline_ms);
+            lookup.handle_timeout(now);
+        }
+    }
+
+    fn deliver(&self, lookup: &mut Lookup, number: u64, transmit: &Transmit, came: Came, now: Now) {
+        match came {
+            Came::Nothing => {}
+            Came::Error(error) => lookup.handle_failure(now, number, error),
+            Came::Message(message) if transmit.target.protocol == InterfaceProtocol::UDP => {
+                let Ok((envelope, data)) = Envelope::split(&message) else {
+                    return lookup.handle_datagram(now, number, &message);
+                };
+                // The last comes first, and the first twice.
+                let mut datagrams: Vec<Vec<u8>> = cut(&envelope)
+                    .filter_map(|fragment| Some([&fragment.envelope, data.get(fragment.range)?].concat()))
+                    .collect();
+                datagrams.reverse();
+                datagrams.extend(datagrams.last().cloned());
+                datagrams.iter().for_each(|datagram| lookup.handle_datagram(now, number, datagram));
+            }
+            Came::Message(message) => {
+                let (head, rest) = message.split_at(message.len() / 2);
+                lookup.handle_stream(now, number, head);
+                lookup.handle_stream(now, number, rest);
+                if Envelope::split(&message).is_err() {
+                    lookup.handle_failure(now, number, AttemptError::Ended);
+                }
+            }
+        }
+    }
+
+    fn answer(&mut self, transmit: &Transmit, now: Now) -> Came {
+        self.sent_count += 1;
+        let address = transmit.target.address;
+        if transmit.try_number == 1 {
+            let protocol = transmit.target.protocol.name().expect("a name");
+            self.asked.push(format!("{}/{protocol}", address.ip()));
+        }
+        let over_udp = transmit.target.protocol == InterfaceProtocol::UDP;
+        let fault = self.faults.get(&address).copied();
+        match fault {
+            Some(Fault::Silent) => return Came::Nothing,
+            Some(Fault::Gone) => return Came::Error(AttemptError::Unreachable),
+            Some(Fault::Ends) if over_udp => return Came::Nothing,
+            Some(Fault::Ends) => return Came::Error(AttemptError::Ended),
+            Some(Fault::Garbage) => return Came::Message(b"nothing that anybody understands".to_vec()),
+            _ => {}
+        }
+        if over_udp && self.no_datagrams.contains(&address) {
+            return Came::Nothing;
+        }
+        let mut request = transmit.datagrams[0][..Envelope::LEN].to_vec();
+        transmit.datagrams.iter().for_each(|datagram| request.extend(&datagram[Envelope::LEN..]));
+        if fault == Some(Fault::Echo) {
+            return Came::Message(request);
+        }
+        Came::Message(self.reply(address, &request, fault, now))
+    }
+
+    /// The message that a server at `address` sends.
+    fn reply(&mut self, address: SocketAddr, request: &[u8], fault: Option<Fault>, now: Now) -> Vec<u8> {
+        let (envelope, data) = Envelope::split(request).expect("an envelope");
+        let message = Message::decode(data).expect("a request");
+        let Ok(Body::Request(body)) = message.decode_body(envelope.version) else { panic!("no request") };
+        let (original, proven) = match &body {
+            Request::AnswerChallenge(answer) => {
+                let original =
+                    self.challenged.remove(&envelope.session_id).expect("a challenge that is open");
+                let answer = SecretAnswer::decode(answer.signed_response).expect("an answer");
+                let digest = request_digest(envelope.answer_version(), &original);
+                let covered: [&[u8]; 2] = [&NONCE, &digest];
+                let limits = handle_auth::Pbkdf2Limits::DEFAULT;
+                let secret = self.services.iter().find_map(|service| service.secret.clone());
+                let secret = secret.expect("a secret");
+                (original, verify_secret(envelope.version, &covered, &answer, &secret, &limits).is_ok())
+            }
+            _ => (message.covered.to_vec(), false),
+        };
+        let (header, body) = Header::split(&original).expect("a header");
+        let Ok(query) = Query::decode(body) else { panic!("no query") };
+        self.reply_to(address, &envelope, &original, &header, &query, proven, fault, now)
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "a whole request, taken apart")]
+    fn reply_to(
+        &mut self,
+        address: SocketAddr,
+        envelope: &Envelope,
+        covered: &[u8],
+        header: &Header,
+        query: &Query<'_>,
+        proven: bool,
+        fault: Option<Fault>,
+        now: Now,
+    ) -> Vec<u8> {
+        let handle = match fault {
+            Some(Fault::OtherHandle) => b"another/handle".to_vec(),
+            _ => query.handle.to_vec(),
+        };
+        let (mut code, mut values) = self.look_up(address, query, header.flags, proven);
+        match fault {
+            Some(Fault::Says(said)) => (code, values) = (said, vec![]),
+            Some(Fault::Refers) => (code, values) = (ResponseCode::SERVICE_REFERRAL, vec![]),
+            Some(Fault::RefersToItself) => {
+                let site = self.site_at(address).expect("a site").clone();
+                (code, values) =
+                    (ResponseCode::SERVICE_REFERRAL, vec![value(1, b"HS_SITE", site.as_bytes())]);
+            }
+            Some(Fault::Unsigned | Fault::OtherKey | Fault::OtherDigest | Fault::NoDigest) => {
+                (code, values) = (ResponseCode::SUCCESS, vec![value(1, b"URL", b"a lie")]);
+            }
+            _ => {}
+        }
+        let version = envelope.answer_version();
+        let digest = match fault {
+            Some(Fault::OtherDigest) => request_digest(version, b"another request"),
+            _ => request_digest(version, covered),
+        };
+        let digest = RequestDigest {
+            algorithm: handle_proto::code::DigestAlgorithm::for_response(version),
+            digest: &digest,
+        };
+        let mut storage = vec![];
+        let views: Vec<Value<'_>> = values.iter().map(ValueBuf::view).collect();
+        let list = Values::build(views.iter().copied(), &mut storage);
+        let response = match code {
+            ResponseCode::SUCCESS => Response::Answer(WireAnswer { handle: &handle, values: list }),
+            ResponseCode::SERVICE_REFERRAL | ResponseCode::PREFIX_REFERRAL => {
+                Response::Referral(Referral { handle: b"", values: Some(list) })
+            }
+            ResponseCode::AUTHENTICATION_NEEDED => Response::Challenge(Challenge { nonce: &NONCE }),
+            _ => Response::Failure(Failure { message: b"" }),
+        };
+        let wants_digest =
+            header.flags.has(OpFlags::REQUEST_DIGEST) || code == ResponseCode::AUTHENTICATION_NEEDED;
+        let with_digest = wants_digest && fault != Some(Fault::NoDigest);
+        let reply = Reply { code, digest: with_digest.then_some(digest), response };
+        let session_id = match code {
+            ResponseCode::AUTHENTICATION_NEEDED => {
+                self.challenged.insert(77, covered.to_vec());
+                77
+            }
+            _ => 0,
+        };
+        let request_id = match fault {
+            Some(Fault::OtherId) => envelope.request_id ^ 2,
+            _ => envelope.request_id,
+        };
+        let envelope = Envelope { version, session_id, request_id, ..*envelope };
+        let expiration = match fault {
+            Some(Fault::Expired) => now.unix_s - 1,
+            _ => now.unix_s + 60,
+        };
+        let header = Header { expiration, response_code: code, ..*header };
+        seal(&envelope, &header, &reply, fault)
+    }
+
+    fn site_at(&self, address: SocketAddr) -> Option<&SiteBuf> {
+        let mut sites = self.services.iter().flat_map(|service| &service.sites);
+        sites.find(|site| site.view().servers.iter().any(|server| server.address.ip() == address.ip()))
+    }
+
+    /// What a server that does as it should says.
+    fn look_up(
+        &self,
+        address: SocketAddr,
+        query: &Query<'_>,
+        flags: OpFlags,
+        proven: bool,
+    ) -> (ResponseCode, Vec<ValueBuf>) {
+        let has_address =
+            |site: &SiteBuf| site.view().servers.iter().position(|at| at.address.ip() == address.ip());
+        let found = self.services.iter().find_map(|service| {
+            let (site, at) = service.sites.iter().find_map(|site| Some((site, has_address(site)?)))?;
+            Some((service, site, at))
+        });
+        let Some((service, site, at)) = found else { return (ResponseCode::SERVER_NOT_RESPONSIBLE, vec![]) };
+        if site.view().server_at(Handle(query.handle)) != Some(at) {
+            return (ResponseCode::SERVER_NOT_RESPONSIBLE, vec![]);
+        }
+        let looked_up = fold::folded(&Handle(query.handle).looked_up());
+        let Some(values) = service.records.get(&looked_up) else {
+            return service.elsewhere(&looked_up);
+        };
+        let asked = Question {
+            indexes: query.indexes.iter().collect(),
+            types: query.types.into_iter().map(<[u8]>::to_vec).collect(),
+            ..Question::all(query.handle)
+        };
+        let selected: Vec<ValueBuf> =
+            values.iter().filter(|value| asked.selects(&value.view())).cloned().collect();
+        let public: Vec<_> = selected.iter().filter(|value| value.view().is_public()).cloned().collect();
+        if !flags.has(OpFlags::PUBLIC_ONLY) && public.len() < selected.len() {
+            return match proven {
+                true => (ResponseCode::SUCCESS, selected),
+                false => (ResponseCode::AUTHENTICATION_NEEDED, vec![]),
+            };
+        }
+        match public.is_empty() {
+            true => (ResponseCode::VALUES_NOT_FOUND, vec![]),
+            false => (ResponseCode::SUCCESS, public),
+        }
+    }
+}
+
+impl Service {
+    /// What is said of a handle that is not here.
+    fn elsewhere(&self, handle: &[u8]) -> (ResponseCode, Vec<ValueBuf>) {
+        let delegates = |value: &&ValueBuf| {
+            [kind::HS_SITE_PREFIX, kind::HS_NA_DELEGATE, kind::HS_SERV_PREFIX].contains(&value.view().kind)
+        };
+        let mut name = Handle(handle);
+        while let Some(parent) = name.parent_prefix_record() {
+            let values = self.records.get(parent.0).map(Vec::as_slice).unwrap_or_default();
+            let delegation: Vec<_> = values.iter().filter(delegates).cloned().collect();
+            if !delegation.is_empty() {
+                return (ResponseCode::PREFIX_REFERRAL, delegation);
+            }
+            name = parent;
+        }
+        match &self.refers_to {
+            Some(values) => (ResponseCode::SERVICE_REFERRAL, values.clone()),
+            None => (ResponseCode::HANDLE_NOT_FOUND, vec![]),
+        }
+    }
+}
+
+/// Signs a reply if that was asked for, and as the fault will have it.
+fn seal(envelope: &Envelope, header: &Header, reply: &Reply<'_>, fault: Option<Fault>) -> Vec<u8> {
+    let message = MessageBuf::reply(envelope, header, reply);
+    let is_signed = header.flags.has(OpFlags::CERTIFY) && fault != Some(Fault::Unsigned);
+    if !is_signed {
+        return message.unsigned().expect("short enough");
+    }
+    let key = &keys()[usize::from(fault == Some(Fault::OtherKey))];
+    let credential = sign_message(envelope, 0, message.covered(), key).expect("a signature");
+    let mut bytes =
+        message.signed(&Credential::decode(&credential).expect("a credential")).expect("short enough");
+    if fault == Some(Fault::Changed) {
+        // The last byte of the body's expiration: still a message, and still in time.
+        bytes[Envelope::LEN + 19] ^= 1;
+    }
+    bytes
+}
+
+pub(crate) fn later(now: Now, ms: u64) -> Now {
+    let passed_s = u32::try_from((ms.max(now.ms) - BEGIN.ms) / 1000).expect("not so long");
+    Now { ms: ms.max(now.ms), unix_s: BEGIN.unix_s + passed_s }
+}
+
+/// Random numbers that are the same each time.
+pub(crate) fn dice(seed: u64) -> crate::Random {
+    let mut state = seed;
+    Box::new(move || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        u32::try_from(state >> 32).expect("32 bits")
+    })
+}
+
+/// Asks a question in a world.
+pub(crate) fn ask(
+    world: &mut World,
+    client: &Arc<Client>,
+    question: &Question,
+    options: &Options,
+) -> Result<Answer, LookupError> {
+    let mut lookup = Lookup::new(Arc::clone(client), question.clone(), options.clone(), dice(1), BEGIN);
+    world.run(&mut lookup, BEGIN).0
+}

@@ -1,0 +1,221 @@
+//! In which order servers are asked: by protocol, then by site; one server of each site, chosen by the hash of
+//! the handle. RFC 3652 section 3.1.3.
+
+use crate::service::SharedSite;
+use crate::times::Times;
+use handle_proto::data::site::{InterfaceKind, InterfaceProtocol, Server, Site};
+use handle_proto::{Handle, Version};
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+
+/// One server, and the way to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// Where it is.
+    pub address: SocketAddr,
+    /// How it is asked.
+    pub protocol: InterfaceProtocol,
+    /// The record of the key that its signatures are checked with; empty when the site record has none.
+    pub public_key: Vec<u8>,
+    /// Serial number of the site record that names it.
+    pub site_serial: i16,
+    /// The version it is spoken to in.
+    pub version: Version,
+    /// Its position in the site, and how many servers that has.
+    pub position: (usize, usize),
+    /// Whether the site is a primary one.
+    pub is_primary: bool,
+}
+
+impl Target {
+    /// A server that is known by its address alone.
+    #[must_use]
+    pub const fn at(address: SocketAddr, protocol: InterfaceProtocol) -> Self {
+        Self {
+            address,
+            protocol,
+            public_key: vec![],
+            site_serial: handle_proto::wire::Header::NO_SITE_SERIAL,
+            version: Version::CURRENT,
+            position: (0, 1),
+            is_primary: true,
+        }
+    }
+
+    /// A server of `site`; `None` where it has no address, or no interface for this.
+    fn of(site: &Site<'_>, at: usize, server: &Server<'_>, wanted: &Wanted<'_>) -> Option<Self> {
+        let interface = server.interface(wanted.protocol, wanted.kind)?;
+        let ip = (!server.address.is_unspecified()).then(|| server.address.ip())?;
+        Some(Self {
+            address: SocketAddr::new(ip, interface.port()?),
+            protocol: wanted.protocol,
+            public_key: server.public_key.to_vec(),
+            site_serial: site.serial,
+            version: site.protocol.clamp(Version::LOWEST, Version::CURRENT),
+            position: (at, site.servers.len()),
+            is_primary: site.is_primary(),
+        })
+    }
+}
+
+struct Wanted<'a> {
+    protocol: InterfaceProtocol,
+    kind: InterfaceKind,
+    families: &'a Families,
+}
+
+/// Which addresses can be reached from here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Families {
+    /// IPv4.
+    pub ipv4: bool,
+    /// IPv6.
+    pub ipv6: bool,
+}
+
+/// What decides who is asked.
+#[derive(Clone, Debug)]
+pub struct Preferences {
+    /// Protocols, in the order of their use.
+    pub protocols: Vec<InterfaceProtocol>,
+    /// Which addresses can be reached.
+    pub families: Families,
+    /// Sites whose keywords (`site_filter_keywords`) contain this are asked alone, where there are any.
+    pub keyword: Option<String>,
+}
+
+impl Default for Preferences {
+    fn default() -> Self {
+        Self {
+            protocols: vec![InterfaceProtocol::UDP, InterfaceProtocol::TCP],
+            families: Families { ipv4: true, ipv6: true },
+            keyword: None,
+        }
+    }
+}
+
+/// Which operation it is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Purpose {
+    /// Resolution or administration.
+    pub kind: InterfaceKind,
+    /// Whether only primary sites will do.
+    pub primary_only: bool,
+}
+
+/// The servers to ask for `handle`, in order: all sites over the first protocol before any over the second.
+///
+/// Sites are ordered by the response time of their server with a jitter from `random`. Servers whose address
+/// cannot be used are left out.
+pub fn plan(
+    sites: &[SharedSite],
+    handle: Handle<'_>,
+    purpose: Purpose,
+    preferences: &Preferences,
+    times: &Times,
+    random: &mut dyn FnMut() -> u32,
+) -> VecDeque<Target> {
+    let usable = |site: &&SharedSite| !purpose.primary_only || site.view().is_primary();
+    let mut chosen: Vec<&SharedSite> = sites.iter().filter(usable).collect();
+    let matches = |site: &&SharedSite| {
+        let keywords =
+            site.view().attribute("site_filter_keywords").and_then(|bytes| str::from_utf8(bytes).ok());
+        let wanted = preferences.keyword.as_deref();
+        wanted
+            .is_some_and(|wanted| keywords.unwrap_or_default().split_whitespace().any(|word| word == wanted))
+    };
+    if chosen.iter().any(matches) {
+        chosen.retain(matches);
+    }
+    let mut plan = VecDeque::new();
+    for &protocol in &preferences.protocols {
+        let wanted = Wanted { protocol, kind: purpose.kind, families: &preferences.families };
+        let mut round: Vec<(u32, Target)> = vec![];
+        for site in &chosen {
+            let view = site.view();
+            let Some(at) = view.server_at(handle) else { continue };
+            let server = view.servers.iter().nth(at);
+            let target = server.and_then(|server| Target::of(&view, at, &server, &wanted));
+            if let Some(target) = target.filter(|target| is_reachable(target, wanted.families)) {
+                round.push((times.rank(target.address, random()), target));
+            }
+        }
+        round.sort_by_key(|(rank, _)| *rank);
+        plan.extend(round.into_iter().map(|(_, target)| target));
+    }
+    plan
+}
+
+const fn is_reachable(target: &Target, families: &Families) -> bool {
+    match target.address {
+        SocketAddr::V4(_) => families.ipv4,
+        SocketAddr::V6(_) => families.ipv6,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{site_at, site_of};
+    use std::sync::Arc;
+
+    const ANY: Purpose = Purpose { kind: InterfaceKind::QUERY, primary_only: false };
+
+    fn shared(sites: impl IntoIterator<Item = handle_proto::data::site::SiteBuf>) -> Vec<SharedSite> {
+        sites.into_iter().map(Arc::new).collect()
+    }
+
+    fn order(
+        sites: &[SharedSite],
+        purpose: Purpose,
+        preferences: &Preferences,
+        times: &Times,
+    ) -> Vec<String> {
+        let targets = plan(sites, Handle(b"10.1045/july95-arms"), purpose, preferences, times, &mut || 0);
+        let shown = |target: Target| format!("{}/{}", target.address.ip(), target.protocol.name().unwrap());
+        targets.into_iter().map(shown).collect()
+    }
+
+    #[test]
+    fn all_sites_are_asked_over_udp_before_any_over_tcp() {
+        let times = Times::new(8);
+        times.note(([192, 0, 2, 1], 2641).into(), 700);
+        let sites = shared([site_at(1), site_at(2)]);
+        let preferences = Preferences::default();
+        let expected = ["192.0.2.2/UDP", "192.0.2.1/UDP", "192.0.2.2/TCP", "192.0.2.1/TCP"];
+        assert_eq!(order(&sites, ANY, &preferences, &times), expected);
+    }
+
+    #[test]
+    fn the_hash_chooses_the_server() {
+        // 2053237461 is the hash of the handle: of three servers the first, of four the second.
+        let sites = shared([site_of(&[1, 2, 3]), site_of(&[4, 5, 6, 7])]);
+        let preferences = Preferences { protocols: vec![InterfaceProtocol::UDP], ..Preferences::default() };
+        assert_eq!(order(&sites, ANY, &preferences, &Times::new(8)), ["192.0.2.1/UDP", "192.0.2.5/UDP"]);
+    }
+
+    #[test]
+    fn roles_keywords_and_families_leave_sites_out() {
+        let mut secondary = site_at(2).edit();
+        secondary.flags = handle_proto::data::site::SiteFlags(0);
+        secondary.attribute("site_filter_keywords", "europe fast");
+        let mut six = site_at(3).edit();
+        six.servers[0].address = std::net::IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, 1]).into();
+        let mut primary = site_at(1).edit();
+        primary.flags = handle_proto::data::site::SiteFlags::PRIMARY;
+        let sites = shared([primary.build(), secondary.build(), six.build()]);
+        let mut preferences =
+            Preferences { protocols: vec![InterfaceProtocol::UDP], ..Preferences::default() };
+        let times = Times::new(8);
+        assert_eq!(order(&sites, ANY, &preferences, &times).len(), 3);
+        let primary = Purpose { primary_only: true, ..ANY };
+        assert_eq!(order(&sites, primary, &preferences, &times), ["192.0.2.1/UDP"]);
+        preferences.families.ipv4 = false;
+        assert_eq!(order(&sites, ANY, &preferences, &times), ["2001:db8::1/UDP"]);
+        preferences.families.ipv4 = true;
+        preferences.keyword = Some("europe".to_owned());
+        assert_eq!(order(&sites, ANY, &preferences, &times), ["192.0.2.2/UDP"]);
+        preferences.keyword = Some("asia".to_owned());
+        assert_eq!(order(&sites, ANY, &preferences, &times).len(), 3, "nobody matches, so all do");
+    }
+}

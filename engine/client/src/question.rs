@@ -1,0 +1,164 @@
+//! What is asked: a handle, and which of its values.
+
+use handle_proto::fold;
+use handle_proto::value::type_matches;
+use handle_proto::wire::list::{Indexes, Strings};
+use handle_proto::wire::put;
+use handle_proto::wire::query::Query;
+use handle_proto::{Handle, OpFlags, Value};
+
+/// A handle, and which of its values. Neither indexes nor types: all that may be read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Question {
+    /// The handle, as it is spelt.
+    pub handle: Vec<u8>,
+    /// Values with these indexes,
+    pub indexes: Vec<i32>,
+    /// and values of these types.
+    pub types: Vec<Vec<u8>>,
+    /// What beside it is wanted.
+    pub wants: Wants,
+}
+
+/// What is wanted of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Wants {
+    /// Signed by the server, and the signature checked.
+    pub certified: bool,
+    /// From a primary site, past all caches.
+    pub authoritative: bool,
+    /// Only values that everybody may read.
+    pub public_only: bool,
+}
+
+impl Default for Wants {
+    fn default() -> Self {
+        Self { certified: false, authoritative: false, public_only: true }
+    }
+}
+
+impl Question {
+    /// Everything that is public of `handle`.
+    #[must_use]
+    pub fn all(handle: impl Into<Vec<u8>>) -> Self {
+        Self { handle: handle.into(), ..Self::default() }
+    }
+
+    /// The public values of `handle` that are of `types`.
+    #[must_use]
+    pub fn of_types(handle: impl Into<Vec<u8>>, types: &[&[u8]]) -> Self {
+        Self { types: types.iter().map(|kind| kind.to_vec()).collect(), ..Self::all(handle) }
+    }
+
+    /// The handle.
+    #[must_use]
+    pub fn handle(&self) -> Handle<'_> {
+        Handle(&self.handle)
+    }
+
+    /// Whether all values are asked for.
+    #[must_use]
+    pub fn is_for_all(&self) -> bool {
+        self.indexes.is_empty() && self.types.is_empty()
+    }
+
+    /// Whether `value` is asked for: the union of indexes and types. RFC 3652 section 3.2.1.
+    #[must_use]
+    pub fn selects(&self, value: &Value<'_>) -> bool {
+        self.is_for_all()
+            || self.indexes.contains(&value.index)
+            || self.types.iter().any(|asked| type_matches(asked, value.kind))
+    }
+
+    /// The flags of the request.
+    #[must_use]
+    pub fn flags(&self) -> OpFlags {
+        let mut flags = OpFlags::PLAIN_REQUEST;
+        if self.wants.certified {
+            flags = flags.with(OpFlags::CERTIFY).with(OpFlags::REQUEST_DIGEST);
+        }
+        if self.wants.authoritative {
+            flags = flags.with(OpFlags::AUTHORITATIVE);
+        }
+        match self.wants.public_only {
+            true => flags,
+            false => flags.without(OpFlags::PUBLIC_ONLY),
+        }
+    }
+
+    /// Whether other questions' answers may answer it, and its answer others.
+    #[must_use]
+    pub const fn is_cacheable(&self) -> bool {
+        self.wants.public_only && !self.wants.authoritative
+    }
+
+    /// Calls `with` with the body of the request.
+    pub(crate) fn with_query<T>(&self, with: impl FnOnce(Query<'_>) -> T) -> T {
+        let indexes: Vec<[u8; 4]> = self.indexes.iter().map(|index| index.to_be_bytes()).collect();
+        let mut types = Vec::new();
+        self.types.iter().for_each(|kind| put::string(&mut types, kind));
+        let types = Strings::from_encoded(self.types.len(), &types).unwrap_or(Strings::EMPTY);
+        with(Query { handle: &self.handle, indexes: Indexes::new(&indexes), types })
+    }
+
+    /// What a cache knows the handle by: its name, and whether answers are certified.
+    #[must_use]
+    pub fn handle_key(&self) -> Vec<u8> {
+        let mut key = self.handle().prefix_folded();
+        key.push(u8::from(self.wants.certified));
+        key
+    }
+
+    /// What a cache knows the choice of values by; empty when all are asked for. What makes no difference to
+    /// the answer is left out.
+    #[must_use]
+    pub fn values_key(&self) -> Vec<u8> {
+        let mut key = Vec::new();
+        if self.is_for_all() {
+            return key;
+        }
+        let mut indexes = self.indexes.clone();
+        indexes.sort_unstable();
+        indexes.dedup();
+        put::count(&mut key, indexes.len());
+        indexes.iter().for_each(|index| key.extend(index.to_be_bytes()));
+        let mut types: Vec<_> = self.types.iter().map(|kind| fold::folded(kind)).collect();
+        types.sort_unstable();
+        types.dedup();
+        types.iter().for_each(|kind| put::string(&mut key, kind));
+        key
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn questions_that_mean_the_same_have_one_key() {
+        let one = Question { indexes: vec![2, 1, 2], ..Question::of_types(b"10.a/x", &[b"URL", b"email"]) };
+        let same =
+            Question { indexes: vec![1, 2], ..Question::of_types(b"10.A/x", &[b"EMAIL", b"url", b"Url"]) };
+        let key = |question: &Question| (question.handle_key(), question.values_key());
+        assert_eq!(key(&one), key(&same));
+        let others = [
+            Question::all(b"10.A/x"),
+            Question::all(b"10.A/X"),
+            Question::of_types(b"10.A/x", &[b"URL"]),
+            Question { indexes: vec![1], ..Question::all(b"10.A/x") },
+            Question { wants: Wants { certified: true, ..Wants::default() }, ..Question::all(b"10.A/x") },
+            one,
+        ];
+        for (at, question) in others.iter().enumerate() {
+            assert!(others[..at].iter().all(|other| key(other) != key(question)), "{question:?}");
+        }
+    }
+
+    #[test]
+    fn the_flags_say_what_is_wanted() {
+        let all = Wants { certified: true, authoritative: true, public_only: false };
+        let flags = Question { wants: all, ..Question::all(b"a/b") }.flags();
+        assert_eq!(flags, OpFlags(0xd880_0000));
+        assert_eq!(Question::all(b"a/b").flags(), OpFlags::PLAIN_REQUEST);
+    }
+}

@@ -1,0 +1,135 @@
+use super::*;
+use proptest::prelude::*;
+
+/// The table, with a blank, a tabulator, a line end and a zero byte written so that they are seen.
+fn cases() -> impl Iterator<Item = String> {
+    let lines = include_str!("cases.txt").lines();
+    let lines = lines.filter(|line| !line.is_empty() && !line.starts_with("# "));
+    lines
+        .map(|line| line.replace("\\x20", " ").replace("\\t", "\t").replace("\\n", "\n").replace("\\0", "\0"))
+}
+
+/// What a reference says beside its handle, as the table writes it.
+fn rest(reference: &Reference) -> String {
+    let mut said: Vec<String> = reference.server.iter().map(|server| format!("@{server}")).collect();
+    said.extend(reference.types.iter().map(|kind| format!("type={kind}")));
+    said.extend(reference.indexes.iter().map(|index| format!("index={index}")));
+    said.extend(reference.options.iter().map(|(name, value)| format!("{name}={value}")));
+    said.extend(reference.fragment.iter().map(|fragment| format!("#{fragment}")));
+    said.join(" ")
+}
+
+#[test]
+fn every_case_of_the_table_is_read_refused_or_printed_as_it_says() {
+    let rules = Rules::typed();
+    let mut count = 0;
+    for case in cases() {
+        count += 1;
+        if let Some((written, meant)) = case.split_once(" => ") {
+            let (handle, said) = meant.split_once(" | ").unwrap_or((meant, ""));
+            let read = Reference::parse(written, &rules).unwrap_or_else(|error| panic!("{case}: {error}"));
+            assert_eq!((read.handle.as_str(), rest(&read).as_str()), (handle, said), "{case}");
+            both_forms_read_back(handle);
+        } else if let Some((written, why)) = case.split_once(" !! ") {
+            let error = Reference::parse(written, &rules).expect_err(&case);
+            let shown = match &error {
+                ReferenceError::Percent { at } => format!("Percent {at}"),
+                error => format!("{error:?}"),
+            };
+            assert_eq!(shown.split('(').next(), Some(why), "{case}: {error}");
+            assert!(!error.to_string().is_empty());
+        } else {
+            let parts: Vec<_> = case.split(" -> ").collect();
+            let &[handle, text, address] = parts.as_slice() else { panic!("{case}") };
+            assert_eq!((canonical(handle).as_str(), url(handle, PROXY).as_str()), (text, address), "{case}");
+            both_forms_read_back(handle);
+        }
+    }
+    assert!(count >= 200, "{count} cases");
+}
+
+fn both_forms_read_back(handle: &str) {
+    for written in [canonical(handle), url(handle, PROXY), url(handle, "https://doi.org/")] {
+        let read = Reference::parse(&written, &Rules::typed());
+        let read = read.unwrap_or_else(|error| panic!("{handle:?} as {written:?}: {error}"));
+        assert_eq!((read.handle.as_str(), rest(&read).as_str()), (handle, ""), "{written}");
+    }
+    // Clients that follow the rules for addresses leave the path as it is.
+    let address = url(handle, PROXY);
+    let path = &address[PROXY.len()..];
+    assert!(
+        handle == "." || handle == ".." || !path.split('/').any(|step| matches!(step, "." | "..")),
+        "{path}"
+    );
+    assert!(path.bytes().all(|byte| byte.is_ascii_graphic()), "{path}");
+}
+
+#[test]
+fn a_proxy_takes_neither_indexes_nor_servers_nor_encodings() {
+    let rules = Rules::proxy();
+    let handle = |text| Reference::parse(text, &rules).map(|read| read.handle);
+    assert_eq!(handle("300:20.500.1/x").unwrap(), "300:20.500.1/x");
+    assert_eq!(handle("20.500.1/a%20b").unwrap(), "20.500.1/a b");
+    assert_eq!(handle("jis@20.500.1/x").unwrap(), "jis@20.500.1/x");
+    assert_eq!(handle("hdl:20.500.1/x").unwrap(), "20.500.1/x");
+    assert_eq!(handle("hdl:/x"), Err(ReferenceError::NotAHandle("hdl:/".to_owned())));
+    assert_eq!(handle("hdl://x/y"), Err(ReferenceError::NotAHandle("hdl://".to_owned())));
+    assert_eq!(handle("20.500.1/%zz"), Err(ReferenceError::Percent { at: 9 }));
+}
+
+#[test]
+fn running_text_is_taken_off_only_when_told_to() {
+    let lenient = Rules { lenient: true, ..Rules::typed() };
+    for (written, handle) in [
+        ("<doi:10.1000/182>.", "10.1000/182"),
+        ("hdl:20.500.1/x.", "20.500.1/x"),
+        ("20.500.1/x).", "20.500.1/x"),
+        ("10.1016/S0735-1097(98)", "10.1016/S0735-1097(98)"),
+        ("https://doi.org/10.1000/182,", "10.1000/182"),
+        ("10.1000/182\"", "10.1000/182"),
+        ("10.1000/a]]", "10.1000/a"),
+    ] {
+        assert_eq!(Reference::parse(written, &lenient).unwrap().handle, handle, "{written}");
+    }
+    assert_eq!(Reference::parse("20.500.1/x.", &Rules::typed()).unwrap().handle, "20.500.1/x.");
+}
+
+#[test]
+fn bytes_that_are_not_utf_8_are_read_in_the_encoding_that_is_given_for_them() {
+    let rules = Rules { charset: charset("latin1"), ..Rules::typed() };
+    let handle = |text| Reference::parse(text, &rules).unwrap().handle;
+    assert_eq!(handle("hdl:a/%E4"), "a/ä");
+    // What is UTF-8 is taken as such.
+    assert_eq!(handle("hdl:a/%C3%A4"), "a/ä");
+}
+
+#[test]
+fn an_at_sign_in_a_known_prefix_is_no_modifier() {
+    let rules = Rules { prefixes: vec!["latin1@x".to_owned()], ..Rules::typed() };
+    assert_eq!(Reference::parse("hdl:LATIN1@x/y", &rules).unwrap().handle, "LATIN1@x/y");
+    assert_eq!(Reference::parse("hdl:latin1@z/y", &rules).unwrap().handle, "z/y");
+}
+
+#[test]
+fn hosts_of_ones_own_are_proxies_too() {
+    let mut rules = Rules::typed();
+    rules.hosts.push("handles.example.org".to_owned());
+    let read = Reference::parse("https://Handles.example.org/20.500.1/x", &rules).unwrap();
+    assert_eq!((read.handle.as_str(), read.form), ("20.500.1/x", Form::Proxy));
+}
+
+proptest! {
+    #[test]
+    fn what_is_printed_reads_back(handle in r#"[ -~é日\u{0}-\u{1f}./:@%]{1,24}"#) {
+        both_forms_read_back(&handle);
+    }
+
+    #[test]
+    fn nothing_panics(text in "(hdl:|doi:|https://doi.org/|urn:hdl:|300:)?\\PC{0,24}") {
+        let rules = Rules { lenient: true, ..Rules::typed() };
+        if let Ok(read) = Reference::parse(&text, &rules) {
+            prop_assert!(!read.handle.is_empty());
+            both_forms_read_back(&read.handle);
+        }
+    }
+}

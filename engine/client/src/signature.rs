@@ -1,0 +1,113 @@
+//! Values that are signed: HS_SIGNATURE and HS_CERT, up to keys that are trusted.
+//!
+//! A signature lists digests of values; who made it is an identity whose key stands in a certificate, an HS_CERT
+//! value; that certificate is signed by another, and so on, until one is signed by itself with a trusted key.
+//! It has nothing to do with the signatures of messages.
+
+mod chain;
+mod claims;
+mod jws;
+#[cfg(test)]
+mod tests;
+
+pub use chain::{Fetch, Verifier};
+pub use claims::{Certificate, Claims, Permission, Permitted};
+pub use jws::{Jws, JwsError};
+
+use handle_auth::digest::digest;
+use handle_proto::code::DigestAlgorithm;
+use handle_proto::data::kind;
+use handle_proto::{Value, fold};
+use std::fmt;
+
+/// What is known of a value after its record was verified.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Verdict {
+    /// No signature with a good chain lists it.
+    Unsigned,
+    /// A signature with a good chain lists it with another digest.
+    BadDigest,
+    /// A signature with a good chain lists it as it is.
+    Verified,
+}
+
+/// What is known of a record.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Each value that needs a signature, by its index.
+    pub values: Vec<(i32, Verdict)>,
+    /// Values that a signature with a good chain lists, and that are not there.
+    pub missing: Vec<i32>,
+    /// Why signatures do not count, by the index of their value.
+    pub refused: Vec<(i32, SignatureError)>,
+}
+
+impl Report {
+    /// Whether every value that needs a signature has one.
+    #[must_use]
+    pub fn is_good(&self) -> bool {
+        !self.values.is_empty() && self.values.iter().all(|(_, verdict)| *verdict == Verdict::Verified)
+    }
+}
+
+/// Why a signature does not count.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SignatureError {
+    /// The value does not read, or was not made with the key of the certificate.
+    Jws(JwsError),
+    /// It is about another handle, or a certificate about another identity.
+    Subject,
+    /// Its time has not come, or is over.
+    Dates,
+    /// A certificate that the chain needs is not there.
+    NoCertificate(String),
+    /// A certificate is its own issuer's, by way of others.
+    Circle,
+    /// The chain has too many links.
+    TooLong,
+    /// Whoever signed may not sign for this handle.
+    Permission(String),
+    /// The chain ends with a key that is not trusted.
+    Untrusted,
+}
+
+impl fmt::Display for SignatureError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Jws(error) => error.fmt(f),
+            Self::Subject => f.write_str("it is about something else"),
+            Self::Dates => f.write_str("its time has not come, or is over"),
+            Self::NoCertificate(whose) => write!(f, "there is no certificate of {whose}"),
+            Self::Circle => f.write_str("the chain of certificates is a circle"),
+            Self::TooLong => f.write_str("the chain of certificates is too long"),
+            Self::Permission(whose) => write!(f, "{whose} may not sign for this handle"),
+            Self::Untrusted => f.write_str("the chain of certificates ends with a key that is not trusted"),
+        }
+    }
+}
+
+impl std::error::Error for SignatureError {}
+
+impl From<JwsError> for SignatureError {
+    fn from(error: JwsError) -> Self {
+        Self::Jws(error)
+    }
+}
+
+/// The digest that a signature lists a value by: of its encoding without index and timestamp.
+#[must_use]
+pub fn value_digest(algorithm: DigestAlgorithm, value: &Value<'_>) -> Option<Vec<u8>> {
+    /// Index and timestamp.
+    const LEFT_OUT: usize = 8;
+    let mut encoded = Vec::with_capacity(value.encoded_len());
+    value.encode(&mut encoded);
+    Some(digest(algorithm, [&encoded[LEFT_OUT..]])?.to_vec())
+}
+
+/// Whether a value needs a signature for its record to be verified: all that is public but signatures, and on the
+/// root record those of the older scheme.
+fn needs_signature(handle: &[u8], value: &Value<'_>) -> bool {
+    let is_old = fold::eq(handle, handle_proto::name::ROOT) && value.kind.starts_with(b"10320/sig.");
+    value.is_public() && !fold::eq(value.kind, kind::HS_SIGNATURE) && !is_old
+}

@@ -1,0 +1,180 @@
+//! From a signature to a trusted key, certificate by certificate.
+
+use super::claims::{Certificate, Claims, Digests};
+use super::jws::Jws;
+use super::{Report, SignatureError, Verdict, needs_signature, value_digest};
+use crate::{Answer, Question};
+use handle_proto::data::kind;
+use handle_proto::limit::CERTIFICATE_CHAIN_MAX;
+use handle_proto::name::TRUST_ROOT;
+use handle_proto::{Handle, ResponseCode, Value, fold};
+
+/// Gets the answer to a question, from wherever; `None` when there is none.
+pub type Fetch<'a> = dyn FnMut(&Question) -> Option<Answer> + 'a;
+
+/// Verifies records against trusted keys.
+#[derive(Clone, Copy, Debug)]
+pub struct Verifier<'a> {
+    /// Records of the keys that are trusted: those of `0.0/0.0`, as they are known beforehand.
+    pub trusted_keys: &'a [Vec<u8>],
+    /// What time it is.
+    pub now_unix_s: u32,
+}
+
+impl Verifier<'_> {
+    /// What is known of the values of a record. Certificates come from `fetch`.
+    pub fn verify(&self, answer: &Answer, fetch: &mut Fetch<'_>) -> Report {
+        let values: Vec<Value<'_>> = answer.values().iter().collect();
+        let needing = values.iter().filter(|value| needs_signature(&answer.handle, value));
+        let mut report = Report {
+            values: needing.map(|value| (value.index, Verdict::Unsigned)).collect(),
+            ..Report::default()
+        };
+        for value in values.iter().filter(|value| fold::eq(value.kind, kind::HS_SIGNATURE)) {
+            match self.digests(Handle(&answer.handle), value.data, fetch) {
+                Ok(digests) => compare(&mut report, &digests, &values),
+                Err(error) => report.refused.push((value.index, error)),
+            }
+        }
+        report
+    }
+
+    /// The digests of a signature, if its chain is good.
+    fn digests(
+        &self,
+        handle: Handle<'_>,
+        data: &[u8],
+        fetch: &mut Fetch<'_>,
+    ) -> Result<Digests, SignatureError> {
+        let jws = Jws::parse(data)?;
+        let claims = Claims::read(jws.payload())?;
+        if !Handle(claims.subject.as_bytes()).is_same(handle, false) {
+            return Err(SignatureError::Subject);
+        }
+        let digests = Digests::read(jws.payload())?;
+        self.follow(handle, jws, claims, fetch)?;
+        Ok(digests)
+    }
+
+    /// Goes up the chain: each link verifies with the key of the next, within its dates, and the next may sign for
+    /// the handle; the last is its own, of the root, with a trusted key.
+    fn follow(
+        &self,
+        handle: Handle<'_>,
+        mut jws: Jws,
+        mut claims: Claims,
+        fetch: &mut Fetch<'_>,
+    ) -> Result<(), SignatureError> {
+        let mut links: std::collections::VecDeque<String> = claims.chain.iter().cloned().collect();
+        let mut seen: Vec<String> = vec![];
+        for _ in 0..CERTIFICATE_CHAIN_MAX {
+            if !claims.counts_at(self.now_unix_s) {
+                return Err(SignatureError::Dates);
+            }
+            let link = links.pop_front().unwrap_or_else(|| handle_of(&claims.issuer).to_owned());
+            let step = format!("{link} for {}", claims.issuer);
+            if seen.contains(&step) {
+                return Err(SignatureError::Circle);
+            }
+            seen.push(step);
+            let (issuer_jws, issuer) = certificate(&link, &claims.issuer, fetch)?;
+            jws.verify(&issuer.key)?;
+            if !issuer.permits(handle) {
+                return Err(SignatureError::Permission(issuer.claims.subject));
+            }
+            if issuer.claims.issuer == issuer.claims.subject {
+                return self.trusts(&issuer_jws, &issuer);
+            }
+            if links.is_empty() {
+                links = issuer.claims.chain.iter().cloned().collect();
+            }
+            (jws, claims) = (issuer_jws, issuer.claims);
+        }
+        Err(SignatureError::TooLong)
+    }
+
+    /// Whether a certificate that is its own is that of the root, with a trusted key.
+    fn trusts(&self, jws: &Jws, last: &Certificate) -> Result<(), SignatureError> {
+        jws.verify(&last.key)?;
+        if !last.claims.counts_at(self.now_unix_s) {
+            return Err(SignatureError::Dates);
+        }
+        let is_root = fold::eq(handle_of(&last.claims.subject).as_bytes(), TRUST_ROOT);
+        let is_known = self.trusted_keys.iter().any(|known| is_same_key(known, &last.key_record));
+        if is_root && is_known { Ok(()) } else { Err(SignatureError::Untrusted) }
+    }
+}
+
+/// Whether two records are the same key, whatever stands behind their numbers.
+fn is_same_key(one: &[u8], other: &[u8]) -> bool {
+    use handle_proto::data::PublicKey;
+    match (PublicKey::decode(one), PublicKey::decode(other)) {
+        (Ok(one), Ok(other)) => one == other,
+        _ => false,
+    }
+}
+
+/// The handle of an identity, `300:0.NA/10`; all of a name without an index.
+fn handle_of(identity: &str) -> &str {
+    split(identity).map_or(identity, |(_, handle)| handle)
+}
+
+fn split(identity: &str) -> Option<(i32, &str)> {
+    let (index, handle) = identity.split_once(':')?;
+    Some((index.parse().ok()?, handle))
+}
+
+/// The certificate of `subject` that a link leads to: the value that it names, or of a handle's the newest.
+fn certificate(
+    link: &str,
+    subject: &str,
+    fetch: &mut Fetch<'_>,
+) -> Result<(Jws, Certificate), SignatureError> {
+    let missing = || SignatureError::NoCertificate(subject.to_owned());
+    let question = match split(link) {
+        Some((index, handle)) => Question { indexes: vec![index], ..Question::all(handle) },
+        None => Question::of_types(link, &[kind::HS_CERT]),
+    };
+    let answer =
+        fetch(&question).filter(|answer| answer.code == ResponseCode::SUCCESS).ok_or_else(missing)?;
+    let mut newest: Option<(Jws, Certificate)> = None;
+    for value in answer.values() {
+        if !fold::eq(value.kind, kind::HS_CERT) || split(link).is_some_and(|(index, _)| index != value.index)
+        {
+            continue;
+        }
+        let Ok(jws) = Jws::parse(value.data) else { continue };
+        let Ok(found) = Certificate::read(jws.payload()) else { continue };
+        let is_newer = newest.as_ref().is_none_or(|(_, known)| known.claims.issued < found.claims.issued);
+        if is_same_identity(&found.claims.subject, subject) && is_newer {
+            newest = Some((jws, found));
+        }
+    }
+    newest.ok_or_else(missing)
+}
+
+fn is_same_identity(one: &str, other: &str) -> bool {
+    match (split(one), split(other)) {
+        (Some((a, one)), Some((b, other))) => {
+            a == b && Handle(one.as_bytes()).is_same(Handle(other.as_bytes()), false)
+        }
+        _ => one == other,
+    }
+}
+
+/// Notes what a signature that counts says about the values.
+fn compare(report: &mut Report, digests: &Digests, values: &[Value<'_>]) {
+    for (index, listed) in &digests.by_index {
+        let Some(value) = values.iter().find(|value| value.index == *index) else {
+            report.missing.push(*index);
+            continue;
+        };
+        let verdict = match value_digest(digests.algorithm, value) {
+            Some(made) if made == *listed => Verdict::Verified,
+            _ => Verdict::BadDigest,
+        };
+        for (_, known) in report.values.iter_mut().filter(|(known, _)| known == index) {
+            *known = (*known).max(verdict);
+        }
+    }
+}

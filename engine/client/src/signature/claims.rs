@@ -1,0 +1,176 @@
+//! What signatures and certificates say.
+
+use super::SignatureError;
+use super::jws::JwsError;
+use data_encoding::BASE64;
+use handle_auth::PublicKey;
+use handle_proto::code::DigestAlgorithm;
+use handle_proto::json::{Json, public_key_from_jwk};
+use handle_proto::name::PREFIX_RECORDS;
+use handle_proto::{Handle, fold};
+
+/// What both have: who says it about whom, when, and which certificates vouch for it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Claims {
+    /// Who says it: `index:handle`.
+    pub issuer: String,
+    /// About whom.
+    pub subject: String,
+    /// Where the certificates are, nearest first.
+    pub chain: Vec<String>,
+    /// From when it counts, in Unix seconds,
+    pub not_before: Option<i64>,
+    /// until when,
+    pub expires: Option<i64>,
+    /// and when it was made.
+    pub issued: i64,
+}
+
+impl Claims {
+    /// Reads them from the payload.
+    ///
+    /// # Errors
+    /// When issuer or subject are missing, or a member is of another kind.
+    pub fn read(payload: &Json) -> Result<Self, JwsError> {
+        let text = |name: &'static str| {
+            payload.get(name).and_then(Json::as_str).map(str::to_owned).ok_or(JwsError::Malformed(name))
+        };
+        let time = |name: &'static str| match payload.get(name) {
+            None | Some(Json::Null) => Ok(None),
+            Some(time) => time.as_i64().map(Some).ok_or(JwsError::Malformed(name)),
+        };
+        let links = payload.get("chain").and_then(Json::as_array).into_iter().flatten();
+        let chain: Option<Vec<_>> = links.map(|link| link.as_str().map(str::to_owned)).collect();
+        Ok(Self {
+            issuer: text("iss")?,
+            subject: text("sub")?,
+            chain: chain.ok_or(JwsError::Malformed("chain"))?,
+            not_before: time("nbf")?,
+            expires: time("exp")?,
+            issued: time("iat")?.unwrap_or_default(),
+        })
+    }
+
+    /// Whether it counts at `now_unix_s`, both ends included.
+    #[must_use]
+    pub fn counts_at(&self, now_unix_s: u32) -> bool {
+        let now = i64::from(now_unix_s);
+        self.not_before.is_none_or(|from| from <= now) && self.expires.is_none_or(|until| now <= until)
+    }
+}
+
+/// The digests that a signature lists.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Digests {
+    pub(super) algorithm: DigestAlgorithm,
+    pub(super) by_index: Vec<(i32, Vec<u8>)>,
+}
+
+impl Digests {
+    pub(super) fn read(payload: &Json) -> Result<Self, JwsError> {
+        let malformed = JwsError::Malformed("digests");
+        let json = payload.get("digests").ok_or(malformed.clone())?;
+        let name = json.get("alg").and_then(Json::as_str).ok_or(malformed.clone())?;
+        let algorithm = DigestAlgorithm::from_identifier(name.as_bytes())
+            .ok_or_else(|| JwsError::Algorithm(name.to_owned()))?;
+        let entry = |entry: &Json| {
+            let index = i32::try_from(entry.get("index")?.as_i64()?).ok()?;
+            Some((index, BASE64.decode(entry.get("digest")?.as_str()?.as_bytes()).ok()?))
+        };
+        let list = json.get("digests").and_then(Json::as_array).ok_or(malformed.clone())?;
+        let by_index: Option<Vec<_>> = list.iter().map(entry).collect();
+        Ok(Self { algorithm, by_index: by_index.ok_or(malformed)? })
+    }
+}
+
+/// What the owner of a certificate may sign for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Permitted {
+    /// Every handle.
+    Everything,
+    /// The handle, and those under the prefix that it names.
+    ThisHandle,
+    /// What lies strictly below the prefix that it names.
+    DerivedPrefixes,
+    /// The handles with the prefix that it names.
+    HandlesUnderThisPrefix,
+}
+
+/// A permission of a certificate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Permission {
+    /// What is permitted,
+    pub permitted: Permitted,
+    /// and of which handle; of none where everything is.
+    pub handle: String,
+}
+
+impl Permission {
+    fn read(json: &Json) -> Option<Self> {
+        let permitted = match json.get("perm")?.as_str()? {
+            "everything" => Permitted::Everything,
+            "thisHandle" => Permitted::ThisHandle,
+            "derivedPrefixes" => Permitted::DerivedPrefixes,
+            "handlesUnderThisPrefix" => Permitted::HandlesUnderThisPrefix,
+            _ => return None,
+        };
+        let handle = json.get("handle").and_then(Json::as_str).unwrap_or_default().to_owned();
+        Some(Self { permitted, handle })
+    }
+
+    /// Whether it covers `handle`.
+    #[must_use]
+    pub fn covers(&self, handle: Handle<'_>) -> bool {
+        let own = self.handle.as_bytes();
+        let prefix = Handle(own).is_prefix_record().then(|| &own[PREFIX_RECORDS.len()..]);
+        let is_under =
+            |prefix: &[u8]| handle.slash_at().is_some() && fold::eq(handle.naming_authority(), prefix);
+        let is_derived = |name: &[u8]| {
+            fold::starts_with(name, own) && name.get(own.len()) == Some(&b'.') && name.len() > own.len() + 1
+        };
+        match self.permitted {
+            Permitted::Everything => true,
+            Permitted::ThisHandle => handle.is_same(Handle(own), false) || prefix.is_some_and(is_under),
+            Permitted::DerivedPrefixes => {
+                !own.is_empty() && (is_derived(handle.0) || is_derived(&handle.prefix_record()))
+            }
+            Permitted::HandlesUnderThisPrefix => prefix.is_some_and(is_under),
+        }
+    }
+}
+
+/// A certificate: whose key it is, and what may be signed with it.
+#[derive(Clone)]
+pub struct Certificate {
+    /// Who vouches for whom.
+    pub claims: Claims,
+    /// The record of the key.
+    pub key_record: Vec<u8>,
+    /// The key.
+    pub key: PublicKey,
+    /// What its owner may sign for.
+    pub permissions: Vec<Permission>,
+}
+
+impl Certificate {
+    /// Reads the payload of an HS_CERT value. Permissions that are not known permit nothing.
+    ///
+    /// # Errors
+    /// When a member is missing or does not read, or the key is not usable.
+    pub fn read(payload: &Json) -> Result<Self, SignatureError> {
+        let malformed = || SignatureError::Jws(JwsError::Malformed("publicKey"));
+        let claims = Claims::read(payload)?;
+        let jwk = payload.get("publicKey").ok_or_else(malformed)?;
+        let key_record = public_key_from_jwk(jwk).map_err(|_| malformed())?;
+        let key = PublicKey::from_record(&key_record).map_err(|_| malformed())?;
+        let permissions = payload.get("perms").and_then(Json::as_array).into_iter().flatten();
+        let permissions = permissions.filter_map(Permission::read).collect();
+        Ok(Self { claims, key_record, key, permissions })
+    }
+
+    /// Whether its owner may sign for `handle`.
+    #[must_use]
+    pub fn permits(&self, handle: Handle<'_>) -> bool {
+        self.permissions.iter().any(|permission| permission.covers(handle))
+    }
+}

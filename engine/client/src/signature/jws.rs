@@ -1,0 +1,122 @@
+//! The container of signed values: JSON Web Signature, compact or as JSON (RFC 7515), with the algorithms of
+//! deployed software.
+
+use data_encoding::BASE64URL_NOPAD;
+use handle_auth::{Algorithm, PublicKey};
+use handle_proto::code::DigestAlgorithm;
+use handle_proto::json::Json;
+use std::fmt;
+
+/// A signed text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Jws {
+    /// What is signed: header and payload as they came.
+    covered: String,
+    algorithm: (Algorithm, DigestAlgorithm),
+    payload: Json,
+    signature: Vec<u8>,
+}
+
+/// Why a value is none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum JwsError {
+    /// It does not read.
+    Malformed(&'static str),
+    /// An algorithm that is not verified here.
+    Algorithm(String),
+    /// It was not made with this key, or was changed.
+    Wrong,
+}
+
+impl fmt::Display for JwsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Malformed(what) => write!(f, "it has no readable {what}"),
+            Self::Algorithm(name) => write!(f, "it is signed with {name}, which is not verified here"),
+            Self::Wrong => f.write_str("it was not made with the key of its issuer, or was changed"),
+        }
+    }
+}
+
+impl std::error::Error for JwsError {}
+
+impl Jws {
+    /// Reads the data of a value. Of several signatures the first counts.
+    ///
+    /// # Errors
+    /// When it does not read, or its algorithm is not verified here.
+    pub fn parse(data: &[u8]) -> Result<Self, JwsError> {
+        let text = str::from_utf8(data).map_err(|_| JwsError::Malformed("text"))?;
+        let [header, payload, signature] =
+            if text.starts_with('{') { from_json(text)? } else { compact(text)? };
+        let base64 =
+            |text: &str, what| BASE64URL_NOPAD.decode(text.as_bytes()).map_err(|_| JwsError::Malformed(what));
+        let json =
+            |bytes: &[u8], what| serde_json::from_slice::<Json>(bytes).map_err(|_| JwsError::Malformed(what));
+        let names = json(&base64(&header, "header")?, "header")?;
+        let name = names.get("alg").and_then(Json::as_str).ok_or(JwsError::Malformed("algorithm"))?;
+        Ok(Self {
+            algorithm: algorithm(name).ok_or_else(|| JwsError::Algorithm(name.to_owned()))?,
+            payload: json(&base64(&payload, "payload")?, "payload")?,
+            signature: base64(&signature, "signature")?,
+            covered: format!("{header}.{payload}"),
+        })
+    }
+
+    /// What it says. Nobody has said so before [`verify`](Self::verify) did.
+    #[must_use]
+    pub const fn payload(&self) -> &Json {
+        &self.payload
+    }
+
+    /// Whether the private half of `key` made it. A key of another kind than the algorithm's never did.
+    ///
+    /// # Errors
+    /// When it did not.
+    pub fn verify(&self, key: &PublicKey) -> Result<(), JwsError> {
+        let (kind, digest) = self.algorithm;
+        if kind != key.algorithm() {
+            return Err(JwsError::Wrong);
+        }
+        key.verify(digest, &[self.covered.as_bytes()], &self.signature).map_err(|_| JwsError::Wrong)
+    }
+}
+
+fn compact(text: &str) -> Result<[String; 3], JwsError> {
+    let mut parts = text.trim_end().split('.').map(str::to_owned);
+    match (parts.next(), parts.next(), parts.next(), parts.next()) {
+        (Some(header), Some(payload), Some(signature), None) => Ok([header, payload, signature]),
+        _ => Err(JwsError::Malformed("three parts")),
+    }
+}
+
+fn from_json(text: &str) -> Result<[String; 3], JwsError> {
+    let json: Json = serde_json::from_str(text).map_err(|_| JwsError::Malformed("JSON"))?;
+    let member = |json: &Json, name: &'static str| {
+        json.get(name).and_then(Json::as_str).map(str::to_owned).ok_or(JwsError::Malformed(name))
+    };
+    let first =
+        json.get("signatures").and_then(|list| list.get(0)).ok_or(JwsError::Malformed("signatures"))?;
+    Ok([member(first, "protected")?, member(&json, "payload")?, member(first, "signature")?])
+}
+
+/// The algorithms that deployed software accepts, without SHA-384 and SHA-512, which no record is known to use.
+fn algorithm(name: &str) -> Option<(Algorithm, DigestAlgorithm)> {
+    if name == "DSA" {
+        return Some((Algorithm::Dsa, DigestAlgorithm::SHA1));
+    }
+    let (kind, digest) = name.split_at_checked(2)?;
+    let kind = match kind {
+        "RS" => Algorithm::Rsa,
+        "DS" => Algorithm::Dsa,
+        _ => return None,
+    };
+    let digest = match digest {
+        "256" => DigestAlgorithm::SHA256,
+        "160" | "128" => DigestAlgorithm::SHA1,
+        "" if kind == Algorithm::Dsa => DigestAlgorithm::SHA1,
+        _ => return None,
+    };
+    Some((kind, digest))
+}

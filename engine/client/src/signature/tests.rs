@@ -1,0 +1,297 @@
+use super::*;
+use crate::testing::{private_key, public_record};
+use crate::{Answer, Question};
+use data_encoding::{BASE64, BASE64URL_NOPAD};
+use handle_auth::{PrivateKey, PublicKey};
+use handle_proto::data::PublicKey as KeyRecord;
+use handle_proto::json::{Json, public_key_to_jwk};
+use handle_proto::{Permissions, ResponseCode, ValueBuf};
+use serde_json::json;
+use std::collections::HashMap;
+
+const NOW: u32 = 1_700_000_000;
+const HANDLE: &str = "10.1045/x";
+
+fn compact(alg: &str, payload: &Json, key: &PrivateKey) -> String {
+    let header = BASE64URL_NOPAD.encode(json!({ "alg": alg }).to_string().as_bytes());
+    let covered = format!("{header}.{}", BASE64URL_NOPAD.encode(payload.to_string().as_bytes()));
+    let signature = key.sign(DigestAlgorithm::SHA256, &[covered.as_bytes()]).unwrap();
+    format!("{covered}.{}", BASE64URL_NOPAD.encode(&signature))
+}
+
+fn jwk(id: &str) -> Json {
+    let record = public_record(id);
+    public_key_to_jwk(&KeyRecord::decode(&record).unwrap()).unwrap()
+}
+
+fn value(index: i32, kind: &str, data: &str) -> ValueBuf {
+    ValueBuf::from(&Value::new(index, kind.as_bytes(), data.as_bytes()))
+}
+
+/// A record, the certificates that vouch for it, and the key that is trusted.
+struct Scene {
+    values: Vec<ValueBuf>,
+    certificates: HashMap<String, Vec<ValueBuf>>,
+    trusted: Vec<Vec<u8>>,
+}
+
+fn certificate(
+    subject: &str,
+    issuer: &str,
+    key: &str,
+    signer: &str,
+    permission: Json,
+    chain: &[&str],
+) -> String {
+    let payload = json!({
+        "publicKey": jwk(key), "perms": [permission], "chain": chain, "iss": issuer, "sub": subject,
+        "nbf": NOW - 1000, "exp": NOW + 1000, "iat": NOW - 900,
+    });
+    compact("RS256", &payload, &private_key(signer))
+}
+
+/// The payload of the signature of a record.
+fn signature(values: &[ValueBuf]) -> Json {
+    let digests: Vec<Json> = values
+        .iter()
+        .map(|value| {
+            let digest = value_digest(DigestAlgorithm::SHA256, &value.view()).unwrap();
+            json!({ "index": value.view().index, "digest": BASE64.encode(&digest) })
+        })
+        .collect();
+    json!({
+        "digests": { "alg": "SHA-256", "digests": digests },
+        "chain": ["300:0.NA/10.1045", "0.0/0.0"],
+        "iss": "300:0.NA/10.1045", "sub": HANDLE, "nbf": NOW - 10, "exp": NOW + 10, "iat": NOW - 5,
+    })
+}
+
+/// Root key `server` signs the certificate of key `mirror` for 0.NA/10.1045, which signs the record.
+fn scene() -> Scene {
+    let values = vec![value(1, "URL", "https://example.org/"), value(2, "EMAIL", "a@b")];
+    let everything = json!({ "perm": "everything" });
+    let own = json!({ "perm": "thisHandle", "handle": "0.NA/10.1045" });
+    let root = certificate("300:0.0/0.0", "300:0.0/0.0", "server", "server", everything, &[]);
+    let middle = certificate("300:0.NA/10.1045", "300:0.0/0.0", "mirror", "server", own, &[]);
+    let signed = compact("RS256", &signature(&values), &private_key("mirror"));
+    let certificates = HashMap::from([
+        ("0.0/0.0".to_owned(), vec![value(400, "HS_CERT", &root)]),
+        ("0.NA/10.1045".to_owned(), vec![value(300, "HS_CERT", &middle)]),
+    ]);
+    let mut scene = Scene { values, certificates, trusted: vec![public_record("server")] };
+    scene.values.push(value(9, "HS_SIGNATURE", &signed));
+    scene
+}
+
+impl Scene {
+    fn report(&self) -> Report {
+        let answer = Answer::new(HANDLE, ResponseCode::SUCCESS, self.values.iter().map(ValueBuf::view));
+        let mut fetch = |question: &Question| {
+            let values = self.certificates.get(str::from_utf8(&question.handle).unwrap())?;
+            let all = Answer::new(
+                question.handle.clone(),
+                ResponseCode::SUCCESS,
+                values.iter().map(ValueBuf::view),
+            );
+            Some(all.selected(question))
+        };
+        Verifier { trusted_keys: &self.trusted, now_unix_s: NOW }.verify(&answer, &mut fetch)
+    }
+
+    /// Signs again, with another payload.
+    fn sign(&mut self, change: impl FnOnce(&mut Json)) -> &mut Self {
+        let mut payload = signature(&self.values[..2]);
+        change(&mut payload);
+        self.values[2] = value(9, "HS_SIGNATURE", &compact("RS256", &payload, &private_key("mirror")));
+        self
+    }
+
+    fn refused(&self) -> SignatureError {
+        let report = self.report();
+        assert!(!report.is_good());
+        assert!(report.values.iter().all(|(_, verdict)| *verdict == Verdict::Unsigned));
+        assert!(!report.refused[0].1.to_string().is_empty());
+        report.refused[0].1.clone()
+    }
+}
+
+#[test]
+fn a_record_is_good_when_a_chain_leads_to_a_trusted_key() {
+    let report = scene().report();
+    assert_eq!(report.refused, []);
+    assert_eq!(report.values, [(1, Verdict::Verified), (2, Verdict::Verified)]);
+    assert!(report.is_good());
+}
+
+#[test]
+fn changed_added_and_removed_values_are_told() {
+    let mut scene = scene();
+    scene.values[0] = value(1, "URL", "https://evil.example/");
+    let report = scene.report();
+    assert_eq!((report.values[0], report.is_good()), ((1, Verdict::BadDigest), false));
+    scene.values[0] = value(7, "URL", "https://example.org/");
+    let report = scene.report();
+    assert_eq!((report.values[0], report.missing.as_slice()), ((7, Verdict::Unsigned), &[1][..]));
+    // What is not public needs no signature.
+    let hidden = Value { permissions: Permissions::ADMIN_READ, ..Value::new(8, b"X", b"y") };
+    let mut scene = self::scene();
+    scene.values.push(ValueBuf::from(&hidden));
+    assert!(scene.report().is_good());
+}
+
+#[test]
+fn the_timestamp_of_a_value_is_not_signed_and_its_ttl_is() {
+    let mut scene = scene();
+    let text = Value::new(1, b"URL", b"https://example.org/");
+    scene.values[0] = ValueBuf::from(&Value { timestamp: 77, ..text });
+    assert!(scene.report().is_good());
+    scene.values[0] = ValueBuf::from(&Value { ttl: handle_proto::value::Ttl::relative(1), ..text });
+    assert!(!scene.report().is_good());
+}
+
+#[test]
+fn a_key_that_is_not_trusted_ends_no_chain() {
+    let mut scene = scene();
+    scene.trusted = vec![public_record("mirror")];
+    assert_eq!(scene.refused(), SignatureError::Untrusted);
+    scene.trusted = vec![];
+    assert_eq!(scene.refused(), SignatureError::Untrusted);
+    // Trusted keys count at the root alone.
+    let everything = json!({ "perm": "everything" });
+    let own = certificate("300:0.NA/10.1045", "300:0.NA/10.1045", "mirror", "mirror", everything, &[]);
+    scene.certificates.insert("0.NA/10.1045".to_owned(), vec![value(300, "HS_CERT", &own)]);
+    scene.trusted = vec![public_record("mirror")];
+    assert_eq!(scene.refused(), SignatureError::Untrusted);
+}
+
+#[test]
+fn each_link_needs_its_key_its_dates_and_its_permission() {
+    let mut scene = scene();
+    assert_eq!(scene.sign(|payload| payload["exp"] = (NOW - 1).into()).refused(), SignatureError::Dates);
+    assert!(scene.sign(|payload| payload["exp"] = NOW.into()).report().is_good());
+    assert_eq!(scene.sign(|payload| payload["nbf"] = (NOW + 1).into()).refused(), SignatureError::Dates);
+    assert_eq!(scene.sign(|payload| payload["sub"] = "10.1045/y".into()).refused(), SignatureError::Subject);
+    let nobody = "300:0.NA/nobody";
+    let refused = scene.sign(|payload| payload["iss"] = nobody.into()).refused();
+    assert_eq!(refused, SignatureError::NoCertificate(nobody.to_owned()));
+
+    let mut scene = self::scene();
+    let middle =
+        |permission| certificate("300:0.NA/10.1045", "300:0.0/0.0", "mirror", "server", permission, &[]);
+    for (permission, is_good) in [
+        (json!({ "perm": "handlesUnderThisPrefix", "handle": "0.NA/10.1045" }), true),
+        (json!({ "perm": "thisHandle", "handle": "10.1045/X" }), false),
+        (json!({ "perm": "derivedPrefixes", "handle": "0.NA/10" }), true),
+        (json!({ "perm": "derivedPrefixes", "handle": "0.NA/10.1045" }), false),
+        (json!({ "perm": "handlesUnderThisPrefix", "handle": "0.NA/10" }), false),
+        (json!({ "perm": "anything" }), false),
+    ] {
+        let link = value(300, "HS_CERT", &middle(permission.clone()));
+        scene.certificates.insert("0.NA/10.1045".to_owned(), vec![link]);
+        assert_eq!(scene.report().is_good(), is_good, "{permission}");
+    }
+    let forged = certificate(
+        "300:0.NA/10.1045",
+        "300:0.0/0.0",
+        "mirror",
+        "mirror",
+        json!({ "perm": "everything" }),
+        &[],
+    );
+    scene.certificates.insert("0.NA/10.1045".to_owned(), vec![value(300, "HS_CERT", &forged)]);
+    assert_eq!(scene.refused(), SignatureError::Jws(JwsError::Wrong));
+}
+
+#[test]
+fn a_circle_of_certificates_ends() {
+    let mut scene = scene();
+    let everything = || json!({ "perm": "everything" });
+    let one = certificate("300:0.NA/10.1045", "300:0.NA/A", "mirror", "mirror", everything(), &[]);
+    let two = certificate("300:0.NA/A", "300:0.NA/10.1045", "mirror", "mirror", everything(), &[]);
+    scene.certificates.insert("0.NA/10.1045".to_owned(), vec![value(300, "HS_CERT", &one)]);
+    scene.certificates.insert("0.NA/A".to_owned(), vec![value(300, "HS_CERT", &two)]);
+    assert_eq!(scene.sign(|payload| payload["chain"] = json!([])).refused(), SignatureError::Circle);
+}
+
+#[test]
+fn of_several_certificates_the_newest_of_the_issuer_counts() {
+    let mut scene = scene();
+    let mut values = scene.certificates["0.NA/10.1045"].clone();
+    let everything = json!({ "perm": "everything" });
+    let old = json!({
+        "publicKey": jwk("admin_rsa"), "perms": [everything], "iss": "300:0.0/0.0", "sub": "300:0.NA/10.1045",
+        "iat": NOW - 5000,
+    });
+    values.insert(0, value(299, "HS_CERT", &compact("RS256", &old, &private_key("server"))));
+    let others = certificate("301:0.NA/10.1045", "300:0.0/0.0", "admin_rsa", "server", everything, &[]);
+    values.push(value(301, "HS_CERT", &others));
+    scene.certificates.insert("0.NA/10.1045".to_owned(), values);
+    // A link that is a handle alone.
+    assert!(scene.sign(|payload| payload["chain"] = json!(["0.NA/10.1045"])).report().is_good());
+    // One that names a value which is no certificate.
+    let refused = scene.sign(|payload| payload["chain"] = json!(["7:0.NA/10.1045"])).refused();
+    assert!(matches!(refused, SignatureError::NoCertificate(_)), "{refused}");
+}
+
+#[test]
+fn both_forms_read_and_what_is_none_does_not() {
+    let key = private_key("mirror");
+    let public = PublicKey::from_record(&public_record("mirror")).unwrap();
+    let payload = json!({ "iss": "a", "sub": "b" });
+    let text = compact("RS256", &payload, &key);
+    let parts: Vec<&str> = text.split('.').collect();
+    let long = json!({
+        "payload": parts[1],
+        "signatures": [{ "protected": parts[0], "signature": parts[2] }, { "protected": 3 }],
+    });
+    for form in [text.clone(), long.to_string(), format!("{text}\n")] {
+        let jws = Jws::parse(form.as_bytes()).unwrap();
+        assert_eq!((jws.payload(), jws.verify(&public)), (&payload, Ok(())));
+        assert_eq!(
+            jws.verify(private_key("admin_dsa").public()),
+            Err(JwsError::Wrong),
+            "the kind of the key"
+        );
+    }
+    let dsa = private_key("admin_dsa2048");
+    assert_eq!(Jws::parse(compact("DS256", &payload, &dsa).as_bytes()).unwrap().verify(dsa.public()), Ok(()));
+    for alg in ["none", "HS256", "ES256", "RS512", "RS", ""] {
+        let error = Jws::parse(compact(alg, &payload, &key).as_bytes()).unwrap_err();
+        assert_eq!(error, JwsError::Algorithm(alg.to_owned()));
+    }
+    for len in 0..text.len() {
+        let cut = Jws::parse(&text.as_bytes()[..len]);
+        assert!(cut.is_err() || cut.unwrap().verify(&public).is_err(), "cut to {len}");
+    }
+    for bad in ["", "a.b", "a.b.c.d", "{}", "{", "\u{e9}.b.c", r#"{"payload": "", "signatures": []}"#] {
+        assert!(matches!(Jws::parse(bad.as_bytes()), Err(JwsError::Malformed(_))), "{bad}");
+    }
+}
+
+#[test]
+fn permissions_cover_what_the_table_says() {
+    let covers = |permitted, own: &str, handle: &str| {
+        Permission { permitted, handle: own.to_owned() }.covers(handle_proto::Handle(handle.as_bytes()))
+    };
+    use Permitted::*;
+    for (permitted, own, handle, expected) in [
+        (Everything, "", "10.1045/x", true),
+        (ThisHandle, "10.1045/x", "10.1045/x", true),
+        (ThisHandle, "10.1045/x", "10.1045/y", false),
+        (ThisHandle, "0.NA/10.1045", "0.na/10.1045", true),
+        (ThisHandle, "0.NA/10.1045", "10.1045/x", true),
+        (ThisHandle, "0.NA/10.1045", "10.1045.1/x", false),
+        (DerivedPrefixes, "0.NA/10", "0.NA/10.1045", true),
+        (DerivedPrefixes, "0.NA/10", "10.1045/x", true),
+        (DerivedPrefixes, "0.NA/10", "10/x", false),
+        (DerivedPrefixes, "0.NA/10", "0.NA/10", false),
+        (DerivedPrefixes, "0.NA/10", "0.NA/10.", false),
+        (DerivedPrefixes, "0.NA/10", "0.NA/100.1", false),
+        (DerivedPrefixes, "", ".x/y", false),
+        (HandlesUnderThisPrefix, "0.NA/10", "10/x", true),
+        (HandlesUnderThisPrefix, "0.NA/10", "0.NA/10", false),
+        (HandlesUnderThisPrefix, "10/x", "10/x", false),
+    ] {
+        assert_eq!(covers(permitted, own, handle), expected, "{permitted:?} {own} {handle}");
+    }
+}

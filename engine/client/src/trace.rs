@@ -1,0 +1,166 @@
+//! What a lookup does, step by step: for people who want to see the way.
+
+use crate::exchange::AttemptError;
+use crate::plan::Target;
+use crate::service::SharedSite;
+use handle_proto::{Handle, ResponseCode};
+use std::fmt;
+
+/// A step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// When, in milliseconds since the lookup began.
+    pub at_ms: u64,
+    /// How many questions stand behind this one: 0 for the one that was asked.
+    pub depth: usize,
+    /// What.
+    pub step: Step,
+}
+
+/// What is done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// A handle is to be resolved.
+    Question {
+        /// Which.
+        handle: Vec<u8>,
+        /// What for.
+        why: Why,
+    },
+    /// It was known from before.
+    Cached {
+        /// What the answer was.
+        code: ResponseCode,
+    },
+    /// Where to ask is known.
+    Sites {
+        /// From what.
+        from: Origin,
+        /// The sites.
+        sites: Vec<SharedSite>,
+    },
+    /// A server is asked.
+    Asked {
+        /// Which.
+        target: Target,
+        /// For which time.
+        try_number: usize,
+    },
+    /// It answered.
+    Answered {
+        /// Which.
+        target: Target,
+        /// What came of it.
+        code: ResponseCode,
+        /// How many values came.
+        values_count: usize,
+        /// How long it took, in milliseconds.
+        took_ms: u32,
+        /// Whether its signature was checked.
+        certified: bool,
+    },
+    /// It did not, or not so that it could be believed.
+    Failed {
+        /// Which.
+        target: Target,
+        /// Why.
+        error: AttemptError,
+        /// After how long, in milliseconds.
+        took_ms: u32,
+    },
+    /// It asked who asks, and was told.
+    Proved,
+    /// The handle is another name of this one.
+    Alias {
+        /// Which.
+        handle: Vec<u8>,
+    },
+}
+
+/// What a handle is resolved for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// It was asked for.
+    Asked,
+    /// To find the service of its prefix.
+    Prefix,
+    /// A prefix record names it as the service.
+    Service,
+    /// A referral names it.
+    Referral,
+}
+
+/// From where sites are known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// The bootstrap file.
+    Root,
+    /// They were known beforehand.
+    Override,
+    /// The caller.
+    Caller,
+    /// The record of the prefix, and what it names.
+    Prefix,
+    /// A referral.
+    Referral,
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Asked => "asked for",
+            Self::Prefix => "where is the service of the prefix?",
+            Self::Service => "the service that is named there",
+            Self::Referral => "the referral names it",
+        })
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Root => "the global service",
+            Self::Override => "sites that are configured for the prefix",
+            Self::Caller => "the sites that were given",
+            Self::Prefix => "the service of the prefix",
+            Self::Referral => "the service of the referral",
+        })
+    }
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:indent$}", "", indent = self.depth * 2)?;
+        match &self.step {
+            Step::Question { handle, why } => write!(f, "{}  ({why})", Handle(handle)),
+            Step::Cached { code } => write!(f, "known from before: {} {code}", code.0),
+            Step::Sites { from, sites } => {
+                write!(f, "{from}: {} site{}", sites.len(), if sites.len() == 1 { "" } else { "s" })
+            }
+            Step::Asked { target, try_number: 1 } => write!(f, "ask {target}"),
+            Step::Asked { target, try_number } => write!(f, "ask {target} again, time {try_number}"),
+            Step::Answered { target, code, values_count, took_ms, certified } => {
+                write!(f, "{} answers {} {code}", target.address, code.0)?;
+                if *values_count > 0 {
+                    write!(f, ", {values_count} value{}", if *values_count == 1 { "" } else { "s" })?;
+                }
+                write!(f, ", {took_ms} ms{}", if *certified { ", signature good" } else { "" })
+            }
+            Step::Failed { target, error, took_ms } => write!(f, "{}: {error}, {took_ms} ms", target.address),
+            Step::Proved => f.write_str("asked who asks, and told"),
+            Step::Alias { handle } => write!(f, "another name of {}", Handle(handle)),
+        }
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (at, count) = self.position;
+        let protocol = self.protocol.name().unwrap_or("?");
+        let role = if self.is_primary { "primary" } else { "secondary" };
+        match count {
+            1 => write!(f, "{} over {protocol} ({role})", self.address),
+            _ => write!(f, "{} over {protocol} (server {} of {count}, {role})", self.address, at + 1),
+        }
+    }
+}
