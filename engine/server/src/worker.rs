@@ -35,6 +35,8 @@ use std::time::{Duration, Instant};
 
 /// How long a worker waits for datagrams before it looks at the world: a new set, a stop.
 const PATIENCE_MAX: Duration = Duration::from_millis(20);
+/// The same while requests are on the slow path, from where answers come unannounced as long as there are more to make.
+const PATIENCE_SLOW: Duration = Duration::from_millis(1);
 /// While draining, how long no datagram must come before the worker stops.
 const DRAIN_QUIET: Duration = Duration::from_millis(20);
 /// While draining, how long datagrams are answered that do not cease to come.
@@ -154,7 +156,8 @@ impl Worker {
                 (_, true) if !self.has_connections(Duration::ZERO) && self.slow.is_idle() => Duration::ZERO,
                 (_, true) => DRAIN_QUIET,
                 (true, false) => DRAIN_QUIET,
-                (false, false) => PATIENCE_MAX,
+                (false, false) if self.slow.is_idle() => PATIENCE_MAX,
+                (false, false) => PATIENCE_SLOW,
             };
             let received = match self.turn(patience) {
                 Ok(received) => received + self.serve_connections(draining),

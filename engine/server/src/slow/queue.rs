@@ -137,6 +137,9 @@ impl Queues {
     pub(crate) fn give_back(&self, job: Box<Job>) {
         let Some(back) = self.answered.get(job.shard) else { return self.release(job) };
         match back.jobs.0.try_send(job) {
+            // To wake a worker for each answer costs a tenth of a signature, so while there is more to do it is
+            // left to look for itself, see `Worker::run`.
+            Ok(()) if !self.asked.1.is_empty() => {}
             Ok(()) => back.waker.get().into_iter().for_each(Waker::wake),
             Err(error) => self.release(error.into_inner()),
         }
