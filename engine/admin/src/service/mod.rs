@@ -137,6 +137,12 @@ impl Service {
         }
     }
 
+    /// Its sessions, if it is to have any.
+    #[must_use]
+    pub const fn sessions(&self) -> Option<&Front> {
+        self.sessions.as_ref()
+    }
+
     /// With these sessions.
     #[must_use]
     pub fn with_sessions(self, sessions: Option<Front>) -> Self {
