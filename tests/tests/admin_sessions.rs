@@ -143,8 +143,8 @@ fn a_session_set_up_with_handled_is_administered_in_with_handle_admin() {
         ResponseCode::SESSION_MESSAGE_REJECTED,
         "a copy of that"
     );
-    // What was created, read where it is; values that are not public travel encrypted, asked for or not.
-    let asked = resolve(&session, "TST/SESSION-2", PRIVATE);
+    // Values that are not public travel encrypted, both ways where the client wants it.
+    let asked = resolve(&session, "TST/HALF", PRIVATE);
     let asked = session.sealed(asked);
     let hidden = session.hidden(&asked);
     let (code_now, protection, _) = both.administer(&mut session, &hidden);
