@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod batches;
+pub mod administered;
 pub mod client;
 pub mod daemon;
 pub mod fields;

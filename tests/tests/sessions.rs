@@ -112,7 +112,7 @@ fn certified_answers(datapath: Datapath, exchange: Exchange) {
     let served = serve_with("root", datapath, |_| ());
     let mut session = ClientSession::open(exchange, served.address(), NOBODY, &server_key("root"));
     let slow_before = slow_requests(&served);
-    let mut ask = |session: &mut ClientSession, message: &[u8]| {
+    let ask = |session: &mut ClientSession, message: &[u8]| {
         let answer = exchange(served.address(), message).expect("an answer");
         let (plain, protection) = session.read(&answer);
         (seen(&plain).0, protection)

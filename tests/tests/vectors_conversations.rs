@@ -200,9 +200,12 @@ fn verifies(answers: &[Vec<u8>], key: &PublicKey) -> bool {
     Message::decode(&message).is_ok_and(|message| verify_message(&envelope, &message, key).is_ok())
 }
 
+/// Envelope, header, exchange, cipher, and the numbers of the group.
+type SetUp = (Envelope, Header, KeyExchangeMode, Cipher, [Vec<u8>; 2]);
+
 /// The answer to a set-up by Diffie-Hellman, without what is another each time: number of the session, expiration, and
 /// the public value, which is not always of the same length.
-fn set_up(answers: &[Vec<u8>]) -> Option<(Envelope, Header, KeyExchangeMode, Cipher, Vec<u8>, Vec<u8>)> {
+fn set_up(answers: &[Vec<u8>]) -> Option<SetUp> {
     let (envelope, rest) = Envelope::split(answers.first()?).ok()?;
     let message = Message::decode(rest).ok()?;
     let Ok(Body::Reply(Reply { response: Response::Session(answer), .. })) =
@@ -215,7 +218,8 @@ fn set_up(answers: &[Vec<u8>]) -> Option<(Envelope, Header, KeyExchangeMode, Cip
     assert!(envelope.session_id > 0, "a session has a number");
     let envelope = Envelope { session_id: 0, message_len: 0, ..envelope };
     let header = Header { expiration: 0, body_len: 0, ..message.header };
-    Some((envelope, header, answer.mode, key.cipher, p.as_bytes().to_vec(), g.as_bytes().to_vec()))
+    let group = [p, g].map(|number| number.as_bytes().to_vec());
+    Some((envelope, header, answer.mode, key.cipher, group))
 }
 
 /// What is wrong with the answers to a line, if anything is.

@@ -13,13 +13,15 @@ use handle_proto::wire::{Body, Envelope, Message, Reply, Response};
 use handle_proto::{OpCode, ResponseCode};
 use handle_server::config::Datapath;
 use handle_sessions::config::CipherName;
+use handle_tests::administered::administer_with;
 use handle_tests::client::{exchange, exchange_over_tcp};
-use handle_tests::served::{Served, serve_with, server_key};
+use handle_tests::served::{serve_with, server_key};
 use handle_tests::session::{ClientSession, Exchange, recorded_pair};
 use handle_tests::transcripts::{answer_to, is_hidden, lines, plain, private_keys, raw};
 use handle_tests::vectors::hex;
 use serde_json::Value as Json;
 use std::collections::HashMap;
+use std::net::SocketAddr;
 
 /// What has to be the same: operation, code, flags, body and MAC, without what varies.
 fn shape(bytes: &[u8], session_id: i32) -> (OpCode, ResponseCode, u32, Vec<u8>, bool) {
@@ -64,19 +66,22 @@ fn in_session(bytes: &[u8], recorded_key: &[u8], session: &ClientSession) -> Vec
     ours
 }
 
-fn replay(
-    served: &Served,
+/// Whom the steps are sent to, and how.
+struct Peer {
+    address: SocketAddr,
     exchange: Exchange,
-    line: &Json,
-    keys: &HashMap<String, PrivateKey>,
-    key: &PublicKey,
-) {
+    /// Whether it does what it is asked to administer.
+    administers: bool,
+}
+
+fn replay(peer: &Peer, line: &Json, keys: &HashMap<String, PrivateKey>, key: &PublicKey) {
     let name = line["name"].as_str().unwrap();
     let recorded_key = hex(&line["session_key_hex"]);
     let recorded_id = i32::try_from(line["session_id"].as_i64().unwrap()).unwrap();
     let steps = line["steps"].as_array().unwrap();
     let set_up = hex(&steps[0]["send_hex"]);
-    let answer = exchange(served.address(), &set_up).unwrap();
+    let exchange = |message: &[u8]| (peer.exchange)(peer.address, message);
+    let answer = exchange(&set_up).unwrap();
     let pair = recorded_pair(&line["client_dh"]);
     let mut session = ClientSession::from_answer(&pair, &answer, Some(key));
     assert_eq!(i64::from(session.key.cipher().0), line["encryption_algorithm"], "{name}");
@@ -103,7 +108,7 @@ fn replay(
             Some(recorded) => {
                 let op_code = Message::decode(&recorded[Envelope::LEN..]).unwrap().header.op_code;
                 let mut recorded = recorded;
-                if op_code.is_admin() {
+                if op_code.is_admin() && !peer.administers {
                     // It is refused as what cannot be read is, by an answer to no request in particular.
                     recorded[8..12].fill(0xff);
                 }
@@ -118,9 +123,9 @@ fn replay(
             }
         };
         // A message that was never protected is no copy, and one that was is sent as it was.
-        let received = exchange(served.address(), &sent).unwrap_or_else(|| panic!("{case}: no answer"));
+        let received = exchange(&sent).unwrap_or_else(|| panic!("{case}: no answer"));
         let note = step["note"].as_str().unwrap();
-        if note.starts_with("an administrative request") {
+        if note.starts_with("an administrative request") && !peer.administers {
             assert_eq!(code(&received), ResponseCode::PROTOCOL_ERROR, "{case}: here are only queries");
             continue;
         }
@@ -143,22 +148,36 @@ fn code(bytes: &[u8]) -> ResponseCode {
     Message::decode(&bytes[Envelope::LEN..]).unwrap().header.response_code
 }
 
+/// Replays all sessions; how many.
+fn replay_all(peer: &Peer) -> usize {
+    let (keys, server_key) = (private_keys(), server_key("root"));
+    let lines = lines("transcript");
+    let sessions = lines.iter().filter(|line| !line["client_dh"].is_null());
+    let count = sessions.map(|line| replay(peer, line, &keys, &server_key)).count();
+    assert!(count > 0, "there are transcripts");
+    count
+}
+
 fn sessions_end_as_recorded(datapath: Datapath, exchange: Exchange) {
-    let server_key = server_key("root");
-    let keys = private_keys();
     // The oldest of the recorded clients know DES alone.
     let served = serve_with("root", datapath, |config| {
         config.sessions.ciphers = vec![CipherName::Aes, CipherName::Des];
     });
-    let mut count = 0;
-    for line in lines("transcript").iter().filter(|line| !line["client_dh"].is_null()) {
-        replay(&served, exchange, line, &keys, &server_key);
-        count += 1;
-    }
-    assert!(count > 0, "there are transcripts");
+    let count = replay_all(&Peer { address: served.address(), exchange, administers: false });
     let sessions = served.server.shared().slow.as_ref().unwrap().sessions.as_ref().unwrap().to_json();
     assert_eq!((&sessions["opened"], &sessions["ended"]), (&count.into(), &count.into()));
     assert_eq!(sessions["open"], 0);
+}
+
+#[test]
+fn vectors_sessions_with_the_process_that_administers() {
+    let administered = administer_with("root", |config| {
+        config.sessions.ciphers = vec![CipherName::Aes, CipherName::Des];
+    });
+    let count =
+        replay_all(&Peer { address: administered.address(), exchange: exchange_over_tcp, administers: true });
+    let counts = administered.server().shared().service.sessions().unwrap().own().counts();
+    assert_eq!((counts.opened, counts.ended), (count as u64, count as u64));
 }
 
 #[test]

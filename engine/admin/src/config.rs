@@ -10,6 +10,7 @@ use handle_auth::kdf::Pbkdf2Limits;
 use handle_process::identity::identities;
 use handle_process::server_key::ServerKeyConfig;
 use handle_proto::limit;
+use handle_sessions::SessionsConfig;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -49,6 +50,8 @@ pub struct Config {
     pub server_key: Option<ServerKeyConfig>,
     /// Who may do what, beside the administrators of handles.
     pub administrators: AdministratorsConfig,
+    /// Keys agreed on with clients.
+    pub sessions: SessionsConfig,
     /// Sizes of everything that is bounded.
     pub limits: Limits,
     /// Connections.
@@ -166,6 +169,7 @@ impl Default for Config {
             store: StoreConfig::default(),
             server_key: None,
             administrators: AdministratorsConfig::default(),
+            sessions: SessionsConfig::default(),
             limits: Limits::default(),
             tcp: TcpConfig::default(),
             observe: ObserveConfig::default(),
@@ -255,6 +259,7 @@ impl Config {
         config.control = config.control.map(|control| directory.join(control));
         config.audit = config.audit.map(|audit| directory.join(audit));
         config.server_key = config.server_key.map(|key| key.relative_to(directory));
+        config.sessions = config.sessions.relative_to(directory);
         Ok(config)
     }
 
@@ -266,6 +271,7 @@ impl Config {
         EnvFilter::try_new(&self.log)
             .with_context(|| format!("`log` is {:?}: write error, warn, info, debug or trace", self.log))?;
         ensure!(!self.listen.is_empty(), "`listen` is empty: name at least one address, as \"[::]:2642\"");
+        self.sessions.check()?;
         let (limits, tcp, observe) = (&self.limits, &self.tcp, &self.observe);
         let bounds = [
             ("threads", self.threads, 0, 1024),

@@ -16,6 +16,7 @@ use handle_auth::challenges::Challenges;
 use handle_process::privileges::become_user;
 use handle_process::server_key;
 use handle_process::site::SiteRecord;
+use handle_sessions::Front;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,6 +25,8 @@ use tokio::sync::watch;
 
 /// How long connections may take to come to an end when the server stops.
 const GOODBYE_PATIENCE: Duration = Duration::from_secs(10);
+/// How often sessions whose time is over are forgotten; nobody finds them before, either.
+const SESSIONS_EXPIRE: Duration = Duration::from_secs(60);
 /// How often the log of transactions is looked through for old ones.
 const PRUNE_INTERVAL: Duration = Duration::from_secs(600);
 /// Transactions that one commit drops from the log.
@@ -121,7 +124,8 @@ impl Server {
         }
         let audit = Audit::open(config.audit.as_deref())?;
         let challenges = Challenges::new(config.challenge_limits());
-        let service = Service::new(store, rules, Sealer { key }, config.effort(), challenges, audit);
+        let service = Service::new(store, rules, Sealer { key }, config.effort(), challenges, audit)
+            .with_sessions(Front::new(&config.sessions));
         let shared = Arc::new(Shared {
             service: Arc::new(service),
             connections: Connections::new(&config.tcp),
@@ -148,6 +152,9 @@ impl Server {
             }
             if config.store.log_days > 0 {
                 runtime.spawn(prune(Arc::clone(&shared)));
+            }
+            if config.sessions.enabled {
+                runtime.spawn(expire_sessions(Arc::clone(&shared)));
             }
         }
         Ok(Self { shared, runtime, addresses, http: http_address })
@@ -200,6 +207,14 @@ fn connections_listener(address: SocketAddr, backlog: u32) -> anyhow::Result<Tcp
     crate::connections::listen(address, backlog).with_context(|| {
         format!("cannot listen on {address} (check: ss -ltnp 'sport = :{}')", address.port())
     })
+}
+
+/// Forgets sessions whose time is over.
+async fn expire_sessions(shared: Arc<Shared>) {
+    let mut stopping = shared.stopping();
+    while tokio::time::timeout(SESSIONS_EXPIRE, stopping.wait_for(|&stops| stops)).await.is_err() {
+        shared.service.sessions().into_iter().for_each(Front::expire);
+    }
 }
 
 /// Drops old transactions from the log, now and then.

@@ -113,10 +113,9 @@ impl Front {
     /// # Errors
     /// When it was encrypted in a session and cannot be taken on.
     pub fn open<'m>(&self, message: &'m [u8]) -> Result<Came<'m>, Undecryptable> {
-        let bare = |message| Came { message, session: None, hidden: false, proof: Ok(false) };
-        let Ok((mut envelope, rest)) = Envelope::split(message) else { return Ok(bare(message.into())) };
+        let Ok((mut envelope, rest)) = Envelope::split(message) else { return Ok(Came::outside(message)) };
         let Some(session) = self.joint.find(envelope.session_id, self.now_s()) else {
-            return Ok(bare(message.into()));
+            return Ok(Came::outside(message));
         };
         let rest = &rest[..rest.len().min(envelope.message_len as usize)];
         if !envelope.flags.has(EnvelopeFlags::ENCRYPTED) {
@@ -171,7 +170,13 @@ impl Front {
     }
 }
 
-impl Came<'_> {
+impl<'m> Came<'m> {
+    /// A message in no session.
+    #[must_use]
+    pub const fn outside(message: &'m [u8]) -> Self {
+        Self { message: Cow::Borrowed(message), session: None, hidden: false, proof: Ok(false) }
+    }
+
     /// The message in the clear, envelope first.
     #[must_use]
     pub fn message(&self) -> &[u8] {
@@ -206,20 +211,31 @@ impl Came<'_> {
         session.identity()
     }
 
+    /// What makes answers those of its session; `None` where it is in none.
+    #[must_use]
+    pub fn sealing(&self) -> Option<Sealing> {
+        self.session.clone().map(Sealing)
+    }
+}
+
+/// What makes answers those of a session.
+#[derive(Clone, Debug)]
+pub struct Sealing(AnySession);
+
+impl Sealing {
     /// Makes `answer`, an unsigned message with its envelope, one of the session: with a MAC if it `certifies`, and
-    /// encrypted if it is `confidential`. Whether it is one of a session at all.
+    /// encrypted if it is `confidential`.
     ///
     /// # Errors
     /// When it is no message.
-    pub fn seal(&self, answer: &mut Vec<u8>, certifies: bool, confidential: bool) -> Result<bool, SignError> {
-        let Some(session) = &self.session else { return Ok(false) };
+    pub fn seal(&self, answer: &mut Vec<u8>, certifies: bool, confidential: bool) -> Result<(), SignError> {
         if certifies {
-            seal(&**session, answer)?;
+            seal(&*self.0, answer)?;
         }
         if confidential {
-            encrypt(&**session, &handle_auth::random(), answer);
+            encrypt(&*self.0, &handle_auth::random(), answer);
         }
-        Ok(true)
+        Ok(())
     }
 }
 
@@ -286,16 +302,13 @@ mod tests {
         let again = front.open(&sent).unwrap();
         assert_eq!((again.proof(), again.identity()), (Err(Reject::Replayed(1)), None));
         let mut answer = message(id, OpCode::CREATE_HANDLE);
-        assert_eq!(came.seal(&mut answer, true, true), Ok(true));
+        assert_eq!(came.sealing().unwrap().seal(&mut answer, true, true), Ok(()));
         let (envelope, text) = Envelope::split(&answer).unwrap();
         let plain = key.key().decrypt(envelope.version, text).unwrap();
         assert!(key.verify(&envelope, &Message::decode(&plain).unwrap()).is_ok());
         assert!(front.end(id) && !front.end(id));
         let late = front.open(&asked).unwrap();
-        assert!(!late.is_in_session());
-        let mut answer = message(id, OpCode::CREATE_HANDLE);
-        assert_eq!(late.seal(&mut answer, true, true), Ok(false));
-        assert_eq!(answer, message(id, OpCode::CREATE_HANDLE), "there is no key for it");
+        assert!(!late.is_in_session() && late.sealing().is_none());
     }
 
     #[test]

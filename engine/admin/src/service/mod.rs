@@ -4,6 +4,7 @@
 
 pub mod opening;
 pub mod reply;
+mod sessions;
 
 use crate::audit::{Audit, AuditLine};
 use crate::counters::Counters;
@@ -14,13 +15,17 @@ use crate::store::{Snapshot, Store, StoreError, Transaction};
 use handle_auth::answered::Answered;
 use handle_auth::challenges::{Challenge, Challenges};
 use handle_auth::kdf::Pbkdf2Limits;
+use handle_proto::code::KeyExchangeMode;
 use handle_proto::limit::NONCE_LEN;
 use handle_proto::wire::Request;
 use handle_proto::wire::auth::{self, ChallengeAnswer, Verification};
 use handle_proto::wire::list::Reference;
+use handle_proto::wire::session::SessionAnswer;
 use handle_proto::{Handle, OpCode, OpFlags, Permissions, ResponseCode, Value, Values, Version};
+use handle_sessions::{Came, Front};
 use opening::{Opened, Unopened, open};
 use reply::{ReplyTo, Sealer, unreadable};
+use sessions::UNDECRYPTABLE;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -41,6 +46,7 @@ pub struct Service {
     /// What happened, by kind.
     pub counters: Counters,
     challenges: Mutex<Challenges>,
+    sessions: Option<Front>,
     started: Instant,
 }
 
@@ -101,6 +107,10 @@ enum Said {
     Answer(Answer),
     List(Lister, Box<Snapshot>),
     Challenge(i32, [u8; NONCE_LEN]),
+    /// A new session: its number, and what its client is told.
+    Session(i32, KeyExchangeMode, Vec<u8>),
+    /// No more than that: who sent it may be guessing.
+    Undecryptable,
 }
 
 impl Service {
@@ -122,16 +132,36 @@ impl Service {
             audit,
             counters: Counters::default(),
             challenges: Mutex::new(challenges),
+            sessions: None,
             started: Instant::now(),
         }
+    }
+
+    /// Its sessions, if it is to have any.
+    #[must_use]
+    pub const fn sessions(&self) -> Option<&Front> {
+        self.sessions.as_ref()
+    }
+
+    /// With these sessions.
+    #[must_use]
+    pub fn with_sessions(self, sessions: Option<Front>) -> Self {
+        Self { sessions, ..self }
     }
 
     /// Answers `message`, envelope first, which came from `source`. Waits until what it changes is durable.
     #[must_use]
     pub fn answer(self: &Arc<Self>, message: &[u8], source: SocketAddr) -> Replies {
         let now_unix_s = now_unix_s();
-        let opened = match open(message) {
+        let came = match &self.sessions {
+            Some(sessions) => sessions.open(message),
+            None => Ok(Came::outside(message)),
+        };
+        let Ok(came) = came else { return self.unreadable(&UNDECRYPTABLE, now_unix_s) };
+        let opened = match open(came.message()) {
             Ok(opened) => opened,
+            // Nobody learns from the answer whether what was made up had the right padding.
+            Err(_) if came.may_be_a_guess() => return self.unreadable(&UNDECRYPTABLE, now_unix_s),
             Err(Unopened::Dropped) => {
                 return Replies { first: Vec::new(), rest: None, keeps_connection: false };
             }
@@ -142,11 +172,16 @@ impl Service {
             }
         };
         let keeps_connection = opened.flags().has(OpFlags::KEEP_CONNECTION);
-        let (to, said) = self.say(message, &opened, source, now_unix_s);
+        let (to, said) = self.say(&came, &opened, source, now_unix_s);
         let site = &self.rules.site;
         let (first, rest) = match said {
             Said::Answer(answer) => (self.sealer.answer(&to, site, &answer, now_unix_s), None),
             Said::Challenge(id, nonce) => (self.sealer.challenge(&to, site, id, &nonce, now_unix_s), None),
+            Said::Session(id, mode, data) => {
+                let answer = SessionAnswer { mode, data: &data };
+                (self.sealer.session(&to, site, id, answer, now_unix_s), None)
+            }
+            Said::Undecryptable => return self.unreadable(&UNDECRYPTABLE, now_unix_s),
             Said::List(lister, snapshot) => {
                 let mut pages = Pages { service: Arc::clone(self), snapshot, lister, to, has_more: true };
                 (pages.next_page().unwrap_or_default(), Some(pages))
@@ -155,19 +190,24 @@ impl Service {
         Replies { first, rest, keeps_connection }
     }
 
+    /// What is said to a message that cannot be read.
+    fn unreadable(&self, refused: &Refused, now_unix_s: u32) -> Replies {
+        self.counters.answered(OpCode::RESERVED, refused.code);
+        let first = unreadable(OpCode::RESERVED, refused, now_unix_s);
+        Replies { first, rest: None, keeps_connection: false }
+    }
+
     fn say(
         &self,
-        message: &[u8],
+        came: &Came<'_>,
         opened: &Opened<'_>,
         source: SocketAddr,
         now_unix_s: u32,
     ) -> (ReplyTo, Said) {
         let Request::AnswerChallenge(answer) = opened.request else {
-            let to = ReplyTo::new(opened);
-            let said = match outside_sessions(opened) {
-                Some(refused) => refused.into(),
-                None => self.first_time(message, opened, &to, source, now_unix_s),
-            };
+            let to = ReplyTo::new(opened).in_session(came.sealing());
+            let said = self.about_sessions(came, opened, source);
+            let said = said.unwrap_or_else(|| self.first_time(came, opened, &to, source, now_unix_s));
             self.note(opened, None, source, &said);
             return (to, said);
         };
@@ -175,28 +215,37 @@ impl Service {
         let taken = self.challenges().take(opened.session_id, self.now_ms());
         let Some((challenge, original)) = taken.as_ref().and_then(|it| Some((it, open(&it.request).ok()?)))
         else {
-            let said = Refused::new(ResponseCode::AUTHENTICATION_TIMEOUT, "").into();
+            let said = match came.may_be_a_guess() {
+                true => Said::Undecryptable,
+                false => Refused::new(ResponseCode::AUTHENTICATION_TIMEOUT, "").into(),
+            };
             self.note(opened, Some(answer.identity), source, &said);
-            return (ReplyTo::new(opened), said);
+            return (ReplyTo::new(opened).in_session(came.sealing()), said);
         };
-        let to = ReplyTo::about(&original, opened);
+        let to = ReplyTo::about(&original, opened, came.sealing());
         let asked = Asked { version: to.version(), ..asked(&original, challenge.nonce, now_unix_s) };
-        let said =
-            self.authenticated(challenge, &asked, &answer).unwrap_or_else(|error| self.failed(&error).into());
+        let said = self
+            .authenticated(came, challenge, &asked, &answer)
+            .unwrap_or_else(|error| self.failed(&error).into());
         self.note(&original, Some(answer.identity), source, &said);
         (to, said)
     }
 
-    /// Decides a request of which nobody knows who sent it.
+    /// Decides a request of which nobody knows who sent it, unless its session tells.
     fn first_time(
         &self,
-        message: &[u8],
+        came: &Came<'_>,
         opened: &Opened<'_>,
         to: &ReplyTo,
         source: SocketAddr,
         now_unix_s: u32,
     ) -> Said {
-        let who = if self.rules.anonymous_full_access { Who::Anyone } else { Who::Nobody };
+        let (message, known) = (came.message(), came.identity());
+        let who = match &known {
+            _ if self.rules.anonymous_full_access => Who::Anyone,
+            Some(identity) => Who::Is(identity.as_reference()),
+            None => Who::Nobody,
+        };
         let nonce = handle_auth::random();
         let asked = asked(opened, nonce, now_unix_s);
         let decided = self.store.snapshot().and_then(|snapshot| {
@@ -208,6 +257,7 @@ impl Service {
         });
         match decided {
             Ok(Some(said)) => said,
+            Ok(None) if came.is_in_session() => self.challenge_in_session(came, opened, to, nonce, source),
             Ok(None) => self.challenge(message, to, nonce, source),
             Err(error) => self.failed(&error).into(),
         }
@@ -286,6 +336,7 @@ impl Service {
     /// Nothing but a refusal is said before the key was.
     fn authenticated(
         &self,
+        came: &Came<'_>,
         challenge: &Challenge,
         asked: &Asked<'_>,
         answer: &ChallengeAnswer<'_>,
@@ -328,6 +379,10 @@ impl Service {
                 continue;
             }
             if answered.is_made_with(kind, data) {
+                if let Some(sessions) = &self.sessions {
+                    // For who the session was set up for; any other identity counts for this request alone.
+                    sessions.authenticate(came, claim, identity.index);
+                }
                 let said = self.carry_out(decision, snapshot, &challenge.request, asked, who)?;
                 return Ok(said.unwrap_or_else(|| wrong_key(claim)));
             }
@@ -400,7 +455,8 @@ impl Service {
         let (code, text) = match said {
             Said::Answer(Answer::Refused(refused)) => (refused.code, &*refused.text),
             Said::Challenge(..) => (ResponseCode::AUTHENTICATION_NEEDED, ""),
-            Said::Answer(_) | Said::List(..) => (ResponseCode::SUCCESS, ""),
+            Said::Undecryptable => (UNDECRYPTABLE.code, &*UNDECRYPTABLE.text),
+            Said::Answer(_) | Said::List(..) | Said::Session(..) => (ResponseCode::SUCCESS, ""),
         };
         self.counters.answered(asked.op_code(), code);
         let is_of_interest = asked.op_code().is_admin() || identity.is_some();
@@ -435,23 +491,6 @@ impl From<Refused> for Said {
     fn from(refused: Refused) -> Self {
         Self::Answer(Answer::Refused(refused))
     }
-}
-
-/// Why a request about sessions, or in one, is not decided: there are none.
-fn outside_sessions(opened: &Opened<'_>) -> Option<Refused> {
-    Some(match opened.request {
-        Request::SessionSetup(_) | Request::SessionExchangeKey(_) => {
-            Refused::new(ResponseCode::SESSION_FAILED, "This server has no sessions.")
-        }
-        Request::SessionTerminate(_) => {
-            Refused::new(ResponseCode::SESSION_TIMEOUT, "Can not get session info.")
-        }
-        _ if opened.session_id > 0 => {
-            let text = "Invalid session id or session time out. Please try again.";
-            Refused::new(ResponseCode::SESSION_TIMEOUT, text)
-        }
-        _ => return None,
-    })
 }
 
 fn wrong_key(identity: Reference<'_>) -> Said {

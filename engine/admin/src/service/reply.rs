@@ -18,8 +18,10 @@ use handle_proto::wire::failure::Failure;
 use handle_proto::wire::list::Handles;
 use handle_proto::wire::query;
 use handle_proto::wire::referral::Referral;
+use handle_proto::wire::session::SessionAnswer;
 use handle_proto::wire::{Credential, Envelope, Header, MessageBuf, Reply, Response};
 use handle_proto::{OpCode, OpFlags, ResponseCode, Values, Version};
+use handle_sessions::Sealing;
 
 /// What a reply repeats of its request.
 #[derive(Clone, Debug)]
@@ -31,6 +33,8 @@ pub struct ReplyTo {
     flags: OpFlags,
     recursion_count: u8,
     digest: Digest,
+    /// The session that it is said in.
+    session: Option<Sealing>,
 }
 
 impl ReplyTo {
@@ -45,15 +49,25 @@ impl ReplyTo {
             flags: opened.flags(),
             recursion_count: opened.message.header.recursion_count,
             digest: request_digest(opened.version, opened.message.covered),
+            session: None,
         }
     }
 
-    /// A reply to the sender of `answer`, about `original`, whose challenge it has answered.
+    /// The same, in a session if there is one.
     #[must_use]
-    pub fn about(original: &Opened<'_>, answer: &Opened<'_>) -> Self {
+    pub fn in_session(self, session: Option<Sealing>) -> Self {
+        Self { session, ..self }
+    }
+
+    /// A reply to the sender of `answer`, about `original`, whose challenge it has answered; in `session`, if it came in
+    /// one.
+    #[must_use]
+    pub fn about(original: &Opened<'_>, answer: &Opened<'_>, session: Option<Sealing>) -> Self {
         let version = answer.version;
         let digest = request_digest(version, original.message.covered);
-        Self { version, request_id: answer.request_id, session_id: 0, digest, ..Self::new(original) }
+        let session_id = if session.is_some() { answer.session_id } else { 0 };
+        let request_id = answer.request_id;
+        Self { version, request_id, session_id, digest, session, ..Self::new(original) }
     }
 
     /// The digest of the request, which a challenge covers.
@@ -135,6 +149,20 @@ impl Sealer {
         self.seal(&to, site, ResponseCode::AUTHENTICATION_NEEDED, response, flags, now_unix_s)
     }
 
+    /// The answer that there is a new session with the number `id`. It is not said in one yet.
+    #[must_use]
+    pub fn session(
+        &self,
+        to: &ReplyTo,
+        site: &SiteRecord,
+        id: i32,
+        answer: SessionAnswer<'_>,
+        now_unix_s: u32,
+    ) -> Vec<u8> {
+        let to = ReplyTo { session_id: id, session: None, ..to.clone() };
+        self.seal(&to, site, ResponseCode::SUCCESS, Response::Session(answer), to.flags, now_unix_s)
+    }
+
     fn seal(
         &self,
         to: &ReplyTo,
@@ -181,7 +209,8 @@ impl Sealer {
         let digest = flags.has(OpFlags::REQUEST_DIGEST).then_some(digest);
         let message = MessageBuf::reply(&envelope, &header, &Reply { code, digest, response });
         let certifies = flags.has(OpFlags::CERTIFY);
-        let sealed = match self.key.as_ref().filter(|_| certifies) {
+        let key = self.key.as_ref().filter(|_| certifies && to.session.is_none());
+        let sealed = match key {
             None => message.unsigned(),
             Some(key) => match sign_message(&envelope, 0, message.covered(), key) {
                 Ok(credential) => match Credential::decode(&credential) {
@@ -194,12 +223,28 @@ impl Sealer {
                 }
             },
         };
-        sealed.unwrap_or_else(|too_long| {
+        let mut sealed = sealed.unwrap_or_else(|too_long| {
             let refused = Refused { code: ResponseCode::ERROR, text: too_long.to_string().into() };
             let reply = Reply { code: refused.code, digest: None, response: failure(&refused) };
             MessageBuf::reply(&envelope, &header, &reply).unsigned().unwrap_or_default()
-        })
+        });
+        if let Some(session) = &to.session {
+            let hides =
+                flags.has(OpFlags::ENCRYPT) || to.version >= PRIVATE_SINCE && shows_private(&response);
+            if let Err(error) = session.seal(&mut sealed, certifies, hides) {
+                tracing::error!(%error, "an answer got no MAC");
+            }
+        }
+        sealed
     }
+}
+
+/// First version in which, in a session, values that are not public are encrypted without being asked.
+const PRIVATE_SINCE: Version = Version::new(2, 8);
+
+/// Whether a response has values that not everybody may read.
+fn shows_private(response: &Response<'_>) -> bool {
+    matches!(response, Response::Answer(answer) if answer.values.iter().any(|value| !value.is_public()))
 }
 
 fn failure(refused: &Refused) -> Response<'_> {

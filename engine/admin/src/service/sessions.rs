@@ -1,0 +1,99 @@
+//! Requests about sessions, and what a request in one has to show. RFC 3652 section 3.8.
+
+use super::opening::Opened;
+use super::reply::ReplyTo;
+use super::{Said, Service};
+use crate::operation::{Answer, Refused};
+use handle_auth::challenges::{Challenge, Pending};
+use handle_proto::ResponseCode;
+use handle_proto::limit::NONCE_LEN;
+use handle_proto::wire::Request;
+use handle_proto::wire::session::SessionSetup;
+use handle_sessions::{Came, Reject};
+use std::net::SocketAddr;
+
+// Texts of what deployed servers refuse are theirs; shown by `conversations.jsonl` and `credentials.jsonl`.
+/// What was encrypted cannot be read, or nothing in it tells who wrote it.
+pub(super) const UNDECRYPTABLE: Refused = Refused::new(
+    ResponseCode::SESSION_FAILED,
+    "Exception decrypting request with session key HandleException (ENCRYPTION_ERROR) Error decrypting buffer",
+);
+const UNKNOWN: Refused =
+    Refused::new(ResponseCode::SESSION_TIMEOUT, "Invalid session id or session time out. Please try again.");
+const NONE_NAMED: Refused = Refused::new(ResponseCode::SESSION_TIMEOUT, "Can not get session info.");
+const NO_SESSIONS: Refused = Refused::new(ResponseCode::SESSION_FAILED, "This server has no sessions.");
+const OTHER_EXCHANGE: Refused =
+    Refused::new(ResponseCode::SESSION_FAILED, "Session keys are exchanged by Diffie-Hellman only.");
+const WRONG_MAC: Refused = Refused::new(ResponseCode::INVALID_SESSION_KEY, "Session authentication failed.");
+const NO_MAC: Refused = Refused::new(ResponseCode::INVALID_CREDENTIAL, "Session request missing MAC code.");
+
+impl Service {
+    /// What is said to a request about sessions, and to one in a session that is not in order; `None` where the request is
+    /// to be decided.
+    pub(super) fn about_sessions(
+        &self,
+        came: &Came<'_>,
+        opened: &Opened<'_>,
+        source: SocketAddr,
+    ) -> Option<Said> {
+        match came.proof() {
+            Err(Reject::WrongMac) => return Some(WRONG_MAC.into()),
+            Err(Reject::Replayed(counter)) => {
+                let text = format!("Duplicate session counter {counter} in session {}", opened.session_id);
+                let code = ResponseCode::SESSION_MESSAGE_REJECTED;
+                return Some(Refused { code, text: text.into() }.into());
+            }
+            Ok(_) => {}
+        }
+        let is_unknown = opened.session_id > 0 && !came.is_in_session();
+        Some(match opened.request {
+            Request::SessionTerminate(_) if opened.session_id <= 0 => NONE_NAMED.into(),
+            _ if is_unknown => UNKNOWN.into(),
+            Request::SessionSetup(setup) => self.set_up(opened, &setup, source),
+            Request::SessionExchangeKey(_) if came.is_in_session() => OTHER_EXCHANGE.into(),
+            Request::SessionExchangeKey(_) => UNKNOWN.into(),
+            Request::SessionTerminate(_) if came.proof() != Ok(true) => WRONG_MAC.into(),
+            Request::SessionTerminate(_) => {
+                if let Some(sessions) = &self.sessions {
+                    sessions.end(opened.session_id);
+                }
+                Answer::Done.into()
+            }
+            _ => return None,
+        })
+    }
+
+    /// Sets a session up. RFC 3652 section 3.8.1.
+    fn set_up(&self, opened: &Opened<'_>, setup: &SessionSetup<'_>, source: SocketAddr) -> Said {
+        let Some(sessions) = &self.sessions else { return NO_SESSIONS.into() };
+        let is_taken = |number| self.challenges().has(number);
+        match sessions.set_up(setup, opened.version, source.ip(), is_taken) {
+            Ok((id, data)) => Said::Session(id, setup.exchange.mode(), data),
+            Err(error) => Refused { code: error.code(), text: error.to_string().into() }.into(),
+        }
+    }
+
+    /// Asks in a session who wants to know; a copy of the request gets the challenge that waits.
+    pub(super) fn challenge_in_session(
+        &self,
+        came: &Came<'_>,
+        opened: &Opened<'_>,
+        to: &ReplyTo,
+        nonce: [u8; NONCE_LEN],
+        source: SocketAddr,
+    ) -> Said {
+        if came.proof() != Ok(true) {
+            return NO_MAC.into();
+        }
+        let (version, digest) = (to.version(), *to.digest());
+        let challenge = Challenge { version, nonce, digest, request: came.message().into() };
+        let id = opened.session_id;
+        match self.challenges().issue_in_session(id, source.ip(), challenge, self.now_ms()) {
+            Ok(Pending { nonce }) => Said::Challenge(id, nonce),
+            Err(_) => {
+                let text = "Too many challenges wait for an answer; ask again later.";
+                Refused::new(ResponseCode::SERVER_BUSY, text).into()
+            }
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! Sessions that both processes know: a client sets one up with `handled` and administers in it with `handle-admin`.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+use handle_auth::challenge::answer_with_secret;
+use handle_proto::wire::admin::{HandleBody, HandleValues};
+use handle_proto::wire::auth::{self, ChallengeAnswer};
+use handle_proto::wire::list::{Indexes, Reference, Strings};
+use handle_proto::wire::query::Query;
+use handle_proto::wire::{Body, Envelope, Message, Reply, Request, Response};
+use handle_proto::{OpFlags, Permissions, ResponseCode, Value, ValueBuf, Values};
+use handle_server::config::Datapath;
+use handle_sessions::SessionsConfig;
+use handle_tests::administered::{Administered, administer_with};
+use handle_tests::client::{exchange, exchange_over_tcp};
+use handle_tests::served::{Served, serve_with, server_key};
+use handle_tests::session::{ClientSession, Protection};
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+
+const CERTIFIED: OpFlags = OpFlags(OpFlags::PLAIN_REQUEST.0 | OpFlags::CERTIFY.0);
+const PRIVATE: OpFlags = OpFlags(CERTIFIED.0 & !OpFlags::PUBLIC_ONLY.0);
+const ADMINISTRATOR: Reference<'_> = Reference { handle: b"0.NA/TST", index: 301 };
+const SECRET: &[u8] = b"open sesame open";
+const MAC: Protection = Protection { mac: true, hidden: false };
+const ALL: Protection = Protection { mac: true, hidden: true };
+
+/// Both processes, and the directory with their socket.
+struct Both {
+    served: Option<Served>,
+    administered: Administered,
+    directory: TempDir,
+}
+
+fn socket(directory: &Path) -> PathBuf {
+    directory.join("sessions")
+}
+
+fn serve(directory: &Path) -> Served {
+    serve_with("root", Datapath::Portable, |config| config.sessions.socket = Some(socket(directory)))
+}
+
+impl Both {
+    fn start() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let served = Some(serve(directory.path()));
+        let administered = administer_with("root", |config| {
+            let socket = Some(socket(directory.path()));
+            config.sessions = SessionsConfig { socket, ..SessionsConfig::default() };
+        });
+        Self { served, administered, directory }
+    }
+
+    /// A session with `handled`, over UDP as deployed clients set it up.
+    fn session(&self) -> ClientSession {
+        let address = self.served.as_ref().unwrap().address();
+        ClientSession::open(exchange, address, ADMINISTRATOR, &server_key("root"))
+    }
+
+    /// Asks `handle-admin` in the session.
+    fn administer(&self, session: &mut ClientSession, message: &[u8]) -> (ResponseCode, Protection, Vec<u8>) {
+        let answer = exchange_over_tcp(self.administered.address(), message).unwrap();
+        let (plain, protection) = session.read(&answer);
+        (code(&plain), protection, plain)
+    }
+
+    /// Creates a handle in the session, answers the challenge if there is one, and says whether there was.
+    fn create(&self, session: &mut ClientSession, handle: &str) -> bool {
+        let message = create(session, handle);
+        let message = session.sealed(message);
+        let (code, protection, plain) = self.administer(session, &message);
+        if code != ResponseCode::AUTHENTICATION_NEEDED {
+            assert_eq!((code, protection), (ResponseCode::SUCCESS, MAC), "{handle}");
+            return false;
+        }
+        let message = answer(session, &plain);
+        let (code, protection, _) = self.administer(session, &message);
+        assert_eq!((code, protection), (ResponseCode::SUCCESS, MAC), "{handle}");
+        true
+    }
+}
+
+fn code(message: &[u8]) -> ResponseCode {
+    Message::decode(&message[Envelope::LEN..]).unwrap().header.response_code
+}
+
+fn create(session: &ClientSession, handle: &str) -> Vec<u8> {
+    let values = [
+        ValueBuf::from(&Value::new(1, b"URL", b"https://example.org/")),
+        ValueBuf::from(&Value {
+            permissions: Permissions::ADMIN_READ,
+            ..Value::new(2, b"NOTE", b"not for all")
+        }),
+    ];
+    let bytes: Vec<u8> = values.iter().flat_map(|value| value.as_bytes().to_vec()).collect();
+    let values = Values::from_encoded(values.len(), &bytes).unwrap();
+    let body = HandleValues { handle: handle.as_bytes(), values };
+    session.request(11, CERTIFIED, &Request::CreateHandle(body))
+}
+
+fn resolve(session: &ClientSession, handle: &str, flags: OpFlags) -> Vec<u8> {
+    let query = Query { handle: handle.as_bytes(), indexes: Indexes::EMPTY, types: Strings::EMPTY };
+    session.request(12, flags, &Request::Resolution(query))
+}
+
+/// The answer to the challenge in `plain`.
+fn answer(session: &ClientSession, plain: &[u8]) -> Vec<u8> {
+    let (envelope, rest) = Envelope::split(plain).unwrap();
+    let body = Message::decode(rest).unwrap().decode_body(envelope.version).unwrap();
+    let Body::Reply(Reply { response: Response::Challenge(asked), digest, .. }) = body else {
+        panic!("a challenge")
+    };
+    assert_eq!(envelope.session_id, session.id, "its number is that of the session");
+    let covered = [asked.nonce, digest.unwrap().digest];
+    let (version, suggested) = (session.version, session.version);
+    let signed_response = answer_with_secret(version, suggested, &covered, SECRET, &[7; 16]);
+    let body = ChallengeAnswer {
+        auth_type: auth::SECRET_KEY,
+        identity: ADMINISTRATOR,
+        signed_response: &signed_response,
+    };
+    session.request(13, CERTIFIED, &Request::AnswerChallenge(body))
+}
+
+#[test]
+fn a_session_set_up_with_handled_is_administered_in_with_handle_admin() {
+    let both = Both::start();
+    let mut session = both.session();
+    assert!(both.create(&mut session, "TST/SESSION-1"), "nobody has proven anything yet");
+    assert!(!both.create(&mut session, "TST/SESSION-2"), "known from now on");
+    // Both see the counters of one session.
+    let message = create(&session, "TST/SESSION-3");
+    let message = session.sealed(message);
+    assert_eq!(both.administer(&mut session, &message).0, ResponseCode::SUCCESS);
+    assert_eq!(both.administer(&mut session, &message).0, ResponseCode::SESSION_MESSAGE_REJECTED, "a copy");
+    let handled = both.served.as_ref().unwrap().address();
+    let asked = resolve(&session, "TST/HALF", PRIVATE);
+    let asked = session.sealed(asked);
+    let (plain, protection) = session.read(&exchange(handled, &asked).unwrap());
+    assert_eq!((code(&plain), protection), (ResponseCode::SUCCESS, ALL), "handled knows who asks, too");
+    assert_eq!(
+        both.administer(&mut session, &asked).0,
+        ResponseCode::SESSION_MESSAGE_REJECTED,
+        "a copy of that"
+    );
+    // Values that are not public travel encrypted, both ways where the client wants it.
+    let asked = resolve(&session, "TST/HALF", PRIVATE);
+    let asked = session.sealed(asked);
+    let hidden = session.hidden(&asked);
+    let (code_now, protection, _) = both.administer(&mut session, &hidden);
+    assert_eq!((code_now, protection), (ResponseCode::SUCCESS, ALL));
+    // Without a MAC, or with a wrong one, nothing happens.
+    let bare = create(&session, "TST/SESSION-4");
+    assert_eq!(both.administer(&mut session, &bare).0, ResponseCode::INVALID_CREDENTIAL);
+    let mut forged = session.sealed(bare);
+    *forged.last_mut().unwrap() ^= 1;
+    assert_eq!(both.administer(&mut session, &forged).0, ResponseCode::INVALID_SESSION_KEY);
+    let end = session.request(14, CERTIFIED, &Request::SessionTerminate(HandleBody { handle: b"/" }));
+    let end = session.sealed(end);
+    assert_eq!(both.administer(&mut session, &end).0, ResponseCode::SUCCESS);
+    let late = resolve(&session, "TST/TARGET", OpFlags::PLAIN_REQUEST);
+    assert_eq!(code(&exchange(handled, &late).unwrap()), ResponseCode::SESSION_TIMEOUT, "ended for both");
+}
+
+#[test]
+fn each_goes_on_alone_while_the_other_is_down() {
+    let mut both = Both::start();
+    let mut session = both.session();
+    assert!(both.create(&mut session, "TST/SESSION-1"));
+    // handle-admin is restarted: handled goes on, and what was proven stays proven.
+    let handled = both.served.as_ref().unwrap().address();
+    both.administered.restart();
+    let asked = resolve(&session, "TST/HALF", PRIVATE);
+    let asked = session.sealed(asked);
+    assert_eq!(code(&session.read(&exchange(handled, &asked).unwrap()).0), ResponseCode::SUCCESS);
+    assert!(!both.create(&mut session, "TST/SESSION-2"));
+    // handled goes: its sessions are gone with it, and clients set up others.
+    both.served = None;
+    let message = create(&session, "TST/SESSION-3");
+    let message = session.sealed(message);
+    let answer = exchange_over_tcp(both.administered.address(), &message).unwrap();
+    assert_eq!(code(&answer), ResponseCode::SESSION_TIMEOUT);
+    let admin = both.administered.address();
+    let mut own = ClientSession::open(exchange_over_tcp, admin, ADMINISTRATOR, &server_key("root"));
+    assert!(both.create(&mut own, "TST/SESSION-3"));
+    // It comes back: sessions are set up with it again, by either process.
+    both.served = Some(serve(both.directory.path()));
+    assert!(!both.create(&mut own, "TST/SESSION-4"), "a session of handle-admin's own stays");
+    let mut shared = ClientSession::open(exchange_over_tcp, admin, ADMINISTRATOR, &server_key("root"));
+    let handled = both.served.as_ref().unwrap().address();
+    let asked = resolve(&shared, "TST/TARGET", CERTIFIED);
+    let asked = shared.sealed(asked);
+    let (plain, protection) = shared.read(&exchange(handled, &asked).unwrap());
+    assert_eq!((code(&plain), protection), (ResponseCode::SUCCESS, MAC), "handled holds it");
+}
