@@ -6,12 +6,19 @@
 //! - [`service`]: messages in, messages out: opened, decided, authenticated, carried out, sealed.
 //! - [`publish`]: from changes in the store to sets that resolvers serve.
 //! - [`audit`], [`counters`]: who did what, and how often what happened.
+//! - [`config`], [`server`], [`connections`], [`control`], [`observe`], [`health`]: the process around it.
 #![forbid(unsafe_code)]
 
 pub mod audit;
+pub mod config;
+pub mod connections;
+pub mod control;
 pub mod counters;
+pub mod health;
+pub mod observe;
 pub mod operation;
 pub mod permission;
 pub mod publish;
+pub mod server;
 pub mod service;
 pub mod store;
