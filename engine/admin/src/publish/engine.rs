@@ -102,11 +102,11 @@ impl<S: Storage> Engine<S> {
         }
         let last = self.store.last_id();
         let after = match self.published() {
-            Ok(after) if last - after <= self.config.rebuild_changes => after,
+            Ok(after) if last.saturating_sub(after) <= self.config.rebuild_changes => after,
             Ok(_) => return Ok(self.wait_for_rebuild("more has changed than deltas should carry")),
             Err(why) => return Ok(self.wait_for_rebuild(why)),
         };
-        if last == after {
+        if last <= after {
             return Ok(false);
         }
         let snapshot = self.store.snapshot()?;
@@ -413,7 +413,7 @@ impl<S: Storage> Engine<S> {
         PublishStatus {
             set: set.map(SetStatus::from),
             store_transaction,
-            pending: self.published().map_or(store_transaction, |at| store_transaction - at),
+            pending: self.published().map_or(store_transaction, |at| store_transaction.saturating_sub(at)),
             held: self.held.clone(),
             rebuild: self.unfit.or(self.rebuild_wanted.then_some("wanted")).map(str::to_owned),
             running: self.running.iter().map(Running::status).collect(),

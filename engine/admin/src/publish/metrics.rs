@@ -1,18 +1,15 @@
 //! What publishing does, as metrics.
 
 use super::status::PublishStatus;
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
-use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
-use std::fmt;
+use prometheus_client::registry::Registry;
 
 /// One metric: name, what it says, and how it is read from a status.
-type Metric<T> = (&'static str, &'static str, fn(&PublishStatus) -> T);
+type Metric = (&'static str, &'static str, fn(&PublishStatus) -> u64);
 
 /// What there is now.
-const GAUGES: [Metric<u64>; 9] = [
+const GAUGES: [Metric; 9] = [
     ("publish_generation", "Generation that is published", |status| {
         status.set.as_ref().map_or(0, |set| set.generation)
     }),
@@ -37,7 +34,7 @@ const GAUGES: [Metric<u64>; 9] = [
 ];
 
 /// What was done since the process started.
-const COUNTERS: [Metric<u64>; 12] = [
+const COUNTERS: [Metric; 12] = [
     ("publish_deltas", "Layers of changes that went live", |status| status.counts.deltas),
     ("publish_changes", "Handles in layers of changes", |status| status.counts.changes),
     ("publish_changed_bytes", "Bytes of what had changed", |status| status.counts.changed_bytes),
@@ -54,34 +51,13 @@ const COUNTERS: [Metric<u64>; 12] = [
     ("publish_files_removed", "Files removed after their grace time", |status| status.counts.files_removed),
 ];
 
-/// Reads the status whenever somebody scrapes.
-pub struct PublishMetrics(Box<dyn Fn() -> PublishStatus + Send + Sync>);
-
-impl PublishMetrics {
-    /// Metrics of what `status` gives.
-    pub fn new(status: impl Fn() -> PublishStatus + Send + Sync + 'static) -> Self {
-        Self(Box::new(status))
+/// Adds what `status` says to the metrics that are told.
+pub fn register(registry: &mut Registry, status: &PublishStatus) {
+    for (name, help, read) in GAUGES {
+        registry.register(name, help, ConstGauge::new(read(status)));
     }
-}
-
-impl fmt::Debug for PublishMetrics {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PublishMetrics").finish_non_exhaustive()
-    }
-}
-
-impl Collector for PublishMetrics {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let status = (self.0)();
-        for (name, help, read) in GAUGES {
-            let gauge = ConstGauge::new(i64::try_from(read(&status)).unwrap_or(i64::MAX));
-            gauge.encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)?;
-        }
-        for (name, help, read) in COUNTERS {
-            let counter = ConstCounter::new(read(&status));
-            counter.encode(encoder.encode_descriptor(name, help, None, MetricType::Counter)?)?;
-        }
-        Ok(())
+    for (name, help, read) in COUNTERS {
+        registry.register(name, help, ConstCounter::new(read(status)));
     }
 }
 
@@ -90,7 +66,6 @@ mod tests {
     use super::*;
     use crate::publish::{Counts, SetStatus};
     use prometheus_client::encoding::text::encode;
-    use prometheus_client::registry::Registry;
 
     #[test]
     fn every_number_of_the_status_is_a_metric() {
@@ -124,7 +99,7 @@ mod tests {
             ..PublishStatus::default()
         };
         let mut registry = Registry::with_prefix("handle_admin");
-        registry.register_collector(Box::new(PublishMetrics::new(move || status.clone())));
+        register(&mut registry, &status);
         let mut text = String::new();
         encode(&mut text, &registry).unwrap();
         let expected = [

@@ -24,7 +24,7 @@ mod tiers;
 pub use check::CheckError;
 pub use command::{Command, NoCommand};
 pub use error::PublishError;
-pub use metrics::PublishMetrics;
+pub use metrics::register;
 pub use settings::{CheckConfig, PublishConfig};
 pub use status::{Counts, JobStatus, KeptStatus, PublishStatus, SetStatus};
 
@@ -54,7 +54,7 @@ type Request = (Command, SyncSender<Result<String, PublishError>>);
 pub struct Publishing {
     requests: SyncSender<Request>,
     shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 #[derive(Debug, Default)]
@@ -81,7 +81,7 @@ impl Publishing {
         *shared.lock() = engine.status();
         let driver = Driver::new(engine, store, config, inbox, shared.clone());
         let thread = std::thread::Builder::new().name("publish".to_owned()).spawn(|| driver.run())?;
-        Ok(Self { requests, shared, thread: Some(thread) })
+        Ok(Self { requests, shared, thread: Mutex::new(Some(thread)) })
     }
 
     /// How it is.
@@ -101,6 +101,23 @@ impl Publishing {
             TrySendError::Disconnected(_) => PublishError::Stopped,
         })?;
         told.recv().unwrap_or(Err(PublishError::Stopped))
+    }
+
+    /// Whether it has come to its end, which without [`stop`](Self::stop) is a bug.
+    #[must_use]
+    pub fn is_finished(&self) -> bool {
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Publishes what is left, and ends.
+    pub fn stop(&self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
+            // A panic of the thread has been shown where it happened.
+            let _ = thread.join();
+        }
     }
 
     /// Waits until a transaction is visible in the published set, but not longer than `patience`; whether
@@ -123,11 +140,7 @@ impl Publishing {
 
 impl Drop for Publishing {
     fn drop(&mut self) {
-        self.shared.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            // A panic of the thread has been shown where it happened.
-            let _ = thread.join();
-        }
+        self.stop();
     }
 }
 
@@ -201,9 +214,11 @@ impl<S: Storage + 'static> Driver<S> {
 
     fn turn(&mut self) {
         while let Ok((command, tell)) = self.inbox.try_recv() {
-            // Who does not wait any more need not know.
-            let _ = tell.send(self.obey(command));
+            let done = self.obey(command);
+            // First the status, for whoever asks for it next.
             self.tell();
+            // Who does not wait any more need not know.
+            let _ = tell.send(done);
         }
         while let Some(at) = self.workers.iter().position(|worker| worker.thread.is_finished()) {
             let worker = self.workers.swap_remove(at);

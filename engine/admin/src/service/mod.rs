@@ -34,7 +34,7 @@ use std::time::Instant;
 #[derive(Debug)]
 pub struct Service {
     /// The records.
-    pub store: Store,
+    pub store: Arc<Store>,
     /// What requests are decided by.
     pub rules: Arc<Rules>,
     /// Makes messages of answers.
@@ -117,7 +117,7 @@ impl Service {
     /// A service over `store`.
     #[must_use]
     pub fn new(
-        store: Store,
+        store: Arc<Store>,
         rules: Rules,
         sealer: Sealer,
         effort: Effort,
