@@ -5,6 +5,7 @@ pub mod batches;
 pub mod client;
 pub mod daemon;
 pub mod fields;
+pub mod killed;
 pub mod process;
 pub mod records;
 pub mod records_server;

@@ -2,6 +2,7 @@
 
 use crate::operation::Bounds;
 use crate::permission::Administrators;
+use crate::publish::PublishConfig;
 use crate::service::Effort;
 use crate::store::StoreConfig;
 use anyhow::{Context as _, ensure};
@@ -45,6 +46,8 @@ pub struct Config {
     pub anonymous_full_access: bool,
     /// The records.
     pub store: StoreConfig,
+    /// How records become what resolvers serve.
+    pub publish: PublishConfig,
     /// The key that signs answers; without it none is signed.
     pub server_key: Option<ServerKeyConfig>,
     /// Who may do what, beside the administrators of handles.
@@ -164,6 +167,7 @@ impl Default for Config {
             require_sessions: false,
             anonymous_full_access: false,
             store: StoreConfig::default(),
+            publish: PublishConfig::default(),
             server_key: None,
             administrators: AdministratorsConfig::default(),
             limits: Limits::default(),
@@ -252,6 +256,7 @@ impl Config {
         let directory = path.parent().unwrap_or(Path::new(""));
         config.site = directory.join(&config.site);
         config.store.file = directory.join(&config.store.file);
+        config.publish.directory = config.publish.directory.map(|set| directory.join(set));
         config.control = config.control.map(|control| directory.join(control));
         config.audit = config.audit.map(|audit| directory.join(audit));
         config.server_key = config.server_key.map(|key| key.relative_to(directory));
@@ -310,6 +315,7 @@ impl Config {
             key.check()?;
         }
         self.administrators()?;
+        self.publish.check().map_err(anyhow::Error::msg)?;
         self.store.check()
     }
 
@@ -402,6 +408,7 @@ mod tests {
         assert!(
             says(|it| it.administrators.backup = vec!["300:".to_owned()]).contains("administrators.backup")
         );
+        assert!(says(|it| it.publish.changes_max = 0).contains("publish.changes_max"));
         assert!(says(|it| it.store.queue_changes = 0).contains("store.queue_changes"));
     }
 }

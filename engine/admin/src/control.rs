@@ -1,5 +1,6 @@
 //! Status, statistics and commands over a UNIX socket: a line in, a line of JSON out.
 
+use crate::publish::{Command, NoCommand, Publishing};
 use crate::server::Shared;
 use anyhow::{Context as _, bail};
 use serde_json::{Value, json};
@@ -143,11 +144,34 @@ async fn answer(command: &str, shared: &Arc<Shared>) -> Value {
             shared.drain();
             json!({ "ok": true })
         }
-        "help" => COMMANDS.iter().map(|&(name, what)| (name.to_owned(), Value::from(what))).collect(),
-        _ => {
-            let names = COMMANDS.map(|(name, _)| name).join(", ");
-            json!({ "error": format!("unknown command {command:?}; there are: {names}") })
-        }
+        "help" => COMMANDS
+            .iter()
+            .chain(&Command::WORDS)
+            .map(|&(name, what)| (name.to_owned(), Value::from(what)))
+            .collect(),
+        _ => match command.parse::<Command>() {
+            Ok(command) => publish(command, shared).await,
+            Err(error @ NoCommand::Rest { .. }) => json!({ "error": error.to_string() }),
+            Err(NoCommand::Word(_)) => {
+                let names: Vec<&str> =
+                    COMMANDS.iter().chain(&Command::WORDS).map(|(name, _)| *name).collect();
+                json!({ "error": format!("unknown command {command:?}; there are: {}", names.join(", ")) })
+            }
+        },
+    }
+}
+
+/// Tells publishing what an operator wants.
+async fn publish(command: Command, shared: &Arc<Shared>) -> Value {
+    let shared = Arc::clone(shared);
+    let obey = move || match &shared.publishing {
+        Some(publishing) => publishing.command(command).map_err(|error| error.to_string()),
+        None => Err("nothing is published: `publish.directory` is not said".to_owned()),
+    };
+    match tokio::task::spawn_blocking(obey).await {
+        Ok(Ok(done)) => json!({ "ok": true, "done": done }),
+        Ok(Err(error)) => json!({ "ok": false, "error": error }),
+        Err(error) => json!({ "ok": false, "error": error.to_string() }),
     }
 }
 
@@ -171,6 +195,7 @@ fn status(shared: &Shared) -> Value {
             "content": store,
             "failure": service.store.failure(),
         },
+        "publish": shared.publishing.as_ref().map(Publishing::status),
         "health": match health {
             Ok(took) => json!({ "ok": true, "probe_us": u64::try_from(took.as_micros()).unwrap_or(u64::MAX) }),
             Err(why) => json!({ "ok": false, "why": why }),

@@ -4,6 +4,7 @@
 //! - [`permission`]: who may do what: the deployed table, and whether an identity has what it takes.
 //! - [`operation`]: what a request comes to, as a function of records, rules, request and who asks.
 //! - [`service`]: messages in, messages out: opened, decided, authenticated, carried out, sealed.
+//! - [`publish`]: from changes in the store to sets that resolvers serve.
 //! - [`audit`], [`counters`]: who did what, and how often what happened.
 //! - [`config`], [`server`], [`connections`], [`control`], [`observe`], [`health`]: the process around it.
 #![forbid(unsafe_code)]
@@ -17,6 +18,7 @@ pub mod health;
 pub mod observe;
 pub mod operation;
 pub mod permission;
+pub mod publish;
 pub mod server;
 pub mod service;
 pub mod store;

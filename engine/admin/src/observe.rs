@@ -2,6 +2,7 @@
 //!
 //! The names of all metrics: `docs/operations/metrics.md`.
 
+use crate::publish;
 use crate::server::Shared;
 use handle_process::http::{self, BadRequest, Response, Status};
 use prometheus_client::encoding::text::encode;
@@ -162,6 +163,9 @@ pub fn metrics(shared: &Shared) -> Result<String, Box<dyn std::error::Error + Se
     ];
     for (name, help, number) in gauges {
         registry.register(name, help, ConstGauge::new(number));
+    }
+    if let Some(publishing) = &shared.publishing {
+        publish::register(&mut registry, &publishing.status());
     }
     let mut text = String::new();
     encode(&mut text, &registry)?;

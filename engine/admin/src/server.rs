@@ -6,6 +6,7 @@ use crate::connections::{Connections, serve};
 use crate::control::Control;
 use crate::health::Health;
 use crate::operation::Rules;
+use crate::publish::Publishing;
 use crate::service::Service;
 use crate::service::reply::Sealer;
 use crate::store::{Store, now_unix_ms};
@@ -47,6 +48,8 @@ pub struct Shared {
     pub connections: Connections,
     /// Whether the store does its part.
     pub health: Health,
+    /// What brings changes to resolvers, if a directory for that is configured.
+    pub publishing: Option<Publishing>,
     /// In force.
     pub config: Config,
     stop: watch::Sender<bool>,
@@ -108,7 +111,10 @@ impl Server {
         }
         let control = config.control.as_deref().map(Control::bind).transpose()?;
         let (site, key) = read_identity(config)?;
-        let store = Store::open(&config.store)?;
+        let store = Arc::new(Store::open(&config.store)?);
+        let publish = &config.publish;
+        let publishing =
+            publish.directory.is_some().then(|| Publishing::start(store.clone(), publish)).transpose()?;
         let rules = Rules {
             site,
             administrators: config.administrators()?,
@@ -126,6 +132,7 @@ impl Server {
             service: Arc::new(service),
             connections: Connections::new(&config.tcp),
             health: Health::new(Duration::from_millis(config.observe.probe_every_ms.into())),
+            publishing,
             config: config.clone(),
             stop: watch::Sender::new(false),
             started_unix_ms: now_unix_ms(),
@@ -174,7 +181,8 @@ impl Server {
     /// Whether there is no point in going on: it was told to stop, or the store has failed.
     #[must_use]
     pub fn is_finished(&self) -> bool {
-        self.shared.is_draining() || self.shared.service.store.failure().is_some()
+        let has_bug = self.shared.publishing.as_ref().is_some_and(Publishing::is_finished);
+        self.shared.is_draining() || self.shared.service.store.failure().is_some() || has_bug
     }
 
     /// Answers what is being worked on, and ends.
@@ -182,6 +190,9 @@ impl Server {
         self.shared.drain();
         self.runtime.block_on(self.shared.connections.none_left(GOODBYE_PATIENCE));
         self.runtime.shutdown_timeout(GOODBYE_PATIENCE);
+        if let Some(publishing) = &self.shared.publishing {
+            publishing.stop();
+        }
     }
 }
 

@@ -9,13 +9,15 @@ use handle_proto::{Handle, Value};
 use handle_snapshot::builder::{Builder, Progress};
 use handle_snapshot::map::{How, Mapped};
 use handle_snapshot::set::manifest::Manifest;
-use handle_snapshot::set::publisher::{Place, Publisher};
+use handle_snapshot::set::publisher::Publisher;
+use handle_snapshot::set::stager::{NewLayer, Place};
 use handle_snapshot::set::{PublishedSet, SetError, Why};
 use handle_snapshot::writer::LayerOptions;
 use handle_snapshot::{Layer, Records, fold_key, format, hash_key, verify};
 use serde_json::json;
 use std::fs::File;
 use std::io::{Seek, Write};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -310,7 +312,7 @@ fn stage_records(
     args: &PublishArgs,
     options: LayerOptions,
     place: Place,
-) -> anyhow::Result<handle_snapshot::set::publisher::NewLayer> {
+) -> anyhow::Result<NewLayer> {
     let told = &args.records.homed;
     let homed = match publisher.records() {
         Some(below) if args.delta => Gathered::delta(told, below.homed_table())?,
@@ -341,7 +343,10 @@ fn merge_when_due(publisher: &mut Publisher) -> anyhow::Result<()> {
 fn merge_newest(publisher: &mut Publisher, manifest: &Manifest, count: usize) -> anyhow::Result<()> {
     let bar = progress::bar("merging", None);
     let stager = publisher.stager();
-    let layer = stager.stage_merge(manifest, count, now_unix_ms(), |records| bar.set_position(records))?;
+    let layer = stager.stage_merge(manifest, 0..count, now_unix_ms(), |merging| {
+        bar.set_position(merging.records_count());
+        ControlFlow::Continue(())
+    })?;
     bar.finish_and_clear();
     publisher.publish(layer, now_unix_ms())?;
     Ok(())

@@ -29,7 +29,7 @@ use std::time::Instant;
 #[derive(Debug)]
 pub struct Service {
     /// The records.
-    pub store: Store,
+    pub store: Arc<Store>,
     /// What requests are decided by.
     pub rules: Arc<Rules>,
     /// Makes messages of answers.
@@ -107,7 +107,7 @@ impl Service {
     /// A service over `store`.
     #[must_use]
     pub fn new(
-        store: Store,
+        store: Arc<Store>,
         rules: Rules,
         sealer: Sealer,
         effort: Effort,
