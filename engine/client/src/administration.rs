@@ -200,11 +200,16 @@ impl Administrator {
     /// # Errors
     /// When no answer comes, or none that can be believed. See [`AskError::is_in_doubt`].
     pub fn ask(&mut self, request: &Request<'_>, flags: OpFlags) -> Result<Answer, AskError> {
+        self.ask_covering(request, flags).map(|(answer, _)| answer)
+    }
+
+    /// Asks; gives header and body of the request as well, whose digest all its answers have.
+    fn ask_covering(&mut self, request: &Request<'_>, flags: OpFlags) -> Result<(Answer, Vec<u8>), AskError> {
         let was_there = self.session.is_some();
         self.open_session()?;
-        let answer = self.ask_once(request, flags)?;
-        if !(was_there && is_about_sessions(answer.code())) {
-            return Ok(answer);
+        let asked = self.ask_once(request, flags)?;
+        if !(was_there && is_about_sessions(asked.0.code())) {
+            return Ok(asked);
         }
         self.session = None;
         self.open_session()?;
@@ -219,7 +224,8 @@ impl Administrator {
             return Ok(());
         };
         let proposal = Proposal::new();
-        let answer = self.ask_once(&proposal.request(Some(&identity), timeout_s), OpFlags::PLAIN_REQUEST)?;
+        let (answer, _) =
+            self.ask_once(&proposal.request(Some(&identity), timeout_s), OpFlags::PLAIN_REQUEST)?;
         self.session = proposal.agree(&answer);
         if self.session.is_none() {
             // Then every request proves itself, which takes longer and is as good.
@@ -228,7 +234,7 @@ impl Administrator {
         Ok(())
     }
 
-    fn ask_once(&mut self, request: &Request<'_>, flags: OpFlags) -> Result<Answer, AskError> {
+    fn ask_once(&mut self, request: &Request<'_>, flags: OpFlags) -> Result<(Answer, Vec<u8>), AskError> {
         let mut flags = flags.with(OpFlags::KEEP_CONNECTION);
         if self.server_key.is_some() {
             flags = flags.with(OpFlags::CERTIFY).with(OpFlags::REQUEST_DIGEST);
@@ -244,7 +250,7 @@ impl Administrator {
             self.connection.send(&proof.message)?;
             answer = self.receive(request.op_code(), proof.request_id, &asked.covered)?;
         }
-        Ok(answer)
+        Ok((answer, asked.covered))
     }
 
     /// Asks for a listing and hands over every name in it; gives the last answer.
@@ -252,7 +258,7 @@ impl Administrator {
     /// # Errors
     /// As [`ask`](Self::ask); what has been handed over is then not all.
     pub fn list(&mut self, request: &Request<'_>, mut take: impl FnMut(&[u8])) -> Result<Answer, AskError> {
-        let mut answer = self.ask(request, OpFlags::PLAIN_REQUEST)?;
+        let (mut answer, covered) = self.ask_covering(request, OpFlags::PLAIN_REQUEST)?;
         let mut left = LIST_COUNT_MAX;
         loop {
             let (envelope, message, reply) = taken_apart(&answer.0)?;
@@ -263,7 +269,7 @@ impl Administrator {
             }
             // An endless listing is no listing.
             left = left.checked_sub(1).ok_or(AskError::Another("it does not end"))?;
-            answer = self.receive_more(request.op_code(), envelope.request_id)?;
+            answer = self.receive(request.op_code(), envelope.request_id, &covered)?;
         }
     }
 
@@ -296,13 +302,49 @@ impl Administrator {
         Asked::answer(envelope.session_id, &Request::AnswerChallenge(answer), flags)
     }
 
-    /// The answer to `request_id`, whose digest, where it has one, is that of `covered`.
+    /// The answer to `request_id`; where answers are signed, one with the digest of `covered`.
     fn receive(&mut self, op_code: OpCode, request_id: i32, covered: &[u8]) -> Result<Answer, AskError> {
-        let answer = self.receive_more(op_code, request_id)?;
+        let received = self.connection.receive().and_then(|message| {
+            let answer = self.opened(message)?;
+            self.check(&answer, op_code, request_id, covered)?;
+            Ok(answer)
+        });
+        if received.is_err() {
+            // What comes next on this connection would belong to what was asked before.
+            self.connection.close();
+        }
+        received
+    }
+
+    /// A message out of its encryption, if it has one.
+    fn opened(&self, message: Vec<u8>) -> Result<Answer, AskError> {
+        let is_encrypted = Envelope::split(&message)?.0.flags.has(EnvelopeFlags::ENCRYPTED);
+        match (is_encrypted, &self.session) {
+            (false, _) => Ok(Answer(message)),
+            (true, Some(session)) => Ok(Answer(session.decrypt(&message)?)),
+            (true, None) => Err(AskError::Another("it is encrypted outside a session")),
+        }
+    }
+
+    fn check(
+        &mut self,
+        answer: &Answer,
+        op_code: OpCode,
+        request_id: i32,
+        covered: &[u8],
+    ) -> Result<(), AskError> {
         let (envelope, message, reply) = taken_apart(&answer.0)?;
-        let Some(key) = &self.server_key else { return Ok(answer) };
+        let id = envelope.request_id;
+        if id != request_id && id != NO_REQUEST {
+            return Err(AskError::Another("it is to another request"));
+        }
+        let is_success = reply.code == ResponseCode::SUCCESS;
+        if is_success && (message.header.op_code != op_code || id == NO_REQUEST) {
+            return Err(AskError::Another("it is to another operation"));
+        }
+        let Some(key) = &self.server_key else { return Ok(()) };
         if reply.code == ResponseCode::AUTHENTICATION_NEEDED || is_about_sessions(reply.code) {
-            return Ok(answer);
+            return Ok(());
         }
         let is_mac = message.decode_credential()?.is_some_and(|credential| credential.is_mac());
         match &mut self.session {
@@ -310,34 +352,7 @@ impl Administrator {
             _ => drop(verify_message(&envelope, &message, key).map_err(AskError::Unproven)?),
         }
         let digest = reply.digest.ok_or(AskError::Another("the digest of the request is missing"))?;
-        check_request_digest(&digest, covered).map_err(AskError::Unproven)?;
-        Ok(answer)
-    }
-
-    fn receive_more(&mut self, op_code: OpCode, request_id: i32) -> Result<Answer, AskError> {
-        let received = self.connection.receive().and_then(|message| {
-            let is_encrypted = Envelope::split(&message)?.0.flags.has(EnvelopeFlags::ENCRYPTED);
-            let message = match (is_encrypted, &self.session) {
-                (false, _) => message,
-                (true, Some(session)) => session.decrypt(&message)?,
-                (true, None) => return Err(AskError::Another("it is encrypted outside a session")),
-            };
-            let (envelope, message_read, reply) = taken_apart(&message)?;
-            let id = envelope.request_id;
-            if id != request_id && id != NO_REQUEST {
-                return Err(AskError::Another("it is to another request"));
-            }
-            let is_success = reply.code == ResponseCode::SUCCESS;
-            if is_success && (message_read.header.op_code != op_code || id == NO_REQUEST) {
-                return Err(AskError::Another("it is to another operation"));
-            }
-            Ok(Answer(message))
-        });
-        if received.is_err() {
-            // What comes next on this connection would belong to what was asked before.
-            self.connection.close();
-        }
-        received
+        check_request_digest(&digest, covered).map_err(AskError::Unproven)
     }
 }
 

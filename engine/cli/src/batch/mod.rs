@@ -261,7 +261,7 @@ impl HandOut<'_> {
             let before = earlier.get(&block.line);
             let is_local = matches!(block.operation, Operation::Authenticate(_) | Operation::Session(_));
             if let (Some(Some(_)), false) = (before, is_local) {
-                self.report.state().counts.earlier += 1;
+                self.report.passed_over();
                 continue;
             }
             if let Some(pause) = pause {

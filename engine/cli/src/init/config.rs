@@ -44,7 +44,7 @@ impl Settings {
              file = \"store.redb\"\n\
              \n\
              [publish]\n\
-             dir = \"snapshot\"\n\
+             directory = \"snapshot\"\n\
              \n\
              [server_key]\n\
              file = \"server-private.bin\"\n\

@@ -20,6 +20,9 @@ use std::sync::Mutex;
 const PATIENCE: Duration = Duration::from_secs(20);
 const DELETE: Request<'_> = Request::DeleteHandle(HandleBody { handle: b"10/a" });
 
+/// What a server has seen, in order.
+type Said = Arc<Mutex<Vec<&'static str>>>;
+
 /// A server with one session at a time.
 struct Server {
     key: Arc<PrivateKey>,
@@ -30,7 +33,7 @@ struct Server {
     /// Header and body of the request that was challenged, and its digest.
     challenged: Vec<u8>,
     counter: i32,
-    said: Arc<Mutex<Vec<&'static str>>>,
+    said: Said,
     /// Answers with the counter of the answer before.
     repeats_itself: bool,
 }
@@ -145,7 +148,7 @@ impl Server {
 }
 
 /// A client of a server with sessions, what the server has seen, and a way to change the server.
-fn begin() -> (Administrator, Arc<Mutex<Server>>, Arc<Mutex<Vec<&'static str>>>) {
+fn begin() -> (Administrator, Arc<Mutex<Server>>, Said) {
     let record = generate::rsa(2048).unwrap();
     let key = Arc::new(PrivateKey::new(&record.view()).unwrap());
     let said = Arc::new(Mutex::new(Vec::new()));
