@@ -7,6 +7,7 @@ pub mod client;
 pub mod daemon;
 pub mod fields;
 pub mod killed;
+pub mod lab;
 pub mod process;
 pub mod records;
 pub mod records_server;

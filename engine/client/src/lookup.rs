@@ -1,5 +1,5 @@
 //! One question, from the global service down: which records to ask for, whom to ask, and what to make of the
-//! answers. RFC 3651 section 3, RFC 3652 section 3.4.
+//! answers. RFC 3651 section 5.1, RFC 3652 section 3.4.
 //!
 //! A lookup is a stack. At its bottom is the question that was asked; above it what has to be known first: the
 //! services that are being [found](find::Find), and the records that are [asked](ask::Ask) for on their behalf. At most one
