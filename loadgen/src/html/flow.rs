@@ -68,7 +68,8 @@ pub(super) fn accounts(accounts: &Json) -> String {
             // Writing to a string does not fail.
             let _ = writeln!(
                 svg,
-                "<rect class=\"{class}\" x=\"{x}\" y=\"{y:.1}\" width=\"{BAR}\" height=\"{seen:.1}\"/>\n\
+                "<rect class=\"{class}\" x=\"{x}\" y=\"{y:.1}\" width=\"{BAR}\" height=\"{seen:.1}\">\
+                 <title>{name}</title></rect>\n\
                  <text class=\"flow\" x=\"{:.1}\" y=\"{:.1}\">{}</text>\n\
                  <text class=\"flow count\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
                 x + BAR + 3.0,
