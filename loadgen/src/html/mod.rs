@@ -81,6 +81,7 @@ fn text(value: &Json) -> String {
     match value {
         Json::String(text) => escape(text),
         Json::Null => "none".to_owned(),
+        Json::Array(items) if items.is_empty() => "none".to_owned(),
         Json::Array(items) => items.iter().map(text).collect::<Vec<_>>().join(" "),
         other => escape(&other.to_string()),
     }
