@@ -11,7 +11,7 @@ use handle_proto::ResponseCode;
 use ratatui::backend::CrosstermBackend;
 use ratatui::crossterm::cursor::{Hide, Show};
 use ratatui::crossterm::execute;
-use ratatui::crossterm::terminal::{EnterAlternateScreen, LeaveAlternateScreen};
+use ratatui::crossterm::terminal::{Clear, ClearType, EnterAlternateScreen, LeaveAlternateScreen};
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Style};
 use ratatui::text::{Line, Span};
@@ -175,11 +175,8 @@ impl Screen {
     /// When it is none.
     pub fn open() -> io::Result<Self> {
         let area = size()?;
-        let backend = CrosstermBackend::new(io::stdout());
-        let terminal = Terminal::with_options(backend, TerminalOptions { viewport: Viewport::Fixed(area) })?;
-        execute!(io::stdout(), EnterAlternateScreen, Hide)?;
-        let mut screen = Self { terminal, area };
-        screen.terminal.clear()?;
+        let screen = Self { terminal: terminal(area)?, area };
+        execute!(io::stdout(), EnterAlternateScreen, Hide, Clear(ClearType::All))?;
         Ok(screen)
     }
 
@@ -191,11 +188,17 @@ impl Screen {
     pub fn show(&mut self, view: &View) -> io::Result<()> {
         let area = size()?;
         if area != self.area {
-            self.area = area;
-            self.terminal.resize(area)?;
+            // A new one: to change the old one, it would ask the terminal for its cursor, and wait for the answer.
+            execute!(io::stdout(), Clear(ClearType::All))?;
+            (self.terminal, self.area) = (terminal(area)?, area);
         }
         self.terminal.draw(|frame| view.draw(frame)).map(|_| ())
     }
+}
+
+fn terminal(area: Rect) -> io::Result<Terminal<CrosstermBackend<Stdout>>> {
+    let options = TerminalOptions { viewport: Viewport::Fixed(area) };
+    Terminal::with_options(CrosstermBackend::new(io::stdout()), options)
 }
 
 impl Drop for Screen {

@@ -169,6 +169,8 @@ impl RunOptions {
             "--timeout must be above 0, up to 60s",
         )?;
         option(self.handles_max == 0, "--handles-max must be above 0")?;
+        let too_many = matches!(self.names, Names::Generated(count) if count > Template::COUNT_MAX);
+        option(too_many, "--generate must be at most 4294967296")?;
         option(self.target.port() == 0, "the target needs a port other than 0")?;
         self.check_load()?;
         option(self.forms.is_empty(), "at least one form of request is needed")?;

@@ -380,19 +380,18 @@ impl Thread<'_> {
                 share: schedule.share(number, threads),
                 until_ns: schedule.end_ns() + duration_ns(OVERTIME_MAX),
             },
-            (None, Load::Closed { window }) => {
-                // Each thread has its share of the requests, if they are counted.
-                let requests = self.job.requests;
-                let left = if requests == u64::MAX {
-                    requests
-                } else {
-                    requests.saturating_sub(number).div_ceil(threads)
-                };
-                let until_ns = if left == u64::MAX { until_ns } else { u64::MAX };
-                Plan::Closed { window: *window, left, until_ns }
+            (None, load) => {
+                // A recording as fast as answers come has no window of its own.
+                let window = if let Load::Closed { window } = load { *window } else { RunOptions::WINDOW };
+                // Each thread has its share of the requests, if they are counted; then they are the end.
+                match self.job.requests {
+                    u64::MAX => Plan::Closed { window, left: u64::MAX, until_ns },
+                    requests => {
+                        let left = requests.saturating_sub(number).div_ceil(threads);
+                        Plan::Closed { window, left, until_ns: u64::MAX }
+                    }
+                }
             }
-            // A recording as fast as answers come.
-            (None, _) => Plan::Closed { window: RunOptions::WINDOW, left: u64::MAX, until_ns },
         }
     }
 }

@@ -295,16 +295,17 @@ fn a_stall_is_charged_to_all_who_would_have_waited() {
         honest(request)
     });
     let options = RunOptions {
-        load: Load::Open { rate: NonZeroU64::new(1000).unwrap() },
+        // As many as the queue of a socket holds come during the stall, and rather fewer.
+        load: Load::Open { rate: NonZeroU64::new(500).unwrap() },
         duration: Duration::from_millis(3330),
         timeout: Duration::from_secs(2),
         ..RunOptions::new(server.address, names())
     };
     let report = run(&options, |_| ControlFlow::Continue(())).unwrap();
-    assert_eq!((report.accounts.sent, report.accounts.lost), (3330, 0), "{report}");
+    assert_eq!((report.accounts.sent, report.accounts.lost), (1665, 0), "{report}");
     // A tenth of the requests fell into the stall, evenly: half of them waited for half of it and longer.
     let slow = report.response_histogram.iter().filter(|bucket| bucket.from_ns > 150_000_000);
     let slow: u64 = slow.map(|bucket| bucket.count).sum();
-    assert!(slow >= 120, "{slow} of 3330 waited for half of the stall: {report}");
+    assert!(slow >= 60, "{slow} of 1665 waited for half of the stall: {report}");
     assert!(report.response_ns.max >= 300_000_000, "{report}");
 }

@@ -97,8 +97,8 @@ pub(crate) struct AskArgs {
     #[arg(long, value_name = "TEXT", conflicts_with_all = ["handles", "generate", "replay"])]
     pub(crate) template: Option<Template>,
     /// So many made-up names, with the lengths and characters of real ones.
-    #[arg(long, value_name = "N", conflicts_with_all = ["handles", "replay"])]
-    pub(crate) generate: Option<u64>,
+    #[arg(long, value_name = "N", value_parser = parse_rate, conflicts_with_all = ["handles", "replay"])]
+    pub(crate) generate: Option<NonZeroU64>,
     /// Requests of a capture (pcap), or names of an access log, in their order.
     #[arg(long, value_name = "FILE", conflicts_with = "handles")]
     pub(crate) replay: Option<PathBuf>,
@@ -176,7 +176,8 @@ pub(crate) struct RunArgs {
     #[arg(long)]
     pub(crate) max: bool,
     /// With --max: requests waiting at a time, for each thread.
-    #[arg(long, value_name = "N", default_value_t = RunOptions::WINDOW, requires = "max")]
+    #[arg(long, value_name = "N", default_value_t = RunOptions::WINDOW,
+        conflicts_with_all = ["rate", "ramp", "steps", "schedule", "speed"])]
     pub(crate) window: usize,
     /// Requests of an open loop come at random (a Poisson process) instead of at equal distances.
     #[arg(long, conflicts_with = "max")]
@@ -404,14 +405,14 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
 /// Any rate, also one that is not whole, and 0.
 pub(crate) fn parse_any_rate(text: &str) -> Result<f64, String> {
     let units = [("", 1.0), ("k", 1e3), ("M", 1e6)];
-    number(text.trim(), &units).ok_or_else(|| "write requests a second: 20000, 20k or 1.5M".to_owned())
+    number(text.trim(), &units).ok_or_else(|| "write a number like 20000, 20k or 1.5M".to_owned())
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the cast saturates")]
 fn parse_rate(text: &str) -> Result<NonZeroU64, String> {
     let rate = parse_any_rate(text)?;
     if rate.fract() != 0.0 {
-        return Err("only whole requests a second".to_owned());
+        return Err("only whole numbers".to_owned());
     }
     NonZeroU64::new(rate as u64).ok_or_else(|| "must be above 0".to_owned())
 }
@@ -467,7 +468,7 @@ mod tests {
             "--handles f --rate 5",
             "--snapshot d --max --verify --window 9",
             "--template 10.1/{1..9} --ramp 1..5k --poisson --assert p99<5ms",
-            "--generate 100 --steps 1k,2k,3k --mix 9=plain --mix 1=miss+case --first-pass",
+            "--generate 100k --steps 1k,2k,3k --mix 9=plain --mix 1=miss+case --first-pass",
             "--replay f.pcap --speed x10",
             "--replay f.pcap --rate 100",
             "--handles f --schedule s --transport tcp --pipeline 4",
@@ -483,7 +484,6 @@ mod tests {
             "--handles f --max --verify",
             "--handles f --max --poisson",
             "--handles f --rate 5 --ramp 1..2",
-            "--handles f --speed x1",
             "--handles f --rate 5 --mix 1=nonsense",
             "--handles f --rate 5 --assert nonsense",
             "--handles f --rate 5 --quick --duration 1s",

@@ -207,7 +207,7 @@ fn ask_options(args: &AskArgs) -> anyhow::Result<RunOptions> {
     let names = match args {
         AskArgs { handles: Some(file), .. } => Names::File(file.clone()),
         AskArgs { template: Some(template), .. } => Names::Template(template.clone()),
-        AskArgs { generate: Some(count), .. } => Names::Generated(*count),
+        AskArgs { generate: Some(count), .. } => Names::Generated(count.get()),
         AskArgs { replay: Some(file), .. } => Names::Recording(file.clone()),
         AskArgs { snapshot: Some(dir), .. } => Names::Snapshot(dir.clone()),
         _ => bail!(Error::Option("names are needed: --handles FILE or --snapshot DIR".to_owned())),

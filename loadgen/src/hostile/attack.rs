@@ -11,8 +11,8 @@ use handle_proto::wire::{Envelope, Message};
 use handle_proto::{OpFlags, ResponseCode};
 use serde::Serialize;
 
+use super::HostileOptions;
 use super::mutate::{Case, request};
-use super::{ANSWER_PATIENCE, HostileOptions};
 use crate::replay::{exchange_tcp, exchange_udp};
 
 /// What is wrong with a server.
@@ -51,10 +51,16 @@ pub(super) struct Attack {
     socket: UdpSocket,
     probe: Vec<u8>,
     timeout: Duration,
+    /// How long answers to cases are waited for: most get none.
+    patience: Duration,
     /// Code and body of the answer to the probe.
     well: Option<(ResponseCode, Vec<u8>)>,
     probes: i32,
 }
+
+/// Bounds of the wait for the answer to a case, which otherwise goes by how long that to the probe took.
+const PATIENCE_MIN: Duration = Duration::from_millis(2);
+const PATIENCE_MAX: Duration = Duration::from_millis(100);
 
 /// How often the probe is sent before the server counts as silent: datagrams may be lost.
 const PROBES: usize = 3;
@@ -71,6 +77,7 @@ impl Attack {
             socket,
             probe: options.probe.clone(),
             timeout: options.timeout,
+            patience: PATIENCE_MIN,
             well: None,
             probes: 0,
         })
@@ -102,7 +109,9 @@ impl Attack {
             self.probes = self.probes % 0x00ff_ffff + 1;
             let question = request(&self.probe, 0x7000_0000 | self.probes, OpFlags::PLAIN_REQUEST);
             let exchange = if self.over_tcp { exchange_tcp } else { exchange_udp };
+            let asked = Instant::now();
             let Some(answer) = exchange(self.target, &question, self.timeout)? else { continue };
+            self.patience = (4 * asked.elapsed()).clamp(PATIENCE_MIN, PATIENCE_MAX);
             let Ok(message) = Message::decode(&answer) else { return Ok(Some(Fault::Changed)) };
             let said = (message.header.response_code, message.body.to_vec());
             return Ok(match &self.well {
@@ -135,7 +144,7 @@ impl Attack {
             let _ = self.socket.send(datagram);
         }
         let (mut is_answered, mut is_sound, mut room) = (false, true, [0; 2048]);
-        let until = Instant::now() + ANSWER_PATIENCE;
+        let until = Instant::now() + self.patience;
         loop {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -159,7 +168,7 @@ impl Attack {
             return Ok((false, true));
         };
         stream.set_write_timeout(Some(self.timeout))?;
-        stream.set_read_timeout(Some(ANSWER_PATIENCE))?;
+        stream.set_read_timeout(Some(self.patience))?;
         let _ = stream.write_all(&case.datagrams.concat());
         let mut answer = Vec::new();
         let limit = u64::from(MESSAGE_LEN_MAX) + Envelope::LEN as u64;

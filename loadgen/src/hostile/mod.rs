@@ -80,9 +80,6 @@ pub fn is_private(address: IpAddr) -> bool {
     }
 }
 
-/// Answers may take so long after a case to come; most cases get none, and nothing waits for those.
-const ANSWER_PATIENCE: Duration = Duration::from_millis(2);
-
 /// How far it has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {

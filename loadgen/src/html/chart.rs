@@ -172,7 +172,11 @@ fn axes(svg: &mut String, x: &Placed, y: &Placed) {
         let end = bottom + 4.0;
         let _ =
             writeln!(svg, "<line class=\"grid\" x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"{TOP}\" y2=\"{end}\"/>");
-        let _ = writeln!(svg, "<text class=\"x\" x=\"{at:.1}\" y=\"{:.1}\">{label}</text>", bottom + 16.0);
+        // At the edge of the page a label ends there instead of being cut off.
+        let half = 3.5 * label.len() as f64;
+        let (class, at) = if at + half > WIDTH { ("x last", WIDTH - 1.0) } else { ("x", at) };
+        let _ =
+            writeln!(svg, "<text class=\"{class}\" x=\"{at:.1}\" y=\"{:.1}\">{label}</text>", bottom + 16.0);
     }
     let middle = f64::midpoint(LEFT, right);
     let _ = writeln!(
@@ -205,7 +209,7 @@ pub(super) fn lines(title: &str, x: Axis, y: Axis, lines: &[Line]) -> String {
             let (class, name) = (line.class, line.name);
             let _ =
                 writeln!(svg, "<text class=\"legend {class}\" x=\"{legend_at:.1}\" y=\"14\">{name}</text>");
-            legend_at -= 7.0 * name.len() as f64 + 10.0;
+            legend_at -= 7.5 * name.len() as f64 + 14.0;
         }
     }
     end(svg)

@@ -46,9 +46,8 @@ pub(super) fn accounts(accounts: &Json) -> String {
         ],
         codes.chain(unread).collect(),
     ];
-    let rows = columns.iter().map(Vec::len).max().unwrap_or(1) as f64;
-    let height = TOP + FULL + NAME * rows;
-    let mut svg = chart::begin("Accounts", height);
+    let mut svg = String::new();
+    let mut height: f64 = TOP + FULL;
     // What a column's parts flow from is the first part of the column before: they are its division.
     let mut parent: Option<(f64, f64)> = None;
     for (number, column) in (0u32..).zip(&columns) {
@@ -57,18 +56,19 @@ pub(super) fn accounts(accounts: &Json) -> String {
         let mut from_y = parent.map_or(TOP, |(top, _)| top);
         let mut first = None;
         for part in column.iter().filter(|part| part.count > 0 || part.name == "lost") {
-            let height = part.count as f64 / total as f64 * FULL;
+            let exact = part.count as f64 / total as f64 * FULL;
             // What is there is seen, however little it is.
-            let seen = if part.count == 0 { 0.0 } else { height.max(1.5) };
+            let seen = if part.count == 0 { 0.0 } else { exact.max(1.5) };
             if parent.is_some() && part.count > 0 {
                 band(&mut svg, part.class, (x - COLUMN + BAR, from_y), (x, y), seen);
             }
-            from_y += height;
+            from_y += exact;
             let Part { name, class, count } = part;
             // Writing to a string does not fail.
             let _ = writeln!(
                 svg,
-                "<rect class=\"{class}\" x=\"{x}\" y=\"{y:.1}\" width=\"{BAR}\" height=\"{seen:.1}\"/>\n\
+                "<rect class=\"{class}\" x=\"{x}\" y=\"{y:.1}\" width=\"{BAR}\" height=\"{seen:.1}\">\
+                 <title>{name}</title></rect>\n\
                  <text class=\"flow\" x=\"{:.1}\" y=\"{:.1}\">{}</text>\n\
                  <text class=\"flow count\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
                 x + BAR + 3.0,
@@ -78,12 +78,13 @@ pub(super) fn accounts(accounts: &Json) -> String {
                 y + 22.0,
                 grouped(*count)
             );
-            first.get_or_insert((y, height));
+            first.get_or_insert((y, exact));
             y += seen.max(NAME) + 4.0;
+            height = height.max(y);
         }
         parent = first;
     }
-    chart::end(svg)
+    chart::end(chart::begin("Accounts", height.ceil()) + &svg)
 }
 
 /// A name that fits between two columns; where it is cut, its number says what it is.

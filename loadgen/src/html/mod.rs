@@ -45,6 +45,7 @@ pub fn page(report: &Json) -> Result<String, String> {
     page.push_str(&curve_chart(report));
     page.push_str(&histogram_chart(report));
     page.push_str("</div>\n");
+    page.push_str(&codes(&report["accounts"]["codes"]));
     page.push_str(&mismatches(&report["verification"]["mismatches"]));
     page.push_str(&table("Setting", setting));
     for (title, name) in [
@@ -80,6 +81,7 @@ fn text(value: &Json) -> String {
     match value {
         Json::String(text) => escape(text),
         Json::Null => "none".to_owned(),
+        Json::Array(items) if items.is_empty() => "none".to_owned(),
         Json::Array(items) => items.iter().map(text).collect::<Vec<_>>().join(" "),
         other => escape(&other.to_string()),
     }
@@ -191,6 +193,15 @@ fn histogram_chart(report: &Json) -> String {
     let x = Axis { title: "response time", scale: Scale::Log, label: chart::time };
     let y = Axis { title: "answers", scale: Scale::LinearFromZero, label: chart::plain };
     chart::bars("Histogram of response time", x, y, &bars)
+}
+
+fn codes(list: &Json) -> String {
+    let mut html = "<section><h2>Answers by response code</h2>\n<table>\n".to_owned();
+    for code in list.as_array().into_iter().flatten() {
+        let name = format!("{} {}", text(&code["code"]), text(&code["name"]));
+        let _ = writeln!(html, "<tr><th>{name}</th><td>{}</td></tr>", grouped(count(&code["count"])));
+    }
+    html + "</table>\n</section>\n"
 }
 
 fn mismatches(list: &Json) -> String {

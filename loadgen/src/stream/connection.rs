@@ -101,7 +101,7 @@ impl Connection {
 
     /// Takes a request; [`write`](Self::write) sends it.
     pub(crate) fn queue(&mut self, message: &[u8], now_ns: u64, context: &Context) {
-        let request_id = Envelope::split(message).map_or(0, |(envelope, _)| envelope.request_id);
+        let request_id = id_of(message);
         match context.protocol {
             Protocol::Tcp => self.output.extend_from_slice(message),
             Protocol::Http => http::write_post(message, &context.host, context.keeps, &mut self.output),
@@ -146,7 +146,7 @@ impl Connection {
                 Cut::Answer { bytes, used, closes } => {
                     self.input.drain(..used);
                     is_last |= closes;
-                    let request_id = Envelope::split(&bytes).map_or(0, |(envelope, _)| envelope.request_id);
+                    let request_id = id_of(&bytes);
                     // Over TCP answers may overtake each other.
                     let position = self.waiting.iter().position(|waiting| waiting.request_id == request_id);
                     if let Some(position) = position {
@@ -222,6 +222,11 @@ fn connect(target: SocketAddr, source: Option<IpAddr>) -> io::Result<TcpStream> 
 /// The number by which Linux says that a connection is on its way.
 const EINPROGRESS: i32 = 115;
 
+/// The id of a message; 0, which no request has, if it is not long enough for one.
+fn id_of(message: &[u8]) -> i32 {
+    message.first_chunk().map_or(0, |head| Envelope::from_bytes(head).request_id)
+}
+
 fn is_not_now(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::NotConnected)
 }
@@ -239,9 +244,11 @@ enum Cut {
 
 /// Cuts the first message off. What ends within a message is given as far as it goes: it counts as truncated.
 fn cut_message(input: &mut [u8], is_over: bool) -> Cut {
-    let Ok((envelope, rest)) = Envelope::split(input) else {
+    // Also one whose length is beyond all bounds.
+    let Some((head, rest)) = input.split_first_chunk() else {
         return if is_over { Cut::Unreadable } else { Cut::Partial };
     };
+    let envelope = Envelope::from_bytes(head);
     let (len, is_whole) = (envelope.message_len as usize, rest.len() >= envelope.message_len as usize);
     if !is_whole && !is_over && envelope.message_len <= MESSAGE_LEN_MAX {
         return Cut::Partial;
