@@ -1,8 +1,8 @@
 //! What the tests of several crates share: golden vectors, and messages as JSON.
 #![forbid(unsafe_code)]
 
-pub mod batches;
 pub mod administered;
+pub mod batches;
 pub mod client;
 pub mod daemon;
 pub mod fields;

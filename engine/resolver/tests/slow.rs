@@ -15,7 +15,7 @@ use handle_resolver::authority::{Administrators, Entitled, entitles};
 use handle_resolver::batch::Scratch;
 use handle_resolver::slow::{Evaluated, Why, keys};
 use handle_resolver::{
-    Context, MayCompute, NotLocal, Outcome, Refused, Reply, Service, Slow, answer, answer_batch,
+    Context, InBatch, MayCompute, NotLocal, Outcome, Refused, Reply, Service, Slow, answer, answer_batch,
     answer_message,
 };
 use handle_snapshot::builder::Builder;
@@ -509,7 +509,8 @@ fn in_sessions_public_values_are_answered_at_once_and_all_else_is_for_who_knows_
     }
     let mut batched = 0;
     answer_batch(&context, &mut Scratch::new(), public.iter().map(Vec::as_slice), |at, outcome| {
-        let (Outcome::InSession(reply), Outcome::InSession(alone)) = (outcome, answer(&context, &public[at]))
+        let (InBatch::Other(Outcome::InSession(reply)), Outcome::InSession(alone)) =
+            (outcome, answer(&context, &public[at]))
         else {
             panic!("{outcome:?}")
         };

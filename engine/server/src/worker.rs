@@ -23,8 +23,8 @@ use handle_proto::wire::Envelope;
 use handle_proto::wire::reassembly::{Reassembled, Reassembly, ReassemblyLimits, Refusal};
 use handle_resolver::batch::Scratch;
 use handle_resolver::{
-    Context, DropReason, InBatch, MayCompute, Outcome, Refused, Service, answer, answer_batch, answer_message,
-    refuse_stream,
+    Context, DropReason, InBatch, MayCompute, Outcome, Refused, Service, answer, answer_batch,
+    answer_message, refuse_stream,
 };
 use handle_snapshot::map::Mapped;
 use std::cell::Cell;
