@@ -1,6 +1,7 @@
 //! What the tests of several crates share: golden vectors, and messages as JSON.
 #![forbid(unsafe_code)]
 
+pub mod administered;
 pub mod client;
 pub mod daemon;
 pub mod fields;

@@ -1,0 +1,144 @@
+//! Servers of the vectors as running administration processes of ours.
+
+use crate::served::write_key_file;
+use crate::vectors;
+use handle_admin::config::{AdministratorsConfig, Config};
+use handle_admin::server::Server;
+use handle_admin::store::{Store, StoreConfig};
+use handle_process::server_key::ServerKeyConfig;
+use handle_proto::Values;
+use serde_json::Value as Json;
+use std::net::SocketAddr;
+use tempfile::TempDir;
+
+/// An administration process in this one, and the directory of its files.
+pub struct Administered {
+    /// The running server; `None` once it was stopped.
+    server: Option<Server>,
+    /// How it was started.
+    pub config: Config,
+    /// Where its files are.
+    pub directory: TempDir,
+}
+
+impl Administered {
+    /// The address that it answers on.
+    ///
+    /// # Panics
+    /// When it was stopped.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.server().addresses()[0]
+    }
+
+    /// The running server.
+    ///
+    /// # Panics
+    /// When it was stopped.
+    #[must_use]
+    pub fn server(&self) -> &Server {
+        self.server.as_ref().expect("a running server")
+    }
+
+    /// Stops it and starts it again, on another port.
+    ///
+    /// # Panics
+    /// When it does not start.
+    pub fn restart(&mut self) {
+        if let Some(server) = self.server.take() {
+            server.stop();
+        }
+        self.server = Some(Server::start(&self.config).expect("the server starts"));
+    }
+}
+
+impl Drop for Administered {
+    fn drop(&mut self) {
+        if let Some(server) = self.server.take() {
+            server.stop();
+        }
+    }
+}
+
+/// Runs the server called `name` in `servers.json`, with the records of `records.json` in its store.
+///
+/// # Panics
+/// When the files of the vectors do not hold what they should.
+#[must_use]
+pub fn administer(name: &str) -> Administered {
+    administer_with(name, |_| ())
+}
+
+/// The same, with a change of its configuration.
+///
+/// # Panics
+/// When the files of the vectors do not hold what they should.
+#[must_use]
+pub fn administer_with(name: &str, change: impl FnOnce(&mut Config)) -> Administered {
+    let servers = vectors::document("servers.json");
+    let server = &servers["servers"][name];
+    assert!(server.is_object(), "servers.json has a server {name}");
+    let directory = tempfile::tempdir().expect("a directory for the store");
+    let path = directory.path();
+    let store = StoreConfig { cache_bytes: 8 << 20, ..StoreConfig::at(&path.join("store.redb")) };
+    fill(&store, server);
+    let site = path.join("siteinfo.json");
+    let text = match &server["site"] {
+        Json::String(text) => text.clone(),
+        object => object.to_string(),
+    };
+    std::fs::write(&site, text).expect("the site record is written");
+    let settings = &server["server_config"];
+    let identities = |name: &str| -> Vec<String> {
+        let listed = settings[name].as_array().into_iter().flatten();
+        listed.map(|it| it.as_str().expect("an identity").to_owned()).collect()
+    };
+    let server_key = server["server_key_id"].as_str().map(|id| {
+        let file = path.join("privkey.bin");
+        write_key_file(&file, &servers["keys"][id]);
+        ServerKeyConfig { file, ..ServerKeyConfig::default() }
+    });
+    let mut config = Config {
+        site,
+        server_id: server["this_server_id"].as_i64().and_then(|id| i32::try_from(id).ok()),
+        listen: vec![([127, 0, 0, 1], 0).into()],
+        threads: 2,
+        audit: Some(path.join("audit.jsonl")),
+        store,
+        server_key,
+        administrators: AdministratorsConfig {
+            server: identities("server_admins"),
+            server_full_access: settings["server_admin_full_access"] == "yes",
+            home_only: identities("home_only_admins"),
+            replication: identities("replication_admins"),
+            backup: identities("backup_admins"),
+            status: identities("status_handle_admins"),
+            prefix_administrators: settings["allow_na_admins"] != "no",
+        },
+        list_handles: settings["allow_list_hdls"] != "no",
+        anonymous_full_access: settings["anonymous_admin_full_access"] == "yes",
+        ..Config::default()
+    };
+    change(&mut config);
+    let mut administered = Administered { server: None, config, directory };
+    administered.restart();
+    administered
+}
+
+/// Fills a new store with the records of the vectors.
+fn fill(config: &StoreConfig, server: &Json) {
+    let store = Store::create(config, server["case_sensitive"] != Json::Bool(true)).expect("a new store");
+    let temp_dir = config.file.parent().expect("a directory");
+    let mut bulk = store.bulk(temp_dir, 1 << 20);
+    for prefix in server["homed_prefixes"].as_array().expect("a list of prefixes") {
+        bulk.home(prefix.as_str().expect("a name").as_bytes());
+    }
+    for record in vectors::document("records.json").as_array().expect("a list of records") {
+        let values: Vec<Vec<u8>> =
+            record["values_hex"].as_array().expect("values").iter().map(vectors::hex).collect();
+        let bytes = values.concat();
+        let values = Values::from_encoded(values.len(), &bytes).expect("values");
+        bulk.add(&vectors::bytes(&record["handle"]), values).expect("room for records");
+    }
+    bulk.finish(|_| ()).expect("a store with records");
+}
