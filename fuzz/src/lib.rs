@@ -9,6 +9,7 @@
 //! What each property is for, and how to use corpora and dictionary elsewhere: `docs/fuzzing.md`.
 #![forbid(unsafe_code)]
 
+mod administration;
 mod auth;
 mod body;
 mod challenges;
@@ -21,12 +22,14 @@ mod generator;
 mod json;
 mod limiter;
 mod name;
+mod permission;
 mod resolver;
 mod snapshot;
 mod template;
 mod train;
 mod transport;
 
+pub use administration::administration;
 pub use auth::{challenge_answer, key_agreement, key_file};
 pub use body::{admin, auth, credential, query, referral, replication, request_body, response_body, session};
 pub use challenges::challenges;
@@ -37,6 +40,7 @@ pub use frame::{envelope, message};
 pub use json::{record_line, site_json, values_json};
 pub use limiter::rate_limit;
 pub use name::name;
+pub use permission::permission;
 pub use resolver::{batch, question, resolver};
 pub use snapshot::{layer, layer_examples, manifest};
 pub use template::template;
@@ -61,7 +65,7 @@ targets! {
     value values_json record_line site site_json admin_vlist key
     key_file challenge_answer key_agreement
     layer manifest resolver question batch train
-    challenges connections
+    challenges connections administration permission
     rate_limit template
 }
 

@@ -139,6 +139,12 @@ fn indexes(reply: &Reply<'_>) -> Vec<i32> {
     }
 }
 
+/// Whether whoever may not, or has not the key, is told who lacks what.
+fn says_why(reply: &Reply<'_>) -> bool {
+    let refuses = [ResponseCode::INVALID_ADMIN, ResponseCode::AUTHENTICATION_FAILED].contains(&reply.code);
+    refuses && matches!(reply.response, Response::Failure(failure) if !failure.message.is_empty())
+}
+
 /// Sends a message and waits for the answer.
 type Exchange = fn(SocketAddr, &[u8]) -> Option<Vec<u8>>;
 
@@ -173,6 +179,8 @@ fn replay(
         }
         let reference = hex(&step["receive_hex"][0]);
         match differs.filter(|_| at + 1 == steps.len()) {
+            // The reference does not say why.
+            None if says_why(&ours) => assert_eq!(ours.code, reply(&reference).code, "{name}, step {at}"),
             None => assert_eq!(fixed(&received, key), fixed(&reference, key), "{name}, step {at}"),
             Some(Differs::Code(code)) => {
                 assert_eq!(ours.code, code, "{name}");
