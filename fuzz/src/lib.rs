@@ -9,6 +9,7 @@
 //! What each property is for, and how to use corpora and dictionary elsewhere: `docs/fuzzing.md`.
 #![forbid(unsafe_code)]
 
+mod administration;
 mod auth;
 mod body;
 mod challenges;
@@ -23,6 +24,7 @@ mod generator;
 mod json;
 mod limiter;
 mod name;
+mod permission;
 mod resolver;
 mod sessions;
 mod snapshot;
@@ -30,6 +32,7 @@ mod template;
 mod train;
 mod transport;
 
+pub use administration::administration;
 pub use auth::{challenge_answer, key_agreement, key_file};
 pub use body::{admin, auth, credential, query, referral, replication, request_body, response_body, session};
 pub use challenges::challenges;
@@ -42,6 +45,7 @@ pub use frame::{envelope, message};
 pub use json::{record_line, site_json, values_json};
 pub use limiter::rate_limit;
 pub use name::name;
+pub use permission::permission;
 pub use resolver::{batch, question, resolver};
 pub use sessions::{session_socket, session_table};
 pub use snapshot::{layer, layer_examples, manifest};
@@ -67,7 +71,7 @@ targets! {
     value values_json record_line site site_json admin_vlist key
     key_file challenge_answer key_agreement
     layer manifest resolver question batch train
-    challenges connections
+    challenges connections administration permission
     session_table session_socket
     rate_limit template
     batch_file json_export sql_dump

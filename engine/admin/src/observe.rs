@@ -1,6 +1,6 @@
 //! What the outside may see: `/metrics`, `/healthz` and `/readyz` on an HTTP address of their own.
 //!
-//! The names of all metrics: `docs/operations/metrics.md`.
+//! The names of all metrics: `docs/operations/admin-metrics.md`.
 
 use crate::publish;
 use crate::server::Shared;

@@ -165,6 +165,16 @@ impl Store {
         Self::start(database, config)
     }
 
+    /// Makes an empty store in memory, which is gone when it is dropped.
+    ///
+    /// # Errors
+    /// When there is no memory for it.
+    pub fn in_memory(config: &StoreConfig, folds: bool) -> Result<Self, StoreError> {
+        let database = builder(config).create_with_backend(redb::backends::InMemoryBackend::new())?;
+        schema::begin(&database, folds)?;
+        Self::start(database, config)
+    }
+
     /// Opens the store, and brings one of an older schema up to date.
     ///
     /// # Errors

@@ -1,0 +1,246 @@
+//! The administration process as a state machine: requests, challenges, answers, and what they change.
+
+use arbitrary::{Arbitrary, Unstructured};
+use handle_admin::audit::Audit;
+use handle_admin::config::Config;
+use handle_admin::operation::Rules;
+use handle_admin::service::Service;
+use handle_admin::service::reply::Sealer;
+use handle_admin::store::Store;
+use handle_auth::challenge::answer_with_secret;
+use handle_auth::challenges::Challenges;
+use handle_process::site::SiteRecord;
+use handle_proto::data::{Admin, AdminPermissions};
+use handle_proto::wire::admin::{HandleBody, HandleIndexes, HandleValues};
+use handle_proto::wire::auth::{self, ChallengeAnswer};
+use handle_proto::wire::list::{Indexes, Reference, Strings};
+use handle_proto::wire::query::Query;
+use handle_proto::wire::{Body, Envelope, Header, Message, MessageBuf, Request, Response};
+use handle_proto::{OpCode, OpFlags, Permissions, ResponseCode, Value, Values, Version};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// Names that requests are about; some are one when folded, some are not here.
+const HANDLES: [&[u8]; 8] =
+    [b"10.1/a", b"10.1/A", b"10.1/b", b"0.NA/10.1", b"0.NA/10.1.2", b"10.2/x", b"10.1", b"\xff/"];
+/// Who there is: an administrator of everything, one of one handle, and nobody.
+const IDENTITIES: [Reference<'_>; 3] = [
+    Reference { handle: b"10.1/admin", index: 1 },
+    Reference { handle: b"10.1/admin", index: 2 },
+    Reference { handle: b"10.1/nobody", index: 1 },
+];
+const SECRETS: [&[u8]; 2] = [b"one secret", b"another"];
+const STEPS_MAX: usize = 40;
+const SITE: &str = r#"{"version":1,"protocolVersion":"2.11","serialNumber":1,"primarySite":true,
+    "servers":[{"serverId":1,"address":"127.0.0.1","interfaces":[]}]}"#;
+
+#[derive(Arbitrary, Debug)]
+struct Given {
+    index: u8,
+    permissions: u8,
+    kind: u8,
+    data: Vec<u8>,
+}
+
+#[derive(Arbitrary, Debug)]
+enum Asked {
+    Create(Vec<Given>),
+    Add(Vec<Given>),
+    Modify(Vec<Given>),
+    Remove(Vec<u8>),
+    Delete,
+    List,
+    ListHomed,
+    Home,
+    Unhome,
+    Resolve(Vec<u8>),
+}
+
+#[derive(Arbitrary, Debug)]
+enum Step {
+    /// Somebody asks.
+    Ask { handle: u8, flags: u8, minor: u8, asked: Asked },
+    /// Somebody answers one of the last challenges, perhaps not the first time: what covers another now and then, and
+    /// sometimes with the secret of somebody else.
+    Answer { back: u8, crossed: u8, identity: u8, lies: u8 },
+    /// Any bytes.
+    Noise(Vec<u8>),
+}
+
+/// A challenge as a client keeps it.
+struct Challenge {
+    id: i32,
+    version: Version,
+    nonce: Vec<u8>,
+    digest: Vec<u8>,
+    is_answered: bool,
+}
+
+/// A service with one prefix, its record, an administrator of it and one of `10.1/b`.
+fn service() -> Arc<Service> {
+    let config = Config::default();
+    let store = Store::in_memory(&config.store, true).expect("memory");
+    store.home(b"10.1").expect("room");
+    store
+        .change(|transaction| {
+            let (mut all, mut one) = (Vec::new(), Vec::new());
+            Admin { permissions: AdminPermissions::ALL, reference: IDENTITIES[0], legacy: None }
+                .encode(&mut all);
+            Admin { permissions: AdminPermissions::ALL, reference: IDENTITIES[1], legacy: None }
+                .encode(&mut one);
+            let secret = |index, data| Value {
+                permissions: Permissions::ADMIN_READ,
+                ..Value::new(index, b"HS_SECKEY", data)
+            };
+            let mut room = Vec::new();
+            let keys = [secret(1, SECRETS[0]), secret(2, SECRETS[1])];
+            transaction.put(b"10.1/ADMIN", Values::build(keys, &mut room))?;
+            let admin = Value::new(100, b"HS_ADMIN", &all);
+            transaction.put(b"0.NA/10.1", Values::build([admin], &mut room))?;
+            transaction.put(b"10.1/B", Values::build([Value::new(100, b"HS_ADMIN", &one)], &mut room))
+        })
+        .expect("room");
+    let site = SiteRecord::parse(SITE, None).expect("a site record");
+    let rules = Rules {
+        site,
+        administrators: config.administrators().expect("no identities"),
+        anonymous_full_access: false,
+        lists_handles: true,
+        bounds: config.bounds(),
+    };
+    let challenges = Challenges::new(config.challenge_limits());
+    let audit = Audit::open(None).expect("no file");
+    Arc::new(Service::new(store, rules, Sealer { key: None }, config.effort(), challenges, audit))
+}
+
+fn message(minor: u8, session_id: i32, request_id: i32, flags: u8, request: &Request<'_>) -> Option<Vec<u8>> {
+    // Old enough that answers to challenges are made without PBKDF2.
+    let suggested = Version::new(2, 1 + minor % 6);
+    let envelope = Envelope { suggested, session_id, ..Envelope::request(request_id) };
+    let bits = [
+        OpFlags::PUBLIC_ONLY,
+        OpFlags::OVERWRITE,
+        OpFlags::MINT_SUFFIX,
+        OpFlags::REQUEST_DIGEST,
+        OpFlags::DO_NOT_REFER,
+    ];
+    let flags = (0..).zip(bits).filter(|(at, _)| flags & 1 << at != 0);
+    let flags = flags.fold(OpFlags(0), |all, (_, bit)| all.with(bit));
+    let header = Header::request(OpCode::RESERVED, flags, 0);
+    MessageBuf::request(&envelope, &header, request).unsigned().ok()
+}
+
+impl Asked {
+    /// The message that asks so.
+    fn message(&self, handle: &[u8], minor: u8, flags: u8, request_id: i32) -> Option<Vec<u8>> {
+        let (mut values_room, mut indexes_room) = (Vec::new(), Vec::new());
+        let mut values = |given: &[Given]| {
+            let kinds: [&[u8]; 4] = [b"URL", b"HS_ADMIN", b"HS_ADMIN.x", b""];
+            for given in given {
+                let kind = kinds[usize::from(given.kind) % kinds.len()];
+                let value = Value::new(i32::from(given.index % 8), kind, &given.data);
+                Value { permissions: Permissions(given.permissions), ..value }.encode(&mut values_room);
+            }
+        };
+        let count = match self {
+            Self::Create(given) | Self::Add(given) | Self::Modify(given) => {
+                values(given);
+                given.len()
+            }
+            _ => 0,
+        };
+        let values = Values::from_encoded(count, &values_room).ok()?;
+        let indexes = match self {
+            Self::Remove(indexes) | Self::Resolve(indexes) => indexes.as_slice(),
+            _ => &[],
+        };
+        let indexes = Indexes::build(indexes.iter().map(|&index| i32::from(index % 8)), &mut indexes_room);
+        let request = match self {
+            Self::Create(_) => Request::CreateHandle(HandleValues { handle, values }),
+            Self::Add(_) => Request::AddValue(HandleValues { handle, values }),
+            Self::Modify(_) => Request::ModifyValue(HandleValues { handle, values }),
+            Self::Remove(_) => Request::RemoveValue(HandleIndexes { handle, indexes }),
+            Self::Delete => Request::DeleteHandle(HandleBody { handle }),
+            Self::List => Request::ListHandles(HandleBody { handle }),
+            Self::ListHomed => Request::ListHomedNas(HandleBody { handle: b"/" }),
+            Self::Home => Request::HomeNa(HandleBody { handle }),
+            Self::Unhome => Request::UnhomeNa(HandleBody { handle }),
+            Self::Resolve(_) => Request::Resolution(Query { handle, indexes, types: Strings::EMPTY }),
+        };
+        message(minor, 0, request_id, flags, &request)
+    }
+}
+
+/// Requests are answered under their numbers, nothing changes without an answer that says so, nobody but those who may
+/// change anything, no challenge is answered twice, and the store stays whole.
+///
+/// Input: anything; it is read as a plan by the crate `arbitrary`.
+pub fn administration(bytes: &[u8]) {
+    let mut plan = Unstructured::new(bytes);
+    let steps: Vec<Step> = std::iter::from_fn(|| if plan.is_empty() { None } else { plan.arbitrary().ok() })
+        .take(STEPS_MAX)
+        .collect();
+    let service = service();
+    let source: SocketAddr = ([127, 0, 0, 1], 1).into();
+    let mut challenges: Vec<Challenge> = Vec::new();
+    for (at, step) in (1..).zip(&steps) {
+        let before = service.store.last_id();
+        let (sent, may_change) = match step {
+            Step::Ask { handle, flags, minor, asked } => {
+                let handle = HANDLES[usize::from(*handle) % HANDLES.len()];
+                // Without a name only values that everybody may write are changed.
+                (asked.message(handle, *minor, *flags, at), matches!(asked, Asked::Modify(_)))
+            }
+            Step::Answer { back, crossed, identity, lies } => {
+                let Some(asked) = challenges.len().checked_sub(1 + usize::from(back % 4)) else { continue };
+                let covered = if *crossed < 32 { challenges.len() - 1 } else { asked };
+                let (to, covered) = (&challenges[asked], &challenges[covered]);
+                let identity = usize::from(*identity) % IDENTITIES.len();
+                let secret = if *lies < 64 { 1 - identity % 2 } else { identity % 2 };
+                let bytes: [&[u8]; 2] = [&covered.nonce, &covered.digest];
+                let response = answer_with_secret(to.version, to.version, &bytes, SECRETS[secret], &[0; 16]);
+                let body = ChallengeAnswer {
+                    auth_type: auth::SECRET_KEY,
+                    identity: IDENTITIES[identity],
+                    signed_response: &response,
+                };
+                let is_right = identity == secret && to.id == covered.id && !to.is_answered;
+                let sent = message(0, to.id, at, 0, &Request::AnswerChallenge(body));
+                challenges[asked].is_answered = true;
+                (sent, is_right)
+            }
+            Step::Noise(bytes) => (Some(bytes.clone()), true),
+        };
+        let Some(sent) = sent else { continue };
+        let mut replies = service.answer(&sent, source);
+        let mut pages = 0;
+        while let Some(page) = replies.rest.as_mut().and_then(|rest| rest.next_page()) {
+            assert!(!page.is_empty());
+            pages += 1;
+            assert!(pages < 10, "there are not so many names");
+        }
+        let has_changed = service.store.last_id() != before;
+        assert!(may_change || !has_changed, "{step:?}");
+        if matches!(step, Step::Noise(_)) {
+            continue;
+        }
+        let (envelope, rest) = Envelope::split(&replies.first).expect("an envelope");
+        let read = Message::decode(rest).expect("a message");
+        let Ok(Body::Reply(reply)) = read.decode_body(envelope.version) else {
+            panic!("a reply to {step:?}")
+        };
+        assert_eq!(envelope.request_id, at, "{step:?}");
+        assert!(!has_changed || reply.code == ResponseCode::SUCCESS, "{step:?}: {:?}", reply.code);
+        if let Response::Challenge(challenge) = reply.response {
+            challenges.push(Challenge {
+                id: envelope.session_id,
+                version: envelope.version,
+                nonce: challenge.nonce.to_vec(),
+                digest: reply.digest.expect("a digest").digest.to_vec(),
+                is_answered: false,
+            });
+        }
+    }
+    let check = service.store.check(|finding| assert!(!finding.is_damage(), "{finding}"));
+    check.expect("a store that can be read");
+}

@@ -1,0 +1,183 @@
+//! Who may do what, against a plain search.
+
+use arbitrary::{Arbitrary, Unstructured};
+use handle_admin::permission::group::Entitled;
+use handle_admin::permission::{Administrators, Configured, Deed, MATRIX, Need, Requirement};
+use handle_admin::store::{Record, RecordBuf, Records, StoreError};
+use handle_proto::data::{Admin, AdminPermissions, Vlist};
+use handle_proto::wire::list::{Reference, References};
+use handle_proto::{Handle, Permissions, Value, Values};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The handles there are; small sets meet often.
+const HANDLES: [&[u8]; 6] = [b"10.1/A", b"10.1/B", b"10.1/C", b"0.NA/10.1", b"0.NA/10", b"0.NA/0.NA"];
+/// Most values of one plan.
+const VALUES_MAX: usize = 64;
+
+/// A reference by numbers.
+#[derive(Arbitrary, Clone, Copy, Debug)]
+struct Whom {
+    handle: u8,
+    index: u8,
+}
+
+impl Whom {
+    fn reference(self) -> Reference<'static> {
+        Reference {
+            handle: HANDLES[usize::from(self.handle) % HANDLES.len()],
+            index: i32::from(self.index % 4),
+        }
+    }
+}
+
+/// A value that somebody has a right by.
+#[derive(Arbitrary, Debug)]
+struct Given {
+    at: u8,
+    is_public: bool,
+    is_sub_type: bool,
+    what: What,
+}
+
+#[derive(Arbitrary, Debug)]
+enum What {
+    Admin(u16, Whom),
+    Group(Vec<Whom>),
+}
+
+#[derive(Arbitrary, Debug)]
+struct Plan {
+    server: Vec<Whom>,
+    server_full_access: bool,
+    prefix_administrators: bool,
+    deed: u8,
+    at: u8,
+    who: Whom,
+    lookups: u8,
+}
+
+/// Records in memory; everything is homed.
+#[derive(Default)]
+struct Plain(BTreeMap<Vec<u8>, RecordBuf>);
+
+impl Records for Plain {
+    fn folds(&self) -> bool {
+        true
+    }
+
+    fn record(&self, key: &[u8]) -> Result<Option<RecordBuf>, StoreError> {
+        Ok(self.0.get(key).cloned())
+    }
+
+    fn is_homed(&self, _: &[u8]) -> Result<bool, StoreError> {
+        Ok(true)
+    }
+}
+
+impl Plan {
+    /// Whether the operator's list means `who`.
+    fn names(&self, records: &Plain, who: Reference<'_>) -> bool {
+        self.server_full_access && self.server.iter().any(|whom| is_meant(records, whom.reference(), who))
+    }
+}
+
+impl Plain {
+    /// Records with these values; of the values of one record each has the index of its place.
+    fn of(given: &[Given]) -> Self {
+        let mut encoded: BTreeMap<usize, (usize, Vec<u8>)> = BTreeMap::new();
+        for given in given {
+            let (count, bytes) = encoded.entry(usize::from(given.at) % HANDLES.len()).or_default();
+            *count += 1;
+            let mut data = Vec::new();
+            let kind: &[u8] = match &given.what {
+                What::Admin(bits, whom) => {
+                    let reference = whom.reference();
+                    let bits = AdminPermissions(*bits);
+                    Admin { permissions: bits, reference, legacy: None }.encode(&mut data);
+                    if given.is_sub_type { b"HS_ADMIN.x" } else { b"HS_ADMIN" }
+                }
+                What::Group(members) => {
+                    let mut storage = Vec::new();
+                    let members = members.iter().map(|whom| whom.reference());
+                    Vlist(References::build(members, &mut storage)).encode(&mut data);
+                    if given.is_sub_type { b"HS_VLIST.x" } else { b"hs_vlist" }
+                }
+            };
+            let index = i32::try_from(*count).unwrap_or(i32::MAX);
+            let permissions = Permissions(if given.is_public { 0x0e } else { 0x0c });
+            Value { permissions, ..Value::new(index, kind, &data) }.encode(bytes);
+        }
+        let record = |(at, (count, bytes)): (usize, (usize, Vec<u8>))| {
+            let values = Values::from_encoded(count, &bytes).expect("values that were encoded");
+            let mut record = Vec::new();
+            Record { id: 1, unix_ms: 1, values }.encode(&mut record);
+            (HANDLES[at].to_vec(), RecordBuf::from_bytes(record).expect("a record"))
+        };
+        Self(encoded.into_iter().map(record).collect())
+    }
+}
+
+/// Whether `who` is meant by `reference`, looking up whatever there is to look up.
+fn is_meant(records: &Plain, reference: Reference<'_>, who: Reference<'_>) -> bool {
+    let mut seen = BTreeSet::new();
+    let mut left = vec![(reference.handle.to_vec(), reference.index)];
+    while let Some((handle, index)) = left.pop() {
+        if handle == who.handle && (index == who.index || index == 0) {
+            return true;
+        }
+        if index == 0 || !seen.insert((handle.clone(), index)) {
+            continue;
+        }
+        let Some(record) = records.0.get(&handle) else { continue };
+        let group = record.view().value(index).filter(|value| value.kind == b"hs_vlist");
+        let Some(Ok(members)) = group.map(|value| Vlist::decode(value.data)) else { continue };
+        left.extend(members.0.iter().map(|member| (member.handle.to_vec(), member.index)));
+    }
+    false
+}
+
+/// A decision is what the plain search says; where the bound on groups is met it is never a yes that this does not say.
+///
+/// Input: anything; it is read as a plan by the crate `arbitrary`.
+pub fn permission(bytes: &[u8]) {
+    let mut input = Unstructured::new(bytes);
+    let Ok(plan) = Plan::arbitrary(&mut input) else { return };
+    let given = std::iter::from_fn(|| if input.is_empty() { None } else { input.arbitrary().ok() });
+    let given: Vec<Given> = given.take(VALUES_MAX).collect();
+    let records = Plain::of(&given);
+    let deed: Deed = MATRIX[usize::from(plan.deed) % MATRIX.len()].deed;
+    let need = Need::of([deed], Handle(HANDLES[usize::from(plan.at) % HANDLES.len()]), true);
+    let who = plan.who.reference();
+    let configured = plan.server.iter().map(|whom| whom.reference());
+    let administrators = Administrators {
+        server: configured.map(|it| Configured { index: it.index, handle: it.handle.to_vec() }).collect(),
+        server_full_access: plan.server_full_access,
+        prefix_administrators: plan.prefix_administrators,
+        lookups_max: usize::from(plan.lookups),
+        ..Administrators::default()
+    };
+    let by_server =
+        plan.server_full_access && plan.server.iter().any(|whom| is_meant(&records, whom.reference(), who));
+    let by_record = (plan.prefix_administrators || !need.is_prefix)
+        && records.0.get(&need.record).is_some_and(|record| {
+            record.view().values.iter().any(|value| {
+                let counts = value.kind == b"HS_ADMIN" || (need.sub_types && value.kind == b"HS_ADMIN.x");
+                let Ok(admin) = Admin::decode(value.data) else { return false };
+                counts
+                    && (value.is_public() || !need.is_prefix)
+                    && admin.permissions.has(need.bits)
+                    && is_meant(&records, admin.reference, who)
+            })
+        });
+    let requirement = Requirement::from(need);
+    let decided = administrators.permit(&records, &|_| true, &requirement, who).expect("records in memory");
+    match decided {
+        Entitled::Yes => assert!(by_server || by_record, "{plan:?} {given:?}"),
+        Entitled::No => assert!(!by_server && !by_record, "{plan:?} {given:?}"),
+        Entitled::GaveUp => {}
+    }
+    let unbounded = Administrators { lookups_max: 10_000, ..administrators };
+    let decided = unbounded.permit(&records, &|_| true, &requirement, who).expect("records in memory");
+    assert_eq!(decided == Entitled::Yes, by_server || by_record, "{plan:?} {given:?}");
+    assert_ne!(decided, Entitled::GaveUp);
+}
