@@ -1,5 +1,8 @@
 //! `conversations.jsonl` over UDP and TCP: the same bytes as the reference, or a row that says why not.
 //!
+//! What is administrative and over TCP is asked of the administration process, everything else of the data process;
+//! which of the two that is, clients read in the site record.
+//!
 //! The rows are in `docs/conformance.md`, so what is documented is what is tested. A line that no row
 //! names must be answered with the same bytes, apart from those listed as nondeterministic.
 
@@ -7,6 +10,7 @@
 
 use handle_auth::PublicKey;
 use handle_auth::message::verify_message;
+use handle_proto::OpCode;
 use handle_proto::code::{Cipher, KeyExchangeMode};
 use handle_proto::data;
 use handle_proto::limit::MESSAGE_LEN_MAX;
@@ -14,12 +18,13 @@ use handle_proto::wire::session::SessionKey;
 use handle_proto::wire::stream::{Front, split};
 use handle_proto::wire::{Body, Envelope, Header, Message, Reply, Response};
 use handle_server::config::Datapath;
-use handle_tests::served::{Served, serve, server_key};
+use handle_tests::administered::administer;
+use handle_tests::served::{serve, server_key};
 use handle_tests::vectors;
 use serde_json::Value as Json;
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
-use std::net::{Shutdown, TcpStream, UdpSocket};
+use std::net::{Shutdown, SocketAddr, TcpStream, UdpSocket};
 use std::time::Duration;
 
 /// How long an answer may take before there is none; on loopback it takes microseconds.
@@ -32,8 +37,6 @@ const SILENCE: Duration = Duration::from_millis(150);
 enum Expected {
     /// The same bytes.
     Same,
-    /// Not tried here: a server with features that come later.
-    Untried,
     /// An answer with this response code.
     Code(i32),
     /// No answer.
@@ -51,10 +54,10 @@ struct Row {
     expected: Expected,
 }
 
-/// The rows of the table in `docs/conformance.md`.
-fn rows() -> Vec<Row> {
+/// The rows of the table behind `mark` in `docs/conformance.md`.
+fn rows(mark: &str) -> Vec<Row> {
     let text = include_str!("../../docs/conformance.md");
-    let (_, table) = text.split_once("<!-- conversations -->").expect("the mark before the table");
+    let (_, table) = text.split_once(&format!("<!-- {mark} -->")).expect("the mark before the table");
     let lines = table.lines().skip_while(|line| !line.starts_with('|'));
     lines
         .take_while(|line| line.starts_with('|'))
@@ -63,7 +66,6 @@ fn rows() -> Vec<Row> {
             let mut cells = line.split('|').skip(1).map(str::trim);
             let pattern = cells.next().expect("a pattern").trim_matches('`').to_owned();
             let expected = match cells.next().expect("an expectation") {
-                "untried" => Expected::Untried,
                 "silence" => Expected::Silence,
                 "envelope flags" => Expected::EnvelopeFlags,
                 "version" => Expected::Version,
@@ -98,16 +100,16 @@ struct Answers {
     closed: bool,
 }
 
-fn exchange(served: &Served, line: &Json, expected: Expected) -> Answers {
+fn exchange(address: SocketAddr, line: &Json, expected: Expected) -> Answers {
     if line["transport"] == "tcp" {
-        exchange_over_tcp(served, line, expected)
+        exchange_over_tcp(address, line, expected)
     } else {
-        Answers { units: exchange_over_udp(served, line, expected), closed: false }
+        Answers { units: exchange_over_udp(address, line, expected), closed: false }
     }
 }
 
-fn exchange_over_tcp(served: &Served, line: &Json, expected: Expected) -> Answers {
-    let mut stream = TcpStream::connect(served.address()).unwrap();
+fn exchange_over_tcp(address: SocketAddr, line: &Json, expected: Expected) -> Answers {
+    let mut stream = TcpStream::connect(address).unwrap();
     for bytes in line["request_hex"].as_array().unwrap() {
         stream.write_all(&vectors::hex(bytes)).unwrap();
     }
@@ -133,9 +135,9 @@ fn exchange_over_tcp(served: &Served, line: &Json, expected: Expected) -> Answer
     Answers { units, closed }
 }
 
-fn exchange_over_udp(served: &Served, line: &Json, expected: Expected) -> Vec<Vec<u8>> {
+fn exchange_over_udp(address: SocketAddr, line: &Json, expected: Expected) -> Vec<Vec<u8>> {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    socket.connect(served.address()).unwrap();
+    socket.connect(address).unwrap();
     for datagram in line["request_hex"].as_array().unwrap() {
         socket.send(&vectors::hex(datagram)).unwrap();
     }
@@ -237,7 +239,6 @@ fn judge(line: &Json, expected: Expected, answers: &Answers, key: &PublicKey) ->
         Expected::Same | Expected::EnvelopeFlags | Expected::Version => {
             same(expected) && (!is_signed(&reference) || verifies(answers, key))
         }
-        Expected::Untried => false,
         Expected::Code(code) => response_code(answers) == Some(code),
         Expected::Silence => answers.is_empty(),
         Expected::KeepsOpen => {
@@ -266,53 +267,124 @@ fn judge(line: &Json, expected: Expected, answers: &Answers, key: &PublicKey) ->
     })
 }
 
-fn conversations_on(datapath: Datapath) {
-    let rows = rows();
-    let row_of = |line: &Json| {
+/// Whether a line is for the administration process: everything that the server with anonymous administration is asked
+/// there, so that what was changed is seen, and what is administrative of the others.
+fn is_administrative(line: &Json) -> bool {
+    let first = vectors::hex(&line["request_hex"][0]);
+    let op_code =
+        first.get(Envelope::LEN..).and_then(|rest| rest.first_chunk()).map(|it| i32::from_be_bytes(*it));
+    let op_code = OpCode(op_code.unwrap_or_default());
+    match line["server"].as_str() {
+        Some(WIDE_OPEN) => line["transport"] == "tcp" || op_code == OpCode::RESOLUTION,
+        _ => {
+            line["transport"] == "tcp"
+                && line["request_hex"].as_array().is_some_and(|it| it.len() == 1)
+                && op_code.is_admin()
+        }
+    }
+}
+
+/// The server with anonymous administration.
+const WIDE_OPEN: &str = "wide_open";
+
+/// A line as it is asked of the administration process, which answers over TCP alone.
+fn over_tcp(line: &Json) -> Json {
+    let mut line = line.clone();
+    if line["transport"] == "udp" {
+        line["transport"] = "tcp".into();
+        line["connection_after"] = "closed".into();
+    }
+    line
+}
+
+/// The rows, and how often each was needed.
+struct Judged {
+    rows: Vec<Row>,
+    /// How many lines a row names, and how many of them really differ.
+    used: Vec<(usize, usize)>,
+    wrong: Vec<String>,
+    lines_count: usize,
+}
+
+impl Judged {
+    fn ask(&mut self, line: &Json, address: SocketAddr, key: &PublicKey) {
         let name = line["name"].as_str().expect("a name");
-        rows.iter().position(|row| fits(&row.pattern, name))
-    };
+        let row = self.rows.iter().position(|row| fits(&row.pattern, name));
+        let expected = row.map_or(Expected::Same, |row| self.rows[row].expected);
+        let answers = exchange(address, line, expected);
+        self.wrong.extend(judge(line, expected, &answers, key));
+        self.lines_count += 1;
+        if let Some(row) = row {
+            self.used[row].0 += 1;
+            self.used[row].1 += usize::from(judge(line, Expected::Same, &answers, key).is_some());
+        }
+    }
+}
+
+/// Asks all lines that `is_asked` says, of servers that `serve` starts.
+fn conversations<S>(
+    mark: &str,
+    is_asked: fn(&Json) -> bool,
+    serve: impl Fn(&str) -> (S, SocketAddr),
+    prepared: fn(&Json) -> Json,
+) {
+    let rows = rows(mark);
+    let mut judged = Judged { used: vec![(0, 0); rows.len()], rows, wrong: Vec::new(), lines_count: 0 };
     let mut by_server: BTreeMap<String, Vec<Json>> = BTreeMap::new();
-    let mut lines_count = 0;
-    let mut wrong = Vec::new();
-    for line in vectors::load("conversations.jsonl") {
-        lines_count += 1;
+    for line in vectors::load("conversations.jsonl").into_iter().filter(is_asked) {
         let server = line["server"].as_str().expect("a server").to_owned();
-        let tried = server != "wide_open";
-        if tried {
-            by_server.entry(server).or_default().push(line);
-        } else if row_of(&line).is_none_or(|row| rows[row].expected != Expected::Untried) {
-            wrong.push(format!("{}: not tried, and no row says so", line["name"]));
-        }
+        by_server.entry(server).or_default().push(prepared(&line));
     }
-    assert!(lines_count > 0, "there are conversations");
-    // How many lines a row names, and how many of them really differ.
-    let mut used = vec![(0, 0); rows.len()];
     for (name, lines) in by_server {
-        let served = serve(&name, datapath);
+        let (_served, address) = serve(&name);
         let key = server_key(&name);
-        for line in lines {
-            let row = row_of(&line);
-            let expected = row.map_or(Expected::Same, |row| rows[row].expected);
-            let answers = exchange(&served, &line, expected);
-            wrong.extend(judge(&line, expected, &answers, &key));
-            if let Some(row) = row {
-                used[row].0 += 1;
-                used[row].1 += usize::from(judge(&line, Expected::Same, &answers, &key).is_some());
-            }
-        }
+        lines.iter().for_each(|line| judged.ask(line, address, &key));
     }
+    let Judged { rows, used, mut wrong, lines_count } = judged;
+    assert!(lines_count > 0, "there are conversations");
     // A row whose lines are all answered like the reference explains nothing and must go.
     for (row, (named, differ)) in rows.iter().zip(used) {
         if named > 0 && differ == 0 {
             wrong.push(format!("{}: the row is not needed, all {named} lines are the same", row.pattern));
         }
         // Other vectors may lack lines that ours have.
-        if named == 0 && row.expected != Expected::Untried && std::env::var_os("HANDLE_VECTORS").is_none() {
+        if named == 0 && std::env::var_os("HANDLE_VECTORS").is_none() {
             wrong.push(format!("{}: the row names no line", row.pattern));
         }
     }
     assert!(wrong.is_empty(), "{} of {lines_count} lines:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+fn conversations_on(datapath: Datapath) {
+    let serve = |name: &str| {
+        let served = serve(name, datapath);
+        let address = served.address();
+        (served, address)
+    };
+    conversations("conversations", |line| !is_administrative(line), serve, Json::clone);
+}
+
+#[test]
+fn vectors_conversations_with_the_administration_process() {
+    let administer = |name: &str| {
+        let administered = administer(name);
+        let address = administered.address();
+        (administered, address)
+    };
+    conversations("administration", is_administrative, administer, over_tcp);
+}
+
+/// The data process only reads, whoever asks.
+#[test]
+fn what_is_administrative_is_refused_by_the_data_process() {
+    let served = serve("main", Datapath::Portable);
+    for line in vectors::load("conversations.jsonl").iter().filter(|line| is_administrative(line)) {
+        if line["server"] == "main" {
+            let answers = exchange(served.address(), line, Expected::Same);
+            let code = response_code(&answers.units);
+            assert_eq!((code, answers.closed), (Some(4), true), "{}", line["name"]);
+        }
+    }
 }
 
 #[test]

@@ -7,6 +7,8 @@
 //! RFC 3652 section 3.6 and RFC 3651 section 4, with the deployed differences.
 
 pub mod group;
+#[cfg(test)]
+mod tests;
 
 use crate::store::{Records, StoreError, key};
 use group::{Entitled, Entitlement};

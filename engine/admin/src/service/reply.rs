@@ -142,8 +142,8 @@ impl Sealer {
         nonce: &[u8; NONCE_LEN],
         now_unix_s: u32,
     ) -> Vec<u8> {
-        // A challenge carries the digest, asked for or not.
-        let flags = to.flags.with(OpFlags::REQUEST_DIGEST);
+        // A challenge carries the digest, asked for or not; no name has been made yet.
+        let flags = to.flags.with(OpFlags::REQUEST_DIGEST).without(OpFlags::MINT_SUFFIX);
         let to = ReplyTo { session_id: id, ..to.clone() };
         let response = Response::Challenge(Challenge { nonce });
         self.seal(&to, site, ResponseCode::AUTHENTICATION_NEEDED, response, flags, now_unix_s)

@@ -1,0 +1,245 @@
+//! One case allowed and one refused for each cell of the matrix, and groups with their bounds.
+
+use super::group::{Entitled, Entitlement};
+use super::*;
+use crate::store::{RecordBuf, is_responsible};
+use handle_proto::Values;
+use handle_proto::data::vlist::Vlist;
+use handle_proto::limit::VLIST_EXPANSION_MAX;
+use handle_proto::wire::list::References;
+use std::collections::HashMap;
+
+/// Records in memory, under the homed prefix `10.1` and among prefix records.
+#[derive(Default)]
+struct Plain(HashMap<Vec<u8>, RecordBuf>);
+
+impl Records for Plain {
+    fn folds(&self) -> bool {
+        true
+    }
+
+    fn record(&self, key: &[u8]) -> Result<Option<RecordBuf>, StoreError> {
+        Ok(self.0.get(key).cloned())
+    }
+
+    fn is_homed(&self, prefix: &[u8]) -> Result<bool, StoreError> {
+        Ok([&b"10.1"[..], b"0.NA"].contains(&prefix))
+    }
+}
+
+impl Plain {
+    fn put(&mut self, handle: &[u8], values: &[Value<'_>]) {
+        let mut storage = Vec::new();
+        let values = Values::build(values.iter().copied(), &mut storage);
+        let mut bytes = Vec::new();
+        crate::store::Record { id: 1, unix_ms: 1, values }.encode(&mut bytes);
+        self.0.insert(key(handle, true), RecordBuf::from_bytes(bytes).unwrap());
+    }
+
+    fn put_admin(&mut self, handle: &[u8], kind: &[u8], bits: AdminPermissions) {
+        let data = admin(bits);
+        self.put(handle, &[Value::new(100, kind, &data)]);
+    }
+
+    fn put_group(&mut self, handle: &[u8], index: i32, entries: &[(&[u8], i32)]) {
+        let mut storage = Vec::new();
+        let entries = entries.iter().map(|&(handle, index)| Reference { handle, index });
+        let mut data = Vec::new();
+        Vlist(References::build(entries, &mut storage)).encode(&mut data);
+        self.put(handle, &[Value::new(index, b"HS_VLIST", &data)]);
+    }
+}
+
+const WHO: Reference<'_> = Reference { handle: b"10.1/who", index: 300 };
+
+fn admin(bits: AdminPermissions) -> Vec<u8> {
+    let mut data = Vec::new();
+    Admin::new(bits, WHO.handle, WHO.index).encode(&mut data);
+    data
+}
+
+fn permit(records: &Plain, administrators: &Administrators, requirement: &Requirement) -> bool {
+    administrators.permit(records, &|_| true, requirement, WHO).unwrap() == Entitled::Yes
+}
+
+fn usual() -> Administrators {
+    Administrators { prefix_administrators: true, lookups_max: 100, ..Administrators::default() }
+}
+
+/// The handle that a deed is done to, and the record that decides.
+fn example(deed: Deed) -> (&'static [u8], &'static [u8]) {
+    match deed {
+        Deed::CreateHandle | Deed::List => (b"10.1/new", b"0.NA/10.1"),
+        Deed::CreatePrefix => (b"0.NA/10", b"0.NA/0.NA"),
+        Deed::CreateDerivedPrefix => (b"0.NA/10.1.2", b"0.NA/10.1"),
+        _ => (b"10.1/X", b"10.1/X"),
+    }
+}
+
+#[test]
+fn the_table_is_in_the_order_of_deeds() {
+    for (at, row) in MATRIX.iter().enumerate() {
+        assert_eq!(row.deed as usize, at);
+    }
+}
+
+#[test]
+fn each_cell_allows_whoever_has_all_its_bits_and_nobody_else() {
+    for row in &MATRIX {
+        let (handle, decides) = example(row.deed);
+        let requirement = Requirement::from(Need::of([row.deed], Handle(handle), true));
+        let mut records = Plain::default();
+        records.put_admin(decides, b"HS_ADMIN", row.bits);
+        assert!(permit(&records, &usual(), &requirement), "{:?} with its bits alone", row.deed);
+        for (bit, name) in AdminPermissions::KNOWN {
+            if row.bits.has(bit) {
+                records.put_admin(decides, b"HS_ADMIN", AdminPermissions(AdminPermissions::ALL.0 & !bit.0));
+                assert!(!permit(&records, &usual(), &requirement), "{:?} without {name}", row.deed);
+            }
+        }
+        records.put_admin(decides, b"URL", AdminPermissions::ALL);
+        assert!(!permit(&records, &usual(), &requirement), "{:?} by a value of another type", row.deed);
+        records.put_admin(decides, b"hs_admin", AdminPermissions::ALL);
+        assert!(permit(&records, &usual(), &requirement), "{:?}: types fold", row.deed);
+        records.put_admin(decides, b"HS_ADMIN.x", AdminPermissions::ALL);
+        assert_eq!(permit(&records, &usual(), &requirement), row.sub_types, "{:?} by a sub-type", row.deed);
+        let mut elsewhere = Plain::default();
+        elsewhere.put_admin(b"10.1/other", b"HS_ADMIN", AdminPermissions::ALL);
+        assert!(!permit(&elsewhere, &usual(), &requirement), "{:?} by another record", row.deed);
+    }
+}
+
+#[test]
+fn the_bits_must_be_in_one_value() {
+    let requirement = Requirement::from(Need::of([Deed::AddValue, Deed::AddAdmin], Handle(b"10.1/X"), true));
+    let (one, two) = (admin(AdminPermissions::ADD_VALUE), admin(AdminPermissions::ADD_ADMIN));
+    let both = admin(AdminPermissions::ADD_VALUE.with(AdminPermissions::ADD_ADMIN));
+    let mut records = Plain::default();
+    records.put(b"10.1/X", &[Value::new(100, b"HS_ADMIN", &one), Value::new(101, b"HS_ADMIN", &two)]);
+    assert!(!permit(&records, &usual(), &requirement));
+    records.put(b"10.1/X", &[Value::new(100, b"HS_ADMIN", &one), Value::new(101, b"HS_ADMIN", &both)]);
+    assert!(permit(&records, &usual(), &requirement));
+}
+
+#[test]
+fn every_need_of_one_alternative_is_what_it_takes() {
+    let need = |deed| Need::of([deed], Handle(b"10.1/X"), true);
+    let create = Need::of([Deed::CreateHandle], Handle(b"10.1/X"), true);
+    let requirement = Requirement(vec![vec![need(Deed::AddAdmin)], vec![need(Deed::Delete), create]]);
+    let mut records = Plain::default();
+    records.put_admin(b"10.1/X", b"HS_ADMIN", AdminPermissions::DELETE_HANDLE);
+    assert!(!permit(&records, &usual(), &requirement), "half of the second");
+    records.put_admin(b"0.NA/10.1", b"HS_ADMIN", AdminPermissions::ADD_HANDLE);
+    assert!(permit(&records, &usual(), &requirement), "the second");
+    records.put_admin(b"10.1/X", b"HS_ADMIN", AdminPermissions::ADD_ADMIN);
+    assert!(permit(&records, &usual(), &requirement), "the first");
+    assert!(!permit(&records, &usual(), &Requirement::default()), "no alternative permits nothing");
+    assert_eq!(
+        requirement.to_string(),
+        "add_admin at 10.1/X, or delete_handle at 10.1/X and add_handle at 0.NA/10.1"
+    );
+}
+
+#[test]
+fn of_the_record_of_a_prefix_public_values_count_and_only_if_they_shall() {
+    let requirement = Requirement::from(Need::of([Deed::CreateHandle], Handle(b"10.1/new"), true));
+    let data = admin(AdminPermissions::ALL);
+    let mut records = Plain::default();
+    let value = Value::new(100, b"HS_ADMIN", &data);
+    records.put(b"0.NA/10.1", &[Value { permissions: handle_proto::Permissions::ADMIN_READ, ..value }]);
+    assert!(!permit(&records, &usual(), &requirement), "nobody else could resolve it");
+    records.put(b"0.NA/10.1", &[value]);
+    assert!(permit(&records, &usual(), &requirement));
+    let independent = Administrators { prefix_administrators: false, ..usual() };
+    assert!(!permit(&records, &independent, &requirement));
+    let requirement = Requirement::from(Need::of([Deed::Delete], Handle(b"10.1/X"), true));
+    records.put(b"10.1/X", &[Value { permissions: handle_proto::Permissions(0), ..value }]);
+    assert!(permit(&records, &independent, &requirement), "of the handle itself all count");
+}
+
+#[test]
+fn administrators_of_the_server_may_everything_if_they_shall_and_offices_are_kept_apart() {
+    let who = || vec![Configured { index: WHO.index, handle: WHO.handle.to_vec() }];
+    let records = Plain::default();
+    let requirement = Requirement::from(Need::of([Deed::Delete], Handle(b"10.1/X"), true));
+    let server = Administrators { server: who(), ..usual() };
+    assert!(!permit(&records, &server, &requirement));
+    assert!(permit(&records, &Administrators { server_full_access: true, ..server.clone() }, &requirement));
+    let offices = [Office::Homing, Office::Replication, Office::Backup, Office::Status];
+    let holders = [
+        Administrators { home_only: who(), ..usual() },
+        Administrators { replication: who(), ..usual() },
+        Administrators { backup: who(), ..usual() },
+        Administrators { status: who(), ..usual() },
+    ];
+    let holds = |administrators: &Administrators, office| {
+        administrators.holds(&records, &|_| true, office, WHO).unwrap() == Entitled::Yes
+    };
+    for office in offices {
+        assert!(holds(&server, office), "{office:?}");
+        assert!(!holds(&usual(), office), "{office:?}");
+        for (other, holder) in offices.iter().zip(&holders) {
+            assert_eq!(holds(holder, office), office == *other, "{office:?} by the holder of {other:?}");
+        }
+    }
+}
+
+fn ask(records: &Plain, references: &[(&[u8], i32)], who: Reference<'_>, lookups_max: usize) -> Entitled {
+    let here = |_: Handle<'_>| true;
+    let mut entitlement = Entitlement::new(records, &here, who, lookups_max);
+    let references = references.iter().map(|&(handle, index)| Reference { handle, index });
+    entitlement.ask(references).unwrap()
+}
+
+#[test]
+fn references_mean_whom_they_name_and_index_zero_every_key() {
+    let records = Plain::default();
+    let any = Reference { index: 0, ..WHO };
+    let ask = |references: &[(&[u8], i32)], who| ask(&records, references, who, 10);
+    assert_eq!(ask(&[(b"10.1/who", 300)], WHO), Entitled::Yes);
+    assert_eq!(ask(&[(b"10.1/who", 0)], WHO), Entitled::Yes);
+    assert_eq!(ask(&[(b"10.1/who", 0)], any), Entitled::Yes);
+    assert_eq!(ask(&[(b"10.1/who", 301)], WHO), Entitled::No);
+    assert_eq!(ask(&[(b"10.1/who", 300)], any), Entitled::No, "index 0 as identity is no other index");
+    assert_eq!(ask(&[(b"10.1/WHO", 300)], WHO), Entitled::No, "local names keep their case");
+    assert_eq!(ask(&[(b"0.na/10.1", 300)], Reference { handle: b"0.NA/10.1", index: 300 }), Entitled::Yes);
+    assert_eq!(ask(&[], WHO), Entitled::No);
+}
+
+#[test]
+fn groups_mean_whom_they_name_circles_end_and_index_zero_names_no_group() {
+    let mut records = Plain::default();
+    records.put_group(b"10.1/outer", 1, &[(b"10.1/inner", 1), (b"10.1/gone", 1)]);
+    records.put_group(b"10.1/inner", 1, &[(b"10.1/outer", 1), (b"10.1/who", 300)]);
+    records.put_group(b"10.1/circle", 1, &[(b"10.1/circle", 1)]);
+    records.put_group(b"10.2/elsewhere", 1, &[(b"10.1/who", 300)]);
+    assert_eq!(ask(&records, &[(b"10.1/outer", 1)], WHO, 10), Entitled::Yes);
+    assert_eq!(ask(&records, &[(b"10.1/outer", 2)], WHO, 10), Entitled::No, "another value");
+    assert_eq!(ask(&records, &[(b"10.1/outer", 0)], WHO, 10), Entitled::No);
+    assert_eq!(ask(&records, &[(b"10.1/circle", 1)], WHO, 10), Entitled::No);
+    assert!(!is_responsible(&records, b"10.2/ELSEWHERE").unwrap());
+    assert_eq!(ask(&records, &[(b"10.2/elsewhere", 1)], WHO, 10), Entitled::No, "not here");
+}
+
+#[test]
+fn so_many_groups_are_looked_up_and_no_more() {
+    let mut records = Plain::default();
+    let names: Vec<Vec<u8>> = (0..=VLIST_EXPANSION_MAX).map(|n| format!("10.1/g{n}").into_bytes()).collect();
+    let last = names.len() - 1;
+    for (at, name) in names.iter().enumerate() {
+        match names.get(at + 1) {
+            Some(next) => records.put_group(name, 1, &[(next, 1)]),
+            None => records.put_group(name, 1, &[(WHO.handle, WHO.index)]),
+        }
+    }
+    let from = |at: usize, max| ask(&records, &[(&names[at], 1)], WHO, max);
+    assert_eq!(from(last, 1), Entitled::Yes);
+    assert_eq!(from(last, 0), Entitled::GaveUp);
+    assert_eq!(from(1, VLIST_EXPANSION_MAX), Entitled::Yes, "a chain as long as may be");
+    assert_eq!(from(0, VLIST_EXPANSION_MAX), Entitled::GaveUp, "one longer");
+    // A group with ten thousand others in it.
+    let entries: Vec<Vec<u8>> = (0..10_000).map(|n| format!("10.1/e{n}").into_bytes()).collect();
+    let entries: Vec<(&[u8], i32)> = entries.iter().map(|name| (name.as_slice(), 1)).collect();
+    records.put_group(b"10.1/wide", 1, &entries);
+    assert_eq!(ask(&records, &[(b"10.1/wide", 1)], WHO, VLIST_EXPANSION_MAX), Entitled::GaveUp);
+}
