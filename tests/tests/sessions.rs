@@ -308,7 +308,12 @@ fn encrypted_requests_are_answered_and_what_is_made_up_is_not() {
     let mut answers = vec![];
     let body = ChallengeAnswer { auth_type: auth::SECRET_KEY, identity: ADMINISTRATOR, signed_response: b"" };
     let to_nothing = session.request(1, PRIVATE, &Request::AnswerChallenge(body));
-    for bad in [session.hidden(&wrong), session.hidden(&message), session.hidden(&to_nothing), cut_off] {
+    // As if it were somebody's answer to what could not be read, which in the clear gets none.
+    let mut response = message.clone();
+    response[8..12].fill(0xff);
+    response[Envelope::LEN + 7] = 2;
+    let hidden = [&wrong, &message, &to_nothing, &response].map(|message| session.hidden(message));
+    for bad in hidden.into_iter().chain([cut_off]) {
         let mut answer = exchange_as_is(&served, &bad);
         answer[36..40].fill(0);
         answers.push(answer);

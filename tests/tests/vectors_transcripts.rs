@@ -10,12 +10,13 @@ use handle_proto::wire::{Body, Envelope, Message, Reply, Response};
 use handle_server::config::Datapath;
 use handle_tests::administered::administer;
 use handle_tests::client::{exchange, exchange_over_tcp};
-use handle_tests::served::{Served, serve, server_key};
+use handle_tests::served::{serve, server_key};
 use handle_tests::session::Exchange;
 use handle_tests::transcripts::{answer_to, lines, private_keys};
 use handle_tests::vectors::hex;
 use serde_json::Value as Json;
 use std::collections::HashMap;
+use std::net::SocketAddr;
 
 /// Where we do the safe thing, and the reference does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,9 +148,7 @@ fn authenticated_reads_end_as_recorded(datapath: Datapath, exchange: Exchange) {
 
 #[test]
 fn vectors_transcripts_of_administration_and_of_reads_where_records_are_administered() {
-    let servers = document("servers.json");
-    let id = servers["servers"]["root"]["server_key_id"].as_str().unwrap();
-    let server_key = PublicKey::from_record(&hex(&servers["keys"][id]["handle_public_hex"])).unwrap();
+    let server_key = server_key("root");
     let (keys, administered) = (private_keys(), administer("root"));
     let mut count = 0;
     for line in lines("transcript") {

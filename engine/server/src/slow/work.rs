@@ -132,7 +132,7 @@ impl SlowThread {
             Outcome::Encrypted if session.is_some() => unreadable(Refused::Undecryptable),
             Outcome::Encrypted => unreadable(Refused::EncryptedInUnknownSession),
             // Nobody must learn from the answer whether what he made up had the right padding.
-            Outcome::Reply(_) if decrypted.is_some() => unreadable(Refused::Undecryptable),
+            Outcome::Reply(_) | Outcome::Drop(_) if decrypted.is_some() => unreadable(Refused::Undecryptable),
             // Another set than the worker's came in between.
             Outcome::Reply(reply) => reply,
             Outcome::InSession(reply) => {
