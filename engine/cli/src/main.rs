@@ -19,6 +19,7 @@ mod output;
 mod progress;
 mod reference;
 mod resolve;
+mod root;
 mod secret;
 mod served;
 mod server;
@@ -61,6 +62,8 @@ enum Command {
     Reference(reference::Args),
     /// Show the sites and servers of the service that is responsible for a handle or a prefix.
     Site(service::Args),
+    /// Show where the global service is, or get its records anew.
+    Root(root::Args),
     /// Ask every server of a service for the same handle, and say who disagrees.
     Check(service::check::Args),
     /// Create, change, delete, get and list handles.
@@ -125,6 +128,7 @@ fn main() -> ExitCode {
         Command::Control(args) => control::run(&args),
         Command::Reference(args) => reference::run(&args),
         Command::Site(args) => service::run(&args),
+        Command::Root(args) => root::run(&args),
         Command::Check(args) => service::check::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Lab(args) => lab::run(&args),

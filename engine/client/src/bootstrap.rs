@@ -2,7 +2,7 @@
 //!
 //! Files of deployed clients are read as they are: `bootstrap_handles` (JSON) and `root_info` (binary) for the
 //! global service, `local_info.json` and `local_info` for prefixes with a service of their own, `resolver_site`
-//! for a service that everything public is asked of. RFC 3650 section 2.3.
+//! for a service that everything public is asked of. RFC 3651 section 4.1.1.
 
 use crate::service::{Found, Kinds, SITES_MAX, SharedSite, add_once};
 use handle_proto::data::kind;

@@ -1,4 +1,4 @@
-//! Finds the service that is responsible for a handle, and asks it. RFC 3651 section 3, RFC 3650 section 2.3.
+//! Finds the service that is responsible for a handle, and asks it. RFC 3650 section 4, RFC 3651 section 5.1.
 //!
 //! State machines first, sockets last: [`lookup::Lookup`] holds no socket, no clock and no source of randomness.
 //! Who drives it says what time it is, moves the bytes it wants moved, and tells it what came of them;
@@ -11,7 +11,8 @@
 //! - [`lookup`]: one question, from the global service down; [`trace`] says what it did.
 //! - [`cache`], [`flight`]: answers by their time to live; one request for many askers.
 //! - [`administration`]: who asks, what proves it, and operations of administrators on one server.
-//! - [`signature`]: values that are signed, up to the keys one trusts.
+//! - [`signature`]: values that are signed, up to the keys one trusts; [`mod@refresh`]: the global service anew, when
+//!   all of it is signed so.
 #![forbid(unsafe_code)]
 
 pub mod administration;
@@ -26,6 +27,7 @@ pub mod lookup;
 pub mod plan;
 pub mod question;
 pub mod reference;
+pub mod refresh;
 pub mod service;
 pub mod signature;
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //! `#` a fragment, so that these three are encoded where they belong to a name. [`Rules`] say which forms count.
 //!
 //! [`canonical`] and [`url`] print the one text form and the one form that is safe in addresses; both read back
-//! as the same handle. RFC 3650 section 2 for names, RFC 3651 section 2 for their characters.
+//! as the same handle. RFC 3651 section 2 for names and their characters.
 
 mod charset;
 mod print;

@@ -1,4 +1,4 @@
-//! Which sites a record names, and which other records name more. RFC 3651 sections 3.2.2 to 3.2.4.
+//! Which sites a record names, and which other records name more. RFC 3651 section 3.2.2 and the two behind it.
 
 use handle_proto::data::kind;
 use handle_proto::data::site::{Site, SiteBuf};

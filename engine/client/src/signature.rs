@@ -7,12 +7,14 @@
 mod chain;
 mod claims;
 mod jws;
+mod make;
 #[cfg(test)]
 mod tests;
 
 pub use chain::{Fetch, Verifier};
 pub use claims::{Certificate, Claims, Permission, Permitted};
 pub use jws::{Jws, JwsError};
+pub use make::{certificate, signature};
 
 use handle_auth::digest::digest;
 use handle_proto::code::DigestAlgorithm;

@@ -3,8 +3,10 @@
 use super::topology::{Place, SiteName, Topology};
 use crate::demo::RECORDS;
 use crate::snapshot;
-use handle_proto::data::kind;
+use handle_auth::{PrivateKey, keyfile};
+use handle_client::signature::{self, Claims, Permission, Permitted};
 use handle_proto::data::site::SiteBuf;
+use handle_proto::data::{PublicKey, kind};
 use handle_proto::json::{Json, RecordLine, record_to_json};
 use handle_proto::name::{ROOT, TRUST_ROOT};
 use handle_proto::{Handle, Value, ValueBuf, Values};
@@ -49,12 +51,19 @@ impl Records {
         let service =
             || vec![site(1, SiteName::Primary), site(2, SiteName::Secondary), site(3, SiteName::Mirror)];
         let root = vec![site(1, SiteName::Registry)];
-        let trust = vec![value(300, kind::HS_PUBKEY, topology.public_key(SiteName::Registry))];
-        let mut registry: Vec<Record> = vec![
-            (lossy(ROOT), root.clone()),
-            (lossy(TRUST_ROOT), trust.clone()),
-            (SERVICE.to_owned(), service()),
+        let signer = Signer::new(topology)?;
+        let trust = vec![
+            value(300, kind::HS_PUBKEY, topology.public_key(SiteName::Registry)),
+            value(400, kind::HS_CERT, signer.certificate()?.as_bytes()),
         ];
+        let mut registry: Vec<Record> = vec![];
+        for (handle, mut values) in
+            [(lossy(ROOT), root.clone()), (lossy(TRUST_ROOT), trust.clone()), (SERVICE.to_owned(), service())]
+        {
+            let signed = signer.signature(&handle, &values)?;
+            values.push(value(900, kind::HS_SIGNATURE, signed.as_bytes()));
+            registry.push((handle, values));
+        }
         // Some prefixes name their sites themselves, the others refer to the record of the service.
         for (number, prefix) in prefixes.iter().enumerate() {
             let values = match number % 2 {
@@ -117,6 +126,44 @@ impl Records {
             builder.finish(file)
         })?;
         Ok(())
+    }
+}
+
+/// The owner of the trusted key, who signs the records of the global service.
+struct Signer<'a> {
+    key: PrivateKey,
+    public: PublicKey<'a>,
+}
+
+/// The trusted key, and the certificate that says so of itself.
+const ISSUER: &str = "300:0.0/0.0";
+const CERTIFICATE: &str = "400:0.0/0.0";
+
+impl<'a> Signer<'a> {
+    fn new(topology: &'a Topology) -> anyhow::Result<Self> {
+        let record = keyfile::decode(topology.key_file(SiteName::Registry), None)?;
+        let key = PrivateKey::from_record(record.as_bytes())?;
+        Ok(Self { key, public: PublicKey::decode(topology.public_key(SiteName::Registry))? })
+    }
+
+    fn claims(subject: &str, chain: &[&str]) -> Claims {
+        Claims {
+            issuer: ISSUER.to_owned(),
+            subject: subject.to_owned(),
+            chain: chain.iter().map(|&link| link.to_owned()).collect(),
+            issued: i64::try_from(snapshot::now_unix_ms() / 1000).unwrap_or_default(),
+            ..Claims::default()
+        }
+    }
+
+    fn certificate(&self) -> anyhow::Result<String> {
+        let everything = Permission { permitted: Permitted::Everything, handle: String::new() };
+        Ok(signature::certificate(&Self::claims(ISSUER, &[]), &self.public, &[everything], &self.key)?)
+    }
+
+    fn signature(&self, handle: &str, values: &[ValueBuf]) -> anyhow::Result<String> {
+        let claims = Self::claims(handle, &[CERTIFICATE]);
+        Ok(signature::signature(&claims, values.iter().map(ValueBuf::view), &self.key)?)
     }
 }
 

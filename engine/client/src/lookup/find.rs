@@ -1,5 +1,5 @@
 //! The sites of a service are gathered: from the record of a prefix or from a referral, and from the records that
-//! these name. RFC 3651 sections 3.2.2 and 3.2.3.
+//! these name. RFC 3651 section 3.2.4 for services by reference.
 
 use super::ask::Ask;
 use super::{Frame, Lookup, LookupError, Next, Signal};

@@ -1,7 +1,7 @@
 //! A thousand worlds at random, with faults at random: every lookup comes to an end within its bounds, and no
 //! certified answer is false.
 
-use super::world::{BEGIN, Fault, World, dice, signing_site, value};
+use super::world::{BEGIN, Fault, SITE_FAULTS, World, dice, signing_site, value};
 use super::*;
 use crate::question::Wants;
 use handle_proto::ValueBuf;
@@ -25,25 +25,9 @@ const PREFIXES: [&str; 6] = ["10.A", "10.A.B", "10.A.B.C", "10.B", "10.B.X", "11
 const SUFFIXES: [&str; 3] = ["X", "SERVICE", "ALIAS"];
 const TRUTH: &[u8] = b"the truth";
 
-const FAULTS: [Fault; 17] = [
-    Fault::Silent,
-    Fault::Gone,
-    Fault::Ends,
-    Fault::Says(ResponseCode::ERROR),
-    Fault::Says(ResponseCode::SERVER_NOT_RESPONSIBLE),
-    Fault::Says(ResponseCode::INVALID_HANDLE),
-    Fault::Garbage,
-    Fault::OtherId,
-    Fault::OtherHandle,
-    Fault::OtherDigest,
-    Fault::NoDigest,
-    Fault::Expired,
-    Fault::Unsigned,
-    Fault::OtherKey,
-    Fault::Changed,
-    Fault::Refers,
-    Fault::RefersToItself,
-];
+/// Faults that lead further, beside those that lead nowhere.
+const MORE_FAULTS: [Fault; 3] =
+    [Fault::Says(ResponseCode::INVALID_HANDLE), Fault::Refers, Fault::RefersToItself];
 
 /// A world in which anything may refer to anything.
 fn world(dice: &mut Dice) -> (World, Root) {
@@ -102,7 +86,9 @@ fn world(dice: &mut Dice) -> (World, Root) {
     }
     for server in 0..number {
         if dice.one_in(3) {
-            let fault = FAULTS[dice.below(FAULTS.len())];
+            let at = dice.below(SITE_FAULTS.len() + MORE_FAULTS.len());
+            let fault = SITE_FAULTS.get(at).or_else(|| MORE_FAULTS.get(at - SITE_FAULTS.len()));
+            let fault = *fault.expect("one of both");
             world.fail(server, fault);
         }
         if dice.one_in(5) {

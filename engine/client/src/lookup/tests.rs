@@ -1,4 +1,4 @@
-use super::world::{BEGIN, Fault, World, ask, dice, signing_site, value};
+use super::world::{BEGIN, Fault, SITE_FAULTS, World, ask, dice, signing_site, value};
 use super::*;
 use crate::administration::Key;
 use crate::question::Wants;
@@ -86,25 +86,7 @@ fn silent_servers_are_asked_three_times_then_the_next_and_at_last_over_tcp() {
 
 #[test]
 fn whatever_one_site_does_the_answer_comes_from_another_and_is_true() {
-    let faults = [
-        Fault::Silent,
-        Fault::Gone,
-        Fault::Ends,
-        Fault::Says(ResponseCode::ERROR),
-        Fault::Says(ResponseCode::SERVER_BUSY),
-        Fault::Says(ResponseCode::SERVER_NOT_RESPONSIBLE),
-        Fault::Garbage,
-        Fault::OtherId,
-        Fault::OtherHandle,
-        Fault::OtherDigest,
-        Fault::NoDigest,
-        Fault::Expired,
-        Fault::Unsigned,
-        Fault::OtherKey,
-        Fault::Changed,
-        Fault::Echo,
-    ];
-    for fault in faults {
+    for fault in SITE_FAULTS {
         for seed in 0..4 {
             let (mut world, client) = world();
             (11..=13).for_each(|number| world.fail(number, fault));

@@ -63,6 +63,26 @@ pub(crate) enum Fault {
     RefersToItself,
 }
 
+/// Faults that make one site useless to whoever wants signed answers, and no more.
+pub(crate) const SITE_FAULTS: [Fault; 16] = [
+    Fault::Silent,
+    Fault::Gone,
+    Fault::Ends,
+    Fault::Says(ResponseCode::ERROR),
+    Fault::Says(ResponseCode::SERVER_BUSY),
+    Fault::Says(ResponseCode::SERVER_NOT_RESPONSIBLE),
+    Fault::Garbage,
+    Fault::OtherId,
+    Fault::OtherHandle,
+    Fault::OtherDigest,
+    Fault::NoDigest,
+    Fault::Expired,
+    Fault::Unsigned,
+    Fault::OtherKey,
+    Fault::Changed,
+    Fault::Echo,
+];
+
 /// A service: its records, and whether it refers everybody elsewhere.
 #[derive(Default)]
 pub(crate) struct Service {

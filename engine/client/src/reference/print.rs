@@ -19,8 +19,8 @@ pub fn canonical(handle: &str) -> String {
 #[must_use]
 pub fn url(handle: &str, proxy: &str) -> String {
     let kept = slashes_at_dots(handle);
-    let is_unsafe = |c: char| !c.is_ascii_graphic() || r##""#%?<>{}[]^`|\+"##.contains(c);
-    escaped(proxy, handle, |at, c| is_unsafe(c) || c == '/' && kept.contains(&at))
+    let needs_coding = |c: char| !c.is_ascii_graphic() || r##""#%?<>{}[]^`|\+"##.contains(c);
+    escaped(proxy, handle, |at, c| needs_coding(c) || c == '/' && kept.contains(&at))
 }
 
 /// Where one slash stands beside each segment that is `.` or `..`: behind it, and before the last one.

@@ -8,6 +8,7 @@ use handle_proto::code::DigestAlgorithm;
 use handle_proto::json::{Json, public_key_from_jwk};
 use handle_proto::name::PREFIX_RECORDS;
 use handle_proto::{Handle, fold};
+use serde_json::json;
 
 /// What both have: who says it about whom, when, and which certificates vouch for it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -105,15 +106,26 @@ pub struct Permission {
     pub handle: String,
 }
 
+/// How permissions are written.
+const NAMES: [(&str, Permitted); 4] = [
+    ("everything", Permitted::Everything),
+    ("thisHandle", Permitted::ThisHandle),
+    ("derivedPrefixes", Permitted::DerivedPrefixes),
+    ("handlesUnderThisPrefix", Permitted::HandlesUnderThisPrefix),
+];
+
 impl Permission {
+    pub(super) fn to_json(&self) -> Json {
+        let name = NAMES.iter().find(|(_, permitted)| *permitted == self.permitted).map(|(name, _)| *name);
+        match self.permitted {
+            Permitted::Everything => json!({ "perm": name }),
+            _ => json!({ "perm": name, "handle": self.handle }),
+        }
+    }
+
     fn read(json: &Json) -> Option<Self> {
-        let permitted = match json.get("perm")?.as_str()? {
-            "everything" => Permitted::Everything,
-            "thisHandle" => Permitted::ThisHandle,
-            "derivedPrefixes" => Permitted::DerivedPrefixes,
-            "handlesUnderThisPrefix" => Permitted::HandlesUnderThisPrefix,
-            _ => return None,
-        };
+        let name = json.get("perm")?.as_str()?;
+        let (_, permitted) = *NAMES.iter().find(|(known, _)| *known == name)?;
         let handle = json.get("handle").and_then(Json::as_str).unwrap_or_default().to_owned();
         Some(Self { permitted, handle })
     }

@@ -2,7 +2,7 @@
 //! deployed software.
 
 use data_encoding::BASE64URL_NOPAD;
-use handle_auth::{Algorithm, PublicKey};
+use handle_auth::{Algorithm, PrivateKey, PublicKey, SignError};
 use handle_proto::code::DigestAlgorithm;
 use handle_proto::json::Json;
 use std::fmt;
@@ -62,6 +62,22 @@ impl Jws {
             signature: base64(&signature, "signature")?,
             covered: format!("{header}.{payload}"),
         })
+    }
+
+    /// Signs `payload` with RSA or DSA and SHA-256, as deployed software does: the compact form.
+    ///
+    /// # Errors
+    /// When the key does not sign.
+    pub fn sign(payload: &Json, key: &PrivateKey) -> Result<String, SignError> {
+        let header: &[u8] = match key.algorithm() {
+            Algorithm::Rsa => br#"{"alg":"RS256"}"#,
+            Algorithm::Dsa => br#"{"alg":"DS256"}"#,
+        };
+        let [header, payload] =
+            [header, payload.to_string().as_bytes()].map(|part| BASE64URL_NOPAD.encode(part));
+        let covered = format!("{header}.{payload}");
+        let signature = key.sign(DigestAlgorithm::SHA256, &[covered.as_bytes()])?;
+        Ok(format!("{covered}.{}", BASE64URL_NOPAD.encode(&signature)))
     }
 
     /// What it says. Nobody has said so before [`verify`](Self::verify) did.

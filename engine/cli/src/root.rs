@@ -1,0 +1,77 @@
+//! `hdl root`: what is known of the global service, and the same asked for anew.
+
+use crate::client::ClientArgs;
+use crate::{Outcome, output, snapshot};
+use anyhow::Context as _;
+use handle_client::lookup::Options;
+use handle_client::refresh::refresh;
+use handle_client::{Driver, Question};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Show where the global service is, or get its records anew.
+///
+/// With --refresh the records of the global service are asked for again. Only what is signed by it, and whose values
+/// are all signed up to the keys that the old file trusts, takes the place of the old file.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:
+  hdl root
+  hdl root --refresh --output bootstrap_handles
+
+Exit codes: 0 shown or written, 1 failed; then nothing is written.")]
+pub(crate) struct Args {
+    /// Ask for the records anew, and verify them.
+    #[arg(long, requires = "output")]
+    refresh: bool,
+    /// Where to write them; the file that was read may be named.
+    #[arg(long, value_name = "FILE", requires = "refresh")]
+    output: Option<PathBuf>,
+    #[command(flatten)]
+    client: ClientArgs,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
+    let client = args.client.client()?;
+    if let Some(path) = &args.output {
+        let mut driver = Driver::new(Arc::clone(&client));
+        let options = Options { use_cache: false, ..Options::default() };
+        let mut fetch = |question: &Question| {
+            let outcome = driver.resolve(question, &options).outcome;
+            outcome.inspect_err(|error| eprintln!("hdl: {error}")).ok().map(|answer| (*answer).clone())
+        };
+        let file = refresh(&client.root, snapshot::now_unix_ms(), &mut fetch)
+            .context("the records of the global service stay as they are")?;
+        write(path, &format!("{file:#}\n"))?;
+        println!(
+            "{}: {} records, all signed",
+            path.display(),
+            file["handles"].as_object().map_or(0, serde_json::Map::len)
+        );
+        return Ok(Outcome::Good);
+    }
+    let root = &client.root;
+    anyhow::ensure!(!root.sites.is_empty(), "the global service is not known: name a file of it (--root)");
+    let updated = root.updated_unix_ms.and_then(|ms| i64::try_from(ms / 1000).ok()).unwrap_or_default();
+    println!("written {}, {} trusted keys", output::unix_time(updated), root.trusted_keys.len());
+    for site in &root.sites {
+        println!("{}", output::describe(handle_proto::data::kind::HS_SITE, site.as_bytes()));
+    }
+    Ok(Outcome::Good)
+}
+
+/// Writes a file whole or not at all.
+fn write(path: &Path, text: &str) -> anyhow::Result<()> {
+    let directory = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let whole = || -> std::io::Result<()> {
+        let mut file = tempfile::NamedTempFile::new_in(directory)?;
+        file.write_all(text.as_bytes())?;
+        file.as_file().sync_all()?;
+        file.persist(path)?;
+        Ok(())
+    };
+    whole().with_context(|| format!("cannot write {}", path.display()))
+}
