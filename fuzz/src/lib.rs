@@ -12,6 +12,7 @@
 mod auth;
 mod body;
 mod challenges;
+mod client;
 mod connections;
 mod container;
 mod data;
@@ -31,6 +32,7 @@ mod transport;
 pub use auth::{challenge_answer, key_agreement, key_file};
 pub use body::{admin, auth, credential, query, referral, replication, request_body, response_body, session};
 pub use challenges::challenges;
+pub use client::{bootstrap, jws, lookup, reference};
 pub use connections::connections;
 pub use container::{datagrams, put_datagram};
 pub use data::{admin_vlist, key, site, value};
@@ -66,6 +68,7 @@ targets! {
     challenges connections
     rate_limit template
     batch_file json_export sql_dump
+    reference bootstrap lookup jws
 }
 
 /// Makes a file of `fuzz_targets/` the program of one target: libFuzzer's under `cargo fuzz`, in ordinary

@@ -1,0 +1,216 @@
+//! The client side: references, bootstrap files, lookups that are told anything at all, signed values.
+
+use handle_auth::PublicKey;
+use handle_client::bootstrap::{Overrides, Root, read_site};
+use handle_client::lookup::{Client, Limits, Lookup, Options};
+use handle_client::reference::{PROXY, Reference, Rules, canonical, charset, url};
+use handle_client::service::SITES_MAX;
+use handle_client::signature::{Certificate, Claims, Jws};
+use handle_client::{Now, Question};
+use handle_proto::data::site::{Interface, InterfaceKind, InterfaceProtocol, SiteBuf};
+use handle_proto::data::site_build::{ServerBuilder, SiteBuilder};
+use handle_proto::wire::fragment::cut;
+use handle_proto::wire::{Envelope, Header, Message, put};
+use handle_proto::{Handle, OpFlags, ResponseCode};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// What reads as a reference prints in two forms that read as the same handle, and only that.
+pub fn reference(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    let mut rules = Rules::typed();
+    for (lenient, encoding) in [(false, None), (true, charset("latin1"))] {
+        (rules.lenient, rules.charset) = (lenient, encoding);
+        read_back(&text, &rules);
+    }
+    read_back(&text, &Rules::proxy());
+}
+
+fn read_back(text: &str, rules: &Rules) {
+    let Ok(read) = Reference::parse(text, rules) else { return };
+    assert!(!read.handle.is_empty());
+    for printed in [canonical(&read.handle), url(&read.handle, PROXY)] {
+        let again = Reference::parse(&printed, &Rules::typed()).expect("printed by us");
+        assert_eq!(again.handle, read.handle, "{printed}");
+        assert!(again.indexes.is_empty() && again.types.is_empty() && again.options.is_empty());
+        assert!(again.fragment.is_none() && again.server.is_none());
+    }
+}
+
+/// A file of the global service, of prefixes with a service of their own, or of a site: what reads names few sites,
+/// each once, which have a server for every handle.
+pub fn bootstrap(bytes: &[u8]) {
+    if let Ok(root) = Root::read(bytes) {
+        assert!((1..=SITES_MAX).contains(&root.sites.len()));
+        for (at, site) in root.sites.iter().enumerate() {
+            assert!(site.view().server_at(Handle(b"10.1045/x")).is_some());
+            assert!(root.sites[..at].iter().all(|other| other.as_bytes() != site.as_bytes()));
+        }
+    }
+    let mut overrides = Overrides::default();
+    if overrides.add_local_info(bytes).is_ok() {
+        let sites = overrides.sites_for(Handle(b"10.1045/x"), true);
+        assert!(sites.is_none_or(|sites| !sites.is_empty()));
+    }
+    if let Ok(site) = read_site(bytes) {
+        assert_eq!(SiteBuf::from_bytes(site.as_bytes().to_vec()).expect("a site"), site);
+    }
+}
+
+/// One server over both protocols, with a key whose private half nobody uses here.
+fn root(key: &[u8]) -> Root {
+    let mut site = SiteBuilder::new();
+    let interfaces = [InterfaceProtocol::UDP, InterfaceProtocol::TCP]
+        .map(|protocol| Interface::new(InterfaceKind::BOTH, protocol, 2641));
+    site.server(ServerBuilder {
+        id: 1,
+        address: IpAddr::from([192, 0, 2, 1]).into(),
+        public_key: key.to_vec(),
+        interfaces: interfaces.to_vec(),
+    });
+    Root::of_sites([site.build()])
+}
+
+/// Requests that a lookup may make here.
+const REQUESTS_MAX: usize = 32;
+
+/// Answers, each with two bytes of length, big-endian, in front; what the first byte chooses is said at `reply`.
+/// Every lookup ends within its bounds, and one that wants signatures never with an answer.
+pub fn lookup(bytes: &[u8]) {
+    let key = public_key();
+    for certified in [false, true] {
+        let mut client = Client::new(root(&key));
+        client.limits = Limits { requests_max: REQUESTS_MAX, patience_ms: 30_000, ..Limits::default() };
+        client.patience.tcp_ms = 2_000;
+        let mut question = Question::all(b"10.1045/july95-arms");
+        question.wants.certified = certified;
+        let options = Options { aliases_max: 3, trace: true, ..Options::default() };
+        let begin = Now { ms: 0, unix_s: 1_700_000_000 };
+        let mut count = 0;
+        let random = Box::new(move || {
+            count += 1_000_003;
+            count
+        });
+        let mut lookup = Lookup::new(Arc::new(client), question, options, random, begin);
+        let outcome = feed(&mut lookup, bytes, begin);
+        assert!(lookup.requests_count() <= REQUESTS_MAX);
+        assert!(!certified || outcome.is_err(), "nobody has signed this");
+        for event in lookup.events() {
+            assert!(event.at_ms <= 30_000 && !event.to_string().is_empty());
+        }
+    }
+}
+
+fn feed(
+    lookup: &mut Lookup,
+    mut bytes: &[u8],
+    mut now: Now,
+) -> Result<handle_client::Answer, handle_client::LookupError> {
+    loop {
+        if let Some(outcome) = lookup.take_outcome() {
+            return outcome;
+        }
+        if let Some((number, transmit)) = lookup.poll_transmit(now) {
+            let answer = take(&mut bytes);
+            let request: Vec<u8> = transmit.datagrams.concat();
+            match answer {
+                Some(answer) if transmit.target.protocol == InterfaceProtocol::UDP => {
+                    for datagram in reply(&request, answer) {
+                        lookup.handle_datagram(now, number, &datagram);
+                    }
+                }
+                Some(answer) => lookup.handle_stream(now, number, &reply(&request, answer).concat()),
+                None => {}
+            }
+            continue;
+        }
+        if let Some(deadline_ms) = lookup.poll_timeout() {
+            now.ms = now.ms.max(deadline_ms);
+            lookup.handle_timeout(now);
+        }
+    }
+}
+
+/// Two bytes of length, and so many bytes or as many as there are.
+fn take<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let ([high, low], rest) = bytes.split_first_chunk()?;
+    let len = usize::from(u16::from_be_bytes([*high, *low])).min(rest.len());
+    let (taken, rest) = rest.split_at(len);
+    *bytes = rest;
+    Some(taken)
+}
+
+/// The lower three bits of the first byte choose the response code; bit 3 puts the handle of the request in front of
+/// the body, as answers have it; bit 4 a digest of the request; with bit 5 the bytes are the message as they are,
+/// but for the request id. Longer answers come in fragments.
+fn reply(request: &[u8], answer: &[u8]) -> Vec<Vec<u8>> {
+    const CODES: [ResponseCode; 8] = [
+        ResponseCode::SUCCESS,
+        ResponseCode::PREFIX_REFERRAL,
+        ResponseCode::SERVICE_REFERRAL,
+        ResponseCode::HANDLE_NOT_FOUND,
+        ResponseCode::ERROR,
+        ResponseCode::AUTHENTICATION_NEEDED,
+        ResponseCode::SERVER_NOT_RESPONSIBLE,
+        ResponseCode::VALUES_NOT_FOUND,
+    ];
+    let Some((&choice, rest)) = answer.split_first() else { return vec![] };
+    if choice & 0x20 != 0 {
+        let mut message = rest.to_vec();
+        if let (Some(id), Some(asked)) = (message.get_mut(8..12), request.get(8..12)) {
+            id.copy_from_slice(asked);
+        }
+        return vec![message];
+    }
+    let (Ok((envelope, data)), code) = (Envelope::split(request), CODES[usize::from(choice & 7)]) else {
+        return vec![];
+    };
+    // Requests here fit in one datagram.
+    let Ok(message) = Message::decode(data) else { return vec![] };
+    let mut body = vec![];
+    let mut flags = message.header.flags.without(OpFlags::REQUEST_DIGEST);
+    if choice & 0x10 != 0 {
+        let digest = handle_auth::challenge::request_digest(envelope.version, message.covered);
+        body.push(3);
+        body.extend_from_slice(&digest);
+        flags = flags.with(OpFlags::REQUEST_DIGEST);
+    }
+    if choice & 8 != 0 {
+        let handle_len =
+            message.body.get(..4).map_or(0, |len| u32::from_be_bytes(len.try_into().expect("four")));
+        put::string(&mut body, message.body.get(4..4 + handle_len as usize).unwrap_or_default());
+    }
+    body.extend_from_slice(rest);
+    let body_len = u32::try_from(body.len()).expect("short");
+    let header = Header { response_code: code, flags, expiration: u32::MAX, body_len, ..message.header };
+    let mut message = header.to_bytes().to_vec();
+    message.extend_from_slice(&body);
+    message.extend_from_slice(&[0; 4]);
+    let message_len = u32::try_from(message.len()).expect("short");
+    let envelope = Envelope { message_len, ..envelope };
+    cut(&envelope).map(|fragment| [&fragment.envelope, &message[fragment.range]].concat()).collect()
+}
+
+/// The record of a public key. That of nobody, of a size that is used.
+fn public_key() -> Vec<u8> {
+    use handle_proto::data::PublicKey;
+    use handle_proto::data::key::Number;
+    PublicKey::Rsa { e: Number::new(&[1, 0, 1]), n: Number::new(&[0xc5; 256]) }.to_bytes()
+}
+
+/// The data of a signed value: what reads was signed by nobody whose key is made up, and says the same to whoever
+/// reads it again.
+pub fn jws(bytes: &[u8]) {
+    let Ok(jws) = Jws::parse(bytes) else { return };
+    assert_eq!(Jws::parse(bytes).as_ref(), Ok(&jws));
+    let key = PublicKey::from_record(&public_key()).expect("a key");
+    assert!(jws.verify(&key).is_err());
+    if let Ok(claims) = Claims::read(jws.payload()) {
+        let always = claims.not_before.is_none() && claims.expires.is_none();
+        assert!(!always || (claims.counts_at(0) && claims.counts_at(u32::MAX)));
+    }
+    if let Ok(certificate) = Certificate::read(jws.payload()) {
+        let permits = certificate.permits(Handle(b"10.1045/x"));
+        assert!(!permits || !certificate.permissions.is_empty());
+    }
+}
