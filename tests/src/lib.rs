@@ -4,6 +4,7 @@
 pub mod client;
 pub mod daemon;
 pub mod fields;
+pub mod lab;
 pub mod process;
 pub mod records;
 pub mod served;
