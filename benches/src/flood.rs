@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 /// Requests under way: enough for full batches, few enough for the receive queues.
 pub const WINDOW: usize = 512;
-/// What is lost for this long is asked again.
+/// What is lost for this long is asked again, unless [`Flood::patient`] says otherwise.
 const LOST_AFTER: Duration = Duration::from_millis(10);
 /// Where the response code is, behind the envelope and the operation code.
 const RESPONSE_CODE_AT: usize = 24;
@@ -79,6 +79,7 @@ pub struct Flood<'r> {
     peer: u32,
     shape: Shape,
     is_right: IsRight,
+    lost_after: Duration,
 }
 
 impl<'r> Flood<'r> {
@@ -105,7 +106,15 @@ impl<'r> Flood<'r> {
             peer: 0,
             shape,
             is_right,
+            lost_after: LOST_AFTER,
         })
+    }
+
+    /// Takes for lost only what does not come for so long: what is held up for a moment is late, and shows in the rate.
+    #[must_use]
+    pub const fn patient(mut self, lost_after: Duration) -> Self {
+        self.lost_after = lost_after;
+        self
     }
 
     /// Loads the server at `to` for so long.
@@ -132,7 +141,7 @@ impl<'r> Flood<'r> {
                 under_way += sent;
             }
             self.path.flush()?;
-            let inbox = self.path.wait(LOST_AFTER)?.inbox;
+            let inbox = self.path.wait(self.lost_after)?.inbox;
             if inbox.is_empty() {
                 got.lost += under_way as u64;
                 under_way = 0;
@@ -146,8 +155,16 @@ impl<'r> Flood<'r> {
             }
         }
         got.seconds = start.elapsed().as_secs_f64();
-        // What is still under way must not count in the next run.
-        while !self.path.wait(LOST_AFTER)?.inbox.is_empty() {}
+        // What is still under way must not count in the next run; what does not come at all is lost.
+        loop {
+            let inbox = self.path.wait(self.lost_after)?.inbox;
+            if inbox.is_empty() {
+                break;
+            }
+            under_way =
+                inbox.iter().fold(under_way, |left, train| left.saturating_sub(train.segments_count()));
+        }
+        got.lost += under_way as u64;
         Ok(got)
     }
 

@@ -213,16 +213,29 @@ fn success(len: usize) -> Vec<u8> {
     answer
 }
 
-/// In the child: `handled` itself, with one worker on `core`, over the set of so many records.
+/// In the child: serves the set of `records` generated records on loopback by one worker on `core`.
 ///
 /// # Errors
-/// When it does not start or stop.
+/// When it does not start.
 pub fn handled(records: u64, path: Path, core: usize, limits: Limits) -> anyhow::Result<()> {
+    published(&sets::directory(records), path, vec![core], limits)
+}
+
+/// In the child: serves what is published in `directory` on loopback, by a worker on each of `cores`.
+///
+/// # Errors
+/// When it does not start.
+pub fn published(
+    directory: &std::path::Path,
+    path: Path,
+    cores: Vec<usize>,
+    limits: Limits,
+) -> anyhow::Result<()> {
     let config = Config {
-        snapshot: sets::directory(records),
+        snapshot: directory.to_owned(),
         listen: vec![SocketAddr::from(([127, 0, 0, 1], 0))],
-        workers: 1,
-        cores: vec![core],
+        workers: cores.len(),
+        cores,
         datapath: match path {
             Path::Uring => config::Datapath::Uring,
             Path::Portable => config::Datapath::Portable,

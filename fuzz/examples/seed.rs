@@ -12,7 +12,7 @@ use handle_proto::wire::auth::SecretAnswer;
 use handle_proto::wire::fragment::cut;
 use handle_proto::wire::{Body, Envelope, Message};
 use handle_snapshot::format::checksum;
-use handle_snapshot::set::manifest::{LayerEntry, Manifest};
+use handle_snapshot::set::manifest::{LayerEntry, MANIFEST_FIRST_LINE, Manifest};
 use handle_tests::vectors::{bytes, document, hex, load};
 use serde_json::Value as Json;
 use std::collections::{BTreeMap, BTreeSet};
@@ -317,6 +317,7 @@ fn files(seeds: &mut Seeds) {
             generation: count as u64,
             created_unix_ms: 1_700_000_000_000,
             handles_count: 40,
+            source: None,
             layers: entries.take(count).collect(),
         };
         seeds.add("manifest", manifest.encode());
@@ -334,8 +335,14 @@ fn chosen(seeds: &mut Seeds) {
         generation: 7,
         created_unix_ms: 0,
         handles_count: 1,
+        source: None,
         layers: vec![LayerEntry { file: "a.layer".into(), len: 64, header_sum: 1 }],
     };
+    let text = include_str!("../../docs/snapshot-format.md");
+    let example = text.split("```").find_map(|block| {
+        block.strip_prefix("text\n")?.starts_with(MANIFEST_FIRST_LINE).then_some(&block[5..])
+    });
+    seeds.keep("manifest", "document", example.expect("an example of a manifest"));
     seeds.keep("manifest", "other-line-ends", manifest.encode().replace('\n', "\r\n"));
     seeds.keep("manifest", "other-line-ends-inside", manifest.encode().replacen('\n', "\r\n", 2));
     let mut envelope = Envelope::from_bytes(&[0; Envelope::LEN]);

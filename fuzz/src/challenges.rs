@@ -1,9 +1,9 @@
 //! The table of challenges against a plain list.
 
 use arbitrary::{Arbitrary, Unstructured};
+use handle_auth::challenges::{Challenge, ChallengeCounts, ChallengeLimits, Challenges, Refusal};
+use handle_auth::digest::Digest;
 use handle_proto::Version;
-use handle_resolver::slow::Digest;
-use handle_server::slow::challenges::{Challenge, ChallengeCounts, ChallengeLimits, Challenges, Refusal};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Numbers that are tried for a new challenge.
@@ -156,7 +156,7 @@ fn challenge(id: i32, len: usize) -> Challenge {
     Challenge {
         version: Version::CURRENT,
         nonce,
-        digest: Digest::new(&nonce),
+        digest: Digest::from_bytes(&nonce),
         request: vec![0; len].into_boxed_slice(),
     }
 }

@@ -66,7 +66,7 @@ pub fn sql_dump(bytes: &[u8]) {
     for item in whole.into_iter().flatten() {
         if let Item::Record(_, values) = item {
             assert!(!values.is_empty(), "a record has a value");
-            values.iter().for_each(|value| drop(value.view().encoded_len()));
+            assert!(values.iter().all(|value| value.view().encoded_len() == value.as_bytes().len()));
         }
     }
 }

@@ -7,6 +7,7 @@ use handle_snapshot::{
     Builder, Homed, HomedPrefixes, Layer, LayerOptions, LayerWriter, Record, Records, hash_key, merge, verify,
 };
 use std::io::Cursor;
+use std::ops::ControlFlow;
 
 /// Bytes that open as a layer are never read past or endlessly, and a lookup in steps is the lookup. What
 /// `verify` finds whole is whole: each record is found by its key, all values decode, and a copy holds the
@@ -81,7 +82,8 @@ fn copy(layer: &Layer<&[u8]>) {
     let options =
         LayerOptions { seed: layer.seed(), folds: layer.folds(), created_unix_ms: layer.created_unix_ms() };
     let out = LayerWriter::new(Cursor::new(Vec::new()), &std::env::temp_dir(), options).expect("a writer");
-    let (merged, _) = merge(std::slice::from_ref(layer), true, out, |_| {}).expect("a copy of a whole layer");
+    let (merged, _) = merge(std::slice::from_ref(layer), true, out, |_| ControlFlow::Continue(()))
+        .expect("a copy of a whole layer");
     let copied = Layer::open(merged.into_inner()).expect("a layer was written");
     verify::layer(&copied).expect("a copy of a whole layer is whole");
     let bytes_of = |record: Result<Record<'_>, _>| record.map(|record| record.as_bytes().to_vec());

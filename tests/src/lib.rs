@@ -1,12 +1,15 @@
 //! What the tests of several crates share: golden vectors, and messages as JSON.
 #![forbid(unsafe_code)]
 
+pub mod batches;
 pub mod client;
 pub mod daemon;
 pub mod fields;
+pub mod killed;
 pub mod lab;
 pub mod process;
 pub mod records;
+pub mod records_server;
 pub mod served;
 pub mod site;
 pub mod vectors;

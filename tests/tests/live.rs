@@ -50,7 +50,10 @@ fn publish_changes(publisher: &mut Publisher, records: &[Record], round: usize) 
     if manifest.layers.len() > LAYERS_MAX {
         // Deltas only, or now and then everything.
         let count = manifest.layers.len() - usize::from(!round.is_multiple_of(5));
-        let merged = publisher.stager().stage_merge(&manifest, count, now_unix_ms(), |_| {}).unwrap();
+        let merged = publisher
+            .stager()
+            .stage_merge(&manifest, 0..count, now_unix_ms(), |_| ControlFlow::Continue(()))
+            .unwrap();
         publisher.publish(merged, now_unix_ms()).unwrap();
         publisher.prune(SystemTime::now(), Duration::from_secs(2)).unwrap();
     }

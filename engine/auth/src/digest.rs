@@ -17,7 +17,12 @@ pub struct Digest {
 }
 
 impl Digest {
-    fn new(digest: &[u8]) -> Self {
+    /// A digest that was computed elsewhere.
+    ///
+    /// # Panics
+    /// When it has more than 32 bytes.
+    #[must_use]
+    pub fn from_bytes(digest: &[u8]) -> Self {
         let mut bytes = [0; 32];
         bytes[..digest.len()].copy_from_slice(digest);
         Self { bytes, len: u8::try_from(digest.len()).expect("at most 32 bytes") }
@@ -31,6 +36,14 @@ impl Digest {
         if self.ct_eq(other).to_bool() { Ok(()) } else { Err(VerifyError::Wrong) }
     }
 }
+
+impl PartialEq for Digest {
+    fn eq(&self, other: &Self) -> bool {
+        self.check(other).is_ok()
+    }
+}
+
+impl Eq for Digest {}
 
 impl Deref for Digest {
     type Target = [u8];
@@ -53,7 +66,7 @@ pub fn digest<'a>(algorithm: DigestAlgorithm, parts: impl IntoIterator<Item = &'
         DigestAlgorithm::OLD_MD5 | DigestAlgorithm::MD5 => {
             let mut md5 = Md5::new();
             parts.into_iter().for_each(|part| md5.update(part));
-            return Some(Digest::new(&md5.finalize()));
+            return Some(Digest::from_bytes(&md5.finalize()));
         }
         DigestAlgorithm::SHA1 => &backend::digest::SHA1_FOR_LEGACY_USE_ONLY,
         DigestAlgorithm::SHA256 => &backend::digest::SHA256,
@@ -61,7 +74,7 @@ pub fn digest<'a>(algorithm: DigestAlgorithm, parts: impl IntoIterator<Item = &'
     };
     let mut context = backend::digest::Context::new(algorithm);
     parts.into_iter().for_each(|part| context.update(part));
-    Some(Digest::new(context.finish().as_ref()))
+    Some(Digest::from_bytes(context.finish().as_ref()))
 }
 
 /// The HMAC of `parts` in a row; `None` when the code is not that of an HMAC.
@@ -77,7 +90,7 @@ fn hmac<'a>(
     };
     let mut context = backend::hmac::Context::with_key(&backend::hmac::Key::new(algorithm, key));
     parts.into_iter().for_each(|part| context.update(part));
-    Some(Digest::new(context.sign().as_ref()))
+    Some(Digest::from_bytes(context.sign().as_ref()))
 }
 
 /// What comes of `parts`, in which a plain digest finds the key and around which an HMAC puts it: see

@@ -4,6 +4,7 @@
 //! - [`key`]: private keys that sign and public keys that verify, RSA and DSA.
 //! - [`message`]: the credential of a message, signature or MAC, by the version it is written in.
 //! - [`challenge`]: answers to challenges, made and verified.
+//! - [`challenges`], [`answered`]: challenges that wait for an answer, and whether one was made with a key.
 //! - [`agreement`], [`session`]: the keys of sessions, and the encryption of messages in them.
 //! - [`generate`]: new keys.
 //! - [`keyfile`], [`pem`], [`mod@file`]: keys at rest, encrypted or not, and files that only their owner can read.
@@ -14,8 +15,10 @@
 #![forbid(unsafe_code)]
 
 pub mod agreement;
+pub mod answered;
 mod backend;
 pub mod challenge;
+pub mod challenges;
 mod cipher;
 pub mod digest;
 mod dsa;

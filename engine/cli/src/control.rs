@@ -1,4 +1,4 @@
-//! `hdl control`: ask a running handled for its state, or tell it something.
+//! `hdl control`: ask a running handled or handle-admin for its state, or tell it something.
 
 use crate::Outcome;
 use anyhow::Context as _;
@@ -8,17 +8,20 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Ask a running handled for its state, or tell it something.
+/// Ask a running handled or handle-admin for its state, or tell it something.
 ///
-/// Talks to the control socket that handled opens with --control.
+/// Talks to the control socket that handled opens with --control, and handle-admin likewise.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:
   hdl control status --socket /run/handled/control.sock
-  hdl control reload --json | jq .generation")]
+  hdl control reload --json | jq .generation
+  hdl control roll-back 1234 --socket /run/handle-admin/control.sock")]
 pub(crate) struct Args {
     /// What to ask or tell.
     #[arg(value_enum)]
     command: Command,
+    /// Of hold, the reason; of roll-back, the generation, the newest other one if none is given.
+    detail: Option<String>,
     /// The control socket.
     #[arg(long, short, default_value = "/run/handled/control.sock", env = "HANDLED_CONTROL")]
     socket: PathBuf,
@@ -41,18 +44,28 @@ enum Command {
     Drain,
     /// Start its program once more, as it is on disk now, and let that take over without losing a request.
     Restart,
+    /// Of handle-admin: publish nothing more, also after a restart.
+    Hold,
+    /// Of handle-admin: publish again, beginning with what has changed meanwhile.
+    Resume,
+    /// Of handle-admin: publish a kept generation again, and hold there.
+    RollBack,
+    /// Of handle-admin: build the published set from all records.
+    Rebuild,
+    /// Of handle-admin: merge all layers of the published set into one.
+    Merge,
+    /// Of handle-admin: keep the published set, to go back to.
+    Keep,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
-    let name = match args.command {
-        Command::Status => "status",
-        Command::Stats => "stats",
-        Command::Reload => "reload",
-        Command::ReopenLog => "reopen-log",
-        Command::Drain => "drain",
-        Command::Restart => "restart",
+    // As it is typed.
+    let name = clap::ValueEnum::to_possible_value(&args.command).context("each command has a name")?;
+    let line = match &args.detail {
+        Some(detail) => format!("{} {detail}", name.get_name()),
+        None => name.get_name().to_owned(),
     };
-    let answer = ask(&args.socket, name)?;
+    let answer = ask(&args.socket, &line)?;
     if args.json {
         println!("{answer}");
     } else {

@@ -37,16 +37,22 @@ impl<'a> Gathered<'a> {
         let mut gathered =
             Self { below, is_delta, is_told: !told.is_empty(), new: BTreeSet::new(), outside: None };
         for prefix in told {
-            let name = match fold::starts_with(prefix.as_bytes(), b"0.NA/") {
-                true => &prefix["0.NA/".len()..],
-                false => prefix,
-            };
-            ensure!(HomedPrefixes::default().add(name.as_bytes()), "the prefix {prefix} is too long");
-            if !below.is_some_and(|below| below.has(name.as_bytes())) {
-                gathered.new.insert(fold::folded(name.as_bytes()));
-            }
+            gathered.home(prefix)?;
         }
         Ok(gathered)
+    }
+
+    /// Takes note of a prefix that is homed.
+    pub(crate) fn home(&mut self, prefix: &str) -> anyhow::Result<()> {
+        let name = match fold::starts_with(prefix.as_bytes(), b"0.NA/") {
+            true => &prefix["0.NA/".len()..],
+            false => prefix,
+        };
+        ensure!(HomedPrefixes::default().add(name.as_bytes()), "the prefix {prefix} is too long");
+        if !self.below.is_some_and(|below| below.has(name.as_bytes())) {
+            self.new.insert(fold::folded(name.as_bytes()));
+        }
+        Ok(())
     }
 
     /// Takes note of a record.

@@ -25,6 +25,8 @@ pub(crate) enum Entry<'a> {
     Record(&'a str, Values<'a>),
     /// The handle is to go.
     Deleted(&'a str),
+    /// The prefix is homed.
+    Homed(&'a str),
 }
 
 /// The files that records are read from; `-` is standard input.
@@ -36,6 +38,11 @@ pub(crate) struct Inputs<'a> {
 struct Deletion {
     handle: String,
     deleted: bool,
+}
+
+#[derive(Deserialize)]
+struct HomedPrefix {
+    homed: String,
 }
 
 impl<'a> Inputs<'a> {
@@ -147,12 +154,15 @@ fn each_line(
                 let values = Values::from_encoded(record.values_count, &values).with_context(at)?;
                 take(origin(file_at, number), Entry::Record(&record.handle, values))?;
             }
-            Err(error) => match serde_json::from_str(text) {
-                Ok(Deletion { handle, deleted: true }) => {
+            Err(error) => {
+                if let Ok(Deletion { handle, deleted: true }) = serde_json::from_str(text) {
                     take(origin(file_at, number), Entry::Deleted(&handle))?;
+                } else if let Ok(HomedPrefix { homed }) = serde_json::from_str(text) {
+                    take(origin(file_at, number), Entry::Homed(&homed))?;
+                } else {
+                    bail!("{}: {}{error}", at(), handle_in(text));
                 }
-                _ => bail!("{}: {}{error}", at(), handle_in(text)),
-            },
+            }
         }
     }
     Ok(())
@@ -181,6 +191,10 @@ fn each_of_array(
         let origin = origin(file_at, IN_ARRAY | number);
         if let Ok(Deletion { handle, deleted: true }) = Deletion::deserialize(json) {
             take(origin, Entry::Deleted(&handle))?;
+            continue;
+        }
+        if let Ok(HomedPrefix { homed }) = HomedPrefix::deserialize(json) {
+            take(origin, Entry::Homed(&homed))?;
             continue;
         }
         let at = || format!("{}: {}", place(path, origin), json["handle"].as_str().unwrap_or("no handle"));

@@ -11,6 +11,7 @@ mod dump;
 mod exchange;
 mod handle;
 mod homed;
+mod init;
 mod input;
 mod key;
 mod lab;
@@ -26,6 +27,7 @@ mod server;
 mod service;
 mod share;
 mod snapshot;
+mod store;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 use std::process::ExitCode;
@@ -66,12 +68,20 @@ enum Command {
     Root(root::Args),
     /// Ask every server of a service for the same handle, and say who disagrees.
     Check(service::check::Args),
+    /// Make everything that handled and handle-admin need to begin.
+    Init(Box<init::Args>),
     /// Create, change, delete, get and list handles.
     Handle(Box<handle::Args>),
     /// Carry out the operations of a batch file.
     Batch(Box<batch::Args>),
     /// Make keys, change their form, and look at them.
     Key(key::Args),
+    /// Take records into a store, from files or another server.
+    Import(Box<store::import::Args>),
+    /// Write all records of a store or of a published set.
+    Export(store::export::Args),
+    /// Look after the store of handle-admin.
+    Store(store::Args),
     /// Build, publish, check and look into snapshots.
     Snapshot(snapshot::Args),
     /// Take protocol messages apart.
@@ -120,9 +130,13 @@ pub(crate) enum Outcome {
 fn main() -> ExitCode {
     let done = match Args::parse().command {
         Command::Resolve(args) => resolve::run(&args),
+        Command::Init(args) => init::run(&args),
         Command::Handle(args) => handle::run(&args),
         Command::Batch(args) => batch::run(&args),
         Command::Key(args) => key::run(&args),
+        Command::Import(args) => store::import::run(&args),
+        Command::Export(args) => store::export::run(&args),
+        Command::Store(args) => store::run(&args),
         Command::Snapshot(args) => snapshot::run(args),
         Command::Message(args) => message::run(&args),
         Command::Control(args) => control::run(&args),

@@ -10,13 +10,17 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+/// Idle seconds after which a server may forget a session of ours; its own default is a day.
+const SESSION_IDLE_S: i32 = 600;
+
 /// Which server is asked, and who asks.
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct ServerArgs {
     /// Server to ask, over TCP: host, host:port or an IPv6 address in brackets; the port is 2641 unless given.
     #[arg(long, short, value_name = "HOST[:PORT]", env = "HDL_SERVER")]
-    server: String,
-    /// Public key of the server: then only answers count that it has signed.
+    server: Option<String>,
+    /// Public key of the server: then only answers count that it has signed, and requests go through a session if the
+    /// server has them, so that each identity is challenged once.
     #[arg(long, value_name = "FILE", env = "HDL_SERVER_KEY")]
     server_key: Option<PathBuf>,
     /// Seconds to wait for a connection, and for each answer.
@@ -29,7 +33,9 @@ pub(crate) struct ServerArgs {
 impl ServerArgs {
     /// The address of the server.
     pub(crate) fn address(&self) -> anyhow::Result<SocketAddr> {
-        exchange::address(&self.server)
+        let server =
+            self.server.as_deref().context("name the server: --server HOST[:PORT], or HDL_SERVER")?;
+        exchange::address(server)
     }
 
     /// Who asks `server`, as nobody yet.
@@ -39,6 +45,7 @@ impl ServerArgs {
             let record = key::public_record(path)?;
             let key = PublicKey::from_record(&record).with_context(|| format!("{}", path.display()))?;
             client.require_signatures(key);
+            client.use_sessions(Some(SESSION_IDLE_S));
         }
         Ok(client)
     }

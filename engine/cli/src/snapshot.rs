@@ -10,13 +10,15 @@ use handle_proto::{Handle, Value};
 use handle_snapshot::builder::{Builder, Progress};
 use handle_snapshot::map::{How, Mapped};
 use handle_snapshot::set::manifest::Manifest;
-use handle_snapshot::set::publisher::{Place, Publisher};
+use handle_snapshot::set::publisher::Publisher;
+use handle_snapshot::set::stager::{NewLayer, Place};
 use handle_snapshot::set::{PublishedSet, SetError, Why};
 use handle_snapshot::writer::LayerOptions;
 use handle_snapshot::{Layer, Records, fold_key, format, hash_key, verify};
 use serde_json::json;
 use std::fs::File;
 use std::io::{Seek, Write};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -217,6 +219,10 @@ fn build_layer<W: Write + Seek>(
                 homed.see(handle);
                 builder.add(origin, &Handle(handle.as_bytes()).looked_up(), values)
             }
+            Entry::Homed(prefix) => {
+                homed.home(prefix)?;
+                return Ok(());
+            }
             Entry::Deleted(handle) if homed.is_delta() => {
                 builder.delete(origin, &Handle(handle.as_bytes()).looked_up())
             }
@@ -315,7 +321,7 @@ fn stage_records(
     args: &PublishArgs,
     options: LayerOptions,
     place: Place,
-) -> anyhow::Result<handle_snapshot::set::publisher::NewLayer> {
+) -> anyhow::Result<NewLayer> {
     let told = &args.records.homed;
     let homed = match publisher.records() {
         Some(below) if args.delta => Gathered::delta(told, below.homed_table())?,
@@ -346,7 +352,10 @@ fn merge_when_due(publisher: &mut Publisher) -> anyhow::Result<()> {
 fn merge_newest(publisher: &mut Publisher, manifest: &Manifest, count: usize) -> anyhow::Result<()> {
     let bar = progress::bar("merging", None);
     let stager = publisher.stager();
-    let layer = stager.stage_merge(manifest, count, now_unix_ms(), |records| bar.set_position(records))?;
+    let layer = stager.stage_merge(manifest, 0..count, now_unix_ms(), |merging| {
+        bar.set_position(merging.records_count());
+        ControlFlow::Continue(())
+    })?;
     bar.finish_and_clear();
     publisher.publish(layer, now_unix_ms())?;
     Ok(())
@@ -429,13 +438,14 @@ fn show_layer(path: &Path, header: &format::Header, took: Option<Duration>, as_j
 }
 
 /// A set, or a layer on its own.
-enum Opened {
+/// A published set, or a layer by itself.
+pub(crate) enum Opened {
     Set(PublishedSet),
     Layer(Box<Layer<Mapped>>),
 }
 
 impl Opened {
-    fn open(path: &Path) -> anyhow::Result<Self> {
+    pub(crate) fn open(path: &Path) -> anyhow::Result<Self> {
         if path.is_dir() {
             return Ok(Self::Set(PublishedSet::open(path, How::Map)?));
         }
@@ -445,14 +455,14 @@ impl Opened {
         Ok(Self::Layer(Box::new(layer)))
     }
 
-    fn layers(&self) -> &[Layer<Mapped>] {
+    pub(crate) fn layers(&self) -> &[Layer<Mapped>] {
         match self {
             Self::Set(set) => set.layers(),
             Self::Layer(layer) => std::slice::from_ref(layer),
         }
     }
 
-    fn records(&self) -> anyhow::Result<Records<'_, Mapped>> {
+    pub(crate) fn records(&self) -> anyhow::Result<Records<'_, Mapped>> {
         Ok(Records::new(self.layers())?)
     }
 

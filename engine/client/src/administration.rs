@@ -2,9 +2,11 @@
 //! RFC 3652 sections 3.5 and 3.6.
 //!
 //! Blocking, one request at a time; who wants more at once takes more of them. A challenge is answered only if the
-//! server repeats the digest of what was asked, and on the connection on which it came.
+//! server repeats the digest of what was asked, and on the connection on which it came. In a session, which is set up
+//! only with a server whose key is known, one challenge serves for all requests.
 
 mod connection;
+mod session;
 
 use connection::Connection;
 use handle_auth::challenge::{answer_with_key, answer_with_secret, check_request_digest};
@@ -12,10 +14,12 @@ use handle_auth::message::verify_message;
 use handle_auth::{PrivateKey, PublicKey, SignError, VerifyError, random};
 use handle_proto::limit::{LIST_COUNT_MAX, PBKDF2_SALT_LEN};
 use handle_proto::wire::auth::{ChallengeAnswer, PUBLIC_KEY, SECRET_KEY};
+use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::list::Reference;
 use handle_proto::wire::message::{Body, MessageTooLong};
 use handle_proto::wire::{Envelope, Header, Message, MessageBuf, Reply, Request, Response};
-use handle_proto::{DecodeError, OpCode, OpFlags, ResponseCode};
+use handle_proto::{DecodeError, OpCode, OpFlags, ResponseCode, Value};
+use session::{Proposal, Session};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -153,37 +157,89 @@ pub struct Administrator {
     connection: Connection,
     identity: Option<Arc<Identity>>,
     server_key: Option<PublicKey>,
+    /// Idle seconds after which sessions end; `None` when none is wanted.
+    session_timeout_s: Option<i32>,
+    session: Option<Session>,
 }
 
 impl Administrator {
     /// Asks `server`, and waits for at most `patience` for a connection and for each answer.
     #[must_use]
     pub const fn new(server: SocketAddr, patience: Duration) -> Self {
-        Self { connection: Connection::new(server, patience), identity: None, server_key: None }
+        let connection = Connection::new(server, patience);
+        Self { connection, identity: None, server_key: None, session_timeout_s: None, session: None }
     }
 
     /// From now on, `identity` asks.
     pub fn identify(&mut self, identity: Option<Arc<Identity>>) {
         self.identity = identity;
+        // A session belongs to whoever it was set up for.
+        self.session = None;
     }
 
-    /// From now on, only answers count that are signed with the private half of `key`. Challenges need not be.
+    /// From now on, only answers count that are made with the private half of `key`, or in a session that was set up
+    /// so. Challenges need not be.
     pub fn require_signatures(&mut self, key: PublicKey) {
         self.server_key = Some(key);
     }
 
+    /// From now on, requests of an identity go through a session that ends after `timeout_s` idle seconds; zero leaves
+    /// that to the server, and `None` ends the use of sessions.
+    ///
+    /// Without [`require_signatures`](Self::require_signatures) there is none all the same: it could be with anybody. Nor
+    /// is there one when the server does not want it.
+    pub const fn use_sessions(&mut self, timeout_s: Option<i32>) {
+        self.session_timeout_s = timeout_s;
+    }
+
     /// Asks, answers up to two challenges, and gives the answer: a success, a referral or a refusal.
     ///
-    /// Of a listing it is the first message; see [`list`](Self::list).
+    /// Of a listing it is the first message; see [`list`](Self::list). When the server has forgotten the session, the
+    /// request is repeated once in a new one.
     ///
     /// # Errors
     /// When no answer comes, or none that can be believed. See [`AskError::is_in_doubt`].
     pub fn ask(&mut self, request: &Request<'_>, flags: OpFlags) -> Result<Answer, AskError> {
+        self.ask_covering(request, flags).map(|(answer, _)| answer)
+    }
+
+    /// Asks; gives header and body of the request as well, whose digest all its answers have.
+    fn ask_covering(&mut self, request: &Request<'_>, flags: OpFlags) -> Result<(Answer, Vec<u8>), AskError> {
+        let was_there = self.session.is_some();
+        self.open_session()?;
+        let asked = self.ask_once(request, flags)?;
+        if !(was_there && is_about_sessions(asked.0.code())) {
+            return Ok(asked);
+        }
+        self.session = None;
+        self.open_session()?;
+        self.ask_once(request, flags)
+    }
+
+    /// Sets up a session, if one is wanted and there is none.
+    fn open_session(&mut self) -> Result<(), AskError> {
+        let (Some(timeout_s), Some(_), Some(identity), None) =
+            (self.session_timeout_s, &self.server_key, self.identity.clone(), &self.session)
+        else {
+            return Ok(());
+        };
+        let proposal = Proposal::new();
+        let (answer, _) =
+            self.ask_once(&proposal.request(Some(&identity), timeout_s), OpFlags::PLAIN_REQUEST)?;
+        self.session = proposal.agree(&answer);
+        if self.session.is_none() {
+            // Then every request proves itself, which takes longer and is as good.
+            self.session_timeout_s = None;
+        }
+        Ok(())
+    }
+
+    fn ask_once(&mut self, request: &Request<'_>, flags: OpFlags) -> Result<(Answer, Vec<u8>), AskError> {
         let mut flags = flags.with(OpFlags::KEEP_CONNECTION);
         if self.server_key.is_some() {
             flags = flags.with(OpFlags::CERTIFY).with(OpFlags::REQUEST_DIGEST);
         }
-        let asked = Asked::new(0, request, flags)?;
+        let asked = Asked::new(self.session.as_mut(), request, flags)?;
         self.connection.send(&asked.message)?;
         let mut answer = self.receive(request.op_code(), asked.request_id, &asked.covered)?;
         for _ in 0..CHALLENGES_MAX {
@@ -194,7 +250,7 @@ impl Administrator {
             self.connection.send(&proof.message)?;
             answer = self.receive(request.op_code(), proof.request_id, &asked.covered)?;
         }
-        Ok(answer)
+        Ok((answer, asked.covered))
     }
 
     /// Asks for a listing and hands over every name in it; gives the last answer.
@@ -202,7 +258,7 @@ impl Administrator {
     /// # Errors
     /// As [`ask`](Self::ask); what has been handed over is then not all.
     pub fn list(&mut self, request: &Request<'_>, mut take: impl FnMut(&[u8])) -> Result<Answer, AskError> {
-        let mut answer = self.ask(request, OpFlags::PLAIN_REQUEST)?;
+        let (mut answer, covered) = self.ask_covering(request, OpFlags::PLAIN_REQUEST)?;
         let mut left = LIST_COUNT_MAX;
         loop {
             let (envelope, message, reply) = taken_apart(&answer.0)?;
@@ -213,7 +269,7 @@ impl Administrator {
             }
             // An endless listing is no listing.
             left = left.checked_sub(1).ok_or(AskError::Another("it does not end"))?;
-            answer = self.receive_more(request.op_code(), envelope.request_id)?;
+            answer = self.receive(request.op_code(), envelope.request_id, &covered)?;
         }
     }
 
@@ -243,40 +299,60 @@ impl Administrator {
             identity: Reference { handle: &identity.handle, index: identity.index },
             signed_response: &signed_response,
         };
-        Asked::new(envelope.session_id, &Request::AnswerChallenge(answer), flags)
+        Asked::answer(envelope.session_id, &Request::AnswerChallenge(answer), flags)
     }
 
-    /// The answer to `request_id`, whose digest, where it has one, is that of `covered`.
+    /// The answer to `request_id`; where answers are signed, one with the digest of `covered`.
     fn receive(&mut self, op_code: OpCode, request_id: i32, covered: &[u8]) -> Result<Answer, AskError> {
-        let answer = self.receive_more(op_code, request_id)?;
-        let (envelope, message, reply) = taken_apart(&answer.0)?;
-        let Some(key) = &self.server_key else { return Ok(answer) };
-        if reply.code != ResponseCode::AUTHENTICATION_NEEDED {
-            verify_message(&envelope, &message, key).map_err(AskError::Unproven)?;
-            let digest = reply.digest.ok_or(AskError::Another("the digest of the request is missing"))?;
-            check_request_digest(&digest, covered).map_err(AskError::Unproven)?;
-        }
-        Ok(answer)
-    }
-
-    fn receive_more(&mut self, op_code: OpCode, request_id: i32) -> Result<Answer, AskError> {
         let received = self.connection.receive().and_then(|message| {
-            let (envelope, message_read, reply) = taken_apart(&message)?;
-            let id = envelope.request_id;
-            if id != request_id && id != NO_REQUEST {
-                return Err(AskError::Another("it is to another request"));
-            }
-            let is_success = reply.code == ResponseCode::SUCCESS;
-            if is_success && (message_read.header.op_code != op_code || id == NO_REQUEST) {
-                return Err(AskError::Another("it is to another operation"));
-            }
-            Ok(Answer(message))
+            let answer = self.opened(message)?;
+            self.check(&answer, op_code, request_id, covered)?;
+            Ok(answer)
         });
         if received.is_err() {
             // What comes next on this connection would belong to what was asked before.
             self.connection.close();
         }
         received
+    }
+
+    /// A message out of its encryption, if it has one.
+    fn opened(&self, message: Vec<u8>) -> Result<Answer, AskError> {
+        let is_encrypted = Envelope::split(&message)?.0.flags.has(EnvelopeFlags::ENCRYPTED);
+        match (is_encrypted, &self.session) {
+            (false, _) => Ok(Answer(message)),
+            (true, Some(session)) => Ok(Answer(session.decrypt(&message)?)),
+            (true, None) => Err(AskError::Another("it is encrypted outside a session")),
+        }
+    }
+
+    fn check(
+        &mut self,
+        answer: &Answer,
+        op_code: OpCode,
+        request_id: i32,
+        covered: &[u8],
+    ) -> Result<(), AskError> {
+        let (envelope, message, reply) = taken_apart(&answer.0)?;
+        let id = envelope.request_id;
+        if id != request_id && id != NO_REQUEST {
+            return Err(AskError::Another("it is to another request"));
+        }
+        let is_success = reply.code == ResponseCode::SUCCESS;
+        if is_success && (message.header.op_code != op_code || id == NO_REQUEST) {
+            return Err(AskError::Another("it is to another operation"));
+        }
+        let Some(key) = &self.server_key else { return Ok(()) };
+        if reply.code == ResponseCode::AUTHENTICATION_NEEDED || is_about_sessions(reply.code) {
+            return Ok(());
+        }
+        let is_mac = message.decode_credential()?.is_some_and(|credential| credential.is_mac());
+        match &mut self.session {
+            Some(session) if is_mac => session.check(&envelope, &message)?,
+            _ => drop(verify_message(&envelope, &message, key).map_err(AskError::Unproven)?),
+        }
+        let digest = reply.digest.ok_or(AskError::Another("the digest of the request is missing"))?;
+        check_request_digest(&digest, covered).map_err(AskError::Unproven)
     }
 }
 
@@ -288,17 +364,51 @@ struct Asked {
 }
 
 impl Asked {
-    fn new(session_id: i32, request: &Request<'_>, flags: OpFlags) -> Result<Self, AskError> {
+    /// A request, in a session if there is one.
+    fn new(session: Option<&mut Session>, request: &Request<'_>, flags: OpFlags) -> Result<Self, AskError> {
+        let session_id = session.as_ref().map_or(0, |session| session.id);
+        let (envelope, message) = Self::begin(session_id, request, flags);
+        let covered = message.covered().to_vec();
+        let message = match session {
+            Some(session) => session.seal(&envelope, message, has_secrets(request)),
+            None => message.unsigned(),
+        };
+        let message = message.map_err(AskError::TooLong)?;
+        Ok(Self { request_id: envelope.request_id, message, covered })
+    }
+
+    /// An answer to the challenge `session_id`, which proves itself.
+    fn answer(session_id: i32, request: &Request<'_>, flags: OpFlags) -> Result<Self, AskError> {
+        let (envelope, message) = Self::begin(session_id, request, flags);
+        let covered = message.covered().to_vec();
+        let message = message.unsigned().map_err(AskError::TooLong)?;
+        Ok(Self { request_id: envelope.request_id, message, covered })
+    }
+
+    fn begin(session_id: i32, request: &Request<'_>, flags: OpFlags) -> (Envelope, MessageBuf) {
         // Positive, as deployed clients choose it, and hard to guess.
         let request_id = (i32::from_be_bytes(random()) & i32::MAX).max(1);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let header =
-            Header::request(request.op_code(), flags, u32::try_from(now.as_secs()).unwrap_or(u32::MAX));
+        let now_unix_s = u32::try_from(now.as_secs()).unwrap_or(u32::MAX);
+        let header = Header::request(request.op_code(), flags, now_unix_s);
         let envelope = Envelope { session_id, ..Envelope::request(request_id) };
-        let message = MessageBuf::request(&envelope, &header, request);
-        let covered = message.covered().to_vec();
-        Ok(Self { request_id, message: message.unsigned().map_err(AskError::TooLong)?, covered })
+        (envelope, MessageBuf::request(&envelope, &header, request))
     }
+}
+
+/// Whether the request has values that not everybody may read. In a session, those are encrypted.
+fn has_secrets(request: &Request<'_>) -> bool {
+    match request {
+        Request::CreateHandle(body) | Request::AddValue(body) | Request::ModifyValue(body) => {
+            !body.values.iter().all(|value: Value<'_>| value.is_public())
+        }
+        _ => false,
+    }
+}
+
+/// Whether the code says that something is wrong with the session.
+const fn is_about_sessions(code: ResponseCode) -> bool {
+    500 <= code.0 && code.0 < 600
 }
 
 fn taken_apart(bytes: &[u8]) -> Result<(Envelope, Message<'_>, Reply<'_>), AskError> {
@@ -310,5 +420,7 @@ fn taken_apart(bytes: &[u8]) -> Result<(Envelope, Message<'_>, Reply<'_>), AskEr
     }
 }
 
+#[cfg(test)]
+mod session_tests;
 #[cfg(test)]
 mod tests;

@@ -14,7 +14,6 @@
 //! - [`observe`]: metrics and health over HTTP.
 //! - [`takeover`]: a new process goes on with the sockets of the old one.
 //! - `settings`: what of the configuration is in force, and what of a new one can be while serving.
-//! - [`privileges`]: from root to a user of no privileges.
 //! - [`watchdog`]: the sign of life for a service manager.
 //! - [`templates`]: values computed for handles that are not stored.
 //! - [`server`]: starts all of it and stops it again.
@@ -29,12 +28,10 @@ pub mod latency;
 mod left;
 pub mod live;
 pub mod observe;
-pub mod privileges;
 pub mod query_log;
 pub mod rate_limit;
 mod replies;
 pub mod server;
-pub mod server_key;
 mod settings;
 pub mod site;
 pub mod slow;
@@ -48,4 +45,5 @@ pub mod watchdog;
 pub mod worker;
 
 pub use config::Config;
+pub use handle_process::{privileges, server_key};
 pub use server::Server;

@@ -1,9 +1,7 @@
 //! Who this server is: the site record, and the place in it.
 
-use anyhow::{Context as _, anyhow, bail};
+use handle_process::site::SiteRecord;
 use handle_proto::HashOption;
-use handle_proto::data::site::Site;
-use handle_proto::json::site_from_json;
 use handle_resolver::Service;
 use std::path::Path;
 
@@ -21,6 +19,21 @@ pub struct OwnSite {
     public_key: Option<Vec<u8>>,
     signs: bool,
     authenticates: bool,
+}
+
+impl From<&SiteRecord> for OwnSite {
+    fn from(record: &SiteRecord) -> Self {
+        Self {
+            bytes: record.as_bytes().to_vec(),
+            serial: record.view().serial,
+            primary: record.is_primary(),
+            hash_option: record.hash_option(),
+            servers_count: record.servers_count(),
+            server_at: record.server_at(),
+            public_key: record.server().map(|server| server.public_key.to_vec()),
+            ..Self::alone()
+        }
+    }
 }
 
 impl OwnSite {
@@ -48,43 +61,7 @@ impl OwnSite {
     /// # Errors
     /// When the file cannot be read, is not a site record, or has no such server.
     pub fn read(path: &Path, server_id: Option<i32>) -> anyhow::Result<Self> {
-        let text = std::fs::read_to_string(path)
-            .with_context(|| format!("cannot read the site record {}", path.display()))?;
-        Self::parse(&text, server_id).with_context(|| format!("in the site record {}", path.display()))
-    }
-
-    fn parse(text: &str, server_id: Option<i32>) -> anyhow::Result<Self> {
-        let json = serde_json::from_str(text)?;
-        let bytes = site_from_json(&json)?.as_bytes().to_vec();
-        let site = Site::decode(&bytes)?;
-        let number = site.hash_option_number;
-        let hash_option = site
-            .hash_option()
-            .ok_or_else(|| anyhow!("hash option {number} is not defined: use 0, 1 or 2"))?;
-        let ids: Vec<i32> = site.servers.iter().map(|server| server.id).collect();
-        let shown = ids.iter().map(i32::to_string).collect::<Vec<_>>().join(", ");
-        let server_at = match (server_id, ids.as_slice()) {
-            (_, []) => bail!("the site has no server"),
-            (None, [_]) => 0,
-            (None, _) => bail!("the site has several servers: say which this is (`server_id`): {shown}"),
-            (Some(id), _) => ids
-                .iter()
-                .position(|&other| other == id)
-                .ok_or_else(|| anyhow!("no server has the number {id} (`server_id`); there are: {shown}"))?,
-        };
-        let public_key = site.servers.iter().nth(server_at).map(|server| server.public_key.to_vec());
-        Ok(Self {
-            serial: site.serial,
-            primary: site.is_primary(),
-            hash_option,
-            servers_count: u32::try_from(ids.len())?,
-            server_at: u32::try_from(server_at)?,
-            answer_datagrams_max: Service::ALONE.answer_datagrams_max,
-            public_key,
-            signs: false,
-            authenticates: false,
-            bytes,
-        })
+        Ok(Self::from(&SiteRecord::read(path, server_id)?))
     }
 
     /// With a bound on the datagrams of one answer.

@@ -4,9 +4,7 @@
 //! workers answer it (`work`), and the worker that has the socket sends the answer. When the queue is full
 //! the worker says so at once.
 
-pub mod challenges;
 pub mod config;
-mod identity;
 pub(crate) mod queue;
 pub(crate) mod shard;
 pub mod signer;
@@ -18,10 +16,11 @@ use crate::server::Shared;
 use crate::server_key;
 use crate::site::OwnSite;
 use anyhow::{Context as _, bail};
-use challenges::{ChallengeCounts, ChallengeLimits, Challenges};
 use config::{Identity, SlowConfig, identities};
 use crossbeam_channel::{Receiver, Sender, bounded};
 use crossbeam_utils::CachePadded;
+pub use handle_auth::challenges;
+use handle_auth::challenges::{ChallengeCounts, ChallengeLimits, Challenges};
 use queue::Queues;
 use serde_json::{Value, json};
 use signer::Signer;

@@ -45,12 +45,14 @@ pub use homed::Homed;
 #[cfg(feature = "std")]
 pub use map::{How, Mapped};
 #[cfg(feature = "std")]
-pub use merge::merge;
+pub use merge::{Merging, merge};
 pub use reader::{Corrupt, Layer};
 pub use record::Record;
 pub use records::{Records, Staged};
 #[cfg(feature = "std")]
-pub use set::publisher::{Place, Publisher, Stager};
+pub use set::publisher::Publisher;
+#[cfg(feature = "std")]
+pub use set::stager::{Place, Stager};
 #[cfg(feature = "std")]
 pub use set::{PublishedSet, SetError};
 #[cfg(feature = "std")]

@@ -1,7 +1,8 @@
 //! The bytes of a published file: mapped, or copied into memory that nobody else can change.
 #![expect(unsafe_code, reason = "mapping a file needs the promise that it does not change")]
 
-use memmap2::{Advice, Mmap, MmapMut, MmapOptions};
+use core::ops::Range;
+use memmap2::{Advice, Mmap, MmapMut, MmapOptions, UncheckedAdvice};
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::Path;
@@ -12,6 +13,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const HUGE_PAGE_BITS: u8 = 21;
 /// Bytes of one.
 const HUGE_PAGE_LEN: usize = 1 << HUGE_PAGE_BITS;
+
+/// Ranges that are given back are cut to multiples of this: the largest page that systems of ours have.
+const PAGE_LEN: usize = 64 << 10;
 
 /// Bytes of all files that are mapped or copied in this process.
 static MAPPED_BYTES: AtomicU64 = AtomicU64::new(0);
@@ -36,6 +40,7 @@ pub struct Mapped(Arc<Mapping>);
 struct Mapping {
     map: Mmap,
     len: usize,
+    how: How,
 }
 
 impl Drop for Mapping {
@@ -69,7 +74,7 @@ impl Mapped {
         // A copy is as long as its pages; a file may have been cut since it was asked.
         let len = file_len.min(map.len());
         MAPPED_BYTES.fetch_add(len as u64, Ordering::Relaxed);
-        let mapped = Self(Arc::new(Mapping { map, len }));
+        let mapped = Self(Arc::new(Mapping { map, len, how }));
         mapped.expect(Access::Random);
         Ok(mapped)
     }
@@ -93,6 +98,22 @@ pub(crate) enum Access {
     Random,
     /// From the first to the last, by checks and merges.
     Sequential,
+}
+
+impl Mapped {
+    /// Gives the memory of a mapped range back; reading it again fetches it again. Copies stay.
+    pub(crate) fn forget(&self, range: Range<u64>) {
+        let [start, end] = [range.start, range.end]
+            .map(|at| usize::try_from(at).unwrap_or(usize::MAX).min(self.0.len) / PAGE_LEN * PAGE_LEN);
+        if self.0.how == How::Map && start < end {
+            // SAFETY: The requirement is that the bytes are afterwards what they were. The map is of a file,
+            // shared and never written, so the pages come back from that file, which nobody changes (see `map`).
+            let advised =
+                unsafe { self.0.map.unchecked_advise_range(UncheckedAdvice::DontNeed, start, end - start) };
+            // Refused, it costs memory and nothing else.
+            let _ = advised;
+        }
+    }
 }
 
 impl AsRef<[u8]> for Mapped {
@@ -158,6 +179,20 @@ mod tests {
         let copy = Mapped::open(file.path(), How::CopyToMemory).unwrap();
         file.as_file().set_len(0).unwrap();
         assert_eq!(copy.as_ref(), [7; 10_000]);
+    }
+
+    #[test]
+    fn what_is_forgotten_comes_back() {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        let bytes: vec::Vec<u8> = (0..=250).cycle().take(300_000).collect();
+        file.write_all(&bytes).unwrap();
+        for how in [How::Map, How::CopyToMemory] {
+            let mapped = Mapped::open(file.path(), how).unwrap();
+            for range in [0..300_000, 70_000..200_000, 299_999..u64::MAX, 7..7] {
+                mapped.forget(range);
+                assert_eq!(mapped.as_ref(), bytes, "{how:?}");
+            }
+        }
     }
 
     #[test]

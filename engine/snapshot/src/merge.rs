@@ -5,6 +5,7 @@ use crate::reader::{Corrupt, Layer, LayerRecords};
 use crate::record::Record;
 use crate::writer::{BuildError, HomedPrefixes, LayerWriter};
 use core::cmp::Ordering;
+use core::ops::ControlFlow;
 use std::io::{Seek, Write};
 use std::vec::Vec;
 
@@ -83,6 +84,45 @@ impl<S: Source> Merge<S> {
     }
 }
 
+/// Records between two calls of the progress function of a merge.
+const PROGRESS_EVERY: u64 = 1 << 12;
+
+/// How far a merge is.
+pub struct Merging<'a> {
+    records_count: u64,
+    written_len: u64,
+    sources: &'a [LayerSource<'a>],
+}
+
+impl Merging<'_> {
+    /// Records read.
+    #[must_use]
+    pub const fn records_count(&self) -> u64 {
+        self.records_count
+    }
+
+    /// Bytes written.
+    #[must_use]
+    pub const fn written_len(&self) -> u64 {
+        self.written_len
+    }
+
+    /// For each layer, where in its file the records begin that were not yet read.
+    pub(crate) fn read_to(&self) -> impl Iterator<Item = u64> {
+        // The one in front is a view of bytes before the next.
+        self.sources.iter().map(|source| {
+            let head_len = source.head.map_or(0, |head| head.record.as_bytes().len());
+            source.records.at() - head_len as u64
+        })
+    }
+}
+
+impl core::fmt::Debug for Merging<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Merging").field("records_count", &self.records_count).finish_non_exhaustive()
+    }
+}
+
 struct LayerSource<'a> {
     records: LayerRecords<'a>,
     seed: u64,
@@ -106,10 +146,10 @@ impl Source for LayerSource<'_> {
 /// Writes one layer that says what `layers`, newest first, say together.
 ///
 /// With `keep_tombstones`, for layers above others, deletions stay; without it, for all layers of a
-/// set, they are forgotten. `progress` is told the number of records read, now and then.
+/// set, they are forgotten. `progress` is told now and then how far it is, and may stop it.
 ///
 /// # Errors
-/// When a layer is damaged or the output cannot be written.
+/// When a layer is damaged, the output cannot be written, or `progress` stopped it.
 ///
 /// # Panics
 /// When the seed or case rule of a layer is not that of `out`.
@@ -117,7 +157,7 @@ pub fn merge<W: Write + Seek, B: AsRef<[u8]>>(
     layers: &[Layer<B>],
     keep_tombstones: bool,
     mut out: LayerWriter<W>,
-    mut progress: impl FnMut(u64),
+    mut progress: impl FnMut(&Merging<'_>) -> ControlFlow<()>,
 ) -> Result<(W, crate::format::Header), BuildError> {
     let options = *out.options();
     let mut sources = Vec::with_capacity(layers.len());
@@ -132,7 +172,7 @@ pub fn merge<W: Write + Seek, B: AsRef<[u8]>>(
     }
     let mut merge = Merge::new(sources);
     let mut last: Option<(u64, Vec<u8>)> = None;
-    let mut read = 0_u64;
+    let mut records_count = 0_u64;
     while let Some(Head { hash, record, .. }) = merge.head() {
         // Of records with one key the newest comes first, and those behind it are hidden by it.
         let is_hidden = last.as_ref().is_some_and(|last| last.0 == hash && last.1 == record.key());
@@ -146,12 +186,15 @@ pub fn merge<W: Write + Seek, B: AsRef<[u8]>>(
             }
         }
         merge.advance()?;
-        read += 1;
-        if read.is_multiple_of(1 << 16) {
-            progress(read);
+        records_count += 1;
+        let is_last = merge.head().is_none();
+        if records_count.is_multiple_of(PROGRESS_EVERY) || is_last {
+            let merging = Merging { records_count, written_len: out.len(), sources: &merge.sources };
+            if progress(&merging).is_break() {
+                return Err(BuildError::Stopped);
+            }
         }
     }
-    progress(read);
     let homed = layers.iter().find_map(Layer::homed).map(|homed| {
         let mut prefixes = HomedPrefixes::default();
         for prefix in homed {

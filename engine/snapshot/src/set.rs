@@ -3,8 +3,10 @@
 //! A directory holds a set. Publishing adds files under new names and then replaces the MANIFEST in one
 //! step, so a reader sees the old set or the new one, whole, whenever it looks and whenever power fails.
 
+mod history;
 pub mod manifest;
 pub mod publisher;
+pub mod stager;
 pub mod storage;
 
 use crate::format::OpenError;

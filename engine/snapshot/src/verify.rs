@@ -11,6 +11,10 @@ use core::fmt;
 use core::ops::Range;
 use handle_proto::{Handle, Value, limit};
 use std::vec::Vec;
+use xxhash_rust::xxh3::Xxh3Default;
+
+/// Bytes that are read before they are passed.
+pub(crate) const PASS_LEN: usize = 16 << 20;
 
 /// What a whole layer holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -103,6 +107,15 @@ fn ensure(is_right: bool, at: u64, what: What) -> Result<(), Fault> {
 /// # Errors
 /// With the first fault.
 pub fn layer<B: AsRef<[u8]>>(layer: &Layer<B>) -> Result<Report, Fault> {
+    layer_passing(layer, |_| {})
+}
+
+/// As [`layer`], and tells which ranges of the file it is done with, so that a large one need not stay in
+/// memory as a whole.
+pub(crate) fn layer_passing<B: AsRef<[u8]>>(
+    layer: &Layer<B>,
+    mut passed: impl FnMut(Range<u64>),
+) -> Result<Report, Fault> {
     let header = layer.header();
     let bytes = |range: Range<u64>| {
         let [start, end] = [range.start, range.end].map(|at| usize::try_from(at).unwrap_or(usize::MAX));
@@ -112,7 +125,14 @@ pub fn layer<B: AsRef<[u8]>>(layer: &Layer<B>) -> Result<Report, Fault> {
     let homed = bytes(header.homed_at..header.index_at);
     let index = bytes(header.index_at..header.file_len);
     // First the checksums: what they miss is a fault of the builder, not of the disk.
-    ensure(checksum(records) == header.records_sum, header.records_at, What::RecordsSum)?;
+    let mut sum = Xxh3Default::new();
+    let mut at = header.records_at;
+    for piece in records.chunks(PASS_LEN) {
+        sum.update(piece);
+        passed(at..at + piece.len() as u64);
+        at += piece.len() as u64;
+    }
+    ensure(sum.digest() == header.records_sum, header.records_at, What::RecordsSum)?;
     ensure(checksum(homed) == header.homed_sum, header.homed_at, What::HomedSum)?;
     ensure(checksum(index) == header.index_sum, header.index_at, What::IndexSum)?;
 
@@ -121,8 +141,13 @@ pub fn layer<B: AsRef<[u8]>>(layer: &Layer<B>) -> Result<Report, Fault> {
     let mut iter = layer.records();
     let mut last: Option<(u64, &[u8])> = None;
     let mut indexes = Vec::new();
+    let mut passed_to = header.records_at;
     loop {
         let at = iter.at();
+        if at - passed_to >= PASS_LEN as u64 {
+            passed(passed_to..at);
+            passed_to = at;
+        }
         let Some(record) = iter.next() else { break };
         let record = record.map_err(|Corrupt { at }| Fault { at, what: What::Record })?;
         let hash = hash_key(layer.seed(), record.key());

@@ -85,6 +85,8 @@ pub enum BuildError {
     Len,
     /// A layer to be merged is damaged.
     Corrupt(Corrupt),
+    /// Whoever was told of the progress did not want to go on.
+    Stopped,
     /// The file could not be written, or a temporary file not used.
     Io(io::Error),
 }
@@ -102,6 +104,7 @@ impl fmt::Display for BuildError {
             Self::Crowded => f.write_str("too many handles hash alike; build again with another seed"),
             Self::Len => write!(f, "the layer would be longer than {LAYER_LEN_MAX} bytes"),
             Self::Corrupt(error) => write!(f, "a layer to be merged cannot be read: {error}"),
+            Self::Stopped => f.write_str("it was stopped"),
             Self::Io(error) => write!(f, "the layer cannot be written: {error}"),
         }
     }
@@ -175,6 +178,11 @@ impl<W: Write + Seek> LayerWriter<W> {
     /// How many records were written.
     pub const fn records_count(&self) -> u64 {
         self.handles_count + self.tombstones_count
+    }
+
+    /// Bytes written so far.
+    pub(crate) const fn len(&self) -> u64 {
+        self.sections.at
     }
 
     /// Appends a record of another layer.

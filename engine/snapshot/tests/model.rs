@@ -12,6 +12,7 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::io::Cursor;
+use std::ops::ControlFlow;
 
 /// Handle, and values as (index, is public, data); no values at all stand for a deletion.
 type Input = (Vec<u8>, Option<Vec<(i32, bool, Vec<u8>)>>);
@@ -157,14 +158,20 @@ proptest! {
         let answer = if layers.len() > 2 { [false, true, true] } else { [true, false, false] };
         prop_assert_eq!(homed(&layers), answer);
 
-        // Merge the upper ones, keeping tombstones, and then all.
+        // Merge some in the middle and then the upper ones, keeping tombstones, and then all.
         let writer = || LayerWriter::new(Cursor::new(Vec::new()), &std::env::temp_dir(), options(folds)).unwrap();
+        if layers.len() > 3 {
+            let (merged, _) = merge(&layers[1..3], true, writer(), |_| ControlFlow::Continue(())).unwrap();
+            layers.splice(1..3, [Layer::open(merged.into_inner()).unwrap()]);
+            check(&layers, &model, &handles, folds);
+            prop_assert_eq!(homed(&layers), answer);
+        }
         let upper = upper.min(layers.len());
-        let (merged, _) = merge(&layers[..upper], true, writer(), |_| {}).unwrap();
+        let (merged, _) = merge(&layers[..upper], true, writer(), |_| ControlFlow::Continue(())).unwrap();
         layers.splice(..upper, [Layer::open(merged.into_inner()).unwrap()]);
         check(&layers, &model, &handles, folds);
         prop_assert_eq!(homed(&layers), answer);
-        let (merged, _) = merge(&layers, false, writer(), |_| {}).unwrap();
+        let (merged, _) = merge(&layers, false, writer(), |_| ControlFlow::Continue(())).unwrap();
         let merged = [Layer::open(merged.into_inner()).unwrap()];
         check(&merged, &model, &handles, folds);
         prop_assert_eq!(homed(&merged), answer);

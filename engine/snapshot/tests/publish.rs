@@ -3,14 +3,17 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use handle_proto::Value;
+use handle_snapshot::set::Why;
+use handle_snapshot::set::manifest::{MANIFEST, Source};
 use handle_snapshot::set::storage::Storage;
-use handle_snapshot::set::{Why, manifest::MANIFEST};
 use handle_snapshot::{
-    Builder, HomedPrefixes, How, Layer, LayerOptions, Place, PublishedSet, Publisher, SetError, hash_key,
+    BuildError, Builder, HomedPrefixes, How, Layer, LayerOptions, Merging, Place, PublishedSet, Publisher,
+    SetError, hash_key,
 };
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Cursor, Seek, SeekFrom, Write};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
@@ -56,6 +59,10 @@ fn answers(dir: &Path) -> BTreeMap<String, String> {
     answers
 }
 
+fn go_on(_: &Merging<'_>) -> ControlFlow<()> {
+    ControlFlow::Continue(())
+}
+
 fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
@@ -97,7 +104,7 @@ fn base_deltas_merges_and_pruning() {
 
     // A merge of the two newest, while another delta goes on top.
     let stager = publisher.stager();
-    let merged = stager.stage_merge(publisher.manifest().unwrap(), 2, 35, |_| {}).unwrap();
+    let merged = stager.stage_merge(publisher.manifest().unwrap(), 0..2, 35, go_on).unwrap();
     assert_eq!(merged.header().tombstones_count, 2, "the base is still below");
     publisher
         .publish_delta(40, |file, _| builder(&[("1/e", Some("e4"))], false, OPTIONS).finish(file))
@@ -109,7 +116,7 @@ fn base_deltas_merges_and_pruning() {
     assert_eq!(publisher.manifest().unwrap().layers.len(), 3);
 
     // A merge of all forgets deletions.
-    let all = publisher.stager().stage_merge(publisher.manifest().unwrap(), usize::MAX, 55, |_| {}).unwrap();
+    let all = publisher.stager().stage_merge(publisher.manifest().unwrap(), 0..3, 55, go_on).unwrap();
     assert_eq!(all.header().tombstones_count, 0);
     publisher.publish(all, 60).unwrap();
     assert_eq!(answers(dir), fifth);
@@ -156,7 +163,7 @@ fn refuses_what_does_not_fit() {
 
     // A merge of layers that are gone meanwhile.
     publish(&mut publisher, false, false, OPTIONS).unwrap();
-    let merged = publisher.stager().stage_merge(publisher.manifest().unwrap(), 2, 1, |_| {}).unwrap();
+    let merged = publisher.stager().stage_merge(publisher.manifest().unwrap(), 0..2, 1, go_on).unwrap();
     publish(&mut publisher, true, true, OPTIONS).unwrap();
     assert!(matches!(refusal(publisher.publish(merged, 1)), Why::Refused(_)));
 
@@ -172,6 +179,158 @@ fn refuses_what_does_not_fit() {
     assert!(too_many.to_string().contains("merge"), "{too_many}");
     drop(publisher);
     Publisher::open(dir).unwrap();
+}
+
+/// Publishes a delta that says of which transaction of the store 7 it is.
+fn publish_change(publisher: &mut Publisher, transaction: u64, records: &[(&str, Option<&str>)]) {
+    let write = |file, _: &Path| builder(records, false, OPTIONS).finish(file);
+    let layer = publisher.stager().stage(Place::Delta, write).unwrap();
+    let layer = layer.showing(Source { store: 7, transaction });
+    publisher.publish(layer, transaction * 1000).unwrap();
+}
+
+#[test]
+fn a_delta_takes_the_place_of_the_newest_layers() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut publisher = Publisher::open(dir.path()).unwrap();
+    publisher
+        .publish_base(1, |file, _| {
+            builder(&[("1/a", Some("a1")), ("1/b", Some("b1"))], true, OPTIONS).finish(file)
+        })
+        .unwrap();
+    assert_eq!(publisher.manifest().unwrap().source, None);
+    publish_change(&mut publisher, 2, &[("1/a", Some("a2")), ("1/c", Some("c2"))]);
+    publish_change(&mut publisher, 3, &[("1/b", None)]);
+    let below = publisher.manifest().unwrap().layers.clone();
+    // What the two deltas say together, and more: 1/c gone, 1/d new.
+    let all = [("1/a", Some("a2")), ("1/b", None), ("1/c", None), ("1/d", Some("d4"))];
+    let stage = |publisher: &Publisher, gone: &[_]| {
+        let write = |file, _: &Path| builder(&all, false, OPTIONS).finish(file);
+        publisher.stager().stage(Place::Absorbing(gone.to_vec()), write).unwrap()
+    };
+    let (late, layer) = (stage(&publisher, &below[..2]), stage(&publisher, &below[..2]));
+    let candidate = publisher.candidate(std::slice::from_ref(&layer), 5).unwrap();
+    let entry = layer.entry().clone();
+    let manifest = publisher.publish(layer.showing(Source { store: 7, transaction: 4 }), 5).unwrap().clone();
+    assert_eq!((&candidate.layers, candidate.handles_count), (&manifest.layers, 2));
+    assert_eq!(manifest.layers, [entry, below[2].clone()]);
+    assert_eq!(manifest.source, Some(Source { store: 7, transaction: 4 }));
+    assert_eq!(answers(dir.path()), map(&[("1/A", "a2"), ("1/D", "d4")]));
+    assert!(matches!(refusal(publisher.publish(late, 6)), Why::Refused(_)), "they are gone");
+    // A merge shows what was shown.
+    let merged = publisher.stager().stage_merge(&manifest, 0..2, 7, go_on).unwrap();
+    publisher.publish(merged, 7).unwrap();
+    assert_eq!(publisher.manifest().unwrap().source, Some(Source { store: 7, transaction: 4 }));
+    assert_eq!(answers(dir.path()), map(&[("1/A", "a2"), ("1/D", "d4")]));
+    let stopped = publisher.stager().stage_merge(&manifest, 0..2, 8, |_| ControlFlow::Break(()));
+    assert!(matches!(stopped.unwrap_err().why, Why::Build(BuildError::Stopped)));
+}
+
+#[test]
+fn a_base_and_what_changed_since_come_together() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut publisher = Publisher::open(dir.path()).unwrap();
+    assert!(matches!(refusal(publisher.publish_together(Vec::new(), 1)), Why::Refused(_)));
+    publisher
+        .publish_base(1, |file, _| builder(&[("1/old", Some("1"))], true, OPTIONS).finish(file))
+        .unwrap();
+    // With another seed: the new layers only have to fit each other.
+    let options = LayerOptions { seed: 43, ..OPTIONS };
+    let stage = |publisher: &Publisher, place: Place, records: &[_], options| {
+        let is_base = place == Place::Base;
+        let write = |file, _: &Path| builder(records, is_base, options).finish(file);
+        publisher.stager().stage(place, write).unwrap()
+    };
+    let base = [("1/a", Some("2")), ("1/b", Some("2"))];
+    let delta = [("1/a", None), ("1/c", Some("3"))];
+    let layers = vec![
+        stage(&publisher, Place::Base, &base, options),
+        stage(&publisher, Place::Delta, &delta, options).showing(Source { store: 1, transaction: 3 }),
+    ];
+    let manifest = publisher.publish_together(layers, 3).unwrap();
+    assert_eq!((manifest.generation, manifest.layers.len(), manifest.handles_count), (2, 2, 2));
+    assert_eq!(manifest.source, Some(Source { store: 1, transaction: 3 }));
+    let set = PublishedSet::open(dir.path(), How::Map).unwrap();
+    let find = |key: &[u8]| set.records().find(hash_key(43, key), key).unwrap().is_some();
+    assert_eq!([b"1/OLD".as_slice(), b"1/A", b"1/B", b"1/C"].map(find), [false, false, true, true]);
+    let layers = vec![
+        stage(&publisher, Place::Base, &base, OPTIONS),
+        stage(&publisher, Place::Delta, &delta, options),
+    ];
+    assert!(matches!(refusal(publisher.publish_together(layers, 4)), Why::Mixed));
+}
+
+#[test]
+fn a_hold_stays_until_it_is_ended() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut publisher = Publisher::open(dir.path()).unwrap();
+    assert_eq!(publisher.held().unwrap(), None);
+    publisher.hold("because").unwrap();
+    publisher.hold("because of that").unwrap();
+    drop(publisher);
+    let mut publisher = Publisher::open(dir.path()).unwrap();
+    assert_eq!(publisher.held().unwrap().as_deref(), Some("because of that"));
+    publisher.resume().unwrap();
+    publisher.resume().unwrap();
+    assert_eq!(publisher.held().unwrap(), None);
+}
+
+#[test]
+fn kept_generations_come_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let (dir, minute) = (dir.path(), Duration::from_secs(60));
+    let mut publisher = Publisher::open(dir).unwrap();
+    publisher.keep().unwrap();
+    assert!(publisher.kept().unwrap().is_empty(), "there is nothing to keep");
+    let base = |url| move |file, _: &Path| builder(&[("1/a", Some(url))], true, OPTIONS).finish(file);
+    publisher.publish_base(1000, base("one")).unwrap();
+    publish_change(&mut publisher, 2, &[("1/a", Some("two")), ("1/b", Some("two"))]);
+    publisher.keep().unwrap();
+    publisher.keep().unwrap();
+    publish_change(&mut publisher, 3, &[("1/a", None)]);
+    publisher.publish_base(4000, base("four")).unwrap();
+    // Long after, what is kept is still there, and the third layer, which only generation 3 had, is not.
+    assert_eq!(publisher.prune(SystemTime::now() + minute, minute).unwrap().files_count, 1);
+    let kept: Vec<_> = publisher.kept().unwrap().iter().map(|set| set.generation).collect();
+    assert_eq!(kept, [2]);
+    assert!(matches!(refusal(publisher.roll_back(3, 5)), Why::Refused(_)));
+
+    let rolled_back = publisher.roll_back(2, 5000).unwrap();
+    assert_eq!((rolled_back.generation, rolled_back.created_unix_ms), (5, 5000));
+    assert_eq!(rolled_back.source, Some(Source { store: 7, transaction: 2 }));
+    assert_eq!(answers(dir), map(&[("1/A", "two"), ("1/B", "two")]));
+
+    // Gone back to, forgotten, and still whole, for it is what is published.
+    publisher.forget(2, 6000).unwrap();
+    assert_eq!(publisher.prune(SystemTime::now() + minute, minute).unwrap().files_count, 1, "of four");
+    assert_eq!(answers(dir), map(&[("1/A", "two"), ("1/B", "two")]));
+    assert!(publisher.forget(2, 7000).is_err());
+
+    // A kept generation that does not read keeps nothing, and one that is not whole does not come back.
+    publisher.keep().unwrap();
+    fs::write(dir.join("MANIFEST-0000000001"), "torn").unwrap();
+    publisher.publish_base(8000, base("eight")).unwrap();
+    assert_eq!(publisher.kept().unwrap().len(), 1);
+    let gone = publisher.kept().unwrap()[0].layers[0].file.clone();
+    fs::remove_file(dir.join(gone)).unwrap();
+    assert!(matches!(refusal(publisher.roll_back(5, 9000)), Why::Io { .. }));
+    assert_eq!(answers(dir), map(&[("1/A", "eight")]));
+    publisher.prune(SystemTime::now() + minute, NO_GRACE).unwrap();
+    assert!(!dir.join("MANIFEST-0000000001").exists() && dir.join("MANIFEST-0000000005").exists());
+}
+
+#[test]
+fn grace_begins_when_a_set_stops_naming_a_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut publisher = Publisher::open(dir.path()).unwrap();
+    let base = |file, _: &Path| builder(&[("1/a", Some("a"))], true, OPTIONS).finish(file);
+    publisher.publish_base(1, base).unwrap();
+    let later = SystemTime::now() + Duration::from_secs(1000);
+    let later_unix_ms = later.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_millis();
+    publisher.publish_base(u64::try_from(later_unix_ms).unwrap(), base).unwrap();
+    let grace = Duration::from_secs(10);
+    assert_eq!(publisher.prune(later + grace / 2, grace).unwrap().files_count, 0, "written long ago");
+    assert_eq!(publisher.prune(later + grace, grace).unwrap().files_count, 1);
 }
 
 #[test]
@@ -403,7 +562,8 @@ impl Storage for Faulty {
     }
 }
 
-/// What is published, step by step: a base, a delta, a merge of both, another base; and pruning between.
+/// What is published, step by step: a base, a delta, a merge of both, which is kept, a delta, another that
+/// takes its place, another base, and back to what was kept; and pruning between.
 fn publish_all(storage: Faulty, mut after: impl FnMut(&Faulty)) -> Result<(), SetError> {
     let mut publisher = Publisher::with_storage(storage.clone())?;
     let base = [("1/a", Some("a1")), ("1/b", Some("b1"))];
@@ -413,13 +573,28 @@ fn publish_all(storage: Faulty, mut after: impl FnMut(&Faulty)) -> Result<(), Se
     publisher.publish_delta(2, |file, _| builder(&delta, false, OPTIONS).finish(file))?;
     after(&storage);
     publisher.prune(SystemTime::now(), NO_GRACE)?;
-    let merged = publisher.stager().stage_merge(publisher.manifest().unwrap(), 2, 3, |_| {})?;
+    let merged = publisher.stager().stage_merge(publisher.manifest().unwrap(), 0..2, 3, go_on)?;
     publisher.publish(merged, 3)?;
     after(&storage);
     publisher.prune(SystemTime::now(), NO_GRACE)?;
-    let other = [("1/z", Some("z4"))];
-    publisher.publish_base(4, |file, _| builder(&other, true, OPTIONS).finish(file))?;
+    publisher.keep()?;
+    publisher.publish_delta(4, |file, _| builder(&[("1/c", None)], false, OPTIONS).finish(file))?;
     after(&storage);
+    let gone = publisher.manifest().unwrap().layers[..1].to_vec();
+    let absorbing = [("1/c", None), ("1/d", Some("d5"))];
+    let layer = publisher
+        .stager()
+        .stage(Place::Absorbing(gone), |file, _| builder(&absorbing, false, OPTIONS).finish(file))?;
+    publisher.publish(layer, 5)?;
+    after(&storage);
+    publisher.prune(SystemTime::now(), NO_GRACE)?;
+    let other = [("1/z", Some("z4"))];
+    publisher.publish_base(6, |file, _| builder(&other, true, OPTIONS).finish(file))?;
+    after(&storage);
+    publisher.prune(SystemTime::now(), NO_GRACE)?;
+    publisher.roll_back(3, 7)?;
+    after(&storage);
+    publisher.forget(3, 7)?;
     publisher.prune(SystemTime::now(), NO_GRACE)?;
     Ok(())
 }
@@ -428,7 +603,10 @@ fn publish_all(storage: Faulty, mut after: impl FnMut(&Faulty)) -> Result<(), Se
 fn after_a_crash_at_any_step_there_is_the_old_set_or_the_new_one() {
     let a = map(&[("1/A", "a1"), ("1/B", "b1")]);
     let b = map(&[("1/A", "a2"), ("1/C", "c2")]);
-    let states = [None, Some(a), Some(b.clone()), Some(b), Some(map(&[("1/Z", "z4")]))];
+    let c = map(&[("1/A", "a2")]);
+    let d = map(&[("1/A", "a2"), ("1/D", "d5")]);
+    let z = map(&[("1/Z", "z4")]);
+    let states = [None, Some(a), Some(b.clone()), Some(b.clone()), Some(c), Some(d), Some(z), Some(b)];
     let storage = |stop_at| {
         let state = State { stop_at, ..State::default() };
         Faulty(Arc::new(Mutex::new(state)), std::env::temp_dir())
@@ -470,6 +648,9 @@ fn after_a_crash_at_any_step_there_is_the_old_set_or_the_new_one() {
             let mut publisher = Publisher::open(dir.path()).unwrap();
             let again = [("1/again", Some("again"))];
             publisher.publish_base(9, |file, _| builder(&again, true, OPTIONS).finish(file)).unwrap();
+            for kept in publisher.kept().unwrap() {
+                publisher.forget(kept.generation, 9).unwrap();
+            }
             publisher.prune(SystemTime::now() + Duration::from_secs(9), NO_GRACE).unwrap();
             assert_eq!(answers(dir.path()), map(&[("1/AGAIN", "again")]));
             let mut left: Vec<_> =

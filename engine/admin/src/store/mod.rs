@@ -11,6 +11,8 @@
 mod bulk;
 mod check;
 mod error;
+#[cfg(test)]
+mod faults;
 mod log;
 mod record;
 mod schema;
@@ -130,6 +132,7 @@ struct Inner {
     database: Database,
     config: StoreConfig,
     folds: bool,
+    identity: u64,
     commits: Commits,
 }
 
@@ -179,10 +182,10 @@ impl Store {
     }
 
     fn start(database: Database, config: &StoreConfig) -> Result<Self, StoreError> {
-        let folds = schema::folds(&database)?;
+        let (folds, identity) = (schema::folds(&database)?, schema::identity(&database)?);
         let last_id = Snapshot::new(&database.begin_read()?, folds)?.last_id()?;
         let commits = Commits::new(last_id);
-        let inner = Arc::new(Inner { database, config: config.clone(), folds, commits });
+        let inner = Arc::new(Inner { database, config: config.clone(), folds, identity, commits });
         Ok(Self { writer: Writer::start(&inner), inner })
     }
 
@@ -190,6 +193,12 @@ impl Store {
     #[must_use]
     pub fn folds(&self) -> bool {
         self.inner.folds
+    }
+
+    /// What tells this store from others; a copy of its file has the same.
+    #[must_use]
+    pub fn identity(&self) -> u64 {
+        self.inner.identity
     }
 
     /// The file.

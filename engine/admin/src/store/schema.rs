@@ -16,6 +16,8 @@ pub(super) const META: TableDefinition<'_, &str, u64> = TableDefinition::new("me
 const SCHEMA: &str = "schema";
 /// 1 where local names are folded.
 const FOLDS: &str = "folds";
+/// What tells this store from others; a copy of its file has the same.
+const IDENTITY: &str = "identity";
 /// The last transaction, also when the log is empty.
 pub(super) const LAST_ID: &str = "last_id";
 /// When that was.
@@ -41,6 +43,7 @@ pub(super) fn begin(database: &Database, folds: bool) -> Result<(), StoreError> 
         let mut meta = transaction.open_table(META)?;
         meta.insert(SCHEMA, current(UPGRADES))?;
         meta.insert(FOLDS, u64::from(folds))?;
+        meta.insert(IDENTITY, rand::random::<u64>())?;
     }
     Ok(transaction.commit()?)
 }
@@ -65,6 +68,11 @@ pub(super) fn upgrade(database: &Database, upgrades: &[Upgrade]) -> Result<(), S
 /// Whether the service of the file folds local names.
 pub(super) fn folds(database: &Database) -> Result<bool, StoreError> {
     Ok(number(database, FOLDS)? != 0)
+}
+
+/// What tells this store from others.
+pub(super) fn identity(database: &Database) -> Result<u64, StoreError> {
+    number(database, IDENTITY)
 }
 
 const NO_STORE: StoreError = StoreError::Damaged("the file is no store of handles");

@@ -8,7 +8,7 @@ use crate::server::ServerArgs;
 use crate::{Outcome, output, progress};
 use anyhow::{Context as _, bail};
 use crossbeam_channel::{Receiver, Sender, bounded};
-use handle_client::administration::{Administrator, Identity};
+use handle_client::administration::{Administrator, AskError, Identity};
 use handle_formats::batch::{Batch, Block, Home, Operation};
 use handle_proto::fold;
 use log::{Earlier, Log, Result as Verdict};
@@ -80,8 +80,13 @@ pub(crate) struct Args {
 
 /// What goes to a connection.
 enum Job {
-    Ask { block: Block, was_begun: bool },
+    Ask {
+        block: Block,
+        was_begun: bool,
+    },
     Identify(Option<Arc<Identity>>),
+    /// How sessions are used from here on, as [`Administrator::use_sessions`] takes it.
+    UseSessions(Option<i32>),
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
@@ -210,6 +215,10 @@ fn serve(
                 client.identify(identity);
                 continue;
             }
+            Job::UseSessions(timeout_s) => {
+                client.use_sessions(timeout_s);
+                continue;
+            }
             Job::Ask { block, was_begun } => (block, was_begun),
         };
         if stop.load(Ordering::Relaxed) {
@@ -252,7 +261,7 @@ impl HandOut<'_> {
             let before = earlier.get(&block.line);
             let is_local = matches!(block.operation, Operation::Authenticate(_) | Operation::Session(_));
             if let (Some(Some(_)), false) = (before, is_local) {
-                self.report.state().counts.earlier += 1;
+                self.report.passed_over();
                 continue;
             }
             if let Some(pause) = pause {
@@ -295,8 +304,15 @@ impl HandOut<'_> {
                 }
                 self.local(&block, &came)
             }
-            // Every request proves itself, so there is nothing to set up.
-            Operation::Session(_) => self.local(&block, &Came::DONE),
+            Operation::Session(session) => {
+                self.report.wait();
+                let hours = session.timeout_hours.unwrap_or(0);
+                let timeout_s = i32::try_from(hours.saturating_mul(3600)).unwrap_or(i32::MAX);
+                for queue in &self.queues {
+                    send(queue, Job::UseSessions(session.is_used.then_some(timeout_s)))?;
+                }
+                self.local(&block, &Came::DONE)
+            }
             operation => {
                 let handle = operation.handle().context("an operation on a handle")?.as_bytes();
                 let is_prefix = handle.len() > 5 && fold::eq(&handle[..5], b"0.NA/");
@@ -328,8 +344,16 @@ impl HandOut<'_> {
     /// Prefixes go to the server that the batch names; it is asked over TCP, whatever protocol stands there.
     fn home(&self, block: &Block, home: &Home) -> anyhow::Result<()> {
         self.report.begins(block.line, &block.operation)?;
-        let came = self.ask_home(home);
-        let came = came.unwrap_or_else(|error| Came::failed(&error));
+        let came = match self.ask_home(home) {
+            Ok(came) => came,
+            // Nobody knows what came of it.
+            Err(error) if error.is::<AskError>() => {
+                self.stop.store(true, Ordering::Relaxed);
+                self.report.state().broken = Some(format!("line {}: {error:#}", block.line));
+                return Ok(());
+            }
+            Err(error) => Came::failed(&error),
+        };
         self.local(block, &came)
     }
 

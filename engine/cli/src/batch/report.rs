@@ -58,6 +58,13 @@ impl Report {
         self.state().under_way += 1;
     }
 
+    /// An operation is passed over, because an earlier run has come to a result.
+    pub(super) fn passed_over(&self) {
+        let mut state = self.state();
+        state.counts.earlier += 1;
+        state.bar.inc(1);
+    }
+
     /// Waits until nothing is under way.
     pub(super) fn wait(&self) {
         let waits = self.idle.wait_while(self.state(), |state| state.under_way > 0);

@@ -7,6 +7,7 @@ use handle_proto::{Handle, Value, Values};
 use handle_snapshot::builder::Builder;
 use handle_snapshot::set::publisher::Publisher;
 use handle_snapshot::writer::{BuildError, HomedPrefixes, LayerOptions};
+use std::ops::ControlFlow;
 use std::time::Duration;
 
 /// Real records: DOIs of 2013 with their titles and journals.
@@ -62,7 +63,9 @@ pub(super) fn publish_change(publisher: &mut Publisher, number: u64) -> anyhow::
     })?;
     let manifest = publisher.manifest().cloned().context("a set is published")?;
     if manifest.layers.len() >= LAYERS_BEFORE_MERGE {
-        let merged = publisher.stager().stage_merge(&manifest, manifest.layers.len() - 1, now, |_| {})?;
+        let merged = publisher
+            .stager()
+            .stage_merge(&manifest, 0..manifest.layers.len() - 1, now, |_| ControlFlow::Continue(()))?;
         publisher.publish(merged, snapshot::now_unix_ms())?;
         publisher.prune(std::time::SystemTime::now(), Duration::from_secs(2))?;
     }

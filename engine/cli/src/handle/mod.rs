@@ -87,7 +87,7 @@ struct UpdateArgs {
     #[arg(long, conflicts_with = "remove")]
     modify: bool,
     /// Take out the value with this index; may be given more than once.
-    #[arg(long, value_name = "INDEX", conflicts_with_all = ["values", "json"])]
+    #[arg(long, value_name = "INDEX", conflicts_with_all = ["values", "json_values"])]
     remove: Vec<i32>,
     #[command(flatten)]
     common: Common,
@@ -137,6 +137,7 @@ struct Common {
     json: bool,
 }
 
+#[expect(clippy::redundant_closure, reason = "the variants are for one lifetime, the closures for any")]
 pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
     let (done, json) = match &args.command {
         Command::Create(args) => (create(args), args.common.json),

@@ -21,8 +21,8 @@ pub(super) struct ValueArgs {
     #[arg(value_name = "VALUE")]
     values: Vec<String>,
     /// Values as JSON from a file, or `-`: a record, a list of values, or one value.
-    #[arg(long = "json-values", value_name = "FILE")]
-    json: Option<PathBuf>,
+    #[arg(long, value_name = "FILE")]
+    json_values: Option<PathBuf>,
     /// Time to live of the values on the command line, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = Ttl::DEFAULT.seconds, value_parser = clap::value_parser!(i32).range(0..))]
     ttl: i32,
@@ -34,7 +34,7 @@ pub(super) struct ValueArgs {
 
 impl ValueArgs {
     pub(super) fn read(&self) -> anyhow::Result<Vec<ValueBuf>> {
-        let mut values = match &self.json {
+        let mut values = match &self.json_values {
             Some(path) => from_json(path).with_context(|| format!("in {}", path.display()))?,
             None => Vec::new(),
         };
@@ -48,7 +48,7 @@ impl ValueArgs {
     }
 
     pub(super) const fn is_empty(&self) -> bool {
-        self.values.is_empty() && self.json.is_none()
+        self.values.is_empty() && self.json_values.is_none()
     }
 
     fn parse(&self, text: &str) -> anyhow::Result<ValueBuf> {
@@ -158,7 +158,7 @@ mod tests {
 
     fn args(values: &[&str]) -> ValueArgs {
         let values = values.iter().map(|&value| value.to_owned()).collect();
-        ValueArgs { values, json: None, ttl: 60, permissions: None }
+        ValueArgs { values, json_values: None, ttl: 60, permissions: None }
     }
 
     #[test]

@@ -65,7 +65,9 @@ mod tests {
         let contact = Contact { organization: "A \"quoted\" \\ name".to_owned(), ..Contact::default() };
         let bytes = archive(b"site", b"key", &contact).unwrap();
         let mut archive = zip::ZipArchive::new(Cursor::new(bytes)).unwrap();
-        for (name, expected) in [("siteinfo.bin", "site"), ("admpub.bin", "key"), ("contactdata.dct", &contact.text())] {
+        for (name, expected) in
+            [("siteinfo.bin", "site"), ("admpub.bin", "key"), ("contactdata.dct", &contact.text())]
+        {
             let mut text = String::new();
             archive.by_name(name).unwrap().read_to_string(&mut text).unwrap();
             assert_eq!(text, expected, "{name}");

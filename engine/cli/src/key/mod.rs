@@ -125,7 +125,7 @@ fn generate(args: &GenerateArgs) -> anyhow::Result<()> {
 }
 
 /// Whether a private key is encrypted is never left to chance.
-fn decided(has_passphrase: bool, plain: bool, how: &str) -> anyhow::Result<()> {
+pub(crate) fn decided(has_passphrase: bool, plain: bool, how: &str) -> anyhow::Result<()> {
     match (has_passphrase, plain) {
         (true, true) => bail!("--plain and a passphrase exclude each other"),
         (false, false) => bail!("say how the private key is kept: {how}, or --plain"),

@@ -19,18 +19,18 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const DELETE: Request<'_> = Request::DeleteHandle(HandleBody { handle: b"10/a" });
 
 /// A request as the server got it.
-struct Got {
+pub(super) struct Got {
     connection: usize,
-    envelope: Envelope,
-    bytes: Vec<u8>,
+    pub(super) envelope: Envelope,
+    pub(super) bytes: Vec<u8>,
 }
 
 impl Got {
-    fn message(&self) -> Message<'_> {
+    pub(super) fn message(&self) -> Message<'_> {
         Message::decode(&self.bytes[Envelope::LEN..]).unwrap()
     }
 
-    fn reply(&self, code: ResponseCode, response: Response<'_>) -> Vec<u8> {
+    pub(super) fn reply(&self, code: ResponseCode, response: Response<'_>) -> Vec<u8> {
         self.reply_with(code, None, response, OpFlags(0), self.message().header.op_code)
     }
 
@@ -60,7 +60,7 @@ impl Got {
 
 /// Serves connections one after the other. `answer` gives the bytes to send for a request, and whether the
 /// connection stays; `None` ends the server.
-fn serve(
+pub(super) fn serve(
     mut answer: impl FnMut(&Got) -> Option<(Vec<u8>, bool)> + Send + 'static,
 ) -> (SocketAddr, JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -8,7 +8,6 @@
 
 mod connection;
 pub mod health;
-pub mod http;
 mod metrics;
 mod process;
 pub mod settings;
@@ -16,6 +15,7 @@ pub mod settings;
 use crate::server::Shared;
 use anyhow::Context as _;
 use connection::{Connection, Step};
+pub use handle_process::http;
 use health::Heartbeat;
 use http::{BadRequest, Request, Response, Status};
 use metrics::Metrics;

@@ -1,10 +1,10 @@
 //! What an operator says about the slow path: the server's key, its administrators, threads and bounds.
 
-use anyhow::{Context as _, ensure};
-use handle_proto::Handle;
-use handle_proto::limit::{HANDLE_LEN_MAX, MESSAGE_EXPIRATION_S, PBKDF2_ITERATIONS_MAX, VLIST_EXPANSION_MAX};
+use anyhow::ensure;
+pub use handle_process::identity::{Identity, identities};
+pub use handle_process::server_key::ServerKeyConfig;
+use handle_proto::limit::{MESSAGE_EXPIRATION_S, PBKDF2_ITERATIONS_MAX, VLIST_EXPANSION_MAX};
 use serde::{Deserialize, Serialize};
-use std::path::{Path, PathBuf};
 
 /// The slow path: what needs a signature or an identity.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -59,20 +59,6 @@ impl Default for SlowConfig {
     }
 }
 
-/// The key that signs answers.
-#[derive(Clone, Debug, Default, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct ServerKeyConfig {
-    /// The private key file, as `hdl-keygen` of the reference writes it. Nobody else may be able to read it.
-    pub file: PathBuf,
-    /// A file with the passphrase of the key file. Nobody else may be able to read it.
-    pub passphrase_file: Option<PathBuf>,
-    /// The environment variable with the passphrase.
-    pub passphrase_env: Option<String>,
-    /// The name of the systemd credential with the passphrase (`LoadCredential=`).
-    pub passphrase_credential: Option<String>,
-}
-
 /// Who may read more than others, as `index:handle`; groups too.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
@@ -121,43 +107,6 @@ impl SlowConfig {
     }
 }
 
-impl ServerKeyConfig {
-    /// With paths that are relative to `directory`.
-    #[must_use]
-    pub fn relative_to(mut self, directory: &Path) -> Self {
-        self.file = directory.join(&self.file);
-        self.passphrase_file = self.passphrase_file.map(|file| directory.join(file));
-        self
-    }
-
-    /// Checks what can be checked without opening anything.
-    ///
-    /// # Errors
-    /// Names the setting, and what it should be.
-    pub fn check(&self) -> anyhow::Result<()> {
-        ensure!(!self.file.as_os_str().is_empty(), "`server_key.file` is not said: name the key file");
-        let ways = [
-            self.passphrase_file.is_some(),
-            self.passphrase_env.is_some(),
-            self.passphrase_credential.is_some(),
-        ];
-        ensure!(
-            ways.into_iter().filter(|&way| way).count() <= 1,
-            "the passphrase of `server_key` is said in several ways: choose one"
-        );
-        Ok(())
-    }
-}
-
-/// An identity as it is configured.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Identity {
-    /// The index of the value that holds the key; 0 for any.
-    pub index: i32,
-    /// Its handle.
-    pub handle: Vec<u8>,
-}
-
 impl AdministratorsConfig {
     /// Checks that every identity is one.
     ///
@@ -168,30 +117,6 @@ impl AdministratorsConfig {
         identities("administrators.status", &self.status)?;
         Ok(())
     }
-}
-
-/// Reads identities; `setting` says whose.
-///
-/// # Errors
-/// Names the one that is none.
-pub fn identities(setting: &str, texts: &[String]) -> anyhow::Result<Vec<Identity>> {
-    texts.iter().map(|text| identity(text).with_context(|| format!("`{setting}` has {text:?}"))).collect()
-}
-
-/// Reads `300:10.1/admin`; without digits and a colon in front the index is 0.
-fn identity(text: &str) -> anyhow::Result<Identity> {
-    let (index, handle) = match text.split_once(':') {
-        Some((digits, handle)) if !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()) => {
-            let index = digits.parse().ok().context("an index has 31 bits")?;
-            (index, handle)
-        }
-        _ => (0, text),
-    };
-    ensure!(
-        !handle.is_empty() && handle.len() <= HANDLE_LEN_MAX,
-        "write it as index:handle, as \"300:0.NA/10.1000\""
-    );
-    Ok(Identity { index, handle: Handle(handle.as_bytes()).looked_up() })
 }
 
 #[cfg(test)]
@@ -222,30 +147,5 @@ mod tests {
         assert!(config.check().unwrap_err().to_string().contains("slow.nice"));
         config = SlowConfig { challenge_ms: 0, ..SlowConfig::default() };
         assert!(config.check().unwrap_err().to_string().contains("slow.challenge_ms"));
-    }
-
-    #[test]
-    fn identities_have_an_index_and_a_handle() {
-        let read = |text: &str| identity(text).map(|identity| (identity.index, identity.handle)).ok();
-        assert_eq!(read("300:10.1/a"), Some((300, b"10.1/a".to_vec())));
-        assert_eq!(read("10.1/a:b"), Some((0, b"10.1/a:b".to_vec())));
-        assert_eq!(read("7:10.1/a:b"), Some((7, b"10.1/a:b".to_vec())));
-        assert_eq!(read("300:10.1"), Some((300, b"0.NA/10.1".to_vec())), "a bare prefix is its record");
-        for wrong in ["", "300:", "99999999999:10.1/a"] {
-            assert_eq!(read(wrong), None, "{wrong}");
-        }
-        let error = identities("administrators.server", &["300:".into()]).unwrap_err();
-        assert!(format!("{error:#}").contains("administrators.server"));
-    }
-
-    #[test]
-    fn a_passphrase_is_said_in_one_way() {
-        let mut key = ServerKeyConfig { file: "key".into(), ..ServerKeyConfig::default() };
-        key.check().unwrap();
-        key.passphrase_env = Some("KEY".into());
-        key.check().unwrap();
-        key.passphrase_credential = Some("key".into());
-        assert!(key.check().is_err());
-        assert!(ServerKeyConfig::default().check().is_err());
     }
 }

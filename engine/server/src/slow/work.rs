@@ -2,13 +2,14 @@
 //! challenge, and signs what comes of it.
 
 use super::SlowPath;
-use super::challenges::{Challenge, Refusal};
-use super::identity::Answered;
 use super::queue::{Job, Route};
 use super::signer::{Signature, Signer};
 use super::stats::SlowCounters;
 use crate::server::Shared;
 use crate::templates::SetTemplates;
+use handle_auth::answered::Answered;
+use handle_auth::challenges::{Challenge, Refusal};
+use handle_auth::digest::Digest;
 use handle_auth::kdf::Pbkdf2Limits;
 use handle_proto::limit::{FRAGMENTS_MAX, MESSAGE_LEN_MAX, NONCE_LEN};
 use handle_proto::wire::Envelope;
@@ -204,7 +205,12 @@ impl Work<'_> {
         }
         let mut numbers = numbers.as_chunks().0.iter().copied().map(u32::from_be_bytes);
         let digest = slow.digest();
-        let challenge = Challenge { version: slow.version(), nonce, digest, request: self.request.into() };
+        let challenge = Challenge {
+            version: slow.version(),
+            nonce,
+            digest: Digest::from_bytes(digest.as_bytes()),
+            request: self.request.into(),
+        };
         let issued = self.path.challenges().issue(
             self.source,
             challenge,
@@ -289,7 +295,7 @@ impl Work<'_> {
         };
         let answered = Answered {
             version: challenge.version,
-            covered: [&challenge.nonce, challenge.digest.as_bytes()],
+            covered: challenge.covered(),
             signed_response: answer.signed_response,
             limits: self.limits(),
         };

@@ -28,8 +28,19 @@ pub struct Manifest {
     pub created_unix_ms: u64,
     /// Handles that a lookup finds, all layers taken together. Counted by the publisher.
     pub handles_count: u64,
+    /// Which state of which store the set shows, if it was made from one.
+    pub source: Option<Source>,
     /// The layers, newest first; at least one.
     pub layers: Vec<LayerEntry>,
+}
+
+/// A state of a store of records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Source {
+    /// Identity of the store.
+    pub store: u64,
+    /// The last of its transactions that the set shows.
+    pub transaction: u64,
 }
 
 /// One layer of a set.
@@ -82,7 +93,7 @@ impl Manifest {
         if sum != checksum(&bytes[..last_at]) {
             return Err(whole("the manifest does not match its checksum"));
         }
-        let mut lines = (1..).zip(text[..last_at].lines());
+        let mut lines = (1..).zip(text[..last_at].lines()).peekable();
         let mut field = |name: &str, what| {
             let (line, text) = lines.next().ok_or(whole(what))?;
             let rest = text.strip_prefix(name).and_then(|rest| rest.strip_prefix(' '));
@@ -95,6 +106,12 @@ impl Manifest {
         let generation = field("generation", "`generation` and a number belong here")?;
         let created_unix_ms = field("created_unix_ms", "`created_unix_ms` and a number belong here")?;
         let handles_count = field("handles", "`handles` and a number belong here")?;
+        let source = lines.next_if(|(_, text)| text.starts_with("source "));
+        let source = source.map(|(line, text)| {
+            let what = "`source`, the identity of a store and a transaction belong here";
+            Source::parse(text).ok_or(ManifestError { line, what })
+        });
+        let source = source.transpose()?;
         let mut layers = Vec::new();
         for (line, text) in lines {
             let layer = LayerEntry::parse(text).ok_or(ManifestError {
@@ -109,7 +126,7 @@ impl Manifest {
         if layers.is_empty() {
             return Err(whole("the manifest names no layer"));
         }
-        let manifest = Self { generation, created_unix_ms, handles_count, layers };
+        let manifest = Self { generation, created_unix_ms, handles_count, source, layers };
         // What is left are line ends in another form; nobody but an editor writes those.
         if manifest.encode().as_bytes() == bytes {
             Ok(manifest)
@@ -131,11 +148,21 @@ impl Manifest {
         writeln!(text, "generation {}", self.generation)?;
         writeln!(text, "created_unix_ms {}", self.created_unix_ms)?;
         writeln!(text, "handles {}", self.handles_count)?;
+        if let Some(Source { store, transaction }) = self.source {
+            writeln!(text, "source {store:016x} {transaction}")?;
+        }
         for LayerEntry { file, len, header_sum } in &self.layers {
             writeln!(text, "layer {file} {len} {header_sum:016x}")?;
         }
         let sum = checksum(text.as_bytes());
         writeln!(text, "end {sum:016x}")
+    }
+}
+
+impl Source {
+    fn parse(line: &str) -> Option<Self> {
+        let (store, transaction) = line.strip_prefix("source ")?.split_once(' ')?;
+        Some(Self { store: hex(store)?, transaction: decimal(transaction)? })
     }
 }
 
@@ -183,14 +210,18 @@ mod tests {
             generation: 2,
             created_unix_ms: 1_700_000_000_000,
             handles_count: 10,
+            source: None,
             layers: std::vec![layer(2), layer(1)],
         }
     }
 
     #[test]
     fn survives_and_every_change_is_seen() {
-        let text = manifest().encode();
-        assert_eq!(Manifest::parse(text.as_bytes()), Ok(manifest()));
+        assert_eq!(Manifest::parse(manifest().encode().as_bytes()), Ok(manifest()));
+        let manifest =
+            Manifest { source: Some(Source { store: 0xabc, transaction: u64::MAX }), ..manifest() };
+        let text = manifest.encode();
+        assert_eq!(Manifest::parse(text.as_bytes()), Ok(manifest));
         for len in 0..text.len() {
             assert!(Manifest::parse(&text.as_bytes()[..len]).is_err(), "cut to {len}");
         }
@@ -229,6 +260,10 @@ mod tests {
             (1, "generation 18446744073709551616"),
             (2, "created_unix_ms"),
             (3, "handles +5"),
+            (4, "source 0123456789abcdef"),
+            (4, "source 0123456789abcdef -1"),
+            (4, "source 0123456789abcdef 1 2"),
+            (4, "source 123456789abcdef 1"),
             (4, "layer ../a.layer 5 0123456789abcdef"),
             (4, "layer .layer 5 0123456789abcdef"),
             (4, "layer a/b.layer 5 0123456789abcdef"),

@@ -8,102 +8,31 @@
 //! 3. `MANIFEST.tmp` renamed over `MANIFEST`, the name synced;
 //! 4. later, what no set names any more is removed.
 
-use super::manifest::{
-    LAYER_SUFFIX, LAYERS_MAX, LayerEntry, MANIFEST, MANIFEST_LEN_MAX, Manifest, is_layer_file,
-};
+use super::manifest::{LAYERS_MAX, MANIFEST, MANIFEST_LEN_MAX, Manifest, is_layer_file};
+use super::stager::{Built, NewLayer, Place, Stager};
 use super::storage::{Disk, Storage};
-use super::{SetError, Why, check_alike, open_layer, parse_manifest};
-use crate::format::{FLAG_HOMED, Header};
-use crate::merge;
+use super::{SetError, Why, check_alike, history, open_layer, parse_manifest};
+use crate::format::FLAG_HOMED;
 use crate::reader::Layer;
 use crate::records::Records;
-use crate::verify;
-use crate::writer::{BuildError, LayerOptions, LayerWriter, header_sum};
-use std::collections::BTreeSet;
-use std::format;
-use std::io::{self, Write as _};
+use crate::writer::{BuildError, LayerOptions};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::string::String;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 use std::vec::Vec;
 
-/// What becomes the new MANIFEST.
-const MANIFEST_TMP: &str = "MANIFEST.tmp";
-/// Most files of one generation, left by attempts that failed, before we ask for help.
-const NAMES_MAX: u32 = 10_000;
-
-/// What [`Builder::finish`](crate::Builder::finish) and [`LayerWriter::finish`] return.
-type Built<S> = Result<(<S as Storage>::File, Header), BuildError>;
-
 /// Publishes sets into one directory.
 pub struct Publisher<S: Storage = Disk> {
-    stager: Stager<S>,
+    pub(super) stager: Stager<S>,
     current: Option<Current<S>>,
+    /// When files of ours left the last set that named them, Unix milliseconds.
+    retired: BTreeMap<String, u64>,
 }
 
 struct Current<S: Storage> {
     manifest: Manifest,
     layers: Vec<Layer<S::Bytes>>,
-}
-
-/// Where a new layer goes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// Below everything: the set is this layer alone.
-    Base,
-    /// Above everything.
-    Delta,
-    /// In place of these layers, neighbours in the set, which it repeats.
-    InsteadOf(Vec<LayerEntry>),
-}
-
-/// A layer that is written, synced and verified, and not yet in a set.
-///
-/// Dropped without being published, its file stays until it is pruned.
-#[derive(Debug)]
-#[must_use = "a layer is in no set before it is published"]
-pub struct NewLayer {
-    entry: LayerEntry,
-    header: Header,
-    place: Place,
-    _pending: Pending,
-}
-
-impl NewLayer {
-    /// What its header says.
-    #[must_use]
-    pub const fn header(&self) -> &Header {
-        &self.header
-    }
-}
-
-/// The name of a file that is being written, or waits to be published, and must not be pruned.
-#[derive(Debug)]
-struct Pending {
-    name: String,
-    names: Names,
-}
-
-/// All of them, of a publisher and its stagers.
-type Names = Arc<Mutex<BTreeSet<String>>>;
-
-impl Pending {
-    /// Reserves a name; `None` when it is reserved.
-    fn new(name: String, names: &Names) -> Option<Self> {
-        let is_free = lock(names).insert(name.clone());
-        is_free.then(|| Self { name, names: names.clone() })
-    }
-}
-
-impl Drop for Pending {
-    fn drop(&mut self) {
-        lock(&self.names).remove(&self.name);
-    }
-}
-
-fn lock(names: &Names) -> MutexGuard<'_, BTreeSet<String>> {
-    names.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What [`Publisher::prune`] removed.
@@ -135,10 +64,14 @@ impl<S: Storage> Publisher<S> {
     /// # Errors
     /// When what is published is not whole.
     pub fn with_storage(storage: S) -> Result<Self, SetError> {
-        let stager = Stager { storage: Arc::new(storage), pending: Arc::default() };
-        let mut publisher = Self { stager, current: None };
+        let mut publisher = Self { stager: Stager::new(storage), current: None, retired: BTreeMap::new() };
         publisher.refresh()?;
         Ok(publisher)
+    }
+
+    /// The directory.
+    pub fn dir(&self) -> &Path {
+        self.stager.storage.dir()
     }
 
     /// What is published.
@@ -159,7 +92,7 @@ impl<S: Storage> Publisher<S> {
 
     /// What writes new layers, also in another thread and while others are published.
     pub fn stager(&self) -> Stager<S> {
-        Stager { storage: self.stager.storage.clone(), pending: self.stager.pending.clone() }
+        self.stager.clone()
     }
 
     /// Builds a layer and publishes it as the whole set. See [`Stager::stage`] for `write`.
@@ -193,41 +126,105 @@ impl<S: Storage> Publisher<S> {
     /// # Errors
     /// When it does not fit what is published, or the system refuses; what was published stays.
     pub fn publish(&mut self, layer: NewLayer, now_unix_ms: u64) -> Result<&Manifest, SetError> {
+        self.publish_together(std::vec![layer], now_unix_ms)
+    }
+
+    /// Publishes staged layers in one step: each is put in its place in the set that the one before makes.
+    ///
+    /// # Errors
+    /// As [`publish`](Self::publish), and when there are none.
+    pub fn publish_together(
+        &mut self,
+        layers: Vec<NewLayer>,
+        now_unix_ms: u64,
+    ) -> Result<&Manifest, SetError> {
         self.refresh()?;
-        let manifest = self
-            .plan(&layer, now_unix_ms)
-            .map_err(|why| SetError::new(self.stager.path(&layer.entry.file), why))?;
-        self.stager.replace_manifest(&manifest)?;
+        let manifest = self.candidate(&layers, now_unix_ms)?;
+        self.replace(&manifest)
+    }
+
+    /// The set that [`publish_together`](Self::publish_together) would publish, for those who want to look
+    /// at it before.
+    ///
+    /// # Errors
+    /// When the layers do not fit what is published, or there are none.
+    pub fn candidate(&self, layers: &[NewLayer], now_unix_ms: u64) -> Result<Manifest, SetError> {
+        let generation = self.manifest().map_or(0, |manifest| manifest.generation) + 1;
+        let (last, first) = layers
+            .split_last()
+            .ok_or_else(|| SetError::new(self.stager.storage.dir(), Why::Refused("there is no new layer")))?;
+        let mut between: Option<Current<S>> = None;
+        for layer in first {
+            let manifest = self.plan(between.as_ref().or(self.current.as_ref()), layer, now_unix_ms)?;
+            let layers = self.stager.open_layers(&manifest.layers)?;
+            between = Some(Current { manifest, layers });
+        }
+        let manifest = self.plan(between.as_ref().or(self.current.as_ref()), last, now_unix_ms)?;
+        Ok(Manifest { generation, ..manifest })
+    }
+
+    /// Makes `manifest` what is published.
+    pub(super) fn replace(&mut self, manifest: &Manifest) -> Result<&Manifest, SetError> {
+        // Noted before, for an error may come when readers see the new set already.
+        let gone = self.manifest().map_or(Vec::new(), |old| old.layers.clone());
+        let gone = gone.into_iter().filter(|layer| !manifest.layers.contains(layer));
+        self.retire(gone.map(|layer| layer.file), manifest.created_unix_ms);
+        self.stager.replace(MANIFEST, &manifest.encode())?;
         self.refresh()?;
         Ok(&self.current.as_ref().expect("a set was just published").manifest)
     }
 
-    /// The manifest with `layer` in it.
-    fn plan(&self, layer: &NewLayer, created_unix_ms: u64) -> Result<Manifest, Why> {
-        let old = self.current.as_ref();
+    /// Notes when files left a set.
+    pub(super) fn retire(&mut self, files: impl IntoIterator<Item = String>, now_unix_ms: u64) {
+        self.retired.extend(files.into_iter().map(|file| (file, now_unix_ms)));
+    }
+
+    /// The manifest of `old` with `layer` in it.
+    fn plan(
+        &self,
+        old: Option<&Current<S>>,
+        layer: &NewLayer,
+        created_unix_ms: u64,
+    ) -> Result<Manifest, SetError> {
+        let manifest = self.try_plan(old, layer, created_unix_ms);
+        manifest.map_err(|why| SetError::new(self.stager.path(&layer.entry.file), why))
+    }
+
+    fn try_plan(
+        &self,
+        old: Option<&Current<S>>,
+        layer: &NewLayer,
+        created_unix_ms: u64,
+    ) -> Result<Manifest, Why> {
         let generation = old.map_or(0, |old| old.manifest.generation) + 1;
         let header = &layer.header;
+        let mut source = layer.source;
         let mut layers = old.map_or(Vec::new(), |old| old.manifest.layers.clone());
         let handles_count = match &layer.place {
             Place::Base => {
                 layers = std::vec![layer.entry.clone()];
                 header.handles_count
             }
-            Place::Delta => {
+            Place::Delta | Place::Absorbing(_) => {
                 let old = old.ok_or(Why::Refused("a delta needs a set below it, and none is published"))?;
-                layers.insert(0, layer.entry.clone());
+                let gone = if let Place::Absorbing(gone) = &layer.place { gone.as_slice() } else { &[] };
+                if !layers.starts_with(gone) {
+                    return Err(Why::Refused("the layers it absorbs are not the newest of the set any more"));
+                }
+                layers.splice(..gone.len(), [layer.entry.clone()]);
                 self.handles_with(layer, old)?
             }
             Place::InsteadOf(gone) => {
                 let at = layers.windows(gone.len().max(1)).position(|some| some == gone);
                 let at = at.ok_or(Why::Refused("the layers it replaces are not in the set any more"))?;
                 layers.splice(at..at + gone.len(), [layer.entry.clone()]);
+                source = old.and_then(|old| old.manifest.source);
                 let is_all = layers.len() == 1;
                 old.filter(|_| !is_all).map_or(header.handles_count, |old| old.manifest.handles_count)
             }
         };
-        if let (Some(first), true) = (self.options(0), layers.len() > 1)
-            && (first.seed, first.folds) != (header.seed, header.flags & crate::format::FLAG_FOLDS != 0)
+        if let (Some(first), true) = (old.and_then(|old| old.layers.first()), layers.len() > 1)
+            && (first.seed(), first.folds()) != (header.seed, header.flags & crate::format::FLAG_FOLDS != 0)
         {
             return Err(Why::Mixed);
         }
@@ -237,7 +234,7 @@ impl<S: Storage> Publisher<S> {
         if layers.len() > LAYERS_MAX {
             return Err(Why::Refused("the set has as many layers as are allowed; merge some first"));
         }
-        Ok(Manifest { generation, created_unix_ms, handles_count, layers })
+        Ok(Manifest { generation, created_unix_ms, handles_count, source, layers })
     }
 
     /// Handles that are found once `layer` is above `old`.
@@ -265,7 +262,10 @@ impl<S: Storage> Publisher<S> {
     }
 
     /// Reads what is published, which after a failed attempt may not be what we remember.
-    fn refresh(&mut self) -> Result<(), SetError> {
+    ///
+    /// # Errors
+    /// When it is not whole.
+    pub fn refresh(&mut self) -> Result<(), SetError> {
         let storage = &*self.stager.storage;
         let manifest = parse_manifest(storage.dir(), storage.read(MANIFEST, MANIFEST_LEN_MAX))?;
         let Some(manifest) = manifest else {
@@ -273,14 +273,29 @@ impl<S: Storage> Publisher<S> {
             return Ok(());
         };
         if self.manifest() != Some(&manifest) {
-            let layers = self.stager.open_layers(&manifest.layers)?;
-            check_alike(storage.dir(), &manifest, &layers)?;
+            let layers = self.reopen_layers(&manifest)?;
+            check_alike(self.dir(), &manifest, &layers)?;
             self.current = Some(Current { manifest, layers });
         }
         Ok(())
     }
 
-    /// Removes layers that are in no set and were last written more than `grace` before `now`.
+    /// The layers of `manifest`; those that are open already are taken from the set we remember.
+    fn reopen_layers(&mut self, manifest: &Manifest) -> Result<Vec<Layer<S::Bytes>>, SetError> {
+        let known = self.current.take().map(|old| old.manifest.layers.into_iter().zip(old.layers));
+        let mut known: Vec<_> = known.into_iter().flatten().collect();
+        let mut layers = Vec::with_capacity(manifest.layers.len());
+        for entry in &manifest.layers {
+            match known.iter().position(|(known, _)| known == entry) {
+                Some(at) => layers.push(known.swap_remove(at).1),
+                None => layers.extend(self.stager.open_layers(core::slice::from_ref(entry))?),
+            }
+        }
+        Ok(layers)
+    }
+
+    /// Removes layers that are in no set, neither the published one nor one that is kept, since `grace`
+    /// before `now` and were last written before that.
     ///
     /// `grace` covers readers that have read a MANIFEST and not yet opened its files, some seconds.
     /// Layers staged by this publisher and not yet published stay.
@@ -292,15 +307,23 @@ impl<S: Storage> Publisher<S> {
         // The MANIFEST that a loss of power would bring back must not name what we remove.
         storage.sync_dir().map_err(|error| SetError::io(storage.dir(), "sync it", error))?;
         self.refresh()?;
+        let named = self.named()?;
         let storage = &*self.stager.storage;
         let files = storage.list().map_err(|error| SetError::io(storage.dir(), "list it", error))?;
+        self.retired.retain(|name, _| files.iter().any(|(file, ..)| file == name));
         let mut pruned = Pruned::default();
         for (name, len, written) in files {
-            let is_named =
-                self.manifest().is_some_and(|set| set.layers.iter().any(|layer| layer.file == name));
-            let is_pending = lock(&self.stager.pending).contains(&name);
-            let is_old = now.duration_since(written).is_ok_and(|age| age >= grace);
-            if is_layer_file(&name) && !is_named && !is_pending && is_old {
+            let retired = self.retired.get(&name).map_or(Duration::ZERO, |&at| Duration::from_millis(at));
+            let unused_since = written.max(SystemTime::UNIX_EPOCH + retired);
+            let is_old = now.duration_since(unused_since).is_ok_and(|age| age >= grace);
+            let is_unused = match history::generation_of(&name) {
+                // What does not read keeps nothing.
+                Some(generation) => !named.generations.contains(&generation),
+                None => {
+                    is_layer_file(&name) && !named.layers.contains(&name) && !self.stager.is_pending(&name)
+                }
+            };
+            if is_unused && is_old {
                 let path = self.stager.path(&name);
                 storage.remove(&name).map_err(|error| SetError::io(path, "remove it", error))?;
                 pruned.files_count += 1;
@@ -309,124 +332,18 @@ impl<S: Storage> Publisher<S> {
         }
         Ok(pruned)
     }
+
+    /// What the published set and those that are kept name.
+    fn named(&self) -> Result<Named, SetError> {
+        let kept = self.kept()?;
+        let sets = kept.iter().chain(self.manifest());
+        let layers = sets.flat_map(|set| set.layers.iter().map(|layer| layer.file.clone())).collect();
+        Ok(Named { layers, generations: kept.iter().map(|set| set.generation).collect() })
+    }
 }
 
-/// Writes new layers, which a [`Publisher`] then takes.
-pub struct Stager<S: Storage = Disk> {
-    storage: Arc<S>,
-    pending: Names,
-}
-
-impl<S: Storage> Stager<S> {
-    fn path(&self, name: &str) -> std::path::PathBuf {
-        self.storage.dir().join(name)
-    }
-
-    /// Writes, syncs and verifies a layer.
-    ///
-    /// # Errors
-    /// When it cannot be built, or the system refuses.
-    pub fn stage(
-        &self,
-        place: Place,
-        write: impl FnOnce(S::File, &Path) -> Built<S>,
-    ) -> Result<NewLayer, SetError> {
-        let (file, pending) = self.create()?;
-        let staged = self.stage_in(file, &pending.name, write);
-        let (entry, header) = staged.inspect_err(|_| {
-            // Only to save space: what no set names is pruned in any case.
-            let _ = self.storage.remove(&pending.name);
-        })?;
-        Ok(NewLayer { entry, header, place, _pending: pending })
-    }
-
-    fn stage_in(
-        &self,
-        file: S::File,
-        name: &str,
-        write: impl FnOnce(S::File, &Path) -> Built<S>,
-    ) -> Result<(LayerEntry, Header), SetError> {
-        let (path, dir) = (self.path(name), self.storage.dir());
-        let (file, header) = write(file, dir).map_err(|error| SetError::new(&path, Why::Build(error)))?;
-        self.storage.sync(&file).map_err(|error| SetError::io(&path, "sync it", error))?;
-        drop(file);
-        self.storage.sync_dir().map_err(|error| SetError::io(dir, "sync it", error))?;
-        let entry = LayerEntry { file: name.into(), len: header.file_len, header_sum: header_sum(&header) };
-        let layers = self.open_layers(core::slice::from_ref(&entry))?;
-        verify::layer(&layers[0]).map_err(|fault| SetError::new(path, Why::Fault(fault)))?;
-        Ok((entry, header))
-    }
-
-    /// Merges the newest `count` layers of `set` into one that will stand instead of them.
-    ///
-    /// Deletions are forgotten only when nothing is below. `progress` is told how many records were read.
-    ///
-    /// # Errors
-    /// When a layer is damaged, or the system refuses.
-    pub fn stage_merge(
-        &self,
-        set: &Manifest,
-        count: usize,
-        created_unix_ms: u64,
-        progress: impl FnMut(u64),
-    ) -> Result<NewLayer, SetError> {
-        let count = count.clamp(1, set.layers.len());
-        let gone = &set.layers[..count];
-        let layers = self.open_layers(gone)?;
-        let first = &layers[0];
-        let options = LayerOptions { seed: first.seed(), folds: first.folds(), created_unix_ms };
-        let keep_tombstones = count < set.layers.len();
-        self.stage(Place::InsteadOf(gone.into()), |file, temp_dir: &Path| {
-            merge(&layers, keep_tombstones, LayerWriter::new(file, temp_dir, options)?, progress)
-        })
-    }
-
-    fn open_layers(&self, entries: &[LayerEntry]) -> Result<Vec<Layer<S::Bytes>>, SetError> {
-        let open = |entry: &LayerEntry| {
-            let path = self.path(&entry.file);
-            let bytes = self.storage.open(&entry.file);
-            let bytes = bytes.map_err(|error| SetError::io(&path, "open it", error))?;
-            open_layer(bytes, entry).map_err(|why| SetError::new(path, why))
-        };
-        entries.iter().map(open).collect()
-    }
-
-    /// A new file. Names that are taken were left by an attempt that failed, or are being written.
-    fn create(&self) -> Result<(S::File, Pending), SetError> {
-        let storage = &*self.storage;
-        let manifest = parse_manifest(storage.dir(), storage.read(MANIFEST, MANIFEST_LEN_MAX))?;
-        let generation = manifest.map_or(0, |manifest| manifest.generation) + 1;
-        for n in 0..NAMES_MAX {
-            let name = format!("{generation:010}-{n}{LAYER_SUFFIX}");
-            let Some(pending) = Pending::new(name, &self.pending) else { continue };
-            match storage.create(&pending.name) {
-                Ok(file) => return Ok((file, pending)),
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                Err(error) => return Err(SetError::io(self.path(&pending.name), "create it", error)),
-            }
-        }
-        let error = io::ErrorKind::AlreadyExists.into();
-        Err(SetError::io(storage.dir(), "find a free name for a layer in it", error))
-    }
-
-    fn replace_manifest(&self, manifest: &Manifest) -> Result<(), SetError> {
-        let storage = &*self.storage;
-        let path = self.path(MANIFEST_TMP);
-        match storage.remove(MANIFEST_TMP) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(SetError::io(path, "remove it", error));
-            }
-            _ => {}
-        }
-        let write = || {
-            let mut file = storage.create(MANIFEST_TMP)?;
-            file.write_all(manifest.encode().as_bytes())?;
-            file.flush()?;
-            storage.sync(&file)
-        };
-        write().map_err(|error| SetError::io(&path, "write it", error))?;
-        let renamed = storage.rename(MANIFEST_TMP, MANIFEST);
-        renamed.map_err(|error| SetError::io(path, "rename it", error))?;
-        storage.sync_dir().map_err(|error| SetError::io(storage.dir(), "sync it", error))
-    }
+/// Files that are in use, and generations that are kept and whole.
+struct Named {
+    layers: BTreeSet<String>,
+    generations: BTreeSet<u64>,
 }

@@ -1,6 +1,7 @@
 //! The few file operations that publishing needs, so that tests can stop after each.
 
 use crate::map::{Access, How, Mapped};
+use core::ops::Range;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Seek, Write};
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -62,6 +63,10 @@ pub trait Storage: Send + Sync {
     /// # Errors
     /// What the system says.
     fn open(&self, name: &str) -> io::Result<Self::Bytes>;
+    /// These bytes will not be read again soon, and need not stay in memory for us.
+    fn forget(&self, bytes: &Self::Bytes, range: Range<u64>) {
+        let _ = (bytes, range);
+    }
     /// Where the directory is; for messages, and for nameless temporary files.
     fn dir(&self) -> &Path;
 }
@@ -149,6 +154,10 @@ impl Storage for Disk {
         // A publisher verifies and merges far more than it looks up.
         mapped.expect(Access::Sequential);
         Ok(mapped)
+    }
+
+    fn forget(&self, bytes: &Mapped, range: Range<u64>) {
+        bytes.forget(range);
     }
 
     fn dir(&self) -> &Path {

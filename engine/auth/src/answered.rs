@@ -1,24 +1,29 @@
 //! Whether the answer to a challenge was made with a key.
 
-use handle_auth::PublicKey;
-use handle_auth::challenge::{Covered, verify_public, verify_secret};
-use handle_auth::kdf::Pbkdf2Limits;
+use crate::challenge::{Covered, verify_public, verify_secret};
+use crate::kdf::Pbkdf2Limits;
+use crate::key::PublicKey;
 use handle_proto::Version;
 use handle_proto::wire::auth::{self, SecretAnswer, SignedAnswer};
 
 /// An answer, and what it should be made of.
-pub(crate) struct Answered<'a> {
+#[derive(Clone, Copy, Debug)]
+pub struct Answered<'a> {
     /// Of the challenge.
-    pub(crate) version: Version,
-    pub(crate) covered: Covered<'a>,
-    pub(crate) signed_response: &'a [u8],
-    pub(crate) limits: Pbkdf2Limits,
+    pub version: Version,
+    /// What the answer covers.
+    pub covered: Covered<'a>,
+    /// The answer.
+    pub signed_response: &'a [u8],
+    /// What its sender may ask for in work.
+    pub limits: Pbkdf2Limits,
 }
 
 impl Answered<'_> {
     /// Whether it was made with `key`, the data of a value of type `kind`. A key that cannot be used fits
     /// nothing, and neither does an empty secret, which everybody has.
-    pub(crate) fn is_made_with(&self, kind: &[u8], key: &[u8]) -> bool {
+    #[must_use]
+    pub fn is_made_with(&self, kind: &[u8], key: &[u8]) -> bool {
         if kind == auth::PUBLIC_KEY {
             let (Ok(key), Ok(answer)) =
                 (PublicKey::from_record(key), SignedAnswer::decode(self.signed_response))

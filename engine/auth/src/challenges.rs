@@ -1,9 +1,10 @@
 //! Challenges that wait for an answer: bounded in number, in bytes and by source, taken once, forgotten after
 //! a while. Pure: time and random numbers come in as arguments.
 
+use crate::challenge::Covered;
+use crate::digest::Digest;
 use handle_proto::Version;
 use handle_proto::limit::NONCE_LEN;
-use handle_resolver::slow::Digest;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, Ipv6Addr};
@@ -32,6 +33,14 @@ pub struct Challenge {
     pub digest: Digest,
     /// The request that was challenged, envelope first.
     pub request: Box<[u8]>,
+}
+
+impl Challenge {
+    /// What an answer to it covers.
+    #[must_use]
+    pub fn covered(&self) -> Covered<'_> {
+        [&self.nonce, &self.digest]
+    }
 }
 
 /// Why a request gets no challenge.
@@ -262,7 +271,7 @@ mod tests {
     }
 
     fn digest() -> Digest {
-        Digest::new(&[2; 20])
+        Digest::from_bytes(&[2; 20])
     }
 
     #[test]

@@ -1,14 +1,56 @@
 //! The key that signs answers: read from a file that nobody else can read, and checked against the site record.
 
-use crate::slow::config::ServerKeyConfig;
 use anyhow::{Context as _, bail, ensure};
 use handle_auth::{PrivateKey, PublicKey, file, keyfile};
 use handle_proto::Version;
+use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use zeroize::Zeroizing;
 
 /// Where systemd puts credentials.
 const CREDENTIALS_DIRECTORY: &str = "CREDENTIALS_DIRECTORY";
+
+/// The key that signs answers.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ServerKeyConfig {
+    /// The private key file, as `hdl-keygen` of the reference writes it. Nobody else may be able to read it.
+    pub file: PathBuf,
+    /// A file with the passphrase of the key file. Nobody else may be able to read it.
+    pub passphrase_file: Option<PathBuf>,
+    /// The environment variable with the passphrase.
+    pub passphrase_env: Option<String>,
+    /// The name of the systemd credential with the passphrase (`LoadCredential=`).
+    pub passphrase_credential: Option<String>,
+}
+
+impl ServerKeyConfig {
+    /// With paths that are relative to `directory`.
+    #[must_use]
+    pub fn relative_to(mut self, directory: &Path) -> Self {
+        self.file = directory.join(&self.file);
+        self.passphrase_file = self.passphrase_file.map(|file| directory.join(file));
+        self
+    }
+
+    /// Checks what can be checked without opening anything.
+    ///
+    /// # Errors
+    /// Names the setting, and what it should be.
+    pub fn check(&self) -> anyhow::Result<()> {
+        ensure!(!self.file.as_os_str().is_empty(), "`server_key.file` is not said: name the key file");
+        let ways = [
+            self.passphrase_file.is_some(),
+            self.passphrase_env.is_some(),
+            self.passphrase_credential.is_some(),
+        ];
+        ensure!(
+            ways.into_iter().filter(|&way| way).count() <= 1,
+            "the passphrase of `server_key` is said in several ways: choose one"
+        );
+        Ok(())
+    }
+}
 
 /// Reads the key that `config` names.
 ///
@@ -91,4 +133,20 @@ pub fn check_site(key: &PrivateKey, public: &[u8]) -> anyhow::Result<()> {
         key.public()
     );
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_passphrase_is_said_in_one_way() {
+        let mut key = ServerKeyConfig { file: "key".into(), ..ServerKeyConfig::default() };
+        key.check().unwrap();
+        key.passphrase_env = Some("KEY".into());
+        key.check().unwrap();
+        key.passphrase_credential = Some("key".into());
+        assert!(key.check().is_err());
+        assert!(ServerKeyConfig::default().check().is_err());
+    }
 }

@@ -1,0 +1,143 @@
+//! Who did what, from where, and what came of it: a line for each administrative request, without secrets.
+
+use anyhow::Context as _;
+use handle_proto::wire::list::Reference;
+use handle_proto::{Handle, OpCode, ResponseCode};
+use serde::Serialize;
+use std::fs::{File, OpenOptions};
+use std::io::Write as _;
+use std::net::SocketAddr;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// One line.
+#[derive(Clone, Copy, Debug)]
+pub struct AuditLine<'a> {
+    /// From where.
+    pub source: SocketAddr,
+    /// Who, or who they say they are: the result tells.
+    pub identity: Option<Reference<'a>>,
+    /// What.
+    pub op_code: OpCode,
+    /// With which handle.
+    pub handle: &'a [u8],
+    /// What came of it.
+    pub code: ResponseCode,
+    /// Why not.
+    pub text: &'a str,
+}
+
+/// Where the lines go.
+#[derive(Debug)]
+pub struct Audit {
+    path: Option<PathBuf>,
+    file: Mutex<Option<File>>,
+}
+
+#[derive(Serialize)]
+struct Json<'a> {
+    time: String,
+    source: SocketAddr,
+    identity: Option<String>,
+    operation: String,
+    handle: String,
+    code: i32,
+    result: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    why: &'a str,
+}
+
+impl Audit {
+    /// Lines go to the end of the file at `path`, which only its owner may read; to the log, where that is not said.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn open(path: Option<&Path>) -> anyhow::Result<Self> {
+        let audit = Self { path: path.map(Path::to_owned), file: Mutex::new(None) };
+        audit.reopen()?;
+        Ok(audit)
+    }
+
+    /// Opens the file again, after it was renamed.
+    ///
+    /// # Errors
+    /// When it cannot be written; then lines go on to the old one.
+    pub fn reopen(&self) -> anyhow::Result<()> {
+        let Some(path) = &self.path else { return Ok(()) };
+        let file = OpenOptions::new().append(true).create(true).mode(0o600).open(path);
+        *self.file() = Some(file.with_context(|| format!("cannot write the audit log {}", path.display()))?);
+        Ok(())
+    }
+
+    /// Writes a line.
+    pub fn write(&self, line: &AuditLine<'_>) {
+        let identity = line.identity.map(|it| format!("{}:{}", it.index, Handle(it.handle)));
+        let json = Json {
+            time: now(),
+            source: line.source,
+            identity,
+            operation: line.op_code.name().map_or_else(|| line.op_code.0.to_string(), str::to_owned),
+            handle: Handle(line.handle).to_string(),
+            code: line.code.0,
+            result: line.code.name().unwrap_or("unknown"),
+            why: line.text,
+        };
+        let Some(file) = &mut *self.file() else {
+            let Json { source, identity, operation, handle, code, result, why, .. } = json;
+            tracing::info!(%source, ?identity, operation, handle, code, result, why, "audit");
+            return;
+        };
+        let mut text = serde_json::to_vec(&json).unwrap_or_default();
+        text.push(b'\n');
+        // In one piece, so that lines of no two writers are mixed up.
+        if let Err(error) = file.write_all(&text) {
+            tracing::error!(%error, "a line of the audit log is lost");
+        }
+    }
+
+    fn file(&self) -> MutexGuard<'_, Option<File>> {
+        self.file.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn now() -> String {
+    let unix_ms = i64::try_from(crate::store::now_unix_ms()).unwrap_or(i64::MAX);
+    jiff::Timestamp::from_millisecond(unix_ms).map_or_else(|_| unix_ms.to_string(), |time| time.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    #[test]
+    fn lines_say_who_did_what_and_only_the_owner_may_read_them() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("audit.jsonl");
+        let audit = Audit::open(Some(&path)).unwrap();
+        let line = AuditLine {
+            source: ([127, 0, 0, 1], 7).into(),
+            identity: Some(Reference { handle: b"0.NA/10.1", index: 300 }),
+            op_code: OpCode::CREATE_HANDLE,
+            handle: b"10.1/\xff\n",
+            code: ResponseCode::INVALID_ADMIN,
+            text: "lacks add_handle",
+        };
+        audit.write(&line);
+        std::fs::rename(&path, directory.path().join("old")).unwrap();
+        audit.reopen().unwrap();
+        audit.write(&AuditLine { identity: None, code: ResponseCode::SUCCESS, text: "", ..line });
+        let read = |name: &str| -> serde_json::Value {
+            let text = std::fs::read_to_string(directory.path().join(name)).unwrap();
+            assert_eq!(text.lines().count(), 1, "{text}");
+            serde_json::from_str(&text).unwrap()
+        };
+        let (old, new) = (read("old"), read("audit.jsonl"));
+        assert_eq!(old["identity"], "300:0.NA/10.1");
+        assert_eq!(old["why"], "lacks add_handle");
+        assert_eq!((&old["code"], &new["code"]), (&400.into(), &1.into()));
+        assert!(new["identity"].is_null() && new.get("why").is_none());
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+}

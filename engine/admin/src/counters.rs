@@ -1,0 +1,61 @@
+//! What happened, by kind.
+
+use handle_proto::{OpCode, ResponseCode};
+use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use std::fmt::Write as _;
+
+/// What was asked, and what was said.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct Labels {
+    operation: Operation,
+    code: i32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Operation(OpCode);
+
+impl EncodeLabelValue for Operation {
+    fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> std::fmt::Result {
+        encoder.write_str(&self.0.name().unwrap_or("unknown").replace(' ', "_"))
+    }
+}
+
+/// Counters; all of them grow for as long as the process lives.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Messages that were answered, by what they asked and the code of the answer.
+    pub requests: Family<Labels, Counter>,
+    /// Answers that the store failed to give.
+    pub store_errors: Counter,
+    /// Connections that were accepted.
+    pub connections: Counter,
+    /// Connections that were refused, because there were as many as may be.
+    pub connections_refused: Counter,
+    /// Connections that were given up, because nothing came or nothing was read for too long.
+    pub connections_timed_out: Counter,
+    /// Requests that met a bug; the first are shown in the log.
+    pub bugs: Counter,
+}
+
+impl Counters {
+    /// Counts an answer. Operations that nobody knows count as one.
+    pub fn answered(&self, op_code: OpCode, code: ResponseCode) {
+        let known = if op_code.is_deployed() { op_code } else { OpCode::RESERVED };
+        self.requests.get_or_create(&Labels { operation: Operation(known), code: code.0 }).inc();
+    }
+
+    /// All answers.
+    #[must_use]
+    pub fn requests_count(&self) -> u64 {
+        let mut count = 0;
+        for op_code in OpCode::KNOWN {
+            for code in ResponseCode::KNOWN {
+                let labels = Labels { operation: Operation(*op_code), code: code.0 };
+                count += self.requests.get(&labels).map_or(0, |counter| counter.get());
+            }
+        }
+        count
+    }
+}

@@ -1,0 +1,71 @@
+//! Whether the store does its part: it is written to and read back.
+
+use crate::store::Store;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// The last time somebody looked, and what came of it.
+#[derive(Debug)]
+pub struct Health {
+    every: Duration,
+    last: Mutex<Option<(Instant, Result<Duration, String>)>>,
+}
+
+impl Health {
+    /// Looks at most once in `every`.
+    #[must_use]
+    pub const fn new(every: Duration) -> Self {
+        Self { every, last: Mutex::new(None) }
+    }
+
+    /// Writes a number to `store` and reads it back, unless that was done a moment ago: how long it took.
+    ///
+    /// # Errors
+    /// Why the store is of no use.
+    pub fn look(&self, store: &Store) -> Result<Duration, String> {
+        // Whoever comes meanwhile waits, and is told the same.
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((when, result)) = &*last
+            && when.elapsed() < self.every
+        {
+            return result.clone();
+        }
+        let since = Instant::now();
+        let result = probe(store).map(|()| since.elapsed());
+        *last = Some((Instant::now(), result.clone()));
+        result
+    }
+}
+
+fn probe(store: &Store) -> Result<(), String> {
+    let number = u64::from_be_bytes(handle_auth::random());
+    let read = store
+        .change(move |transaction| transaction.put_probe(number))
+        .and_then(|()| store.snapshot()?.probe())
+        .map_err(|error| error.to_string())?;
+    if read == number { Ok(()) } else { Err("what was written is not what is read".to_owned()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::StoreConfig;
+
+    #[test]
+    fn a_store_is_well_while_it_can_be_written_and_looked_at_now_and_then() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::create(&StoreConfig::at(&directory.path().join("store")), true).unwrap();
+        let rarely = Health::new(Duration::from_secs(600));
+        let always = Health::new(Duration::ZERO);
+        rarely.look(&store).unwrap();
+        let commits = store.commits().0;
+        rarely.look(&store).unwrap();
+        assert_eq!(store.commits().0, commits, "it was looked at a moment ago");
+        always.look(&store).unwrap();
+        assert_eq!(store.commits().0, commits + 1);
+        assert_eq!(store.last_id(), 0, "it is no transaction");
+        let _ = store.change(|_| -> Result<(), _> { panic!("a bug, for this test") });
+        assert!(always.look(&store).is_err());
+        rarely.look(&store).unwrap();
+    }
+}

@@ -1,0 +1,189 @@
+//! `handle-admin`: keeps the records of a service, and changes them for their administrators.
+
+use anyhow::anyhow;
+use clap::Parser;
+use handle_admin::config::Config;
+use handle_admin::server::{Server, read_identity};
+use handle_admin::store::Store;
+use handle_process::privileges::is_root;
+use sd_notify::NotifyState;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+use tracing_subscriber::filter::EnvFilter;
+
+/// Keeps the authoritative records of a service, and changes them for their administrators.
+///
+/// It answers the handle protocol over TCP on a port of its own, which the site record names as the interface for
+/// administration. A change is acknowledged when it is on the disk. Flags win over the configuration file.
+///
+/// Signals: SIGTERM and SIGINT answer what has arrived and stop; SIGHUP opens the audit log again.
+///
+/// Exit codes: 0 stopped as told, 1 failed, 2 configuration or usage.
+#[derive(Parser, Clone, Debug)]
+#[command(
+    name = "handle-admin",
+    version,
+    max_term_width = 100,
+    after_help = "Examples:
+  handle-admin --config /etc/handle-admin/handle-admin.toml --check-config
+  handle-admin --config /etc/handle-admin/handle-admin.toml
+  echo status | socat - UNIX:/run/handle-admin/control.sock"
+)]
+struct Args {
+    /// Configuration file (TOML); `--print-config` shows every setting with its value.
+    #[arg(long, short, env = "HANDLE_ADMIN_CONFIG")]
+    config: Option<PathBuf>,
+    /// The file of the store.
+    #[arg(long)]
+    store: Option<PathBuf>,
+    /// Site record of this service, as JSON.
+    #[arg(long)]
+    site: Option<PathBuf>,
+    /// Which server of the site this is (its `serverId`).
+    #[arg(long)]
+    server_id: Option<i32>,
+    /// Address to answer on, over TCP; may be given more than once.
+    #[arg(long)]
+    listen: Vec<SocketAddr>,
+    /// UNIX socket for status, stats and drain.
+    #[arg(long)]
+    control: Option<PathBuf>,
+    /// The user to become once ports are bound, when started as root: a name, or uid:gid.
+    #[arg(long)]
+    user: Option<String>,
+    /// Serve as root all the same, without --user.
+    #[arg(long, env = "HANDLE_ADMIN_ALLOW_ROOT")]
+    allow_root: bool,
+    /// Check configuration, site record, server key and store, say what would be served, and exit.
+    #[arg(long)]
+    check_config: bool,
+    /// Print the configuration in force as TOML, and exit.
+    #[arg(long)]
+    print_config: bool,
+    /// What is logged: error, warn, info, debug or trace.
+    #[arg(long, env = "HANDLE_ADMIN_LOG")]
+    log: Option<String>,
+    /// Log as JSON, one object a line.
+    #[arg(long)]
+    log_json: bool,
+}
+
+impl Args {
+    fn config(&self) -> anyhow::Result<Config> {
+        let mut config = match &self.config {
+            Some(path) => Config::read(path)?,
+            None => Config::default(),
+        };
+        if let Some(store) = &self.store {
+            config.store.file.clone_from(store);
+        }
+        if let Some(site) = &self.site {
+            config.site.clone_from(site);
+        }
+        if self.control.is_some() {
+            config.control.clone_from(&self.control);
+        }
+        if self.user.is_some() {
+            config.user.clone_from(&self.user);
+        }
+        if !self.listen.is_empty() {
+            config.listen.clone_from(&self.listen);
+        }
+        if let Some(log) = &self.log {
+            config.log.clone_from(log);
+        }
+        config.server_id = self.server_id.or(config.server_id);
+        config.allow_root |= self.allow_root;
+        config.check()?;
+        Ok(config)
+    }
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let config = match args.config() {
+        Ok(config) => config,
+        Err(error) => return fail(&error, 2),
+    };
+    if args.check_config {
+        return check(&config).map_or_else(|error| fail(&error, 2), |()| ExitCode::SUCCESS);
+    }
+    let done = if args.print_config {
+        print_config(&config)
+    } else if is_root() && config.user.is_none() && !config.allow_root {
+        let error = anyhow!(
+            "this does not serve as root: say which user to become (`user`, --user handle-admin; make one: \
+             useradd --system handle-admin), or that root is meant (`allow_root`, --allow-root)"
+        );
+        return fail(&error, 2);
+    } else {
+        serve(&args, &config)
+    };
+    done.map_or_else(|error| fail(&error, 1), |()| ExitCode::SUCCESS)
+}
+
+fn fail(error: &anyhow::Error, code: u8) -> ExitCode {
+    eprintln!("handle-admin: {error:#}");
+    ExitCode::from(code)
+}
+
+fn print_config(config: &Config) -> anyhow::Result<()> {
+    print!("{}", toml::to_string(config)?);
+    Ok(())
+}
+
+fn check(config: &Config) -> anyhow::Result<()> {
+    let (site, key) = read_identity(config)?;
+    let stats = Store::open(&config.store)?.stats()?;
+    println!(
+        "configuration is good: {} records under {} homed prefixes, for server {} of {} in the site, {}, on {}",
+        stats.records,
+        stats.homed_prefixes,
+        site.server_at() + 1,
+        site.servers_count(),
+        if key.is_some() { "with a key to sign" } else { "without a key to sign" },
+        config.listen.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
+    );
+    Ok(())
+}
+
+fn start_log(filter: &str, as_json: bool) -> anyhow::Result<()> {
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(EnvFilter::try_new(filter)?)
+        .with_writer(std::io::stderr)
+        .with_target(false);
+    if as_json {
+        log.json().init()
+    } else {
+        log.init()
+    }
+    Ok(())
+}
+
+fn serve(args: &Args, config: &Config) -> anyhow::Result<()> {
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+    start_log(&config.log, args.log_json)?;
+    let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGHUP])?;
+    let server = Server::start(config)?;
+    // Without a service manager there is nobody to tell.
+    let _ = sd_notify::notify(&[NotifyState::MainPid(std::process::id()), NotifyState::Ready]);
+    tracing::info!(addresses = ?server.addresses(), last_transaction = server.shared().service.store.last_id(), "serving");
+    while !server.is_finished() {
+        for signal in signals.pending() {
+            if signal != SIGHUP {
+                server.shared().drain();
+            } else if let Err(error) = server.shared().service.audit.reopen() {
+                tracing::error!("{error:#}");
+            }
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let _ = sd_notify::notify(&[NotifyState::Stopping]);
+    tracing::info!("stopping: answering what has arrived");
+    let failure = server.shared().service.store.failure();
+    server.stop();
+    // Started again, the store is read from the disk as it is there.
+    failure.map_or(Ok(()), |why| Err(anyhow!("the store has failed: {why}")))
+}

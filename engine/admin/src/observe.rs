@@ -1,0 +1,173 @@
+//! What the outside may see: `/metrics`, `/healthz` and `/readyz` on an HTTP address of their own.
+//!
+//! The names of all metrics: `docs/operations/metrics.md`.
+
+use crate::publish;
+use crate::server::Shared;
+use handle_process::http::{self, BadRequest, Response, Status};
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::Registry;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+/// Serves scrapers until the server stops.
+pub async fn serve(listener: TcpListener, shared: Arc<Shared>) {
+    let clients = Arc::new(Semaphore::new(shared.config.observe.http_connections));
+    let patience = Duration::from_millis(shared.config.observe.http_patience_ms.into());
+    let mut stopping = shared.stopping();
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            _ = stopping.wait_for(|&stops| stops) => return,
+        };
+        let (Ok((stream, _)), Ok(place)) = (accepted, Arc::clone(&clients).try_acquire_owned()) else {
+            continue;
+        };
+        let shared = Arc::clone(&shared);
+        tokio::spawn(async move {
+            // Who is slower gets no answer.
+            let _ = timeout(patience, talk(stream, &shared)).await;
+            drop(place);
+        });
+    }
+}
+
+async fn talk(mut stream: TcpStream, shared: &Arc<Shared>) -> io::Result<()> {
+    let len_max = shared.config.observe.http_header_bytes;
+    let mut head = Vec::new();
+    let mut room = [0; 1024];
+    let (response, is_head) = loop {
+        match http::parse(&head, len_max) {
+            Ok(None) => {}
+            Ok(Some(request)) => {
+                let (shared, path) = (Arc::clone(shared), request.path.to_owned());
+                let answered = tokio::task::spawn_blocking(move || respond(&shared, &path)).await;
+                break (
+                    answered.unwrap_or_else(|_| Response::text(Status::Unavailable, "bug")),
+                    request.is_head,
+                );
+            }
+            Err(bad) => break (refuse(bad), false),
+        }
+        match stream.read(&mut room).await? {
+            0 => return Ok(()),
+            len => head.extend_from_slice(&room[..len]),
+        }
+    };
+    stream.write_all(&response.to_bytes(is_head)).await?;
+    stream.shutdown().await?;
+    while stream.read(&mut room).await? > 0 {}
+    Ok(())
+}
+
+fn refuse(bad: BadRequest) -> Response {
+    let text = match bad {
+        BadRequest::Malformed => "this is not HTTP/1",
+        BadRequest::TooLong => "the head of the request is too long",
+        BadRequest::Method => "only GET and HEAD are answered",
+    };
+    Response::text(bad.status(), text)
+}
+
+fn respond(shared: &Shared, path: &str) -> Response {
+    let store = &shared.service.store;
+    match path {
+        "/metrics" => match metrics(shared) {
+            Ok(body) => Response {
+                status: Status::Ok,
+                content_type: "application/openmetrics-text; version=1.0.0; charset=utf-8",
+                body,
+            },
+            Err(_) => Response::text(Status::Unavailable, "the store cannot be read"),
+        },
+        "/healthz" => match store.failure() {
+            None => Response::text(Status::Ok, "alive"),
+            Some(why) => Response::text(Status::Unavailable, why),
+        },
+        "/readyz" if shared.is_draining() => Response::text(Status::Unavailable, "draining"),
+        "/readyz" => match shared.health.look(store) {
+            Ok(took) => Response::text(Status::Ok, format!("ready: written and read back in {took:?}")),
+            Err(why) => Response::text(Status::Unavailable, why),
+        },
+        _ => Response::text(Status::NotFound, "there are /metrics, /healthz and /readyz"),
+    }
+}
+
+/// All metrics as text.
+///
+/// # Errors
+/// When the store cannot be read.
+pub fn metrics(shared: &Shared) -> Result<String, Box<dyn std::error::Error + Send + Sync>> {
+    let (service, counters) = (&shared.service, &shared.service.counters);
+    let mut registry = Registry::with_prefix("handle_admin");
+    registry.register("requests", "Requests, by operation and code of the answer", counters.requests.clone());
+    let simple = [
+        ("connections", "Connections that were accepted", &counters.connections),
+        ("connections_refused", "Connections over the bounds", &counters.connections_refused),
+        (
+            "connections_timed_out",
+            "Connections that were silent for too long",
+            &counters.connections_timed_out,
+        ),
+        ("store_errors", "Requests that the store failed", &counters.store_errors),
+        ("bugs", "Requests that met a bug", &counters.bugs),
+    ];
+    for (name, help, counter) in simple {
+        registry.register(name, help, counter.clone());
+    }
+    let (commits, changes) = service.store.commits();
+    let counts = service.challenges().counts();
+    let numbers = [
+        ("store_commits", "Durable commits", commits),
+        ("store_changes", "Changes that were made durable", changes),
+        ("challenges_issued", "Challenges that were given", counts.issued),
+        ("challenges_answered", "Challenges that were answered", counts.taken),
+        ("challenges_expired", "Challenges that were forgotten unanswered", counts.expired),
+        ("challenges_displaced", "Challenges that made room for newer ones", counts.displaced),
+        (
+            "challenges_refused",
+            "Requests without one because their source had enough",
+            counts.refused_of_source,
+        ),
+    ];
+    for (name, help, number) in numbers {
+        registry.register(name, help, ConstCounter::new(number));
+    }
+    let stats = service.store.stats()?;
+    let gauges = [
+        ("connections_open", "Connections now", shared.connections.count() as u64),
+        (
+            "requests_working",
+            "Requests that are worked on",
+            shared.connections.working(&shared.config.tcp) as u64,
+        ),
+        ("store_waiting", "Changes that wait for the writer", service.store.waiting() as u64),
+        ("store_records", "Records", stats.records),
+        ("store_homed_prefixes", "Homed prefixes", stats.homed_prefixes),
+        ("store_last_transaction", "The last transaction", stats.last_transaction),
+        ("store_log_transactions", "Transactions in the log", stats.log_transactions),
+        (
+            "store_failed",
+            "1 once nothing can be written any more",
+            u64::from(service.store.failure().is_some()),
+        ),
+        ("challenges_waiting", "Challenges that wait for an answer", service.challenges().len() as u64),
+        ("start_time_seconds", "When it was started, Unix seconds", shared.started_unix_ms() / 1000),
+    ];
+    for (name, help, number) in gauges {
+        registry.register(name, help, ConstGauge::new(number));
+    }
+    if let Some(publishing) = &shared.publishing {
+        publish::register(&mut registry, &publishing.status());
+    }
+    let mut text = String::new();
+    encode(&mut text, &registry)?;
+    Ok(text)
+}

@@ -1,0 +1,178 @@
+//! Adding, removing and replacing values. RFC 3652 section 3.6.
+
+use super::create::{conflict, duplicate};
+use super::{Answer, Case, Decided, Decision, NO_VALUES, NOT_FOUND, Refused, Stop, Who, Write};
+use crate::permission::{Deed, Need, is_admin};
+use crate::store::{RecordBuf, Records};
+use handle_proto::wire::list::Indexes;
+use handle_proto::{Handle, OpFlags, Permissions, ResponseCode, Value, Values};
+use std::collections::BTreeMap;
+
+impl<R: Records> Case<'_, R> {
+    pub(super) fn add(&self, handle: &[u8], values: Values<'_>) -> Decided {
+        let key = self.homed_key(handle)?;
+        if values.is_empty() {
+            return Err(Refused::new(ResponseCode::INVALID_VALUE, "Value list was empty").into());
+        }
+        self.check_new(&values)?;
+        self.challenge_strangers()?;
+        let record = self.existing(&key)?;
+        let stored = record.view().values;
+        let overwrites = self.asked.flags.has(OpFlags::OVERWRITE);
+        let taken =
+            values.iter().find(|value| !overwrites && stored.iter().any(|it| it.index == value.index));
+        if let Some(value) = taken {
+            return Err(conflict(ResponseCode::VALUE_ALREADY_EXISTS, value.index).into());
+        }
+        // Of values that are there the difference counts; others are not touched.
+        let touched = stored.iter().filter(|it| values.iter().any(|value| value.index == it.index));
+        let mut room = Vec::new();
+        let difference = Difference::between(&Values::build(touched, &mut room), &values);
+        // Where nothing differs it takes the right to add all the same, so that nobody is let in unasked.
+        let deeds = if difference.is_any() { difference.deeds } else { vec![Deed::AddValue] };
+        self.permit_deeds(&key, deeds)?;
+        let mut merged = merge(stored, values, self.asked.now_unix_s, |_| true);
+        merged.sort_by_key(|value| value.index);
+        self.put(key, &merged)
+    }
+
+    pub(super) fn remove(&self, handle: &[u8], indexes: Indexes<'_>) -> Decided {
+        let key = self.homed_key(handle)?;
+        self.challenge_strangers()?;
+        let record = self.existing(&key)?;
+        let stored = record.view().values;
+        if indexes.iter().any(|index| stored.iter().all(|value| value.index != index)) {
+            return Err(NO_VALUES.into());
+        }
+        let (gone, kept): (Vec<_>, Vec<_>) = stored.iter().partition(|value| indexes.has(value.index));
+        // To remove nothing still takes somebody who may.
+        let mut deeds: Vec<Deed> = gone.iter().map(|value| removing(value.kind)).collect();
+        if deeds.is_empty() {
+            deeds.push(Deed::RemoveValue);
+        }
+        self.permit_deeds(&key, deeds)?;
+        if gone.is_empty() {
+            return Ok(Decision::Answer(Answer::Done));
+        }
+        self.put(key, &kept)
+    }
+
+    pub(super) fn modify(&self, handle: &[u8], values: Values<'_>) -> Decided {
+        let key = self.homed_key(handle)?;
+        let record = self.existing(&key)?;
+        let stored = record.view().values;
+        let mut deeds = Vec::new();
+        for value in values.iter() {
+            let Some(before) = stored.iter().find(|it| it.index == value.index) else {
+                return Err(NO_VALUES.into());
+            };
+            if !before.permissions.has(Permissions::ADMIN_WRITE) {
+                let code = ResponseCode::INSUFFICIENT_PERMISSIONS;
+                return Err(Refused::new(code, "Value is read-only").into());
+            }
+            let is_for_all = before.permissions.has(Permissions::PUBLIC_WRITE);
+            if !is_for_all || is_admin(before.kind) || is_admin(value.kind) {
+                deeds.push(Deed::modifying(&before, value.kind));
+            }
+        }
+        if let Some(index) = duplicate(&values) {
+            return Err(conflict(ResponseCode::INVALID_VALUE, index).into());
+        }
+        if !deeds.is_empty() {
+            self.permit_deeds(&key, deeds)?;
+        }
+        if values.is_empty() {
+            return Ok(Decision::Answer(Answer::Done));
+        }
+        self.put(key, &merge_all(stored, values, self.asked.now_unix_s))
+    }
+
+    fn existing(&self, key: &[u8]) -> Result<RecordBuf, Stop> {
+        self.records.record(key)?.ok_or_else(|| NOT_FOUND.into())
+    }
+
+    fn challenge_strangers(&self) -> Result<(), Stop> {
+        if matches!(self.who, Who::Nobody) { Err(Stop::Challenge) } else { Ok(()) }
+    }
+
+    fn permit_deeds(&self, key: &[u8], deeds: Vec<Deed>) -> Result<(), Stop> {
+        self.permit(&Need::of(deeds, Handle(key), self.records.folds()).into())
+    }
+
+    fn put(&self, key: Vec<u8>, values: &[Value<'_>]) -> Decided {
+        let (count, bytes) = self.fitting(values)?;
+        Ok(Decision::Change(vec![Write::Put(key, count, bytes)], Answer::Done))
+    }
+}
+
+/// What differs between the values of a record and those that shall be there instead.
+#[derive(Debug)]
+pub(super) struct Difference {
+    /// What makes the one of the other.
+    pub(super) deeds: Vec<Deed>,
+}
+
+impl Difference {
+    pub(super) fn between(before: &Values<'_>, after: &Values<'_>) -> Self {
+        let old: BTreeMap<i32, Value<'_>> = before.iter().map(|value| (value.index, value)).collect();
+        let new: BTreeMap<i32, Value<'_>> = after.iter().map(|value| (value.index, value)).collect();
+        let gone =
+            old.values().filter(|value| !new.contains_key(&value.index)).map(|value| removing(value.kind));
+        let made = new.values().filter_map(|value| match old.get(&value.index) {
+            None => Some(adding(value.kind)),
+            Some(before) if is_unchanged(before, value) => None,
+            // The value that everybody may write is everybody's here too.
+            Some(before) => Some(Deed::modifying(before, value.kind)),
+        });
+        Self { deeds: gone.chain(made).collect() }
+    }
+
+    pub(super) const fn is_any(&self) -> bool {
+        !self.deeds.is_empty()
+    }
+}
+
+fn adding(kind: &[u8]) -> Deed {
+    if is_admin(kind) { Deed::AddAdmin } else { Deed::AddValue }
+}
+
+fn removing(kind: &[u8]) -> Deed {
+    if is_admin(kind) { Deed::RemoveAdmin } else { Deed::RemoveValue }
+}
+
+/// Whether two values are the same but for their timestamps.
+fn is_unchanged(before: &Value<'_>, after: &Value<'_>) -> bool {
+    Value { timestamp: 0, ..*before } == Value { timestamp: 0, ..*after }
+}
+
+/// The values of `before` that `keeps`, each replaced by the one of `after` with its index, and then those of `after`
+/// that are new. What is new or differs has the time `now_unix_s`.
+pub(super) fn merge<'v>(
+    before: Values<'v>,
+    after: Values<'v>,
+    now_unix_s: u32,
+    keeps: impl Fn(i32) -> bool,
+) -> Vec<Value<'v>> {
+    let mut new: BTreeMap<i32, Value<'v>> = after.iter().map(|value| (value.index, value)).collect();
+    let kept = before.iter().filter(|value| keeps(value.index));
+    let mut merged: Vec<Value<'v>> = kept
+        .map(|value| match new.remove(&value.index) {
+            Some(after) if !is_unchanged(&value, &after) => Value { timestamp: now_unix_s, ..after },
+            _ => value,
+        })
+        .collect();
+    let added = after.iter().filter(|value| new.contains_key(&value.index));
+    merged.extend(added.map(|value| Value { timestamp: now_unix_s, ..value }));
+    merged
+}
+
+/// The values of `before`, each replaced by the one of `after` with its index, which has the time `now_unix_s` even if
+/// it is the same.
+fn merge_all<'v>(before: Values<'v>, after: Values<'v>, now_unix_s: u32) -> Vec<Value<'v>> {
+    let new: BTreeMap<i32, Value<'v>> = after.iter().map(|value| (value.index, value)).collect();
+    let replaced = |value: Value<'v>| match new.get(&value.index) {
+        Some(after) => Value { timestamp: now_unix_s, ..*after },
+        None => value,
+    };
+    before.iter().map(replaced).collect()
+}

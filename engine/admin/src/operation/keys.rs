@@ -1,0 +1,60 @@
+//! The values that may hold the key of an identity.
+
+use super::Rules;
+use crate::store::{Records, StoreError, is_responsible, key};
+use handle_proto::wire::list::Reference;
+use handle_proto::{Handle, fold};
+use zeroize::Zeroizing;
+
+/// A key, or what should be one.
+#[derive(Clone)]
+pub struct Key {
+    /// The index of its value.
+    pub index: i32,
+    /// The data of the value.
+    pub data: Zeroizing<Vec<u8>>,
+}
+
+/// Why there are no keys.
+#[derive(Debug)]
+pub enum NotHere {
+    /// Another server, or another service, has the handle.
+    Elsewhere,
+    /// The store cannot be read.
+    Store(StoreError),
+}
+
+impl From<StoreError> for NotHere {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
+}
+
+/// The values of type `kind` that may hold the key of `identity`, at most `most`, in ascending order of their index: the
+/// one with its index, or all where that is 0. Read permissions do not matter.
+///
+/// # Errors
+/// When the handle is not here, or cannot be read.
+pub fn keys(
+    records: &impl Records,
+    rules: &Rules,
+    identity: Reference<'_>,
+    kind: &[u8],
+    most: usize,
+) -> Result<Vec<Key>, NotHere> {
+    let key = key(identity.handle, records.folds());
+    if !rules.site.has(Handle(identity.handle)) || !is_responsible(records, &key)? {
+        return Err(NotHere::Elsewhere);
+    }
+    let Some(record) = records.record(&key)? else { return Ok(Vec::new()) };
+    let record = record.view();
+    let mut keys: Vec<Key> = record
+        .values
+        .iter()
+        .filter(|value| (identity.index == 0 || value.index == identity.index) && fold::eq(value.kind, kind))
+        .map(|value| Key { index: value.index, data: Zeroizing::new(value.data.to_vec()) })
+        .collect();
+    keys.sort_by_key(|key| key.index);
+    keys.truncate(most);
+    Ok(keys)
+}

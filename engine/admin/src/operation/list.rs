@@ -1,0 +1,82 @@
+//! Listing names: page by page, so that a listing of any length needs room for one. RFC 3652 section 3.7.
+
+use super::{Case, Decided, Decision, NOT_HOMED, not_supported};
+use crate::permission::{Need, prefix_record};
+use crate::store::{Records, Snapshot, StoreError};
+use handle_proto::fold;
+use handle_proto::limit::LIST_PAGE_COUNT;
+use handle_proto::name::PREFIX_RECORDS;
+
+impl<R: Records> Case<'_, R> {
+    pub(super) fn list_handles(&self, handle: &[u8]) -> Decided {
+        if !self.rules.lists_handles {
+            return Err(not_supported("This server does not list handles.").into());
+        }
+        let Some(record) = prefix_record(handle) else { return Err(NOT_HOMED.into()) };
+        let prefix = &record[PREFIX_RECORDS.len()..];
+        // What follows `0.NA/0.NA/` names a prefix: all that is derived from it is listed.
+        let derived_from = prefix.strip_prefix(PREFIX_RECORDS).filter(|name| !name.is_empty());
+        let homed = if derived_from.is_some() { b"0.NA" } else { prefix };
+        if !self.records.is_homed(homed)? {
+            return Err(NOT_HOMED.into());
+        }
+        self.permit(&Need::listing(&record, self.records.folds()).into())?;
+        let start = match derived_from {
+            Some(name) => [PREFIX_RECORDS, name, b"."].concat(),
+            None => [prefix, b"/"].concat(),
+        };
+        Ok(Decision::List(Lister::handles(start)))
+    }
+}
+
+/// A listing under way.
+#[derive(Clone, Debug)]
+pub struct Lister {
+    /// What the folded names begin with; `None` for homed prefixes.
+    start: Option<Vec<u8>>,
+    /// The last name that was looked at.
+    after: Option<Vec<u8>>,
+}
+
+impl Lister {
+    const fn handles(start: Vec<u8>) -> Self {
+        Self { start: Some(start), after: None }
+    }
+
+    pub(super) const fn homed() -> Self {
+        Self { start: None, after: None }
+    }
+
+    /// The next names of `snapshot`, and whether there are more. `snapshot` must be the same for all of a listing.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub fn page(&mut self, snapshot: &Snapshot) -> Result<(Vec<Vec<u8>>, bool), StoreError> {
+        let mut names = match &self.start {
+            Some(start) if snapshot.folds() => {
+                let found = snapshot.records_under(start, self.after.as_deref())?;
+                take(found.map(|stored| stored.map(|stored| stored.handle().to_vec())))?
+            }
+            Some(start) => {
+                // Prefixes are the same in any case, and names are stored as they are spelt.
+                let found = snapshot.records_under(b"", self.after.as_deref())?;
+                let names = found.map(|stored| stored.map(|stored| stored.handle().to_vec()));
+                take(names.filter(|name| name.as_ref().map_or(true, |name| fold::starts_with(name, start))))?
+            }
+            None => {
+                let after = |name: &Vec<u8>| self.after.as_ref().is_none_or(|after| name > after);
+                let records = snapshot.homed()?.into_iter().map(|prefix| [PREFIX_RECORDS, &prefix].concat());
+                take(records.filter(after).map(Ok))?
+            }
+        };
+        let has_more = names.len() > LIST_PAGE_COUNT;
+        names.truncate(LIST_PAGE_COUNT);
+        self.after = names.last().cloned();
+        Ok((names, has_more))
+    }
+}
+
+/// One name more than fits on a page.
+fn take(names: impl Iterator<Item = Result<Vec<u8>, StoreError>>) -> Result<Vec<Vec<u8>>, StoreError> {
+    names.take(LIST_PAGE_COUNT + 1).collect()
+}

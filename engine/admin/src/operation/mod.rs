@@ -1,0 +1,400 @@
+//! What a request asks for, decided on the store as it is: nothing is changed here, nobody's key is looked at.
+//!
+//! [`decide`] is a function of records, rules, request and who asks. It is asked twice for a change: on a snapshot, so
+//! that whoever is not entitled keeps nobody waiting, and again by the writer, on what is there then.
+//!
+//! The order of the checks is the deployed one, for it decides what strangers learn. RFC 3652 section 3.
+
+mod change;
+mod create;
+mod keys;
+mod list;
+mod resolve;
+
+pub use keys::{Key, NotHere, keys};
+pub use list::Lister;
+
+use crate::permission::group::Entitled;
+use crate::permission::{Administrators, Office, Requirement};
+use crate::store::{Records, StoreError, is_responsible, key};
+use handle_process::site::SiteRecord;
+use handle_proto::data::kind;
+use handle_proto::wire::list::Reference;
+use handle_proto::wire::request::Request;
+use handle_proto::{Handle, OpCode, OpFlags, ResponseCode, Value, Version, fold};
+use std::borrow::Cow;
+
+/// What requests are decided by, apart from what is stored.
+#[derive(Debug)]
+pub struct Rules {
+    /// Who this server is.
+    pub site: SiteRecord,
+    /// Who may do what beside the administrators of handles.
+    pub administrators: Administrators,
+    /// Whether everybody may do everything; for tests and private networks.
+    pub anonymous_full_access: bool,
+    /// Whether handles are listed at all.
+    pub lists_handles: bool,
+    /// Bounds of what is stored.
+    pub bounds: Bounds,
+}
+
+/// Bounds of what is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// Bytes of a handle.
+    pub handle_bytes: usize,
+    /// Values of a record.
+    pub values: usize,
+    /// References of one value.
+    pub references: usize,
+    /// Bytes of the values of a record in wire form.
+    pub record_bytes: usize,
+}
+
+/// Who asks.
+#[derive(Clone, Copy, Debug)]
+pub enum Who<'a> {
+    /// Nobody has said.
+    Nobody,
+    /// Whoever it is may do everything.
+    Anyone,
+    /// This identity, or so it says: the caller sees to it that nothing but a refusal comes of a claim.
+    Is(Reference<'a>),
+}
+
+/// A request that is to be decided.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked<'a> {
+    /// What is asked.
+    pub request: Request<'a>,
+    /// How.
+    pub flags: OpFlags,
+    /// The version of the answer.
+    pub version: Version,
+    /// Whether it is asked in a session, where identity always matters for what is not public.
+    pub in_session: bool,
+    /// Random bytes for a name, if one is to be made.
+    pub random: [u8; 16],
+    /// Now, Unix seconds: the timestamp of what is written.
+    pub now_unix_s: u32,
+}
+
+/// What becomes of a request.
+#[derive(Debug)]
+pub enum Decision {
+    /// This is to be answered.
+    Answer(Answer),
+    /// These changes are to be made, all or none, and then this answered.
+    Change(Vec<Write>, Answer),
+    /// Names are to be listed.
+    List(Lister),
+    /// The state of the server is to be told.
+    Status,
+    /// It depends on who asks, and nobody has said.
+    Challenge,
+}
+
+impl Decision {
+    /// Whether it is a no, whoever it is that asks.
+    #[must_use]
+    pub const fn is_refusal(&self) -> bool {
+        matches!(self, Self::Answer(Answer::Refused(_)))
+    }
+
+    /// Whether it is a no because of who asks.
+    #[must_use]
+    pub fn is_not_permitted(&self) -> bool {
+        matches!(self, Self::Answer(Answer::Refused(refused)) if refused.code == ResponseCode::INVALID_ADMIN)
+    }
+}
+
+/// One change of the store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Write {
+    /// This record under this name: how many values, and their encodings.
+    Put(Vec<u8>, usize, Vec<u8>),
+    /// No record under this name.
+    Delete(Vec<u8>),
+    /// The prefix is homed.
+    Home(Vec<u8>),
+    /// The prefix is not homed.
+    Unhome(Vec<u8>),
+}
+
+/// An answer, without digest and signature.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// Done.
+    Done,
+    /// The handle that was created.
+    Created(Vec<u8>),
+    /// The values that were asked for: the handle as it was spelt, how many, and their encodings.
+    Values(Vec<u8>, usize, Vec<u8>),
+    /// The site record.
+    Site,
+    /// Whether an answer to a challenge is right.
+    Verdict(bool),
+    /// Another service has it: how many values say so, and their encodings.
+    Referral(usize, Vec<u8>),
+    /// No.
+    Refused(Refused),
+}
+
+/// Why not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// The code that says so.
+    pub code: ResponseCode,
+    /// The text that goes with it.
+    pub text: Cow<'static, str>,
+}
+
+impl Refused {
+    /// A refusal with a fixed text.
+    #[must_use]
+    pub const fn new(code: ResponseCode, text: &'static str) -> Self {
+        Self { code, text: Cow::Borrowed(text) }
+    }
+}
+
+/// Texts of what deployed servers refuse are theirs; shown by `conversations.jsonl`.
+pub(crate) const NOT_HOMED: Refused =
+    Refused::new(ResponseCode::SERVER_NOT_RESPONSIBLE, "That prefix doesn't live here");
+const OTHER_SERVER: Refused =
+    Refused::new(ResponseCode::SERVER_NOT_RESPONSIBLE, "Request was hashed incorrectly");
+const NOT_PRIMARY: Refused = Refused::new(ResponseCode::SERVER_NOT_RESPONSIBLE, "Not a primary server");
+const NOT_FOUND: Refused = Refused::new(ResponseCode::HANDLE_NOT_FOUND, "");
+const NO_VALUES: Refused = Refused::new(ResponseCode::VALUES_NOT_FOUND, "");
+
+/// Why a decision ends early.
+enum Stop {
+    Refuse(Refused),
+    Refer(usize, Vec<u8>),
+    Challenge,
+    Store(StoreError),
+}
+
+impl From<Refused> for Stop {
+    fn from(refused: Refused) -> Self {
+        Self::Refuse(refused)
+    }
+}
+
+impl From<StoreError> for Stop {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
+}
+
+type Decided = Result<Decision, Stop>;
+
+/// Decides what becomes of a request.
+///
+/// # Errors
+/// When the store cannot be read.
+pub fn decide(
+    records: &impl Records,
+    rules: &Rules,
+    asked: &Asked<'_>,
+    who: Who<'_>,
+) -> Result<Decision, StoreError> {
+    let case = Case { records, rules, asked, who };
+    match case.decide() {
+        Ok(decision) => Ok(decision),
+        Err(Stop::Refuse(refused)) => Ok(Decision::Answer(Answer::Refused(refused))),
+        Err(Stop::Refer(count, values)) => Ok(Decision::Answer(Answer::Referral(count, values))),
+        Err(Stop::Challenge) => Ok(Decision::Challenge),
+        Err(Stop::Store(error)) => Err(error),
+    }
+}
+
+/// A request with all that it is decided by.
+struct Case<'c, R> {
+    records: &'c R,
+    rules: &'c Rules,
+    asked: &'c Asked<'c>,
+    who: Who<'c>,
+}
+
+/// First version to whose peers changes below a delegated prefix are referred.
+const REFERS_CHANGES: Version = Version::new(2, 10);
+/// First version in which the code of a referral means one.
+const REFERS: Version = Version::new(2, 5);
+
+impl<R: Records> Case<'_, R> {
+    fn decide(&self) -> Decided {
+        let op_code = self.asked.request.op_code();
+        if !self.rules.site.is_primary() && writes(op_code) {
+            return Err(NOT_PRIMARY.into());
+        }
+        match self.asked.request {
+            Request::Resolution(query) => self.resolve(&query),
+            Request::GetSiteInfo(_) => Ok(Decision::Answer(Answer::Site)),
+            Request::CreateHandle(body) => self.create(body.handle, body.values),
+            Request::DeleteHandle(body) => self.delete(body.handle),
+            Request::AddValue(body) => self.add(body.handle, body.values),
+            Request::RemoveValue(body) => self.remove(body.handle, body.indexes),
+            Request::ModifyValue(body) => self.modify(body.handle, body.values),
+            Request::ListHandles(body) => self.list_handles(body.handle),
+            Request::ListHomedNas(_) => {
+                self.hold(Office::Homing)?;
+                Ok(Decision::List(Lister::homed()))
+            }
+            Request::HomeNa(body) => self.home(body.handle, Write::Home),
+            Request::UnhomeNa(body) => self.home(body.handle, Write::Unhome),
+            Request::GetNextTxnId(_) => {
+                Err(not_supported("Next txn id no longer supported; upgrade required").into())
+            }
+            Request::RetrieveTxnLog(_) if !self.rules.site.is_primary() => {
+                Err(not_supported("Not a primary server").into())
+            }
+            Request::RetrieveTxnLog(_) | Request::DumpHandles(_) => {
+                self.hold(Office::Replication)?;
+                Err(not_supported("This server does not give out its transactions.").into())
+            }
+            Request::BackupServer(_) => {
+                self.hold(Office::Backup)?;
+                // What is acknowledged is on the disk already.
+                Ok(Decision::Answer(Answer::Done))
+            }
+            _ => Err(not_supported("This server does not do that.").into()),
+        }
+    }
+
+    /// Homes or releases a prefix.
+    fn home(&self, handle: &[u8], write: fn(Vec<u8>) -> Write) -> Decided {
+        let Some(prefix) = crate::permission::prefix_record(handle) else {
+            return Err(Refused::new(ResponseCode::INVALID_HANDLE, "Handle is not a prefix handle").into());
+        };
+        self.check_handle_len(&prefix)?;
+        self.hold(Office::Homing)?;
+        Ok(Decision::Change(vec![write(prefix)], Answer::Done))
+    }
+
+    /// The name under which the record of `handle` is stored, if this is the server to ask for it by its hash.
+    fn key(&self, handle: &[u8]) -> Result<Vec<u8>, Stop> {
+        if !self.rules.site.has(Handle(handle)) {
+            return Err(OTHER_SERVER.into());
+        }
+        Ok(key(handle, self.records.folds()))
+    }
+
+    /// The same, if the prefix is homed here.
+    fn homed_key(&self, handle: &[u8]) -> Result<Vec<u8>, Stop> {
+        let key = self.key(handle)?;
+        if !is_responsible(self.records, &key)? {
+            return Err(NOT_HOMED.into());
+        }
+        self.refer(&key)?;
+        Ok(key)
+    }
+
+    /// Stops where the record of a derived prefix is not here, and an ancestor says which service has it. RFC 3652
+    /// section 3.4.
+    fn refer(&self, key: &[u8]) -> Result<(), Stop> {
+        /// Most ancestors that are looked at for one name; one of dots would have thousands.
+        const ANCESTORS_MAX: usize = 16;
+        let is_query = matches!(self.asked.request.op_code(), OpCode::RESOLUTION | OpCode::VERIFY_CHALLENGE);
+        let from = if is_query { REFERS } else { REFERS_CHANGES };
+        let may_refer = self.asked.version >= from && !self.asked.flags.has(OpFlags::DO_NOT_REFER);
+        let mut name = Handle(key);
+        if !may_refer || !name.is_derived_prefix_record() || self.records.record(key)?.is_some() {
+            return Ok(());
+        }
+        for _ in 0..ANCESTORS_MAX {
+            let Some(parent) = name.parent_prefix_record() else { break };
+            if let Some(record) = self.records.record(parent.0)? {
+                let record = record.view();
+                let values = record.values.iter().filter(|value| value.is_public() && delegates(value.kind));
+                let (count, bytes) = encoded(values);
+                if count > 0 {
+                    return Err(Stop::Refer(count, bytes));
+                }
+            }
+            name = parent;
+        }
+        Ok(())
+    }
+
+    /// Stops unless whoever asks has what `requirement` takes.
+    fn permit(&self, requirement: &Requirement) -> Result<(), Stop> {
+        self.require(
+            || requirement.to_string(),
+            |administrators, here, identity| administrators.permit(self.records, here, requirement, identity),
+        )
+    }
+
+    /// Stops unless whoever asks holds `office`.
+    fn hold(&self, office: Office) -> Result<(), Stop> {
+        self.require(
+            || format!("the office of {office:?} in the configuration of this server"),
+            |administrators, here, identity| administrators.holds(self.records, here, office, identity),
+        )
+    }
+
+    fn require(
+        &self,
+        what: impl Fn() -> String,
+        ask: impl Fn(&Administrators, &dyn Fn(Handle<'_>) -> bool, Reference<'_>) -> Result<Entitled, StoreError>,
+    ) -> Result<(), Stop> {
+        let identity = match self.who {
+            Who::Nobody => return Err(Stop::Challenge),
+            Who::Anyone => return Ok(()),
+            Who::Is(identity) => identity,
+        };
+        let here = |handle: Handle<'_>| self.rules.site.has(handle);
+        let but = match ask(&self.rules.administrators, &here, identity)? {
+            Entitled::Yes => return Ok(()),
+            Entitled::No => "",
+            Entitled::GaveUp => "; there are more groups than are looked up",
+        };
+        let (index, handle) = (identity.index, Handle(identity.handle));
+        let text = format!("{index}:{handle} lacks {}{but}", what());
+        Err(Refused { code: ResponseCode::INVALID_ADMIN, text: text.into() }.into())
+    }
+
+    fn check_handle_len(&self, handle: &[u8]) -> Result<(), Stop> {
+        let most = self.rules.bounds.handle_bytes;
+        if handle.len() <= most {
+            return Ok(());
+        }
+        let text = format!("The handle has {} bytes; at most {most} are stored.", handle.len());
+        Err(Refused { code: ResponseCode::INVALID_HANDLE, text: text.into() }.into())
+    }
+}
+
+const fn not_supported(text: &'static str) -> Refused {
+    Refused::new(ResponseCode::OPERATION_NOT_SUPPORTED, text)
+}
+
+/// Whether a server that is no primary leaves the operation to one that is.
+const fn writes(op_code: OpCode) -> bool {
+    use OpCode as Op;
+    matches!(
+        op_code,
+        Op::CREATE_HANDLE
+            | Op::DELETE_HANDLE
+            | Op::ADD_VALUE
+            | Op::REMOVE_VALUE
+            | Op::MODIFY_VALUE
+            | Op::HOME_NA
+            | Op::UNHOME_NA
+            | Op::GET_NEXT_TXN_ID
+    )
+}
+
+/// Whether values of this type say which service has the records of derived prefixes.
+fn delegates(kind: &[u8]) -> bool {
+    [kind::HS_SITE_PREFIX, kind::HS_NA_DELEGATE, kind::HS_SERV_PREFIX].iter().any(|it| fold::eq(kind, it))
+}
+
+/// How many values there are, and their encodings.
+fn encoded<'v>(values: impl Iterator<Item = Value<'v>>) -> (usize, Vec<u8>) {
+    let (mut count, mut bytes) = (0, Vec::new());
+    for value in values {
+        value.encode(&mut bytes);
+        count += 1;
+    }
+    (count, bytes)
+}

@@ -1,0 +1,63 @@
+//! Resolution of what is stored now, without the delay of publishing. RFC 3652 section 3.2.
+
+use super::{Answer, Case, Decided, Decision, NO_VALUES, NOT_FOUND, Refused};
+use crate::permission::{Deed, Need, Office};
+use crate::store::Records;
+use handle_proto::limit::QUERY_COUNT_MAX;
+use handle_proto::name::SITE_STATUS;
+use handle_proto::value::type_matches;
+use handle_proto::wire::query::Query;
+use handle_proto::{Handle, OpFlags, Permissions, ResponseCode, Value, fold};
+
+const UNREADABLE: Refused = Refused::new(ResponseCode::INSUFFICIENT_PERMISSIONS, "");
+
+impl<R: Records> Case<'_, R> {
+    pub(super) fn resolve(&self, query: &Query<'_>) -> Decided {
+        let public_only = self.asked.flags.has(OpFlags::PUBLIC_ONLY);
+        if query.indexes.len() + query.types.len() > QUERY_COUNT_MAX {
+            let text = "Too many indexes and types; ask for all values.";
+            return Err(Refused::new(ResponseCode::PROTOCOL_ERROR, text).into());
+        }
+        if fold::eq(query.handle, SITE_STATUS) {
+            if public_only {
+                return Err(NO_VALUES.into());
+            }
+            self.hold(Office::Status)?;
+            return Ok(Decision::Status);
+        }
+        let key = self.homed_key(query.handle)?;
+        let Some(record) = self.records.record(&key)? else { return Err(NOT_FOUND.into()) };
+        let record = record.view();
+        let selected = || record.values.iter().filter(|value| selects(query, value));
+        if !public_only {
+            let hidden = selected().find(|value| !value.is_public());
+            if hidden.is_some_and(|value| !value.permissions.has(Permissions::ADMIN_READ)) {
+                return Err(UNREADABLE.into());
+            }
+            // In a session identity always matters.
+            if hidden.is_some() || (self.asked.in_session && selected().next().is_some()) {
+                self.permit(&Need::of([Deed::Read], Handle(&key), self.records.folds()).into())?;
+            }
+        }
+        let may_show = |value: &Value<'_>| {
+            value.is_public() || (!public_only && value.permissions.has(Permissions::ADMIN_READ))
+        };
+        let (count, bytes) = super::encoded(selected().filter(may_show));
+        if count == 0 {
+            let nothing = public_only || selected().next().is_none();
+            return Err(if nothing { NO_VALUES } else { UNREADABLE }.into());
+        }
+        if bytes.len() > self.rules.bounds.record_bytes {
+            let text = "The values do not fit into an answer; ask by index or type.";
+            return Err(Refused::new(ResponseCode::PROTOCOL_ERROR, text).into());
+        }
+        Ok(Decision::Answer(Answer::Values(query.handle.to_vec(), count, bytes)))
+    }
+}
+
+/// Whether a value is asked for: the union of indexes and types, everything where there are none.
+fn selects(query: &Query<'_>, value: &Value<'_>) -> bool {
+    (query.indexes.is_empty() && query.types.is_empty())
+        || query.indexes.has(value.index)
+        || query.types.iter().any(|asked| type_matches(asked, value.kind))
+}

@@ -1,0 +1,106 @@
+//! Whether an identity is meant: named directly, or by a group. RFC 3651 section 4, with the deployed rules for
+//! index 0 and for groups.
+
+use crate::store::{Records, StoreError, is_responsible, key};
+use handle_proto::data::admin::names;
+use handle_proto::data::kind::HS_VLIST;
+use handle_proto::data::vlist::Vlist;
+use handle_proto::wire::list::Reference;
+use handle_proto::{Handle, fold};
+use std::collections::{HashSet, VecDeque};
+
+/// Whether somebody is entitled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Entitled {
+    /// No.
+    No,
+    /// Not as far as was looked: there are more groups than are looked up for one decision.
+    GaveUp,
+    /// Yes.
+    Yes,
+}
+
+/// An identity, and how many groups are still looked up for it.
+pub struct Entitlement<'a, R> {
+    records: &'a R,
+    /// Whether this server is the one that has a handle.
+    here: &'a dyn Fn(Handle<'_>) -> bool,
+    identity: Reference<'a>,
+    lookups_left: usize,
+}
+
+impl<'a, R: Records> Entitlement<'a, R> {
+    /// Nothing has been looked up for `identity`; at most `lookups_max` groups will be, in all that is asked.
+    pub fn new(
+        records: &'a R,
+        here: &'a dyn Fn(Handle<'_>) -> bool,
+        identity: Reference<'a>,
+        lookups_max: usize,
+    ) -> Self {
+        Self { records, here, identity, lookups_left: lookups_max }
+    }
+
+    /// Whether one of `references` means the identity.
+    ///
+    /// A reference names it directly when handle and index are the same, or the reference has index 0; the local name
+    /// counts in its case whatever the service does. Otherwise references are looked up, breadth first and each once,
+    /// and those that are groups (HS_VLIST) mean whom they name. References with index 0 name no group. What cannot be
+    /// looked up here means nobody.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub fn ask<'r>(
+        &mut self,
+        references: impl Iterator<Item = Reference<'r>>,
+    ) -> Result<Entitled, StoreError> {
+        let mut groups = Groups::default();
+        for reference in references {
+            if self.is_named_by(&reference) {
+                return Ok(Entitled::Yes);
+            }
+            groups.push(&reference);
+        }
+        while let Some((handle, index)) = groups.queue.pop_front() {
+            let Some(left) = self.lookups_left.checked_sub(1) else { return Ok(Entitled::GaveUp) };
+            self.lookups_left = left;
+            let key = key(&handle, self.records.folds());
+            if !(self.here)(Handle(&handle)) || !is_responsible(self.records, &key)? {
+                continue;
+            }
+            let Some(record) = self.records.record(&key)? else { continue };
+            let record = record.view();
+            let value = record.value(index).filter(|value| fold::eq(value.kind, HS_VLIST));
+            let Some(group) = value.and_then(|value| Vlist::decode(value.data).ok()) else { continue };
+            for entry in group.0.iter() {
+                if self.is_named_by(&entry) {
+                    return Ok(Entitled::Yes);
+                }
+                // What would not be looked up any more need not be kept.
+                if groups.queue.len() <= self.lookups_left {
+                    groups.push(&entry);
+                }
+            }
+        }
+        Ok(Entitled::No)
+    }
+
+    fn is_named_by(&self, reference: &Reference<'_>) -> bool {
+        names(reference, Handle(self.identity.handle), self.identity.index)
+    }
+}
+
+/// References that are to be looked up, each once, so that circles end.
+#[derive(Default)]
+struct Groups {
+    seen: HashSet<(Vec<u8>, i32)>,
+    queue: VecDeque<(Vec<u8>, i32)>,
+}
+
+impl Groups {
+    fn push(&mut self, reference: &Reference<'_>) {
+        let name = (Handle(reference.handle).prefix_folded(), reference.index);
+        if reference.index != 0 && self.seen.insert(name) {
+            self.queue.push_back((reference.handle.to_vec(), reference.index));
+        }
+    }
+}

@@ -1,0 +1,340 @@
+//! Who may do what: the rights that each deed takes, and whether an identity has them.
+//!
+//! - [`MATRIX`] is the deployed table: for each deed whose HS_ADMIN values count, and which bits it takes.
+//! - [`Requirement`] is what one request takes: all bits of a row in one value, for each record it is about.
+//! - [`group`] finds out whether an identity is meant, directly or through groups.
+//!
+//! RFC 3652 section 3.6 and RFC 3651 section 4, with the deployed differences.
+
+pub mod group;
+
+use crate::store::{Records, StoreError, key};
+use group::{Entitled, Entitlement};
+use handle_proto::data::admin::{Admin, AdminPermissions};
+use handle_proto::data::{is_a, kind};
+use handle_proto::name::{PREFIX_RECORDS, ROOT};
+use handle_proto::wire::list::Reference;
+use handle_proto::{Handle, Value, fold};
+use std::fmt;
+
+/// Something that is done to a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Deed {
+    /// Read values that are not public.
+    Read,
+    /// Create a handle under a prefix.
+    CreateHandle,
+    /// Create the record of a prefix that is not derived.
+    CreatePrefix,
+    /// Create the record of a derived prefix.
+    CreateDerivedPrefix,
+    /// Delete a handle.
+    Delete,
+    /// Add a value.
+    AddValue,
+    /// Add an administrator.
+    AddAdmin,
+    /// Remove a value.
+    RemoveValue,
+    /// Remove an administrator.
+    RemoveAdmin,
+    /// Change a value.
+    ModifyValue,
+    /// Change an administrator.
+    ModifyAdmin,
+    /// Make another value of an administrator.
+    AdminToValue,
+    /// Make an administrator of another value.
+    ValueToAdmin,
+    /// List the handles under a prefix.
+    List,
+}
+
+/// The record whose HS_ADMIN values decide.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decides {
+    /// The handle itself.
+    Handle,
+    /// The record of its prefix.
+    PrefixRecord,
+    /// The record of the prefix records, `0.NA/0.NA`.
+    Root,
+    /// The record of the prefix that it is derived from.
+    ParentPrefixRecord,
+}
+
+/// What a deed takes.
+#[derive(Clone, Copy, Debug)]
+pub struct Row {
+    /// The deed.
+    pub deed: Deed,
+    /// Whose HS_ADMIN values decide.
+    pub decides: Decides,
+    /// The bits; one value must have them all.
+    pub bits: AdminPermissions,
+    /// Whether sub-types, `HS_ADMIN.x`, count as HS_ADMIN.
+    pub sub_types: bool,
+}
+
+const fn row(deed: Deed, decides: Decides, bits: AdminPermissions, sub_types: bool) -> Row {
+    Row { deed, decides, bits, sub_types }
+}
+
+/// The table, in the order of [`Deed`].
+pub const MATRIX: [Row; 14] = {
+    use AdminPermissions as Bits;
+    use Decides::{Handle, ParentPrefixRecord, PrefixRecord, Root};
+    [
+        row(Deed::Read, Handle, Bits::READ_VALUE, false),
+        row(Deed::CreateHandle, PrefixRecord, Bits::ADD_HANDLE, false),
+        row(Deed::CreatePrefix, Root, Bits::ADD_HANDLE, false),
+        row(Deed::CreateDerivedPrefix, ParentPrefixRecord, Bits::ADD_DERIVED_PREFIX, false),
+        row(Deed::Delete, Handle, Bits::DELETE_HANDLE, false),
+        row(Deed::AddValue, Handle, Bits::ADD_VALUE, true),
+        row(Deed::AddAdmin, Handle, Bits::ADD_ADMIN, true),
+        row(Deed::RemoveValue, Handle, Bits::REMOVE_VALUE, true),
+        row(Deed::RemoveAdmin, Handle, Bits::REMOVE_ADMIN, true),
+        row(Deed::ModifyValue, Handle, Bits::MODIFY_VALUE, true),
+        row(Deed::ModifyAdmin, Handle, Bits::MODIFY_ADMIN, true),
+        row(Deed::AdminToValue, Handle, Bits(Bits::REMOVE_ADMIN.0 | Bits::MODIFY_VALUE.0), true),
+        row(Deed::ValueToAdmin, Handle, Bits(Bits::MODIFY_VALUE.0 | Bits::ADD_ADMIN.0), true),
+        row(Deed::List, PrefixRecord, Bits::LIST_HANDLES, false),
+    ]
+};
+
+impl Deed {
+    /// What it takes.
+    #[must_use]
+    pub const fn row(self) -> &'static Row {
+        &MATRIX[self as usize]
+    }
+
+    /// The deed of creating `handle`.
+    #[must_use]
+    pub fn creating(handle: Handle<'_>) -> Self {
+        if handle.is_derived_prefix_record() {
+            Self::CreateDerivedPrefix
+        } else if handle.is_prefix_record() {
+            Self::CreatePrefix
+        } else {
+            Self::CreateHandle
+        }
+    }
+
+    /// The deed of replacing `stored` by a value of another or the same type.
+    #[must_use]
+    pub fn modifying(stored: &Value<'_>, kind: &[u8]) -> Self {
+        match (is_admin(stored.kind), is_admin(kind)) {
+            (false, false) => Self::ModifyValue,
+            (true, true) => Self::ModifyAdmin,
+            (true, false) => Self::AdminToValue,
+            (false, true) => Self::ValueToAdmin,
+        }
+    }
+}
+
+/// Whether values of this type are administrators to those who add, modify and remove.
+#[must_use]
+pub fn is_admin(kind: &[u8]) -> bool {
+    is_a(kind, kind::HS_ADMIN)
+}
+
+/// What it takes of one record: one HS_ADMIN value with all these bits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Need {
+    /// The record that decides, by the name it is stored under.
+    pub record: Vec<u8>,
+    /// Whether that is the record of a prefix, of which the public values count alone, as deployed servers resolve it.
+    pub is_prefix: bool,
+    /// The bits.
+    pub bits: AdminPermissions,
+    /// Whether sub-types count.
+    pub sub_types: bool,
+}
+
+impl Need {
+    /// What doing all of `deeds` to `handle` takes of one record; all of them must be decided by the same.
+    ///
+    /// # Panics
+    /// When there is no deed.
+    #[must_use]
+    pub fn of(deeds: impl IntoIterator<Item = Deed>, handle: Handle<'_>, folds: bool) -> Self {
+        let mut rows = deeds.into_iter().map(Deed::row);
+        let first = rows.next().expect("a deed");
+        let bits = rows.fold(first.bits, |bits, row| bits.with(row.bits));
+        let record = match first.decides {
+            Decides::Handle => handle.0.to_vec(),
+            Decides::PrefixRecord => handle.prefix_record(),
+            Decides::Root => ROOT.to_vec(),
+            Decides::ParentPrefixRecord => {
+                handle.parent_prefix_record().map_or_else(|| ROOT.to_vec(), |parent| parent.0.to_vec())
+            }
+        };
+        let is_prefix = first.decides != Decides::Handle;
+        Self { record: key(&record, folds), is_prefix, bits, sub_types: first.sub_types }
+    }
+
+    /// What listing the handles under `prefix_record` takes.
+    #[must_use]
+    pub fn listing(prefix_record: &[u8], folds: bool) -> Self {
+        let row = Deed::List.row();
+        let record = key(prefix_record, folds);
+        Self { record, is_prefix: true, bits: row.bits, sub_types: row.sub_types }
+    }
+}
+
+/// What a request takes: of one of the alternatives every need. No alternative with no need: nothing at all.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Requirement(pub Vec<Vec<Need>>);
+
+impl From<Need> for Requirement {
+    fn from(need: Need) -> Self {
+        Self(vec![vec![need]])
+    }
+}
+
+impl fmt::Display for Requirement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, needs) in self.0.iter().enumerate() {
+            f.write_str(if at > 0 { ", or " } else { "" })?;
+            for (at, need) in needs.iter().enumerate() {
+                f.write_str(if at > 0 { " and " } else { "" })?;
+                let names = AdminPermissions::KNOWN.iter().filter(|(bit, _)| need.bits.has(*bit));
+                for (at, (_, name)) in names.enumerate() {
+                    write!(f, "{}{name}", if at > 0 { "+" } else { "" })?;
+                }
+                write!(f, " at {}", Handle(&need.record))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// An identity that is configured: an administrator of the server, or a group of them.
+pub type Configured = handle_process::identity::Identity;
+
+/// What the operator says about who may do what.
+#[derive(Clone, Debug, Default)]
+pub struct Administrators {
+    /// Administrators of the server.
+    pub server: Vec<Configured>,
+    /// Whether they may do everything with every record.
+    pub server_full_access: bool,
+    /// Who may home and release prefixes, beside them.
+    pub home_only: Vec<Configured>,
+    /// Who may ask for transactions and all records, beside them.
+    pub replication: Vec<Configured>,
+    /// Who may ask for a backup, beside them.
+    pub backup: Vec<Configured>,
+    /// Who may read the state of the server, beside them.
+    pub status: Vec<Configured>,
+    /// Whether the administrators of prefixes may create handles and list them.
+    pub prefix_administrators: bool,
+    /// Most values of groups that are looked up for one decision.
+    pub lookups_max: usize,
+}
+
+/// What only those may do whom the operator names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Office {
+    /// Home and release prefixes, and list them.
+    Homing,
+    /// Ask for transactions, and for all records.
+    Replication,
+    /// Ask for a backup.
+    Backup,
+    /// Read the state of the server.
+    Status,
+}
+
+impl Administrators {
+    /// Whom the operator names for `office`, beside the administrators of the server.
+    fn office(&self, office: Office) -> &[Configured] {
+        match office {
+            Office::Homing => &self.home_only,
+            Office::Replication => &self.replication,
+            Office::Backup => &self.backup,
+            Office::Status => &self.status,
+        }
+    }
+
+    /// Whether `identity` holds `office`.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub fn holds(
+        &self,
+        records: &impl Records,
+        here: &dyn Fn(Handle<'_>) -> bool,
+        office: Office,
+        identity: Reference<'_>,
+    ) -> Result<Entitled, StoreError> {
+        let mut entitlement = Entitlement::new(records, here, identity, self.lookups_max);
+        let all = self.server.iter().chain(self.office(office));
+        entitlement.ask(all.map(reference))
+    }
+
+    /// Whether `identity` has what `requirement` takes.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub fn permit(
+        &self,
+        records: &impl Records,
+        here: &dyn Fn(Handle<'_>) -> bool,
+        requirement: &Requirement,
+        identity: Reference<'_>,
+    ) -> Result<Entitled, StoreError> {
+        let mut entitlement = Entitlement::new(records, here, identity, self.lookups_max);
+        if self.server_full_access && entitlement.ask(self.server.iter().map(reference))? == Entitled::Yes {
+            return Ok(Entitled::Yes);
+        }
+        let mut verdict = Entitled::No;
+        'alternatives: for needs in &requirement.0 {
+            for need in needs {
+                match self.meets(records, need, &mut entitlement)? {
+                    Entitled::Yes => {}
+                    other => {
+                        verdict = verdict.max(other);
+                        continue 'alternatives;
+                    }
+                }
+            }
+            return Ok(Entitled::Yes);
+        }
+        Ok(verdict)
+    }
+
+    /// Whether one HS_ADMIN value of the record of `need` has all its bits and means the identity.
+    fn meets(
+        &self,
+        records: &impl Records,
+        need: &Need,
+        entitlement: &mut Entitlement<'_, impl Records>,
+    ) -> Result<Entitled, StoreError> {
+        if need.is_prefix && !self.prefix_administrators {
+            return Ok(Entitled::No);
+        }
+        let Some(record) = records.record(&need.record)? else { return Ok(Entitled::No) };
+        let record = record.view();
+        let candidates = record.values.iter().filter_map(|value| {
+            let counts = fold::eq(value.kind, kind::HS_ADMIN) || (need.sub_types && is_admin(value.kind));
+            let counts = counts && (!need.is_prefix || value.is_public());
+            let admin = Admin::decode(value.data).ok().filter(|_| counts)?;
+            admin.permissions.has(need.bits).then_some(admin.reference)
+        });
+        entitlement.ask(candidates)
+    }
+}
+
+fn reference(configured: &Configured) -> Reference<'_> {
+    Reference { handle: &configured.handle, index: configured.index }
+}
+
+/// The record of a prefix by any of its names: `10.1045`, `0.na/10.1045`; `None` for other handles.
+#[must_use]
+pub fn prefix_record(handle: &[u8]) -> Option<Vec<u8>> {
+    let name = Handle(handle).looked_up();
+    let folded = fold::folded(&name);
+    folded.starts_with(PREFIX_RECORDS).then_some(folded)
+}

@@ -1,0 +1,121 @@
+//! Changed records as a layer.
+
+use crate::store::{Changed, Snapshot, StoreError};
+use handle_proto::{Handle, Values};
+use handle_snapshot::set::manifest::LayerEntry;
+use handle_snapshot::set::stager::NewLayer;
+use handle_snapshot::set::storage::Storage;
+use handle_snapshot::{
+    BuildError, Builder, HomedPrefixes, Layer, LayerOptions, LayerWriter, Place, SetError, Stager, merge,
+};
+use std::io::{Cursor, Write as _};
+use std::ops::ControlFlow;
+use std::path::Path;
+
+/// Leaves out records that no layer can have, and counts them: one of them must not hold up all others.
+#[derive(Debug, Default)]
+pub(super) struct Leaving {
+    count: u64,
+}
+
+impl Leaving {
+    pub(super) const fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Adds a record, if it can be had; whether it was.
+    pub(super) fn add(
+        &mut self,
+        builder: &mut Builder<'_>,
+        origin: u64,
+        handle: &[u8],
+        values: Values<'_>,
+    ) -> Result<bool, BuildError> {
+        match builder.add(origin, handle, values.iter()) {
+            Err(BuildError::Record { why, .. }) => {
+                self.count += 1;
+                tracing::error!(handle = %Handle(handle), %why, "a record of the store cannot be published");
+                Ok(false)
+            }
+            added => added.map(|()| true),
+        }
+    }
+}
+
+/// What has changed, in memory, as a layer of its own.
+#[derive(Debug)]
+pub(super) struct Delta {
+    bytes: Vec<u8>,
+    header: handle_snapshot::format::Header,
+    options: LayerOptions,
+    /// Records that no layer can have; handles that have one are shown as gone.
+    pub(super) left_out: u64,
+}
+
+impl Delta {
+    /// Builds it; with `homed`, those are the homed prefixes from then on.
+    pub(super) fn build(
+        temp_dir: &Path,
+        options: LayerOptions,
+        changed: &[Changed],
+        homed: Option<HomedPrefixes>,
+    ) -> Result<Self, BuildError> {
+        let mut builder = Builder::new(temp_dir, options);
+        if let Some(homed) = homed {
+            builder = builder.homed(homed);
+        }
+        let mut leaving = Leaving::default();
+        for (nth, changed) in (0..).zip(changed) {
+            let is_there = match &changed.record {
+                Some(record) => leaving.add(&mut builder, nth, &changed.handle, record.view().values)?,
+                None => false,
+            };
+            if !is_there {
+                match builder.delete(nth, &changed.handle) {
+                    // Its name alone is impossible, so no layer has it.
+                    Err(BuildError::Record { .. }) => {}
+                    deleted => deleted?,
+                }
+            }
+        }
+        let (bytes, header) = builder.finish(Cursor::new(Vec::new()))?;
+        Ok(Self { bytes: bytes.into_inner(), header, options, left_out: leaving.count() })
+    }
+
+    pub(super) const fn len(&self) -> u64 {
+        self.header.file_len
+    }
+
+    /// Writes it as it is.
+    pub(super) fn stage<S: Storage>(&self, stager: &Stager<S>) -> Result<NewLayer, SetError> {
+        stager.stage(Place::Delta, |mut file, _| {
+            file.write_all(&self.bytes)?;
+            Ok((file, self.header))
+        })
+    }
+
+    /// Writes it with the newest layers of the set in one.
+    pub(super) fn stage_absorbing<S: Storage>(
+        &self,
+        stager: &Stager<S>,
+        gone: &[LayerEntry],
+        layers: &[Layer<S::Bytes>],
+    ) -> Result<NewLayer, SetError> {
+        stager.stage(Place::Absorbing(gone.to_vec()), |file, temp_dir| {
+            let open = |bytes| Layer::open(bytes).expect("these are open already");
+            let own = std::iter::once(open(self.bytes.as_slice()));
+            let inputs: Vec<_> = own.chain(layers.iter().map(|layer| open(layer.as_bytes()))).collect();
+            let out = LayerWriter::new(file, temp_dir, self.options)?;
+            merge(&inputs, true, out, |_| ControlFlow::Continue(()))
+        })
+    }
+}
+
+/// The prefixes that the store has homed.
+pub(super) fn homed_prefixes(snapshot: &Snapshot) -> Result<HomedPrefixes, StoreError> {
+    let mut homed = HomedPrefixes::default();
+    for prefix in snapshot.homed()? {
+        homed.add(&prefix);
+    }
+    Ok(homed)
+}

@@ -1,0 +1,443 @@
+//! What publishing decides, step by step: without threads, and without waiting.
+//!
+//! Where to go on is said by the MANIFEST alone: it names the store and the last transaction that the set
+//! shows. So whatever fails, or wherever the process ends, the next step starts from what readers see.
+
+use super::delta::{Delta, homed_prefixes};
+use super::error::PublishError;
+use super::jobs::{Job, Made, Watch, What};
+use super::settings::PublishConfig;
+use super::status::{Counts, JobStatus, KeptStatus, PublishStatus, SetStatus};
+use super::{check, tiers};
+use crate::store::{Changed, Changes, Store};
+use handle_snapshot::set::manifest::{LAYERS_MAX, LayerEntry, Manifest, Source};
+use handle_snapshot::set::stager::NewLayer;
+use handle_snapshot::set::storage::Storage;
+use handle_snapshot::set::{SetError, Why};
+use handle_snapshot::{HomedPrefixes, LayerOptions, Publisher};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::SystemTime;
+
+/// Merges of up to so many bytes are small. One small and one large job run at a time, so that while a
+/// base is merged, which takes minutes, deltas do not pile up.
+const SMALL_LEN_MAX: u64 = 64 << 20;
+/// From so many layers on, merges do not keep to their rate.
+const LAYERS_HURRY: usize = LAYERS_MAX / 2;
+/// Most changes in one of the layers that go live together with a rebuilt base.
+const CATCH_UP_CHANGES: usize = 100_000;
+
+/// Publishes the records of a store.
+pub(super) struct Engine<S: Storage> {
+    store: Arc<Store>,
+    publisher: Publisher<S>,
+    config: Arc<PublishConfig>,
+    running: Vec<Running>,
+    jobs_count: u64,
+    /// Why there can be no delta, until the set is rebuilt.
+    unfit: Option<&'static str>,
+    /// Whether an operator wants the set to be rebuilt.
+    rebuild_wanted: bool,
+    /// Whether an operator wants all layers to be merged into one.
+    merge_wanted: bool,
+    held: Option<String>,
+    kept: Vec<Manifest>,
+    counts: Counts,
+}
+
+/// A job that was given out.
+struct Running {
+    number: u64,
+    takes: Vec<LayerEntry>,
+    is_rebuild: bool,
+    is_large: bool,
+    started_unix_ms: u64,
+    watch: Arc<Watch>,
+}
+
+impl<S: Storage> Engine<S> {
+    pub(super) fn new(
+        store: Arc<Store>,
+        publisher: Publisher<S>,
+        config: Arc<PublishConfig>,
+    ) -> Result<Self, PublishError> {
+        let (held, kept) = (publisher.held()?, publisher.kept()?);
+        Ok(Self {
+            store,
+            publisher,
+            config,
+            running: Vec::new(),
+            jobs_count: 0,
+            unfit: None,
+            rebuild_wanted: false,
+            merge_wanted: false,
+            held,
+            kept,
+            counts: Counts::default(),
+        })
+    }
+
+    /// The last transaction that is published, where changes can be put above it; else why they cannot.
+    fn published(&self) -> Result<u64, &'static str> {
+        let set = self.publisher.manifest().ok_or("nothing is published yet")?;
+        let ours = set.source.filter(|source| source.store == self.store.identity());
+        let source = ours.ok_or("the published set was not made from this store")?;
+        if source.transaction > self.store.last_id() {
+            return Err("the published set is ahead of the store, which is an older copy");
+        }
+        Ok(source.transaction)
+    }
+
+    /// Up to where changes are published, if deltas can be published now.
+    pub(super) fn position(&self) -> Option<u64> {
+        let can = self.held.is_none() && self.unfit.is_none();
+        self.published().ok().filter(|_| can)
+    }
+
+    /// Publishes what has changed, if something has and nothing is in the way; whether it did.
+    pub(super) fn publish(&mut self, now_unix_ms: u64) -> Result<bool, PublishError> {
+        self.publisher.refresh()?;
+        if self.held.is_some() || self.unfit.is_some() {
+            return Ok(false);
+        }
+        let last = self.store.last_id();
+        let after = match self.published() {
+            Ok(after) if last.saturating_sub(after) <= self.config.rebuild_changes => after,
+            Ok(_) => return Ok(self.wait_for_rebuild("more has changed than deltas should carry")),
+            Err(why) => return Ok(self.wait_for_rebuild(why)),
+        };
+        if last <= after {
+            return Ok(false);
+        }
+        let snapshot = self.store.snapshot()?;
+        let most = usize::try_from(self.config.changes_max).unwrap_or(usize::MAX);
+        let Changes::These { to, homed, handles, .. } = snapshot.changes_after(after, most)? else {
+            return Ok(self.wait_for_rebuild("the log of the store does not reach back to the published set"));
+        };
+        let options =
+            self.publisher.options(now_unix_ms).ok_or(PublishError::Refused("nothing is published"))?;
+        let homed = homed.then(|| homed_prefixes(&snapshot)).transpose()?;
+        let delta = self.build(options, &handles, homed)?;
+        let gone = self.absorbs(delta.len());
+        if gone == 0 && self.layers().len() >= LAYERS_MAX {
+            // A merge is under way.
+            return Ok(false);
+        }
+        let layer = self.stage(&delta, gone)?.showing(self.source(to));
+        self.check(std::slice::from_ref(&layer), now_unix_ms)?;
+        self.keep_when_due(now_unix_ms)?;
+        let written = layer.header().file_len;
+        self.publisher.publish(layer, now_unix_ms)?;
+        self.counts.deltas += 1;
+        self.counts.changes += handles.len() as u64;
+        self.counts.changed_bytes += delta.len();
+        self.counts.delta_bytes += written;
+        Ok(true)
+    }
+
+    /// Has the set looked at that deltas would make, if that is wanted of deltas.
+    fn check(&self, layers: &[NewLayer], now_unix_ms: u64) -> Result<(), PublishError> {
+        if self.config.check.deltas && !self.config.check.command.is_empty() {
+            let candidate = self.publisher.candidate(layers, now_unix_ms)?;
+            check::ask(&self.config.check, self.publisher.dir(), &candidate)?;
+        }
+        Ok(())
+    }
+
+    fn wait_for_rebuild(&mut self, why: &'static str) -> bool {
+        tracing::info!(why, "the published set will be built from all records");
+        self.unfit = Some(why);
+        false
+    }
+
+    fn source(&self, transaction: u64) -> Source {
+        Source { store: self.store.identity(), transaction }
+    }
+
+    fn layers(&self) -> &[LayerEntry] {
+        self.publisher.manifest().map_or(&[], |set| &set.layers)
+    }
+
+    /// How many of the newest layers no job has taken.
+    fn free(&self) -> usize {
+        let is_taken = |layer: &LayerEntry| self.running.iter().any(|job| job.takes.contains(layer));
+        self.layers().iter().position(is_taken).unwrap_or(self.layers().len())
+    }
+
+    /// How many of the newest layers a delta of `len` bytes is written with. The oldest is never one.
+    fn absorbs(&self, len: u64) -> usize {
+        let free = self.free().min(self.layers().len().saturating_sub(1));
+        let lens: Vec<u64> = self.layers()[..free].iter().map(|layer| layer.len).collect();
+        tiers::absorbed(&lens, len, self.config.absorb_len)
+    }
+
+    fn build(
+        &mut self,
+        options: LayerOptions,
+        changed: &[Changed],
+        homed: Option<HomedPrefixes>,
+    ) -> Result<Delta, PublishError> {
+        let dir = self.publisher.dir();
+        let delta = Delta::build(dir, options, changed, homed)
+            .map_err(|error| SetError { path: dir.to_owned(), why: Why::Build(error) })?;
+        self.counts.left_out += delta.left_out;
+        Ok(delta)
+    }
+
+    fn stage(&self, delta: &Delta, gone: usize) -> Result<NewLayer, SetError> {
+        let stager = self.publisher.stager();
+        match self.publisher.records() {
+            Some(records) if gone > 0 => {
+                delta.stage_absorbing(&stager, &self.layers()[..gone], &records.layers()[..gone])
+            }
+            _ => delta.stage(&stager),
+        }
+    }
+
+    /// Keeps what is published if the last time is long ago, and forgets the oldest.
+    fn keep_when_due(&mut self, now_unix_ms: u64) -> Result<(), PublishError> {
+        let last = self.kept.last().map(|set| set.created_unix_ms);
+        let created = self.publisher.manifest().map(|set| set.created_unix_ms);
+        let every_ms = self.config.keep_every_s.saturating_mul(1000);
+        let is_due = last.is_none_or(|last| created.is_some_and(|at| at.saturating_sub(last) >= every_ms));
+        if is_due { self.keep(now_unix_ms) } else { Ok(()) }
+    }
+
+    /// Keeps what is published.
+    pub(super) fn keep(&mut self, now_unix_ms: u64) -> Result<(), PublishError> {
+        if self.config.keep_count == 0 {
+            return Ok(());
+        }
+        self.publisher.keep()?;
+        self.forget_oldest(now_unix_ms)
+    }
+
+    fn forget_oldest(&mut self, now_unix_ms: u64) -> Result<(), PublishError> {
+        self.kept = self.publisher.kept()?;
+        let too_many = self.kept.len().saturating_sub(self.config.keep_count);
+        for set in self.kept.drain(..too_many) {
+            self.publisher.forget(set.generation, now_unix_ms)?;
+        }
+        Ok(())
+    }
+
+    /// The next merge or rebuild, if one is due and another is not in its way.
+    pub(super) fn due(&mut self, now_unix_ms: u64) -> Option<Job<S>> {
+        let (free, layers_count) = (self.free(), self.layers().len());
+        for job in &self.running {
+            job.watch.hurry.store(layers_count >= LAYERS_HURRY, Ordering::Relaxed);
+        }
+        if self.held.is_some() {
+            return None;
+        }
+        let is_busy = |large| self.running.iter().any(|job| job.is_large == large);
+        if (self.unfit.is_some() || self.rebuild_wanted) && !is_busy(true) {
+            return Some(self.start(What::Rebuild, true, now_unix_ms));
+        }
+        if self.merge_wanted && free == layers_count && !is_busy(true) {
+            self.merge_wanted = false;
+            if layers_count > 1 {
+                let set = self.publisher.manifest()?.clone();
+                return Some(self.start(What::Merge(set, 0..layers_count), true, now_unix_ms));
+            }
+        }
+        let mut lens: Vec<u64> = self.layers()[..free].iter().map(|layer| layer.len).collect();
+        if let Some(oldest) = lens.last_mut().filter(|_| free == layers_count) {
+            // A small base is not merged again for every few changes.
+            *oldest = (*oldest).max(self.config.absorb_len.saturating_mul(self.config.merge_ratio));
+        }
+        let len_max = if is_busy(true) { SMALL_LEN_MAX } else { u64::MAX };
+        let count = tiers::due(&lens, self.config.merge_ratio, len_max)?;
+        let is_large = lens[..count].iter().sum::<u64>() > SMALL_LEN_MAX;
+        if is_busy(is_large) {
+            return None;
+        }
+        let set = self.publisher.manifest()?.clone();
+        Some(self.start(What::Merge(set, 0..count), is_large, now_unix_ms))
+    }
+
+    fn start(&mut self, what: What, is_large: bool, started_unix_ms: u64) -> Job<S> {
+        self.jobs_count += 1;
+        let watch = Arc::new(Watch::default());
+        let job = Job {
+            number: self.jobs_count,
+            what,
+            stager: self.publisher.stager(),
+            store: self.store.clone(),
+            config: self.config.clone(),
+            watch: watch.clone(),
+        };
+        self.running.push(Running {
+            number: job.number,
+            takes: job.takes().to_vec(),
+            is_rebuild: matches!(job.what, What::Rebuild),
+            is_large,
+            started_unix_ms,
+            watch,
+        });
+        job
+    }
+
+    /// Publishes what a job has made.
+    pub(super) fn finish(
+        &mut self,
+        number: u64,
+        made: Result<Made, PublishError>,
+        now_unix_ms: u64,
+    ) -> Result<(), PublishError> {
+        let at = self.running.iter().position(|job| job.number == number);
+        let job = self.running.swap_remove(at.expect("each job is finished once"));
+        let made = made?;
+        self.publisher.refresh()?;
+        if self.held.is_some() {
+            return Ok(());
+        }
+        if job.is_rebuild {
+            return self.finish_rebuild(made, now_unix_ms);
+        }
+        let len = made.layer.header().file_len;
+        match self.publisher.publish(made.layer, now_unix_ms) {
+            Ok(_) => {
+                self.counts.merges += 1;
+                self.counts.merged_bytes += len;
+                Ok(())
+            }
+            // Its layers went with a rebuild or a roll back.
+            Err(SetError { why: Why::Refused(_), .. }) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Publishes a new base together with what has changed since, so that nothing that was visible is not.
+    fn finish_rebuild(&mut self, made: Made, now_unix_ms: u64) -> Result<(), PublishError> {
+        let mut shown = made.source.map_or(0, |source| source.transaction);
+        let header = *made.layer.header();
+        let folds = self.store.folds();
+        let options = LayerOptions { seed: header.seed, folds, created_unix_ms: now_unix_ms };
+        let snapshot = self.store.snapshot()?;
+        let mut layers = vec![made.layer];
+        while shown < snapshot.last_id()? {
+            let Changes::These { to, homed, handles, .. } =
+                snapshot.changes_after(shown, CATCH_UP_CHANGES)?
+            else {
+                // The log was cut meanwhile, which a rebuild that begins now will not mind.
+                return Ok(());
+            };
+            let homed = homed.then(|| homed_prefixes(&snapshot)).transpose()?;
+            let delta = self.build(options, &handles, homed)?;
+            layers.push(delta.stage(&self.publisher.stager())?.showing(self.source(to)));
+            shown = to;
+        }
+        if layers.len() > 1 {
+            self.check(&layers, now_unix_ms)?;
+        }
+        self.keep(now_unix_ms)?;
+        self.publisher.publish_together(layers, now_unix_ms)?;
+        self.unfit = None;
+        self.rebuild_wanted = false;
+        self.counts.rebuilds += 1;
+        self.counts.rebuilt_bytes += header.file_len;
+        self.counts.left_out += made.left_out;
+        Ok(())
+    }
+
+    /// Has the set built from all records.
+    pub(super) const fn rebuild(&mut self) {
+        self.rebuild_wanted = true;
+    }
+
+    /// Has all layers merged into one.
+    pub(super) const fn merge(&mut self) {
+        self.merge_wanted = true;
+    }
+
+    /// Publishes nothing more, until [`resume`](Self::resume), also after a restart.
+    pub(super) fn hold(&mut self, why: &str) -> Result<(), PublishError> {
+        self.publisher.hold(why)?;
+        self.held = self.publisher.held()?;
+        Ok(())
+    }
+
+    /// Goes on after a hold, with all that has changed since.
+    pub(super) fn resume(&mut self) -> Result<(), PublishError> {
+        self.publisher.resume()?;
+        self.held = None;
+        Ok(())
+    }
+
+    /// Publishes a kept generation again, the newest other one if none is named, and holds there: returns
+    /// which. What is published now is kept.
+    pub(super) fn roll_back(&mut self, to: Option<u64>, now_unix_ms: u64) -> Result<u64, PublishError> {
+        self.publisher.refresh()?;
+        self.kept = self.publisher.kept()?;
+        let from = self.publisher.manifest().ok_or(PublishError::Refused("nothing is published"))?.clone();
+        let is_other = |set: &&Manifest| to.map_or(set.layers != from.layers, |to| set.generation == to);
+        let earlier = self.kept.iter().rev().find(is_other).map(|set| set.generation);
+        let to = earlier
+            .ok_or(PublishError::Refused("no such generation is kept; `status` lists those that are"))?;
+        // Held first: a crash between the two must not publish again what was rolled back.
+        let was_held = self.held.clone();
+        self.hold(&format!("rolled back from generation {} to {to}", from.generation))?;
+        let rolled_back =
+            self.publisher.keep().and_then(|()| self.publisher.roll_back(to, now_unix_ms).map(|_| ()));
+        if let Err(error) = rolled_back {
+            match was_held {
+                Some(why) => self.hold(&why)?,
+                None => self.resume()?,
+            }
+            return Err(error.into());
+        }
+        self.unfit = None;
+        self.forget_oldest(now_unix_ms)?;
+        Ok(to)
+    }
+
+    /// Removes files that have been in no set for their grace time.
+    pub(super) fn prune(&mut self, now: SystemTime) -> Result<(), PublishError> {
+        let pruned = self.publisher.prune(now, self.config.grace())?;
+        self.counts.files_removed += pruned.files_count as u64;
+        Ok(())
+    }
+
+    pub(super) const fn count_failure(&mut self, error: &PublishError) {
+        self.counts.failures += 1;
+        if matches!(error, PublishError::Check(_)) {
+            self.counts.refused += 1;
+        }
+    }
+
+    /// How publishing is. Errors are for the caller to add.
+    pub(super) fn status(&self) -> PublishStatus {
+        let store_transaction = self.store.last_id();
+        let set = self.publisher.manifest();
+        PublishStatus {
+            set: set.map(SetStatus::from),
+            store_transaction,
+            pending: self.published().map_or(store_transaction, |at| store_transaction.saturating_sub(at)),
+            held: self.held.clone(),
+            rebuild: self.unfit.or(self.rebuild_wanted.then_some("wanted")).map(str::to_owned),
+            running: self.running.iter().map(Running::status).collect(),
+            kept: self.kept.iter().map(KeptStatus::from).collect(),
+            last_error: None,
+            last_error_unix_ms: None,
+            counts: self.counts,
+        }
+    }
+
+    /// Tells all jobs to end early.
+    pub(super) fn stop(&self) {
+        self.running.iter().for_each(|job| job.watch.stop.store(true, Ordering::Relaxed));
+    }
+}
+
+impl Running {
+    fn status(&self) -> JobStatus {
+        JobStatus {
+            what: if self.is_rebuild { "rebuild" } else { "merge" },
+            layers: self.takes.len(),
+            bytes: self.takes.iter().map(|layer| layer.len).sum(),
+            records: self.watch.records.load(Ordering::Relaxed),
+            started_unix_ms: self.started_unix_ms,
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! Why something is not published.
+
+use super::check::CheckError;
+use crate::store::StoreError;
+use handle_snapshot::SetError;
+use std::fmt;
+
+/// Why something is not published. What was published stays, and changes wait in the store.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum PublishError {
+    /// The store cannot be read.
+    Store(StoreError),
+    /// The layer or the set cannot be written, or is not whole.
+    Set(SetError),
+    /// The check has not let it go live.
+    Check(CheckError),
+    /// The files of the directory cannot be read.
+    Io(std::io::Error),
+    /// Publishing is ending.
+    Stopped,
+    /// It cannot be done now.
+    Refused(&'static str),
+}
+
+impl fmt::Display for PublishError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Store(error) => error.fmt(f),
+            Self::Set(error) => error.fmt(f),
+            Self::Check(error) => error.fmt(f),
+            Self::Io(error) => error.fmt(f),
+            Self::Stopped => f.write_str("publishing is ending"),
+            Self::Refused(why) => f.write_str(why),
+        }
+    }
+}
+
+impl core::error::Error for PublishError {}
+
+impl From<StoreError> for PublishError {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
+}
+
+impl From<SetError> for PublishError {
+    fn from(error: SetError) -> Self {
+        Self::Set(error)
+    }
+}
+
+impl From<CheckError> for PublishError {
+    fn from(error: CheckError) -> Self {
+        Self::Check(error)
+    }
+}
+
+impl From<std::io::Error> for PublishError {
+    fn from(error: std::io::Error) -> Self {
+        Self::Io(error)
+    }
+}

@@ -1,0 +1,257 @@
+//! What takes long: merges and rebuilds. They run beside publishing and hand over a layer at the end.
+
+use super::check;
+use super::delta::{Leaving, homed_prefixes};
+use super::error::PublishError;
+use super::settings::PublishConfig;
+use crate::store::{Records as _, Snapshot, Store, StoreError, now_unix_ms};
+use handle_snapshot::set::manifest::{LayerEntry, Manifest, Source};
+use handle_snapshot::set::stager::NewLayer;
+use handle_snapshot::set::storage::Storage;
+use handle_snapshot::set::{SetError, Why};
+use handle_snapshot::{BuildError, Builder, LayerOptions, Place, Progress, Stager};
+use std::ops::{ControlFlow, Range};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Longest time that a job which waits for its rate does not look whether it should end.
+const NAP_MAX: Duration = Duration::from_millis(50);
+/// Records that a rebuild takes before it looks whether it should end.
+const RECORDS_BETWEEN_LOOKS: u64 = 1024;
+
+/// What a job makes a layer of.
+#[derive(Clone, Debug)]
+pub(super) enum What {
+    /// These layers of a set, by position.
+    Merge(Manifest, Range<usize>),
+    /// All records of the store.
+    Rebuild,
+}
+
+/// Something that takes long.
+pub(super) struct Job<S: Storage> {
+    pub(super) number: u64,
+    pub(super) what: What,
+    pub(super) stager: Stager<S>,
+    pub(super) store: Arc<Store>,
+    pub(super) config: Arc<PublishConfig>,
+    pub(super) watch: Arc<Watch>,
+}
+
+/// How far a job is, and whether it is to end.
+#[derive(Debug, Default)]
+pub(super) struct Watch {
+    /// Records read.
+    pub(super) records: AtomicU64,
+    /// Ends all jobs early.
+    pub(super) stop: AtomicBool,
+    /// There are so many layers that merging has to be faster than its rate.
+    pub(super) hurry: AtomicBool,
+}
+
+/// A layer that a job has made.
+#[derive(Debug)]
+pub(super) struct Made {
+    pub(super) layer: NewLayer,
+    /// The state of the store that the layer shows, if it shows all of it.
+    pub(super) source: Option<Source>,
+    /// Records that no layer can have.
+    pub(super) left_out: u64,
+}
+
+impl<S: Storage> Job<S> {
+    /// The layers that a merge replaces.
+    pub(super) fn takes(&self) -> &[LayerEntry] {
+        match &self.what {
+            What::Merge(set, which) => &set.layers[which.clone()],
+            What::Rebuild => &[],
+        }
+    }
+
+    /// Makes the layer.
+    pub(super) fn run(&self) -> Result<Made, PublishError> {
+        let made = match &self.what {
+            What::Merge(set, which) => self.merge(set, which.clone())?,
+            What::Rebuild => self.rebuild()?,
+        };
+        if !self.config.check.command.is_empty() {
+            check::ask(&self.config.check, self.dir()?, &self.alone(&made))?;
+        }
+        Ok(made)
+    }
+
+    fn dir(&self) -> Result<&Path, PublishError> {
+        self.config.directory.as_deref().ok_or(PublishError::Refused("there is no directory to publish to"))
+    }
+
+    fn merge(&self, set: &Manifest, which: Range<usize>) -> Result<Made, PublishError> {
+        let pace = Pace::new(&self.config, &self.watch);
+        let layer = self.stager.stage_merge(set, which, now_unix_ms(), |merging| {
+            self.watch.records.store(merging.records_count(), Ordering::Relaxed);
+            pace.keep(merging.written_len())
+        });
+        Ok(Made { layer: layer.map_err(stopped)?, source: None, left_out: 0 })
+    }
+
+    /// Streams the records of one moment of the store through a sort in bounded memory.
+    fn rebuild(&self) -> Result<Made, PublishError> {
+        let snapshot = self.store.snapshot()?;
+        let source = Source { store: self.store.identity(), transaction: snapshot.last_id()? };
+        let options =
+            LayerOptions { seed: rand::random(), folds: snapshot.folds(), created_unix_ms: now_unix_ms() };
+        let homed = homed_prefixes(&snapshot)?;
+        let mut problem = None;
+        let mut leaving = Leaving::default();
+        let layer = self.stager.stage(Place::Base, |file, temp_dir| {
+            let tell = |progress| {
+                if let Progress::Written { records, .. } = progress {
+                    self.watch.records.store(records, Ordering::Relaxed);
+                }
+            };
+            let mut builder = Builder::new(temp_dir, options)
+                .memory_len_max(self.config.memory_len)
+                .homed(homed)
+                .on_progress(tell);
+            if let Err(error) = self.take_all(&snapshot, &mut builder, &mut leaving) {
+                return Err(match error {
+                    Taking::Build(error) => error,
+                    Taking::Store(error) => {
+                        problem = Some(error);
+                        BuildError::Stopped
+                    }
+                });
+            }
+            let (file, header) = builder.finish(self.stager.steady(file))?;
+            Ok((file.into_inner(), header))
+        });
+        if let Some(problem) = problem {
+            return Err(problem.into());
+        }
+        let layer = layer.map_err(stopped)?.showing(source);
+        Ok(Made { layer, source: Some(source), left_out: leaving.count() })
+    }
+
+    fn take_all(
+        &self,
+        snapshot: &Snapshot,
+        builder: &mut Builder<'_>,
+        leaving: &mut Leaving,
+    ) -> Result<(), Taking> {
+        for (nth, stored) in (0_u64..).zip(snapshot.records()?) {
+            let stored = stored?;
+            leaving.add(builder, nth, stored.handle(), stored.record()?.values)?;
+            if nth.is_multiple_of(RECORDS_BETWEEN_LOOKS) && self.watch.stop.load(Ordering::Relaxed) {
+                return Err(BuildError::Stopped.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// The set that the layer would be part of if nothing were published meanwhile.
+    fn alone(&self, made: &Made) -> Manifest {
+        let entry = made.layer.entry().clone();
+        match &self.what {
+            What::Merge(set, which) => {
+                let mut set = set.clone();
+                set.layers.splice(which.clone(), [entry]);
+                set
+            }
+            What::Rebuild => Manifest {
+                generation: 0,
+                created_unix_ms: made.layer.header().created_unix_ms,
+                handles_count: made.layer.header().handles_count,
+                source: made.source,
+                layers: vec![entry],
+            },
+        }
+    }
+}
+
+/// What can go wrong while records are taken from the store.
+enum Taking {
+    Build(BuildError),
+    Store(StoreError),
+}
+
+impl From<BuildError> for Taking {
+    fn from(error: BuildError) -> Self {
+        Self::Build(error)
+    }
+}
+
+impl From<StoreError> for Taking {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
+}
+
+/// Tells the end that we asked for from one that happened.
+fn stopped(error: SetError) -> PublishError {
+    match error.why {
+        Why::Build(BuildError::Stopped) => PublishError::Stopped,
+        _ => error.into(),
+    }
+}
+
+/// Keeps what is written to a rate, by waiting.
+struct Pace<'a> {
+    started: Instant,
+    bytes_per_s: u64,
+    watch: &'a Watch,
+}
+
+impl<'a> Pace<'a> {
+    fn new(config: &PublishConfig, watch: &'a Watch) -> Self {
+        Self { started: Instant::now(), bytes_per_s: config.merge_bytes_per_s, watch }
+    }
+
+    fn keep(&self, written_len: u64) -> ControlFlow<()> {
+        loop {
+            if self.watch.stop.load(Ordering::Relaxed) {
+                return ControlFlow::Break(());
+            }
+            let ahead = ahead(written_len, self.bytes_per_s, self.started.elapsed());
+            if ahead.is_zero() || self.watch.hurry.load(Ordering::Relaxed) {
+                return ControlFlow::Continue(());
+            }
+            std::thread::sleep(ahead.min(NAP_MAX));
+        }
+    }
+}
+
+/// How much too early so many bytes are written after `elapsed`; with a rate of 0 never.
+fn ahead(written_len: u64, bytes_per_s: u64, elapsed: Duration) -> Duration {
+    if bytes_per_s == 0 {
+        return Duration::ZERO;
+    }
+    let micros = u128::from(written_len) * 1_000_000 / u128::from(bytes_per_s);
+    Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX)).saturating_sub(elapsed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rate_is_kept_by_waiting() {
+        let second = Duration::from_secs(1);
+        assert_eq!(ahead(0, 100, Duration::ZERO), Duration::ZERO);
+        assert_eq!(ahead(100, 100, Duration::ZERO), second);
+        assert_eq!(ahead(300, 100, second), 2 * second);
+        assert_eq!(ahead(300, 100, 4 * second), Duration::ZERO, "late, and nothing is made up for");
+        assert_eq!(ahead(u64::MAX, 0, Duration::ZERO), Duration::ZERO, "no limit");
+        assert!(ahead(u64::MAX, 1, Duration::ZERO) > second);
+    }
+
+    #[test]
+    fn waiting_ends_when_told_to() {
+        let watch = Watch::default();
+        let pace = Pace { started: Instant::now(), bytes_per_s: 1, watch: &watch };
+        watch.hurry.store(true, Ordering::Relaxed);
+        assert!(pace.keep(1 << 40).is_continue());
+        watch.stop.store(true, Ordering::Relaxed);
+        assert!(pace.keep(1 << 40).is_break());
+    }
+}

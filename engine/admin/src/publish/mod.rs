@@ -1,0 +1,349 @@
+//! From changes in the store to sets that resolvers serve.
+//!
+//! - What is acknowledged is published: some milliseconds later all that has changed is a new layer, and the
+//!   MANIFEST names it ([`engine`]).
+//! - Layers are merged beside that ([`tiers`], [`jobs`]), so that there are few, and a byte is written again
+//!   a bounded number of times. Nothing that takes long holds up a change.
+//! - The MANIFEST says which transaction of which store it shows. That, and nothing else, is where
+//!   publishing goes on after a restart, so nothing is left out and nothing becomes older.
+//! - When something fails the published set stays, the changes wait in the store, and `status` says why.
+
+mod check;
+mod command;
+mod delta;
+mod engine;
+mod error;
+mod jobs;
+mod metrics;
+mod settings;
+mod status;
+#[cfg(test)]
+mod tests;
+mod tiers;
+
+pub use check::CheckError;
+pub use command::{Command, NoCommand};
+pub use error::PublishError;
+pub use metrics::register;
+pub use settings::{CheckConfig, PublishConfig};
+pub use status::{Counts, JobStatus, KeptStatus, PublishStatus, SetStatus};
+
+use crate::store::{Store, now_unix_ms};
+use engine::Engine;
+use handle_snapshot::Publisher;
+use handle_snapshot::set::storage::Storage;
+use jobs::Made;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime};
+
+/// Longest time without looking at commands and at what jobs have made.
+const PATIENCE: Duration = Duration::from_millis(20);
+/// Commands that wait.
+const COMMANDS_MAX: usize = 16;
+/// Shortest time between two looks for files to remove.
+const PRUNE_INTERVAL_MIN: Duration = Duration::from_secs(1);
+
+/// A command, and who waits for what became of it.
+type Request = (Command, SyncSender<Result<String, PublishError>>);
+
+/// Publishing, in threads of its own. Dropped, it publishes what is left and ends.
+#[derive(Debug)]
+pub struct Publishing {
+    requests: SyncSender<Request>,
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    status: Mutex<PublishStatus>,
+    stop: AtomicBool,
+}
+
+impl Publishing {
+    /// Takes the directory, and publishes there what `store` has and what becomes of it.
+    ///
+    /// # Errors
+    /// When no directory is configured, it cannot be used, or another process publishes there.
+    pub fn start(store: Arc<Store>, config: &PublishConfig) -> Result<Self, PublishError> {
+        let dir = config.directory.as_deref();
+        let dir = dir.ok_or(PublishError::Refused("`publish.directory` is not said"))?;
+        std::fs::create_dir_all(dir)?;
+        let publisher = Publisher::open(dir)?;
+        check::clean(dir)?;
+        let config = Arc::new(config.clone());
+        let engine = Engine::new(store.clone(), publisher, config.clone())?;
+        let (requests, inbox) = sync_channel(COMMANDS_MAX);
+        let shared = Arc::new(Shared::default());
+        *shared.lock() = engine.status();
+        let driver = Driver::new(engine, store, config, inbox, shared.clone());
+        let thread = std::thread::Builder::new().name("publish".to_owned()).spawn(|| driver.run())?;
+        Ok(Self { requests, shared, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// How it is.
+    #[must_use]
+    pub fn status(&self) -> PublishStatus {
+        self.shared.lock().clone()
+    }
+
+    /// Does what an operator wants, and says what was done.
+    ///
+    /// # Errors
+    /// When it cannot be done.
+    pub fn command(&self, command: Command) -> Result<String, PublishError> {
+        let (tell, told) = sync_channel(1);
+        self.requests.try_send((command, tell)).map_err(|error| match error {
+            TrySendError::Full(_) => PublishError::Refused("too many commands wait already"),
+            TrySendError::Disconnected(_) => PublishError::Stopped,
+        })?;
+        told.recv().unwrap_or(Err(PublishError::Stopped))
+    }
+
+    /// Whether it has come to its end, which without [`stop`](Self::stop) is a bug.
+    #[must_use]
+    pub fn is_finished(&self) -> bool {
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Publishes what is left, and ends.
+    pub fn stop(&self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
+            // A panic of the thread has been shown where it happened.
+            let _ = thread.join();
+        }
+    }
+
+    /// Waits until a transaction is visible in the published set, but not longer than `patience`; whether
+    /// it is.
+    #[must_use]
+    pub fn wait_for(&self, transaction: u64, patience: Duration) -> bool {
+        let deadline = Instant::now() + patience;
+        loop {
+            let shown = self.shared.lock().set.as_ref().and_then(|set| set.transaction);
+            if shown.is_some_and(|shown| shown >= transaction) {
+                return true;
+            }
+            if Instant::now() >= deadline {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+impl Drop for Publishing {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> std::sync::MutexGuard<'_, PublishStatus> {
+        self.status.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A job that runs.
+struct Worker {
+    number: u64,
+    thread: JoinHandle<Result<Made, PublishError>>,
+}
+
+/// The last error of one kind of work, until that works again.
+#[derive(Default)]
+struct Trouble(Option<(String, u64)>);
+
+/// Moves the engine: waits, and gives work to threads.
+struct Driver<S: Storage> {
+    engine: Engine<S>,
+    store: Arc<Store>,
+    config: Arc<PublishConfig>,
+    inbox: Receiver<Request>,
+    shared: Arc<Shared>,
+    workers: Vec<Worker>,
+    published_at: Option<Instant>,
+    delta_trouble: Trouble,
+    job_trouble: Trouble,
+    /// After something failed, nothing is tried before this.
+    retry_at: Option<Instant>,
+    prune_at: Instant,
+}
+
+impl<S: Storage + 'static> Driver<S> {
+    fn new(
+        engine: Engine<S>,
+        store: Arc<Store>,
+        config: Arc<PublishConfig>,
+        inbox: Receiver<Request>,
+        shared: Arc<Shared>,
+    ) -> Self {
+        // Who had read a MANIFEST before we came has its grace, too.
+        let prune_at = Instant::now() + config.grace();
+        Self {
+            engine,
+            store,
+            config,
+            inbox,
+            shared,
+            workers: Vec::new(),
+            published_at: None,
+            delta_trouble: Trouble::default(),
+            job_trouble: Trouble::default(),
+            retry_at: None,
+            prune_at,
+        }
+    }
+
+    fn run(mut self) {
+        while !self.shared.stop.load(Ordering::Relaxed) {
+            self.turn();
+        }
+        self.engine.stop();
+        for worker in std::mem::take(&mut self.workers) {
+            self.finish(worker);
+        }
+        while self.publish() {}
+    }
+
+    fn turn(&mut self) {
+        while let Ok((command, tell)) = self.inbox.try_recv() {
+            let done = self.obey(command);
+            // First the status, for whoever asks for it next.
+            self.tell();
+            // Who does not wait any more need not know.
+            let _ = tell.send(done);
+        }
+        while let Some(at) = self.workers.iter().position(|worker| worker.thread.is_finished()) {
+            let worker = self.workers.swap_remove(at);
+            self.finish(worker);
+            self.tell();
+        }
+        if self.retry_at.is_some_and(|at| Instant::now() < at) {
+            std::thread::sleep(PATIENCE);
+            return;
+        }
+        self.retry_at = None;
+        while let Some(job) = self.engine.due(now_unix_ms()) {
+            let number = job.number;
+            let run = move || job.run();
+            match std::thread::Builder::new().name("merge".to_owned()).spawn(run) {
+                Ok(thread) => self.workers.push(Worker { number, thread }),
+                Err(error) => {
+                    let _ = self.engine.finish(number, Err(error.into()), now_unix_ms());
+                    break;
+                }
+            }
+        }
+        if Instant::now() >= self.prune_at {
+            self.prune_at = Instant::now() + (self.config.grace() / 4).max(PRUNE_INTERVAL_MIN);
+            let pruned = self.engine.prune(SystemTime::now());
+            self.note(pruned, false);
+        }
+        if self.is_time_to_publish() {
+            self.publish();
+        }
+        self.tell();
+    }
+
+    /// Waits for changes, and for those that come soon after them; not longer than [`PATIENCE`].
+    fn is_time_to_publish(&self) -> bool {
+        let Some(published) = self.engine.position() else {
+            std::thread::sleep(PATIENCE);
+            // A set that does not fit the store is found out by trying.
+            return true;
+        };
+        let last = self.store.wait_past(published, PATIENCE);
+        if last <= published {
+            return false;
+        }
+        let since = self.published_at.map_or(Duration::MAX, |at| at.elapsed());
+        let left = self.config.interval().saturating_sub(since);
+        if last - published < self.config.changes_max && !left.is_zero() {
+            std::thread::sleep(left.min(PATIENCE));
+            return left <= PATIENCE;
+        }
+        true
+    }
+
+    /// Publishes what has changed; whether anything was.
+    fn publish(&mut self) -> bool {
+        let published = self.engine.publish(now_unix_ms());
+        let is_published = self.note(published, true) == Some(true);
+        if is_published {
+            self.published_at = Some(Instant::now());
+        }
+        self.tell();
+        is_published
+    }
+
+    fn finish(&mut self, worker: Worker) {
+        let made = match worker.thread.join() {
+            Ok(made) => made,
+            // A bug; it has been shown where it happened, and stops us too.
+            Err(panic) => std::panic::resume_unwind(panic),
+        };
+        let finished = self.engine.finish(worker.number, made, now_unix_ms());
+        if !matches!(finished, Err(PublishError::Stopped)) {
+            self.note(finished, false);
+        }
+    }
+
+    fn obey(&mut self, command: Command) -> Result<String, PublishError> {
+        self.retry_at = None;
+        match command {
+            Command::Hold(why) => self.engine.hold(&why).map(|()| "held".to_owned()),
+            Command::Resume => self.engine.resume().map(|()| "going on".to_owned()),
+            Command::RollBack(to) => self
+                .engine
+                .roll_back(to, now_unix_ms())
+                .map(|to| format!("rolled back to generation {to}, and held")),
+            Command::Rebuild => {
+                self.engine.rebuild();
+                Ok("rebuilding".to_owned())
+            }
+            Command::Merge => {
+                self.engine.merge();
+                Ok("merging".to_owned())
+            }
+            Command::Keep => self.engine.keep(now_unix_ms()).map(|()| "kept".to_owned()),
+        }
+    }
+
+    /// Remembers what failed, and waits before anything is tried again.
+    fn note<T>(&mut self, result: Result<T, PublishError>, is_delta: bool) -> Option<T> {
+        let trouble = if is_delta { &mut self.delta_trouble } else { &mut self.job_trouble };
+        match result {
+            Ok(value) => {
+                trouble.0 = None;
+                Some(value)
+            }
+            Err(error) => {
+                let text = error.to_string();
+                // Once, and not for each attempt.
+                if trouble.0.as_ref().is_none_or(|(known, _)| *known != text) {
+                    tracing::error!(%error, "not published; what was published stays");
+                    trouble.0 = Some((text, now_unix_ms()));
+                }
+                self.engine.count_failure(&error);
+                self.retry_at = Some(Instant::now() + self.config.retry());
+                None
+            }
+        }
+    }
+
+    fn tell(&self) {
+        let mut status = self.engine.status();
+        if let Some((error, at)) = self.delta_trouble.0.as_ref().or(self.job_trouble.0.as_ref()) {
+            status.last_error = Some(error.clone());
+            status.last_error_unix_ms = Some(*at);
+        }
+        *self.shared.lock() = status;
+    }
+}

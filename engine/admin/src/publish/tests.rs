@@ -1,0 +1,723 @@
+//! Publishing against a real store: what readers see, whatever fails and wherever it goes on.
+
+use super::engine::Engine;
+use super::*;
+use crate::store::StoreConfig;
+use handle_proto::{Value, Values};
+use handle_snapshot::set::manifest::{MANIFEST, Manifest};
+use handle_snapshot::set::storage::Disk;
+use handle_snapshot::{Builder, HomedPrefixes, How, LayerOptions, Mapped, PublishedSet, SetError, hash_key};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Seek, SeekFrom, Write};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicUsize;
+
+/// What readers find: handles and the data of their first value.
+type Seen = BTreeMap<String, String>;
+
+/// A directory with a store, and room for a published set.
+struct Place {
+    dir: tempfile::TempDir,
+    store: Option<Arc<Store>>,
+}
+
+impl Place {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("set")).unwrap();
+        let store = Store::create(&StoreConfig::at(&dir.path().join("store")), true).unwrap();
+        store.home(b"1").unwrap();
+        Self { dir, store: Some(Arc::new(store)) }
+    }
+
+    fn store(&self) -> &Arc<Store> {
+        self.store.as_ref().unwrap()
+    }
+
+    fn set(&self) -> PathBuf {
+        self.dir.path().join("set")
+    }
+
+    fn config(&self) -> PublishConfig {
+        // Small, so that tests meet every limit.
+        PublishConfig {
+            directory: Some(self.set()),
+            absorb_len: 1024,
+            keep_every_s: 10,
+            keep_count: 2,
+            grace_s: 60,
+            ..PublishConfig::default()
+        }
+    }
+
+    fn engine_with(&self, config: PublishConfig) -> Engine<Disk> {
+        let publisher = Publisher::open(&self.set()).unwrap();
+        Engine::new(self.store().clone(), publisher, Arc::new(config)).unwrap()
+    }
+
+    /// An engine that has published what there is.
+    fn engine(&self) -> Engine<Disk> {
+        let mut engine = self.engine_with(self.config());
+        settle(&mut engine);
+        engine
+    }
+
+    fn put(&self, handle: &str, url: &str) {
+        put(self.store(), handle.as_bytes(), url.as_bytes());
+    }
+
+    fn delete(&self, handle: &str) {
+        let key = handle.to_ascii_uppercase().into_bytes();
+        assert!(self.store().change(move |transaction| transaction.delete(&key)).unwrap());
+    }
+
+    fn seen(&self) -> Seen {
+        seen(&self.set())
+    }
+
+    /// What the store has.
+    fn stored(&self) -> Seen {
+        let snapshot = self.store().snapshot().unwrap();
+        let records = snapshot.records().unwrap().map(|stored| {
+            let stored = stored.unwrap();
+            let data = stored.record().unwrap().values.iter().next().unwrap().data.to_vec();
+            (text(stored.handle()), text(&data))
+        });
+        records.collect()
+    }
+
+    fn manifest(&self) -> Manifest {
+        handle_snapshot::set::read_manifest(&self.set()).unwrap()
+    }
+
+    fn shown(&self) -> u64 {
+        self.manifest().source.unwrap().transaction
+    }
+}
+
+fn put(store: &Store, handle: &[u8], data: &[u8]) {
+    let (key, data) = (handle.to_ascii_uppercase(), data.to_vec());
+    let put = move |transaction: &mut crate::store::Transaction<'_>| {
+        let mut room = Vec::new();
+        transaction.put(&key, Values::build([Value::new(1, b"URL", &data)], &mut room))
+    };
+    store.change(put).unwrap();
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn seen(dir: &Path) -> Seen {
+    let set = PublishedSet::open(dir, How::Map).unwrap();
+    set.verify().unwrap();
+    let mut seen = Seen::new();
+    for layer in set.layers() {
+        for record in layer.records() {
+            let key = record.unwrap().key();
+            if let Some(record) = set.records().find(hash_key(set.records().seed(), key), key).unwrap() {
+                seen.insert(text(key), text(record.values_in_order().next().unwrap().unwrap().data));
+            }
+        }
+    }
+    assert_eq!(set.handles_count(), seen.len() as u64, "as the publisher counted");
+    seen
+}
+
+/// Runs what is due, publishes what has changed, until nothing is left to do.
+fn settle<S: Storage>(engine: &mut Engine<S>) {
+    loop {
+        let published = engine.publish(now_unix_ms()).unwrap();
+        let job = engine.due(now_unix_ms());
+        if let Some(job) = &job {
+            engine.finish(job.number, job.run(), now_unix_ms()).unwrap();
+        }
+        if !published && job.is_none() {
+            return;
+        }
+    }
+}
+
+#[test]
+fn what_changes_is_published_and_nothing_else() {
+    let place = Place::new();
+    let mut engine = place.engine();
+    assert_eq!(place.seen(), Seen::new(), "an empty set can be served");
+    assert_eq!(place.shown(), place.store().last_id());
+    for n in 0..300_u64 {
+        place.put(&format!("1/{}", n * n % 31), &format!("at {n}"));
+        if n % 7 == 3 {
+            place.delete(&format!("1/{}", n * n % 31));
+        }
+        if n % 3 == 0 {
+            assert!(engine.publish(now_unix_ms()).unwrap());
+            assert!(!engine.publish(now_unix_ms()).unwrap(), "once");
+            assert_eq!(place.seen(), place.stored(), "at {n}");
+            assert_eq!(place.shown(), place.store().last_id());
+        }
+        if n % 11 == 0 {
+            let before = place.manifest();
+            settle(&mut engine);
+            assert_eq!(place.seen(), place.stored(), "merged at {n}");
+            assert_eq!(place.shown(), place.store().last_id());
+            assert!(place.manifest().generation >= before.generation);
+        }
+        assert!(place.manifest().layers.len() < 8);
+    }
+    let counts = engine.status().counts;
+    assert!(counts.deltas >= 100 && counts.merges > 0, "{counts:?}");
+    assert!(counts.delta_bytes <= counts.changed_bytes + counts.deltas * 1024, "{counts:?}");
+}
+
+#[test]
+fn publishing_goes_on_where_the_manifest_is() {
+    let mut place = Place::new();
+    drop(place.engine());
+    place.put("1/a", "one");
+    drop(place.store.take());
+    place.store = Some(Arc::new(Store::open(&StoreConfig::at(&place.dir.path().join("store"))).unwrap()));
+    let generation = place.manifest().generation;
+    let mut engine = place.engine_with(place.config());
+    assert!(engine.publish(now_unix_ms()).unwrap(), "a delta, and no rebuild");
+    assert_eq!(place.manifest().generation, generation + 1);
+    assert_eq!(place.seen(), place.stored());
+}
+
+#[test]
+fn many_changes_come_in_parts_and_very_many_as_a_rebuild() {
+    let place = Place::new();
+    let config = PublishConfig { changes_max: 10, rebuild_changes: 25, ..place.config() };
+    let mut engine = place.engine_with(config);
+    settle(&mut engine);
+    let (first, rebuilds) = (place.shown(), engine.status().counts.rebuilds);
+    (0..25).for_each(|n| place.put(&format!("1/{n}"), "x"));
+    for part in 1..=3 {
+        assert!(engine.publish(now_unix_ms()).unwrap());
+        assert_eq!(place.shown(), first + (part * 10).min(25));
+    }
+    assert_eq!(place.seen(), place.stored());
+    (0..26).for_each(|n| place.put(&format!("1/{n}"), "y"));
+    assert!(!engine.publish(now_unix_ms()).unwrap());
+    assert!(engine.status().rebuild.is_some());
+    settle(&mut engine);
+    assert_eq!(engine.status().counts.rebuilds, rebuilds + 1);
+    assert_eq!(place.seen(), place.stored());
+}
+
+#[test]
+fn a_set_that_does_not_fit_the_store_is_rebuilt() {
+    let rebuilds_after = |change: &dyn Fn(&mut Place)| {
+        let mut place = Place::new();
+        place.put("1/a", "one");
+        drop(place.engine());
+        place.put("1/b", "two");
+        change(&mut place);
+        let mut engine = place.engine_with(place.config());
+        settle(&mut engine);
+        assert_eq!(place.seen(), place.stored());
+        assert_eq!(place.shown(), place.store().last_id());
+        engine.status().counts.rebuilds
+    };
+    assert_eq!(rebuilds_after(&|_| {}), 0);
+    // The log does not reach back.
+    assert_eq!(
+        rebuilds_after(&|place| {
+            assert!(place.store().prune_log(u64::MAX, 1000).unwrap() > 0);
+        }),
+        1
+    );
+    // Many records at once, which the log does not tell of.
+    assert_eq!(
+        rebuilds_after(&|place| {
+            let mut bulk = place.store().bulk(place.dir.path(), 1 << 20);
+            let mut room = Vec::new();
+            bulk.add(b"1/bulk", Values::build([Value::new(1, b"URL", b"b")], &mut room)).unwrap();
+            bulk.finish(|_| {}).unwrap();
+        }),
+        1
+    );
+    // Another store, which has come further than the set.
+    assert_eq!(
+        rebuilds_after(&|place| {
+            let other = StoreConfig::at(&place.dir.path().join("other"));
+            place.store = Some(Arc::new(Store::create(&other, true).unwrap()));
+            (0..10).for_each(|n| place.put(&format!("1/other-{n}"), "x"));
+        }),
+        1
+    );
+    // A copy of this store that is older than the set.
+    assert_eq!(
+        rebuilds_after(&|place| {
+            let (file, copy) = (place.dir.path().join("store"), place.dir.path().join("copy"));
+            drop(place.store.take());
+            std::fs::copy(&file, &copy).unwrap();
+            place.store = Some(Arc::new(Store::open(&StoreConfig::at(&file)).unwrap()));
+            (0..10).for_each(|n| place.put(&format!("1/{n}"), "later"));
+            drop(place.engine());
+            place.store = Some(Arc::new(Store::open(&StoreConfig::at(&copy)).unwrap()));
+        }),
+        1
+    );
+    // A set that somebody else has put there.
+    assert_eq!(
+        rebuilds_after(&|place| {
+            let mut publisher = Publisher::open(&place.set()).unwrap();
+            let options = LayerOptions { seed: 1, folds: true, created_unix_ms: 1 };
+            let base = |file, temp_dir: &Path| {
+                let mut builder = Builder::new(temp_dir, options).homed(HomedPrefixes::default());
+                builder.add(1, b"1/foreign", [Value::new(1, b"URL", b"f")])?;
+                builder.finish(file)
+            };
+            publisher.publish_base(1, base).unwrap();
+        }),
+        1
+    );
+}
+
+#[test]
+fn what_is_visible_stays_so_when_the_set_is_rebuilt() {
+    let place = Place::new();
+    place.put("1/a", "one");
+    place.put("1/b", "one");
+    let mut engine = place.engine();
+    engine.rebuild();
+    let job = engine.due(now_unix_ms()).unwrap();
+    let made = job.run();
+    // Published while the rebuild runs, from a store that has gone on.
+    place.put("1/a", "two");
+    place.delete("1/b");
+    place.put("1/c", "two");
+    place.store().home(b"2").unwrap();
+    assert!(engine.publish(now_unix_ms()).unwrap());
+    let shown = place.shown();
+    place.put("1/d", "three");
+    engine.finish(job.number, made, now_unix_ms()).unwrap();
+    assert!(place.shown() > shown);
+    assert_eq!(place.seen(), place.stored());
+    let set = PublishedSet::open(&place.set(), How::Map).unwrap();
+    assert!(set.records().homed(b"1") && set.records().homed(b"2"));
+    assert!(engine.status().rebuild.is_none());
+}
+
+#[test]
+fn homing_is_a_change() {
+    let place = Place::new();
+    let mut engine = place.engine();
+    let homed = || {
+        let set = PublishedSet::open(&place.set(), How::Map).unwrap();
+        [b"1", b"2", b"3"].map(|prefix| set.records().homed(prefix))
+    };
+    assert_eq!(homed(), [true, false, false]);
+    place.store().home(b"2").unwrap();
+    settle(&mut engine);
+    assert_eq!(homed(), [true, true, false]);
+    place.put("1/a", "x");
+    place.store().home(b"3").unwrap();
+    place.store().change(|transaction| transaction.unhome(b"1")).unwrap();
+    settle(&mut engine);
+    assert_eq!(homed(), [false, true, true]);
+}
+
+#[test]
+fn a_merge_does_not_hold_up_deltas_and_is_dropped_when_it_comes_too_late() {
+    let place = Place::new();
+    let mut engine = place.engine();
+    let mut n = 0;
+    let job = loop {
+        n += 1;
+        place.put(&format!("1/{n}"), &"x".repeat(900));
+        assert!(engine.publish(now_unix_ms()).unwrap());
+        if let Some(job) = engine.due(now_unix_ms()) {
+            break job;
+        }
+    };
+    let taken = job.takes().to_vec();
+    place.put("1/while", "it runs");
+    assert!(engine.publish(now_unix_ms()).unwrap());
+    assert!(place.manifest().layers.ends_with(&taken), "what it takes is left alone");
+    assert!(engine.due(now_unix_ms()).is_none(), "one at a time");
+    assert_eq!(engine.status().running[0].layers, taken.len());
+    engine.finish(job.number, job.run(), now_unix_ms()).unwrap();
+    assert_eq!(place.manifest().layers.len(), 2, "the merged one, and the delta of meanwhile");
+    assert_eq!(place.seen(), place.stored());
+
+    // All of them, when somebody wants that.
+    place.put("1/more", "x");
+    assert!(engine.publish(now_unix_ms()).unwrap());
+    engine.merge();
+    settle(&mut engine);
+    assert_eq!(place.manifest().layers.len(), 1);
+    engine.merge();
+    assert!(engine.due(now_unix_ms()).is_none(), "one layer is as few as can be");
+    assert_eq!(place.seen(), place.stored());
+
+    // A rebuild overtakes a merge.
+    let job = loop {
+        n += 1;
+        place.put(&format!("1/{n}"), &"x".repeat(900));
+        engine.publish(now_unix_ms()).unwrap();
+        if let Some(job) = engine.due(now_unix_ms()) {
+            break job;
+        }
+    };
+    let made = job.run();
+    engine.rebuild();
+    let rebuild = engine.due(now_unix_ms()).unwrap();
+    engine.finish(rebuild.number, rebuild.run(), now_unix_ms()).unwrap();
+    let generation = place.manifest().generation;
+    engine.finish(job.number, made, now_unix_ms()).unwrap();
+    assert_eq!(place.manifest().generation, generation);
+    assert_eq!(place.seen(), place.stored());
+}
+
+#[test]
+fn a_roll_back_holds_until_it_is_ended() {
+    let place = Place::new();
+    place.put("1/a", "one");
+    let mut engine = place.engine();
+    let (one, at_one) = (place.stored(), place.manifest().generation);
+    engine.keep(1).unwrap();
+    place.put("1/a", "two");
+    place.put("1/b", "two");
+    settle(&mut engine);
+    let two = place.stored();
+    assert!(matches!(engine.roll_back(Some(99), now_unix_ms()), Err(PublishError::Refused(_))));
+    assert_eq!(place.seen(), two);
+    assert_eq!(engine.status().held, None);
+    assert_eq!(engine.roll_back(None, now_unix_ms()).unwrap(), at_one);
+    assert_eq!(place.seen(), one);
+
+    // It stays so, also for who comes later.
+    place.put("1/c", "three");
+    assert!(!engine.publish(now_unix_ms()).unwrap());
+    drop(engine);
+    let mut engine = place.engine();
+    assert_eq!(place.seen(), one);
+    let status = engine.status();
+    assert!(status.held.unwrap().contains("rolled back"), "and says why");
+    assert!(status.pending >= 3 && engine.position().is_none());
+
+    // Back to what was there before, and on from there.
+    let newest = engine.status().kept.last().unwrap().generation;
+    assert_eq!(engine.roll_back(Some(newest), now_unix_ms()).unwrap(), newest);
+    assert_eq!(place.seen(), two);
+    engine.resume().unwrap();
+    settle(&mut engine);
+    assert_eq!(place.seen(), place.stored());
+    assert!(engine.status().kept.len() <= 2);
+}
+
+#[test]
+fn generations_are_kept_at_intervals_and_files_go_after_their_grace() {
+    let place = Place::new();
+    let mut engine = place.engine();
+    let begin = now_unix_ms() + 100_000;
+    for second in 0..45 {
+        place.put("1/a", &format!("{second}"));
+        assert!(engine.publish(begin + second * 1000).unwrap());
+    }
+    let kept: Vec<u64> = engine.status().kept.iter().map(|kept| kept.created_unix_ms).collect();
+    assert_eq!(kept.len(), 2);
+    assert_eq!(kept[1] - kept[0], 10_000);
+    let at =
+        |seconds: u64| SystemTime::UNIX_EPOCH + Duration::from_millis(begin) + Duration::from_secs(seconds);
+    engine.prune(at(44)).unwrap();
+    assert_eq!(engine.status().counts.files_removed, 0);
+    engine.prune(at(110)).unwrap();
+    let named: std::collections::BTreeSet<String> =
+        place.manifest().layers.into_iter().map(|layer| layer.file).collect();
+    let left = std::fs::read_dir(place.set()).unwrap();
+    let left: Vec<_> = left.map(|file| text(file.unwrap().file_name().as_encoded_bytes())).collect();
+    assert!(
+        left.len() <= named.len() + 2 + 2 + 2,
+        "the set, two kept with a layer each, LOCK, MANIFEST: {left:?}"
+    );
+    assert!(named.iter().all(|file| left.contains(file)));
+    let kept = engine.status().kept[0].generation;
+    engine.roll_back(Some(kept), now_unix_ms()).unwrap();
+    assert_eq!(place.seen().len(), 1);
+}
+
+#[test]
+fn what_the_check_refuses_does_not_go_live() {
+    let place = Place::new();
+    place.put("1/a", "one");
+    let mut engine = place.engine();
+    drop(engine);
+    let flag = place.dir.path().join("refuse");
+    let command = format!("test ! -e {} || {{ echo not this one >&2; exit 1; }}", flag.display());
+    let check =
+        CheckConfig { command: ["sh", "-c", &command].map(Into::into).to_vec(), ..CheckConfig::default() };
+    engine = place.engine_with(PublishConfig { check, ..place.config() });
+    place.put("1/a", "two");
+    settle(&mut engine);
+    assert_eq!(place.seen(), place.stored());
+    std::fs::write(&flag, "").unwrap();
+    place.put("1/a", "three");
+    let before = place.manifest();
+    let refused = engine.publish(now_unix_ms()).unwrap_err();
+    assert!(refused.to_string().contains("not this one"), "{refused}");
+    engine.rebuild();
+    let job = engine.due(now_unix_ms()).unwrap();
+    assert!(matches!(engine.finish(job.number, job.run(), now_unix_ms()), Err(PublishError::Check(_))));
+    assert_eq!(place.manifest(), before);
+    std::fs::remove_file(&flag).unwrap();
+    settle(&mut engine);
+    assert_eq!(place.seen(), place.stored());
+    assert!(engine.status().rebuild.is_none());
+}
+
+#[test]
+fn a_record_that_no_layer_can_have_holds_nothing_up() {
+    let place = Place::new();
+    let mut engine = place.engine();
+    place.put("1/good", "one");
+    place.put("1/turns-bad", "one");
+    settle(&mut engine);
+    put(place.store(), b"no slash", b"x");
+    put(place.store(), b"1/turns-bad", &vec![b'x'; 300_000]);
+    place.put("1/good", "two");
+    settle(&mut engine);
+    let seen: Vec<_> = place.seen().into_iter().collect();
+    assert_eq!(seen, [("1/GOOD".to_owned(), "two".to_owned())], "no old value of what has turned bad");
+    assert_eq!(engine.status().counts.left_out, 2);
+    engine.rebuild();
+    settle(&mut engine);
+    assert_eq!(place.seen().into_iter().collect::<Vec<_>>(), seen);
+}
+
+/// A directory in which one step fails, as when the disk is full or broken.
+struct Failing {
+    disk: Disk,
+    steps: Arc<AtomicUsize>,
+    fails_at: Arc<AtomicUsize>,
+}
+
+struct FailingFile {
+    file: File,
+    steps: Arc<AtomicUsize>,
+    fails_at: Arc<AtomicUsize>,
+}
+
+fn step(steps: &AtomicUsize, fails_at: &AtomicUsize) -> io::Result<()> {
+    match steps.fetch_add(1, Ordering::Relaxed) == fails_at.load(Ordering::Relaxed) {
+        true => Err(io::ErrorKind::StorageFull.into()),
+        false => Ok(()),
+    }
+}
+
+impl Failing {
+    fn step(&self) -> io::Result<()> {
+        step(&self.steps, &self.fails_at)
+    }
+}
+
+impl Write for FailingFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if let Err(error) = step(&self.steps, &self.fails_at) {
+            // Some of it is there all the same.
+            self.file.write_all(&bytes[..bytes.len() / 2])?;
+            return Err(error);
+        }
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+impl Seek for FailingFile {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        self.file.seek(to)
+    }
+}
+
+impl Storage for Failing {
+    type File = FailingFile;
+    type Bytes = Mapped;
+
+    fn create(&self, name: &str) -> io::Result<FailingFile> {
+        self.step()?;
+        let file = self.disk.create(name)?;
+        Ok(FailingFile { file, steps: self.steps.clone(), fails_at: self.fails_at.clone() })
+    }
+    fn sync(&self, file: &FailingFile) -> io::Result<()> {
+        self.step()?;
+        self.disk.sync(&file.file)
+    }
+    fn sync_dir(&self) -> io::Result<()> {
+        self.step()?;
+        self.disk.sync_dir()
+    }
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.step()?;
+        self.disk.rename(from, to)
+    }
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.step()?;
+        self.disk.remove(name)
+    }
+    fn list(&self) -> io::Result<Vec<(String, u64, SystemTime)>> {
+        self.disk.list()
+    }
+    fn read(&self, name: &str, len_max: usize) -> io::Result<Vec<u8>> {
+        self.disk.read(name, len_max)
+    }
+    fn open(&self, name: &str) -> io::Result<Mapped> {
+        self.step()?;
+        self.disk.open(name)
+    }
+    fn forget(&self, bytes: &Mapped, range: Range<u64>) {
+        self.disk.forget(bytes, range);
+    }
+    fn dir(&self) -> &Path {
+        self.disk.dir()
+    }
+}
+
+/// Everything publishing does, a few times over. After each try readers see a whole set that is not older
+/// than what was published before; when it has failed, the same is tried again.
+fn work(place: &Place, engine: &mut Engine<Failing>) -> usize {
+    let mut failures = 0;
+    let mut shown = 0;
+    let check = |shown: &mut u64| {
+        if place.set().join(MANIFEST).exists() {
+            place.seen();
+            assert!(place.shown() >= *shown, "what was visible still is");
+            *shown = place.shown();
+        }
+    };
+    let mut attempt =
+        |engine: &mut Engine<Failing>,
+         act: &mut dyn FnMut(&mut Engine<Failing>) -> Result<bool, PublishError>| {
+            loop {
+                let result = act(engine);
+                check(&mut shown);
+                match result {
+                    Ok(true) => {}
+                    Ok(false) => return,
+                    Err(error) => {
+                        failures += 1;
+                        assert!(failures < 3, "a step fails once: {error}");
+                    }
+                }
+            }
+        };
+    for round in 0..3 {
+        for n in 0..2 {
+            place.put(&format!("1/{n}"), &format!("{round} {}", "x".repeat(700 * n)));
+            attempt(engine, &mut |engine| engine.publish(now_unix_ms()));
+            attempt(engine, &mut |engine| {
+                let Some(job) = engine.due(now_unix_ms()) else { return Ok(false) };
+                engine.finish(job.number, job.run(), now_unix_ms()).map(|()| true)
+            });
+        }
+        if round == 1 {
+            place.delete("1/0");
+            engine.rebuild();
+        }
+        attempt(engine, &mut |engine| engine.keep(now_unix_ms()).map(|()| false));
+        attempt(engine, &mut |engine| engine.prune(SystemTime::now()).map(|()| false));
+    }
+    attempt(engine, &mut |engine| engine.publish(now_unix_ms()));
+    failures
+}
+
+#[test]
+fn whatever_step_fails_nothing_is_lost_and_nothing_becomes_older() {
+    let run = |fails_at: usize| {
+        let place = Place::new();
+        let disk = Disk::lock(&place.set()).unwrap().unwrap();
+        let steps = Arc::new(AtomicUsize::new(0));
+        let storage = Failing { disk, steps: steps.clone(), fails_at: Arc::new(AtomicUsize::new(fails_at)) };
+        let publisher = Publisher::with_storage(storage).unwrap();
+        let config = PublishConfig { grace_s: 0, ..place.config() };
+        let mut engine = Engine::new(place.store().clone(), publisher, Arc::new(config)).unwrap();
+        let failures = work(&place, &mut engine);
+        assert_eq!(place.seen(), place.stored(), "failed at {fails_at}");
+        assert_eq!(place.shown(), place.store().last_id(), "failed at {fails_at}");
+        let counts = engine.status().counts;
+        // What ends in the middle may be done once more, or not be needed any more.
+        let did_all = counts.merges > 0 && counts.rebuilds == 2 && counts.files_removed > 0;
+        assert!(did_all || fails_at != usize::MAX, "{counts:?}");
+        (steps.load(Ordering::Relaxed), failures)
+    };
+    let (steps, failures) = run(usize::MAX);
+    assert_eq!(failures, 0);
+    println!("{steps} steps");
+    assert!(steps > 100, "{steps} steps");
+    // Each step takes a store of its own; `HANDLE_FAULTS=all` lets every one of them fail.
+    let every = if std::env::var("HANDLE_FAULTS").is_ok_and(|which| which == "all") { 1 } else { 7 };
+    let tried = (0..steps).step_by(every);
+    let (all, failed) = (tried.len(), tried.filter(|&fails_at| run(fails_at).1 > 0).count());
+    assert!(failed > all / 2, "{failed} of {all} steps were seen to fail");
+}
+
+#[test]
+fn in_threads_of_its_own() {
+    let place = Place::new();
+    let config = PublishConfig { interval_ms: 2, ..place.config() };
+    let publishing = Publishing::start(place.store().clone(), &config).unwrap();
+    let second = Publishing::start(place.store().clone(), &config).map(|_| ());
+    assert!(matches!(second, Err(PublishError::Set(SetError { .. }))), "one at a time");
+    let minute = Duration::from_secs(60);
+    for n in 0..200 {
+        place.put(&format!("1/{}", n % 50), &format!("{n}"));
+        if n % 20 == 0 {
+            assert!(publishing.wait_for(place.store().last_id(), minute));
+            assert_eq!(place.seen(), place.stored());
+        }
+    }
+    assert_eq!(publishing.command(Command::Keep).unwrap(), "kept");
+    assert!(publishing.wait_for(place.store().last_id(), minute));
+    publishing.command(Command::Rebuild).unwrap();
+    let deadline = Instant::now() + minute;
+    while publishing.status().counts.rebuilds < 2 {
+        assert!(Instant::now() < deadline, "{:?}", publishing.status());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    publishing.command(Command::Hold("for a test".to_owned())).unwrap();
+    assert_eq!(publishing.status().held.as_deref(), Some("for a test"));
+    place.put("1/held", "x");
+    assert!(!publishing.wait_for(place.store().last_id(), Duration::from_millis(50)));
+    let rolled_back = publishing.command(Command::RollBack(None)).unwrap();
+    assert!(rolled_back.contains("held"), "{rolled_back}");
+    assert!(publishing.command(Command::RollBack(Some(12_345))).is_err());
+    publishing.command(Command::Resume).unwrap();
+    assert!(publishing.wait_for(place.store().last_id(), minute));
+    // What is left is published before the end.
+    place.put("1/last", "x");
+    drop(publishing);
+    assert_eq!(place.seen(), place.stored());
+    assert_eq!(place.stored()["1/LAST"], "x");
+}
+
+#[test]
+fn errors_are_told_until_it_works_again() {
+    let place = Place::new();
+    let config = PublishConfig { retry_s: 1, interval_ms: 0, ..place.config() };
+    let publishing = Publishing::start(place.store().clone(), &config).unwrap();
+    assert!(publishing.wait_for(place.store().last_id(), Duration::from_secs(60)));
+    let manifest = place.set().join(MANIFEST);
+    let whole = std::fs::read(&manifest).unwrap();
+    std::fs::remove_file(&manifest).unwrap();
+    std::fs::write(&manifest, "torn").unwrap();
+    place.put("1/a", "x");
+    let until = |what: &str, condition: &dyn Fn(&PublishStatus) -> bool| {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !condition(&publishing.status()) {
+            assert!(Instant::now() < deadline, "{what}: {:?}", publishing.status());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    };
+    until("it is told", &|status| status.last_error.as_ref().is_some_and(|error| error.contains(MANIFEST)));
+    let status = publishing.status();
+    assert!(status.pending > 0 && status.counts.failures > 0 && status.last_error_unix_ms.is_some());
+    std::fs::remove_file(&manifest).unwrap();
+    std::fs::write(&manifest, whole).unwrap();
+    until("it works again", &|status| status.last_error.is_none() && status.pending == 0);
+    assert_eq!(place.seen(), place.stored());
+}

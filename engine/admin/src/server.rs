@@ -1,0 +1,237 @@
+//! Starts the process's parts, and stops them again.
+
+use crate::audit::Audit;
+use crate::config::Config;
+use crate::connections::{Connections, serve};
+use crate::control::Control;
+use crate::health::Health;
+use crate::operation::Rules;
+use crate::publish::Publishing;
+use crate::service::Service;
+use crate::service::reply::Sealer;
+use crate::store::{Store, now_unix_ms};
+use crate::{control, observe};
+use anyhow::Context as _;
+use handle_auth::PrivateKey;
+use handle_auth::challenges::Challenges;
+use handle_process::privileges::become_user;
+use handle_process::server_key;
+use handle_process::site::SiteRecord;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::runtime::Runtime;
+use tokio::sync::watch;
+
+/// How long connections may take to come to an end when the server stops.
+const GOODBYE_PATIENCE: Duration = Duration::from_secs(10);
+/// How often the log of transactions is looked through for old ones.
+const PRUNE_INTERVAL: Duration = Duration::from_secs(600);
+/// Transactions that one commit drops from the log.
+const PRUNE_COUNT: usize = 10_000;
+
+/// A running server.
+#[derive(Debug)]
+pub struct Server {
+    shared: Arc<Shared>,
+    runtime: Runtime,
+    addresses: Vec<SocketAddr>,
+    http: Option<SocketAddr>,
+}
+
+/// What all parts share.
+#[derive(Debug)]
+pub struct Shared {
+    /// Answers requests.
+    pub service: Arc<Service>,
+    /// Who is connected.
+    pub connections: Connections,
+    /// Whether the store does its part.
+    pub health: Health,
+    /// What brings changes to resolvers, if a directory for that is configured.
+    pub publishing: Option<Publishing>,
+    /// In force.
+    pub config: Config,
+    stop: watch::Sender<bool>,
+    started_unix_ms: u64,
+}
+
+impl Shared {
+    /// Lets everything come to an end.
+    pub fn drain(&self) {
+        self.stop.send_replace(true);
+    }
+
+    /// Whether it is told to stop.
+    #[must_use]
+    pub fn is_draining(&self) -> bool {
+        *self.stop.borrow()
+    }
+
+    /// Tells when it is.
+    #[must_use]
+    pub fn stopping(&self) -> watch::Receiver<bool> {
+        self.stop.subscribe()
+    }
+
+    /// When it was started, in milliseconds since 1970.
+    #[must_use]
+    pub const fn started_unix_ms(&self) -> u64 {
+        self.started_unix_ms
+    }
+}
+
+/// Reads site record and server key, and checks that they belong together.
+///
+/// # Errors
+/// One sentence with the likely cause.
+pub fn read_identity(config: &Config) -> anyhow::Result<(SiteRecord, Option<PrivateKey>)> {
+    let site = SiteRecord::read(&config.site, config.server_id)?;
+    let key = config.server_key.as_ref().map(server_key::read).transpose()?;
+    if let (Some(key), Some(server)) = (&key, site.server()) {
+        server_key::check_site(key, server.public_key)?;
+    }
+    Ok((site, key))
+}
+
+impl Server {
+    /// Binds the ports, becomes the user that is configured, opens the store and answers.
+    ///
+    /// # Errors
+    /// One sentence with the likely cause, and what to check.
+    pub fn start(config: &Config) -> anyhow::Result<Self> {
+        let listeners: Vec<TcpListener> = config
+            .listen
+            .iter()
+            .map(|&address| connections_listener(address, config.tcp.backlog))
+            .collect::<anyhow::Result<_>>()?;
+        let http = config.observe.http.map(|address| connections_listener(address, 64)).transpose()?;
+        if let Some(user) = &config.user {
+            become_user(user)?;
+        }
+        let control = config.control.as_deref().map(Control::bind).transpose()?;
+        let (site, key) = read_identity(config)?;
+        let store = Arc::new(Store::open(&config.store)?);
+        let publish = &config.publish;
+        let publishing =
+            publish.directory.is_some().then(|| Publishing::start(store.clone(), publish)).transpose()?;
+        let rules = Rules {
+            site,
+            administrators: config.administrators()?,
+            anonymous_full_access: config.anonymous_full_access,
+            lists_handles: config.list_handles,
+            bounds: config.bounds(),
+        };
+        if config.anonymous_full_access {
+            tracing::warn!("`anonymous_full_access`: everybody may do everything");
+        }
+        let audit = Audit::open(config.audit.as_deref())?;
+        let challenges = Challenges::new(config.challenge_limits());
+        let service = Service::new(store, rules, Sealer { key }, config.effort(), challenges, audit);
+        let shared = Arc::new(Shared {
+            service: Arc::new(service),
+            connections: Connections::new(&config.tcp),
+            health: Health::new(Duration::from_millis(config.observe.probe_every_ms.into())),
+            publishing,
+            config: config.clone(),
+            stop: watch::Sender::new(false),
+            started_unix_ms: now_unix_ms(),
+        });
+        let addresses = listeners.iter().map(TcpListener::local_addr).collect::<Result<_, _>>()?;
+        let http_address = http.as_ref().map(TcpListener::local_addr).transpose()?;
+        let runtime = runtime(config)?;
+        {
+            let _inside = runtime.enter();
+            for listener in listeners {
+                let listener = tokio::net::TcpListener::from_std(listener)?;
+                runtime.spawn(serve(listener, Arc::clone(&shared)));
+            }
+            if let Some(http) = http {
+                let listener = tokio::net::TcpListener::from_std(http)?;
+                runtime.spawn(observe::serve(listener, Arc::clone(&shared)));
+            }
+            if let Some(control) = control {
+                runtime.spawn(control::serve(control.listen()?, Arc::clone(&shared)));
+            }
+            if config.store.log_days > 0 {
+                runtime.spawn(prune(Arc::clone(&shared)));
+            }
+        }
+        Ok(Self { shared, runtime, addresses, http: http_address })
+    }
+
+    /// The addresses that it answers on.
+    #[must_use]
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// The address of metrics and health.
+    #[must_use]
+    pub const fn http_address(&self) -> Option<SocketAddr> {
+        self.http
+    }
+
+    /// What all parts share.
+    #[must_use]
+    pub const fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// Whether there is no point in going on: it was told to stop, or the store has failed.
+    #[must_use]
+    pub fn is_finished(&self) -> bool {
+        let has_bug = self.shared.publishing.as_ref().is_some_and(Publishing::is_finished);
+        self.shared.is_draining() || self.shared.service.store.failure().is_some() || has_bug
+    }
+
+    /// Answers what is being worked on, and ends.
+    pub fn stop(self) {
+        self.shared.drain();
+        self.runtime.block_on(self.shared.connections.none_left(GOODBYE_PATIENCE));
+        self.runtime.shutdown_timeout(GOODBYE_PATIENCE);
+        if let Some(publishing) = &self.shared.publishing {
+            publishing.stop();
+        }
+    }
+}
+
+fn runtime(config: &Config) -> anyhow::Result<Runtime> {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    builder.enable_all().thread_name("admin");
+    if config.threads > 0 {
+        builder.worker_threads(config.threads);
+    }
+    // One for each request that is worked on, and a few for health and control.
+    builder.max_blocking_threads(config.tcp.requests + 8);
+    builder.build().context("cannot start the threads that answer")
+}
+
+fn connections_listener(address: SocketAddr, backlog: u32) -> anyhow::Result<TcpListener> {
+    crate::connections::listen(address, backlog).with_context(|| {
+        format!("cannot listen on {address} (check: ss -ltnp 'sport = :{}')", address.port())
+    })
+}
+
+/// Drops old transactions from the log, now and then.
+async fn prune(shared: Arc<Shared>) {
+    let kept_ms = u64::from(shared.config.store.log_days) * 86_400_000;
+    let mut stopping = shared.stopping();
+    loop {
+        let service = Arc::clone(&shared.service);
+        let before = now_unix_ms().saturating_sub(kept_ms);
+        let pruned = tokio::task::spawn_blocking(move || service.store.prune_log(before, PRUNE_COUNT)).await;
+        let has_more = match pruned {
+            Ok(Ok(count)) => count == PRUNE_COUNT,
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "old transactions stay in the log");
+                false
+            }
+            Err(_) => return,
+        };
+        let pause = if has_more { Duration::from_millis(100) } else { PRUNE_INTERVAL };
+        if tokio::time::timeout(pause, stopping.wait_for(|&stops| stops)).await.is_ok() {
+            return;
+        }
+    }
+}

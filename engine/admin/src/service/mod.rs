@@ -1,0 +1,490 @@
+//! One message in, messages out: opened, decided, authenticated, carried out, sealed.
+//!
+//! Nothing here waits for a network. A change waits until it is durable, so this belongs on a thread that may wait.
+
+pub mod opening;
+pub mod reply;
+
+use crate::audit::{Audit, AuditLine};
+use crate::counters::Counters;
+use crate::operation::{
+    Answer, Asked, Decision, Key, Lister, NotHere, Refused, Rules, Who, Write, decide, keys,
+};
+use crate::store::{Snapshot, Store, StoreError, Transaction};
+use handle_auth::answered::Answered;
+use handle_auth::challenges::{Challenge, Challenges};
+use handle_auth::kdf::Pbkdf2Limits;
+use handle_proto::limit::NONCE_LEN;
+use handle_proto::wire::Request;
+use handle_proto::wire::auth::{self, ChallengeAnswer, Verification};
+use handle_proto::wire::list::Reference;
+use handle_proto::{Handle, OpCode, OpFlags, Permissions, ResponseCode, Value, Values, Version};
+use opening::{Opened, Unopened, open};
+use reply::{ReplyTo, Sealer, unreadable};
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+/// What there is to answer requests with.
+#[derive(Debug)]
+pub struct Service {
+    /// The records.
+    pub store: Arc<Store>,
+    /// What requests are decided by.
+    pub rules: Arc<Rules>,
+    /// Makes messages of answers.
+    pub sealer: Sealer,
+    /// What answers to challenges may cost.
+    pub effort: Effort,
+    /// Who did what.
+    pub audit: Audit,
+    /// What happened, by kind.
+    pub counters: Counters,
+    challenges: Mutex<Challenges>,
+    started: Instant,
+}
+
+/// What the answer to a challenge may cost.
+#[derive(Clone, Copy, Debug)]
+pub struct Effort {
+    /// What PBKDF2 may be asked for.
+    pub pbkdf2: Pbkdf2Limits,
+    /// Most keys of one identity that are tried when it does not say which.
+    pub keys_tried: usize,
+    /// Whether nobody is challenged outside sessions.
+    pub requires_sessions: bool,
+}
+
+/// What is sent back.
+#[derive(Debug)]
+pub struct Replies {
+    /// The first message; empty when there is nothing to say.
+    pub first: Vec<u8>,
+    /// What follows it.
+    pub rest: Option<Pages>,
+    /// Whether the sender wants to go on with the same connection.
+    pub keeps_connection: bool,
+}
+
+/// The pages of a listing that are still to be sent.
+#[derive(Debug)]
+pub struct Pages {
+    service: Arc<Service>,
+    snapshot: Box<Snapshot>,
+    lister: Lister,
+    to: ReplyTo,
+    has_more: bool,
+}
+
+impl Pages {
+    /// The next message; `None` after the last. Reads the store.
+    pub fn next_page(&mut self) -> Option<Vec<u8>> {
+        if !self.has_more {
+            return None;
+        }
+        let service = &self.service;
+        let (names, has_more) = match self.lister.page(&self.snapshot) {
+            Ok(page) => page,
+            Err(error) => {
+                self.has_more = false;
+                let answer = Answer::Refused(service.failed(&error));
+                return Some(service.sealer.answer(&self.to, &service.rules.site, &answer, now_unix_s()));
+            }
+        };
+        self.has_more = has_more;
+        Some(service.sealer.page(&self.to, &service.rules.site, &names, has_more, now_unix_s()))
+    }
+}
+
+/// What is to be said, before it is a message.
+enum Said {
+    Answer(Answer),
+    List(Lister, Box<Snapshot>),
+    Challenge(i32, [u8; NONCE_LEN]),
+}
+
+impl Service {
+    /// A service over `store`.
+    #[must_use]
+    pub fn new(
+        store: Arc<Store>,
+        rules: Rules,
+        sealer: Sealer,
+        effort: Effort,
+        challenges: Challenges,
+        audit: Audit,
+    ) -> Self {
+        Self {
+            store,
+            rules: Arc::new(rules),
+            sealer,
+            effort,
+            audit,
+            counters: Counters::default(),
+            challenges: Mutex::new(challenges),
+            started: Instant::now(),
+        }
+    }
+
+    /// Answers `message`, envelope first, which came from `source`. Waits until what it changes is durable.
+    #[must_use]
+    pub fn answer(self: &Arc<Self>, message: &[u8], source: SocketAddr) -> Replies {
+        let now_unix_s = now_unix_s();
+        let opened = match open(message) {
+            Ok(opened) => opened,
+            Err(Unopened::Dropped) => {
+                return Replies { first: Vec::new(), rest: None, keeps_connection: false };
+            }
+            Err(Unopened::Answered(op_code, refused)) => {
+                self.counters.answered(OpCode::RESERVED, refused.code);
+                let first = unreadable(op_code, &refused, now_unix_s);
+                return Replies { first, rest: None, keeps_connection: false };
+            }
+        };
+        let keeps_connection = opened.flags().has(OpFlags::KEEP_CONNECTION);
+        let (to, said) = self.say(message, &opened, source, now_unix_s);
+        let site = &self.rules.site;
+        let (first, rest) = match said {
+            Said::Answer(answer) => (self.sealer.answer(&to, site, &answer, now_unix_s), None),
+            Said::Challenge(id, nonce) => (self.sealer.challenge(&to, site, id, &nonce, now_unix_s), None),
+            Said::List(lister, snapshot) => {
+                let mut pages = Pages { service: Arc::clone(self), snapshot, lister, to, has_more: true };
+                (pages.next_page().unwrap_or_default(), Some(pages))
+            }
+        };
+        Replies { first, rest, keeps_connection }
+    }
+
+    fn say(
+        &self,
+        message: &[u8],
+        opened: &Opened<'_>,
+        source: SocketAddr,
+        now_unix_s: u32,
+    ) -> (ReplyTo, Said) {
+        let Request::AnswerChallenge(answer) = opened.request else {
+            let to = ReplyTo::new(opened);
+            let said = match outside_sessions(opened) {
+                Some(refused) => refused.into(),
+                None => self.first_time(message, opened, &to, source, now_unix_s),
+            };
+            self.note(opened, None, source, &said);
+            return (to, said);
+        };
+        // Whatever comes of it, nobody answers this challenge again.
+        let taken = self.challenges().take(opened.session_id, self.now_ms());
+        let Some((challenge, original)) = taken.as_ref().and_then(|it| Some((it, open(&it.request).ok()?)))
+        else {
+            let said = Refused::new(ResponseCode::AUTHENTICATION_TIMEOUT, "").into();
+            self.note(opened, Some(answer.identity), source, &said);
+            return (ReplyTo::new(opened), said);
+        };
+        let to = ReplyTo::about(&original, opened);
+        let asked = Asked { version: to.version(), ..asked(&original, challenge.nonce, now_unix_s) };
+        let said =
+            self.authenticated(challenge, &asked, &answer).unwrap_or_else(|error| self.failed(&error).into());
+        self.note(&original, Some(answer.identity), source, &said);
+        (to, said)
+    }
+
+    /// Decides a request of which nobody knows who sent it.
+    fn first_time(
+        &self,
+        message: &[u8],
+        opened: &Opened<'_>,
+        to: &ReplyTo,
+        source: SocketAddr,
+        now_unix_s: u32,
+    ) -> Said {
+        let who = if self.rules.anonymous_full_access { Who::Anyone } else { Who::Nobody };
+        let nonce = handle_auth::random();
+        let asked = asked(opened, nonce, now_unix_s);
+        let decided = self.store.snapshot().and_then(|snapshot| {
+            if let Request::VerifyChallenge(asked_for) = opened.request {
+                return Ok(Some(self.verify(&snapshot, asked.version, &asked_for)?.into()));
+            }
+            let decision = decide(&snapshot, &self.rules, &asked, who)?;
+            self.carry_out(decision, snapshot, message, &asked, who)
+        });
+        match decided {
+            Ok(Some(said)) => said,
+            Ok(None) => self.challenge(message, to, nonce, source),
+            Err(error) => self.failed(&error).into(),
+        }
+    }
+
+    /// What a decision comes to; `None` where it depends on who asks.
+    fn carry_out(
+        &self,
+        decision: Decision,
+        snapshot: Snapshot,
+        message: &[u8],
+        asked: &Asked<'_>,
+        who: Who<'_>,
+    ) -> Result<Option<Said>, StoreError> {
+        Ok(Some(match decision {
+            Decision::Challenge => return Ok(None),
+            Decision::Answer(answer) => answer.into(),
+            Decision::List(lister) => Said::List(lister, Box::new(snapshot)),
+            Decision::Status => self.status(&snapshot, asked)?.into(),
+            Decision::Change(..) => self.change(message, asked, who)?.into(),
+        }))
+    }
+
+    /// Has the writer decide again, on what is there then, and make the changes.
+    fn change(&self, message: &[u8], asked: &Asked<'_>, who: Who<'_>) -> Result<Answer, StoreError> {
+        let (rules, message): (_, Box<[u8]>) = (Arc::clone(&self.rules), message.into());
+        let (random, now_unix_s, version) = (asked.random, asked.now_unix_s, asked.version);
+        let identity = match who {
+            Who::Is(identity) => Some((identity.index, identity.handle.to_vec())),
+            Who::Nobody | Who::Anyone => None,
+        };
+        let is_anyone = matches!(who, Who::Anyone);
+        self.store.change(move |transaction| {
+            let opened = open(&message).map_err(|_| StoreError::Damaged("a request that was read before"))?;
+            let asked = Asked { version, ..self::asked(&opened, random, now_unix_s) };
+            let who = match &identity {
+                Some((index, handle)) => Who::Is(Reference { handle, index: *index }),
+                None if is_anyone => Who::Anyone,
+                None => Who::Nobody,
+            };
+            Ok(match decide(transaction, &rules, &asked, who)? {
+                Decision::Change(writes, answer) => {
+                    writes.into_iter().try_for_each(|write| make(transaction, write))?;
+                    answer
+                }
+                Decision::Answer(answer) => answer,
+                // Public values that are not public any more: nobody was asked who they are.
+                _ => {
+                    let text = "The handle was changed meanwhile; ask again.";
+                    Answer::Refused(Refused::new(ResponseCode::SERVER_BUSY, text))
+                }
+            })
+        })
+    }
+
+    /// Asks who wants to know. RFC 3652 section 3.5.1.
+    fn challenge(&self, message: &[u8], to: &ReplyTo, nonce: [u8; NONCE_LEN], source: SocketAddr) -> Said {
+        if self.effort.requires_sessions {
+            return Refused::new(ResponseCode::INVALID_CREDENTIAL, "This server wants a session.").into();
+        }
+        let challenge =
+            Challenge { version: to.version(), nonce, digest: *to.digest(), request: message.into() };
+        let number = || u32::from_be_bytes(handle_auth::random());
+        match self.challenges().issue(source.ip(), challenge, number, self.now_ms()) {
+            Ok(id) => Said::Challenge(id, nonce),
+            Err(_) => {
+                let text = "Too many challenges wait for an answer; ask again later.";
+                Refused::new(ResponseCode::SERVER_BUSY, text).into()
+            }
+        }
+    }
+
+    /// Somebody says who they are. RFC 3652 section 3.5.2.
+    ///
+    /// First it is looked whether they may, as deployed, so that only those who may learn whether the key was right.
+    /// Nothing but a refusal is said before the key was.
+    fn authenticated(
+        &self,
+        challenge: &Challenge,
+        asked: &Asked<'_>,
+        answer: &ChallengeAnswer<'_>,
+    ) -> Result<Said, StoreError> {
+        let kind = match answer.auth_type {
+            auth::PUBLIC_KEY => auth::PUBLIC_KEY,
+            auth::SECRET_KEY => auth::SECRET_KEY,
+            _ => {
+                let text = "Unknown authentication type; use HS_PUBKEY or HS_SECKEY.";
+                return Ok(Refused::new(ResponseCode::INVALID_CREDENTIAL, text).into());
+            }
+        };
+        let (snapshot, claim) = (self.store.snapshot()?, answer.identity);
+        let first = decide(&snapshot, &self.rules, asked, Who::Is(claim))?;
+        // With index 0 and a public key, the index of the key that fits counts too: in sessions as deployed, and here
+        // also without.
+        let promotes = claim.index == 0 && kind == auth::PUBLIC_KEY && first.is_not_permitted();
+        let keys = match keys(&snapshot, &self.rules, claim, kind, self.effort.keys_tried) {
+            _ if first.is_refusal() && !promotes => Vec::new(),
+            Err(NotHere::Store(error)) => return Err(error),
+            Err(NotHere::Elsewhere) if promotes => Vec::new(),
+            Err(NotHere::Elsewhere) => {
+                let text = "This server can only check identities whose handles it has.";
+                return Ok(Refused::new(ResponseCode::AUTHENTICATION_FAILED, text).into());
+            }
+            Ok(keys) => keys,
+        };
+        let answered = Answered {
+            version: challenge.version,
+            covered: challenge.covered(),
+            signed_response: answer.signed_response,
+            limits: self.effort.pbkdf2,
+        };
+        let mut refusal = first.is_refusal().then_some(first);
+        for Key { index, data } in &keys {
+            let identity = if promotes { Reference { index: *index, ..claim } } else { claim };
+            let who = Who::Is(identity);
+            let decision = decide(&snapshot, &self.rules, asked, who)?;
+            if decision.is_not_permitted() {
+                continue;
+            }
+            if answered.is_made_with(kind, data) {
+                let said = self.carry_out(decision, snapshot, &challenge.request, asked, who)?;
+                return Ok(said.unwrap_or_else(|| wrong_key(claim)));
+            }
+            refusal = None;
+        }
+        Ok(match refusal {
+            Some(Decision::Answer(answer)) => answer.into(),
+            _ => wrong_key(claim),
+        })
+    }
+
+    /// Another server asks whether the answer to its challenge is right. RFC 3652 section 3.5.3.
+    fn verify(
+        &self,
+        snapshot: &Snapshot,
+        version: Version,
+        asked: &Verification<'_>,
+    ) -> Result<Answer, StoreError> {
+        let keys = match keys(snapshot, &self.rules, asked.identity, auth::SECRET_KEY, self.effort.keys_tried)
+        {
+            Ok(keys) => keys,
+            Err(NotHere::Elsewhere) => return Ok(Answer::Refused(crate::operation::NOT_HOMED)),
+            Err(NotHere::Store(error)) => return Err(error),
+        };
+        let answered = Answered {
+            version,
+            covered: [asked.nonce, asked.digest.digest],
+            signed_response: asked.signed_response,
+            limits: self.effort.pbkdf2,
+        };
+        Ok(Answer::Verdict(keys.iter().any(|key| answered.is_made_with(auth::SECRET_KEY, &key.data))))
+    }
+
+    /// The state of the server.
+    fn status(&self, snapshot: &Snapshot, asked: &Asked<'_>) -> Result<Answer, StoreError> {
+        let (requests, ms) = (self.counters.requests_count(), self.started.elapsed().as_millis());
+        let server = format!("runtime={ms}; numreqs={requests}");
+        let replication = format!("{{\"latestTxnId\":{}}}", snapshot.last_id()?);
+        let texts: [(i32, &[u8], &str); 2] =
+            [(1, b"CNRI.SERVER_STATUS", &server), (3, b"CNRI.REPLICATION_STATUS", &replication)];
+        let mut bytes = Vec::new();
+        for (index, kind, text) in texts {
+            let value = Value::new(index, kind, text.as_bytes());
+            Value { permissions: Permissions::ADMIN_READ, ..value }.encode(&mut bytes);
+        }
+        let handle = asked.request.handle().unwrap_or_default().to_vec();
+        Ok(Answer::Values(handle, texts.len(), bytes))
+    }
+
+    /// What is said when the store does not do its part.
+    fn failed(&self, error: &StoreError) -> Refused {
+        match error {
+            StoreError::Busy => Refused::new(
+                ResponseCode::SERVER_BUSY,
+                "Too many changes wait to be written; ask again later.",
+            ),
+            StoreError::Failed => {
+                Refused::new(ResponseCode::SERVER_READ_ONLY, "This server cannot write at the moment.")
+            }
+            error => {
+                self.counters.store_errors.inc();
+                tracing::error!(%error, "a request could not be answered");
+                Refused::new(ResponseCode::ERROR, "Server error processing request, see server logs")
+            }
+        }
+    }
+
+    /// Counts what was said, and writes down who did what.
+    fn note(&self, asked: &Opened<'_>, identity: Option<Reference<'_>>, source: SocketAddr, said: &Said) {
+        let (code, text) = match said {
+            Said::Answer(Answer::Refused(refused)) => (refused.code, &*refused.text),
+            Said::Challenge(..) => (ResponseCode::AUTHENTICATION_NEEDED, ""),
+            Said::Answer(_) | Said::List(..) => (ResponseCode::SUCCESS, ""),
+        };
+        self.counters.answered(asked.op_code(), code);
+        let is_of_interest = asked.op_code().is_admin() || identity.is_some();
+        if is_of_interest && !matches!(said, Said::Challenge(..)) {
+            let handle = match said {
+                Said::Answer(Answer::Created(handle)) => handle,
+                _ => asked.request.handle().unwrap_or_default(),
+            };
+            self.audit.write(&AuditLine { source, identity, op_code: asked.op_code(), handle, code, text });
+        }
+    }
+
+    /// Open challenges.
+    pub fn challenges(&self) -> MutexGuard<'_, Challenges> {
+        self.challenges.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How long it has been there, in milliseconds.
+    #[must_use]
+    pub fn now_ms(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+impl From<Answer> for Said {
+    fn from(answer: Answer) -> Self {
+        Self::Answer(answer)
+    }
+}
+
+impl From<Refused> for Said {
+    fn from(refused: Refused) -> Self {
+        Self::Answer(Answer::Refused(refused))
+    }
+}
+
+/// Why a request about sessions, or in one, is not decided: there are none.
+fn outside_sessions(opened: &Opened<'_>) -> Option<Refused> {
+    Some(match opened.request {
+        Request::SessionSetup(_) | Request::SessionExchangeKey(_) => {
+            Refused::new(ResponseCode::SESSION_FAILED, "This server has no sessions.")
+        }
+        Request::SessionTerminate(_) => {
+            Refused::new(ResponseCode::SESSION_TIMEOUT, "Can not get session info.")
+        }
+        _ if opened.session_id > 0 => {
+            let text = "Invalid session id or session time out. Please try again.";
+            Refused::new(ResponseCode::SESSION_TIMEOUT, text)
+        }
+        _ => return None,
+    })
+}
+
+fn wrong_key(identity: Reference<'_>) -> Said {
+    let text =
+        format!("The answer is not made with a key of {}:{}.", identity.index, Handle(identity.handle));
+    Refused { code: ResponseCode::AUTHENTICATION_FAILED, text: text.into() }.into()
+}
+
+fn asked<'a>(opened: &Opened<'a>, random: [u8; 16], now_unix_s: u32) -> Asked<'a> {
+    Asked {
+        request: opened.request,
+        flags: opened.flags(),
+        version: opened.version,
+        in_session: opened.session_id != 0,
+        random,
+        now_unix_s,
+    }
+}
+
+fn make(transaction: &mut Transaction<'_>, write: Write) -> Result<(), StoreError> {
+    match write {
+        Write::Put(key, count, bytes) => {
+            let values = Values::from_encoded(count, &bytes);
+            transaction.put(&key, values.map_err(|_| StoreError::Damaged("values that were encoded before"))?)
+        }
+        Write::Delete(key) => transaction.delete(&key).map(|_| ()),
+        Write::Home(prefix) => transaction.home(&prefix).map(|_| ()),
+        Write::Unhome(prefix) => transaction.unhome(&prefix).map(|_| ()),
+    }
+}
+
+/// Unix seconds, as wide as on the wire.
+#[expect(clippy::cast_possible_truncation, reason = "wraps in 2106, as on the wire")]
+fn now_unix_s() -> u32 {
+    (crate::store::now_unix_ms() / 1000) as u32
+}

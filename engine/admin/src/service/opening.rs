@@ -1,0 +1,108 @@
+//! From the bytes of a message to a request that can be decided, or to why it cannot.
+//!
+//! This is where a message of a session becomes a plain one whose sender is known.
+
+use crate::operation::Refused;
+use handle_proto::wire::envelope::EnvelopeFlags;
+use handle_proto::wire::{Envelope, Header, Message, Request};
+use handle_proto::{OpCode, OpFlags, ResponseCode, Version};
+
+/// A message that was taken apart.
+#[derive(Clone, Copy, Debug)]
+pub struct Opened<'a> {
+    /// The version to answer in.
+    pub version: Version,
+    /// The session, or the challenge that is answered; 0 for none.
+    pub session_id: i32,
+    /// Repeated in the answer.
+    pub request_id: i32,
+    /// Header, body and credential, not encrypted.
+    pub message: Message<'a>,
+    /// The body.
+    pub request: Request<'a>,
+}
+
+/// Why a message is not decided.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unopened {
+    /// It gets an answer that has no request to refer to.
+    Answered(OpCode, Refused),
+    /// It is somebody's answer to something unreadable. To answer that could go on for ever.
+    Dropped,
+}
+
+const UNREADABLE: Refused =
+    Refused::new(ResponseCode::ERROR, "Server error processing request, see server logs");
+const TOO_SHORT: Refused = Refused::new(ResponseCode::PROTOCOL_ERROR, "Invalid message length");
+
+impl From<Refused> for Unopened {
+    fn from(refused: Refused) -> Self {
+        Self::Answered(OpCode::RESERVED, refused)
+    }
+}
+
+/// Takes apart `message`, envelope first. Bytes behind it are ignored.
+///
+/// # Errors
+/// When it is no request that can be acted on.
+pub fn open(message: &[u8]) -> Result<Opened<'_>, Unopened> {
+    let (envelope, rest) = Envelope::split(message).map_err(|_| TOO_SHORT)?;
+    let rest = &rest[..rest.len().min(envelope.message_len as usize)];
+    if rest.len() < Header::LEN {
+        return Err(TOO_SHORT.into());
+    }
+    if envelope.flags.has(EnvelopeFlags::ENCRYPTED) {
+        return Err(match envelope.session_id > 0 {
+            true => Refused::new(
+                ResponseCode::SESSION_TIMEOUT,
+                "Session information not available or time out. Unable to decrypt request message.",
+            ),
+            false => Refused::new(
+                ResponseCode::SESSION_FAILED,
+                "Invalid session id. Unable to decrypt request message.",
+            ),
+        }
+        .into());
+    }
+    let message = Message::decode(rest).map_err(|_| UNREADABLE)?;
+    let Header { op_code, response_code, .. } = message.header;
+    if response_code != ResponseCode::RESERVED {
+        return Err(match envelope.request_id == UNREADABLE_REQUEST_ID {
+            true => Unopened::Dropped,
+            false => UNREADABLE.into(),
+        });
+    }
+    if op_code == OpCode::RESERVED {
+        let text = "Unknown opCode in message: 0";
+        return Err(Refused::new(ResponseCode::PROTOCOL_ERROR, text).into());
+    }
+    // The operation that no server ever knew is one of these, and so is each whose body is none.
+    let request = Request::decode(op_code, envelope.version, message.body).map_err(|_| UNREADABLE)?;
+    if matches!(request, Request::Unknown(..)) {
+        return Err(UNREADABLE.into());
+    }
+    Ok(Opened {
+        version: envelope.answer_version(),
+        session_id: envelope.session_id,
+        request_id: envelope.request_id,
+        message,
+        request,
+    })
+}
+
+/// The request id of an answer to what could not be read.
+pub const UNREADABLE_REQUEST_ID: i32 = -1;
+
+impl Opened<'_> {
+    /// The flags of the request.
+    #[must_use]
+    pub const fn flags(&self) -> OpFlags {
+        self.message.header.flags
+    }
+
+    /// What is to be done.
+    #[must_use]
+    pub const fn op_code(&self) -> OpCode {
+        self.message.header.op_code
+    }
+}

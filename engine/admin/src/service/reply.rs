@@ -1,0 +1,216 @@
+//! From an answer to the bytes of a message: envelope, header, digest of the request, body, signature.
+//!
+//! This is where an answer in a session gets its MAC and is encrypted.
+
+use super::opening::{Opened, UNREADABLE_REQUEST_ID};
+use crate::operation::{Answer, Refused};
+use handle_auth::challenge::request_digest;
+use handle_auth::message::sign_message;
+use handle_auth::{Digest, PrivateKey};
+use handle_process::site::SiteRecord;
+use handle_proto::code::DigestAlgorithm;
+use handle_proto::limit::{MESSAGE_EXPIRATION_S, NONCE_LEN};
+use handle_proto::wire::admin::{Created, Listing};
+use handle_proto::wire::auth::{Challenge, Verdict};
+use handle_proto::wire::digest::RequestDigest;
+use handle_proto::wire::envelope::EnvelopeFlags;
+use handle_proto::wire::failure::Failure;
+use handle_proto::wire::list::Handles;
+use handle_proto::wire::query;
+use handle_proto::wire::referral::Referral;
+use handle_proto::wire::{Credential, Envelope, Header, MessageBuf, Reply, Response};
+use handle_proto::{OpCode, OpFlags, ResponseCode, Values, Version};
+
+/// What a reply repeats of its request.
+#[derive(Clone, Debug)]
+pub struct ReplyTo {
+    version: Version,
+    session_id: i32,
+    request_id: i32,
+    op_code: OpCode,
+    flags: OpFlags,
+    recursion_count: u8,
+    digest: Digest,
+}
+
+impl ReplyTo {
+    /// A reply to `opened`.
+    #[must_use]
+    pub fn new(opened: &Opened<'_>) -> Self {
+        Self {
+            version: opened.version,
+            session_id: opened.session_id,
+            request_id: opened.request_id,
+            op_code: opened.op_code(),
+            flags: opened.flags(),
+            recursion_count: opened.message.header.recursion_count,
+            digest: request_digest(opened.version, opened.message.covered),
+        }
+    }
+
+    /// A reply to the sender of `answer`, about `original`, whose challenge it has answered.
+    #[must_use]
+    pub fn about(original: &Opened<'_>, answer: &Opened<'_>) -> Self {
+        let version = answer.version;
+        let digest = request_digest(version, original.message.covered);
+        Self { version, request_id: answer.request_id, session_id: 0, digest, ..Self::new(original) }
+    }
+
+    /// The digest of the request, which a challenge covers.
+    #[must_use]
+    pub const fn digest(&self) -> &Digest {
+        &self.digest
+    }
+
+    /// The version of the reply.
+    #[must_use]
+    pub const fn version(&self) -> Version {
+        self.version
+    }
+}
+
+/// Makes messages of answers.
+#[derive(Debug)]
+pub struct Sealer {
+    /// The key that signs; without it nothing is signed.
+    pub key: Option<PrivateKey>,
+}
+
+impl Sealer {
+    /// The message that says `answer`.
+    #[must_use]
+    pub fn answer(&self, to: &ReplyTo, site: &SiteRecord, answer: &Answer, now_unix_s: u32) -> Vec<u8> {
+        let values = |count: usize, bytes| Values::from_encoded(count, bytes).unwrap_or(Values::EMPTY);
+        let success = ResponseCode::SUCCESS;
+        let (code, response) = match answer {
+            Answer::Done => (success, Response::Done),
+            Answer::Created(handle) => (success, Response::Created(Created { handle: Some(handle) })),
+            Answer::Values(handle, count, bytes) => {
+                (success, Response::Answer(query::Answer { handle, values: values(*count, bytes) }))
+            }
+            Answer::Site => (success, Response::SiteInfo(site.as_bytes())),
+            Answer::Verdict(is_valid) => (success, Response::Verdict(Verdict { is_valid: *is_valid })),
+            Answer::Referral(count, bytes) => {
+                let referral = Referral { handle: b"", values: Some(values(*count, bytes)) };
+                (ResponseCode::PREFIX_REFERRAL, Response::Referral(referral))
+            }
+            Answer::Refused(refused) => (refused.code, failure(refused)),
+        };
+        self.seal(to, site, code, response, to.flags, now_unix_s)
+    }
+
+    /// One page of a listing; `has_more` when others follow.
+    #[must_use]
+    pub fn page(
+        &self,
+        to: &ReplyTo,
+        site: &SiteRecord,
+        names: &[Vec<u8>],
+        has_more: bool,
+        now_unix_s: u32,
+    ) -> Vec<u8> {
+        let mut storage = Vec::new();
+        let handles = Handles::build(names.iter().map(Vec::as_slice), &mut storage);
+        let flags = match has_more {
+            true => to.flags.with(OpFlags::CONTINUOUS),
+            false => to.flags.without(OpFlags::CONTINUOUS),
+        };
+        self.seal(to, site, ResponseCode::SUCCESS, Response::Listing(Listing { handles }), flags, now_unix_s)
+    }
+
+    /// The challenge with the number `id`.
+    #[must_use]
+    pub fn challenge(
+        &self,
+        to: &ReplyTo,
+        site: &SiteRecord,
+        id: i32,
+        nonce: &[u8; NONCE_LEN],
+        now_unix_s: u32,
+    ) -> Vec<u8> {
+        // A challenge carries the digest, asked for or not.
+        let flags = to.flags.with(OpFlags::REQUEST_DIGEST);
+        let to = ReplyTo { session_id: id, ..to.clone() };
+        let response = Response::Challenge(Challenge { nonce });
+        self.seal(&to, site, ResponseCode::AUTHENTICATION_NEEDED, response, flags, now_unix_s)
+    }
+
+    fn seal(
+        &self,
+        to: &ReplyTo,
+        site: &SiteRecord,
+        code: ResponseCode,
+        response: Response<'_>,
+        flags: OpFlags,
+        now_unix_s: u32,
+    ) -> Vec<u8> {
+        const COPIED: OpFlags = OpFlags(
+            OpFlags::AUTHORITATIVE.0
+                | OpFlags::CERTIFY.0
+                | OpFlags::ENCRYPT.0
+                | OpFlags::CACHE_CERTIFY.0
+                | OpFlags::CONTINUOUS.0
+                | OpFlags::PUBLIC_ONLY.0
+                | OpFlags::REQUEST_DIGEST.0
+                | OpFlags::OVERWRITE.0
+                | OpFlags::MINT_SUFFIX.0
+                | OpFlags::DO_NOT_REFER.0,
+        );
+        let envelope = Envelope {
+            version: to.version,
+            flags: EnvelopeFlags::default(),
+            suggested: Version::CURRENT,
+            session_id: to.session_id,
+            request_id: to.request_id,
+            sequence: 0,
+            message_len: 0,
+        };
+        let primary = if site.is_primary() { OpFlags::AUTHORITATIVE } else { OpFlags(0) };
+        let header = Header {
+            op_code: to.op_code,
+            response_code: code,
+            flags: OpFlags(flags.0 & COPIED.0).with(OpFlags::RECURSIVE).with(primary),
+            site_serial: site.view().serial,
+            recursion_count: to.recursion_count,
+            reserved: 0,
+            expiration: now_unix_s.wrapping_add(MESSAGE_EXPIRATION_S),
+            body_len: 0,
+        };
+        let algorithm = DigestAlgorithm::for_response(to.version);
+        let digest = RequestDigest { algorithm, digest: &to.digest };
+        let digest = flags.has(OpFlags::REQUEST_DIGEST).then_some(digest);
+        let message = MessageBuf::reply(&envelope, &header, &Reply { code, digest, response });
+        let certifies = flags.has(OpFlags::CERTIFY);
+        let sealed = match self.key.as_ref().filter(|_| certifies) {
+            None => message.unsigned(),
+            Some(key) => match sign_message(&envelope, 0, message.covered(), key) {
+                Ok(credential) => match Credential::decode(&credential) {
+                    Ok(credential) => message.signed(&credential),
+                    Err(_) => message.unsigned(),
+                },
+                Err(error) => {
+                    tracing::error!(%error, "an answer could not be signed");
+                    message.unsigned()
+                }
+            },
+        };
+        sealed.unwrap_or_else(|too_long| {
+            let refused = Refused { code: ResponseCode::ERROR, text: too_long.to_string().into() };
+            let reply = Reply { code: refused.code, digest: None, response: failure(&refused) };
+            MessageBuf::reply(&envelope, &header, &reply).unsigned().unwrap_or_default()
+        })
+    }
+}
+
+fn failure(refused: &Refused) -> Response<'_> {
+    Response::Failure(Failure { message: refused.text.as_bytes() })
+}
+
+/// An answer to what could not be read: in the oldest form there is, with no request to refer to.
+#[must_use]
+pub fn unreadable(op_code: OpCode, refused: &Refused, now_unix_s: u32) -> Vec<u8> {
+    let envelope = Envelope { version: Version::COMPATIBLE, ..Envelope::request(UNREADABLE_REQUEST_ID) };
+    let header = Header::request(op_code, OpFlags::PLAIN_REQUEST, now_unix_s);
+    let reply = Reply { code: refused.code, digest: None, response: failure(refused) };
+    MessageBuf::reply(&envelope, &header, &reply).unsigned().unwrap_or_default()
+}

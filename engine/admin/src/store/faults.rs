@@ -1,0 +1,261 @@
+//! The store on a disk that fails, or loses power: what was acknowledged is there, and nothing by half.
+
+use super::*;
+use handle_proto::{Value, Values};
+use redb::StorageBackend;
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Mutex;
+
+/// Disks write so many bytes as a whole.
+const SECTOR_LEN: usize = 512;
+
+/// A file in memory that forgets what was not synced.
+#[derive(Clone, Debug, Default)]
+struct Disk(Arc<Mutex<State>>);
+
+#[derive(Debug, Default)]
+struct State {
+    now: Vec<u8>,
+    synced: Vec<u8>,
+    /// What was done since then.
+    unsynced: Vec<Unsynced>,
+    steps: usize,
+    fails: Fails,
+}
+
+#[derive(Clone, Debug)]
+enum Unsynced {
+    Len(usize),
+    Write(usize, Vec<u8>),
+}
+
+/// Which steps fail.
+#[derive(Clone, Copy, Debug, Default)]
+enum Fails {
+    #[default]
+    None,
+    /// One: the disk was full, or broken for a moment.
+    At(usize),
+    /// All from this one on: the power failed.
+    From(usize),
+}
+
+impl State {
+    fn step(&mut self) -> io::Result<()> {
+        let fails = match self.fails {
+            Fails::None => false,
+            Fails::At(at) => self.steps == at,
+            Fails::From(at) => self.steps >= at,
+        };
+        self.steps += 1;
+        if fails { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
+    }
+
+    /// What may be found after the power failed.
+    fn after_crash(&self, random: &mut impl FnMut() -> usize) -> Vec<u8> {
+        let mut found = self.synced.clone();
+        for change in &self.unsynced {
+            match change {
+                Unsynced::Len(len) if !random().is_multiple_of(3) => found.resize(*len, 0),
+                Unsynced::Len(_) => {}
+                Unsynced::Write(at, bytes) => {
+                    for (nth, sector) in bytes.chunks(SECTOR_LEN).enumerate() {
+                        let at = at + nth * SECTOR_LEN;
+                        if !random().is_multiple_of(3) {
+                            put_at(&mut found, at, sector);
+                        }
+                    }
+                }
+            }
+        }
+        found
+    }
+}
+
+fn put_at(bytes: &mut Vec<u8>, at: usize, new: &[u8]) {
+    if bytes.len() < at + new.len() {
+        bytes.resize(at + new.len(), 0);
+    }
+    bytes[at..at + new.len()].copy_from_slice(new);
+}
+
+fn place(offset: u64) -> usize {
+    usize::try_from(offset).unwrap()
+}
+
+impl StorageBackend for Disk {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.0.lock().unwrap().now.len() as u64)
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let state = self.0.lock().unwrap();
+        let from = state.now.get(place(offset)..place(offset) + out.len());
+        out.copy_from_slice(from.ok_or(io::ErrorKind::UnexpectedEof)?);
+        Ok(())
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        let mut state = self.0.lock().unwrap();
+        state.step()?;
+        state.now.resize(place(len), 0);
+        state.unsynced.push(Unsynced::Len(place(len)));
+        Ok(())
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        let mut state = self.0.lock().unwrap();
+        state.step()?;
+        let state = &mut *state;
+        state.synced.clone_from(&state.now);
+        state.unsynced.clear();
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        let mut state = self.0.lock().unwrap();
+        let step = state.step();
+        // A write that fails may still have written some.
+        let len = if step.is_ok() { data.len() } else { data.len() / 2 };
+        put_at(&mut state.now, place(offset), &data[..len]);
+        state.unsynced.push(Unsynced::Write(place(offset), data[..len].to_vec()));
+        step
+    }
+}
+
+impl Disk {
+    fn of(bytes: Vec<u8>) -> Self {
+        Self(Arc::new(Mutex::new(State { now: bytes.clone(), synced: bytes, ..State::default() })))
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        self.0.lock().unwrap().now.clone()
+    }
+
+    fn open(&self, quick_repair: bool) -> Result<Store, StoreError> {
+        let config =
+            StoreConfig { cache_bytes: 1 << 20, quick_repair, ..StoreConfig::at(Path::new("memory")) };
+        let is_new = self.bytes().is_empty();
+        let database = builder(&config).create_with_backend(self.clone())?;
+        if is_new {
+            schema::begin(&database, true)?;
+        }
+        schema::upgrade(&database, schema::UPGRADES)?;
+        Store::start(database, &config)
+    }
+}
+
+/// What is stored under each name: the number that both values of the record say.
+type Numbers = BTreeMap<Vec<u8>, usize>;
+
+fn numbers(store: &Store) -> Numbers {
+    let snapshot = store.snapshot().unwrap();
+    let records = snapshot.records().unwrap().map(|stored| {
+        let stored = stored.unwrap();
+        let record = stored.record().unwrap();
+        let said: Vec<usize> = record
+            .values
+            .iter()
+            .map(|value| std::str::from_utf8(value.data).unwrap().trim().parse().unwrap())
+            .collect();
+        assert!(said.len() == 2 && said[0] == said[1], "a record by half");
+        (stored.handle().to_vec(), said[0])
+    });
+    records.collect()
+}
+
+/// Change `nth`: some records are put, some of them large, and every fourth change deletes one.
+fn change(store: &Store, nth: usize) -> Result<(), StoreError> {
+    let key = format!("1/{}", nth % 3).into_bytes();
+    store.change(move |transaction| {
+        if nth % 4 == 3 {
+            return transaction.delete(&key).map(|_| ());
+        }
+        let data = format!("{nth:<width$}", width = nth % 5 * 3000);
+        let twice = [1, 2].map(|index| Value::new(index, b"N", data.as_bytes()));
+        transaction.put(&key, Values::build(twice, &mut Vec::new()))
+    })
+}
+
+fn apply(numbers: &mut Numbers, nth: usize) {
+    let key = format!("1/{}", nth % 3).into_bytes();
+    if nth % 4 == 3 {
+        numbers.remove(&key)
+    } else {
+        numbers.insert(key, nth)
+    };
+}
+
+const CHANGES: usize = 12;
+
+/// Makes changes until one fails: what was acknowledged.
+fn work(store: &Store) -> usize {
+    (0..CHANGES).take_while(|&nth| change(store, nth).is_ok()).count()
+}
+
+/// What is found in `disk` is what was acknowledged, or that and the next change; and the store goes on from there.
+fn check(disk: &Disk, acknowledged: usize, quick_repair: bool, what: &str) {
+    let store = disk.open(quick_repair).unwrap_or_else(|error| panic!("{what}: {error}"));
+    let mut expected = Numbers::new();
+    (0..acknowledged).for_each(|nth| apply(&mut expected, nth));
+    let found = numbers(&store);
+    if found != expected {
+        apply(&mut expected, acknowledged);
+        assert_eq!(found, expected, "{what}, {acknowledged} acknowledged");
+    }
+    let mut findings = Vec::new();
+    store.check(|finding| findings.push(finding)).unwrap();
+    findings.retain(Finding::is_damage);
+    assert_eq!(findings, [], "{what}");
+    change(&store, 100).unwrap();
+    apply(&mut expected, 100);
+    assert_eq!(numbers(&store), expected, "{what}");
+}
+
+#[test]
+fn whatever_step_fails_what_was_acknowledged_is_there() {
+    let mut seed = 0x1234_5678_9abc_def1_u64;
+    let mut random = move || {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        place(seed >> 8)
+    };
+    // Each step takes a file of its own; `HANDLE_FAULTS=all` lets every one of them fail.
+    let every = if std::env::var("HANDLE_FAULTS").is_ok_and(|which| which == "all") { 1 } else { 3 };
+    for quick_repair in [true, false] {
+        let empty = Disk::default();
+        drop(empty.open(quick_repair).unwrap());
+        let begin = empty.bytes();
+        let whole = Disk::of(begin.clone());
+        let store = whole.open(quick_repair).unwrap();
+        let first = whole.0.lock().unwrap().steps;
+        assert_eq!(work(&store), CHANGES);
+        let last = whole.0.lock().unwrap().steps;
+        assert!(last - first > 5 * CHANGES, "{} steps", last - first);
+        let mut failed = 0;
+        for at in (first..last).step_by(every) {
+            for fails in [Fails::At(at), Fails::From(at)] {
+                let what = format!("quick repair: {quick_repair}, {fails:?}");
+                let disk = Disk::of(begin.clone());
+                disk.0.lock().unwrap().fails = fails;
+                let store = disk.open(quick_repair).unwrap();
+                let acknowledged = work(&store);
+                failed += usize::from(acknowledged < CHANGES);
+                if acknowledged < CHANGES {
+                    assert!(store.failure().is_some(), "{what}: it says that it has failed");
+                    assert!(change(&store, 50).is_err(), "{what}: and does nothing more");
+                }
+                for _ in 0..3 {
+                    let crashed = Disk::of(disk.0.lock().unwrap().after_crash(&mut random));
+                    check(&crashed, acknowledged, quick_repair, &what);
+                }
+                // The process ends, and the disk keeps what it was given.
+                drop(store);
+                check(&Disk::of(disk.bytes()), acknowledged, quick_repair, &what);
+            }
+        }
+        assert!(failed > 0, "some steps were seen to fail");
+    }
+}

@@ -1,0 +1,231 @@
+//! `hdl init`: a directory from which `handled` and `handle-admin` start: keys, site record, configuration, store and
+//! first set, and what a registry asks for.
+
+mod bundle;
+mod config;
+mod site;
+
+use crate::key;
+use crate::secret::PassphraseArgs;
+use crate::snapshot::now_unix_ms;
+use crate::{Outcome, output};
+use anyhow::{Context as _, bail, ensure};
+use bundle::Contact;
+use handle_admin::store::{Store, StoreConfig};
+use handle_auth::file::create_secret_file;
+use handle_auth::{generate, keyfile};
+use handle_proto::data::{Admin, AdminPermissions};
+use handle_proto::json::site_to_json;
+use handle_proto::value::Value;
+use handle_proto::{Handle, Values};
+use handle_snapshot::builder::Builder;
+use handle_snapshot::set::publisher::Publisher;
+use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
+use std::net::IpAddr;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+
+/// Index of the value with the administrator's key, and of the one that names them, as is usual.
+const KEY_INDEX: i32 = 300;
+const ADMIN_INDEX: i32 = 100;
+const SITE_INDEX: i32 = 1;
+/// Memory for making the first set, which has a handful of records.
+const MEMORY: usize = 16 << 20;
+
+/// Make everything that handled and handle-admin need to begin.
+///
+/// Asks nothing: every answer is an option. The directory must not be there, or be empty. The server's key is not
+/// encrypted, for the server has to start by itself; the administrator's key is as --passphrase-file or --plain say.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Example:
+  hdl init /srv/handle --prefix 10.1045 --address 192.0.2.10 --passphrase-file passphrase
+  handle-admin --config /srv/handle/handle-admin.toml &
+  handled --config /srv/handle/handled.toml &
+  hdl handle create 10.1045/first 1:URL=https://example.org/ --server 192.0.2.10:2642 \\
+      --auth 300:10.1045/ADMIN --key /srv/handle/admin-private.bin --passphrase-file passphrase
+
+What goes to the registry of the prefix is sitebndl.zip.")]
+pub(crate) struct Args {
+    /// The directory to make.
+    directory: PathBuf,
+    /// The prefix, as 10.1045.
+    #[arg(long)]
+    prefix: String,
+    /// The address at which clients reach the servers.
+    #[arg(long, value_name = "ADDRESS")]
+    address: IpAddr,
+    /// The address on which the servers listen. All addresses of the machine unless given.
+    #[arg(long, value_name = "ADDRESS")]
+    bind: Option<IpAddr>,
+    /// Port for queries, over UDP and TCP.
+    #[arg(long, default_value_t = handle_proto::limit::PORT)]
+    port: u16,
+    /// Port for administration, over TCP.
+    #[arg(long, default_value_t = handle_proto::limit::PORT + 1)]
+    admin_port: u16,
+    /// What the site record says about the site.
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    description: String,
+    /// Local names are told apart by case, for good. As a rule they are not.
+    #[arg(long)]
+    case_sensitive: bool,
+    /// Size of the keys in bits: 2048, 3072 or 4096.
+    #[arg(long, default_value_t = generate::RSA_BITS[0])]
+    bits: u32,
+    #[command(flatten)]
+    passphrase: PassphraseArgs,
+    /// Do not encrypt the administrator's key.
+    #[arg(long)]
+    plain: bool,
+    #[command(flatten)]
+    contact: Contact,
+    /// Print what was made as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
+    ensure!(
+        !args.prefix.is_empty() && !args.prefix.contains(['/', ' ']) && args.prefix.is_ascii(),
+        "{:?} is no prefix: write it as 10.1045",
+        args.prefix
+    );
+    ensure!(args.port != args.admin_port, "queries and administration need a port each");
+    ensure!(
+        !args.address.is_unspecified(),
+        "--address is what clients connect to, so it cannot be {}",
+        args.address
+    );
+    let passphrase = args.passphrase.read()?;
+    key::decided(passphrase.is_some(), args.plain, "--passphrase-file FILE or --passphrase-env NAME")?;
+    make_directory(&args.directory)?;
+
+    let path = |name: &str| args.directory.join(name);
+    let server_key = generate::rsa(args.bits)?;
+    let admin_key = generate::rsa(args.bits)?;
+    create_secret_file(&path("server-private.bin"), &keyfile::plain(&server_key.view()))?;
+    let admin_file = match &passphrase {
+        Some(passphrase) => keyfile::encrypt(&admin_key.view(), passphrase),
+        None => keyfile::plain(&admin_key.view()),
+    };
+    create_secret_file(&path("admin-private.bin"), &admin_file)?;
+    let public = |key: &handle_proto::data::PrivateKeyBuf| {
+        Ok::<_, anyhow::Error>(key.view().public().context("an RSA key has its public half")?.to_bytes())
+    };
+    let (server_public, admin_public) = (public(&server_key)?, public(&admin_key)?);
+    key::create(&path("server-public.bin"), &server_public)?;
+    key::create(&path("admin-public.bin"), &admin_public)?;
+
+    let site = site::record(&site::Described {
+        address: args.address,
+        query_port: args.port,
+        admin_port: args.admin_port,
+        description: &args.description,
+        public_key: &server_public,
+    });
+    let json = format!("{}\n", serde_json::to_string_pretty(&site_to_json(&site.view()))?);
+    key::create(&path("siteinfo.json"), json.as_bytes())?;
+    key::create(&path("sitebndl.zip"), &bundle::archive(site.as_bytes(), &admin_public, &args.contact)?)?;
+    let settings = config::Settings {
+        bind: args.bind.unwrap_or(match args.address {
+            IpAddr::V4(_) => IpAddr::from([0, 0, 0, 0]),
+            IpAddr::V6(_) => IpAddr::from([0_u16; 8]),
+        }),
+        port: args.port,
+        admin_port: args.admin_port,
+        administrator: administrator(&args.prefix),
+    };
+    key::create(&path("handled.toml"), settings.handled().as_bytes())?;
+    key::create(&path("handle-admin.toml"), settings.handle_admin().as_bytes())?;
+    make_records(args, site.as_bytes(), &admin_public)?;
+    told(args);
+    Ok(Outcome::Good)
+}
+
+/// The handle that has the administrator's key.
+fn key_handle(prefix: &str) -> String {
+    format!("{prefix}/ADMIN")
+}
+
+/// The administrator, as `index:handle`.
+fn administrator(prefix: &str) -> String {
+    format!("{KEY_INDEX}:{}", key_handle(prefix))
+}
+
+/// The directory and those in it, which are for their owner alone.
+fn make_directory(directory: &Path) -> anyhow::Result<()> {
+    if directory.is_dir() {
+        let mut entries =
+            directory.read_dir().with_context(|| format!("cannot read {}", directory.display()))?;
+        if entries.next().is_some() {
+            bail!("{} is not empty; what is there stays as it is", directory.display());
+        }
+    }
+    for path in [directory.to_owned(), directory.join("snapshot"), directory.join("run")] {
+        let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
+        made.with_context(|| format!("cannot make {}", directory.display()))?;
+    }
+    Ok(())
+}
+
+/// The first records, in the store and as the first set: the prefix with its site and its administrator, and the handle
+/// that has the administrator's key.
+fn make_records(args: &Args, site: &[u8], admin_public: &[u8]) -> anyhow::Result<()> {
+    let path = |name: &str| args.directory.join(name);
+    let key_handle = key_handle(&args.prefix);
+    let mut admin = Vec::new();
+    Admin::new(AdminPermissions::ALL, key_handle.as_bytes(), KEY_INDEX).encode(&mut admin);
+    let admin = Value::new(ADMIN_INDEX, b"HS_ADMIN", &admin);
+    let prefix_handle = format!("0.NA/{}", args.prefix);
+    let records = [
+        (prefix_handle.as_bytes(), [Value::new(SITE_INDEX, b"HS_SITE", site), admin]),
+        (key_handle.as_bytes(), [admin, Value::new(KEY_INDEX, b"HS_PUBKEY", admin_public)]),
+    ];
+    let prefix = args.prefix.as_bytes();
+    let store = Store::create(&StoreConfig::at(&path("store.redb")), !args.case_sensitive)?;
+    let mut bulk = store.bulk(&args.directory, MEMORY);
+    bulk.home(prefix);
+    let mut storage = Vec::new();
+    for (handle, values) in &records {
+        bulk.add(handle, Values::build(values.iter().copied(), &mut storage))?;
+    }
+    bulk.finish(|_| {})?;
+    // So that handled finds something to serve, whichever of the two starts first.
+    let now = now_unix_ms();
+    let options = LayerOptions { seed: rand::random(), folds: !args.case_sensitive, created_unix_ms: now };
+    Publisher::open(&path("snapshot"))?.publish_base(now, |file, temp_dir| {
+        let mut homed = HomedPrefixes::default();
+        homed.add(prefix);
+        let mut builder = Builder::new(temp_dir, options).homed(homed);
+        for (handle, values) in &records {
+            builder.add(0, &Handle(handle).looked_up(), values.iter().copied())?;
+        }
+        builder.finish(file)
+    })?;
+    Ok(())
+}
+
+fn told(args: &Args) {
+    let path = |name: &str| args.directory.join(name);
+    if args.json {
+        let json = serde_json::json!({
+            "directory": args.directory, "administrator": administrator(&args.prefix),
+            "handled": path("handled.toml"), "handle_admin": path("handle-admin.toml"),
+            "key": path("admin-private.bin"), "bundle": path("sitebndl.zip"),
+        });
+        println!("{json}");
+        return;
+    }
+    let mut table = output::table(&["what", "where"]);
+    for (what, file) in [
+        ("configuration of handled", "handled.toml"),
+        ("configuration of handle-admin", "handle-admin.toml"),
+        ("key of the administrator", "admin-private.bin"),
+        ("site record", "siteinfo.json"),
+        ("for the registry of the prefix", "sitebndl.zip"),
+    ] {
+        table.add_row([what.to_owned(), path(file).display().to_string()]);
+    }
+    println!("{table}");
+    println!("{} administers {}", administrator(&args.prefix), args.prefix);
+}

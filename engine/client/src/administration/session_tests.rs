@@ -1,0 +1,244 @@
+//! Sessions, against a server of a few lines that has them.
+
+use super::tests::{Got, serve};
+use super::*;
+use handle_auth::agreement::respond;
+use handle_auth::message::{mac_message, sign_message, verify_mac_message};
+use handle_auth::session::SessionKey;
+use handle_auth::{PrivateKey, generate};
+use handle_proto::code::{Cipher, DigestAlgorithm, KeyExchangeMode};
+use handle_proto::wire::Credential;
+use handle_proto::wire::admin::{Created, HandleBody, HandleValues};
+use handle_proto::wire::auth::Challenge;
+use handle_proto::wire::digest::RequestDigest;
+use handle_proto::wire::failure::Failure;
+use handle_proto::wire::message::encrypted;
+use handle_proto::wire::session::{self, KeyExchange, SessionAnswer};
+use handle_proto::{Permissions, Values, Version};
+use std::sync::Mutex;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+const DELETE: Request<'_> = Request::DeleteHandle(HandleBody { handle: b"10/a" });
+
+/// What a server has seen, in order.
+type Said = Arc<Mutex<Vec<&'static str>>>;
+
+/// A server with one session at a time.
+struct Server {
+    key: Arc<PrivateKey>,
+    session: Option<SessionKey>,
+    /// Every session has an id of its own.
+    sessions: i32,
+    is_authenticated: bool,
+    /// Header and body of the request that was challenged, and its digest.
+    challenged: Vec<u8>,
+    counter: i32,
+    said: Said,
+    /// Answers with the counter of the answer before.
+    repeats_itself: bool,
+}
+
+impl Server {
+    fn say(&self, what: &'static str) {
+        self.said.lock().unwrap().push(what);
+    }
+
+    fn answer(&mut self, got: &Got) -> Vec<u8> {
+        let mut bytes = got.bytes.clone();
+        let is_encrypted = got.envelope.flags.has(EnvelopeFlags::ENCRYPTED);
+        if is_encrypted {
+            let plain =
+                self.session.as_ref().unwrap().decrypt(Version::CURRENT, &bytes[Envelope::LEN..]).unwrap();
+            bytes.truncate(Envelope::LEN);
+            bytes.extend_from_slice(&plain);
+            self.say("encrypted");
+        }
+        let message = Message::decode(&bytes[Envelope::LEN..]).unwrap();
+        let Ok(Body::Request(request)) = message.decode_body(Version::CURRENT) else { panic!("a request") };
+        match request {
+            Request::SessionSetup(setup) => {
+                let KeyExchange::DiffieHellman(theirs) = setup.exchange else { panic!("Diffie-Hellman") };
+                let (ours, secret) = respond(theirs, &(1024..=4096), &random()).unwrap();
+                self.session = SessionKey::derive(Cipher::AES, &secret);
+                (self.sessions, self.is_authenticated) = (self.sessions + 1, false);
+                let mut data = Vec::new();
+                let key = session::SessionKey { cipher: Cipher::AES, key: &ours };
+                key.encode(Version::CURRENT, session::SessionKey::DIFFIE_HELLMAN_SINCE, &mut data);
+                self.say("set up");
+                let answer = SessionAnswer { mode: KeyExchangeMode::DIFFIE_HELLMAN, data: &data };
+                self.reply(got, &message, ResponseCode::SUCCESS, Response::Session(answer), false)
+            }
+            Request::AnswerChallenge(_) => {
+                assert!(message.credential.is_empty(), "an answer proves itself");
+                self.is_authenticated = true;
+                self.say("answered");
+                let original = self.challenged.clone();
+                self.reply_to(
+                    got,
+                    &original,
+                    ResponseCode::SUCCESS,
+                    Response::Done,
+                    OpCode::DELETE_HANDLE,
+                    false,
+                )
+            }
+            _ => {
+                let Some(key) = self.session.as_ref().filter(|_| got.envelope.session_id == self.sessions)
+                else {
+                    self.say("unknown");
+                    let nothing = Response::Failure(Failure { message: b"" });
+                    return got.reply(ResponseCode::SESSION_TIMEOUT, nothing);
+                };
+                verify_mac_message(&got.envelope, &message, key.as_bytes()).unwrap();
+                if !self.is_authenticated {
+                    self.challenged = message.covered.to_vec();
+                    self.say("challenged");
+                    return got.challenge_as(message.covered, self.sessions);
+                }
+                self.say("done");
+                let response = match request {
+                    Request::CreateHandle(body) => Response::Created(Created { handle: Some(body.handle) }),
+                    _ => Response::Done,
+                };
+                self.reply(got, &message, ResponseCode::SUCCESS, response, is_encrypted)
+            }
+        }
+    }
+
+    fn reply(
+        &mut self,
+        got: &Got,
+        message: &Message<'_>,
+        code: ResponseCode,
+        response: Response<'_>,
+        encrypts: bool,
+    ) -> Vec<u8> {
+        self.reply_to(got, message.covered, code, response, message.header.op_code, encrypts)
+    }
+
+    /// A reply with the digest of `covered`: signed when it sets a session up, with a MAC in one.
+    fn reply_to(
+        &mut self,
+        got: &Got,
+        covered: &[u8],
+        code: ResponseCode,
+        response: Response<'_>,
+        op_code: OpCode,
+        encrypts: bool,
+    ) -> Vec<u8> {
+        let envelope = Envelope { session_id: self.sessions, ..Envelope::request(got.envelope.request_id) };
+        let made = handle_auth::challenge::request_digest(Version::CURRENT, covered);
+        let algorithm = DigestAlgorithm::for_response(Version::CURRENT);
+        let digest = Some(RequestDigest { algorithm, digest: &made });
+        let header = Header { op_code, ..Header::request(op_code, OpFlags(0), 0) };
+        let is_setup = matches!(response, Response::Session(_));
+        let message = MessageBuf::reply(&envelope, &header, &Reply { code, digest, response });
+        let key = self.session.clone().unwrap();
+        self.counter += i32::from(!self.repeats_itself || self.counter == 0);
+        let credential = match is_setup {
+            true => sign_message(&envelope, 0, message.covered(), &self.key).unwrap(),
+            false => mac_message(&envelope, self.counter, message.covered(), key.as_bytes()),
+        };
+        let sealed = message.signed(&Credential::decode(&credential).unwrap()).unwrap();
+        if !encrypts {
+            return sealed;
+        }
+        encrypted(&envelope, &[&key.encrypt(Version::CURRENT, &random(), &sealed[Envelope::LEN..])]).unwrap()
+    }
+}
+
+/// A client of a server with sessions, what the server has seen, and a way to change the server.
+fn begin() -> (Administrator, Arc<Mutex<Server>>, Said) {
+    let record = generate::rsa(2048).unwrap();
+    let key = Arc::new(PrivateKey::new(&record.view()).unwrap());
+    let said = Arc::new(Mutex::new(Vec::new()));
+    let server = Arc::new(Mutex::new(Server {
+        key: Arc::clone(&key),
+        session: None,
+        sessions: 0,
+        is_authenticated: false,
+        challenged: Vec::new(),
+        counter: 0,
+        said: Arc::clone(&said),
+        repeats_itself: false,
+    }));
+    let served = Arc::clone(&server);
+    let (address, _) = serve(move |got| Some((served.lock().unwrap().answer(got), true)));
+    let mut client = Administrator::new(address, PATIENCE);
+    client.require_signatures(key.public().clone());
+    client.use_sessions(Some(60));
+    let secret = Key::Secret(Zeroizing::new(b"secret".to_vec()));
+    client.identify(Some(Arc::new(Identity { handle: b"10/ADMIN".to_vec(), index: 300, key: secret })));
+    (client, server, said)
+}
+
+#[test]
+fn one_challenge_serves_for_all_requests_of_a_session() {
+    let (mut client, server, said) = begin();
+    for _ in 0..3 {
+        assert_eq!(client.ask(&DELETE, OpFlags(0)).unwrap().code(), ResponseCode::SUCCESS);
+    }
+    let seen = std::mem::take(&mut *said.lock().unwrap());
+    assert_eq!(seen, ["set up", "challenged", "answered", "done", "done"]);
+    // A session that the server has forgotten is set up again, and the request repeated.
+    server.lock().unwrap().session = None;
+    assert_eq!(client.ask(&DELETE, OpFlags(0)).unwrap().code(), ResponseCode::SUCCESS);
+    assert_eq!(*said.lock().unwrap(), ["unknown", "set up", "challenged", "answered"]);
+}
+
+#[test]
+fn values_that_not_everybody_may_read_travel_encrypted() {
+    let (mut client, _, said) = begin();
+    client.ask(&DELETE, OpFlags(0)).unwrap();
+    let mut storage = Vec::new();
+    for (permissions, is_secret) in [(Permissions(0x0c), true), (Permissions::DEFAULT, false)] {
+        let mut value = Value::new(301, b"HS_SECKEY", b"hunter2");
+        value.permissions = permissions;
+        let values = Values::build([Value::new(1, b"URL", b"x"), value], &mut storage);
+        said.lock().unwrap().clear();
+        let body = HandleValues { handle: b"10/b", values };
+        let answer = client.ask(&Request::CreateHandle(body), OpFlags(0)).unwrap();
+        assert_eq!(answer.reply().response, Response::Created(Created { handle: Some(b"10/b") }));
+        assert_eq!(said.lock().unwrap().contains(&"encrypted"), is_secret);
+    }
+}
+
+#[test]
+fn an_answer_that_comes_twice_or_from_somebody_else_is_refused() {
+    let (mut client, server, _) = begin();
+    client.ask(&DELETE, OpFlags(0)).unwrap();
+    server.lock().unwrap().repeats_itself = true;
+    let error = client.ask(&DELETE, OpFlags(0)).unwrap_err();
+    assert!(matches!(error, AskError::Another(_)), "{error}");
+
+    let (mut client, server, _) = begin();
+    let other = generate::rsa(2048).unwrap();
+    server.lock().unwrap().key = Arc::new(PrivateKey::new(&other.view()).unwrap());
+    let error = client.ask(&DELETE, OpFlags(0)).unwrap_err();
+    assert!(matches!(error, AskError::Unproven(VerifyError::Wrong)), "{error}");
+}
+
+#[test]
+fn without_the_key_of_the_server_there_is_no_session() {
+    let (server, _) = serve(|got| {
+        assert_ne!(got.message().header.op_code, OpCode::SESSION_SETUP);
+        Some((got.reply(ResponseCode::SUCCESS, Response::Done), true))
+    });
+    let mut client = Administrator::new(server, PATIENCE);
+    client.use_sessions(Some(60));
+    assert_eq!(client.ask(&DELETE, OpFlags(0)).unwrap().code(), ResponseCode::SUCCESS);
+}
+
+/// The challenge of a session names it.
+impl Got {
+    fn challenge_as(&self, covered: &[u8], session_id: i32) -> Vec<u8> {
+        let made = handle_auth::challenge::request_digest(Version::CURRENT, covered);
+        let digest =
+            Some(RequestDigest { algorithm: DigestAlgorithm::for_response(Version::CURRENT), digest: &made });
+        let response = Response::Challenge(Challenge { nonce: &[9; 16] });
+        let envelope = Envelope { session_id, ..Envelope::request(self.envelope.request_id) };
+        let header = Header::request(OpCode::DELETE_HANDLE, OpFlags(0), 0);
+        let reply = Reply { code: ResponseCode::AUTHENTICATION_NEEDED, digest, response };
+        MessageBuf::reply(&envelope, &header, &reply).unsigned().unwrap()
+    }
+}

@@ -1,0 +1,14 @@
+//! What the data process and the write process have in common as processes; nothing of the protocol.
+//!
+//! - [`privileges`]: from root to somebody else.
+//! - [`server_key`]: the key that signs answers, from a file that nobody else can read.
+//! - [`identity`]: administrators as they are configured.
+//! - [`site`]: the site record, and the place of a server in it.
+//! - [`http`]: the few words of HTTP that a scraper needs.
+#![forbid(unsafe_code)]
+
+pub mod http;
+pub mod identity;
+pub mod privileges;
+pub mod server_key;
+pub mod site;

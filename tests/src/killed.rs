@@ -1,0 +1,31 @@
+//! What the program `keeper` and the test that kills it agree on.
+
+use handle_admin::publish::PublishConfig;
+use std::path::Path;
+
+/// Threads that change records, each its own.
+pub const WRITERS: usize = 4;
+/// Records of each.
+pub const KEYS: usize = 40;
+
+/// The name under which a record is stored.
+#[must_use]
+pub fn key(writer: usize, nth: usize) -> Vec<u8> {
+    format!("1/{writer}-{nth}").into_bytes()
+}
+
+/// So small that every kind of layer is made all the time.
+#[must_use]
+pub fn publish_config(directory: &Path) -> PublishConfig {
+    PublishConfig {
+        directory: Some(directory.to_owned()),
+        interval_ms: 1,
+        absorb_len: 2048,
+        merge_ratio: 1,
+        merge_bytes_per_s: 0,
+        grace_s: 1,
+        keep_every_s: 1,
+        keep_count: 2,
+        ..PublishConfig::default()
+    }
+}

@@ -1,0 +1,150 @@
+//! `hdl batch` against a server that keeps records in memory: what is interrupted goes on, and ends in the same store.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+use handle_tests::batches::{batch, operations};
+use handle_tests::process::{Running, fail, hdl, until};
+use handle_tests::records_server::{Records, RecordsServer};
+use rand::rngs::StdRng;
+use rand::{RngExt as _, SeedableRng as _};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use tempfile::TempDir;
+
+struct Place {
+    directory: TempDir,
+    server: RecordsServer,
+}
+
+impl Place {
+    fn new(text: &str) -> Self {
+        let place = Self { directory: tempfile::tempdir().unwrap(), server: RecordsServer::start() };
+        let port = place.server.address.port().to_string();
+        std::fs::write(place.batch(), text.replace("PORT", &port)).unwrap();
+        place
+    }
+
+    fn batch(&self) -> PathBuf {
+        self.directory.path().join("batch.txt")
+    }
+
+    fn log(&self) -> PathBuf {
+        self.directory.path().join("batch.txt.log")
+    }
+
+    fn command(&self, more: &[&str]) -> Command {
+        let mut command = hdl(["batch", "--server", &self.server.address.to_string(), "--json"]);
+        command.arg(self.batch()).args(more).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    /// Runs to the end; some operations of these batches are always refused.
+    fn run(&self, more: &[&str]) -> String {
+        let (code, error) = fail(self.command(more));
+        assert_eq!(code, 1, "{error}");
+        error
+    }
+}
+
+/// What a batch makes of an empty store when nothing happens.
+fn undisturbed(text: &str, more: &[&str]) -> Records {
+    let place = Place::new(text);
+    let error = place.run(more);
+    assert!(!error.contains("stopped"), "{error}");
+    place.server.records()
+}
+
+fn lines(path: &Path) -> usize {
+    std::fs::read(path).map_or(0, |text| text.iter().filter(|&&byte| byte == b'\n').count())
+}
+
+#[test]
+fn a_batch_that_is_killed_goes_on_and_ends_in_the_same_store() {
+    let count = operations();
+    for (seed, more) in [(1, &["--parallel", "1"]), (2, &["--parallel", "8"])] {
+        let text = batch(seed, count);
+        let expected = undisturbed(&text, more);
+        assert!(expected.len() > count / 50, "{} records", expected.len());
+        let place = Place::new(&text);
+        // So that it cannot be through before it is killed.
+        let slow = [more[0], more[1], "--rate", &(count * 2).to_string()];
+        let mut running = Running::start(place.command(&slow));
+        until("some of it is done", || lines(&place.log()) > count / 2);
+        running.0.kill().unwrap();
+        running.0.wait().unwrap();
+        let before = lines(&place.log());
+        let error = place.run(&[more, &["--resume"][..]].concat());
+        assert!(!error.contains("stopped") && lines(&place.log()) > before, "{error}");
+        assert_eq!(place.server.records(), expected, "seed {seed}");
+    }
+}
+
+#[test]
+fn answers_that_are_lost_are_asked_for_again() {
+    let count = operations() / 10;
+    let text = batch(3, count);
+    let expected = undisturbed(&text, &[]);
+    let place = Place::new(&text);
+    let mut random = StdRng::seed_from_u64(4);
+    let mut args: &[&str] = &[];
+    for round in 0.. {
+        assert!(round < count, "it goes on");
+        place.server.lose_answer_after(random.random_range(0..u32::try_from(count / 10).unwrap()));
+        let error = place.run(args);
+        args = &["--resume"];
+        if !error.contains("stopped") {
+            break;
+        }
+        assert!(error.contains("was lost") && error.contains("--resume goes on"), "{error}");
+    }
+    assert_eq!(place.server.records(), expected);
+    // Nothing is left to be done, and nothing is done twice.
+    place.server.lose_answer_after(0);
+    let output = place.command(args).output().unwrap();
+    let counts: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(counts["done"], 1, "the session, which is set up in every run");
+    assert_eq!(place.server.records(), expected);
+}
+
+#[test]
+fn what_came_of_it_is_told_by_exit_code_log_and_report() {
+    let create = "CREATE 10.1045/a\n1 URL 86400 1110 UTF8 x\n\n";
+    let place = Place::new(&format!(
+        "{create}{create}DELETE 10.1045/b\nCREATE 10.1045/c\n1 URL 60 1110 FILE nowhere\n"
+    ));
+    let compat = place.directory.path().join("compat.log");
+    let error = place.run(&["--compat-log", compat.to_str().unwrap()]);
+    for says in
+        ["line 4: create 10.1045/a", "line 7: delete 10.1045/b", "line 8: create 10.1045/c", "nowhere"]
+    {
+        assert!(error.contains(says), "{says}: {error}");
+    }
+    let compat = std::fs::read_to_string(compat).unwrap();
+    let expected = [
+        "==>SUCCESS[1]: create:10.1045/a",
+        "==>FAILURE[4]: create:10.1045/a: Error(101)",
+        "Successes/Total Entries: 1/4",
+    ];
+    assert!(expected.iter().all(|line| compat.contains(line)), "{compat}");
+    let log = std::fs::read_to_string(place.log()).unwrap();
+    let results: Vec<serde_json::Value> =
+        log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let result = |line: u64| {
+        let entry =
+            results.iter().find(|entry| entry["line"] == line && entry["result"].is_string()).unwrap();
+        (entry["result"].as_str().unwrap().to_owned(), entry["code"].as_i64())
+    };
+    assert_eq!(result(1), ("done".to_owned(), Some(1)));
+    assert_eq!(result(4), ("refused".to_owned(), Some(101)));
+    assert_eq!(result(7), ("refused".to_owned(), Some(100)));
+    assert_eq!(result(8), ("failed".to_owned(), None));
+
+    let place = Place::new(&format!("{create}{create}DELETE 10.1045/a\n"));
+    let error = place.run(&["--stop-on-error"]);
+    assert!(error.contains("stopped"), "{error}");
+    assert_eq!(place.server.records().len(), 1, "the deletion is not reached");
+    let place = Place::new(create);
+    assert_eq!(fail(place.command(&[])).0, 0);
+    let place = Place::new(&format!("{create}nonsense\n"));
+    assert_eq!((fail(place.command(&["--keep-going"])).0, place.server.records().len()), (2, 1));
+}

@@ -1,0 +1,208 @@
+//! Killed at random points under a load of changes: no acknowledged change is lost, none is there by half, and what
+//! readers see is always whole and never becomes older.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+use handle_admin::publish::Publishing;
+use handle_admin::store::{Store, StoreConfig};
+use handle_snapshot::set::manifest::Manifest;
+use handle_snapshot::{How, PublishedSet, Record, hash_key};
+use handle_tests::killed::{KEYS, WRITERS, key, publish_config};
+use handle_tests::process::Running;
+use std::collections::BTreeMap;
+use std::io::Read as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// How often it is killed; `HANDLE_KILLS` says it otherwise.
+const KILLS: u64 = 6;
+/// Shortest and longest time until then, in milliseconds.
+const LIFE_MS: std::ops::Range<u64> = 20..320;
+
+/// The number of each record that is there.
+type State = BTreeMap<Vec<u8>, i64>;
+
+/// What one keeper has said before it was killed.
+#[derive(Default)]
+struct Said {
+    /// What each writer was doing, if it was not acknowledged.
+    open: [Option<(Vec<u8>, i64)>; WRITERS],
+    acknowledged: usize,
+    shown: u64,
+}
+
+/// Plays what was acknowledged back into `state`.
+fn hear(text: &str, state: &mut State) -> Said {
+    let mut said = Said::default();
+    // What follows the last line feed was cut off.
+    let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+    for line in whole.lines() {
+        let words: Vec<&str> = line.split(' ').collect();
+        let number = |nth: usize| words[nth].parse::<i64>().unwrap();
+        let small = |nth: usize| words[nth].parse::<usize>().unwrap();
+        match words[0] {
+            "try" => said.open[small(1)] = Some((key(small(1), small(2)), number(3))),
+            "done" => {
+                let (key, number) = said.open[small(1)].take().expect("it was tried");
+                apply(state, key, number);
+                said.acknowledged += 1;
+            }
+            "shown" => said.shown = said.shown.max(words[1].parse().unwrap()),
+            other => panic!("it says {other}"),
+        }
+    }
+    said
+}
+
+fn apply(state: &mut State, key: Vec<u8>, number: i64) {
+    if number < 0 {
+        state.remove(&key);
+    } else {
+        state.insert(key, number);
+    }
+}
+
+/// The number that both values of a record say.
+fn number<'a>(values: impl Iterator<Item = &'a [u8]>) -> i64 {
+    let numbers: Vec<i64> = values.map(|data| std::str::from_utf8(data).unwrap().parse().unwrap()).collect();
+    assert!(numbers.len() == 2 && numbers[0] == numbers[1], "a record by half: {numbers:?}");
+    numbers[0]
+}
+
+fn published_number(record: &Record<'_>) -> i64 {
+    number(record.values_in_order().map(|value| value.unwrap().data))
+}
+
+fn stored(store: &Store) -> State {
+    let snapshot = store.snapshot().unwrap();
+    let records = snapshot.records().unwrap().map(|stored| {
+        let stored = stored.unwrap();
+        (stored.handle().to_vec(), number(stored.record().unwrap().values.iter().map(|value| value.data)))
+    });
+    records.collect()
+}
+
+fn published(dir: &Path) -> (Manifest, State) {
+    let set = PublishedSet::open(dir, How::Map).unwrap();
+    set.verify().unwrap();
+    let records = set.records();
+    let mut state = State::new();
+    for key in (0..WRITERS).flat_map(|writer| (0..KEYS).map(move |nth| key(writer, nth))) {
+        if let Some(record) = records.find(hash_key(records.seed(), &key), &key).unwrap() {
+            state.insert(key, published_number(&record));
+        }
+    }
+    assert_eq!(set.handles_count(), state.len() as u64, "as the publisher counted");
+    (set.manifest().clone(), state)
+}
+
+/// Reads as `handled` does, all the time.
+fn watch(dir: &Path, stop: &AtomicBool) -> u64 {
+    let mut set = PublishedSet::open(dir, How::Map).unwrap();
+    let transaction = |set: &PublishedSet| set.manifest().source.unwrap().transaction;
+    let (mut sets, mut nth) = (1, 0);
+    while !stop.load(Ordering::Relaxed) {
+        let next = PublishedSet::reopen(&set).unwrap();
+        assert!(transaction(&next) >= transaction(&set), "what was visible still is");
+        sets += u64::from(next.generation() > set.generation());
+        set = next;
+        let records = set.records();
+        for _ in 0..20 {
+            nth += 1;
+            let key = key(nth % WRITERS, nth / WRITERS % KEYS);
+            if let Some(record) = records.find(hash_key(records.seed(), &key), &key).unwrap() {
+                published_number(&record);
+            }
+        }
+        std::thread::sleep(Duration::from_micros(300));
+    }
+    sets
+}
+
+/// Runs a keeper for a while, and returns what it said until it was killed.
+fn live(dir: &Path, round: u64) -> String {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_keeper"));
+    command.arg(dir).arg((round + 1).to_string()).stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut keeper = Running::start(command);
+    let mut out = keeper.0.stdout.take().unwrap();
+    let hears = std::thread::spawn(move || {
+        let mut said = Vec::new();
+        out.read_to_end(&mut said).unwrap();
+        String::from_utf8(said).unwrap()
+    });
+    let span = LIFE_MS.end - LIFE_MS.start;
+    let life = LIFE_MS.start + round.wrapping_mul(0x9e37_79b9_7f4a_7c15) % span;
+    std::thread::sleep(Duration::from_millis(life));
+    keeper.signal("KILL");
+    drop(keeper);
+    hears.join().unwrap()
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_and_nothing_visible_becomes_older() {
+    let kills = std::env::var("HANDLE_KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(KILLS);
+    let place = tempfile::tempdir().unwrap();
+    let (set, file) = (place.path().join("set"), place.path().join("store"));
+    let config = StoreConfig::at(&file);
+    let store = Store::create(&config, true).unwrap();
+    store.home(b"1").unwrap();
+    let mut state = State::new();
+    let catch_up = |store: Store| {
+        let (last, store) = (store.last_id(), Arc::new(store));
+        let publishing = Publishing::start(store, &publish_config(&set)).unwrap();
+        assert!(publishing.wait_for(last, Duration::from_secs(60)), "{:?}", publishing.status());
+    };
+    catch_up(store);
+    let stop = AtomicBool::new(false);
+    let (mut changes, mut shown) = (0, 0);
+    let sets = std::thread::scope(|scope| {
+        let watcher = scope.spawn(|| watch(&set, &stop));
+        for round in 0..kills {
+            let said = hear(&live(place.path(), round), &mut state);
+            changes += said.acknowledged;
+            // What readers have found is whole, and at least what they were told.
+            let (manifest, _) = published(&set);
+            let visible = manifest.source.unwrap().transaction;
+            assert!(
+                visible >= said.shown.max(shown),
+                "round {round}: {visible} after {} and {shown}",
+                said.shown
+            );
+            shown = visible;
+            // The store has what it acknowledged, and of what was under way all or nothing.
+            let store = Store::open(&config).unwrap();
+            assert!(store.last_id() >= shown, "round {round}: published and not stored");
+            let found = stored(&store);
+            for (key, number) in said.open.into_iter().flatten() {
+                let mut done = state.clone();
+                apply(&mut done, key.clone(), number);
+                if found.get(&key) == done.get(&key) {
+                    state = done;
+                }
+            }
+            assert_eq!(found, state, "round {round}");
+            let mut findings = 0;
+            store
+                .check(|finding| {
+                    println!("round {round}: {finding:?}");
+                    findings += 1;
+                })
+                .unwrap();
+            assert_eq!(findings, 0, "round {round}");
+            // Publishing goes on with what was not visible yet, whichever way.
+            if round % 2 == 0 {
+                catch_up(store);
+                let (manifest, visible) = published(&set);
+                assert_eq!(visible, state, "round {round}");
+                shown = manifest.source.unwrap().transaction;
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+        watcher.join().unwrap()
+    });
+    println!("{kills} kills, {changes} changes acknowledged, {sets} sets seen");
+    assert!(changes > 0 && sets > kills, "it was killed at work");
+}

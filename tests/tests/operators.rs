@@ -1,0 +1,259 @@
+//! `hdl` for operators, from outside: keys, stores, what goes in and comes out, and what `hdl init` makes.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+use handle_tests::daemon::{Daemon, free_address, handled};
+use handle_tests::process::{fail, hdl, succeed};
+use serde_json::Value as Json;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+
+/// A directory for files of a test.
+struct Place(TempDir);
+
+impl Place {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn text(&self, name: &str) -> String {
+        std::fs::read_to_string(self.path(name)).unwrap()
+    }
+
+    fn file(&self, name: &str, text: impl AsRef<[u8]>) -> PathBuf {
+        std::fs::write(self.path(name), text).unwrap();
+        self.path(name)
+    }
+
+    /// A file that its owner alone may use.
+    fn secret(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.file(name, text);
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+        path
+    }
+
+    /// Runs `hdl` here.
+    fn hdl<'a>(&self, args: impl IntoIterator<Item = &'a str>) -> std::process::Command {
+        let mut command = hdl(args);
+        command.current_dir(self.0.path());
+        command
+    }
+
+    fn json<'a>(&self, args: impl IntoIterator<Item = &'a str>) -> Json {
+        serde_json::from_str(&succeed(self.hdl(args))).unwrap()
+    }
+}
+
+fn mode(path: &Path) -> u32 {
+    path.metadata().unwrap().permissions().mode() & 0o777
+}
+
+#[test]
+fn keys_are_made_converted_and_shown() {
+    let place = Place::new();
+    place.secret("phrase", "one two\n");
+    place.secret("other", "three");
+    succeed(place.hdl(["key", "generate", "private.bin", "public.bin", "--passphrase-file", "phrase"]));
+    assert_eq!((mode(&place.path("private.bin")), mode(&place.path("public.bin")) & 0o444), (0o600, 0o444));
+    let show =
+        |file: &str, phrase: &str| place.json(["key", "show", file, "--json", "--passphrase-file", phrase]);
+    let native = show("private.bin", "phrase");
+    assert_eq!((native["algorithm"].as_str(), native["bits"].as_u64()), (Some("RSA"), Some(2048)));
+    assert_eq!((native["form"].as_str(), native["encrypted"].as_bool()), (Some("native"), Some(true)));
+    succeed(place.hdl([
+        "key",
+        "convert",
+        "private.bin",
+        "key.pem",
+        "--passphrase-file",
+        "phrase",
+        "--new-passphrase-file",
+        "other",
+    ]));
+    assert!(place.text("key.pem").starts_with("-----BEGIN ENCRYPTED PRIVATE KEY-----"));
+    assert_eq!(mode(&place.path("key.pem")), 0o600);
+    succeed(place.hdl(["key", "convert", "key.pem", "again.bin", "--passphrase-file", "other", "--plain"]));
+    succeed(place.hdl(["key", "convert", "public.bin", "public.jwk", "--to", "jwk"]));
+    succeed(place.hdl(["key", "convert", "public.jwk", "public.again"]));
+    for (file, phrase) in
+        [("key.pem", "other"), ("again.bin", "other"), ("public.jwk", "other"), ("public.bin", "phrase")]
+    {
+        let shown = show(file, phrase);
+        assert_eq!(
+            (&shown["fingerprint"], &shown["publicKey"]),
+            (&native["fingerprint"], &native["publicKey"]),
+            "{file}"
+        );
+    }
+    assert_eq!(
+        std::fs::read(place.path("public.again")).unwrap(),
+        std::fs::read(place.path("public.bin")).unwrap()
+    );
+
+    let refused = |args: &[&str], says: &str| {
+        let (code, error) = fail(place.hdl(args.iter().copied()));
+        assert!(code == 1 && error.contains(says), "{args:?}: {code} {error}");
+    };
+    refused(&["key", "show", "private.bin"], "encrypted");
+    refused(&["key", "show", "private.bin", "--passphrase-file", "other"], "passphrase is wrong");
+    refused(&["key", "generate", "private.bin", "p", "--plain"], "there already");
+    refused(&["key", "generate", "new.bin", "new.pub"], "--plain");
+    refused(&["key", "generate", "new.bin", "new.pub", "--plain", "--bits", "1024"], "2048, 3072 or 4096");
+    std::fs::set_permissions(place.path("again.bin"), std::fs::Permissions::from_mode(0o640)).unwrap();
+    refused(&["key", "show", "again.bin"], "chmod 600");
+}
+
+const LINES: &str = r#"{"homed":"0.NA/10.1045"}
+{"handle":"10.1045/A","values":[{"index":1,"type":"URL","data":{"format":"string","value":"https://a.example/"},"ttl":86400,"timestamp":"2026-01-02T03:04:05Z"}]}
+{"handle":"10.1045/B","values":[{"index":1,"type":"URL","data":{"format":"string","value":"b"},"ttl":60},{"index":300,"type":"HS_SECKEY","data":{"format":"base64","value":"AP8Q"},"permissions":"1100","ttl":86400}]}
+"#;
+
+#[test]
+fn what_goes_into_a_store_comes_out_again() {
+    let place = Place::new();
+    place.file("records.jsonl", LINES);
+    let counts = place.json(["import", "store.redb", "records.jsonl", "--create", "--json"]);
+    assert_eq!((counts["read"].as_u64(), counts["written"].as_u64()), (Some(2), Some(2)));
+    succeed(place.hdl(["export", "store.redb", "out.jsonl"]));
+    assert_eq!((place.text("out.jsonl").as_str(), mode(&place.path("out.jsonl"))), (LINES, 0o600));
+    // Restored from the backup, it is the same store.
+    succeed(place.hdl(["store", "import", "second.redb", "out.jsonl", "--create"]));
+    assert_eq!(succeed(place.hdl(["store", "export", "second.redb", "-"])), LINES);
+    let stats = place.json(["store", "check", "second.redb", "--json"]);
+    let count = |name: &str| stats[name].as_u64();
+    assert_eq!((count("records"), count("values"), count("homed_prefixes")), (Some(2), Some(3), Some(1)));
+    assert_eq!((count("damage"), count("unusual")), (Some(0), Some(0)));
+
+    // What is published can be exported, too, while it is served.
+    succeed(place.hdl(["snapshot", "publish", "set", "out.jsonl"]));
+    place.file("delta.jsonl", "{\"handle\":\"10.1045/B\",\"deleted\":true}\n");
+    succeed(place.hdl(["snapshot", "publish", "set", "delta.jsonl", "--delta"]));
+    let expected: String = LINES.lines().take(2).flat_map(|line| [line, "\n"]).collect();
+    assert_eq!(succeed(place.hdl(["export", "set", "-"])), expected);
+
+    let (code, error) = fail(place.hdl(["export", "store.redb", "out.jsonl"]));
+    assert!(code == 1 && error.contains("there already"), "{error}");
+    let (code, error) = fail(place.hdl(["store", "stats", "nowhere.redb"]));
+    assert!(code == 1 && error.contains("no store"), "{error}");
+}
+
+#[test]
+fn records_that_break_a_bound_stop_an_import_before_anything_is_written() {
+    let place = Place::new();
+    let value = |index: i32| format!("{{\"index\":{index},\"type\":\"URL\",\"data\":\"x\"}}");
+    let line =
+        |handle: &str, index: i32| format!("{{\"handle\":\"{handle}\",\"values\":[{}]}}\n", value(index));
+    place.file("good.jsonl", line("10.1/a", 1));
+    place.file("bad.jsonl", line("10.1/b", 1) + &line("10.1/c", 0));
+    succeed(place.hdl(["import", "store.redb", "good.jsonl", "--create", "--home"]));
+    let (code, error) = fail(place.hdl(["import", "store.redb", "bad.jsonl", "--home"]));
+    assert!(code == 1 && error.contains("bad.jsonl:2") && error.contains("10.1/c"), "{error}");
+    assert_eq!(place.json(["store", "stats", "store.redb", "--json"])["records"], 1);
+    let (code, error) = fail(place.hdl(["import", "store.redb", "bad.jsonl", "--keep-going"]));
+    assert!(code == 1 && error.contains("index 0"), "{error}");
+    assert_eq!(place.json(["store", "stats", "store.redb", "--json"])["records"], 2);
+    // Kept, or replaced.
+    place.file("again.jsonl", line("10.1/A", 7));
+    let kept = place.json(["import", "store.redb", "again.jsonl", "--keep-existing", "--json"]);
+    assert_eq!((kept["written"].as_u64(), kept["kept"].as_u64()), (Some(0), Some(1)));
+    assert_eq!(place.json(["import", "store.redb", "again.jsonl", "--json"])["written"], 1);
+    assert!(succeed(place.hdl(["export", "store.redb", "-"])).contains("\"index\":7"));
+}
+
+#[test]
+fn exports_of_other_servers_become_the_same_store() {
+    let place = Place::new();
+    let mut lines = LINES.lines();
+    let (_, first, second) = (lines.next(), lines.next().unwrap(), lines.next().unwrap());
+    let second = second.replace("10.1045/B", "10.1045/b");
+    let export = format!(
+        "{{\"homedPrefixes\":[\"0.NA/10.1045\"],\n\"handleRecords\":{{\"10.1045/A\":{first},\n\"10.1045/b\":{second}}}}}"
+    );
+    place.file("export.json", export);
+    let sql = "-- MySQL dump 10.13\nINSERT INTO `nas` VALUES ('0.NA/10.1045');\nINSERT INTO `handles` VALUES \
+               ('10.1045/A',1,'URL','https://a.example/',0,86400,1767323045,'',1,1,1,0),\
+               ('10.1045/B',1,'URL','b',0,60,0,'',1,1,1,0),('10.1045/B',300,'HS_SECKEY',0x00FF10,0,86400,0,'',1,1,0,0);\n";
+    place.file("dump.sql", sql);
+    for file in ["export.json", "dump.sql"] {
+        let store = format!("{file}.redb");
+        succeed(place.hdl(["import", &store, file, "--create"]));
+        assert_eq!(succeed(place.hdl(["export", &store, "-"])), LINES, "{file}");
+    }
+    // Values that stand apart would replace each other in silence.
+    let row = |handle: &str, index: u8| format!("('{handle}',{index},'URL','x',0,60,0,'',1,1,1,0)");
+    let rows = [row("10/A", 1), row("10/B", 1), row("10/a", 2)].join(",");
+    place.file("apart.sql", format!("INSERT INTO handles VALUES {rows};\n"));
+    let (code, error) = fail(place.hdl(["import", "apart.redb", "apart.sql", "--create"]));
+    assert!(code == 1 && error.contains("ORDER BY handle"), "{error}");
+}
+
+#[test]
+fn a_batch_is_checked_before_anything_is_done() {
+    let place = Place::new();
+    place.file("good.txt", "DELETE 10.1045/a\nDELETE 10.1045/b\n");
+    place.file("bad.txt", "DELETE 10.1045/a\n\nCREATE 10.1045/b\n1 HS_ADMIN 86400 011111110011 ADMIN x\n");
+    // Nobody listens there.
+    let server = ["--server", "127.0.0.1:9"];
+    let batch = |file: &'static str, more: &[&'static str]| {
+        let args = ["batch", file].into_iter().chain(server).chain(more.iter().copied());
+        fail(place.hdl(args.collect::<Vec<_>>()))
+    };
+    assert_eq!(batch("good.txt", &["--dry-run"]).0, 0);
+    let (code, error) = batch("bad.txt", &[]);
+    assert!(
+        code == 2 && error.contains("bad.txt: line 4") && error.contains("behind ADMIN"),
+        "{code} {error}"
+    );
+    assert!(!place.path("bad.txt.log").exists(), "nothing was begun");
+    let (code, error) = batch("good.txt", &[]);
+    assert!(code == 1 && error.contains("cannot connect") && error.contains("--resume"), "{code} {error}");
+    let (code, error) = batch("good.txt", &[]);
+    assert!(code == 1 && error.contains("--resume"), "the log is there: {code} {error}");
+    place.file("good.txt", "DELETE 10.1045/b\n");
+    let (code, error) = batch("good.txt", &["--resume"]);
+    assert!(code == 1 && error.contains("has changed"), "{code} {error}");
+}
+
+#[test]
+fn init_makes_a_directory_from_which_handled_serves() {
+    let place = Place::new();
+    let address = free_address();
+    let (port, admin_port) = (address.port().to_string(), free_address().port().to_string());
+    let init = ["init", "site", "--prefix", "10.1045", "--address", "127.0.0.1", "--plain", "--json"];
+    let ports = ["--port", &port, "--admin-port", &admin_port, "--bind", "127.0.0.1"];
+    let made = place.json(init.into_iter().chain(ports).collect::<Vec<_>>());
+    assert_eq!(made["administrator"], "300:10.1045/ADMIN");
+    for private in ["site/server-private.bin", "site/admin-private.bin"] {
+        assert_eq!(mode(&place.path(private)), 0o600, "{private}");
+    }
+    let site: Json = serde_json::from_str(&place.text("site/siteinfo.json")).unwrap();
+    let interfaces = site["servers"][0]["interfaces"].as_array().unwrap();
+    let listed: Vec<_> = interfaces
+        .iter()
+        .map(|it| {
+            (it["protocol"].as_str().unwrap(), it["query"].as_bool().unwrap(), it["admin"].as_bool().unwrap())
+        })
+        .collect();
+    assert_eq!(listed, [("TCP", true, false), ("TCP", false, true), ("UDP", true, false)]);
+
+    let mut command = handled();
+    command.arg("--config").arg(place.path("site/handled.toml"));
+    let daemon = Daemon::start(command, &place.path("site/run/handled.sock"));
+    let server = address.to_string();
+    let answer = place.json(["resolve", "10.1045/ADMIN", "--server", &server, "--json"]);
+    let kinds: Vec<_> =
+        answer["values"].as_array().unwrap().iter().map(|value| value["type"].as_str()).collect();
+    assert_eq!(kinds, [Some("HS_ADMIN"), Some("HS_PUBKEY")]);
+    drop(daemon);
+
+    let (code, error) = fail(place.hdl(init));
+    assert!(code == 1 && error.contains("not empty"), "{error}");
+    let (code, error) = fail(place.hdl(["init", "other", "--prefix", "10.1045", "--address", "127.0.0.1"]));
+    assert!(code == 1 && error.contains("--plain"), "{error}");
+    assert!(!place.path("other").exists());
+}
