@@ -74,7 +74,7 @@ fn root(key: &[u8]) -> Root {
 /// Requests that a lookup may make here.
 const REQUESTS_MAX: usize = 32;
 
-/// Answers, each with two bytes of length, big-endian, in front; what the first byte chooses is said at [`reply`].
+/// Answers, each with two bytes of length, big-endian, in front; what the first byte chooses is said at `reply`.
 /// Every lookup ends within its bounds, and one that wants signatures never with an answer.
 pub fn lookup(bytes: &[u8]) {
     let key = public_key();

@@ -2,7 +2,7 @@
 //! answers. RFC 3651 section 5.1, RFC 3652 section 3.4.
 //!
 //! A lookup is a stack. At its bottom is the question that was asked; above it what has to be known first: the
-//! services that are being [found](find::Find), and the records that are [asked](ask::Ask) for on their behalf. At most one
+//! services that are being found (`find.rs`), and the records that are asked for on their behalf (`ask.rs`). At most one
 //! request is under way. Every way through it is bounded: requests, indirections, depth and time.
 
 mod ask;
@@ -294,12 +294,12 @@ impl Lookup {
         };
         let next = match outcome {
             Ok(answered) => {
-                self.client.times.note(exchange.target().address, answered.took_ms);
+                self.client.times.note(exchange.target().address, answered.took_ms, now);
                 ask.hear(self, now, &exchange, &answered)
             }
             Err(error) => {
                 // As long as it might have been waited for a connection.
-                self.client.times.note(exchange.target().address, self.client.patience.tcp_ms);
+                self.client.times.note(exchange.target().address, self.client.patience.tcp_ms, now);
                 let (target, took_ms) = (exchange.target().clone(), exchange.waited_ms(now));
                 ask.failed_at(target.address, error);
                 self.note_at(ask.depth(), now, || Step::Failed { target, error, took_ms });

@@ -1,6 +1,7 @@
 //! In which order servers are asked: by protocol, then by site; one server of each site, chosen by the hash of
 //! the handle. RFC 3652 section 3.1.3.
 
+use crate::Now;
 use crate::service::SharedSite;
 use crate::times::Times;
 use handle_proto::data::site::{InterfaceKind, InterfaceProtocol, Server, Site};
@@ -113,6 +114,7 @@ pub fn plan(
     purpose: Purpose,
     preferences: &Preferences,
     times: &Times,
+    now: Now,
     random: &mut dyn FnMut() -> u32,
 ) -> VecDeque<Target> {
     let usable = |site: &&SharedSite| !purpose.primary_only || site.view().is_primary();
@@ -137,7 +139,7 @@ pub fn plan(
             let server = view.servers.iter().nth(at);
             let target = server.and_then(|server| Target::of(&view, at, &server, &wanted));
             if let Some(target) = target.filter(|target| is_reachable(target, wanted.families)) {
-                round.push((times.rank(target.address, random()), target));
+                round.push((times.rank(target.address, random(), now), target));
             }
         }
         round.sort_by_key(|(rank, _)| *rank);
@@ -159,6 +161,7 @@ mod tests {
     use crate::testing::{site_at, site_of};
     use std::sync::Arc;
 
+    const NOW: Now = Now { ms: 0, unix_s: 0 };
     const ANY: Purpose = Purpose { kind: InterfaceKind::QUERY, primary_only: false };
 
     fn shared(sites: impl IntoIterator<Item = handle_proto::data::site::SiteBuf>) -> Vec<SharedSite> {
@@ -171,7 +174,8 @@ mod tests {
         preferences: &Preferences,
         times: &Times,
     ) -> Vec<String> {
-        let targets = plan(sites, Handle(b"10.1045/july95-arms"), purpose, preferences, times, &mut || 0);
+        let targets =
+            plan(sites, Handle(b"10.1045/july95-arms"), purpose, preferences, times, NOW, &mut || 0);
         let shown = |target: Target| format!("{}/{}", target.address.ip(), target.protocol.name().unwrap());
         targets.into_iter().map(shown).collect()
     }
@@ -179,7 +183,7 @@ mod tests {
     #[test]
     fn all_sites_are_asked_over_udp_before_any_over_tcp() {
         let times = Times::new(8);
-        times.note(([192, 0, 2, 1], 2641).into(), 700);
+        times.note(([192, 0, 2, 1], 2641).into(), 700, NOW);
         let sites = shared([site_at(1), site_at(2)]);
         let preferences = Preferences::default();
         let expected = ["192.0.2.2/UDP", "192.0.2.1/UDP", "192.0.2.2/TCP", "192.0.2.1/TCP"];

@@ -172,7 +172,9 @@ mod tests {
 
     #[test]
     fn nothing_else_does() {
-        let error = |root: &Root, records| refreshed(root, records).unwrap_err().to_string();
+        let error = |root: &Root, records: &HashMap<Vec<u8>, Vec<ValueBuf>>| {
+            refreshed(root, records).unwrap_err().to_string()
+        };
         assert!(error(&known(&[]), &records()).contains("no key is trusted"));
         assert!(error(&known(&["mirror"]), &records()).contains("not trusted"));
         let root = known(&["server"]);

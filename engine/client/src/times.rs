@@ -1,5 +1,6 @@
 //! How long servers took to answer, so that the fastest are asked first.
 
+use crate::Now;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::{Mutex, PoisonError};
@@ -8,50 +9,59 @@ use std::sync::{Mutex, PoisonError};
 #[derive(Debug)]
 pub struct Times {
     servers_max: usize,
-    ms: Mutex<HashMap<SocketAddr, u32>>,
+    known: Mutex<HashMap<SocketAddr, Known>>,
 }
 
-/// How much is taken off whenever a server was not chosen, in 64ths: slow ones are tried again after a while.
-const FORGIVEN_64THS: u32 = 1;
-/// Half the width of the jitter, in milliseconds, as deployed.
-const JITTER_MS: u32 = 128;
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    took_ms: u32,
+    noted_ms: u64,
+}
+
+/// After so long half of a time is forgiven, so that slow servers are tried again after a while.
+const HALF_LIFE_MS: u64 = 60_000;
+/// Width of the jitter, in milliseconds, as deployed.
+const JITTER_MS: u32 = 256;
+
+impl Known {
+    fn at(self, now: Now) -> u32 {
+        let halvings = now.ms.saturating_sub(self.noted_ms) / HALF_LIFE_MS;
+        u32::try_from(halvings).ok().and_then(|halvings| self.took_ms.checked_shr(halvings)).unwrap_or(0)
+    }
+}
 
 impl Times {
     /// Times of at most `servers_max` servers.
     #[must_use]
     pub fn new(servers_max: usize) -> Self {
-        Self { servers_max, ms: Mutex::default() }
+        Self { servers_max, known: Mutex::default() }
     }
 
     /// Notes how long an answer took, half and half with what was known; a failure counts as the time that was
     /// waited for it in vain.
-    pub fn note(&self, server: SocketAddr, took_ms: u32) {
-        let mut times = self.ms.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_full = times.len() >= self.servers_max;
-        match times.get_mut(&server) {
-            Some(known) => *known = known.midpoint(took_ms),
+    pub fn note(&self, server: SocketAddr, took_ms: u32, now: Now) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_full = known.len() >= self.servers_max;
+        match known.get_mut(&server) {
+            Some(known) => *known = Known { took_ms: known.at(now).midpoint(took_ms), noted_ms: now.ms },
             // Servers beyond the limit stay unknown, which is no harm: they are asked as new ones.
             None if is_full => {}
-            None => drop(times.insert(server, took_ms)),
+            None => {
+                known.insert(server, Known { took_ms, noted_ms: now.ms });
+            }
         }
     }
 
-    /// A place in the order for `server`: its time and a random jitter. Unknown ones count as fast. Each time
-    /// it is looked at, a little of a slow time is forgiven.
-    pub fn rank(&self, server: SocketAddr, random: u32) -> u32 {
-        let mut times = self.ms.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = times.get_mut(&server).map_or(0, |ms| {
-            let before = *ms;
-            *ms -= (*ms * FORGIVEN_64THS).div_ceil(64);
-            before
-        });
-        known.saturating_add(random % (2 * JITTER_MS))
+    /// A place in the order for `server`: its time and a random jitter. Unknown ones count as fast.
+    pub fn rank(&self, server: SocketAddr, random: u32, now: Now) -> u32 {
+        self.known_ms(server, now).unwrap_or(0).saturating_add(random % JITTER_MS)
     }
 
     /// What is known of `server`.
     #[must_use]
-    pub fn known_ms(&self, server: SocketAddr) -> Option<u32> {
-        self.ms.lock().unwrap_or_else(PoisonError::into_inner).get(&server).copied()
+    pub fn known_ms(&self, server: SocketAddr, now: Now) -> Option<u32> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.get(&server).map(|known| known.at(now))
     }
 }
 
@@ -63,27 +73,29 @@ mod tests {
         ([192, 0, 2, number], 2641).into()
     }
 
+    const fn at(ms: u64) -> Now {
+        Now { ms, unix_s: 0 }
+    }
+
     #[test]
     fn slow_servers_come_last_and_are_forgiven_in_time() {
         let times = Times::new(8);
-        times.note(server(1), 20);
-        times.note(server(2), 60_000);
-        assert_eq!(times.rank(server(1), 0), 20);
-        assert_eq!(times.rank(server(2), 5), 60_005);
-        assert_eq!(times.rank(server(3), 256 + 7), 7, "unknown");
-        let mut rounds = 0;
-        while times.rank(server(2), 0) > 20 {
-            rounds += 1;
-        }
-        assert!((100..1000).contains(&rounds), "{rounds}");
+        times.note(server(1), 20, at(0));
+        times.note(server(2), 60_000, at(0));
+        assert_eq!(times.rank(server(1), 0, at(0)), 20);
+        assert_eq!(times.rank(server(2), 5, at(59_999)), 60_005);
+        assert_eq!(times.rank(server(2), 5, at(60_000)), 30_005);
+        assert_eq!(times.rank(server(3), 256 + 7, at(0)), 7, "unknown");
+        assert_eq!(times.rank(server(2), 0, at(16 * 60_000)), 0);
+        assert_eq!(times.rank(server(2), 0, at(u64::MAX)), 0);
     }
 
     #[test]
     fn times_of_so_many_servers_are_kept() {
         let times = Times::new(2);
-        (1..=3).for_each(|number| times.note(server(number), 10));
-        times.note(server(2), 30);
-        let known = [1, 2, 3].map(|number| times.known_ms(server(number)));
+        (1..=3).for_each(|number| times.note(server(number), 10, at(0)));
+        times.note(server(2), 30, at(1));
+        let known = [1, 2, 3].map(|number| times.known_ms(server(number), at(1)));
         assert_eq!(known, [Some(10), Some(20), None]);
     }
 }

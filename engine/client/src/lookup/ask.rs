@@ -131,7 +131,7 @@ impl Ask {
         let purpose = Purpose { kind: InterfaceKind::QUERY, primary_only: self.question.wants.authoritative };
         let client = &lookup.client;
         let handle = self.question.handle();
-        self.plan = plan(sites, handle, purpose, &client.preferences, &client.times, &mut lookup.random);
+        self.plan = plan(sites, handle, purpose, &client.preferences, &client.times, now, &mut lookup.random);
         (self.attempts, self.last) = (0, None);
         self.ask_next(lookup, now)
     }
