@@ -129,18 +129,22 @@ impl fmt::Display for Accounts {
 
 impl fmt::Display for Verification {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { truth, verified, mismatched, undecided, generations, generations_missed, .. } = self;
         writeln!(
             f,
-            "{:<12}{} right, {} wrong, {} undecided; {} sets seen, {} missed; oldest answer {:.1} ms after its set (allowed {})",
-            "verified",
-            self.verified,
-            self.mismatched,
-            self.undecided,
-            self.generations,
-            self.generations_missed,
-            self.staleness_max_ms,
-            self.staleness_allowed_ms,
+            "{:<12}{verified} right, {mismatched} wrong, {undecided} undecided, by {truth}",
+            "verified"
         )?;
+        // Only what is published goes through generations.
+        if *generations > 0 {
+            let (oldest_ms, allowed_ms) = (self.staleness_max_ms, self.staleness_allowed_ms);
+            writeln!(
+                f,
+                "{:<12}{generations} sets seen, {generations_missed} missed; \
+                 oldest answer {oldest_ms:.1} ms after its set (allowed {allowed_ms})",
+                ""
+            )?;
+        }
         if self.unjudged > 0 {
             writeln!(f, "{:<12}{} answers were not compared, because only a sample is", "", self.unjudged)?;
         }

@@ -1,7 +1,5 @@
 //! The live view in a pseudo-terminal: what a person sees while a run goes on, and what is left when it is over.
 
-#![expect(clippy::unwrap_used, reason = "these are tests, also where they share a helper")]
-
 use std::fs::File;
 use std::io::Read as _;
 use std::net::UdpSocket;

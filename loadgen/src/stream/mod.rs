@@ -313,7 +313,8 @@ pub(crate) fn drive(
         let has_room = pool.room() > 0;
         let due_ns = worker.next_due_ns(now_ns).filter(|_| has_room);
         let until_ns = due_ns.map_or(u64::MAX, |due_ns| due_ns.saturating_sub(now_ns));
-        let patience = Duration::from_nanos(until_ns.saturating_sub(SPIN_NS)).min(PATIENCE_MAX);
+        // The kernel waits for whole milliseconds and rounds up, which would be late.
+        let patience = Duration::from_millis(until_ns.saturating_sub(SPIN_NS) / 1_000_000).min(PATIENCE_MAX);
         match pool.poll.poll(&mut events, Some(patience)) {
             Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
             _ => {}
