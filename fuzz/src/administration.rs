@@ -110,7 +110,7 @@ fn service() -> Arc<Service> {
     };
     let challenges = Challenges::new(config.challenge_limits());
     let audit = Audit::open(None).expect("no file");
-    Arc::new(Service::new(store, rules, Sealer { key: None }, config.effort(), challenges, audit))
+    Arc::new(Service::new(Arc::new(store), rules, Sealer { key: None }, config.effort(), challenges, audit))
 }
 
 fn message(minor: u8, session_id: i32, request_id: i32, flags: u8, request: &Request<'_>) -> Option<Vec<u8>> {
