@@ -149,8 +149,7 @@ pub fn permission(bytes: &[u8]) {
         lookups_max: usize::from(plan.lookups),
         ..Administrators::default()
     };
-    let by_server =
-        plan.server_full_access && plan.server.iter().any(|whom| is_meant(&records, whom.reference(), who));
+    let by_server = plan.names(&records, who);
     let by_record = (plan.prefix_administrators || !need.is_prefix)
         && records.0.get(&need.record).is_some_and(|record| {
             record.view().values.iter().any(|value| {

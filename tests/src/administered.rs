@@ -40,23 +40,26 @@ impl Administered {
         self.server.as_ref().expect("a running server")
     }
 
+    /// Stops it, if it runs.
+    pub fn stop(&mut self) {
+        if let Some(server) = self.server.take() {
+            server.stop();
+        }
+    }
+
     /// Stops it and starts it again, on another port.
     ///
     /// # Panics
     /// When it does not start.
     pub fn restart(&mut self) {
-        if let Some(server) = self.server.take() {
-            server.stop();
-        }
+        self.stop();
         self.server = Some(Server::start(&self.config).expect("the server starts"));
     }
 }
 
 impl Drop for Administered {
     fn drop(&mut self) {
-        if let Some(server) = self.server.take() {
-            server.stop();
-        }
+        self.stop();
     }
 }
 

@@ -15,9 +15,12 @@ use handle_proto::wire::{Body, Envelope, Header, Message, MessageBuf, Request, R
 use handle_proto::{OpCode, OpFlags, Permissions, ResponseCode as Code, Value, Values, Version};
 use handle_tests::administered::{Administered, administer_with};
 use handle_tests::client::exchange_over_tcp;
+use handle_tests::daemon::{ask as ask_control, free_address};
+use handle_tests::process::{Running, fail, program, succeed, until};
 use handle_tests::vectors::{document, hex};
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
+use std::process::Command;
 use std::time::Duration;
 
 /// An administrator of the server and of the prefix.
@@ -531,4 +534,38 @@ fn the_store_is_one_process_s_and_the_control_socket_tells_of_it() {
     assert!(lines[0]["store"]["content"]["records"].as_u64().unwrap() > 0);
     assert_eq!(lines[1]["bugs"], 0);
     assert!(lines[2]["error"].as_str().unwrap().contains("status, stats"));
+}
+
+#[test]
+fn the_program_says_what_is_wrong_serves_and_stops_as_told() {
+    // In a directory with everything it needs, made by a server that is stopped again.
+    let mut administered = root(|_| ());
+    administered.stop();
+    let (mut config, directory) = (administered.config.clone(), &administered.directory);
+    let path = directory.path().join("handle-admin.toml");
+    let address = free_address();
+    config.listen = vec![address];
+    let control = directory.path().join("control.sock");
+    config.control = Some(control.clone());
+    config.allow_root = true;
+    std::fs::write(&path, toml::to_string(&config).unwrap()).unwrap();
+    let command = |arguments: &[&str]| {
+        let mut command = Command::new(program("handle-admin", "handle-admin"));
+        command.arg("--config").arg(&path).args(arguments);
+        command
+    };
+    assert!(succeed(command(&["--check-config"])).contains("configuration is good"));
+    assert!(succeed(command(&["--print-config"])).contains("record_values = 2048"));
+    let (code, text) = fail(command(&["--check-config", "--store", "/nowhere/store"]));
+    assert!(code == 2 && text.contains("/nowhere/store") && text.contains("hdl init"), "{text}");
+    let (code, text) = fail(command(&["--log", "handle_admin=loud"]));
+    assert!(code == 2 && text.contains("`log`"), "{text}");
+    let mut running = Running::start(command(&[]));
+    until("it answers", || control.exists() && TcpStream::connect(address).is_ok());
+    assert_eq!(ask_control(&control, "status")["health"]["ok"], true);
+    let query = Query { handle: b"TST/ITEM-001", indexes: Indexes::EMPTY, types: Strings::EMPTY };
+    assert_eq!(ask(address, OpFlags::PLAIN_REQUEST, &Request::Resolution(query)).code, Code::SUCCESS);
+    running.signal("TERM");
+    assert_eq!(running.wait(), Some(0));
+    assert!(!control.exists(), "the socket goes with the process");
 }

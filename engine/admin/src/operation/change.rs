@@ -28,9 +28,12 @@ impl<R: Records> Case<'_, R> {
         let touched = stored.iter().filter(|it| values.iter().any(|value| value.index == it.index));
         let mut room = Vec::new();
         let difference = Difference::between(&Values::build(touched, &mut room), &values);
-        // Where nothing differs it takes the right to add all the same, so that nobody is let in unasked.
-        let deeds = if difference.is_any() { difference.deeds } else { vec![Deed::AddValue] };
+        // Where nothing takes a right it takes that to add all the same, so that nobody is let in unasked.
+        let deeds = if difference.deeds.is_empty() { vec![Deed::AddValue] } else { difference.deeds };
         self.permit_deeds(&key, deeds)?;
+        if !difference.is_any {
+            return Ok(Decision::Answer(Answer::Done));
+        }
         let mut merged = merge(stored, values, self.asked.now_unix_s, |_| true);
         merged.sort_by_key(|value| value.index);
         self.put(key, &merged)
@@ -70,8 +73,7 @@ impl<R: Records> Case<'_, R> {
                 let code = ResponseCode::INSUFFICIENT_PERMISSIONS;
                 return Err(Refused::new(code, "Value is read-only").into());
             }
-            let is_for_all = before.permissions.has(Permissions::PUBLIC_WRITE);
-            if !is_for_all || is_admin(before.kind) || is_admin(value.kind) {
+            if !may_everybody_write(&before, value.kind) {
                 deeds.push(Deed::modifying(&before, value.kind));
             }
         }
@@ -108,8 +110,10 @@ impl<R: Records> Case<'_, R> {
 /// What differs between the values of a record and those that shall be there instead.
 #[derive(Debug)]
 pub(super) struct Difference {
-    /// What makes the one of the other.
+    /// What makes the one of the other, as far as it takes a right.
     pub(super) deeds: Vec<Deed>,
+    /// Whether anything differs but timestamps.
+    pub(super) is_any: bool,
 }
 
 impl Difference {
@@ -119,17 +123,19 @@ impl Difference {
         let gone =
             old.values().filter(|value| !new.contains_key(&value.index)).map(|value| removing(value.kind));
         let made = new.values().filter_map(|value| match old.get(&value.index) {
-            None => Some(adding(value.kind)),
+            None => Some(Some(adding(value.kind))),
             Some(before) if is_unchanged(before, value) => None,
-            // The value that everybody may write is everybody's here too.
-            Some(before) => Some(Deed::modifying(before, value.kind)),
+            Some(before) if may_everybody_write(before, value.kind) => Some(None),
+            Some(before) => Some(Some(Deed::modifying(before, value.kind))),
         });
-        Self { deeds: gone.chain(made).collect() }
+        let all: Vec<Option<Deed>> = gone.map(Some).chain(made).collect();
+        Self { is_any: !all.is_empty(), deeds: all.into_iter().flatten().collect() }
     }
+}
 
-    pub(super) const fn is_any(&self) -> bool {
-        !self.deeds.is_empty()
-    }
+/// Whether it takes no right to make of `before` a value of type `kind`.
+fn may_everybody_write(before: &Value<'_>, kind: &[u8]) -> bool {
+    before.permissions.has(Permissions::PUBLIC_WRITE) && !is_admin(before.kind) && !is_admin(kind)
 }
 
 fn adding(kind: &[u8]) -> Deed {

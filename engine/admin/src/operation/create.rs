@@ -36,7 +36,7 @@ impl<R: Records> Case<'_, R> {
         let before = stored.map_or(Values::EMPTY, |record| record.values);
         let merged =
             merge(before, values, self.asked.now_unix_s, |index| values.iter().any(|it| it.index == index));
-        if stored.is_some() && !Difference::between(&before, &values).is_any() {
+        if stored.is_some() && !Difference::between(&before, &values).is_any {
             // Nothing to write, and nothing for mirrors and resolvers to learn.
             return Ok(Decision::Answer(answer));
         }
@@ -73,8 +73,8 @@ impl<R: Records> Case<'_, R> {
         let mut alternatives = vec![vec![need(&[Deed::AddAdmin])], vec![need(&[Deed::Delete]), create]];
         let adds_admin = difference.deeds.iter().any(|deed| deed.row().bits.has(Deed::AddAdmin.row().bits));
         if !adds_admin {
-            // Where nothing differs the least right will do, but it takes somebody who has it.
-            let deeds = if difference.is_any() { difference.deeds } else { vec![Deed::ModifyValue] };
+            // Where nothing takes a right that to modify will do, but it takes somebody who has it.
+            let deeds = if difference.deeds.is_empty() { vec![Deed::ModifyValue] } else { difference.deeds };
             alternatives.insert(0, vec![need(&deeds)]);
         }
         Requirement(alternatives)

@@ -3,7 +3,7 @@
 //! [`decide`] is a function of records, rules, request and who asks. It is asked twice for a change: on a snapshot, so
 //! that whoever is not entitled keeps nobody waiting, and again by the writer, on what is there then.
 //!
-//! The order of the checks is the deployed one, for it decides what strangers learn. RFC 3652 section 3.
+//! The order of the checks is the deployed one, for it decides what strangers learn. RFC 3652 section 3.6.
 
 mod change;
 mod create;

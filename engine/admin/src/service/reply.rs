@@ -142,8 +142,9 @@ impl Sealer {
         nonce: &[u8; NONCE_LEN],
         now_unix_s: u32,
     ) -> Vec<u8> {
-        // A challenge carries the digest, asked for or not; no name has been made yet.
-        let flags = to.flags.with(OpFlags::REQUEST_DIGEST).without(OpFlags::MINT_SUFFIX);
+        // A challenge carries the digest, asked for or not; nothing was overwritten, and no name made.
+        let flags =
+            to.flags.with(OpFlags::REQUEST_DIGEST).without(OpFlags::MINT_SUFFIX).without(OpFlags::OVERWRITE);
         let to = ReplyTo { session_id: id, ..to.clone() };
         let response = Response::Challenge(Challenge { nonce });
         self.seal(&to, site, ResponseCode::AUTHENTICATION_NEEDED, response, flags, now_unix_s)
