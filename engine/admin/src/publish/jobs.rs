@@ -10,6 +10,7 @@ use handle_snapshot::set::stager::NewLayer;
 use handle_snapshot::set::storage::Storage;
 use handle_snapshot::set::{SetError, Why};
 use handle_snapshot::{BuildError, Builder, LayerOptions, Place, Progress, Stager};
+use std::io::{self, Seek, SeekFrom, Write};
 use std::ops::{ControlFlow, Range};
 use std::path::Path;
 use std::sync::Arc;
@@ -123,9 +124,13 @@ impl<S: Storage> Job<S> {
                     }
                 });
             }
-            let (file, header) = builder.finish(self.stager.steady(file))?;
-            Ok((file.into_inner(), header))
+            let pace = Pace::new(&self.config, &self.watch);
+            let (out, header) = builder.finish(Paced { out: self.stager.steady(file), len: 0, pace })?;
+            Ok((out.out.into_inner(), header))
         });
+        if self.watch.stop.load(Ordering::Relaxed) {
+            return Err(PublishError::Stopped);
+        }
         if let Some(problem) = problem {
             return Err(problem.into());
         }
@@ -221,6 +226,34 @@ impl<'a> Pace<'a> {
     }
 }
 
+/// What is written at that rate, or ends in an error when the job is to end.
+struct Paced<'a, W> {
+    out: W,
+    len: u64,
+    pace: Pace<'a>,
+}
+
+impl<W: Write> Write for Paced<'_, W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let len = self.out.write(bytes)?;
+        self.len += len as u64;
+        match self.pace.keep(self.len) {
+            ControlFlow::Continue(()) => Ok(len),
+            ControlFlow::Break(()) => Err(io::Error::other(PublishError::Stopped)),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+}
+
+impl<W: Seek> Seek for Paced<'_, W> {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        self.out.seek(to)
+    }
+}
+
 /// How much too early so many bytes are written after `elapsed`; with a rate of 0 never.
 fn ahead(written_len: u64, bytes_per_s: u64, elapsed: Duration) -> Duration {
     if bytes_per_s == 0 {
@@ -253,5 +286,10 @@ mod tests {
         assert!(pace.keep(1 << 40).is_continue());
         watch.stop.store(true, Ordering::Relaxed);
         assert!(pace.keep(1 << 40).is_break());
+        let mut paced = Paced { out: io::Cursor::new(Vec::new()), len: 0, pace };
+        assert!(paced.write_all(b"x").is_err());
+        watch.stop.store(false, Ordering::Relaxed);
+        paced.write_all(b"y").unwrap();
+        assert_eq!((paced.len, paced.out.get_ref().as_slice()), (2, b"xy".as_slice()));
     }
 }

@@ -1,8 +1,8 @@
 //! From changes in the store to sets that resolvers serve.
 //!
 //! - What is acknowledged is published: some milliseconds later all that has changed is a new layer, and the
-//!   MANIFEST names it ([`engine`]).
-//! - Layers are merged beside that ([`tiers`], [`jobs`]), so that there are few, and a byte is written again
+//!   MANIFEST names it (`engine.rs`).
+//! - Layers are merged beside that (`tiers.rs`, `jobs.rs`), so that there are few, and a byte is written again
 //!   a bounded number of times. Nothing that takes long holds up a change.
 //! - The MANIFEST says which transaction of which store it shows. That, and nothing else, is where
 //!   publishing goes on after a restart, so nothing is left out and nothing becomes older.

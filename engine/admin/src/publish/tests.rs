@@ -302,6 +302,32 @@ fn what_is_visible_stays_so_when_the_set_is_rebuilt() {
 }
 
 #[test]
+fn jobs_end_early_when_publishing_ends() {
+    let place = Place::new();
+    place.put("1/a", "one");
+    let mut engine = place.engine();
+    let before = place.manifest();
+    engine.rebuild();
+    let job = engine.due(now_unix_ms()).unwrap();
+    engine.stop();
+    let ended = job.run();
+    assert!(matches!(ended, Err(PublishError::Stopped)), "{ended:?}");
+    assert!(engine.finish(job.number, ended, now_unix_ms()).is_err());
+    assert_eq!(place.manifest(), before);
+    // It is still wanted, and done by whoever comes next.
+    settle(&mut engine);
+    assert_eq!(engine.status().counts.rebuilds, 2);
+    place.put("1/a", "two");
+    assert!(engine.publish(now_unix_ms()).unwrap());
+    engine.merge();
+    let job = engine.due(now_unix_ms()).unwrap();
+    assert_eq!(job.takes().len(), 2);
+    engine.stop();
+    assert!(matches!(job.run(), Err(PublishError::Stopped)));
+    assert_eq!(place.seen(), place.stored());
+}
+
+#[test]
 fn homing_is_a_change() {
     let place = Place::new();
     let mut engine = place.engine();
