@@ -10,7 +10,7 @@ use handle_client::{Answer, Driver, LookupError, Question};
 use handle_proto::data::site::SiteBuf;
 use handle_proto::wire::Envelope;
 use handle_tests::lab::Lab;
-use handle_tests::process::{fail, succeed};
+use handle_tests::process::{fail, hdl, succeed};
 use handle_tests::records::{self, Record};
 use serde_json::Value as Json;
 use std::fmt::Write as _;
@@ -179,6 +179,33 @@ fn the_shares_of_the_servers_of_a_site_are_the_whole() {
     command.arg(&siteinfo).arg(lab.directory.path().join("none.layer")).arg(records);
     let (exit, error) = fail(command);
     assert!(exit == 1 && error.contains("no server of"), "{error}");
+}
+
+#[test]
+fn references_are_printed_in_their_two_best_forms() {
+    let shown = succeed(hdl(["reference", "--json", "hdl:latin1type=URL@cnri.test/%E4%25#part"]));
+    let json: Json = serde_json::from_str(&shown).unwrap();
+    for (member, expected) in [
+        ("handle", "cnri.test/ä%"),
+        ("text", "hdl:cnri.test/ä%25"),
+        ("url", "https://hdl.handle.net/cnri.test/%C3%A4%25"),
+        ("fragment", "part"),
+    ] {
+        assert_eq!(json[member], expected, "{shown}");
+    }
+    assert_eq!(json["types"][0], "URL");
+    let args = [
+        "reference",
+        "https://handles.example/10.1/x",
+        "--host",
+        "handles.example",
+        "--proxy",
+        "https://p.example",
+    ];
+    let shown = succeed(hdl(args));
+    assert!(shown.contains("address   https://p.example/10.1/x"), "{shown}");
+    let (exit, error) = fail(hdl(["reference", "https://handles.example/10.1/x"]));
+    assert!(exit == 1 && error.contains("not known as a proxy"), "{error}");
 }
 
 /// What a server that lies does to the answer of a true one.

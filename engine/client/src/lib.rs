@@ -4,7 +4,7 @@
 //! Who drives it says what time it is, moves the bytes it wants moved, and tells it what came of them;
 //! [`driver`] does so with blocking sockets.
 //!
-//! - [`reference`]: the forms in which people write handles.
+//! - [`mod@reference`]: the forms in which people write handles.
 //! - [`bootstrap`]: the global service, and services that are known beforehand.
 //! - [`service`], [`plan`], [`times`]: which sites a record names; which server of which site is asked first.
 //! - [`exchange`]: one request to one server: retries, fragments, and whether the answer may be believed.
