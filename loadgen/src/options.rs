@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use handle_net::Choice;
+use handle_proto::OpFlags;
 
 use crate::error::Error;
 use crate::names::Template;
@@ -193,6 +194,8 @@ impl RunOptions {
             option(verify.keep > 100_000, "--keep-mismatches must be at most 100000")?;
             let learns = matches!(verify.truth, Truth::FirstPass);
             let is_recorded = matches!(self.names, Names::Recording(_));
+            let asks_all = self.forms.iter().any(|form| !form.flags().has(OpFlags::PUBLIC_ONLY));
+            option(learns && asks_all, "a first pass learns public values only: leave `all` out of --mix")?;
             option(
                 learns && is_recorded,
                 "a recording has no first pass: verify with --snapshot or --records",
@@ -236,6 +239,61 @@ impl RunOptions {
                 let waiting = rate * self.timeout.as_secs_f64() / self.threads as f64;
                 (2.0 * waiting) as usize + 1024
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stream::Protocol;
+
+    fn good() -> RunOptions {
+        RunOptions::new(([127, 0, 0, 1], 2641).into(), Names::List(vec![b"10.1/a".to_vec()]))
+    }
+
+    fn forms(list: &[&str]) -> Vec<Form> {
+        list.iter().map(|form| form.parse().unwrap()).collect()
+    }
+
+    fn over(streams: Streams) -> RunOptions {
+        RunOptions { transport: Transport::Stream(streams), ..good() }
+    }
+
+    fn phase(rate: f64) -> RunOptions {
+        RunOptions { load: Load::Phases(vec![Phase::constant(rate, Duration::from_secs(1))]), ..good() }
+    }
+
+    fn verified(verify: Verify) -> RunOptions {
+        RunOptions { verify: Some(verify), ..good() }
+    }
+
+    #[test]
+    fn options_that_make_no_sense_are_named() {
+        assert!(good().check().is_ok());
+        let streams = Streams::pooled(Protocol::Tcp);
+        for (bad, says) in [
+            (RunOptions { threads: 0, ..good() }, "--threads"),
+            (RunOptions { timeout: Duration::ZERO, ..good() }, "--timeout"),
+            (RunOptions { forms: Vec::new(), ..good() }, "one form"),
+            (RunOptions { forms: forms(&["plain"; 65]), ..good() }, "64 times"),
+            (RunOptions { sources: 251, ..good() }, "--sources"),
+            (RunOptions { sources: 1, target: ([10, 0, 0, 1], 1).into(), ..good() }, "loopback"),
+            (RunOptions { load: Load::Recorded(Speed::Unbound), ..good() }, "--speed"),
+            (RunOptions { names: Names::Generated(1 << 33), ..good() }, "--generate"),
+            (phase(0.0), "sends nothing"),
+            (phase(-1.0), "rates must be"),
+            (phase(2e9), "rates must be"),
+            (over(Streams { connections: 10_001, ..streams }), "--connections"),
+            (over(Streams { pipeline: 0, ..streams }), "--pipeline"),
+            (verified(Verify { every: 0, ..Verify::with(Truth::FirstPass) }), "--verify-every"),
+            (
+                RunOptions { forms: forms(&["all"]), ..verified(Verify::with(Truth::FirstPass)) },
+                "public values only",
+            ),
+        ] {
+            let error = bad.check().unwrap_err().to_string();
+            assert!(error.contains(says), "{error} does not say {says}");
         }
     }
 }

@@ -111,7 +111,8 @@ fn records() -> tempfile::NamedTempFile {
 /// Runs 400 requests against a server that lies to each tenth, verified by a file of records.
 fn lied_to(lie: impl Fn(&[u8]) -> Vec<Vec<u8>> + Send + 'static) -> Report {
     let server =
-        Server::start(move |number, request| if number % 10 == 9 { lie(request) } else { honest(request) });
+        Server::start(move |number, request| // Not to the last: a run whose answers have all come does not wait for what else there is.
+        if number % 10 == 4 { lie(request) } else { honest(request) });
     let records = records();
     let options = RunOptions {
         load: Load::Open { rate: NonZeroU64::new(1000).unwrap() },

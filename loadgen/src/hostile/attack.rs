@@ -77,7 +77,7 @@ impl Attack {
             socket,
             probe: options.probe.clone(),
             timeout: options.timeout,
-            patience: PATIENCE_MIN,
+            patience: PATIENCE_MAX,
             well: None,
             probes: 0,
         })
@@ -111,7 +111,9 @@ impl Attack {
             let exchange = if self.over_tcp { exchange_tcp } else { exchange_udp };
             let asked = Instant::now();
             let Some(answer) = exchange(self.target, &question, self.timeout)? else { continue };
-            self.patience = (4 * asked.elapsed()).clamp(PATIENCE_MIN, PATIENCE_MAX);
+            // By the fastest of them: one that was held up says nothing about how far away the server is.
+            let patience = (4 * asked.elapsed()).clamp(PATIENCE_MIN, PATIENCE_MAX);
+            self.patience = self.patience.min(patience);
             let Ok(message) = Message::decode(&answer) else { return Ok(Some(Fault::Changed)) };
             let said = (message.header.response_code, message.body.to_vec());
             return Ok(match &self.well {
@@ -155,6 +157,10 @@ impl Attack {
                 Ok(len) => {
                     is_answered = true;
                     is_sound &= is_sound_datagram(&room[..len]);
+                    // Of an answer in pieces the others follow, and of several datagrams more answers.
+                    if case.datagrams.len() == 1 && !is_piece(&room[..len]) {
+                        break;
+                    }
                 }
                 Err(_) => break,
             }
@@ -175,6 +181,11 @@ impl Attack {
         let _ = stream.take(limit).read_to_end(&mut answer);
         Ok((!answer.is_empty(), answer.is_empty() || is_sound_stream(&answer)))
     }
+}
+
+fn is_piece(bytes: &[u8]) -> bool {
+    let envelope = Envelope::split(bytes).map(|(envelope, _)| envelope);
+    envelope.is_ok_and(|envelope| envelope.flags.has(EnvelopeFlags::TRUNCATED))
 }
 
 /// A datagram that is a message, or a piece of one whose lengths fit.
