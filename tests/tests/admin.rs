@@ -12,7 +12,7 @@ use handle_proto::wire::auth::{self, ChallengeAnswer, SecretAnswer};
 use handle_proto::wire::list::{Indexes, Reference, References, Strings};
 use handle_proto::wire::query::Query;
 use handle_proto::wire::{Body, Envelope, Header, Message, MessageBuf, Request, Response};
-use handle_proto::{OpCode, OpFlags, Permissions, ResponseCode as Code, Value, ValueBuf, Values, Version};
+use handle_proto::{OpCode, OpFlags, Permissions, ResponseCode as Code, Value, Values, Version};
 use handle_tests::administered::{Administered, administer_with};
 use handle_tests::client::exchange_over_tcp;
 use handle_tests::daemon::{ask as ask_control, free_address};
