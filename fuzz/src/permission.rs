@@ -74,6 +74,13 @@ impl Records for Plain {
     }
 }
 
+impl Plan {
+    /// Whether the operator's list means `who`.
+    fn names(&self, records: &Plain, who: Reference<'_>) -> bool {
+        self.server_full_access && self.server.iter().any(|whom| is_meant(records, whom.reference(), who))
+    }
+}
+
 impl Plain {
     /// Records with these values; of the values of one record each has the index of its place.
     fn of(given: &[Given]) -> Self {
