@@ -139,6 +139,16 @@ fn what_came_of_it_is_told_by_exit_code_log_and_report() {
     assert_eq!(result(7), ("refused".to_owned(), Some(100)));
     assert_eq!(result(8), ("failed".to_owned(), None));
 
+    // What was begun and is refused again was not done.
+    let place = Place::new(&format!("{create}MODIFY 10.1045/a\n7 URL 86400 1110 UTF8 x\n"));
+    place.run(&[]);
+    let log = std::fs::read_to_string(place.log()).unwrap();
+    let (begun, last) = log.trim_end().rsplit_once('\n').unwrap();
+    assert!(last.contains("refused"), "{last}");
+    std::fs::write(place.log(), format!("{begun}\n")).unwrap();
+    let error = place.run(&["--resume"]);
+    assert!(error.contains("line 4: modify 10.1045/a"), "{error}");
+
     let place = Place::new(&format!("{create}{create}DELETE 10.1045/a\n"));
     let error = place.run(&["--stop-on-error"]);
     assert!(error.contains("stopped"), "{error}");

@@ -96,7 +96,7 @@ fn the_global_service_is_known_anew_when_all_of_it_is_signed() {
     assert!(shown.contains("2 records, all signed"), "{shown}");
     let args = ["resolve", "20.500.LAB/hello", "--url", "--certify", "--root", new.to_str().unwrap()];
     assert_eq!(succeed(lab.hdl(&args)), "https://lab.example/hello\n");
-    let shown = succeed(lab.hdl(&["resolve", "0.SERV/LAB", "--signatures"]));
+    let shown = succeed(lab.hdl(&["resolve", "0.SERV/LAB", "--signatures", "--type", "HS_SITE"]));
     assert!(shown.contains("value 3: signed"), "{shown}");
     // With another key nothing of it counts, and the file stays as it is.
     let mut file: Json = serde_json::from_slice(&std::fs::read(&new).unwrap()).unwrap();
@@ -122,6 +122,11 @@ fn the_outcome_is_in_the_exit_code() {
         (&["hdl:doi:10.1016/x"], 1, "two schemes"),
         (&["10.1016/x", "--root", "/does/not/exist"], 1, "cannot read"),
         (&["20.500.LAB/hello", "10.1016/none-such"], 3, "handle not found"),
+        (&["hdl://127.0.0.1/20.500.LAB/hello", "--certify"], 1, "--certify is not for a server"),
+        (&["hdl://127.0.0.1/20.500.LAB/hello", "--url"], 1, "--url is not for a server"),
+        (&["20.500.LAB/hello", "hdl://127.0.0.1/20.500.LAB/hello"], 1, "resolve it alone"),
+        (&["20.500.LAB/hello", "20.500.LAB/hello", "--signatures"], 1, "do not go together"),
+        (&["20.500.LAB/hello", "--url", "--signatures"], 1, "not every value"),
     ] {
         let mut command = lab.hdl(&["resolve"]);
         command.args(args);

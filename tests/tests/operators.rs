@@ -226,9 +226,13 @@ fn init_makes_a_directory_from_which_handled_serves() {
     let (port, admin_port) = (address.port().to_string(), free_address().port().to_string());
     let init = ["init", "site", "--prefix", "10.1045", "--address", "127.0.0.1", "--plain", "--json"];
     let ports = ["--port", &port, "--admin-port", &admin_port, "--bind", "127.0.0.1"];
+    std::fs::create_dir(place.path("site")).unwrap();
     let made = place.json(init.into_iter().chain(ports).collect::<Vec<_>>());
     assert_eq!(made["administrator"], "300:10.1045/ADMIN");
-    for private in ["site/server-private.bin", "site/admin-private.bin"] {
+    for directory in ["site", "site/snapshot", "site/run"] {
+        assert_eq!(mode(&place.path(directory)), 0o700, "{directory}");
+    }
+    for private in ["site/server-private.bin", "site/admin-private.bin", "site/store.redb"] {
         assert_eq!(mode(&place.path(private)), 0o600, "{private}");
     }
     let site: Json = serde_json::from_str(&place.text("site/siteinfo.json")).unwrap();

@@ -26,7 +26,7 @@ pub(crate) fn values<'a>(values: impl IntoIterator<Item = Value<'a>>) -> Table {
     for value in values {
         table.add_row([
             value.index.to_string(),
-            Handle(value.kind).to_string(),
+            printable(&Handle(value.kind).to_string()),
             ttl(value.ttl),
             value.permissions.to_string(),
             unix_time(value.timestamp.into()),
@@ -49,10 +49,23 @@ pub(crate) fn describe(kind: &[u8], bytes: &[u8]) -> String {
             None => hex(bytes),
         },
     };
+    let text = printable(&text);
     match text.char_indices().nth(DATA_CHARS_MAX) {
         Some((at, _)) => format!("{}... ({} bytes)", &text[..at], bytes.len()),
         None => text,
     }
+}
+
+/// `text` with its control characters written out: what others say ends no line and steers no terminal.
+pub(crate) fn printable(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c.is_control() {
+            true => out.extend(c.escape_default()),
+            false => out.push(c),
+        }
+    }
+    out
 }
 
 fn site_line(site: &data::Site<'_>) -> String {
@@ -108,4 +121,19 @@ pub(crate) fn count(count: u64) -> String {
 /// So many in that time, as a rate.
 pub(crate) fn rate(count: u64, took: std::time::Duration) -> String {
     indicatif::HumanFloatCount((count as f64 / took.as_secs_f64()).round()).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_others_say_is_one_line_and_steers_nothing() {
+        assert_eq!(printable("a\n10.1/x\t\u{1b}[2J\u{9b}\u{7f}é"), "a\\n10.1/x\\t\\u{1b}[2J\\u{9b}\\u{7f}é");
+        let admin =
+            handle_proto::data::Admin::new(handle_proto::data::AdminPermissions::ALL, b"10.1/\x1b[2J\n", 300);
+        let mut data = Vec::new();
+        admin.encode(&mut data);
+        assert!(!describe(b"HS_ADMIN", &data).contains(char::is_control));
+    }
 }

@@ -71,8 +71,9 @@ pub(crate) struct Args {
     /// Accept only answers that the responsible server has signed, all the way from the global service.
     #[arg(long)]
     certify: bool,
-    /// Verify the signatures of the values, up to the keys of the global service.
-    #[arg(long)]
+    /// Verify the signatures of the values, up to the keys of the global service: of all values, whichever are
+    /// shown. Without good ones --url prints nothing.
+    #[arg(long, conflicts_with_all = ["file", "aliases"])]
     signatures: bool,
     /// Ask a primary site.
     #[arg(long)]
@@ -140,6 +141,20 @@ impl Args {
         Ok(Question { handle: reference.handle.clone().into(), indexes, types, wants })
     }
 
+    /// What was asked for that is not to be had of a server that a reference names: as with --server.
+    fn unknown_to_servers(&self) -> Option<&'static str> {
+        let options = [
+            (self.certify, "--certify"),
+            (self.signatures, "--signatures"),
+            (self.authoritative, "--authoritative"),
+            (self.site.is_some(), "--site"),
+            (self.trace, "--trace"),
+            (self.url, "--url"),
+            (self.aliases > 0, "--aliases"),
+        ];
+        options.into_iter().find_map(|(is_given, name)| is_given.then_some(name))
+    }
+
     fn options(&self) -> anyhow::Result<Options> {
         let whom = match &self.site {
             Some(path) => Whom::Sites(vec![Arc::new(crate::client::read_site(path)?)]),
@@ -166,14 +181,22 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
 fn resolve(args: &Args) -> anyhow::Result<Outcome> {
     let rules = args.rules()?;
     if args.file.is_some() || args.handles.len() > 1 {
-        if args.server.is_some() || args.trace {
-            bail!("several handles, and one server or a trace, do not go together: resolve one handle");
+        if args.server.is_some() || args.trace || args.signatures {
+            bail!(
+                "several handles, and one server, a trace or the signatures of values, do not go together: resolve \
+                 one handle"
+            );
         }
         return bulk::run(args, &rules);
     }
     let written = args.handles.first().context("a handle is missing")?;
     let reference = Reference::parse(written, &rules).with_context(|| format!("{written:?} is no handle"))?;
     let question = args.question(&reference)?;
+    if let (Some(server), Some(option)) = (&reference.server, args.unknown_to_servers()) {
+        bail!(
+            "{option} is not for a server that is named, as {server} is: take it off, or ask for the handle alone"
+        );
+    }
     match args.server.as_ref().or(reference.server.as_ref()) {
         // Whoever wants more than is public has to answer what the server asks.
         Some(server) if args.identity.auth.is_some() => {

@@ -2,15 +2,16 @@
 
 pub(crate) mod check;
 
+use crate::Outcome;
 use crate::client::ClientArgs;
-use crate::{Outcome, output};
+use crate::output::{self, printable};
 use anyhow::{Context as _, bail};
 use handle_auth::PublicKey;
 use handle_client::lookup::{Client, Options};
 use handle_client::reference::{Reference, Rules};
 use handle_client::service::SharedSite;
 use handle_client::trace::{Origin, Step};
-use handle_client::{Driver, Question};
+use handle_client::{Driver, LookupError, Question};
 use handle_proto::data::site::{Interface, Server};
 use handle_proto::json::site_to_json;
 use handle_proto::{Handle, HashOption};
@@ -68,9 +69,21 @@ pub(crate) fn locate(client: &Arc<Client>, written: &str, certify: bool) -> anyh
         _ => None,
     });
     match (sites.last(), resolved.outcome) {
+        // The sites that are known are those of a service on the way.
+        (_, Err(error)) if !is_of_its_servers(&error, handle.as_bytes()) => Err(error.into()),
         (Some((from, sites)), _) => Ok(Located { handle: handle.into_bytes(), from, sites }),
         (None, Err(error)) => Err(error.into()),
         (None, Ok(_)) => bail!("the service of {handle} is not known"),
+    }
+}
+
+/// Whether the service of `handle` was found, and only its servers did not answer.
+fn is_of_its_servers(error: &LookupError, of: &[u8]) -> bool {
+    match error {
+        LookupError::AllFailed { handle, .. }
+        | LookupError::NoServer { handle }
+        | LookupError::TooSlow { handle } => handle == of,
+        _ => false,
     }
 }
 
@@ -103,7 +116,7 @@ fn show_site(number: usize, site: &SharedSite, handle: Handle<'_>) {
         view.protocol
     );
     for attribute in view.attributes {
-        println!("  {} {}", Handle(attribute.name), Handle(attribute.value));
+        println!("  {}", printable(&format!("{} {}", Handle(attribute.name), Handle(attribute.value))));
     }
     let responsible = view.server_at(handle);
     let mut table = output::table(&["", "server", "address", "interfaces", "key"]);

@@ -173,17 +173,32 @@ impl Reference {
     /// # Errors
     /// When it names no handle under these rules, or its bytes cannot be read.
     pub fn parse(text: &str, rules: &Rules) -> Result<Self, ReferenceError> {
+        Self::parse_outer(text, rules, true)
+    }
+
+    /// `nests` where the whole may be a percent-encoded address, as a proxy is given it.
+    fn parse_outer(text: &str, rules: &Rules, nests: bool) -> Result<Self, ReferenceError> {
         let text = trim(text, rules.lenient);
         let (index, rest) = if rules.index { split_index(text)? } else { (None, text) };
         let raw = raw(rest, rules, index.is_some())?;
         let (name, options, fragment) =
             if raw.encoded { split_options(raw.text) } else { (raw.text, "", None) };
+        let fragment = fragment.map(|text| decoded(text, rules.charset)).transpose()?;
+        if raw.encoded && is_encoded_address(name) {
+            if !nests {
+                return Err(ReferenceError::TwoSchemes);
+            }
+            let mut reference = Self::parse_outer(&decoded(name, rules.charset)?, rules, false)?;
+            reference.fragment = fragment.or(reference.fragment);
+            reference.read_options(options)?;
+            return Ok(reference);
+        }
         let mut reference = Self {
             handle: String::new(),
             indexes: index.into_iter().collect(),
             types: vec![],
             options: vec![],
-            fragment: fragment.map(|text| decoded(text, rules.charset)).transpose()?,
+            fragment,
             server: raw.server.map(str::to_owned),
             form: raw.form,
         };
@@ -266,7 +281,12 @@ fn strip<'a>(text: &'a str, prefix: &str) -> Option<&'a str> {
 }
 
 /// Schemes that name handles; a name that begins like one of them is printed so that it does not.
-const SCHEMES: [&str; 8] = ["hdl:", "doi:", "hdl%3a", "doi%3a", "urn:", "info:", "http:", "https:"];
+const SCHEMES: [&str; 10] =
+    ["hdl:", "doi:", "hdl%3a", "doi%3a", "urn:", "info:", "http:", "https:", "http%3a", "https%3a"];
+
+fn is_encoded_address(text: &str) -> bool {
+    ["http%3a", "https%3a"].iter().any(|scheme| strip(text, scheme).is_some())
+}
 
 fn has_scheme(text: &str) -> bool {
     SCHEMES.iter().any(|scheme| strip(text, scheme).is_some())
@@ -275,15 +295,8 @@ fn has_scheme(text: &str) -> bool {
 /// Finds the form, and what of the text is the name.
 fn raw<'a>(text: &'a str, rules: &Rules, has_index: bool) -> Result<Raw<'a>, ReferenceError> {
     let outer = |form, text| Raw { form, server: None, encoded: true, text, colon: false };
-    for scheme in ["https://", "http://"] {
-        if let Some(rest) = strip(text, scheme) {
-            let host_len = rest.find(['/', '?', '#']).unwrap_or(rest.len());
-            let (authority, path) = rest.split_at(host_len);
-            if !is_proxy(authority, rules) {
-                return Err(ReferenceError::UnknownHost(authority.to_owned()));
-            }
-            return inside(path, rules);
-        }
+    if let Some(path) = path_of(text, rules)? {
+        return inside(path, rules);
     }
     if let Some((host, path)) = text.split_once('/')
         && is_proxy(host, rules)
@@ -297,8 +310,21 @@ fn raw<'a>(text: &'a str, rules: &Rules, has_index: bool) -> Result<Raw<'a>, Ref
         return Err(ReferenceError::TwoSchemes);
     }
     let text = text.trim_start_matches('/');
-    let bare = Raw { encoded: rules.bare_is_encoded, ..outer(Form::Bare, text) };
+    let bare = Raw { encoded: rules.bare_is_encoded || is_encoded_address(text), ..outer(Form::Bare, text) };
     Ok(scheme(text, rules)?.unwrap_or(bare))
+}
+
+/// The path of the address of a proxy, if this is an address.
+fn path_of<'a>(text: &'a str, rules: &Rules) -> Result<Option<&'a str>, ReferenceError> {
+    let Some(rest) = ["https://", "http://"].iter().find_map(|scheme| strip(text, scheme)) else {
+        return Ok(None);
+    };
+    let host_len = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    let (authority, path) = rest.split_at(host_len);
+    match is_proxy(authority, rules) {
+        true => Ok(Some(path)),
+        false => Err(ReferenceError::UnknownHost(authority.to_owned())),
+    }
 }
 
 fn is_proxy(authority: &str, rules: &Rules) -> bool {
@@ -309,9 +335,11 @@ fn is_proxy(authority: &str, rules: &Rules) -> bool {
     rules.hosts.iter().any(|known| known.eq_ignore_ascii_case(host))
 }
 
-/// The path of a proxy's address: what the proxy itself would be given, so that a scheme may stand in it.
+/// The path of a proxy's address: what the proxy itself would be given, so that a scheme or one more address may
+/// stand in it.
 fn inside<'a>(path: &'a str, rules: &Rules) -> Result<Raw<'a>, ReferenceError> {
     let text = path.trim_start_matches('/');
+    let text = path_of(text, rules)?.map_or(text, |path| path.trim_start_matches('/'));
     let found = match scheme(text, &Rules { direct: false, ..rules.clone() })? {
         Some(raw) => raw,
         None => Raw { form: Form::Proxy, server: None, encoded: true, text, colon: false },
@@ -368,10 +396,14 @@ fn split_options(text: &str) -> (&str, &str, Option<&str>) {
     (name, options, fragment)
 }
 
-/// With the slash that a colon stands for in URNs: the first of both.
+/// With the slash that a colon stands for in URNs: the first of both, percent-encoded or not.
 fn name_of(name: &str, colon: bool) -> String {
-    match name.find(['/', ':']) {
-        Some(at) if colon && name.as_bytes()[at] == b':' => format!("{}/{}", &name[..at], &name[at + 1..]),
+    match name.split_once(':') {
+        Some((prefix, local))
+            if colon && !prefix.contains('/') && !prefix.to_ascii_lowercase().contains("%2f") =>
+        {
+            format!("{prefix}/{local}")
+        }
         _ => name.to_owned(),
     }
 }

@@ -1,15 +1,16 @@
 //! The records of the global service, asked for anew. RFC 3651 section 4.1.1.
 //!
 //! Nothing takes the place of what is known but records whose values are all signed, up to the keys that are
-//! trusted already.
+//! trusted already; and of these records only the values that are.
 
 use crate::bootstrap::{FileError, Root};
 use crate::service::{Found, Kinds, SITES_MAX};
 use crate::signature::{Report, Verifier};
 use crate::{Answer, Question};
+use handle_proto::data::kind;
 use handle_proto::json::{Json, record_to_json};
 use handle_proto::name::{ROOT, TRUST_ROOT};
-use handle_proto::{Handle, ResponseCode, fold};
+use handle_proto::{Handle, ResponseCode, Value, fold};
 use serde_json::json;
 use std::fmt;
 
@@ -83,13 +84,17 @@ pub fn refresh(
         if !report.is_good() {
             return Err(RefreshError::Unverified(handle, Box::new(report)));
         }
-        for service in Found::gather(answer.values(), Kinds::Service).services {
+        let verified = || answer.values().iter().filter(|value| report.is_verified(value.index));
+        for service in Found::gather(verified(), Kinds::Service).services {
             if handles.len() < SITES_MAX && !handles.iter().any(|known| fold::eq(known, &service)) {
                 handles.push(service);
             }
         }
+        let is_kept =
+            |value: &Value<'_>| report.is_verified(value.index) || fold::eq(value.kind, kind::HS_SIGNATURE);
+        let kept = answer.values().iter().filter(is_kept);
         let name = String::from_utf8_lossy(&handle).into_owned();
-        records.insert(name, record_to_json(&handle, answer.values()));
+        records.insert(name, record_to_json(&handle, kept));
     }
     let file = json!({ "lastUpdate": now_unix_ms, "handles": records });
     Root::from_json(&file, ROOT).map_err(RefreshError::File)?;
@@ -101,8 +106,8 @@ mod tests {
     use super::*;
     use crate::signature::{Claims, Permission, Permitted, certificate, signature};
     use crate::testing::{private_key, public_record, site_at};
-    use handle_proto::data::{PublicKey, kind};
-    use handle_proto::{Value, ValueBuf};
+    use handle_proto::data::PublicKey;
+    use handle_proto::{Permissions, ValueBuf};
     use std::collections::HashMap;
 
     const NOW_MS: u64 = 1_700_000_000_000;
@@ -183,10 +188,15 @@ mod tests {
             missing.remove(handle);
             let said = error(&root, &missing);
             assert!(said.contains("did not come") || said.contains("certificate"), "{said}");
-            let mut changed = records();
-            changed.get_mut(handle).unwrap().push(value(7, kind::HS_SITE, site_at(66).as_bytes()));
-            let said = error(&root, &changed);
-            assert!(said.contains(&format!("not every value of {}", Handle(handle))), "{said}");
+            let site = site_at(66);
+            let forged = Value::new(7, kind::HS_SITE, site.as_bytes());
+            let hidden = Value { permissions: Permissions::ADMIN_READ, ..forged };
+            for forged in [forged, hidden, Value { index: 1, ..forged }, Value { index: 1, ..hidden }] {
+                let mut changed = records();
+                changed.get_mut(handle).unwrap().push(ValueBuf::from(&forged));
+                let said = error(&root, &changed);
+                assert!(said.contains(&format!("not every value of {}", Handle(handle))), "{said}");
+            }
         }
     }
 }

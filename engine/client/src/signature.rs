@@ -27,7 +27,7 @@ use std::fmt;
 pub enum Verdict {
     /// No signature with a good chain lists it.
     Unsigned,
-    /// A signature with a good chain lists it with another digest.
+    /// A signature with a good chain lists it with another digest, or several values have its index.
     BadDigest,
     /// A signature with a good chain lists it as it is.
     Verified,
@@ -45,6 +45,12 @@ pub struct Report {
 }
 
 impl Report {
+    /// Whether the value with this index is listed as it is.
+    #[must_use]
+    pub fn is_verified(&self, index: i32) -> bool {
+        self.values.contains(&(index, Verdict::Verified))
+    }
+
     /// Whether every value that needs a signature has one.
     #[must_use]
     pub fn is_good(&self) -> bool {
@@ -107,9 +113,9 @@ pub fn value_digest(algorithm: DigestAlgorithm, value: &Value<'_>) -> Option<Vec
     Some(digest(algorithm, [&encoded[LEFT_OUT..]])?.to_vec())
 }
 
-/// Whether a value needs a signature for its record to be verified: all that is public but signatures, and on the
-/// root record those of the older scheme.
+/// Whether a value needs a signature for its record to be verified: all but signatures, and on the root record those of
+/// the older scheme. A value that is not public does, too: whoever forges one may say so of it.
 fn needs_signature(handle: &[u8], value: &Value<'_>) -> bool {
     let is_old = fold::eq(handle, handle_proto::name::ROOT) && value.kind.starts_with(b"10320/sig.");
-    value.is_public() && !fold::eq(value.kind, kind::HS_SIGNATURE) && !is_old
+    !fold::eq(value.kind, kind::HS_SIGNATURE) && !is_old
 }

@@ -193,6 +193,8 @@ pub enum Why {
     TooLong,
     /// A block begins with something else than an operation.
     NoOperation(String),
+    /// Something else than an operation behind a block with secrets; it may be one.
+    BehindSecrets,
     /// An operation without its handle, or whatever else belongs to it.
     Missing(&'static str),
     /// Something that is not a handle.
@@ -224,6 +226,10 @@ impl fmt::Display for Why {
                 f,
                 "{word:?} is no operation: CREATE, ADD, MODIFY, DELETE, REMOVE, HOME, UNHOME, AUTHENTICATE or \
                  SESSIONSETUP begins a block"
+            ),
+            Self::BehindSecrets => f.write_str(
+                "this is no operation, and is not shown because it may be a secret: a secret stands in the line behind \
+                 AUTHENTICATE",
             ),
             Self::Missing(what) => write!(f, "{what} is missing"),
             Self::NoHandle(text) => write!(f, "{text:?} is no handle"),

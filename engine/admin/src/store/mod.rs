@@ -36,6 +36,9 @@ use handle_proto::fold;
 use handle_proto::name::PREFIX_RECORDS;
 use redb::{Database, DatabaseError, Durability, ReadableDatabase as _, WriteTransaction};
 use serde::{Deserialize, Serialize};
+use std::fs::OpenOptions;
+use std::io::ErrorKind;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -156,9 +159,12 @@ impl Store {
     /// # Errors
     /// When there is a file already, or it cannot be written.
     pub fn create(config: &StoreConfig, folds: bool) -> Result<Self, StoreError> {
-        if config.file.exists() {
-            return Err(StoreError::Exists(config.file.clone()));
-        }
+        // Values that nobody may read but administrators are in it.
+        let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&config.file);
+        made.map_err(|error| match error.kind() {
+            ErrorKind::AlreadyExists => StoreError::Exists(config.file.clone()),
+            _ => error.into(),
+        })?;
         let database = builder(config).create(&config.file)?;
         schema::begin(&database, folds)?;
         sync_directory(&config.file)?;

@@ -5,6 +5,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Read, Seek as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 /// Bytes that one run is read ahead by.
@@ -95,7 +96,7 @@ impl Sorter {
     /// A file that is gone when it is closed.
     fn new_file(&self) -> std::io::Result<File> {
         let path = self.temp_dir.join(format!(".import-{}-{}", std::process::id(), self.runs.len()));
-        let file = File::options().read(true).write(true).create_new(true).open(&path)?;
+        let file = File::options().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
         std::fs::remove_file(&path)?;
         Ok(file)
     }

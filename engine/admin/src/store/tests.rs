@@ -73,6 +73,8 @@ fn a_second_process_is_refused_and_so_are_missing_and_existing_files() {
     assert!(error.to_string().contains("another process"), "{error}");
     drop(store);
     Store::open(&config).unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::mode(&config.file.metadata().unwrap().permissions());
+    assert_eq!(mode & 0o777, 0o600, "secrets are in it");
     assert!(matches!(Store::create(&config, true).unwrap_err(), StoreError::Exists(_)));
     let elsewhere = StoreConfig::at(&directory.path().join("elsewhere"));
     assert!(matches!(Store::open(&elsewhere).unwrap_err(), StoreError::Missing(_)));

@@ -39,10 +39,12 @@ pub(super) fn ask(
 ) -> Result<Came, AskError> {
     let mut storage = Vec::new();
     let done_already = match operation {
-        Operation::Create(..) => ResponseCode::HANDLE_ALREADY_EXISTS,
-        Operation::Add(..) => ResponseCode::VALUE_ALREADY_EXISTS,
-        Operation::Delete(_) => ResponseCode::HANDLE_NOT_FOUND,
-        _ => ResponseCode::VALUES_NOT_FOUND,
+        Operation::Create(..) => Some(ResponseCode::HANDLE_ALREADY_EXISTS),
+        Operation::Add(..) => Some(ResponseCode::VALUE_ALREADY_EXISTS),
+        Operation::Delete(_) => Some(ResponseCode::HANDLE_NOT_FOUND),
+        Operation::Remove(..) => Some(ResponseCode::VALUES_NOT_FOUND),
+        // These may be done twice: a refusal is one.
+        _ => None,
     };
     let values = match operation {
         Operation::Create(_, values) | Operation::Add(_, values) | Operation::Modify(_, values) => {
@@ -72,7 +74,7 @@ pub(super) fn ask(
         Operation::Home(_) | Operation::Authenticate(_) | Operation::Session(_) => return Ok(Came::DONE),
     };
     let came = came(client, &request)?;
-    if was_begun && came.code == Some(done_already.0) {
+    if was_begun && done_already.is_some_and(|done| came.code == Some(done.0)) {
         let message = Some("was done before the interruption".to_owned());
         return Ok(Came { message, ..Came::DONE });
     }

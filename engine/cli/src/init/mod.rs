@@ -21,8 +21,9 @@ use handle_proto::{Handle, Values};
 use handle_snapshot::builder::Builder;
 use handle_snapshot::set::publisher::Publisher;
 use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
+use std::fs::Permissions;
 use std::net::IpAddr;
-use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 /// Index of the value with the administrator's key, and of the one that names them, as is usual.
@@ -162,8 +163,10 @@ fn make_directory(directory: &Path) -> anyhow::Result<()> {
         }
     }
     for path in [directory.to_owned(), directory.join("snapshot"), directory.join("run")] {
-        let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
-        made.with_context(|| format!("cannot make {}", directory.display()))?;
+        let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&path);
+        // What was there already may be open to others.
+        let closed = made.and_then(|()| std::fs::set_permissions(&path, Permissions::from_mode(0o700)));
+        closed.with_context(|| format!("cannot make {}", path.display()))?;
     }
     Ok(())
 }

@@ -1,8 +1,9 @@
 //! `hdl resolve` of many handles: so many at a time, printed in the order in which they were given.
 
 use super::{Args, found, outcome};
-use crate::{Outcome, output, progress};
-use anyhow::Context as _;
+use crate::output::{self, printable};
+use crate::{Outcome, progress};
+use anyhow::{Context as _, ensure};
 use crossbeam_channel::{Receiver, Sender, bounded};
 use handle_client::flight::Outcome as LookupOutcome;
 use handle_client::lookup::{Client, Options};
@@ -59,7 +60,10 @@ fn read_all(args: &Args, rules: &Rules, give: &Sender<Asked>) -> anyhow::Result<
     let mut ask = |written: &str| {
         let question = Reference::parse(written, rules)
             .with_context(|| format!("{written:?} is no handle"))
-            .and_then(|reference| args.question(&reference));
+            .and_then(|reference| {
+                ensure!(reference.server.is_none(), "it names a server: resolve it alone");
+                args.question(&reference)
+            });
         let asked = Asked { number, written: written.to_owned(), question };
         number += 1;
         // Nobody hears any more when the output was closed.
@@ -124,20 +128,22 @@ fn show(args: &Args, out: &mut impl Write, done: &Done) -> anyhow::Result<Outcom
         Ok(Err(error)) => return complain(args, out, done, &error.to_string(), found::failure(error)),
         Err(error) => return complain(args, out, done, &format!("{error:#}"), Outcome::Failed),
     };
+    let handle = printable(&Handle(&answer.handle).to_string());
     let url = if args.url { found::target(answer) } else { None };
     if args.json {
         writeln!(out, "{}", handle_proto::json::text(&found::to_json(answer)))?;
     } else if answer.code != ResponseCode::SUCCESS {
-        eprintln!("hdl: {}: {} {}", done.written, answer.code.0, answer.code);
+        eprintln!("hdl: {}: {} {}", printable(&done.written), answer.code.0, answer.code);
     } else if let Some(url) = &url {
-        writeln!(out, "{}\t{url}", Handle(&answer.handle))?;
+        writeln!(out, "{handle}\t{}", printable(url))?;
     } else if args.url {
-        eprintln!("hdl: {}: no URL", done.written);
+        eprintln!("hdl: {}: no URL", printable(&done.written));
         return Ok(Outcome::NoValues);
     } else {
         for value in answer.values() {
             let data = output::describe(value.kind, value.data);
-            writeln!(out, "{}\t{}\t{}\t{data}", Handle(&answer.handle), value.index, Handle(value.kind))?;
+            let kind = printable(&Handle(value.kind).to_string());
+            writeln!(out, "{handle}\t{}\t{kind}\t{data}", value.index)?;
         }
     }
     Ok(outcome(answer.code))
@@ -152,7 +158,7 @@ fn complain(
 ) -> anyhow::Result<Outcome> {
     match args.json {
         true => writeln!(out, "{}", json!({ "handle": done.written, "error": why }))?,
-        false => eprintln!("hdl: {}: {why}", done.written),
+        false => eprintln!("hdl: {}", printable(&format!("{}: {why}", done.written))),
     }
     Ok(outcome)
 }

@@ -1,8 +1,9 @@
 //! `hdl resolve --server`: ask one server for the values of a handle.
 
 use super::{Args, outcome};
+use crate::Outcome;
 use crate::exchange::{self, Answered, Asked};
-use crate::{Outcome, output};
+use crate::output::{self, printable};
 use anyhow::{Context as _, bail, ensure};
 use handle_client::Question;
 use handle_proto::code::DigestAlgorithm;
@@ -148,7 +149,7 @@ fn show_values(
     };
     println!(
         "{}  {count} value{} from {server} in {:.1} ms, {came}",
-        Handle(answer.handle),
+        printable(&Handle(answer.handle).to_string()),
         if count == 1 { "" } else { "s" },
         answered.took.as_secs_f64() * 1e3,
     );
@@ -166,5 +167,5 @@ fn show_code(args: &Args, handle: &str, server: SocketAddr, code: ResponseCode, 
         return;
     }
     let colon = if text.is_empty() { "" } else { ": " };
-    println!("{}  {server} answers {} {code}{colon}{text}", handle, code.0);
+    println!("{}  {server} answers {} {code}{colon}{}", printable(handle), code.0, printable(text));
 }

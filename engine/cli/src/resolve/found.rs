@@ -1,7 +1,8 @@
 //! `hdl resolve` without a server: one handle, from the global service down.
 
 use super::{Args, outcome};
-use crate::{Outcome, output};
+use crate::Outcome;
+use crate::output::{self, printable};
 use handle_client::lookup::Options;
 use handle_client::signature::{Report, Verdict, Verifier};
 use handle_client::trace::Event;
@@ -14,7 +15,12 @@ use std::sync::Arc;
 pub(super) fn run(args: &Args, question: &Question, options: Options) -> anyhow::Result<Outcome> {
     let client = args.client.client()?;
     let mut driver = Driver::new(Arc::clone(&client));
-    let resolved = driver.resolve(question, &options);
+    // A signature is about all values; which are shown is for later.
+    let asked = match args.signatures {
+        true => Question { indexes: vec![], types: vec![], ..question.clone() },
+        false => question.clone(),
+    };
+    let resolved = driver.resolve(&asked, &options);
     if args.trace && !args.json {
         resolved.events.iter().for_each(|event| println!("{}", line(event)));
     }
@@ -30,9 +36,12 @@ pub(super) fn run(args: &Args, question: &Question, options: Options) -> anyhow:
         let verifier = Verifier { trusted_keys: &client.root.trusted_keys, now_unix_s: driver::now().unix_s };
         verifier.verify(&answer, &mut fetch)
     });
-    show(args, &answer, report.as_ref(), &resolved.events)?;
-    match report {
-        Some(report) if answer.code == ResponseCode::SUCCESS && !report.is_good() => Ok(Outcome::Failed),
+    let is_bad =
+        answer.code == ResponseCode::SUCCESS && report.as_ref().is_some_and(|report| !report.is_good());
+    let answer = if args.signatures { Arc::new(answer.selected(question)) } else { answer };
+    show(args, &answer, report.as_ref(), is_bad, &resolved.events)?;
+    match is_bad {
+        true => Ok(Outcome::Failed),
         _ if args.url && target(&answer).is_none() && answer.code == ResponseCode::SUCCESS => {
             Ok(Outcome::NoValues)
         }
@@ -41,7 +50,7 @@ pub(super) fn run(args: &Args, question: &Question, options: Options) -> anyhow:
 }
 
 fn line(event: &Event) -> String {
-    format!("{:>6} ms  {event}", event.at_ms)
+    printable(&format!("{:>6} ms  {event}", event.at_ms))
 }
 
 /// The data of the first value of type URL.
@@ -69,7 +78,7 @@ fn show_error(args: &Args, error: &LookupError, events: &[Event]) -> Outcome {
         add_trace(args, &mut json, events);
         println!("{json:#}");
     }
-    eprintln!("hdl: {error}");
+    eprintln!("hdl: {}", printable(&error.to_string()));
     failure(error)
 }
 
@@ -96,9 +105,18 @@ pub(super) fn to_json(answer: &Answer) -> Json {
     json
 }
 
-fn show(args: &Args, answer: &Answer, report: Option<&Report>, events: &[Event]) -> anyhow::Result<()> {
+fn show(
+    args: &Args,
+    answer: &Answer,
+    report: Option<&Report>,
+    is_bad: bool,
+    events: &[Event],
+) -> anyhow::Result<()> {
     if args.json {
         let mut json = to_json(answer);
+        if let (true, true, Some(members)) = (args.url, is_bad, json.as_object_mut()) {
+            members.remove("values");
+        }
         json["certified"] = answer.certified.into();
         if let Some(report) = report {
             json["signatures"] = report_json(report);
@@ -107,15 +125,16 @@ fn show(args: &Args, answer: &Answer, report: Option<&Report>, events: &[Event])
         println!("{}", serde_json::to_string_pretty(&json)?);
         return Ok(());
     }
-    let handle = Handle(&answer.handle);
+    let handle = printable(&Handle(&answer.handle).to_string());
     if answer.code != ResponseCode::SUCCESS {
         let colon = if answer.text.is_empty() { "" } else { ": " };
-        println!("{handle}  {} {}{colon}{}", answer.code.0, answer.code, answer.text);
+        println!("{handle}  {} {}{colon}{}", answer.code.0, answer.code, printable(&answer.text));
         return Ok(());
     }
     if args.url {
         match target(answer) {
-            Some(url) => println!("{url}"),
+            _ if is_bad => eprintln!("hdl: not every value of {handle} is signed by somebody who is trusted"),
+            Some(url) => println!("{}", printable(&url)),
             None => eprintln!("hdl: {handle} has no URL"),
         }
         return Ok(());

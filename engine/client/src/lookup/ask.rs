@@ -138,6 +138,8 @@ impl Ask {
 
     /// Asks the next server, or gives up.
     pub(super) fn ask_next(mut self: Box<Self>, lookup: &mut Lookup, now: Now) -> Next {
+        // The next server's challenges are about the next request.
+        (self.challenges, self.challenged) = (0, None);
         loop {
             let Some(target) = self.plan.pop_front() else {
                 return Next::Done(Signal::Failed(self.gave_up()));

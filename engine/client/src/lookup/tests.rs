@@ -295,6 +295,15 @@ fn whoever_may_read_more_proves_it() {
     assert_eq!(error, LookupError::Challenge("asks again and again"));
     let answer = ask(&mut world, &client, &question, &Options::default()).unwrap();
     assert_eq!(answer.code, ResponseCode::AUTHENTICATION_NEEDED);
+    // Who fails behind the challenge is passed over; the next server's challenge is about another request.
+    let hashed = Handle(b"10.a/p").server_at(handle_proto::HashOption::Handle, 3).unwrap();
+    let next = at(11 + u8::try_from(hashed).unwrap());
+    let servers = [at(21), next].map(|address| Target::at(address, InterfaceProtocol::TCP));
+    world.fail(21, Fault::OtherHandle);
+    let of_servers = Options { whom: Whom::Servers(servers.to_vec()), ..options(b"open sesame") };
+    let answer = ask(&mut world, &client, &question, &of_servers).unwrap();
+    assert_eq!((answer.from, data(&answer)), (Some(next), vec!["shown".to_owned(), "hidden".to_owned()]));
+    world.faults.clear();
     // Private values are in no cache.
     let answer = resolve(&mut world, &client, "10.a/p").unwrap();
     assert_eq!(data(&answer), ["shown"]);

@@ -165,12 +165,14 @@ fn is_same_identity(one: &str, other: &str) -> bool {
 /// Notes what a signature that counts says about the values.
 fn compare(report: &mut Report, digests: &Digests, values: &[Value<'_>]) {
     for (index, listed) in &digests.by_index {
-        let Some(value) = values.iter().find(|value| value.index == *index) else {
-            report.missing.push(*index);
-            continue;
-        };
-        let verdict = match value_digest(digests.algorithm, value) {
-            Some(made) if made == *listed => Verdict::Verified,
+        let of_index: Vec<_> = values.iter().filter(|value| value.index == *index).collect();
+        let verdict = match of_index.as_slice() {
+            [] => {
+                report.missing.push(*index);
+                continue;
+            }
+            [value] if value_digest(digests.algorithm, value).as_ref() == Some(listed) => Verdict::Verified,
+            // Of several values with one index, only one can be what was signed.
             _ => Verdict::BadDigest,
         };
         for (_, known) in report.values.iter_mut().filter(|(known, _)| known == index) {

@@ -132,11 +132,24 @@ fn changed_added_and_removed_values_are_told() {
     scene.values[0] = value(7, "URL", "https://example.org/");
     let report = scene.report();
     assert_eq!((report.values[0], report.missing.as_slice()), ((7, Verdict::Unsigned), &[1][..]));
-    // What is not public needs no signature.
+    // Whoever forges a value may say that it is not public.
     let hidden = Value { permissions: Permissions::ADMIN_READ, ..Value::new(8, b"X", b"y") };
     let mut scene = self::scene();
     scene.values.push(ValueBuf::from(&hidden));
-    assert!(scene.report().is_good());
+    let report = scene.report();
+    assert_eq!((report.values[2], report.is_good()), ((8, Verdict::Unsigned), false));
+}
+
+#[test]
+fn of_two_values_with_one_index_neither_is_verified() {
+    for at in [0, 1, 3] {
+        let mut scene = scene();
+        scene.values.insert(at, value(1, "URL", "https://evil.example/"));
+        let report = scene.report();
+        assert!(!report.is_good());
+        let of_one: Vec<_> = report.values.iter().filter(|(index, _)| *index == 1).collect();
+        assert_eq!(of_one, [&(1, Verdict::BadDigest); 2]);
+    }
 }
 
 #[test]

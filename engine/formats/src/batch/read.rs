@@ -1,6 +1,6 @@
 //! From lines to blocks.
 
-use super::value::{BLANKS, field, handle, named, number};
+use super::value::{field, handle, named, number, trimmed};
 use super::{
     Authentication, BatchValue, Block, Home, Invalid, NAMES_COUNT_MAX, Operation, Proof, Session,
     VALUES_COUNT_MAX, Why,
@@ -15,6 +15,8 @@ pub struct Batch<R> {
     lines: Lines<R>,
     // The block that is being read has come to its end.
     is_over: bool,
+    // The last block had secrets, so that what stands behind it may be one.
+    had_secrets: bool,
 }
 
 /// The words that begin blocks.
@@ -46,7 +48,7 @@ const WORDS: [(&str, Word); 9] = [
 impl<R: BufRead> Batch<R> {
     /// The blocks of `input`.
     pub const fn new(input: R) -> Self {
-        Self { lines: Lines::new(input, LINE_LEN_MAX), is_over: true }
+        Self { lines: Lines::new(input, LINE_LEN_MAX), is_over: true, had_secrets: false }
     }
 
     /// Number of the line read last.
@@ -61,14 +63,18 @@ impl<R: BufRead> Batch<R> {
                 Line::End => return Ok(None),
                 Line::NotUtf8 => return Ok(Some(Err(Why::NotUtf8))),
                 Line::TooLong => return Ok(Some(Err(Why::TooLong))),
-                Line::Text(line) => line.trim_matches(BLANKS),
+                Line::Text(line) => trimmed(line),
             };
             if line.is_empty() || line.starts_with('#') {
                 continue;
             }
             let (name, rest) = field(line).unwrap_or((line, ""));
             return Ok(Some(match word(name) {
-                Some(word) => Ok((word, rest.trim_matches(BLANKS).to_owned())),
+                Some(word) => {
+                    self.had_secrets = matches!(word, Word::Authenticate | Word::SessionSetup);
+                    Ok((word, trimmed(rest).to_owned()))
+                }
+                None if self.had_secrets => Err(Why::BehindSecrets),
                 None => Err(Why::NoOperation(name.to_owned())),
             }));
         }
@@ -79,7 +85,7 @@ impl<R: BufRead> Batch<R> {
         let line = match self.lines.next()? {
             Line::NotUtf8 => return Ok(Some(Err(Why::NotUtf8))),
             Line::TooLong => return Ok(Some(Err(Why::TooLong))),
-            Line::Text(line) => line.trim_matches(BLANKS).to_owned(),
+            Line::Text(line) => trimmed(line).to_owned(),
             Line::End => String::new(),
         };
         let is_next = field(&line).is_some_and(|(name, _)| word(name).is_some());
@@ -102,9 +108,7 @@ impl<R: BufRead> Batch<R> {
     fn required(&mut self, what: &'static str) -> io::Result<Result<Zeroizing<String>, Why>> {
         self.is_over = true;
         Ok(match self.lines.next()? {
-            Line::Text(line) if !line.trim_matches(BLANKS).is_empty() => {
-                Ok(Zeroizing::new(line.trim_matches(BLANKS).to_owned()))
-            }
+            Line::Text(line) if !trimmed(line).is_empty() => Ok(Zeroizing::new(trimmed(line).to_owned())),
             Line::NotUtf8 => Err(Why::NotUtf8),
             Line::TooLong => Err(Why::TooLong),
             Line::Text(_) | Line::End => Err(Why::Missing(what)),
@@ -178,21 +182,21 @@ impl<R: BufRead> Batch<R> {
     }
 
     fn authenticate(&mut self, rest: &str) -> io::Result<Result<Operation, Why>> {
-        let Some((kind, identity)) = rest.split_once(':') else {
-            return Ok(Err(Why::Missing("SECKEY:index:handle or PUBKEY:index:handle")));
-        };
+        // The secret may stand here by mistake: nothing of the line is repeated.
+        let missing = || Why::Missing("SECKEY:index:handle or PUBKEY:index:handle");
+        let Some((kind, identity)) = rest.split_once(':') else { return Ok(Err(missing())) };
         let is_secret = match kind.to_ascii_uppercase().as_str() {
             "SECKEY" => true,
             "PUBKEY" => false,
-            _ => return Ok(Err(Why::Unknown("kind of key, as SECKEY or PUBKEY", kind.to_owned()))),
+            _ => return Ok(Err(missing())),
         };
         let line = self.required(if is_secret { "the secret" } else { "the key file" })?;
-        let authentication = named(identity).and_then(|identity| {
+        let authentication = named(identity).map_err(|_| missing()).and_then(|identity| {
             let line = line?;
             let proof = match line.split_once('|') {
                 _ if is_secret => Proof::Secret(line),
                 Some((path, passphrase)) => {
-                    Proof::KeyFile(path.trim().to_owned(), Some(Zeroizing::new(passphrase.to_owned())))
+                    Proof::KeyFile(trimmed(path).to_owned(), Some(Zeroizing::new(passphrase.to_owned())))
                 }
                 None => Proof::KeyFile(line.as_str().to_owned(), None),
             };
@@ -204,17 +208,18 @@ impl<R: BufRead> Batch<R> {
     fn session(&mut self, rest: &str) -> io::Result<Result<Operation, Why>> {
         let (mut session, mut is_said, mut exchange) = (Session::default(), false, None);
         if !rest.is_empty() {
-            return Ok(Err(Why::Unknown("end of the line SESSIONSETUP", rest.to_owned())));
+            return Ok(Err(Why::Missing("the end of the line behind SESSIONSETUP")));
         }
         let lines = self.each(("lines of a session", NAMES_COUNT_MAX), |line| {
-            let (name, value) = line.split_once(':').ok_or_else(|| unknown_of_session(line))?;
+            let (name, value) =
+                line.split_once(':').ok_or(Why::Missing("a colon in a line of SESSIONSETUP"))?;
             match name.to_ascii_uppercase().as_str() {
                 "USESESSION" => (session.is_used, is_said) = (bits::<1>(value)?[0], true),
                 "OPTIONS" => {
                     [session.is_encrypted, session.is_authenticated, session.falls_back] = bits(value)?;
                 }
                 "TIMEOUT" => {
-                    session.timeout_hours = Some(number("timeout", value.trim(), 0)?.cast_unsigned())
+                    session.timeout_hours = Some(number("timeout", trimmed(value), 0)?.cast_unsigned())
                 }
                 "PUBEXNGKEYFILE" => one_of(&mut exchange, "PUBEXNGKEYFILE")?,
                 "PUBEXNGKEYREF" => {
@@ -222,7 +227,11 @@ impl<R: BufRead> Batch<R> {
                     one_of(&mut exchange, "PUBEXNGKEYREF")?;
                 }
                 "PRIVEXNGKEYFILE" | "PASSPHRASE" => {}
-                _ => return Err(unknown_of_session(name)),
+                _ => {
+                    // Of a passphrase with a colon in it, as little as can be.
+                    let (name, _) = field(name).unwrap_or_default();
+                    return Err(Why::Unknown("line of SESSIONSETUP", name.to_owned()));
+                }
             }
             Ok(())
         })?;
@@ -266,17 +275,18 @@ fn word(name: &str) -> Option<Word> {
 /// `index,index:handle`.
 fn remove(rest: &str) -> Result<Operation, Why> {
     let (indexes, name) = rest.split_once(':').ok_or(Why::Missing("index:handle"))?;
-    let indexes = indexes.split(',').take(NAMES_COUNT_MAX + 1).map(|index| number("index", index.trim(), 1));
+    let indexes =
+        indexes.split(',').take(NAMES_COUNT_MAX + 1).map(|index| number("index", trimmed(index), 1));
     let indexes = indexes.collect::<Result<Vec<_>, _>>()?;
     if indexes.len() > NAMES_COUNT_MAX {
         return Err(Why::TooMany("indexes", NAMES_COUNT_MAX));
     }
-    Ok(Operation::Remove(handle(name.trim())?.to_owned(), indexes))
+    Ok(Operation::Remove(handle(trimmed(name))?.to_owned(), indexes))
 }
 
 /// `address:port:protocol`; an IPv6 address has colons itself, and may stand in brackets.
 fn server(rest: &str) -> Result<(String, u16, String), Why> {
-    let mut parts = rest.rsplitn(3, ':').map(str::trim);
+    let mut parts = rest.rsplitn(3, ':').map(trimmed);
     let protocol = parts.next().unwrap_or_default().to_ascii_uppercase();
     let missing = Why::Missing("address:port:protocol");
     let (Some(port), Some(address)) = (parts.next(), parts.next()) else { return Err(missing) };
@@ -291,17 +301,12 @@ fn server(rest: &str) -> Result<(String, u16, String), Why> {
 
 fn bits<const COUNT: usize>(text: &str) -> Result<[bool; COUNT], Why> {
     let wrong = || Why::Unknown("setting of 0 and 1", text.to_owned());
-    let text = text.trim();
+    let text = trimmed(text);
     if !text.bytes().all(|bit| matches!(bit, b'0' | b'1')) {
         return Err(wrong());
     }
     let bits: Vec<bool> = text.bytes().map(|bit| bit == b'1').collect();
     bits.try_into().map_err(|_| wrong())
-}
-
-fn unknown_of_session(line: &str) -> Why {
-    let name = line.split(':').next().unwrap_or_default();
-    Why::Unknown("line of SESSIONSETUP", name.to_owned())
 }
 
 fn one_of(said: &mut Option<&'static str>, name: &'static str) -> Result<(), Why> {

@@ -97,6 +97,15 @@ fn files_are_left_to_the_caller() {
 }
 
 #[test]
+fn only_blanks_and_tabs_around_names_and_data_are_left_out() {
+    assert_eq!(
+        one("CREATE 10/a\n1 URL 86400 1110 UTF8 \t\u{a0}x\u{2003}\u{a0} \n"),
+        Operation::Create("10/a".into(), vec![url(1, "\u{a0}x\u{2003}\u{a0}")])
+    );
+    assert_eq!(one("REMOVE 1: 10/a\u{3000}\t"), Operation::Remove("10/a\u{3000}".into(), vec![1]));
+}
+
+#[test]
 fn identities_prove_themselves_by_secret_or_key_file() {
     let Operation::Authenticate(secret) = one("AUTHENTICATE SECKEY:301:10/A:B\npass | word\n\n") else {
         panic!()
@@ -128,6 +137,24 @@ fn a_secret_is_never_in_what_is_said_about_it() {
         let blocks = read(text);
         assert_eq!(blocks.len(), 1, "{text}");
         assert!(!format!("{blocks:?}").contains("hunter2"), "{blocks:?}");
+    }
+    for text in [
+        "AUTHENTICATE SECKEY:300:10/A\n\nhunter2\n",
+        "AUTHENTICATE SECKEY:300:10/A\nfirst\nhunter2\n\n hunter2 x\n",
+        "AUTHENTICATE hunter2:300:10/A\n",
+        "AUTHENTICATE SECKEY:hunter2\n",
+        "AUTHENTICATE SECKEY:300:hunter2\n",
+        "AUTHENTICATE hunter2\n\n# seen\nhunter2\n",
+        "SESSIONSETUP\nUSESESSION:1\nPASSPHRASE hunter2\n",
+        "SESSIONSETUP\nUSESESSION:1\nPASSPHRASE hunter2:\n",
+        "SESSIONSETUP\nUSESESSION:1\nhunter2\n",
+        "SESSIONSETUP PASSPHRASE:hunter2\n",
+        "SESSIONSETUP\nUSESESSION:1\n\nPASSPHRASE:hunter2\n",
+    ] {
+        let wrong: Vec<_> = read(text).into_iter().filter_map(Result::err).collect();
+        assert!(!wrong.is_empty(), "{text}");
+        let said = format!("{wrong:?} {}", wrong.iter().map(ToString::to_string).collect::<String>());
+        assert!(!said.contains("hunter2"), "{said}");
     }
 }
 

@@ -60,7 +60,7 @@ impl BatchValue {
         let ttl = Ttl::relative(number("TTL", ttl, 0)?);
         let permissions = parse_permissions(permissions)?;
         let (format, rest) = field(rest).ok_or(Why::Missing("the kind of data"))?;
-        let content = Content::parse(format, rest.trim())?;
+        let content = Content::parse(format, trimmed(rest))?;
         Ok(Self { index, kind: kind.to_owned(), ttl, permissions, content })
     }
 }
@@ -86,6 +86,11 @@ pub(super) fn field(text: &str) -> Option<(&str, &str)> {
 }
 
 pub(super) const BLANKS: [char; 2] = [' ', '\t'];
+
+/// Without blanks and tabs around it. Whatever else is blank belongs to names and data.
+pub(super) fn trimmed(text: &str) -> &str {
+    text.trim_matches(BLANKS)
+}
 
 pub(super) fn number(what: &'static str, text: &str, least: i32) -> Result<i32, Why> {
     let wrong = || Why::NoNumber(what, text.to_owned());
@@ -122,7 +127,7 @@ pub(super) const ADMIN_ORDER: [AdminPermissions; AdminPermissions::COUNT] = [
 
 /// `index:permissions:handle`; the handle may have colons itself.
 fn admin(text: &str) -> Result<Vec<u8>, Why> {
-    let mut parts = text.splitn(3, ':').map(str::trim);
+    let mut parts = text.splitn(3, ':').map(trimmed);
     let mut part = |what| parts.next().filter(|part| !part.is_empty()).ok_or(Why::Missing(what));
     let index = number("index", part("the index of the administrator")?, 0)?;
     let bits = part("the permissions of the administrator")?;
@@ -140,7 +145,7 @@ fn admin(text: &str) -> Result<Vec<u8>, Why> {
 /// `index:handle;index:handle`, with or without a semicolon at the end.
 fn list(text: &str) -> Result<Vec<u8>, Why> {
     let mut data = Vec::new();
-    let entries = text.split(';').map(str::trim).filter(|entry| !entry.is_empty());
+    let entries = text.split(';').map(trimmed).filter(|entry| !entry.is_empty());
     let entries = entries.take(NAMES_COUNT_MAX + 1).map(named).collect::<Result<Vec<_>, _>>()?;
     if entries.is_empty() {
         return Err(Why::Missing("the list"));
@@ -158,7 +163,7 @@ fn list(text: &str) -> Result<Vec<u8>, Why> {
 /// `index:handle`.
 pub(super) fn named(text: &str) -> Result<Named, Why> {
     let (index, name) = text.split_once(':').ok_or(Why::Missing("the index in front of the handle"))?;
-    Ok(Named { index: number("index", index.trim(), 0)?, handle: handle(name.trim())?.to_owned() })
+    Ok(Named { index: number("index", trimmed(index), 0)?, handle: handle(trimmed(name))?.to_owned() })
 }
 
 /// A handle: something on both sides of a slash.
