@@ -107,11 +107,12 @@ fn reports_are_compared() {
         assert_eq!(output.status.code(), Some(0), "{}", text(&output.stdout));
     }
     let output = loadgen(&["compare", &slow, &fast, "--json", "-"]);
-    let out = text(&output.stdout);
-    assert_eq!(output.status.code(), Some(0), "{out}");
-    assert!(out.contains("answered/s") && out.contains("differs"), "{out}");
-    assert!(out.contains("CAUTION     setting rate is 100 and 200"), "{out}");
-    assert!(out.contains("\"schema\": \"handle-loadgen/compare/1\""), "{out}");
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert!(said.contains("answered/s") && said.contains("differs"), "{said}");
+    assert!(said.contains("CAUTION     setting rate is 100 and 200"), "{said}");
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(json["schema"], "handle-loadgen/compare/1");
     assert_eq!(loadgen(&["compare", &slow, "/nonexistent"]).status.code(), Some(3));
 }
 
