@@ -185,7 +185,7 @@ fn wrong_answers_are_kept_and_sent_again() {
     assert!(text(&output.stdout).contains("10 of 20 answers are wrong"), "{}", text(&output.stdout));
     let again = loadgen(&["replay", &wrong, "--target", &server, "--json", "-"]);
     assert_eq!(again.status.code(), Some(1));
-    assert_eq!(text(&again.stdout).matches("wrong again, as before").count(), 3, "{}", text(&again.stdout));
+    assert_eq!(text(&again.stderr).matches("wrong again, as before").count(), 3, "{}", text(&again.stderr));
     assert!(text(&again.stdout).contains("\"outcome\": \"same-again\""));
 }
 
