@@ -35,6 +35,12 @@ struct Sample {
     response_max_ns: f64,
 }
 
+impl Sample {
+    fn has_answers(&self) -> bool {
+        self.answered_per_s > 0.0
+    }
+}
+
 #[derive(Clone, Copy, Debug, Deserialize)]
 struct Sums {
     sent: u64,
@@ -77,8 +83,17 @@ impl Side {
         Ok(())
     }
 
-    fn samples(&self, measure: fn(&Sample) -> f64) -> Vec<f64> {
-        self.runs.iter().flat_map(|run| whole_seconds(run).iter().map(measure)).collect()
+    fn samples(&self) -> impl Iterator<Item = &Sample> {
+        self.runs.iter().flat_map(whole_seconds)
+    }
+
+    fn answered(&self) -> Vec<f64> {
+        self.samples().map(|sample| sample.answered_per_s).collect()
+    }
+
+    /// Times of the seconds in which there was an answer: the others have none.
+    fn times(&self, measure: fn(&Sample) -> f64) -> Vec<f64> {
+        self.samples().filter(|sample| sample.has_answers()).map(measure).collect()
     }
 
     fn loss(&self) -> f64 {
@@ -99,7 +114,7 @@ fn whole_seconds(run: &Run) -> &[Sample] {
 pub struct Comparison {
     /// [`COMPARISON_SCHEMA`].
     pub schema: &'static str,
-    /// What was measured, one after the other.
+    /// What was measured, one after the other; times only where both sides have some.
     pub measures: Vec<Compared>,
     /// Requests without an answer in time, as a share of those sent: of A and of B.
     pub loss: (f64, f64),
@@ -132,17 +147,19 @@ const ROUNDS: usize = 4000;
 /// Compares the side A with B. The same `seed` gives the same intervals.
 #[must_use]
 pub fn compare(a: &Side, b: &Side, seed: u64) -> Comparison {
-    let compared = |name, measure: fn(&Sample) -> f64| {
-        compare_samples(name, &a.samples(measure), &b.samples(measure), seed)
+    let times = |name, measure: fn(&Sample) -> f64| {
+        let (a, b) = (a.times(measure), b.times(measure));
+        (!a.is_empty() && !b.is_empty()).then(|| compare_samples(name, &a, &b, seed))
     };
+    let times = [
+        times("p50 ns", |sample| sample.response_p50_ns),
+        times("p99 ns", |sample| sample.response_p99_ns),
+        times("max ns", |sample| sample.response_max_ns),
+    ];
+    let answered = compare_samples("answered/s", &a.answered(), &b.answered(), seed);
     Comparison {
         schema: COMPARISON_SCHEMA,
-        measures: vec![
-            compared("answered/s", |sample| sample.answered_per_s),
-            compared("p50 ns", |sample| sample.response_p50_ns),
-            compared("p99 ns", |sample| sample.response_p99_ns),
-            compared("max ns", |sample| sample.response_max_ns),
-        ],
+        measures: std::iter::once(answered).chain(times.into_iter().flatten()).collect(),
         loss: (a.loss(), b.loss()),
         warnings: warnings(a, b),
     }
@@ -183,6 +200,11 @@ fn warnings(a: &Side, b: &Side) -> Vec<String> {
     for (side, name) in [(a, "A"), (b, "B")] {
         for (number, run) in (1..).zip(&side.runs) {
             warnings.extend(run.invalid.iter().map(|reason| format!("run {number} of {name}: {reason}")));
+            let silent = whole_seconds(run).iter().filter(|second| !second.has_answers()).count();
+            if silent > 0 {
+                let left_out = format!("{silent} seconds without an answer are left out of the times");
+                warnings.push(format!("run {number} of {name}: {left_out}"));
+            }
         }
     }
     let Some(first) = a.runs.first() else { return warnings };
@@ -258,6 +280,31 @@ mod tests {
         assert_eq!((samples, real.loss), ((29, 29), (0.01, 0.01)));
         assert_eq!(real.measures, compare(&base, &faster, 1).measures, "the same seed");
         assert_eq!(real.warnings, ["setting rate is 1 and 3"], "but not the target");
+    }
+
+    #[test]
+    fn seconds_without_answers_have_no_times() {
+        let (whole, mut silent) = (side(1000.0, 0.1, 1), side(1000.0, 0.1, 1));
+        for second in &mut silent.runs[0].seconds[5..15] {
+            let zero = Sample { answered_per_s: 0.0, response_p50_ns: 0.0, response_p99_ns: 0.0, ..*second };
+            *second = Sample { response_max_ns: 0.0, ..zero };
+        }
+        let compared = compare(&whole, &silent, 1);
+        assert!(compared.measures[0].differs, "{compared}");
+        assert!(
+            compared.measures[1..].iter().all(|time| time.samples == (29, 19) && !time.differs),
+            "{compared}"
+        );
+        let warning = "run 1 of B: 10 seconds without an answer are left out of the times";
+        assert_eq!(compared.warnings, [warning]);
+        silent.runs[0].seconds.iter_mut().for_each(|second| second.answered_per_s = 0.0);
+        for compared in [compare(&whole, &silent, 1), compare(&silent, &whole, 1)] {
+            assert_eq!(compared.measures.len(), 1, "no times to compare: {compared}");
+            assert!(
+                compared.measures[0].a.is_finite() && compared.measures[0].change.is_finite(),
+                "{compared}"
+            );
+        }
     }
 
     #[test]

@@ -154,24 +154,45 @@ pub fn compare(
     message: &Message<'_>,
     source: &dyn Source,
 ) -> Result<(), Difference> {
-    let question = answered.question;
-    if question.is_plain() {
-        let held = source.held(question.handle).map_err(|_| Difference::SetDamaged)?;
-        return compare_held(question, message, held);
+    let mut selected = Vec::new();
+    let wanted = wanted(answered.question, source, &mut selected).map_err(|_| Difference::SetDamaged)?;
+    compare_held(answered.question, message, wanted)
+}
+
+/// What should have come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Expected {
+    pub(crate) code: ResponseCode,
+    /// How many values.
+    pub(crate) count: u32,
+    /// The values in wire form, one after the other.
+    pub(crate) values: Vec<u8>,
+}
+
+impl Expected {
+    /// The answer to `question` by what `source` holds; `None` where that is not known.
+    pub(crate) fn of(question: &Question<'_>, source: &dyn Source) -> Option<Self> {
+        let mut selected = Vec::new();
+        let code = match wanted(question, source, &mut selected).ok()? {
+            Held::Values { count, bytes } => {
+                return Some(Self { code: ResponseCode::SUCCESS, count, values: bytes.to_vec() });
+            }
+            Held::NothingPublic => ResponseCode::VALUES_NOT_FOUND,
+            Held::Absent | Held::NotHere => ResponseCode::HANDLE_NOT_FOUND,
+            Held::Elsewhere => ResponseCode::SERVER_NOT_RESPONSIBLE,
+            Held::Said(said) => said,
+            Held::Unknown => return None,
+        };
+        Some(Self { code, count: 0, values: Vec::new() })
     }
-    let selected = Selected::of(question, source).map_err(|_| Difference::SetDamaged)?;
-    match selected.refused {
-        Some(want) => code(message, want),
-        None => {
-            let held = source.held(question.handle).map_err(|_| Difference::SetDamaged)?;
-            let exists = matches!(held, Held::Values { .. } | Held::NothingPublic);
-            let selected = match selected.count {
-                _ if !exists => held,
-                0 => Held::NothingPublic,
-                count => Held::Values { count, bytes: &selected.bytes },
-            };
-            compare_held(question, message, selected)
-        }
+
+    /// Whether `message` is this answer to `question`.
+    pub(crate) fn is_met(&self, question: &Question<'_>, message: &Message<'_>) -> bool {
+        let held = match self.code {
+            ResponseCode::SUCCESS => Held::Values { count: self.count, bytes: &self.values },
+            code => Held::Said(code),
+        };
+        compare_held(question, message, held).is_ok()
     }
 }
 
@@ -232,33 +253,39 @@ fn compare_held(question: &Question<'_>, message: &Message<'_>, held: Held<'_>) 
     Ok(())
 }
 
-/// The values that a question selects and gets.
-struct Selected {
-    count: u32,
-    bytes: Vec<u8>,
-    /// With which code it is refused: when values were asked for that not everyone may read.
-    refused: Option<ResponseCode>,
-}
-
-impl Selected {
-    fn of(question: &Question<'_>, source: &dyn Source) -> Result<Self, String> {
-        let mut selected = Self { count: 0, bytes: Vec::new(), refused: None };
-        source.each_value(question.handle, &mut |value, encoded| {
-            if !question.selects(value) {
-                return;
-            }
-            if value.is_public() {
-                selected.count += 1;
-                selected.bytes.extend_from_slice(encoded);
-            } else if !question.flags.has(OpFlags::PUBLIC_ONLY) {
-                // The first of them decides: who may not be let in at all is told so at once.
-                selected.refused.get_or_insert(if value.permissions.has(Permissions::ADMIN_READ) {
-                    ResponseCode::AUTHENTICATION_NEEDED
-                } else {
-                    ResponseCode::INSUFFICIENT_PERMISSIONS
-                });
-            }
-        })?;
-        Ok(selected)
+/// What `source` holds of what `question` selects, which is put together in `selected` if it is not all; the code
+/// with which it is refused when values were asked for that not everyone may read.
+fn wanted<'s>(
+    question: &Question<'_>,
+    source: &'s dyn Source,
+    selected: &'s mut Vec<u8>,
+) -> Result<Held<'s>, String> {
+    if question.is_plain() {
+        return source.held(question.handle);
     }
+    let (mut count, mut refused) = (0, None);
+    source.each_value(question.handle, &mut |value, encoded| {
+        if !question.selects(value) {
+            return;
+        }
+        if value.is_public() {
+            count += 1;
+            selected.extend_from_slice(encoded);
+        } else if !question.flags.has(OpFlags::PUBLIC_ONLY) {
+            // The first of them decides: who may not be let in at all is told so at once.
+            refused.get_or_insert(if value.permissions.has(Permissions::ADMIN_READ) {
+                ResponseCode::AUTHENTICATION_NEEDED
+            } else {
+                ResponseCode::INSUFFICIENT_PERMISSIONS
+            });
+        }
+    })?;
+    if let Some(code) = refused {
+        return Ok(Held::Said(code));
+    }
+    Ok(match (source.held(question.handle)?, count) {
+        (Held::Values { .. } | Held::NothingPublic, 0) => Held::NothingPublic,
+        (Held::Values { .. } | Held::NothingPublic, count) => Held::Values { count, bytes: selected },
+        (not_here, _) => not_here,
+    })
 }

@@ -51,6 +51,8 @@ pub struct Trial {
     pub loss: f64,
     /// 99th percentile of response times.
     pub p99_ns: u64,
+    /// Answers that were wrong, or of which that cannot be said, where they are verified.
+    pub wrong: u64,
     /// Whether the generator kept the schedule.
     pub is_kept: bool,
 }
@@ -66,13 +68,14 @@ impl Trial {
             answered_per_s: report.answered_per_s,
             loss: (accounts.lost + accounts.late) as f64 / accounts.sent.max(1) as f64,
             p99_ns: report.response_ns.p99,
+            wrong: report.verification.as_ref().map_or(0, |seen| seen.mismatched + seen.undecided),
             is_kept: report.is_kept(),
         }
     }
 
     fn is_good(&self, search: &Search) -> bool {
         let p99_max_ns = u64::try_from(search.p99_max.as_nanos()).unwrap_or(u64::MAX);
-        let answers = self.answered_per_s > 0.0;
+        let answers = self.answered_per_s > 0.0 && self.wrong == 0;
         self.is_kept && answers && self.loss <= search.loss_max && self.p99_ns <= p99_max_ns
     }
 }
@@ -81,7 +84,7 @@ impl Trial {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Bound {
-    /// The server: answers were lost or slow.
+    /// The server: answers were lost, slow or wrong.
     Server,
     /// The generator: it could not keep the schedule. The server may be faster.
     Generator,
@@ -255,6 +258,9 @@ impl fmt::Display for Trial {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (rate, answered, loss) = (self.rate, self.answered_per_s, self.loss * 100.0);
         write!(f, "{rate:>9}/s  {answered:>9.0}/s answered  loss {loss:.3} %  p99 {}", Time(self.p99_ns))?;
+        if self.wrong > 0 {
+            write!(f, "  WRONG {}", self.wrong)?;
+        }
         if self.is_kept { Ok(()) } else { f.write_str("  not kept by the generator") }
     }
 }
@@ -277,7 +283,7 @@ impl fmt::Display for MaxReport {
             _ => writeln!(f, "{:<12}no rate has loss <= {loss} % and p99 <= {p99} ms", "maximum")?,
         }
         let bound = match self.bound {
-            Bound::Server => "the server: answers were lost or slow above it",
+            Bound::Server => "the server: answers were lost, slow or wrong above it",
             Bound::Generator => "this generator, which could not send more: the server may be faster",
             Bound::Search => "the search, which ends there: the server may be faster",
         };
@@ -317,6 +323,7 @@ mod tests {
                 answered_per_s: answered as f64,
                 loss: 1.0 - answered as f64 / rate as f64,
                 p99_ns: if is_slow { 50_000_000 } else { 1_000_000 },
+                wrong: 0,
                 is_kept: rate <= generator,
             })
         }
@@ -333,6 +340,20 @@ mod tests {
             );
             assert_eq!((found.bound, found.confirmations.len()), (Bound::Server, 3));
         }
+    }
+
+    #[test]
+    fn a_rate_with_wrong_answers_is_too_high() {
+        let mut sound = server(u64::MAX, u64::MAX, 0);
+        let found = find(&SEARCH, |rate, duration| {
+            let trial = sound(rate, duration)?;
+            Ok(Trial { wrong: rate / 50_000, ..trial })
+        })
+        .unwrap();
+        assert!((48_000..50_000).contains(&found.rate.unwrap()), "{found:?}");
+        assert_eq!(found.bound, Bound::Server);
+        let wrong = found.trials.iter().find(|trial| trial.wrong == 1).unwrap();
+        assert!(wrong.to_string().contains("WRONG 1"), "{wrong}");
     }
 
     #[test]

@@ -124,6 +124,12 @@ impl InFlight {
         self.unanswered
     }
 
+    /// Whether all slots wait.
+    #[must_use]
+    pub const fn is_full(&self) -> bool {
+        self.free.first == NONE
+    }
+
     /// Notes a request, and chooses its id. `None` when all slots wait.
     pub fn begin(&mut self, request: Request) -> Option<i32> {
         let at = self.free.first;

@@ -62,6 +62,12 @@ impl Job {
             Load::Recorded(Speed::Unbound) | Load::Closed { .. } => None,
             Load::Open { .. } | Load::Phases(_) => schedule(options),
         };
+        let is_long =
+            |schedule: &Schedule| Duration::from_nanos(schedule.end_ns()) > RunOptions::DURATION_MAX;
+        if schedule.as_ref().is_some_and(is_long) {
+            let what = "at this speed it lasts longer than a week".to_owned();
+            return Err(Error::Recording { path: path.to_owned(), what });
+        }
         let requests = if schedule.is_none() { workload.len() as u64 } else { u64::MAX };
         Ok(Self { workload, schedule, requests })
     }

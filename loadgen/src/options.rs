@@ -156,15 +156,20 @@ impl RunOptions {
     /// How long after its end a set may still be answered from, unless said otherwise.
     pub const STALENESS_MAX: Duration = Duration::from_millis(100);
 
+    /// The longest run.
+    pub const DURATION_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
+
     /// # Errors
     ///
     /// The first option that makes no sense.
     pub(crate) fn check(&self) -> Result<(), Error> {
         const THREADS_MAX: usize = 1024;
-        const LONG: Duration = Duration::from_secs(7 * 24 * 3600);
         let option = |bad: bool, what: &str| if bad { Err(Error::Option(what.to_owned())) } else { Ok(()) };
         option(self.threads == 0 || self.threads > THREADS_MAX, "--threads must be 1 to 1024")?;
-        option(self.duration.is_zero() || self.duration > LONG, "--duration must be above 0, up to a week")?;
+        option(
+            self.duration.is_zero() || self.duration > Self::DURATION_MAX,
+            "--duration must be above 0, up to a week",
+        )?;
         option(
             self.timeout.is_zero() || self.timeout > Duration::from_secs(60),
             "--timeout must be above 0, up to 60s",
@@ -220,6 +225,8 @@ impl RunOptions {
                 let is_bad = |phase: &Phase| !is_rate(phase.from) || !is_rate(phase.to);
                 option(phases.iter().any(is_bad), "rates must be 0 to 1000000000")?;
                 option(phases.len() > 100_000, "a schedule has at most 100000 phases")?;
+                let sum = phases.iter().fold(Duration::ZERO, |sum, phase| sum.saturating_add(phase.duration));
+                option(sum > Self::DURATION_MAX, "a schedule lasts at most a week")?;
                 let nothing =
                     phases.iter().all(|phase| phase.from + phase.to <= 0.0 || phase.duration.is_zero());
                 option(nothing, "the schedule sends nothing")
@@ -260,6 +267,11 @@ mod tests {
         RunOptions { transport: Transport::Stream(streams), ..good() }
     }
 
+    fn phases(durations: &[Duration]) -> RunOptions {
+        let phases = durations.iter().map(|duration| Phase::constant(1.0, *duration)).collect();
+        RunOptions { load: Load::Phases(phases), ..good() }
+    }
+
     fn phase(rate: f64) -> RunOptions {
         RunOptions { load: Load::Phases(vec![Phase::constant(rate, Duration::from_secs(1))]), ..good() }
     }
@@ -271,6 +283,7 @@ mod tests {
     #[test]
     fn options_that_make_no_sense_are_named() {
         assert!(good().check().is_ok());
+        assert!(phases(&[RunOptions::DURATION_MAX]).check().is_ok());
         let streams = Streams::pooled(Protocol::Tcp);
         for (bad, says) in [
             (RunOptions { threads: 0, ..good() }, "--threads"),
@@ -283,6 +296,8 @@ mod tests {
             (RunOptions { names: Names::Generated(1 << 33), ..good() }, "--generate"),
             (phase(0.0), "sends nothing"),
             (phase(-1.0), "rates must be"),
+            (phases(&[RunOptions::DURATION_MAX, Duration::from_nanos(1)]), "at most a week"),
+            (phases(&[Duration::MAX, Duration::MAX]), "at most a week"),
             (phase(2e9), "rates must be"),
             (over(Streams { connections: 10_001, ..streams }), "--connections"),
             (over(Streams { pipeline: 0, ..streams }), "--pipeline"),

@@ -6,25 +6,31 @@ use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use handle_proto::ResponseCode;
 use handle_proto::limit::{MESSAGE_LEN_MAX, UDP_DATA_LEN_MAX};
 use handle_proto::wire::envelope::EnvelopeFlags;
-use handle_proto::wire::{Envelope, Message};
+use handle_proto::wire::{Envelope, Header, Message};
 use serde::Serialize;
 
 use crate::error::Error;
+use crate::expect::Expected;
 use crate::fragments::{Fragments, Put};
-use crate::verify::Mismatch;
+use crate::question::Question;
+use crate::verify::{HEX_LEN_MAX, Mismatch};
 
 /// What became of a mismatch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
-    /// The values are what they should have been.
+    /// Code and values are what they should have been.
     Right,
     /// The answer is wrong as it was before.
     SameAgain,
     /// The answer is neither.
     Other,
+    /// There is an answer, but its code and values do not say whether it is right: the one before was not signed as
+    /// it should have been, or too old.
+    Undecided,
     /// There was none.
     NoAnswer,
 }
@@ -35,6 +41,7 @@ impl fmt::Display for Outcome {
             Self::Right => "right now",
             Self::SameAgain => "wrong again, as before",
             Self::Other => "another answer",
+            Self::Undecided => "an answer, of which this cannot say whether it is right",
             Self::NoAnswer => "no answer",
         })
     }
@@ -113,11 +120,20 @@ fn again(
     let answer = exchange(target, &request, timeout).map_err(Error::Open)?;
     let outcome = match &answer {
         None => Outcome::NoAnswer,
-        Some(answer) if ends_with_values(answer, &hex(&mismatch.expected_values_hex).unwrap_or_default()) => {
-            Outcome::Right
-        }
-        Some(answer) if is_same(answer, &hex(&mismatch.answer_hex).unwrap_or_default()) => Outcome::SameAgain,
-        Some(_) => Outcome::Other,
+        Some(answer) => match mismatch.expected_code.map(ResponseCode) {
+            None => Outcome::Undecided,
+            Some(code) => {
+                let values = hex(&mismatch.expected_values_hex).map_err(|error| bad(error.to_string()))?;
+                let expected = Expected { code, count: mismatch.expected_count, values };
+                if is_right(answer, &request, &expected) {
+                    Outcome::Right
+                } else if is_same(answer, &hex(&mismatch.answer_hex).unwrap_or_default()) {
+                    Outcome::SameAgain
+                } else {
+                    Outcome::Other
+                }
+            }
+        },
     };
     Ok(Replayed {
         handle: mismatch.handle.clone(),
@@ -127,18 +143,22 @@ fn again(
     })
 }
 
-/// Whether the body ends with these values, which must be some.
-fn ends_with_values(answer: &[u8], values: &[u8]) -> bool {
-    let message = Message::decode(answer);
-    !values.is_empty() && message.is_ok_and(|message| message.body.ends_with(values))
+fn is_right(answer: &[u8], request: &[u8], expected: &Expected) -> bool {
+    let (question, message) = (Question::of_message(request), Message::decode(answer).ok());
+    question.zip(message).is_some_and(|(question, message)| expected.is_met(&question, &message))
 }
 
-/// Whether two messages have the same code and body; times and serial numbers in their headers may differ.
+/// Whether two messages have the same code and body; times and serial numbers in their headers may differ. Of a long
+/// one before only the beginning was kept.
 fn is_same(answer: &[u8], before: &[u8]) -> bool {
-    match (Message::decode(answer), Message::decode(before)) {
-        (Ok(now), Ok(then)) => now.header.response_code == then.header.response_code && now.body == then.body,
-        _ => answer == before,
-    }
+    let (Ok((now, now_rest)), Ok((then, then_rest))) = (Header::split(answer), Header::split(before)) else {
+        return answer == before;
+    };
+    let body = |header: &Header, rest: &[u8]| rest[..rest.len().min(header.body_len as usize)].to_vec();
+    let (now_body, then_body) = (body(&now, now_rest), body(&then, then_rest));
+    let is_cut = before.len() == HEX_LEN_MAX;
+    let is_same_body = now_body == then_body || (is_cut && now_body.starts_with(&then_body));
+    now.response_code == then.response_code && now.body_len == then.body_len && is_same_body
 }
 
 /// The whole answer without its envelope; `None` when none came in time.
@@ -214,12 +234,11 @@ pub(crate) fn exchange_tcp(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::verify::request;
     use crate::verify::tests::{message, values};
-    use handle_proto::ResponseCode;
 
     fn mismatch(answer: &[u8]) -> Mismatch {
         let hex = |bytes: &[u8]| data_encoding::HEXLOWER.encode(bytes);
-        let request = [&Envelope::request(9).to_bytes()[..], &message(ResponseCode(0), b"")].concat();
         Mismatch {
             handle: "10.1/a".to_owned(),
             request_id: 9,
@@ -227,8 +246,10 @@ mod tests {
             received_ns: 1,
             difference: "the values differ".to_owned(),
             generation: 0,
-            request_hex: hex(&request),
+            request_hex: hex(&request(&Question::plain(b"10.1/a"), 9)),
             answer_hex: hex(answer),
+            expected_code: Some(1),
+            expected_count: 2,
             expected_values_hex: hex(b"values"),
         }
     }
@@ -236,11 +257,20 @@ mod tests {
     #[test]
     fn says_what_became_of_each() {
         let wrong = values(b"10.1/a", 2, b"valves");
-        for (answer, outcome) in [
-            (Some(values(b"10.1/a", 2, b"values")), Outcome::Right),
-            (Some(wrong.clone()), Outcome::SameAgain),
-            (Some(values(b"10.1/a", 2, b"vanish")), Outcome::Other),
-            (None, Outcome::NoAnswer),
+        let before = mismatch(&wrong);
+        let absent = Mismatch { expected_code: Some(100), ..before.clone() };
+        let unsigned = Mismatch { expected_code: None, ..before.clone() };
+        let right = values(b"10.1/a", 2, b"values");
+        for (before, answer, outcome) in [
+            (&before, Some(right.clone()), Outcome::Right),
+            (&before, Some(wrong.clone()), Outcome::SameAgain),
+            (&before, Some(values(b"10.1/a", 2, b"vanish")), Outcome::Other),
+            (&before, Some(values(b"10.1/a", 3, b"values")), Outcome::Other),
+            (&before, Some(values(b"10.1/A", 2, b"values")), Outcome::Other),
+            (&before, None, Outcome::NoAnswer),
+            (&absent, Some(message(ResponseCode::HANDLE_NOT_FOUND, b"")), Outcome::Right),
+            (&absent, Some(right.clone()), Outcome::Other),
+            (&unsigned, Some(right.clone()), Outcome::Undecided),
         ] {
             let server = UdpSocket::bind("127.0.0.1:0").unwrap();
             let target = server.local_addr().unwrap();
@@ -258,10 +288,18 @@ mod tests {
                     }
                 });
                 let timeout = Duration::from_millis(if outcome == Outcome::NoAnswer { 100 } else { 5000 });
-                replay(&[mismatch(&wrong)], target, false, timeout).unwrap()
+                replay(std::slice::from_ref(before), target, false, timeout).unwrap()
             });
             assert_eq!(replayed[0].outcome, outcome, "{outcome}");
         }
+    }
+
+    #[test]
+    fn of_a_long_answer_the_beginning_is_compared() {
+        let long = |byte| values(b"10.1/a", 2, &[byte; 5000]);
+        assert!(is_same(&long(7), &long(7)[..HEX_LEN_MAX]));
+        assert!(!is_same(&long(8), &long(7)[..HEX_LEN_MAX]));
+        assert!(!is_same(&long(7), &long(7)[..HEX_LEN_MAX - 1]), "that one was cut on its way");
     }
 
     #[test]

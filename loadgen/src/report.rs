@@ -297,6 +297,9 @@ pub struct Second {
     /// Response times, to two digits; only while the run goes on.
     #[serde(skip)]
     pub histogram: Option<Arc<Histogram<u32>>>,
+    /// It is only the moment of waiting for the last answers: for the sums, and no second to show.
+    #[serde(skip)]
+    pub is_rest: bool,
 }
 
 /// A result as a share of what the machine can do.

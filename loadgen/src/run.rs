@@ -42,7 +42,7 @@ const RECEIVE_BATCH_LEN: usize = 256;
 /// Bytes of a receive buffer. Servers send at most 512; what is larger is counted as malformed.
 const RECEIVE_LEN: usize = 2048;
 
-/// Does a run, and calls `progress` once a second; when that breaks, the run ends early and counts what
+/// Does a run, and calls `progress` once a second, and for the rest of the last one; when that breaks, the run ends early and counts what
 /// was not sent.
 ///
 /// # Errors
@@ -378,7 +378,7 @@ impl Thread<'_> {
         match (&self.job.schedule, &self.options.load) {
             (Some(schedule), _) => Plan::Open {
                 share: schedule.share(number, threads),
-                until_ns: schedule.end_ns() + duration_ns(OVERTIME_MAX),
+                until_ns: schedule.end_ns().saturating_add(duration_ns(OVERTIME_MAX)),
             },
             (None, load) => {
                 // A recording as fast as answers come has no window of its own.
@@ -425,12 +425,8 @@ fn collect(messages: &Receiver<Message>, threads: usize, mut each: impl FnMut(&S
     let mut close = |open: &mut BTreeMap<u64, (u64, Interval)>, codes: &[Codes], before: u64| {
         while let Some(first) = open.first_entry().filter(|first| *first.key() < before) {
             let (number, (end_ns, interval)) = first.remove_entry();
-            let has_sent = interval.sent > 0;
             totals = Second::after(&totals, number * TICK_NS, end_ns, interval, codes);
-            // The moment of waiting for the last answers is in the report, and no second to show.
-            if has_sent || end_ns - number * TICK_NS > TICK_NS / 2 {
-                each(&totals);
-            }
+            each(&totals);
             // The histogram is for those who watch; all of them together may be large.
             seconds.push(Second { histogram: None, codes: Vec::new(), ..totals.clone() });
         }
@@ -500,6 +496,7 @@ impl Second {
         let mut sum = Codes::default();
         codes.iter().for_each(|codes| sum.add(codes));
         Self {
+            is_rest: interval.sent == 0 && end_ns.saturating_sub(start_ns) <= TICK_NS / 2,
             elapsed_s: end_ns as f64 / 1e9,
             sent: interval.sent,
             answered: interval.answered,
@@ -524,5 +521,25 @@ impl Followed {
     #[must_use]
     pub const fn is_complete(&self) -> bool {
         self.missed == 0 && self.failed == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_comes_after_the_last_request_is_told_too() {
+        let (sender, messages) = channel();
+        let ticks = [(0, TICK_NS, 10, 7), (1, TICK_NS + 5_000_000, 0, 3), (3, 4 * TICK_NS, 0, 1)];
+        for (second, now_ns, sent, answered) in ticks {
+            let interval = Box::new(Interval { sent, answered, ..Interval::default() });
+            sender.send(Message::Tick { thread: 0, second, now_ns, interval }).unwrap();
+        }
+        drop(sender);
+        let mut told = Vec::new();
+        let seconds = collect(&messages, 1, |second| told.push((second.answered, second.is_rest)));
+        assert_eq!(told, [(7, false), (3, true), (1, false)]);
+        assert_eq!(seconds.len(), 3);
     }
 }

@@ -125,7 +125,7 @@ impl Schedule {
     #[must_use]
     pub fn count(&self) -> u64 {
         match &self.times {
-            Times::Phases(phases) => phases.last().map_or(0, |last| last.first + last.count),
+            Times::Phases(phases) => phases.last().map_or(0, |last| last.first.saturating_add(last.count)),
             Times::Recorded(times) => times.len() as u64,
         }
     }
@@ -134,8 +134,10 @@ impl Schedule {
     #[must_use]
     pub fn end_ns(&self) -> u64 {
         match &self.times {
-            Times::Phases(phases) => phases.last().map_or(0, |last| last.start_ns + last.len_ns),
-            Times::Recorded(times) => times.last().map_or(0, |last| last + 1),
+            Times::Phases(phases) => {
+                phases.last().map_or(0, |last| last.start_ns.saturating_add(last.len_ns))
+            }
+            Times::Recorded(times) => times.last().map_or(0, |last| last.saturating_add(1)),
         }
     }
 
@@ -148,7 +150,7 @@ impl Schedule {
                 let mut first = 0;
                 let mut max = 0;
                 for (i, due_ns) in times.iter().enumerate() {
-                    while times[first] + NS_PER_S <= *due_ns {
+                    while due_ns - times[first] >= NS_PER_S {
                         first += 1;
                     }
                     max = max.max(i + 1 - first);
@@ -193,10 +195,10 @@ fn place(phases: &mut Vec<Placed>, pace: Pace, duration: Duration) {
     let len_ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
     let volume = pace.volume(duration);
     phases.push(Placed {
-        start_ns: last.map_or(0, |last| last.start_ns + last.len_ns),
+        start_ns: last.map_or(0, |last| last.start_ns.saturating_add(last.len_ns)),
         len_ns,
         pace,
-        first: last.map_or(0, |last| last.first + last.count),
+        first: last.map_or(0, |last| last.first.saturating_add(last.count)),
         count: pace.count(duration),
         before: last.map_or(0.0, |last| last.before + last.volume),
         volume,

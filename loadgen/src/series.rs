@@ -79,8 +79,13 @@ impl HistogramLog {
             builder.add_comment("handle-loadgen: response times in nanoseconds").with_start_time(begun);
         }
         let mut writer = builder.begin_log_with(&mut self.out, &mut serializer)?;
-        let len_s = second.sent as f64 / second.sent_per_s.max(f64::MIN_POSITIVE);
-        let len_s = if second.sent == 0 { 1.0 } else { len_s };
+        let len_s = match *second {
+            Second { sent: 1.., sent_per_s, .. } => second.sent as f64 / sent_per_s.max(f64::MIN_POSITIVE),
+            Second { answered: 1.., answered_per_s, .. } => {
+                second.answered as f64 / answered_per_s.max(f64::MIN_POSITIVE)
+            }
+            _ => 1.0,
+        };
         let start = Duration::from_secs_f64((second.elapsed_s - len_s).max(0.0));
         writer
             .write_histogram(&**histogram, start, Duration::from_secs_f64(len_s), None)

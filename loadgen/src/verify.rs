@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::counts::Counts;
 pub use crate::expect::{Answered, Difference, Held, Source};
-use crate::expect::{check_signature, compare};
+use crate::expect::{Expected, check_signature, compare};
 use crate::question::{Question, request_head};
 
 /// A set, and when it was current. Times are nanoseconds from the start of the run.
@@ -109,9 +109,9 @@ impl Timeline {
         }
     }
 
-    fn held_by(&self, number: u64, handle: &[u8]) -> Option<Held<'_>> {
+    fn expected_by(&self, number: u64, question: &Question<'_>) -> Option<Expected> {
         let generation = self.0.iter().find(|generation| generation.number == number)?;
-        generation.source.as_ref()?.held(handle).ok()
+        Expected::of(question, &**generation.source.as_ref()?)
     }
 }
 
@@ -216,7 +216,14 @@ pub struct Mismatch {
     pub request_hex: String,
     /// The answer without its envelope, at most [`HEX_LEN_MAX`] bytes of it.
     pub answer_hex: String,
-    /// The values that should have come, at most as many bytes.
+    /// The response code that should have come; none where code and values do not make an answer right, as with
+    /// a signature that is missing.
+    #[serde(default)]
+    pub expected_code: Option<i32>,
+    /// How many values should have come.
+    #[serde(default)]
+    pub expected_count: u32,
+    /// The values that should have come, all of them.
     pub expected_values_hex: String,
 }
 
@@ -381,9 +388,9 @@ impl Verifier {
 
     fn mismatch(&self, asked: &Asked<'_>, difference: Difference, generation: u64) -> Mismatch {
         let Answered { question, envelope, message } = asked.answered;
-        let expected = match self.timeline.held_by(generation, question.handle) {
-            Some(Held::Values { bytes, .. }) => bytes,
-            _ => &[],
+        let expected = match difference {
+            Difference::Signature | Difference::Stale { .. } => None,
+            _ => self.timeline.expected_by(generation, question),
         };
         Mismatch {
             handle: Handle(question.handle).to_string(),
@@ -394,13 +401,16 @@ impl Verifier {
             generation,
             request_hex: data_encoding::HEXLOWER.encode(&request(question, envelope.request_id)),
             answer_hex: hex(message),
-            expected_values_hex: hex(expected),
+            expected_code: expected.as_ref().map(|expected| expected.code.0),
+            expected_count: expected.as_ref().map_or(0, |expected| expected.count),
+            expected_values_hex: expected
+                .map_or_else(String::new, |expected| data_encoding::HEXLOWER.encode(&expected.values)),
         }
     }
 }
 
 /// A request that asks `question`.
-fn request(question: &Question<'_>, request_id: i32) -> Vec<u8> {
+pub(crate) fn request(question: &Question<'_>, request_id: i32) -> Vec<u8> {
     let mut body = Vec::new();
     let Question { handle, indexes, types, flags } = *question;
     Query { handle, indexes, types }.encode(&mut body);

@@ -118,6 +118,7 @@ fn the_first_mismatches_are_kept_with_their_bytes() {
     let asked = Question::of_message(&request).unwrap();
     assert_eq!((asked.handle, asked.is_plain()), (&b"10.1/a"[..], true));
     assert_eq!(Envelope::split(&request).unwrap().0.request_id, 77);
+    assert_eq!((first.expected_code, first.expected_count), (Some(1), 2));
     assert_eq!(first.expected_values_hex, hex(b"values"));
 }
 
@@ -272,6 +273,15 @@ fn lists_and_rights_decide_what_should_have_come() {
         let answered = Answered { question: &question, envelope: &Envelope::request(5), message: answer };
         verifier.judge(answered, (0, 1), &mut counts);
         assert_eq!(verdict(&counts), expected, "{form}: {:?}", verifier.mismatches);
+        for wrong in &verifier.mismatches {
+            let (code, values) = match &*form.to_string() {
+                "1=type:url" => (1, hex(&public)),
+                "1=type:NONE" => (200, String::new()),
+                "1=all" => (402, String::new()),
+                _ => (401, String::new()),
+            };
+            assert_eq!((wrong.expected_code, &wrong.expected_values_hex), (Some(code), &values), "{form}");
+        }
     }
 }
 
@@ -309,6 +319,7 @@ fn signatures_are_checked_where_they_were_asked_for() {
         let question = form.question(b"10.1/a");
         verifier.judge(Answered { question: &question, envelope: &envelope, message }, (0, 1), &mut counts);
         assert_eq!(verdict(&counts), expected, "{form}");
+        assert!(verifier.mismatches.iter().all(|wrong| wrong.expected_code.is_none()), "values do not sign");
     }
 }
 

@@ -195,10 +195,14 @@ impl<'a> Worker<'a> {
     pub fn push_some(&mut self, now_ns: u64, most: usize, outbox: &mut Outbox) {
         while self.outbox_intended_ns.len() < most {
             let Some(intended_ns) = self.due_ns(now_ns) else { break };
+            // A full table waits for answers or the timeout; the schedule goes on and so the lag grows. Nothing is
+            // chosen before: it would be left out.
+            if self.table.is_full() {
+                break;
+            }
             let number = self.chooser.choose(&mut self.random);
             let ask = self.workload.ask(number, &mut self.random);
             let request = Request { ask, intended_ns, sent_ns: now_ns };
-            // A full table waits for answers or the timeout; the schedule goes on and so the lag grows.
             let Some(id) = self.table.begin(request) else { break };
             let write = |room: &mut [u8]| self.workload.write_request(ask, id, room);
             outbox.push(self.target, UDP_MESSAGE_LEN_MAX, write).expect("the outbox takes a burst");

@@ -1,5 +1,6 @@
 use super::*;
 use crate::pattern::Pattern;
+use crate::question::Question;
 use crate::schedule::{Arrivals, Phase, Schedule};
 use crate::workload::Sampler;
 use std::collections::BTreeMap;
@@ -240,6 +241,27 @@ fn a_full_table_leaves_requests_unsent_and_says_so() {
     assert!(worker.is_done(3000 * MS));
     let counts = worker.finish(0).counts;
     assert_eq!((counts.scheduled, counts.sent, counts.behind, counts.lost), (100, 16, 84, 16));
+}
+
+#[test]
+fn no_name_is_left_out_when_the_table_was_full() {
+    let (workload, schedule) = (workload(), schedule(1000, 20));
+    let chooser = Chooser::new(Pattern::Sequential, 100, 0, 1);
+    let plan = open_plan(&schedule);
+    let mut worker = Worker::new(plan, &workload, chooser, target(), 1000 * MS, Random::new(1, 0), 16);
+    let (mut outbox, mut asked) = (outbox(), Vec::new());
+    for _ in 0..3 {
+        worker.push_due(20 * MS, &mut outbox);
+        for i in 0..outbox.len() {
+            let request = outbox.get(i).1;
+            asked.push(Question::of_message(request).unwrap().handle.to_vec());
+            worker.receive(20 * MS, target(), &answer(request, 1, 9)[0], true);
+        }
+        worker.flushed(20 * MS, Flushed { sent: u32::try_from(outbox.len()).unwrap(), ..Flushed::default() });
+        outbox.clear();
+    }
+    let expected: Vec<_> = (0..20).map(|number| workload.handle(number).to_vec()).collect();
+    assert_eq!(asked, expected);
 }
 
 #[test]

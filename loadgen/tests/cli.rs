@@ -62,6 +62,35 @@ fn a_limit_is_read_back_and_the_report_is_json() {
 }
 
 #[test]
+fn standard_output_is_the_json_when_it_is_asked_for() {
+    let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let target = silent.local_addr().unwrap().to_string();
+    let run = ["run", "--target", &target, "--template", "10.1/a", "--rate", "1k", "--duration", "20ms"];
+    let output = loadgen(&[&run[..], &["--timeout", "20ms", "--json", "-"]].concat());
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["accounts"]["sent"], 20);
+    assert!(text(&output.stderr).contains("there was no answer at all"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn neither_a_closed_pipe_nor_a_full_disk_costs_the_results() {
+    let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let target = silent.local_addr().unwrap().to_string();
+    let dir = tempfile::tempdir().unwrap();
+    let report = dir.path().join("report.json");
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_handle-loadgen"));
+    command.args(["run", "--target", &target, "--template", "10.1/a", "--rate", "1k", "--duration", "20ms"]);
+    command.args(["--timeout", "20ms", "--histogram-log", "/dev/full", "--json"]).arg(&report);
+    let output = command.stdout(writer).stderr(std::process::Stdio::piped()).output().unwrap();
+    assert_eq!(output.status.code(), Some(3), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("cannot write the histogram log"), "{}", text(&output.stderr));
+    let report: serde_json::Value = serde_json::from_slice(&std::fs::read(&report).unwrap()).unwrap();
+    assert_eq!(report["accounts"]["sent"], 20);
+}
+
+#[test]
 fn help_teaches_and_completions_complete() {
     let help = loadgen(&["run", "--help"]);
     for part in ["Examples:", "Exit codes:", "open loop", "closed loop"] {

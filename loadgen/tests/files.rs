@@ -107,11 +107,12 @@ fn reports_are_compared() {
         assert_eq!(output.status.code(), Some(0), "{}", text(&output.stdout));
     }
     let output = loadgen(&["compare", &slow, &fast, "--json", "-"]);
-    let out = text(&output.stdout);
-    assert_eq!(output.status.code(), Some(0), "{out}");
-    assert!(out.contains("answered/s") && out.contains("differs"), "{out}");
-    assert!(out.contains("CAUTION     setting rate is 100 and 200"), "{out}");
-    assert!(out.contains("\"schema\": \"handle-loadgen/compare/1\""), "{out}");
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert!(said.contains("answered/s") && said.contains("differs"), "{said}");
+    assert!(said.contains("CAUTION     setting rate is 100 and 200"), "{said}");
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(json["schema"], "handle-loadgen/compare/1");
     assert_eq!(loadgen(&["compare", &slow, "/nonexistent"]).status.code(), Some(3));
 }
 
@@ -184,7 +185,7 @@ fn wrong_answers_are_kept_and_sent_again() {
     assert!(text(&output.stdout).contains("10 of 20 answers are wrong"), "{}", text(&output.stdout));
     let again = loadgen(&["replay", &wrong, "--target", &server, "--json", "-"]);
     assert_eq!(again.status.code(), Some(1));
-    assert_eq!(text(&again.stdout).matches("wrong again, as before").count(), 3, "{}", text(&again.stdout));
+    assert_eq!(text(&again.stderr).matches("wrong again, as before").count(), 3, "{}", text(&again.stderr));
     assert!(text(&again.stdout).contains("\"outcome\": \"same-again\""));
 }
 

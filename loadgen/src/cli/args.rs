@@ -180,7 +180,7 @@ pub(crate) struct RunArgs {
         conflicts_with_all = ["rate", "ramp", "steps", "schedule", "speed"])]
     pub(crate) window: usize,
     /// Requests of an open loop come at random (a Poisson process) instead of at equal distances.
-    #[arg(long, conflicts_with = "max")]
+    #[arg(long, conflicts_with_all = ["max", "speed"])]
     pub(crate) poisson: bool,
     /// For how long, like 500ms, 10s or 5m.
     #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "10s")]
@@ -483,6 +483,7 @@ mod tests {
             "--handles f --rate 5 --window 9",
             "--handles f --max --verify",
             "--handles f --max --poisson",
+            "--replay f --speed x1 --poisson",
             "--handles f --rate 5 --ramp 1..2",
             "--handles f --rate 5 --mix 1=nonsense",
             "--handles f --rate 5 --assert nonsense",

@@ -35,8 +35,8 @@ Exit codes:
   0  good
   1  a promise (--assert) does not hold
   2  the command line makes no sense
-  3  the run does not count (not sent, behind schedule, no answer, own drops), an answer is wrong,
-     or it could not be done";
+  3  the run does not count (stopped, not sent, behind schedule, no answer, own drops), an answer
+     is wrong or could not be judged, or it could not be done";
 
 pub(crate) const FIND_MAX: &str = "\
 Rates are doubled until one is too high, and the gap is halved until it is narrow. What is found is

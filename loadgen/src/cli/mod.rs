@@ -3,6 +3,7 @@
 mod args;
 mod help;
 mod run;
+mod text;
 
 use std::fs;
 use std::io::{self, Write};
@@ -19,10 +20,11 @@ use handle_loadgen::comparison::{Side, compare};
 use handle_loadgen::hostile::{HostileOptions, hostile};
 use handle_loadgen::html;
 use handle_loadgen::replay::Outcome;
-use handle_loadgen::{EchoOptions, Error, LimitOptions, Second, echo, limit, replay, usable_cores};
+use handle_loadgen::{EchoOptions, Error, LimitOptions, echo, limit, replay, usable_cores};
 use serde::Serialize;
 
 use args::{Args, Command, CompareArgs, EchoArgs, HostileArgs, LimitArgs, ReplayArgs};
+use text::Text;
 
 /// A promise does not hold.
 const BROKEN: u8 = 1;
@@ -69,7 +71,7 @@ fn compare_command(args: &CompareArgs) -> anyhow::Result<ExitCode> {
         Side::read(&paths)
     };
     let comparison = compare(&side(&args.a, &args.more_a)?, &side(&args.b, &args.more_b)?, args.seed);
-    print!("{comparison}");
+    Text::beside(&[args.json.as_deref()]).put(&comparison);
     write_json(args.json.as_deref(), &comparison)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -77,8 +79,9 @@ fn compare_command(args: &CompareArgs) -> anyhow::Result<ExitCode> {
 fn replay_command(args: &ReplayArgs) -> anyhow::Result<ExitCode> {
     let mismatches = replay::read(&args.file)?;
     let replayed = replay::replay(&mismatches, resolve(&args.target)?, args.tcp, args.timeout)?;
+    let text = Text::beside(&[args.json.as_deref()]);
     for again in &replayed {
-        println!("{}: {} (it was: {})", again.handle, again.outcome, again.difference);
+        text.line(format_args!("{}: {} (it was: {})", again.handle, again.outcome, again.difference));
     }
     write_json(args.json.as_deref(), &replayed)?;
     let all_right = replayed.iter().all(|again| again.outcome == Outcome::Right);
@@ -99,17 +102,18 @@ fn hostile_command(args: &HostileArgs) -> anyhow::Result<ExitCode> {
         is_allowed: args.i_am_allowed_to,
         ..HostileOptions::new(resolve(&args.target)?, args.probe.clone().into_bytes())
     };
+    let text = Text::beside(&[args.json.as_deref(), args.junit.as_deref()]);
     let report = hostile(&options, |progress| {
         if !args.quiet {
             let (cases, answered, findings) = (progress.cases, progress.answered, progress.findings);
-            println!("{cases:>9} cases  {answered:>9} answered  {findings} findings");
+            text.line(format_args!("{cases:>9} cases  {answered:>9} answered  {findings} findings"));
         }
         go_on(&stop)
     })?;
-    print!("{report}");
+    text.put(&report);
     write_json(args.json.as_deref(), &report)?;
     if let Some(path) = &args.junit {
-        fs::write(path, report.junit()).with_context(|| format!("cannot write {}", path.display()))?;
+        write_text(path, &report.junit())?;
     }
     Ok(if report.findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(BROKEN) })
 }
@@ -141,8 +145,14 @@ fn limit_command(args: &LimitArgs) -> anyhow::Result<ExitCode> {
         datapath: args.datapath,
         cores,
     };
-    let report = limit(&options, |second| show(args.quiet, &stop, second))?;
-    print!("{report}");
+    let text = Text::beside(&[args.json.as_deref()]);
+    let report = limit(&options, |second| {
+        if !args.quiet && !second.is_rest {
+            text.line(second);
+        }
+        go_on(&stop)
+    })?;
+    text.put(&report);
     write_json(args.json.as_deref(), &report)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -155,26 +165,23 @@ fn echo_command(args: &EchoArgs) -> anyhow::Result<ExitCode> {
         datapath: args.datapath,
         core: args.core,
     };
+    let text = Text::beside(&[]);
     let ready = |address: SocketAddr, _, reason: &str| {
-        println!("answers on {address} over UDP ({reason}); stops on Ctrl-C");
-        let _ = io::stdout().flush();
+        text.line(format_args!("answers on {address} over UDP ({reason}); stops on Ctrl-C"));
     };
     let mut answered = 0;
     let counts = echo(&options, &stop, ready, |counts| {
         if counts.answered > answered {
-            println!(
-                "{:>10} answers in a second, {} since the start",
-                counts.answered - answered,
-                counts.answered
-            );
+            let new = counts.answered - answered;
+            text.line(format_args!("{new:>10} answers in a second, {} since the start", counts.answered));
             answered = counts.answered;
         }
     })?;
     let (received, drops) = (counts.received, counts.kernel_drops);
-    println!(
-        "{received} received, {} answered, {} failed, {drops} dropped at the socket",
-        counts.answered, counts.failed
-    );
+    let (answered, failed) = (counts.answered, counts.failed);
+    text.line(format_args!(
+        "{received} received, {answered} answered, {failed} failed, {drops} dropped at the socket"
+    ));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -194,13 +201,6 @@ fn stop_on_signal() -> anyhow::Result<Arc<AtomicBool>> {
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
     }
     Ok(stop)
-}
-
-fn show(quiet: bool, stop: &AtomicBool, second: &Second) -> ControlFlow<()> {
-    if !quiet {
-        println!("{second}");
-    }
-    go_on(stop)
 }
 
 fn go_on(stop: &AtomicBool) -> ControlFlow<()> {

@@ -20,6 +20,7 @@ use handle_loadgen::{
 };
 
 use super::args::{AskArgs, FindMaxArgs, RunArgs, parse_any_rate, parse_duration};
+use super::text::Text;
 use super::{BROKEN, INVALID, go_on, resolve, stop_on_signal, write_json, write_text};
 
 /// Load and timeout of `--quick`: with the wait for late answers, five seconds in all.
@@ -34,14 +35,17 @@ pub(super) fn run_command(args: &RunArgs) -> anyhow::Result<ExitCode> {
         watchers.each(second);
         go_on(&stop)
     })?;
-    watchers.finish()?;
+    let text = watchers.text;
+    let watched = watchers.finish();
     if let Some(limit) = &limit {
         report.share_of(limit);
     }
-    print!("{}{report}", if args.quiet { "" } else { "\n" });
-    write_files(args, &report)?;
+    text.put(format_args!("{}{report}", if args.quiet { "" } else { "\n" }));
     let broken: Vec<_> = args.assertions.iter().filter_map(|assertion| assertion.check(&report)).collect();
-    broken.iter().for_each(|broken| println!("{:<12}{broken}", "BROKEN"));
+    broken.iter().for_each(|broken| text.line(format_args!("{:<12}{broken}", "BROKEN")));
+    // What went wrong while it went on must not cost its results.
+    write_files(args, &report)?;
+    watched?;
     Ok(match (report.is_valid(), broken.is_empty()) {
         (false, _) => ExitCode::from(INVALID),
         (true, false) => ExitCode::from(BROKEN),
@@ -51,6 +55,7 @@ pub(super) fn run_command(args: &RunArgs) -> anyhow::Result<ExitCode> {
 
 /// What is told of each second.
 struct Watchers {
+    text: Text,
     output: Output,
     log: Option<HistogramLog>,
     exporter: Option<Exporter>,
@@ -66,11 +71,11 @@ enum Output {
 
 impl Output {
     /// The live view on a terminal that can show one, and else lines.
-    fn open(args: &RunArgs, options: &RunOptions) -> Self {
+    fn open(args: &RunArgs, options: &RunOptions, text: Text) -> Self {
         if args.quiet {
             return Self::Nothing;
         }
-        if args.plain || !io::stdout().is_terminal() {
+        if args.plain || !text.is_on_stdout() || !io::stdout().is_terminal() {
             return Self::Lines;
         }
         let title = format!("handle-loadgen: {} over {}", options.target, options.transport);
@@ -80,10 +85,11 @@ impl Output {
         Screen::open().map_or(Self::Lines, screen)
     }
 
-    fn each(&mut self, second: &Second) -> io::Result<()> {
+    fn each(&mut self, second: &Second, text: Text) -> io::Result<()> {
         match self {
             Self::Nothing => {}
-            Self::Lines => println!("{second}"),
+            _ if second.is_rest => {}
+            Self::Lines => text.line(second),
             Self::Screen(shown) => {
                 let (screen, view) = &mut **shown;
                 view.add(second);
@@ -103,11 +109,12 @@ impl Watchers {
             Exporter::listen(address).with_context(|| format!("cannot listen on {address} for Prometheus"))
         });
         let (log, exporter) = (log.transpose()?, exporter.transpose()?);
-        Ok(Self { output: Output::open(args, options), log, exporter, failed: None })
+        let text = Text::beside(&[args.json.as_deref(), args.html.as_deref()]);
+        Ok(Self { text, output: Output::open(args, options, text), log, exporter, failed: None })
     }
 
     fn each(&mut self, second: &Second) {
-        let shown = self.output.each(second);
+        let shown = self.output.each(second, self.text);
         if let Some(exporter) = &mut self.exporter {
             exporter.update(second);
         }
@@ -275,12 +282,13 @@ pub(super) fn find_max_command(args: &FindMaxArgs) -> anyhow::Result<ExitCode> {
     if !args.warm_up.is_zero() {
         at(args.from.get(), args.warm_up)?;
     }
+    let text = Text::beside(&[args.json.as_deref()]);
     let report = find_max(&search, at, |trial, is_good| {
         if !args.quiet {
-            println!("{trial}  {}", if is_good { "good" } else { "too high" });
+            text.line(format_args!("{trial}  {}", if is_good { "good" } else { "too high" }));
         }
     })?;
-    print!("{}{report}", if args.quiet { "" } else { "\n" });
+    text.put(format_args!("{}{report}", if args.quiet { "" } else { "\n" }));
     write_json(args.json.as_deref(), &report)?;
     Ok(if report.rate.is_some() { ExitCode::SUCCESS } else { ExitCode::from(BROKEN) })
 }

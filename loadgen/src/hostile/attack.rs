@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use handle_proto::limit::{MESSAGE_LEN_MAX, UDP_DATA_LEN_MAX};
@@ -56,6 +57,10 @@ pub(super) struct Attack {
     /// Code and body of the answer to the probe.
     well: Option<(ResponseCode, Vec<u8>)>,
     probes: i32,
+    /// Between two cases.
+    step: Duration,
+    /// When the next case may be sent.
+    due: Instant,
 }
 
 /// Bounds of the wait for the answer to a case, which otherwise goes by how long that to the probe took.
@@ -80,6 +85,8 @@ impl Attack {
             patience: PATIENCE_MAX,
             well: None,
             probes: 0,
+            step: Duration::from_secs(1) / options.rate,
+            due: Instant::now(),
         })
     }
 
@@ -88,17 +95,21 @@ impl Attack {
         Ok(self.fault()? != Some(Fault::Silent))
     }
 
-    /// Waits until the server answers as it did at first.
-    pub(super) fn recovers(&mut self, recovery: Duration) -> io::Result<bool> {
+    /// Waits until the server answers as it did at first, or somebody stops it.
+    pub(super) fn recovers(
+        &mut self,
+        recovery: Duration,
+        mut is_stopped: impl FnMut() -> bool,
+    ) -> io::Result<bool> {
         let until = Instant::now() + recovery;
         loop {
             if self.fault()?.is_none() {
                 return Ok(true);
             }
-            if Instant::now() >= until {
+            if Instant::now() >= until || is_stopped() {
                 return Ok(false);
             }
-            std::thread::sleep(Duration::from_millis(5));
+            thread::sleep(self.step.max(Duration::from_millis(5)));
         }
     }
 
@@ -128,8 +139,12 @@ impl Attack {
         Ok(Some(Fault::Silent))
     }
 
-    /// Sends a case, looks at its answer, and asks the plain question.
+    /// Sends a case when it is due, looks at its answer, and asks the plain question.
     pub(super) fn strike(&mut self, case: &Case) -> io::Result<Struck> {
+        let now = Instant::now();
+        thread::sleep(self.due.saturating_duration_since(now));
+        // What was late is not made up for: the rate is the most that there may be.
+        self.due = self.due.max(now) + self.step;
         let (is_answered, is_sound) =
             if self.over_tcp { self.strike_tcp(case)? } else { self.strike_udp(case)? };
         let fault = match self.fault()? {

@@ -11,10 +11,10 @@ mod verdict;
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::ControlFlow;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::error::Error;
+use crate::options::RunOptions;
 use crate::random::Random;
 use attack::Attack;
 pub use attack::Fault;
@@ -34,7 +34,7 @@ pub struct HostileOptions {
     pub cases: u64,
     /// For how long.
     pub duration: Duration,
-    /// Most cases a second.
+    /// Most cases a second, those that look for the smallest one included.
     pub rate: u32,
     /// How long an answer may take, that of the probe as well.
     pub timeout: Duration,
@@ -91,6 +91,31 @@ pub struct Progress {
     pub findings: usize,
 }
 
+/// How long it goes on, and who is told meanwhile.
+struct Course<'a> {
+    until: Instant,
+    told: Instant,
+    state: Progress,
+    is_stopped: bool,
+    progress: &'a mut dyn FnMut(Progress) -> ControlFlow<()>,
+}
+
+impl Course<'_> {
+    /// Tells how far it has come, about once a second; whether somebody stopped it.
+    fn is_stopped(&mut self) -> bool {
+        if !self.is_stopped && self.told.elapsed() >= Duration::from_secs(1) {
+            self.told = Instant::now();
+            self.is_stopped = (self.progress)(self.state).is_break();
+        }
+        self.is_stopped
+    }
+
+    /// The same, or whether the time is over.
+    fn is_over(&mut self) -> bool {
+        self.is_stopped() || Instant::now() >= self.until
+    }
+}
+
 /// Sends cases until the time is over, and calls `progress` about once a second.
 ///
 /// # Errors
@@ -108,34 +133,31 @@ pub fn hostile(
         return Err(Error::Option(format!("{target} does not answer a plain question to begin with")));
     }
     let mut report = HostileReport::new(options);
-    let (started, mut told, mut state) = (Instant::now(), Instant::now(), Progress::default());
-    let step = Duration::from_secs(1) / options.rate;
+    let started = Instant::now();
+    let mut course = Course {
+        until: started + options.duration,
+        told: started,
+        state: Progress::default(),
+        is_stopped: false,
+        progress: &mut progress,
+    };
     let mut random = Random::new(options.seed, 0);
-    let is_over = |cases: u64| options.cases > 0 && cases >= options.cases;
-    while !is_over(state.cases) && started.elapsed() < options.duration {
+    let is_enough = |cases: u64| options.cases > 0 && cases >= options.cases;
+    while !is_enough(course.state.cases) && !course.is_over() {
         let case = Case::make(&options.probe, &mut random);
         let outcome = attack.strike(&case).map_err(Error::Open)?;
-        state.cases += 1;
-        state.answered += u64::from(outcome.is_answered);
+        course.state.cases += 1;
+        course.state.answered += u64::from(outcome.is_answered);
         report.count(case.kind, outcome.is_answered);
         if let Some(fault) = outcome.fault {
-            let number = state.cases;
-            let finding = pursue(&mut attack, options, number, case, fault).map_err(Error::Open)?;
+            let finding = pursue(&mut attack, options, &mut course, case, fault).map_err(Error::Open)?;
             let is_dead = finding.is_dead;
             report.add(finding);
-            state.findings = report.findings.len();
-            if is_dead || state.findings >= options.findings_max {
+            course.state.findings = report.findings.len();
+            if is_dead || course.state.findings >= options.findings_max {
                 break;
             }
         }
-        if told.elapsed() >= Duration::from_secs(1) {
-            told = Instant::now();
-            if progress(state).is_break() {
-                break;
-            }
-        }
-        let due = step * u32::try_from(state.cases).unwrap_or(u32::MAX);
-        thread::sleep(due.saturating_sub(started.elapsed()).min(step));
     }
     report.duration_s = started.elapsed().as_secs_f64();
     Ok(report)
@@ -154,36 +176,44 @@ fn check(options: &HostileOptions) -> Result<(), Error> {
         "--probe must be a handle of 1 to 400 bytes",
     )?;
     option(options.timeout.is_zero(), "--timeout must be above 0")?;
+    option(options.duration > RunOptions::DURATION_MAX, "--duration must be at most a week")?;
     option(options.findings_max == 0, "--findings must be above 0")
 }
 
-/// Waits for the server to come back, and looks for the smallest case that breaks it again.
+/// Waits for the server to come back, and looks for the smallest case that breaks it again, as long as there is time.
 fn pursue(
     attack: &mut Attack,
     options: &HostileOptions,
-    number: u64,
+    course: &mut Course<'_>,
     case: Case,
     fault: Fault,
 ) -> std::io::Result<Finding> {
-    let mut finding = Finding::new(number, &case, fault);
-    if !attack.recovers(options.recovery)? {
-        finding.is_dead = true;
+    let mut finding = Finding::new(course.state.cases, &case, fault);
+    if !attack.recovers(options.recovery, || course.is_stopped())? {
+        // Of a wait that was cut short nobody knows.
+        finding.is_dead = !course.is_stopped;
         return Ok(finding);
     }
-    let breaks = |attack: &mut Attack, datagrams: &[Vec<u8>]| {
+    let breaks = |attack: &mut Attack, course: &mut Course<'_>, datagrams: &[Vec<u8>]| {
         let again = Case { kind: case.kind, datagrams: datagrams.to_vec() };
         let same = attack.strike(&again)?.fault == Some(fault);
-        // A server that does not come back ends the search.
-        Ok::<_, std::io::Error>((same, !same || attack.recovers(options.recovery)?))
+        let is_back = !same || attack.recovers(options.recovery, || course.is_stopped())?;
+        Ok::<_, std::io::Error>((same, is_back))
     };
-    let (is_same, is_back) = breaks(attack, &case.datagrams)?;
+    if course.is_over() {
+        return Ok(finding);
+    }
+    let (is_same, is_back) = breaks(attack, course, &case.datagrams)?;
     finding.is_repeatable = is_same;
-    finding.is_dead = !is_back;
+    finding.is_dead = !is_back && !course.is_stopped;
     if is_same && is_back {
-        let (minimal, is_back) =
-            minimise::minimise(case.datagrams.clone(), |datagrams| breaks(attack, datagrams))?;
+        let mut is_cut = false;
+        let (minimal, is_back) = minimise::minimise(case.datagrams.clone(), |datagrams| {
+            is_cut = course.is_over();
+            if is_cut { Ok((false, false)) } else { breaks(attack, course, datagrams) }
+        })?;
         finding.minimised(&minimal);
-        finding.is_dead = !is_back;
+        finding.is_dead = !is_back && !is_cut && !course.is_stopped;
     }
     Ok(finding)
 }

@@ -4,6 +4,7 @@ use handle_proto::wire::{Envelope, Header};
 use std::net::{Ipv4Addr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
 /// Answers requests as a server does, until it is dropped; `bug` says what a datagram does to it.
 struct Responder {
@@ -135,6 +136,25 @@ fn a_server_that_stays_away_ends_it() {
     );
     assert!(report.findings[0].is_dead && report.findings[0].minimal_hex.is_none(), "{report}");
     assert!(report.to_string().contains("did not come back"), "{report}");
+}
+
+#[test]
+fn cases_are_paced_and_the_search_ends_with_the_time() {
+    let responder = Responder::start(|_| Bug::None);
+    let private = HostileOptions::new(responder.address, b"10.1/a".to_vec());
+    let slow = HostileOptions { cases: 5, rate: 20, ..private.clone() };
+    let report = hostile(&slow, |_| ControlFlow::Continue(())).unwrap();
+    assert!(report.duration_s >= 0.2, "four gaps of 50 ms: {}", report.duration_s);
+    // A bug in all cases but the probe: to minimise one of them takes hundreds of attempts, a second each.
+    let responder = Responder::start(|datagram| match Question::of_message(datagram) {
+        Some(question) if question.handle == b"10.1/a" => Bug::None,
+        _ => Bug::Crash,
+    });
+    let options = HostileOptions { rate: 1, duration: Duration::from_secs(3), timeout: TIMEOUT, ..private };
+    let options = HostileOptions { target: responder.address, ..options };
+    let report = hostile(&options, |_| ControlFlow::Continue(())).unwrap();
+    assert!(report.duration_s < 60.0, "{}", report.duration_s);
+    assert!(report.findings.iter().all(|finding| !finding.is_dead), "{report}");
 }
 
 #[test]

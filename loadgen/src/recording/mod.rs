@@ -84,7 +84,10 @@ impl Recording {
             };
             return Err(error(what));
         };
-        recording.requests.iter_mut().for_each(|request| request.at_ns -= first_ns);
+        recording
+            .requests
+            .iter_mut()
+            .for_each(|request| request.at_ns = request.at_ns.saturating_sub(first_ns));
         Ok((recording, kind))
     }
 

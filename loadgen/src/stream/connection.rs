@@ -87,11 +87,7 @@ impl Connection {
 
     /// Requests that it can take now.
     pub(crate) fn room(&self, streams: &Streams) -> usize {
-        let left = match streams.requests {
-            0 => usize::MAX,
-            requests => (requests - self.taken.min(requests)) as usize,
-        };
-        streams.pipeline.saturating_sub(self.waiting.len()).min(left)
+        streams.room(self.taken, self.waiting.len())
     }
 
     /// When the request that waits for longest was sent.

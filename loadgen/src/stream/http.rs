@@ -53,9 +53,27 @@ pub(super) enum Parsed {
 }
 
 const HEADERS_MAX: usize = 64;
+/// Most heads that precede an answer.
+const PRECEDING_MAX: usize = 8;
 
 /// Parses the first answer in `bytes`; `is_over` says that no more will come.
 pub(super) fn parse(bytes: &[u8], is_over: bool) -> Parsed {
+    let mut preceding_len = 0;
+    for _ in 0..=PRECEDING_MAX {
+        match parse_one(&bytes[preceding_len..], is_over) {
+            // Something that precedes the answer.
+            Parsed::Whole { status: 100..200, used, .. } => preceding_len += used,
+            Parsed::Whole { body, status, used, closes } => {
+                return Parsed::Whole { body, status, used: preceding_len + used, closes };
+            }
+            other => return other,
+        }
+    }
+    Parsed::Broken
+}
+
+/// The same, and what precedes an answer is one without a body.
+fn parse_one(bytes: &[u8], is_over: bool) -> Parsed {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut response = httparse::Response::new(&mut headers);
     let head_len = match response.parse(bytes) {
@@ -65,13 +83,7 @@ pub(super) fn parse(bytes: &[u8], is_over: bool) -> Parsed {
     };
     let status = response.code.unwrap_or(0);
     if (100..200).contains(&status) {
-        // Something that precedes the answer.
-        return match parse(&bytes[head_len..], is_over) {
-            Parsed::Whole { body, status, used, closes } => {
-                Parsed::Whole { body, status, used: head_len + used, closes }
-            }
-            other => other,
-        };
+        return Parsed::Whole { body: Vec::new(), status, used: head_len, closes: false };
     }
     let header = |name: &str| {
         let found = response.headers.iter().find(|header| header.name.eq_ignore_ascii_case(name))?;
@@ -158,6 +170,14 @@ mod tests {
                 assert_eq!(parse(&text.as_bytes()[..len], false), Parsed::Partial, "{len} of {text}");
             }
         }
+    }
+
+    #[test]
+    fn few_heads_may_precede_an_answer() {
+        let after = |count| format!("{}HTTP/1.1 204 No\r\n\r\n", "HTTP/1.1 102 Wait\r\n\r\n".repeat(count));
+        assert_eq!(whole(&after(8)), (String::new(), 204, after(8).len(), false));
+        assert_eq!(parse(after(9).as_bytes(), false), Parsed::Broken);
+        assert_eq!(parse(after(100_000).as_bytes(), false), Parsed::Broken);
     }
 
     #[test]

@@ -66,6 +66,15 @@ impl Streams {
     pub const fn keeps(&self) -> bool {
         self.requests != 1
     }
+
+    /// Requests that a connection can take which took `taken` so far, of which `waiting` wait.
+    fn room(&self, taken: u32, waiting: usize) -> usize {
+        let left = match self.requests {
+            0 => usize::MAX,
+            requests => requests.saturating_sub(taken) as usize,
+        };
+        self.pipeline.saturating_sub(waiting).min(left)
+    }
 }
 
 /// How requests travel.
@@ -196,7 +205,7 @@ impl Pool {
     /// Requests that connections have room for.
     fn room(&self) -> usize {
         let free = |place: &Option<Connection>| match place {
-            None => self.streams.pipeline,
+            None => self.streams.room(0, 0),
             Some(connection) => connection.room(&self.streams),
         };
         self.places.iter().map(free).sum()
@@ -343,6 +352,13 @@ pub(crate) fn drive(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_connection_has_room_for_what_it_may_carry() {
+        let streams = |requests| Streams { pipeline: 4, requests, ..Streams::pooled(Protocol::Tcp) };
+        assert_eq!((streams(0).room(0, 0), streams(0).room(100, 3), streams(0).room(100, 4)), (4, 1, 0));
+        assert_eq!((streams(1).room(0, 0), streams(1).room(1, 0), streams(6).room(4, 1)), (1, 0, 2));
+    }
 
     #[test]
     fn transports_are_read_as_they_are_shown() {

@@ -40,7 +40,7 @@ pub(super) fn run(args: &Args, server: &Process, set: &Path, load: Load) -> anyh
     options.verify = Some(Verify::with(Truth::Snapshot(set.to_owned())));
     options.cores = cores()?.map(|(_, load)| load).into_iter().collect();
     let report = handle_loadgen::run(&options, |second: &Second| {
-        if !args.json {
+        if !args.json && !second.is_rest {
             println!("{second}");
         }
         ControlFlow::Continue(())
