@@ -157,7 +157,7 @@ fn challenge(id: i32, len: usize) -> Challenge {
         version: Version::CURRENT,
         nonce,
         digest: Digest::from_bytes(&nonce),
-        request: vec![0; len].into_boxed_slice(),
+        request: vec![0; len].into_boxed_slice().into(),
     }
 }
 

@@ -10,12 +10,15 @@ use handle_proto::wire::query::Query;
 use handle_proto::wire::{Body, Envelope, Message, Reply, Request, Response};
 use handle_proto::{OpFlags, Permissions, ResponseCode, Value, ValueBuf, Values};
 use handle_server::config::Datapath;
-use handle_sessions::SessionsConfig;
+use handle_sessions::holder::{Asked, Holder};
+use handle_sessions::{Sessions, SessionsConfig};
 use handle_tests::administered::{Administered, administer_with};
 use handle_tests::client::{exchange, exchange_over_tcp};
 use handle_tests::served::{Served, serve_with, server_key};
 use handle_tests::session::{ClientSession, Protection};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use tempfile::TempDir;
 
 const CERTIFIED: OpFlags = OpFlags(OpFlags::PLAIN_REQUEST.0 | OpFlags::CERTIFY.0);
@@ -128,6 +131,12 @@ fn a_session_set_up_with_handled_is_administered_in_with_handle_admin() {
     let mut session = both.session();
     assert!(both.create(&mut session, "TST/SESSION-1"), "nobody has proven anything yet");
     assert!(!both.create(&mut session, "TST/SESSION-2"), "known from now on");
+    let audit = std::fs::read_to_string(both.administered.directory.path().join("audit.jsonl")).unwrap();
+    assert_eq!(
+        audit.matches(r#""identity":"301:0.NA/TST""#).count(),
+        2,
+        "with and without challenge: {audit}"
+    );
     // Both see the counters of one session.
     let message = create(&session, "TST/SESSION-3");
     let message = session.sealed(message);
@@ -160,6 +169,85 @@ fn a_session_set_up_with_handled_is_administered_in_with_handle_admin() {
     assert_eq!(both.administer(&mut session, &end).0, ResponseCode::SUCCESS);
     let late = resolve(&session, "TST/TARGET", OpFlags::PLAIN_REQUEST);
     assert_eq!(code(&exchange(handled, &late).unwrap()), ResponseCode::SESSION_TIMEOUT, "ended for both");
+}
+
+#[test]
+fn a_forged_answer_in_a_session_is_refused_and_the_right_one_still_counts() {
+    let both = Both::start();
+    let mut session = both.session();
+    let message = create(&session, "TST/SESSION-1");
+    let message = session.sealed(message);
+    let (_, _, challenge) = both.administer(&mut session, &message);
+    let bare = answer(&session, &challenge);
+    let mut forged = session.sealed(bare.clone());
+    *forged.last_mut().unwrap() ^= 1;
+    assert_eq!(both.administer(&mut session, &forged).0, ResponseCode::INVALID_SESSION_KEY);
+    assert_eq!(both.administer(&mut session, &bare).0, ResponseCode::SUCCESS);
+}
+
+/// Holds the sessions of another process, and numbers them as it is told.
+struct Numbering {
+    sessions: Sessions,
+    number: AtomicU32,
+    stopped: AtomicBool,
+}
+
+impl Asked for Numbering {
+    fn sessions(&self) -> Option<&Sessions> {
+        Some(&self.sessions)
+    }
+
+    fn now_s(&self) -> u32 {
+        0
+    }
+
+    fn random(&self) -> u32 {
+        self.number.load(Ordering::Relaxed)
+    }
+
+    fn is_taken(&self, _: i32) -> bool {
+        false
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Relaxed)
+    }
+}
+
+#[test]
+fn an_answer_to_a_plain_challenge_proves_nothing_in_a_session_with_its_number() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = socket(directory.path());
+    let holder = Holder::bind(&path, false).unwrap();
+    let numbering = Arc::new(Numbering {
+        sessions: Sessions::new(SessionsConfig::default().limits()),
+        number: AtomicU32::new(0),
+        stopped: AtomicBool::new(false),
+    });
+    let serving = Arc::clone(&numbering);
+    let thread = std::thread::spawn(move || holder.serve(&serving));
+    let administered = administer_with("root", |config| {
+        config.sessions = SessionsConfig { socket: Some(path), ..SessionsConfig::default() };
+    });
+    let address = administered.address();
+    let ask = |message: &[u8]| exchange_over_tcp(address, message).unwrap();
+    // The administrator is challenged, and somebody else's session gets the number of that challenge.
+    numbering.number.store(77, Ordering::Relaxed);
+    let mut plain = ClientSession::open(exchange_over_tcp, address, ADMINISTRATOR, &server_key("root"));
+    assert_eq!(plain.id, 77);
+    plain.id = 0;
+    let challenge = ask(&create(&plain, "TST/SESSION-1"));
+    let (envelope, _) = Envelope::split(&challenge).unwrap();
+    plain.id = envelope.session_id;
+    numbering.number.store(plain.id.cast_unsigned(), Ordering::Relaxed);
+    let mut strange = ClientSession::open(exchange_over_tcp, address, ADMINISTRATOR, &server_key("root"));
+    assert_eq!(strange.id, plain.id);
+    assert_eq!(code(&ask(&answer(&plain, &challenge))), ResponseCode::SUCCESS, "a right answer");
+    let message = create(&strange, "TST/SESSION-2");
+    let message = strange.sealed(message);
+    assert_eq!(code(&ask(&message)), ResponseCode::AUTHENTICATION_NEEDED, "but not in that session");
+    numbering.stopped.store(true, Ordering::Relaxed);
+    thread.join().unwrap();
 }
 
 #[test]

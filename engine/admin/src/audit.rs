@@ -1,6 +1,10 @@
 //! Who did what, from where, and what came of it: a line for each administrative request, without secrets.
+//!
+//! Whoever connects can be refused as often as they like, so of refusals only so many a second get a line, and no line is
+//! longer than names can be.
 
 use anyhow::Context as _;
+use handle_proto::limit::HANDLE_LEN_MAX;
 use handle_proto::wire::list::Reference;
 use handle_proto::{Handle, OpCode, ResponseCode};
 use serde::Serialize;
@@ -10,6 +14,11 @@ use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Most refusals in one second that get a line.
+pub const REFUSALS_PER_S: u64 = 10;
+/// Most bytes that are written of why something was refused.
+const WHY_LEN_MAX: usize = 512;
 
 /// One line.
 #[derive(Clone, Copy, Debug)]
@@ -33,6 +42,27 @@ pub struct AuditLine<'a> {
 pub struct Audit {
     path: Option<PathBuf>,
     file: Mutex<Option<File>>,
+    refusals: Mutex<Refusals>,
+}
+
+/// Refusals in one second.
+#[derive(Debug, Default)]
+struct Refusals {
+    unix_s: u64,
+    count: u64,
+}
+
+impl Refusals {
+    /// Whether another one gets a line; and how many before it got none, where a new second begins.
+    fn admit(&mut self, unix_s: u64) -> (bool, u64) {
+        let mut left_out = 0;
+        if self.unix_s != unix_s {
+            left_out = self.count.saturating_sub(REFUSALS_PER_S);
+            *self = Self { unix_s, count: 0 };
+        }
+        self.count += 1;
+        (self.count <= REFUSALS_PER_S, left_out)
+    }
 }
 
 #[derive(Serialize)]
@@ -54,7 +84,8 @@ impl Audit {
     /// # Errors
     /// When the file cannot be written.
     pub fn open(path: Option<&Path>) -> anyhow::Result<Self> {
-        let audit = Self { path: path.map(Path::to_owned), file: Mutex::new(None) };
+        let audit =
+            Self { path: path.map(Path::to_owned), file: Mutex::new(None), refusals: Mutex::default() };
         audit.reopen()?;
         Ok(audit)
     }
@@ -70,18 +101,21 @@ impl Audit {
         Ok(())
     }
 
-    /// Writes a line.
+    /// Writes a line, unless it is of one refusal too many.
     pub fn write(&self, line: &AuditLine<'_>) {
-        let identity = line.identity.map(|it| format!("{}:{}", it.index, Handle(it.handle)));
+        if line.code != ResponseCode::SUCCESS && !self.admits_refusal() {
+            return;
+        }
+        let identity = line.identity.map(|it| format!("{}:{}", it.index, name(it.handle)));
         let json = Json {
             time: now(),
             source: line.source,
             identity,
             operation: line.op_code.name().map_or_else(|| line.op_code.0.to_string(), str::to_owned),
-            handle: Handle(line.handle).to_string(),
+            handle: name(line.handle).to_string(),
             code: line.code.0,
             result: line.code.name().unwrap_or("unknown"),
-            why: line.text,
+            why: &line.text[..floor_char_boundary(line.text, WHY_LEN_MAX)],
         };
         let Some(file) = &mut *self.file() else {
             let Json { source, identity, operation, handle, code, result, why, .. } = json;
@@ -96,9 +130,28 @@ impl Audit {
         }
     }
 
+    fn admits_refusal(&self) -> bool {
+        let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
+        let (is_admitted, left_out) = refusals.admit(crate::store::now_unix_ms() / 1000);
+        if left_out > 0 {
+            tracing::warn!(left_out, "more refusals in a second than the audit log takes");
+        }
+        is_admitted
+    }
+
     fn file(&self) -> MutexGuard<'_, Option<File>> {
         self.file.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// As much of a name as a name can have.
+fn name(handle: &[u8]) -> Handle<'_> {
+    Handle(&handle[..handle.len().min(HANDLE_LEN_MAX)])
+}
+
+/// The last place in `text`, up to `most`, where it can be cut.
+fn floor_char_boundary(text: &str, most: usize) -> usize {
+    (0..=most.min(text.len())).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0)
 }
 
 fn now() -> String {
@@ -139,5 +192,29 @@ mod tests {
         assert_eq!((&old["code"], &new["code"]), (&400.into(), &1.into()));
         assert!(new["identity"].is_null() && new.get("why").is_none());
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn who_is_refused_cannot_fill_the_disk() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("audit.jsonl");
+        let audit = Audit::open(Some(&path)).unwrap();
+        let (handle, text) = (vec![0xff; 250_000], "ä".repeat(250_000));
+        let line = AuditLine {
+            source: ([127, 0, 0, 1], 7).into(),
+            identity: Some(Reference { handle: &handle, index: 300 }),
+            op_code: OpCode::DELETE_HANDLE,
+            handle: &handle,
+            code: ResponseCode::AUTHENTICATION_FAILED,
+            text: &text,
+        };
+        audit.write(&line);
+        let len = std::fs::metadata(&path).unwrap().len();
+        assert!((2_000..40_000).contains(&len), "{len}");
+        let mut refusals = Refusals::default();
+        let mut admit = |unix_s| refusals.admit(unix_s);
+        assert_eq!((0..13).filter(|_| admit(5).0).count(), 10);
+        assert_eq!(admit(6), (true, 3));
+        assert_eq!(admit(7), (true, 0));
     }
 }

@@ -182,8 +182,8 @@ fn serve(args: &Args, config: &Config) -> anyhow::Result<()> {
     }
     let _ = sd_notify::notify(&[NotifyState::Stopping]);
     tracing::info!("stopping: answering what has arrived");
-    let failure = server.shared().service.store.failure();
+    let failure = server.failure();
     server.stop();
-    // Started again, the store is read from the disk as it is there.
-    failure.map_or(Ok(()), |why| Err(anyhow!("the store has failed: {why}")))
+    // Started again, the store is read from the disk as it is there, and publishing goes on where the set is.
+    failure.map_or(Ok(()), |why| Err(anyhow!(why)))
 }

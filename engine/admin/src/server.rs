@@ -185,11 +185,20 @@ impl Server {
         &self.shared
     }
 
-    /// Whether there is no point in going on: it was told to stop, or the store has failed.
+    /// Whether there is no point in going on: it was told to stop, or something has failed.
     #[must_use]
     pub fn is_finished(&self) -> bool {
+        self.shared.is_draining() || self.failure().is_some()
+    }
+
+    /// Why there is no point in going on, other than that it was told to stop.
+    #[must_use]
+    pub fn failure(&self) -> Option<String> {
+        if let Some(why) = self.shared.service.store.failure() {
+            return Some(format!("the store has failed: {why}"));
+        }
         let has_bug = self.shared.publishing.as_ref().is_some_and(Publishing::is_finished);
-        self.shared.is_draining() || self.shared.service.store.failure().is_some() || has_bug
+        has_bug.then(|| "publishing has met a bug; it was shown where it happened".to_owned())
     }
 
     /// Answers what is being worked on, and ends.

@@ -9,6 +9,7 @@ use handle_proto::limit::NONCE_LEN;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
+use zeroize::Zeroizing;
 
 /// Bounds of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,8 +33,8 @@ pub struct Challenge {
     pub nonce: [u8; NONCE_LEN],
     /// The digest that was sent with it.
     pub digest: Digest,
-    /// The request that was challenged, envelope first, in the clear.
-    pub request: Box<[u8]>,
+    /// The request that was challenged, envelope first, in the clear; erased when it is dropped.
+    pub request: Zeroizing<Box<[u8]>>,
 }
 
 impl Challenge {
@@ -308,7 +309,7 @@ mod tests {
                 version: Version::CURRENT,
                 nonce: [1; NONCE_LEN],
                 digest,
-                request: vec![7; len].into(),
+                request: Zeroizing::new(vec![7; len].into()),
             };
             let next = &mut self.1;
             let numbers = || {
@@ -363,7 +364,7 @@ mod tests {
     fn in_a_session_one_challenge_waits_and_copies_get_the_same() {
         let mut table = Numbered(Challenges::new(LIMITS), 0);
         let mut ask = |request_id: u8, digest: u8, nonce: u8, from: u8, now_ms| {
-            let request = [[0; 11].as_slice(), &[request_id]].concat().into();
+            let request = [[0; 11].as_slice(), &[request_id]].concat().into_boxed_slice().into();
             let digest = Digest::from_bytes(&[digest; 20]);
             let challenge =
                 Challenge { version: Version::CURRENT, nonce: [nonce; NONCE_LEN], digest, request };
@@ -402,7 +403,12 @@ mod tests {
     fn numbers_are_positive_and_free() {
         let mut table = Challenges::new(LIMITS);
         let version = Version::CURRENT;
-        let challenge = Challenge { version, nonce: [0; NONCE_LEN], digest: digest(), request: Box::new([]) };
+        let challenge = Challenge {
+            version,
+            nonce: [0; NONCE_LEN],
+            digest: digest(),
+            request: Zeroizing::new(Box::new([])),
+        };
         let mut from = |numbers: &[u32]| {
             let mut numbers = numbers.iter().copied().chain(std::iter::repeat(0));
             table.issue(source(1), challenge.clone(), || numbers.next().unwrap(), 0)

@@ -13,7 +13,6 @@ use handle_proto::wire::list::Reference;
 use handle_proto::wire::session::SessionSetup;
 use handle_proto::wire::{Envelope, Message};
 use handle_proto::{OpCode, ResponseCode, Version};
-use std::borrow::Cow;
 use std::fmt;
 use std::net::IpAddr;
 use std::time::Instant;
@@ -30,11 +29,19 @@ pub struct Front {
 /// A message that came, in the clear.
 #[derive(Debug)]
 pub struct Came<'m> {
-    message: Cow<'m, [u8]>,
+    message: Text<'m>,
     session: Option<AnySession>,
-    hidden: bool,
     /// Whether it has the MAC of the session, or why that is not accepted.
     proof: Result<bool, Reject>,
+}
+
+/// The bytes of a message.
+#[derive(Debug)]
+enum Text<'m> {
+    /// As it came.
+    Plain(&'m [u8]),
+    /// It came encrypted, and what is in it is erased in the end.
+    Hidden(Zeroizing<Vec<u8>>),
 }
 
 /// What was encrypted cannot be read, or does not tell who wrote it: nobody is to learn which.
@@ -121,7 +128,7 @@ impl Front {
         if !envelope.flags.has(EnvelopeFlags::ENCRYPTED) {
             let proof = Message::decode(rest)
                 .map_or(Ok(false), |message| check(&*session, &envelope, &message, self.now_s()));
-            return Ok(Came { message: message.into(), session: Some(session), hidden: false, proof });
+            return Ok(Came { message: Text::Plain(message), session: Some(session), proof });
         }
         let text = decrypt(&*session, &mut envelope, rest).ok_or(Undecryptable)?;
         let inside = Message::decode(&text).map_err(|_| Undecryptable)?;
@@ -131,8 +138,8 @@ impl Front {
         if proof == Err(Reject::WrongMac) || proof == Ok(false) && !is_answer {
             return Err(Undecryptable);
         }
-        let message = [&envelope.to_bytes()[..], &text].concat();
-        Ok(Came { message: message.into(), session: Some(session), hidden: true, proof })
+        let message = Zeroizing::new([&envelope.to_bytes()[..], &text].concat());
+        Ok(Came { message: Text::Hidden(message), session: Some(session), proof })
     }
 
     /// Sets up a session with a client at `source`, who is answered in `version`: its number, and the data of the
@@ -157,6 +164,12 @@ impl Front {
         Ok((id, data))
     }
 
+    /// Whether a session has this number.
+    #[must_use]
+    pub fn has(&self, id: i32) -> bool {
+        self.joint.find(id, self.now_s()).is_some()
+    }
+
     /// Ends a session. Whether there was one.
     pub fn end(&self, id: i32) -> bool {
         self.joint.end(id)
@@ -174,13 +187,16 @@ impl<'m> Came<'m> {
     /// A message in no session.
     #[must_use]
     pub const fn outside(message: &'m [u8]) -> Self {
-        Self { message: Cow::Borrowed(message), session: None, hidden: false, proof: Ok(false) }
+        Self { message: Text::Plain(message), session: None, proof: Ok(false) }
     }
 
     /// The message in the clear, envelope first.
     #[must_use]
     pub fn message(&self) -> &[u8] {
-        &self.message
+        match &self.message {
+            Text::Plain(message) => message,
+            Text::Hidden(message) => message,
+        }
     }
 
     /// Whether it is in a session that is known.
@@ -201,7 +217,7 @@ impl<'m> Came<'m> {
     /// answers none, or cannot be read, is not to be told so, but that it is [`Undecryptable`].
     #[must_use]
     pub fn may_be_a_guess(&self) -> bool {
-        self.hidden && self.proof == Ok(false)
+        matches!(self.message, Text::Hidden(_)) && self.proof == Ok(false)
     }
 
     /// Who sent it, where that has been proven in its session.

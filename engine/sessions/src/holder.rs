@@ -2,7 +2,7 @@
 //!
 //! Only processes of the same user are answered: the socket is for its owner alone, and the kernel says who connects.
 
-use crate::protocol::{Ask, Known, Told, receive, send};
+use crate::protocol::{Ask, Known, Told, frame_buffer, receive, send};
 use crate::session::Session;
 use crate::table::Sessions;
 use crate::traffic::Live as _;
@@ -16,7 +16,6 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use zeroize::Zeroizing;
 
 /// Connections at a time; a process needs one.
 pub const CONNECTIONS_MAX: usize = 16;
@@ -146,7 +145,7 @@ fn admit(socket: &UnixStream) -> io::Result<()> {
 
 /// Answers one process until it goes, or says what is not understood.
 fn talk(mut socket: UnixStream, asked: &impl Asked) -> io::Result<()> {
-    let mut buffer = Zeroizing::new(Vec::with_capacity(256));
+    let mut buffer = frame_buffer();
     loop {
         receive(&mut socket, &mut buffer)?;
         let Some(ask) = Ask::decode(&buffer) else {

@@ -1,45 +1,59 @@
 //! The side of the process that asks: a table in another process, and one of our own while nobody answers.
 
-use crate::protocol::{Ask, Known, Told, receive, send};
+use crate::protocol::{Ask, Known, Told, frame_buffer, receive, send};
 use crate::session::{Identity, Keys, NewSession};
 use crate::table::{Refusal, Sessions};
 use crate::traffic::Live;
 use handle_auth::message::MacKey;
 use handle_proto::wire::list::Reference;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::Duration;
-use zeroize::Zeroizing;
+use std::time::{Duration, Instant};
 
 /// How long an answer may take; it takes microseconds.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// How long nobody is asked who took longer: one that hangs must not hold up all that we are asked ourselves.
+const REST: Duration = Duration::from_secs(1);
 
 /// The way to the process that holds the table.
 #[derive(Debug)]
 pub struct Link {
     path: PathBuf,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
     /// Connected when it is first needed, and again when it broke.
-    socket: Mutex<Option<UnixStream>>,
+    socket: Option<UnixStream>,
+    /// After it took too long, nothing is asked before this.
+    not_before: Option<Instant>,
 }
 
 impl Link {
     /// The way to whoever answers at `path`, now or later.
     #[must_use]
     pub fn to(path: &Path) -> Self {
-        Self { path: path.to_owned(), socket: Mutex::new(None) }
+        Self { path: path.to_owned(), state: Mutex::default() }
     }
 
     /// Asks; `None` when nobody answers.
     fn ask(&self, ask: &Ask<'_>) -> Option<Told> {
-        let mut socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
-        // The other process may have been started anew since: then there is a second try.
-        let is_old = socket.is_some();
-        let told = self.ask_on(&mut socket, ask);
-        if told.is_err() && is_old {
-            return self.ask_on(&mut socket, ask).ok();
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.not_before.is_some_and(|at| Instant::now() < at) {
+            return None;
         }
+        let is_old = state.socket.is_some();
+        let mut told = self.ask_on(&mut state.socket, ask);
+        // The other process may have been started anew since: then there is a second try.
+        if is_old && told.as_ref().is_err_and(|error| !is_too_slow(error)) {
+            told = self.ask_on(&mut state.socket, ask);
+        }
+        let too_slow = told.as_ref().is_err_and(is_too_slow);
+        state.not_before = too_slow.then(|| Instant::now() + REST);
         told.ok()
     }
 
@@ -49,7 +63,7 @@ impl Link {
             Some(connected) => connected,
             None => self.connect()?,
         };
-        let mut buffer = Zeroizing::new(Vec::with_capacity(256));
+        let mut buffer = frame_buffer();
         send(&mut connected, &mut buffer, |out| ask.encode(out))?;
         receive(&mut connected, &mut buffer)?;
         let told = Told::decode(&buffer);
@@ -60,11 +74,21 @@ impl Link {
     }
 
     fn connect(&self) -> io::Result<UnixStream> {
-        let socket = UnixStream::connect(&self.path)?;
+        // Without blocking: where the other process accepts nobody any more, that takes for ever.
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        rustix::net::connect(&socket, &SocketAddrUnix::new(&self.path)?)?;
+        let socket = UnixStream::from(socket);
+        socket.set_nonblocking(false)?;
         socket.set_read_timeout(Some(PATIENCE))?;
         socket.set_write_timeout(Some(PATIENCE))?;
         Ok(socket)
     }
+}
+
+/// Whether the other process is there, but does not answer in time.
+fn is_too_slow(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock)
 }
 
 /// A session in the table of another process. Where that does not answer any more, the session is of no more use:
@@ -314,6 +338,37 @@ mod tests {
         assert!(path.exists(), "that of its successor");
         assert_eq!(opened(&joint, 5), Ok(10));
         assert_eq!(next.process.sessions.len(), 1);
+    }
+
+    #[test]
+    fn one_that_hangs_is_left_alone_for_a_while() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("sessions");
+        // Where one connection waits to be accepted, no other may.
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let hangs = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
+        rustix::net::bind(&hangs, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        rustix::net::listen(&hangs, 0).unwrap();
+        let hangs = std::os::unix::net::UnixListener::from(hangs);
+        let joint = joint(&path);
+        assert!(joint.find(7, 0).is_none());
+        assert!(hangs.accept().is_ok());
+        let state = &joint.there.as_ref().unwrap().state;
+        assert!(state.lock().unwrap().not_before.is_some());
+        state.lock().unwrap().not_before = Some(Instant::now() + Duration::from_secs(600));
+        assert_eq!(opened(&joint, 1), Ok(101), "in our own table, without waiting");
+        assert!(hangs.accept().is_err(), "nobody has tried again");
+        // Nor is it waited for where not even connections are taken.
+        state.lock().unwrap().not_before = None;
+        let mut waiting = Vec::new();
+        let full = loop {
+            match joint.there.as_ref().unwrap().connect() {
+                Ok(socket) => waiting.push(socket),
+                Err(error) => break error,
+            }
+        };
+        assert!(is_too_slow(&full), "{full}");
+        assert!(joint.find(7, 0).is_none() && state.lock().unwrap().not_before.is_some());
     }
 
     #[test]

@@ -230,6 +230,12 @@ fn key(rest: &mut &[u8]) -> Option<(SessionKey, Version)> {
     Some((SessionKey::new(cipher, key.to_vec())?, Version::new(major, minor)))
 }
 
+/// Room for the longest frame with its length: a buffer that grows leaves keys where it was.
+#[must_use]
+pub fn frame_buffer() -> Zeroizing<Vec<u8>> {
+    Zeroizing::new(Vec::with_capacity(2 + FRAME_LEN_MAX))
+}
+
 /// Writes a frame; `buffer` is used for it.
 ///
 /// # Errors

@@ -6,7 +6,7 @@ use crate::permission::{Deed, Need, is_admin};
 use crate::store::{RecordBuf, Records};
 use handle_proto::wire::list::Indexes;
 use handle_proto::{Handle, OpFlags, Permissions, ResponseCode, Value, Values};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 impl<R: Records> Case<'_, R> {
     pub(super) fn add(&self, handle: &[u8], values: Values<'_>) -> Decided {
@@ -19,13 +19,14 @@ impl<R: Records> Case<'_, R> {
         let record = self.existing(&key)?;
         let stored = record.view().values;
         let overwrites = self.asked.flags.has(OpFlags::OVERWRITE);
-        let taken =
-            values.iter().find(|value| !overwrites && stored.iter().any(|it| it.index == value.index));
+        let there = by_index(&stored);
+        let taken = values.iter().find(|value| !overwrites && there.contains_key(&value.index));
         if let Some(value) = taken {
             return Err(conflict(ResponseCode::VALUE_ALREADY_EXISTS, value.index).into());
         }
         // Of values that are there the difference counts; others are not touched.
-        let touched = stored.iter().filter(|it| values.iter().any(|value| value.index == it.index));
+        let new = by_index(&values);
+        let touched = stored.iter().filter(|value| new.contains_key(&value.index));
         let mut room = Vec::new();
         let difference = Difference::between(&Values::build(touched, &mut room), &values);
         // Where nothing takes a right it takes that to add all the same, so that nobody is let in unasked.
@@ -44,10 +45,12 @@ impl<R: Records> Case<'_, R> {
         self.challenge_strangers()?;
         let record = self.existing(&key)?;
         let stored = record.view().values;
-        if indexes.iter().any(|index| stored.iter().all(|value| value.index != index)) {
+        // The list may name one value tens of thousands of times.
+        let (named, there): (BTreeSet<i32>, _) = (indexes.iter().collect(), by_index(&stored));
+        if named.iter().any(|index| !there.contains_key(index)) {
             return Err(NO_VALUES.into());
         }
-        let (gone, kept): (Vec<_>, Vec<_>) = stored.iter().partition(|value| indexes.has(value.index));
+        let (gone, kept): (Vec<_>, Vec<_>) = stored.iter().partition(|value| named.contains(&value.index));
         // To remove nothing still takes somebody who may.
         let mut deeds: Vec<Deed> = gone.iter().map(|value| removing(value.kind)).collect();
         if deeds.is_empty() {
@@ -64,17 +67,18 @@ impl<R: Records> Case<'_, R> {
         let key = self.homed_key(handle)?;
         let record = self.existing(&key)?;
         let stored = record.view().values;
+        let there = by_index(&stored);
         let mut deeds = Vec::new();
         for value in values.iter() {
-            let Some(before) = stored.iter().find(|it| it.index == value.index) else {
+            let Some(before) = there.get(&value.index) else {
                 return Err(NO_VALUES.into());
             };
             if !before.permissions.has(Permissions::ADMIN_WRITE) {
                 let code = ResponseCode::INSUFFICIENT_PERMISSIONS;
                 return Err(Refused::new(code, "Value is read-only").into());
             }
-            if !may_everybody_write(&before, value.kind) {
-                deeds.push(Deed::modifying(&before, value.kind));
+            if !may_everybody_write(before, value.kind) {
+                deeds.push(Deed::modifying(before, value.kind));
             }
         }
         if let Some(index) = duplicate(&values) {
@@ -118,8 +122,7 @@ pub(super) struct Difference {
 
 impl Difference {
     pub(super) fn between(before: &Values<'_>, after: &Values<'_>) -> Self {
-        let old: BTreeMap<i32, Value<'_>> = before.iter().map(|value| (value.index, value)).collect();
-        let new: BTreeMap<i32, Value<'_>> = after.iter().map(|value| (value.index, value)).collect();
+        let (old, new) = (by_index(before), by_index(after));
         let gone =
             old.values().filter(|value| !new.contains_key(&value.index)).map(|value| removing(value.kind));
         let made = new.values().filter_map(|value| match old.get(&value.index) {
@@ -131,6 +134,11 @@ impl Difference {
         let all: Vec<Option<Deed>> = gone.map(Some).chain(made).collect();
         Self { is_any: !all.is_empty(), deeds: all.into_iter().flatten().collect() }
     }
+}
+
+/// Values by their indexes, of which a record has each once.
+pub(super) fn by_index<'v>(values: &Values<'v>) -> BTreeMap<i32, Value<'v>> {
+    values.iter().map(|value| (value.index, value)).collect()
 }
 
 /// Whether it takes no right to make of `before` a value of type `kind`.
@@ -159,7 +167,7 @@ pub(super) fn merge<'v>(
     now_unix_s: u32,
     keeps: impl Fn(i32) -> bool,
 ) -> Vec<Value<'v>> {
-    let mut new: BTreeMap<i32, Value<'v>> = after.iter().map(|value| (value.index, value)).collect();
+    let mut new = by_index(&after);
     let kept = before.iter().filter(|value| keeps(value.index));
     let mut merged: Vec<Value<'v>> = kept
         .map(|value| match new.remove(&value.index) {
@@ -175,7 +183,7 @@ pub(super) fn merge<'v>(
 /// The values of `before`, each replaced by the one of `after` with its index, which has the time `now_unix_s` even if
 /// it is the same.
 fn merge_all<'v>(before: Values<'v>, after: Values<'v>, now_unix_s: u32) -> Vec<Value<'v>> {
-    let new: BTreeMap<i32, Value<'v>> = after.iter().map(|value| (value.index, value)).collect();
+    let new = by_index(&after);
     let replaced = |value: Value<'v>| match new.get(&value.index) {
         Some(after) => Value { timestamp: now_unix_s, ..*after },
         None => value,

@@ -1,6 +1,6 @@
 //! Creating and deleting handles. RFC 3652 section 3.6.
 
-use super::change::{Difference, merge};
+use super::change::{Difference, by_index, merge};
 use super::{Answer, Case, Decided, Decision, NOT_FOUND, Refused, Stop, Write};
 use crate::permission::{Deed, Need, Requirement};
 use crate::store::Records;
@@ -34,8 +34,8 @@ impl<R: Records> Case<'_, R> {
         self.permit(&requirement)?;
         let answer = Answer::Created(handle.to_vec());
         let before = stored.map_or(Values::EMPTY, |record| record.values);
-        let merged =
-            merge(before, values, self.asked.now_unix_s, |index| values.iter().any(|it| it.index == index));
+        let new = by_index(&values);
+        let merged = merge(before, values, self.asked.now_unix_s, |index| new.contains_key(&index));
         if stored.is_some() && !Difference::between(&before, &values).is_any {
             // Nothing to write, and nothing for mirrors and resolvers to learn.
             return Ok(Decision::Answer(answer));

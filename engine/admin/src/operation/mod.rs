@@ -19,6 +19,7 @@ use crate::permission::{Administrators, Office, Requirement};
 use crate::store::{Records, StoreError, is_responsible, key};
 use handle_process::site::SiteRecord;
 use handle_proto::data::kind;
+use handle_proto::limit::HANDLE_LEN_MAX;
 use handle_proto::wire::list::Reference;
 use handle_proto::wire::request::Request;
 use handle_proto::{Handle, OpCode, OpFlags, ResponseCode, Value, Version, fold};
@@ -225,6 +226,9 @@ const REFERS: Version = Version::new(2, 5);
 impl<R: Records> Case<'_, R> {
     fn decide(&self) -> Decided {
         let op_code = self.asked.request.op_code();
+        if self.asked.request.handle().is_some_and(|handle| handle.len() > HANDLE_LEN_MAX) {
+            return Err(Refused::new(ResponseCode::INVALID_HANDLE, "No handle is that long").into());
+        }
         if !self.rules.site.is_primary() && writes(op_code) {
             return Err(NOT_PRIMARY.into());
         }

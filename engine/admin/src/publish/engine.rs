@@ -62,7 +62,7 @@ impl<S: Storage> Engine<S> {
         config: Arc<PublishConfig>,
     ) -> Result<Self, PublishError> {
         let (held, kept) = (publisher.held()?, publisher.kept()?);
-        Ok(Self {
+        let mut engine = Self {
             store,
             publisher,
             config,
@@ -74,7 +74,12 @@ impl<S: Storage> Engine<S> {
             held,
             kept,
             counts: Counts::default(),
-        })
+        };
+        // Found out before anything is acknowledged: the transactions of an older copy soon pass the mark.
+        if let Err(why) = engine.published() {
+            engine.wait_for_rebuild(why);
+        }
+        Ok(engine)
     }
 
     /// The last transaction that is published, where changes can be put above it; else why they cannot.
@@ -109,6 +114,11 @@ impl<S: Storage> Engine<S> {
         if last <= after {
             return Ok(false);
         }
+        let is_full = self.layers().len() >= LAYERS_MAX;
+        if is_full && self.free() == 0 {
+            // A merge is under way, and no delta is built that there is no room for.
+            return Ok(false);
+        }
         let snapshot = self.store.snapshot()?;
         let most = usize::try_from(self.config.changes_max).unwrap_or(usize::MAX);
         let Changes::These { to, homed, handles, .. } = snapshot.changes_after(after, most)? else {
@@ -119,8 +129,7 @@ impl<S: Storage> Engine<S> {
         let homed = homed.then(|| homed_prefixes(&snapshot)).transpose()?;
         let delta = self.build(options, &handles, homed)?;
         let gone = self.absorbs(delta.len());
-        if gone == 0 && self.layers().len() >= LAYERS_MAX {
-            // A merge is under way.
+        if gone == 0 && is_full {
             return Ok(false);
         }
         let layer = self.stage(&delta, gone)?.showing(self.source(to));
@@ -387,7 +396,8 @@ impl<S: Storage> Engine<S> {
             }
             return Err(error.into());
         }
-        self.unfit = None;
+        // What did not fit before does not for that.
+        self.unfit = self.unfit.or(self.published().err());
         self.forget_oldest(now_unix_ms)?;
         Ok(to)
     }

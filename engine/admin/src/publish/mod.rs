@@ -246,8 +246,9 @@ impl<S: Storage + 'static> Driver<S> {
             let pruned = self.engine.prune(SystemTime::now());
             self.note(pruned, false);
         }
-        if self.is_time_to_publish() {
-            self.publish();
+        if self.is_time_to_publish() && !self.publish() {
+            // Something is waited for that no change wakes us up for.
+            std::thread::sleep(PATIENCE);
         }
         self.tell();
     }

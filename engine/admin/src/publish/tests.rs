@@ -277,6 +277,28 @@ fn a_set_that_does_not_fit_the_store_is_rebuilt() {
 }
 
 #[test]
+fn an_older_copy_of_the_store_is_noticed_before_it_has_come_as_far_as_the_set() {
+    let mut place = Place::new();
+    place.put("1/a", "one");
+    drop(place.engine());
+    let (file, copy) = (place.dir.path().join("store"), place.dir.path().join("copy"));
+    drop(place.store.take());
+    std::fs::copy(&file, &copy).unwrap();
+    place.store = Some(Arc::new(Store::open(&StoreConfig::at(&file)).unwrap()));
+    (0..10).for_each(|n| place.put(&format!("1/{n}"), "lost"));
+    drop(place.engine());
+    place.store = Some(Arc::new(Store::open(&StoreConfig::at(&copy)).unwrap()));
+    let mut engine = place.engine_with(place.config());
+    engine.hold("the store comes from a copy").unwrap();
+    let to = engine.status().kept.last().map(|set| set.generation);
+    engine.roll_back(to, now_unix_ms()).unwrap();
+    (0..20).for_each(|n| place.put(&format!("1/other-{n}"), "new"));
+    engine.resume().unwrap();
+    settle(&mut engine);
+    assert_eq!(place.seen(), place.stored());
+}
+
+#[test]
 fn what_is_visible_stays_so_when_the_set_is_rebuilt() {
     let place = Place::new();
     place.put("1/a", "one");

@@ -29,6 +29,7 @@ use sessions::UNDECRYPTABLE;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
+use zeroize::Zeroizing;
 
 /// What there is to answer requests with.
 #[derive(Debug)]
@@ -111,6 +112,25 @@ enum Said {
     Session(i32, KeyExchangeMode, Vec<u8>),
     /// No more than that: who sent it may be guessing.
     Undecryptable,
+}
+
+/// Who a request is from.
+#[derive(Clone, Copy)]
+enum By<'a> {
+    /// Nobody said.
+    Nobody,
+    /// So its session knows.
+    Known(Reference<'a>),
+    /// So an answer to a challenge says: the result tells.
+    Claimed(Reference<'a>),
+}
+
+/// Random numbers that are tried for one that no session has.
+const TRIES: usize = 8;
+
+/// A copy that is erased in the end: what is in it may have come encrypted.
+fn hidden(message: &[u8]) -> Zeroizing<Box<[u8]>> {
+    Zeroizing::new(message.into())
 }
 
 impl Service {
@@ -208,9 +228,17 @@ impl Service {
             let to = ReplyTo::new(opened).in_session(came.sealing());
             let said = self.about_sessions(came, opened, source);
             let said = said.unwrap_or_else(|| self.first_time(came, opened, &to, source, now_unix_s));
-            self.note(opened, None, source, &said);
+            let known = came.identity();
+            let by = known.as_ref().map_or(By::Nobody, |identity| By::Known(identity.as_reference()));
+            self.note(opened, by, source, &said);
             return (to, said);
         };
+        let claimed = By::Claimed(answer.identity);
+        // A copy, or an answer of another sender, must not use up the challenge.
+        if let Some(said) = sessions::not_accepted(came, opened) {
+            self.note(opened, claimed, source, &said);
+            return (ReplyTo::new(opened).in_session(came.sealing()), said);
+        }
         // Whatever comes of it, nobody answers this challenge again.
         let taken = self.challenges().take(opened.session_id, self.now_ms());
         let Some((challenge, original)) = taken.as_ref().and_then(|it| Some((it, open(&it.request).ok()?)))
@@ -219,15 +247,18 @@ impl Service {
                 true => Said::Undecryptable,
                 false => Refused::new(ResponseCode::AUTHENTICATION_TIMEOUT, "").into(),
             };
-            self.note(opened, Some(answer.identity), source, &said);
+            self.note(opened, claimed, source, &said);
             return (ReplyTo::new(opened).in_session(came.sealing()), said);
         };
+        // The number of a plain challenge can be that of a session, too: somebody else's. Nothing is proven there.
+        let outside = Came::outside(came.message());
+        let came = if original.session_id == opened.session_id { came } else { &outside };
         let to = ReplyTo::about(&original, opened, came.sealing());
         let asked = Asked { version: to.version(), ..asked(&original, challenge.nonce, now_unix_s) };
         let said = self
             .authenticated(came, challenge, &asked, &answer)
             .unwrap_or_else(|error| self.failed(&error).into());
-        self.note(&original, Some(answer.identity), source, &said);
+        self.note(&original, claimed, source, &said);
         (to, said)
     }
 
@@ -283,7 +314,7 @@ impl Service {
 
     /// Has the writer decide again, on what is there then, and make the changes.
     fn change(&self, message: &[u8], asked: &Asked<'_>, who: Who<'_>) -> Result<Answer, StoreError> {
-        let (rules, message): (_, Box<[u8]>) = (Arc::clone(&self.rules), message.into());
+        let (rules, message) = (Arc::clone(&self.rules), hidden(message));
         let (random, now_unix_s, version) = (asked.random, asked.now_unix_s, asked.version);
         let identity = match who {
             Who::Is(identity) => Some((identity.index, identity.handle.to_vec())),
@@ -319,8 +350,15 @@ impl Service {
             return Refused::new(ResponseCode::INVALID_CREDENTIAL, "This server wants a session.").into();
         }
         let challenge =
-            Challenge { version: to.version(), nonce, digest: *to.digest(), request: message.into() };
-        let number = || u32::from_be_bytes(handle_auth::random());
+            Challenge { version: to.version(), nonce, digest: *to.digest(), request: hidden(message) };
+        // Looked for before the table is locked: another process may have to be asked.
+        let is_free = |number: &u32| {
+            let id = (number & 0x7fff_ffff).cast_signed();
+            self.sessions.as_ref().is_none_or(|sessions| !sessions.has(id))
+        };
+        let free = (0..TRIES).map(|_| u32::from_be_bytes(handle_auth::random())).find(is_free);
+        // 0 is the number of none, so that is refused.
+        let number = || free.unwrap_or(0);
         match self.challenges().issue(source.ip(), challenge, number, self.now_ms()) {
             Ok(id) => Said::Challenge(id, nonce),
             Err(_) => {
@@ -380,8 +418,10 @@ impl Service {
             }
             if answered.is_made_with(kind, data) {
                 if let Some(sessions) = &self.sessions {
-                    // For who the session was set up for; any other identity counts for this request alone.
-                    sessions.authenticate(came, claim, identity.index);
+                    // For who the session was set up for; any other identity counts for this request alone. What
+                    // follows in it may need the key that fits even where this request did not.
+                    let is_any = claim.index == 0 && kind == auth::PUBLIC_KEY;
+                    sessions.authenticate(came, claim, if is_any { *index } else { claim.index });
                 }
                 let said = self.carry_out(decision, snapshot, &challenge.request, asked, who)?;
                 return Ok(said.unwrap_or_else(|| wrong_key(claim)));
@@ -451,7 +491,7 @@ impl Service {
     }
 
     /// Counts what was said, and writes down who did what.
-    fn note(&self, asked: &Opened<'_>, identity: Option<Reference<'_>>, source: SocketAddr, said: &Said) {
+    fn note(&self, asked: &Opened<'_>, by: By<'_>, source: SocketAddr, said: &Said) {
         let (code, text) = match said {
             Said::Answer(Answer::Refused(refused)) => (refused.code, &*refused.text),
             Said::Challenge(..) => (ResponseCode::AUTHENTICATION_NEEDED, ""),
@@ -459,7 +499,12 @@ impl Service {
             Said::Answer(_) | Said::List(..) | Said::Session(..) => (ResponseCode::SUCCESS, ""),
         };
         self.counters.answered(asked.op_code(), code);
-        let is_of_interest = asked.op_code().is_admin() || identity.is_some();
+        let (identity, is_of_interest) = match by {
+            // Whoever asks without a name and is refused could fill the disk with it.
+            By::Nobody => (None, asked.op_code().is_admin() && code == ResponseCode::SUCCESS),
+            By::Known(identity) => (Some(identity), asked.op_code().is_admin()),
+            By::Claimed(identity) => (Some(identity), true),
+        };
         if is_of_interest && !matches!(said, Said::Challenge(..)) {
             let handle = match said {
                 Said::Answer(Answer::Created(handle)) => handle,

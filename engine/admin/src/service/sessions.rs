@@ -2,7 +2,7 @@
 
 use super::opening::Opened;
 use super::reply::ReplyTo;
-use super::{Said, Service};
+use super::{Said, Service, hidden};
 use crate::operation::{Answer, Refused};
 use handle_auth::challenges::{Challenge, Pending};
 use handle_proto::ResponseCode;
@@ -27,6 +27,19 @@ const OTHER_EXCHANGE: Refused =
 const WRONG_MAC: Refused = Refused::new(ResponseCode::INVALID_SESSION_KEY, "Session authentication failed.");
 const NO_MAC: Refused = Refused::new(ResponseCode::INVALID_CREDENTIAL, "Session request missing MAC code.");
 
+/// What is said to a message whose MAC is wrong, or has come before.
+pub(super) fn not_accepted(came: &Came<'_>, opened: &Opened<'_>) -> Option<Said> {
+    match came.proof() {
+        Ok(_) => None,
+        Err(Reject::WrongMac) => Some(WRONG_MAC.into()),
+        Err(Reject::Replayed(counter)) => {
+            let text = format!("Duplicate session counter {counter} in session {}", opened.session_id);
+            let code = ResponseCode::SESSION_MESSAGE_REJECTED;
+            Some(Refused { code, text: text.into() }.into())
+        }
+    }
+}
+
 impl Service {
     /// What is said to a request about sessions, and to one in a session that is not in order; `None` where the request is
     /// to be decided.
@@ -36,14 +49,8 @@ impl Service {
         opened: &Opened<'_>,
         source: SocketAddr,
     ) -> Option<Said> {
-        match came.proof() {
-            Err(Reject::WrongMac) => return Some(WRONG_MAC.into()),
-            Err(Reject::Replayed(counter)) => {
-                let text = format!("Duplicate session counter {counter} in session {}", opened.session_id);
-                let code = ResponseCode::SESSION_MESSAGE_REJECTED;
-                return Some(Refused { code, text: text.into() }.into());
-            }
-            Ok(_) => {}
+        if let Some(said) = not_accepted(came, opened) {
+            return Some(said);
         }
         let is_unknown = opened.session_id > 0 && !came.is_in_session();
         Some(match opened.request {
@@ -86,7 +93,7 @@ impl Service {
             return NO_MAC.into();
         }
         let (version, digest) = (to.version(), *to.digest());
-        let challenge = Challenge { version, nonce, digest, request: came.message().into() };
+        let challenge = Challenge { version, nonce, digest, request: hidden(came.message()) };
         let id = opened.session_id;
         match self.challenges().issue_in_session(id, source.ip(), challenge, self.now_ms()) {
             Ok(Pending { nonce }) => Said::Challenge(id, nonce),

@@ -31,6 +31,7 @@ use handle_template::Built;
 use std::net::IpAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use zeroize::Zeroizing;
 
 /// One slow thread.
 pub(crate) struct SlowThread {
@@ -298,7 +299,7 @@ impl Work<'_> {
     /// A challenge to who sent the request.
     pub(crate) fn new_challenge(&self, slow: &Slow<'_>, nonce: [u8; NONCE_LEN]) -> Challenge {
         let digest = Digest::from_bytes(slow.digest().as_bytes());
-        Challenge { version: slow.version(), nonce, digest, request: self.request.into() }
+        Challenge { version: slow.version(), nonce, digest, request: Zeroizing::new(self.request.into()) }
     }
 
     /// The reply with the challenge `id`.
@@ -333,8 +334,13 @@ impl Work<'_> {
         let Held { challenge: Some(challenge), values, body, .. } = held else {
             return slow.refuse(context, Refused::NoChallenge);
         };
+        // The number of a plain challenge can be that of a session, too: somebody else's. Nothing is proven there.
+        let mut session = None;
         let taken_up = match Envelope::split(&challenge.request) {
-            Ok((envelope, rest)) => slow.take_up(context, envelope, rest, self.session.is_some()),
+            Ok((envelope, rest)) => {
+                session = self.session.filter(|_| envelope.session_id == slow.session_id());
+                slow.take_up(context, envelope, rest, session.is_some())
+            }
             Err(_) => Err(slow.refuse(context, Refused::NoChallenge)),
         };
         let challenged = match taken_up {
@@ -343,7 +349,7 @@ impl Work<'_> {
         };
         match self.check(context, &challenged, &answer, challenge) {
             Ok(index) => {
-                if let Some(session) = self.session {
+                if let Some(session) = session {
                     // For who the session was set up for: any other identity counts for this request alone.
                     session.authenticate(answer.identity, index, self.now_s());
                 }
@@ -421,7 +427,9 @@ impl Work<'_> {
             is_anyone_permitted = true;
             if answered.is_made_with(kind, key.data) {
                 self.counters.answers_right.add(1);
-                return Ok(if promotes { key.index } else { identity.index });
+                // What follows in a session may need the key that fits even where this request did not.
+                let is_any = identity.index == 0 && kind == auth::PUBLIC_KEY;
+                return Ok(if is_any { key.index } else { identity.index });
             }
         }
         Err(if is_anyone_permitted { Refused::WrongKey } else { Refused::NotPermitted })
