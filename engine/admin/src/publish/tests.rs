@@ -290,8 +290,6 @@ fn an_older_copy_of_the_store_is_noticed_before_it_has_come_as_far_as_the_set() 
     place.store = Some(Arc::new(Store::open(&StoreConfig::at(&copy)).unwrap()));
     let mut engine = place.engine_with(place.config());
     engine.hold("the store comes from a copy").unwrap();
-    let to = engine.status().kept.last().map(|set| set.generation);
-    engine.roll_back(to, now_unix_ms()).unwrap();
     (0..20).for_each(|n| place.put(&format!("1/other-{n}"), "new"));
     engine.resume().unwrap();
     settle(&mut engine);
