@@ -170,9 +170,10 @@ fn unusual<'a, B: AsRef<[u8]>>(
     lookup: &Lookup<'_>,
     found: Result<Option<Record<'a>>, Corrupt>,
 ) -> Outcome<'a> {
-    match prepare(context, Request::from_stream(asked.bytes()), &mut StagedKey::new()) {
-        Prepared::Find(question) => question.outcome(context, lookup, found),
-        Prepared::Done(outcome) => outcome,
+    match Request::from_stream(asked.bytes()) {
+        Ok(request) => Question { request, query: asked.query() }.outcome(context, lookup, found),
+        // Never: what is usual can be read.
+        refused => answer_request(context, refused),
     }
 }
 
