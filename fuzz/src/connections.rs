@@ -157,8 +157,15 @@ fn run<B: AsRef<[u8]>>(
         rest = after;
         let (what, at) = (what % 10, usize::from(what / 10 % 4));
         let id = wires.all.get(&at).map(|(id, _)| *id);
-        let mut turn =
-            Turn { wire: &mut wires, context, counters, now_ms, defer: &mut |_, _, _| false, sealer: None };
+        let mut turn = Turn {
+            wire: &mut wires,
+            context,
+            counters,
+            now_ms,
+            defer: &mut |_, _, _| false,
+            sealer: None,
+            tap: None,
+        };
         match (what, id) {
             (0, None) => {
                 generation += 1;
@@ -217,14 +224,28 @@ fn run<B: AsRef<[u8]>>(
             (9, _) => now_ms += u64::from(much) * 4,
             _ => {}
         }
-        let mut turn =
-            Turn { wire: &mut wires, context, counters, now_ms, defer: &mut |_, _, _| false, sealer: None };
+        let mut turn = Turn {
+            wire: &mut wires,
+            context,
+            counters,
+            now_ms,
+            defer: &mut |_, _, _| false,
+            sealer: None,
+            tap: None,
+        };
         tcp.tick(&mut turn);
         check_now(&tcp, &wires, counters);
     }
     // Everybody reads all there is, and is closed then.
-    let mut turn =
-        Turn { wire: &mut wires, context, counters, now_ms, defer: &mut |_, _, _| false, sealer: None };
+    let mut turn = Turn {
+        wire: &mut wires,
+        context,
+        counters,
+        now_ms,
+        defer: &mut |_, _, _| false,
+        sealer: None,
+        tap: None,
+    };
     loop {
         let kept = turn.wire.all.values().find(|(_, model)| model.kept > 0).map(|(id, _)| *id);
         let Some(id) = kept else { break };

@@ -76,6 +76,20 @@ impl RateLimit {
         }
     }
 
+    /// Changes the limiter `limited`, which may be none, into what `config` asks for. What prefixes have used up stays
+    /// so.
+    pub fn set(limited: &mut Option<Box<Self>>, config: &RateLimitConfig, workers_count: usize) {
+        match limited {
+            Some(this) if config.enabled => {
+                this.limiter.set(&config.limits(workers_count));
+                this.exempt = Prefixes::new(&config.exempt);
+                (this.dry_run, this.slip, this.limited_until_slip) =
+                    (config.dry_run, config.slip, config.slip);
+            }
+            _ => *limited = Self::open(config, workers_count),
+        }
+    }
+
     /// Reads the clock; once for a batch.
     pub fn tick(&mut self) {
         self.now_ns = u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX);

@@ -4,12 +4,14 @@
 //! full; a job that is on its way always has a place in the next queue, so no answer can be lost for want of
 //! room.
 
+use crate::counters::Transport;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use handle_net::{Peer, StreamId, Waker};
 use handle_proto::ResponseCode;
 use handle_resolver::Refused;
 use std::net::IpAddr;
 use std::sync::OnceLock;
+use std::time::Instant;
 
 /// Where an answer goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +26,14 @@ impl Route {
     /// Whether the answer is cut into datagrams.
     pub(crate) const fn is_datagram(&self) -> bool {
         matches!(self, Self::Udp(_))
+    }
+
+    /// How the request came.
+    pub(crate) const fn transport(&self) -> Transport {
+        match self {
+            Self::Udp(_) => Transport::Udp,
+            Self::Tcp(..) => Transport::Tcp,
+        }
     }
 
     /// Who asks.
@@ -42,6 +52,8 @@ pub(crate) struct Job {
     pub(crate) shard: usize,
     /// Where the answer goes.
     pub(crate) route: Route,
+    /// When it was handed over.
+    pub(crate) since: Instant,
     /// The request, envelope first.
     pub(crate) request: Vec<u8>,
     /// The answer, as it goes to the network; empty when there is none because of a bug.
@@ -64,6 +76,7 @@ impl Job {
         Self {
             shard: 0,
             route: Route::Udp(Peer::to(nobody)),
+            since: Instant::now(),
             request: Vec::with_capacity(REQUEST_LEN),
             answer: Vec::with_capacity(ANSWER_LEN),
             code: ResponseCode::RESERVED,
@@ -119,7 +132,7 @@ impl Queues {
     /// Hands a request over. False when everything is full.
     pub(crate) fn submit(&self, shard: usize, route: Route, request: &[u8]) -> bool {
         let Ok(mut job) = self.free.1.try_recv() else { return false };
-        (job.shard, job.route) = (shard, route);
+        (job.shard, job.route, job.since) = (shard, route, Instant::now());
         job.request.extend_from_slice(request);
         // There is room for every job there is.
         self.asked.0.try_send(job).is_ok()
