@@ -279,7 +279,6 @@ fn limits_of_connections_change_for_who_is_connected_and_who_comes() {
         connected.push(connect());
         place.total("tcp_refused_source") > 0
     });
-    // Two of them make room, for the prefix of nobody is that of everybody.
     place.change("tcp.connections_per_source = 1\ntcp.source_prefix_v4 = 0");
     let before = place.total("tcp_refused_source");
     until("all are one source", || {

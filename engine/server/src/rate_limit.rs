@@ -214,6 +214,28 @@ mod tests {
     }
 
     #[test]
+    fn other_settings_keep_what_was_counted() {
+        let counters = Counters::default();
+        let strict = RateLimitConfig { enabled: true, ipv4_32_per_s: 1, slip: 0, ..Default::default() };
+        let mut limited = RateLimit::open(&strict, 1);
+        let mut change = |config: RateLimitConfig, expected| {
+            RateLimit::set(&mut limited, &config, 1);
+            let verdict =
+                |it: &mut Box<RateLimit>| it.verdict(Peer::to(([127, 0, 0, 1], 1).into()), 1, 64, &counters);
+            assert_eq!(limited.as_mut().map(verdict), expected, "{config:?}");
+        };
+        change(strict.clone(), Some(Verdict::Send));
+        change(strict.clone(), Some(Verdict::Drop));
+        change(RateLimitConfig { ipv4_32_per_s: 100, ..strict.clone() }, Some(Verdict::Drop));
+        change(RateLimitConfig { slip: 1, ..strict.clone() }, Some(Verdict::Slip));
+        let exempt = vec!["127.0.0.0/8".parse().unwrap()];
+        change(RateLimitConfig { exempt, ..strict.clone() }, Some(Verdict::Send));
+        change(strict.clone(), Some(Verdict::Drop));
+        change(RateLimitConfig { enabled: false, ..strict.clone() }, None);
+        change(strict, Some(Verdict::Send));
+    }
+
+    #[test]
     fn of_a_train_the_shortest_counts() {
         for (len, segment_len, expected) in
             [(0, 0, 0), (60, 60, 60), (60, 100, 60), (120, 60, 60), (130, 60, 10), (60, 0, 0)]

@@ -18,8 +18,8 @@ pub(crate) struct Watch {
     at: usize,
     /// Which batches are measured.
     stopwatch: Stopwatch,
-    /// When the batch was handed over, if it is one that is measured.
-    measured_since: Option<Instant>,
+    /// When the batch was handed over, and how many answers there were before, if it is one that is measured.
+    measured_since: Option<(Instant, u64)>,
     /// Which turns of connections are measured.
     connections_stopwatch: Stopwatch,
     /// Whether answers of the slow path are measured.
@@ -58,8 +58,8 @@ impl Watch {
 
     /// A batch that is not empty was handed over.
     #[inline]
-    pub(crate) fn begin(&mut self, now_unix: Duration) {
-        self.measured_since = self.stopwatch.start();
+    pub(crate) fn begin(&mut self, now_unix: Duration, counters: &Counters) {
+        self.measured_since = self.stopwatch.start().map(|now| (now, counters.requests_answered.get()));
         if let Some(tap) = &mut self.tap {
             tap.begin(Instant::now(), now_unix);
         }
@@ -92,11 +92,12 @@ impl Watch {
         }
     }
 
-    /// The answers to a batch of `received` datagrams are with the kernel.
+    /// The answers to a batch are with the kernel.
     #[inline]
-    pub(crate) fn end(&mut self, received: usize, counters: &Counters) {
-        if let Some(since) = self.measured_since.take() {
-            counters.answer_times(Transport::Udp, Way::Worker).add(since.elapsed(), received as u64);
+    pub(crate) fn end(&mut self, counters: &Counters) {
+        if let Some((since, answered_before)) = self.measured_since.take() {
+            let answered = counters.requests_answered.get() - answered_before;
+            counters.answer_times(Transport::Udp, Way::Worker).add(since.elapsed(), answered);
         }
     }
 

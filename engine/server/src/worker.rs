@@ -308,7 +308,7 @@ impl Worker {
             return Ok(0);
         }
         let now_unix = unix_now();
-        self.watch.begin(now_unix);
+        self.watch.begin(now_unix, counters);
         let context = context_of(set, self.in_force.site.service(), wire_s(now_unix));
         let (places, done, scratch) = (&mut self.places, &mut self.done, &mut self.scratch);
         count_received(inbox, places, counters);
@@ -379,7 +379,7 @@ impl Worker {
         self.batches_until_look = self.batches_until_look.saturating_sub(1);
         if answered.is_ok() && !done.contains(&false) {
             flush(&mut *self.path, counters)?;
-            self.watch.end(received, counters);
+            self.watch.end(counters);
             if self.batches_until_look == 0 {
                 self.look_around();
             }
@@ -414,7 +414,7 @@ impl Worker {
             answer_alone(&context, fragments, &mut replies, peer, datagram);
         }
         flush(&mut *self.path, counters)?;
-        self.watch.end(received, counters);
+        self.watch.end(counters);
         Ok(received)
     }
 }
