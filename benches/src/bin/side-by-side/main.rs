@@ -86,11 +86,11 @@ struct Args {
 #[command(hide = true)]
 enum Role {
     #[command(hide = true)]
-    ServeHandled { records: u64, kind: Path, core: usize, batch_datagrams: usize, batch_segments: usize },
+    Handled { records: u64, kind: Path, core: usize, batch_datagrams: usize, batch_segments: usize },
     #[command(hide = true)]
-    ServeSigned { records: u64, kind: Path, key: PathBuf, core: usize },
+    Signed { records: u64, kind: Path, key: PathBuf, core: usize },
     #[command(hide = true)]
-    ServeEcho { kind: Path, core: usize, batch_datagrams: usize, batch_segments: usize },
+    Echo { kind: Path, core: usize, batch_datagrams: usize, batch_segments: usize },
 }
 
 /// What takes part in a scenario.
@@ -107,13 +107,13 @@ fn main() -> anyhow::Result<()> {
     let mut args = Args::parse();
     match args.role.take() {
         None => measure(&args),
-        Some(Role::ServeSigned { records, kind, key, core }) => {
+        Some(Role::Signed { records, kind, key, core }) => {
             certified::serve(sets::directory(records), key, kind.datapath(), core)
         }
-        Some(Role::ServeHandled { records, kind, core, batch_datagrams, batch_segments }) => {
+        Some(Role::Handled { records, kind, core, batch_datagrams, batch_segments }) => {
             serve::handled(records, kind, core, limits(batch_datagrams, batch_segments))
         }
-        Some(Role::ServeEcho { kind, core, batch_datagrams, batch_segments }) => {
+        Some(Role::Echo { kind, core, batch_datagrams, batch_segments }) => {
             let mut echo = serve::Echo::of_noted_lens();
             let limits = limits(batch_datagrams, batch_segments);
             serve::on_path_with(kind.kind(), Some(core), &limits, move |path| echo.turn(path))
@@ -188,12 +188,8 @@ fn start_ours(args: &Args) -> anyhow::Result<(Vec<Child>, Vec<Contestant>)> {
         }
         let echo = format!("echo, {kind}");
         for (name, echo_of, role) in [
-            (echo.clone(), None, vec!["serve-echo".to_owned()]),
-            (
-                format!("handled, {kind}"),
-                Some(echo),
-                vec!["serve-handled".to_owned(), args.records.to_string()],
-            ),
+            (echo.clone(), None, vec!["echo".to_owned()]),
+            (format!("handled, {kind}"), Some(echo), vec!["handled".to_owned(), args.records.to_string()]),
         ] {
             let child = Child::start(&[role, vec![kind.clone()], tail.to_vec()].concat())
                 .with_context(|| format!("cannot start {name}"))?;

@@ -26,7 +26,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Vec<Result>> {
         }
         let [records, core] = [args.records.to_string(), args.server_core.to_string()];
         let key = key.display().to_string();
-        let role = ["serve-signed".to_owned(), records, path.name().to_owned(), key, core];
+        let role = ["signed".to_owned(), records, path.name().to_owned(), key, core];
         let child = Child::start(&role).with_context(|| format!("cannot start handled, {}", path.name()))?;
         servers.push((format!("handled, {}", path.name()), child));
     }
