@@ -9,6 +9,7 @@
 //! through) would keep it from going on. So a worker only tries the locks that slow threads take, and comes back
 //! later where it finds one taken.
 
+use crate::counters::Transport;
 use crossbeam_utils::CachePadded;
 use handle_net::{Peer, StreamId, Waker};
 use handle_proto::ResponseCode;
@@ -17,6 +18,7 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+use std::time::Instant;
 
 /// Where an answer goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +33,14 @@ impl Route {
     /// Whether the answer is cut into datagrams.
     pub(crate) const fn is_datagram(&self) -> bool {
         matches!(self, Self::Udp(_))
+    }
+
+    /// How the request came.
+    pub(crate) const fn transport(&self) -> Transport {
+        match self {
+            Self::Udp(_) => Transport::Udp,
+            Self::Tcp(..) => Transport::Tcp,
+        }
     }
 
     /// Who asks.
@@ -49,6 +59,8 @@ pub(crate) struct Job {
     pub(crate) shard: usize,
     /// Where the answer goes.
     pub(crate) route: Route,
+    /// When it was handed over.
+    pub(crate) since: Instant,
     /// The request, envelope first.
     pub(crate) request: Vec<u8>,
     /// The answer, as it goes to the network; empty when there is none because of a bug.
@@ -71,6 +83,7 @@ impl Job {
         Self {
             shard: 0,
             route: Route::Udp(Peer::to(nobody)),
+            since: Instant::now(),
             request: Vec::with_capacity(REQUEST_LEN),
             answer: Vec::with_capacity(ANSWER_LEN),
             code: ResponseCode::RESERVED,
@@ -141,7 +154,7 @@ impl Queues {
     /// A free job with a request; `None` when everything is full. To be [submitted](Self::submit).
     pub(crate) fn take(&self, shard: usize, route: Route, request: &[u8]) -> Option<Box<Job>> {
         let mut job = lock(&self.free).pop()?;
-        (job.shard, job.route) = (shard, route);
+        (job.shard, job.route, job.since) = (shard, route, Instant::now());
         job.request.extend_from_slice(request);
         Some(job)
     }

@@ -3,6 +3,7 @@
 use super::SlowPath;
 use super::queue::{Job, Route};
 use crate::counters::{Counter, Counters, Transport};
+use crate::watch::Watch;
 use handle_net::{Datapath, Peer, Waker};
 use handle_proto::limit::UDP_MESSAGE_LEN_MAX;
 use std::collections::VecDeque;
@@ -87,6 +88,7 @@ pub(crate) fn send(
     net: &mut dyn Datapath,
     peer: Peer,
     job: &Job,
+    watch: &mut Watch,
     counters: &Counters,
 ) -> std::io::Result<()> {
     let is_sent = !job.answer.is_empty()
@@ -99,6 +101,7 @@ pub(crate) fn send(
         counters.requests_answered.add(1);
         counters.bytes_sent.add(job.answer.len() as u64);
         counters.count_reply(Transport::Udp, job.code, job.refused);
+        watch.sent(job, counters);
     } else {
         counters.dropped_bug.add(1);
     }
