@@ -42,6 +42,7 @@ pub(super) fn accounts(accounts: &Json) -> String {
         vec![
             part("answered", "c2", of("answered")),
             part("late", "c3", of("late")),
+            part("duplicate only", "c4", of("duplicate_only")),
             part("lost", "c4", of("lost")),
         ],
         codes.chain(unread).collect(),
