@@ -36,12 +36,14 @@ pub(super) const fn connection(keeps: bool) -> &'static str {
 
 /// What came so far.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Parsed {
+pub enum Parsed {
     /// More has to come.
     Partial,
     /// A whole answer.
     Whole {
+        /// Its body, put together where it came in chunks.
         body: Vec<u8>,
+        /// Its status.
         status: u16,
         /// Bytes that it took.
         used: usize,
@@ -57,7 +59,8 @@ const HEADERS_MAX: usize = 64;
 const PRECEDING_MAX: usize = 8;
 
 /// Parses the first answer in `bytes`; `is_over` says that no more will come.
-pub(super) fn parse(bytes: &[u8], is_over: bool) -> Parsed {
+#[must_use]
+pub fn parse(bytes: &[u8], is_over: bool) -> Parsed {
     let mut preceding_len = 0;
     for _ in 0..=PRECEDING_MAX {
         match parse_one(&bytes[preceding_len..], is_over) {
