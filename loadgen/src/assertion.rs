@@ -69,7 +69,7 @@ enum Comparison {
 pub const MEASURES: [(&str, &str); 9] = [
     ("p50 p90 p99 p99.9 p99.99 max mean", "response times, in ns, us, ms or s; any of them on its own"),
     ("service.p99", "the same of service times"),
-    ("lag.p99", "the same of how late requests were sent"),
+    ("schedule-error.p99 lag.p99", "the same of how late requests were sent"),
     ("loss", "requests without an answer, as a share of those sent: 0.01% or 0.0001"),
     ("late", "requests whose answer came after the timeout"),
     (
@@ -137,7 +137,7 @@ impl Measure {
             }
             Self::Rate(Rate::Sent) => report.sent_per_s,
             Self::Rate(Rate::Answered) => report.answered_per_s,
-            Self::Share(Share::Loss) => share(accounts.lost, accounts.sent),
+            Self::Share(Share::Loss) => share(accounts.lost + accounts.duplicate_only, accounts.sent),
             Self::Share(Share::Late) => share(accounts.late, accounts.sent),
             Self::Share(Share::NotSent) => share(accounts.not_sent, accounts.scheduled),
             Self::Share(Share::Errors) => {
@@ -208,7 +208,7 @@ impl FromStr for Assertion {
 fn measure(name: &str) -> Option<Measure> {
     let (which, statistic) = match name.split_once('.') {
         Some(("service", statistic)) => (Which::Service, statistic),
-        Some(("lag", statistic)) => (Which::Schedule, statistic),
+        Some(("lag" | "schedule-error", statistic)) => (Which::Schedule, statistic),
         _ => (Which::Response, name),
     };
     let statistic = match statistic {

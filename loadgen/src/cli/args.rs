@@ -10,7 +10,7 @@ use clap_complete::Shell;
 use handle_loadgen::assertion::{Assertion, number};
 use handle_loadgen::names::Template;
 use handle_loadgen::recording::Speed;
-use handle_loadgen::{Form, Pattern, RunOptions, Transport, phases};
+use handle_loadgen::{Form, Idle, Pattern, RunOptions, Transport, phases};
 use handle_net::Choice;
 
 use super::help;
@@ -132,15 +132,18 @@ pub(crate) struct AskArgs {
     /// The public key of the server (pubkey.bin): answers that are asked to be certified must be signed with it.
     #[arg(long, value_name = "FILE")]
     pub(crate) server_key: Option<PathBuf>,
+    /// Asks the server for its site record, and takes the key in it: shows that it signs with the key it names itself.
+    #[arg(long, conflicts_with = "server_key")]
+    pub(crate) ask_server_key: bool,
     /// Chooses the handles; the same seed asks for the same ones.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,
     /// Threads, each with a socket of its own.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) threads: usize,
-    /// On the loopback: threads send from so many addresses, 127.0.0.2 and following.
+    /// On the loopback: requests leave, and connections begin, from so many addresses, 127.0.0.2 and following.
     #[arg(long, value_name = "N", default_value_t = 0)]
-    pub(crate) sources: u8,
+    pub(crate) sources: u16,
     /// Cores to run on, given to threads in turn, like 1,2.
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub(crate) cores: Vec<usize>,
@@ -148,6 +151,10 @@ pub(crate) struct AskArgs {
     /// (portable), or the first of these that works (auto).
     #[arg(long, value_name = "auto|uring|portable", default_value_t = Choice::Auto)]
     pub(crate) datapath: Choice,
+    /// How the time until the next request is spent: looking at the clock (spin) takes a whole core and is most
+    /// exact, sleeping leaves the core to others, and auto sleeps until shortly before.
+    #[arg(long, value_name = "auto|spin|sleep", default_value_t = Idle::Auto)]
+    pub(crate) pacing: Idle,
 }
 
 #[derive(Clone, Debug, clap::Args)]

@@ -17,8 +17,8 @@ use handle_loadgen::prometheus::Exporter;
 use handle_loadgen::schedule::Phase;
 use handle_loadgen::series::{HistogramLog, write_csv};
 use handle_loadgen::{
-    Error, Form, LimitReport, Load, Names, Report, RunOptions, Second, Streams, Transport, Truth, Verify,
-    replay, run,
+    Error, Form, KeySource, LimitReport, Load, Names, Report, RunOptions, Second, Streams, Transport, Truth,
+    Verify, replay, run,
 };
 
 use super::args::{AskArgs, FindMaxArgs, RunArgs};
@@ -229,7 +229,10 @@ fn ask_options(args: &AskArgs) -> anyhow::Result<RunOptions> {
     let verify = truth.map(|truth| Verify {
         staleness_max: args.staleness,
         every: args.verify_every,
-        key: args.server_key.clone(),
+        key: match &args.server_key {
+            Some(path) => Some(KeySource::File(path.clone())),
+            None => args.ask_server_key.then_some(KeySource::Server),
+        },
         ..Verify::with(truth)
     });
     let transport = match args.transport {
@@ -254,6 +257,7 @@ fn ask_options(args: &AskArgs) -> anyhow::Result<RunOptions> {
         sources: args.sources,
         cores: args.cores.clone(),
         datapath: args.datapath,
+        idle: args.pacing,
         ..RunOptions::new(resolve(&args.target)?, names)
     })
 }

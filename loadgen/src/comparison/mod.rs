@@ -47,6 +47,8 @@ impl Sample {
 struct Sums {
     sent: u64,
     lost: u64,
+    #[serde(default)]
+    duplicate_only: u64,
     late: u64,
 }
 
@@ -110,7 +112,7 @@ impl Side {
     fn loss(&self) -> f64 {
         let sum =
             |count: fn(&Sums) -> u64| self.runs.iter().map(|run| count(&run.accounts)).sum::<u64>() as f64;
-        sum(|sums| sums.lost + sums.late) / sum(|sums| sums.sent).max(1.0)
+        sum(|sums| sums.lost + sums.duplicate_only + sums.late) / sum(|sums| sums.sent).max(1.0)
     }
 }
 

@@ -74,6 +74,7 @@ fn columns(accounts: &Json) -> [Vec<Part>; 4] {
         vec![
             part("answered", "c2", of("answered")),
             part("late", "c3", of("late")),
+            part("duplicate only", "c4", of("duplicate_only")),
             part("lost", "c4", of("lost")),
         ],
         codes.chain(unread).collect(),

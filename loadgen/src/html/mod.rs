@@ -54,6 +54,7 @@ pub fn page(report: &Json) -> Result<String, String> {
     page.push_str(&lag_chart(report));
     page.push_str("</div>\n<div class=\"tables\">\n");
     page.push_str(&times(report));
+    page.push_str(&steps(report));
     page.push_str(&codes(report));
     page.push_str(&table(report, "Setting", "setting"));
     for (title, name) in [
@@ -343,6 +344,36 @@ fn times(report: &Json) -> String {
     html + "</tbody>\n</table>\n</section>\n"
 }
 
+/// Each phase of a schedule that has several.
+fn steps(report: &Json) -> String {
+    let Some(steps) = report["steps"].as_array().filter(|steps| !steps.is_empty()) else {
+        return String::new();
+    };
+    let mut html = "<section class=\"card\"><h2>Steps</h2>\n<table class=\"times\">\n<thead><tr>".to_owned();
+    for name in ["a second", "answered", "missing", "p50", "p99"] {
+        let _ = write!(html, "<th scope=\"col\">{name}</th>");
+    }
+    html.push_str("</tr></thead>\n<tbody>\n");
+    for (at, step) in steps.iter().enumerate() {
+        let of = |member: &str| format!("/steps/{at}/{member}");
+        let rate = |member: &str| figure(report, &of(member), |rate| chart::plain(number(rate)));
+        let is_constant = step["rate_from"] == step["rate_to"];
+        let rates = match is_constant {
+            true => rate("rate_from"),
+            false => format!("{} to {}", rate("rate_from"), rate("rate_to")),
+        };
+        let missing = figure(report, &of("unanswered"), |missing| grouped(count(missing)));
+        let [p50, p99] =
+            ["response_ns/p50", "response_ns/p99"].map(|member| time_figure(report, &of(member)));
+        let _ = writeln!(
+            html,
+            "<tr><td>{rates}</td><td>{}</td><td>{missing}</td><td>{p50}</td><td>{p99}</td></tr>",
+            rate("answered_per_s")
+        );
+    }
+    html + "</tbody>\n</table>\n</section>\n"
+}
+
 fn codes(report: &Json) -> String {
     let mut html =
         "<section class=\"card\"><h2>Answers by response code</h2>\n<table class=\"counts\">\n".to_owned();
@@ -354,9 +385,17 @@ fn codes(report: &Json) -> String {
         let name = format!("{} {}", text(&code["code"]), text(&code["name"]));
         row(&name, &format!("/accounts/codes/{number}/count"));
     }
-    for name in
-        ["malformed", "truncated", "late", "lost", "duplicates", "unmatched", "kernel_drops", "not_sent"]
-    {
+    for name in [
+        "malformed",
+        "truncated",
+        "late",
+        "duplicate_only",
+        "lost",
+        "duplicates",
+        "unmatched",
+        "kernel_drops",
+        "not_sent",
+    ] {
         if count(&report["accounts"][name]) > 0 {
             row(&name.replace('_', " "), &format!("/accounts/{name}"));
         }
@@ -491,7 +530,7 @@ mod tests {
     #[test]
     fn other_json_is_refused_and_an_empty_run_is_a_page() {
         assert!(super::page(&serde_json::json!({})).is_err());
-        let empty = serde_json::json!({"schema": "handle-loadgen/run/2", "setting": {"target": "x"}});
+        let empty = serde_json::json!({"schema": "handle-loadgen/run/3", "setting": {"target": "x"}});
         let page = super::page(&empty).unwrap();
         assert!(!page.contains("NaN") && !page.contains("inf"));
     }

@@ -16,12 +16,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use handle_net::{Flushed, Outbox, Peer};
-use handle_proto::limit::UDP_MESSAGE_LEN_MAX;
 use mio::{Events, Poll, Token};
 use serde::Serialize;
 
 use crate::clock::Clock;
-use crate::drive::TICK_NS;
+use crate::drive::{TICK_NS, sleep_ns};
+use crate::options::Idle;
 use crate::worker::{BURST_MAX, Interval, Worker};
 use connection::{Connection, Context, End};
 
@@ -162,7 +162,8 @@ impl ConnectionCounts {
 pub(crate) struct Pool {
     poll: Poll,
     target: SocketAddr,
-    source: Option<IpAddr>,
+    /// Connections are begun from these in turn; with none, the system chooses.
+    sources: Vec<IpAddr>,
     streams: Streams,
     context: Context,
     places: Vec<Option<Connection>>,
@@ -174,25 +175,25 @@ pub(crate) struct Pool {
 
 /// Longest wait: how soon a stop is noticed, and what waits too long is given up.
 const PATIENCE_MAX: Duration = Duration::from_millis(10);
-/// Nearer to the next request than this we do not sleep.
-const SPIN_NS: u64 = 100_000;
 
 impl Pool {
-    /// No connection is begun yet. `with_values` says whether anybody looks at the values of answers.
+    /// No connection is begun yet. Requests have at most `request_len_max` bytes; `with_values` says whether anybody
+    /// looks at the values of answers.
     pub(crate) fn open(
         target: SocketAddr,
-        source: Option<IpAddr>,
+        sources: Vec<IpAddr>,
         streams: Streams,
+        request_len_max: usize,
         with_values: bool,
     ) -> io::Result<Self> {
         Ok(Self {
             poll: Poll::new()?,
             target,
-            source,
+            sources,
             streams,
             context: Context::new(target, streams, with_values),
             places: (0..streams.connections).map(|_| None).collect(),
-            outbox: Outbox::new(BURST_MAX, BURST_MAX * UDP_MESSAGE_LEN_MAX),
+            outbox: Outbox::new(BURST_MAX, BURST_MAX * request_len_max),
             counts: ConnectionCounts::default(),
             next: 0,
         })
@@ -248,7 +249,9 @@ impl Pool {
         let connection = match &mut self.places[at] {
             Some(connection) => connection,
             place => {
-                let begun = Connection::begin(self.target, self.source, Token(at), self.poll.registry())?;
+                let number = usize::try_from(self.counts.begun).unwrap_or(0);
+                let source = self.sources.get(number % self.sources.len().max(1)).copied();
+                let begun = Connection::begin(self.target, source, Token(at), self.poll.registry())?;
                 self.counts.begun += 1;
                 place.insert(begun)
             }
@@ -306,7 +309,7 @@ pub(crate) fn drive(
     worker: &mut Worker<'_>,
     pool: &mut Pool,
     timeout_ns: u64,
-    clock: Clock,
+    (clock, idle): (Clock, Idle),
     stop: &AtomicBool,
     mut tick: impl FnMut(u64, u64, Interval),
 ) -> io::Result<()> {
@@ -323,7 +326,7 @@ pub(crate) fn drive(
         let due_ns = worker.next_due_ns(now_ns).filter(|_| has_room);
         let until_ns = due_ns.map_or(u64::MAX, |due_ns| due_ns.saturating_sub(now_ns));
         // The kernel waits for whole milliseconds and rounds up, which would be late.
-        let patience = Duration::from_millis(until_ns.saturating_sub(SPIN_NS) / 1_000_000).min(PATIENCE_MAX);
+        let patience = Duration::from_millis(sleep_ns(idle, until_ns) / 1_000_000).min(PATIENCE_MAX);
         match pool.poll.poll(&mut events, Some(patience)) {
             Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
             _ => {}
