@@ -58,6 +58,7 @@ const MARGIN: f64 = 12.0;
 
 fn svg(screen: &Screen) -> String {
     let (rows, columns) = screen.size();
+    let (rows, columns) = (rows.get(), columns.get());
     let (width, height) = (f64::from(columns) * CELL.0, f64::from(rows) * CELL.1);
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {:.0} {:.0}\" role=\"img\">\n\

@@ -62,9 +62,10 @@ fn every_member_of_every_report_is_documented() {
         is_documented(&json);
         json
     };
+    let limit = path("limit");
     report("limit", &["limit", "--duration", "100ms", "--window", "16"]);
     let run = ["run", "--target", &target, "--records", &records, "--handles", &records, "--rate", "100"];
-    let rest = ["--duration", "3200ms", "--assert", "p99<30s", "--share-of", &path("limit")];
+    let rest = ["--duration", "3200ms", "--assert", "p99<30s", "--share-of", &limit];
     let json = report("run", &[&run[..], &rest].concat());
     // It was wrong, so that there are mismatches, and had promises and a limit.
     for pointer in
@@ -78,7 +79,7 @@ fn every_member_of_every_report_is_documented() {
     assert!(json["connections"].is_object() && json["setting"]["streams"].is_object());
     let max =
         ["--template", "10.1/a", "--from", "50", "--to", "100", "--trial", "100ms", "--confirm", "100ms"];
-    report("max", &[&["find-max"], &run[1..3], &max[..], &["--repeat", "1", "--warm-up", "0s"]].concat());
+    report("max", &[&["find-max"][..], &run[1..3], &max[..], &["--repeat", "1", "--warm-up", "0s"]].concat());
     report(
         "hostile",
         &["hostile", "--target", &target, "--probe", "10.1/a", "--cases", "20", "--rate", "1000"],

@@ -291,7 +291,7 @@ mod tests {
         seconds[0] = sample(1.0, 1e9);
         seconds.push(sample(1.0, 1e9));
         let report = serde_json::json!({
-            "schema": "handle-loadgen/run/2", "seconds": seconds, "invalid": [],
+            "schema": "handle-loadgen/run/3", "seconds": seconds, "invalid": [],
             "accounts": {"sent": 1000, "lost": 10, "late": 0}, "setting": {"rate": seed, "target": seed},
         });
         let mut side = Side::default();
@@ -376,7 +376,7 @@ mod tests {
                 "its schema",
             ),
             (
-                r#"{"schema":"handle-loadgen/run/2","seconds":[],"invalid":[],"accounts":{"sent":1,"lost":0,"late":0},"setting":{}}"#,
+                r#"{"schema":"handle-loadgen/run/3","seconds":[],"invalid":[],"accounts":{"sent":1,"lost":0,"late":0},"setting":{}}"#,
                 "no whole second",
             ),
         ] {
