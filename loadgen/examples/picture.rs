@@ -53,7 +53,7 @@ fn main() -> anyhow::Result<()> {
 }
 
 /// Size of a character.
-const CELL: (f64, f64) = (8.4, 17.0);
+const CELL: (f64, f64) = (8.4, 16.3);
 const MARGIN: f64 = 12.0;
 
 fn svg(screen: &Screen) -> String {
