@@ -224,7 +224,7 @@ fn run(
     let shape = scenario.shape(args.window, args.train_window);
     let mut floods = [
         Flood::open(requests, shape, handle_benches::flood::is_success)?,
-        Flood::open(queries, shape, dns::is_success)?,
+        Flood::open(queries, shape, handle_benches::dns::is_success)?,
     ];
     let taking_part: Vec<_> =
         contestants.iter().filter(|contestant| scenario.with_dns || !contestant.speaks_dns).collect();
