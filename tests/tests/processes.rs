@@ -255,7 +255,7 @@ fn tells_the_service_manager() {
     let manager = UnixDatagram::bind(&path).unwrap();
     manager.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
     let mut serving = Serving::start(&place.set(), &place.path("control.sock"), |command| {
-        command.env("NOTIFY_SOCKET", &path);
+        command.env("NOTIFY_SOCKET", &path).env("WATCHDOG_USEC", "200000");
     });
     let told = || {
         let mut room = [0; 1000];
@@ -263,8 +263,11 @@ fn tells_the_service_manager() {
         String::from_utf8_lossy(&room[..len]).into_owned()
     };
     assert!(told().contains("READY=1"));
+    assert_eq!(told().trim_end(), "WATCHDOG=1", "a sign of life, as often as it is wanted");
+    assert_eq!(told().trim_end(), "WATCHDOG=1", "and another");
     serving.process.signal("INT");
-    assert!(told().contains("STOPPING=1"));
+    let last = std::iter::repeat_with(told).find(|told| told.trim_end() != "WATCHDOG=1").unwrap();
+    assert!(last.contains("STOPPING=1"), "{last}");
     assert_eq!(serving.process.wait(), Some(0));
 }
 
