@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use handle_proto::ResponseCode;
+use serde::Serialize;
 
 use crate::report::{Report, Times};
 
@@ -80,10 +81,28 @@ pub const MEASURES: [(&str, &str); 9] = [
     ("answered sent", "answers in time, or requests, a second: 20000, 20k or 1.5M"),
 ];
 
+/// What became of a promise.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Judged {
+    /// The promise as it was written.
+    pub promise: String,
+    /// Whether it holds.
+    pub holds: bool,
+    /// What was measured.
+    pub found: String,
+}
+
+impl fmt::Display for Judged {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { promise, holds, found } = self;
+        write!(f, "{promise} {}: {found}", if *holds { "holds" } else { "does not hold" })
+    }
+}
+
 impl Assertion {
-    /// Checks it: `None` when it holds, and otherwise what was measured instead.
+    /// Compares it with what a run found.
     #[must_use]
-    pub fn check(&self, report: &Report) -> Option<String> {
+    pub fn judge(&self, report: &Report) -> Judged {
         let value = self.measure.of(report);
         let holds = match self.comparison {
             Comparison::Below => value < self.bound,
@@ -91,14 +110,14 @@ impl Assertion {
             Comparison::Above => value > self.bound,
             Comparison::AtLeast => value >= self.bound,
         };
-        let shown = match self.measure {
+        let found = match self.measure {
             // Nothing was measured: no promise about it is kept.
             _ if value.is_nan() => "nothing was measured".to_owned(),
             Measure::Time(..) => format!("it is {:.3} ms", value / 1e6),
             Measure::Share(_) => format!("it is {:.4} %", value * 100.0),
             Measure::Rate(_) => format!("it is {value:.0}/s"),
         };
-        (!holds).then(|| format!("{} does not hold: {shown}", self.text))
+        Judged { promise: self.text.clone(), holds, found }
     }
 }
 
@@ -249,12 +268,9 @@ mod tests {
             ("not-sent<=0%", None),
         ] {
             let assertion: Assertion = text.parse().unwrap();
-            let found = assertion.check(&report);
-            match (broken, &found) {
-                (None, None) => {}
-                (Some(broken), Some(found)) => assert!(found.contains(broken), "{found}"),
-                _ => panic!("{text}: {found:?}"),
-            }
+            let judged = assertion.judge(&report);
+            assert_eq!(judged.holds, broken.is_none(), "{judged}");
+            assert!(judged.to_string().contains(broken.unwrap_or(" holds: it is ")), "{judged}");
         }
     }
 

@@ -38,6 +38,7 @@ pub mod names;
 mod options;
 pub mod pacing;
 pub mod pattern;
+pub mod phases;
 pub mod prometheus;
 pub mod published;
 pub mod question;

@@ -7,6 +7,7 @@ use handle_proto::ResponseCode;
 use hdrhistogram::{Counter, Histogram};
 use serde::{Deserialize, Serialize};
 
+use crate::assertion::{Assertion, Judged};
 use crate::clock::Clock;
 use crate::environment::Environment;
 use crate::job::Job;
@@ -62,6 +63,8 @@ pub struct Report {
     pub steps: Vec<Step>,
     /// The response times as a curve: which share of them is below which time.
     pub response_curve: Vec<Point>,
+    /// The service times as such a curve.
+    pub service_curve: Vec<Point>,
     /// The response times by size.
     pub response_histogram: Vec<Bucket>,
     /// What became of connections, where there are any.
@@ -72,6 +75,8 @@ pub struct Report {
     pub seconds: Vec<Second>,
     /// The share of what the machine can do, when that was given.
     pub share: Option<Share>,
+    /// What was promised of the run, and what became of it.
+    pub assertions: Vec<Judged>,
     /// Why the run does not count; empty when it does.
     pub invalid: Vec<String>,
 }
@@ -375,11 +380,13 @@ impl Report {
                 _ => Vec::new(),
             },
             response_curve: curve(&total.latency.response),
+            service_curve: curve(&total.latency.service),
             response_histogram: buckets(&total.latency.response),
             connections: total.connections,
             verification,
             seconds: seen.seconds.clone(),
             share: None,
+            assertions: Vec::new(),
             invalid: Vec::new(),
         };
         report.invalid = report.reasons_against(seen.stopped);
@@ -406,6 +413,12 @@ impl Report {
         let limit_answers_per_s = limit.answers_per_s;
         let share = self.answered_per_s / limit_answers_per_s.max(f64::MIN_POSITIVE);
         self.share = Some(Share { limit_answers_per_s, share });
+    }
+
+    /// Judges what was promised of the run; whether all of it holds.
+    pub fn judge(&mut self, assertions: &[Assertion]) -> bool {
+        self.assertions = assertions.iter().map(|assertion| assertion.judge(self)).collect();
+        self.assertions.iter().all(|judged| judged.holds)
     }
 
     fn reasons_against(&self, stopped: bool) -> Vec<String> {

@@ -194,6 +194,9 @@ impl fmt::Display for Report {
         for reason in &self.invalid {
             writeln!(f, "{:<12}{reason}", "INVALID")?;
         }
+        for judged in &self.assertions {
+            writeln!(f, "{:<12}{judged}", if judged.holds { "promise" } else { "BROKEN" })?;
+        }
         Ok(())
     }
 }

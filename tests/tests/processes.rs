@@ -559,9 +559,9 @@ fn resolve_tells_outcomes_by_exit_codes() {
     assert_eq!(fail(resolve("10.1/none", &["--tcp"])).0, 3);
     drop(serving);
     let (code, error) = fail(resolve("10.1/a", &["--tcp"]));
-    assert!(code == 1 && error.contains("is the server running"), "{error}");
+    assert!(code == 7 && error.contains("is the server running"), "{error}");
     let (code, error) = fail(resolve("10.1/a", &[]));
-    assert_eq!(code, 1);
+    assert_eq!(code, 7);
     assert!(error.contains("nobody listens"), "{error}");
     // A server that keeps silent.
     let silent = UdpSocket::bind("127.0.0.1:0").unwrap();

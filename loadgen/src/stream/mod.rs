@@ -5,7 +5,7 @@
 //! shows as lag of the schedule.
 
 mod connection;
-mod http;
+pub mod http;
 mod json;
 
 use std::fmt;
