@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use handle_net::{Datapath, Options, Peer, open, pin_to_core};
+use handle_net::{Choice, Datapath, Options, Peer, open, pin_to_core};
 
 use crate::clock::Clock;
 use crate::counts::{Codes, Counts};
@@ -293,8 +293,9 @@ impl Thread<'_> {
         let _ = wake_on_time();
         let mut path = self.open().map_err(Error::Open)?;
         let mut worker = self.worker();
-        if matches!(path, Path::Datagrams(_)) {
-            worker.leave_from(&self.options.sources_of(self.number));
+        let sources = options.sources_of(self.number);
+        if matches!(path, Path::Datagrams(_)) && sources.len() > 1 {
+            worker.leave_from(&sources);
         }
         let name = match &path {
             Path::Datagrams(path) => path.kind().to_string(),
@@ -363,7 +364,13 @@ impl Thread<'_> {
         };
         let socket =
             if trains { socket } else { Options { receive_len: RECEIVE_LEN, ..socket.one_at_a_time() } };
-        Ok(Path::Datagrams(open(options.datapath, &socket)?.path))
+        let choice = match options.datapath {
+            // A look at io_uring without patience enters the scheduler, which was measured to quadruple the median of the
+            // schedule error on a machine that does other things as well.
+            Choice::Auto if self.job.schedule.is_some() => Choice::Portable,
+            choice => choice,
+        };
+        Ok(Path::Datagrams(open(choice, &socket)?.path))
     }
 
     fn worker(&self) -> Worker<'_> {

@@ -185,7 +185,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Sends from these addresses in turn. They must be of a socket that is bound to none, or the only one it is bound to.
+    /// Sends from these addresses in turn, over a socket that is bound to none.
     pub fn leave_from(&mut self, sources: &[IpAddr]) {
         if !sources.is_empty() {
             self.peers = sources.iter().map(|source| self.target.leaving_from(*source)).collect();
@@ -226,7 +226,7 @@ impl<'a> Worker<'a> {
             let write = |room: &mut [u8]| self.workload.write_request(ask, id, room);
             let peer = self.peers[self.next_peer];
             self.next_peer = if self.next_peer + 1 < self.peers.len() { self.next_peer + 1 } else { 0 };
-            outbox.push(peer, self.name.len(), write).expect("the outbox takes a burst");
+            outbox.push(peer, self.workload.request_len_max(), write).expect("the outbox takes a burst");
             self.outbox_intended_ns.push(intended_ns);
             match &mut self.plan {
                 Plan::Open { share, .. } => {

@@ -148,7 +148,7 @@ pub(crate) struct AskArgs {
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub(crate) cores: Vec<usize>,
     /// How datagrams are sent and received: over `io_uring` (uring), with `recvmmsg` and `sendmmsg`
-    /// (portable), or the first of these that works (auto).
+    /// (portable), or the first of these that works (auto); in an open loop auto is portable, which is more on time.
     #[arg(long, value_name = "auto|uring|portable", default_value_t = Choice::Auto)]
     pub(crate) datapath: Choice,
     /// How the time until the next request is spent: looking at the clock (spin) takes a whole core and is most

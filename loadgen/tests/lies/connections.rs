@@ -1,13 +1,12 @@
 //! The same lies over connections.
 
-use std::num::NonZeroU64;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
 use handle_loadgen::stream::Protocol;
-use handle_loadgen::{Load, Report, RunOptions, Streams, Transport, Truth, Verify, run};
+use handle_loadgen::{Report, RunOptions, Streams, Transport, run};
 
-use super::server::{Connected, Deed, TIMEOUT, answer, honest, names, records, whole};
+use super::server::{Connected, Deed, TIMEOUT, answer, honest, records, requests_400, whole};
 use super::sums;
 
 fn truth(request: &[u8]) -> Deed {
@@ -27,15 +26,8 @@ fn lied_to(pipeline: usize, lie: impl Fn(&[u8]) -> Vec<Deed> + Send + 'static) -
     );
     let records = records();
     let streams = Streams { connections: 64, pipeline, ..Streams::pooled(Protocol::Tcp) };
-    let options = RunOptions {
-        transport: Transport::Stream(streams),
-        load: Load::Open { rate: NonZeroU64::new(1000).unwrap() },
-        duration: Duration::from_millis(400),
-        timeout: TIMEOUT,
-        verify: Some(Verify::with(Truth::Records(records.path().to_owned()))),
-        pattern: handle_loadgen::Pattern::Sequential,
-        ..RunOptions::new(server.address, names())
-    };
+    let options =
+        RunOptions { transport: Transport::Stream(streams), ..requests_400(server.address, records.path()) };
     run(&options, |_| ControlFlow::Continue(())).unwrap()
 }
 
@@ -103,12 +95,9 @@ fn answers_that_overtake_each_other_and_come_in_bits_are_put_together() {
     let streams = Streams { connections: 1, pipeline: 64, ..Streams::pooled(Protocol::Tcp) };
     let options = RunOptions {
         transport: Transport::Stream(streams),
-        load: Load::Open { rate: NonZeroU64::new(1000).unwrap() },
-        duration: Duration::from_millis(200),
         timeout: Duration::from_secs(5),
-        verify: Some(Verify::with(Truth::Records(records.path().to_owned()))),
-        ..RunOptions::new(server.address, names())
+        ..requests_400(server.address, records.path())
     };
     let report = run(&options, |_| ControlFlow::Continue(())).unwrap();
-    assert_eq!(sums(&report), [200, 0, 200, 0], "{report}");
+    assert_eq!(sums(&report), [400, 0, 400, 0], "{report}");
 }

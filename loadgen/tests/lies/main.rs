@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use handle_loadgen::replay::{Outcome, replay};
 use handle_loadgen::{Form, Load, Report, RunOptions, Truth, Verify, run};
 
-use server::{HANDLES, Server, TIMEOUT, answer, honest, names, records};
+use server::{HANDLES, Server, TIMEOUT, answer, honest, names, records, requests_400};
 
 /// Runs 400 requests against a server that lies to each tenth, verified by a file of records.
 fn lied_to(lie: impl Fn(&[u8]) -> Vec<Vec<u8>> + Send + 'static) -> Report {
@@ -23,15 +23,7 @@ fn lied_to(lie: impl Fn(&[u8]) -> Vec<Vec<u8>> + Send + 'static) -> Report {
         Server::start(move |number, request| // Not to the last: a run whose answers have all come does not wait for what else there is.
         if number % 10 == 4 { lie(request) } else { honest(request) });
     let records = records();
-    let options = RunOptions {
-        load: Load::Open { rate: NonZeroU64::new(1000).unwrap() },
-        duration: Duration::from_millis(400),
-        timeout: TIMEOUT,
-        verify: Some(Verify::with(Truth::Records(records.path().to_owned()))),
-        pattern: handle_loadgen::Pattern::Sequential,
-        ..RunOptions::new(server.address, names())
-    };
-    run(&options, |_| ControlFlow::Continue(())).unwrap()
+    run(&requests_400(server.address, records.path()), |_| ControlFlow::Continue(())).unwrap()
 }
 
 /// Answered, lost, verified, mismatched.

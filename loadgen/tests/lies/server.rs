@@ -2,12 +2,14 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::num::NonZeroU64;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use handle_loadgen::Names;
+use handle_loadgen::{Load, Names, Pattern, RunOptions, Truth, Verify};
 use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::list::Values;
 use handle_proto::wire::query::{Answer, Query};
@@ -102,6 +104,18 @@ pub(crate) fn records() -> tempfile::NamedTempFile {
         .collect();
     std::fs::write(file.path(), lines.join("\n")).unwrap();
     file
+}
+
+/// 400 requests, verified by a file of records.
+pub(crate) fn requests_400(target: SocketAddr, records: &Path) -> RunOptions {
+    RunOptions {
+        load: Load::Open { rate: NonZeroU64::new(1000).unwrap() },
+        duration: Duration::from_millis(400),
+        timeout: TIMEOUT,
+        verify: Some(Verify::with(Truth::Records(records.to_owned()))),
+        pattern: Pattern::Sequential,
+        ..RunOptions::new(target, names())
+    }
 }
 
 /// What a server does on a connection with its answer.
