@@ -166,6 +166,7 @@ impl Args {
             identity: self.identity.read()?,
             aliases_max: self.aliases,
             trace: self.trace,
+            service_only: false,
         })
     }
 }
