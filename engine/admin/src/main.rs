@@ -3,6 +3,7 @@
 use anyhow::anyhow;
 use clap::Parser;
 use handle_admin::config::Config;
+use handle_admin::elsewhere::Elsewhere;
 use handle_admin::server::{Server, read_identity};
 use handle_admin::settings::{Hooks, ReadConfig, reload};
 use handle_admin::store::Store;
@@ -138,6 +139,7 @@ fn print_config(config: &Config) -> anyhow::Result<()> {
 
 fn check(config: &Config) -> anyhow::Result<()> {
     let (site, key) = read_identity(config)?;
+    Elsewhere::open(&config.elsewhere)?;
     let stats = Store::open(&config.store)?.stats()?;
     println!(
         "configuration is good: {} records under {} homed prefixes, for server {} of {} in the site, {}, on {}",
