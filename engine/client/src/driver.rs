@@ -4,12 +4,14 @@ use crate::exchange::{AttemptError, Transmit};
 use crate::flight::{Outcome, Place};
 use crate::lookup::{Client, Lookup, LookupError, Options};
 use crate::plan::{Preferences, Purpose, Target, plan};
+use crate::sockets::{Datagrams, Sockets};
 use crate::trace::Event;
 use crate::{Now, Question};
 use handle_proto::Handle;
 use handle_proto::data::site::InterfaceProtocol;
+use std::cell::RefCell;
 use std::io::{ErrorKind, Read as _, Write as _};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
+use std::net::TcpStream;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -21,12 +23,13 @@ const ROOM: usize = 1 << 16;
 pub struct Driver {
     client: Arc<Client>,
     room: Vec<u8>,
+    sockets: Sockets,
 }
 
 /// The socket of the exchange that is under way.
 #[derive(Debug)]
 enum Way {
-    Datagrams(UdpSocket),
+    Datagrams(Datagrams),
     Connection(TcpStream),
 }
 
@@ -51,15 +54,32 @@ pub fn now() -> Now {
     }
 }
 
+/// A random number of the system's, hard to guess. So many are fetched at a time: each request takes several, and a call
+/// for each of them takes as long as sending the request.
 fn random() -> u32 {
-    u32::from_be_bytes(handle_auth::random())
+    const FETCHED: usize = 256;
+    thread_local! {
+        static LEFT: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    }
+    LEFT.with_borrow_mut(|left| {
+        if left.is_empty() {
+            left.extend_from_slice(&handle_auth::random::<FETCHED>());
+        }
+        let mut number = [0; 4];
+        // None is left behind where it was: it may be in a request still.
+        for (byte, left) in number.iter_mut().zip(left.iter_mut().rev()) {
+            *byte = std::mem::take(left);
+        }
+        left.truncate(left.len().saturating_sub(number.len()));
+        u32::from_be_bytes(number)
+    })
 }
 
 impl Driver {
     /// A driver for lookups of `client`.
     #[must_use]
     pub fn new(client: Arc<Client>) -> Self {
-        Self { client, room: vec![0; ROOM] }
+        Self { client, room: vec![0; ROOM], sockets: Sockets::default() }
     }
 
     /// Asks a question, and waits for what comes of it.
@@ -95,11 +115,24 @@ impl Driver {
         }
     }
 
+    /// Asks a question as [`resolve`](Self::resolve) does, and shows each step to `see` when it is done. Whatever
+    /// others ask meanwhile, it goes the whole way.
+    pub fn watch(&mut self, question: &Question, options: &Options, see: &mut dyn FnMut(&Event)) -> Resolved {
+        let options = Options { trace: true, ..options.clone() };
+        let mut lookup = self.lookup(question, &options);
+        let outcome = self.drive_seen(&mut lookup, see);
+        Resolved { outcome: outcome.map(Arc::new), events: lookup.events().to_vec() }
+    }
+
     fn ask(&mut self, question: &Question, options: &Options) -> Resolved {
-        let client = Arc::clone(&self.client);
-        let mut lookup = Lookup::new(client, question.clone(), options.clone(), Box::new(random), now());
+        let mut lookup = self.lookup(question, options);
         let outcome = self.drive(&mut lookup);
         Resolved { outcome: outcome.map(Arc::new), events: lookup.events().to_vec() }
+    }
+
+    fn lookup(&self, question: &Question, options: &Options) -> Lookup {
+        let client = Arc::clone(&self.client);
+        Lookup::new(client, question.clone(), options.clone(), Box::new(random), now())
     }
 
     /// The servers that are responsible for `handle`, for `purpose` and over TCP, in the order in which they are to be
@@ -140,15 +173,37 @@ impl Driver {
     /// # Errors
     /// As the lookup says.
     pub fn drive(&mut self, lookup: &mut Lookup) -> Result<crate::Answer, LookupError> {
+        self.drive_seen(lookup, &mut |_| ())
+    }
+
+    fn drive_seen(
+        &mut self,
+        lookup: &mut Lookup,
+        see: &mut dyn FnMut(&Event),
+    ) -> Result<crate::Answer, LookupError> {
         let mut way: Option<(u64, Way)> = None;
+        let mut seen_count = 0;
+        let mut see_new = |lookup: &Lookup| {
+            lookup.events()[seen_count..].iter().for_each(&mut *see);
+            seen_count = lookup.events().len();
+        };
         loop {
+            see_new(lookup);
             if let Some(outcome) = lookup.take_outcome() {
+                self.give_back(way);
                 return outcome;
             }
             if let Some((number, transmit)) = lookup.poll_transmit(now()) {
-                let known = way.take().filter(|(known, _)| *known == number);
+                see_new(lookup);
+                let known = match way.take() {
+                    Some((known, way)) if known == number => Some(way),
+                    other => {
+                        self.give_back(other);
+                        None
+                    }
+                };
                 let patience = patience(lookup);
-                match send(known.map(|(_, way)| way), &transmit, patience) {
+                match self.send(known, &transmit, patience) {
                     Ok(opened) => way = Some((number, opened)),
                     Err(error) => {
                         lookup.handle_failure(now(), number, error);
@@ -165,15 +220,49 @@ impl Driver {
         }
     }
 
+    fn give_back(&mut self, way: Option<(u64, Way)>) {
+        if let Some((_, Way::Datagrams(datagrams))) = way {
+            self.sockets.give(datagrams);
+        }
+    }
+
+    /// Sends what is to go out, over a socket that is known or another one.
+    fn send(
+        &mut self,
+        known: Option<Way>,
+        transmit: &Transmit,
+        patience: Duration,
+    ) -> Result<Way, AttemptError> {
+        let address = transmit.target.address;
+        if transmit.target.protocol == InterfaceProtocol::UDP {
+            let mut datagrams = match known {
+                Some(Way::Datagrams(datagrams)) => datagrams,
+                _ => self.sockets.take(address).map_err(|_| AttemptError::Unreachable)?,
+            };
+            datagrams.send(&transmit.datagrams).map_err(|_| AttemptError::Unreachable)?;
+            return Ok(Way::Datagrams(datagrams));
+        }
+        let late = |error: std::io::Error| match is_late(&error) {
+            true => AttemptError::Silence,
+            false => AttemptError::Unreachable,
+        };
+        let patience = patience.max(Duration::from_millis(1));
+        let mut stream = TcpStream::connect_timeout(&address, patience).map_err(late)?;
+        let _ = stream.set_nodelay(true);
+        let _ = stream.set_write_timeout(Some(patience));
+        for message in &transmit.datagrams {
+            stream.write_all(message).map_err(|_| AttemptError::Ended)?;
+        }
+        Ok(Way::Connection(stream))
+    }
+
     /// Waits for bytes, no longer than `patience`.
     fn receive(&mut self, lookup: &mut Lookup, number: u64, way: &mut Way, patience: Duration) {
         if patience.is_zero() {
             return;
         }
         let received = match way {
-            Way::Datagrams(socket) => {
-                socket.set_read_timeout(Some(patience)).and_then(|()| socket.recv(&mut self.room))
-            }
+            Way::Datagrams(datagrams) => datagrams.receive(&mut self.room, patience),
             Way::Connection(stream) => {
                 stream.set_read_timeout(Some(patience)).and_then(|()| stream.read(&mut self.room))
             }
@@ -197,44 +286,4 @@ fn patience(lookup: &Lookup) -> Duration {
 
 fn is_late(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
-}
-
-/// Sends what is to go out, over a socket that is known or a new one.
-fn send(known: Option<Way>, transmit: &Transmit, patience: Duration) -> Result<Way, AttemptError> {
-    let address = transmit.target.address;
-    match known {
-        Some(Way::Datagrams(socket)) => send_datagrams(socket, transmit),
-        _ if transmit.target.protocol == InterfaceProtocol::UDP => {
-            let any: IpAddr = match address {
-                SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-                SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-            };
-            // A new port for each exchange: whoever would answer falsely has to guess it. Connected, so that
-            // nobody else is heard, and a port where nobody listens is told of at once.
-            let socket = UdpSocket::bind((any, 0)).map_err(|_| AttemptError::Unreachable)?;
-            socket.connect(address).map_err(|_| AttemptError::Unreachable)?;
-            send_datagrams(socket, transmit)
-        }
-        _ => {
-            let late = |error: std::io::Error| match is_late(&error) {
-                true => AttemptError::Silence,
-                false => AttemptError::Unreachable,
-            };
-            let mut stream =
-                TcpStream::connect_timeout(&address, patience.max(Duration::from_millis(1))).map_err(late)?;
-            let _ = stream.set_nodelay(true);
-            let _ = stream.set_write_timeout(Some(patience.max(Duration::from_millis(1))));
-            for message in &transmit.datagrams {
-                stream.write_all(message).map_err(|_| AttemptError::Ended)?;
-            }
-            Ok(Way::Connection(stream))
-        }
-    }
-}
-
-fn send_datagrams(socket: UdpSocket, transmit: &Transmit) -> Result<Way, AttemptError> {
-    for datagram in &transmit.datagrams {
-        socket.send(datagram).map_err(|_| AttemptError::Unreachable)?;
-    }
-    Ok(Way::Datagrams(socket))
 }
