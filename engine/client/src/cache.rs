@@ -5,6 +5,7 @@
 
 use crate::service::keeps_s;
 use crate::{Answer, Now, Question};
+use handle_proto::limit::TTL_MAX_S;
 use handle_proto::{ResponseCode, fold};
 use hashbrown::HashTable;
 use std::hash::{BuildHasher as _, RandomState};
@@ -17,11 +18,13 @@ pub struct CacheLimits {
     pub bytes_max: usize,
     /// How long it is remembered that there is no such handle, or no such value, in seconds.
     pub negative_ttl_s: u32,
+    /// How long anything is kept, in seconds, whatever its time to live.
+    pub ttl_max_s: u32,
 }
 
 impl Default for CacheLimits {
     fn default() -> Self {
-        Self { bytes_max: 256 << 20, negative_ttl_s: 30 }
+        Self { bytes_max: 256 << 20, negative_ttl_s: 30, ttl_max_s: TTL_MAX_S.cast_unsigned() }
     }
 }
 
@@ -153,6 +156,7 @@ impl Cache {
             ResponseCode::HANDLE_NOT_FOUND | ResponseCode::VALUES_NOT_FOUND => self.limits.negative_ttl_s,
             _ => 0,
         };
+        let keeps_s = keeps_s.min(self.limits.ttl_max_s);
         if keeps_s == 0 || !question.is_cacheable() {
             return;
         }
@@ -382,7 +386,7 @@ mod tests {
     }
 
     fn cache(bytes_max: usize) -> Cache {
-        Cache::new(CacheLimits { bytes_max, negative_ttl_s: 30 })
+        Cache::new(CacheLimits { bytes_max, ..CacheLimits::default() })
     }
 
     #[test]
@@ -395,6 +399,18 @@ mod tests {
         assert_eq!((stats.hits, stats.misses, stats.expired, stats.handles), (1, 1, 1, 1));
         cache.put(&question, &answer("a/b", &[value(1, b"URL", 0)]), now(8_000));
         assert!(cache.get(&question, now(8_000)).is_none(), "a time of 0 is not kept");
+    }
+
+    #[test]
+    fn nothing_is_kept_for_longer_than_the_limit() {
+        let cache = Cache::new(CacheLimits { ttl_max_s: 5, ..CacheLimits::default() });
+        let none = Answer::new(b"a/c", ResponseCode::HANDLE_NOT_FOUND, []);
+        for (handle, answer) in [("a/b", answer("a/b", &[value(1, b"URL", 60)])), ("a/c", none)] {
+            let question = Question::all(handle.as_bytes());
+            cache.put(&question, &answer, now(0));
+            assert!(cache.get(&question, now(4_999)).is_some(), "{handle}");
+            assert!(cache.get(&question, now(5_000)).is_none(), "{handle}");
+        }
     }
 
     #[test]

@@ -3,9 +3,11 @@
 use crate::exchange::{AttemptError, Transmit};
 use crate::flight::{Outcome, Place};
 use crate::lookup::{Client, Lookup, LookupError, Options};
+use crate::plan::{Preferences, Purpose, Target, plan};
 use crate::sockets::{Datagrams, Sockets};
 use crate::trace::Event;
 use crate::{Now, Question};
+use handle_proto::Handle;
 use handle_proto::data::site::InterfaceProtocol;
 use std::cell::RefCell;
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -90,6 +92,7 @@ impl Driver {
             && options.identity.is_none()
             && !options.trace
             && options.aliases_max == plain.aliases_max
+            && !options.service_only
             && matches!(options.whom, crate::lookup::Whom::Responsible)
             && question.is_cacheable();
         if !is_plain {
@@ -130,6 +133,39 @@ impl Driver {
     fn lookup(&self, question: &Question, options: &Options) -> Lookup {
         let client = Arc::clone(&self.client);
         Lookup::new(client, question.clone(), options.clone(), Box::new(random), now())
+    }
+
+    /// The servers that are responsible for `handle`, for `purpose` and over TCP, in the order in which they are to be
+    /// asked: one of each site of the service. With `certified`, records that are not signed say nothing about it.
+    ///
+    /// # Errors
+    /// When the service is not known, or has no server for this.
+    pub fn servers(
+        &mut self,
+        handle: &[u8],
+        purpose: Purpose,
+        certified: bool,
+    ) -> Result<Vec<Target>, LookupError> {
+        let mut question = Question::all(handle);
+        question.wants.certified = certified;
+        let options = Options { service_only: true, ..Options::default() };
+        let client = Arc::clone(&self.client);
+        let mut lookup = Lookup::new(client, question, options, Box::new(random), now());
+        let outcome = self.drive(&mut lookup);
+        // Whose servers did not answer is known all the same.
+        if let Err(error) = outcome
+            && !error.is_of_the_servers_of(handle)
+        {
+            return Err(error);
+        }
+        let preferences =
+            Preferences { protocols: vec![InterfaceProtocol::TCP], ..self.client.preferences.clone() };
+        let times = &self.client.times;
+        let plan = plan(lookup.service(), Handle(handle), purpose, &preferences, times, now(), &mut random);
+        match plan.is_empty() {
+            true => Err(LookupError::NoServer { handle: handle.to_vec() }),
+            false => Ok(plan.into()),
+        }
     }
 
     /// Moves the bytes of a lookup until it has an outcome.
