@@ -382,3 +382,22 @@ fn sites_that_are_slow_or_gone_are_passed_over() {
     let (exit, error) = fail(lab.hdl(&["resolve", "10.1016/j.rcae.2013.04.001"]));
     assert!(exit == 7 && error.contains("nobody listens"), "{exit}: {error}");
 }
+
+#[test]
+fn a_program_that_runs_for_long_knows_the_global_service_anew_by_itself() {
+    let lab = lab();
+    let mut root = Root::read(&std::fs::read(&lab.root).unwrap()).unwrap();
+    root.updated_unix_ms = Some(0);
+    let path = lab.directory.path().join("renewed");
+    let mut client = Client::new(root);
+    client.renewal.file = Some(path.clone());
+    let client = Arc::new(client);
+    let mut driver = Driver::new(Arc::clone(&client));
+    driver.renew_if_due().expect("it is old").unwrap();
+    let written = Root::read(&std::fs::read(&path).unwrap()).unwrap();
+    assert!(written.updated_unix_ms > Some(0));
+    assert_eq!(client.root.get().updated_unix_ms, written.updated_unix_ms);
+    assert!(driver.renew_if_due().is_none(), "and then it is new");
+    let answer = driver.resolve(&certified("20.500.LAB/hello"), &Options::default()).outcome.unwrap();
+    assert!(answer.certified);
+}

@@ -1,13 +1,25 @@
-//! Blocking sockets for lookups: one thread, one question at a time.
+//! Sockets for lookups: blocking ones here, one thread and one question at a time; those of tokio in
+//! `asynchronous`. Both move bytes for the same state machines, and share what a [`Client`] knows.
+
+#[cfg(feature = "tokio")]
+pub mod asynchronous;
+#[cfg(all(test, feature = "tls"))]
+mod loopback;
+#[cfg(all(test, feature = "tls"))]
+mod tests;
 
 use crate::exchange::{AttemptError, Transmit};
 use crate::flight::{Outcome, Place};
-use crate::lookup::{Client, Lookup, LookupError, Options};
+use crate::lookup::{Client, Lookup, LookupError, Options, Whom};
+use crate::refresh::Renewing;
 use crate::trace::Event;
 use crate::{Now, Question};
 use handle_proto::data::site::InterfaceProtocol;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{ErrorKind, Read as _, Write as _};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
+use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs as _, UdpSocket};
+use std::os::fd::AsFd as _;
+use std::sync::mpsc;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -21,11 +33,23 @@ pub struct Driver {
     room: Vec<u8>,
 }
 
-/// The socket of the exchange that is under way.
+/// The socket of an exchange that is under way.
 #[derive(Debug)]
-enum Way {
+struct Way {
+    number: u64,
+    socket: Socket,
+    /// What is to go out over a connection.
+    outgoing: Vec<u8>,
+}
+
+#[derive(Debug)]
+enum Socket {
     Datagrams(UdpSocket),
-    Connection(TcpStream),
+    /// A connection, and whether it has come about.
+    Connection {
+        stream: TcpStream,
+        is_there: bool,
+    },
 }
 
 /// What came of a question, and the steps that led to it.
@@ -35,6 +59,16 @@ pub struct Resolved {
     pub outcome: Outcome,
     /// The steps, where they were to be written down.
     pub events: Vec<Event>,
+}
+
+impl Resolved {
+    const fn known(outcome: Outcome) -> Self {
+        Self { outcome, events: vec![] }
+    }
+
+    fn of(outcome: Result<crate::Answer, LookupError>, lookup: &Lookup) -> Self {
+        Self { outcome: outcome.map(Arc::new), events: lookup.events().to_vec() }
+    }
 }
 
 /// The clock of all drivers of this process.
@@ -53,6 +87,26 @@ fn random() -> u32 {
     u32::from_be_bytes(handle_auth::random())
 }
 
+fn lookup(client: &Arc<Client>, question: &Question, options: &Options) -> Lookup {
+    Lookup::new(Arc::clone(client), question.clone(), options.clone(), Box::new(random), now())
+}
+
+/// Whether others may be given the answer, and the answer to others be taken.
+fn is_shared(question: &Question, options: &Options) -> bool {
+    options.use_cache
+        && options.identity.is_none()
+        && !options.trace
+        && options.aliases_max == Options::default().aliases_max
+        && matches!(options.whom, Whom::Responsible)
+        && question.is_cacheable()
+}
+
+/// How long may be waited, rounded up, so that the deadline has passed when it is over.
+fn patience(lookup: &Lookup) -> Duration {
+    let left_ms = lookup.poll_timeout().unwrap_or_default().saturating_sub(now().ms);
+    Duration::from_millis(left_ms)
+}
+
 impl Driver {
     /// A driver for lookups of `client`.
     #[must_use]
@@ -63,40 +117,68 @@ impl Driver {
     /// Asks a question, and waits for what comes of it.
     ///
     /// What is in the cache is not asked for, and what another thread asks meanwhile is waited for, unless
-    /// `options` say whom to ask, who asks, to follow aliases, or to write steps down.
+    /// `options` say whom to ask, who asks, to follow aliases, or to write steps down. Where the records of the global
+    /// service are due to be asked for anew ([`Renewal`](crate::refresh::Renewal)), another thread does it afterwards.
     pub fn resolve(&mut self, question: &Question, options: &Options) -> Resolved {
-        let plain = Options::default();
-        let is_plain = options.use_cache
-            && options.identity.is_none()
-            && !options.trace
-            && options.aliases_max == plain.aliases_max
-            && matches!(options.whom, crate::lookup::Whom::Responsible)
-            && question.is_cacheable();
-        if !is_plain {
+        let resolved = self.resolve_alone(question, options);
+        if let Some(renewing) = Renewing::begin(&self.client, now()) {
+            let mut driver = Self::new(Arc::clone(&self.client));
+            // Where no thread can be had, the next question tries again.
+            let _ =
+                std::thread::Builder::new().name("renewal".to_owned()).spawn(move || driver.renew(renewing));
+        }
+        resolved
+    }
+
+    fn resolve_alone(&mut self, question: &Question, options: &Options) -> Resolved {
+        if !is_shared(question, options) {
             return self.ask(question, options);
         }
-        if let Some(answer) = self.client.cache.get(question, now()) {
-            return Resolved { outcome: Ok(answer), events: vec![] };
-        }
         let client = Arc::clone(&self.client);
-        match client.flights.join(question) {
-            Place::Lead(lead) => {
-                let resolved = self.ask(question, options);
-                lead.land(resolved.outcome.clone());
-                resolved
+        let deadline = Instant::now() + Duration::from_millis(client.limits.patience_ms);
+        loop {
+            if let Some(answer) = client.cache.get(question, now()) {
+                return Resolved::known(Ok(answer));
             }
-            Place::Follow(flight) => match flight.wait(Duration::from_millis(client.limits.patience_ms)) {
-                Some(outcome) => Resolved { outcome, events: vec![] },
-                None => self.ask(question, options),
-            },
+            let flight = match client.flights.join(question) {
+                Place::Lead(lead) => {
+                    let resolved = self.ask(question, options);
+                    lead.land(resolved.outcome.clone());
+                    return resolved;
+                }
+                Place::Follow(flight) => flight,
+            };
+            let left = deadline.saturating_duration_since(Instant::now());
+            match flight.wait(left) {
+                Some(outcome) => return Resolved::known(outcome),
+                None if left.is_zero() => return self.ask(question, options),
+                // Whoever asked has gone, and somebody has to ask instead.
+                None => {}
+            }
         }
     }
 
+    /// Asks for the records of the global service anew, if that is due, and waits for what comes of it.
+    ///
+    /// # Errors
+    /// When what is known stays as it is, or could not be written.
+    pub fn renew_if_due(&mut self) -> Option<Result<(), crate::refresh::RefreshError>> {
+        let renewing = Renewing::begin(&self.client, now())?;
+        Some(self.renew(renewing))
+    }
+
+    fn renew(&mut self, mut renewing: Renewing) -> Result<(), crate::refresh::RefreshError> {
+        while let Some(question) = renewing.poll_question() {
+            let outcome = self.resolve_alone(&question, &Renewing::options()).outcome;
+            renewing.handle_answer(question, outcome.ok());
+        }
+        renewing.finish()
+    }
+
     fn ask(&mut self, question: &Question, options: &Options) -> Resolved {
-        let client = Arc::clone(&self.client);
-        let mut lookup = Lookup::new(client, question.clone(), options.clone(), Box::new(random), now());
+        let mut lookup = lookup(&self.client, question, options);
         let outcome = self.drive(&mut lookup);
-        Resolved { outcome: outcome.map(Arc::new), events: lookup.events().to_vec() }
+        Resolved::of(outcome, &lookup)
     }
 
     /// Moves the bytes of a lookup until it has an outcome.
@@ -104,101 +186,154 @@ impl Driver {
     /// # Errors
     /// As the lookup says.
     pub fn drive(&mut self, lookup: &mut Lookup) -> Result<crate::Answer, LookupError> {
-        let mut way: Option<(u64, Way)> = None;
+        let mut ways: Vec<Way> = vec![];
         loop {
             if let Some(outcome) = lookup.take_outcome() {
                 return outcome;
             }
-            if let Some((number, transmit)) = lookup.poll_transmit(now()) {
-                let known = way.take().filter(|(known, _)| *known == number);
-                let patience = patience(lookup);
-                match send(known.map(|(_, way)| way), &transmit, patience) {
-                    Ok(opened) => way = Some((number, opened)),
-                    Err(error) => {
-                        lookup.handle_failure(now(), number, error);
-                        continue;
-                    }
+            ways.retain(|way| lookup.is_under_way(way.number));
+            if let Some((number, name)) = lookup.poll_name() {
+                let addresses = addresses_of(name, patience(lookup));
+                lookup.handle_addresses(now(), number, &addresses);
+            } else if let Some((number, transmit)) = lookup.poll_transmit(now()) {
+                if let Err(error) = send(&mut ways, number, &transmit) {
+                    lookup.handle_failure(now(), number, error);
                 }
+            } else {
+                self.wait(lookup, &mut ways);
+                lookup.handle_timeout(now());
             }
-            let patience = patience(lookup);
-            match &mut way {
-                Some((number, way)) => self.receive(lookup, *number, way, patience),
-                None => std::thread::sleep(patience),
-            }
-            lookup.handle_timeout(now());
         }
     }
 
-    /// Waits for bytes, no longer than `patience`.
-    fn receive(&mut self, lookup: &mut Lookup, number: u64, way: &mut Way, patience: Duration) {
-        if patience.is_zero() {
+    /// Waits until something happens on a socket, no longer than the lookup has time, and tells it.
+    fn wait(&mut self, lookup: &mut Lookup, ways: &mut [Way]) {
+        let patience = patience(lookup);
+        let Ok(patience) = Timespec::try_from(patience) else { return };
+        let mut sockets: Vec<PollFd<'_>> = ways.iter().map(Way::wanted).collect();
+        // An interrupted wait is one that was too short.
+        if poll(&mut sockets, Some(&patience)).is_err() {
             return;
         }
-        let received = match way {
-            Way::Datagrams(socket) => {
-                socket.set_read_timeout(Some(patience)).and_then(|()| socket.recv(&mut self.room))
-            }
-            Way::Connection(stream) => {
-                stream.set_read_timeout(Some(patience)).and_then(|()| stream.read(&mut self.room))
-            }
-        };
-        match (received, way) {
-            (Ok(0), Way::Connection(_)) => lookup.handle_failure(now(), number, AttemptError::Ended),
-            (Ok(len), Way::Connection(_)) => lookup.handle_stream(now(), number, &self.room[..len]),
-            (Ok(len), Way::Datagrams(_)) => lookup.handle_datagram(now(), number, &self.room[..len]),
-            (Err(error), _) if is_late(&error) || error.kind() == ErrorKind::Interrupted => {}
-            (Err(_), Way::Connection(_)) => lookup.handle_failure(now(), number, AttemptError::Ended),
-            (Err(_), Way::Datagrams(_)) => lookup.handle_failure(now(), number, AttemptError::Unreachable),
+        let ready: Vec<bool> = sockets.iter().map(|socket| !socket.revents().is_empty()).collect();
+        for (way, _) in ways.iter_mut().zip(ready).filter(|(_, is_ready)| *is_ready) {
+            way.turn(lookup, &mut self.room);
         }
     }
 }
 
-/// How long may be waited, rounded up, so that the deadline has passed when it is over.
-fn patience(lookup: &Lookup) -> Duration {
-    let left_ms = lookup.poll_timeout().unwrap_or_default().saturating_sub(now().ms);
-    Duration::from_millis(left_ms)
+/// The addresses of a name, as the system knows them; none if it takes longer than `patience`.
+fn addresses_of(name: String, patience: Duration) -> Vec<IpAddr> {
+    // The system's resolver cannot be interrupted, so that a thread waits for it as long as it takes.
+    let (tell, told) = mpsc::channel();
+    let look_up = move || {
+        let found = (name.as_str(), 0_u16).to_socket_addrs().map(|found| found.map(|at| at.ip()).collect());
+        // Nobody may be waiting any more.
+        let _ = tell.send(found.unwrap_or_default());
+    };
+    match std::thread::Builder::new().name("names".to_owned()).spawn(look_up) {
+        Ok(_) => told.recv_timeout(patience).unwrap_or_default(),
+        Err(_) => vec![],
+    }
 }
 
-fn is_late(error: &std::io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
-}
-
-/// Sends what is to go out, over a socket that is known or a new one.
-fn send(known: Option<Way>, transmit: &Transmit, patience: Duration) -> Result<Way, AttemptError> {
-    let address = transmit.target.address;
-    match known {
-        Some(Way::Datagrams(socket)) => send_datagrams(socket, transmit),
-        _ if transmit.target.protocol == InterfaceProtocol::UDP => {
-            let any: IpAddr = match address {
-                SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-                SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-            };
-            // A new port for each exchange: whoever would answer falsely has to guess it. Connected, so that
-            // nobody else is heard, and a port where nobody listens is told of at once.
-            let socket = UdpSocket::bind((any, 0)).map_err(|_| AttemptError::Unreachable)?;
-            socket.connect(address).map_err(|_| AttemptError::Unreachable)?;
-            send_datagrams(socket, transmit)
+/// Sends what is to go out, over the socket of its exchange or a new one.
+fn send(ways: &mut Vec<Way>, number: u64, transmit: &Transmit) -> Result<(), AttemptError> {
+    let known = ways.iter().position(|way| way.number == number);
+    let way = match known {
+        Some(at) => &mut ways[at],
+        None => {
+            let is_udp = transmit.target.protocol == InterfaceProtocol::UDP;
+            let socket = open(transmit.target.address, is_udp).map_err(|_| AttemptError::Unreachable)?;
+            ways.push(Way { number, socket, outgoing: vec![] });
+            ways.last_mut().expect("pushed just now")
         }
-        _ => {
-            let late = |error: std::io::Error| match is_late(&error) {
-                true => AttemptError::Silence,
-                false => AttemptError::Unreachable,
-            };
-            let mut stream =
-                TcpStream::connect_timeout(&address, patience.max(Duration::from_millis(1))).map_err(late)?;
-            let _ = stream.set_nodelay(true);
-            let _ = stream.set_write_timeout(Some(patience.max(Duration::from_millis(1))));
-            for message in &transmit.datagrams {
-                stream.write_all(message).map_err(|_| AttemptError::Ended)?;
+    };
+    for bytes in &transmit.datagrams {
+        match &way.socket {
+            Socket::Datagrams(socket) => match socket.send(bytes) {
+                Ok(_) => {}
+                // As good as lost on the way.
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(_) => return Err(AttemptError::Unreachable),
+            },
+            Socket::Connection { .. } => way.outgoing.extend_from_slice(bytes),
+        }
+    }
+    Ok(())
+}
+
+/// A socket that does not block, connected to `address` or about to be.
+fn open(address: SocketAddr, is_udp: bool) -> std::io::Result<Socket> {
+    if is_udp {
+        return Ok(Socket::Datagrams(datagrams(address)?));
+    }
+    let stream = socket(address, socket2::Type::STREAM)?;
+    let _ = stream.set_tcp_nodelay(true);
+    Ok(Socket::Connection { stream: stream.into(), is_there: false })
+}
+
+/// A socket for datagrams to and from `address`, on a new port: whoever would answer falsely has to guess it. Connected,
+/// so that nobody else is heard, and a port where nobody listens is told of at once.
+fn datagrams(address: SocketAddr) -> std::io::Result<UdpSocket> {
+    socket(address, socket2::Type::DGRAM).map(UdpSocket::from)
+}
+
+fn socket(address: SocketAddr, kind: socket2::Type) -> std::io::Result<socket2::Socket> {
+    let socket = socket2::Socket::new(socket2::Domain::for_address(address), kind.nonblocking(), None)?;
+    match socket.connect(&address.into()) {
+        Err(error) if error.raw_os_error() != Some(rustix::io::Errno::INPROGRESS.raw_os_error()) => {
+            Err(error)
+        }
+        _ => Ok(socket),
+    }
+}
+
+impl Way {
+    /// What is waited for.
+    fn wanted(&self) -> PollFd<'_> {
+        match &self.socket {
+            Socket::Datagrams(socket) => PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN),
+            Socket::Connection { stream, is_there } => {
+                let has_outgoing = !is_there || !self.outgoing.is_empty();
+                let out = if has_outgoing { PollFlags::OUT } else { PollFlags::empty() };
+                PollFd::from_borrowed_fd(stream.as_fd(), PollFlags::IN | out)
             }
-            Ok(Way::Connection(stream))
         }
     }
-}
 
-fn send_datagrams(socket: UdpSocket, transmit: &Transmit) -> Result<Way, AttemptError> {
-    for datagram in &transmit.datagrams {
-        socket.send(datagram).map_err(|_| AttemptError::Unreachable)?;
+    /// Does what can be done now.
+    fn turn(&mut self, lookup: &mut Lookup, room: &mut [u8]) {
+        let is_early =
+            |error: &std::io::Error| matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted);
+        let number = self.number;
+        if let Socket::Connection { stream, is_there: is_there @ false } = &mut self.socket {
+            if !matches!(stream.take_error(), Ok(None)) {
+                return lookup.handle_failure(now(), number, AttemptError::Unreachable);
+            }
+            *is_there = true;
+            lookup.handle_connected(number);
+        }
+        match &mut self.socket {
+            Socket::Datagrams(socket) => match socket.recv(room) {
+                Ok(len) => lookup.handle_datagram(now(), number, &room[..len]),
+                Err(error) if is_early(&error) => {}
+                Err(_) => lookup.handle_failure(now(), number, AttemptError::Unreachable),
+            },
+            Socket::Connection { stream, .. } => {
+                if !self.outgoing.is_empty() {
+                    match stream.write(&self.outgoing) {
+                        Ok(len) => drop(self.outgoing.drain(..len)),
+                        Err(error) if is_early(&error) => {}
+                        Err(_) => return lookup.handle_failure(now(), number, AttemptError::Ended),
+                    }
+                }
+                match stream.read(room) {
+                    Ok(len @ 1..) => lookup.handle_stream(now(), number, &room[..len]),
+                    Err(error) if is_early(&error) => {}
+                    Ok(0) | Err(_) => lookup.handle_failure(now(), number, AttemptError::Ended),
+                }
+            }
+        }
     }
-    Ok(Way::Datagrams(socket))
 }
