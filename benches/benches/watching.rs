@@ -57,7 +57,7 @@ fn query_log(c: &mut Criterion) {
             let path = Some(directory.path().join(name));
             let settings = Settings { path, lines_per_second, queue_lines, ..Settings::default() };
             let (log, _writer) = QueryLog::open(&settings).expect("a file").expect("a log");
-            let (mut tap, mut now) = (Some(Tap::new(log)), Instant::now());
+            let (mut tap, mut now) = (Some(Tap::new(log, &settings)), Instant::now());
             b.iter(|| {
                 if let Some(tap) = black_box(&mut tap) {
                     now += Duration::from_secs(step_s);

@@ -1,5 +1,6 @@
 //! Certified answers: their rate, against what the key alone can sign.
 
+use crate::flood::Got;
 use crate::requests::Requests;
 use crate::serve;
 use crate::usage::thread_time;
@@ -65,6 +66,17 @@ pub fn start(set: PathBuf, key: PathBuf, datapath: Datapath, core: usize) -> any
     Server::start(&config)
 }
 
+/// In a child: serves as [`start`] does until the parent has had enough.
+///
+/// # Errors
+/// When it does not start.
+pub fn serve(set: PathBuf, key: PathBuf, datapath: Datapath, core: usize) -> anyhow::Result<()> {
+    let server = start(set, key, datapath, core)?;
+    serve::announce(*server.addresses().first().context("an address")?)?;
+    serve::wait_for_end();
+    server.stop()
+}
+
 /// What came of one turn.
 #[derive(Clone, Copy, Debug)]
 pub struct Rate {
@@ -81,6 +93,12 @@ impl Rate {
     #[must_use]
     pub fn per_second(&self) -> f64 {
         self.count as f64 / self.elapsed.as_secs_f64()
+    }
+
+    /// As what came back of a load.
+    #[must_use]
+    pub fn got(&self) -> Got {
+        Got { answers: self.count, seconds: self.elapsed.as_secs_f64(), ..Got::default() }
     }
 
     /// Processor time of one.

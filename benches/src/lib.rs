@@ -8,6 +8,7 @@
 //! - [`sessions`]: certified answers in a session.
 //! - [`certified`]: signed answers, and what the key alone can sign.
 //! - [`serve`]: servers in processes of their own; [`flood`] and [`tcp`]: the load on them.
+//! - [`dns`]: questions and a server of another protocol, to compare with.
 //! - [`paced`]: requests at their times, and how long each took.
 //! - [`turns`]: one server under load for a while, and what it took.
 //! - [`usage`]: what a process used, and on which machine.
@@ -15,6 +16,7 @@
 
 pub mod answers;
 pub mod certified;
+pub mod dns;
 pub mod flood;
 pub mod lookups;
 pub mod paced;

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// How long a server waits for a datagram before it looks whether it should stop.
-const PATIENCE_MAX: Duration = Duration::from_millis(20);
+pub(crate) const PATIENCE_MAX: Duration = Duration::from_millis(20);
 
 /// A server in another process. Dropping it stops it.
 #[derive(Debug)]

@@ -30,10 +30,18 @@ impl Turn {
         core: usize,
         seconds: f64,
     ) -> anyhow::Result<Self> {
+        Self::of(pid, core, || Ok(flood.run(address, Duration::from_secs_f64(seconds))?))
+    }
+
+    /// Lets `load` ask a process `pid` with its children on `core`.
+    ///
+    /// # Errors
+    /// When it does not answer, or wrongly.
+    pub fn of(pid: u32, core: usize, load: impl FnOnce() -> anyhow::Result<Got>) -> anyhow::Result<Self> {
         let (used, idle) = (Usage::of_tree(pid)?, usage::idle(core)?);
-        let got = flood.run(address, Duration::from_secs_f64(seconds))?;
+        let got = load()?;
         let (used, idle) = (Usage::of_tree(pid)? - used, usage::idle(core)?.saturating_sub(idle));
-        ensure!(got.answers > 0, "{address} does not answer");
+        ensure!(got.answers > 0, "process {pid} does not answer");
         ensure!(got.wrong == 0, "{} of {} answers are wrong", got.wrong, got.answers);
         Ok(Self { got, used, idle: idle.as_secs_f64() / got.seconds })
     }
@@ -56,10 +64,10 @@ impl Turn {
         self.used.total().as_secs_f64() * 1e6 / self.got.answers as f64
     }
 
-    /// Answers in one train.
+    /// Answers in one train; nothing where there are no trains.
     #[must_use]
-    pub fn train_len(&self) -> f64 {
-        self.got.answers as f64 / self.got.trains as f64
+    pub fn train_len(&self) -> Option<f64> {
+        (self.got.trains > 0).then(|| self.got.answers as f64 / self.got.trains as f64)
     }
 }
 

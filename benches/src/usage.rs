@@ -26,13 +26,26 @@ impl Usage {
     /// # Errors
     /// When there is no such process.
     pub fn of(pid: u32) -> anyhow::Result<Self> {
+        Self::read(pid, 11)
+    }
+
+    /// Of all processes that this one started and that have ended.
+    ///
+    /// # Errors
+    /// When the kernel does not tell.
+    pub fn of_ended_children() -> anyhow::Result<Self> {
+        Self::read(std::process::id(), 13)
+    }
+
+    /// User time is the field number `at` after the name, and system time the next.
+    fn read(pid: u32, at: usize) -> anyhow::Result<Self> {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
         // The name, in parentheses, may contain anything.
         let (_, fields) = stat.rsplit_once(") ").context("a name in parentheses")?;
         let ticks = |nth: usize| -> anyhow::Result<u32> {
             Ok(fields.split(' ').nth(nth).context("user and system time")?.parse()?)
         };
-        Ok(Self { user: TICK * ticks(11)?, system: TICK * ticks(12)? })
+        Ok(Self { user: TICK * ticks(at)?, system: TICK * ticks(at + 1)? })
     }
 
     /// Of the process `pid` and all that it started, and they.

@@ -15,7 +15,7 @@ use handle_server::counters::Counters;
 use handle_server::tcp::settings::TcpSettings;
 use handle_server::tcp::{Tcp, Turn, Wire};
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 /// Most bytes of a request here.
 const REQUEST_LEN_MAX: u32 = 3000;
@@ -148,6 +148,7 @@ fn run<B: AsRef<[u8]>>(
     mut next_request: impl FnMut(&mut Generator) -> Vec<u8>,
 ) {
     let (mut tcp, mut wires, mut now_ms) = (Tcp::new(settings), Wires::default(), 0);
+    let mut defer = |_: StreamId, _: IpAddr, _: &[u8]| false;
     let mut generator = Generator::new(bytes.len() as u64);
     let mut to_send: BTreeMap<usize, Vec<u8>> = BTreeMap::new();
     let (mut rest, mut generation) = (bytes, 0);
@@ -158,7 +159,7 @@ fn run<B: AsRef<[u8]>>(
         let (what, at) = (what % 10, usize::from(what / 10 % 4));
         let id = wires.all.get(&at).map(|(id, _)| *id);
         let mut turn =
-            Turn { wire: &mut wires, context, counters, now_ms, defer: &mut |_, _, _| false, sealer: None };
+            Turn { wire: &mut wires, context, counters, now_ms, defer: &mut defer, sealer: None, tap: None };
         match (what, id) {
             (0, None) => {
                 generation += 1;
@@ -218,13 +219,13 @@ fn run<B: AsRef<[u8]>>(
             _ => {}
         }
         let mut turn =
-            Turn { wire: &mut wires, context, counters, now_ms, defer: &mut |_, _, _| false, sealer: None };
+            Turn { wire: &mut wires, context, counters, now_ms, defer: &mut defer, sealer: None, tap: None };
         tcp.tick(&mut turn);
         check_now(&tcp, &wires, counters);
     }
     // Everybody reads all there is, and is closed then.
     let mut turn =
-        Turn { wire: &mut wires, context, counters, now_ms, defer: &mut |_, _, _| false, sealer: None };
+        Turn { wire: &mut wires, context, counters, now_ms, defer: &mut defer, sealer: None, tap: None };
     loop {
         let kept = turn.wire.all.values().find(|(_, model)| model.kept > 0).map(|(id, _)| *id);
         let Some(id) = kept else { break };

@@ -23,6 +23,8 @@ pub struct Counts {
     pub answered: u64,
     /// Requests with an answer after it.
     pub late: u64,
+    /// Requests without a whole answer, of which pieces came again in place of what was missing.
+    pub duplicate_only: u64,
     /// Requests without an answer.
     pub lost: u64,
     /// Answers in time, by response code.
@@ -71,6 +73,7 @@ impl Counts {
             blocked,
             answered,
             late,
+            duplicate_only,
             lost,
             codes,
             malformed,
@@ -93,6 +96,7 @@ impl Counts {
         self.blocked += blocked;
         self.answered += answered;
         self.late += late;
+        self.duplicate_only += duplicate_only;
         self.lost += lost;
         self.codes.add(codes);
         self.malformed += malformed;
@@ -118,7 +122,11 @@ impl Counts {
         let judged = if verify { self.answered + self.late } else { 0 };
         let sums = [
             ("scheduled = sent + not sent", self.scheduled, self.sent + self.not_sent()),
-            ("sent = answered + late + lost", self.sent, self.answered + self.late + self.lost),
+            (
+                "sent = answered + late + duplicate only + lost",
+                self.sent,
+                self.answered + self.late + self.duplicate_only + self.lost,
+            ),
             (
                 "answered = sum of codes + malformed + truncated",
                 self.answered,
@@ -232,6 +240,6 @@ mod tests {
     fn names_the_sum_that_does_not_hold() {
         let counts = Counts { scheduled: 10, sent: 8, behind: 1, refused: 1, lost: 7, ..Counts::default() };
         let error = counts.check(false).unwrap_err();
-        assert!(error.ends_with("sent = answered + late + lost, but 8 is not 7"), "{error}");
+        assert!(error.ends_with("sent = answered + late + duplicate only + lost, but 8 is not 7"), "{error}");
     }
 }

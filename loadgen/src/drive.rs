@@ -1,16 +1,18 @@
 //! The loop that moves a worker's requests and answers through a datapath.
 
 use std::io;
+use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use handle_net::Datapath;
 
 use crate::clock::Clock;
+use crate::options::Idle;
 use crate::worker::{Interval, Worker};
 
 /// Nearer to the next request than this we do not sleep: waking up takes about as long.
-const SPIN_NS: u64 = 100_000;
+pub(crate) const SPIN_NS: u64 = 100_000;
 
 /// Longest sleep: how soon a stop is noticed, and what waits too long is given up.
 const PATIENCE_MAX_NS: u64 = 10_000_000;
@@ -27,7 +29,7 @@ pub(crate) const TICK_NS: u64 = 1_000_000_000;
 pub(crate) fn drive(
     worker: &mut Worker<'_>,
     path: &mut dyn Datapath,
-    clock: Clock,
+    (clock, idle): (Clock, Idle),
     stop: &AtomicBool,
     mut tick: impl FnMut(u64, u64, Interval),
 ) -> io::Result<()> {
@@ -43,7 +45,7 @@ pub(crate) fn drive(
             let flushed = path.flush()?;
             worker.flushed(clock.now_ns(), flushed);
         }
-        let patience = patience(worker, clock.now_ns());
+        let patience = patience(worker, idle, clock.now_ns());
         let inbox = path.wait(patience)?.inbox;
         let now_ns = clock.now_ns();
         for datagram in inbox.iter() {
@@ -64,10 +66,43 @@ pub(crate) fn drive(
 }
 
 /// How long to wait for answers: not at all close to the next request, so as to be on time for it.
-fn patience(worker: &Worker<'_>, now_ns: u64) -> Duration {
-    let until_ns = worker.next_due_ns(now_ns).map_or(PATIENCE_MAX_NS, |due_ns| due_ns.saturating_sub(now_ns));
-    if until_ns <= SPIN_NS {
-        return Duration::ZERO;
+fn patience(worker: &Worker<'_>, idle: Idle, now_ns: u64) -> Duration {
+    let Some(due_ns) = worker.next_due_ns(now_ns) else { return Duration::from_nanos(PATIENCE_MAX_NS) };
+    Duration::from_nanos(sleep_ns(idle, due_ns.saturating_sub(now_ns)).min(PATIENCE_MAX_NS))
+}
+
+/// How much of the time until the next request is slept.
+pub(crate) const fn sleep_ns(idle: Idle, until_ns: u64) -> u64 {
+    match idle {
+        Idle::Auto => until_ns.saturating_sub(SPIN_NS),
+        Idle::Spin => 0,
+        Idle::Sleep => until_ns,
     }
-    Duration::from_nanos((until_ns - SPIN_NS).min(PATIENCE_MAX_NS))
+}
+
+/// Lets the kernel wake this thread when it asked to be woken, and not up to 50 us later, as it does to save power.
+///
+/// # Errors
+///
+/// Those of the kernel; then wake-ups are late, and the schedule error says by how much.
+pub(crate) fn wake_on_time() -> io::Result<()> {
+    Ok(rustix::thread::set_current_timer_slack(NonZeroU64::new(1))?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sleeps_as_long_as_it_was_told_to() {
+        for (idle, until_ns, slept_ns) in [
+            (Idle::Auto, SPIN_NS, 0),
+            (Idle::Auto, SPIN_NS + 7, 7),
+            (Idle::Spin, u64::MAX, 0),
+            (Idle::Sleep, 5, 5),
+            (Idle::Sleep, 0, 0),
+        ] {
+            assert_eq!(sleep_ns(idle, until_ns), slept_ns, "{idle} with {until_ns} ns left");
+        }
+    }
 }

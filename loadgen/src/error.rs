@@ -30,7 +30,7 @@ pub enum Error {
     NoHandles {
         /// Where they were looked for.
         path: PathBuf,
-        /// Handles that were left out because a request for them does not fit in a datagram.
+        /// Handles that were left out because a request for them would be too long.
         too_long: u64,
     },
     /// A published set cannot be read.
@@ -76,7 +76,7 @@ impl fmt::Display for Error {
             Self::NoHandles { path, too_long } => {
                 write!(
                     f,
-                    "{} has no handles to ask for: all {too_long} are too long for a datagram",
+                    "{} has no handles to ask for: all {too_long} are too long for a request",
                     path.display()
                 )
             }

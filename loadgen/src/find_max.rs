@@ -66,7 +66,8 @@ impl Trial {
             rate,
             sent_per_s: report.sent_per_s,
             answered_per_s: report.answered_per_s,
-            loss: (accounts.lost + accounts.late) as f64 / accounts.sent.max(1) as f64,
+            loss: (accounts.lost + accounts.duplicate_only + accounts.late) as f64
+                / accounts.sent.max(1) as f64,
             p99_ns: report.response_ns.p99,
             wrong: report.verification.as_ref().map_or(0, |seen| seen.mismatched + seen.undecided),
             is_kept: report.is_kept(),

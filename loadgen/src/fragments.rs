@@ -33,8 +33,10 @@ struct Assembly {
 /// What a fragment was good for.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Put {
-    /// More are to come, or this one had come before.
+    /// More are to come.
     Incomplete,
+    /// This one had come before.
+    Repeated,
     /// It cannot belong to a message: its number, or its length.
     Malformed,
     /// It was the last one missing; see [`Fragments::complete`].
@@ -74,7 +76,7 @@ impl Fragments {
         let (word, bit) = (number / 64, 1 << (number % 64));
         if assembly.seen[word] & bit != 0 {
             self.duplicates += 1;
-            return Put::Incomplete;
+            return Put::Repeated;
         }
         assembly.seen[word] |= bit;
         assembly.bytes[at..at + data.len()].copy_from_slice(data);
@@ -162,8 +164,10 @@ mod tests {
             let mut order = pieces(&message);
             order.reverse();
             let (last, front) = order.split_last().unwrap();
-            for &(sequence, data) in front.iter().chain(front) {
-                assert_eq!(fragments.put(&envelope(9, sequence, len), data, 0, 0), Put::Incomplete);
+            for put in [Put::Incomplete, Put::Repeated] {
+                for &(sequence, data) in front {
+                    assert_eq!(fragments.put(&envelope(9, sequence, len), data, 0, 0), put);
+                }
             }
             assert_eq!(fragments.duplicates(), front.len() as u64);
             let Put::Complete(i) = fragments.put(&envelope(9, last.0, len), last.1, 0, 0) else {

@@ -36,6 +36,8 @@ struct Slot {
     previous: SlotAt,
     next: SlotAt,
     state: State,
+    /// A piece of its answer came again.
+    is_repeated: bool,
 }
 
 /// What the request with some id is up to.
@@ -77,6 +79,8 @@ pub struct InFlight {
     free: Queue,
     /// Finished without an answer so far.
     unanswered: u64,
+    /// Of these, those of whose answer pieces came again.
+    repeated: u64,
 }
 
 /// Fewest and most slots of a table, as powers of two; a use count of 9 bits remains.
@@ -90,8 +94,14 @@ impl InFlight {
     pub fn new(capacity: usize) -> Self {
         let bits = capacity.checked_next_power_of_two().map_or(SLOT_BITS_MAX, usize::ilog2);
         let slot_bits = bits.clamp(SLOT_BITS_MIN, SLOT_BITS_MAX);
-        let slot =
-            Slot { request: Request::default(), uses: 0, previous: NONE, next: NONE, state: State::Unused };
+        let slot = Slot {
+            request: Request::default(),
+            uses: 0,
+            previous: NONE,
+            next: NONE,
+            state: State::Unused,
+            is_repeated: false,
+        };
         let mut table = Self {
             slots: vec![slot; 1 << slot_bits].into_boxed_slice(),
             slot_bits,
@@ -99,6 +109,7 @@ impl InFlight {
             waiting_count: 0,
             free: Queue::EMPTY,
             unanswered: 0,
+            repeated: 0,
         };
         for at in 0..1 << slot_bits {
             push(&mut table.slots, &mut table.free, at);
@@ -124,6 +135,12 @@ impl InFlight {
         self.unanswered
     }
 
+    /// How many of these had pieces of an answer come again, in place of what was missing.
+    #[must_use]
+    pub const fn repeated(&self) -> u64 {
+        self.repeated
+    }
+
     /// Whether all slots wait.
     #[must_use]
     pub const fn is_full(&self) -> bool {
@@ -145,6 +162,7 @@ impl InFlight {
         slot.uses = slot.uses % uses_max + 1;
         slot.request = request;
         slot.state = State::Waiting;
+        slot.is_repeated = false;
         Some((slot.uses << self.slot_bits | at).cast_signed())
     }
 
@@ -178,10 +196,18 @@ impl InFlight {
             State::Waiting => self.finish(at, State::Answered),
             State::Expired => {
                 self.unanswered -= 1;
+                self.repeated -= u64::from(self.slots[at as usize].is_repeated);
                 self.slots[at as usize].state = State::Answered;
             }
             State::Unused | State::Answered => panic!("slot {at} does not wait for an answer"),
         }
+    }
+
+    /// Notes that a piece of an answer that is not whole came again.
+    pub fn repeat(&mut self, at: SlotAt) {
+        let slot = &mut self.slots[at as usize];
+        let is_first = !std::mem::replace(&mut slot.is_repeated, true);
+        self.repeated += u64::from(is_first && slot.state == State::Expired);
     }
 
     /// Gives up all requests that were sent before `sent_before_ns` and wait still.
@@ -192,6 +218,7 @@ impl InFlight {
                 break;
             }
             self.unanswered += 1;
+            self.repeated += u64::from(self.slots[at as usize].is_repeated);
             self.finish(at, State::Expired);
         }
     }
@@ -264,6 +291,33 @@ mod tests {
             let Found::Waiting(at, _) = table.find(other) else { panic!("it waits") };
             table.answer(at);
         }
+    }
+
+    #[test]
+    fn pieces_that_come_again_are_remembered_until_the_answer_is_whole() {
+        let mut table = InFlight::new(16);
+        let ids: Vec<_> = (0..3).map(|i| table.begin(request(i)).unwrap()).collect();
+        let at = |table: &InFlight, id| match table.find(id) {
+            Found::Waiting(at, _) | Found::Expired(at, _) => at,
+            found => panic!("{found:?}"),
+        };
+        let (first, second) = (at(&table, ids[0]), at(&table, ids[1]));
+        // Before its time is over, once and twice, and after.
+        table.repeat(first);
+        table.repeat(first);
+        assert_eq!(table.repeated(), 0, "it may still be answered");
+        table.expire(u64::MAX);
+        assert_eq!((table.unanswered(), table.repeated()), (3, 1));
+        table.repeat(second);
+        assert_eq!(table.repeated(), 2);
+        table.answer(first);
+        assert_eq!((table.unanswered(), table.repeated()), (2, 1));
+        for _ in 0..16 {
+            table.begin(request(9)).unwrap();
+        }
+        assert_eq!((table.unanswered(), table.repeated()), (2, 1), "also when its slot is used again");
+        table.expire(u64::MAX);
+        assert_eq!((table.unanswered(), table.repeated()), (18, 1), "for another request");
     }
 
     #[test]

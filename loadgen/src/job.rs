@@ -47,14 +47,14 @@ impl Job {
             Kind::Messages => Workload::of_messages(requests.map(|request| &request.what[..]))?,
             Kind::Names => {
                 let mut sampler = Sampler::new(usize::MAX, options.seed);
-                sampler.for_forms(&options.forms);
+                sampler.for_forms(&options.forms, options.request_len_max());
                 requests.for_each(|request| sampler.offer(&request.what));
                 sampler.finish_as(&options.forms, connection_flags(options), now_unix_s())?
             }
         };
         if workload.len() < recording.requests.len() {
             // A time belongs to a request: with one of them left out, the others would come at wrong times.
-            let what = "it has handles that do not fit in a datagram".to_owned();
+            let what = "it has handles that do not fit in a request".to_owned();
             return Err(Error::Recording { path: path.to_owned(), what });
         }
         let schedule = match options.load {
@@ -75,6 +75,7 @@ impl Job {
     /// The same handles in plain requests.
     pub(crate) fn plain(&self, options: &RunOptions) -> Result<Workload, Error> {
         let mut sampler = Sampler::new(usize::MAX, 0);
+        sampler.for_forms(&[Form::default()], options.request_len_max());
         (0..).zip(0..self.workload.len()).for_each(|(number, _)| sampler.offer(self.workload.handle(number)));
         sampler.finish_as(&[Form::default()], connection_flags(options), now_unix_s())
     }
@@ -96,7 +97,7 @@ fn connection_flags(options: &RunOptions) -> OpFlags {
 /// The names, and where they are from.
 fn sample(options: &RunOptions) -> Result<(Sampler, PathBuf), Error> {
     let mut sampler = Sampler::new(options.handles_max, options.seed);
-    sampler.for_forms(&options.forms);
+    sampler.for_forms(&options.forms, options.request_len_max());
     let path = match &options.names {
         Names::File(path) => {
             read_handles(path, &mut sampler)?;

@@ -1,12 +1,15 @@
 //! What a run is to do.
 
-use std::net::SocketAddr;
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZeroU64;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
 use handle_net::Choice;
 use handle_proto::OpFlags;
+use handle_proto::limit::UDP_MESSAGE_LEN_MAX;
 
 use crate::error::Error;
 use crate::names::Template;
@@ -16,6 +19,7 @@ use crate::recording::Speed;
 use crate::schedule::Phase;
 use crate::stream::{Streams, Transport};
 use crate::verify::MISMATCHES_MAX;
+use crate::workload::REQUEST_LEN_MAX;
 
 /// What a run is to do.
 #[derive(Clone, Debug)]
@@ -46,12 +50,47 @@ pub struct RunOptions {
     pub seed: u64,
     /// Threads, each with a socket of its own.
     pub threads: usize,
-    /// Addresses 127.0.0.2 and following that threads send from in turn; 0 leaves it to the system.
-    pub sources: u8,
+    /// Addresses 127.0.0.2 and following that requests are sent from; 0 leaves it to the system.
+    pub sources: u16,
     /// Cores to run on, given to threads in turn; empty leaves it to the system.
     pub cores: Vec<usize>,
     /// How datagrams are sent and received.
     pub datapath: Choice,
+    /// How the time until the next request of an open loop is spent.
+    pub idle: Idle,
+}
+
+/// How the time until the next request is spent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Idle {
+    /// Asleep as long as it is far away, and then looking at the clock: on time, and idle at low rates.
+    #[default]
+    Auto,
+    /// Looking at the clock all the time, which takes the whole core: for the least error.
+    Spin,
+    /// Asleep: late by what waking up takes, for where others need the core.
+    Sleep,
+}
+
+impl fmt::Display for Idle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Auto => "auto",
+            Self::Spin => "spin",
+            Self::Sleep => "sleep",
+        })
+    }
+}
+
+impl FromStr for Idle {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        [Self::Auto, Self::Spin, Self::Sleep]
+            .into_iter()
+            .find(|idle| idle.to_string() == text)
+            .ok_or_else(|| "write auto, spin or sleep".to_owned())
+    }
 }
 
 /// Where handles come from.
@@ -102,7 +141,17 @@ pub struct Verify {
     /// Most mismatches that are kept.
     pub keep: usize,
     /// The public key of the server, with which answers must be signed that are asked to be.
-    pub key: Option<PathBuf>,
+    pub key: Option<KeySource>,
+}
+
+/// Where the public key of the server is from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KeySource {
+    /// A file with the key as it is in a site record.
+    File(PathBuf),
+    /// The site record that the server gives when it is asked for it. That shows only that the server signs with the
+    /// key that it names itself.
+    Server,
 }
 
 impl Verify {
@@ -145,6 +194,7 @@ impl RunOptions {
             sources: 0,
             cores: Vec::new(),
             datapath: Choice::Auto,
+            idle: Idle::Auto,
         }
     }
 
@@ -155,6 +205,9 @@ impl RunOptions {
     pub const WINDOW: usize = 256;
     /// How long after its end a set may still be answered from, unless said otherwise.
     pub const STALENESS_MAX: Duration = Duration::from_millis(100);
+
+    /// Most addresses that requests are sent from.
+    pub const SOURCES_MAX: u16 = 10_000;
 
     /// The longest run.
     pub const DURATION_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -187,7 +240,7 @@ impl RunOptions {
             has_source && !self.target.is_ipv4(),
             "--sources is for IPv4, whose loopback has many addresses",
         )?;
-        option(self.sources > 250, "--sources must be at most 250")?;
+        option(self.sources > Self::SOURCES_MAX, "--sources must be at most 10000")?;
         if let Transport::Stream(streams) = &self.transport {
             let Streams { connections, pipeline, .. } = *streams;
             let bad = connections == 0 || connections > Streams::CONNECTIONS_MAX;
@@ -207,6 +260,28 @@ impl RunOptions {
             )?;
         }
         Ok(())
+    }
+
+    /// The addresses that the thread `number` sends from: each address is of one thread, or else each thread has one.
+    /// Nothing where that is left to the system.
+    pub(crate) fn sources_of(&self, number: usize) -> Vec<IpAddr> {
+        let (sources, threads) = (usize::from(self.sources), self.threads.max(1));
+        if sources == 0 {
+            return Vec::new();
+        }
+        let address = |at: usize| {
+            let at = u32::try_from(at).unwrap_or(0);
+            IpAddr::from(Ipv4Addr::from_bits(Ipv4Addr::new(127, 0, 0, 2).to_bits() + at))
+        };
+        (number % sources..sources).step_by(threads).map(address).collect()
+    }
+
+    /// Bytes of the longest request that can be sent.
+    pub(crate) const fn request_len_max(&self) -> usize {
+        match self.transport {
+            Transport::Udp { .. } => UDP_MESSAGE_LEN_MAX,
+            Transport::Stream(_) => REQUEST_LEN_MAX,
+        }
     }
 
     fn check_load(&self) -> Result<(), Error> {
@@ -281,6 +356,33 @@ mod tests {
     }
 
     #[test]
+    fn each_address_is_of_one_thread_or_each_thread_has_one() {
+        let of = |sources, threads, number| {
+            let options = RunOptions { sources, threads, ..good() };
+            let addresses = options.sources_of(number);
+            addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(of(0, 3, 1), "");
+        assert_eq!(
+            (of(5, 2, 0), of(5, 2, 1)),
+            ("127.0.0.2 127.0.0.4 127.0.0.6".into(), "127.0.0.3 127.0.0.5".into())
+        );
+        assert_eq!(
+            (of(2, 3, 0), of(2, 3, 1), of(2, 3, 2)),
+            ("127.0.0.2".into(), "127.0.0.3".into(), "127.0.0.2".into())
+        );
+        assert!(of(RunOptions::SOURCES_MAX, 1, 0).ends_with(" 127.0.39.17"));
+    }
+
+    #[test]
+    fn ways_to_spend_time_are_read_as_they_are_shown() {
+        for text in ["auto", "spin", "sleep"] {
+            assert_eq!(text.parse::<Idle>().unwrap().to_string(), text);
+        }
+        assert!("busy".parse::<Idle>().is_err());
+    }
+
+    #[test]
     fn options_that_make_no_sense_are_named() {
         assert!(good().check().is_ok());
         assert!(phases(&[RunOptions::DURATION_MAX]).check().is_ok());
@@ -290,7 +392,7 @@ mod tests {
             (RunOptions { timeout: Duration::ZERO, ..good() }, "--timeout"),
             (RunOptions { forms: Vec::new(), ..good() }, "one form"),
             (RunOptions { forms: forms(&["plain"; 65]), ..good() }, "64 times"),
-            (RunOptions { sources: 251, ..good() }, "--sources"),
+            (RunOptions { sources: RunOptions::SOURCES_MAX + 1, ..good() }, "--sources"),
             (RunOptions { sources: 1, target: ([10, 0, 0, 1], 1).into(), ..good() }, "loopback"),
             (RunOptions { load: Load::Recorded(Speed::Unbound), ..good() }, "--speed"),
             (RunOptions { names: Names::Generated(1 << 33), ..good() }, "--generate"),

@@ -163,6 +163,55 @@ mod tests {
         }
     }
 
+    /// Pearson's sum over classes that each expect at least 20, and how many of them are free.
+    fn chi_square(counts: &[u32], expected: &[f64]) -> (f64, f64) {
+        let (mut sum, mut classes, mut pooled) = (0.0, 0.0, (0.0, 0.0));
+        for (count, expected) in counts.iter().zip(expected) {
+            pooled = (pooled.0 + f64::from(*count), pooled.1 + expected);
+            if pooled.1 >= 20.0 {
+                sum += (pooled.0 - pooled.1) * (pooled.0 - pooled.1) / pooled.1;
+                (classes, pooled) = (classes + 1.0, (0.0, 0.0));
+            }
+        }
+        (sum, classes - 1.0)
+    }
+
+    #[test]
+    fn every_pattern_has_the_distribution_that_it_says() {
+        let draws = 400_000;
+        for (text, len) in [
+            ("uniform", 1000u32),
+            ("zipf:0.3", 50),
+            ("zipf:0.99", 100_000),
+            ("zipf:1", 500),
+            ("zipf:1.5", 2000),
+        ] {
+            let pattern: Pattern = text.parse().unwrap();
+            let weight = |k: u32| match pattern {
+                Pattern::Zipf { exponent } => f64::from(k).powf(-exponent),
+                _ => 1.0,
+            };
+            let norm: f64 = (1..=len).map(weight).sum();
+            let expected: Vec<f64> = (1..=len).map(|k| weight(k) / norm * f64::from(draws)).collect();
+            let (mut random, mut counts) = (Random::new(2026, 0), vec![0u32; len as usize]);
+            let mut chooser = Chooser::new(pattern, len, 0, 1);
+            (0..draws).for_each(|_| counts[chooser.choose(&mut random) as usize] += 1);
+            let (sum, free) = chi_square(&counts, &expected);
+            // Four standard deviations: once in some ten thousand seeds, and this seed stays the same.
+            assert!(
+                (sum - free).abs() < 4.0 * (2.0 * free).sqrt(),
+                "{text} of {len}: {sum} with {free} free"
+            );
+            // A law that is slightly another is told from it.
+            let other: Vec<f64> =
+                (1..=len).map(|k| f64::from(k).powf(-0.05) * expected[k as usize - 1]).collect();
+            let scale = f64::from(draws) / other.iter().sum::<f64>();
+            let (sum, free) =
+                chi_square(&counts, &other.iter().map(|count| count * scale).collect::<Vec<_>>());
+            assert!(sum - free > 4.0 * (2.0 * free).sqrt(), "{text} of {len}: {sum} with {free} free");
+        }
+    }
+
     #[test]
     fn zipf_has_the_probabilities_of_its_law() {
         for (exponent, len) in [(0.5, 100u32), (1.0, 1000), (1.3, 10), (2.0, 1_000_000), (1.0, 1)] {

@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use handle_proto::ResponseCode;
-use hdrhistogram::Histogram;
+use hdrhistogram::{Counter, Histogram};
 use serde::{Deserialize, Serialize};
 
+use crate::assertion::{Assertion, Judged};
 use crate::clock::Clock;
 use crate::environment::Environment;
 use crate::job::Job;
@@ -15,12 +16,13 @@ use crate::options::{Load, Names, RunOptions, Truth};
 use crate::pacing::Kept;
 use crate::published::Followed;
 use crate::run::Total;
+use crate::steps::Step;
 use crate::stream::{ConnectionCounts, Streams, Transport};
 use crate::table::Time;
 use crate::verify::Mismatch;
 
 /// Name and version of the form of [`Report`]. The number changes when a member changes its meaning.
-pub const RUN_SCHEMA: &str = "handle-loadgen/run/2";
+pub const RUN_SCHEMA: &str = "handle-loadgen/run/3";
 
 /// More than this share of requests that were not sent makes a run invalid: it was not the load that was
 /// asked for. The same share of answers dropped at our own socket does: the loss may be ours.
@@ -53,10 +55,16 @@ pub struct Report {
     pub service_ns: Times,
     /// From when a request was due to when it was sent; nothing in a closed loop.
     pub schedule_error_ns: Times,
+    /// The schedule errors by size.
+    pub schedule_error_histogram: Vec<Bucket>,
     /// How well the schedule was kept; nothing in a closed loop.
     pub pacing: Option<Kept>,
+    /// Each phase of a schedule that has several.
+    pub steps: Vec<Step>,
     /// The response times as a curve: which share of them is below which time.
     pub response_curve: Vec<Point>,
+    /// The service times as such a curve.
+    pub service_curve: Vec<Point>,
     /// The response times by size.
     pub response_histogram: Vec<Bucket>,
     /// What became of connections, where there are any.
@@ -67,6 +75,8 @@ pub struct Report {
     pub seconds: Vec<Second>,
     /// The share of what the machine can do, when that was given.
     pub share: Option<Share>,
+    /// What was promised of the run, and what became of it.
+    pub assertions: Vec<Judged>,
     /// Why the run does not count; empty when it does.
     pub invalid: Vec<String>,
 }
@@ -100,6 +110,10 @@ pub struct Setting {
     pub seed: u64,
     /// Threads.
     pub threads: usize,
+    /// Addresses that requests were sent from; 0 where that was left to the system.
+    pub sources: u16,
+    /// How the time until the next request was spent: `auto`, `spin` or `sleep`; nothing in a closed loop.
+    pub idle: Option<String>,
     /// Cores given to them in turn.
     pub cores: Vec<usize>,
     /// Where handles came from.
@@ -150,7 +164,7 @@ pub struct Bucket {
 /// Every request and every answer, counted once.
 ///
 /// `scheduled = sent + not_sent`, `not_sent = behind_schedule + refused + blocked`,
-/// `sent = answered + late + lost`, `answered =` sum of `codes` `+ malformed + truncated`.
+/// `sent = answered + late + duplicate_only + lost`, `answered =` sum of `codes` `+ malformed + truncated`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Accounts {
     /// Requests of the schedule; in a closed loop, those handed to the kernel.
@@ -169,6 +183,8 @@ pub struct Accounts {
     pub answered: u64,
     /// Requests with an answer after it.
     pub late: u64,
+    /// Requests without a whole answer, of which pieces came again in place of what was missing.
+    pub duplicate_only: u64,
     /// Requests without an answer.
     pub lost: u64,
     /// Answers in time, by response code.
@@ -218,7 +234,7 @@ pub struct Times {
 }
 
 impl Times {
-    fn of(histogram: &Histogram<u64>) -> Self {
+    pub(crate) fn of<C: Counter>(histogram: &Histogram<C>) -> Self {
         if histogram.is_empty() {
             return Self::default();
         }
@@ -357,13 +373,20 @@ impl Report {
             response_ns: Times::of(&total.latency.response),
             service_ns: Times::of(&total.latency.service),
             schedule_error_ns: Times::of(&total.latency.schedule_error),
+            schedule_error_histogram: buckets(&total.latency.schedule_error),
             pacing: total.pacing.kept(),
+            steps: match &options.load {
+                Load::Phases(phases) => total.steps.summary(phases),
+                _ => Vec::new(),
+            },
             response_curve: curve(&total.latency.response),
+            service_curve: curve(&total.latency.service),
             response_histogram: buckets(&total.latency.response),
             connections: total.connections,
             verification,
             seconds: seen.seconds.clone(),
             share: None,
+            assertions: Vec::new(),
             invalid: Vec::new(),
         };
         report.invalid = report.reasons_against(seen.stopped);
@@ -390,6 +413,12 @@ impl Report {
         let limit_answers_per_s = limit.answers_per_s;
         let share = self.answered_per_s / limit_answers_per_s.max(f64::MIN_POSITIVE);
         self.share = Some(Share { limit_answers_per_s, share });
+    }
+
+    /// Judges what was promised of the run; whether all of it holds.
+    pub fn judge(&mut self, assertions: &[Assertion]) -> bool {
+        self.assertions = assertions.iter().map(|assertion| assertion.judge(self)).collect();
+        self.assertions.iter().all(|judged| judged.holds)
     }
 
     fn reasons_against(&self, stopped: bool) -> Vec<String> {
@@ -497,6 +526,8 @@ impl Setting {
             timeout_ms: options.timeout.as_secs_f64() * 1e3,
             seed: options.seed,
             threads: options.threads,
+            sources: options.sources,
+            idle: job.schedule.as_ref().map(|_| options.idle.to_string()),
             cores: options.cores.clone(),
             names: match &options.names {
                 Names::File(path) => format!("file {}", path.display()),
@@ -546,6 +577,7 @@ impl Accounts {
             blocked: counts.blocked,
             answered: counts.answered,
             late: counts.late,
+            duplicate_only: counts.duplicate_only,
             lost: counts.lost,
             codes: counts.codes.iter().map(code).collect(),
             malformed: counts.malformed,

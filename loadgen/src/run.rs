@@ -9,13 +9,11 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use handle_auth::PublicKey;
-use handle_net::{Datapath, Options, Peer, open, pin_to_core};
-use handle_proto::limit::UDP_MESSAGE_LEN_MAX;
+use handle_net::{Choice, Datapath, Options, Peer, open, pin_to_core};
 
 use crate::clock::Clock;
 use crate::counts::{Codes, Counts};
-use crate::drive::{TICK_NS, drive};
+use crate::drive::{TICK_NS, drive, wake_on_time};
 use crate::error::Error;
 use crate::job::Job;
 use crate::known::{Learned, Records};
@@ -26,6 +24,8 @@ use crate::pattern::{Chooser, Pattern};
 use crate::published::{self, Followed, Follower};
 use crate::random::Random;
 use crate::report::{Report, Second, Seen};
+use crate::server_key;
+use crate::steps::Steps;
 use crate::stream::{self, ConnectionCounts, Pool, Transport};
 use crate::verify::{Mismatch, Rules, Source, Verifier, Watch};
 use crate::worker::{BURST_MAX, Interval, Outcome, Plan, Worker};
@@ -36,8 +36,11 @@ const OVERTIME_MAX: Duration = Duration::from_millis(10);
 /// Between the last thread's being ready and the first request.
 const HEAD_START: Duration = Duration::from_millis(20);
 
-/// Datagrams taken at once. More than are sent at once, for answers in several pieces.
+/// Datagrams taken at once in a closed loop. More than are sent at once, for answers in several pieces.
 const RECEIVE_BATCH_LEN: usize = 256;
+
+/// The same in an open loop: while they are looked at, which takes a fraction of a microsecond each, no request is sent.
+const RECEIVE_BATCH_LEN_ON_TIME: usize = 32;
 
 /// Bytes of a receive buffer. Servers send at most 512; what is larger is counted as malformed.
 const RECEIVE_LEN: usize = 2048;
@@ -89,16 +92,12 @@ impl Judge {
             Truth::Records(path) => Known::Fixed(Arc::new(Records::read(path)?)),
             Truth::FirstPass => Known::Fixed(Arc::new(first_pass(options, job)?)),
         };
-        let key = verify.key.as_ref().map(|path| {
-            let what = |what: String| Error::Key { path: path.clone(), what };
-            let bytes = std::fs::read(path).map_err(|error| what(error.to_string()))?;
-            PublicKey::from_record(&bytes).map(Arc::new).map_err(|error| what(error.to_string()))
-        });
+        let key = verify.key.as_ref().map(|source| server_key::read(source, options));
         let rules = Rules {
             staleness_ns: i64::try_from(verify.staleness_max.as_nanos()).unwrap_or(i64::MAX),
             every: verify.every,
             keep: verify.keep,
-            key: key.transpose()?,
+            key: key.transpose()?.map(Arc::new),
         };
         Ok(Self { truth, rules })
     }
@@ -290,8 +289,14 @@ impl Thread<'_> {
             let core = options.cores[self.number % options.cores.len()];
             pin_to_core(core).map_err(|error| Error::Core(core, error))?;
         }
+        // Where the kernel does not do that, the schedule error tells.
+        let _ = wake_on_time();
         let mut path = self.open().map_err(Error::Open)?;
         let mut worker = self.worker();
+        let sources = options.sources_of(self.number);
+        if matches!(path, Path::Datagrams(_)) && sources.len() > 1 {
+            worker.leave_from(&sources);
+        }
         let name = match &path {
             Path::Datagrams(path) => path.kind().to_string(),
             Path::Streams(_) => "epoll".to_owned(),
@@ -310,12 +315,13 @@ impl Thread<'_> {
         };
         let (driven, kernel_drops, connections) = match &mut path {
             Path::Datagrams(path) => {
-                let driven = drive(&mut worker, &mut **path, clock, self.stop, tick);
+                let driven = drive(&mut worker, &mut **path, (clock, options.idle), self.stop, tick);
                 (driven, path.kernel_drops(), None)
             }
             Path::Streams(pool) => {
                 let timeout_ns = duration_ns(options.timeout);
-                let driven = stream::drive(&mut worker, pool, timeout_ns, clock, self.stop, tick);
+                let driven =
+                    stream::drive(&mut worker, pool, timeout_ns, (clock, options.idle), self.stop, tick);
                 (driven, 0, Some(pool.counts()))
             }
         };
@@ -325,32 +331,46 @@ impl Thread<'_> {
 
     fn open(&self) -> std::io::Result<Path> {
         let options = self.options;
-        let source = (options.sources > 0).then(|| {
-            let number = u8::try_from(self.number % usize::from(options.sources)).unwrap_or(0);
-            IpAddr::from(Ipv4Addr::new(127, 0, 0, 2 + number))
-        });
+        let sources = options.sources_of(self.number);
+        let request_len_max = self.job.workload.request_len_max();
         let trains = match options.transport {
             Transport::Stream(streams) => {
                 let with_values = self.rules.is_some() || self.learn.is_some();
                 return Ok(Path::Streams(Box::new(Pool::open(
                     options.target,
-                    source,
+                    sources,
                     streams,
+                    request_len_max,
                     with_values,
                 )?)));
             }
             Transport::Udp { trains } => trains,
         };
-        let defaults = Options::new(SocketAddr::new(source.unwrap_or(self.local), 0));
+        let bound = match sources[..] {
+            [] => self.local,
+            [source] => source,
+            // Each datagram says from which it leaves.
+            [..] => Ipv4Addr::UNSPECIFIED.into(),
+        };
         let socket = Options {
-            batch_len: RECEIVE_BATCH_LEN,
+            batch_len: if self.job.schedule.is_some() {
+                RECEIVE_BATCH_LEN_ON_TIME
+            } else {
+                RECEIVE_BATCH_LEN
+            },
             outbox_datagrams: BURST_MAX,
-            outbox_len: BURST_MAX * UDP_MESSAGE_LEN_MAX,
-            ..defaults
+            outbox_len: BURST_MAX * request_len_max,
+            ..Options::new(SocketAddr::new(bound, 0))
         };
         let socket =
             if trains { socket } else { Options { receive_len: RECEIVE_LEN, ..socket.one_at_a_time() } };
-        Ok(Path::Datagrams(open(options.datapath, &socket)?.path))
+        let choice = match options.datapath {
+            // A look at io_uring without patience enters the scheduler, which was measured to quadruple the median of the
+            // schedule error on a machine that does other things as well.
+            Choice::Auto if self.job.schedule.is_some() => Choice::Portable,
+            choice => choice,
+        };
+        Ok(Path::Datagrams(open(choice, &socket)?.path))
     }
 
     fn worker(&self) -> Worker<'_> {
@@ -450,6 +470,7 @@ pub(crate) struct Total {
     pub(crate) counts: Counts,
     pub(crate) latency: Latency,
     pub(crate) pacing: Pacing,
+    pub(crate) steps: Steps,
     pub(crate) mismatches: Vec<Mismatch>,
     pub(crate) staleness_max_ns: i64,
     pub(crate) sending_ns: u64,
@@ -462,6 +483,7 @@ fn sum(outcomes: Vec<ThreadOutcome>, verify: bool, options: &RunOptions) -> Tota
         total.counts.add(&outcome.counts);
         total.latency.add(&outcome.latency);
         total.pacing.add(&outcome.pacing);
+        total.steps.add(&outcome.steps);
         total.mismatches.extend(outcome.mismatches);
         total.staleness_max_ns = total.staleness_max_ns.max(outcome.staleness_max_ns);
         total.sending_ns = total.sending_ns.max(outcome.last_sent_ns);

@@ -141,6 +141,15 @@ impl Schedule {
         }
     }
 
+    /// When each phase begins, in order; nothing for a recording.
+    #[must_use]
+    pub fn starts_ns(&self) -> Vec<u64> {
+        match &self.times {
+            Times::Phases(phases) => phases.iter().map(|phase| phase.start_ns).collect(),
+            Times::Recorded(_) => Vec::new(),
+        }
+    }
+
     /// The highest rate, averaged over a second of a recording.
     #[must_use]
     pub fn rate_max(&self) -> f64 {
@@ -281,6 +290,12 @@ impl Share<'_> {
     #[must_use]
     pub fn due_ns(&self) -> Option<u64> {
         (self.due_ns != Self::NEVER).then_some(self.due_ns)
+    }
+
+    /// The schedule that it is a part of.
+    #[must_use]
+    pub const fn schedule(&self) -> &Schedule {
+        self.schedule
     }
 
     /// Goes on to the request after the next.

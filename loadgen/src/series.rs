@@ -134,11 +134,21 @@ mod tests {
         for entry in IntervalLogIterator::new(&text) {
             if let LogEntry::Interval(interval) = entry.unwrap() {
                 let bytes = data_encoding::BASE64.decode(interval.encoded_histogram().as_bytes()).unwrap();
+                assert_eq!(bytes[..4], [0x1c, 0x84, 0x93, 0x14], "compressed, version 2");
                 let times: Histogram<u64> = Deserializer::new().deserialize(&mut &bytes[..]).unwrap();
                 found.push((interval.start_timestamp().as_secs(), times.len(), times.max() / 1_000_000));
             }
         }
         assert_eq!(found, [(0, 50, 1), (1, 50, 2), (2, 50, 3)]);
-        assert!(text.starts_with(b"#"));
+        // What the readers of other languages go by, line by line: comments, one start, and four fields.
+        let text = String::from_utf8(text).unwrap();
+        let (comments, lines): (Vec<_>, Vec<_>) = text.lines().partition(|line| line.starts_with('#'));
+        let start = "#[StartTime: ";
+        assert_eq!(comments.iter().filter(|line| line.starts_with(start)).count(), 1, "{text}");
+        for (number, line) in lines.iter().enumerate() {
+            let fields: Vec<_> = line.split(',').collect();
+            assert_eq!(fields[..2], [&format!("{number}.000")[..], "1.000"], "{line}");
+            assert!(fields.len() == 4 && fields[2].parse::<f64>().is_ok(), "{line}");
+        }
     }
 }

@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use crate::report::{Accounts, Report, Second, Setting, Verification};
+use crate::report::{Accounts, Report, Second, Setting, Times, Verification};
+use crate::steps::Step;
 
 /// Nanoseconds for people: three digits and a unit.
 pub(crate) struct Time(pub(crate) u64);
@@ -102,6 +103,9 @@ impl fmt::Display for Accounts {
         }
         row(f, 1, "sent", self.sent)?;
         row(f, 2, "lost", self.lost)?;
+        if self.duplicate_only > 0 {
+            row(f, 2, "duplicate only", self.duplicate_only)?;
+        }
         row(f, 2, "late", self.late)?;
         row(f, 2, "answered", self.answered)?;
         for code in &self.codes {
@@ -179,6 +183,7 @@ impl fmt::Display for Report {
             "\n{:<12}{:.0}/s sent, {:.0}/s answered ({})",
             "rate", self.sent_per_s, self.answered_per_s, self.setting.model
         )?;
+        self.write_steps(f)?;
         if let Some(share) = &self.share {
             let (percent, limit) = (share.share * 100.0, share.limit_answers_per_s);
             writeln!(f, "{:<12}{percent:.1} % of the {limit:.0}/s that this machine can do", "share")?;
@@ -188,6 +193,34 @@ impl fmt::Display for Report {
         }
         for reason in &self.invalid {
             writeln!(f, "{:<12}{reason}", "INVALID")?;
+        }
+        for judged in &self.assertions {
+            writeln!(f, "{:<12}{judged}", if judged.holds { "promise" } else { "BROKEN" })?;
+        }
+        Ok(())
+    }
+}
+
+impl Report {
+    /// A line for each phase of a schedule that has several.
+    fn write_steps(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for step in &self.steps {
+            let Step { rate_from, rate_to, sent, response_ns: Times { p50, p99, .. }, .. } = step;
+            let rate = if rate_from == rate_to {
+                format!("{rate_from}/s")
+            } else {
+                format!("{rate_from}..{rate_to}/s")
+            };
+            writeln!(
+                f,
+                "{:<12}{rate:>16}  {sent:>10} sent  {:>9.0}/s answered  loss {:.3} %  p50 {}  p99 {}  late by p99 {}",
+                "step",
+                step.answered_per_s,
+                step.loss() * 100.0,
+                Time(*p50),
+                Time(*p99),
+                Time(step.schedule_error_ns.p99),
+            )?;
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
 use super::*;
 use crate::expect::EachValue;
 use crate::question::Form;
-use handle_auth::PrivateKey;
+use handle_auth::{Algorithm, PrivateKey};
 use handle_proto::value::Permissions;
 use handle_proto::wire::Header;
 use handle_proto::{OpCode, OpFlags, ResponseCode, Value};
@@ -285,23 +285,29 @@ fn lists_and_rights_decide_what_should_have_come() {
     }
 }
 
-/// The first RSA key of the golden vectors.
-fn vector_key() -> PrivateKey {
+/// The keys of the golden vectors that can sign.
+fn vector_keys() -> Vec<PrivateKey> {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/vectors/credentials.jsonl");
     let text = std::fs::read_to_string(path).unwrap();
     let keys = text.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
     let records = keys.filter_map(|key| Some(key.get("handle_private_hex")?.as_str()?.to_owned()));
     let decoded = records.map(|hex| data_encoding::HEXLOWER.decode(hex.as_bytes()).unwrap());
-    let mut signing = decoded.filter_map(|record| PrivateKey::from_record(&record).ok());
-    signing.find(|key| key.public().bits() >= 2048).unwrap()
+    decoded.filter_map(|record| PrivateKey::from_record(&record).ok()).collect()
 }
 
 #[test]
 fn signatures_are_checked_where_they_were_asked_for() {
-    let key = vector_key();
+    let keys = vector_keys();
+    for algorithm in [Algorithm::Rsa, Algorithm::Dsa] {
+        assert!(keys.iter().any(|key| key.algorithm() == algorithm), "{algorithm:?}");
+    }
+    keys.iter().for_each(signatures_are_checked_with);
+}
+
+fn signatures_are_checked_with(key: &PrivateKey) {
     let (envelope, plain) = (Envelope::request(9), values(b"10.1/a", 2, b"values"));
     let covered = &plain[..plain.len() - 4];
-    let credential = handle_auth::message::sign_message(&envelope, 0, covered, &key).unwrap();
+    let credential = handle_auth::message::sign_message(&envelope, 0, covered, key).unwrap();
     let len = u32::try_from(credential.len()).unwrap().to_be_bytes();
     let signed = [covered, &len, &credential].concat();
     let mut forged = signed.clone();

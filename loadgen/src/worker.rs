@@ -3,9 +3,11 @@
 //! What is due goes to the outbox; what came is told with its time. So a test can lose, repeat and
 //! delay datagrams by the thousand and know to the last one what has to be counted.
 
+use std::net::IpAddr;
+
 use handle_net::{Flushed, Outbox, Peer};
 use handle_proto::ResponseCode;
-use handle_proto::limit::{UDP_DATA_LEN_MAX, UDP_MESSAGE_LEN_MAX};
+use handle_proto::limit::UDP_DATA_LEN_MAX;
 use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::{Envelope, Header};
 use hdrhistogram::Histogram;
@@ -19,6 +21,7 @@ use crate::pacing::Pacing;
 use crate::pattern::Chooser;
 use crate::random::Random;
 use crate::schedule::Share;
+use crate::steps::Steps;
 use crate::verify::{Answered, Mismatch, Verifier};
 use crate::workload::Workload;
 
@@ -89,6 +92,9 @@ pub struct Worker<'a> {
     workload: &'a Workload,
     chooser: Chooser,
     target: Peer,
+    /// What requests are sent to: the target, from each of our addresses in turn.
+    peers: Vec<Peer>,
+    next_peer: usize,
     timeout_ns: u64,
     random: Random,
     table: InFlight,
@@ -102,8 +108,9 @@ pub struct Worker<'a> {
     /// Takes what the answers say for what is right.
     learned: Option<Learned>,
     pacing: Pacing,
+    steps: Steps,
     /// Where the name of a question is written that is judged.
-    name: Box<[u8; UDP_MESSAGE_LEN_MAX]>,
+    name: Box<[u8]>,
     /// Intended times of what is in the outbox.
     outbox_intended_ns: Vec<u64>,
     last_sent_ns: u64,
@@ -125,6 +132,8 @@ pub struct Outcome {
     pub last_sent_ns: u64,
     /// Requests due and sent, by window; empty in a closed loop.
     pub pacing: Pacing,
+    /// What became of the requests of each phase.
+    pub steps: Steps,
     /// What the answers said, where that was to be learned.
     pub learned: Option<Learned>,
 }
@@ -145,16 +154,18 @@ impl<'a> Worker<'a> {
         capacity: usize,
     ) -> Self {
         let mut counts = Counts::default();
-        let mut pacing = Pacing::default();
+        let (mut pacing, mut steps) = (Pacing::default(), Steps::default());
         if let Plan::Open { share, until_ns } = &plan {
             counts.scheduled = if share.is_counted() { share.left() } else { 0 };
-            pacing = Pacing::new(*until_ns);
+            (pacing, steps) = (Pacing::new(*until_ns), Steps::of(share.schedule()));
         }
         Self {
             plan,
             workload,
             chooser,
             target,
+            peers: vec![target],
+            next_peer: 0,
             timeout_ns,
             random,
             table: InFlight::new(capacity),
@@ -166,10 +177,18 @@ impl<'a> Worker<'a> {
             verifier: None,
             learned: None,
             pacing,
-            name: Box::new([0; UDP_MESSAGE_LEN_MAX]),
+            steps,
+            name: vec![0; workload.request_len_max()].into_boxed_slice(),
             outbox_intended_ns: Vec::with_capacity(BURST_MAX),
             last_sent_ns: 0,
             stopped: false,
+        }
+    }
+
+    /// Sends from these addresses in turn, over a socket that is bound to none.
+    pub fn leave_from(&mut self, sources: &[IpAddr]) {
+        if !sources.is_empty() {
+            self.peers = sources.iter().map(|source| self.target.leaving_from(*source)).collect();
         }
     }
 
@@ -205,7 +224,9 @@ impl<'a> Worker<'a> {
             let request = Request { ask, intended_ns, sent_ns: now_ns };
             let Some(id) = self.table.begin(request) else { break };
             let write = |room: &mut [u8]| self.workload.write_request(ask, id, room);
-            outbox.push(self.target, UDP_MESSAGE_LEN_MAX, write).expect("the outbox takes a burst");
+            let peer = self.peers[self.next_peer];
+            self.next_peer = if self.next_peer + 1 < self.peers.len() { self.next_peer + 1 } else { 0 };
+            outbox.push(peer, self.workload.request_len_max(), write).expect("the outbox takes a burst");
             self.outbox_intended_ns.push(intended_ns);
             match &mut self.plan {
                 Plan::Open { share, .. } => {
@@ -238,6 +259,7 @@ impl<'a> Worker<'a> {
         self.counts.refused += u64::from(flushed.failed);
         self.counts.blocked += u64::from(flushed.would_block);
         let is_open = matches!(self.plan, Plan::Open { .. });
+        let mut untaken = flushed.failed + flushed.would_block;
         for intended_ns in self.outbox_intended_ns.drain(..) {
             // To the end of the flush, while service time counts from its start: where a batch takes
             // time, both say rather too much.
@@ -245,6 +267,8 @@ impl<'a> Worker<'a> {
             if is_open {
                 self.latency.schedule_error.saturating_record(lag_ns);
                 self.pacing.note(intended_ns, now_ns);
+                self.steps.note_sent(intended_ns, now_ns, untaken == 0);
+                untaken = untaken.saturating_sub(1);
                 self.interval.lag_max_ns = self.interval.lag_max_ns.max(lag_ns);
             }
         }
@@ -299,6 +323,7 @@ impl<'a> Worker<'a> {
         let given_up_ns = now_ns.saturating_sub(self.timeout_ns);
         match self.fragments.put(envelope, data, request.sent_ns, given_up_ns) {
             Put::Incomplete => {}
+            Put::Repeated => self.table.repeat(at),
             Put::Malformed => {
                 self.fragments.forget(envelope.request_id);
                 self.answer(now_ns, at, request, envelope, Err(Unread::Malformed));
@@ -326,6 +351,7 @@ impl<'a> Worker<'a> {
         let service_ns = now_ns.saturating_sub(request.sent_ns);
         if service_ns > self.timeout_ns {
             self.counts.late += 1;
+            self.steps.note_late(request.intended_ns);
         } else {
             self.counts.answered += 1;
             match message.and_then(response_code) {
@@ -334,9 +360,13 @@ impl<'a> Worker<'a> {
                 Err(Unread::Truncated) => self.counts.truncated += 1,
             }
             let response_ns = now_ns.saturating_sub(request.intended_ns);
-            self.latency.service.saturating_record(service_ns);
+            // In a closed loop both are one, and recorded once.
+            if matches!(self.plan, Plan::Open { .. }) {
+                self.latency.service.saturating_record(service_ns);
+            }
             self.latency.response.saturating_record(response_ns);
             self.interval.response.saturating_record(response_ns);
+            self.steps.note_answered(request.intended_ns, response_ns);
         }
         if let Some(verifier) = &mut self.verifier
             && verifier.is_next(&mut self.counts)
@@ -424,12 +454,17 @@ impl<'a> Worker<'a> {
         let (mismatches, staleness_max_ns) =
             self.verifier.map_or((Vec::new(), 0), |verifier| verifier.finish(&mut self.counts));
         let mut counts = self.counts;
+        if matches!(self.plan, Plan::Closed { .. }) {
+            self.latency.service = self.latency.response.clone();
+        }
         if let Plan::Open { share, .. } = &self.plan {
             counts.behind = share.left();
             counts.scheduled += if share.is_counted() { 0 } else { counts.behind };
         }
         // What the kernel did not take has a place in the table, and no answer.
-        counts.lost = self.table.unanswered().saturating_sub(counts.refused + counts.blocked);
+        counts.duplicate_only = self.table.repeated();
+        let excused = counts.refused + counts.blocked + counts.duplicate_only;
+        counts.lost = self.table.unanswered().saturating_sub(excused);
         counts.fragment_duplicates += self.fragments.duplicates();
         counts.fragments_dropped += self.fragments.dropped();
         counts.kernel_drops = kernel_drops;
@@ -443,6 +478,7 @@ impl<'a> Worker<'a> {
             staleness_max_ns,
             last_sent_ns: self.last_sent_ns,
             pacing: self.pacing,
+            steps: self.steps,
             learned: self.learned,
         }
     }

@@ -3,6 +3,7 @@ use crate::pattern::Pattern;
 use crate::question::Question;
 use crate::schedule::{Arrivals, Phase, Schedule};
 use crate::workload::Sampler;
+use handle_proto::limit::UDP_MESSAGE_LEN_MAX;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::num::NonZeroU64;
@@ -125,10 +126,18 @@ impl Simulation {
             40..50 => {
                 let body_len = 500 + usize::try_from(self.random.below(20_000)).unwrap();
                 let mut pieces = answer(request, 1, body_len);
-                if fate < 43 {
-                    self.expected.lost += 1;
+                if fate < 45 {
                     let gone = usize::try_from(self.random.below(pieces.len() as u64)).unwrap();
                     pieces.remove(gone);
+                    if fate < 43 {
+                        self.expected.lost += 1;
+                    } else {
+                        // One of the others comes in its place.
+                        let again = usize::try_from(self.random.below(pieces.len() as u64)).unwrap();
+                        pieces.push(pieces[again].clone());
+                        self.expected.duplicate_only += 1;
+                        self.expected.fragment_duplicates += 1;
+                    }
                 } else {
                     self.expected.answered += 1;
                     self.expected.codes.count(1);
@@ -148,7 +157,12 @@ impl Simulation {
         true
     }
 
-    fn run(mut self, plan: Plan<'_>) -> (Counts, Counts) {
+    fn run(self, plan: Plan<'_>) -> (Counts, Counts) {
+        let (outcome, expected) = self.run_all(plan);
+        (outcome.counts, expected)
+    }
+
+    fn run_all(mut self, plan: Plan<'_>) -> (Outcome, Counts) {
         let workload = workload();
         let mut worker = worker(plan, &workload, TIMEOUT_NS, 1 << 16);
         let (mut outbox, mut now_ns) = (outbox(), 0);
@@ -174,7 +188,7 @@ impl Simulation {
         }
         let datagrams = self.under_way.len() as u64;
         assert_eq!(datagrams, 0, "all has come when the worker is done, as some of it is missing");
-        (worker.finish(0).counts, self.expected)
+        (worker.finish(0), self.expected)
     }
 }
 
@@ -195,6 +209,49 @@ fn closed_loop_accounts_are_exact_whatever_the_network_does() {
         assert_eq!(counts, expected, "seed {seed}");
         assert!(counts.sent > 500, "{counts:?}");
     }
+}
+
+#[test]
+fn the_steps_of_a_schedule_add_up_to_its_accounts() {
+    let phase = |rate: f64, ms| Phase::constant(rate, Duration::from_millis(ms));
+    let ramp = Phase { duration: Duration::from_millis(60), from: 10_000.0, to: 30_000.0 };
+    let phases = [phase(5000.0, 40), ramp, phase(0.0, 10), phase(20_000.0, 50)];
+    for seed in 0..10 {
+        for arrivals in [Arrivals::Even, Arrivals::Poisson { seed }] {
+            let schedule = Schedule::phases(&phases, arrivals);
+            let (outcome, expected) = Simulation::new(seed).run_all(open_plan(&schedule));
+            let (counts, steps) = (&outcome.counts, outcome.steps.summary(&phases));
+            assert_eq!(counts, &expected, "seed {seed}");
+            let sum = |of: fn(&crate::steps::Step) -> u64| steps.iter().map(of).sum::<u64>();
+            assert_eq!(sum(|step| step.sent), counts.sent, "seed {seed}");
+            assert_eq!(sum(|step| step.answered), counts.answered, "seed {seed}");
+            assert_eq!(sum(|step| step.late), counts.late, "seed {seed}");
+            assert_eq!(sum(|step| step.unanswered), counts.lost + counts.duplicate_only, "seed {seed}");
+            assert_eq!(sum(|step| step.response_ns.count), counts.answered, "seed {seed}");
+            assert_eq!(sum(|step| step.schedule_error_ns.count), counts.sent + counts.refused, "seed {seed}");
+            assert_eq!(steps[2].sent, 0, "nothing is due in a pause");
+            assert!(steps[3].sent > 3 * steps[0].sent, "{steps:?}");
+        }
+    }
+}
+
+#[test]
+fn requests_leave_from_all_addresses_in_turn() {
+    let (workload, schedule) = (workload(), schedule(1000, 6));
+    let mut worker = worker(open_plan(&schedule), &workload, TIMEOUT_NS, 16);
+    let sources: Vec<IpAddr> = (2..5u8).map(|last| [127, 0, 0, last].into()).collect();
+    worker.leave_from(&sources);
+    let mut outbox = outbox();
+    worker.push_due(6 * MS, &mut outbox);
+    let left: Vec<_> = (0..6).map(|i| outbox.get(i).0.local().unwrap()).collect();
+    assert_eq!(left, [&sources[..], &sources[..]].concat());
+    worker.flushed(6 * MS, Flushed { sent: 6, ..Flushed::default() });
+    for (i, source) in left.into_iter().enumerate() {
+        // Answers come back to the address that asked.
+        let from = target().leaving_from(source);
+        worker.receive(7 * MS, from, &answer(outbox.get(i).1, 1, 9)[0], true);
+    }
+    assert_eq!(worker.finish(0).counts.answered, 6);
 }
 
 #[test]

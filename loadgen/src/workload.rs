@@ -19,6 +19,8 @@ const TAIL_LEN: usize = 12;
 
 /// Bytes of a plain request that are not its handle.
 pub const REQUEST_OVERHEAD_LEN: usize = HEAD_LEN + TAIL_LEN;
+/// Longest request, which travels over a connection: the longest handle, and the longest lists.
+pub const REQUEST_LEN_MAX: usize = HEAD_LEN + HANDLE_LEN_MAX + Form::TAIL_LEN_MAX;
 /// Longest handle for which a plain request fits in one datagram.
 pub const REQUEST_HANDLE_LEN_MAX: usize = UDP_MESSAGE_LEN_MAX - REQUEST_OVERHEAD_LEN;
 
@@ -57,6 +59,7 @@ pub struct Workload {
     /// Handles of the source, also those that were not taken.
     seen: u64,
     too_long: u64,
+    request_len_max: usize,
 }
 
 /// A form, with what its requests begin with.
@@ -73,13 +76,14 @@ impl Workload {
     ///
     /// When they have more than 4 GiB together.
     pub fn of_messages<'a>(messages: impl IntoIterator<Item = &'a [u8]>) -> Result<Self, Error> {
-        let (mut bytes, mut ends) = (Vec::new(), Vec::new());
+        let (mut bytes, mut ends, mut request_len_max) = (Vec::new(), Vec::new(), 0);
         for message in messages {
             bytes.extend_from_slice(message);
             ends.push(end(&bytes)?);
+            request_len_max = request_len_max.max(message.len());
         }
         let seen = ends.len() as u64;
-        Ok(Self { bytes, ends, forms: Vec::new(), weight: 0, seen, too_long: 0 })
+        Ok(Self { bytes, ends, forms: Vec::new(), weight: 0, seen, too_long: 0, request_len_max })
     }
 
     /// Handles to choose from.
@@ -100,10 +104,16 @@ impl Workload {
         self.seen
     }
 
-    /// Handles that were left out because a request for them does not fit in one datagram.
+    /// Handles that were left out because a request for them would be too long.
     #[must_use]
     pub const fn too_long(&self) -> u64 {
         self.too_long
+    }
+
+    /// Bytes that the longest request may take.
+    #[must_use]
+    pub const fn request_len_max(&self) -> usize {
+        self.request_len_max
     }
 
     /// The handle at `i`, or the whole recorded request.
@@ -139,7 +149,7 @@ impl Workload {
     ///
     /// # Panics
     ///
-    /// Unless there is room for [`UDP_MESSAGE_LEN_MAX`] bytes.
+    /// Unless there is room for [`request_len_max`](Self::request_len_max) bytes.
     #[inline]
     pub fn write_request(&self, ask: Ask, request_id: i32, room: &mut [u8]) -> usize {
         let handle = self.handle(ask.number);
@@ -170,7 +180,7 @@ impl Workload {
     ///
     /// # Panics
     ///
-    /// Unless there is room for [`UDP_MESSAGE_LEN_MAX`] bytes.
+    /// Unless there is room for [`request_len_max`](Self::request_len_max) bytes.
     #[must_use]
     pub fn question<'a>(&'a self, ask: Ask, room: &'a mut [u8]) -> Question<'a> {
         let handle = self.handle(ask.number);
@@ -192,7 +202,7 @@ fn end(bytes: &[u8]) -> Result<u32, Error> {
 }
 
 fn be_u32(len: usize) -> [u8; 4] {
-    u32::try_from(len).expect("a request fits in a datagram").to_be_bytes()
+    u32::try_from(len).expect("a request is short").to_be_bytes()
 }
 
 /// Collects handles; when there are more than wanted, a fair sample of them.
@@ -222,10 +232,13 @@ impl Sampler {
         }
     }
 
-    /// Takes only handles for which requests of all `forms` fit in one datagram.
-    pub fn for_forms(&mut self, forms: &[Form]) {
+    /// Takes only handles for which requests of all `forms` are at most `request_len_max` bytes, of which datagrams
+    /// carry [`UDP_MESSAGE_LEN_MAX`] and connections [`REQUEST_LEN_MAX`].
+    pub fn for_forms(&mut self, forms: &[Form], request_len_max: usize) {
         let extra_len = forms.iter().map(Form::extra_len).max().unwrap_or(TAIL_LEN);
-        self.len_max = UDP_MESSAGE_LEN_MAX - HEAD_LEN - extra_len;
+        let added_len = forms.iter().map(|form| form.extra_len() - form.tail().len()).max().unwrap_or(0);
+        let room = request_len_max.saturating_sub(HEAD_LEN + extra_len);
+        self.len_max = room.min(HANDLE_LEN_MAX - added_len);
     }
 
     /// Offers a handle. Each one offered is as likely to be taken as any other.
@@ -245,7 +258,7 @@ impl Sampler {
         }
     }
 
-    /// Handles that were left out because a request for them does not fit in one datagram.
+    /// Handles that were left out because a request for them would be too long.
     #[must_use]
     pub const fn too_long(&self) -> u64 {
         self.too_long
@@ -273,6 +286,7 @@ impl Sampler {
     pub fn finish_as(self, forms: &[Form], flags: OpFlags, now_unix_s: u32) -> Result<Workload, Error> {
         assert!(!forms.is_empty(), "requests have a form");
         let len: usize = self.handles.iter().map(|handle| handle.len()).sum();
+        let longest = self.handles.iter().map(|handle| handle.len()).max().unwrap_or(0);
         let (mut bytes, mut ends) = (Vec::with_capacity(len), Vec::with_capacity(self.handles.len()));
         for handle in self.handles {
             bytes.extend_from_slice(&handle);
@@ -283,8 +297,11 @@ impl Sampler {
             head: request_head(form.flags().with(flags), now_unix_s),
         };
         let weight = forms.iter().map(|form| u64::from(form.weight())).sum();
+        let extra_len = forms.iter().map(Form::extra_len).max().unwrap_or(TAIL_LEN);
+        let request_len_max = HEAD_LEN + longest + extra_len;
         let forms = forms.iter().map(prepare).collect();
-        Ok(Workload { bytes, ends, forms, weight, seen: self.seen, too_long: self.too_long })
+        let Self { seen, too_long, .. } = self;
+        Ok(Workload { bytes, ends, forms, weight, seen, too_long, request_len_max })
     }
 }
 
@@ -377,7 +394,7 @@ mod tests {
         let forms: Vec<Form> =
             ["6=plain", "3=miss", "1=type:URL+index:7+case+certify"].map(|text| text.parse().unwrap()).into();
         let mut sampler = Sampler::new(10, 1);
-        sampler.for_forms(&forms);
+        sampler.for_forms(&forms, UDP_MESSAGE_LEN_MAX);
         sampler.offer(b"10.1045/may99-payette");
         sampler.offer(&[b'x'; REQUEST_HANDLE_LEN_MAX]);
         let workload = sampler.finish_as(&forms, OpFlags::KEEP_CONNECTION, 0).unwrap();

@@ -2,9 +2,10 @@
 
 #![expect(clippy::unwrap_used, reason = "these are tests, also where they share a helper")]
 
-use std::io::Write;
+use std::io::{BufRead as _, BufReader, Write};
 use std::net::UdpSocket;
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 fn loadgen(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_handle-loadgen")).args(args).output().unwrap()
@@ -39,6 +40,100 @@ fn exit_codes_say_what_went_wrong() {
     }
 }
 
+/// An echo in a process of its own, until it is dropped, and where it listens.
+struct Echo(Child, String);
+
+impl Echo {
+    fn start() -> Self {
+        let mut echo = Command::new(env!("CARGO_BIN_EXE_handle-loadgen"))
+            .args(["echo", "--listen", "127.0.0.1:0", "--answer-len", "100", "--datapath", "portable"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(echo.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let address = line.split_whitespace().find(|word| word.starts_with("127.0.0.1:"));
+        let address = address.unwrap_or_else(|| panic!("no address in {line}"));
+        Self(echo, address.trim_end_matches([',', ';', '.']).to_owned())
+    }
+}
+
+impl Drop for Echo {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Runs until the code is `code`, and returns what was said. A run that a busy machine held up does not count, by its own
+/// words, and is done again.
+fn ends_with(code: i32, args: &[&str]) -> String {
+    for _ in 0..10 {
+        let output = loadgen(args);
+        let shown = format!("{}{}", text(&output.stdout), text(&output.stderr));
+        if output.status.code() == Some(code) {
+            return shown;
+        }
+        let is_held_up = shown.lines().any(|line| line.starts_with("INVALID") && !line.contains("no answer"));
+        assert!(output.status.code() == Some(3) && is_held_up, "not {code}: {shown}");
+    }
+    panic!("this machine is too busy for a run of a few requests")
+}
+
+#[test]
+fn a_good_run_of_five_seconds_keeps_its_promises_or_says_which_not() {
+    let echo = Echo::start();
+    let dir = tempfile::tempdir().unwrap();
+    let json = dir.path().join("report.json");
+    let run = [
+        "run",
+        "--target",
+        &echo.1,
+        "--template",
+        "10.1/{1..9}",
+        "--steps",
+        "50,200",
+        "--quick",
+        "-q",
+        "--json",
+    ];
+    let promises =
+        ["--assert", "loss<=0.1%", "--assert", "schedule-error.p50<10ms", "--assert", "answered>100"];
+    let started = Instant::now();
+    let shown = ends_with(0, &[&run[..], &[json.to_str().unwrap()], &promises].concat());
+    let took = started.elapsed();
+    assert!(took > Duration::from_secs(4), "four seconds of load, not {took:?}");
+    let report: serde_json::Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    assert_eq!(
+        (&report["setting"]["duration_s"], &report["setting"]["timeout_ms"]),
+        (&4.0.into(), &400.0.into())
+    );
+    assert_eq!(report["accounts"]["sent"], 500);
+    // Each step by itself, and how late requests were sent.
+    let steps = report["steps"].as_array().unwrap();
+    let sent: Vec<_> = steps.iter().map(|step| step["sent"].as_u64().unwrap()).collect();
+    assert_eq!(sent, [100, 400], "{shown}");
+    assert_eq!(shown.lines().filter(|line| line.starts_with("step ")).count(), 2, "{shown}");
+    let late = report["schedule_error_histogram"].as_array().unwrap();
+    assert_eq!(late.iter().map(|bucket| bucket["count"].as_u64().unwrap()).sum::<u64>(), 500);
+
+    let run = [
+        "run",
+        "--target",
+        &echo.1,
+        "--template",
+        "10.1/a",
+        "--rate",
+        "100",
+        "--duration",
+        "100ms",
+        "--pacing",
+        "sleep",
+    ];
+    let shown = ends_with(1, &[&run[..], &["--assert", "answered>1M", "--assert", "loss<=1%"]].concat());
+    assert!(shown.contains("answered>1M does not hold"), "{shown}");
+}
+
 #[test]
 fn a_limit_is_read_back_and_the_report_is_json() {
     let dir = tempfile::tempdir().unwrap();
@@ -54,7 +149,7 @@ fn a_limit_is_read_back_and_the_report_is_json() {
     let rest = ["--timeout", "20ms", "--share-of", &limit, "--json", &report];
     assert_eq!(loadgen(&[&run[..], &rest[..]].concat()).status.code(), Some(3));
     let report: serde_json::Value = serde_json::from_slice(&std::fs::read(&report).unwrap()).unwrap();
-    assert_eq!(report["schema"], "handle-loadgen/run/2");
+    assert_eq!(report["schema"], "handle-loadgen/run/3");
     assert_eq!(report["accounts"]["sent"], 20);
     assert_eq!(report["setting"]["model"], "open loop");
     assert_eq!(report["share"]["share"], 0.0);
@@ -83,7 +178,7 @@ fn neither_a_closed_pipe_nor_a_full_disk_costs_the_results() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_handle-loadgen"));
     command.args(["run", "--target", &target, "--template", "10.1/a", "--rate", "1k", "--duration", "20ms"]);
     command.args(["--timeout", "20ms", "--histogram-log", "/dev/full", "--json"]).arg(&report);
-    let output = command.stdout(writer).stderr(std::process::Stdio::piped()).output().unwrap();
+    let output = command.stdout(writer).stderr(Stdio::piped()).output().unwrap();
     assert_eq!(output.status.code(), Some(3), "{}", text(&output.stderr));
     assert!(text(&output.stderr).contains("cannot write the histogram log"), "{}", text(&output.stderr));
     let report: serde_json::Value = serde_json::from_slice(&std::fs::read(&report).unwrap()).unwrap();

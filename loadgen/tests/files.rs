@@ -87,7 +87,7 @@ fn a_run_writes_what_it_was_asked_for_and_keeps_its_promises() {
     assert!(std::fs::read_to_string(&log).unwrap().contains("HISTFAAA"), "a compressed histogram in base64");
     // The page of the JSON is the page of the run.
     let again = loadgen(&["html", &report]);
-    assert_eq!(text(&again.stdout), std::fs::read_to_string(&page).unwrap());
+    assert!(text(&again.stdout) == std::fs::read_to_string(&page).unwrap(), "{report} makes another page");
     let broken = steady(&[&run[..], &["--assert", "answered>1M", "-q"]].concat());
     assert_eq!(broken.status.code(), Some(1), "{}", text(&broken.stdout));
     assert!(
@@ -109,10 +109,10 @@ fn reports_are_compared() {
     let output = loadgen(&["compare", &slow, &fast, "--json", "-"]);
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{said}");
-    assert!(said.contains("answered/s") && said.contains("differs"), "{said}");
+    assert!(said.contains("answered/s") && said.contains("B is higher"), "{said}");
     assert!(said.contains("CAUTION     setting rate is 100 and 200"), "{said}");
     let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(json["schema"], "handle-loadgen/compare/1");
+    assert_eq!(json["schema"], "handle-loadgen/compare/2");
     assert_eq!(loadgen(&["compare", &slow, "/nonexistent"]).status.code(), Some(3));
 }
 
@@ -220,9 +220,7 @@ fn hostile_says_what_it_found() {
     assert_eq!(output.status.code(), Some(1), "{}{}", text(&output.stdout), text(&output.stderr));
     assert!(text(&output.stdout).contains("FOUND case"), "{}", text(&output.stdout));
     assert_eq!(json(&verdict)["schema"], "handle-loadgen/hostile/1");
-    assert!(
-        std::fs::read_to_string(&xml).unwrap().contains("<failure message=\"the answer cannot be read\">")
-    );
+    assert!(std::fs::read_to_string(&xml).unwrap().contains("message=\"the answer cannot be read"));
     let refused = loadgen(&["hostile", "--target", "192.0.2.1:2641", "--probe", "10.1/a"]);
     assert_eq!(refused.status.code(), Some(2));
     assert!(text(&refused.stderr).contains("--i-am-allowed-to"), "{}", text(&refused.stderr));

@@ -1,22 +1,22 @@
 //! The live view in a pseudo-terminal: what a person sees while a run goes on, and what is left when it is over.
 
+#![expect(clippy::unwrap_used, reason = "these are tests, also where they share a helper")]
+
 use std::fs::File;
 use std::io::Read as _;
 use std::net::UdpSocket;
-use std::process::{Command, Stdio};
+use std::os::fd::OwnedFd;
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 
+use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 
-const ROWS: u16 = 36;
-const COLUMNS: u16 = 100;
-
-#[test]
-fn a_person_sees_the_run_and_then_its_report() {
+/// An answer to each request, until the process ends; its address.
+fn server() -> String {
     let server = UdpSocket::bind("127.0.0.1:0").unwrap();
     let target = server.local_addr().unwrap().to_string();
-    // Until the process ends: an answer to each request.
     thread::spawn(move || {
         let mut room = [0; 600];
         while let Ok((len, from)) = server.recv_from(&mut room) {
@@ -24,53 +24,143 @@ fn a_person_sees_the_run_and_then_its_report() {
             let _ = server.send_to(&room[..len], from);
         }
     });
-    let terminal = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
-    grantpt(&terminal).unwrap();
-    unlockpt(&terminal).unwrap();
-    let size = Winsize { ws_row: ROWS, ws_col: COLUMNS, ws_xpixel: 0, ws_ypixel: 0 };
-    tcsetwinsize(&terminal, size).unwrap();
-    let name = ptsname(&terminal, Vec::new()).unwrap();
-    let other_end = File::options().read(true).write(true).open(name.to_str().unwrap()).unwrap();
-    let mut child = Command::new(env!("CARGO_BIN_EXE_handle-loadgen"))
-        .args([
-            "run",
-            "--target",
-            &target,
-            "--template",
-            "10.5072/{1..100}",
-            "--rate",
-            "200",
-            "--duration",
-            "2500ms",
-        ])
-        .stdin(Stdio::null())
-        .stdout(other_end.try_clone().unwrap())
-        .stderr(other_end)
-        .spawn()
-        .unwrap();
-    let mut parser = vt100::Parser::new(ROWS.try_into().unwrap(), COLUMNS.try_into().unwrap(), 0);
-    let (mut live, mut room, mut terminal) = (String::new(), [0; 4096], File::from(terminal));
-    // The end of a pseudo-terminal whose other end is closed is an error.
-    while let Ok(len @ 1..) = terminal.read(&mut room) {
-        parser.process(&room[..len]);
-        if parser.screen().alternate_screen() {
-            live = parser.screen().contents();
+    target
+}
+
+/// The generator on a terminal, as somebody sees it.
+struct Seen {
+    child: Child,
+    terminal: File,
+    parser: vt100::Parser,
+    /// All that was written.
+    bytes: Vec<u8>,
+    /// What was last on the screen of the run.
+    live: String,
+}
+
+fn size(rows: u16, columns: u16) -> Winsize {
+    Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 }
+}
+
+impl Seen {
+    fn start((rows, columns): (u16, u16), duration: &str, variable: (&str, &str)) -> Self {
+        let terminal: OwnedFd = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        grantpt(&terminal).unwrap();
+        unlockpt(&terminal).unwrap();
+        tcsetwinsize(&terminal, size(rows, columns)).unwrap();
+        let name = ptsname(&terminal, Vec::new()).unwrap();
+        let other_end = File::options().read(true).write(true).open(name.to_str().unwrap()).unwrap();
+        let child = Command::new(env!("CARGO_BIN_EXE_handle-loadgen"))
+            .args(["run", "--target", &server(), "--template", "10.5072/{1..100}", "--rate", "200"])
+            .args(["--duration", duration])
+            .env("TERM", "xterm-256color")
+            .env_remove("NO_COLOR")
+            .env(variable.0, variable.1)
+            .stdin(Stdio::null())
+            .stdout(other_end.try_clone().unwrap())
+            .stderr(other_end)
+            .spawn()
+            .unwrap();
+        let parser = vt100::Parser::new(rows.try_into().unwrap(), columns.try_into().unwrap(), 0);
+        Self { child, terminal: terminal.into(), parser, bytes: Vec::new(), live: String::new() }
+    }
+
+    /// Looks until `is_seen` says so of the screen; whether it did before the end.
+    fn look(&mut self, is_seen: impl Fn(&str) -> bool) -> bool {
+        let mut room = [0; 4096];
+        // The end of a pseudo-terminal whose other end is closed is an error.
+        while let Ok(len @ 1..) = self.terminal.read(&mut room) {
+            self.bytes.extend(&room[..len]);
+            self.parser.process(&room[..len]);
+            if self.parser.screen().alternate_screen() {
+                self.live = self.parser.screen().contents();
+                if is_seen(&self.live) {
+                    return true;
+                }
+            }
         }
+        false
     }
-    child.wait().unwrap();
-    for part in [
-        &format!("handle-loadgen: {target} over udp")[..],
-        "/s sent",
-        "lost 0",
-        "response time of the last second",
-        "response times, second by second",
-        "1 success",
-    ] {
-        assert!(live.contains(part), "{part:?} is not in\n{live}");
+
+    fn resize(&mut self, rows: u16, columns: u16) {
+        tcsetwinsize(&self.terminal, size(rows, columns)).unwrap();
+        self.parser.screen_mut().set_size(rows.try_into().unwrap(), columns.try_into().unwrap());
     }
-    let left = parser.screen();
-    assert!(!left.alternate_screen() && !left.hide_cursor(), "the terminal is as it was");
-    let report = left.contents();
-    assert!(report.contains("answered                     500"), "{report}");
-    assert!(report.contains("response time"), "{report}");
+
+    fn finish(mut self) -> (ExitStatus, String, Vec<u8>) {
+        self.look(|_| false);
+        let left = self.parser.screen();
+        assert!(!left.alternate_screen() && !left.hide_cursor(), "the terminal is as it was");
+        (self.child.wait().unwrap(), left.contents(), self.bytes)
+    }
+}
+
+fn contains_all(shown: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(shown.contains(part), "{part:?} is not in\n{shown}");
+    }
+}
+
+#[test]
+fn a_person_sees_the_run_and_then_its_report() {
+    let mut seen = Seen::start((36, 100), "2500ms", ("LANG", "C.UTF-8"));
+    seen.look(|_| false);
+    contains_all(
+        &seen.live,
+        &[
+            "handle-loadgen: 127.0.0.1:",
+            "of 2 s",
+            "/s sent",
+            "lost 0 (0.000 %)",
+            "response time of the last second",
+            "p99.9",
+            "lag",
+            "response times, second by second",
+            "1 success",
+        ],
+    );
+    let (status, report, bytes) = seen.finish();
+    assert!(String::from_utf8_lossy(&bytes).contains("\u{1b}[38;5;"), "in colours");
+    // Where the machine was too busy to send on time, the run says so and ends otherwise.
+    assert!(status.code() == Some(0) || report.contains("INVALID"), "{report}");
+    contains_all(&report, &["answered                     500", "response time"]);
+}
+
+#[test]
+fn a_terminal_may_be_small_and_become_large_and_small_again() {
+    let mut seen = Seen::start((12, 40), "1h", ("LANG", "C.UTF-8"));
+    assert!(seen.look(|live| live.contains("x success")), "{}", seen.live);
+    contains_all(&seen.live, &["lost 0", "p50", "lag"]);
+    assert!(!seen.live.contains("second by second"), "no frames: {}", seen.live);
+    seen.resize(30, 90);
+    assert!(seen.look(|live| live.contains("response times, second by second")), "{}", seen.live);
+    seen.resize(12, 40);
+    assert!(
+        seen.look(|live| !live.contains("second by second") && live.contains("x success")),
+        "{}",
+        seen.live
+    );
+    assert!(seen.live.lines().all(|line| line.chars().count() <= 40), "{}", seen.live);
+    let _ = seen.child.kill();
+    let _ = seen.child.wait();
+}
+
+#[test]
+fn an_interrupt_gives_the_terminal_back_and_the_results() {
+    let mut seen = Seen::start((24, 80), "1h", ("NO_COLOR", "1"));
+    assert!(seen.look(|live| live.contains("1 success")), "{}", seen.live);
+    kill_process(Pid::from_child(&seen.child), Signal::INT).unwrap();
+    let (status, report, bytes) = seen.finish();
+    assert_eq!(status.code(), Some(3), "{report}");
+    contains_all(&report, &["INVALID     it was stopped early", "response time"]);
+    let written = String::from_utf8_lossy(&bytes);
+    let colors = ["\u{1b}[38;", "\u{1b}[48;", "\u{1b}[31m", "\u{1b}[32m", "\u{1b}[33m", "\u{1b}[36m"];
+    assert!(colors.iter().all(|color| !written.contains(color)), "NO_COLOR: {written:?}");
+}
+
+#[test]
+fn a_terminal_that_can_do_nothing_gets_lines() {
+    let (_, report, bytes) = Seen::start((24, 120), "1500ms", ("TERM", "dumb")).finish();
+    assert!(!bytes.contains(&0x1b), "{report}");
+    contains_all(&report, &["/s answered  lost 0  p50", "answered                     300"]);
 }

@@ -2,16 +2,18 @@
 
 #![expect(clippy::unwrap_used, reason = "these are tests, also where they share a helper")]
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::ErrorKind;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::num::NonZeroU64;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use handle_loadgen::find_max::{Search, find_max};
 use handle_loadgen::{
     Error, LimitOptions, LimitReport, Load, Names, Report, RunOptions, Truth, Verify, limit, run,
 };
@@ -54,6 +56,7 @@ on_both_paths!(
     calls_lies_and_stale_answers_wrong,
     stops_when_told_and_counts_the_rest,
     measures_a_limit,
+    leaves_from_as_many_addresses_as_was_asked_for,
 );
 
 /// Answers on a socket until it is dropped.
@@ -66,6 +69,13 @@ struct Server {
 impl Server {
     /// `answer` gets the number of the request and the request, and returns datagrams with their delays.
     fn start(mut answer: impl FnMut(u64, &[u8]) -> Vec<(Duration, Vec<u8>)> + Send + 'static) -> Self {
+        Self::start_seeing(move |number, _, request| answer(number, request))
+    }
+
+    /// The same, which is told who asks as well.
+    fn start_seeing(
+        mut answer: impl FnMut(u64, SocketAddr, &[u8]) -> Vec<(Duration, Vec<u8>)> + Send + 'static,
+    ) -> Self {
         let socket = UdpSocket::bind(LOOPBACK).unwrap();
         socket.set_read_timeout(Some(Duration::from_millis(5))).unwrap();
         let stop: &'static AtomicBool = Box::leak(Box::default());
@@ -76,7 +86,7 @@ impl Server {
             while !stop.load(Ordering::Relaxed) {
                 match socket.recv_from(&mut room) {
                     Ok((len, from)) => {
-                        for (delay, bytes) in answer(number, &room[..len]) {
+                        for (delay, bytes) in answer(number, from, &room[..len]) {
                             if delay.is_zero() {
                                 socket.send_to(&bytes, from).unwrap();
                             } else {
@@ -249,6 +259,86 @@ fn measures_a_limit(choice: Choice) {
     assert_eq!(read.sent, report.sent);
     let error = limit(&LimitOptions { request_len: 60, ..options }, |_| ControlFlow::Continue(()));
     assert!(matches!(error, Err(Error::Option(_))));
+}
+
+/// More addresses than threads and fewer: the server sees all of them, and each thread has a port.
+fn leaves_from_as_many_addresses_as_was_asked_for(choice: Choice) {
+    for (sources, threads) in [(40, 3), (2, 3)] {
+        let peers = Arc::<Mutex<BTreeMap<SocketAddr, u64>>>::default();
+        let noted = Arc::clone(&peers);
+        let server = Server::start_seeing(move |_, from, request| {
+            *noted.lock().unwrap().entry(from).or_default() += 1;
+            at_once(answer(request, ResponseCode::SUCCESS, &[0; 60]))
+        });
+        let cores = handle_net::usable_cores().unwrap();
+        let options = RunOptions { sources, threads, cores, ..options(choice, server.address) };
+        let report = go(&options);
+        assert_eq!((report.accounts.answered, report.setting.sources), (500, sources), "{report}");
+        let peers = peers.lock().unwrap();
+        let addresses: BTreeSet<_> = peers.keys().map(SocketAddr::ip).collect();
+        let expected: BTreeSet<IpAddr> =
+            (2..).take(usize::from(sources)).map(|last: u8| [127, 0, 0, last].into()).collect();
+        assert_eq!(addresses, expected);
+        let ports: BTreeSet<_> = peers.keys().map(SocketAddr::port).collect();
+        assert_eq!(ports.len(), threads, "{peers:?}");
+        assert_eq!(
+            peers.len(),
+            usize::from(sources).max(threads),
+            "each address is of one thread: {peers:?}"
+        );
+        let (least, most) = (peers.values().min(), peers.values().max());
+        assert!(most <= least.map(|least| 2 * least).as_ref(), "{peers:?}");
+    }
+}
+
+/// A server that answers 300 requests a second and drops the others: no rate far above is found, and some below.
+#[test]
+fn the_highest_rate_is_that_of_the_server() {
+    const LIMIT: f64 = 300.0;
+    let (started, mut taken) = (Instant::now(), 0.0);
+    let server = Server::start(move |_, request| {
+        // What was not used is not kept for later.
+        let earned = started.elapsed().as_secs_f64() * LIMIT;
+        taken = f64::max(taken, earned - 10.0);
+        if taken + 1.0 > earned {
+            return vec![];
+        }
+        taken += 1.0;
+        at_once(answer(request, ResponseCode::SUCCESS, &[0; 60]))
+    });
+    let search = Search {
+        rate_min: 50,
+        rate_max: 100_000,
+        loss_max: 0.1,
+        p99_max: Duration::from_secs(1),
+        precision: 0.1,
+        trial: Duration::from_millis(400),
+        confirm: Duration::from_millis(600),
+        repeat: 3,
+    };
+    let options = options(Choice::Auto, server.address);
+    let mut trials = 0;
+    let found = find_max(
+        &search,
+        |rate, duration| {
+            let load = Load::Open { rate: NonZeroU64::new(rate).unwrap() };
+            run(&RunOptions { load, duration, threads: 1, ..options.clone() }, |_| ControlFlow::Continue(()))
+        },
+        |trial, is_good| {
+            trials += 1;
+            eprintln!("{trial} {is_good}");
+        },
+    )
+    .unwrap();
+    // With the loss that is allowed and the burst that is answered. A busy machine may find less.
+    let rate = found.rate.expect("a low rate is good");
+    assert!((50..=400).contains(&rate), "{found}");
+    assert_eq!(found.confirmations.len(), 3, "{found}");
+    assert_eq!(trials, found.trials.len() + found.confirmations.len(), "{found}");
+    let (low, high) = found.answered_per_s.unwrap();
+    assert!(low <= high && high <= 400.0, "{found}");
+    assert!(found.trials.iter().any(|trial| trial.loss > 0.1), "one was too high: {found}");
+    assert!(found.to_string().contains("3 runs: "), "{found}");
 }
 
 fn unix_ms() -> u64 {

@@ -3,12 +3,13 @@
 
 #![expect(clippy::unwrap_used, reason = "these are tests, also where they share a helper")]
 
+use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::num::NonZeroU64;
 use std::ops::ControlFlow;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -32,13 +33,20 @@ enum Manner {
     ClosesAlways,
     /// It closes every tenth after half an answer.
     BreaksOff,
+    /// It waits longer than is waited for before the first answer of every tenth.
+    IsLate,
 }
+
+/// Long enough for a machine that does other things as well.
+const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Answers connections, each on a thread of its own, until it is dropped.
 struct Server {
     address: SocketAddr,
     stop: Arc<AtomicBool>,
     accepted: Arc<AtomicUsize>,
+    /// Where connections came from.
+    peers: Arc<Mutex<BTreeSet<IpAddr>>>,
     thread: Option<thread::JoinHandle<()>>,
 }
 
@@ -48,17 +56,21 @@ impl Server {
         let address = listener.local_addr().unwrap();
         let (stop, accepted) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
         let (stopped, counted) = (Arc::clone(&stop), Arc::clone(&accepted));
+        let peers = Arc::<Mutex<BTreeSet<_>>>::default();
+        let noted = Arc::clone(&peers);
         let thread = thread::spawn(move || {
             for stream in listener.incoming() {
                 if stopped.load(Ordering::Relaxed) {
                     break;
                 }
                 let number = counted.fetch_add(1, Ordering::Relaxed);
+                let stream = stream.unwrap();
+                noted.lock().unwrap().extend(stream.peer_addr().map(|peer| peer.ip()));
                 // A client that goes away in the middle is none of our business.
-                thread::spawn(move || drop(serve(&stream.unwrap(), manner, number)));
+                thread::spawn(move || drop(serve(&stream, manner, number)));
             }
         });
-        Self { address, stop, accepted, thread: Some(thread) }
+        Self { address, stop, accepted, peers, thread: Some(thread) }
     }
 }
 
@@ -81,6 +93,9 @@ fn serve(stream: &TcpStream, manner: Manner, number: usize) -> std::io::Result<(
             b'G' | b'P' => answer_http(&mut reader)?,
             _ => answer_native(&mut reader)?,
         };
+        if manner == Manner::IsLate && number % 10 == 9 {
+            thread::sleep(TIMEOUT * 3 / 2);
+        }
         if manner == Manner::BreaksOff && number % 10 == 9 {
             return writer.write_all(&bytes[..bytes.len() / 2]);
         }
@@ -150,10 +165,20 @@ fn answer_http(reader: &mut impl std::io::BufRead) -> std::io::Result<(Vec<u8>, 
     Ok((out, keeps))
 }
 
-/// The text of the one value of a handle; the last ones are long, and others do not exist.
+/// Names of which some need a request that no datagram carries.
+fn name(number: usize) -> Vec<u8> {
+    let middle = if number % 10 == 3 { "x".repeat(1500) + "/" } else { String::new() };
+    format!("10.5072/{middle}{number}").into_bytes()
+}
+
+/// The text of the one value of a handle; the last ones are long, also longer than 64 KiB, and others do not exist.
 fn url(handle: &[u8]) -> Option<Vec<u8>> {
     let number: usize = String::from_utf8_lossy(handle).rsplit('/').next()?.parse().ok()?;
-    let times = if number + 5 > HANDLES { 500 } else { 1 };
+    let times = match HANDLES.checked_sub(number)? {
+        1 => 5000,
+        2..5 => 500,
+        _ => 1,
+    };
     (number < HANDLES).then(|| format!("https://example.org/{number}").repeat(times).into_bytes())
 }
 
@@ -181,7 +206,7 @@ fn records() -> tempfile::NamedTempFile {
     let file = tempfile::NamedTempFile::new().unwrap();
     let lines: Vec<_> = (0..HANDLES)
         .map(|i| {
-            let handle = format!("10.5072/{i}").into_bytes();
+            let handle = name(i);
             text(&record_to_json(&handle, [Value::new(1, b"URL", &url(&handle).unwrap())]))
         })
         .collect();
@@ -190,8 +215,12 @@ fn records() -> tempfile::NamedTempFile {
 }
 
 fn go(server: &Server, streams: Streams) -> Report {
+    go_with(server, streams, |options| options)
+}
+
+fn go_with(server: &Server, streams: Streams, change: impl FnOnce(RunOptions) -> RunOptions) -> Report {
     let records = records();
-    let names = (0..HANDLES).map(|i| format!("10.5072/{i}").into_bytes()).collect();
+    let names = (0..HANDLES).map(name).collect();
     let options = RunOptions {
         transport: Transport::Stream(streams),
         load: Load::Open { rate: NonZeroU64::new(500).unwrap() },
@@ -202,7 +231,9 @@ fn go(server: &Server, streams: Streams) -> Report {
         threads: 2,
         ..RunOptions::new(server.address, Names::List(names))
     };
-    run(&options, |_| ControlFlow::Continue(())).unwrap()
+    let report = run(&change(options), |_| ControlFlow::Continue(())).unwrap();
+    assert_eq!(report.setting.handles, HANDLES, "none is too long for a connection");
+    report
 }
 
 const PROTOCOLS: [Protocol; 3] = [Protocol::Tcp, Protocol::Http, Protocol::Json];
@@ -269,6 +300,50 @@ fn half_an_answer_is_no_answer() {
         assert_eq!(read, 270, "{protocol:?}: {report}");
         assert_eq!(accounts.truncated + accounts.malformed + accounts.lost, 30, "{protocol:?}: {report}");
     }
+}
+
+#[test]
+fn late_answers_are_late_and_not_lost() {
+    // At the same time, since each of them waits.
+    thread::scope(|scope| {
+        for protocol in PROTOCOLS {
+            scope.spawn(move || {
+                let server = Server::start(Manner::IsLate);
+                let streams = Streams { connections: 64, requests: 1, ..Streams::pooled(protocol) };
+                let report = go_with(&server, streams, |options| RunOptions { timeout: TIMEOUT, ..options });
+                let accounts = &report.accounts;
+                assert_eq!(
+                    (accounts.answered, accounts.late, accounts.lost),
+                    (270, 30, 0),
+                    "{protocol:?}: {report}"
+                );
+                assert_eq!(report.verification.as_ref().unwrap().verified, 300, "{protocol:?}: {report}");
+            });
+        }
+    });
+}
+
+#[test]
+fn connections_begin_from_all_addresses() {
+    let server = Server::start(Manner::Keeps);
+    let streams = Streams { connections: 64, requests: 1, ..Streams::pooled(Protocol::Tcp) };
+    let report = go_with(&server, streams, |options| RunOptions { sources: 7, ..options });
+    assert_eq!(report.verification.as_ref().unwrap().verified, 300, "{report}");
+    let expected: BTreeSet<IpAddr> = (2..9u8).map(|last| [127, 0, 0, last].into()).collect();
+    assert_eq!(*server.peers.lock().unwrap(), expected);
+}
+
+#[test]
+fn a_name_that_no_datagram_carries_is_left_out_of_those() {
+    let silent = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let options = RunOptions {
+        load: Load::Open { rate: NonZeroU64::new(100).unwrap() },
+        duration: Duration::from_millis(20),
+        timeout: Duration::from_millis(20),
+        ..RunOptions::new(silent.local_addr().unwrap(), Names::List((0..HANDLES).map(name).collect()))
+    };
+    let report = run(&options, |_| ControlFlow::Continue(())).unwrap();
+    assert_eq!((report.setting.handles, report.setting.handles_too_long), (27, 3), "{report}");
 }
 
 #[test]

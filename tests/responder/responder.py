@@ -1,8 +1,10 @@
 """A minimal handle responder, for runs against a server that shares no code with ours.
 
-It answers resolution requests (RFC 3652 section 3.2) for public values over UDP, over TCP with one request on
-each connection, and as JSON over HTTP, from a file of JSON records. Written from the description of the protocol
-with nothing but the standard library.
+It answers resolution requests (RFC 3652 section 3.2) for public values from a file of JSON records: over UDP, also
+requests and answers of several datagrams; over TCP, with one request on each connection or as many as the client
+asks to keep it for; in the body of a POST over HTTP; and as JSON. Whoever asks for values that are not public is
+told to authenticate, which nobody can here. Written from the description of the protocol with nothing but the
+standard library.
 
     python3 responder.py RECORDS.jsonl
 
@@ -26,9 +28,17 @@ HEADER = struct.Struct(">iiIHBBII")
 PIECE = 492
 TRUNCATED = 0x20
 RECURSIVE = 0x10000000
-PUBLIC_READ = 0x02
+CONTINUED = 0x04000000
+KEEP_CONNECTION = 0x02000000
+PUBLIC_ONLY = 0x01000000
+PUBLIC_READ, ADMIN_READ = 0x02, 0x08
 OP_RESOLUTION = 1
-SUCCESS, PROTOCOL_ERROR, NOT_FOUND, NO_VALUES, NO_OPERATION = 1, 4, 100, 200, 5
+SUCCESS, PROTOCOL_ERROR, NO_OPERATION, NOT_FOUND, NO_VALUES = 1, 4, 5, 100, 200
+ACCESS_DENIED, AUTHENTICATION_NEEDED = 401, 402
+MESSAGE_MAX = 262144
+MEDIA_TYPE = "application/x-hdl-message"
+# Requests of several datagrams that are put together at a time, and how long each is waited for.
+PARTIAL_MAX, PARTIAL_SECONDS = 256, 5
 
 
 def text(data):
@@ -94,7 +104,7 @@ class Records:
                     values = [Value(value) for value in record["values"]]
                     self.records[fold(record["handle"].encode())] = values
 
-    def select(self, name, indexes, types):
+    def select(self, name, indexes, types, is_public_only=True):
         """The code of the answer, and its values."""
         values = self.records.get(fold(name))
         if values is None:
@@ -103,9 +113,13 @@ class Records:
         chosen = [
             value
             for value in values
-            if value.is_public()
-            and (everything or value.index in indexes or any(type_matches(asked, value.type) for asked in types))
+            if everything or value.index in indexes or any(type_matches(asked, value.type) for asked in types)
         ]
+        hidden = [value for value in chosen if not value.is_public()]
+        if hidden and not is_public_only:
+            is_for_admins = hidden[0].permissions & ADMIN_READ
+            return (AUTHENTICATION_NEEDED if is_for_admins else ACCESS_DENIED), []
+        chosen = [value for value in chosen if value.is_public()]
         return (SUCCESS, chosen) if chosen else (NO_VALUES, [])
 
 
@@ -125,6 +139,13 @@ class Reader:
         self.at += length
         return self.data[self.at - length : self.at]
 
+    def count(self):
+        """How many items follow, each of which takes four bytes at least."""
+        count = self.number()
+        if count > (len(self.data) - self.at) // 4:
+            raise ValueError("a list goes beyond the end")
+        return count
+
 
 def answer(records, request):
     """The envelope fields and the message that answer a whole request."""
@@ -139,19 +160,27 @@ def answer(records, request):
         code = NO_OPERATION
     else:
         try:
-            reader = Reader(body)
-            name = reader.text()
-            indexes = [reader.number() for _ in range(min(reader.number(), len(body)))]
-            types = [reader.text() for _ in range(min(reader.number(), len(body)))]
-            code, values = records.select(name, indexes, types)
-            if code == SUCCESS:
-                out = text(name) + struct.pack(">I", len(values)) + b"".join(value.wire() for value in values)
+            code, out = resolve(records, body, bool(op_flags & PUBLIC_ONLY))
         except (ValueError, struct.error):
             code = PROTOCOL_ERROR
-    header = HEADER.pack(
-        operation, code, op_flags | RECURSIVE, 1, recursion, 0, int(time.time()) + 43200, len(out)
-    )
+    # What a response does not repeat of its request, and what is always set in one.
+    op_flags = op_flags & ~(KEEP_CONNECTION | CONTINUED) | RECURSIVE
+    header = HEADER.pack(operation, code, op_flags, 1, recursion, 0, int(time.time()) + 43200, len(out))
     return version, session, request_id, header + out + struct.pack(">I", 0)
+
+
+def resolve(records, body, is_public_only):
+    """The code and the body of the answer to a resolution."""
+    reader = Reader(body)
+    name = reader.text()
+    indexes = [reader.number() for _ in range(reader.count())]
+    types = [reader.text() for _ in range(reader.count())]
+    if reader.at != len(body):
+        raise ValueError("something follows the lists")
+    code, values = records.select(name, indexes, types, is_public_only)
+    if code != SUCCESS:
+        return code, b""
+    return code, text(name) + struct.pack(">I", len(values)) + b"".join(value.wire() for value in values)
 
 
 def envelope(version, flags, session, request_id, sequence, length):
@@ -162,12 +191,43 @@ def is_request(data):
     if len(data) < ENVELOPE.size + HEADER.size:
         return False
     length, code = ENVELOPE.unpack_from(data)[7], HEADER.unpack_from(data, ENVELOPE.size)[1]
-    return length >= HEADER.size and code == 0
+    return HEADER.size <= length <= len(data) - ENVELOPE.size and code == 0
+
+
+def keeps_connection(data):
+    return bool(HEADER.unpack_from(data, ENVELOPE.size)[2] & KEEP_CONNECTION)
+
+
+class Partial:
+    """Requests of several datagrams that have not come whole, oldest first."""
+
+    def __init__(self):
+        self.requests = {}
+
+    def add(self, data, peer):
+        """The whole request, if it is whole now."""
+        _, _, flags, _, _, request_id, sequence, length = ENVELOPE.unpack_from(data)
+        if not flags & TRUNCATED:
+            return data
+        now, key = time.monotonic(), (peer, request_id)
+        for old in [key for key, (since, _) in self.requests.items() if since + PARTIAL_SECONDS < now]:
+            del self.requests[old]
+        if length > MESSAGE_MAX or (key not in self.requests and len(self.requests) >= PARTIAL_MAX):
+            return b""
+        _, pieces = self.requests.setdefault(key, (now, {}))
+        pieces[sequence] = data[ENVELOPE.size :]
+        message = b"".join(pieces[number] for number in sorted(pieces))
+        if len(message) < length or sorted(pieces) != list(range(len(pieces))):
+            return b""
+        del self.requests[key]
+        return data[: ENVELOPE.size] + message
 
 
 def serve_udp(records, sock):
+    partial = Partial()
     while True:
         data, peer = sock.recvfrom(2048)
+        data = partial.add(data, peer) if len(data) >= ENVELOPE.size else b""
         if not is_request(data):
             continue
         version, session, request_id, message = answer(records, data)
@@ -178,21 +238,25 @@ def serve_udp(records, sock):
 
 
 class Tcp(socketserver.StreamRequestHandler):
-    """One request on each connection, as deployed."""
+    """One request on each connection, unless the client asks to keep it."""
 
     def handle(self):
-        head = self.rfile.read(ENVELOPE.size)
-        if len(head) < ENVELOPE.size:
-            return
-        length = ENVELOPE.unpack(head)[7]
-        data = head + self.rfile.read(min(length, 262144))
-        if is_request(data):
+        while True:
+            head = self.rfile.read(ENVELOPE.size)
+            if len(head) < ENVELOPE.size:
+                return
+            length = ENVELOPE.unpack(head)[7]
+            data = head + self.rfile.read(min(length, MESSAGE_MAX))
+            if not is_request(data):
+                return
             version, session, request_id, message = answer(self.server.records, data)
             self.wfile.write(envelope(version, 0, session, request_id, 0, len(message)) + message)
+            if not keeps_connection(data):
+                return
 
 
 class Http(http.server.BaseHTTPRequestHandler):
-    """The read side of the JSON API."""
+    """The protocol in the body of a POST, and the read side of the JSON API."""
 
     protocol_version = "HTTP/1.1"
 
@@ -206,9 +270,22 @@ class Http(http.server.BaseHTTPRequestHandler):
         reply = {"responseCode": code, "handle": name.decode("utf-8", "replace")}
         if code != NOT_FOUND:
             reply["values"] = [value.json for value in values]
-        body = json.dumps(reply).encode()
-        self.send_response(404 if code == NOT_FOUND else 200)
-        self.send_header("Content-Type", "application/json;charset=utf-8")
+        status = 404 if code == NOT_FOUND else 200
+        self.reply(status, "application/json;charset=utf-8", json.dumps(reply).encode())
+
+    def do_POST(self):
+        length = int(self.headers.get("Content-Length", "0"))
+        data = self.rfile.read(min(length, MESSAGE_MAX))
+        if self.headers.get("Content-Type") != MEDIA_TYPE or not is_request(data):
+            self.reply(400, "text/plain", b"not a message")
+            return
+        version, session, request_id, message = answer(self.server.records, data)
+        head = envelope(version, 0, session, request_id, 0, len(message))
+        self.reply(200, MEDIA_TYPE, head + message)
+
+    def reply(self, status, media_type, body):
+        self.send_response(status)
+        self.send_header("Content-Type", media_type)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)

@@ -1,10 +1,14 @@
 //! The lab of `hdl lab up` as a process, and its servers.
 
 use crate::daemon::free_address;
-use crate::process::{Running, hdl};
+use crate::process::{Running, hdl, until};
+use crate::records;
+use handle_client::bootstrap::{Root, read_site};
+use handle_client::lookup::Client;
+use handle_proto::data::site::SiteBuf;
 use serde_json::Value as Json;
 use std::io::{BufRead as _, BufReader};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, UdpSocket};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use tempfile::TempDir;
@@ -32,13 +36,25 @@ impl Lab {
     /// When it does not come up.
     #[must_use]
     pub fn up() -> Self {
+        match records::file() {
+            Some(records) => Self::up_with(&["--records", records.to_str().expect("a path in UTF-8")]),
+            None => Self::up_with(&[]),
+        }
+    }
+
+    /// Brings a lab up with these arguments.
+    ///
+    /// # Panics
+    /// When it does not come up.
+    #[must_use]
+    pub fn up_with(args: &[&str]) -> Self {
         let directory = tempfile::tempdir().expect("a directory for the lab");
         let mut command = hdl(["lab", "up", "--json"]);
         command.arg("--dir").arg(directory.path().join("lab"));
         for _ in 0..SERVERS {
             command.args(["--port", &free_address().port().to_string()]);
         }
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = Running::start(command);
         let mut line = String::new();
         let stdout = process.0.stdout.take().expect("its output");
@@ -77,10 +93,48 @@ impl Lab {
     /// # Panics
     /// When one is gone already.
     pub fn signal(&self, site: &str, name: &str) {
-        for server in self.servers(site) {
-            let status = Command::new("kill").args([format!("-{name}"), server["pid"].to_string()]).status();
-            assert!(status.expect("kill runs").success(), "{site}");
-        }
+        (0..self.servers(site).len()).for_each(|at| self.signal_one(site, at, name));
+    }
+
+    /// Sends a signal to the server of a site at this position.
+    ///
+    /// # Panics
+    /// When it is gone already.
+    pub fn signal_one(&self, site: &str, at: usize, name: &str) {
+        let server = self.servers(site)[at];
+        let status = Command::new("kill").args([format!("-{name}"), server["pid"].to_string()]).status();
+        assert!(status.expect("kill runs").success(), "{site}");
+    }
+
+    /// Kills the server of a site at this position, and waits until its port is free: what comes there from now on is
+    /// answered by the machine.
+    ///
+    /// # Panics
+    /// When it is gone already, or does not go.
+    pub fn kill(&self, site: &str, at: usize) {
+        self.signal_one(site, at, "KILL");
+        let address = self.addresses(site)[at];
+        until("the server ends", || UdpSocket::bind(address).is_ok());
+    }
+
+    /// A client that knows the global service of the lab, and nothing else.
+    ///
+    /// # Panics
+    /// When its file cannot be read.
+    #[must_use]
+    pub fn client(&self) -> Client {
+        let root = std::fs::read(&self.root).expect("the file of the global service");
+        Client::new(Root::read(&root).expect("the global service"))
+    }
+
+    /// The record of a site.
+    ///
+    /// # Panics
+    /// When there is none.
+    #[must_use]
+    pub fn site(&self, site: &str) -> SiteBuf {
+        let siteinfo = std::fs::read(self.siteinfo(site)).expect("the record of the site");
+        read_site(&siteinfo).expect("a site")
     }
 
     /// The record of a site, as the server of that number has it in its directory.
@@ -89,7 +143,20 @@ impl Lab {
     /// When there is none.
     #[must_use]
     pub fn siteinfo(&self, site: &str) -> PathBuf {
-        let path = self.directory.path().join("lab").join(format!("{site}-1")).join("siteinfo.json");
+        self.file(site, "siteinfo.json")
+    }
+
+    /// The private key of a site.
+    ///
+    /// # Panics
+    /// When there is none.
+    #[must_use]
+    pub fn key_file(&self, site: &str) -> PathBuf {
+        self.file(site, "privkey.bin")
+    }
+
+    fn file(&self, site: &str, name: &str) -> PathBuf {
+        let path = self.directory.path().join("lab").join(format!("{site}-1")).join(name);
         assert!(path.is_file(), "{}", path.display());
         path
     }

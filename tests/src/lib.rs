@@ -8,6 +8,7 @@ pub mod daemon;
 pub mod fields;
 pub mod killed;
 pub mod lab;
+pub mod liar;
 pub mod process;
 pub mod records;
 pub mod records_server;

@@ -5,7 +5,7 @@ use handle_proto::{Handle, Values};
 use handle_snapshot::builder::Builder;
 use handle_snapshot::set::publisher::Publisher;
 use handle_snapshot::writer::{BuildError, HomedPrefixes, LayerOptions};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// A record: its handle, its values in wire form, and how many they are.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,16 +18,31 @@ pub struct Record {
     pub values_count: usize,
 }
 
+impl Record {
+    /// Asserts that `values` are those of this record.
+    ///
+    /// # Panics
+    /// When they are not.
+    pub fn assert_is(&self, values: Values<'_>) {
+        let mut encoded = vec![];
+        values.iter().for_each(|value| value.encode(&mut encoded));
+        assert!(encoded == self.values, "{}: other values than in its record", self.handle);
+    }
+}
+
+/// The file of records that the variable `HANDLE_DATA` names.
+#[must_use]
+pub fn file() -> Option<PathBuf> {
+    std::env::var_os("HANDLE_DATA").map(PathBuf::from)
+}
+
 /// The records of `vectors/dois.jsonl`, or of the file that the variable `HANDLE_DATA` names.
 ///
 /// # Panics
 /// When the file does not hold records.
 #[must_use]
 pub fn load() -> Vec<Record> {
-    let path = match std::env::var_os("HANDLE_DATA") {
-        Some(path) => path.into(),
-        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("vectors/dois.jsonl"),
-    };
+    let path = file().unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("vectors/dois.jsonl"));
     let text = std::fs::read_to_string(&path)
         .unwrap_or_else(|error| panic!("cannot read records {}: {error}", path.display()));
     let record = |line: &str| {

@@ -3,10 +3,11 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use handle_proto::ResponseCode;
+use handle_proto::wire::{Envelope, Header};
 use handle_server::Server;
 use handle_server::config::{Config, Datapath};
 use handle_snapshot::set::publisher::Publisher;
-use handle_tests::client::Client;
+use handle_tests::client::{Client, exchange_over_tcp, request};
 use handle_tests::{records, served};
 use std::net::{IpAddr, SocketAddr};
 
@@ -32,6 +33,11 @@ fn answer_from_where_asked(datapath: Datapath) {
     ] {
         let answer = Client::new(address).resolve(records[0].handle.as_bytes());
         assert_eq!(answer.map(|answer| answer.code), Some(ResponseCode::SUCCESS), "{address}");
+        let answer =
+            exchange_over_tcp(address, &request(records[0].handle.as_bytes(), 7)).expect("an answer");
+        let (envelope, rest) = Envelope::split(&answer).unwrap();
+        let code = Header::split(rest).unwrap().0.response_code;
+        assert_eq!((envelope.request_id, code), (7, ResponseCode::SUCCESS), "{address} over TCP");
     }
     server.stop().unwrap();
 }

@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use handle_loadgen::hostile::{HostileOptions, hostile};
-use handle_loadgen::{Form, Load, Names, Report, RunOptions, Transport, Truth, Verify, run};
+use handle_loadgen::{Form, Load, Names, Report, RunOptions, Streams, Transport, Truth, Verify, run};
 use serde_json::{Value as Json, json};
 
 /// The responder, which ends with its standard input.
@@ -47,10 +47,10 @@ impl Responder {
         ([127, 0, 0, 1], u16::try_from(self.ports[name].as_u64().unwrap()).unwrap()).into()
     }
 
-    fn load(&self, name: &str, transport: &str, forms: &[&str]) -> Report {
+    fn load(&self, name: &str, transport: Transport, forms: &[&str]) -> Report {
         let forms = forms.iter().map(|form| form.parse::<Form>().unwrap()).collect();
         let options = RunOptions {
-            transport: transport.parse::<Transport>().unwrap(),
+            transport,
             load: Load::Open { rate: NonZeroU64::new(200).unwrap() },
             duration: Duration::from_secs(1),
             timeout: Duration::from_secs(5),
@@ -59,6 +59,10 @@ impl Responder {
             ..RunOptions::new(self.address(name), Names::File(self.records.path().to_owned()))
         };
         run(&options, |_| ControlFlow::Continue(())).unwrap()
+    }
+
+    fn ask(&self, message: &[u8]) -> Vec<u8> {
+        handle_tests::client::exchange(self.address("udp"), message).expect("it answers")
     }
 }
 
@@ -79,7 +83,7 @@ fn record(number: usize) -> Json {
         json!({"index": index, "type": kind, "data": data, "ttl": 86400, "timestamp": stamp})
     };
     let mut secret = text(3, "NOTE", "not for everyone");
-    secret["permissions"] = "1100".into();
+    secret["permissions"] = if number.is_multiple_of(5) { "0100" } else { "1100" }.into();
     let admin = json!({"format": "admin", "value": {
         "handle": "0.NA/20.500.1", "index": 200, "permissions": "111111110011"
     }});
@@ -95,32 +99,78 @@ fn all_verified(report: &Report) {
 
 const MIX: [&str; 5] = ["5=plain", "2=case", "1=miss", "1=type:URL+index:3", "1=type:DESC."];
 
-#[test]
-fn a_foreign_server_is_loaded_and_verified_over_every_transport() {
-    let Some(responder) = Responder::start() else { return };
-    for (name, transport) in [("udp", "udp"), ("udp", "udp-trains"), ("http", "http-json")] {
-        all_verified(&responder.load(name, transport, &MIX));
+/// Public values and others, which nobody here may read: the answers are challenges and refusals.
+const WITH_REFUSALS: [&str; 4] = ["2=plain", "1=all", "1=all+index:3", "1=all+type:URL"];
+
+fn streams(name: &str, change: impl FnOnce(&mut Streams)) -> Transport {
+    let mut transport: Transport = name.parse().unwrap();
+    if let Transport::Stream(streams) = &mut transport {
+        change(streams);
     }
+    transport
 }
 
 #[test]
-fn a_foreign_server_that_closes_each_connection_is_loaded() {
+fn a_foreign_server_is_loaded_and_verified_over_datagrams() {
     let Some(responder) = Responder::start() else { return };
-    let mut transport: Transport = "tcp".parse().unwrap();
-    if let Transport::Stream(streams) = &mut transport {
-        (streams.requests, streams.connections) = (1, 64);
+    for transport in ["udp", "udp-trains"] {
+        all_verified(&responder.load("udp", transport.parse().unwrap(), &MIX));
     }
-    let options = RunOptions {
-        transport,
-        load: Load::Open { rate: NonZeroU64::new(200).unwrap() },
-        duration: Duration::from_secs(1),
-        timeout: Duration::from_secs(5),
-        verify: Some(Verify::with(Truth::FirstPass)),
-        ..RunOptions::new(responder.address("tcp"), Names::File(responder.records.path().to_owned()))
-    };
-    let report = run(&options, |_| ControlFlow::Continue(())).unwrap();
+    let report = responder.load("udp", "udp".parse().unwrap(), &WITH_REFUSALS);
     all_verified(&report);
-    assert_eq!(report.connections.unwrap().begun, 200, "{report}");
+    let codes: Vec<_> = report.accounts.codes.iter().map(|code| code.code).collect();
+    assert_eq!(codes, [1, 401, 402], "{report}");
+}
+
+#[test]
+fn a_foreign_server_is_loaded_and_verified_over_connections() {
+    let Some(responder) = Responder::start() else { return };
+    let kept = responder.load("tcp", streams("tcp", |streams| streams.pipeline = 4), &MIX);
+    all_verified(&kept);
+    assert!(kept.connections.unwrap().begun <= 16, "they are kept: {kept}");
+    let closed = streams("tcp", |streams| (streams.requests, streams.connections) = (1, 64));
+    let closed = responder.load("tcp", closed, &WITH_REFUSALS);
+    all_verified(&closed);
+    assert_eq!(closed.connections.unwrap().begun, 200, "one request each: {closed}");
+}
+
+#[test]
+fn a_foreign_server_is_loaded_and_verified_over_http() {
+    let Some(responder) = Responder::start() else { return };
+    all_verified(&responder.load("http", "http".parse().unwrap(), &MIX));
+    all_verified(&responder.load("http", "http-json".parse().unwrap(), &MIX));
+}
+
+/// The responder is no use if it shares our mistakes or answers everything: it puts requests together that come in
+/// pieces, and knows what is none.
+#[test]
+fn the_foreign_server_keeps_to_the_protocol() {
+    let Some(responder) = Responder::start() else { return };
+    let good = handle_tests::client::request(b"20.500.1/name-7", 77);
+    let code = |answer: &[u8]| i32::from_be_bytes(answer[24..28].try_into().unwrap());
+    assert_eq!(code(&responder.ask(&good)), 1);
+    let mut unknown_operation = good.clone();
+    unknown_operation[20..24].copy_from_slice(&77i32.to_be_bytes());
+    assert_eq!(code(&responder.ask(&unknown_operation)), 5, "operation not supported");
+    let mut lying = good.clone();
+    lying[44..48].copy_from_slice(&u32::MAX.to_be_bytes());
+    assert_eq!(code(&responder.ask(&lying)), 4, "a handle longer than the message");
+    // In two pieces, the second one first.
+    let (head, message) = good.split_at(20);
+    let piece = |number: u32, part: &[u8]| {
+        let mut head = head.to_vec();
+        head[2] |= 0x20;
+        head[12..16].copy_from_slice(&number.to_be_bytes());
+        [&head, part].concat()
+    };
+    let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    for part in [piece(1, &message[30..]), piece(0, &message[..30])] {
+        socket.send_to(&part, responder.address("udp")).unwrap();
+    }
+    let mut room = [0; 600];
+    let (len, _) = socket.recv_from(&mut room).unwrap();
+    assert_eq!((len, code(&room[..len])), (512, 1), "the first of several pieces of a long answer");
 }
 
 #[test]

@@ -3,21 +3,15 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
-use handle_client::bootstrap::{Root, read_site};
+use handle_client::bootstrap::Root;
 use handle_client::lookup::{Client, Options};
-use handle_client::question::Wants;
-use handle_client::{Answer, Driver, LookupError, Question};
-use handle_proto::data::site::SiteBuf;
-use handle_proto::wire::Envelope;
+use handle_client::{Driver, Question};
 use handle_tests::lab::Lab;
 use handle_tests::process::{fail, hdl, succeed};
-use handle_tests::records::{self, Record};
+use handle_tests::records;
 use serde_json::Value as Json;
 use std::fmt::Write as _;
-use std::net::{SocketAddr, UdpSocket};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 /// The lab of the tests that break nothing.
 fn lab() -> &'static Lab {
@@ -25,29 +19,13 @@ fn lab() -> &'static Lab {
     LAB.get_or_init(Lab::up)
 }
 
-fn client(lab: &Lab) -> Client {
-    Client::new(Root::read(&std::fs::read(&lab.root).unwrap()).unwrap())
-}
-
-fn certified(handle: &str) -> Question {
-    let wants = Wants { certified: true, ..Wants::default() };
-    Question { wants, ..Question::all(handle.as_bytes()) }
-}
-
-/// Whether an answer is exactly the record.
-fn assert_is(answer: &Answer, record: &Record) {
-    let mut encoded = vec![];
-    answer.values().iter().for_each(|value| value.encode(&mut encoded));
-    assert_eq!(encoded, record.values, "{}", record.handle);
-}
-
 #[test]
 fn every_handle_resolves_from_the_global_registry() {
     let (lab, records) = (lab(), records::load());
-    let mut driver = Driver::new(Arc::new(client(lab)));
+    let mut driver = Driver::new(Arc::new(lab.client()));
     for record in &records {
         let resolved = driver.resolve(&Question::all(record.handle.as_bytes()), &Options::default());
-        assert_is(&resolved.outcome.unwrap(), record);
+        record.assert_is(resolved.outcome.unwrap().values());
     }
     // The same from the command line: many at a time, in their order.
     let list = lab.directory.path().join("handles.txt");
@@ -72,7 +50,7 @@ fn each_step_is_shown_and_signed() {
         "the global service: 1 site".to_owned(),
         format!("{registry} answers 303 prefix referral"),
         "the service of the referral: 1 site".to_owned(),
-        format!("{derived} answers 1 success, 1 value"),
+        format!("{derived} answers 1 success, 1 HS_SITE"),
         "the service of the prefix: 1 site".to_owned(),
         "signature good".to_owned(),
     ] {
@@ -127,6 +105,11 @@ fn the_outcome_is_in_the_exit_code() {
         (&["20.500.LAB/hello", "hdl://127.0.0.1/20.500.LAB/hello"], 1, "resolve it alone"),
         (&["20.500.LAB/hello", "20.500.LAB/hello", "--signatures"], 1, "do not go together"),
         (&["20.500.LAB/hello", "--url", "--signatures"], 1, "not every value"),
+        (&["hdl://127.0.0.1/20.500.LAB/hello", "--server", "127.0.0.2"], 1, "take one of them off"),
+        (&["10.1016/x", "--server", "127.0.0.1:1"], 7, "nobody listens"),
+        (&["10.1016/x", "--server", "127.0.0.1:1", "--tcp"], 7, "cannot connect"),
+        (&["--file", "/does/not/exist"], 1, "cannot read"),
+        (&["--no-such-option"], 2, "unexpected argument"),
     ] {
         let mut command = lab.hdl(&["resolve"]);
         command.args(args);
@@ -213,176 +196,6 @@ fn references_are_printed_in_their_two_best_forms() {
     assert!(exit == 1 && error.contains("not known as a proxy"), "{error}");
 }
 
-/// What a server that lies does to the answer of a true one.
-#[derive(Clone, Copy, Debug)]
-enum Lie {
-    /// Another value, with the signature of the true one.
-    Changed,
-    /// To another request.
-    OtherRequest,
-    /// Without a signature.
-    Unsigned,
-    /// To a request that was asked before, replayed.
-    Replayed,
-    /// Nothing at all.
-    Silent,
-}
-
-/// A server between a client and a true server, which lies; it ends when it is dropped.
-struct Liar {
-    address: SocketAddr,
-    ends: Arc<AtomicBool>,
-    thread: Option<std::thread::JoinHandle<()>>,
-}
-
-impl Liar {
-    fn start(truth: SocketAddr, lie: Lie) -> Self {
-        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-        socket.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
-        let (address, ends) = (socket.local_addr().unwrap(), Arc::new(AtomicBool::new(false)));
-        let thread = std::thread::spawn({
-            let ends = Arc::clone(&ends);
-            move || Self::lie(&socket, truth, lie, &ends)
-        });
-        Self { address, ends, thread: Some(thread) }
-    }
-
-    fn lie(socket: &UdpSocket, truth: SocketAddr, lie: Lie, ends: &AtomicBool) {
-        let mut room = [0; 2048];
-        let mut before: Option<Vec<Vec<u8>>> = None;
-        while !ends.load(Ordering::Relaxed) {
-            let Ok((len, from)) = socket.recv_from(&mut room) else { continue };
-            if matches!(lie, Lie::Silent) {
-                continue;
-            }
-            let mut answers = ask(truth, &room[..len]);
-            match lie {
-                Lie::Changed => {
-                    // Somewhere in the data of a value.
-                    let first = answers.first_mut().unwrap();
-                    let at = first.len() / 2;
-                    first[at] ^= 1;
-                }
-                Lie::OtherRequest => answers.iter_mut().for_each(|answer| answer[11] ^= 0x40),
-                Lie::Unsigned => {
-                    // Without the flag CT the true server does not sign.
-                    let mut request = room[..len].to_vec();
-                    request[Envelope::LEN + 8] &= !0x40;
-                    answers = ask(truth, &request);
-                }
-                Lie::Replayed => {
-                    let kept = before.get_or_insert_with(|| answers.clone());
-                    let id: [u8; 4] = room[8..12].try_into().unwrap();
-                    answers = kept.clone();
-                    answers.iter_mut().for_each(|answer| answer[8..12].copy_from_slice(&id));
-                }
-                Lie::Silent => {}
-            }
-            for answer in answers {
-                let _ = socket.send_to(&answer, from);
-            }
-        }
-    }
-}
-
-impl Drop for Liar {
-    fn drop(&mut self) {
-        self.ends.store(true, Ordering::Relaxed);
-        let _ = self.thread.take().map(std::thread::JoinHandle::join);
-    }
-}
-
-/// The datagrams that a true server answers with.
-fn ask(server: SocketAddr, request: &[u8]) -> Vec<Vec<u8>> {
-    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-    socket.send_to(request, server).unwrap();
-    let mut answers: Vec<Vec<u8>> = vec![];
-    let mut room = [0; 2048];
-    loop {
-        let len = socket.recv(&mut room).expect("the true server answers");
-        let (envelope, _) = Envelope::split(&room[..len]).unwrap();
-        answers.push(room[..len].to_vec());
-        if answers.len() == (envelope.message_len as usize).div_ceil(492) {
-            return answers;
-        }
-    }
-}
-
-/// The site, with one server at another address.
-fn moved(site: &SiteBuf, to: SocketAddr) -> SiteBuf {
-    let mut site = site.edit();
-    let server = &mut site.servers[0];
-    server.address = to.ip().into();
-    server.interfaces.retain(|interface| interface.protocol.name() == Some("UDP"));
-    server.interfaces[0].port_number = to.port().into();
-    site.build()
-}
-
-#[test]
-fn no_lie_is_believed_and_the_answer_comes_from_another_site() {
-    let (lab, records) = (lab(), records::load());
-    let mirror = read_site(&std::fs::read(lab.siteinfo("mirror")).unwrap()).unwrap();
-    let honest = read_site(&std::fs::read(lab.siteinfo("secondary")).unwrap()).unwrap();
-    for lie in [Lie::Changed, Lie::OtherRequest, Lie::Unsigned, Lie::Replayed, Lie::Silent] {
-        let liar = Liar::start(lab.addresses("mirror")[0], lie);
-        let mut client = client(lab);
-        client.patience.udp_ms = vec![100, 200];
-        client.overrides.add(b"0.NA/10.1016", moved(&mirror, liar.address));
-        client.overrides.add(b"0.NA/10.1016", honest.clone());
-        let client = Arc::new(client);
-        let mut driver = Driver::new(Arc::clone(&client));
-        let mut lies_count = 0;
-        for record in records.iter().filter(|record| record.handle.starts_with("10.1016/")).take(12) {
-            let options = Options { trace: true, ..Options::default() };
-            let resolved = driver.resolve(&certified(&record.handle), &options);
-            let answer = resolved.outcome.unwrap();
-            assert_is(&answer, record);
-            // What was asked of the liar first of all is true when it is replayed.
-            let is_true = matches!(lie, Lie::Replayed) && answer.from == Some(liar.address);
-            assert!(is_true || lab.addresses("secondary").contains(&answer.from.unwrap()), "{lie:?}");
-            lies_count += resolved
-                .events
-                .iter()
-                .filter(|event| matches!(&event.step, handle_client::trace::Step::Failed { target, .. } if target.address == liar.address))
-                .count();
-        }
-        assert!(lies_count > 0, "{lie:?}: nobody asked the liar");
-    }
-}
-
-#[test]
-fn sites_that_are_slow_or_gone_are_passed_over() {
-    let (lab, records) = (Lab::up(), records::load());
-    let mut client = client(&lab);
-    client.patience.udp_ms = vec![100, 200];
-    client.patience.tcp_ms = 1_000;
-    let client = Arc::new(client);
-    let mut driver = Driver::new(Arc::clone(&client));
-    let mut resolve_some = |what: &str, skip: usize| {
-        for record in records.iter().skip(skip).step_by(60) {
-            let outcome = driver.resolve(&certified(&record.handle), &Options::default()).outcome;
-            let answer = outcome.unwrap_or_else(|error| panic!("{what}: {}: {error}", record.handle));
-            assert_is(&answer, record);
-        }
-    };
-    resolve_some("all are well", 0);
-    lab.signal("primary", "STOP");
-    resolve_some("the primary site is silent", 1);
-    lab.signal("mirror", "KILL");
-    resolve_some("and the mirror is gone", 2);
-    lab.signal("primary", "CONT");
-    lab.signal("secondary", "KILL");
-    resolve_some("the primary site is back, and alone", 3);
-    lab.signal("registry", "KILL");
-    // What is known from before is enough, and what is not is missed with a reason.
-    let unknown = certified("10.9999/x");
-    let error = driver.resolve(&unknown, &Options::default()).outcome.unwrap_err();
-    assert!(matches!(error, LookupError::AllFailed { .. }), "{error}");
-    let (exit, error) = fail(lab.hdl(&["resolve", "10.1016/j.rcae.2013.04.001"]));
-    assert!(exit == 7 && error.contains("nobody listens"), "{exit}: {error}");
-}
-
 #[test]
 fn a_program_that_runs_for_long_knows_the_global_service_anew_by_itself() {
     let lab = lab();
@@ -398,6 +211,8 @@ fn a_program_that_runs_for_long_knows_the_global_service_anew_by_itself() {
     assert!(written.updated_unix_ms > Some(0));
     assert_eq!(client.root.get().updated_unix_ms, written.updated_unix_ms);
     assert!(driver.renew_if_due().is_none(), "and then it is new");
-    let answer = driver.resolve(&certified("20.500.LAB/hello"), &Options::default()).outcome.unwrap();
+    let mut question = Question::all(b"20.500.LAB/hello");
+    question.wants.certified = true;
+    let answer = driver.resolve(&question, &Options::default()).outcome.unwrap();
     assert!(answer.certified);
 }

@@ -255,7 +255,7 @@ fn tells_the_service_manager() {
     let manager = UnixDatagram::bind(&path).unwrap();
     manager.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
     let mut serving = Serving::start(&place.set(), &place.path("control.sock"), |command| {
-        command.env("NOTIFY_SOCKET", &path);
+        command.env("NOTIFY_SOCKET", &path).env("WATCHDOG_USEC", "200000");
     });
     let told = || {
         let mut room = [0; 1000];
@@ -263,8 +263,11 @@ fn tells_the_service_manager() {
         String::from_utf8_lossy(&room[..len]).into_owned()
     };
     assert!(told().contains("READY=1"));
+    assert_eq!(told().trim_end(), "WATCHDOG=1", "a sign of life, as often as it is wanted");
+    assert_eq!(told().trim_end(), "WATCHDOG=1", "and another");
     serving.process.signal("INT");
-    assert!(told().contains("STOPPING=1"));
+    let last = std::iter::repeat_with(told).find(|told| told.trim_end() != "WATCHDOG=1").unwrap();
+    assert!(last.contains("STOPPING=1"), "{last}");
     assert_eq!(serving.process.wait(), Some(0));
 }
 
@@ -556,9 +559,9 @@ fn resolve_tells_outcomes_by_exit_codes() {
     assert_eq!(fail(resolve("10.1/none", &["--tcp"])).0, 3);
     drop(serving);
     let (code, error) = fail(resolve("10.1/a", &["--tcp"]));
-    assert!(code == 1 && error.contains("is the server running"), "{error}");
+    assert!(code == 7 && error.contains("is the server running"), "{error}");
     let (code, error) = fail(resolve("10.1/a", &[]));
-    assert_eq!(code, 1);
+    assert_eq!(code, 7);
     assert!(error.contains("nobody listens"), "{error}");
     // A server that keeps silent.
     let silent = UdpSocket::bind("127.0.0.1:0").unwrap();

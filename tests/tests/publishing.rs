@@ -102,6 +102,33 @@ fn is_there(client: &mut Client, handle: &str) -> bool {
     code == ResponseCode::SUCCESS
 }
 
+/// What `text` names of the metrics of `handle-admin`.
+fn named(text: &str) -> Vec<&str> {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    text.split(|c| !is_part(c)).filter(|word| word.starts_with("handle_admin_")).collect()
+}
+
+#[test]
+fn the_dashboard_and_the_alerts_ask_for_what_handle_admin_tells() {
+    let place = Place::new();
+    let _admin = place.start();
+    let mut stream = TcpStream::connect(place.http).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    let mut told = String::new();
+    stream.read_to_string(&mut told).unwrap();
+    let told: Vec<&str> = told.lines().filter_map(|line| line.split(['{', ' ']).next()).collect();
+    let (board, alerts) = (
+        include_str!("../../docs/operations/handled-dashboard.json"),
+        include_str!("../../docs/operations/alerts.yml"),
+    );
+    for text in [board, alerts] {
+        assert!(named(text).contains(&"handle_admin_publish_pending_transactions"), "the lag is watched");
+        for name in named(text) {
+            assert!(told.contains(&name), "{name} is not among the metrics");
+        }
+    }
+}
+
 #[test]
 fn what_is_created_over_the_network_is_answered_by_the_resolver() {
     let place = Place::new();

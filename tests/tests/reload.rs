@@ -6,11 +6,12 @@ use handle_proto::{ResponseCode, Value};
 use handle_snapshot::builder::Builder;
 use handle_snapshot::set::publisher::Publisher;
 use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
-use handle_tests::client::Client;
+use handle_tests::client::{Client, request};
 use handle_tests::daemon::{Daemon, free_address, handled};
 use handle_tests::process::{hdl, run, until};
 use serde_json::{Value as Json, json};
-use std::net::SocketAddr;
+use std::io::Read as _;
+use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -41,11 +42,16 @@ struct Place {
 
 impl Place {
     fn new() -> Self {
+        Self::with("")
+    }
+
+    /// With `more` in the configuration from the start.
+    fn with(more: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
         publish(&directory.path().join("set"));
         let address = free_address();
         let config = directory.path().join("handled.toml");
-        std::fs::write(&config, text(address, "")).unwrap();
+        std::fs::write(&config, text(address, more)).unwrap();
         let manager = UnixDatagram::bind(directory.path().join("notify.sock")).unwrap();
         manager.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
         let mut command = handled();
@@ -82,6 +88,38 @@ impl Place {
         command.arg(&self.daemon.control);
         let output = run(command);
         (output.status.code(), serde_json::from_slice(&output.stdout).unwrap())
+    }
+
+    /// Reloads with `more`, of which all can change.
+    fn change(&self, more: &str) {
+        self.configure(more);
+        let (code, said) = self.reload();
+        assert!(code == Some(0) && said["settings_not_changed"].is_null(), "{more}: {said}");
+        assert!(!said["settings_changed"].as_array().unwrap().is_empty(), "{more}: {said}");
+    }
+
+    /// Reloads with `more`, of which nothing can change but what is there already.
+    fn refused(&self, more: &str, names: &[&str]) {
+        self.configure(more);
+        let (code, said) = self.reload();
+        assert_eq!((code, &said["settings_changed"]), (Some(0), &json!([])), "{more}: {said}");
+        assert_eq!(said["settings_not_changed"], json!(names), "{more}");
+        let hint = said["hint"].as_str().unwrap();
+        assert!(
+            names.iter().all(|name| hint.contains(name)) && hint.contains("hdl control restart"),
+            "{hint}"
+        );
+    }
+
+    /// One counter, of both workers.
+    fn total(&self, name: &str) -> u64 {
+        self.daemon.ask("stats")["total"][name].as_u64().unwrap_or_else(|| panic!("{name} is counted"))
+    }
+
+    /// Sends a request that nobody waits for the answer of; from another port each time, so that the kernel chooses
+    /// among the workers.
+    fn poke(&self) {
+        UdpSocket::bind("127.0.0.1:0").unwrap().send_to(&request(b"10.1/long", 1), self.address).unwrap();
     }
 
     fn code(&self) -> ResponseCode {
@@ -130,6 +168,11 @@ fn a_wrong_file_changes_nothing_and_says_why() {
         ("limits.answer_datagrams = 2\nsite = \"nowhere.json\"", "nowhere.json"),
         ("limits.answer_datagrams = 2\nuser = 7", "user"),
         ("limits.answer_datagrams = ", "handled.toml"),
+        ("limits.answer_datagrams = 2\ntcp.idle_ms = 9", "tcp.idle_ms"),
+        ("limits.answer_datagrams = 2\nrate_limit.exempt = [\"192.0.2.1/24\"]", "192.0.2.1/24"),
+        ("limits.answer_datagrams = 2\nquery_log.sample_every = 0", "query_log.sample_every"),
+        ("limits.answer_datagrams = 2\nobserve.sources_shown = 1001", "observe.sources_shown"),
+        ("limits.answer_datagrams = 2\ntemplates.namespace = \"<namespace\"", "templates.namespace"),
     ] {
         place.configure(wrong);
         let (code, said) = place.reload();
@@ -171,4 +214,165 @@ fn what_is_logged_and_who_this_is_change_while_serving() {
     with_log("loud=loud");
     let (code, said) = place.reload();
     assert!(code == Some(6) && said["error"].as_str().unwrap().contains("`log`"), "{said}");
+}
+
+#[test]
+fn the_rate_limit_comes_changes_and_goes_while_serving() {
+    let place = Place::new();
+    assert_eq!(place.code(), ResponseCode::SUCCESS);
+    let strict = "[rate_limit]\nenabled = true\nslip = 0\nburst_ms = 60000\nipv4_32_per_s = 1";
+    place.change(strict);
+    until("who asks too often is limited", || {
+        place.poke();
+        place.total("dropped_rate_limited") > 0
+    });
+    place.change(&format!("{strict}\nexempt = [\"127.0.0.0/8\"]"));
+    until("who is exempt is not", || {
+        place.poke();
+        place.total("rate_limit_exempt") > 0
+    });
+    place.change(&format!("{strict}\ndry_run = true"));
+    until("a dry run only counts", || {
+        place.poke();
+        place.total("rate_limit_dry_run") > 0
+    });
+    assert_eq!(
+        place.code(),
+        ResponseCode::SUCCESS,
+        "what was used up is still counted, and nobody is refused"
+    );
+    place.refused(&format!("{strict}\ndry_run = true\ntable_bytes = 8192"), &["rate_limit.table_bytes"]);
+    place.change("");
+    let limited =
+        || ["dropped_rate_limited", "rate_limit_dry_run", "rate_limit_exempt"].map(|it| place.total(it));
+    until("without limits nothing is counted by them", || {
+        let before = limited();
+        (0..16).for_each(|_| place.poke());
+        // The workers have dealt with those when they have with this.
+        (0..8).for_each(|_| assert_eq!(place.code(), ResponseCode::SUCCESS));
+        limited() == before
+    });
+}
+
+/// What comes over a connection until its end; it may be broken off.
+fn until_end(mut stream: &TcpStream) -> Vec<u8> {
+    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    let mut came = Vec::new();
+    if let Err(error) = stream.read_to_end(&mut came) {
+        assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "the connection ends");
+    }
+    came
+}
+
+#[test]
+fn limits_of_connections_change_for_who_is_connected_and_who_comes() {
+    let place = Place::new();
+    let idle = TcpStream::connect(place.address).unwrap();
+    until("it is accepted", || place.total("tcp_connections") == 1);
+    place.change("tcp.idle_ms = 50");
+    assert!(!until_end(&idle).is_empty(), "it is told that it was idle for too long");
+    assert_eq!(place.total("tcp_closed_idle"), 1);
+    place.change("tcp.connections_per_source = 1");
+    let connect = || TcpStream::connect(place.address).unwrap();
+    let mut connected = Vec::new();
+    until("the second of a source is refused", || {
+        connected.push(connect());
+        place.total("tcp_refused_source") > 0
+    });
+    place.change("tcp.connections_per_source = 1\ntcp.source_prefix_v4 = 0");
+    let before = place.total("tcp_refused_source");
+    until("all are one source", || {
+        connected.push(connect());
+        place.total("tcp_refused_source") > before
+    });
+    place.change("tcp.connections = 1");
+    until("one has to go for another", || {
+        connected.push(connect());
+        place.total("tcp_closed_evicted") > 0
+    });
+    place.refused(
+        "tcp.connections = 1\ntcp.backlog = 7\ntcp.receive_buffers = 8\ntcp.receive_buffer_bytes = 600\ntcp.enabled = false",
+        &["tcp.backlog", "tcp.enabled", "tcp.receive_buffer_bytes", "tcp.receive_buffers"],
+    );
+}
+
+#[test]
+fn the_query_log_changes_its_form_its_share_and_its_privacy() {
+    let place = Place::with("query_log.path = \"query.log\"");
+    let lines = || -> Vec<String> {
+        std::fs::read_to_string(place.path("query.log")).unwrap().lines().map(str::to_owned).collect()
+    };
+    assert_eq!(place.code(), ResponseCode::SUCCESS);
+    until("a line", || lines().len() == 1);
+    assert!(lines()[0].starts_with("127.0.0.0 UDP:HDL("), "{:?}", lines());
+    place.change(
+        "query_log.path = \"query.log\"\nquery_log.format = \"json\"\nquery_log.whole_addresses = true",
+    );
+    let is_new =
+        |line: &String| serde_json::from_str::<Json>(line).is_ok_and(|line| line["ip"] == "127.0.0.1");
+    until("JSON with whole addresses", || {
+        place.poke();
+        lines().iter().any(is_new)
+    });
+    place.change("query_log.path = \"query.log\"\nquery_log.sample_every = 1000000");
+    until("nearly none is logged", || {
+        let before = place.total("query_log_queued");
+        (0..16).for_each(|_| place.poke());
+        (0..8).for_each(|_| assert_eq!(place.code(), ResponseCode::SUCCESS));
+        place.total("query_log_queued") == before
+    });
+    place.refused(
+        "query_log.path = \"other.log\"\nquery_log.sample_every = 1000000\nquery_log.queue_lines = 9",
+        &["query_log.path", "query_log.queue_lines"],
+    );
+    assert!(!place.path("other.log").exists());
+}
+
+#[test]
+fn templates_apply_to_the_set_that_is_served() {
+    let place = Place::new();
+    let asked = || Client::new(place.address).resolve(b"10.1/long@x").expect("an answer");
+    assert_eq!(asked().code, ResponseCode::HANDLE_NOT_FOUND);
+    let namespace = |data: &str| {
+        format!(
+            "[templates]\nnamespace = \"<namespace><template delimiter='@'><value type='T' data='{data}'/></template></namespace>\""
+        )
+    };
+    for data in ["first", "second"] {
+        place.change(&namespace(data));
+        let found = |answer: &[u8]| answer.windows(data.len()).any(|window| window == data.as_bytes());
+        until("the values are computed", || found(&asked().values));
+    }
+    place.change(&format!("{}\nenabled = false", namespace("second")));
+    until("nothing is computed any more", || asked().code == ResponseCode::HANDLE_NOT_FOUND);
+}
+
+#[test]
+fn what_is_watched_changes_while_serving() {
+    let http = free_address();
+    let place = Place::with(&format!("observe.http = \"{http}\"\nobserve.sources_every = 1"));
+    let top = || place.daemon.ask("stats")["top_sources"][0]["prefix"].as_str().map(str::to_owned);
+    until("the network is seen", || {
+        place.poke();
+        top().as_deref() == Some("127.0.0.0/24")
+    });
+    let with = |more: &str| format!("observe.http = \"{http}\"\nobserve.sources_every = 1\n{more}");
+    place.change(&with("observe.sources_ipv4_bits = 32"));
+    until("the address is seen", || {
+        place.poke();
+        top().as_deref() == Some("127.0.0.1/32")
+    });
+    place.change(&with("observe.sources_shown = 0\nobserve.latency_every = 0"));
+    assert_eq!(top(), None);
+    let measured =
+        || place.daemon.ask("stats")["total"]["answer_times"]["udp"]["worker"]["answers_measured"].as_u64();
+    until("nothing is measured", || {
+        let before = measured();
+        (0..8).for_each(|_| assert_eq!(place.code(), ResponseCode::SUCCESS));
+        measured() == before
+    });
+    place.refused(
+        "observe.sources_every = 1\nobserve.sources_shown = 0\nobserve.latency_every = 0\nobserve.sources_kept = 9",
+        &["observe.http", "observe.sources_kept"],
+    );
 }

@@ -16,8 +16,9 @@ use handle_snapshot::set::publisher::Publisher;
 use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
 use handle_tests::process::until;
 use handle_tests::served::config;
+use rustix::net::{self, AddressFamily, SocketType};
 use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -46,6 +47,7 @@ on_both_paths!(
     a_slow_reader_holds_nobody_up_and_goes,
     what_a_slow_reader_did_not_ask_in_vain_comes,
     a_source_has_so_many_connections_and_no_more,
+    a_network_is_one_source_over_ipv4_and_ipv6,
     when_all_places_are_taken_who_is_idle_goes,
     a_request_may_be_so_long_and_no_longer,
     what_is_kept_has_a_limit,
@@ -72,13 +74,26 @@ fn serve(datapath: Datapath, change: impl FnOnce(&mut TcpSettings)) -> Served {
     });
     published.unwrap();
     let mut config: Config = config(directory.path(), datapath);
+    config.listen = vec![(Ipv6Addr::UNSPECIFIED, 0).into()];
     change(&mut config.tcp);
     Served { server: Server::start(&config).unwrap(), _directory: directory }
 }
 
 impl Served {
     fn address(&self) -> SocketAddr {
-        self.server.addresses()[0]
+        (Ipv4Addr::LOCALHOST, self.server.addresses()[0].port()).into()
+    }
+
+    /// Connects from `source` to itself.
+    fn connect_from(&self, source: IpAddr) -> TcpStream {
+        let to = SocketAddr::new(source, self.address().port());
+        let family = if source.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        let socket = net::socket(family, SocketType::STREAM, None).unwrap();
+        net::bind(&socket, &SocketAddr::new(source, 0)).unwrap();
+        net::connect(&socket, &to).unwrap();
+        let stream = TcpStream::from(socket);
+        stream.set_read_timeout(Some(SOON)).unwrap();
+        stream
     }
 
     fn connect(&self) -> TcpStream {
@@ -300,6 +315,25 @@ fn a_source_has_so_many_connections_and_no_more(datapath: Datapath) {
     let mut again = served.connect();
     again.write_all(&request(b"10.1/a", 1, true)).unwrap();
     assert_eq!(Answers::of(&again).next(), Some((1, ResponseCode::SUCCESS)));
+    served.check_accounts();
+}
+
+fn a_network_is_one_source_over_ipv4_and_ipv6(datapath: Datapath) {
+    let served = serve(datapath, |tcp| (tcp.connections_per_source, tcp.source_prefix_v4) = (1, 24));
+    let mut kept = Vec::new();
+    for (source, is_taken) in
+        [("127.0.0.1", true), ("127.0.0.2", false), ("127.0.1.1", true), ("::1", true), ("::1", false)]
+    {
+        let mut stream = served.connect_from(source.parse().unwrap());
+        let _ = stream.write_all(&request(b"10.1/a", 1, true));
+        if is_taken {
+            assert_eq!(Answers::of(&stream).next(), Some((1, ResponseCode::SUCCESS)), "{source}");
+            kept.push(stream);
+        } else {
+            assert!(!matches!(stream.read(&mut [0; 99]), Ok(1..)), "{source} is refused");
+        }
+    }
+    assert_eq!((served.count("tcp_accepted"), served.count("tcp_refused_source")), (3, 2));
     served.check_accounts();
 }
 

@@ -3,14 +3,18 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use handle_proto::wire::envelope::EnvelopeFlags;
-use handle_proto::wire::{Envelope, fragment};
+use handle_proto::wire::list::{Indexes, Strings};
+use handle_proto::wire::query::Query;
+use handle_proto::wire::{Envelope, Header, MessageBuf, Request, fragment};
+use handle_proto::{OpCode, OpFlags};
 use handle_server::Server;
 use handle_server::config::{Config, Datapath};
 use handle_server::query_log::Format;
 use handle_snapshot::set::publisher::Publisher;
-use handle_tests::client::{Client, request};
+use handle_tests::client::{Client, exchange, exchange_over_tcp, request};
 use handle_tests::daemon::free_address;
 use handle_tests::process::{Running, hdl, program, succeed, until};
+use handle_tests::served::serve_with;
 use handle_tests::{records, served};
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
@@ -80,6 +84,50 @@ fn every_answer_has_the_line_of_deployed_servers() {
         assert_eq!((date.len(), time.len()), (11, 14), "{line}");
         assert!(date.starts_with("\"20") && time.ends_with("Z\"") && took.ends_with("ms"), "{line}");
     }
+}
+
+/// Whatever answers, by whatever transport: a line, and a time where it belongs.
+#[test]
+fn connections_and_the_slow_path_are_logged_and_measured_as_well() {
+    let served = serve_with("root", Datapath::Auto, |config| {
+        config.query_log.path = Some(config.snapshot.with_file_name("query.log"));
+        config.query_log.format = Format::Json;
+        config.observe.latency_every = 1;
+    });
+    let log = served.directory.path().join("query.log");
+    let handle = b"TST/HALF";
+    let plain = request(handle, 1);
+    let asking = |flags: OpFlags| {
+        let header = Header::request(OpCode::RESOLUTION, flags, 0);
+        let query = Query { handle, indexes: Indexes::EMPTY, types: Strings::EMPTY };
+        MessageBuf::request(&Envelope::request(1), &header, &Request::Resolution(query)).unsigned().unwrap()
+    };
+    let certified = asking(OpFlags::PLAIN_REQUEST.with(OpFlags::CERTIFY));
+    let all_values = asking(OpFlags::PLAIN_REQUEST.without(OpFlags::PUBLIC_ONLY));
+    for message in [&plain, &certified, &all_values] {
+        exchange(served.address(), message).expect("an answer");
+        exchange_over_tcp(served.address(), message).expect("an answer");
+    }
+    let read = || -> Vec<serde_json::Value> {
+        lines(&log).iter().filter_map(|line| serde_json::from_str(line).ok()).collect()
+    };
+    until("the lines are written", || read().len() == 6);
+    for transport in ["udp", "tcp"] {
+        let of_transport: Vec<_> = read().into_iter().filter(|line| line["transport"] == transport).collect();
+        assert_eq!(of_transport.len(), 3, "{of_transport:?}");
+        for line in of_transport {
+            assert_eq!((&line["ip"], &line["op_code"]), (&"127.0.0.0".into(), &1.into()), "{line}");
+            assert_eq!(line["handle"], "TST/HALF", "{line}");
+        }
+        let times = || served.server.shared().stats()["total"]["answer_times"][transport].clone();
+        // A batch is measured when its answers are out.
+        until("each is measured", || {
+            let times = times();
+            let count = |way: &str| times[way]["answers_measured"].as_u64().unwrap();
+            (count("worker"), count("slow")) == (1, 2)
+        });
+    }
+    assert_eq!(total(&served.server, "requests_deferred"), 4);
 }
 
 #[test]

@@ -61,10 +61,7 @@ fn main() -> anyhow::Result<()> {
     match &args.role {
         None => measure(&args),
         Some(Role::Serve { records, key, core }) => {
-            let server = certified::start(sets::directory(*records), key.clone(), Datapath::Auto, *core)?;
-            serve::announce(*server.addresses().first().context("an address")?)?;
-            serve::wait_for_end();
-            server.stop()
+            certified::serve(sets::directory(*records), key.clone(), Datapath::Auto, *core)
         }
     }
 }

@@ -46,6 +46,18 @@ pub(crate) fn address(server: &str) -> anyhow::Result<SocketAddr> {
     addresses.next().with_context(|| format!("{server} has no address"))
 }
 
+/// There is nobody who could answer.
+#[derive(Debug)]
+pub(crate) struct Nobody(String);
+
+impl std::fmt::Display for Nobody {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Nobody {}
+
 /// Makes a request with an id of its own.
 pub(crate) fn request(request: &Request<'_>, flags: OpFlags) -> anyhow::Result<Asked> {
     // Positive, as deployed clients choose it, and hard to guess for those who would answer falsely.
@@ -90,7 +102,9 @@ pub(crate) fn ask(server: SocketAddr, asked: &Asked, waits_ms: &[u32]) -> anyhow
                 Ok(len) => &room[..len],
                 Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => break,
                 Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
-                    bail!("nobody listens on {server} (is the server running, and is this its UDP port?)")
+                    bail!(Nobody(format!(
+                        "nobody listens on {server} (is the server running, and is this its UDP port?)"
+                    )))
                 }
                 Err(error) => return Err(error).with_context(|| format!("cannot receive from {server}")),
             };
@@ -126,9 +140,9 @@ pub(crate) fn ask_over_tcp(
         Ok(stream) => stream,
         Err(error) if is_late(&error) => return Ok(None),
         Err(error) => {
-            return Err(error).with_context(|| {
-                format!("cannot connect to {server} (is the server running, and does it answer over TCP?)")
-            });
+            bail!(Nobody(format!(
+                "cannot connect to {server}: {error} (is the server running, and does it answer over TCP?)"
+            )));
         }
     };
     stream.set_write_timeout(Some(patience))?;

@@ -8,13 +8,20 @@ mod records;
 mod topology;
 
 use crate::Outcome;
+use crate::output;
 use crate::served::{self, Process};
+use crate::style::{Paint, paint};
 use anyhow::{Context as _, ensure};
 use handle_server::config::Config;
 use records::Records;
 use serde_json::json;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 use std::io::{IsTerminal as _, Read as _};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
 use topology::{Place, SiteName, Topology};
 
 /// A small Handle System on loopback: nine servers in five sites, with real records.
@@ -28,9 +35,12 @@ pub(crate) struct Args {
 enum Command {
     /// Make the sites, start their servers, and say what can be tried.
     ///
-    /// Runs until standard input ends (^D) or it is interrupted; the servers end with it.
-    #[command(after_help = "Example:
+    /// Runs until standard input ends (^D) or it is interrupted (^C); the servers end with it, and what it wrote goes
+    /// unless --dir says where it is to stay.
+    #[command(after_help = "Examples:
+  hdl lab up
   hdl lab up --dir /tmp/lab
+  hdl lab up --records my.jsonl --json
   hdl resolve 10.1016/j.rcae.2013.04.001 --root /tmp/lab/bootstrap_handles --trace --certify
   hdl check 10.1016/lab-new --root /tmp/lab/bootstrap_handles")]
     Up(UpArgs),
@@ -44,7 +54,11 @@ struct UpArgs {
     /// Port of a server, in the order of the sites; may be given nine times. Others are chosen.
     #[arg(long, value_name = "PORT")]
     port: Vec<u16>,
-    /// Say what was started as JSON, on one line.
+    /// Records of the service, as the handle REST API shows them, one a line; otherwise 1,251 real DOIs.
+    #[arg(long, value_name = "FILE")]
+    records: Option<PathBuf>,
+    /// Say what was started as JSON, on one line: where the file of the global service is, and of each server its site,
+    /// number, address, process and control socket.
     #[arg(long)]
     json: bool,
 }
@@ -63,6 +77,8 @@ pub(crate) fn serve(args: &ServerArgs) -> anyhow::Result<Outcome> {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
     let Command::Up(args) = &args.command;
+    // Before anything is written or started, so that all of it is cleared away.
+    let end = End::listen()?;
     let temporary = tempfile::tempdir().context("cannot make a temporary directory")?;
     let directory = args.dir.clone().unwrap_or_else(|| temporary.path().to_owned());
     std::fs::create_dir_all(&directory).with_context(|| format!("cannot make {}", directory.display()))?;
@@ -72,10 +88,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
         directory.display()
     );
     let topology = Topology::new(&args.port)?;
-    let records = Records::new(&topology)?;
+    let records = Records::new(&topology, args.records.as_deref())?;
     std::fs::write(directory.join("bootstrap_handles"), format!("{:#}", records.bootstrap()))?;
     let mut servers = vec![];
     for place in topology.places() {
+        if end.has_come() {
+            return Ok(Outcome::Failed);
+        }
         let config = make(&directory, &topology, &records, &place)?;
         let control = config.with_file_name("control.sock");
         let process =
@@ -83,7 +102,15 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
         servers.push((place, process));
     }
     show(args, &directory, &servers);
-    wait();
+    end.wait();
+    drop(servers);
+    temporary.close().context("cannot clear the temporary directory")?;
+    if !args.json {
+        match &args.dir {
+            Some(directory) => println!("the lab is down; what it wrote is in {}", directory.display()),
+            None => println!("the lab is down, and nothing of it is left"),
+        }
+    }
     Ok(Outcome::Good)
 }
 
@@ -121,32 +148,83 @@ fn show(args: &UpArgs, directory: &Path, servers: &[(Place, Process)]) {
         println!("{}", json!({ "root": root, "servers": list }));
         return;
     }
-    println!("the lab is up, in {}\n", directory.display());
+    println!("{}\n", paint(Paint::Good, format_args!("the lab is up, in {}", directory.display())));
+    let mut table = output::table(&["site", "server", "address", "process", "what it has"]);
     for (place, process) in servers {
-        println!("  {:<10} server {} at {}", place.site.name(), place.at + 1, process.address);
+        let what = if place.at == 0 { place.site.content() } else { "" };
+        table.add_row([
+            place.site.name().to_owned(),
+            (place.at + 1).to_string(),
+            process.address.to_string(),
+            process.id().to_string(),
+            what.to_owned(),
+        ]);
     }
-    println!("\ntry, in another terminal:");
+    println!("{table}\n\ntry, in another terminal:");
     println!("  export HDL_ROOT={}", root.display());
-    for line in [
-        "hdl resolve 10.1016/j.rcae.2013.04.001 --trace --certify",
-        "hdl resolve hdl:20.500.LAB/hello --trace",
-        "hdl site 10.1016",
-        "hdl check 10.1016/lab-new        # the mirror lags behind",
+    let stop = servers
+        .iter()
+        .find(|(place, _)| place.site == SiteName::Mirror)
+        .map_or(0, |(_, process)| process.id());
+    for (command, why) in [
+        ("hdl resolve hdl:20.500.LAB/hello --trace --certify".to_owned(), "every step"),
+        ("hdl site 10.1016".to_owned(), "which server has it"),
+        ("hdl check 10.1016/lab-new".to_owned(), "the mirror lags behind"),
+        (format!("kill -STOP {stop}"), "the mirror falls silent, and handles still resolve"),
     ] {
-        println!("  {line}");
+        println!("  {command:<52} {}", paint(Paint::Dim, format_args!("# {why}")));
     }
-    println!("\nkill any of the servers, and see that handles still resolve; ^D ends the lab");
+    println!("\n^C or ^D ends the lab");
 }
 
-/// Waits until standard input ends. Where it is nothing at all, the lab would end at once.
-fn wait() {
-    let mut input = std::io::stdin();
-    let began = std::time::Instant::now();
-    let _ = input.read_to_end(&mut Vec::new());
-    if began.elapsed() < std::time::Duration::from_millis(100) && !input.is_terminal() {
-        eprintln!(
-            "hdl: standard input has ended, and so does the lab: keep it open, as in `sleep 600 | hdl lab up`"
-        );
+/// What ends the lab: a signal, or the end of standard input.
+struct End {
+    is_signalled: Arc<AtomicBool>,
+    hear: mpsc::Receiver<Cause>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cause {
+    Signal,
+    Input,
+}
+
+impl End {
+    fn listen() -> anyhow::Result<Self> {
+        let (say, hear) = mpsc::channel();
+        let is_signalled = Arc::new(AtomicBool::new(false));
+        let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot listen to signals")?;
+        std::thread::spawn({
+            let (say, is_signalled) = (say.clone(), Arc::clone(&is_signalled));
+            move || {
+                for _ in &mut signals {
+                    is_signalled.store(true, Ordering::Relaxed);
+                    let _ = say.send(Cause::Signal);
+                }
+            }
+        });
+        std::thread::spawn(move || {
+            let _ = std::io::stdin().read_to_end(&mut Vec::new());
+            say.send(Cause::Input)
+        });
+        Ok(Self { is_signalled, hear })
+    }
+
+    /// Whether somebody has not waited for the lab to be up.
+    fn has_come(&self) -> bool {
+        self.is_signalled.load(Ordering::Relaxed)
+    }
+
+    /// Waits for it. Where standard input is nothing at all, it comes at once.
+    fn wait(&self) {
+        let began = Instant::now();
+        let cause = self.hear.recv();
+        let is_at_once = began.elapsed() < Duration::from_millis(100);
+        if cause == Ok(Cause::Input) && is_at_once && !std::io::stdin().is_terminal() {
+            eprintln!(
+                "hdl: standard input has ended, and so does the lab: keep it open, as in `sleep 600 | hdl lab up`"
+            );
+        }
     }
 }
 
@@ -159,6 +237,16 @@ impl SiteName {
             Self::Secondary => "secondary",
             Self::Mirror => "mirror",
             Self::Derived => "derived",
+        }
+    }
+
+    fn content(self) -> &'static str {
+        match self {
+            Self::Registry => "records of prefixes: the global service",
+            Self::Primary => "handles, a share on each server",
+            Self::Secondary => "the same handles, in two shares",
+            Self::Mirror => "the same, without 10.1016/lab-new",
+            Self::Derived => "prefixes derived from 20.500, and 20.500.LAB",
         }
     }
 }

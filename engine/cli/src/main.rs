@@ -28,6 +28,7 @@ mod service;
 mod share;
 mod snapshot;
 mod store;
+mod style;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 use std::process::ExitCode;
@@ -54,6 +55,16 @@ Every command has --help with examples."
 struct Args {
     #[command(subcommand)]
     command: Command,
+    /// When to use colours: on a terminal, where NO_COLOR is not set; always; never.
+    #[arg(
+        long,
+        value_enum,
+        value_name = "WHEN",
+        default_value_t,
+        global = true,
+        hide_possible_values = true
+    )]
+    color: style::When,
 }
 
 #[derive(Subcommand, Debug)]
@@ -128,7 +139,9 @@ pub(crate) enum Outcome {
 }
 
 fn main() -> ExitCode {
-    let done = match Args::parse().command {
+    let args = Args::parse();
+    style::choose(args.color);
+    let done = match args.command {
         Command::Resolve(args) => resolve::run(&args),
         Command::Init(args) => init::run(&args),
         Command::Handle(args) => handle::run(&args),
@@ -158,8 +171,12 @@ fn main() -> ExitCode {
         // A reader that has seen enough, as `head` does, is not a failure.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("hdl: {error:#}");
-            ExitCode::from(Outcome::Failed as u8)
+            eprintln!("hdl: {}", output::printable_lines(&format!("{error:#}")));
+            let outcome = match error.is::<exchange::Nobody>() {
+                true => Outcome::NoAnswer,
+                false => Outcome::Failed,
+            };
+            ExitCode::from(outcome as u8)
         }
     }
 }

@@ -1,23 +1,49 @@
 //! Values and times as people read them.
 
-use comfy_table::{ContentArrangement, Table, presets};
+use crate::style::{Paint, paint};
+use comfy_table::{Row, presets};
 use handle_proto::data::{self, Data};
 use handle_proto::value::Ttl;
 use handle_proto::{Handle, Value};
-use std::fmt::Write as _;
-use std::io::IsTerminal as _;
+use serde_json::Value as Json;
+use std::fmt::{self, Write as _};
 
 /// Most characters of data in a table row, when it does not go to a file.
 const DATA_CHARS_MAX: usize = 2000;
 
-/// A table without frames, one line each for what fits.
+/// A table without frames. Each row is one line, however long: what is copied from it is whole.
+pub(crate) struct Table {
+    table: comfy_table::Table,
+    paints: Vec<Paint>,
+}
+
+/// A table with these columns.
 pub(crate) fn table(header: &[&str]) -> Table {
-    let mut table = Table::new();
+    let mut table = comfy_table::Table::new();
     table.load_style(presets::NOTHING).set_header(header.iter().copied());
-    if std::io::stdout().is_terminal() {
-        table.set_content_arrangement(ContentArrangement::Dynamic);
+    Table { table, paints: vec![Paint::Strong] }
+}
+
+impl Table {
+    pub(crate) fn add_row(&mut self, row: impl Into<Row>) {
+        self.add_painted(Paint::Plain, row);
     }
-    table
+
+    /// Adds a row that is painted as a whole.
+    pub(crate) fn add_painted(&mut self, paint: Paint, row: impl Into<Row>) {
+        self.table.add_row(row);
+        self.paints.push(paint);
+    }
+}
+
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (number, (line, &of)) in self.table.lines().zip(&self.paints).enumerate() {
+            let end = if number == 0 { "" } else { "\n" };
+            write!(f, "{end}{}", paint(of, line.trim_end()))?;
+        }
+        Ok(())
+    }
 }
 
 /// Values as a table.
@@ -56,12 +82,52 @@ pub(crate) fn describe(kind: &[u8], bytes: &[u8]) -> String {
     }
 }
 
-/// `text` with its control characters written out: what others say ends no line and steers no terminal.
+/// `text` with what steers written out: what others say ends no line, moves no cursor and turns no text around.
 pub(crate) fn printable(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
-        match c.is_control() {
+        match steers(c) {
             true => out.extend(c.escape_default()),
+            false => out.push(c),
+        }
+    }
+    out
+}
+
+/// The same of a text of our own that may have several lines.
+pub(crate) fn printable_lines(text: &str) -> String {
+    text.split('\n').map(printable).collect::<Vec<_>>().join("\n")
+}
+
+/// Whether a terminal does something else with `c` than show it: controls, line ends of other kinds, and marks of the
+/// direction of writing, by which a text can look like another.
+fn steers(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{61c}' | '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// JSON on several lines, where what steers a terminal is escaped, which means the same to whoever reads it.
+pub(crate) fn json(json: &Json) -> String {
+    escaped(&format!("{json:#}"))
+}
+
+/// The same on one line.
+pub(crate) fn json_line(json: &Json) -> String {
+    escaped(&json.to_string())
+}
+
+/// What serde_json leaves as it is can stand only inside strings, but for the ends of lines.
+fn escaped(text: &str) -> String {
+    if !text.contains(|c| c != '\n' && steers(c)) {
+        return text.to_owned();
+    }
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c != '\n' && steers(c) {
+            // All of them are in the basic plane.
+            true => {
+                let _ = write!(out, "\\u{:04x}", u32::from(c));
+            }
             false => out.push(c),
         }
     }
@@ -83,7 +149,7 @@ fn site_line(site: &data::Site<'_>) -> String {
 
 /// Says on standard output, for scripts that asked for JSON, why there is nothing else.
 pub(crate) fn error_as_json(why: &str) {
-    println!("{}", serde_json::json!({ "error": why }));
+    println!("{}", json_line(&serde_json::json!({ "error": why })));
 }
 
 /// Bytes as hex.
@@ -129,11 +195,34 @@ mod tests {
 
     #[test]
     fn what_others_say_is_one_line_and_steers_nothing() {
+        assert_eq!(printable("\u{202e}\u{2028}\u{61c}"), "\\u{202e}\\u{2028}\\u{61c}");
+        assert_eq!(printable_lines("a\nb\u{1b}"), "a\nb\\u{1b}");
         assert_eq!(printable("a\n10.1/x\t\u{1b}[2J\u{9b}\u{7f}é"), "a\\n10.1/x\\t\\u{1b}[2J\\u{9b}\\u{7f}é");
         let admin =
             handle_proto::data::Admin::new(handle_proto::data::AdminPermissions::ALL, b"10.1/\x1b[2J\n", 300);
         let mut data = Vec::new();
         admin.encode(&mut data);
         assert!(!describe(b"HS_ADMIN", &data).contains(char::is_control));
+    }
+
+    #[test]
+    fn json_means_the_same_and_steers_nothing() {
+        let value = serde_json::json!({ "a": "\u{9b}2J\u{202e}\u{7f}\n\u{1b}é", "b": [1, 2] });
+        for text in [json(&value), json_line(&value)] {
+            assert!(!text.contains(|c| c != '\n' && steers(c)), "{text:?}");
+            assert_eq!(serde_json::from_str::<Json>(&text).unwrap(), value);
+        }
+        assert_eq!(json_line(&value).lines().count(), 1);
+    }
+
+    #[test]
+    fn a_row_is_one_line_and_ends_with_what_is_in_it() {
+        let mut table = table(&["a", "b"]);
+        table.add_row(["1".to_owned(), "x".repeat(500)]);
+        table.add_painted(Paint::Bad, ["22", ""]);
+        let shown = table.to_string();
+        let lines: Vec<_> = shown.lines().collect();
+        assert_eq!((lines.len(), lines[0], lines[2]), (3, " a   b", " 22"));
+        assert!(lines[1].ends_with("xxx"));
     }
 }

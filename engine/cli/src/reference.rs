@@ -1,6 +1,7 @@
 //! `hdl reference`: what handle a reference means, and the forms in which it is best written.
 
 use crate::Outcome;
+use crate::output::{self, printable};
 use anyhow::Context as _;
 use handle_client::reference::{PROXY, Reference, Rules, canonical, charset, url};
 use serde_json::json;
@@ -66,15 +67,16 @@ fn show(args: &Args, reference: &Reference, proxy: &str) {
             "types": reference.types, "options": options, "fragment": reference.fragment,
             "server": reference.server,
         });
-        println!("{json}");
+        println!("{}", output::json_line(&json));
         return;
     }
-    println!("handle    {}", reference.handle);
-    println!("text      {text}");
-    println!("address   {address}");
-    reference.server.iter().for_each(|server| println!("server    {server}"));
-    reference.indexes.iter().for_each(|index| println!("index     {index}"));
-    reference.types.iter().for_each(|kind| println!("type      {kind}"));
-    reference.options.iter().for_each(|(name, value)| println!("option    {name}={value}"));
-    reference.fragment.iter().for_each(|fragment| println!("fragment  {fragment}"));
+    let line = |name: &str, what: &str| println!("{name:<9} {}", printable(what));
+    line("handle", &reference.handle);
+    line("text", &text);
+    line("address", &address);
+    reference.server.iter().for_each(|server| line("server", server));
+    reference.indexes.iter().for_each(|index| line("index", &index.to_string()));
+    reference.types.iter().for_each(|kind| line("type", kind));
+    reference.options.iter().for_each(|(name, value)| line("option", &format!("{name}={value}")));
+    reference.fragment.iter().for_each(|fragment| line("fragment", fragment));
 }

@@ -3,6 +3,7 @@
 mod bulk;
 mod direct;
 mod found;
+mod hint;
 
 use crate::client::ClientArgs;
 use crate::secret::IdentityArgs;
@@ -65,14 +66,14 @@ pub(crate) struct Args {
     /// Print only the target: the data of the first value of type URL.
     #[arg(long, conflicts_with_all = ["type", "index", "server"])]
     url: bool,
-    /// Show every step: who was asked, why, how long it took, and what came.
+    /// Show every step when it is done: who was asked, why, how long it took, and what came.
     #[arg(long)]
     trace: bool,
     /// Accept only answers that the responsible server has signed, all the way from the global service.
     #[arg(long)]
     certify: bool,
     /// Verify the signatures of the values, up to the keys of the global service: of all values, whichever are
-    /// shown. Without good ones --url prints nothing.
+    /// shown. Fails when one is not signed, was changed, or was signed and is not there; --url prints nothing then.
     #[arg(long, conflicts_with_all = ["file", "aliases"])]
     signatures: bool,
     /// Ask a primary site.
@@ -196,6 +197,11 @@ fn resolve(args: &Args) -> anyhow::Result<Outcome> {
         bail!(
             "{option} is not for a server that is named, as {server} is: take it off, or ask for the handle alone"
         );
+    }
+    if let (Some(server), Some(named)) = (&args.server, &reference.server)
+        && exchange::address(server)? != exchange::address(named)?
+    {
+        bail!("--server says {server}, and the reference {named}: take one of them off");
     }
     match args.server.as_ref().or(reference.server.as_ref()) {
         // Whoever wants more than is public has to answer what the server asks.

@@ -5,6 +5,7 @@ pub(crate) mod check;
 use crate::Outcome;
 use crate::client::ClientArgs;
 use crate::output::{self, printable};
+use crate::style::{Paint, paint};
 use anyhow::{Context as _, bail};
 use handle_auth::PublicKey;
 use handle_client::lookup::{Client, Options};
@@ -91,10 +92,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
     let located = locate(&args.client.client()?, &args.handle, args.certify)?;
     if args.json {
         let sites: Vec<_> = located.sites.iter().map(|site| site_to_json(&site.view())).collect();
-        println!("{:#}", json!({ "handle": args.handle, "sites": sites }));
+        println!("{}", output::json(&json!({ "handle": args.handle, "sites": sites })));
         return Ok(Outcome::Good);
     }
-    println!("{}: {}", args.handle, located.from);
+    println!("{}: {}", paint(Paint::Strong, printable(&args.handle)), located.from);
     for (number, site) in located.sites.iter().enumerate() {
         show_site(number + 1, site, Handle(&located.handle));
     }
@@ -110,7 +111,8 @@ fn show_site(number: usize, site: &SharedSite, handle: Handle<'_>) {
         None => "nothing known",
     };
     println!(
-        "\nsite {number}: {}, serial {}, protocol {}, servers by {hash}",
+        "\n{}: {}, serial {}, protocol {}, servers by {hash}",
+        paint(Paint::Strong, format_args!("site {number}")),
         if view.is_primary() { "primary" } else { "secondary" },
         view.serial,
         view.protocol
@@ -123,13 +125,17 @@ fn show_site(number: usize, site: &SharedSite, handle: Handle<'_>) {
     for (at, server) in view.servers.iter().enumerate() {
         let mark = if responsible == Some(at) { "->" } else { "" };
         let interfaces: Vec<String> = server.interfaces.iter().map(interface).collect();
-        table.add_row([
-            mark.to_owned(),
-            server.id.to_string(),
-            server.address.to_string(),
-            interfaces.join(" "),
-            key(&server),
-        ]);
+        let of = if responsible == Some(at) { Paint::Good } else { Paint::Plain };
+        table.add_painted(
+            of,
+            [
+                mark.to_owned(),
+                server.id.to_string(),
+                server.address.to_string(),
+                interfaces.join(" "),
+                key(&server),
+            ],
+        );
     }
     println!("{table}");
 }

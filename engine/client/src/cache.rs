@@ -5,8 +5,8 @@
 
 use crate::service::keeps_s;
 use crate::{Answer, Now, Question};
-use handle_proto::ResponseCode;
-use std::collections::{HashMap, VecDeque};
+use handle_proto::{ResponseCode, fold};
+use hashbrown::HashTable;
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -48,21 +48,32 @@ pub struct Cache {
     limits: CacheLimits,
     hasher: RandomState,
     shards: Vec<Mutex<Shard>>,
+    shard_bytes_max: usize,
 }
 
+/// A part of the handles, behind a lock of its own.
 #[derive(Debug, Default)]
 struct Shard {
-    handles: HashMap<Arc<[u8]>, Slot>,
-    /// The handles, in the order in which they are looked at when room is needed; each once.
-    order: VecDeque<Arc<[u8]>>,
+    /// Where in `slots` the handles are.
+    places: HashTable<u32>,
+    slots: Vec<Option<Slot>>,
+    /// Places in `slots` that are empty.
+    empty: Vec<u32>,
+    /// The place that is looked at next when room is needed.
+    hand: usize,
     bytes: usize,
     stats: CacheStats,
 }
 
-/// All that is kept of a handle.
-#[derive(Debug, Default)]
+/// All that is kept of a handle. What a hit reads of it lies together: with a million handles, a hit takes as long as
+/// the lines of memory that it touches.
+#[derive(Debug)]
 struct Slot {
-    entries: Vec<Entry>,
+    hash: u64,
+    key: Box<[u8]>,
+    first: Entry,
+    /// Other choices of values, the newest last.
+    others: Vec<Entry>,
     bytes: usize,
     /// Since it was last looked at for room.
     was_used: bool,
@@ -70,28 +81,38 @@ struct Slot {
 
 #[derive(Debug)]
 struct Entry {
-    values_key: Vec<u8>,
+    values_key: Box<[u8]>,
     answer: Arc<Answer>,
     expires_ms: u64,
 }
 
 /// Choices of values that are kept of one handle; the oldest makes room.
 const ENTRIES_MAX: usize = 8;
-const SHARDS: usize = 16;
-/// What the tables take for each handle, roughly: key twice, slot, places in table and queue.
-const SLOT_BYTES: usize = 160;
+/// Most parts; two threads want the same one seldom.
+const SHARDS_MAX: usize = 64;
+/// Least bytes of a part, so that small caches keep answers of every length that is usual.
+const SHARD_BYTES_MIN: usize = 1 << 20;
+/// What the tables take for each handle: they double when they are full, so that half of them may be empty.
+const SLOT_BYTES: usize = 2 * (size_of::<Option<Slot>>() + 2 * size_of::<u32>());
+/// Longest key that is made on the stack; most handles are far shorter.
+const KEY_ROOM: usize = 128;
 
 impl Cache {
     /// An empty cache.
     #[must_use]
     pub fn new(limits: CacheLimits) -> Self {
-        let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
-        Self { limits, hasher: RandomState::new(), shards }
+        let shards_count = (limits.bytes_max / SHARD_BYTES_MIN).clamp(1, SHARDS_MAX);
+        Self {
+            limits,
+            hasher: RandomState::new(),
+            shards: (0..shards_count).map(|_| Mutex::default()).collect(),
+            shard_bytes_max: limits.bytes_max / shards_count,
+        }
     }
 
-    fn shard(&self, handle_key: &[u8]) -> MutexGuard<'_, Shard> {
-        // The remainder is less than the number of shards.
-        let at = usize::try_from(self.hasher.hash_one(handle_key) >> 32).unwrap_or_default() % SHARDS;
+    fn shard(&self, hash: u64) -> MutexGuard<'_, Shard> {
+        // The table takes its lowest and its highest bits. The remainder is less than the number of shards.
+        let at = usize::from(hash.to_be_bytes()[2]) % self.shards.len();
         self.shards[at].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -101,35 +122,12 @@ impl Cache {
         if !question.is_cacheable() {
             return None;
         }
-        let (handle_key, values_key) = (question.handle_key(), question.values_key());
-        let mut shard = self.shard(&handle_key);
-        let shard = &mut *shard;
-        let found = shard.handles.get_mut(&*handle_key).and_then(|slot| {
-            let exact = slot.entries.iter().find(|entry| entry.values_key == values_key);
-            let entry = exact.filter(|entry| now.ms < entry.expires_ms).or_else(|| {
-                slot.entries.iter().find(|entry| entry.values_key.is_empty() && now.ms < entry.expires_ms)
-            });
-            match entry {
-                Some(entry) => {
-                    slot.was_used = true;
-                    Some((Arc::clone(&entry.answer), entry.values_key == values_key))
-                }
-                None => {
-                    shard.stats.expired += u64::from(exact.is_some());
-                    None
-                }
-            }
-        });
-        match found {
-            Some((answer, is_exact)) => {
-                shard.stats.hits += 1;
-                Some(if is_exact { answer } else { Arc::new(answer.selected(question)) })
-            }
-            None => {
-                shard.stats.misses += 1;
-                None
-            }
-        }
+        let values_key = question.values_key();
+        let (answer, is_exact) = with_key(question, |key| {
+            let hash = self.hasher.hash_one(key);
+            self.shard(hash).get(hash, key, &values_key, now)
+        })?;
+        Some(if is_exact { answer } else { Arc::new(answer.selected(question)) })
     }
 
     /// Keeps the answer to `question` for as long as all its values live, or not at all.
@@ -149,24 +147,20 @@ impl Cache {
         let mut answer = answer.clone();
         answer.cached = true;
         let answer = Arc::new(answer);
-        self.insert(question, Arc::clone(&answer), expires_ms);
+        self.insert(question, Arc::clone(&answer), expires_ms, now);
         if question.wants.certified {
             let mut plain = question.clone();
             plain.wants.certified = false;
-            self.insert(&plain, answer, expires_ms);
+            self.insert(&plain, answer, expires_ms, now);
         }
     }
 
-    fn insert(&self, question: &Question, answer: Arc<Answer>, expires_ms: u64) {
-        let bytes_max = self.limits.bytes_max / SHARDS;
-        let entry = Entry { values_key: question.values_key(), answer, expires_ms };
-        let handle_key = question.handle_key();
-        if SLOT_BYTES + 2 * handle_key.len() + entry.memory() > bytes_max {
-            return;
-        }
-        let mut shard = self.shard(&handle_key);
-        shard.insert(handle_key, entry);
-        shard.make_room(bytes_max);
+    fn insert(&self, question: &Question, answer: Arc<Answer>, expires_ms: u64, now: Now) {
+        let entry = Entry { values_key: question.values_key().into(), answer, expires_ms };
+        with_key(question, |key| {
+            let hash = self.hasher.hash_one(key);
+            self.shard(hash).insert(hash, key, entry, self.shard_bytes_max, now);
+        });
     }
 
     /// Forgets all that is known of a handle: it was changed.
@@ -174,8 +168,13 @@ impl Cache {
         for certified in [false, true] {
             let mut question = Question::all(handle);
             question.wants.certified = certified;
-            let key = question.handle_key();
-            self.shard(&key).forget(&key);
+            with_key(&question, |key| {
+                let hash = self.hasher.hash_one(key);
+                let mut shard = self.shard(hash);
+                if let Some(place) = shard.find(hash, key) {
+                    shard.drop_slot(place);
+                }
+            });
         }
     }
 
@@ -189,10 +188,26 @@ impl Cache {
             sum.misses += shard.stats.misses;
             sum.expired += shard.stats.expired;
             sum.evicted += shard.stats.evicted;
-            sum.handles += shard.handles.len() as u64;
+            sum.handles += shard.places.len() as u64;
             sum.bytes += shard.bytes as u64;
         }
         sum
+    }
+}
+
+/// Calls `with` with what the handle of `question` is known by, as [`Question::handle_key`] has it, without asking for
+/// memory where it is short.
+fn with_key<T>(question: &Question, with: impl FnOnce(&[u8]) -> T) -> T {
+    let name = &question.handle;
+    let mut room = [0; KEY_ROOM];
+    match room.get_mut(..=name.len()) {
+        Some(key) => {
+            key[..name.len()].copy_from_slice(name);
+            fold::fold(&mut key[..question.handle().folds_len()]);
+            key[name.len()] = u8::from(question.wants.certified);
+            with(key)
+        }
+        None => with(&question.handle_key()),
     }
 }
 
@@ -200,55 +215,135 @@ impl Entry {
     fn memory(&self) -> usize {
         size_of::<Self>() + self.values_key.len() + self.answer.memory()
     }
+
+    const fn is_alive(&self, now: Now) -> bool {
+        now.ms < self.expires_ms
+    }
+}
+
+impl Slot {
+    fn entries(&self) -> impl Iterator<Item = &Entry> {
+        std::iter::once(&self.first).chain(&self.others)
+    }
+
+    fn memory(&self) -> usize {
+        SLOT_BYTES + self.key.len() + self.entries().map(Entry::memory).sum::<usize>()
+    }
+
+    /// The answer to a choice of values, and whether it is one to just this choice.
+    fn answer(&self, values_key: &[u8], now: Now) -> Option<(&Arc<Answer>, bool)> {
+        let is_alive = |entry: &&Entry| entry.is_alive(now);
+        let exact = self.entries().find(|entry| *entry.values_key == *values_key).filter(is_alive);
+        let found =
+            exact.or_else(|| self.entries().filter(is_alive).find(|entry| entry.values_key.is_empty()))?;
+        Some((&found.answer, exact.is_some()))
+    }
+
+    fn keep(&mut self, entry: Entry) {
+        if self.first.values_key == entry.values_key {
+            self.first = entry;
+            return;
+        }
+        self.others.retain(|known| known.values_key != entry.values_key);
+        if self.others.len() + 1 == ENTRIES_MAX {
+            self.first = self.others.remove(0);
+        }
+        self.others.push(entry);
+    }
 }
 
 impl Shard {
-    fn insert(&mut self, handle_key: Vec<u8>, entry: Entry) {
-        let key: Arc<[u8]> = handle_key.into();
-        if !self.handles.contains_key(&key) {
-            self.order.push_back(Arc::clone(&key));
-            self.bytes += SLOT_BYTES + 2 * key.len();
-        }
-        let slot = self.handles.entry(key).or_default();
-        self.bytes -= slot.bytes;
-        slot.entries.retain(|known| known.values_key != entry.values_key);
-        if slot.entries.len() == ENTRIES_MAX {
-            slot.entries.remove(0);
-        }
-        slot.entries.push(entry);
-        slot.bytes = slot.entries.iter().map(Entry::memory).sum();
-        self.bytes += slot.bytes;
+    fn find(&self, hash: u64, key: &[u8]) -> Option<u32> {
+        let is_it =
+            |place: &u32| self.slot(*place).is_some_and(|slot| slot.hash == hash && *slot.key == *key);
+        self.places.find(hash, is_it).copied()
     }
 
-    /// Looks at handles in turn: what was used since the last time stays for one more round.
-    fn make_room(&mut self, bytes_max: usize) {
+    fn slot(&self, place: u32) -> Option<&Slot> {
+        self.slots.get(place as usize)?.as_ref()
+    }
+
+    fn slot_mut(&mut self, place: u32) -> Option<&mut Slot> {
+        self.slots.get_mut(place as usize)?.as_mut()
+    }
+
+    fn get(&mut self, hash: u64, key: &[u8], values_key: &[u8], now: Now) -> Option<(Arc<Answer>, bool)> {
+        let place = self.find(hash, key);
+        let Some(slot) = place.and_then(|place| self.slot_mut(place)) else {
+            self.stats.misses += 1;
+            return None;
+        };
+        let found = slot.answer(values_key, now).map(|(answer, is_exact)| (Arc::clone(answer), is_exact));
+        match &found {
+            Some(_) => {
+                slot.was_used = true;
+                self.stats.hits += 1;
+            }
+            None => {
+                let was_known = slot.entries().any(|entry| *entry.values_key == *values_key);
+                self.stats.expired += u64::from(was_known);
+                self.stats.misses += 1;
+            }
+        }
+        found
+    }
+
+    fn insert(&mut self, hash: u64, key: &[u8], entry: Entry, bytes_max: usize, now: Now) {
+        let needed = SLOT_BYTES + key.len() + entry.memory();
+        if needed > bytes_max {
+            return;
+        }
+        if let Some(slot) = self.find(hash, key).and_then(|place| self.slot_mut(place)) {
+            let before = slot.bytes;
+            slot.keep(entry);
+            (slot.bytes, slot.was_used) = (slot.memory(), true);
+            let after = slot.bytes;
+            self.bytes = self.bytes - before + after;
+            self.make_room(bytes_max, now);
+            return;
+        }
+        // First the room: what makes place is behind the hand then, and what is new comes there.
+        self.make_room(bytes_max - needed, now);
+        let slot =
+            Slot { hash, key: key.into(), first: entry, others: vec![], bytes: needed, was_used: false };
+        let place = self.empty.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            u32::try_from(self.slots.len() - 1).expect("each takes more bytes than an address has bits")
+        });
+        self.slots[place as usize] = Some(slot);
+        self.bytes += needed;
+        let slots = &self.slots;
+        let hash_of = |place: &u32| slots[*place as usize].as_ref().map_or(0, |slot| slot.hash);
+        self.places.insert_unique(hash, place, hash_of);
+    }
+
+    /// Looks at handles in turn until no more than `bytes_max` are taken: what was used since the last time, and has
+    /// not expired, stays for one more round.
+    fn make_room(&mut self, bytes_max: usize, now: Now) {
         while self.bytes > bytes_max {
-            let Some(key) = self.order.pop_front() else { break };
-            match self.handles.get_mut(&key) {
-                Some(slot) if slot.was_used => {
+            self.hand = if self.hand < self.slots.len() { self.hand } else { 0 };
+            let place = self.hand;
+            self.hand += 1;
+            match &mut self.slots[place] {
+                Some(slot) if slot.was_used && slot.entries().any(|entry| entry.is_alive(now)) => {
                     slot.was_used = false;
-                    self.order.push_back(key);
                 }
-                _ => {
-                    self.drop_slot(&key);
+                Some(_) => {
+                    self.drop_slot(u32::try_from(place).expect("a place of a slot"));
                     self.stats.evicted += 1;
                 }
+                None => {}
             }
         }
     }
 
-    fn drop_slot(&mut self, key: &[u8]) {
-        if let Some(slot) = self.handles.remove(key) {
-            self.bytes -= slot.bytes + SLOT_BYTES + 2 * key.len();
+    fn drop_slot(&mut self, place: u32) {
+        let Some(slot) = self.slots.get_mut(place as usize).and_then(Option::take) else { return };
+        if let Ok(found) = self.places.find_entry(slot.hash, |&known| known == place) {
+            found.remove();
         }
-    }
-
-    fn forget(&mut self, key: &[u8]) {
-        // The place in the order goes with it, so that each handle has one; changes are rare.
-        if self.handles.contains_key(key) {
-            self.order.retain(|known| **known != *key);
-            self.drop_slot(key);
-        }
+        self.bytes -= slot.bytes;
+        self.empty.push(place);
     }
 }
 
@@ -355,9 +450,61 @@ mod tests {
         let stats = cache.stats();
         assert_eq!(stats.evicted + stats.handles, 10_001);
         assert!(stats.handles > 50, "{stats:?}");
-        let huge = Answer::new(b"a/huge", ResponseCode::SUCCESS, [Value::new(1, b"URL", &[0; 8192])]);
+        let huge = Answer::new(b"a/huge", ResponseCode::SUCCESS, [Value::new(1, b"URL", &[0; 64 << 10])]);
         cache.put(&Question::all(b"a/huge"), &huge, now(0));
-        assert!(cache.get(&Question::all(b"a/huge"), now(0)).is_none(), "larger than its share");
+        assert!(cache.get(&Question::all(b"a/huge"), now(0)).is_none(), "larger than all of it");
+        assert!(cache.get(&used, now(1)).is_some(), "and nothing went for it");
+    }
+
+    #[test]
+    fn many_parts_are_bounded_together() {
+        let bytes_max = 3 << 20;
+        let cache = cache(bytes_max);
+        assert_eq!(cache.shards.len(), 3);
+        for number in 0..20_000 {
+            let handle = format!("a/{number}");
+            cache.put(&Question::all(handle.as_bytes()), &answer(&handle, &[value(1, b"URL", 60)]), now(0));
+        }
+        let stats = cache.stats();
+        assert!(stats.bytes <= bytes_max as u64 && stats.bytes > 2 << 20, "{stats:?}");
+        assert_eq!(stats.evicted + stats.handles, 20_000);
+    }
+
+    #[test]
+    fn what_has_expired_goes_first_however_much_it_was_used() {
+        let cache = cache(64 << 10);
+        let (old, new) = (Question::all(b"a/old"), Question::all(b"a/new"));
+        cache.put(&old, &answer("a/old", &[value(1, b"URL", 1)]), now(0));
+        cache.put(&new, &answer("a/new", &[value(1, b"URL", 60)]), now(0));
+        assert!(cache.get(&old, now(999)).is_some() && cache.get(&new, now(999)).is_some());
+        let mut number = 0_usize;
+        while cache.stats().evicted == 0 {
+            let handle = format!("a/{number}");
+            cache.put(
+                &Question::all(handle.as_bytes()),
+                &answer(&handle, &[value(1, b"URL", 60)]),
+                now(1_000),
+            );
+            number += 1;
+        }
+        // As nobody else was used, the hand has gone no further than to the one that had expired.
+        let is_kept = |number: &usize| cache.get(&Question::all(format!("a/{number}")), now(1_000)).is_some();
+        assert_eq!((0..number).filter(is_kept).count(), number);
+        assert!(cache.get(&new, now(1_000)).is_some());
+    }
+
+    #[test]
+    fn long_names_are_known_as_short_ones_are() {
+        let cache = cache(1 << 20);
+        for len in [KEY_ROOM - 2, KEY_ROOM - 1, KEY_ROOM, 4 * KEY_ROOM] {
+            let spelt = |prefix: &str| format!("{prefix}/{}", "x".repeat(len - 2));
+            let (known, asked) = (spelt("a"), spelt("A"));
+            cache.put(&Question::all(known.as_bytes()), &answer(&known, &[value(1, b"URL", 60)]), now(0));
+            assert!(cache.get(&Question::all(asked.as_bytes()), now(1)).is_some(), "{len} bytes");
+            with_key(&Question::all(asked.as_bytes()), |key| {
+                assert_eq!(key, Question::all(known.as_bytes()).handle_key(), "{len} bytes");
+            });
+        }
     }
 
     #[test]

@@ -12,12 +12,14 @@ use crate::exchange::{AttemptError, Transmit};
 use crate::flight::{Outcome, Place};
 use crate::lookup::{Client, Lookup, LookupError, Options, Whom};
 use crate::refresh::Renewing;
+use crate::sockets::{Datagrams, Sockets};
 use crate::trace::Event;
 use crate::{Now, Question};
 use handle_proto::data::site::InterfaceProtocol;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::cell::RefCell;
 use std::io::{ErrorKind, Read as _, Write as _};
-use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs as _, UdpSocket};
+use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs as _};
 use std::os::fd::AsFd as _;
 use std::sync::mpsc;
 use std::sync::{Arc, OnceLock};
@@ -26,11 +28,15 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// Most bytes of one datagram, or of one read from a connection.
 const ROOM: usize = 1 << 16;
 
+/// The shortest wait.
+const MOMENT: Duration = Duration::from_millis(1);
+
 /// Asks questions with blocking sockets. Each thread has its own; what they know they share.
 #[derive(Debug)]
 pub struct Driver {
     client: Arc<Client>,
     room: Vec<u8>,
+    sockets: Sockets,
 }
 
 /// The socket of an exchange that is under way.
@@ -44,7 +50,7 @@ struct Way {
 
 #[derive(Debug)]
 enum Socket {
-    Datagrams(UdpSocket),
+    Datagrams(Datagrams),
     /// A connection, and whether it has come about.
     Connection {
         stream: TcpStream,
@@ -83,8 +89,25 @@ pub fn now() -> Now {
     }
 }
 
+/// A random number of the system's, hard to guess. So many are fetched at a time: each request takes several, and a call
+/// for each of them takes as long as sending the request.
 fn random() -> u32 {
-    u32::from_be_bytes(handle_auth::random())
+    const FETCHED: usize = 256;
+    thread_local! {
+        static LEFT: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    }
+    LEFT.with_borrow_mut(|left| {
+        if left.is_empty() {
+            left.extend_from_slice(&handle_auth::random::<FETCHED>());
+        }
+        let mut number = [0; 4];
+        // None is left behind where it was: it may be in a request still.
+        for (byte, left) in number.iter_mut().zip(left.iter_mut().rev()) {
+            *byte = std::mem::take(left);
+        }
+        left.truncate(left.len().saturating_sub(number.len()));
+        u32::from_be_bytes(number)
+    })
 }
 
 fn lookup(client: &Arc<Client>, question: &Question, options: &Options) -> Lookup {
@@ -111,7 +134,7 @@ impl Driver {
     /// A driver for lookups of `client`.
     #[must_use]
     pub fn new(client: Arc<Client>) -> Self {
-        Self { client, room: vec![0; ROOM] }
+        Self { client, room: vec![0; ROOM], sockets: Sockets::default() }
     }
 
     /// Asks a question, and waits for what comes of it.
@@ -175,6 +198,15 @@ impl Driver {
         renewing.finish()
     }
 
+    /// Asks a question as [`resolve`](Self::resolve) does, and shows each step to `see` when it is done. Whatever
+    /// others ask meanwhile, it goes the whole way.
+    pub fn watch(&mut self, question: &Question, options: &Options, see: &mut dyn FnMut(&Event)) -> Resolved {
+        let options = Options { trace: true, ..options.clone() };
+        let mut lookup = lookup(&self.client, question, &options);
+        let outcome = self.drive_seen(&mut lookup, see);
+        Resolved::of(outcome, &lookup)
+    }
+
     fn ask(&mut self, question: &Question, options: &Options) -> Resolved {
         let mut lookup = lookup(&self.client, question, options);
         let outcome = self.drive(&mut lookup);
@@ -186,17 +218,30 @@ impl Driver {
     /// # Errors
     /// As the lookup says.
     pub fn drive(&mut self, lookup: &mut Lookup) -> Result<crate::Answer, LookupError> {
+        self.drive_seen(lookup, &mut |_| ())
+    }
+
+    fn drive_seen(
+        &mut self,
+        lookup: &mut Lookup,
+        see: &mut dyn FnMut(&Event),
+    ) -> Result<crate::Answer, LookupError> {
         let mut ways: Vec<Way> = vec![];
+        let mut seen_count = 0;
         loop {
+            lookup.events()[seen_count..].iter().for_each(&mut *see);
+            seen_count = lookup.events().len();
+            for way in ways.extract_if(.., |way| !lookup.is_under_way(way.number)) {
+                self.give_back(way);
+            }
             if let Some(outcome) = lookup.take_outcome() {
                 return outcome;
             }
-            ways.retain(|way| lookup.is_under_way(way.number));
             if let Some((number, name)) = lookup.poll_name() {
                 let addresses = addresses_of(name, patience(lookup));
                 lookup.handle_addresses(now(), number, &addresses);
             } else if let Some((number, transmit)) = lookup.poll_transmit(now()) {
-                if let Err(error) = send(&mut ways, number, &transmit) {
+                if let Err(error) = self.send(&mut ways, number, &transmit) {
                     lookup.handle_failure(now(), number, error);
                 }
             } else {
@@ -206,9 +251,51 @@ impl Driver {
         }
     }
 
+    /// Keeps the socket of an exchange that is over for the next.
+    fn give_back(&mut self, way: Way) {
+        if let Socket::Datagrams(datagrams) = way.socket {
+            self.sockets.give(datagrams);
+        }
+    }
+
+    /// Sends what is to go out, over the socket of its exchange or another one.
+    fn send(&mut self, ways: &mut Vec<Way>, number: u64, transmit: &Transmit) -> Result<(), AttemptError> {
+        let known = ways.iter().position(|way| way.number == number);
+        let way = match known {
+            Some(at) => &mut ways[at],
+            None => {
+                let address = transmit.target.address;
+                let socket = match transmit.target.protocol {
+                    InterfaceProtocol::UDP => self.sockets.take(address).map(Socket::Datagrams),
+                    _ => connection(address),
+                };
+                let socket = socket.map_err(|_| AttemptError::Unreachable)?;
+                ways.push(Way { number, socket, outgoing: vec![] });
+                ways.last_mut().expect("pushed just now")
+            }
+        };
+        match &mut way.socket {
+            Socket::Datagrams(datagrams) => {
+                datagrams.send(&transmit.datagrams).map_err(|_| AttemptError::Unreachable)
+            }
+            Socket::Connection { .. } => {
+                transmit.datagrams.iter().for_each(|bytes| way.outgoing.extend_from_slice(bytes));
+                Ok(())
+            }
+        }
+    }
+
     /// Waits until something happens on a socket, no longer than the lookup has time, and tells it.
     fn wait(&mut self, lookup: &mut Lookup, ways: &mut [Way]) {
         let patience = patience(lookup);
+        if patience.is_zero() {
+            return;
+        }
+        // As a rule one datagram is waited for, which takes one call.
+        if let [Way { number, socket: Socket::Datagrams(datagrams), .. }] = ways {
+            let received = datagrams.receive(&mut self.room, patience);
+            return hear(lookup, *number, received, &self.room);
+        }
         let Ok(patience) = Timespec::try_from(patience) else { return };
         let mut sockets: Vec<PollFd<'_>> = ways.iter().map(Way::wanted).collect();
         // An interrupted wait is one that was too short.
@@ -220,6 +307,20 @@ impl Driver {
             way.turn(lookup, &mut self.room);
         }
     }
+}
+
+/// Tells of a datagram, or why there is none.
+fn hear(lookup: &mut Lookup, number: u64, received: std::io::Result<usize>, room: &[u8]) {
+    match received {
+        Ok(len) => lookup.handle_datagram(now(), number, &room[..len]),
+        Err(error) if is_early(&error) => {}
+        Err(_) => lookup.handle_failure(now(), number, AttemptError::Unreachable),
+    }
+}
+
+/// Whether there is nothing to be had yet.
+fn is_early(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }
 
 /// The addresses of a name, as the system knows them; none if it takes longer than `patience`.
@@ -237,46 +338,11 @@ fn addresses_of(name: String, patience: Duration) -> Vec<IpAddr> {
     }
 }
 
-/// Sends what is to go out, over the socket of its exchange or a new one.
-fn send(ways: &mut Vec<Way>, number: u64, transmit: &Transmit) -> Result<(), AttemptError> {
-    let known = ways.iter().position(|way| way.number == number);
-    let way = match known {
-        Some(at) => &mut ways[at],
-        None => {
-            let is_udp = transmit.target.protocol == InterfaceProtocol::UDP;
-            let socket = open(transmit.target.address, is_udp).map_err(|_| AttemptError::Unreachable)?;
-            ways.push(Way { number, socket, outgoing: vec![] });
-            ways.last_mut().expect("pushed just now")
-        }
-    };
-    for bytes in &transmit.datagrams {
-        match &way.socket {
-            Socket::Datagrams(socket) => match socket.send(bytes) {
-                Ok(_) => {}
-                // As good as lost on the way.
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                Err(_) => return Err(AttemptError::Unreachable),
-            },
-            Socket::Connection { .. } => way.outgoing.extend_from_slice(bytes),
-        }
-    }
-    Ok(())
-}
-
-/// A socket that does not block, connected to `address` or about to be.
-fn open(address: SocketAddr, is_udp: bool) -> std::io::Result<Socket> {
-    if is_udp {
-        return Ok(Socket::Datagrams(datagrams(address)?));
-    }
+/// A connection to `address` that is about to come about, and that nobody waits for.
+fn connection(address: SocketAddr) -> std::io::Result<Socket> {
     let stream = socket(address, socket2::Type::STREAM)?;
     let _ = stream.set_tcp_nodelay(true);
     Ok(Socket::Connection { stream: stream.into(), is_there: false })
-}
-
-/// A socket for datagrams to and from `address`, on a new port: whoever would answer falsely has to guess it. Connected,
-/// so that nobody else is heard, and a port where nobody listens is told of at once.
-fn datagrams(address: SocketAddr) -> std::io::Result<UdpSocket> {
-    socket(address, socket2::Type::DGRAM).map(UdpSocket::from)
 }
 
 fn socket(address: SocketAddr, kind: socket2::Type) -> std::io::Result<socket2::Socket> {
@@ -293,7 +359,7 @@ impl Way {
     /// What is waited for.
     fn wanted(&self) -> PollFd<'_> {
         match &self.socket {
-            Socket::Datagrams(socket) => PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN),
+            Socket::Datagrams(datagrams) => PollFd::from_borrowed_fd(datagrams.as_fd(), PollFlags::IN),
             Socket::Connection { stream, is_there } => {
                 let has_outgoing = !is_there || !self.outgoing.is_empty();
                 let out = if has_outgoing { PollFlags::OUT } else { PollFlags::empty() };
@@ -304,8 +370,6 @@ impl Way {
 
     /// Does what can be done now.
     fn turn(&mut self, lookup: &mut Lookup, room: &mut [u8]) {
-        let is_early =
-            |error: &std::io::Error| matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted);
         let number = self.number;
         if let Socket::Connection { stream, is_there: is_there @ false } = &mut self.socket {
             if !matches!(stream.take_error(), Ok(None)) {
@@ -315,11 +379,8 @@ impl Way {
             lookup.handle_connected(number);
         }
         match &mut self.socket {
-            Socket::Datagrams(socket) => match socket.recv(room) {
-                Ok(len) => lookup.handle_datagram(now(), number, &room[..len]),
-                Err(error) if is_early(&error) => {}
-                Err(_) => lookup.handle_failure(now(), number, AttemptError::Unreachable),
-            },
+            // It has come, so that this is not waited for.
+            Socket::Datagrams(datagrams) => hear(lookup, number, datagrams.receive(room, MOMENT), room),
             Socket::Connection { stream, .. } => {
                 if !self.outgoing.is_empty() {
                     match stream.write(&self.outgoing) {

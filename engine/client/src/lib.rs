@@ -33,6 +33,7 @@ pub mod reference;
 pub mod refresh;
 pub mod service;
 pub mod signature;
+mod sockets;
 #[cfg(test)]
 mod testing;
 pub mod times;

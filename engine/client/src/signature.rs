@@ -55,6 +55,12 @@ impl Report {
     pub fn is_good(&self) -> bool {
         !self.values.is_empty() && self.values.iter().all(|(_, verdict)| *verdict == Verdict::Verified)
     }
+
+    /// Whether every value is there that was signed, too. One that not everybody may read is not, for those who may not.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.is_good() && self.missing.is_empty()
+    }
 }
 
 /// Why a signature does not count.

@@ -53,8 +53,8 @@ pub enum Step {
         target: Target,
         /// What came of it.
         code: ResponseCode,
-        /// How many values came.
-        values_count: usize,
+        /// The types of the values that came.
+        kinds: Vec<Vec<u8>>,
         /// How long it took, in milliseconds.
         took_ms: u32,
         /// Whether its signature was checked.
@@ -147,11 +147,9 @@ impl fmt::Display for Event {
             }
             Step::Asked { target, try_number: 1 } => write!(f, "ask {target}"),
             Step::Asked { target, try_number } => write!(f, "ask {target} again, time {try_number}"),
-            Step::Answered { target, code, values_count, took_ms, certified } => {
+            Step::Answered { target, code, kinds, took_ms, certified } => {
                 write!(f, "{} answers {} {code}", target.address, code.0)?;
-                if *values_count > 0 {
-                    write!(f, ", {values_count} value{}", if *values_count == 1 { "" } else { "s" })?;
-                }
+                write_kinds(f, kinds)?;
                 write!(f, ", {took_ms} ms{}", if *certified { ", signature good" } else { "" })
             }
             Step::Failed { target, error, took_ms } => write!(f, "{}: {error}, {took_ms} ms", target.address),
@@ -166,6 +164,27 @@ impl fmt::Display for Event {
     }
 }
 
+/// How many values of which type, in the order in which they came; the rest as a number.
+fn write_kinds(f: &mut fmt::Formatter<'_>, kinds: &[Vec<u8>]) -> fmt::Result {
+    const SHOWN_MAX: usize = 5;
+    let mut counted: Vec<(&[u8], usize)> = vec![];
+    for kind in kinds {
+        let has_room = counted.len() < SHOWN_MAX;
+        match counted.iter_mut().find(|(known, _)| *known == kind.as_slice()) {
+            Some((_, count)) => *count += 1,
+            None if has_room => counted.push((kind, 1)),
+            None => {}
+        }
+    }
+    for &(kind, count) in &counted {
+        write!(f, ", {count} {}", Handle(kind))?;
+    }
+    match kinds.len() - counted.iter().map(|(_, count)| count).sum::<usize>() {
+        0 => Ok(()),
+        others => write!(f, ", {others} of other types"),
+    }
+}
+
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (at, count) = self.position;
@@ -175,5 +194,31 @@ impl fmt::Display for Target {
             1 => write!(f, "{} over {protocol} ({role})", self.address),
             _ => write!(f, "{} over {protocol} (server {} of {count}, {role})", self.address, at + 1),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use handle_proto::data::site::InterfaceProtocol;
+
+    #[test]
+    fn what_came_is_said_by_type() {
+        let answered = |kinds: &[&str]| {
+            let target = Target::at(([192, 0, 2, 1], 2641).into(), InterfaceProtocol::UDP);
+            let kinds = kinds.iter().map(|kind| kind.as_bytes().to_vec()).collect();
+            let code = ResponseCode::SUCCESS;
+            let step = Step::Answered { target, code, kinds, took_ms: 3, certified: false };
+            Event { at_ms: 0, depth: 1, step }.to_string()
+        };
+        assert_eq!(answered(&[]), "  192.0.2.1:2641 answers 1 success, 3 ms");
+        assert_eq!(
+            answered(&["HS_SITE", "URL", "HS_SITE"]),
+            "  192.0.2.1:2641 answers 1 success, 2 HS_SITE, 1 URL, 3 ms"
+        );
+        assert_eq!(
+            answered(&["A", "B", "C", "D", "E", "F", "A", "G"]),
+            "  192.0.2.1:2641 answers 1 success, 2 A, 1 B, 1 C, 1 D, 1 E, 2 of other types, 3 ms"
+        );
     }
 }

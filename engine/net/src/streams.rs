@@ -305,6 +305,11 @@ impl Connections {
         }
     }
 
+    /// Lets there be `connections_max` from now on. Where there are more, they stay, and nobody else comes.
+    pub fn set_max(&mut self, connections_max: usize) {
+        self.connections_max = connections_max;
+    }
+
     /// How many connections there are, with those that are being closed.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -277,7 +277,14 @@ fn who_comes_when_all_places_are_taken_is_turned_away(choice: Choice) {
     side.until("ended", |log| log.contains(&Event::Ended(first_id)));
     assert!(side.close(first_id));
     side.turn(Duration::from_millis(20));
-    side.connect();
+    let (_first, _) = side.connect();
+    // There may be more from now on.
+    side.path.streams().unwrap().connections.set_max(3);
+    let (_third, _) = side.connect();
+    let refused = |log: &[Event]| log.iter().filter(|event| **event == Event::Refused).count();
+    let before = refused(&side.log);
+    let _fourth = TcpStream::connect(side.address).unwrap();
+    side.until("refused once more", |log| refused(log) > before);
 }
 
 fn who_is_not_read_waits(choice: Choice) {

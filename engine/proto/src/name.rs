@@ -95,10 +95,15 @@ impl<'a> Handle<'a> {
     /// comparisons that do not fold local names when these are. Not the key of a stored record.
     #[must_use]
     pub fn prefix_folded(self) -> Vec<u8> {
-        let folds = if self.is_global() { self.0.len() } else { self.slash_at().unwrap_or(self.0.len()) };
         let mut name = self.0.to_vec();
-        fold::fold(&mut name[..folds]);
+        fold::fold(&mut name[..self.folds_len()]);
         name
+    }
+
+    /// How many bytes of it [`prefix_folded`](Self::prefix_folded) folds.
+    #[must_use]
+    pub fn folds_len(self) -> usize {
+        if self.is_global() { self.0.len() } else { self.slash_at().unwrap_or(self.0.len()) }
     }
 
     /// The bytes that `option` hashes, not yet folded.

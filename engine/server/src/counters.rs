@@ -60,6 +60,29 @@ impl Transport {
     }
 }
 
+/// Which way an answer took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// The worker that received the request answered it.
+    Worker,
+    /// It was made on the slow path, and the worker sent it.
+    Slow,
+}
+
+impl Way {
+    /// Both; the position of each is its number.
+    pub const ALL: [Self; 2] = [Self::Worker, Self::Slow];
+
+    /// As it is called in labels.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Worker => "worker",
+            Self::Slow => "slow",
+        }
+    }
+}
+
 /// Whether a number only grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(non_camel_case_types, reason = "written so in the table")]
@@ -111,8 +134,8 @@ macro_rules! counters {
         #[derive(Debug)]
         pub struct Counters {
             $($(#[doc = $doc])* pub $name: Counter,)*
-            /// How long answers took.
-            pub answer_times: Histogram,
+            /// How long answers took, by transport and way.
+            answer_times: [[Histogram; Way::ALL.len()]; Transport::ALL.len()],
             /// Errors, by reason in the order of [`Refused::ALL`].
             refused: [Counter; Refused::ALL.len()],
             /// Replies by transport, and by response code in the order of [`ResponseCode::KNOWN`].
@@ -123,7 +146,7 @@ macro_rules! counters {
             fn default() -> Self {
                 Self {
                     $($name: Counter::default(),)*
-                    answer_times: Histogram::default(),
+                    answer_times: Default::default(),
                     refused: std::array::from_fn(|_| Counter::default()),
                     replies: std::array::from_fn(|_| std::array::from_fn(|_| Counter::default())),
                 }
@@ -296,6 +319,12 @@ impl Counters {
         add_named(sums, "refused", reasons.zip(&self.refused));
     }
 
+    /// How long answers over `transport` took that came this way.
+    #[must_use]
+    pub const fn answer_times(&self, transport: Transport, way: Way) -> &Histogram {
+        &self.answer_times[transport as usize][way as usize]
+    }
+
     /// Counts a reply by its code, and an error by its reason.
     pub fn count_reply(&self, transport: Transport, code: ResponseCode, refused: Option<Refused>) {
         if let Some(at) = CODE_AT.get(usize::try_from(code.0).unwrap_or(usize::MAX)).copied() {
@@ -305,6 +334,21 @@ impl Counters {
             self.refused[refused as usize].add(1);
         }
     }
+}
+
+/// How long answers took that are counted in `sets`, by transport and way.
+fn times<'c>(sets: impl Iterator<Item = &'c Counters> + Clone) -> Value {
+    let times = |transport, way: Way| {
+        let times = Times::of(sets.clone().map(|counters| counters.answer_times(transport, way)));
+        (way.name().to_owned(), times.to_json())
+    };
+    let by_way = |transport: Transport| {
+        (
+            transport.name().to_owned(),
+            Way::ALL.into_iter().map(|way| times(transport, way)).collect::<Value>(),
+        )
+    };
+    Transport::ALL.into_iter().map(by_way).collect()
 }
 
 /// Position in [`ResponseCode::KNOWN`] of each code; 0 for those without a name.
@@ -347,16 +391,15 @@ impl Shards {
             counters.add_to(&mut total);
             let mut shard = Map::new();
             counters.add_to(&mut shard);
-            shard.insert("answer_times".to_owned(), Times::of([&counters.answer_times]).to_json());
+            shard.insert("answer_times".to_owned(), times([&**counters].into_iter()));
             shards.push(Value::Object(shard));
         }
-        let times = Times::of(self.iter().map(|counters| &counters.answer_times));
-        total.insert("answer_times".to_owned(), times.to_json());
+        total.insert("answer_times".to_owned(), times(self.iter()));
         json!({ "total": total, "shards": shards })
     }
 
     /// Each worker's set, in order.
-    pub fn iter(&self) -> impl Iterator<Item = &Counters> {
+    pub fn iter(&self) -> impl Iterator<Item = &Counters> + Clone {
         self.0.iter().map(|counters| &**counters)
     }
 

@@ -1,8 +1,9 @@
 //! Bugs put in on purpose, in tests alone: what a worker makes of them.
 
 use crate::Server;
-use crate::config::{Config, Datapath};
+use crate::config::{ANSWER_LEN_MAX, Config, Datapath};
 use crate::watchdog::Watchdog;
+use handle_proto::limit::FRAGMENTS_MAX;
 use handle_proto::wire::list::{Indexes, Strings};
 use handle_proto::wire::query::Query;
 use handle_proto::wire::{Envelope, Header, Message, MessageBuf, Request};
@@ -23,6 +24,8 @@ const BUG_IN_ANSWERING: &str = "10.1/bug-in-answering";
 const BUG_ON_THE_SLOW_PATH: &str = "10.1/bug-on-the-slow-path";
 /// A datagram that names this holds its worker up for a moment, so that others gather behind it.
 const STALL: &str = "10.1/stall";
+/// A record whose answer fills more than half of the smallest outbox.
+const LONG: &str = "10.1/long";
 
 fn names(datagram: &[u8], handle: &str) -> bool {
     datagram.windows(handle.len()).any(|window| window == handle.as_bytes())
@@ -59,6 +62,10 @@ fn request_with(flags: OpFlags, handle: &str, request_id: i32) -> Vec<u8> {
 
 /// A server of one worker with one record, and the directory of its set.
 fn serve(datapath: Datapath) -> (Server, tempfile::TempDir) {
+    serve_with(datapath, |_| {})
+}
+
+fn serve_with(datapath: Datapath, change: impl FnOnce(&mut Config)) -> (Server, tempfile::TempDir) {
     let directory = tempfile::tempdir().unwrap();
     let mut homed = HomedPrefixes::default();
     homed.add(b"10.1");
@@ -70,10 +77,12 @@ fn serve(datapath: Datapath) -> (Server, tempfile::TempDir) {
         let private = Value { permissions: Permissions::ADMIN_READ, ..Value::new(1, b"NOTE", b"private") };
         builder.add(1, b"10.1/private", [private])?;
         builder.add(2, BUG_ON_THE_SLOW_PATH.as_bytes(), [private])?;
+        let long = [b'x'; 50_000];
+        builder.add(3, LONG.as_bytes(), [1, 2, 3].map(|index| Value::new(index, b"TEXT", &long)))?;
         builder.finish(file)
     });
     published.unwrap();
-    let config = Config {
+    let mut config = Config {
         snapshot: directory.path().to_owned(),
         listen: vec![([127, 0, 0, 1], 0).into()],
         workers: 1,
@@ -81,6 +90,7 @@ fn serve(datapath: Datapath) -> (Server, tempfile::TempDir) {
         datapath,
         ..Config::default()
     };
+    change(&mut config);
     (Server::start(&config).unwrap(), directory)
 }
 
@@ -137,6 +147,32 @@ fn no_sign_of_life_is_given_while_a_worker_does_not_turn() {
     std::thread::sleep(Duration::from_millis(500));
     assert!(signs(patience).len() >= 2, "and again once it does");
     server.stop().unwrap();
+}
+
+/// An answer that has to wait for room in the outbox is tried again; whether it may go is asked when it can.
+#[test]
+fn an_answer_that_waits_for_room_counts_once_with_the_rate_limiter() {
+    for datapath in [Datapath::Portable, Datapath::Auto] {
+        let (server, _directory) = serve_with(datapath, |config| {
+            (config.limits.outbox_datagrams, config.limits.outbox_bytes) = (FRAGMENTS_MAX, ANSWER_LEN_MAX);
+            config.limits.answer_datagrams = FRAGMENTS_MAX;
+            config.rate_limit.enabled = true;
+            config.rate_limit.exempt = vec!["127.0.0.0/8".parse().unwrap()];
+        });
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.connect(server.addresses()[0]).unwrap();
+        socket.send(&request(STALL, 0)).unwrap();
+        std::thread::sleep(Duration::from_millis(50));
+        (1..4).for_each(|id| _ = socket.send(&request(LONG, id)).unwrap());
+        let counters = server.shared().shards.shard(0);
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while counters.requests_answered.get() < 4 && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert_eq!((counters.requests_answered.get(), counters.rate_limit_exempt.get()), (4, 4));
+        assert!(counters.batches.get() <= 2, "the long ones came together");
+        server.stop().unwrap();
+    }
 }
 
 fn loses_what_meets_a_bug_alone(datapath: Datapath) {

@@ -1,8 +1,10 @@
 //! How long answers take inside: a histogram for each worker, with fixed buckets.
 //!
 //! Measured from the moment a batch is handed over to the moment its answers are with the kernel, for one batch
-//! of some, and counted once for each datagram of it. What it does not see is the time in the queue of the
-//! socket before, and in the kernel after. Of a queue that grows, the sign is the length of the batches.
+//! of some, and counted once for each answer of it. Over TCP a batch is what came over all connections in one
+//! wait, and each answer to it counts. What goes the slow path is measured one by one, from its way there to the
+//! sending of its answer. What it does not see is the time in the queue of the socket before, and in the kernel
+//! after. Of a queue that grows, the sign is the length of the batches.
 
 use crate::counters::Counter;
 use serde_json::{Value, json};

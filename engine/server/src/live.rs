@@ -14,18 +14,18 @@ use serde_json::{Value, json};
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 /// A published set, with what is made of it once for all requests.
 #[derive(Debug)]
 pub struct LiveSet {
-    set: PublishedSet,
+    set: Arc<PublishedSet>,
     templates: Option<SetTemplates>,
 }
 
 impl LiveSet {
-    fn new(set: PublishedSet, templates: Option<&TemplatesConfig>) -> Self {
+    fn new(set: Arc<PublishedSet>, templates: Option<&TemplatesConfig>) -> Self {
         let templates = templates.and_then(|config| SetTemplates::of(&set.records(), config));
         Self { set, templates }
     }
@@ -50,11 +50,17 @@ impl Deref for LiveSet {
 pub struct Live {
     directory: PathBuf,
     verify_new_layers: AtomicBool,
-    templates: Option<TemplatesConfig>,
     set: Arc<ArcSwap<LiveSet>>,
     reloads: AtomicU64,
     /// Held while a set is opened, so that two reloads cannot overtake each other.
-    failure: Mutex<Option<Failure>>,
+    opening: Mutex<Opening>,
+}
+
+/// What sets are opened with, and what came of it.
+#[derive(Debug)]
+struct Opening {
+    templates: Option<TemplatesConfig>,
+    failure: Option<Failure>,
 }
 
 /// Why the newest set is not served.
@@ -88,20 +94,33 @@ impl Live {
         verify_new_layers: bool,
         templates: Option<TemplatesConfig>,
     ) -> Result<Arc<Self>, SetError> {
-        let set = LiveSet::new(PublishedSet::open(directory, how)?, templates.as_ref());
+        let set = LiveSet::new(Arc::new(PublishedSet::open(directory, how)?), templates.as_ref());
         Ok(Arc::new(Self {
             directory: directory.to_owned(),
             verify_new_layers: AtomicBool::new(verify_new_layers),
-            templates,
             set: Arc::new(ArcSwap::from_pointee(set)),
             reloads: AtomicU64::new(0),
-            failure: Mutex::new(None),
+            opening: Mutex::new(Opening { templates, failure: None }),
         }))
     }
 
     /// Says whether layers that come later are checked first.
     pub(crate) fn set_verify_new_layers(&self, verify: bool) {
         self.verify_new_layers.store(verify, Ordering::Relaxed);
+    }
+
+    /// Applies other templates from now on, to the set that is live, too.
+    pub(crate) fn set_templates(&self, templates: Option<TemplatesConfig>) {
+        let mut opening = self.opening();
+        if opening.templates != templates {
+            let set = Arc::clone(&self.set.load().set);
+            self.set.store(Arc::new(LiveSet::new(set, templates.as_ref())));
+            opening.templates = templates;
+        }
+    }
+
+    fn opening(&self) -> MutexGuard<'_, Opening> {
+        self.opening.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The set that is live now.
@@ -121,25 +140,25 @@ impl Live {
     /// # Errors
     /// When it does not open; then the old one stays.
     pub fn reload(&self) -> Result<Reloaded, SetError> {
-        let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut opening = self.opening();
         let old = self.set.load_full();
         match self.open_next(&old) {
             Ok(set) => {
-                *failure = None;
+                opening.failure = None;
                 let generation = set.generation();
                 // Not the generation alone: a directory that was made anew begins with the first again.
                 if set.manifest() == old.manifest() {
                     return Ok(Reloaded::Unchanged(generation));
                 }
-                self.set.store(Arc::new(LiveSet::new(set, self.templates.as_ref())));
+                self.set.store(Arc::new(LiveSet::new(Arc::new(set), opening.templates.as_ref())));
                 self.reloads.fetch_add(1, Ordering::Relaxed);
                 Ok(Reloaded::Changed(generation))
             }
             Err(error) => {
                 let text = error.to_string();
                 // The time is when it was first seen.
-                if failure.as_ref().is_none_or(|known| known.error != text) {
-                    *failure = Some(Failure { at: SystemTime::now(), error: text });
+                if opening.failure.as_ref().is_none_or(|known| known.error != text) {
+                    opening.failure = Some(Failure { at: SystemTime::now(), error: text });
                 }
                 Err(error)
             }
@@ -166,7 +185,7 @@ impl Live {
     #[must_use]
     pub fn to_json(&self) -> Value {
         let set = self.current();
-        let failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let failure = self.opening().failure.clone();
         let unix_ms = |at: SystemTime| {
             u64::try_from(at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_millis())
                 .unwrap_or(u64::MAX)
@@ -211,7 +230,7 @@ impl Live {
     /// Whether the newest published set could not be opened.
     #[must_use]
     pub fn is_failing(&self) -> bool {
-        self.failure.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+        self.opening().failure.is_some()
     }
 }
 

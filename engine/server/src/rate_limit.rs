@@ -76,6 +76,20 @@ impl RateLimit {
         }
     }
 
+    /// Changes the limiter `limited`, which may be none, into what `config` asks for. What prefixes have used up stays
+    /// so.
+    pub fn set(limited: &mut Option<Box<Self>>, config: &RateLimitConfig, workers_count: usize) {
+        match limited {
+            Some(this) if config.enabled => {
+                this.limiter.set(&config.limits(workers_count));
+                this.exempt = Prefixes::new(&config.exempt);
+                (this.dry_run, this.slip, this.limited_until_slip) =
+                    (config.dry_run, config.slip, config.slip);
+            }
+            _ => *limited = Self::open(config, workers_count),
+        }
+    }
+
     /// Reads the clock; once for a batch.
     pub fn tick(&mut self) {
         self.now_ns = u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
@@ -197,6 +211,28 @@ mod tests {
         assert_eq!(limited(&mut rate_limit, 64, &counters), Verdict::Send);
         assert_eq!(counters.rate_limit_dry_run.get(), 1);
         assert_eq!(counters.rate_limit_slipped.get() + counters.dropped_rate_limited.get(), 0);
+    }
+
+    #[test]
+    fn other_settings_keep_what_was_counted() {
+        let counters = Counters::default();
+        let strict = RateLimitConfig { enabled: true, ipv4_32_per_s: 1, slip: 0, ..Default::default() };
+        let mut limited = RateLimit::open(&strict, 1);
+        let mut change = |config: RateLimitConfig, expected| {
+            RateLimit::set(&mut limited, &config, 1);
+            let verdict =
+                |it: &mut Box<RateLimit>| it.verdict(Peer::to(([127, 0, 0, 1], 1).into()), 1, 64, &counters);
+            assert_eq!(limited.as_mut().map(verdict), expected, "{config:?}");
+        };
+        change(strict.clone(), Some(Verdict::Send));
+        change(strict.clone(), Some(Verdict::Drop));
+        change(RateLimitConfig { ipv4_32_per_s: 100, ..strict.clone() }, Some(Verdict::Drop));
+        change(RateLimitConfig { slip: 1, ..strict.clone() }, Some(Verdict::Slip));
+        let exempt = vec!["127.0.0.0/8".parse().unwrap()];
+        change(RateLimitConfig { exempt, ..strict.clone() }, Some(Verdict::Send));
+        change(strict.clone(), Some(Verdict::Drop));
+        change(RateLimitConfig { enabled: false, ..strict.clone() }, None);
+        change(strict, Some(Verdict::Send));
     }
 
     #[test]

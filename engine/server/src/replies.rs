@@ -1,7 +1,7 @@
 //! Where the replies of a worker go over UDP, and what is asked and counted on the way.
 
 use crate::counters::{Counters, Transport};
-use crate::rate_limit::{RateLimit, Verdict};
+use crate::rate_limit::{RateLimit, SLIP_LEN, Verdict};
 use crate::sessions::sealer::{Sealed, Sealer, each_datagram_part};
 use crate::slow::queue::Route;
 use crate::slow::shard::SlowShard;
@@ -136,6 +136,10 @@ impl Replies<'_> {
         reply: &impl Answer,
     ) -> bool {
         if let Some(rate_limit) = self.rate_limit {
+            // What has to wait for room is tried again; it counts when it goes out.
+            if !self.outbox.has_room(reply.datagrams_count(), reply.datagrams_len().max(SLIP_LEN)) {
+                return false;
+            }
             match rate_limit.verdict(peer, reply.datagrams_count(), asked_len(), self.counters) {
                 Verdict::Send => {}
                 Verdict::Slip => return self.push(peer, request, &reply.limited()),
@@ -149,6 +153,9 @@ impl Replies<'_> {
     /// answer is `busy`. False when the outbox has no room.
     #[cold]
     pub(crate) fn defer(&mut self, peer: Peer, asked_len: usize, request: &[u8], busy: &Reply<'_>) -> bool {
+        if !self.outbox.has_room(busy.datagrams_count(), busy.datagrams_len().max(SLIP_LEN)) {
+            return false;
+        }
         match self.verdict(peer, asked_len, busy) {
             Verdict::Send if self.slow.defer(Route::Udp(peer), request, self.counters) => true,
             Verdict::Send => self.push(peer, || request, busy),
@@ -206,7 +213,7 @@ impl Replies<'_> {
             }
             Sealed::Elsewhere => {
                 slow.defer(Route::Udp(peer), request, counters)
-                    || push(outbox, peer, &reply.refusing(Refused::Busy), counters)
+                    || self.push(peer, || request, &reply.refusing(Refused::Busy))
             }
         }
     }

@@ -5,7 +5,6 @@ use crate::control::Control;
 use crate::counters::Shards;
 use crate::live::{self, Live};
 use crate::observe::Observer;
-use crate::observe::settings::Observe;
 use crate::privileges;
 use crate::query_log::{self, QueryLog};
 use crate::settings::{self, Settings};
@@ -14,6 +13,7 @@ use crate::slow::{self, SlowPath};
 use crate::sources::Sources;
 use crate::takeover::{Announced, Handover, Kind, Predecessor, Program};
 use crate::tcp;
+use crate::templates::TemplatesConfig;
 use crate::worker::{Worker, WorkerInfo};
 use anyhow::{Context as _, anyhow, ensure};
 use handle_net::Options;
@@ -38,7 +38,6 @@ pub struct Shared {
     pub shards: Shards,
     /// Who asks most, by worker.
     pub(crate) sources: Box<[Sources]>,
-    pub(crate) observe: Observe,
     pub(crate) query_log: Option<Arc<QueryLog>>,
     /// What of the configuration is in force.
     pub(crate) settings: Settings,
@@ -197,7 +196,6 @@ impl Server {
             live,
             shards: Shards::new(sockets.len()),
             sources: sockets.iter().map(|_| Sources::new(config.observe.sources_kept)).collect(),
-            observe: config.observe.clone(),
             query_log,
             settings: Settings::new(config.clone(), site),
             slow,
@@ -313,9 +311,9 @@ impl Server {
         }
         if let Some(writer) = log_writer {
             let shared = Arc::clone(&self.shared);
-            let thread = std::thread::Builder::new()
-                .name("query-log".into())
-                .spawn(move || writer.run(|| shared.is_stopped()));
+            let thread = std::thread::Builder::new().name("query-log".into()).spawn(move || {
+                writer.run(|| shared.is_stopped(), || shared.settings.current().config.query_log.format)
+            });
             self.helpers.push(thread.context("cannot start the thread of the query log")?);
         }
         if let Some(observer) = observer {
@@ -417,9 +415,7 @@ pub fn read_site(config: &Config) -> anyhow::Result<OwnSite> {
 pub fn open_live(config: &Config) -> anyhow::Result<Arc<Live>> {
     let how = if config.copy_to_memory { How::CopyToMemory } else { How::Map };
     let directory = config.snapshot.display();
-    // Nobody would compute without threads for it.
-    let templates = (config.slow.threads > 0).then(|| config.templates.clone());
-    Live::open(&config.snapshot, how, config.verify_new_layers, templates).map_err(|error| {
+    Live::open(&config.snapshot, how, config.verify_new_layers, templates_of(config)).map_err(|error| {
         let kind = match &error.why {
             Why::Io { error, .. } => error.kind(),
             _ => ErrorKind::Other,
@@ -431,6 +427,11 @@ pub fn open_live(config: &Config) -> anyhow::Result<Arc<Live>> {
         };
         anyhow::Error::new(error).context(format!("cannot serve {directory} ({check})"))
     })
+}
+
+/// The templates that the configuration asks for; nobody would compute without threads for it.
+pub(crate) fn templates_of(config: &Config) -> Option<TemplatesConfig> {
+    (config.slow.threads > 0).then(|| config.templates.clone())
 }
 
 /// Whether this user may read what is served, and look for what is published next.
@@ -466,8 +467,8 @@ fn open_observer(config: &Config, from: Option<&mut Predecessor>) -> anyhow::Res
     let Some(address) = config.observe.http else { return Ok(None) };
     let taken = from.and_then(|from| from.take(Kind::Http, address));
     Ok(Some(match taken {
-        Some(listener) => Observer::on(listener.into(), &config.observe)?,
-        None => Observer::bind(address, &config.observe)?,
+        Some(listener) => Observer::on(listener.into())?,
+        None => Observer::bind(address)?,
     }))
 }
 

@@ -6,7 +6,7 @@
 //! - Workers look at [`generation`](Settings::generation) when there is time, and then take what is new.
 
 use crate::config::Config;
-use crate::server::{SetLog, Shared, read_site};
+use crate::server::{SetLog, Shared, read_site, templates_of};
 use crate::site::OwnSite;
 use arc_swap::ArcSwap;
 use serde_json::{Value, json};
@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use toml::Table;
 
-/// Settings that take effect while serving; a name stands for all that begin with it and a dot, too.
-const LIVE: [&str; 10] = [
+/// Settings that take effect while serving. What is not named here needs a new process.
+const LIVE: [&str; 52] = [
     "site",
     "server_id",
     "log",
@@ -27,6 +27,48 @@ const LIVE: [&str; 10] = [
     "limits.fragmented_requests_per_sender",
     "limits.fragmented_bytes",
     "limits.fragmented_wait_ms",
+    "observe.http_connections",
+    "observe.http_header_bytes",
+    "observe.http_patience_ms",
+    "observe.latency_every",
+    "observe.sources_every",
+    "observe.sources_ipv4_bits",
+    "observe.sources_ipv6_bits",
+    "observe.sources_shown",
+    "observe.stalled_after_ms",
+    "query_log.format",
+    "query_log.ipv4_bits",
+    "query_log.ipv6_bits",
+    "query_log.lines_per_second",
+    "query_log.sample_every",
+    "query_log.whole_addresses",
+    "rate_limit.burst_ms",
+    "rate_limit.dry_run",
+    "rate_limit.enabled",
+    "rate_limit.exempt",
+    "rate_limit.ipv4_24_per_s",
+    "rate_limit.ipv4_32_per_s",
+    "rate_limit.ipv6_128_per_s",
+    "rate_limit.ipv6_48_per_s",
+    "rate_limit.ipv6_56_per_s",
+    "rate_limit.ipv6_64_per_s",
+    "rate_limit.slip",
+    "tcp.connections",
+    "tcp.connections_per_source",
+    "tcp.idle_ms",
+    "tcp.input_bytes",
+    "tcp.linger_ms",
+    "tcp.output_bytes",
+    "tcp.read_ms",
+    "tcp.request_bytes",
+    "tcp.source_prefix_v4",
+    "tcp.source_prefix_v6",
+    "tcp.write_ms",
+    "templates.delimiter",
+    "templates.enabled",
+    "templates.namespace",
+    "templates.namespaces",
+    "templates.override_prefixes",
 ];
 
 /// A configuration in force, and what was read because of it.
@@ -116,8 +158,7 @@ impl Settings {
 }
 
 fn is_live(name: &str) -> bool {
-    LIVE.iter()
-        .any(|live| name.strip_prefix(live).is_some_and(|rest| rest.is_empty() || rest.starts_with('.')))
+    LIVE.contains(&name)
 }
 
 /// All settings by their names with dots.
@@ -170,7 +211,9 @@ fn reload_all(shared: &Shared) -> Value {
         let check_site = |site: &OwnSite| shared.slow.as_ref().map_or(Ok(()), |slow| slow.check_site(site));
         match read().and_then(|config| shared.settings.take(&config, check_site, hooks.set_log.as_ref())) {
             Ok(changes) => {
-                shared.live.set_verify_new_layers(shared.settings.current().config.verify_new_layers);
+                let in_force = shared.settings.current();
+                shared.live.set_verify_new_layers(in_force.config.verify_new_layers);
+                shared.live.set_templates(templates_of(&in_force.config));
                 tracing::info!(changed = ?changes.changed, "configuration reloaded");
                 said["settings_changed"] = changes.changed.into();
                 if !changes.need_restart.is_empty() {
@@ -219,17 +262,18 @@ mod tests {
         new.limits.fragmented_requests = 7;
         new.limits.batch_datagrams = 7;
         new.workers = 3;
+        new.tcp.backlog = 7;
         new.templates.delimiter = Some("@".to_owned());
         let changes = settings.take(&new, |_| Ok(()), None).unwrap();
-        assert_eq!(changes.changed, ["limits.fragmented_requests"]);
-        assert_eq!(changes.need_restart, ["limits.batch_datagrams", "templates.delimiter", "workers"]);
+        assert_eq!(changes.changed, ["limits.fragmented_requests", "templates.delimiter"]);
+        assert_eq!(changes.need_restart, ["limits.batch_datagrams", "tcp.backlog", "workers"]);
         let config = &settings.current().config;
         assert_eq!((config.limits.fragmented_requests, config.limits.batch_datagrams), (7, 64));
         assert_eq!(settings.generation(), 1);
         // What was not changed is said again, and what was is not.
         let changes = settings.take(&new, |_| Ok(()), None).unwrap();
         assert_eq!(changes.changed, [""; 0]);
-        assert_eq!(changes.need_restart, ["limits.batch_datagrams", "templates.delimiter", "workers"]);
+        assert_eq!(changes.need_restart, ["limits.batch_datagrams", "tcp.backlog", "workers"]);
     }
 
     #[test]
@@ -272,10 +316,11 @@ mod tests {
 
     #[test]
     fn every_name_that_is_live_is_a_setting() {
-        let config = Config { site: Some("x".into()), server_id: Some(1), ..Config::default() };
+        let mut config = Config { site: Some("x".into()), server_id: Some(1), ..Config::default() };
+        (config.templates.namespace, config.templates.delimiter) = (Some("x".into()), Some("x".into()));
         let names = flat(&Table::try_from(&config).unwrap());
         for live in LIVE {
-            assert!(names.keys().any(|name| name == live || name.starts_with(&format!("{live}."))), "{live}");
+            assert!(names.contains_key(live), "{live}");
         }
     }
 }

@@ -55,7 +55,7 @@ pub struct SlowPath {
     counters: Box<[CachePadded<SlowCounters>]>,
     random: Random,
     started: Instant,
-    /// Closed when the threads are to stop.
+    /// Closed when those who keep sessions are to stop.
     stop: (Mutex<Option<Sender<()>>>, Receiver<()>),
 }
 
@@ -152,6 +152,7 @@ impl SlowPath {
 
     /// Lets the threads come to an end.
     pub(crate) fn stop(&self) {
+        self.queues.close();
         drop(self.stop.0.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
 
@@ -252,6 +253,7 @@ impl Asked for SlowPath {
 /// Lets the workers go before this thread. What the kernel refuses is only told: answers are right anyway.
 fn stand_back(config: &SlowConfig) {
     use rustix::thread::{CpuSet, sched_setaffinity};
+    use thread_priority::{NormalThreadSchedulePolicy, ThreadPriority, ThreadSchedulePolicy};
     if !config.cores.is_empty() {
         let mut cores = CpuSet::new();
         config.cores.iter().for_each(|&core| cores.set(core));
@@ -259,8 +261,17 @@ fn stand_back(config: &SlowConfig) {
             tracing::warn!(%error, cores = ?config.cores, "the slow path does not run on the cores it should");
         }
     }
-    // On Linux this is about the calling thread alone.
-    if let Err(error) = rustix::process::setpriority_process(None, config.nice.into()) {
-        tracing::warn!(%error, nice = config.nice, "the slow path does not stand back behind the workers");
+    let refused = if config.idle {
+        let idle = ThreadSchedulePolicy::Normal(NormalThreadSchedulePolicy::Idle);
+        let thread = thread_priority::thread_native_id();
+        thread_priority::set_thread_priority_and_policy(thread, ThreadPriority::Min, idle)
+            .err()
+            .map(|error| error.to_string())
+    } else {
+        // On Linux this is about the calling thread alone.
+        rustix::process::setpriority_process(None, config.nice.into()).err().map(|error| error.to_string())
+    };
+    if let Some(error) = refused {
+        tracing::warn!(error, "the slow path does not stand back behind the workers");
     }
 }

@@ -188,6 +188,15 @@ impl Sampler {
         Self { every, bits, gap: 0, random: seed, halved_s: 0 }
     }
 
+    /// Notes others from now on. What `sources` has of networks of another length is forgotten, and so is what
+    /// would not fade any more.
+    pub fn set(&mut self, sources: &Sources, every: u32, bits: PrefixBits) {
+        if every == 0 || bits != self.bits {
+            sources.halve(u32::MAX);
+        }
+        (self.every, self.bits, self.gap) = (every, bits, 0);
+    }
+
     /// Notes some of `count` datagrams; `source` says where the one at a position is from.
     #[inline]
     pub fn sample(
@@ -295,6 +304,25 @@ mod tests {
         let (sources, mut sampler) = (Sources::new(4), Sampler::new(0, BITS, 7));
         all(&mut sampler, &sources, 5, &[ip("192.0.2.1"); 1000]);
         assert_eq!(sources.read(), (vec![], 0), "none where none is wanted");
+    }
+
+    #[test]
+    fn other_networks_begin_anew() {
+        let (sources, mut sampler) = (Sources::new(4), Sampler::new(1, BITS, 7));
+        let ips = [ip("192.0.2.1"), ip("192.0.2.2")];
+        let shown =
+            |bits| top([&sources], 4).into_iter().map(|(prefix, _)| prefix.show(bits)).collect::<Vec<_>>();
+        all(&mut sampler, &sources, 5, &ips);
+        sampler.set(&sources, 1, BITS);
+        assert_eq!(shown(BITS), ["192.0.2.0/24"], "the same go on");
+        let longer = PrefixBits { ipv4: 32, ..BITS };
+        sampler.set(&sources, 1, longer);
+        assert!(shown(longer).is_empty());
+        all(&mut sampler, &sources, 5, &ips);
+        assert_eq!(shown(longer), ["192.0.2.1/32", "192.0.2.2/32"]);
+        sampler.set(&sources, 0, longer);
+        all(&mut sampler, &sources, 5, &ips);
+        assert!(shown(longer).is_empty(), "nothing stays that nobody would take away");
     }
 
     #[test]

@@ -14,7 +14,7 @@ impl Shared {
         stats["slow"] = self.slow.as_ref().map_or(Value::Null, |slow| slow.to_json());
         let sessions = self.slow.as_ref().and_then(|slow| slow.sessions.as_ref());
         stats["sessions"] = sessions.map_or(Value::Null, |sessions| sessions.to_json());
-        let bits = self.observe.sources_bits();
+        let bits = self.settings.current().config.observe.sources_bits();
         stats["top_sources"] = self
             .top_sources()
             .into_iter()
@@ -29,7 +29,7 @@ impl Shared {
 
     /// Who asks most, as many as are shown, each with its share.
     pub(crate) fn top_sources(&self) -> Vec<(Prefix, f64)> {
-        sources::top(&self.sources, self.observe.sources_shown)
+        sources::top(&self.sources, self.settings.current().config.observe.sources_shown)
     }
 
     /// Opens the query log again, because its file was renamed; false where there is none.

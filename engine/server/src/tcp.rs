@@ -21,6 +21,7 @@ mod table;
 mod tests;
 
 use crate::counters::Counters;
+use crate::query_log::Tap;
 use crate::sessions::sealer::Sealer;
 use handle_net::{Connections, Gone, StreamEvent, StreamId};
 use handle_proto::OpFlags;
@@ -143,6 +144,8 @@ pub struct Turn<'t, 'a, B, W> {
     pub defer: &'t mut dyn FnMut(StreamId, IpAddr, &[u8]) -> bool,
     /// Answers in sessions, where there are any.
     pub sealer: Option<&'t mut Sealer>,
+    /// Where answers are logged, if they are.
+    pub tap: Option<&'t mut Tap>,
 }
 
 /// The connections of a worker, and what of requests has come over them.
@@ -200,6 +203,12 @@ impl Tcp {
                 deferred: 0,
             },
         }
+    }
+
+    /// Applies other settings from now on. Who is connected stays, and waits as long as they say.
+    pub fn set(&mut self, settings: TcpSettings) {
+        self.table.set(&settings);
+        self.settings = settings;
     }
 
     /// How many connections there are.
@@ -347,17 +356,17 @@ impl Tcp {
 
     /// Makes sure that there is a place: of who only waits for an end, else of who was idle for the longest.
     fn make_place<B: AsRef<[u8]>, W: Wire>(&mut self, turn: &mut Turn<'_, '_, B, W>) -> bool {
-        if self.table.len() < self.settings.connections {
-            return true;
-        }
-        if let Some(id) = self.table.first(Wait::Closing) {
-            // Counted when it was given up.
-            turn.wire.abort(id);
-            self.forget(id);
-        } else if let Some(id) = self.table.first(Wait::Idle) {
-            self.abort(id, Why::Evicted, turn);
-        } else {
-            return false;
+        // More than one has to go where there were more places before.
+        while self.table.len() >= self.settings.connections {
+            if let Some(id) = self.table.first(Wait::Closing) {
+                // Counted when it was given up.
+                turn.wire.abort(id);
+                self.forget(id);
+            } else if let Some(id) = self.table.first(Wait::Idle) {
+                self.abort(id, Why::Evicted, turn);
+            } else {
+                return false;
+            }
         }
         true
     }
@@ -409,7 +418,7 @@ impl Tcp {
         let after = loop {
             let after = self.answers.gather(input, &mut at, self.settings.request_bytes);
             has_progressed |= !self.answers.messages.is_empty();
-            let asker = (id, self.table.source_of(id));
+            let asker = (id, self.table.address_of(id));
             self.answers.answer(asker, input, turn);
             self.defer(id);
             let is_done = !self.answers.done.contains(&false);
@@ -578,7 +587,7 @@ impl Tcp {
                 // What lacks an envelope is answered as a datagram of the same bytes.
                 let outcome = answer(turn.context, &input);
                 let Answers { out, used, deferred, .. } = &mut self.answers;
-                let asker = (id, self.table.source_of(id));
+                let asker = (id, self.table.address_of(id));
                 Round { asker, out, used, deferred, turn }.finish(&input, &outcome);
                 if self.flush(id, turn).is_err() {
                     return self.broke(id, turn);

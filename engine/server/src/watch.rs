@@ -1,10 +1,11 @@
 //! What a worker does besides answering, to be watched: times, sources, the query log.
 
 use crate::config::Config;
-use crate::counters::{Counters, Transport};
+use crate::counters::{Counters, Transport, Way};
 use crate::latency::Stopwatch;
-use crate::query_log::Tap;
+use crate::query_log::{Tap, unix_now};
 use crate::server::Shared;
+use crate::slow::queue::Job;
 use crate::sources::Sampler;
 use handle_net::Peer;
 use handle_proto::ResponseCode;
@@ -17,8 +18,12 @@ pub(crate) struct Watch {
     at: usize,
     /// Which batches are measured.
     stopwatch: Stopwatch,
-    /// When the batch was handed over, if it is one that is measured.
-    measured_since: Option<Instant>,
+    /// When the batch was handed over, and how many answers there were before, if it is one that is measured.
+    measured_since: Option<(Instant, u64)>,
+    /// Which turns of connections are measured.
+    connections_stopwatch: Stopwatch,
+    /// Whether answers of the slow path are measured.
+    measures: bool,
     /// Which datagrams have their source noted.
     sampler: Sampler,
     /// Where answers are logged, if they are.
@@ -32,15 +37,29 @@ impl Watch {
             at,
             stopwatch: Stopwatch::new(observe.latency_every),
             measured_since: None,
+            connections_stopwatch: Stopwatch::new(observe.latency_every),
+            measures: observe.latency_every > 0,
             sampler: Sampler::new(observe.sources_every, observe.sources_bits(), at as u64),
-            tap: shared.query_log.clone().map(Tap::new),
+            tap: shared.query_log.clone().map(|log| Tap::new(log, &config.query_log)),
+        }
+    }
+
+    /// Watches as `config` says from now on.
+    pub(crate) fn set(&mut self, config: &Config, shared: &Shared) {
+        let observe = &config.observe;
+        self.stopwatch = Stopwatch::new(observe.latency_every);
+        self.connections_stopwatch = self.stopwatch;
+        self.measures = observe.latency_every > 0;
+        self.sampler.set(&shared.sources[self.at], observe.sources_every, observe.sources_bits());
+        if let Some(tap) = &mut self.tap {
+            tap.set(&config.query_log);
         }
     }
 
     /// A batch that is not empty was handed over.
     #[inline]
-    pub(crate) fn begin(&mut self, now_unix: Duration) {
-        self.measured_since = self.stopwatch.start();
+    pub(crate) fn begin(&mut self, now_unix: Duration, counters: &Counters) {
+        self.measured_since = self.stopwatch.start().map(|now| (now, counters.requests_answered.get()));
         if let Some(tap) = &mut self.tap {
             tap.begin(Instant::now(), now_unix);
         }
@@ -73,11 +92,48 @@ impl Watch {
         }
     }
 
-    /// The answers to a batch of `received` datagrams are with the kernel.
+    /// The answers to a batch are with the kernel.
     #[inline]
-    pub(crate) fn end(&mut self, received: usize, counters: &Counters) {
-        if let Some(since) = self.measured_since.take() {
-            counters.answer_times.add(since.elapsed(), received as u64);
+    pub(crate) fn end(&mut self, counters: &Counters) {
+        if let Some((since, answered_before)) = self.measured_since.take() {
+            let answered = counters.requests_answered.get() - answered_before;
+            counters.answer_times(Transport::Udp, Way::Worker).add(since.elapsed(), answered);
+        }
+    }
+
+    /// Something came over connections: the time now, if the answers to it are measured.
+    pub(crate) fn begin_connections(&mut self) -> Option<Instant> {
+        self.begin_log();
+        self.connections_stopwatch.start()
+    }
+
+    /// `answered` answers to what came over connections are sent.
+    pub(crate) fn end_connections(&self, since: Option<Instant>, answered: u64, counters: &Counters) {
+        if let Some(since) = since.filter(|_| answered > 0) {
+            counters.answer_times(Transport::Tcp, Way::Worker).add(since.elapsed(), answered);
+        }
+    }
+
+    /// Where answers over connections are logged, if they are.
+    pub(crate) const fn tap(&mut self) -> Option<&mut Tap> {
+        self.tap.as_mut()
+    }
+
+    /// Answers have come back from the slow path.
+    pub(crate) fn begin_log(&mut self) {
+        if let Some(tap) = &mut self.tap {
+            tap.begin(Instant::now(), unix_now());
+        }
+    }
+
+    /// The answer of a job is sent.
+    pub(crate) fn sent(&mut self, job: &Job, counters: &Counters) {
+        let transport = job.route.transport();
+        if self.measures {
+            counters.answer_times(transport, Way::Slow).add(job.since.elapsed(), 1);
+        }
+        if let Some(tap) = &mut self.tap {
+            tap.record_since(job.since, transport, job.route.source(), &job.request, job.code, counters);
         }
     }
 }

@@ -204,33 +204,45 @@ impl Worker {
     /// What happened on connections. Returns how much that was.
     fn serve_connections(&mut self, draining: bool) -> usize {
         let Some(tcp) = &mut self.tcp else { return 0 };
+        let has_events = Side::has_events(&mut *self.path);
         if draining {
             tcp.drain(&mut *self.path, self.shared.handover.is_taken(self.at, takeover::Kind::Tcp));
-        } else if !Side::has_events(&mut *self.path) && self.batches_until_look != BATCHES_UNTIL_LOOK {
+        } else if !has_events && self.batches_until_look != BATCHES_UNTIL_LOOK {
             // Who waits for too long is looked for as often as other things that take time.
             return 0;
         }
+        let measured_since = if has_events { self.watch.begin_connections() } else { None };
         let set = self.live.load();
         let counters = self.shared.shards.shard(self.at);
         let context = context_of(set, over_tcp(self.in_force.site.service()), now_unix_s());
-        let elsewhere = (&mut self.slow, self.sealer.as_mut());
-        tcp.turn(&mut *self.path, &context, counters, elapsed_ms(self.started), elsewhere)
+        let answered_before = counters.tcp_requests_answered.get();
+        let elsewhere = (&mut self.slow, self.sealer.as_mut(), self.watch.tap());
+        let happened = tcp.turn(&mut *self.path, &context, counters, elapsed_ms(self.started), elsewhere);
+        let answered = counters.tcp_requests_answered.get() - answered_before;
+        self.watch.end_connections(measured_since, answered, counters);
+        happened
     }
 
     /// Sends what has come back from the slow path.
     #[cold]
     fn deliver(&mut self) -> std::io::Result<()> {
         let counters = self.shared.shards.shard(self.at);
+        self.watch.begin_log();
         while let Some(job) = self.slow.answered(counters) {
             match (job.route, &mut self.tcp) {
-                (Route::Udp(peer), _) => slow::shard::send(&mut *self.path, peer, &job, counters)?,
+                (Route::Udp(peer), _) => {
+                    slow::shard::send(&mut *self.path, peer, &job, &mut self.watch, counters)?;
+                }
                 (Route::Tcp(id, _), Some(tcp)) => {
                     let set = self.live.load();
                     let service = over_tcp(self.in_force.site.service());
                     let context = context_of(set, service, now_unix_s());
                     let now_ms = elapsed_ms(self.started);
-                    let elsewhere = (&mut self.slow, self.sealer.as_mut());
+                    let elsewhere = (&mut self.slow, self.sealer.as_mut(), self.watch.tap());
                     tcp.reply(&mut *self.path, (id, &job), &context, counters, now_ms, elsewhere);
+                    if !job.answer.is_empty() {
+                        self.watch.sent(&job, counters);
+                    }
                 }
                 (Route::Tcp(..), None) => counters.tcp_dropped_bug.add(1),
             }
@@ -263,8 +275,20 @@ impl Worker {
         let generation = self.shared.settings.generation();
         if generation != self.settings_generation {
             self.settings_generation = generation;
-            self.in_force = self.shared.settings.current();
-            self.fragments.set_limits(reassembly_limits(&self.in_force.config));
+            self.take_settings();
+        }
+    }
+
+    /// Applies what is in force now. Nothing is in the making: this comes between two batches.
+    #[cold]
+    fn take_settings(&mut self) {
+        self.in_force = self.shared.settings.current();
+        let config = &self.in_force.config;
+        self.fragments.set_limits(reassembly_limits(config));
+        RateLimit::set(&mut self.rate_limit, &config.rate_limit, self.shared.running.len());
+        self.watch.set(config, &self.shared);
+        if let Some(tcp) = &mut self.tcp {
+            tcp.set(&mut *self.path, &config.tcp);
         }
     }
 
@@ -284,7 +308,7 @@ impl Worker {
             return Ok(0);
         }
         let now_unix = unix_now();
-        self.watch.begin(now_unix);
+        self.watch.begin(now_unix, counters);
         let context = context_of(set, self.in_force.site.service(), wire_s(now_unix));
         let (places, done, scratch) = (&mut self.places, &mut self.done, &mut self.scratch);
         count_received(inbox, places, counters);
@@ -355,7 +379,7 @@ impl Worker {
         self.batches_until_look = self.batches_until_look.saturating_sub(1);
         if answered.is_ok() && !done.contains(&false) {
             flush(&mut *self.path, counters)?;
-            self.watch.end(received, counters);
+            self.watch.end(counters);
             if self.batches_until_look == 0 {
                 self.look_around();
             }
@@ -390,7 +414,7 @@ impl Worker {
             answer_alone(&context, fragments, &mut replies, peer, datagram);
         }
         flush(&mut *self.path, counters)?;
-        self.watch.end(received, counters);
+        self.watch.end(counters);
         Ok(received)
     }
 }

@@ -10,7 +10,7 @@ use clap_complete::Shell;
 use handle_loadgen::assertion::{Assertion, number};
 use handle_loadgen::names::Template;
 use handle_loadgen::recording::Speed;
-use handle_loadgen::{Form, Pattern, RunOptions, Transport};
+use handle_loadgen::{Form, Idle, Pattern, RunOptions, Transport, phases};
 use handle_net::Choice;
 
 use super::help;
@@ -112,7 +112,7 @@ pub(crate) struct AskArgs {
     #[arg(long = "mix", value_name = "FORM")]
     pub(crate) forms: Vec<Form>,
     /// After which an answer is late.
-    #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "1s")]
+    #[arg(long, value_name = "TIME", value_parser = phases::duration, default_value = "1s")]
     pub(crate) timeout: Duration,
     /// Compares answers with the set in --snapshot, also while new sets are published.
     #[arg(long, requires = "snapshot")]
@@ -124,7 +124,7 @@ pub(crate) struct AskArgs {
     #[arg(long, conflicts_with = "verify")]
     pub(crate) first_pass: bool,
     /// With --verify: how long after a set was replaced the server may still answer from it.
-    #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "100ms")]
+    #[arg(long, value_name = "TIME", value_parser = phases::duration, default_value = "100ms")]
     pub(crate) staleness: Duration,
     /// Compares one answer of so many.
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -132,22 +132,29 @@ pub(crate) struct AskArgs {
     /// The public key of the server (pubkey.bin): answers that are asked to be certified must be signed with it.
     #[arg(long, value_name = "FILE")]
     pub(crate) server_key: Option<PathBuf>,
+    /// Asks the server for its site record, and takes the key in it: shows that it signs with the key it names itself.
+    #[arg(long, conflicts_with = "server_key")]
+    pub(crate) ask_server_key: bool,
     /// Chooses the handles; the same seed asks for the same ones.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,
     /// Threads, each with a socket of its own.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) threads: usize,
-    /// On the loopback: threads send from so many addresses, 127.0.0.2 and following.
+    /// On the loopback: requests leave, and connections begin, from so many addresses, 127.0.0.2 and following.
     #[arg(long, value_name = "N", default_value_t = 0)]
-    pub(crate) sources: u8,
+    pub(crate) sources: u16,
     /// Cores to run on, given to threads in turn, like 1,2.
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub(crate) cores: Vec<usize>,
     /// How datagrams are sent and received: over `io_uring` (uring), with `recvmmsg` and `sendmmsg`
-    /// (portable), or the first of these that works (auto).
+    /// (portable), or the first of these that works (auto); in an open loop auto is portable, which is more on time.
     #[arg(long, value_name = "auto|uring|portable", default_value_t = Choice::Auto)]
     pub(crate) datapath: Choice,
+    /// How the time until the next request is spent: looking at the clock (spin) takes a whole core and is most
+    /// exact, sleeping leaves the core to others, and auto sleeps until shortly before.
+    #[arg(long, value_name = "auto|spin|sleep", default_value_t = Idle::Auto)]
+    pub(crate) pacing: Idle,
 }
 
 #[derive(Clone, Debug, clap::Args)]
@@ -163,7 +170,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "RATE..RATE", value_parser = parse_ramp)]
     pub(crate) ramp: Option<(f64, f64)>,
     /// Open loop: these rates one after the other, each for its share of the time, like 10k,20k,40k.
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_any_rate)]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = phases::rate)]
     pub(crate) steps: Vec<f64>,
     /// Open loop: phases of a file, each a line of TIME RATE or TIME RATE RATE.
     #[arg(long, value_name = "FILE")]
@@ -183,7 +190,7 @@ pub(crate) struct RunArgs {
     #[arg(long, conflicts_with_all = ["max", "speed"])]
     pub(crate) poisson: bool,
     /// For how long, like 500ms, 10s or 5m.
-    #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "10s")]
+    #[arg(long, value_name = "TIME", value_parser = phases::duration, default_value = "10s")]
     pub(crate) duration: Duration,
     /// Five seconds from start to end: 4 s of load, answers late after 400 ms.
     #[arg(long, conflicts_with_all = ["duration", "timeout", "schedule", "speed"])]
@@ -231,7 +238,7 @@ pub(crate) struct FindMaxArgs {
     #[arg(long, value_name = "SHARE", value_parser = parse_share, default_value = "0.1%")]
     pub(crate) loss: f64,
     /// 99th percentile of response times, at most.
-    #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "10ms")]
+    #[arg(long, value_name = "TIME", value_parser = phases::duration, default_value = "10ms")]
     pub(crate) p99: Duration,
     /// Where to begin.
     #[arg(long, value_name = "RATE", value_parser = parse_rate, default_value = "1k")]
@@ -243,13 +250,13 @@ pub(crate) struct FindMaxArgs {
     #[arg(long, value_name = "SHARE", value_parser = parse_share, default_value = "2%")]
     pub(crate) precision: f64,
     /// Length of a trial.
-    #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "2s")]
+    #[arg(long, value_name = "TIME", value_parser = phases::duration, default_value = "2s")]
     pub(crate) trial: Duration,
     /// A run before all others whose result does not count; 0s for none.
-    #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "2s")]
+    #[arg(long, value_name = "TIME", value_parser = phases::duration, default_value = "2s")]
     pub(crate) warm_up: Duration,
     /// Length of each run that confirms the result.
-    #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "10s")]
+    #[arg(long, value_name = "TIME", value_parser = phases::duration, default_value = "10s")]
     pub(crate) confirm: Duration,
     /// How many runs confirm it.
     #[arg(long, value_name = "N", default_value_t = 3)]
@@ -296,7 +303,7 @@ pub(crate) struct ReplayArgs {
     #[arg(long)]
     pub(crate) tcp: bool,
     /// How long to wait for each answer.
-    #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "1s")]
+    #[arg(long, value_name = "TIME", value_parser = phases::duration, default_value = "1s")]
     pub(crate) timeout: Duration,
     /// Writes what became of each as JSON; - is standard output.
     #[arg(long, value_name = "FILE")]
@@ -315,7 +322,7 @@ pub(crate) struct HostileArgs {
     #[arg(long, value_name = "HANDLE")]
     pub(crate) probe: String,
     /// For how long.
-    #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "60s")]
+    #[arg(long, value_name = "TIME", value_parser = phases::duration, default_value = "60s")]
     pub(crate) duration: Duration,
     /// Most cases; 0 for no end.
     #[arg(long, value_name = "N", default_value_t = 0)]
@@ -324,10 +331,10 @@ pub(crate) struct HostileArgs {
     #[arg(long, value_name = "N", default_value_t = 500)]
     pub(crate) rate: u32,
     /// How long the answer to the plain question may take; it is asked three times.
-    #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "500ms")]
+    #[arg(long, value_name = "TIME", value_parser = phases::duration, default_value = "500ms")]
     pub(crate) timeout: Duration,
     /// How long the server may take to come back after it broke.
-    #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "10s")]
+    #[arg(long, value_name = "TIME", value_parser = phases::duration, default_value = "10s")]
     pub(crate) recovery: Duration,
     /// Ends after so many findings.
     #[arg(long, value_name = "N", default_value_t = 10)]
@@ -375,7 +382,7 @@ pub(crate) struct LimitArgs {
     #[arg(long, value_name = "N", default_value_t = 180)]
     pub(crate) answer_len: usize,
     /// For how long.
-    #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "3s")]
+    #[arg(long, value_name = "TIME", value_parser = phases::duration, default_value = "3s")]
     pub(crate) duration: Duration,
     /// Requests waiting at a time.
     #[arg(long, value_name = "N", default_value_t = RunOptions::WINDOW)]
@@ -395,22 +402,9 @@ pub(crate) struct LimitArgs {
     pub(crate) quiet: bool,
 }
 
-pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
-    let units = [("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("m", 60.0), ("h", 3600.0)];
-    let seconds = number(text, &units).ok_or("write a number and its unit: 500ms, 10s, 5m, 1h")?;
-    // To the nanosecond: 0.1 s is no exact number.
-    Duration::try_from_secs_f64((seconds * 1e9).round() / 1e9).map_err(|error| error.to_string())
-}
-
-/// Any rate, also one that is not whole, and 0.
-pub(crate) fn parse_any_rate(text: &str) -> Result<f64, String> {
-    let units = [("", 1.0), ("k", 1e3), ("M", 1e6)];
-    number(text.trim(), &units).ok_or_else(|| "write a number like 20000, 20k or 1.5M".to_owned())
-}
-
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the cast saturates")]
 fn parse_rate(text: &str) -> Result<NonZeroU64, String> {
-    let rate = parse_any_rate(text)?;
+    let rate = phases::rate(text)?;
     if rate.fract() != 0.0 {
         return Err("only whole numbers".to_owned());
     }
@@ -419,7 +413,7 @@ fn parse_rate(text: &str) -> Result<NonZeroU64, String> {
 
 fn parse_ramp(text: &str) -> Result<(f64, f64), String> {
     let (from, to) = text.split_once("..").ok_or("write two rates, as in 1k..50k")?;
-    Ok((parse_any_rate(from)?, parse_any_rate(to)?))
+    Ok((phases::rate(from)?, phases::rate(to)?))
 }
 
 fn parse_share(text: &str) -> Result<f64, String> {
@@ -438,14 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn times_rates_and_shares_have_units() {
-        for (text, ms) in [("10s", 10_000), ("500ms", 500), ("0.5s", 500), ("2m", 120_000), ("1h", 3_600_000)]
-        {
-            assert_eq!(parse_duration(text), Ok(Duration::from_millis(ms)), "{text}");
-        }
-        for text in ["", "10", "s", "-1s", "1 s", "1d", "1..5s", "9e9s"] {
-            assert!(parse_duration(text).is_err(), "{text}");
-        }
+    fn rates_and_shares_have_units() {
         for (text, rate) in [("1", 1), ("20000", 20_000), ("20k", 20_000), ("1.5M", 1_500_000), ("0.1k", 100)]
         {
             assert_eq!(parse_rate(text).unwrap().get(), rate, "{text}");

@@ -48,8 +48,9 @@ Examples:
   handle-loadgen find-max --target 127.0.0.1:2641 --handles names.txt --trial 5s --repeat 5 --json max.json";
 
 pub(crate) const COMPARE: &str = "\
-Each whole second is a sample. The change is that of B against A, with the interval in which it lies
-with a confidence of 95 %; where 0 is in it, no difference is shown.
+Each whole second is a sample, drawn again in blocks and, where there are several runs of a side, by
+runs. The change is that of B against A, with the interval in which it lies with a confidence of 95 %;
+where 0 is in it, no difference is shown.
 
 Example:
   handle-loadgen compare before.json after.json --more-a before-2.json --more-b after-2.json";

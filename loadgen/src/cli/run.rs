@@ -1,5 +1,6 @@
 //! `run` and `find-max`: from arguments to options, and what is written while a run goes on and after it.
 
+use std::env;
 use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal as _};
 use std::ops::ControlFlow;
@@ -11,15 +12,16 @@ use anyhow::{Context, bail};
 use handle_loadgen::find_max::{Search, find_max};
 use handle_loadgen::html;
 use handle_loadgen::live::{Screen, View};
+use handle_loadgen::phases::{self, BadLine};
 use handle_loadgen::prometheus::Exporter;
 use handle_loadgen::schedule::Phase;
 use handle_loadgen::series::{HistogramLog, write_csv};
 use handle_loadgen::{
-    Error, Form, LimitReport, Load, Names, Report, RunOptions, Second, Streams, Transport, Truth, Verify,
-    replay, run,
+    Error, Form, KeySource, LimitReport, Load, Names, Report, RunOptions, Second, Streams, Transport, Truth,
+    Verify, replay, run,
 };
 
-use super::args::{AskArgs, FindMaxArgs, RunArgs, parse_any_rate, parse_duration};
+use super::args::{AskArgs, FindMaxArgs, RunArgs};
 use super::text::Text;
 use super::{BROKEN, INVALID, go_on, resolve, stop_on_signal, write_json, write_text};
 
@@ -33,20 +35,23 @@ pub(super) fn run_command(args: &RunArgs) -> anyhow::Result<ExitCode> {
     let mut watchers = Watchers::open(args, &options)?;
     let mut report = run(&options, |second| {
         watchers.each(second);
-        go_on(&stop)
+        let go_on = go_on(&stop);
+        if go_on.is_break() {
+            watchers.leave();
+        }
+        go_on
     })?;
     let text = watchers.text;
     let watched = watchers.finish();
     if let Some(limit) = &limit {
         report.share_of(limit);
     }
+    let all_hold = report.judge(&args.assertions);
     text.put(format_args!("{}{report}", if args.quiet { "" } else { "\n" }));
-    let broken: Vec<_> = args.assertions.iter().filter_map(|assertion| assertion.check(&report)).collect();
-    broken.iter().for_each(|broken| text.line(format_args!("{:<12}{broken}", "BROKEN")));
     // What went wrong while it went on must not cost its results.
     write_files(args, &report)?;
     watched?;
-    Ok(match (report.is_valid(), broken.is_empty()) {
+    Ok(match (report.is_valid(), all_hold) {
         (false, _) => ExitCode::from(INVALID),
         (true, false) => ExitCode::from(BROKEN),
         (true, true) => ExitCode::SUCCESS,
@@ -75,14 +80,20 @@ impl Output {
         if args.quiet {
             return Self::Nothing;
         }
-        if args.plain || !text.is_on_stdout() || !io::stdout().is_terminal() {
+        let is_dumb = env::var_os("TERM").is_some_and(|name| name == "dumb");
+        if args.plain || !text.is_on_stdout() || !io::stdout().is_terminal() || is_dumb {
             return Self::Lines;
         }
         let title = format!("handle-loadgen: {} over {}", options.target, options.transport);
-        let has_end = !matches!(options.load, Load::Recorded(_) | Load::Phases(_));
-        let duration_s = has_end.then_some(options.duration.as_secs_f64());
-        let screen = |screen| Self::Screen(Box::new((screen, View::new(title, duration_s))));
-        Screen::open().map_or(Self::Lines, screen)
+        let duration = match &options.load {
+            Load::Recorded(_) => None,
+            Load::Phases(phases) => Some(phases.iter().map(|phase| phase.duration).sum()),
+            Load::Open { .. } | Load::Closed { .. } => Some(options.duration),
+        };
+        // https://no-color.org: any text but an empty one.
+        let is_colored = env::var_os("NO_COLOR").is_none_or(|text| text.is_empty());
+        let view = View::new(title, duration.as_ref().map(Duration::as_secs_f64), is_colored);
+        Screen::open().map_or(Self::Lines, |screen| Self::Screen(Box::new((screen, view))))
     }
 
     fn each(&mut self, second: &Second, text: Text) -> io::Result<()> {
@@ -122,6 +133,11 @@ impl Watchers {
         if let Err(error) = shown.and(logged) {
             self.failed.get_or_insert(error);
         }
+    }
+
+    /// Gives the terminal back: a second signal ends the process as it is.
+    fn leave(&mut self) {
+        self.output = Output::Nothing;
     }
 
     fn finish(self) -> anyhow::Result<()> {
@@ -189,24 +205,10 @@ fn load(args: &RunArgs, duration: Duration) -> anyhow::Result<Load> {
     Ok(Load::Phases(args.steps.iter().map(|rate| Phase::constant(*rate, duration / steps)).collect()))
 }
 
-/// Reads phases, a line each: how long, the rate, and the rate at the end if it is another.
 fn read_schedule(path: &Path) -> Result<Vec<Phase>, Error> {
-    let text =
-        std::fs::read_to_string(path).map_err(|source| Error::Read { path: path.to_owned(), source })?;
-    let lines = (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty() && !line.starts_with('#'));
-    lines
-        .map(|(line, text)| phase(text).map_err(|what| Error::Line { path: path.to_owned(), line, what }))
-        .collect()
-}
-
-fn phase(line: &str) -> Result<Phase, String> {
-    let words: Vec<_> = line.split_whitespace().collect();
-    let (duration, from, to) = match words[..] {
-        [duration, rate] => (duration, rate, rate),
-        [duration, from, to] => (duration, from, to),
-        _ => return Err("write a time and one or two rates, as in 10s 1k 5k".to_owned()),
-    };
-    Ok(Phase { duration: parse_duration(duration)?, from: parse_any_rate(from)?, to: parse_any_rate(to)? })
+    let path = path.to_owned();
+    let text = std::fs::read_to_string(&path).map_err(|source| Error::Read { path: path.clone(), source })?;
+    phases::read(&text).map_err(|BadLine { line, what }| Error::Line { path, line, what })
 }
 
 /// What `run` and `find-max` have in common.
@@ -227,7 +229,10 @@ fn ask_options(args: &AskArgs) -> anyhow::Result<RunOptions> {
     let verify = truth.map(|truth| Verify {
         staleness_max: args.staleness,
         every: args.verify_every,
-        key: args.server_key.clone(),
+        key: match &args.server_key {
+            Some(path) => Some(KeySource::File(path.clone())),
+            None => args.ask_server_key.then_some(KeySource::Server),
+        },
         ..Verify::with(truth)
     });
     let transport = match args.transport {
@@ -252,6 +257,7 @@ fn ask_options(args: &AskArgs) -> anyhow::Result<RunOptions> {
         sources: args.sources,
         cores: args.cores.clone(),
         datapath: args.datapath,
+        idle: args.pacing,
         ..RunOptions::new(resolve(&args.target)?, names)
     })
 }
@@ -291,25 +297,4 @@ pub(super) fn find_max_command(args: &FindMaxArgs) -> anyhow::Result<ExitCode> {
     text.put(format_args!("{}{report}", if args.quiet { "" } else { "\n" }));
     write_json(args.json.as_deref(), &report)?;
     Ok(if report.rate.is_some() { ExitCode::SUCCESS } else { ExitCode::from(BROKEN) })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn schedules_are_read_line_by_line() {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), "# warm up\n1s 100\n\n500ms 1k 2.5k\n1s 0\n").unwrap();
-        let phases = read_schedule(file.path()).unwrap();
-        assert_eq!(phases.len(), 3);
-        assert_eq!(phases[1], Phase { duration: Duration::from_millis(500), from: 1000.0, to: 2500.0 });
-        for (text, says) in
-            [("1s 1 2 3", ":1: write a time"), ("1s 5\n1 5", ":2: write a number"), ("1s x", ":1: ")]
-        {
-            std::fs::write(file.path(), text).unwrap();
-            let error = read_schedule(file.path()).unwrap_err().to_string();
-            assert!(error.contains(says), "{error}");
-        }
-    }
 }

@@ -98,6 +98,58 @@ fn a_sound_server_has_no_findings() {
     assert!(report.to_string().contains("after each of them"));
 }
 
+/// What build servers read of it: numbers that agree with the elements, a name and a class for each test, one failure
+/// at most in each.
+#[test]
+fn the_verdict_is_junit_xml() {
+    let finding = |kind, fault| Finding {
+        case: 7,
+        kind,
+        fault,
+        is_repeatable: true,
+        is_dead: false,
+        datagrams_hex: vec!["00ff".to_owned()],
+        minimal_hex: Some(vec!["ff".to_owned()]),
+    };
+    let mut report =
+        HostileReport::new(&HostileOptions::new(([127, 0, 0, 1], 2641).into(), b"10.1/a".to_vec()));
+    report.duration_s = 2.5;
+    (0..9).for_each(|_| report.count(KINDS[0], true));
+    report.findings = vec![
+        finding(KINDS[0], Fault::Silent),
+        finding(KINDS[0], Fault::Unsound),
+        finding(KINDS[1], Fault::Silent),
+    ];
+    let xml = report.junit();
+    let document = roxmltree::Document::parse(&xml).unwrap();
+    let root = document.root_element();
+    assert!(root.has_tag_name("testsuites"), "{xml}");
+    let suites: Vec<_> = root.children().filter(roxmltree::Node::is_element).collect();
+    assert!(suites.len() == 1 && suites[0].has_tag_name("testsuite"), "{xml}");
+    let cases: Vec<_> = suites[0].children().filter(|node| node.has_tag_name("testcase")).collect();
+    let number =
+        |node: &roxmltree::Node<'_, '_>, name| node.attribute(name).unwrap().parse::<usize>().unwrap();
+    for node in [&root, &suites[0]] {
+        assert_eq!((number(node, "tests"), cases.len()), (KINDS.len(), KINDS.len()));
+        assert_eq!((number(node, "failures"), number(node, "errors")), (2, 0));
+        assert_eq!(node.attribute("time"), Some("2.500"));
+    }
+    let names: std::collections::BTreeSet<_> =
+        cases.iter().map(|case| case.attribute("name").unwrap()).collect();
+    assert_eq!(names.len(), KINDS.len(), "each has a name of its own");
+    let failures: Vec<_> = cases
+        .iter()
+        .map(|case| case.children().filter(|node| node.has_tag_name("failure")).count())
+        .collect();
+    assert_eq!((failures[0], failures[1], failures[2..].iter().sum::<usize>()), (1, 1, 0), "{xml}");
+    let failure = cases[0].first_element_child().unwrap();
+    assert!(failure.attribute("message").unwrap().contains("2 findings") && failure.has_attribute("type"));
+    assert_eq!(failure.text().unwrap().trim().lines().count(), 2, "each in a line: {xml}");
+    assert_eq!(cases[0].attribute("classname"), Some("handle-loadgen.hostile"));
+    assert!(suites[0].attribute("timestamp").unwrap().len() == "2026-11-20T20:53:00".len(), "{xml}");
+    assert_eq!(cases[0].attribute("time"), Some("0"), "which most readers want to be there");
+}
+
 /// The bug that is seeded: a handle whose length has its highest bit set.
 fn negative_length(datagram: &[u8]) -> Bug {
     if datagram.get(44).is_some_and(|byte| byte & 0x80 != 0) { Bug::Crash } else { Bug::None }
@@ -114,7 +166,9 @@ fn a_seeded_bug_is_found_and_minimised() {
     assert_eq!((minimal.len(), bytes.len()), (1, 45), "nothing behind the byte is needed: {minimal:?}");
     assert!(bytes[..44].iter().all(|byte| *byte == 0), "nor what is before it: {minimal:?}");
     let xml = report.junit();
-    assert!(xml.contains("failures=\"1\"") && xml.contains(&minimal[0]), "{xml}");
+    let document = roxmltree::Document::parse(&xml).unwrap();
+    let failure = document.descendants().find(|node| node.has_tag_name("failure")).unwrap();
+    assert!(failure.text().unwrap().contains(&minimal[0]), "{xml}");
 }
 
 #[test]
@@ -159,19 +213,51 @@ fn cases_are_paced_and_the_search_ends_with_the_time() {
 
 #[test]
 fn only_private_addresses_without_permission() {
+    // Each range at both of its ends, and what is next to them.
     for (address, private) in [
-        ("127.0.0.1", true),
-        ("10.1.2.3", true),
-        ("192.168.0.9", true),
-        ("172.31.0.1", true),
-        ("169.254.0.1", true),
-        ("::1", true),
-        ("fd00::1", true),
-        ("fe80::1", true),
-        ("::ffff:10.0.0.1", true),
+        ("9.255.255.255", false),
+        ("10.0.0.0", true),
+        ("10.255.255.255", true),
+        ("11.0.0.0", false),
+        ("100.64.0.1", false),
+        ("126.255.255.255", false),
+        ("127.0.0.0", true),
+        ("127.255.255.255", true),
+        ("128.0.0.0", false),
+        ("169.253.255.255", false),
+        ("169.254.0.0", true),
+        ("169.254.255.255", true),
+        ("169.255.0.0", false),
+        ("172.15.255.255", false),
+        ("172.16.0.0", true),
+        ("172.31.255.255", true),
+        ("172.32.0.0", false),
+        ("192.167.255.255", false),
+        ("192.168.0.0", true),
+        ("192.168.255.255", true),
+        ("192.169.0.0", false),
+        ("0.0.0.0", false),
         ("8.8.8.8", false),
-        ("172.32.0.1", false),
+        ("224.0.0.1", false),
+        ("255.255.255.255", false),
+        ("::", false),
+        ("::1", true),
+        ("::2", false),
+        ("::10.0.0.1", false),
+        ("64:ff9b::10.0.0.1", false),
         ("2001:db8::1", false),
+        ("fbff:ffff::1", false),
+        ("fc00::", true),
+        ("fdff:ffff:ffff:ffff:ffff:ffff:ffff:ffff", true),
+        ("fe00::", false),
+        ("fe7f::1", false),
+        ("fe80::", true),
+        ("febf:ffff:ffff:ffff:ffff:ffff:ffff:ffff", true),
+        ("fec0::", false),
+        ("ff02::1", false),
+        ("::ffff:10.0.0.1", true),
+        ("::ffff:127.0.0.1", true),
+        ("::ffff:172.32.0.0", false),
         ("::ffff:8.8.8.8", false),
     ] {
         assert_eq!(is_private(address.parse().unwrap()), private, "{address}");

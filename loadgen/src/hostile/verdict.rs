@@ -1,6 +1,7 @@
 //! What was found, for people and as files that build servers read: JSON and JUnit XML.
 
 use std::fmt::{self, Write as _};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 
@@ -21,6 +22,8 @@ pub struct HostileReport {
     pub target: String,
     /// `udp` or `tcp`.
     pub transport: &'static str,
+    /// When it began, Unix milliseconds.
+    pub started_unix_ms: u64,
     /// What made the cases.
     pub seed: u64,
     /// Seconds.
@@ -61,6 +64,11 @@ pub struct Finding {
     pub minimal_hex: Option<Vec<String>>,
 }
 
+fn now_unix_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
 fn hex(datagrams: &[Vec<u8>]) -> Vec<String> {
     datagrams.iter().map(|datagram| data_encoding::HEXLOWER.encode(datagram)).collect()
 }
@@ -90,6 +98,7 @@ impl HostileReport {
             environment: Environment::read(),
             target: options.target.to_string(),
             transport: if options.over_tcp { "tcp" } else { "udp" },
+            started_unix_ms: now_unix_ms(),
             seed: options.seed,
             duration_s: 0.0,
             kinds: KINDS.map(|kind| KindCount { kind, cases: 0, answered: 0 }).into(),
@@ -121,28 +130,43 @@ impl HostileReport {
     pub fn junit(&self) -> String {
         let failed = |kind: Kind| self.findings.iter().filter(move |finding| finding.kind == kind);
         let failures = KINDS.iter().filter(|kind| failed(**kind).next().is_some()).count();
-        let mut xml = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n");
-        let (tests, time) = (KINDS.len(), self.duration_s);
-        // Writing to a string does not fail.
-        let _ = writeln!(
-            xml,
-            "<testsuite name=\"handle-loadgen hostile {}\" tests=\"{tests}\" failures=\"{failures}\" time=\"{time:.3}\">",
+        let date = jiff::Timestamp::from_millisecond(self.started_unix_ms.cast_signed()).unwrap_or_default();
+        let (tests, time, date) = (KINDS.len(), self.duration_s, date.strftime("%Y-%m-%dT%H:%M:%S"));
+        let sums = format!(
+            "tests=\"{tests}\" failures=\"{failures}\" errors=\"0\" skipped=\"0\" time=\"{time:.3}\""
+        );
+        // Writing to a string does not fail; here and below.
+        let mut xml = format!(
+            "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites name=\"handle-loadgen\" {sums}>\n\
+             <testsuite name=\"handle-loadgen hostile {}\" {sums} timestamp=\"{date}\">\n",
             self.target
         );
         for count in &self.kinds {
-            let _ = write!(xml, "  <testcase classname=\"hostile\" name=\"{:?}\"", count.kind);
-            let mut findings = failed(count.kind).peekable();
-            if findings.peek().is_none() {
+            // How long each of them took is not measured, and some readers insist on a number.
+            let _ = write!(
+                xml,
+                "  <testcase classname=\"handle-loadgen.hostile\" name=\"{:?}\" time=\"0\"",
+                count.kind
+            );
+            let findings: Vec<_> = failed(count.kind).collect();
+            let Some(first) = findings.first() else {
                 xml.push_str("/>\n");
                 continue;
-            }
-            xml.push_str(">\n");
+            };
+            // One failure for all of them: most readers take the first and pass over the others.
+            let others =
+                if findings.len() > 1 { format!(" ({} findings)", findings.len()) } else { String::new() };
+            let _ = writeln!(
+                xml,
+                ">\n    <failure type=\"{:?}\" message=\"{}{others}\">",
+                first.fault, first.fault
+            );
             for finding in findings {
-                let _ = writeln!(xml, "    <failure message=\"{}\">{finding}</failure>", finding.fault);
+                let _ = writeln!(xml, "{finding}");
             }
-            xml.push_str("  </testcase>\n");
+            xml.push_str("</failure>\n  </testcase>\n");
         }
-        xml.push_str("</testsuite>\n");
+        xml.push_str("</testsuite>\n</testsuites>\n");
         xml
     }
 }

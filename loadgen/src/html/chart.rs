@@ -1,18 +1,23 @@
 //! Charts as SVG: lines and bars with axes, legible on a phone and on a wide screen.
 //!
-//! All are 400 units wide, which is a phone's width, so that text is never shrunk.
+//! All are as wide as a phone's screen, so that text is never shrunk; each says in words what it shows.
 
 use std::fmt::Write as _;
 
 use crate::table::Time;
 
-const WIDTH: f64 = 400.0;
-const HEIGHT: f64 = 240.0;
+/// Width of every drawing, which then takes the room that there is.
+pub(super) const WIDTH: f64 = 360.0;
+const HEIGHT: f64 = 224.0;
 /// Room for what is around the plot.
-const LEFT: f64 = 58.0;
+const LEFT: f64 = 54.0;
 const RIGHT: f64 = 10.0;
 const TOP: f64 = 26.0;
 const BOTTOM: f64 = 36.0;
+/// Width of a letter, about.
+const LETTER: f64 = 7.2;
+/// Groups that points of a line are put into when there are more; each keeps its lowest and its highest.
+const GROUPS_MAX: usize = 400;
 
 /// How values are spread over an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,25 +38,39 @@ pub(super) struct Axis {
     pub(super) label: fn(f64) -> String,
 }
 
-/// A line, with the class that colours it.
+/// A line, with the classes that colour and dash it.
 pub(super) struct Line {
     pub(super) name: &'static str,
     pub(super) class: &'static str,
     pub(super) points: Vec<(f64, f64)>,
 }
 
+/// A value of an axis that has a name.
+pub(super) struct Mark {
+    pub(super) at: f64,
+    pub(super) name: String,
+}
+
+/// What a chart is called, and what it says in words.
+pub(super) struct Caption<'a> {
+    pub(super) id: &'a str,
+    pub(super) title: &'a str,
+    pub(super) about: String,
+}
+
 /// A number with at most three digits before a unit.
 pub(super) fn plain(number: f64) -> String {
     match number.abs() {
         0.0 => "0".to_owned(),
-        1e6.. => format!("{}M", trimmed(number / 1e6)),
-        1e4.. => format!("{}k", trimmed(number / 1e3)),
-        _ => trimmed(number),
+        1e6.. => format!("{}M", trimmed(number / 1e6, 2)),
+        1e4.. => format!("{}k", trimmed(number / 1e3, 2)),
+        _ => trimmed(number, 2),
     }
 }
 
-fn trimmed(number: f64) -> String {
-    let text = format!("{number:.2}");
+/// A number with so many digits behind the point, or as many of them as say something.
+pub(super) fn trimmed(number: f64, digits: usize) -> String {
+    let text = format!("{number:.digits$}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
@@ -74,6 +93,16 @@ pub(super) fn percentile(one_in: f64) -> String {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped")]
     let digits = digits as usize;
     format!("{percent:.digits$}")
+}
+
+/// The lowest and the highest of what is shown, in words.
+pub(super) fn span(points: &[(f64, f64)], label: fn(f64) -> String) -> String {
+    let values = || points.iter().map(|point| point.1);
+    if points.is_empty() {
+        return "nothing".to_owned();
+    }
+    let (low, high) = (values().fold(f64::INFINITY, f64::min), values().fold(0.0, f64::max));
+    format!("{} to {}", label(low), label(high))
 }
 
 /// An axis with its bounds, between two places on the page.
@@ -102,7 +131,7 @@ impl Placed {
             Scale::Log => (low, high) = (decade(low.log10().floor()), decade(high.log10().ceil())),
         }
         if high <= low {
-            high = low + 1.0;
+            high = if axis.scale == Scale::Log { low * 10.0 } else { low + 1.0 };
         }
         Self { axis, low, high, from, to }
     }
@@ -142,11 +171,14 @@ fn steps(first: f64, last: f64, step: f64) -> impl Iterator<Item = f64> {
     (0..12).map(move |i| first + f64::from(i) * step).take_while(move |at| *at <= last + step * 1e-9)
 }
 
-/// Begins a drawing of this height, with a title.
-pub(super) fn begin(title: &str, height: f64) -> String {
+/// Begins a drawing of this height; its words are read out to those who cannot see it.
+pub(super) fn begin(caption: &Caption<'_>, height: f64) -> String {
+    let Caption { id, title, about } = caption;
     format!(
-        "<figure><figcaption>{title}</figcaption>\n\
-         <svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-label=\"{title}\">\n"
+        "<figure id=\"{id}\"><figcaption>{title}</figcaption>\n\
+         <svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" \
+         aria-labelledby=\"{id}-title {id}-about\">\n\
+         <title id=\"{id}-title\">{title}</title>\n<desc id=\"{id}-about\">{about}</desc>\n"
     )
 }
 
@@ -162,75 +194,144 @@ fn axes(svg: &mut String, x: &Placed, y: &Placed) {
         let (at, label) = (y.at(tick), (y.axis.label)(tick));
         let _ = writeln!(
             svg,
-            "<line class=\"grid\" x1=\"{LEFT}\" x2=\"{right}\" y1=\"{at:.1}\" y2=\"{at:.1}\"/>"
+            "<line class=\"rule\" x1=\"{LEFT}\" x2=\"{right}\" y1=\"{at:.1}\" y2=\"{at:.1}\"/>\n\
+             <text class=\"y\" x=\"{:.1}\" y=\"{:.1}\">{label}</text>",
+            LEFT - 5.0,
+            at + 4.0
         );
-        let _ =
-            writeln!(svg, "<text class=\"y\" x=\"{:.1}\" y=\"{:.1}\">{label}</text>", LEFT - 5.0, at + 4.0);
     }
+    let mut free_from = 0.0;
     for tick in x.ticks() {
         let (at, label) = (x.at(tick), (x.axis.label)(tick));
         let end = bottom + 4.0;
         let _ =
-            writeln!(svg, "<line class=\"grid\" x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"{TOP}\" y2=\"{end}\"/>");
+            writeln!(svg, "<line class=\"rule\" x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"{TOP}\" y2=\"{end}\"/>");
+        let half = LETTER / 2.0 * label.len() as f64;
         // At the edge of the page a label ends there instead of being cut off.
-        let half = 3.5 * label.len() as f64;
-        let (class, at) = if at + half > WIDTH { ("x last", WIDTH - 1.0) } else { ("x", at) };
-        let _ =
-            writeln!(svg, "<text class=\"{class}\" x=\"{at:.1}\" y=\"{:.1}\">{label}</text>", bottom + 16.0);
+        let (class, at, starts_at) =
+            if at + half > WIDTH { ("last", WIDTH - 1.0, WIDTH - 2.0 * half) } else { ("x", at, at - half) };
+        if starts_at >= free_from {
+            let _ = writeln!(
+                svg,
+                "<text class=\"{class}\" x=\"{at:.1}\" y=\"{:.1}\">{label}</text>",
+                bottom + 17.0
+            );
+            free_from = starts_at + 2.0 * half + LETTER;
+        }
     }
-    let middle = f64::midpoint(LEFT, right);
     let _ = writeln!(
         svg,
-        "<text class=\"x title\" x=\"{middle:.1}\" y=\"{:.1}\">{}</text>",
-        HEIGHT - 5.0,
-        x.axis.title
+        "<text class=\"x title\" x=\"{:.1}\" y=\"{:.1}\">{}</text>\n\
+         <text class=\"title\" x=\"4\" y=\"14\">{}</text>",
+        f64::midpoint(LEFT, right),
+        HEIGHT - 4.0,
+        x.axis.title,
+        y.axis.title
     );
-    let _ = writeln!(svg, "<text class=\"title\" x=\"4\" y=\"14\">{}</text>", y.axis.title);
 }
 
-/// Lines over the same axes.
-pub(super) fn lines(title: &str, x: Axis, y: Axis, lines: &[Line]) -> String {
+/// Of many points the lowest and the highest of each group, so that a day is no larger than an hour.
+fn thinned(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
+    if points.len() <= 2 * GROUPS_MAX {
+        return points.to_vec();
+    }
+    let ends = |group: &[(f64, f64)]| {
+        let low = (0..group.len()).min_by(|&a, &b| group[a].1.total_cmp(&group[b].1)).unwrap_or(0);
+        let high = (0..group.len()).max_by(|&a, &b| group[a].1.total_cmp(&group[b].1)).unwrap_or(0);
+        [group[low.min(high)], group[low.max(high)]]
+    };
+    points.chunks(points.len().div_ceil(GROUPS_MAX)).flat_map(ends).collect()
+}
+
+/// Lines over the same axes; the area below the first one is filled when y begins with zero.
+pub(super) fn lines(caption: &Caption<'_>, x: Axis, y: Axis, lines: &[Line], marks: &[Mark]) -> String {
     let all = || lines.iter().flat_map(|line| &line.points);
     let x = Placed::new(x, all().map(|point| point.0), LEFT, WIDTH - RIGHT);
-    let y = Placed::new(y, all().map(|point| point.1), HEIGHT - BOTTOM, TOP);
-    let mut svg = begin(title, HEIGHT);
+    let marked = marks.iter().map(|mark| mark.at);
+    let y = Placed::new(y, all().map(|point| point.1).chain(marked), HEIGHT - BOTTOM, TOP);
+    let mut svg = begin(caption, HEIGHT);
     axes(&mut svg, &x, &y);
+    for Mark { at, .. } in marks {
+        let (at, right) = (y.at(*at), WIDTH - RIGHT);
+        let _ =
+            writeln!(svg, "<line class=\"at\" x1=\"{LEFT}\" x2=\"{right}\" y1=\"{at:.1}\" y2=\"{at:.1}\"/>");
+    }
     let mut legend_at = WIDTH - RIGHT;
-    for line in lines.iter().rev().filter(|line| !line.points.is_empty()) {
+    for (number, line) in lines.iter().enumerate().rev().filter(|(_, line)| !line.points.is_empty()) {
+        let Line { name, class, points } = line;
         let points: Vec<_> =
-            line.points.iter().map(|&(a, b)| format!("{:.1},{:.1}", x.at(a), y.at(b))).collect();
-        let _ = writeln!(svg, "<polyline class=\"{}\" points=\"{}\"/>", line.class, points.join(" "));
-        if let [point] = &points[..]
-            && let Some((cx, cy)) = point.split_once(',')
-        {
-            let _ = writeln!(svg, "<circle class=\"{}\" cx=\"{cx}\" cy=\"{cy}\" r=\"2.5\"/>", line.class);
+            thinned(points).iter().map(|&(a, b)| format!("{:.1},{:.1}", x.at(a), y.at(b))).collect();
+        let points = points.join(" ");
+        if number == 0 && y.axis.scale == Scale::LinearFromZero {
+            let (first, last, bottom) = (line.points[0].0, line.points[line.points.len() - 1].0, y.at(0.0));
+            let (first, last) = (x.at(first), x.at(last));
+            let _ = writeln!(
+                svg,
+                "<path class=\"area {class}\" d=\"M{first:.1},{bottom:.1} L{points} L{last:.1},{bottom:.1} Z\"/>"
+            );
+        }
+        let _ = writeln!(svg, "<polyline class=\"{class}\" points=\"{points}\"/>");
+        if let ([_], Some((cx, cy))) = (&line.points[..], points.split_once(',')) {
+            let _ = writeln!(svg, "<circle class=\"{class}\" cx=\"{cx}\" cy=\"{cy}\" r=\"2.5\"/>");
         }
         if lines.len() > 1 {
-            let (class, name) = (line.class, line.name);
-            let _ =
-                writeln!(svg, "<text class=\"legend {class}\" x=\"{legend_at:.1}\" y=\"14\">{name}</text>");
-            legend_at -= 7.5 * name.len() as f64 + 14.0;
+            let width = LETTER * name.len() as f64;
+            let _ = writeln!(
+                svg,
+                "<text class=\"legend {class}\" x=\"{legend_at:.1}\" y=\"14\">{name}</text>\n\
+                 <polyline class=\"{class}\" points=\"{:.1},10 {:.1},10\"/>",
+                legend_at - width - 20.0,
+                legend_at - width - 4.0
+            );
+            legend_at -= width + 30.0;
         }
+    }
+    // Last, so that no line crosses them.
+    for Mark { at, name } in marks {
+        let (x, y) = (WIDTH - RIGHT, y.at(*at) - 4.0);
+        let _ = writeln!(svg, "<text class=\"legend flow name\" x=\"{x}\" y=\"{y:.1}\">{name}</text>");
     }
     end(svg)
 }
 
 /// Bars from one value of x to another, with their heights.
-pub(super) fn bars(title: &str, x: Axis, y: Axis, bars: &[(f64, f64, f64)]) -> String {
+pub(super) fn bars(
+    caption: &Caption<'_>,
+    x: Axis,
+    y: Axis,
+    bars: &[(f64, f64, f64)],
+    marks: &[Mark],
+) -> String {
     let edges = bars.iter().flat_map(|bar| [bar.0, bar.1]);
     let x = Placed::new(x, edges, LEFT, WIDTH - RIGHT);
     let y = Placed::new(y, bars.iter().map(|bar| bar.2), HEIGHT - BOTTOM, TOP);
-    let mut svg = begin(title, HEIGHT);
+    let mut svg = begin(caption, HEIGHT);
     axes(&mut svg, &x, &y);
     for &(from, to, height) in bars.iter().filter(|bar| bar.2 > 0.0) {
         let (left, right, top) = (x.at(from), x.at(to), y.at(height));
         // What is there is seen, however little it is.
         let top = top.min(HEIGHT - BOTTOM - 1.0);
-        let (width, height) = ((right - left - 0.5).max(1.0), HEIGHT - BOTTOM - top);
+        let (width, drawn) = ((right - left - 0.5).max(1.0), HEIGHT - BOTTOM - top);
+        let (from, to) = ((x.axis.label)(from), (x.axis.label)(to));
         let _ = writeln!(
             svg,
-            "<rect class=\"c2\" x=\"{left:.1}\" y=\"{top:.1}\" width=\"{width:.1}\" height=\"{height:.1}\"/>"
+            "<rect class=\"c2\" x=\"{left:.1}\" y=\"{top:.1}\" width=\"{width:.1}\" height=\"{drawn:.1}\">\
+             <title>{from} to {to}: {height}</title></rect>"
         );
+    }
+    let mut free_from = LEFT + 4.0 * LETTER;
+    for Mark { at, name } in marks {
+        let (at, bottom) = (x.at(*at), HEIGHT - BOTTOM);
+        let half = LETTER / 2.0 * name.len() as f64;
+        let _ = writeln!(
+            svg,
+            "<line class=\"at\" x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"{:.1}\" y2=\"{bottom}\"/>",
+            TOP - 6.0
+        );
+        if at - half >= free_from && at + half <= WIDTH {
+            let _ = writeln!(svg, "<text class=\"mark\" x=\"{at:.1}\" y=\"14\">{name}</text>");
+            free_from = at + half + LETTER;
+        }
     }
     end(svg)
 }
@@ -255,6 +356,7 @@ mod tests {
             (time(1e6), time(1e3), time(1.5e9)),
             ("1 ms".to_owned(), "1 us".to_owned(), "1.5 s".to_owned())
         );
+        assert_eq!(span(&[(1.0, 2e6), (2.0, 5e5)], time), "500 us to 2 ms");
     }
 
     #[test]
@@ -264,6 +366,7 @@ mod tests {
             (Scale::LinearFromZero, vec![99_123.0]),
             (Scale::Log, vec![1_200.0, 9e8]),
             (Scale::Log, vec![]),
+            (Scale::Log, vec![1000.0]),
             (Scale::Linear, vec![5.0, 5.0]),
             (Scale::LinearFromZero, vec![0.0]),
         ] {
@@ -274,5 +377,34 @@ mod tests {
             assert!(ticks.iter().all(|tick| (-0.01..=100.01).contains(&placed.at(*tick))), "{ticks:?}");
             assert!(ticks.windows(2).all(|pair| placed.at(pair[1]) - placed.at(pair[0]) > 5.0), "{ticks:?}");
         }
+    }
+
+    fn drawn(points: Vec<(f64, f64)>) -> String {
+        let axis = Axis { title: "t", scale: Scale::LinearFromZero, label: plain };
+        let caption = Caption { id: "a", title: "b", about: "c".to_owned() };
+        lines(&caption, axis, axis, &[Line { name: "n", class: "c1", points }], &[])
+    }
+
+    #[test]
+    fn a_line_goes_where_its_numbers_are() {
+        // Axes end 5 % above the highest: 10 is then as far from the zero as 10 of 10.5.
+        let at = |share: f64, from: f64, to: f64| from + share / 1.05 * (to - from);
+        let (x, y) = (at(1.0, LEFT, WIDTH - RIGHT), at(1.0, HEIGHT - BOTTOM, TOP));
+        let bottom = HEIGHT - BOTTOM;
+        let line = format!("points=\"{LEFT:.1},{bottom:.1} {x:.1},{y:.1}\"");
+        let svg = drawn(vec![(0.0, 0.0), (10.0, 10.0)]);
+        assert!(svg.contains(&line), "{line} is not in {svg}");
+    }
+
+    #[test]
+    fn a_long_run_keeps_its_extremes_and_a_bounded_size() {
+        let mut points: Vec<_> = (0..604_800u32).map(|second| (f64::from(second), 100.0)).collect();
+        points[123_456].1 = 9.0;
+        points[500_000].1 = 777.0;
+        let thin = thinned(&points);
+        assert!(thin.len() <= 2 * GROUPS_MAX, "{}", thin.len());
+        assert!(thin.contains(&(123_456.0, 9.0)) && thin.contains(&(500_000.0, 777.0)));
+        assert!(thin.windows(2).all(|pair| pair[0].0 <= pair[1].0), "in their order");
+        assert!(drawn(points).len() < 40_000);
     }
 }

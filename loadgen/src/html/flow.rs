@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use serde_json::Value as Json;
 
 use super::{chart, count, escape, grouped};
+use chart::Caption;
 
 /// A part of what came before it.
 struct Part {
@@ -18,40 +19,25 @@ fn part(name: &str, class: &'static str, count: u64) -> Part {
 }
 
 /// Width of a column's bars, and how far columns are apart.
-const BAR: f64 = 10.0;
-const COLUMN: f64 = 100.0;
-const TOP: f64 = 10.0;
-/// Height of all that was scheduled, and the least room that a name needs.
-const FULL: f64 = 180.0;
-const NAME: f64 = 26.0;
+const BAR: f64 = 8.0;
+const COLUMN: f64 = 90.0;
+const TOP: f64 = 4.0;
+/// Height of all that was scheduled.
+const FULL: f64 = 190.0;
+/// From one line of text to the next, and the letters between two columns.
+const LINE: f64 = 13.0;
+const LETTERS_MAX: usize = 13;
 
 /// Draws the accounts of a run.
 pub(super) fn accounts(accounts: &Json) -> String {
-    let of = |name: &str| count(&accounts[name]);
-    let total = of("scheduled").max(1);
-    let codes = accounts["codes"].as_array().into_iter().flatten().map(|code| {
-        let number = code["code"].as_i64().unwrap_or(0);
-        let name = code["name"].as_str().unwrap_or_default();
-        let class = if matches!(number, 1 | 100 | 200) { "c2" } else { "c3" };
-        part(&format!("{number} {}", escape(name)), class, count(&code["count"]))
-    });
-    let unread = [part("malformed", "c4", of("malformed")), part("truncated", "c4", of("truncated"))];
-    let columns = [
-        vec![part("scheduled", "c1", of("scheduled"))],
-        vec![part("sent", "c1", of("sent")), part("not sent", "c4", of("not_sent"))],
-        vec![
-            part("answered", "c2", of("answered")),
-            part("late", "c3", of("late")),
-            part("lost", "c4", of("lost")),
-        ],
-        codes.chain(unread).collect(),
-    ];
+    let columns = columns(accounts);
+    let total = columns[0][0].count.max(1);
     let mut svg = String::new();
     let mut height: f64 = TOP + FULL;
     // What a column's parts flow from is the first part of the column before: they are its division.
     let mut parent: Option<(f64, f64)> = None;
     for (number, column) in (0u32..).zip(&columns) {
-        let x = f64::from(number) * COLUMN + 2.0;
+        let x = f64::from(number) * COLUMN + 1.0;
         let mut y = TOP;
         let mut from_y = parent.map_or(TOP, |(top, _)| top);
         let mut first = None;
@@ -63,37 +49,82 @@ pub(super) fn accounts(accounts: &Json) -> String {
                 band(&mut svg, part.class, (x - COLUMN + BAR, from_y), (x, y), seen);
             }
             from_y += exact;
-            let Part { name, class, count } = part;
-            // Writing to a string does not fail.
-            let _ = writeln!(
-                svg,
-                "<rect class=\"{class}\" x=\"{x}\" y=\"{y:.1}\" width=\"{BAR}\" height=\"{seen:.1}\">\
-                 <title>{name}</title></rect>\n\
-                 <text class=\"flow\" x=\"{:.1}\" y=\"{:.1}\">{}</text>\n\
-                 <text class=\"flow count\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
-                x + BAR + 3.0,
-                y + 10.0,
-                short(name),
-                x + BAR + 3.0,
-                y + 22.0,
-                grouped(*count)
-            );
+            let lines = label(&mut svg, part, (x, y), seen);
             first.get_or_insert((y, exact));
-            y += seen.max(NAME) + 4.0;
+            y += seen.max(LINE * lines + 2.0) + 5.0;
             height = height.max(y);
         }
         parent = first;
     }
-    chart::end(chart::begin("Accounts", height.ceil()) + &svg)
+    chart::end(chart::begin(&caption(&columns), height.ceil()) + &svg)
 }
 
-/// A name that fits between two columns; where it is cut, its number says what it is.
-fn short(name: &str) -> String {
-    const CHARS_MAX: usize = 15;
-    if name.chars().count() <= CHARS_MAX {
-        return name.to_owned();
+fn columns(accounts: &Json) -> [Vec<Part>; 4] {
+    let of = |name: &str| count(&accounts[name]);
+    let codes = accounts["codes"].as_array().into_iter().flatten().map(|code| {
+        let number = code["code"].as_i64().unwrap_or(0);
+        let name = code["name"].as_str().unwrap_or_default();
+        let class = if matches!(number, 1 | 100 | 200) { "c2" } else { "c3" };
+        part(&format!("{number} {name}"), class, count(&code["count"]))
+    });
+    let unread = [part("malformed", "c4", of("malformed")), part("truncated", "c4", of("truncated"))];
+    [
+        vec![part("scheduled", "c1", of("scheduled"))],
+        vec![part("sent", "c1", of("sent")), part("not sent", "c4", of("not_sent"))],
+        vec![
+            part("answered", "c2", of("answered")),
+            part("late", "c3", of("late")),
+            part("duplicate only", "c4", of("duplicate_only")),
+            part("lost", "c4", of("lost")),
+        ],
+        codes.chain(unread).collect(),
+    ]
+}
+
+fn caption(columns: &[Vec<Part>]) -> Caption<'static> {
+    let parts = columns.iter().flatten().filter(|part| part.count > 0);
+    let told: Vec<_> = parts.map(|part| format!("{} {}", grouped(part.count), escape(&part.name))).collect();
+    Caption { id: "accounts", title: "What became of the requests", about: told.join(", ") }
+}
+
+/// The bar of a part and its text, count and name; how many lines that are.
+fn label(svg: &mut String, part: &Part, (x, y): (f64, f64), height: f64) -> f64 {
+    let Part { name, class, count } = part;
+    // Writing to a string does not fail; here and below.
+    let _ = writeln!(
+        svg,
+        "<rect class=\"{class}\" x=\"{x}\" y=\"{y:.1}\" width=\"{BAR}\" height=\"{height:.1}\">\
+         <title>{}</title></rect>",
+        escape(name)
+    );
+    let (text_x, mut text_y) = (x + BAR + 3.0, y + 10.0);
+    let _ = writeln!(
+        svg,
+        "<text class=\"flow count\" x=\"{text_x}\" y=\"{text_y:.1}\">{}</text>",
+        grouped(*count)
+    );
+    let lines = wrapped(name);
+    for line in &lines {
+        text_y += LINE;
+        let line = escape(line);
+        let _ = writeln!(svg, "<text class=\"flow name\" x=\"{text_x}\" y=\"{text_y:.1}\">{line}</text>");
     }
-    name.chars().take(CHARS_MAX - 1).chain(['\u{2026}']).collect()
+    1.0 + lines.len() as f64
+}
+
+/// A name in as many lines as it takes, each short enough for the room between two columns.
+fn wrapped(name: &str) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in name.split(' ') {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= LETTERS_MAX => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.chars().take(LETTERS_MAX).collect()),
+        }
+    }
+    lines
 }
 
 /// A band of one height from one bar to another.
@@ -101,10 +132,37 @@ fn band(svg: &mut String, class: &str, from: (f64, f64), to: (f64, f64), height:
     let ((x1, y1), (x2, y2)) = (from, to);
     let middle = f64::midpoint(x1, x2);
     let (end1, end2) = (y1 + height, y2 + height);
-    // Writing to a string does not fail.
     let _ = writeln!(
         svg,
         "<path class=\"band {class}\" d=\"M{x1},{y1:.1} C{middle},{y1:.1} {middle},{y2:.1} {x2},{y2:.1} \
          L{x2},{end2:.1} C{middle},{end2:.1} {middle},{end1:.1} {x1},{end1:.1} Z\"/>"
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_fit_between_two_columns_and_bars_add_up() {
+        assert_eq!(wrapped("100 handle not found"), ["100 handle", "not found"]);
+        assert_eq!(wrapped("lost"), ["lost"]);
+        let svg = accounts(&serde_json::json!({
+            "scheduled": 100, "sent": 90, "not_sent": 10, "answered": 60, "late": 0, "lost": 30,
+            "codes": [{"code": 1, "name": "success", "count": 60}],
+        }));
+        let height = |name: &str| {
+            let end = svg.find(&format!("<title>{name}</title></rect>")).unwrap();
+            let rect = &svg[svg[..end].rfind("height=\"").unwrap() + 8..end];
+            rect[..rect.find('"').unwrap()].parse::<f64>().unwrap()
+        };
+        assert_eq!(height("scheduled"), FULL);
+        assert!((height("sent") + height("not sent") - FULL).abs() < 0.11);
+        assert!((height("answered") + height("lost") - height("sent")).abs() < 0.11);
+        assert!(!svg.contains(">late<"), "what is not there is not shown");
+        assert!(
+            svg.contains("100 scheduled, 90 sent, 10 not sent, 60 answered, 30 lost, 60 1 success"),
+            "{svg}"
+        );
+    }
 }

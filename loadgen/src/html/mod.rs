@@ -1,6 +1,7 @@
 //! A report as one page that needs nothing else: no network, no script. Drawings are SVG within the page.
 //!
-//! Every figure is taken from the JSON of the run, so that both say the same.
+//! Every figure is taken from the JSON of the run, and stands in the page a second time as it is there, with the place
+//! where it is: `<data data-of="/response_ns/p99" value="5111807">5.11 ms</data>`.
 
 mod chart;
 mod flow;
@@ -9,11 +10,15 @@ use std::fmt::Write as _;
 
 use serde_json::Value as Json;
 
+use crate::report::SCHEDULE_ERROR_P99_NS_MAX;
 use crate::table::Time;
-use chart::{Axis, Line, Scale};
+use chart::{Axis, Caption, Line, Mark, Scale};
 
-/// Colours for light and dark, and one column or two: what fits.
+/// Colours for light and dark, and as many columns as fit.
 const STYLE: &str = include_str!("style.css");
+
+/// A share of the limit above which a page says that the generator is near it.
+const SHARE_NEAR: f64 = 0.7;
 
 /// The page of a run, given the JSON that `run --json` writes.
 ///
@@ -34,28 +39,34 @@ pub fn page(report: &Json) -> Result<String, String> {
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
          <title>handle-loadgen: {title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n\
-         <header>\n<h1>{title}</h1>\n{}</header>\n<main>\n",
-        verdict(report)
+         <header>\n<p>{}</p>\n<h1>{title}</h1>\n<p>{}</p>\n</header>\n<main>\n",
+        when(report),
+        load(setting)
     );
+    page.push_str(&verdict(report));
     page.push_str(&figures(report));
-    page.push_str("<div class=\"charts\">\n");
+    page.push_str("<div class=\"grid\">\n");
     page.push_str(&flow::accounts(&report["accounts"]));
     page.push_str(&rate_chart(report));
     page.push_str(&time_chart(report));
     page.push_str(&curve_chart(report));
     page.push_str(&histogram_chart(report));
-    page.push_str("</div>\n");
-    page.push_str(&codes(&report["accounts"]["codes"]));
-    page.push_str(&mismatches(&report["verification"]["mismatches"]));
-    page.push_str(&table("Setting", setting));
+    page.push_str(&lag_chart(report));
+    page.push_str("</div>\n<div class=\"tables\">\n");
+    page.push_str(&times(report));
+    page.push_str(&steps(report));
+    page.push_str(&codes(report));
+    page.push_str(&table(report, "Setting", "setting"));
     for (title, name) in [
+        ("Environment", "environment"),
         ("Pacing", "pacing"),
         ("Verification", "verification"),
         ("Connections", "connections"),
-        ("Environment", "environment"),
     ] {
-        page.push_str(&table(title, &report[name]));
+        page.push_str(&table(report, title, name));
     }
+    page.push_str("</div>\n");
+    page.push_str(&mismatches(&report["verification"]["mismatches"]));
     page.push_str("</main>\n</body>\n</html>\n");
     Ok(page)
 }
@@ -83,6 +94,7 @@ fn text(value: &Json) -> String {
         Json::Null => "none".to_owned(),
         Json::Array(items) if items.is_empty() => "none".to_owned(),
         Json::Array(items) => items.iter().map(text).collect::<Vec<_>>().join(" "),
+        Json::Number(number) if number.is_f64() => chart::trimmed(number.as_f64().unwrap_or(0.0), 4),
         other => escape(&other.to_string()),
     }
 }
@@ -108,40 +120,103 @@ fn grouped(number: u64) -> String {
     text
 }
 
+/// A figure for people, and what it is in the JSON, at this pointer.
+fn figure(report: &Json, pointer: &str, show: impl Fn(&Json) -> String) -> String {
+    let value = report.pointer(pointer).unwrap_or(&Json::Null);
+    let exact = escape(&value.to_string());
+    format!("<data data-of=\"{}\" value=\"{exact}\">{}</data>", escape(pointer), show(value))
+}
+
+/// The same of a time.
+fn time_figure(report: &Json, pointer: &str) -> String {
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the cast saturates")]
+    figure(report, pointer, |ns| Time(number(ns).round() as u64).to_string())
+}
+
+fn when(report: &Json) -> String {
+    let started = report["started_unix_ms"].as_i64().unwrap_or(0);
+    let date = jiff::Timestamp::from_millisecond(started).unwrap_or_default();
+    format!("handle-loadgen, {}", date.strftime("%Y-%m-%d %H:%M:%S UTC"))
+}
+
+/// What was asked for, in a line.
+fn load(setting: &Json) -> String {
+    let rate = setting["rate"].as_u64().map(|rate| format!("{}/s", grouped(rate)));
+    let window = setting["window"].as_u64().map(|window| format!("{window} waiting in each thread"));
+    let schedule = (!setting["schedule"].is_null()).then(|| text(&setting["schedule"]));
+    let poisson = (setting["arrivals"] == "poisson").then(|| "at random".to_owned());
+    let duration = format!("{} s", text(&setting["duration_s"]));
+    let threads = match count(&setting["threads"]) {
+        1 => "1 thread".to_owned(),
+        threads => format!("{threads} threads"),
+    };
+    let parts =
+        [Some(text(&setting["model"])), rate, window, schedule, poisson, Some(duration), Some(threads)];
+    parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
+}
+
+/// Whether the run counts, which promises hold, and how near to its own limit the generator was.
 fn verdict(report: &Json) -> String {
-    let reasons: Vec<_> = report["invalid"].as_array().into_iter().flatten().map(text).collect();
-    if reasons.is_empty() {
-        return "<p class=\"good\">The run counts: the load was what was asked for.</p>\n".to_owned();
+    let reasons: Vec<_> = report["invalid"].as_array().into_iter().flatten().collect();
+    let assertions: Vec<_> = report["assertions"].as_array().into_iter().flatten().collect();
+    let (class, says) = match (reasons.is_empty(), assertions.iter().all(|one| one["holds"] == true)) {
+        (false, _) => ("bad", "The run does not count."),
+        (true, false) => ("bad", "The run counts, and not all promises hold."),
+        (true, true) if assertions.is_empty() => ("good", "The run counts: the load was what was asked for."),
+        (true, true) => ("good", "The run counts, and all promises hold."),
+    };
+    let mut html = format!("<section class=\"card verdict {class}\">\n<p><strong>{says}</strong></p>\n");
+    if reasons.len() + assertions.len() > 0 {
+        html.push_str("<ul>\n");
+        for reason in reasons {
+            let _ = writeln!(html, "<li class=\"fails\">{}</li>", text(reason));
+        }
+        for assertion in assertions {
+            let class = if assertion["holds"] == true { "holds" } else { "fails" };
+            let (promise, found) = (text(&assertion["promise"]), text(&assertion["found"]));
+            let _ = writeln!(html, "<li class=\"{class}\"><code>{promise}</code>: {found}</li>");
+        }
+        html.push_str("</ul>\n");
     }
-    let items: String = reasons.iter().map(|reason| format!("<li>{reason}</li>")).collect();
-    format!("<div class=\"bad\"><p>The run does not count:</p><ul>{items}</ul></div>\n")
+    if let Some(share) = report["share"]["share"].as_f64() {
+        let percent = figure(report, "/share/share", |share| format!("{:.1} %", number(share) * 100.0));
+        let limit = figure(report, "/share/limit_answers_per_s", |limit| format!("{:.0}/s", number(limit)));
+        let (near, hint) = match share > SHARE_NEAR {
+            true => (" near", ": look at the generator before the server"),
+            false => ("", ""),
+        };
+        let width = (share * 100.0).clamp(0.0, 100.0);
+        let _ = writeln!(
+            html,
+            "<p class=\"share\">{percent} of the {limit} that this machine can do{hint}</p>\n\
+             <div class=\"meter{near}\"><span style=\"width:{width:.1}%\"></span></div>"
+        );
+    }
+    html + "</section>\n"
 }
 
 /// The numbers that are looked at first.
 fn figures(report: &Json) -> String {
-    let (accounts, response) = (&report["accounts"], &report["response_ns"]);
-    let sent = count(&accounts["sent"]).max(1);
-    let loss = count(&accounts["lost"]) as f64 / sent as f64 * 100.0;
-    let time = |name: &str| Time(count(&response[name])).to_string();
+    let rate = |pointer: &str| figure(report, pointer, |rate| format!("{:.0}/s", number(rate)));
+    let accounts = &report["accounts"];
+    let loss = count(&accounts["lost"]) as f64 / count(&accounts["sent"]).max(1) as f64 * 100.0;
+    let lost = figure(report, "/accounts/lost", |_| format!("{loss:.3} %"));
     let mut rows = vec![
-        ("answered a second", format!("{:.0}", number(&report["answered_per_s"]))),
-        ("sent a second", format!("{:.0}", number(&report["sent_per_s"]))),
-        ("lost", format!("{loss:.3} %")),
-        ("p50", time("p50")),
-        ("p99", time("p99")),
-        ("p99.9", time("p99_9")),
-        ("max", time("max")),
-        ("lag p99", Time(count(&report["schedule_error_ns"]["p99"])).to_string()),
+        ("answered", rate("/answered_per_s")),
+        ("sent", rate("/sent_per_s")),
+        ("lost", lost),
+        ("p50", time_figure(report, "/response_ns/p50")),
+        ("p99", time_figure(report, "/response_ns/p99")),
+        ("p99.9", time_figure(report, "/response_ns/p99_9")),
+        ("max", time_figure(report, "/response_ns/max")),
     ];
-    if let Some(share) = report["share"]["share"].as_f64() {
-        rows.push(("of the limit", format!("{:.1} %", share * 100.0)));
-    }
-    if let Some(wrong) = report["verification"]["mismatched"].as_u64() {
-        rows.push(("wrong answers", grouped(wrong)));
-    }
+    rows.push(match report["verification"]["mismatched"].is_null() {
+        true => ("lag p99", time_figure(report, "/schedule_error_ns/p99")),
+        false => ("wrong", figure(report, "/verification/mismatched", |wrong| grouped(count(wrong)))),
+    });
     let mut html = "<dl class=\"figures\">\n".to_owned();
     for (name, value) in rows {
-        let _ = writeln!(html, "<div><dt>{name}</dt><dd>{value}</dd></div>");
+        let _ = writeln!(html, "<div class=\"card\"><dt>{name}</dt><dd>{value}</dd></div>");
     }
     html + "</dl>\n"
 }
@@ -153,36 +228,71 @@ fn series(report: &Json, name: &str) -> Vec<(f64, f64)> {
     sending.map(|second| (number(&second["elapsed_s"]), number(&second[name]))).collect()
 }
 
+const SECONDS: Axis = Axis { title: "seconds", scale: Scale::Linear, label: chart::plain };
+const TIME: Axis = Axis { title: "response time", scale: Scale::Log, label: chart::time };
+
 fn rate_chart(report: &Json) -> String {
     let lines = [
-        Line { name: "sent", class: "c1", points: series(report, "sent_per_s") },
         Line { name: "answered", class: "c2", points: series(report, "answered_per_s") },
+        Line { name: "sent", class: "c1 dashed", points: series(report, "sent_per_s") },
     ];
-    let x = Axis { title: "seconds", scale: Scale::Linear, label: chart::plain };
     let y = Axis { title: "a second", scale: Scale::LinearFromZero, label: chart::plain };
-    chart::lines("Rate over time", x, y, &lines)
+    let about = format!(
+        "Requests a second: {} sent, {} answered.",
+        chart::span(&lines[1].points, chart::plain),
+        chart::span(&lines[0].points, chart::plain)
+    );
+    chart::lines(&Caption { id: "rate", title: "Rate over time", about }, SECONDS, y, &lines, &[])
 }
 
 fn time_chart(report: &Json) -> String {
     let lines = [
         Line { name: "p50", class: "c2", points: series(report, "response_p50_ns") },
-        Line { name: "p99", class: "c3", points: series(report, "response_p99_ns") },
-        Line { name: "max", class: "c4", points: series(report, "response_max_ns") },
-        Line { name: "lag max", class: "c1", points: series(report, "lag_max_ns") },
+        Line { name: "p99", class: "c3 dashed", points: series(report, "response_p99_ns") },
+        Line { name: "max", class: "c4 dotted", points: series(report, "response_max_ns") },
     ];
-    let x = Axis { title: "seconds", scale: Scale::Linear, label: chart::plain };
-    let y = Axis { title: "response time", scale: Scale::Log, label: chart::time };
-    chart::lines("Response time over time", x, y, &lines)
+    let told = lines.iter().map(|line| format!("{} {}", line.name, chart::span(&line.points, chart::time)));
+    let about = format!("Of each second: {}.", told.collect::<Vec<_>>().join(", "));
+    chart::lines(
+        &Caption { id: "times", title: "Response time over time", about },
+        SECONDS,
+        TIME,
+        &lines,
+        &[],
+    )
+}
+
+/// How long after its due time a request was sent, at worst; nothing in a closed loop.
+fn lag_chart(report: &Json) -> String {
+    if count(&report["schedule_error_ns"]["count"]) == 0 {
+        return String::new();
+    }
+    let points = series(report, "lag_max_ns");
+    let about = format!("Of each second the longest: {}.", chart::span(&points, chart::time));
+    let caption = Caption { id: "lag", title: "How late requests were sent", about };
+    let y = Axis { title: "lag, at most", ..TIME };
+    let bound_ns = SCHEDULE_ERROR_P99_NS_MAX as f64;
+    let bound = Mark { at: bound_ns, name: format!("{} for p99", chart::time(bound_ns)) };
+    chart::lines(&caption, SECONDS, y, &[Line { name: "lag", class: "c1", points }], &[bound])
 }
 
 fn curve_chart(report: &Json) -> String {
-    let points = report["response_curve"].as_array().into_iter().flatten();
     // An axis on which each further nine is as wide as the one before.
     let at = |point: &Json| (1.0 / (1.0 - number(&point["share"])), number(&point["ns"]));
-    let points = points.filter(|point| number(&point["share"]) < 1.0).map(at).collect();
+    let curve = |name: &str| {
+        let points = report[name].as_array().into_iter().flatten();
+        points.filter(|point| number(&point["share"]) < 1.0).map(at).collect()
+    };
+    let lines = [
+        Line { name: "response", class: "c2", points: curve("response_curve") },
+        Line { name: "service", class: "c1 dashed", points: curve("service_curve") },
+    ];
     let x = Axis { title: "percentile", scale: Scale::Log, label: chart::percentile };
-    let y = Axis { title: "response time", scale: Scale::Log, label: chart::time };
-    chart::lines("Percentiles of response time", x, y, &[Line { name: "response", class: "c2", points }])
+    let y = Axis { title: "time", ..TIME };
+    let told = ["p50", "p90", "p99", "p99_9", "max"]
+        .map(|name| format!("{} {}", name.replace('_', "."), Time(count(&report["response_ns"][name]))));
+    let about = format!("Response times: {}.", told.join(", "));
+    chart::lines(&Caption { id: "curve", title: "Percentiles", about }, x, y, &lines, &[])
 }
 
 fn histogram_chart(report: &Json) -> String {
@@ -190,23 +300,112 @@ fn histogram_chart(report: &Json) -> String {
     let bars: Vec<_> = buckets
         .map(|bucket| (number(&bucket["from_ns"]), number(&bucket["to_ns"]), number(&bucket["count"])))
         .collect();
-    let x = Axis { title: "response time", scale: Scale::Log, label: chart::time };
     let y = Axis { title: "answers", scale: Scale::LinearFromZero, label: chart::plain };
-    chart::bars("Histogram of response time", x, y, &bars)
+    let response = &report["response_ns"];
+    let marks: Vec<_> = [("p50", "p50"), ("p99", "p99"), ("p99.9", "p99_9")]
+        .into_iter()
+        .filter(|_| !bars.is_empty())
+        .map(|(name, member)| Mark { at: number(&response[member]), name: name.to_owned() })
+        .collect();
+    let of = bars.iter().max_by(|a, b| a.2.total_cmp(&b.2));
+    let about = of.map_or_else(
+        || "No answers.".to_owned(),
+        |(from, to, _)| format!("Most answers took {} to {}.", chart::time(*from), chart::time(*to)),
+    );
+    let caption = Caption { id: "histogram", title: "Histogram of response time", about };
+    chart::bars(&caption, TIME, y, &bars, &marks)
 }
 
-fn codes(list: &Json) -> String {
-    let mut html = "<section><h2>Answers by response code</h2>\n<table>\n".to_owned();
-    for code in list.as_array().into_iter().flatten() {
+/// The times as a table: what the curves show, in numbers.
+fn times(report: &Json) -> String {
+    const COLUMNS: [(&str, &str); 3] =
+        [("response", "response_ns"), ("service", "service_ns"), ("lag", "schedule_error_ns")];
+    const ROWS: [(&str, &str); 8] = [
+        ("min", "min"),
+        ("p50", "p50"),
+        ("p90", "p90"),
+        ("p99", "p99"),
+        ("p99.9", "p99_9"),
+        ("p99.99", "p99_99"),
+        ("max", "max"),
+        ("mean", "mean"),
+    ];
+    let columns = || COLUMNS.iter().filter(|(_, member)| count(&report[*member]["count"]) > 0);
+    let heads: String = columns().map(|(name, _)| format!("<th scope=\"col\">{name}</th>")).collect();
+    let mut html = format!(
+        "<section class=\"card\"><h2>Times</h2>\n<table class=\"times\">\n<thead><tr><td></td>{heads}</tr></thead>\n<tbody>\n"
+    );
+    for (name, member) in ROWS {
+        let cells: String = columns()
+            .map(|(_, times)| format!("<td>{}</td>", time_figure(report, &format!("/{times}/{member}"))))
+            .collect();
+        let _ = writeln!(html, "<tr><th scope=\"row\">{name}</th>{cells}</tr>");
+    }
+    html + "</tbody>\n</table>\n</section>\n"
+}
+
+/// Each phase of a schedule that has several.
+fn steps(report: &Json) -> String {
+    let Some(steps) = report["steps"].as_array().filter(|steps| !steps.is_empty()) else {
+        return String::new();
+    };
+    let mut html = "<section class=\"card\"><h2>Steps</h2>\n<table class=\"times\">\n<thead><tr>".to_owned();
+    for name in ["a second", "answered", "missing", "p50", "p99"] {
+        let _ = write!(html, "<th scope=\"col\">{name}</th>");
+    }
+    html.push_str("</tr></thead>\n<tbody>\n");
+    for (at, step) in steps.iter().enumerate() {
+        let of = |member: &str| format!("/steps/{at}/{member}");
+        let rate = |member: &str| figure(report, &of(member), |rate| chart::plain(number(rate)));
+        let is_constant = step["rate_from"] == step["rate_to"];
+        let rates = match is_constant {
+            true => rate("rate_from"),
+            false => format!("{} to {}", rate("rate_from"), rate("rate_to")),
+        };
+        let missing = figure(report, &of("unanswered"), |missing| grouped(count(missing)));
+        let [p50, p99] =
+            ["response_ns/p50", "response_ns/p99"].map(|member| time_figure(report, &of(member)));
+        let _ = writeln!(
+            html,
+            "<tr><td>{rates}</td><td>{}</td><td>{missing}</td><td>{p50}</td><td>{p99}</td></tr>",
+            rate("answered_per_s")
+        );
+    }
+    html + "</tbody>\n</table>\n</section>\n"
+}
+
+fn codes(report: &Json) -> String {
+    let mut html =
+        "<section class=\"card\"><h2>Answers by response code</h2>\n<table class=\"counts\">\n".to_owned();
+    let mut row = |name: &str, pointer: &str| {
+        let counted = figure(report, pointer, |counted| grouped(count(counted)));
+        let _ = writeln!(html, "<tr><th scope=\"row\">{name}</th><td>{counted}</td></tr>");
+    };
+    for (number, code) in report["accounts"]["codes"].as_array().into_iter().flatten().enumerate() {
         let name = format!("{} {}", text(&code["code"]), text(&code["name"]));
-        let _ = writeln!(html, "<tr><th>{name}</th><td>{}</td></tr>", grouped(count(&code["count"])));
+        row(&name, &format!("/accounts/codes/{number}/count"));
+    }
+    for name in [
+        "malformed",
+        "truncated",
+        "late",
+        "duplicate_only",
+        "lost",
+        "duplicates",
+        "unmatched",
+        "kernel_drops",
+        "not_sent",
+    ] {
+        if count(&report["accounts"][name]) > 0 {
+            row(&name.replace('_', " "), &format!("/accounts/{name}"));
+        }
     }
     html + "</table>\n</section>\n"
 }
 
 fn mismatches(list: &Json) -> String {
     let Some(list) = list.as_array().filter(|list| !list.is_empty()) else { return String::new() };
-    let mut html = "<section><h2>First wrong answers</h2>\n".to_owned();
+    let mut html = "<section class=\"card\"><h2>First wrong answers</h2>\n".to_owned();
     for mismatch in list {
         let _ = writeln!(
             html,
@@ -220,15 +419,22 @@ fn mismatches(list: &Json) -> String {
     html + "</section>\n"
 }
 
-/// Members of an object that are no lists of objects, as rows.
-fn table(title: &str, object: &Json) -> String {
-    let Some(object) = object.as_object() else { return String::new() };
-    let mut html = format!("<section><h2>{title}</h2>\n<table>\n");
-    for (name, value) in object {
+/// Members of an object of the report that are no lists of objects, as rows.
+fn table(report: &Json, title: &str, object: &str) -> String {
+    let Some(members) = report[object].as_object() else { return String::new() };
+    let mut html = format!("<section class=\"card\"><h2>{title}</h2>\n<table>\n");
+    for (name, value) in members {
         let is_list = value.as_array().is_some_and(|items| items.iter().any(Json::is_object));
-        if !is_list && !value.is_null() {
-            let _ = writeln!(html, "<tr><th>{}</th><td>{}</td></tr>", escape(name), text(value));
+        if is_list || value.is_null() || value.is_object() {
+            continue;
         }
+        let (name_text, unit) = [("_ms", " ms"), ("_s", " s")]
+            .into_iter()
+            .find_map(|(suffix, unit)| Some((name.strip_suffix(suffix)?, unit)))
+            .unwrap_or((name, ""));
+        let value = figure(report, &format!("/{object}/{name}"), |value| text(value) + unit);
+        let name_text = escape(&name_text.replace('_', " "));
+        let _ = writeln!(html, "<tr><th scope=\"row\">{name_text}</th><td>{value}</td></tr>");
     }
     html + "</table>\n</section>\n"
 }
@@ -265,27 +471,57 @@ mod tests {
             rest = &rest[end + 1..];
         }
         assert!(open.is_empty(), "{open:?}");
-        assert_eq!(page.matches("<svg").count(), 5);
+        assert_eq!((page.matches("<svg").count(), page.matches("<desc").count()), (6, 6));
         assert!(!page.contains("NaN") && !page.contains("inf"), "{page}");
     }
 
     #[test]
     fn its_figures_are_those_of_the_json() {
         let (json, page) = of_report();
-        for name in ["scheduled", "sent", "answered", "lost"] {
-            let count = grouped(json["accounts"][name].as_u64().unwrap());
-            assert!(page.contains(&count), "{name} {count}");
+        let figures: Vec<_> = page.split("<data data-of=\"").skip(1).collect();
+        assert!(figures.len() > 50, "{}", figures.len());
+        for figure in figures {
+            let (pointer, rest) = figure.split_once("\" value=\"").unwrap();
+            let (value, _) = rest.split_once("\">").unwrap();
+            assert_eq!(value, escape(&json.pointer(pointer).unwrap().to_string()), "{pointer}");
         }
-        assert!(page.contains("<dt>p99</dt><dd>2.00 ms</dd>"));
-        assert!(page.contains("<dt>answered a second</dt><dd>990</dd>"));
+        for name in ["scheduled", "sent", "answered"] {
+            let count = grouped(json["accounts"][name].as_u64().unwrap());
+            assert!(page.contains(&format!(">{count}</text>")), "{name} {count}");
+        }
+        assert!(
+            page.contains("<dt>p99</dt><dd><data data-of=\"/response_ns/p99\" value=\"2000000\">2.00 ms<")
+        );
+        assert!(page.contains("value=\"990.0\">990/s</data>"));
         assert!(page.contains("server too busy"), "the codes are named");
-        assert!(page.contains("The run counts"));
+        assert!(page.contains("The run counts: the load was what was asked for."));
+        assert!(page.contains("open loop, 1\u{202f}000/s, 2 s, 1 thread"));
+    }
+
+    #[test]
+    fn promises_and_the_share_of_the_limit_are_judged() {
+        let (mut json, _) = of_report();
+        let promise = |text: &str, found: &str, holds: bool| serde_json::json!({"promise": text, "found": found, "holds": holds});
+        json["assertions"] = serde_json::json!([promise("p99<5ms", "it is 2.000 ms", true)]);
+        json["share"] = serde_json::json!({"limit_answers_per_s": 1320.0, "share": 0.75});
+        let good = page(&json).unwrap();
+        assert!(good.contains("The run counts, and all promises hold."));
+        assert!(good.contains("<li class=\"holds\"><code>p99&lt;5ms</code>: it is 2.000 ms</li>"));
+        assert!(good.contains(">75.0 %</data> of the ") && good.contains("look at the generator"), "{good}");
+        assert!(good.contains("<span style=\"width:75.0%\">"));
+        json["assertions"] = serde_json::json!([promise("loss<1%", "it is 1.0000 %", false)]);
+        assert!(page(&json).unwrap().contains("The run counts, and not all promises hold."));
+        json["invalid"] = serde_json::json!(["it was stopped early"]);
+        assert!(page(&json).unwrap().contains("<strong>The run does not count.</strong>"));
     }
 
     #[test]
     fn what_came_from_outside_is_text() {
         let mut json = serde_json::to_value(report()).unwrap();
-        json["setting"]["names"] = "<img src=x onerror=alert(1)>".into();
+        let hostile = "<img src=x onerror=alert(1)>";
+        json["setting"]["names"] = hostile.into();
+        json["setting"]["<img>"] = hostile.into();
+        json["accounts"]["codes"][0]["name"] = hostile.into();
         json["invalid"] = serde_json::json!(["<b>"]);
         let page = page(&json).unwrap();
         assert!(!page.contains("<img") && !page.contains("<b>") && page.contains("does not count"));
@@ -294,8 +530,38 @@ mod tests {
     #[test]
     fn other_json_is_refused_and_an_empty_run_is_a_page() {
         assert!(super::page(&serde_json::json!({})).is_err());
-        let empty = serde_json::json!({"schema": "handle-loadgen/run/2", "setting": {"target": "x"}});
+        let empty = serde_json::json!({"schema": "handle-loadgen/run/3", "setting": {"target": "x"}});
         let page = super::page(&empty).unwrap();
         assert!(!page.contains("NaN") && !page.contains("inf"));
+    }
+
+    /// The relative luminance of a colour, as the guidelines for accessible pages (WCAG 2) define it.
+    fn luminance(color: &str) -> f64 {
+        let channel = |at: usize| {
+            let share = f64::from(u8::from_str_radix(&color[at..at + 2], 16).unwrap()) / 255.0;
+            if share <= 0.04045 { share / 12.92 } else { ((share + 0.055) / 1.055).powf(2.4) }
+        };
+        0.2126 * channel(0) + 0.7152 * channel(2) + 0.0722 * channel(4)
+    }
+
+    #[test]
+    fn text_and_lines_stand_out_in_light_and_in_dark() {
+        let modes: Vec<_> =
+            STYLE.split(":root {").skip(1).map(|rest| &rest[..rest.find('}').unwrap()]).collect();
+        assert_eq!(modes.len(), 2);
+        for mode in modes {
+            let color = |name: &str| {
+                let at = mode.find(&format!("--{name}: #")).unwrap() + name.len() + 5;
+                luminance(&mode[at..at + 6])
+            };
+            for (front, back) in ["fg", "dim", "good", "bad", "c1", "c2", "c3", "c4"]
+                .into_iter()
+                .flat_map(|front| [(front, "bg"), (front, "card")])
+            {
+                let (one, other) = (color(front), color(back));
+                let contrast = (one.max(other) + 0.05) / (one.min(other) + 0.05);
+                assert!(contrast >= 4.5, "{front} on {back}: {contrast:.2}");
+            }
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 pub mod access_log;
 pub mod pcap;
+mod pcapng;
 
 use std::fmt;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Captures in the classic format of libpcap, as tcpdump writes them.
+//! Captures in the classic format of libpcap, as tcpdump writes them, and what packets of both formats hold.
 //!
 //! - Both byte orders, and times in micro- or nanoseconds.
 //! - Ethernet with VLAN tags, Linux "any" devices (two versions), loopback and raw IP.
@@ -7,16 +7,15 @@
 
 use handle_proto::limit::UDP_MESSAGE_LEN_MAX;
 
-use super::{Recorded, Recording};
+use super::{Recorded, Recording, pcapng};
 use crate::question::Question;
 
 /// Whether a file begins like a capture, also like one in the newer format.
 #[must_use]
 pub fn is_capture(bytes: &[u8]) -> bool {
-    Form::of(bytes).is_some() || bytes.starts_with(&PCAPNG)
+    Form::of(bytes).is_some() || bytes.starts_with(&pcapng::MAGIC)
 }
 
-const PCAPNG: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
 const FILE_HEAD_LEN: usize = 24;
 const PACKET_HEAD_LEN: usize = 16;
 
@@ -46,36 +45,43 @@ impl Form {
     }
 }
 
-/// Reads all requests to `port`.
+/// Reads all requests to `port`, in either format.
 ///
 /// # Errors
 ///
 /// When it is no capture, or from a kind of device that is not known here. A capture that ends within a packet is
 /// read up to there.
 pub fn read(bytes: &[u8], port: u16) -> Result<Recording, String> {
-    let Some(form) = Form::of(bytes) else {
-        let hint = if bytes.starts_with(&PCAPNG) {
-            "it is in the newer format; `editcap -F pcap IN OUT` makes a classic one of it"
-        } else {
-            "it does not begin like a capture"
-        };
-        return Err(hint.to_owned());
-    };
+    let mut recording = Recording::default();
+    if bytes.starts_with(&pcapng::MAGIC) {
+        let skipped = pcapng::packets(bytes, |at_ns, link, packet| {
+            // Of several devices one may be known here, and others not.
+            let ip = link_layer(link).and_then(|ip_of| ip_of(packet));
+            take(&mut recording, at_ns, ip, port);
+        })?;
+        recording.skipped += skipped;
+        return Ok(recording);
+    }
+    let form = Form::of(bytes).ok_or("it does not begin like a capture")?;
     let link = form.u32(bytes, 20).ok_or("it ends within its head")? & 0x0fff_ffff;
     let ip_of = link_layer(link).ok_or_else(|| format!("its kind of device, {link}, is not known here"))?;
-    let mut recording = Recording::default();
     let mut rest = bytes.get(FILE_HEAD_LEN..).ok_or("it ends within its head")?;
     while let Some((at_ns, packet, after)) = packet(form, rest) {
         rest = after;
-        let payload = ip_of(packet).and_then(|ip| udp_payload(ip, port));
-        match payload.filter(|payload| is_request(payload)) {
-            Some(payload) if recording.requests.len() < Recording::REQUESTS_MAX => {
-                recording.requests.push(Recorded { at_ns, what: payload.to_vec() });
-            }
-            _ => recording.skipped += 1,
-        }
+        take(&mut recording, at_ns, ip_of(packet), port);
     }
     Ok(recording)
+}
+
+/// Adds the request in an IP packet, if there is one.
+fn take(recording: &mut Recording, at_ns: i64, ip: Option<&[u8]>, port: u16) {
+    let payload = ip.and_then(|ip| udp_payload(ip, port));
+    match payload.filter(|payload| is_request(payload)) {
+        Some(payload) if recording.requests.len() < Recording::REQUESTS_MAX => {
+            recording.requests.push(Recorded { at_ns, what: payload.to_vec() });
+        }
+        _ => recording.skipped += 1,
+    }
 }
 
 /// A whole message that is a request. Requests over several datagrams are left out: their pieces have one id.
@@ -235,8 +241,20 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn both_formats_hold_the_same_requests() {
+        let packets = [v4(&request(b"10.1/a")), v4(b"noise"), v6(&request(b"10.1/b"))];
+        let classic = read(&capture(false, false, 101, &packets), 2641).unwrap();
+        assert_eq!((classic.requests.len(), classic.skipped), (2, 1));
+        let newer = pcapng::tests::capture_of(101, &packets);
+        assert!(is_capture(&newer));
+        assert_eq!(read(&newer, 2641), Ok(classic));
+        let unknown = read(&pcapng::tests::capture_of(999, &packets), 2641).unwrap();
+        assert_eq!((unknown.requests.len(), unknown.skipped), (0, 3));
+    }
+
+    #[test]
     fn says_what_it_cannot_read() {
-        assert!(read(&PCAPNG, 1).unwrap_err().contains("editcap"));
+        assert!(read(&pcapng::MAGIC, 1).unwrap_err().contains("ends within"));
         assert!(read(b"\xd4\xc3\xb2\xa1", 1).unwrap_err().contains("ends within"));
         assert!(read(&capture(true, true, 999, &[]), 1).unwrap_err().contains("999"));
     }

@@ -69,6 +69,8 @@ impl Connection {
         registry: &Registry,
     ) -> io::Result<Self> {
         let mut stream = connect(target, source)?;
+        // Or the kernel keeps a request back until the one before is acknowledged.
+        stream.set_nodelay(true)?;
         registry.register(&mut stream, token, Interest::READABLE | Interest::WRITABLE)?;
         Ok(Self {
             stream,
@@ -123,14 +125,15 @@ impl Connection {
         Ok(())
     }
 
-    /// Reads what came, and gives `take` each answer, as a whole message with its envelope.
+    /// Reads what came by way of `room`, and gives `take` each answer, as a whole message with its envelope.
     pub(crate) fn turn(
         &mut self,
         streams: &Streams,
         context: &Context,
+        room: &mut [u8],
         mut take: impl FnMut(&[u8]),
     ) -> Result<(), End> {
-        let is_over = self.read()?;
+        let is_over = self.read(room)?;
         let mut is_last = false;
         while !self.input.is_empty() {
             let cut = match context.protocol {
@@ -162,10 +165,9 @@ impl Connection {
     }
 
     /// Reads until there is no more; whether the other side has ended.
-    fn read(&mut self) -> Result<bool, End> {
-        let mut room = [0; 16 << 10];
+    fn read(&mut self, room: &mut [u8]) -> Result<bool, End> {
         loop {
-            match self.stream.read(&mut room) {
+            match self.stream.read(room) {
                 Ok(0) => return Ok(true),
                 Ok(len) => {
                     self.established = true;
@@ -279,6 +281,17 @@ mod tests {
         let envelope =
             Envelope { message_len: len, flags: EnvelopeFlags::TRUNCATED, ..Envelope::request(id) };
         [&envelope.to_bytes()[..], &vec![7; len as usize]].concat()
+    }
+
+    #[test]
+    fn requests_are_not_kept_back() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let (poll, target) = (mio::Poll::new().unwrap(), listener.local_addr().unwrap());
+        for source in [None, Some([127, 0, 0, 5].into())] {
+            let connection = Connection::begin(target, source, Token(0), poll.registry()).unwrap();
+            assert!(connection.stream.nodelay().unwrap());
+            assert_eq!(listener.accept().unwrap().1.ip(), source.unwrap_or(target.ip()));
+        }
     }
 
     #[test]

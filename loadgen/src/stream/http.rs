@@ -36,12 +36,14 @@ pub(super) const fn connection(keeps: bool) -> &'static str {
 
 /// What came so far.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Parsed {
+pub enum Parsed {
     /// More has to come.
     Partial,
     /// A whole answer.
     Whole {
+        /// Its body, put together where it came in chunks.
         body: Vec<u8>,
+        /// Its status.
         status: u16,
         /// Bytes that it took.
         used: usize,
@@ -57,7 +59,8 @@ const HEADERS_MAX: usize = 64;
 const PRECEDING_MAX: usize = 8;
 
 /// Parses the first answer in `bytes`; `is_over` says that no more will come.
-pub(super) fn parse(bytes: &[u8], is_over: bool) -> Parsed {
+#[must_use]
+pub fn parse(bytes: &[u8], is_over: bool) -> Parsed {
     let mut preceding_len = 0;
     for _ in 0..=PRECEDING_MAX {
         match parse_one(&bytes[preceding_len..], is_over) {
@@ -95,6 +98,10 @@ fn parse_one(bytes: &[u8], is_over: bool) -> Parsed {
     let rest = &bytes[head_len..];
     let whole =
         |body: Vec<u8>, len: usize, closes| Parsed::Whole { body, status, used: head_len + len, closes };
+    // Whatever its head says, neither has a body.
+    if matches!(status, 204 | 304) {
+        return whole(Vec::new(), 0, closes);
+    }
     if says("transfer-encoding", "chunked") {
         return match dechunk(rest) {
             Ok(Some((body, len))) => whole(body, len, closes),
@@ -108,7 +115,6 @@ fn parse_one(bytes: &[u8], is_over: bool) -> Parsed {
         Some(Ok(_)) | None if is_over => whole(rest.to_vec(), rest.len(), true),
         Some(Ok(_)) => Parsed::Partial,
         Some(Err(_)) => Parsed::Broken,
-        None if matches!(status, 204 | 304) => whole(Vec::new(), 0, closes),
         None => Parsed::Partial,
     }
 }
@@ -169,6 +175,18 @@ mod tests {
             for len in 0..text.len() {
                 assert_eq!(parse(&text.as_bytes()[..len], false), Parsed::Partial, "{len} of {text}");
             }
+        }
+    }
+
+    #[test]
+    fn some_answers_have_no_body_whatever_follows() {
+        for (head, status) in
+            [("HTTP/1.1 204 No\r\n\r\n", 204), ("HTTP/1.1 304 No\r\nContent-Length: 5\r\n\r\n", 304)]
+        {
+            let text = format!("{head}HTTP/1.1 2");
+            let expected = Parsed::Whole { body: Vec::new(), status, used: head.len(), closes: false };
+            assert_eq!(parse(text.as_bytes(), false), expected, "{text}");
+            assert_eq!(parse(text.as_bytes(), true), expected, "{text}");
         }
     }
 

@@ -76,7 +76,7 @@ mod tests {
     fn get(name: &[u8], form: &str) -> String {
         let forms: Vec<Form> = vec![form.parse().unwrap()];
         let mut sampler = Sampler::new(1, 1);
-        sampler.for_forms(&forms);
+        sampler.for_forms(&forms, 512);
         sampler.offer(name);
         let workload = sampler.finish_as(&forms, OpFlags(0), 0).unwrap();
         let mut room = [0; 512];

@@ -5,7 +5,7 @@
 //! shows as lag of the schedule.
 
 mod connection;
-mod http;
+pub mod http;
 mod json;
 
 use std::fmt;
@@ -16,12 +16,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use handle_net::{Flushed, Outbox, Peer};
-use handle_proto::limit::UDP_MESSAGE_LEN_MAX;
 use mio::{Events, Poll, Token};
 use serde::Serialize;
 
 use crate::clock::Clock;
-use crate::drive::TICK_NS;
+use crate::drive::{TICK_NS, sleep_ns};
+use crate::options::Idle;
 use crate::worker::{BURST_MAX, Interval, Worker};
 use connection::{Connection, Context, End};
 
@@ -162,39 +162,53 @@ impl ConnectionCounts {
 pub(crate) struct Pool {
     poll: Poll,
     target: SocketAddr,
-    source: Option<IpAddr>,
+    /// Connections are begun from these in turn; with none, the system chooses.
+    sources: Vec<IpAddr>,
     streams: Streams,
     context: Context,
     places: Vec<Option<Connection>>,
     outbox: Outbox,
     counts: ConnectionCounts,
+    /// Requests that all places have room for.
+    room: usize,
     /// Where the search for room begins.
     next: usize,
+    /// Places that have something to write.
+    unwritten: Vec<usize>,
+    /// Where what comes is read to.
+    input: Box<[u8]>,
 }
 
-/// Longest wait: how soon a stop is noticed, and what waits too long is given up.
+/// Between two looks at all connections for requests that wait too long.
+const GIVE_UP_EVERY_NS: u64 = 10_000_000;
+/// Most that is read at a time.
+const INPUT_LEN: usize = 16 << 10;
+/// Longest wait: how soon a stop is noticed.
 const PATIENCE_MAX: Duration = Duration::from_millis(10);
-/// Nearer to the next request than this we do not sleep.
-const SPIN_NS: u64 = 100_000;
 
 impl Pool {
-    /// No connection is begun yet. `with_values` says whether anybody looks at the values of answers.
+    /// No connection is begun yet. Requests have at most `request_len_max` bytes; `with_values` says whether anybody
+    /// looks at the values of answers.
     pub(crate) fn open(
         target: SocketAddr,
-        source: Option<IpAddr>,
+        sources: Vec<IpAddr>,
         streams: Streams,
+        request_len_max: usize,
         with_values: bool,
     ) -> io::Result<Self> {
         Ok(Self {
             poll: Poll::new()?,
             target,
-            source,
+            sources,
             streams,
             context: Context::new(target, streams, with_values),
             places: (0..streams.connections).map(|_| None).collect(),
-            outbox: Outbox::new(BURST_MAX, BURST_MAX * UDP_MESSAGE_LEN_MAX),
+            outbox: Outbox::new(BURST_MAX, BURST_MAX * request_len_max),
             counts: ConnectionCounts::default(),
+            room: streams.connections * streams.room(0, 0),
             next: 0,
+            unwritten: Vec::with_capacity(BURST_MAX),
+            input: vec![0; INPUT_LEN].into_boxed_slice(),
         })
     }
 
@@ -202,18 +216,25 @@ impl Pool {
         self.counts
     }
 
-    /// Requests that connections have room for.
-    fn room(&self) -> usize {
-        let free = |place: &Option<Connection>| match place {
+    /// Requests that the place at `at` has room for.
+    fn room_at(&self, at: usize) -> usize {
+        match &self.places[at] {
             None => self.streams.room(0, 0),
             Some(connection) => connection.room(&self.streams),
-        };
-        self.places.iter().map(free).sum()
+        }
+    }
+
+    /// Does something with one place, and keeps the sum of the room of all.
+    fn with_place<T>(&mut self, at: usize, act: impl FnOnce(&mut Self) -> T) -> T {
+        let before = self.room_at(at);
+        let result = act(self);
+        self.room = self.room + self.room_at(at) - before;
+        result
     }
 
     /// Sends what is due, as far as there is room.
     fn send_due(&mut self, worker: &mut Worker<'_>, clock: Clock) {
-        let room = self.room().min(BURST_MAX);
+        let room = self.room.min(BURST_MAX);
         let now_ns = clock.now_ns();
         worker.push_some(now_ns, room, &mut self.outbox);
         if self.outbox.is_empty() {
@@ -230,8 +251,8 @@ impl Pool {
             }
         }
         self.outbox.clear();
-        for place in 0..self.places.len() {
-            self.write(place);
+        while let Some(at) = self.unwritten.pop() {
+            self.write(at);
         }
         worker.flushed(clock.now_ns(), flushed);
     }
@@ -240,15 +261,20 @@ impl Pool {
     /// kernel's refusal.
     fn send(&mut self, i: usize, now_ns: u64) -> io::Result<()> {
         let len = self.places.len();
-        let free = (0..len)
-            .map(|step| (self.next + step) % len)
-            .find(|&at| self.places[at].as_ref().is_none_or(|connection| connection.room(&self.streams) > 0));
+        let free = (0..len).map(|step| (self.next + step) % len).find(|&at| self.room_at(at) > 0);
         let Some(at) = free else { return Err(io::ErrorKind::WouldBlock.into()) };
         self.next = (at + 1) % len;
+        self.unwritten.push(at);
+        self.with_place(at, |pool| pool.queue(at, i, now_ns))
+    }
+
+    fn queue(&mut self, at: usize, i: usize, now_ns: u64) -> io::Result<()> {
         let connection = match &mut self.places[at] {
             Some(connection) => connection,
             place => {
-                let begun = Connection::begin(self.target, self.source, Token(at), self.poll.registry())?;
+                let number = usize::try_from(self.counts.begun).unwrap_or(0);
+                let source = self.sources.get(number % self.sources.len().max(1)).copied();
+                let begun = Connection::begin(self.target, source, Token(at), self.poll.registry())?;
                 self.counts.begun += 1;
                 place.insert(begun)
             }
@@ -266,23 +292,28 @@ impl Pool {
     }
 
     fn close(&mut self, at: usize, end: End) {
-        if let Some(connection) = self.places[at].take() {
-            self.counts.count(end, connection.is_established());
-        }
+        self.with_place(at, |pool| {
+            if let Some(connection) = pool.places[at].take() {
+                pool.counts.count(end, connection.is_established());
+            }
+        });
     }
 
     /// Takes what came for the connection at `at`, and gives each answer to the worker.
     fn turn(&mut self, at: usize, now_ns: u64, worker: &mut Worker<'_>) {
-        let Some(connection) = &mut self.places[at] else { return };
-        let was_established = connection.is_established();
         let target = Peer::to(self.target);
-        let turned = connection.turn(&self.streams, &self.context, |answer| {
-            worker.receive(now_ns, target, answer, true);
-        });
-        self.counts.established += u64::from(!was_established && connection.is_established());
-        if let Err(end) = turned {
+        let take = |answer: &[u8]| worker.receive(now_ns, target, answer, true);
+        if let Err(end) = self.with_place(at, |pool| pool.read(at, take)) {
             self.close(at, end);
         }
+    }
+
+    fn read(&mut self, at: usize, take: impl FnMut(&[u8])) -> Result<(), End> {
+        let Some(connection) = &mut self.places[at] else { return Ok(()) };
+        let was_established = connection.is_established();
+        let turned = connection.turn(&self.streams, &self.context, &mut self.input, take);
+        self.counts.established += u64::from(!was_established && connection.is_established());
+        turned
     }
 
     /// Gives up connections whose oldest request was sent before `sent_before_ns`.
@@ -306,12 +337,12 @@ pub(crate) fn drive(
     worker: &mut Worker<'_>,
     pool: &mut Pool,
     timeout_ns: u64,
-    clock: Clock,
+    (clock, idle): (Clock, Idle),
     stop: &AtomicBool,
     mut tick: impl FnMut(u64, u64, Interval),
 ) -> io::Result<()> {
     let mut events = Events::with_capacity(1024);
-    let mut second = 0;
+    let (mut second, mut give_up_ns) = (0, 0);
     clock.wait_for_start();
     loop {
         if stop.load(Ordering::Relaxed) {
@@ -319,11 +350,11 @@ pub(crate) fn drive(
         }
         pool.send_due(worker, clock);
         let now_ns = clock.now_ns();
-        let has_room = pool.room() > 0;
+        let has_room = pool.room > 0;
         let due_ns = worker.next_due_ns(now_ns).filter(|_| has_room);
         let until_ns = due_ns.map_or(u64::MAX, |due_ns| due_ns.saturating_sub(now_ns));
         // The kernel waits for whole milliseconds and rounds up, which would be late.
-        let patience = Duration::from_millis(until_ns.saturating_sub(SPIN_NS) / 1_000_000).min(PATIENCE_MAX);
+        let patience = Duration::from_millis(sleep_ns(idle, until_ns) / 1_000_000).min(PATIENCE_MAX);
         match pool.poll.poll(&mut events, Some(patience)) {
             Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
             _ => {}
@@ -336,7 +367,10 @@ pub(crate) fn drive(
             }
             pool.turn(at, now_ns, worker);
         }
-        pool.give_up(now_ns.saturating_sub(2 * timeout_ns));
+        if now_ns >= give_up_ns {
+            pool.give_up(now_ns.saturating_sub(2 * timeout_ns));
+            give_up_ns = now_ns + GIVE_UP_EVERY_NS;
+        }
         worker.advance(now_ns);
         let is_done = worker.is_done(now_ns);
         if now_ns >= (second + 1) * TICK_NS || is_done {

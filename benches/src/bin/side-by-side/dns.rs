@@ -1,6 +1,7 @@
 //! Name servers with a zone of as many names as there are records, and answers of the same size.
 
 use anyhow::{Context as _, bail, ensure};
+use handle_benches::dns::is_success;
 use handle_benches::records::Random;
 use handle_benches::requests::Requests;
 use handle_benches::serve;
@@ -180,15 +181,7 @@ fn name(n: u64) -> String {
 
 /// A question for the TXT records of name `n`.
 fn query(n: u64, id: u16) -> Vec<u8> {
-    let mut query = id.to_be_bytes().to_vec();
-    // No recursion; one question.
-    query.extend([0, 0, 0, 1, 0, 0, 0, 0, 0, 0]);
-    for label in [&*name(n), ZONE] {
-        query.push(u8::try_from(label.len()).unwrap_or(0));
-        query.extend_from_slice(label.as_bytes());
-    }
-    query.extend([0, 0, 16, 0, 1]);
-    query
+    handle_benches::dns::query(&[&name(n), ZONE], id)
 }
 
 /// `count` questions for names at random.
@@ -196,9 +189,4 @@ pub(crate) fn queries(names: u64, count: usize) -> Requests {
     let mut random = Random(2);
     let ids = (0..=u16::MAX).cycle().take(count);
     Requests::from_datagrams(ids.map(|id| query(random.below(names), id)))
-}
-
-/// An answer without error, with one record.
-pub(crate) fn is_success(answer: &[u8]) -> bool {
-    matches!(answer, [_, _, flags, code, _, _, 0, 1, ..] if flags & 0x80 != 0 && code & 15 == 0)
 }

@@ -1,28 +1,32 @@
-//! Everything that answers, side by side: echoes by both datapaths, `handled` by both, name servers.
+//! Everything that answers, side by side: echoes by both datapaths, `handled` by both, name servers; then `handled` over
+//! TCP, and with signatures beside the key alone.
 //!
 //! Each server is a process of its own on one core and the load is on another. They take turns under the
 //! same load, the order changing from round to round, and one table has it all.
 #![forbid(unsafe_code)]
 
+mod connections;
 mod dns;
 mod report;
 mod scenario;
+mod signed;
 
 use crate::dns::NameServer;
-use crate::scenario::{Load, Result, SCENARIOS, Scenario};
+use crate::scenario::{Load, Result, SCENARIOS, Scenario, take_turns};
 use anyhow::{Context as _, ensure};
 use clap::{Parser, Subcommand};
 use handle_benches::answers::Answerer;
 use handle_benches::flood::{Flood, WINDOW};
 use handle_benches::requests::{Ask, Requests};
 use handle_benches::serve::{self, Child, Path};
-use handle_benches::sets;
 use handle_benches::turns::Turn;
+use handle_benches::{certified, sets};
 use handle_server::config::Limits;
 use handle_snapshot::PublishedSet;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
-/// Measures echoes, `handled` and name servers side by side, one datagram at a time and in trains.
+/// Measures echoes, `handled` and name servers side by side: one datagram at a time, in trains, over TCP, signed.
 #[derive(Parser)]
 struct Args {
     #[command(subcommand)]
@@ -48,7 +52,13 @@ struct Args {
     /// Different requests; asked around.
     #[arg(long, default_value_t = 1 << 20)]
     requests: usize,
-    /// Run only scenarios whose name contains this.
+    /// Connections over TCP.
+    #[arg(long, default_value_t = 32)]
+    connections: usize,
+    /// Requests under way on each connection.
+    #[arg(long, default_value_t = 256)]
+    connection_window: usize,
+    /// Run only loads whose name contains this.
     #[arg(long)]
     only: Option<String>,
     /// Leave out the name servers.
@@ -72,13 +82,15 @@ struct Args {
 }
 
 /// What a child is; not for people.
-#[derive(Clone, Copy, Subcommand)]
+#[derive(Clone, Subcommand)]
 #[command(hide = true)]
 enum Role {
     #[command(hide = true)]
-    ServeHandled { records: u64, kind: Path, core: usize, batch_datagrams: usize, batch_segments: usize },
+    Handled { records: u64, kind: Path, core: usize, batch_datagrams: usize, batch_segments: usize },
     #[command(hide = true)]
-    ServeEcho { kind: Path, core: usize, batch_datagrams: usize, batch_segments: usize },
+    Signed { records: u64, kind: Path, key: PathBuf, core: usize },
+    #[command(hide = true)]
+    Echo { kind: Path, core: usize, batch_datagrams: usize, batch_segments: usize },
 }
 
 /// What takes part in a scenario.
@@ -92,13 +104,16 @@ struct Contestant {
 }
 
 fn main() -> anyhow::Result<()> {
-    let args = Args::parse();
-    match args.role {
+    let mut args = Args::parse();
+    match args.role.take() {
         None => measure(&args),
-        Some(Role::ServeHandled { records, kind, core, batch_datagrams, batch_segments }) => {
+        Some(Role::Signed { records, kind, key, core }) => {
+            certified::serve(sets::directory(records), key, kind.datapath(), core)
+        }
+        Some(Role::Handled { records, kind, core, batch_datagrams, batch_segments }) => {
             serve::handled(records, kind, core, limits(batch_datagrams, batch_segments))
         }
-        Some(Role::ServeEcho { kind, core, batch_datagrams, batch_segments }) => {
+        Some(Role::Echo { kind, core, batch_datagrams, batch_segments }) => {
             let mut echo = serve::Echo::of_noted_lens();
             let limits = limits(batch_datagrams, batch_segments);
             serve::on_path_with(kind.kind(), Some(core), &limits, move |path| echo.turn(path))
@@ -138,17 +153,21 @@ fn measure(args: &Args) -> anyhow::Result<()> {
     let queries = dns::queries(names, args.requests);
     serve::pin(Some(args.client_core));
     let mut results = Vec::new();
-    for scenario in SCENARIOS
-        .iter()
-        .filter(|scenario| args.only.as_ref().is_none_or(|only| scenario.name.contains(only.as_str())))
-    {
+    let is_wanted = |name: &str| args.only.as_ref().is_none_or(|only| name.contains(only.as_str()));
+    for scenario in SCENARIOS.iter().filter(|scenario| is_wanted(scenario.name)) {
         let requests = match scenario.load {
             Load::OneLength => &one_len,
             Load::AsTheyCome => &requests,
         };
         results.extend(run(args, scenario, &contestants, requests, &queries)?);
     }
+    if is_wanted(connections::NAME) {
+        results.extend(connections::run(args, &contestants, &requests)?);
+    }
     drop((children, name_servers));
+    if is_wanted(signed::NAME) {
+        results.extend(signed::run(args)?);
+    }
     report::print(args, usual_len, &results);
     Ok(())
 }
@@ -169,12 +188,8 @@ fn start_ours(args: &Args) -> anyhow::Result<(Vec<Child>, Vec<Contestant>)> {
         }
         let echo = format!("echo, {kind}");
         for (name, echo_of, role) in [
-            (echo.clone(), None, vec!["serve-echo".to_owned()]),
-            (
-                format!("handled, {kind}"),
-                Some(echo),
-                vec!["serve-handled".to_owned(), args.records.to_string()],
-            ),
+            (echo.clone(), None, vec!["echo".to_owned()]),
+            (format!("handled, {kind}"), Some(echo), vec!["handled".to_owned(), args.records.to_string()]),
         ] {
             let child = Child::start(&[role, vec![kind.clone()], tail.to_vec()].concat())
                 .with_context(|| format!("cannot start {name}"))?;
@@ -198,43 +213,32 @@ fn start_name_servers(args: &Args, names: u64, answer_len: usize) -> Vec<NameSer
 }
 
 /// All rounds of one scenario.
-fn run<'c>(
+fn run(
     args: &Args,
-    scenario: &'c Scenario,
-    contestants: &'c [Contestant],
+    scenario: &Scenario,
+    contestants: &[Contestant],
     requests: &Requests,
     queries: &Requests,
-) -> anyhow::Result<Vec<Result<'c>>> {
+) -> anyhow::Result<Vec<Result>> {
     let shape = scenario.shape(args.window, args.train_window);
     let mut floods = [
         Flood::open(requests, shape, handle_benches::flood::is_success)?,
-        Flood::open(queries, shape, dns::is_success)?,
+        Flood::open(queries, shape, handle_benches::dns::is_success)?,
     ];
     let taking_part: Vec<_> =
         contestants.iter().filter(|contestant| scenario.with_dns || !contestant.speaks_dns).collect();
-    let mut turns: Vec<Vec<Turn>> = taking_part.iter().map(|_| Vec::new()).collect();
-    let mut turn = |at: usize, seconds: f64| {
+    let turns = take_turns(args, taking_part.len(), |at, seconds| {
         let contestant = taking_part[at];
         let flood = &mut floods[usize::from(contestant.speaks_dns)];
         Turn::measure(flood, (contestant.pid, contestant.address), args.server_core, seconds)
             .with_context(|| format!("{}: {}", scenario.name, contestant.name))
-    };
-    for at in 0..taking_part.len() {
-        turn(at, (args.seconds / 4.0).max(0.2))?;
-    }
-    for round in 0..args.rounds {
-        for at in 0..taking_part.len() {
-            // Whoever comes second would always profit from what changes slowly.
-            let at = if round % 2 == 0 { at } else { taking_part.len() - 1 - at };
-            turns[at].push(turn(at, args.seconds)?);
-        }
-    }
+    })?;
     let of = |name: &str| taking_part.iter().position(|contestant| contestant.name == name);
     let results = taking_part.iter().enumerate().map(|(at, contestant)| Result {
-        scenario,
-        server: &contestant.name,
+        load: scenario.name,
+        server: contestant.name.clone(),
         turns: turns[at].clone(),
-        echo: contestant.echo.as_deref().and_then(of).map(|at| turns[at].clone()),
+        ceiling: contestant.echo.as_deref().and_then(of).map(|at| turns[at].clone()),
     });
     Ok(results.collect())
 }

@@ -8,10 +8,11 @@ use handle_benches::turns::{Turn, share, share_by_cpu, spread, user_us};
 use handle_benches::usage;
 use serde_json::{Value, json};
 
-pub(crate) fn print(args: &Args, usual_len: usize, results: &[Result<'_>]) {
+pub(crate) fn print(args: &Args, usual_len: usize, results: &[Result]) {
     if args.json {
         let report = json!({
             "machine": usage::machine(), "records": args.records, "answer_len": usual_len,
+            "signatures_by": handle_auth::BACKEND,
             "rounds": args.rounds, "seconds": args.seconds,
             "results": results.iter().map(to_json).collect::<Vec<_>>(),
         });
@@ -20,8 +21,14 @@ pub(crate) fn print(args: &Args, usual_len: usize, results: &[Result<'_>]) {
     }
     println!("{}", usage::machine());
     println!(
-        "{} records, answers of {usual_len} bytes, {} rounds of {} s; median (least to most)",
-        args.records, args.rounds, args.seconds
+        "{} records, answers of {usual_len} bytes, {} rounds of {} s; median (least to most); signatures by {}",
+        args.records,
+        args.rounds,
+        args.seconds,
+        handle_auth::BACKEND
+    );
+    println!(
+        "the ceiling is the echo of the same datapath; of signed answers, the key alone on the same core"
     );
     let mut table = Table::new();
     table.set_header([
@@ -32,22 +39,22 @@ pub(crate) fn print(args: &Args, usual_len: usize, results: &[Result<'_>]) {
         "user us",
         "busy",
         "answers a train",
-        "share of echo",
+        "of the ceiling",
         "by CPU",
         "lost",
     ]);
     for result in results {
         let turns = &result.turns;
-        let shares = result.echo.as_ref().map(|echo| (share(turns, echo), share_by_cpu(turns, echo)));
+        let shares = result.ceiling.as_ref().map(|most| (share(turns, most), share_by_cpu(turns, most)));
         let text = |spread: Option<Spread>| spread.map_or_else(String::new, |spread| format!("{spread:.2}"));
         table.add_row([
-            result.scenario.name.to_owned(),
-            result.server.to_owned(),
+            result.load.to_owned(),
+            result.server.clone(),
             format!("{:.0}", spread(turns, Turn::rate)),
             format!("{:.3}", spread(turns, Turn::cpu_us)),
             format!("{:.3}", user_us(turns)),
             format!("{:.2}", spread(turns, Turn::busy).median),
-            format!("{:.1}", spread(turns, Turn::train_len).median),
+            train_len(turns).map_or_else(String::new, |spread| format!("{:.1}", spread.median)),
             text(shares.map(|(share, _)| share)),
             text(shares.map(|(_, by_cpu)| by_cpu)),
             lost(turns).to_string(),
@@ -56,25 +63,32 @@ pub(crate) fn print(args: &Args, usual_len: usize, results: &[Result<'_>]) {
     println!("{table}");
 }
 
+/// Answers in one train, where there are trains.
+fn train_len(turns: &[Turn]) -> Option<Spread> {
+    let lens: Option<Vec<f64>> = turns.iter().map(Turn::train_len).collect();
+    lens.map(Spread::of)
+}
+
 fn lost(turns: &[Turn]) -> u64 {
     turns.iter().map(|turn| turn.got.lost).sum()
 }
 
-fn to_json(result: &Result<'_>) -> Value {
+fn to_json(result: &Result) -> Value {
     let turns = &result.turns;
-    let of_echo =
-        |what: fn(&[Turn], &[Turn]) -> Spread| result.echo.as_ref().map(|echo| what(turns, echo).to_json());
+    let of_ceiling = |what: fn(&[Turn], &[Turn]) -> Spread| {
+        result.ceiling.as_ref().map(|most| what(turns, most).to_json())
+    };
     json!({
-        "load": result.scenario.name,
+        "load": result.load,
         "server": result.server,
         "answers_per_s": spread(turns, Turn::rate).to_json(),
         "cpu_us": spread(turns, Turn::cpu_us).to_json(),
         "user_us": user_us(turns),
         "busy": spread(turns, Turn::busy).to_json(),
         "idle": spread(turns, |turn| turn.idle).to_json(),
-        "answers_per_train": spread(turns, Turn::train_len).to_json(),
-        "share_of_echo": of_echo(share),
-        "share_of_echo_by_cpu": of_echo(share_by_cpu),
+        "answers_per_train": train_len(turns).map(|spread| spread.to_json()),
+        "share_of_ceiling": of_ceiling(share),
+        "share_of_ceiling_by_cpu": of_ceiling(share_by_cpu),
         "lost": lost(turns),
     })
 }

@@ -1,5 +1,6 @@
 //! What is measured: loads, one row of the table for each server under each.
 
+use crate::Args;
 use handle_benches::flood::Shape;
 use handle_benches::turns::Turn;
 
@@ -54,12 +55,33 @@ impl Scenario {
     }
 }
 
-/// What a server did in a scenario.
+/// What a server did under a load.
 #[derive(Debug)]
-pub(crate) struct Result<'c> {
-    pub(crate) scenario: &'c Scenario,
-    pub(crate) server: &'c str,
+pub(crate) struct Result {
+    pub(crate) load: &'static str,
+    pub(crate) server: String,
     pub(crate) turns: Vec<Turn>,
-    /// What the echo of the same datapath did in the same rounds.
-    pub(crate) echo: Option<Vec<Turn>>,
+    /// What can at most be done, in the same rounds: by the echo of the same datapath, or by the key alone.
+    pub(crate) ceiling: Option<Vec<Turn>>,
+}
+
+/// Lets `count` servers take turns, `turn` that of one for so many seconds: first shortly, to get warm, then once in
+/// each round.
+pub(crate) fn take_turns(
+    args: &Args,
+    count: usize,
+    mut turn: impl FnMut(usize, f64) -> anyhow::Result<Turn>,
+) -> anyhow::Result<Vec<Vec<Turn>>> {
+    let mut turns: Vec<Vec<Turn>> = vec![Vec::new(); count];
+    for at in 0..count {
+        turn(at, (args.seconds / 4.0).max(0.2))?;
+    }
+    for round in 0..args.rounds {
+        for at in 0..count {
+            // Whoever comes second would always profit from what changes slowly.
+            let at = if round % 2 == 0 { at } else { count - 1 - at };
+            turns[at].push(turn(at, args.seconds)?);
+        }
+    }
+    Ok(turns)
 }

@@ -3,6 +3,7 @@
 use super::topology::{Place, SiteName, Topology};
 use crate::demo::RECORDS;
 use crate::snapshot;
+use anyhow::Context as _;
 use handle_auth::{PrivateKey, keyfile};
 use handle_client::signature::{self, Claims, Permission, Permitted};
 use handle_proto::data::site::SiteBuf;
@@ -15,6 +16,8 @@ use handle_snapshot::set::publisher::Publisher;
 use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 
 /// The record that names the sites of the service; prefix records refer to it.
@@ -42,8 +45,15 @@ fn value(index: i32, kind: &[u8], data: &[u8]) -> ValueBuf {
 }
 
 impl Records {
-    pub(super) fn new(topology: &Topology) -> anyhow::Result<Self> {
-        let mut local = dois()?;
+    /// The records of everybody; those of the service from a file, or the ones that are built in.
+    pub(super) fn new(topology: &Topology, file: Option<&Path>) -> anyhow::Result<Self> {
+        let mut local = match file {
+            Some(path) => File::open(path)
+                .map_err(anyhow::Error::from)
+                .and_then(|file| read(BufReader::new(file)))
+                .with_context(|| format!("cannot take records from {}", path.display()))?,
+            None => read(RECORDS.as_bytes())?,
+        };
         local.push((NEW.to_owned(), vec![value(1, kind::URL, b"https://lab.example/new")]));
         let prefix = |(handle, _): &Record| handle.split('/').next().unwrap_or_default().to_ascii_uppercase();
         let prefixes: BTreeSet<String> = local.iter().map(prefix).collect();
@@ -171,13 +181,15 @@ fn lossy(handle: &[u8]) -> String {
     String::from_utf8_lossy(handle).into_owned()
 }
 
-/// Real records, the same as those of the demo.
-fn dois() -> anyhow::Result<Vec<Record>> {
+/// Records, one a line, each handle once.
+fn read(lines: impl BufRead) -> anyhow::Result<Vec<Record>> {
     let mut records = BTreeMap::new();
     let mut encoded = Vec::new();
-    for line in RECORDS.lines() {
+    for (number, line) in (1..).zip(lines.lines()) {
+        let at = || format!("line {number}");
+        let line = line.with_context(at)?;
         encoded.clear();
-        let record = RecordLine::parse(line, &mut encoded)?;
+        let record = RecordLine::parse(&line, &mut encoded).with_context(at)?;
         let values = Values::from_encoded(record.values_count, &encoded)?;
         let values = values.iter().map(|value| ValueBuf::from(&value)).collect();
         records.insert(record.handle.to_string(), values);

@@ -1,6 +1,6 @@
 //! `hdl resolve` of many handles: so many at a time, printed in the order in which they were given.
 
-use super::{Args, found, outcome};
+use super::{Args, found, hint, outcome};
 use crate::output::{self, printable};
 use crate::{Outcome, progress};
 use anyhow::{Context as _, ensure};
@@ -125,13 +125,17 @@ fn show_in_order(args: &Args, hear: &Receiver<Done>) -> anyhow::Result<Outcome> 
 fn show(args: &Args, out: &mut impl Write, done: &Done) -> anyhow::Result<Outcome> {
     let answer = match &done.outcome {
         Ok(Ok(answer)) => answer,
-        Ok(Err(error)) => return complain(args, out, done, &error.to_string(), found::failure(error)),
+        Ok(Err(error)) => {
+            let why =
+                format!("{error}{}", hint::of(error).map(|hint| format!(" ({hint})")).unwrap_or_default());
+            return complain(args, out, done, &why, found::failure(error));
+        }
         Err(error) => return complain(args, out, done, &format!("{error:#}"), Outcome::Failed),
     };
     let handle = printable(&Handle(&answer.handle).to_string());
     let url = if args.url { found::target(answer) } else { None };
     if args.json {
-        writeln!(out, "{}", handle_proto::json::text(&found::to_json(answer)))?;
+        writeln!(out, "{}", output::json_line(&found::to_json(answer)))?;
     } else if answer.code != ResponseCode::SUCCESS {
         eprintln!("hdl: {}: {} {}", printable(&done.written), answer.code.0, answer.code);
     } else if let Some(url) = &url {
@@ -157,7 +161,7 @@ fn complain(
     outcome: Outcome,
 ) -> anyhow::Result<Outcome> {
     match args.json {
-        true => writeln!(out, "{}", json!({ "handle": done.written, "error": why }))?,
+        true => writeln!(out, "{}", output::json_line(&json!({ "handle": done.written, "error": why })))?,
         false => eprintln!("hdl: {}", printable(&format!("{}: {why}", done.written))),
     }
     Ok(outcome)

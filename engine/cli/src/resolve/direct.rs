@@ -4,6 +4,7 @@ use super::{Args, outcome};
 use crate::Outcome;
 use crate::exchange::{self, Answered, Asked};
 use crate::output::{self, printable};
+use crate::style::{Paint, paint};
 use anyhow::{Context as _, bail, ensure};
 use handle_client::Question;
 use handle_proto::code::DigestAlgorithm;
@@ -138,7 +139,7 @@ fn show_values(
             answer.values.iter().map(|value| handle_proto::json::value_to_json(&value)).collect();
         let handle = String::from_utf8_lossy(answer.handle);
         let record = json!({ "responseCode": 1, "handle": handle, "values": values });
-        println!("{}", serde_json::to_string_pretty(&record)?);
+        println!("{}", output::json(&record));
         return Ok(());
     }
     let count = answer.values.len();
@@ -149,7 +150,7 @@ fn show_values(
     };
     println!(
         "{}  {count} value{} from {server} in {:.1} ms, {came}",
-        printable(&Handle(answer.handle).to_string()),
+        paint(Paint::Strong, printable(&Handle(answer.handle).to_string())),
         if count == 1 { "" } else { "s" },
         answered.took.as_secs_f64() * 1e3,
     );
@@ -163,9 +164,14 @@ fn show_code(args: &Args, handle: &str, server: SocketAddr, code: ResponseCode, 
         if !text.is_empty() {
             json["message"] = text.into();
         }
-        println!("{json:#}");
+        println!("{}", output::json(&json));
         return;
     }
     let colon = if text.is_empty() { "" } else { ": " };
-    println!("{}  {server} answers {} {code}{colon}{}", printable(handle), code.0, printable(text));
+    println!(
+        "{}  {server} answers {}{colon}{}",
+        paint(Paint::Strong, printable(handle)),
+        paint(Paint::Odd, format_args!("{} {code}", code.0)),
+        printable(text)
+    );
 }

@@ -1,11 +1,12 @@
 //! `hdl resolve` without a server: one handle, from the global service down.
 
-use super::{Args, outcome};
+use super::{Args, hint, outcome};
 use crate::Outcome;
 use crate::output::{self, printable};
+use crate::style::{Paint, paint};
 use handle_client::lookup::Options;
 use handle_client::signature::{Report, Verdict, Verifier};
-use handle_client::trace::Event;
+use handle_client::trace::{Event, Step};
 use handle_client::{Answer, Driver, LookupError, Question, driver};
 use handle_proto::json::{record_to_json, value_to_json};
 use handle_proto::{Handle, ResponseCode};
@@ -20,10 +21,10 @@ pub(super) fn run(args: &Args, question: &Question, options: Options) -> anyhow:
         true => Question { indexes: vec![], types: vec![], ..question.clone() },
         false => question.clone(),
     };
-    let resolved = driver.resolve(&asked, &options);
-    if args.trace && !args.json {
-        resolved.events.iter().for_each(|event| println!("{}", line(event)));
-    }
+    let resolved = match args.trace && !args.json {
+        true => driver.watch(&asked, &options, &mut show_step),
+        false => driver.resolve(&asked, &options),
+    };
     let answer = match resolved.outcome {
         Ok(answer) => answer,
         Err(error) => return Ok(show_error(args, &error, &resolved.events)),
@@ -38,9 +39,9 @@ pub(super) fn run(args: &Args, question: &Question, options: Options) -> anyhow:
         verifier.verify(&answer, &mut fetch)
     });
     let is_bad =
-        answer.code == ResponseCode::SUCCESS && report.as_ref().is_some_and(|report| !report.is_good());
+        answer.code == ResponseCode::SUCCESS && report.as_ref().is_some_and(|report| !report.is_whole());
     let answer = if args.signatures { Arc::new(answer.selected(question)) } else { answer };
-    show(args, &answer, report.as_ref(), is_bad, &resolved.events)?;
+    show(args, &answer, report.as_ref(), is_bad, &resolved.events);
     match is_bad {
         true => Ok(Outcome::Failed),
         _ if args.url && target(&answer).is_none() && answer.code == ResponseCode::SUCCESS => {
@@ -52,6 +53,18 @@ pub(super) fn run(args: &Args, question: &Question, options: Options) -> anyhow:
 
 fn line(event: &Event) -> String {
     printable(&format!("{:>6} ms  {event}", event.at_ms))
+}
+
+fn show_step(event: &Event) {
+    let of = match &event.step {
+        Step::Question { .. } | Step::Alias { .. } => Paint::Strong,
+        Step::Answered { code: ResponseCode::SUCCESS, .. } => Paint::Good,
+        Step::Answered { .. } => Paint::Odd,
+        Step::Failed { .. } => Paint::Bad,
+        Step::Asked { .. } => Paint::Dim,
+        _ => Paint::Plain,
+    };
+    println!("{}", paint(of, line(event)));
 }
 
 /// The data of the first value of type URL.
@@ -74,12 +87,17 @@ pub(super) const fn failure(error: &LookupError) -> Outcome {
 }
 
 fn show_error(args: &Args, error: &LookupError, events: &[Event]) -> Outcome {
+    let hint = hint::of(error);
     if args.json {
         let mut json = json!({ "error": error.to_string() });
+        if let Some(hint) = hint {
+            json["hint"] = hint.into();
+        }
         add_trace(args, &mut json, events);
-        println!("{json:#}");
+        println!("{}", output::json(&json));
     }
     eprintln!("hdl: {}", printable(&error.to_string()));
+    hint.iter().for_each(|hint| eprintln!("hdl: {hint}"));
     failure(error)
 }
 
@@ -106,13 +124,7 @@ pub(super) fn to_json(answer: &Answer) -> Json {
     json
 }
 
-fn show(
-    args: &Args,
-    answer: &Answer,
-    report: Option<&Report>,
-    is_bad: bool,
-    events: &[Event],
-) -> anyhow::Result<()> {
+fn show(args: &Args, answer: &Answer, report: Option<&Report>, is_bad: bool, events: &[Event]) {
     if args.json {
         let mut json = to_json(answer);
         if let (true, true, Some(members)) = (args.url, is_bad, json.as_object_mut()) {
@@ -123,36 +135,47 @@ fn show(
             json["signatures"] = report_json(report);
         }
         add_trace(args, &mut json, events);
-        println!("{}", serde_json::to_string_pretty(&json)?);
-        return Ok(());
+        println!("{}", output::json(&json));
+        return;
     }
     let handle = printable(&Handle(&answer.handle).to_string());
     if answer.code != ResponseCode::SUCCESS {
         let colon = if answer.text.is_empty() { "" } else { ": " };
-        println!("{handle}  {} {}{colon}{}", answer.code.0, answer.code, printable(&answer.text));
-        return Ok(());
+        println!(
+            "{}  {}{colon}{}",
+            paint(Paint::Strong, handle),
+            paint(Paint::Odd, format_args!("{} {}", answer.code.0, answer.code)),
+            printable(&answer.text)
+        );
+        return;
     }
     if args.url {
         match target(answer) {
-            _ if is_bad => eprintln!("hdl: not every value of {handle} is signed by somebody who is trusted"),
+            _ if is_bad => eprintln!(
+                "hdl: not every value of {handle} is there and signed by somebody who is trusted\n\
+                 hdl: without --url each of them is shown with what is wrong"
+            ),
             Some(url) => println!("{}", printable(&url)),
             None => eprintln!("hdl: {handle} has no URL"),
         }
-        return Ok(());
+        return;
     }
     let count = answer.values().len();
     let from = answer.from.map_or_else(String::new, |from| format!(" from {from}"));
     println!(
-        "{handle}  {count} value{}{from}{}{}",
+        "{}  {count} value{}{from}{}{}",
+        paint(Paint::Strong, &handle),
         if count == 1 { "" } else { "s" },
-        if answer.certified { ", signature good" } else { "" },
+        match answer.certified {
+            true => paint(Paint::Good, ", signature good"),
+            false => paint(Paint::Plain, ""),
+        },
         if answer.cached { ", known from before" } else { "" },
     );
     println!("{}", output::values(answer.values()));
     if let Some(report) = report {
         show_report(report);
     }
-    Ok(())
 }
 
 fn verdict(verdict: Verdict) -> &'static str {
@@ -166,13 +189,18 @@ fn verdict(verdict: Verdict) -> &'static str {
 fn show_report(report: &Report) {
     println!();
     for &(index, of) in &report.values {
-        println!("value {index}: {}", verdict(of));
+        let paints = if of == Verdict::Verified { Paint::Good } else { Paint::Bad };
+        println!("{}", paint(paints, format_args!("value {index}: {}", verdict(of))));
     }
     for index in &report.missing {
-        println!("value {index}: signed, but not there");
+        println!("{}", paint(Paint::Bad, format_args!("value {index}: signed, but not there")));
     }
     for (index, error) in &report.refused {
-        println!("the signature in value {index} does not count: {error}");
+        let why = printable(&error.to_string());
+        println!(
+            "{}",
+            paint(Paint::Odd, format_args!("the signature in value {index} does not count: {why}"))
+        );
     }
 }
 
@@ -180,7 +208,7 @@ fn report_json(report: &Report) -> Json {
     let refused =
         report.refused.iter().map(|(index, error)| json!({ "index": index, "why": error.to_string() }));
     json!({
-        "good": report.is_good(),
+        "good": report.is_whole(),
         "values": report.values.iter().map(|&(index, of)| json!({ "index": index, "is": verdict(of) })).collect::<Vec<_>>(),
         "missing": report.missing,
         "refused": refused.collect::<Vec<_>>(),

@@ -1,8 +1,10 @@
 //! `hdl check`: the same handle at every site and server of its service, and who disagrees.
 
 use super::{Located, locate};
+use crate::Outcome;
 use crate::client::ClientArgs;
-use crate::{Outcome, output};
+use crate::output::{self, printable};
+use crate::style::{Paint, paint};
 use handle_client::lookup::{Client, Options, Whom};
 use handle_client::plan::Target;
 use handle_client::service::SharedSite;
@@ -178,22 +180,33 @@ fn show(args: &Args, said: &[Said], good: &[bool], agree: bool) {
                 })
             })
             .collect();
-        println!("{:#}", json!({ "handle": args.handle, "agree": agree, "servers": servers }));
+        let json = json!({ "handle": args.handle, "agree": agree, "servers": servers });
+        println!("{}", output::json(&json));
         return;
     }
     let mut table = output::table(&["", "site", "server", "address", "over", "responsible", "says", "ms"]);
     for (said, &good) in said.iter().zip(good) {
-        table.add_row([
-            if good { "ok" } else { "!!" }.to_owned(),
-            format!("{}{}", said.site + 1, if said.is_primary { "" } else { " (secondary)" }),
-            (said.server + 1).to_string(),
-            said.address.to_string(),
-            said.protocol.name().unwrap_or("?").to_owned(),
-            if said.is_responsible { "yes" } else { "no" }.to_owned(),
-            what(said),
-            said.took_ms.map_or_else(|| "-".to_owned(), |ms| ms.to_string()),
-        ]);
+        // Servers that were right to refuse are the many that nobody looks for.
+        let of = match (good, said.is_responsible) {
+            (false, _) => Paint::Bad,
+            (true, true) => Paint::Good,
+            (true, false) => Paint::Dim,
+        };
+        table.add_painted(
+            of,
+            [
+                if good { "ok" } else { "!!" }.to_owned(),
+                format!("{}{}", said.site + 1, if said.is_primary { "" } else { " (secondary)" }),
+                (said.server + 1).to_string(),
+                said.address.to_string(),
+                said.protocol.name().unwrap_or("?").to_owned(),
+                if said.is_responsible { "yes" } else { "no" }.to_owned(),
+                printable(&what(said)),
+                said.took_ms.map_or_else(|| "-".to_owned(), |ms| ms.to_string()),
+            ],
+        );
     }
     println!("{table}");
-    println!("{}", if agree { "all agree" } else { "not all agree" });
+    let (of, verdict) = if agree { (Paint::Good, "all agree") } else { (Paint::Bad, "not all agree") };
+    println!("{}", paint(of, verdict));
 }

@@ -229,8 +229,8 @@ fn open(address: SocketAddr, is_udp: bool) -> io::Result<Socket> {
             Ok(stream)
         })));
     }
-    let socket = super::datagrams(address)?;
-    Ok(Socket::Datagrams(UdpSocket::from_std(socket)?))
+    let socket = super::socket(address, socket2::Type::DGRAM)?;
+    Ok(Socket::Datagrams(UdpSocket::from_std(socket.into())?))
 }
 
 impl Way {

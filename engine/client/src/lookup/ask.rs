@@ -251,16 +251,16 @@ impl Ask {
         let version = answered.envelope().version;
         let code = reply.code.read_in(version);
         let (target, took_ms, certified) = (exchange.target().clone(), answered.took_ms, answered.certified);
-        let values_count = match &reply.response {
-            Response::Answer(answer) => answer.values.len(),
-            _ => 0,
+        let kinds = || match &reply.response {
+            Response::Answer(answer) => answer.values.iter().map(|value| value.kind.to_vec()).collect(),
+            _ => vec![],
         };
         let address = target.address;
         self.note_serial(lookup, code, &target, header.site_serial);
         lookup.note_at(self.depth(), now, || Step::Answered {
             target,
             code,
-            values_count,
+            kinds: kinds(),
             took_ms,
             certified,
         });

@@ -6,7 +6,7 @@ use super::State;
 use super::health::{liveness, readiness};
 use super::http::Status;
 use super::process::Process;
-use crate::counters::{Counters, Kind, Transport};
+use crate::counters::{Counters, Kind, Transport, Way};
 use crate::latency::Times;
 use crate::slow::stats::SlowCounters;
 use prometheus_client::collector::Collector;
@@ -198,13 +198,20 @@ impl Metrics {
         out.gauge("handled_sessions_open", "Sessions that there are.", gauge(sessions.table.len()))
     }
 
-    /// How long answers took, by worker.
+    /// How long answers took, by transport, way and worker.
     fn times(&self, out: &mut Out<'_>) -> Result<(), Error> {
-        let help = "Time from a batch handed over to its answers with the kernel, for each answer of the batches measured.";
+        let help = "Time from requests handed over to their answers with the kernel, for each answer that was measured.";
         out.family("handled_answer_seconds", help, MetricType::Histogram, |mut family| {
-            for (shard, counters) in self.0.shared.shards.iter().enumerate() {
-                let times = Times::of([&counters.answer_times]);
-                family.histogram(&labels([("shard", shard)]), &times)?;
+            for (transport, way) in Transport::ALL.into_iter().flat_map(|it| Way::ALL.map(|way| (it, way))) {
+                for (shard, counters) in self.0.shared.shards.iter().enumerate() {
+                    let times = Times::of([counters.answer_times(transport, way)]);
+                    let series = labels([
+                        ("transport", transport.name().to_owned()),
+                        ("way", way.name().to_owned()),
+                        ("shard", shard.to_string()),
+                    ]);
+                    family.histogram(&series, &times)?;
+                }
             }
             Ok(())
         })
@@ -213,7 +220,7 @@ impl Metrics {
     /// Who asks most.
     fn sources(&self, out: &mut Out<'_>) -> Result<(), Error> {
         let shared = &self.0.shared;
-        let bits = shared.observe.sources_bits();
+        let bits = shared.settings.current().config.observe.sources_bits();
         let help = "Share of the networks that send most, among the sampled datagrams of the last minutes.";
         out.family("handled_top_source_share", help, MetricType::Gauge, |mut family| {
             let mut top = shared.top_sources().into_iter();
@@ -299,7 +306,7 @@ impl Metrics {
     /// What `/healthz` and `/readyz` say, and how this endpoint is used.
     fn health(&self, out: &mut Out<'_>) -> Result<(), Error> {
         let state = &*self.0;
-        let (now, stalled_after) = (Instant::now(), state.stalled_after);
+        let (now, stalled_after) = (Instant::now(), state.stalled_after());
         let alive = liveness(&state.shared, &state.heartbeat(), now, stalled_after).is_empty();
         let ready = readiness(&state.shared, &state.heartbeat(), now, stalled_after).is_empty();
         out.gauge("handled_healthy", "Whether /healthz says so.", u64::from(alive))?;

@@ -36,7 +36,6 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub struct Observer {
     listener: TcpListener,
-    settings: Observe,
 }
 
 /// What responses are made of.
@@ -44,7 +43,6 @@ pub struct Observer {
 struct State {
     shared: Arc<Shared>,
     heartbeat: Mutex<Heartbeat>,
-    stalled_after: Duration,
     /// Requests, by status in the order of [`Status::ALL`].
     http_requests: [AtomicU64; Status::ALL.len()],
     http_abandoned: AtomicU64,
@@ -55,21 +53,21 @@ impl Observer {
     ///
     /// # Errors
     /// When the kernel does not allow it.
-    pub fn bind(address: SocketAddr, settings: &Observe) -> anyhow::Result<Self> {
+    pub fn bind(address: SocketAddr) -> anyhow::Result<Self> {
         let listener = TcpListener::bind(address).with_context(|| {
             let port = address.port();
             format!("cannot listen on {address} for metrics (who has the port: ss -ltnp 'sport = :{port}')")
         })?;
-        Self::on(listener, settings)
+        Self::on(listener)
     }
 
     /// Goes on with a listener that is bound already.
     ///
     /// # Errors
     /// Those of the kernel.
-    pub(crate) fn on(listener: TcpListener, settings: &Observe) -> anyhow::Result<Self> {
+    pub(crate) fn on(listener: TcpListener) -> anyhow::Result<Self> {
         listener.set_nonblocking(true)?;
-        Ok(Self { listener, settings: settings.clone() })
+        Ok(Self { listener })
     }
 
     /// Another descriptor of the listener.
@@ -90,22 +88,25 @@ impl Observer {
         let state = Arc::new(State {
             shared: Arc::clone(shared),
             heartbeat: Mutex::new(Heartbeat::new(&shared.shards, Instant::now())),
-            stalled_after: Duration::from_millis(self.settings.stalled_after_ms.into()),
             http_requests: std::array::from_fn(|_| AtomicU64::new(0)),
             http_abandoned: AtomicU64::new(0),
         });
         let mut registry = Registry::default();
         registry.register_collector(Box::new(Metrics(Arc::clone(&state))));
-        let patience = Duration::from_millis(self.settings.http_patience_ms.into());
         let mut connections: Vec<Connection> = Vec::new();
         // After a hand-over those who are connected get their answers; each has its deadline.
         while !shared.is_stopped() || shared.is_handed_over() && !connections.is_empty() {
             // Who has taken over answers for the service.
-            let (listens, ready) = self.wait(&connections, !shared.is_handed_over());
+            let in_force = shared.settings.current();
+            let Observe { http_connections, http_header_bytes, http_patience_ms, .. } =
+                in_force.config.observe;
+            let listens = !shared.is_handed_over() && connections.len() < http_connections;
+            let (listens, ready) = self.wait(&connections, listens);
             let now = Instant::now();
             state.heartbeat().look(&shared.shards, now);
             if listens {
-                self.accept(&mut connections, now + patience);
+                let deadline = now + Duration::from_millis(http_patience_ms.into());
+                self.accept(&mut connections, http_connections, deadline);
             }
             let mut at = 0;
             connections.retain_mut(|connection| {
@@ -115,8 +116,8 @@ impl Observer {
                 if !is_ready {
                     return true;
                 }
-                let step = connection
-                    .step(now, self.settings.http_header_bytes, |request| state.respond(request, &registry));
+                let step =
+                    connection.step(now, http_header_bytes, |request| state.respond(request, &registry));
                 if step == Step::Abandoned {
                     state.http_abandoned.fetch_add(1, Ordering::Relaxed);
                 }
@@ -129,7 +130,7 @@ impl Observer {
     fn wait(&self, connections: &[Connection], listens: bool) -> (bool, Vec<bool>) {
         let mut fds: Vec<PollFd<'_>> =
             connections.iter().map(|one| PollFd::new(one.stream(), one.waits_for())).collect();
-        if listens && connections.len() < self.settings.http_connections {
+        if listens {
             fds.push(PollFd::new(&self.listener, PollFlags::IN));
         }
         let patience = Timespec { tv_sec: 0, tv_nsec: i64::from(LOOK_INTERVAL.subsec_nanos()) };
@@ -144,8 +145,8 @@ impl Observer {
     }
 
     /// Accepts who waits, as long as there is room.
-    fn accept(&self, connections: &mut Vec<Connection>, deadline: Instant) {
-        while connections.len() < self.settings.http_connections {
+    fn accept(&self, connections: &mut Vec<Connection>, connections_max: usize, deadline: Instant) {
+        while connections.len() < connections_max {
             match self.listener.accept() {
                 Ok((stream, _)) => connections.extend(Connection::new(stream, deadline)),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
@@ -164,6 +165,11 @@ impl State {
         self.heartbeat.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// How long a worker may not turn.
+    fn stalled_after(&self) -> Duration {
+        Duration::from_millis(self.shared.settings.current().config.observe.stalled_after_ms.into())
+    }
+
     fn respond(&self, request: Result<Request<'_>, BadRequest>, registry: &Registry) -> Response {
         let response = match request {
             Ok(request) => self.answer(request.path, registry),
@@ -178,7 +184,7 @@ impl State {
             &self.shared,
             &self.heartbeat(),
             Instant::now(),
-            self.stalled_after,
+            self.stalled_after(),
         ) {
             ills if ills.is_empty() => Response::text(Status::Ok, "ok"),
             ills => Response::text(Status::Unavailable, ills.join("\n")),

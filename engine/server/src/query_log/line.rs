@@ -4,6 +4,7 @@ use super::Format;
 use crate::counters::Transport;
 use handle_proto::limit::UDP_MESSAGE_LEN_MAX;
 use handle_proto::wire::admin::HandleBody;
+use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::query::Query;
 use handle_proto::wire::{Envelope, Header, Message};
 use handle_proto::{OpCode, ResponseCode, Version};
@@ -53,6 +54,9 @@ impl<'a> Asked<'a> {
         let mut asked = Self { version: Version::COMPATIBLE, op_code: OpCode::RESERVED, handle: &[] };
         let Ok((envelope, rest)) = Envelope::split(request) else { return asked };
         asked.version = envelope.effective_suggested();
+        if envelope.flags.has(EnvelopeFlags::ENCRYPTED) {
+            return asked;
+        }
         let rest = &rest[..rest.len().min(envelope.message_len as usize)];
         let Ok(message) = Message::decode(rest) else { return asked };
         asked.op_code = message.header.op_code;
@@ -251,6 +255,10 @@ mod tests {
         }
         let none = line(Format::Handle, Transport::Udp, b"nonsense", ResponseCode::PROTOCOL_ERROR);
         assert!(none.ends_with(" 0 4 1ms  /\n"), "{none}");
+        let mut encrypted = whole;
+        encrypted[2] |= 0x40;
+        let unread = line(Format::Handle, Transport::Tcp, &encrypted, ResponseCode::SUCCESS);
+        assert!(unread.ends_with(" 0 1 1ms  /\n"), "what is encrypted is not guessed at: {unread}");
         let long = request(&[b'a'; HANDLE_KEPT + 9]);
         let line = line(Format::Handle, Transport::Tcp, &long, ResponseCode::HANDLE_NOT_FOUND);
         assert!(line.ends_with(&format!("  {}\n", "a".repeat(HANDLE_KEPT))), "the rest is missing");

@@ -16,7 +16,7 @@ use line::{Asked, Entry};
 pub use settings::{Format, Settings};
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{ErrorKind, Write as _};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -33,7 +33,6 @@ const WRITE_LEN: usize = 64 << 10;
 /// The log: the queue that workers fill, and what became of it.
 #[derive(Debug)]
 pub struct QueryLog {
-    settings: Settings,
     path: PathBuf,
     queue: ArrayQueue<Entry>,
     /// Seconds of the log are counted from here; a clock that is set would give some twice.
@@ -56,7 +55,6 @@ impl QueryLog {
             format!("cannot write the query log {} (check: ls -ld of its directory)", path.display())
         })?;
         let log = Arc::new(Self {
-            settings: settings.clone(),
             path,
             queue: ArrayQueue::new(settings.queue_lines),
             started: Instant::now(),
@@ -80,36 +78,17 @@ impl QueryLog {
         (self.written.load(Ordering::Relaxed), self.failed.load(Ordering::Relaxed))
     }
 
-    /// Whether `second` may have another line.
-    fn admit(&self, second: u32) -> bool {
-        let max = u64::from(self.settings.lines_per_second);
+    /// Whether `second` may have another line, with `lines_max` for each.
+    fn admit(&self, second: u32, lines_max: u32) -> bool {
         let admitted = self.second.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |packed| {
             let (known, lines) = (packed >> 32, packed & u64::from(u32::MAX));
             // Who is late takes from the newest second.
             match u64::from(second) > known {
                 true => Some(u64::from(second) << 32 | 1),
-                false => (lines < max).then_some(packed + 1),
+                false => (lines < lines_max.into()).then_some(packed + 1),
             }
         });
         admitted.is_ok()
-    }
-
-    /// An address as it may be logged, and how many bits of it that are.
-    fn cut(&self, ip: IpAddr) -> (IpAddr, u8) {
-        let ip = ip.to_canonical();
-        let kept = |most: u8, bits: u8| if self.settings.whole_addresses { most } else { bits };
-        match ip {
-            IpAddr::V4(ip) => {
-                let bits = kept(32, self.settings.ipv4_bits);
-                let mask = u32::MAX.checked_shl(32 - u32::from(bits)).unwrap_or(0);
-                (Ipv4Addr::from_bits(ip.to_bits() & mask).into(), bits)
-            }
-            IpAddr::V6(ip) => {
-                let bits = kept(128, self.settings.ipv6_bits);
-                let mask = u128::MAX.checked_shl(128 - u32::from(bits)).unwrap_or(0);
-                (Ipv6Addr::from_bits(ip.to_bits() & mask).into(), bits)
-            }
-        }
     }
 }
 
@@ -117,6 +96,7 @@ impl QueryLog {
 #[derive(Debug)]
 pub struct Tap {
     log: Arc<QueryLog>,
+    settings: Settings,
     /// Answers until the next that is logged.
     left: u32,
     /// The second that has had its lines, so that the others need not be asked again.
@@ -129,12 +109,18 @@ pub struct Tap {
 impl Tap {
     /// An end for one worker.
     #[must_use]
-    pub fn new(log: Arc<QueryLog>) -> Self {
-        let (left, received) = (log.settings.sample_every, log.started);
-        Self { log, left, full_second: None, received, second: 0, unix_us: 0 }
+    pub fn new(log: Arc<QueryLog>, settings: &Settings) -> Self {
+        let (left, received) = (settings.sample_every, log.started);
+        Self { log, settings: settings.clone(), left, full_second: None, received, second: 0, unix_us: 0 }
     }
 
-    /// A batch was received, at `now` by both clocks.
+    /// Logs by other settings from now on.
+    pub fn set(&mut self, settings: &Settings) {
+        self.settings = settings.clone();
+        (self.left, self.full_second) = (settings.sample_every, None);
+    }
+
+    /// A batch was received, or answers have come back, at `now` by both clocks.
     pub fn begin(&mut self, now: Instant, now_unix: Duration) {
         self.received = now;
         // Seconds from 1, so that the first is another than none.
@@ -143,10 +129,25 @@ impl Tap {
         self.unix_us = i64::try_from(now_unix.as_micros()).unwrap_or(i64::MAX);
     }
 
-    /// An answer with `code` goes to `ip`, who sent `request`, a message with its envelope.
+    /// An answer with `code` goes to `ip`, who sent `request`, a message with its envelope, in the batch.
     #[cold]
     pub fn record(
         &mut self,
+        transport: Transport,
+        ip: IpAddr,
+        request: &[u8],
+        code: ResponseCode,
+        counters: &Counters,
+    ) {
+        let since = self.received;
+        self.record_since(since, transport, ip, request, code, counters);
+    }
+
+    /// The same for a request that came before the batch: `since` then.
+    #[cold]
+    pub fn record_since(
+        &mut self,
+        since: Instant,
         transport: Transport,
         ip: IpAddr,
         request: &[u8],
@@ -157,19 +158,20 @@ impl Tap {
         if self.left > 0 {
             return;
         }
-        self.left = self.log.settings.sample_every;
+        self.left = self.settings.sample_every;
         if self.full_second == Some(self.second) {
             counters.query_log_dropped_rate.add(1);
             return;
         }
-        if !self.log.admit(self.second) {
+        if !self.log.admit(self.second, self.settings.lines_per_second) {
             self.full_second = Some(self.second);
             counters.query_log_dropped_rate.add(1);
             return;
         }
-        let mut entry = Entry::new(transport, self.log.cut(ip), Asked::read(request), code);
-        entry.unix_us = self.unix_us;
-        entry.took_us = u32::try_from(self.received.elapsed().as_micros()).unwrap_or(u32::MAX);
+        let mut entry = Entry::new(transport, self.settings.cut(ip), Asked::read(request), code);
+        let before = self.received.saturating_duration_since(since).as_micros();
+        entry.unix_us = self.unix_us.saturating_sub(i64::try_from(before).unwrap_or(i64::MAX));
+        entry.took_us = u32::try_from(since.elapsed().as_micros()).unwrap_or(u32::MAX);
         match self.log.queue.push(entry) {
             Ok(()) => counters.query_log_queued.add(1),
             Err(_) => counters.query_log_dropped_full.add(1),
@@ -193,12 +195,12 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Writes until `stop`, and then what is left.
-    pub fn run(mut self, stop: impl Fn() -> bool) {
+    /// Writes lines of `format` until `stop`, and then what is left.
+    pub fn run(mut self, stop: impl Fn() -> bool, format: impl Fn() -> Format) {
         loop {
             // Asked before the queue is emptied: what comes before the stop is written.
             let is_last = stop();
-            self.write_all();
+            self.write_all(format());
             if is_last {
                 return;
             }
@@ -207,7 +209,7 @@ impl Writer {
     }
 
     /// Writes what is in the queue now.
-    fn write_all(&mut self) {
+    fn write_all(&mut self, format: Format) {
         if self.log.reopen.swap(false, Ordering::Relaxed) {
             match open(&self.log.path) {
                 Ok(file) => (self.file, self.torn) = (file, false),
@@ -221,7 +223,7 @@ impl Writer {
         // Bounded, so that a queue that is filled as fast as it is emptied keeps nothing from being written.
         for _ in 0..self.log.queue.capacity() {
             let Some(entry) = self.log.queue.pop() else { break };
-            entry.write(self.log.settings.format, &mut text);
+            entry.write(format, &mut text);
             lines += 1;
             if text.len() >= WRITE_LEN {
                 self.write(&mut text, &mut lines);
@@ -271,12 +273,12 @@ fn open(path: &Path) -> std::io::Result<File> {
 mod tests {
     use super::*;
 
-    fn log(change: impl FnOnce(&mut Settings)) -> (Arc<QueryLog>, Writer, tempfile::TempDir) {
+    fn log(change: impl FnOnce(&mut Settings)) -> (Tap, Writer, tempfile::TempDir) {
         let directory = tempfile::tempdir().unwrap();
         let mut settings = Settings { path: Some(directory.path().join("query.log")), ..Settings::default() };
         change(&mut settings);
         let (log, writer) = QueryLog::open(&settings).unwrap().unwrap();
-        (log, writer, directory)
+        (Tap::new(log, &settings), writer, directory)
     }
 
     fn record(tap: &mut Tap, counters: &Counters, ip: &str) {
@@ -289,10 +291,11 @@ mod tests {
 
     #[test]
     fn a_second_has_as_many_lines_as_told_over_all_workers_and_the_rest_is_counted() {
-        let (log, mut writer, _directory) =
+        let (tap, mut writer, _directory) =
             log(|settings| (settings.lines_per_second, settings.queue_lines) = (10, 64));
         let counters = [Counters::default(), Counters::default()];
-        let mut taps = [Tap::new(Arc::clone(&log)), Tap::new(Arc::clone(&log))];
+        let (log, other) = (Arc::clone(&tap.log), Tap::new(Arc::clone(&tap.log), &tap.settings));
+        let mut taps = [tap, other];
         let start = log.started;
         for second in 0..3 {
             for (tap, counters) in taps.iter_mut().zip(&counters) {
@@ -306,40 +309,72 @@ mod tests {
         taps[0].begin(start, Duration::ZERO);
         record(&mut taps[0], &counters[0], "192.0.2.1");
         assert_eq!(sum(|c| c.query_log_dropped_rate.get()), 19);
-        writer.write_all();
+        writer.write_all(Format::Handle);
         assert_eq!(log.counts(), (30, 0));
         assert_eq!(lines(&log.path).len(), 30);
     }
 
     #[test]
     fn a_full_queue_drops_and_counts() {
-        let (log, mut writer, _directory) = log(|settings| settings.queue_lines = 4);
-        let (counters, mut tap) = (Counters::default(), Tap::new(Arc::clone(&log)));
+        let (mut tap, mut writer, _directory) = log(|settings| settings.queue_lines = 4);
+        let (counters, log) = (Counters::default(), Arc::clone(&tap.log));
         tap.begin(log.started, Duration::ZERO);
         (0..6).for_each(|_| record(&mut tap, &counters, "192.0.2.1"));
         assert_eq!((counters.query_log_queued.get(), counters.query_log_dropped_full.get()), (4, 2));
-        writer.write_all();
+        writer.write_all(Format::Handle);
         record(&mut tap, &counters, "192.0.2.1");
         assert_eq!(counters.query_log_queued.get(), 5, "there is room again");
-        writer.run(|| true);
+        writer.run(|| true, || Format::Handle);
         assert_eq!(lines(&log.path).len(), 5, "what is left is written at the end");
     }
 
     #[test]
     fn one_of_some_is_logged() {
-        let (log, mut writer, _directory) = log(|settings| settings.sample_every = 3);
-        let (counters, mut tap) = (Counters::default(), Tap::new(Arc::clone(&log)));
+        let (mut tap, mut writer, _directory) = log(|settings| settings.sample_every = 3);
+        let (counters, log) = (Counters::default(), Arc::clone(&tap.log));
         tap.begin(log.started, Duration::ZERO);
         (0..8).for_each(|_| record(&mut tap, &counters, "192.0.2.1"));
-        writer.write_all();
+        writer.write_all(Format::Handle);
         assert_eq!(lines(&log.path).len(), 2);
+    }
+
+    #[test]
+    fn other_settings_hold_from_the_next_answer_on() {
+        let (mut tap, mut writer, _directory) =
+            log(|settings| (settings.sample_every, settings.lines_per_second) = (3, 1));
+        let (counters, log) = (Counters::default(), Arc::clone(&tap.log));
+        tap.begin(log.started, Duration::ZERO);
+        (0..8).for_each(|_| record(&mut tap, &counters, "192.0.2.77"));
+        assert_eq!((counters.query_log_queued.get(), counters.query_log_dropped_rate.get()), (1, 1));
+        tap.set(&Settings { whole_addresses: true, ..Settings::default() });
+        record(&mut tap, &counters, "192.0.2.77");
+        writer.write_all(Format::Json);
+        let lines = lines(&log.path);
+        assert!(lines.len() == 2 && lines[0].contains("192.0.2.0"), "{lines:?}");
+        assert!(
+            lines[1].contains("192.0.2.77"),
+            "all are logged, whole, and the second has room again: {lines:?}"
+        );
+    }
+
+    #[test]
+    fn an_answer_that_took_longer_has_the_time_at_which_it_was_asked_for() {
+        let (mut tap, _writer, _directory) = log(|_| {});
+        let counters = Counters::default();
+        let since = Instant::now();
+        tap.begin(since + Duration::from_millis(40), Duration::from_secs(1_800_000_000));
+        let (ip, code) = ([192, 0, 2, 1].into(), ResponseCode::SUCCESS);
+        tap.record_since(since, Transport::Tcp, ip, b"", code, &counters);
+        let entry = tap.log.queue.pop().unwrap();
+        assert_eq!(entry.unix_us, 1_799_999_999_960_000);
     }
 
     #[test]
     fn addresses_are_cut_unless_told_otherwise() {
         let cut = |ip: &str, change: fn(&mut Settings)| {
-            let (log, ..) = log(change);
-            let (ip, bits) = log.cut(ip.parse().unwrap());
+            let mut settings = Settings::default();
+            change(&mut settings);
+            let (ip, bits) = settings.cut(ip.parse().unwrap());
             format!("{ip}/{bits}")
         };
         assert_eq!(cut("192.0.2.77", |_| {}), "192.0.2.0/24");
@@ -353,11 +388,11 @@ mod tests {
 
     #[test]
     fn a_renamed_file_goes_on_until_it_is_opened_again() {
-        let (log, mut writer, directory) = log(|_| {});
-        let (counters, mut tap) = (Counters::default(), Tap::new(Arc::clone(&log)));
+        let (mut tap, mut writer, directory) = log(|_| {});
+        let (counters, log) = (Counters::default(), Arc::clone(&tap.log));
         let mut one = |writer: &mut Writer| {
             record(&mut tap, &counters, "192.0.2.1");
-            writer.write_all();
+            writer.write_all(Format::Handle);
         };
         one(&mut writer);
         let mode = std::fs::metadata(&log.path).unwrap().permissions().mode();
@@ -380,11 +415,11 @@ mod tests {
 
     #[test]
     fn a_file_that_cannot_be_written_costs_lines_and_nothing_else() {
-        let (log, mut writer, _directory) = log(|settings| settings.path = Some("/dev/full".into()));
-        let (counters, mut tap) = (Counters::default(), Tap::new(Arc::clone(&log)));
+        let (mut tap, mut writer, _directory) = log(|settings| settings.path = Some("/dev/full".into()));
+        let (counters, log) = (Counters::default(), Arc::clone(&tap.log));
         for _ in 0..3 {
             record(&mut tap, &counters, "192.0.2.1");
-            writer.write_all();
+            writer.write_all(Format::Handle);
         }
         assert_eq!((log.counts(), counters.query_log_queued.get()), ((0, 3), 3));
         let settings = Settings { path: Some("/nowhere/query.log".into()), ..Settings::default() };

@@ -2,6 +2,7 @@
 
 use anyhow::ensure;
 use serde::{Deserialize, Serialize};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 
 /// Whether and how answers are logged.
@@ -75,6 +76,24 @@ impl Settings {
         ensure!(self.ipv4_bits <= 32, "`query_log.ipv4_bits` is {}: an address has 32", self.ipv4_bits);
         ensure!(self.ipv6_bits <= 128, "`query_log.ipv6_bits` is {}: an address has 128", self.ipv6_bits);
         Ok(())
+    }
+
+    /// An address as it may be logged, and how many bits of it that are.
+    pub(super) fn cut(&self, ip: IpAddr) -> (IpAddr, u8) {
+        let ip = ip.to_canonical();
+        let kept = |most: u8, bits: u8| if self.whole_addresses { most } else { bits };
+        match ip {
+            IpAddr::V4(ip) => {
+                let bits = kept(32, self.ipv4_bits);
+                let mask = u32::MAX.checked_shl(32 - u32::from(bits)).unwrap_or(0);
+                (Ipv4Addr::from_bits(ip.to_bits() & mask).into(), bits)
+            }
+            IpAddr::V6(ip) => {
+                let bits = kept(128, self.ipv6_bits);
+                let mask = u128::MAX.checked_shl(128 - u32::from(bits)).unwrap_or(0);
+                (Ipv6Addr::from_bits(ip.to_bits() & mask).into(), bits)
+            }
+        }
     }
 }
 

@@ -86,6 +86,15 @@ impl Limiter {
         }
     }
 
+    /// Applies other limits from now on. What prefixes have used up stays so; the time until they have waited for it
+    /// does not change.
+    pub fn set(&mut self, limits: &Limits) {
+        let (v4, v6) = (self.ipv4.iter_mut().zip(limits.ipv4), self.ipv6.iter_mut().zip(limits.ipv6));
+        for (level, datagram_ns) in v4.chain(v6) {
+            *level = Level::new(level.factor, datagram_ns, limits.burst_ns);
+        }
+    }
+
     /// Whether an answer of `datagrams` may go to `address` at `now_ns`. If so it is counted; what does not
     /// go out is not.
     ///

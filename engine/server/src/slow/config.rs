@@ -14,7 +14,9 @@ pub struct SlowConfig {
     pub threads: usize,
     /// Cores that its threads may run on. Empty: wherever the kernel finds room.
     pub cores: Vec<usize>,
-    /// How much its threads stand back behind the workers, from 0 to 19, the most.
+    /// Whether its threads run only where nothing else wants the core (SCHED_IDLE).
+    pub idle: bool,
+    /// Where they are not idle, how much they stand back behind the workers, from 0 to 19, the most.
     pub nice: u8,
     /// Requests that wait for it or are in it. One more is answered that the server is too busy.
     pub queue_requests: usize,
@@ -44,7 +46,8 @@ impl Default for SlowConfig {
         Self {
             threads: 1,
             cores: Vec::new(),
-            nice: 19,
+            idle: true,
+            nice: 10,
             queue_requests: 256,
             challenges: 65_536,
             challenge_bytes: 16 << 20,

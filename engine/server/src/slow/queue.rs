@@ -3,13 +3,22 @@
 //! There are so many jobs, made at the start. A worker takes a free one, and finds none when everything is
 //! full; a job that is on its way always has a place in the next queue, so no answer can be lost for want of
 //! room.
+//!
+//! A slow thread stands back behind the workers, so it may stand still anywhere, also between taking a lock and
+//! giving it back, and a worker that waited for it (or spun, as lock-free queues do while another thread is halfway
+//! through) would keep it from going on. So a worker only tries the locks that slow threads take, and comes back
+//! later where it finds one taken.
 
-use crossbeam_channel::{Receiver, Sender, bounded};
+use crate::counters::Transport;
+use crossbeam_utils::CachePadded;
 use handle_net::{Peer, StreamId, Waker};
 use handle_proto::ResponseCode;
 use handle_resolver::Refused;
+use std::collections::VecDeque;
 use std::net::IpAddr;
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+use std::time::Instant;
 
 /// Where an answer goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +33,14 @@ impl Route {
     /// Whether the answer is cut into datagrams.
     pub(crate) const fn is_datagram(&self) -> bool {
         matches!(self, Self::Udp(_))
+    }
+
+    /// How the request came.
+    pub(crate) const fn transport(&self) -> Transport {
+        match self {
+            Self::Udp(_) => Transport::Udp,
+            Self::Tcp(..) => Transport::Tcp,
+        }
     }
 
     /// Who asks.
@@ -42,6 +59,8 @@ pub(crate) struct Job {
     pub(crate) shard: usize,
     /// Where the answer goes.
     pub(crate) route: Route,
+    /// When it was handed over.
+    pub(crate) since: Instant,
     /// The request, envelope first.
     pub(crate) request: Vec<u8>,
     /// The answer, as it goes to the network; empty when there is none because of a bug.
@@ -64,6 +83,7 @@ impl Job {
         Self {
             shard: 0,
             route: Route::Udp(Peer::to(nobody)),
+            since: Instant::now(),
             request: Vec::with_capacity(REQUEST_LEN),
             answer: Vec::with_capacity(ANSWER_LEN),
             code: ResponseCode::RESERVED,
@@ -84,15 +104,29 @@ impl Job {
 /// Both ways, and the jobs that are free.
 #[derive(Debug)]
 pub(crate) struct Queues {
-    free: (Sender<Box<Job>>, Receiver<Box<Job>>),
-    asked: (Sender<Box<Job>>, Receiver<Box<Job>>),
-    answered: Box<[Back]>,
+    /// Only workers take this lock, but for a job whose worker is not there.
+    #[expect(clippy::vec_box, reason = "a job moves from queue to queue")]
+    free: Mutex<Vec<Box<Job>>>,
+    asked: Mutex<Asked>,
+    /// Somebody asked, or there will be no more.
+    more: Condvar,
+    /// How many jobs are in `asked`.
+    waiting: AtomicUsize,
+    answered: Box<[CachePadded<Back>]>,
+}
+
+#[derive(Debug, Default)]
+struct Asked {
+    jobs: VecDeque<Box<Job>>,
+    /// Slow threads that wait for one.
+    idle: usize,
+    closed: bool,
 }
 
 /// The way back to one worker.
 #[derive(Debug)]
 struct Back {
-    jobs: (Sender<Box<Job>>, Receiver<Box<Job>>),
+    jobs: Mutex<VecDeque<Box<Job>>>,
     /// Set when the worker has opened its path.
     waker: OnceLock<Waker>,
 }
@@ -100,14 +134,15 @@ struct Back {
 impl Queues {
     /// Queues for `workers_count` workers and `jobs_count` jobs.
     pub(crate) fn new(workers_count: usize, jobs_count: usize) -> Self {
-        let back = || Back { jobs: bounded(jobs_count), waker: OnceLock::new() };
-        let queues = Self {
-            free: bounded(jobs_count),
-            asked: bounded(jobs_count),
+        let jobs = || VecDeque::with_capacity(jobs_count);
+        let back = || CachePadded::new(Back { jobs: Mutex::new(jobs()), waker: OnceLock::new() });
+        Self {
+            free: Mutex::new((0..jobs_count).map(|_| Box::new(Job::new())).collect()),
+            asked: Mutex::new(Asked { jobs: jobs(), ..Asked::default() }),
+            more: Condvar::new(),
+            waiting: AtomicUsize::new(0),
             answered: (0..workers_count).map(|_| back()).collect(),
-        };
-        (0..jobs_count).for_each(|_| queues.release(Box::new(Job::new())));
-        queues
+        }
     }
 
     /// Lets `waker` end the waits of worker `shard` when there is an answer for it.
@@ -116,51 +151,87 @@ impl Queues {
         let _ = self.answered[shard].waker.set(waker);
     }
 
-    /// Hands a request over. False when everything is full.
-    pub(crate) fn submit(&self, shard: usize, route: Route, request: &[u8]) -> bool {
-        let Ok(mut job) = self.free.1.try_recv() else { return false };
-        (job.shard, job.route) = (shard, route);
+    /// A free job with a request; `None` when everything is full. To be [submitted](Self::submit).
+    pub(crate) fn take(&self, shard: usize, route: Route, request: &[u8]) -> Option<Box<Job>> {
+        let mut job = lock(&self.free).pop()?;
+        (job.shard, job.route, job.since) = (shard, route, Instant::now());
         job.request.extend_from_slice(request);
-        // There is room for every job there is.
-        self.asked.0.try_send(job).is_ok()
+        Some(job)
+    }
+
+    /// Hands over the jobs of a worker, in their order. They stay where they are while a slow thread is at the queue.
+    pub(crate) fn submit(&self, jobs: &mut VecDeque<Box<Job>>) {
+        let Some(mut asked) = try_lock(&self.asked) else { return };
+        let woken = asked.idle.min(jobs.len());
+        self.waiting.fetch_add(jobs.len(), Ordering::Relaxed);
+        asked.jobs.append(jobs);
+        drop(asked);
+        (0..woken).for_each(|_| self.more.notify_one());
     }
 
     /// The next request, for a slow thread; waits for one. `None` when there will be no more.
-    pub(crate) fn next(&self, stop: &Receiver<()>) -> Option<Box<Job>> {
-        crossbeam_channel::select_biased! {
-            recv(self.asked.1) -> job => job.ok(),
-            recv(stop) -> _ => None,
+    pub(crate) fn next(&self) -> Option<Box<Job>> {
+        let mut asked = lock(&self.asked);
+        loop {
+            if let Some(job) = asked.jobs.pop_front() {
+                self.waiting.fetch_sub(1, Ordering::Relaxed);
+                return Some(job);
+            }
+            if asked.closed {
+                return None;
+            }
+            asked.idle += 1;
+            asked = self.more.wait(asked).unwrap_or_else(PoisonError::into_inner);
+            asked.idle -= 1;
         }
+    }
+
+    /// Lets slow threads come to an end once nothing waits for them.
+    pub(crate) fn close(&self) {
+        lock(&self.asked).closed = true;
+        self.more.notify_all();
     }
 
     /// Sends an answer back to its worker.
     pub(crate) fn give_back(&self, job: Box<Job>) {
         let Some(back) = self.answered.get(job.shard) else { return self.release(job) };
-        match back.jobs.0.try_send(job) {
-            // To wake a worker for each answer costs a tenth of a signature, so while there is more to do it is
-            // left to look for itself, see `Worker::run`.
-            Ok(()) if !self.asked.1.is_empty() => {}
-            Ok(()) => back.waker.get().into_iter().for_each(Waker::wake),
-            Err(error) => self.release(error.into_inner()),
+        lock(&back.jobs).push_back(job);
+        // To wake a worker for each answer costs a tenth of a signature, so while there is more to do it is left to
+        // look for itself, see `Worker::run`.
+        if self.waiting() == 0 {
+            back.waker.get().into_iter().for_each(Waker::wake);
         }
     }
 
     /// The next answer for worker `shard`, if there is one. To be [released](Self::release) once it is sent.
     #[inline]
     pub(crate) fn answered(&self, shard: usize) -> Option<Box<Job>> {
-        self.answered[shard].jobs.1.try_recv().ok()
+        try_lock(&self.answered[shard].jobs)?.pop_front()
     }
 
     /// Lets a job be used again.
     pub(crate) fn release(&self, mut job: Box<Job>) {
         job.clear();
-        // There is room for every job there is.
-        let _ = self.free.0.try_send(job);
+        lock(&self.free).push(job);
     }
 
     /// Requests that wait for a slow thread.
     pub(crate) fn waiting(&self) -> usize {
-        self.asked.1.len()
+        self.waiting.load(Ordering::Relaxed)
+    }
+}
+
+/// The lock. What a thread that panicked left is whole: every change is one step.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The lock, where nobody has it.
+fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    match mutex.try_lock() {
+        Ok(guard) => Some(guard),
+        Err(TryLockError::Poisoned(error)) => Some(error.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
     }
 }
 
@@ -172,23 +243,31 @@ mod tests {
         Route::Udp(Peer::to(([127, 0, 0, 1], port).into()))
     }
 
+    fn ask(queues: &Queues, shard: usize, port: u16, request: &[u8]) -> bool {
+        let Some(job) = queues.take(shard, route(port), request) else { return false };
+        let mut jobs = VecDeque::from([job]);
+        queues.submit(&mut jobs);
+        jobs.is_empty()
+    }
+
     #[test]
     fn so_many_requests_are_on_their_way_and_no_more() {
         let queues = Queues::new(2, 3);
-        let (_stop, stop) = bounded(0);
         for n in 0..3 {
-            assert!(queues.submit(usize::from(n) % 2, route(n), &[1; 600]), "{n}");
+            assert!(ask(&queues, usize::from(n) % 2, n, &[1; 600]), "{n}");
         }
-        assert!(!queues.submit(0, route(9), b"one too many"));
-        let jobs: Vec<_> = (0..3).map(|_| queues.next(&stop).unwrap()).collect();
-        assert!(!queues.submit(0, route(9), b"a request that is being answered has its place too"));
+        assert_eq!(queues.waiting(), 3);
+        assert!(!ask(&queues, 0, 9, b"one too many"));
+        let jobs: Vec<_> = (0..3).map(|_| queues.next().unwrap()).collect();
+        assert_eq!(queues.waiting(), 0);
+        assert!(!ask(&queues, 0, 9, b"a request that is being answered has its place too"));
         jobs.into_iter().for_each(|job| queues.give_back(job));
-        assert!(!queues.submit(0, route(9), b"and so has an answer"));
+        assert!(!ask(&queues, 0, 9, b"and so has an answer"));
         let first = queues.answered(0).unwrap();
         assert_eq!((first.route, first.request.len()), (route(0), 600));
         queues.release(first);
-        assert!(queues.submit(1, route(9), b"until it is sent"));
-        assert_eq!(queues.next(&stop).unwrap().request, b"until it is sent", "nothing is left of the last");
+        assert!(ask(&queues, 1, 9, b"until it is sent"));
+        assert_eq!(queues.next().unwrap().request, b"until it is sent", "nothing is left of the last");
         assert!(queues.answered(0).is_some() && queues.answered(0).is_none());
         assert!(queues.answered(1).is_some() && queues.answered(1).is_none());
     }
@@ -196,10 +275,41 @@ mod tests {
     #[test]
     fn large_buffers_are_not_kept() {
         let queues = Queues::new(1, 1);
-        let (_stop, stop) = bounded(0);
-        assert!(queues.submit(0, route(1), &[0; 1 << 20]));
-        queues.release(queues.next(&stop).unwrap());
-        assert!(queues.submit(0, route(1), b"x"));
-        assert!(queues.next(&stop).unwrap().request.capacity() <= KEPT_LEN);
+        assert!(ask(&queues, 0, 1, &[0; 1 << 20]));
+        queues.release(queues.next().unwrap());
+        assert!(ask(&queues, 0, 1, b"x"));
+        assert!(queues.next().unwrap().request.capacity() <= KEPT_LEN);
+    }
+
+    #[test]
+    fn workers_do_not_wait_for_a_slow_thread_that_stands_still() {
+        let queues = Queues::new(1, 2);
+        let mut jobs: VecDeque<_> = (0..2).filter_map(|n| queues.take(0, route(n), b"asked")).collect();
+        {
+            let _standing = lock(&queues.asked);
+            queues.submit(&mut jobs);
+            assert_eq!(jobs.len(), 2, "kept for later");
+        }
+        queues.submit(&mut jobs);
+        assert!(jobs.is_empty());
+        for _ in 0..2 {
+            queues.give_back(queues.next().unwrap());
+        }
+        {
+            let _standing = lock(&queues.answered[0].jobs);
+            assert!(queues.answered(0).is_none(), "looked for later");
+        }
+        assert_eq!(queues.answered(0).unwrap().route, route(0), "in their order");
+    }
+
+    #[test]
+    fn what_waits_is_done_before_the_end() {
+        let queues = Queues::new(1, 1);
+        std::thread::scope(|scope| {
+            let slow = scope.spawn(|| std::iter::from_fn(|| queues.next()).count());
+            assert!(ask(&queues, 0, 1, b"asked"));
+            queues.close();
+            assert_eq!(slow.join().unwrap(), 1);
+        });
     }
 }

@@ -3,8 +3,10 @@
 use super::SlowPath;
 use super::queue::{Job, Route};
 use crate::counters::{Counter, Counters, Transport};
+use crate::watch::Watch;
 use handle_net::{Datapath, Peer, Waker};
 use handle_proto::limit::UDP_MESSAGE_LEN_MAX;
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Hands requests over, and sends what comes back.
@@ -14,6 +16,8 @@ pub(crate) struct SlowShard {
     shard: usize,
     /// Requests that have not come back.
     under_way: u64,
+    /// Those that are not handed over yet.
+    unsent: VecDeque<Box<Job>>,
 }
 
 impl SlowShard {
@@ -22,19 +26,20 @@ impl SlowShard {
         if let Some(path) = &path {
             path.queues.attach(shard, waker);
         }
-        Self { path, shard, under_way: 0 }
+        Self { path, shard, under_way: 0, unsent: VecDeque::new() }
     }
 
     /// Hands over a request, envelope first. False when everything is full; then the worker says so.
     #[cold]
     pub(crate) fn defer(&mut self, route: Route, request: &[u8], counters: &Counters) -> bool {
-        let taken = self.path.as_ref().is_some_and(|path| path.queues.submit(self.shard, route, request));
-        if taken {
-            self.under_way += 1;
-            counters.requests_deferred.add(1);
-            self.under_way_of(&route, counters).add(1);
-        }
-        taken
+        let Some(path) = &self.path else { return false };
+        let Some(job) = path.queues.take(self.shard, route, request) else { return false };
+        self.unsent.push_back(job);
+        path.queues.submit(&mut self.unsent);
+        self.under_way += 1;
+        counters.requests_deferred.add(1);
+        self.under_way_of(&route, counters).add(1);
+        true
     }
 
     /// Whether every request has come back.
@@ -45,7 +50,14 @@ impl SlowShard {
     /// The next request that has come back. It is to be [released](Self::release) once it is sent.
     #[inline]
     pub(crate) fn answered(&mut self, counters: &Counters) -> Option<Box<Job>> {
-        let job = self.path.as_ref()?.queues.answered(self.shard)?;
+        if self.is_idle() {
+            return None;
+        }
+        let queues = &self.path.as_ref()?.queues;
+        if !self.unsent.is_empty() {
+            queues.submit(&mut self.unsent);
+        }
+        let job = queues.answered(self.shard)?;
         let under_way = self.under_way_of(&job.route, counters);
         under_way.set(under_way.get() - 1);
         self.under_way -= 1;
@@ -76,6 +88,7 @@ pub(crate) fn send(
     net: &mut dyn Datapath,
     peer: Peer,
     job: &Job,
+    watch: &mut Watch,
     counters: &Counters,
 ) -> std::io::Result<()> {
     let is_sent = !job.answer.is_empty()
@@ -88,6 +101,7 @@ pub(crate) fn send(
         counters.requests_answered.add(1);
         counters.bytes_sent.add(job.answer.len() as u64);
         counters.count_reply(Transport::Udp, job.code, job.refused);
+        watch.sent(job, counters);
     } else {
         counters.dropped_bug.add(1);
     }

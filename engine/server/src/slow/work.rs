@@ -73,7 +73,7 @@ impl SlowThread {
     /// Answers requests until there will be no more.
     pub(crate) fn run(&mut self) {
         let path = Arc::clone(&self.path);
-        while let Some(mut job) = path.queues.next(&path.stop.1) {
+        while let Some(mut job) = path.queues.next() {
             // A request that meets a bug is lost, and is the only one: what is held is made anew for each.
             if catch_unwind(AssertUnwindSafe(|| self.answer(&mut job))).is_err() {
                 job.answer.clear();

@@ -4,13 +4,14 @@ use super::Turn;
 use crate::counters::{Counters, Transport};
 use crate::sessions::sealer::{Sealed, Sealer};
 use handle_net::StreamId;
+use handle_proto::ResponseCode;
 use handle_proto::wire::Envelope;
 use handle_resolver::{Context, DropReason, InBatch, Outcome, Refused, Reply, refuse_stream};
 use std::net::IpAddr;
 
 /// Room for the answers, and what else they are made with.
 pub(super) struct Round<'r, 't, 'a, B, W> {
-    /// The connection, and who has it.
+    /// The connection, and the address of who has it.
     pub(super) asker: (StreamId, IpAddr),
     pub(super) out: &'r mut [u8],
     pub(super) used: &'r mut usize,
@@ -34,7 +35,15 @@ impl<'a, B: AsRef<[u8]>, W> Round<'_, '_, 'a, B, W> {
         *self.used += usual.len();
         self.turn.counters.count_reply(Transport::Tcp, usual.response_code(), None);
         self.turn.counters.tcp_requests_answered.add(1);
+        self.log(message, usual.response_code());
         true
+    }
+
+    /// Logs the answer to `message`, where answers are logged.
+    fn log(&mut self, message: &[u8], code: ResponseCode) {
+        if let Some(tap) = &mut self.turn.tap {
+            tap.record(Transport::Tcp, self.asker.1, message, code, self.turn.counters);
+        }
     }
 
     /// Deals with the outcome of `message`. False when there is no room for its answer.
@@ -44,15 +53,15 @@ impl<'a, B: AsRef<[u8]>, W> Round<'_, '_, 'a, B, W> {
     {
         let context: &Context<'m, B> = self.turn.context;
         let is_put = match outcome {
-            Outcome::Reply(reply) => self.put(reply),
+            Outcome::Reply(reply) => self.put(message, reply),
             Outcome::InSession(reply) => match self.put_in_session(message, reply) {
                 Some(is_put) => is_put,
                 None if self.defer(message) => return true,
-                None => self.put(&reply.refusing(Refused::Busy)),
+                None => self.put(message, &reply.refusing(Refused::Busy)),
             },
             Outcome::Slow(_) | Outcome::Encrypted if self.defer(message) => return true,
-            Outcome::Slow(slow) => self.put(&slow.refuse(context, Refused::Busy)),
-            Outcome::Encrypted => self.put(&refuse_stream(context, Refused::Busy, b"")),
+            Outcome::Slow(slow) => self.put(message, &slow.refuse(context, Refused::Busy)),
+            Outcome::Encrypted => self.put(message, &refuse_stream(context, Refused::Busy, b"")),
             Outcome::Drop(DropReason::ErrorReply) => {
                 self.turn.counters.tcp_dropped_error_reply.add(1);
                 return true;
@@ -82,27 +91,36 @@ impl<'a, B: AsRef<[u8]>, W> Round<'_, '_, 'a, B, W> {
         }
         let service = self.turn.context.service();
         let Some(sealer) = &mut self.turn.sealer else {
-            return Some(self.put(&reply.refusing(Refused::UnknownSession)));
+            return Some(self.put(message, &reply.refusing(Refused::UnknownSession)));
         };
         let (out, used, counters) = (&mut *self.out, &mut *self.used, self.turn.counters);
-        match sealer.answer(message, reply, service.signs, service.answer_datagrams_max) {
-            Sealed::Plain(reply) => Some(put(&reply, out, used, counters)),
-            Sealed::Mac(reply, message) => {
-                let room = out.get_mut(*used..*used + message.len());
-                let is_put = room.map(|room| room.copy_from_slice(message)).is_some();
+        let (is_put, code) = match sealer.answer(message, reply, service.signs, service.answer_datagrams_max)
+        {
+            Sealed::Plain(reply) => (put(&reply, out, used, counters), reply.response_code()),
+            Sealed::Mac(reply, sealed) => {
+                let room = out.get_mut(*used..*used + sealed.len());
+                let is_put = room.map(|room| room.copy_from_slice(sealed)).is_some();
                 if is_put {
-                    *used += message.len();
+                    *used += sealed.len();
                     counters.answers_with_mac.add(1);
                     counters.count_reply(Transport::Tcp, reply.response_code(), reply.refused());
                 }
-                Some(is_put)
+                (is_put, reply.response_code())
             }
-            Sealed::Elsewhere => None,
+            Sealed::Elsewhere => return None,
+        };
+        if is_put {
+            self.log(message, code);
         }
+        Some(is_put)
     }
 
-    fn put(&mut self, reply: &Reply<'_>) -> bool {
-        put(reply, self.out, self.used, self.turn.counters)
+    fn put(&mut self, message: &[u8], reply: &Reply<'_>) -> bool {
+        let is_put = put(reply, self.out, self.used, self.turn.counters);
+        if is_put {
+            self.log(message, reply.response_code());
+        }
+        is_put
     }
 }
 

@@ -1,8 +1,10 @@
 //! The connections of one worker: its listener, and its turn after each batch of datagrams.
 
+use super::settings::TcpSettings;
 use super::{Tcp, Turn};
 use crate::config::Config;
 use crate::counters::{Counters, Transport};
+use crate::query_log::Tap;
 use crate::sessions::sealer::Sealer;
 use crate::slow::queue::{Job, Route};
 use crate::slow::shard::SlowShard;
@@ -32,6 +34,9 @@ fn bind(config: &Config, address: SocketAddr, reuse_port: bool) -> io::Result<Op
     config.tcp.enabled.then(|| bind_listener(address, reuse_port, false, backlog)).transpose()
 }
 
+/// What else of its worker a turn goes through: the slow path, sessions, the query log.
+pub(crate) type Elsewhere<'w> = (&'w mut SlowShard, Option<&'w mut Sealer>, Option<&'w mut Tap>);
+
 /// The connections of a worker.
 pub(crate) struct Side {
     tcp: Tcp,
@@ -55,6 +60,14 @@ impl Side {
         Ok(Self { tcp: Tcp::new(config.tcp.clone()), listeners, draining: false })
     }
 
+    /// Applies other settings from now on; who is connected stays.
+    pub(crate) fn set(&mut self, path: &mut dyn Datapath, settings: &TcpSettings) {
+        if let Some((streams, options)) = path.streams().zip(settings.options()) {
+            streams.connections.set_max(options.connections_max);
+        }
+        self.tcp.set(settings.clone());
+    }
+
     /// Whether there is something to do after this wait, other than to look who has waited for too long.
     pub(crate) fn has_events(path: &mut dyn Datapath) -> bool {
         path.streams().is_some_and(|streams| !streams.inbox.is_empty())
@@ -67,12 +80,12 @@ impl Side {
         context: &Context<'_, B>,
         counters: &Counters,
         now_ms: u64,
-        (slow, sealer): (&mut SlowShard, Option<&mut Sealer>),
+        (slow, sealer, tap): Elsewhere<'_>,
     ) -> usize {
         let Some(streams) = path.streams() else { return 0 };
         let (inbox, wire) = (streams.inbox, streams.connections);
         let defer = &mut |id, source, request: &[u8]| slow.defer(Route::Tcp(id, source), request, counters);
-        let mut turn = Turn { wire, context, counters, now_ms, defer, sealer };
+        let mut turn = Turn { wire, context, counters, now_ms, defer, sealer, tap };
         for event in inbox.iter() {
             self.tcp.handle(event, &mut turn);
         }
@@ -92,7 +105,7 @@ impl Side {
         context: &Context<'_, B>,
         counters: &Counters,
         now_ms: u64,
-        (slow, sealer): (&mut SlowShard, Option<&mut Sealer>),
+        (slow, sealer, tap): Elsewhere<'_>,
     ) {
         if job.answer.is_empty() {
             counters.tcp_dropped_bug.add(1);
@@ -104,7 +117,7 @@ impl Side {
             let defer =
                 &mut |id, source, request: &[u8]| slow.defer(Route::Tcp(id, source), request, counters);
             let wire = streams.connections;
-            let mut turn = Turn { wire, context, counters, now_ms, defer, sealer };
+            let mut turn = Turn { wire, context, counters, now_ms, defer, sealer, tap };
             self.tcp.reply(id, &job.answer, &mut turn);
         }
     }
@@ -136,7 +149,15 @@ impl Side {
     ) {
         if let Some(streams) = path.streams() {
             let (wire, defer) = (streams.connections, &mut |_, _, _: &[u8]| false);
-            self.tcp.abort_all(&mut Turn { wire, context, counters, now_ms: 0, defer, sealer: None });
+            self.tcp.abort_all(&mut Turn {
+                wire,
+                context,
+                counters,
+                now_ms: 0,
+                defer,
+                sealer: None,
+                tap: None,
+            });
         }
     }
 }

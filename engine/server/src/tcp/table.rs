@@ -39,7 +39,8 @@ impl Wait {
 #[derive(Debug)]
 pub(super) struct Connection {
     id: StreamId,
-    source: u128,
+    /// Of who is connected; IPv4 in its mapped form.
+    address: Ipv6Addr,
     pub(super) wait: Wait,
     since_ms: u64,
     before: u32,
@@ -88,20 +89,39 @@ pub(super) struct Table {
 
 impl Table {
     pub(super) fn new(settings: &TcpSettings) -> Self {
-        let limits = Wait::ALL.map(|wait| match wait {
-            Wait::Idle | Wait::Slow => settings.idle_ms,
-            Wait::Reading => settings.read_ms,
-            Wait::Sending | Wait::Ending => settings.write_ms,
-            Wait::Closing => settings.linger_ms,
-        });
-        Self {
+        let mut table = Self {
             places: Vec::new(),
-            lists: limits.map(|ms| List { first: NONE, last: NONE, count: 0, limit_ms: ms.into() }),
+            lists: [List { first: NONE, last: NONE, count: 0, limit_ms: 0 }; Wait::ALL.len()],
             count: 0,
             sources: HashMap::new(),
-            per_source_max: settings.connections_per_source,
-            prefix_v4: settings.source_prefix_v4,
-            prefix_v6: settings.source_prefix_v6,
+            per_source_max: 0,
+            prefix_v4: 0,
+            prefix_v6: 0,
+        };
+        table.set(settings);
+        table
+    }
+
+    /// Lets connections wait as long, and sources have as many, as `settings` say.
+    pub(super) fn set(&mut self, settings: &TcpSettings) {
+        for wait in Wait::ALL {
+            self.lists[wait as usize].limit_ms = match wait {
+                Wait::Idle | Wait::Slow => settings.idle_ms,
+                Wait::Reading => settings.read_ms,
+                Wait::Sending | Wait::Ending => settings.write_ms,
+                Wait::Closing => settings.linger_ms,
+            }
+            .into();
+        }
+        self.per_source_max = settings.connections_per_source;
+        let prefixes = (settings.source_prefix_v4, settings.source_prefix_v6);
+        if prefixes != (self.prefix_v4, self.prefix_v6) {
+            (self.prefix_v4, self.prefix_v6) = prefixes;
+            self.sources.clear();
+            for connection in self.places.iter().flatten() {
+                let source = source(connection.address, prefixes);
+                *self.sources.entry(source).or_default() += 1;
+            }
         }
     }
 
@@ -142,7 +162,8 @@ impl Table {
 
     /// Whether one more from where `peer` is may come.
     pub(super) fn has_room_for(&self, peer: SocketAddr) -> bool {
-        self.sources.get(&self.source(peer)).is_none_or(|&count| count < self.per_source_max)
+        let source = source(address(peer), (self.prefix_v4, self.prefix_v6));
+        self.sources.get(&source).is_none_or(|&count| count < self.per_source_max)
     }
 
     /// Takes a connection, which waits for its first request.
@@ -151,14 +172,15 @@ impl Table {
         if let Some(Some(old)) = self.places.get(id.at()) {
             self.remove(old.id);
         }
-        let source = self.source(peer);
+        let address = address(peer);
+        let source = source(address, (self.prefix_v4, self.prefix_v6));
         *self.sources.entry(source).or_default() += 1;
         if self.places.len() <= id.at() {
             self.places.resize_with(id.at() + 1, || None);
         }
         self.places[id.at()] = Some(Connection {
             id,
-            source,
+            address,
             wait: Wait::Idle,
             since_ms: now_ms,
             before: NONE,
@@ -191,10 +213,11 @@ impl Table {
         self.unlink(id.at());
         let Some(connection) = self.places[id.at()].take() else { return };
         self.count -= 1;
-        if let Some(count) = self.sources.get_mut(&connection.source) {
+        let source = source(connection.address, (self.prefix_v4, self.prefix_v6));
+        if let Some(count) = self.sources.get_mut(&source) {
             *count -= 1;
             if *count == 0 {
-                self.sources.remove(&connection.source);
+                self.sources.remove(&source);
             }
         }
     }
@@ -229,20 +252,27 @@ impl Table {
         }
     }
 
-    /// Where `peer` is, as far as it counts. IPv4 and IPv6 do not meet.
-    /// What a connection counts as one source with others by: the prefix of its address.
-    pub(super) fn source_of(&self, id: StreamId) -> IpAddr {
-        Ipv6Addr::from_bits(self.get(id).map_or(0, |connection| connection.source)).into()
+    /// The address of who is connected.
+    pub(super) fn address_of(&self, id: StreamId) -> IpAddr {
+        self.get(id).map_or(Ipv6Addr::UNSPECIFIED, |connection| connection.address).to_canonical()
     }
+}
 
-    fn source(&self, peer: SocketAddr) -> u128 {
-        match peer.ip() {
-            IpAddr::V4(ip) => {
-                let mask = u32::MAX.checked_shl(32 - self.prefix_v4).unwrap_or(0);
-                (0xffff << 32) | u128::from(ip.to_bits() & mask)
-            }
-            IpAddr::V6(ip) => ip.to_bits() & u128::MAX.checked_shl(128 - self.prefix_v6).unwrap_or(0),
+fn address(peer: SocketAddr) -> Ipv6Addr {
+    match peer.ip() {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+        IpAddr::V6(ip) => ip,
+    }
+}
+
+/// Where `address` is, as far as it counts by `prefixes` of IPv4 and IPv6. The two do not meet.
+fn source(address: Ipv6Addr, (prefix_v4, prefix_v6): (u32, u32)) -> u128 {
+    match address.to_ipv4_mapped() {
+        Some(ip) => {
+            let mask = u32::MAX.checked_shl(32 - prefix_v4).unwrap_or(0);
+            (0xffff << 32) | u128::from(ip.to_bits() & mask)
         }
+        None => address.to_bits() & u128::MAX.checked_shl(128 - prefix_v6).unwrap_or(0),
     }
 }
 
@@ -310,6 +340,29 @@ mod tests {
         assert_eq!(table.sources.len(), 2);
         table.remove(id(2));
         assert_eq!(table.sources.len(), 1, "what is not needed is not kept");
+    }
+
+    #[test]
+    fn other_settings_hold_for_who_is_there() {
+        let mut table = table(|settings| settings.idle_ms = 100);
+        for (at, ip) in (0..).zip(["192.0.2.1", "192.0.2.2", "2001:db8::1", "2001:db8:0:1::1"]) {
+            table.insert(id(at), peer(ip), 0);
+        }
+        let change = |v4, v6| TcpSettings {
+            idle_ms: 50,
+            connections_per_source: 2,
+            source_prefix_v4: v4,
+            source_prefix_v6: v6,
+            ..TcpSettings::default()
+        };
+        table.set(&change(32, 64));
+        assert_eq!((table.expired(Wait::Idle, 49), table.expired(Wait::Idle, 50)), (None, Some(id(0))));
+        assert!(table.has_room_for(peer("192.0.2.1")) && table.has_room_for(peer("2001:db8::1")));
+        table.set(&change(24, 48));
+        assert!(!table.has_room_for(peer("192.0.2.9")) && !table.has_room_for(peer("2001:db8:0:9::1")));
+        assert!(table.has_room_for(peer("192.0.3.1")) && table.has_room_for(peer("2001:db8:1::1")));
+        (0..4).for_each(|at| table.remove(id(at)));
+        assert!(table.sources.is_empty(), "counted out as they were counted in");
     }
 
     #[test]

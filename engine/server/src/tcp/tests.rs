@@ -77,6 +77,7 @@ fn with_connection(steps: impl FnOnce(&mut Tcp, StreamId, &mut Turn<'_, '_, Vec<
         now_ms: 0,
         defer: &mut |_, _, _| false,
         sealer: None,
+        tap: None,
     };
     tcp.handle(StreamEvent::Opened { id, peer: ([192, 0, 2, 1], 9).into() }, &mut turn);
     steps(&mut tcp, id, &mut turn);

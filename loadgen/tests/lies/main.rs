@@ -3,110 +3,19 @@
 
 #![expect(clippy::unwrap_used, reason = "these are tests, also where they share a helper")]
 
-use std::net::{SocketAddr, UdpSocket};
+mod connections;
+mod server;
+mod signed;
+
 use std::num::NonZeroU64;
 use std::ops::ControlFlow;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use handle_loadgen::replay::{Outcome, replay};
-use handle_loadgen::{Form, Load, Names, Report, RunOptions, Truth, Verify, run};
-use handle_proto::wire::envelope::EnvelopeFlags;
-use handle_proto::wire::list::Values;
-use handle_proto::wire::query::{Answer, Query};
-use handle_proto::wire::{Envelope, Header, Message};
-use handle_proto::{ResponseCode, Value};
+use handle_loadgen::{Form, Load, Report, RunOptions, Truth, Verify, run};
 
-/// Long enough for a machine that does other things as well.
-const TIMEOUT: Duration = Duration::from_millis(500);
-const HANDLES: usize = 20;
-
-/// The text of the one value of a handle; every fifth takes several datagrams.
-fn url(handle: &[u8]) -> Vec<u8> {
-    let number: usize = String::from_utf8_lossy(handle).rsplit('/').next().unwrap().parse().unwrap();
-    let times = if number.is_multiple_of(5) { 60 } else { 1 };
-    format!("https://example.org/{number}").repeat(times).into_bytes()
-}
-
-/// The datagrams of an answer to `request` with this value.
-fn answer(request: &[u8], url: &[u8]) -> Vec<Vec<u8>> {
-    let (mut envelope, message) = Envelope::split(request).unwrap();
-    let asked = Message::decode(message).unwrap();
-    let handle = Query::decode(asked.body).unwrap().handle;
-    let (mut room, mut body) = (Vec::new(), Vec::new());
-    let values = Values::build([Value::new(1, b"URL", url)], &mut room);
-    Answer { handle, values }.encode(&mut body);
-    let len = u32::try_from(body.len()).unwrap();
-    let header = Header { response_code: ResponseCode::SUCCESS, body_len: len, ..asked.header };
-    let message = [&header.to_bytes()[..], &body, &[0; 4]].concat();
-    envelope.message_len = u32::try_from(message.len()).unwrap();
-    if message.len() > 492 {
-        envelope.flags = EnvelopeFlags::TRUNCATED;
-    }
-    let pieces = (0..).zip(message.chunks(492));
-    pieces.map(|(sequence, data)| [&Envelope { sequence, ..envelope }.to_bytes(), data].concat()).collect()
-}
-
-fn honest(request: &[u8]) -> Vec<Vec<u8>> {
-    let question = handle_loadgen::question::Question::of_message(request).unwrap();
-    answer(request, &url(question.handle))
-}
-
-/// Answers until it is dropped; `lie` makes the datagrams of the answer to request number n.
-struct Server {
-    stop: &'static AtomicBool,
-    thread: Option<thread::JoinHandle<()>>,
-    address: SocketAddr,
-}
-
-impl Server {
-    fn start(mut lie: impl FnMut(usize, &[u8]) -> Vec<Vec<u8>> + Send + 'static) -> Self {
-        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-        socket.set_read_timeout(Some(Duration::from_millis(5))).unwrap();
-        let stop: &'static AtomicBool = Box::leak(Box::default());
-        let address = socket.local_addr().unwrap();
-        let thread = thread::spawn(move || {
-            let (mut number, mut room) = (0, [0; 600]);
-            while !stop.load(Ordering::Relaxed) {
-                let Ok((len, from)) = socket.recv_from(&mut room) else { continue };
-                for datagram in lie(number, &room[..len]) {
-                    socket.send_to(&datagram, from).unwrap();
-                }
-                number += 1;
-            }
-        });
-        Self { stop, thread: Some(thread), address }
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        let _ = self.thread.take().unwrap().join();
-    }
-}
-
-fn names() -> Names {
-    Names::List((0..HANDLES).map(|i| format!("10.5072/{i}").into_bytes()).collect())
-}
-
-/// The records that an honest server answers from.
-fn records() -> tempfile::NamedTempFile {
-    let file = tempfile::NamedTempFile::new().unwrap();
-    let lines: Vec<_> = (0..HANDLES)
-        .map(|i| {
-            let handle = format!("10.5072/{i}");
-            let url = String::from_utf8(url(handle.as_bytes())).unwrap();
-            serde_json::json!({
-                "handle": handle, "values": [{"index": 1, "type": "URL", "data": {"format": "string", "value": url}}]
-            })
-            .to_string()
-        })
-        .collect();
-    std::fs::write(file.path(), lines.join("\n")).unwrap();
-    file
-}
+use server::{HANDLES, Server, TIMEOUT, answer, honest, names, records, requests_400};
 
 /// Runs 400 requests against a server that lies to each tenth, verified by a file of records.
 fn lied_to(lie: impl Fn(&[u8]) -> Vec<Vec<u8>> + Send + 'static) -> Report {
@@ -114,15 +23,7 @@ fn lied_to(lie: impl Fn(&[u8]) -> Vec<Vec<u8>> + Send + 'static) -> Report {
         Server::start(move |number, request| // Not to the last: a run whose answers have all come does not wait for what else there is.
         if number % 10 == 4 { lie(request) } else { honest(request) });
     let records = records();
-    let options = RunOptions {
-        load: Load::Open { rate: NonZeroU64::new(1000).unwrap() },
-        duration: Duration::from_millis(400),
-        timeout: TIMEOUT,
-        verify: Some(Verify::with(Truth::Records(records.path().to_owned()))),
-        pattern: handle_loadgen::Pattern::Sequential,
-        ..RunOptions::new(server.address, names())
-    };
-    run(&options, |_| ControlFlow::Continue(())).unwrap()
+    run(&requests_400(server.address, records.path()), |_| ControlFlow::Continue(())).unwrap()
 }
 
 /// Answered, lost, verified, mismatched.
@@ -222,6 +123,17 @@ fn fragments_that_were_exchanged_are_a_mismatch() {
     let [answered, lost, _, mismatched] = sums(&report);
     assert_eq!((answered, lost), (400, 0), "{report}");
     assert_eq!(mismatched, 40, "{report}");
+}
+
+#[test]
+fn a_piece_that_comes_again_in_place_of_another_is_no_answer() {
+    let report = lied_to(|request| {
+        let mut datagrams = answer(request, "https://example.org/0".repeat(60).as_bytes());
+        datagrams[1] = datagrams[0].clone();
+        datagrams
+    });
+    assert_eq!(sums(&report), [360, 0, 360, 0], "{report}");
+    assert_eq!((report.accounts.duplicate_only, report.accounts.fragment_duplicates), (40, 40), "{report}");
 }
 
 #[test]

@@ -1,9 +1,9 @@
 //! Two runs, or two groups of runs, side by side: what differs, and what may as well be chance.
 //!
-//! Each second of a run is one sample, but for the first and the last, which are not whole. The means are
-//! compared by bootstrap: samples are drawn again and again from what was measured, and the middle 95 % of the
-//! differences are the interval. Seconds that follow each other are not quite independent, so the interval is
-//! rather too narrow: for small differences compare several runs of each.
+//! Each second of a run is one sample, but for the first and the last, which are not whole. The means of both sides are
+//! compared, with the interval in which their difference lies with a confidence of 95 %.
+
+mod bootstrap;
 
 use std::fmt;
 use std::path::Path;
@@ -12,9 +12,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
 use crate::random::Random;
+use bootstrap::{ROUNDS, Runs, difference, mean};
 
 /// Name and version of the form of [`Comparison`].
-pub const COMPARISON_SCHEMA: &str = "handle-loadgen/compare/1";
+pub const COMPARISON_SCHEMA: &str = "handle-loadgen/compare/2";
 
 /// What is read of a report.
 #[derive(Clone, Debug, Deserialize)]
@@ -30,6 +31,7 @@ struct Run {
 struct Sample {
     sent: u64,
     answered_per_s: f64,
+    lost_so_far: f64,
     response_p50_ns: f64,
     response_p99_ns: f64,
     response_max_ns: f64,
@@ -45,6 +47,8 @@ impl Sample {
 struct Sums {
     sent: u64,
     lost: u64,
+    #[serde(default)]
+    duplicate_only: u64,
     late: u64,
 }
 
@@ -83,23 +87,32 @@ impl Side {
         Ok(())
     }
 
-    fn samples(&self) -> impl Iterator<Item = &Sample> {
-        self.runs.iter().flat_map(whole_seconds)
+    fn answered(&self) -> Runs {
+        let rates = |run| whole_seconds(run).iter().map(|second| second.answered_per_s).collect();
+        self.runs.iter().map(rates).collect()
     }
 
-    fn answered(&self) -> Vec<f64> {
-        self.samples().map(|sample| sample.answered_per_s).collect()
+    /// Times of the seconds in which there was an answer: the others have none, and some runs may have none at all.
+    fn times(&self, measure: fn(&Sample) -> f64) -> Runs {
+        let of = |run| whole_seconds(run).iter().filter(|sample| sample.has_answers()).map(measure).collect();
+        self.runs.iter().map(of).filter(|times: &Vec<_>| !times.is_empty()).collect()
     }
 
-    /// Times of the seconds in which there was an answer: the others have none.
-    fn times(&self, measure: fn(&Sample) -> f64) -> Vec<f64> {
-        self.samples().filter(|sample| sample.has_answers()).map(measure).collect()
+    /// Requests given up in each second, as a share of those sent in it.
+    fn losses(&self) -> Runs {
+        let lost = |pair: &[Sample]| (pair[1].lost_so_far - pair[0].lost_so_far) / pair[1].sent.max(1) as f64;
+        let of = |run: &Run| {
+            let len = whole_seconds(run).len();
+            // With the second before the first of them, which says what had been lost till then.
+            run.seconds[..=len].windows(2).map(lost).collect()
+        };
+        self.runs.iter().map(of).collect()
     }
 
     fn loss(&self) -> f64 {
         let sum =
             |count: fn(&Sums) -> u64| self.runs.iter().map(|run| count(&run.accounts)).sum::<u64>() as f64;
-        sum(|sums| sums.lost + sums.late) / sum(|sums| sums.sent).max(1.0)
+        sum(|sums| sums.lost + sums.duplicate_only + sums.late) / sum(|sums| sums.sent).max(1.0)
     }
 }
 
@@ -118,6 +131,8 @@ pub struct Comparison {
     pub measures: Vec<Compared>,
     /// Requests without an answer in time, as a share of those sent: of A and of B.
     pub loss: (f64, f64),
+    /// Where the difference of what was lost, second by second, lies with a confidence of 95 %, as such a share.
+    pub loss_interval: (f64, f64),
     /// Settings that are not the same, and reasons against single runs.
     pub warnings: Vec<String>,
 }
@@ -133,63 +148,68 @@ pub struct Compared {
     pub a: f64,
     /// Mean of B.
     pub b: f64,
-    /// How much more B is than A, as a share of A.
-    pub change: f64,
-    /// Where this share lies with a confidence of 95 %.
-    pub interval: (f64, f64),
-    /// Whether 0 is outside of the interval.
+    /// Where B - A lies with a confidence of 95 %.
+    pub difference_interval: (f64, f64),
+    /// How much more B is than A, as a share of A; nothing when A is 0.
+    pub change: Option<f64>,
+    /// Where this share lies with a confidence of 95 %; nothing when A may be 0.
+    pub interval: Option<(f64, f64)>,
+    /// Whether 0 is outside of the interval of the difference.
     pub differs: bool,
 }
 
-/// How often samples are drawn again.
-const ROUNDS: usize = 4000;
+/// Fewer whole seconds of a side than these, and the intervals are told to be rough.
+const SAMPLES_FEW: usize = 10;
 
 /// Compares the side A with B. The same `seed` gives the same intervals.
 #[must_use]
 pub fn compare(a: &Side, b: &Side, seed: u64) -> Comparison {
     let times = |name, measure: fn(&Sample) -> f64| {
         let (a, b) = (a.times(measure), b.times(measure));
-        (!a.is_empty() && !b.is_empty()).then(|| compare_samples(name, &a, &b, seed))
+        (!a.is_empty() && !b.is_empty()).then(|| compare_runs(name, &a, &b, seed))
     };
     let times = [
         times("p50 ns", |sample| sample.response_p50_ns),
         times("p99 ns", |sample| sample.response_p99_ns),
         times("max ns", |sample| sample.response_max_ns),
     ];
-    let answered = compare_samples("answered/s", &a.answered(), &b.answered(), seed);
+    let answered = compare_runs("answered/s", &a.answered(), &b.answered(), seed);
     Comparison {
         schema: COMPARISON_SCHEMA,
         measures: std::iter::once(answered).chain(times.into_iter().flatten()).collect(),
         loss: (a.loss(), b.loss()),
+        loss_interval: compare_runs("loss", &a.losses(), &b.losses(), seed).difference_interval,
         warnings: warnings(a, b),
     }
 }
 
-fn compare_samples(name: &'static str, a: &[f64], b: &[f64], seed: u64) -> Compared {
-    let mut random = Random::new(seed, 0);
-    let mut changes: Vec<f64> = (0..ROUNDS)
-        .map(|_| {
-            let (a, b) = (mean_of_draws(a, &mut random), mean_of_draws(b, &mut random));
-            change(a, b)
-        })
-        .collect();
-    changes.sort_by(f64::total_cmp);
-    let interval = (changes[ROUNDS / 40], changes[ROUNDS - 1 - ROUNDS / 40]);
-    let mean = |samples: &[f64]| samples.iter().sum::<f64>() / samples.len().max(1) as f64;
+fn compare_runs(name: &'static str, a: &Runs, b: &Runs, seed: u64) -> Compared {
+    let found = difference(a, b, ROUNDS, &mut Random::new(seed, 0));
     let (mean_a, mean_b) = (mean(a), mean(b));
-    let differs = interval.0 > 0.0 || interval.1 < 0.0;
-    let (samples, change) = ((a.len(), b.len()), change(mean_a, mean_b));
-    Compared { name, samples, a: mean_a, b: mean_b, change, interval, differs }
+    let len = |runs: &Runs| runs.iter().map(Vec::len).sum();
+    Compared {
+        name,
+        samples: (len(a), len(b)),
+        a: mean_a,
+        b: mean_b,
+        difference_interval: found.interval,
+        change: (mean_a != 0.0).then(|| mean_b / mean_a - 1.0),
+        interval: found.change,
+        differs: excludes_zero(found.interval),
+    }
 }
 
-fn change(a: f64, b: f64) -> f64 {
-    if a == 0.0 { 0.0 } else { b / a - 1.0 }
+fn excludes_zero((low, high): (f64, f64)) -> bool {
+    low > 0.0 || high < 0.0
 }
 
-fn mean_of_draws(samples: &[f64], random: &mut Random) -> f64 {
-    let len = samples.len() as u64;
-    let draw = |_| samples[usize::try_from(random.below(len)).unwrap_or(0)];
-    (0..len).map(draw).sum::<f64>() / len as f64
+/// What an interval says of B, in words.
+fn verdict((low, high): (f64, f64)) -> &'static str {
+    match (low > 0.0, high < 0.0) {
+        (true, _) => "B is higher",
+        (_, true) => "B is lower",
+        _ => "no difference shown",
+    }
 }
 
 /// Members of the setting that may differ between two runs that are to be compared.
@@ -207,6 +227,12 @@ fn warnings(a: &Side, b: &Side) -> Vec<String> {
             }
         }
     }
+    for (side, name) in [(a, "A"), (b, "B")] {
+        let count: usize = side.runs.iter().map(|run| whole_seconds(run).len()).sum();
+        if count < SAMPLES_FEW {
+            warnings.push(format!("{name} has {count} whole seconds: with so few the intervals are rough"));
+        }
+    }
     let Some(first) = a.runs.first() else { return warnings };
     let names = first.setting.as_object().into_iter().flat_map(|setting| setting.keys());
     for name in names.filter(|name| !MAY_DIFFER.contains(&name.as_str())) {
@@ -221,21 +247,29 @@ fn warnings(a: &Side, b: &Side) -> Vec<String> {
 
 impl fmt::Display for Comparison {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let heads = ["A", "B", "change", "95 % interval"];
-        write!(f, "{:<12}", "")?;
-        heads[..3].iter().try_for_each(|head| write!(f, "{head:>14}"))?;
-        writeln!(f, "{:>22}", heads[3])?;
-        for Compared { name, a, b, change, interval: (low, high), differs, .. } in &self.measures {
-            let verdict = if *differs { "differs" } else { "no difference shown" };
-            let percent = [change, low, high].map(|share| share * 100.0);
-            writeln!(
-                f,
-                "{name:<12}{a:>14.0}{b:>14.0}{:>+12.2} %{:>+9.2} to {:>+7.2} %  {verdict}",
-                percent[0], percent[1], percent[2]
-            )?;
+        writeln!(f, "{:<12}{:>14}{:>14}{:>14}{:>24}", "", "A", "B", "change", "95 % interval")?;
+        for compared in &self.measures {
+            let Compared { name, a, b, difference_interval: (low, high), .. } = compared;
+            write!(f, "{name:<12}{a:>14.0}{b:>14.0}")?;
+            match (compared.change, compared.interval) {
+                (Some(change), Some((low, high))) => {
+                    let [change, low, high] = [change, low, high].map(|share| share * 100.0);
+                    write!(f, "{change:>+12.2} %{low:>+10.2} to {high:>+8.2} %")?;
+                }
+                // There is no share of nothing.
+                _ => write!(f, "{:>+14.0}{low:>+10.0} to {high:>+8.0}  ", b - a)?,
+            }
+            writeln!(f, "  {}", verdict(compared.difference_interval))?;
         }
-        let (a, b) = self.loss;
-        writeln!(f, "{:<12}{:>12.4} %{:>12.4} %", "loss", a * 100.0, b * 100.0)?;
+        let [a, b, low, high] =
+            [self.loss.0, self.loss.1, self.loss_interval.0, self.loss_interval.1].map(|share| share * 100.0);
+        writeln!(
+            f,
+            "{:<12}{a:>12.4} %{b:>12.4} %{:>+12.4}  {low:>+9.4} to {high:>+8.4}    {}",
+            "loss",
+            b - a,
+            verdict(self.loss_interval)
+        )?;
         self.warnings.iter().try_for_each(|warning| writeln!(f, "{:<12}{warning}", "CAUTION"))
     }
 }
@@ -250,14 +284,14 @@ mod tests {
         let sample = |answered_per_s: f64, ns: f64| {
             serde_json::json!({
                 "sent": 1000, "answered_per_s": answered_per_s, "response_p50_ns": ns, "response_p99_ns": 2.0 * ns,
-                "response_max_ns": 9.0 * ns,
+                "response_max_ns": 9.0 * ns, "lost_so_far": 0,
             })
         };
         let mut seconds: Vec<_> = (0..30).map(|_| sample(near(answered_per_s), near(1e5))).collect();
         seconds[0] = sample(1.0, 1e9);
         seconds.push(sample(1.0, 1e9));
         let report = serde_json::json!({
-            "schema": "handle-loadgen/run/2", "seconds": seconds, "invalid": [],
+            "schema": "handle-loadgen/run/3", "seconds": seconds, "invalid": [],
             "accounts": {"sent": 1000, "lost": 10, "late": 0}, "setting": {"rate": seed, "target": seed},
         });
         let mut side = Side::default();
@@ -272,6 +306,7 @@ mod tests {
         assert!(chance.measures.iter().all(|measure| !measure.differs), "{chance}");
         let real = compare(&base, &faster, 1);
         let Compared { differs, change, interval, samples, .. } = real.measures[0];
+        let (change, interval) = (change.unwrap(), interval.unwrap());
         assert!(differs && (0.03..0.07).contains(&change), "{real}");
         assert!(
             interval.0 > 0.02 && interval.1 < 0.08 && interval.0 < change && change < interval.1,
@@ -300,22 +335,35 @@ mod tests {
         silent.runs[0].seconds.iter_mut().for_each(|second| second.answered_per_s = 0.0);
         for compared in [compare(&whole, &silent, 1), compare(&silent, &whole, 1)] {
             assert_eq!(compared.measures.len(), 1, "no times to compare: {compared}");
-            assert!(
-                compared.measures[0].a.is_finite() && compared.measures[0].change.is_finite(),
-                "{compared}"
-            );
+            assert!(compared.measures[0].a.is_finite() && compared.measures[0].differs, "{compared}");
         }
     }
 
     #[test]
-    fn intervals_hold_as_often_as_they_say() {
-        let wrong = (0..60).filter(|seed| {
-            let mut random = Random::new(*seed, 3);
-            let mut samples = || (0..30).map(|_| 1000.0 + 300.0 * random.unit()).collect::<Vec<_>>();
-            compare_samples("", &samples(), &samples(), *seed).differs
+    fn a_loss_that_only_one_side_has_is_no_chance() {
+        let (whole, mut lossy) = (side(1000.0, 0.1, 1), side(1000.0, 0.1, 1));
+        let lost = (0..31).scan(0.0, |lost, number| {
+            *lost += f64::from(30 + number % 7);
+            Some(*lost)
         });
-        let wrong = wrong.count();
-        assert!((1..=9).contains(&wrong), "{wrong} of 60 intervals of 95 % are wrong");
+        lossy.runs[0].seconds.iter_mut().zip(lost).for_each(|(second, lost)| second.lost_so_far = lost);
+        lossy.runs[0].accounts.lost = 33;
+        let compared = compare(&whole, &lossy, 1);
+        let (low, high) = compared.loss_interval;
+        assert!(0.03 < low && low < 0.033 && 0.033 < high && high < 0.036, "{compared}");
+        assert!(compared.to_string().contains("B is higher"), "{compared}");
+        assert_eq!(compare(&whole, &whole, 1).loss_interval, (0.0, 0.0));
+    }
+
+    #[test]
+    fn what_is_measured_is_said_in_words() {
+        let (base, faster) = (side(1000.0, 0.1, 1), side(1100.0, 0.1, 2));
+        let text = compare(&base, &faster, 1).to_string();
+        let row = text.lines().find(|line| line.starts_with("answered/s")).unwrap();
+        assert!(row.ends_with("%  B is higher") && row.contains(" +10.") || row.contains(" +9."), "{text}");
+        let text = compare(&faster, &base, 1).to_string();
+        assert!(text.lines().nth(1).unwrap().ends_with("B is lower"), "{text}");
+        assert!(text.lines().nth(2).unwrap().ends_with("no difference shown"), "{text}");
     }
 
     #[test]
@@ -328,7 +376,7 @@ mod tests {
                 "its schema",
             ),
             (
-                r#"{"schema":"handle-loadgen/run/2","seconds":[],"invalid":[],"accounts":{"sent":1,"lost":0,"late":0},"setting":{}}"#,
+                r#"{"schema":"handle-loadgen/run/3","seconds":[],"invalid":[],"accounts":{"sent":1,"lost":0,"late":0},"setting":{}}"#,
                 "no whole second",
             ),
         ] {

@@ -1,0 +1,60 @@
+//! Certified answers by both datapaths, beside what the key alone can sign on the same core.
+
+use crate::Args;
+use crate::scenario::{Result, take_turns};
+use anyhow::Context as _;
+use handle_benches::certified;
+use handle_benches::requests::{Ask, Requests};
+use handle_benches::serve::{self, Child, Path};
+use handle_benches::turns::Turn;
+use std::time::Duration;
+
+/// As it is called in the table.
+pub(crate) const NAME: &str = "certified, RSA-2048";
+/// Different requests; fewer than elsewhere, for there are some thousand signatures a second.
+const REQUESTS: usize = 1 << 14;
+
+/// All rounds. Servers of their own sign: workers and slow threads are on the core of the servers.
+pub(crate) fn run(args: &Args) -> anyhow::Result<Vec<Result>> {
+    let directory = tempfile::tempdir()?;
+    let key = certified::key_file(directory.path())?;
+    let requests = Requests::new(args.records, REQUESTS, Ask::Certified, 1)?;
+    let mut servers = Vec::new();
+    for path in [Path::Uring, Path::Portable] {
+        if serve::open_loopback(path.kind()).is_err() {
+            continue;
+        }
+        let [records, core] = [args.records.to_string(), args.server_core.to_string()];
+        let key = key.display().to_string();
+        let role = ["signed".to_owned(), records, path.name().to_owned(), key, core];
+        let child = Child::start(&role).with_context(|| format!("cannot start handled, {}", path.name()))?;
+        servers.push((format!("handled, {}", path.name()), child));
+    }
+    let mut turns = take_turns(args, servers.len() + 1, |at, seconds| {
+        let duration = Duration::from_secs_f64(seconds);
+        match at.checked_sub(1).map(|at| &servers[at]) {
+            None => {
+                let sign = || Ok(certified::sign(args.server_core, duration)?.got());
+                // The servers that it started are counted with it, and wait.
+                Turn::of(std::process::id(), args.server_core, sign)
+            }
+            Some((name, child)) => {
+                // What it uses is measured around the whole turn.
+                let used = || Ok(Duration::ZERO);
+                let ask = || certified::ask(child.address, &requests, &certified::SIGNED, duration, used);
+                Turn::of(child.pid(), args.server_core, || Ok(ask()?.got()))
+                    .with_context(|| format!("{NAME}: {name}"))
+            }
+        }
+    })?;
+    let alone = turns.remove(0);
+    let signed = servers.into_iter().zip(turns).map(|((server, _), turns)| Result {
+        load: NAME,
+        server,
+        turns,
+        ceiling: Some(alone.clone()),
+    });
+    let signed: Vec<Result> = signed.collect();
+    let alone = Result { load: NAME, server: "the key alone".to_owned(), turns: alone, ceiling: None };
+    Ok([alone].into_iter().chain(signed).collect())
+}

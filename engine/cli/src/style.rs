@@ -1,0 +1,75 @@
+//! Colours, where they help to read: on a terminal, unless somebody wants it otherwise.
+
+use std::fmt;
+use std::io::IsTerminal as _;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// When to use colours.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum When {
+    /// On a terminal, unless NO_COLOR is set or TERM is dumb.
+    #[default]
+    Auto,
+    /// In files and pipes, too.
+    Always,
+    /// Nowhere.
+    Never,
+}
+
+/// What something looks like.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Paint {
+    #[default]
+    Plain,
+    /// What it is about.
+    Strong,
+    /// What is seldom read.
+    Dim,
+    /// As it should be.
+    Good,
+    /// Not as it should be.
+    Bad,
+    /// Worth a look.
+    Odd,
+}
+
+static IS_ON: AtomicBool = AtomicBool::new(false);
+
+/// Decides for the rest of the program.
+pub(crate) fn choose(when: When) {
+    let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    let is_dumb = || std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+    let is_on = match when {
+        When::Always => true,
+        When::Never => false,
+        When::Auto => std::io::stdout().is_terminal() && !is_set("NO_COLOR") && !is_dumb(),
+    };
+    IS_ON.store(is_on, Ordering::Relaxed);
+}
+
+/// `text` painted, where colours are used.
+pub(crate) fn paint<T: fmt::Display>(paint: Paint, text: T) -> Painted<T> {
+    Painted { paint, text }
+}
+
+/// See [`paint`].
+#[derive(Debug)]
+pub(crate) struct Painted<T> {
+    paint: Paint,
+    text: T,
+}
+
+impl<T: fmt::Display> fmt::Display for Painted<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let code = match self.paint {
+            _ if !IS_ON.load(Ordering::Relaxed) => return self.text.fmt(f),
+            Paint::Plain => return self.text.fmt(f),
+            Paint::Strong => "1",
+            Paint::Dim => "2",
+            Paint::Good => "32",
+            Paint::Bad => "31",
+            Paint::Odd => "33",
+        };
+        write!(f, "\x1b[{code}m{}\x1b[0m", self.text)
+    }
+}

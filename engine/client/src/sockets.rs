@@ -1,0 +1,138 @@
+//! Datagram sockets of a driver, kept for the next request to the same server.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::time::Duration;
+
+/// Requests that go out from one port. Whoever would answer falsely has to guess the port as well as the request id, so
+/// that a port is not kept for long; opening and closing one takes four system calls, where asking takes two.
+const REQUESTS_MAX: u32 = 32;
+/// Servers for which a socket is kept.
+const KEPT_MAX: usize = 64;
+
+/// A socket that is connected to one server, so that nobody else is heard, and a port where nobody listens is told of
+/// at once.
+#[derive(Debug)]
+pub(crate) struct Datagrams {
+    socket: UdpSocket,
+    server: SocketAddr,
+    requests_count: u32,
+    /// Whether something came since the last request went out.
+    was_heard: bool,
+    patience: Option<Duration>,
+}
+
+impl Datagrams {
+    fn open(server: SocketAddr) -> io::Result<Self> {
+        let any: IpAddr = match server {
+            SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        let socket = UdpSocket::bind((any, 0))?;
+        socket.connect(server)?;
+        Ok(Self { socket, server, requests_count: 0, was_heard: false, patience: None })
+    }
+
+    /// Sends the datagrams of a request.
+    pub(crate) fn send(&mut self, datagrams: &[Vec<u8>]) -> io::Result<()> {
+        self.was_heard = false;
+        datagrams.iter().try_for_each(|datagram| self.socket.send(datagram).map(drop))
+    }
+
+    /// The socket, to wait for it together with others.
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Waits for a datagram, no longer than `patience`.
+    pub(crate) fn receive(&mut self, room: &mut [u8], patience: Duration) -> io::Result<usize> {
+        if self.patience != Some(patience) {
+            self.socket.set_read_timeout(Some(patience))?;
+            self.patience = Some(patience);
+        }
+        let len = self.socket.recv(room)?;
+        self.was_heard = true;
+        Ok(len)
+    }
+}
+
+/// Sockets that no request is under way on.
+#[derive(Debug, Default)]
+pub(crate) struct Sockets {
+    kept: HashMap<SocketAddr, Datagrams>,
+}
+
+impl Sockets {
+    /// A socket for one request to `server`.
+    pub(crate) fn take(&mut self, server: SocketAddr) -> io::Result<Datagrams> {
+        let mut datagrams = match self.kept.remove(&server) {
+            Some(datagrams) => datagrams,
+            None => Datagrams::open(server)?,
+        };
+        datagrams.requests_count += 1;
+        Ok(datagrams)
+    }
+
+    /// Takes a socket back after the request. It is kept where the server was heard: of one that was not nobody knows
+    /// what will come still.
+    pub(crate) fn give(&mut self, datagrams: Datagrams) {
+        let is_good = datagrams.was_heard && datagrams.requests_count < REQUESTS_MAX;
+        if is_good && self.kept.len() < KEPT_MAX {
+            self.kept.insert(datagrams.server, datagrams);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(10);
+
+    fn server() -> (UdpSocket, SocketAddr) {
+        let server = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let address = server.local_addr().unwrap();
+        (server, address)
+    }
+
+    /// Asks once and gives the port that was asked from.
+    fn ask(sockets: &mut Sockets, server: &UdpSocket, answers: bool) -> u16 {
+        let mut datagrams = sockets.take(server.local_addr().unwrap()).unwrap();
+        datagrams.send(&[b"asked".to_vec()]).unwrap();
+        let (_, from) = server.recv_from(&mut [0; 8]).unwrap();
+        if answers {
+            server.send_to(b"said", from).unwrap();
+            assert_eq!(datagrams.receive(&mut [0; 8], PATIENCE).unwrap(), 4);
+        }
+        sockets.give(datagrams);
+        from.port()
+    }
+
+    #[test]
+    fn a_port_is_used_so_often_and_no_more() {
+        let (mut sockets, (server, _)) = (Sockets::default(), server());
+        let ports: Vec<u16> = (0..=REQUESTS_MAX).map(|_| ask(&mut sockets, &server, true)).collect();
+        let (last, before) = ports.split_last().unwrap();
+        assert!(before.iter().all(|port| port == &before[0]), "{ports:?}");
+        assert_ne!(last, &before[0]);
+    }
+
+    #[test]
+    fn a_server_that_was_not_heard_is_asked_from_another_port() {
+        let (mut sockets, (server, _)) = (Sockets::default(), server());
+        ask(&mut sockets, &server, true);
+        ask(&mut sockets, &server, false);
+        assert!(sockets.kept.is_empty());
+    }
+
+    #[test]
+    fn sockets_of_so_many_servers_are_kept() {
+        let mut sockets = Sockets::default();
+        for _ in 0..=KEPT_MAX {
+            ask(&mut sockets, &server().0, true);
+        }
+        assert_eq!(sockets.kept.len(), KEPT_MAX);
+    }
+}

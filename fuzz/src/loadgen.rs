@@ -1,0 +1,85 @@
+//! What the load generator reads: recordings, answers over HTTP, and schedules.
+
+use handle_loadgen::phases;
+use handle_loadgen::question::Question;
+use handle_loadgen::recording::{Recording, access_log, pcap};
+use handle_loadgen::schedule::{Arrivals, Schedule};
+use handle_loadgen::stream::http::{self, Parsed};
+use handle_proto::limit::UDP_MESSAGE_LEN_MAX;
+
+/// Requests of a capture are whole, stand in it as they are, and are the first of a longer one.
+pub fn capture(bytes: &[u8]) {
+    const PORT: u16 = 2641;
+    let is_capture = pcap::is_capture(bytes);
+    let Ok(recording) = pcap::read(bytes, PORT) else { return };
+    assert!(is_capture, "what reads as one begins like one");
+    for request in &recording.requests {
+        assert!(request.what.len() <= UDP_MESSAGE_LEN_MAX, "{} bytes", request.what.len());
+        assert!(Question::of_message(&request.what).is_some(), "{:02x?}", request.what);
+        let mut parts = bytes.windows(request.what.len());
+        assert!(parts.any(|part| part == request.what), "{:02x?} is not in it", request.what);
+    }
+    if let Ok(first) = pcap::read(&bytes[..bytes.len() / 2], PORT) {
+        assert_eq!(first.requests, recording.requests[..first.requests.len()]);
+    }
+}
+
+/// Each line of an access log is a request or counted, whatever stands before and behind it.
+pub fn access_log(bytes: &[u8]) {
+    let whole = access_log::read(bytes);
+    let lines = || bytes.split(|byte| *byte == b'\n');
+    let count = lines().filter(|line| !line.trim_ascii().is_empty()).count();
+    assert_eq!(whole.requests.len() as u64 + whole.skipped, count as u64);
+    let mut each = Recording::default();
+    for line in lines().map(access_log::read) {
+        each.requests.extend(line.requests);
+        each.skipped += line.skipped;
+    }
+    assert_eq!(each, whole, "line by line");
+}
+
+/// An answer over HTTP ends in one place, however it arrives, and what came is never taken back.
+pub fn http_answer(bytes: &[u8]) {
+    // What is cut off matters, not how much there is.
+    let bytes = &bytes[..bytes.len().min(1024)];
+    let whole = http::parse(bytes, false);
+    if let Parsed::Whole { body, used, .. } = &whole {
+        assert!(*used <= bytes.len() && body.len() <= *used, "{} bytes of {used}", body.len());
+    }
+    for len in 0..bytes.len() {
+        match http::parse(&bytes[..len], false) {
+            Parsed::Partial => {}
+            found => assert_eq!(found, whole, "cut to {len}"),
+        }
+    }
+    match (http::parse(bytes, true), whole) {
+        (Parsed::Partial, _) => panic!("nothing more will come"),
+        (Parsed::Whole { used, .. }, Parsed::Partial) => assert_eq!(used, bytes.len(), "all that came"),
+        (over, Parsed::Whole { .. }) => assert_eq!(over, http::parse(bytes, false), "it had ended"),
+        _ => {}
+    }
+}
+
+/// Phases of a schedule read the same line by line, and requests are due in order, until its end.
+pub fn schedule_file(bytes: &[u8]) {
+    const REQUESTS_MAX: u64 = 1000;
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    let found = phases::read(text);
+    let each: Result<Vec<_>, _> =
+        text.lines().map(|line| phases::read(line).map_err(|bad| bad.what)).collect();
+    assert_eq!(found.clone().map_err(|bad| bad.what), each.map(|phases| phases.concat()), "line by line");
+    let Ok(phases) = found else { return };
+    let lasts_s: f64 = phases.iter().map(|phase| phase.duration.as_secs_f64()).sum();
+    // As the options are checked before a run.
+    if lasts_s > 7.0 * 86_400.0 || phases.iter().any(|phase| phase.from.max(phase.to) > 1e9) {
+        return;
+    }
+    let schedule = Schedule::phases(&phases, Arrivals::Even);
+    let (mut share, mut last_ns) = (schedule.share(0, 1), 0);
+    for number in 0..schedule.count().min(REQUESTS_MAX) {
+        let due_ns = share.due_ns().expect("as many are due as are counted");
+        assert!((last_ns..=schedule.end_ns()).contains(&due_ns), "{number} at {due_ns}, after {last_ns}");
+        last_ns = due_ns;
+        share.advance();
+    }
+}

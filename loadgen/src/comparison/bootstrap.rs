@@ -1,0 +1,162 @@
+//! How far a difference of two means may be chance, found by drawing from the samples again and again.
+//!
+//! Samples are what seconds of runs measured. Seconds that follow each other are alike, so they are drawn in blocks;
+//! and runs differ by more than their seconds do, so where there are several of a side, runs are drawn first. Both
+//! make the interval wider than if each second stood for itself, which it does not.
+
+use crate::random::Random;
+
+/// How often samples are drawn again.
+pub(super) const ROUNDS: usize = 4000;
+
+/// The samples of each run of a side.
+pub(super) type Runs = Vec<Vec<f64>>;
+
+/// What two sides have to do with each other.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Difference {
+    /// Where B - A lies with a confidence of 95 %.
+    pub(super) interval: (f64, f64),
+    /// Where (B - A) / A lies, where A is never 0.
+    pub(super) change: Option<(f64, f64)>,
+}
+
+/// The mean of all samples; 0 of none.
+pub(super) fn mean(runs: &Runs) -> f64 {
+    let samples = || runs.iter().flatten();
+    samples().sum::<f64>() / samples().count().max(1) as f64
+}
+
+/// How B differs from A. Runs without samples are left out; both sides need one with some.
+pub(super) fn difference(a: &Runs, b: &Runs, rounds: usize, random: &mut Random) -> Difference {
+    let means: Vec<_> = (0..rounds).map(|_| (drawn_mean(a, random), drawn_mean(b, random))).collect();
+    let has_share = means.iter().all(|(a, _)| *a != 0.0);
+    Difference {
+        interval: middle(means.iter().map(|(a, b)| b - a)),
+        change: has_share.then(|| middle(means.iter().map(|(a, b)| b / a - 1.0))),
+    }
+}
+
+/// The interval of the middle 95 %.
+fn middle(values: impl Iterator<Item = f64>) -> (f64, f64) {
+    let mut values: Vec<_> = values.collect();
+    values.sort_by(f64::total_cmp);
+    let tail = values.len() / 40;
+    (values[tail], values[values.len() - 1 - tail])
+}
+
+/// The mean of as many runs as there are, drawn with repetition, and of as many samples of each.
+fn drawn_mean(runs: &Runs, random: &mut Random) -> f64 {
+    let (mut sum, mut count) = (0.0, 0);
+    for number in 0..runs.len() {
+        let run = &runs[if runs.len() == 1 { number } else { below(random, runs.len()) }];
+        let block_len = block_len(run.len());
+        let mut wanted = run.len();
+        while wanted > 0 {
+            // Blocks go round the end, so that each sample is as likely as the others.
+            let start = below(random, run.len());
+            let taken = block_len.min(wanted);
+            sum += (0..taken).map(|i| run[(start + i) % run.len()]).sum::<f64>();
+            (count, wanted) = (count + taken, wanted - taken);
+        }
+    }
+    sum / f64::from(u32::try_from(count).unwrap_or(u32::MAX).max(1))
+}
+
+/// The cube root of the number of samples, which is what blocks of means take.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small number above 0")]
+fn block_len(samples: usize) -> usize {
+    (samples as f64).cbrt().round().max(1.0) as usize
+}
+
+fn below(random: &mut Random, end: usize) -> usize {
+    usize::try_from(random.below(end as u64)).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FEWER: usize = 400;
+
+    /// Numbers around 0 with a variance of 1 (twelve even ones are all but normal).
+    fn normal(random: &mut Random) -> f64 {
+        (0..12).map(|_| random.unit()).sum::<f64>() - 6.0
+    }
+
+    fn differs(difference: &Difference) -> bool {
+        difference.interval.0 > 0.0 || difference.interval.1 < 0.0
+    }
+
+    #[test]
+    fn known_data_has_its_known_interval() {
+        let mut random = Random::new(11, 0);
+        let mut side = |mean: f64, deviation: f64, len: usize| {
+            vec![(0..len).map(|_| mean + deviation * normal(&mut random)).collect::<Vec<_>>()]
+        };
+        let (a, b) = (side(100.0, 8.0, 400), side(103.0, 6.0, 900));
+        let found = difference(&a, &b, ROUNDS, &mut Random::new(1, 0));
+        // As the textbook has it: 1.96 standard errors of a difference of means on both sides.
+        let error = 1.96 * (64.0 / 400.0f64 + 36.0 / 900.0).sqrt();
+        let middle = mean(&b) - mean(&a);
+        for (bound, expected) in [(found.interval.0, middle - error), (found.interval.1, middle + error)] {
+            assert!((bound - expected).abs() < 0.2 * error, "{found:?}: {bound} is not {expected}");
+        }
+        let (low, high) = found.change.unwrap();
+        assert!(
+            (low - found.interval.0 / 100.0).abs() < 0.005 && (high - found.interval.1 / 100.0).abs() < 0.005
+        );
+    }
+
+    #[test]
+    fn without_spread_there_is_nothing_to_doubt() {
+        let random = &mut Random::new(1, 0);
+        let found = difference(&vec![vec![4.0; 9]], &vec![vec![5.0; 5], vec![5.0; 2]], FEWER, random);
+        assert_eq!(found, Difference { interval: (1.0, 1.0), change: Some((0.25, 0.25)) });
+        let found = difference(&vec![vec![0.0; 9]], &vec![vec![5.0; 5]], FEWER, random);
+        assert_eq!(found, Difference { interval: (5.0, 5.0), change: None });
+    }
+
+    /// How many of 60 pairs of sides that do not differ are said to.
+    fn wrong(mut side: impl FnMut(&mut Random) -> Runs) -> usize {
+        let is_wrong = |seed: &u64| {
+            let mut random = Random::new(*seed, 3);
+            let (a, b) = (side(&mut random), side(&mut random));
+            differs(&difference(&a, &b, FEWER, &mut random))
+        };
+        (0..60).filter(is_wrong).count()
+    }
+
+    #[test]
+    fn intervals_hold_as_often_as_they_say() {
+        let count = wrong(|random| vec![(0..60).map(|_| 1000.0 + 300.0 * random.unit()).collect()]);
+        assert!((1..=9).contains(&count), "{count} of 60 intervals of 95 % are wrong");
+    }
+
+    #[test]
+    fn seconds_that_are_like_the_one_before_are_no_proof() {
+        let side = |random: &mut Random| {
+            let mut level = 0.0;
+            let mut next = || {
+                level = 0.5 * level + normal(random);
+                1000.0 + level
+            };
+            vec![(0..240).map(|_| next()).collect()]
+        };
+        let count = wrong(side);
+        assert!(count <= 12, "{count} of 60; one by one it would be every fourth");
+    }
+
+    #[test]
+    fn runs_that_differ_among_themselves_are_no_proof() {
+        let side = |random: &mut Random| {
+            let mut run = || {
+                let level = 1000.0 + 20.0 * normal(random);
+                (0..20).map(|_| level + normal(random)).collect()
+            };
+            (0..6).map(|_| run()).collect()
+        };
+        let count = wrong(side);
+        assert!(count <= 12, "{count} of 60; by seconds alone it would be nearly all");
+    }
+}

@@ -1,0 +1,166 @@
+//! Captures in the newer format (pcapng), as Wireshark and dumpcap write them: blocks, each from a device with its own
+//! kind and clock.
+
+use pcap_parser::traits::PcapNGPacketBlock as _;
+use pcap_parser::{Block, InterfaceDescriptionBlock, PcapBlockOwned, PcapNGSlice};
+
+/// What a file in this format begins with.
+pub(super) const MAGIC: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
+
+/// A device that packets are from.
+#[derive(Clone, Copy, Debug)]
+struct Device {
+    link: u32,
+    /// Ticks of its clock in a second.
+    ticks_per_s: u64,
+    offset_s: i64,
+}
+
+impl Device {
+    /// `None` when its clock is finer than 64 bits tell.
+    fn new(block: &InterfaceDescriptionBlock<'_>) -> Option<Self> {
+        let exponent = u32::from(block.if_tsresol & 0x7f);
+        let is_binary = block.if_tsresol & 0x80 != 0;
+        let ticks_per_s = if is_binary { 1u64.checked_shl(exponent) } else { 10u64.checked_pow(exponent) }?;
+        Some(Self { link: block.linktype.0.cast_unsigned(), ticks_per_s, offset_s: block.if_tsoffset })
+    }
+
+    /// Nanoseconds since 1970.
+    fn at_ns(&self, ticks: u64) -> Option<i64> {
+        let ns = u128::from(ticks) * 1_000_000_000 / u128::from(self.ticks_per_s);
+        i64::try_from(ns).ok()?.checked_add(self.offset_s.checked_mul(1_000_000_000)?)
+    }
+}
+
+/// Gives each packet with a time to `each`: nanoseconds since 1970, the kind of its device, and its bytes. Returns how
+/// many packets there were that have none, or whose device is unknown.
+///
+/// A capture that ends within a block, or has one that makes no sense, is read up to there.
+///
+/// # Errors
+///
+/// When it does not even begin like one.
+pub(super) fn packets(bytes: &[u8], mut each: impl FnMut(i64, u32, &[u8])) -> Result<u64, &'static str> {
+    let blocks = PcapNGSlice::from_slice(bytes).map_err(|_| "it ends within its head")?;
+    let (mut devices, mut skipped) = (Vec::new(), 0);
+    // An error would come again and again.
+    for block in blocks.map_while(Result::ok) {
+        match block {
+            // A section has devices of its own.
+            PcapBlockOwned::NG(Block::SectionHeader(_)) => devices.clear(),
+            PcapBlockOwned::NG(Block::InterfaceDescription(block)) => devices.push(Device::new(&block)),
+            PcapBlockOwned::NG(Block::EnhancedPacket(packet)) => {
+                let ticks = u64::from(packet.ts_high) << 32 | u64::from(packet.ts_low);
+                let number = usize::try_from(packet.if_id).unwrap_or(usize::MAX);
+                let device = devices.get(number).copied().flatten();
+                let timed = device.and_then(|device: Device| Some((device.at_ns(ticks)?, device.link)));
+                match timed {
+                    Some((at_ns, link)) => each(at_ns, link, packet.packet_data()),
+                    None => skipped += 1,
+                }
+            }
+            PcapBlockOwned::NG(Block::SimplePacket(_)) => skipped += 1,
+            _ => {}
+        }
+    }
+    Ok(skipped)
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    fn block(is_big: bool, kind: u32, body: &[u8]) -> Vec<u8> {
+        let word = |word: u32| if is_big { word.to_be_bytes() } else { word.to_le_bytes() };
+        let padding = vec![0; body.len().next_multiple_of(4) - body.len()];
+        let len = u32::try_from(12 + body.len() + padding.len()).unwrap();
+        [&word(kind)[..], &word(len), body, &padding, &word(len)].concat()
+    }
+
+    fn half(is_big: bool, half: u16) -> [u8; 2] {
+        if is_big { half.to_be_bytes() } else { half.to_le_bytes() }
+    }
+
+    fn section(is_big: bool) -> Vec<u8> {
+        let magic = 0x1a2b_3c4d_u32;
+        let magic = if is_big { magic.to_be_bytes() } else { magic.to_le_bytes() };
+        block(is_big, 0x0a0d_0d0a, &[&magic[..], &half(is_big, 1), &half(is_big, 0), &[0xff; 8]].concat())
+    }
+
+    fn device(is_big: bool, link: u16, resolution: u8) -> Vec<u8> {
+        let option = [&half(is_big, 9)[..], &half(is_big, 1), &[resolution, 0, 0, 0], &[0; 4]].concat();
+        block(is_big, 1, &[&half(is_big, link)[..], &[0; 6], &option].concat())
+    }
+
+    fn packet(is_big: bool, device: u32, ticks: u64, bytes: &[u8]) -> Vec<u8> {
+        let word = |word: u64| {
+            let word = u32::try_from(word & 0xffff_ffff).unwrap();
+            if is_big { word.to_be_bytes() } else { word.to_le_bytes() }
+        };
+        let len = word(bytes.len() as u64);
+        let head = [word(u64::from(device)), word(ticks >> 32), word(ticks), len, len].concat();
+        block(is_big, 6, &[&head, bytes].concat())
+    }
+
+    /// Packets of one device, a millisecond apart.
+    pub(crate) fn capture_of(link: u16, packets: &[Vec<u8>]) -> Vec<u8> {
+        let timed = (0..).zip(packets);
+        let blocks = timed.map(|(i, bytes)| packet(false, 0, 1_700_000_000_000_000 + 1000 * i, bytes));
+        [section(false), device(false, link, 6), blocks.collect::<Vec<_>>().concat()].concat()
+    }
+
+    /// One packet of each of three devices, which tell the same second by clocks of their own, in two sections.
+    fn capture(is_big: bool) -> Vec<u8> {
+        const S: u64 = 1_700_000_000;
+        [
+            section(is_big),
+            device(is_big, 1, 6),
+            device(is_big, 101, 9),
+            packet(is_big, 0, S * 1_000_000, b"first"),
+            packet(is_big, 1, S * 1_000_000_000 + 7, b"second"),
+            // Of no device, and without a time.
+            packet(is_big, 2, 5, b"nobody's"),
+            block(is_big, 3, &[0, 0, 0, 4, 1, 2, 3, 4]),
+            section(is_big),
+            device(is_big, 113, 0x80 | 10),
+            packet(is_big, 0, S << 10 | 512, b"third"),
+        ]
+        .concat()
+    }
+
+    fn read(bytes: &[u8]) -> (Vec<(i64, u32, Vec<u8>)>, u64) {
+        let mut found = Vec::new();
+        let skipped =
+            packets(bytes, |at_ns, link, packet| found.push((at_ns, link, packet.to_vec()))).unwrap();
+        (found, skipped)
+    }
+
+    #[test]
+    fn devices_have_their_own_kinds_and_clocks() {
+        for is_big in [false, true] {
+            let (found, skipped) = read(&capture(is_big));
+            const NS: i64 = 1_700_000_000_000_000_000;
+            let expected = [
+                (NS, 1, b"first".to_vec()),
+                (NS + 7, 101, b"second".to_vec()),
+                (NS + 500_000_000, 113, b"third".to_vec()),
+            ];
+            assert_eq!((&found[..], skipped), (&expected[..], 2), "big {is_big}");
+        }
+    }
+
+    #[test]
+    fn a_capture_is_read_as_far_as_it_goes() {
+        let whole = capture(false);
+        let counts: Vec<_> =
+            (section(false).len()..=whole.len()).map(|len| read(&whole[..len]).0.len()).collect();
+        assert!(counts.is_sorted() && counts.last() == Some(&3), "{counts:?}");
+        assert!(packets(&whole[..10], |_, _, _| ()).is_err());
+        // A clock that no number tells, and a time beyond all years.
+        for (resolution, ticks) in [(60, 1), (0x80 | 100, 1), (0, u64::MAX)] {
+            let bytes =
+                [section(false), device(false, 1, resolution), packet(false, 0, ticks, b"x")].concat();
+            assert_eq!(read(&bytes), (Vec::new(), 1), "{resolution}");
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! The public key that answers must be signed with: from a file, or from the server's own site record.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use handle_auth::PublicKey;
+use handle_proto::data::Site;
+use handle_proto::data::site::Server;
+use handle_proto::wire::admin::HandleBody;
+use handle_proto::wire::{Envelope, Header, Message, Reply, Response};
+use handle_proto::{OpCode, OpFlags, ResponseCode};
+
+use crate::error::Error;
+use crate::options::{KeySource, RunOptions};
+use crate::replay::{exchange_tcp, exchange_udp};
+use crate::stream::{Protocol, Streams, Transport};
+
+/// Id of the request for the site record, which is alone on its way.
+const REQUEST_ID: i32 = 1;
+
+/// Reads the key of the server that `options` is about.
+///
+/// # Errors
+///
+/// When there is none, or it is of no use.
+pub(crate) fn read(source: &KeySource, options: &RunOptions) -> Result<PublicKey, Error> {
+    let (path, record) = match source {
+        KeySource::File(path) => {
+            let what = |error: std::io::Error| Error::Key { path: path.clone(), what: error.to_string() };
+            (path.clone(), std::fs::read(path).map_err(what)?)
+        }
+        KeySource::Server => {
+            let path = PathBuf::from(format!("the site record of {}", options.target));
+            let what = |what: &str| Error::Key { path: path.clone(), what: what.to_owned() };
+            let answer = ask(options)?.ok_or_else(|| what("there was no answer"))?;
+            let record = key_in(&answer, options.target).map_err(what)?;
+            (path, record)
+        }
+    };
+    PublicKey::from_record(&record).map_err(|error| Error::Key { path, what: error.to_string() })
+}
+
+/// Asks for the site record; the whole answer without its envelope.
+fn ask(options: &RunOptions) -> Result<Option<Vec<u8>>, Error> {
+    let exchange = match options.transport {
+        Transport::Udp { .. } => exchange_udp,
+        Transport::Stream(Streams { protocol: Protocol::Tcp, .. }) => exchange_tcp,
+        Transport::Stream(_) => {
+            let what = "a server is asked for its key over udp and tcp only: give --server-key FILE";
+            return Err(Error::Option(what.to_owned()));
+        }
+    };
+    exchange(options.target, &request(), options.timeout).map_err(Error::Open)
+}
+
+fn request() -> Vec<u8> {
+    let mut body = Vec::new();
+    // Whose site is meant is said by whom we ask; deployed clients name a handle all the same.
+    HandleBody { handle: b"0.NA/0.NA" }.encode(&mut body);
+    let len = |len: usize| u32::try_from(len).unwrap_or(u32::MAX);
+    let header = Header {
+        body_len: len(body.len()),
+        ..Header::request(OpCode::GET_SITE_INFO, OpFlags::PLAIN_REQUEST, 0)
+    };
+    let message_len = len(Header::LEN + body.len() + 4);
+    let envelope = Envelope { message_len, ..Envelope::request(REQUEST_ID) };
+    [&envelope.to_bytes()[..], &header.to_bytes(), &body, &[0; 4]].concat()
+}
+
+/// The key record of the server at `target` in an answer with a site record; of a site with one server, that one's.
+fn key_in(answer: &[u8], target: SocketAddr) -> Result<Vec<u8>, &'static str> {
+    let unreadable = "its answer does not decode";
+    let message = Message::decode(answer).map_err(|_| unreadable)?;
+    if message.header.response_code != ResponseCode::SUCCESS {
+        return Err("it has none, or does not give it");
+    }
+    let version = Envelope::request(REQUEST_ID).version;
+    let reply = Reply::decode(&message.header, version, message.body).map_err(|_| unreadable)?;
+    let Response::SiteInfo(record) = reply.response else { return Err(unreadable) };
+    let site = Site::decode(record).map_err(|_| unreadable)?;
+    let is_target = |server: &Server<'_>| {
+        let mut interfaces = server.interfaces.iter();
+        server.address.ip() == target.ip()
+            && interfaces.any(|interface| interface.port() == Some(target.port()))
+    };
+    let mut servers = site.servers.iter();
+    let server = match (servers.next(), servers.next()) {
+        (Some(only), None) => Some(only),
+        _ => site.servers.iter().find(is_target),
+    };
+    let key = server.ok_or("none of its servers has the address of the target")?.public_key;
+    if key.is_empty() { Err("the server has no key in it") } else { Ok(key.to_vec()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::Names;
+    use handle_proto::data::site::{Address, Interface, InterfaceKind, InterfaceProtocol};
+    use handle_proto::data::{ServerBuilder, SiteBuilder};
+    use handle_proto::wire::Request;
+    use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+
+    #[test]
+    fn what_is_asked_is_a_question_for_the_site_record() {
+        let request = request();
+        let (envelope, rest) = Envelope::split(&request).unwrap();
+        assert_eq!(envelope.message_len as usize, rest.len());
+        let message = Message::decode(rest).unwrap();
+        let asked = Request::decode(message.header.op_code, envelope.version, message.body);
+        assert!(matches!(asked, Ok(Request::GetSiteInfo(_))), "{asked:?}");
+    }
+
+    fn target(port: u16) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, port).into()
+    }
+
+    /// An answer with the record of a site whose servers listen on these ports, each with its port for a key.
+    fn answer(code: ResponseCode, ports: &[u16]) -> Vec<u8> {
+        let mut site = SiteBuilder::new();
+        for port in ports {
+            site.server(ServerBuilder {
+                id: 1,
+                address: Address::from(IpAddr::from(Ipv4Addr::LOCALHOST)),
+                public_key: port.to_be_bytes().into_iter().filter(|byte| *byte != 0).collect(),
+                interfaces: vec![Interface::new(InterfaceKind::QUERY, InterfaceProtocol::UDP, *port)],
+            });
+        }
+        let body = site.build().into_bytes();
+        let header = Header {
+            response_code: code,
+            body_len: u32::try_from(body.len()).unwrap(),
+            ..Header::request(OpCode::GET_SITE_INFO, OpFlags(0), 0)
+        };
+        [&header.to_bytes()[..], &body, &[0; 4]].concat()
+    }
+
+    #[test]
+    fn the_key_is_that_of_the_server_that_was_asked() {
+        let good = ResponseCode::SUCCESS;
+        assert_eq!(key_in(&answer(good, &[0x0102, 0x0304]), target(0x0304)), Ok(vec![3, 4]));
+        assert_eq!(key_in(&answer(good, &[0x0102]), target(9)), Ok(vec![1, 2]), "there is no other");
+        for (answer, says) in [
+            (answer(good, &[0x0102, 0x0304]), "none of its servers"),
+            (answer(good, &[]), "none of its servers"),
+            (answer(good, &[0]), "no key in it"),
+            (answer(ResponseCode::OPERATION_NOT_SUPPORTED, &[1]), "does not give it"),
+            (b"noise".to_vec(), "does not decode"),
+        ] {
+            let error = key_in(&answer, target(9)).unwrap_err();
+            assert!(error.contains(says), "{error} does not say {says}");
+        }
+    }
+
+    #[test]
+    fn who_does_not_answer_or_cannot_be_asked_is_named() {
+        let silent = UdpSocket::bind(target(0)).unwrap();
+        let options = RunOptions {
+            timeout: std::time::Duration::from_millis(20),
+            ..RunOptions::new(silent.local_addr().unwrap(), Names::List(Vec::new()))
+        };
+        let error = read(&KeySource::Server, &options).unwrap_err().to_string();
+        assert!(error.contains("there was no answer"), "{error}");
+        let http = Transport::Stream(Streams::pooled(Protocol::Http));
+        let error = read(&KeySource::Server, &RunOptions { transport: http, ..options }).unwrap_err();
+        assert!(matches!(error, Error::Option(_)), "{error}");
+    }
+}

@@ -1,0 +1,199 @@
+//! Honest answers, and servers that give whatever they are told to instead.
+
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::num::NonZeroU64;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use handle_loadgen::{Load, Names, Pattern, RunOptions, Truth, Verify};
+use handle_proto::wire::envelope::EnvelopeFlags;
+use handle_proto::wire::list::Values;
+use handle_proto::wire::query::{Answer, Query};
+use handle_proto::wire::{Envelope, Header, Message};
+use handle_proto::{ResponseCode, Value};
+
+/// Long enough for a machine that does other things as well.
+pub(crate) const TIMEOUT: Duration = Duration::from_millis(500);
+pub(crate) const HANDLES: usize = 20;
+
+/// The text of the one value of a handle; every fifth takes several datagrams.
+pub(crate) fn url(handle: &[u8]) -> Vec<u8> {
+    let number: usize = String::from_utf8_lossy(handle).rsplit('/').next().unwrap().parse().unwrap();
+    let times = if number.is_multiple_of(5) { 60 } else { 1 };
+    format!("https://example.org/{number}").repeat(times).into_bytes()
+}
+
+/// The datagrams of an answer to `request` with this value.
+pub(crate) fn answer(request: &[u8], url: &[u8]) -> Vec<Vec<u8>> {
+    let (mut envelope, message) = Envelope::split(request).unwrap();
+    let asked = Message::decode(message).unwrap();
+    let handle = Query::decode(asked.body).unwrap().handle;
+    let (mut room, mut body) = (Vec::new(), Vec::new());
+    let values = Values::build([Value::new(1, b"URL", url)], &mut room);
+    Answer { handle, values }.encode(&mut body);
+    let len = u32::try_from(body.len()).unwrap();
+    let header = Header { response_code: ResponseCode::SUCCESS, body_len: len, ..asked.header };
+    let message = [&header.to_bytes()[..], &body, &[0; 4]].concat();
+    envelope.message_len = u32::try_from(message.len()).unwrap();
+    if message.len() > 492 {
+        envelope.flags = EnvelopeFlags::TRUNCATED;
+    }
+    let pieces = (0..).zip(message.chunks(492));
+    pieces.map(|(sequence, data)| [&Envelope { sequence, ..envelope }.to_bytes(), data].concat()).collect()
+}
+
+pub(crate) fn honest(request: &[u8]) -> Vec<Vec<u8>> {
+    let question = handle_loadgen::question::Question::of_message(request).unwrap();
+    answer(request, &url(question.handle))
+}
+
+/// Answers until it is dropped; `lie` makes the datagrams of the answer to request number n.
+pub(crate) struct Server {
+    stop: &'static AtomicBool,
+    thread: Option<thread::JoinHandle<()>>,
+    pub(crate) address: SocketAddr,
+}
+
+impl Server {
+    pub(crate) fn start(mut lie: impl FnMut(usize, &[u8]) -> Vec<Vec<u8>> + Send + 'static) -> Self {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.set_read_timeout(Some(Duration::from_millis(5))).unwrap();
+        let stop: &'static AtomicBool = Box::leak(Box::default());
+        let address = socket.local_addr().unwrap();
+        let thread = thread::spawn(move || {
+            let (mut number, mut room) = (0, [0; 600]);
+            while !stop.load(Ordering::Relaxed) {
+                let Ok((len, from)) = socket.recv_from(&mut room) else { continue };
+                for datagram in lie(number, &room[..len]) {
+                    socket.send_to(&datagram, from).unwrap();
+                }
+                number += 1;
+            }
+        });
+        Self { stop, thread: Some(thread), address }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        let _ = self.thread.take().unwrap().join();
+    }
+}
+
+pub(crate) fn names() -> Names {
+    Names::List((0..HANDLES).map(|i| format!("10.5072/{i}").into_bytes()).collect())
+}
+
+/// The records that an honest server answers from.
+pub(crate) fn records() -> tempfile::NamedTempFile {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let lines: Vec<_> = (0..HANDLES)
+        .map(|i| {
+            let handle = format!("10.5072/{i}");
+            let url = String::from_utf8(url(handle.as_bytes())).unwrap();
+            serde_json::json!({
+                "handle": handle, "values": [{"index": 1, "type": "URL", "data": {"format": "string", "value": url}}]
+            })
+            .to_string()
+        })
+        .collect();
+    std::fs::write(file.path(), lines.join("\n")).unwrap();
+    file
+}
+
+/// 400 requests, verified by a file of records.
+pub(crate) fn requests_400(target: SocketAddr, records: &Path) -> RunOptions {
+    RunOptions {
+        load: Load::Open { rate: NonZeroU64::new(1000).unwrap() },
+        duration: Duration::from_millis(400),
+        timeout: TIMEOUT,
+        verify: Some(Verify::with(Truth::Records(records.to_owned()))),
+        pattern: Pattern::Sequential,
+        ..RunOptions::new(target, names())
+    }
+}
+
+/// What a server does on a connection with its answer.
+pub(crate) enum Deed {
+    /// It writes this.
+    Write(Vec<u8>),
+    /// It waits.
+    Wait(Duration),
+    /// It keeps this back, and writes it after its next answer.
+    KeepBack(Vec<u8>),
+    /// It closes the connection.
+    Close,
+}
+
+/// The same over connections, each on a thread of its own; `lie` says what is done about request number n of all.
+pub(crate) struct Connected {
+    stop: Arc<AtomicBool>,
+    thread: Option<thread::JoinHandle<()>>,
+    pub(crate) address: SocketAddr,
+}
+
+impl Connected {
+    pub(crate) fn start(lie: impl FnMut(usize, &[u8]) -> Vec<Deed> + Send + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (address, stop) = (listener.local_addr().unwrap(), Arc::new(AtomicBool::new(false)));
+        let (stopped, lie) = (Arc::clone(&stop), Arc::new(Mutex::new((0, lie))));
+        let thread = thread::spawn(move || {
+            for stream in listener.incoming() {
+                if stopped.load(Ordering::Relaxed) {
+                    break;
+                }
+                let (stream, lie) = (stream.unwrap(), Arc::clone(&lie));
+                let tell = move |request: &[u8]| {
+                    let (number, lie) = &mut *lie.lock().unwrap();
+                    *number += 1;
+                    lie(*number - 1, request)
+                };
+                // A client that goes away in the middle is none of our business.
+                thread::spawn(move || drop(serve(stream, tell)));
+            }
+        });
+        Self { stop, thread: Some(thread), address }
+    }
+}
+
+impl Drop for Connected {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        let _ = TcpStream::connect(self.address);
+        let _ = self.thread.take().unwrap().join();
+    }
+}
+
+fn serve(mut stream: TcpStream, tell: impl Fn(&[u8]) -> Vec<Deed>) -> std::io::Result<()> {
+    let mut kept_back = Vec::new();
+    loop {
+        let mut request = vec![0; Envelope::LEN];
+        stream.read_exact(&mut request)?;
+        let (envelope, _) = Envelope::split(&request).unwrap();
+        request.resize(Envelope::LEN + envelope.message_len as usize, 0);
+        stream.read_exact(&mut request[Envelope::LEN..])?;
+        let before = std::mem::take(&mut kept_back);
+        for deed in tell(&request) {
+            match deed {
+                Deed::Write(bytes) => stream.write_all(&bytes)?,
+                Deed::Wait(duration) => thread::sleep(duration),
+                Deed::KeepBack(bytes) => kept_back = bytes,
+                Deed::Close => return Ok(()),
+            }
+        }
+        stream.write_all(&before)?;
+    }
+}
+
+/// An answer as it travels over a connection: the pieces of datagrams in one.
+pub(crate) fn whole(datagrams: &[Vec<u8>]) -> Vec<u8> {
+    let (mut envelope, _) = Envelope::split(&datagrams[0]).unwrap();
+    (envelope.flags, envelope.sequence) = (EnvelopeFlags(0), 0);
+    let data = datagrams.iter().flat_map(|datagram| &datagram[Envelope::LEN..]).copied();
+    envelope.to_bytes().into_iter().chain(data).collect()
+}

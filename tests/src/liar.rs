@@ -1,0 +1,197 @@
+//! Servers that lie: each stands between a client and a true server, and changes what that says.
+
+use handle_auth::message::{attach, sign_message};
+use handle_auth::{PrivateKey, keyfile};
+use handle_proto::wire::fragment::cut;
+use handle_proto::wire::{Envelope, Header, Message, MessageBuf};
+use handle_proto::{OpCode, OpFlags, ResponseCode};
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// What becomes of the answer of a true server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lie {
+    /// Another value, with the signature of the true one.
+    Changed,
+    /// To another request.
+    OtherRequest,
+    /// Without a signature.
+    Unsigned,
+    /// The one to the first request, to each of them.
+    Replayed,
+    /// Bytes that are no message.
+    Garbage,
+    /// Nothing at all.
+    Silent,
+    /// The truth, so much later.
+    Late(Duration),
+    /// By a server that has the key, or by whoever has stolen it: signed as it should be,
+    /// with the digest of another request.
+    WrongDigest,
+    /// with a time that is over.
+    Expired,
+    /// about another handle.
+    OtherHandle,
+    /// to another operation.
+    OtherOperation,
+    /// as the request itself.
+    Request,
+}
+
+/// A server that lies over UDP; it ends when it is dropped.
+#[derive(Debug)]
+pub struct Liar {
+    /// Where it answers.
+    pub address: SocketAddr,
+    ends: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Liar {
+    /// Starts to lie about what `truth` says; with the key of its site, which is in `key_file`.
+    ///
+    /// # Panics
+    /// When there is no port, or no key.
+    #[must_use]
+    pub fn start(truth: SocketAddr, key_file: &Path, lie: Lie) -> Self {
+        let key = std::fs::read(key_file).expect("the key of the site");
+        let key = keyfile::decode(&key, None).expect("a key file");
+        let key = PrivateKey::from_record(key.as_bytes()).expect("a private key");
+        let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");
+        socket.set_read_timeout(Some(Duration::from_millis(20))).expect("a patience");
+        let (address, ends) = (socket.local_addr().expect("an address"), Arc::new(AtomicBool::new(false)));
+        let thread = std::thread::spawn({
+            let ends = Arc::clone(&ends);
+            move || {
+                let mut mouth = Mouth { truth, key, lie, first: None };
+                let mut room = [0; 2048];
+                while !ends.load(Ordering::Relaxed) {
+                    let Ok((len, from)) = socket.recv_from(&mut room) else { continue };
+                    for datagram in mouth.say(&room[..len]) {
+                        let _ = socket.send_to(&datagram, from);
+                    }
+                }
+            }
+        });
+        Self { address, ends, thread: Some(thread) }
+    }
+}
+
+impl Drop for Liar {
+    fn drop(&mut self) {
+        self.ends.store(true, Ordering::Relaxed);
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+struct Mouth {
+    truth: SocketAddr,
+    key: PrivateKey,
+    lie: Lie,
+    first: Option<Vec<u8>>,
+}
+
+impl Mouth {
+    /// The datagrams that a request is answered with.
+    fn say(&mut self, request: &[u8]) -> Vec<Vec<u8>> {
+        let answer = match self.lie {
+            Lie::Silent => return vec![],
+            Lie::Garbage => return vec![request.iter().map(|byte| !byte).collect()],
+            Lie::Unsigned => {
+                // A true server signs what it is asked to sign.
+                let mut request = request.to_vec();
+                let flags: [u8; 4] = request[FLAGS_AT..FLAGS_AT + 4].try_into().expect("four bytes");
+                let flags = OpFlags(u32::from_be_bytes(flags)).without(OpFlags::CERTIFY);
+                request[FLAGS_AT..FLAGS_AT + 4].copy_from_slice(&flags.0.to_be_bytes());
+                ask(self.truth, &request)
+            }
+            Lie::Late(by) => {
+                std::thread::sleep(by);
+                ask(self.truth, request)
+            }
+            Lie::Changed => {
+                let mut answer = ask(self.truth, request);
+                // Somewhere in the values.
+                let at = answer.len() / 2;
+                answer[at] ^= 1;
+                answer
+            }
+            Lie::OtherRequest => {
+                let mut answer = ask(self.truth, request);
+                answer[REQUEST_ID_AT + 3] ^= 0x40;
+                answer
+            }
+            Lie::Replayed => {
+                let mut answer = self.first.get_or_insert_with(|| ask(self.truth, request)).clone();
+                let id = REQUEST_ID_AT..REQUEST_ID_AT + 4;
+                answer[id.clone()].copy_from_slice(&request[id]);
+                answer
+            }
+            Lie::WrongDigest | Lie::Expired | Lie::OtherHandle | Lie::OtherOperation | Lie::Request => {
+                self.forge(&ask(self.truth, request), request)
+            }
+        };
+        let (envelope, body) = Envelope::split(&answer).expect("a message");
+        let fragments = cut(&envelope);
+        fragments.map(|fragment| [&fragment.envelope[..], &body[fragment.range]].concat()).collect()
+    }
+
+    /// A lie that is signed.
+    fn forge(&self, answer: &[u8], request: &[u8]) -> Vec<u8> {
+        let (envelope, rest) = Envelope::split(answer).expect("a message");
+        let message = Message::decode(rest).expect("a true answer");
+        let mut body = message.body.to_vec();
+        let mut header = message.header;
+        match self.lie {
+            // Behind the number of the algorithm.
+            Lie::WrongDigest => body[4] ^= 1,
+            Lie::Expired => header.expiration = 1,
+            Lie::OtherHandle => {
+                let handle = asked(request);
+                let at = body.windows(handle.len()).position(|window| window == handle);
+                body[at.expect("it names the handle") + handle.len() - 1] ^= 1;
+            }
+            Lie::OtherOperation => header.op_code = OpCode::GET_SITE_INFO,
+            _ => {
+                let (_, rest) = Envelope::split(request).expect("a request");
+                body = Message::decode(rest).expect("a request").body.to_vec();
+                header.response_code = ResponseCode::RESERVED;
+            }
+        }
+        let forged = MessageBuf::new(&envelope, &header, |out| out.extend_from_slice(&body));
+        let covered = forged.covered().to_vec();
+        let credential = sign_message(&envelope, 0, &covered, &self.key).expect("the key signs");
+        let mut forged = forged.unsigned().expect("no longer than the true one");
+        attach(&mut forged, covered.len(), |out| out.extend_from_slice(&credential));
+        forged
+    }
+}
+
+const REQUEST_ID_AT: usize = 8;
+/// Of a header, behind the operation and the response code.
+const FLAGS_AT: usize = Envelope::LEN + 8;
+
+/// The handle of a query.
+fn asked(request: &[u8]) -> &[u8] {
+    let body = &request[Envelope::LEN + Header::LEN..];
+    let len = u32::from_be_bytes(body[..4].try_into().expect("four bytes")) as usize;
+    &body[4..4 + len]
+}
+
+/// What a true server answers: over a connection, so that it is whole.
+fn ask(server: SocketAddr, request: &[u8]) -> Vec<u8> {
+    let mut stream = TcpStream::connect(server).expect("the true server listens");
+    stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a patience");
+    stream.write_all(request).expect("it takes a request");
+    let mut answer = vec![0; Envelope::LEN];
+    stream.read_exact(&mut answer).expect("it answers");
+    let (envelope, _) = Envelope::split(&answer).expect("an envelope");
+    answer.resize(Envelope::LEN + envelope.message_len as usize, 0);
+    stream.read_exact(&mut answer[Envelope::LEN..]).expect("it answers");
+    answer
+}

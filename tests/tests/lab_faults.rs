@@ -1,0 +1,283 @@
+//! What servers and sites of the lab do wrong, and what it costs: the answer comes from another, within the steps that
+//! `docs/resolution.md` names, and never a false one where it has to be signed.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+use handle_client::driver::now;
+use handle_client::exchange::AttemptError;
+use handle_client::lookup::{Client, Options};
+use handle_client::question::Wants;
+use handle_client::trace::{Event, Step};
+use handle_client::{Driver, LookupError, Question};
+use handle_proto::Handle;
+use handle_proto::data::site::{InterfaceProtocol, SiteBuf};
+use handle_tests::lab::Lab;
+use handle_tests::liar::{Liar, Lie};
+use handle_tests::process::fail;
+use handle_tests::records::{self, Record};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+/// The lab of the tests that break nothing in it.
+fn lab() -> &'static Lab {
+    static LAB: OnceLock<Lab> = OnceLock::new();
+    LAB.get_or_init(Lab::up)
+}
+
+fn certified(handle: &str) -> Question {
+    let wants = Wants { certified: true, ..Wants::default() };
+    Question { wants, ..Question::all(handle.as_bytes()) }
+}
+
+const TRACED: Options = Options {
+    use_cache: true,
+    whom: handle_client::lookup::Whom::Responsible,
+    identity: None,
+    aliases_max: 0,
+    trace: true,
+};
+
+/// The servers that were asked in vain for the handle itself, and why.
+fn failed(events: &[Event]) -> Vec<(SocketAddr, AttemptError)> {
+    let of_it = events.iter().filter(|event| event.depth == 0);
+    of_it
+        .filter_map(|event| match &event.step {
+            Step::Failed { target, error, .. } => Some((target.address, *error)),
+            _ => None,
+        })
+        .collect()
+}
+
+/// How often requests for the handle itself went out.
+fn sent_count(events: &[Event]) -> usize {
+    events.iter().filter(|event| event.depth == 0 && matches!(event.step, Step::Asked { .. })).count()
+}
+
+/// The server of each site of the service that is responsible for a handle.
+fn responsible(lab: &Lab, handle: &str) -> [SocketAddr; 3] {
+    ["primary", "secondary", "mirror"].map(|site| {
+        let at = lab.site(site).view().server_at(Handle(handle.as_bytes())).unwrap();
+        lab.addresses(site)[at]
+    })
+}
+
+/// Makes `first` the server that is asked before all others.
+fn prefer(client: &Client, lab: &Lab, handle: &str, first: SocketAddr) {
+    for server in responsible(lab, handle).into_iter().filter(|&server| server != first) {
+        client.times.note(server, 30_000, now());
+    }
+}
+
+/// The site with its first server at another address, over these protocols.
+fn moved(site: &SiteBuf, to: SocketAddr, protocols: &[InterfaceProtocol]) -> SiteBuf {
+    let mut site = site.edit();
+    let server = &mut site.servers[0];
+    server.address = to.ip().into();
+    server.interfaces.retain(|interface| protocols.contains(&interface.protocol));
+    server.interfaces.iter_mut().for_each(|interface| interface.port_number = to.port().into());
+    site.build()
+}
+
+/// A client that knows two sites of the service: one at `to`, which is asked first, and one that is as it should be.
+fn client_of(lab: &Lab, to: SocketAddr, protocols: &[InterfaceProtocol]) -> Client {
+    let mut client = lab.client();
+    client.preferences.protocols = protocols.to_vec();
+    client.overrides.add(b"0.NA/10.1016", moved(&lab.site("mirror"), to, protocols));
+    client.overrides.add(b"0.NA/10.1016", lab.site("secondary"));
+    lab.addresses("secondary").into_iter().for_each(|server| client.times.note(server, 30_000, now()));
+    client
+}
+
+fn of_elsevier() -> impl Iterator<Item = Record> {
+    records::load().into_iter().filter(|record| record.handle.starts_with("10.1016/"))
+}
+
+#[test]
+fn no_lie_is_believed_and_the_answer_comes_from_another_site() {
+    let lab = lab();
+    let truth = lab.addresses("mirror")[0];
+    let is_signature = |error| matches!(error, AttemptError::Signature(_));
+    let is_silence = |error| error == AttemptError::Silence;
+    let is_other = |error| matches!(error, AttemptError::NotOurs(_));
+    let lies: [(Lie, &dyn Fn(AttemptError) -> bool); 12] = [
+        (Lie::Changed, &is_signature),
+        (Lie::Unsigned, &is_signature),
+        (Lie::Replayed, &is_signature),
+        // What is to another request is not heard at all: anybody can send it.
+        (Lie::OtherRequest, &is_silence),
+        (Lie::Garbage, &is_silence),
+        (Lie::Silent, &is_silence),
+        (Lie::Late(Duration::from_millis(1_500)), &is_silence),
+        (Lie::WrongDigest, &|error| error == AttemptError::Digest),
+        (Lie::Expired, &|error| error == AttemptError::Expired),
+        (Lie::OtherHandle, &is_other),
+        (Lie::OtherOperation, &is_other),
+        (Lie::Request, &is_other),
+    ];
+    for (lie, is_found_out) in lies {
+        let liar = Liar::start(truth, &lab.key_file("mirror"), lie);
+        let mut client = client_of(lab, liar.address, &[InterfaceProtocol::UDP]);
+        // Twice, which is as good as three times, and for the liar alone.
+        client.patience.udp_ms =
+            if is_found_out(AttemptError::Silence) { vec![200, 800] } else { vec![20_000] };
+        let client = Arc::new(client);
+        let mut driver = Driver::new(Arc::clone(&client));
+        let mut records = of_elsevier();
+        if lie == Lie::Replayed {
+            // The first is the truth.
+            let first = records.next().unwrap();
+            let answer = driver.resolve(&certified(&first.handle), &TRACED).outcome.unwrap();
+            assert_eq!(answer.from, Some(liar.address));
+            first.assert_is(answer.values());
+        }
+        let record = records.next().unwrap();
+        let resolved = driver.resolve(&certified(&record.handle), &TRACED);
+        let answer = resolved.outcome.unwrap();
+        record.assert_is(answer.values());
+        assert!(answer.certified && lab.addresses("secondary").contains(&answer.from.unwrap()), "{lie:?}");
+        let failed = failed(&resolved.events);
+        assert!(
+            matches!(failed[..], [(at, error)] if at == liar.address && is_found_out(error)),
+            "{lie:?}: {failed:?}"
+        );
+        let tries = if is_found_out(AttemptError::Silence) { 2 } else { 1 };
+        assert_eq!(sent_count(&resolved.events), tries + 1, "{lie:?}");
+    }
+}
+
+#[test]
+fn who_lies_and_is_alone_is_not_believed_either() {
+    let lab = lab();
+    for lie in [Lie::Changed, Lie::Unsigned, Lie::WrongDigest, Lie::Expired, Lie::OtherHandle] {
+        let liar = Liar::start(lab.addresses("mirror")[0], &lab.key_file("mirror"), lie);
+        let mut client = lab.client();
+        let udp = [InterfaceProtocol::UDP];
+        client.overrides.add(b"0.NA/10.1016", moved(&lab.site("mirror"), liar.address, &udp));
+        let record = of_elsevier().next().unwrap();
+        let outcome = Driver::new(Arc::new(client)).resolve(&certified(&record.handle), &TRACED).outcome;
+        let error = outcome.unwrap_err();
+        assert!(
+            matches!(&error, LookupError::AllFailed { attempts: 1, server, .. } if *server == liar.address),
+            "{lie:?}: {error}"
+        );
+    }
+}
+
+#[test]
+fn a_slow_server_is_heard_when_it_answers_before_it_is_given_up() {
+    let lab = lab();
+    let late = Lie::Late(Duration::from_millis(400));
+    let liar = Liar::start(lab.addresses("mirror")[0], &lab.key_file("mirror"), late);
+    let mut client = client_of(lab, liar.address, &[InterfaceProtocol::UDP]);
+    client.patience.udp_ms = vec![100, 30_000];
+    let record = of_elsevier().next().unwrap();
+    let resolved = Driver::new(Arc::new(client)).resolve(&certified(&record.handle), &TRACED);
+    let answer = resolved.outcome.unwrap();
+    record.assert_is(answer.values());
+    assert_eq!((answer.from, sent_count(&resolved.events)), (Some(liar.address), 2));
+}
+
+#[test]
+fn who_takes_connections_and_says_nothing_is_passed_over() {
+    let lab = lab();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut client = client_of(lab, listener.local_addr().unwrap(), &[InterfaceProtocol::TCP]);
+    client.patience.tcp_ms = 2_000;
+    let record = of_elsevier().next().unwrap();
+    let resolved = Driver::new(Arc::new(client)).resolve(&certified(&record.handle), &TRACED);
+    record.assert_is(resolved.outcome.unwrap().values());
+    assert_eq!(failed(&resolved.events), [(listener.local_addr().unwrap(), AttemptError::Silence)]);
+}
+
+#[test]
+fn all_sites_are_asked_in_datagrams_before_any_over_a_connection() {
+    let lab = lab();
+    // Nobody answers datagrams there, and the true server connections.
+    let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let mut client = client_of(lab, silent.local_addr().unwrap(), &[InterfaceProtocol::UDP]);
+    client.preferences.protocols = vec![InterfaceProtocol::UDP, InterfaceProtocol::TCP];
+    client.patience.udp_ms = vec![200, 800];
+    let record = of_elsevier().next().unwrap();
+    let resolved = Driver::new(Arc::new(client)).resolve(&certified(&record.handle), &TRACED);
+    let answer = resolved.outcome.unwrap();
+    record.assert_is(answer.values());
+    let over: Vec<_> = resolved
+        .events
+        .iter()
+        .filter_map(|event| match &event.step {
+            Step::Asked { target, .. } => Some(target.protocol),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(over, [InterfaceProtocol::UDP; 3], "twice to the silent one, once to the other");
+}
+
+/// Resolves some handles, and asserts that each is found in so few steps.
+fn resolve_some(lab: &Lab, what: &str, skip: usize, gone: &[SocketAddr]) {
+    let mut client = lab.client();
+    client.patience.tcp_ms = 5_000;
+    let mut driver = Driver::new(Arc::new(client));
+    for record in records::load().iter().skip(skip).step_by(90).take(15) {
+        let resolved = driver.resolve(&certified(&record.handle), &TRACED);
+        let answer = resolved.outcome.unwrap_or_else(|error| panic!("{what}: {}: {error}", record.handle));
+        record.assert_is(answer.values());
+        let is_gone = |server: &SocketAddr| gone.contains(server);
+        let responsible = responsible(lab, &record.handle);
+        assert!(answer.from.is_some_and(|from| responsible.contains(&from) && !is_gone(&from)), "{what}");
+        // Nobody is asked who is not responsible, each who is gone once at most, and nobody else in vain.
+        let failed = failed(&resolved.events);
+        let gone_count = responsible.iter().filter(|server| is_gone(server)).count();
+        assert!(failed.len() <= gone_count, "{what}: {failed:?}");
+        assert!(failed.iter().all(|(server, error)| is_gone(server) && *error == AttemptError::Unreachable));
+        assert_eq!(sent_count(&resolved.events), failed.len() + 1, "{what}");
+    }
+}
+
+#[test]
+fn any_server_may_be_silent_or_gone() {
+    let lab = Lab::up();
+    for (site, servers_count) in [("primary", 4), ("secondary", 2), ("mirror", 1)] {
+        let view = lab.site(site);
+        for at in 0..servers_count {
+            let records = records::load();
+            let is_there =
+                |record: &&Record| view.view().server_at(Handle(record.handle.as_bytes())) == Some(at);
+            let record = records.iter().find(is_there).unwrap();
+            let server = lab.addresses(site)[at];
+            let mut client = lab.client();
+            client.patience.udp_ms = vec![150, 600];
+            prefer(&client, &lab, &record.handle, server);
+            lab.signal_one(site, at, "STOP");
+            let resolved = Driver::new(Arc::new(client)).resolve(&certified(&record.handle), &TRACED);
+            lab.signal_one(site, at, "CONT");
+            record.assert_is(resolved.outcome.unwrap().values());
+            assert_eq!(failed(&resolved.events), [(server, AttemptError::Silence)]);
+            assert_eq!(sent_count(&resolved.events), 3, "twice to the silent one, once to another");
+        }
+    }
+    let mut gone = vec![];
+    for (site, servers_count) in [("primary", 4), ("secondary", 2)] {
+        for at in 0..servers_count {
+            lab.kill(site, at);
+            gone.push(lab.addresses(site)[at]);
+            resolve_some(&lab, &format!("{site} {} is gone, too", at + 1), gone.len(), &gone);
+        }
+    }
+    // The last one.
+    lab.kill("mirror", 0);
+    let record = of_elsevier().next().unwrap();
+    let (exit, error) = fail(lab.hdl(&["resolve", &record.handle]));
+    assert_eq!(exit, 7, "{error}");
+    assert!(error.contains("none of 6 attempts") && error.contains("hdl site shows"), "{error}");
+    // Services that have one server are gone with it, and the step that fails is named.
+    for (site, handle, step) in
+        [("derived", "20.500.LAB/hello", "0.NA/20.500.LAB"), ("registry", "10.9999/x", "0.NA/10.9999")]
+    {
+        let address = lab.addresses(site)[0];
+        lab.kill(site, 0);
+        let (exit, error) = fail(lab.hdl(&["resolve", handle]));
+        assert!(exit == 7 && error.contains("nobody listens") && error.contains(step), "{error}");
+        assert!(error.contains("none of 2 attempts") && error.contains(&address.to_string()), "{error}");
+    }
+}
