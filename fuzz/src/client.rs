@@ -7,7 +7,7 @@ use handle_client::reference::{PROXY, Reference, Rules, canonical, charset, url}
 use handle_client::service::SITES_MAX;
 use handle_client::signature::{Certificate, Claims, Jws};
 use handle_client::{Now, Question};
-use handle_proto::data::site::{Interface, InterfaceKind, InterfaceProtocol, SiteBuf};
+use handle_proto::data::site::{Address, Interface, InterfaceKind, InterfaceProtocol, SiteBuf};
 use handle_proto::data::site_build::{ServerBuilder, SiteBuilder};
 use handle_proto::wire::fragment::cut;
 use handle_proto::wire::{Envelope, Header, Message, put};
@@ -57,18 +57,26 @@ pub fn bootstrap(bytes: &[u8]) {
     }
 }
 
-/// One server over both protocols, with a key whose private half nobody uses here.
+/// One server over every protocol but HTTPS, at an address of each family, and one that has a name alone; with a key whose
+/// private half nobody uses here.
 fn root(key: &[u8]) -> Root {
-    let mut site = SiteBuilder::new();
-    let interfaces = [InterfaceProtocol::UDP, InterfaceProtocol::TCP]
-        .map(|protocol| Interface::new(InterfaceKind::BOTH, protocol, 2641));
-    site.server(ServerBuilder {
-        id: 1,
-        address: IpAddr::from([192, 0, 2, 1]).into(),
-        public_key: key.to_vec(),
-        interfaces: interfaces.to_vec(),
-    });
-    Root::of_sites([site.build()])
+    let site = |address: Address| {
+        let mut site = SiteBuilder::new();
+        let interfaces = [InterfaceProtocol::UDP, InterfaceProtocol::TCP, InterfaceProtocol::HTTP]
+            .map(|protocol| Interface::new(InterfaceKind::BOTH, protocol, 2641));
+        site.server(ServerBuilder {
+            id: 1,
+            address,
+            public_key: key.to_vec(),
+            interfaces: interfaces.to_vec(),
+        });
+        site
+    };
+    let mut both = site(IpAddr::from([192, 0, 2, 1]).into());
+    both.attribute("alt_addr", "2001:db8::1");
+    let mut named = site(Address::UNSPECIFIED);
+    named.attribute("domain", "hdl.example").attribute("path", "/handles");
+    Root::of_sites([both.build(), named.build()])
 }
 
 /// Requests that a lookup may make here.
@@ -110,10 +118,27 @@ fn feed(
         if let Some(outcome) = lookup.take_outcome() {
             return outcome;
         }
+        if let Some((number, _)) = lookup.poll_name() {
+            // So many addresses as there are whole ones; without an answer time passes.
+            if let Some(answer) = take(&mut bytes) {
+                let addresses = answer.chunks_exact(4).map(|ip| [ip[0], ip[1], ip[2], ip[3]].into());
+                lookup.handle_addresses(now, number, &addresses.collect::<Vec<IpAddr>>());
+            }
+            continue;
+        }
         if let Some((number, transmit)) = lookup.poll_transmit(now) {
             let answer = take(&mut bytes);
             let request: Vec<u8> = transmit.datagrams.concat();
             match answer {
+                Some(answer) if transmit.target.protocol == InterfaceProtocol::HTTP => {
+                    let head_len = request.windows(4).position(|four| four == b"\r\n\r\n").expect("a head");
+                    let message = reply(&request[head_len + 4..], answer).concat();
+                    // With bit 6 the head is left to who chose the bytes, too.
+                    if answer.first().is_none_or(|choice| choice & 0x40 == 0) {
+                        lookup.handle_stream(now, number, b"HTTP/1.1 200 OK\r\n\r\n");
+                    }
+                    lookup.handle_stream(now, number, &message);
+                }
                 Some(answer) if transmit.target.protocol == InterfaceProtocol::UDP => {
                     for datagram in reply(&request, answer) {
                         lookup.handle_datagram(now, number, &datagram);
@@ -142,7 +167,7 @@ fn take<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
 
 /// The lower three bits of the first byte choose the response code; bit 3 puts the handle of the request in front of
 /// the body, as answers have it; bit 4 a digest of the request; with bit 5 the bytes are the message as they are,
-/// but for the request id. Longer answers come in fragments.
+/// but for the request id, and with bit 6 in that, too. Longer answers come in fragments.
 fn reply(request: &[u8], answer: &[u8]) -> Vec<Vec<u8>> {
     const CODES: [ResponseCode; 8] = [
         ResponseCode::SUCCESS,
@@ -157,7 +182,9 @@ fn reply(request: &[u8], answer: &[u8]) -> Vec<Vec<u8>> {
     let Some((&choice, rest)) = answer.split_first() else { return vec![] };
     if choice & 0x20 != 0 {
         let mut message = rest.to_vec();
-        if let (Some(id), Some(asked)) = (message.get_mut(8..12), request.get(8..12)) {
+        if choice & 0x40 == 0
+            && let (Some(id), Some(asked)) = (message.get_mut(8..12), request.get(8..12))
+        {
             id.copy_from_slice(asked);
         }
         return vec![message];

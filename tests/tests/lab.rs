@@ -1,9 +1,8 @@
 //! A small Handle System of nine servers: handles are found from the global registry down, whatever single
 //! servers and sites do.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests")]
-
-use handle_client::lookup::Options;
+use handle_client::bootstrap::Root;
+use handle_client::lookup::{Client, Options};
 use handle_client::{Driver, Question};
 use handle_tests::lab::Lab;
 use handle_tests::process::{fail, hdl, succeed};
@@ -193,4 +192,25 @@ fn references_are_printed_in_their_two_best_forms() {
     assert!(shown.contains("address   https://p.example/10.1/x"), "{shown}");
     let (exit, error) = fail(hdl(["reference", "https://handles.example/10.1/x"]));
     assert!(exit == 1 && error.contains("not known as a proxy"), "{error}");
+}
+
+#[test]
+fn a_program_that_runs_for_long_knows_the_global_service_anew_by_itself() {
+    let lab = lab();
+    let mut root = Root::read(&std::fs::read(&lab.root).unwrap()).unwrap();
+    root.updated_unix_ms = Some(0);
+    let path = lab.directory.path().join("renewed");
+    let mut client = Client::new(root);
+    client.renewal.file = Some(path.clone());
+    let client = Arc::new(client);
+    let mut driver = Driver::new(Arc::clone(&client));
+    driver.renew_if_due().expect("it is old").unwrap();
+    let written = Root::read(&std::fs::read(&path).unwrap()).unwrap();
+    assert!(written.updated_unix_ms > Some(0));
+    assert_eq!(client.root.get().updated_unix_ms, written.updated_unix_ms);
+    assert!(driver.renew_if_due().is_none(), "and then it is new");
+    let mut question = Question::all(b"20.500.LAB/hello");
+    question.wants.certified = true;
+    let answer = driver.resolve(&question, &Options::default()).outcome.unwrap();
+    assert!(answer.certified);
 }

@@ -1,6 +1,7 @@
 //! DSA signatures, as DER sequences of two integers. The nonce is made of key and message (RFC 6979), so that
 //! no bad random number can give the key away.
 
+use crate::ValueDigest;
 use crate::digest::{self, Digest};
 use crate::error::{KeyError, SignError, VerifyError};
 use ::dsa::signature::SignatureEncoding;
@@ -85,12 +86,28 @@ impl PublicKey {
         parts: &[&[u8]],
         signature: &[u8],
     ) -> Result<(), VerifyError> {
-        let digest = digest(algorithm, parts).ok_or(VerifyError::Digest)?;
+        self.verify_digest(&digest(algorithm, parts).ok_or(VerifyError::Digest)?, signature)
+    }
+
+    pub(crate) fn verify_value(
+        &self,
+        digest: ValueDigest,
+        signed: &[u8],
+        signature: &[u8],
+    ) -> Result<(), VerifyError> {
+        match digest {
+            ValueDigest::Md5 => Err(VerifyError::Digest),
+            digest => self.verify_digest(&digest.of(&[signed]), signature),
+        }
+    }
+
+    /// As much of the digest counts as q has bits.
+    fn verify_digest(&self, digest: &[u8], signature: &[u8]) -> Result<(), VerifyError> {
         if signature.len() > SIGNATURE_LEN_MAX {
             return Err(VerifyError::Wrong);
         }
         let signature = Signature::try_from(signature).map_err(|_| VerifyError::Wrong)?;
-        self.0.verify_prehash(&digest, &signature).map_err(|_| VerifyError::Wrong)
+        self.0.verify_prehash(digest, &signature).map_err(|_| VerifyError::Wrong)
     }
 }
 

@@ -1,5 +1,6 @@
 //! Private keys that sign, and public keys that verify.
 
+use crate::ValueDigest;
 use crate::error::{KeyError, SignError, VerifyError};
 use crate::{dsa, rsa};
 use handle_proto::Version;
@@ -168,6 +169,23 @@ impl PublicKey {
         match &self.0 {
             Public::Rsa(key) => key.verify(digest, parts, signature),
             Public::Dsa(key) => key.verify(digest, parts, signature),
+        }
+    }
+
+    /// Whether `signature` was made over `signed` with this digest, as values are signed. RSA keys with SHA-384 have 2048
+    /// bits at least.
+    ///
+    /// # Errors
+    /// When it was not, or the digest is MD5.
+    pub fn verify_value(
+        &self,
+        digest: ValueDigest,
+        signed: &[u8],
+        signature: &[u8],
+    ) -> Result<(), VerifyError> {
+        match &self.0 {
+            Public::Rsa(key) => key.verify_value(digest, signed, signature),
+            Public::Dsa(key) => key.verify_value(digest, signed, signature),
         }
     }
 }

@@ -8,7 +8,8 @@
 //! - [`agreement`], [`session`]: the keys of sessions, and the encryption of messages in them.
 //! - [`generate`]: new keys.
 //! - [`keyfile`], [`pem`], [`mod@file`]: keys at rest, encrypted or not, and files that only their owner can read.
-//! - [`digest`]: digests and MACs by their codes, compared in constant time.
+//! - [`digest`]: digests and MACs by their codes, compared in constant time; [`value_digest`]: those under signatures of
+//!   values, by name.
 //!
 //! RSA, HMAC and digests are ring's, or AWS-LC's with the feature `aws-lc`. Private keys are cleared in
 //! memory as far as the libraries below do it; none is ever shown by `Debug`.
@@ -35,6 +36,7 @@ pub mod session;
 pub mod source;
 #[cfg(test)]
 mod testing;
+pub mod value_digest;
 
 pub use backend::BACKEND;
 pub use digest::Digest;
@@ -42,6 +44,7 @@ pub use error::{KeyError, SignError, VerifyError};
 pub use file::{open_key_file, open_secret_file};
 pub use kdf::Pbkdf2Limits;
 pub use key::{Algorithm, PrivateKey, PublicKey};
+pub use value_digest::ValueDigest;
 
 /// Random bytes from the operating system: nonces, salts, initial vectors, private values.
 ///

@@ -81,7 +81,15 @@ pub fn decode_public_key(file: &[u8]) -> Result<Vec<u8>, PemError> {
     if label != PUBLIC {
         return Err(PemError::Label);
     }
-    let info = SubjectPublicKeyInfoRef::from_der(&der).map_err(|_| PemError::Malformed)?;
+    public_key_from_der(&der)
+}
+
+/// Reads a SubjectPublicKeyInfo, as certificates have it, as the record of the key.
+///
+/// # Errors
+/// When it is none of a public RSA or DSA key.
+pub fn public_key_from_der(der: &[u8]) -> Result<Vec<u8>, PemError> {
+    let info = SubjectPublicKeyInfoRef::from_der(der).map_err(|_| PemError::Malformed)?;
     let bits = info.subject_public_key.as_bytes().ok_or(PemError::Malformed)?;
     match info.algorithm.oid {
         RSA => {

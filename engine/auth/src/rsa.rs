@@ -3,6 +3,7 @@
 //! SHA-256 is signed by the backend. Neither backend signs SHA-1 any more, and peers below version 2.7
 //! understand nothing else: that is computed here, in constant time, and thrown away unless it verifies.
 
+use crate::ValueDigest;
 use crate::backend::{rand, rsa, signature};
 use crate::digest;
 use crate::error::{KeyError, SignError, VerifyError};
@@ -155,13 +156,29 @@ impl PublicKey {
         parts: &[&[u8]],
         signature: &[u8],
     ) -> Result<(), VerifyError> {
-        let parameters = match algorithm {
-            DigestAlgorithm::SHA256 => &signature::RSA_PKCS1_1024_8192_SHA256_FOR_LEGACY_USE_ONLY,
-            DigestAlgorithm::SHA1 => &signature::RSA_PKCS1_1024_8192_SHA1_FOR_LEGACY_USE_ONLY,
+        let digest = match algorithm {
+            DigestAlgorithm::SHA256 => ValueDigest::Sha256,
+            DigestAlgorithm::SHA1 => ValueDigest::Sha1,
             _ => return Err(VerifyError::Digest),
         };
+        self.verify_value(digest, &joined(parts), signature)
+    }
+
+    pub(crate) fn verify_value(
+        &self,
+        digest: ValueDigest,
+        signed: &[u8],
+        signature: &[u8],
+    ) -> Result<(), VerifyError> {
+        let parameters = match digest {
+            ValueDigest::Md5 => return Err(VerifyError::Digest),
+            ValueDigest::Sha1 => &signature::RSA_PKCS1_1024_8192_SHA1_FOR_LEGACY_USE_ONLY,
+            ValueDigest::Sha256 => &signature::RSA_PKCS1_1024_8192_SHA256_FOR_LEGACY_USE_ONLY,
+            ValueDigest::Sha384 => &signature::RSA_PKCS1_2048_8192_SHA384,
+            ValueDigest::Sha512 => &signature::RSA_PKCS1_1024_8192_SHA512_FOR_LEGACY_USE_ONLY,
+        };
         let key = rsa::PublicKeyComponents { n: &self.n, e: &self.e };
-        key.verify(parameters, &joined(parts), signature).map_err(|_| VerifyError::Wrong)
+        key.verify(parameters, signed, signature).map_err(|_| VerifyError::Wrong)
     }
 }
 

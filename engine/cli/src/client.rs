@@ -51,6 +51,8 @@ impl ClientArgs {
         client.limits.patience_ms = self.patience.max(1) * 1000;
         // One server that does not answer must not take all the time there is.
         client.patience.tcp_ms = 10_000;
+        // Who wants it renewed says so: `hdl root --refresh`.
+        client.renewal.automatic = false;
         Ok(Arc::new(client))
     }
 

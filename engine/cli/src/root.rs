@@ -3,11 +3,11 @@
 use crate::client::ClientArgs;
 use crate::{Outcome, output, snapshot};
 use anyhow::Context as _;
+use handle_client::bootstrap;
 use handle_client::lookup::Options;
 use handle_client::refresh::refresh;
 use handle_client::{Driver, Question};
-use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Show where the global service is, or get its records anew.
@@ -40,9 +40,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
             let outcome = driver.resolve(question, &options).outcome;
             outcome.inspect_err(|error| eprintln!("hdl: {error}")).ok().map(|answer| (*answer).clone())
         };
-        let file = refresh(&client.root, snapshot::now_unix_ms(), &mut fetch)
+        let file = refresh(&client.root.get(), snapshot::now_unix_ms(), &mut fetch)
             .context("the records of the global service stay as they are")?;
-        write(path, &format!("{file:#}\n"))?;
+        bootstrap::write(path, &file).with_context(|| format!("cannot write {}", path.display()))?;
         println!(
             "{}: {} records, all signed",
             path.display(),
@@ -50,7 +50,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
         );
         return Ok(Outcome::Good);
     }
-    let root = &client.root;
+    let root = client.root.get();
     anyhow::ensure!(!root.sites.is_empty(), "the global service is not known: name a file of it (--root)");
     let updated = root.updated_unix_ms.and_then(|ms| i64::try_from(ms / 1000).ok()).unwrap_or_default();
     println!("written {}, {} trusted keys", output::unix_time(updated), root.trusted_keys.len());
@@ -58,20 +58,4 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
         println!("{}", output::describe(handle_proto::data::kind::HS_SITE, site.as_bytes()));
     }
     Ok(Outcome::Good)
-}
-
-/// Writes a file whole or not at all.
-fn write(path: &Path, text: &str) -> anyhow::Result<()> {
-    let directory = match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
-    let whole = || -> std::io::Result<()> {
-        let mut file = tempfile::NamedTempFile::new_in(directory)?;
-        file.write_all(text.as_bytes())?;
-        file.as_file().sync_all()?;
-        file.persist(path)?;
-        Ok(())
-    };
-    whole().with_context(|| format!("cannot write {}", path.display()))
 }

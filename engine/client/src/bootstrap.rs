@@ -4,7 +4,7 @@
 //! global service, `local_info.json` and `local_info` for prefixes with a service of their own, `resolver_site`
 //! for a service that everything public is asked of. RFC 3651 section 4.1.1.
 
-use crate::service::{Found, Kinds, SITES_MAX, SharedSite, add_once};
+use crate::service::{Found, Kinds, SITES_MAX, SharedSite, add_once, at_all_addresses};
 use handle_proto::data::kind;
 use handle_proto::data::site::SiteBuf;
 use handle_proto::json::{Json, JsonError, Record, record_from_json, site_from_json};
@@ -15,13 +15,16 @@ use handle_proto::wire::list::Values;
 use handle_proto::{DecodeError, Field, Handle, ValueBuf, fold};
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::Arc;
+use std::io::{self, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::sync::{Arc, PoisonError, RwLock};
 
 /// Most bytes of a file that is read here.
 pub const FILE_LEN_MAX: u64 = 16 << 20;
 
 /// The global service.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Root {
     /// Its sites.
     pub sites: Vec<SharedSite>,
@@ -29,6 +32,37 @@ pub struct Root {
     pub trusted_keys: Vec<Vec<u8>>,
     /// When the file was written, in milliseconds since 1970; unknown in the old form.
     pub updated_unix_ms: Option<u64>,
+    /// The record whose service it is: the root, unless another was preferred.
+    pub service: Vec<u8>,
+}
+
+impl Default for Root {
+    fn default() -> Self {
+        Self { sites: vec![], trusted_keys: vec![], updated_unix_ms: None, service: ROOT.to_vec() }
+    }
+}
+
+/// The global service as it is known now. Another may take its place while questions are under way.
+#[derive(Debug, Default)]
+pub struct KnownRoot(RwLock<Arc<Root>>);
+
+impl KnownRoot {
+    /// The global service, as it is known to begin with.
+    #[must_use]
+    pub fn new(root: Root) -> Self {
+        Self(RwLock::new(Arc::new(root)))
+    }
+
+    /// The global service.
+    #[must_use]
+    pub fn get(&self) -> Arc<Root> {
+        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// From now on, this is the global service.
+    pub fn replace(&self, root: Root) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(root);
+    }
 }
 
 /// Why a file is none.
@@ -114,7 +148,7 @@ impl Root {
         let trusted_keys = trusted.iter().filter(is_key).map(|value| value.view().data.to_vec()).collect();
         match sites.is_empty() {
             true => Err(FileError::NoSites),
-            false => Ok(Self { sites, trusted_keys, updated_unix_ms }),
+            false => Ok(Self { sites, trusted_keys, updated_unix_ms, service: preferred.to_vec() }),
         }
     }
 
@@ -203,12 +237,12 @@ impl Overrides {
             b"*" => &mut self.every,
             prefix => self.by_prefix.entry(fold::folded(prefix)).or_default(),
         };
-        add_once(sites, Arc::new(site));
+        at_all_addresses(site).into_iter().for_each(|site| add_once(sites, site));
     }
 
     /// Asks `site` for all that is public, wherever it may be: a resolver that others share.
     pub fn set_resolver(&mut self, site: SiteBuf) {
-        self.resolver = vec![Arc::new(site)];
+        self.resolver = at_all_addresses(site);
     }
 
     /// Reads the site of a resolver: JSON, or the bytes of a site record.
@@ -237,6 +271,24 @@ impl Overrides {
         let resolver = (is_public && !self.resolver.is_empty()).then_some(self.resolver.as_slice());
         by_prefix.or(every).or(resolver)
     }
+}
+
+/// Writes a file of the global service, whole or not at all.
+///
+/// # Errors
+/// As the file system says.
+pub fn write(path: &Path, file: &Json) -> io::Result<()> {
+    let directory = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    // Everybody may read it, as nothing in it is secret.
+    let permissions = std::fs::Permissions::from_mode(0o644);
+    let mut written = tempfile::Builder::new().permissions(permissions).tempfile_in(directory)?;
+    written.write_all(format!("{file:#}\n").as_bytes())?;
+    written.as_file().sync_all()?;
+    written.persist(path)?;
+    Ok(())
 }
 
 /// Reads a site: JSON, or the bytes of a site record.

@@ -1,22 +1,37 @@
-//! Blocking sockets for lookups: one thread, one question at a time.
+//! Sockets for lookups: blocking ones here, one thread and one question at a time; those of tokio in
+//! `asynchronous`. Both move bytes for the same state machines, and share what a [`Client`] knows.
+
+#[cfg(feature = "tokio")]
+pub mod asynchronous;
+#[cfg(all(test, feature = "tls"))]
+mod loopback;
+#[cfg(all(test, feature = "tls"))]
+mod tests;
 
 use crate::exchange::{AttemptError, Transmit};
 use crate::flight::{Outcome, Place};
-use crate::lookup::{Client, Lookup, LookupError, Options};
+use crate::lookup::{Client, Lookup, LookupError, Options, Whom};
 use crate::plan::{Preferences, Purpose, Target, plan};
+use crate::refresh::Renewing;
 use crate::sockets::{Datagrams, Sockets};
 use crate::trace::Event;
 use crate::{Now, Question};
 use handle_proto::Handle;
 use handle_proto::data::site::InterfaceProtocol;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::cell::RefCell;
 use std::io::{ErrorKind, Read as _, Write as _};
-use std::net::TcpStream;
+use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs as _};
+use std::os::fd::AsFd as _;
+use std::sync::mpsc;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Most bytes of one datagram, or of one read from a connection.
 const ROOM: usize = 1 << 16;
+
+/// The shortest wait.
+const MOMENT: Duration = Duration::from_millis(1);
 
 /// Asks questions with blocking sockets. Each thread has its own; what they know they share.
 #[derive(Debug)]
@@ -26,11 +41,23 @@ pub struct Driver {
     sockets: Sockets,
 }
 
-/// The socket of the exchange that is under way.
+/// The socket of an exchange that is under way.
 #[derive(Debug)]
-enum Way {
+struct Way {
+    number: u64,
+    socket: Socket,
+    /// What is to go out over a connection.
+    outgoing: Vec<u8>,
+}
+
+#[derive(Debug)]
+enum Socket {
     Datagrams(Datagrams),
-    Connection(TcpStream),
+    /// A connection, and whether it has come about.
+    Connection {
+        stream: TcpStream,
+        is_there: bool,
+    },
 }
 
 /// What came of a question, and the steps that led to it.
@@ -40,6 +67,16 @@ pub struct Resolved {
     pub outcome: Outcome,
     /// The steps, where they were to be written down.
     pub events: Vec<Event>,
+}
+
+impl Resolved {
+    const fn known(outcome: Outcome) -> Self {
+        Self { outcome, events: vec![] }
+    }
+
+    fn of(outcome: Result<crate::Answer, LookupError>, lookup: &Lookup) -> Self {
+        Self { outcome: outcome.map(Arc::new), events: lookup.events().to_vec() }
+    }
 }
 
 /// The clock of all drivers of this process.
@@ -75,6 +112,27 @@ fn random() -> u32 {
     })
 }
 
+fn lookup(client: &Arc<Client>, question: &Question, options: &Options) -> Lookup {
+    Lookup::new(Arc::clone(client), question.clone(), options.clone(), Box::new(random), now())
+}
+
+/// Whether others may be given the answer, and the answer to others be taken.
+fn is_shared(question: &Question, options: &Options) -> bool {
+    options.use_cache
+        && options.identity.is_none()
+        && !options.trace
+        && !options.service_only
+        && options.aliases_max == Options::default().aliases_max
+        && matches!(options.whom, Whom::Responsible)
+        && question.is_cacheable()
+}
+
+/// How long may be waited, rounded up, so that the deadline has passed when it is over.
+fn patience(lookup: &Lookup) -> Duration {
+    let left_ms = lookup.poll_timeout().unwrap_or_default().saturating_sub(now().ms);
+    Duration::from_millis(left_ms)
+}
+
 impl Driver {
     /// A driver for lookups of `client`.
     #[must_use]
@@ -85,54 +143,77 @@ impl Driver {
     /// Asks a question, and waits for what comes of it.
     ///
     /// What is in the cache is not asked for, and what another thread asks meanwhile is waited for, unless
-    /// `options` say whom to ask, who asks, to follow aliases, or to write steps down.
+    /// `options` say whom to ask, who asks, to follow aliases, or to write steps down. Where the records of the global
+    /// service are due to be asked for anew ([`Renewal`](crate::refresh::Renewal)), another thread does it afterwards.
     pub fn resolve(&mut self, question: &Question, options: &Options) -> Resolved {
-        let plain = Options::default();
-        let is_plain = options.use_cache
-            && options.identity.is_none()
-            && !options.trace
-            && options.aliases_max == plain.aliases_max
-            && !options.service_only
-            && matches!(options.whom, crate::lookup::Whom::Responsible)
-            && question.is_cacheable();
-        if !is_plain {
+        let resolved = self.resolve_alone(question, options);
+        if let Some(renewing) = Renewing::begin(&self.client, now()) {
+            let mut driver = Self::new(Arc::clone(&self.client));
+            // Where no thread can be had, the next question tries again.
+            let _ =
+                std::thread::Builder::new().name("renewal".to_owned()).spawn(move || driver.renew(renewing));
+        }
+        resolved
+    }
+
+    fn resolve_alone(&mut self, question: &Question, options: &Options) -> Resolved {
+        if !is_shared(question, options) {
             return self.ask(question, options);
         }
-        if let Some(answer) = self.client.cache.get(question, now()) {
-            return Resolved { outcome: Ok(answer), events: vec![] };
-        }
         let client = Arc::clone(&self.client);
-        match client.flights.join(question) {
-            Place::Lead(lead) => {
-                let resolved = self.ask(question, options);
-                lead.land(resolved.outcome.clone());
-                resolved
+        let deadline = Instant::now() + Duration::from_millis(client.limits.patience_ms);
+        loop {
+            if let Some(answer) = client.cache.get(question, now()) {
+                return Resolved::known(Ok(answer));
             }
-            Place::Follow(flight) => match flight.wait(Duration::from_millis(client.limits.patience_ms)) {
-                Some(outcome) => Resolved { outcome, events: vec![] },
-                None => self.ask(question, options),
-            },
+            let flight = match client.flights.join(question) {
+                Place::Lead(lead) => {
+                    let resolved = self.ask(question, options);
+                    lead.land(resolved.outcome.clone());
+                    return resolved;
+                }
+                Place::Follow(flight) => flight,
+            };
+            let left = deadline.saturating_duration_since(Instant::now());
+            match flight.wait(left) {
+                Some(outcome) => return Resolved::known(outcome),
+                None if left.is_zero() => return self.ask(question, options),
+                // Whoever asked has gone, and somebody has to ask instead.
+                None => {}
+            }
         }
+    }
+
+    /// Asks for the records of the global service anew, if that is due, and waits for what comes of it.
+    ///
+    /// # Errors
+    /// When what is known stays as it is, or could not be written.
+    pub fn renew_if_due(&mut self) -> Option<Result<(), crate::refresh::RefreshError>> {
+        let renewing = Renewing::begin(&self.client, now())?;
+        Some(self.renew(renewing))
+    }
+
+    fn renew(&mut self, mut renewing: Renewing) -> Result<(), crate::refresh::RefreshError> {
+        while let Some(question) = renewing.poll_question() {
+            let outcome = self.resolve_alone(&question, &Renewing::options()).outcome;
+            renewing.handle_answer(question, outcome.ok());
+        }
+        renewing.finish()
     }
 
     /// Asks a question as [`resolve`](Self::resolve) does, and shows each step to `see` when it is done. Whatever
     /// others ask meanwhile, it goes the whole way.
     pub fn watch(&mut self, question: &Question, options: &Options, see: &mut dyn FnMut(&Event)) -> Resolved {
         let options = Options { trace: true, ..options.clone() };
-        let mut lookup = self.lookup(question, &options);
+        let mut lookup = lookup(&self.client, question, &options);
         let outcome = self.drive_seen(&mut lookup, see);
-        Resolved { outcome: outcome.map(Arc::new), events: lookup.events().to_vec() }
+        Resolved::of(outcome, &lookup)
     }
 
     fn ask(&mut self, question: &Question, options: &Options) -> Resolved {
-        let mut lookup = self.lookup(question, options);
+        let mut lookup = lookup(&self.client, question, options);
         let outcome = self.drive(&mut lookup);
-        Resolved { outcome: outcome.map(Arc::new), events: lookup.events().to_vec() }
-    }
-
-    fn lookup(&self, question: &Question, options: &Options) -> Lookup {
-        let client = Arc::clone(&self.client);
-        Lookup::new(client, question.clone(), options.clone(), Box::new(random), now())
+        Resolved::of(outcome, &lookup)
     }
 
     /// The servers that are responsible for `handle`, for `purpose` and over TCP, in the order in which they are to be
@@ -181,109 +262,175 @@ impl Driver {
         lookup: &mut Lookup,
         see: &mut dyn FnMut(&Event),
     ) -> Result<crate::Answer, LookupError> {
-        let mut way: Option<(u64, Way)> = None;
+        let mut ways: Vec<Way> = vec![];
         let mut seen_count = 0;
-        let mut see_new = |lookup: &Lookup| {
+        loop {
             lookup.events()[seen_count..].iter().for_each(&mut *see);
             seen_count = lookup.events().len();
-        };
-        loop {
-            see_new(lookup);
-            if let Some(outcome) = lookup.take_outcome() {
+            for way in ways.extract_if(.., |way| !lookup.is_under_way(way.number)) {
                 self.give_back(way);
+            }
+            if let Some(outcome) = lookup.take_outcome() {
                 return outcome;
             }
-            if let Some((number, transmit)) = lookup.poll_transmit(now()) {
-                see_new(lookup);
-                let known = match way.take() {
-                    Some((known, way)) if known == number => Some(way),
-                    other => {
-                        self.give_back(other);
-                        None
-                    }
-                };
-                let patience = patience(lookup);
-                match self.send(known, &transmit, patience) {
-                    Ok(opened) => way = Some((number, opened)),
-                    Err(error) => {
-                        lookup.handle_failure(now(), number, error);
-                        continue;
-                    }
+            if let Some((number, name)) = lookup.poll_name() {
+                let addresses = addresses_of(name, patience(lookup));
+                lookup.handle_addresses(now(), number, &addresses);
+            } else if let Some((number, transmit)) = lookup.poll_transmit(now()) {
+                if let Err(error) = self.send(&mut ways, number, &transmit) {
+                    lookup.handle_failure(now(), number, error);
                 }
+            } else {
+                self.wait(lookup, &mut ways);
+                lookup.handle_timeout(now());
             }
-            let patience = patience(lookup);
-            match &mut way {
-                Some((number, way)) => self.receive(lookup, *number, way, patience),
-                None => std::thread::sleep(patience),
-            }
-            lookup.handle_timeout(now());
         }
     }
 
-    fn give_back(&mut self, way: Option<(u64, Way)>) {
-        if let Some((_, Way::Datagrams(datagrams))) = way {
+    /// Keeps the socket of an exchange that is over for the next.
+    fn give_back(&mut self, way: Way) {
+        if let Socket::Datagrams(datagrams) = way.socket {
             self.sockets.give(datagrams);
         }
     }
 
-    /// Sends what is to go out, over a socket that is known or another one.
-    fn send(
-        &mut self,
-        known: Option<Way>,
-        transmit: &Transmit,
-        patience: Duration,
-    ) -> Result<Way, AttemptError> {
-        let address = transmit.target.address;
-        if transmit.target.protocol == InterfaceProtocol::UDP {
-            let mut datagrams = match known {
-                Some(Way::Datagrams(datagrams)) => datagrams,
-                _ => self.sockets.take(address).map_err(|_| AttemptError::Unreachable)?,
-            };
-            datagrams.send(&transmit.datagrams).map_err(|_| AttemptError::Unreachable)?;
-            return Ok(Way::Datagrams(datagrams));
-        }
-        let late = |error: std::io::Error| match is_late(&error) {
-            true => AttemptError::Silence,
-            false => AttemptError::Unreachable,
+    /// Sends what is to go out, over the socket of its exchange or another one.
+    fn send(&mut self, ways: &mut Vec<Way>, number: u64, transmit: &Transmit) -> Result<(), AttemptError> {
+        let known = ways.iter().position(|way| way.number == number);
+        let way = match known {
+            Some(at) => &mut ways[at],
+            None => {
+                let address = transmit.target.address;
+                let socket = match transmit.target.protocol {
+                    InterfaceProtocol::UDP => self.sockets.take(address).map(Socket::Datagrams),
+                    _ => connection(address),
+                };
+                let socket = socket.map_err(|_| AttemptError::Unreachable)?;
+                ways.push(Way { number, socket, outgoing: vec![] });
+                ways.last_mut().expect("pushed just now")
+            }
         };
-        let patience = patience.max(Duration::from_millis(1));
-        let mut stream = TcpStream::connect_timeout(&address, patience).map_err(late)?;
-        let _ = stream.set_nodelay(true);
-        let _ = stream.set_write_timeout(Some(patience));
-        for message in &transmit.datagrams {
-            stream.write_all(message).map_err(|_| AttemptError::Ended)?;
+        match &mut way.socket {
+            Socket::Datagrams(datagrams) => {
+                datagrams.send(&transmit.datagrams).map_err(|_| AttemptError::Unreachable)
+            }
+            Socket::Connection { .. } => {
+                transmit.datagrams.iter().for_each(|bytes| way.outgoing.extend_from_slice(bytes));
+                Ok(())
+            }
         }
-        Ok(Way::Connection(stream))
     }
 
-    /// Waits for bytes, no longer than `patience`.
-    fn receive(&mut self, lookup: &mut Lookup, number: u64, way: &mut Way, patience: Duration) {
+    /// Waits until something happens on a socket, no longer than the lookup has time, and tells it.
+    fn wait(&mut self, lookup: &mut Lookup, ways: &mut [Way]) {
+        let patience = patience(lookup);
         if patience.is_zero() {
             return;
         }
-        let received = match way {
-            Way::Datagrams(datagrams) => datagrams.receive(&mut self.room, patience),
-            Way::Connection(stream) => {
-                stream.set_read_timeout(Some(patience)).and_then(|()| stream.read(&mut self.room))
-            }
-        };
-        match (received, way) {
-            (Ok(0), Way::Connection(_)) => lookup.handle_failure(now(), number, AttemptError::Ended),
-            (Ok(len), Way::Connection(_)) => lookup.handle_stream(now(), number, &self.room[..len]),
-            (Ok(len), Way::Datagrams(_)) => lookup.handle_datagram(now(), number, &self.room[..len]),
-            (Err(error), _) if is_late(&error) || error.kind() == ErrorKind::Interrupted => {}
-            (Err(_), Way::Connection(_)) => lookup.handle_failure(now(), number, AttemptError::Ended),
-            (Err(_), Way::Datagrams(_)) => lookup.handle_failure(now(), number, AttemptError::Unreachable),
+        // As a rule one datagram is waited for, which takes one call.
+        if let [Way { number, socket: Socket::Datagrams(datagrams), .. }] = ways {
+            let received = datagrams.receive(&mut self.room, patience);
+            return hear(lookup, *number, received, &self.room);
+        }
+        let Ok(patience) = Timespec::try_from(patience) else { return };
+        let mut sockets: Vec<PollFd<'_>> = ways.iter().map(Way::wanted).collect();
+        // An interrupted wait is one that was too short.
+        if poll(&mut sockets, Some(&patience)).is_err() {
+            return;
+        }
+        let ready: Vec<bool> = sockets.iter().map(|socket| !socket.revents().is_empty()).collect();
+        for (way, _) in ways.iter_mut().zip(ready).filter(|(_, is_ready)| *is_ready) {
+            way.turn(lookup, &mut self.room);
         }
     }
 }
 
-/// How long may be waited, rounded up, so that the deadline has passed when it is over.
-fn patience(lookup: &Lookup) -> Duration {
-    let left_ms = lookup.poll_timeout().unwrap_or_default().saturating_sub(now().ms);
-    Duration::from_millis(left_ms)
+/// Tells of a datagram, or why there is none.
+fn hear(lookup: &mut Lookup, number: u64, received: std::io::Result<usize>, room: &[u8]) {
+    match received {
+        Ok(len) => lookup.handle_datagram(now(), number, &room[..len]),
+        Err(error) if is_early(&error) => {}
+        Err(_) => lookup.handle_failure(now(), number, AttemptError::Unreachable),
+    }
 }
 
-fn is_late(error: &std::io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
+/// Whether there is nothing to be had yet.
+fn is_early(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
+}
+
+/// The addresses of a name, as the system knows them; none if it takes longer than `patience`.
+fn addresses_of(name: String, patience: Duration) -> Vec<IpAddr> {
+    // The system's resolver cannot be interrupted, so that a thread waits for it as long as it takes.
+    let (tell, told) = mpsc::channel();
+    let look_up = move || {
+        let found = (name.as_str(), 0_u16).to_socket_addrs().map(|found| found.map(|at| at.ip()).collect());
+        // Nobody may be waiting any more.
+        let _ = tell.send(found.unwrap_or_default());
+    };
+    match std::thread::Builder::new().name("names".to_owned()).spawn(look_up) {
+        Ok(_) => told.recv_timeout(patience).unwrap_or_default(),
+        Err(_) => vec![],
+    }
+}
+
+/// A connection to `address` that is about to come about, and that nobody waits for.
+fn connection(address: SocketAddr) -> std::io::Result<Socket> {
+    let stream = socket(address, socket2::Type::STREAM)?;
+    let _ = stream.set_tcp_nodelay(true);
+    Ok(Socket::Connection { stream: stream.into(), is_there: false })
+}
+
+fn socket(address: SocketAddr, kind: socket2::Type) -> std::io::Result<socket2::Socket> {
+    let socket = socket2::Socket::new(socket2::Domain::for_address(address), kind.nonblocking(), None)?;
+    match socket.connect(&address.into()) {
+        Err(error) if error.raw_os_error() != Some(rustix::io::Errno::INPROGRESS.raw_os_error()) => {
+            Err(error)
+        }
+        _ => Ok(socket),
+    }
+}
+
+impl Way {
+    /// What is waited for.
+    fn wanted(&self) -> PollFd<'_> {
+        match &self.socket {
+            Socket::Datagrams(datagrams) => PollFd::from_borrowed_fd(datagrams.as_fd(), PollFlags::IN),
+            Socket::Connection { stream, is_there } => {
+                let has_outgoing = !is_there || !self.outgoing.is_empty();
+                let out = if has_outgoing { PollFlags::OUT } else { PollFlags::empty() };
+                PollFd::from_borrowed_fd(stream.as_fd(), PollFlags::IN | out)
+            }
+        }
+    }
+
+    /// Does what can be done now.
+    fn turn(&mut self, lookup: &mut Lookup, room: &mut [u8]) {
+        let number = self.number;
+        if let Socket::Connection { stream, is_there: is_there @ false } = &mut self.socket {
+            if !matches!(stream.take_error(), Ok(None)) {
+                return lookup.handle_failure(now(), number, AttemptError::Unreachable);
+            }
+            *is_there = true;
+            lookup.handle_connected(number);
+        }
+        match &mut self.socket {
+            // It has come, so that this is not waited for.
+            Socket::Datagrams(datagrams) => hear(lookup, number, datagrams.receive(room, MOMENT), room),
+            Socket::Connection { stream, .. } => {
+                if !self.outgoing.is_empty() {
+                    match stream.write(&self.outgoing) {
+                        Ok(len) => drop(self.outgoing.drain(..len)),
+                        Err(error) if is_early(&error) => {}
+                        Err(_) => return lookup.handle_failure(now(), number, AttemptError::Ended),
+                    }
+                }
+                match stream.read(room) {
+                    Ok(len @ 1..) => lookup.handle_stream(now(), number, &room[..len]),
+                    Err(error) if is_early(&error) => {}
+                    Ok(0) | Err(_) => lookup.handle_failure(now(), number, AttemptError::Ended),
+                }
+            }
+        }
+    }
 }

@@ -1,7 +1,13 @@
 //! One request to one server: sent, sent again, put together from fragments, and believed or not.
 //!
 //! Over UDP the same datagrams go out three times, and 0.5, 1 and 1.5 seconds are waited for the answer, as
-//! deployed clients do; over TCP they go out once. RFC 3652 section 2.1.2.
+//! deployed clients do; over TCP they go out once. RFC 3652 section 2.1.2. Over HTTP and HTTPS the message is the body of
+//! a request, and of what answers it.
+
+mod http;
+mod stream;
+#[cfg(feature = "tls")]
+mod tls;
 
 use crate::Now;
 use crate::plan::Target;
@@ -12,10 +18,10 @@ use handle_proto::limit::{MESSAGE_LEN_MAX, TCP_TIMEOUT_MS, UDP_REASSEMBLY_MS, UD
 use handle_proto::wire::fragment::cut;
 use handle_proto::wire::message::{Body, MessageTooLong};
 use handle_proto::wire::reassembly::{Reassembled, Reassembly, ReassemblyLimits};
-use handle_proto::wire::stream::{Front, split};
 use handle_proto::wire::{Envelope, Header, Message, MessageBuf, Reply, Request};
 use handle_proto::{DecodeError, OpCode, OpFlags, ResponseCode, Version};
 use std::fmt;
+use stream::Stream;
 
 /// How long is waited for answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,13 +30,18 @@ pub struct Patience {
     pub udp_ms: Vec<u32>,
     /// For an answer over a connection, connecting included, in milliseconds.
     pub tcp_ms: u32,
+    /// For the addresses of a name, in milliseconds.
+    pub name_ms: u32,
 }
 
 impl Default for Patience {
     fn default() -> Self {
-        Self { udp_ms: UDP_RETRY_MS.to_vec(), tcp_ms: TCP_TIMEOUT_MS }
+        Self { udp_ms: UDP_RETRY_MS.to_vec(), tcp_ms: TCP_TIMEOUT_MS, name_ms: NAME_TIMEOUT_MS }
     }
 }
+
+/// How long is waited for the addresses of a name: as long as resolvers of the system wait for one server.
+const NAME_TIMEOUT_MS: u32 = 5_000;
 
 /// Why a server's answer is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +69,14 @@ pub enum AttemptError {
     Refused(ResponseCode),
     /// The request is longer than any message.
     TooLong,
+    /// What came is no HTTP, or says this instead of success.
+    Http(Option<u16>),
+    /// No TLS came about.
+    Tls,
+    /// The certificate is of another key than that in the site record.
+    Certificate,
+    /// The name of the server has no address that can be reached.
+    NoAddress,
 }
 
 impl fmt::Display for AttemptError {
@@ -74,6 +93,11 @@ impl fmt::Display for AttemptError {
             Self::Expired => f.write_str("the answer has expired (is the clock right?)"),
             Self::Refused(code) => write!(f, "the server answers {} {code}", code.0),
             Self::TooLong => f.write_str("the request is too long to be sent"),
+            Self::Http(None) => f.write_str("the answer is no HTTP"),
+            Self::Http(Some(status)) => write!(f, "the answer over HTTP is {status} instead of 200"),
+            Self::Tls => f.write_str("no TLS connection comes about"),
+            Self::Certificate => f.write_str("the certificate is not of the key in the site record"),
+            Self::NoAddress => f.write_str("its name has no address that can be reached"),
         }
     }
 }
@@ -137,8 +161,14 @@ pub struct Exchange {
     sent_count: usize,
     to_send: bool,
     deadline_ms: u64,
-    fragments: Reassembly<()>,
-    stream: Vec<u8>,
+    incoming: Incoming,
+}
+
+/// What the answer is put together from.
+#[derive(Debug)]
+enum Incoming {
+    Datagrams(Reassembly<()>),
+    Connection(Stream),
 }
 
 /// Bytes that are to go out now.
@@ -148,7 +178,7 @@ pub struct Transmit {
     pub target: Target,
     /// The datagrams; over a connection the message as one.
     pub datagrams: Vec<Vec<u8>>,
-    /// Which time it is that this goes out, from 1.
+    /// Which time it is that this goes out, from 1; 0 where it only goes on with what went out before.
     pub try_number: usize,
 }
 
@@ -194,7 +224,7 @@ impl Exchange {
     /// Begins: the request goes out with the next [`poll_transmit`](Self::poll_transmit).
     ///
     /// # Errors
-    /// When the request is too long to be a message.
+    /// When the request is too long to be a message, or the server has no key where one is needed to be sure of it.
     pub fn new(
         target: Target,
         head: Head,
@@ -216,8 +246,18 @@ impl Exchange {
         let message = MessageBuf::request(&envelope, &header, request);
         let covered_len = message.covered().len();
         let message = message.unsigned()?;
+        let handle = request.handle().unwrap_or_default();
+        let incoming = match target.protocol {
+            InterfaceProtocol::UDP => Incoming::Datagrams(Reassembly::new(ReassemblyLimits {
+                messages_max: 1,
+                messages_per_sender_max: 1,
+                bytes_max: MESSAGE_LEN_MAX as usize,
+                age_ms_max: UDP_REASSEMBLY_MS.into(),
+            })),
+            _ => Incoming::Connection(Stream::new(&target, handle, &message)?),
+        };
         Ok(Self {
-            handle: request.handle().unwrap_or_default().to_vec(),
+            handle: handle.to_vec(),
             patience: patience.clone(),
             target,
             head,
@@ -228,13 +268,7 @@ impl Exchange {
             sent_count: 0,
             to_send: true,
             deadline_ms: u64::MAX,
-            fragments: Reassembly::new(ReassemblyLimits {
-                messages_max: 1,
-                messages_per_sender_max: 1,
-                bytes_max: MESSAGE_LEN_MAX as usize,
-                age_ms_max: UDP_REASSEMBLY_MS.into(),
-            }),
-            stream: vec![],
+            incoming,
         })
     }
 
@@ -259,8 +293,8 @@ impl Exchange {
         &self.message[Envelope::LEN..][..self.covered_len]
     }
 
-    fn is_over_datagrams(&self) -> bool {
-        self.target.protocol == InterfaceProtocol::UDP
+    const fn is_over_datagrams(&self) -> bool {
+        matches!(self.incoming, Incoming::Datagrams(_))
     }
 
     /// What is to go out now.
@@ -268,20 +302,24 @@ impl Exchange {
         if !std::mem::take(&mut self.to_send) {
             return None;
         }
-        let wait_ms = match self.is_over_datagrams() {
-            true => self.patience.udp_ms.get(self.sent_count).copied().unwrap_or_default(),
-            false => self.patience.tcp_ms,
-        };
-        self.deadline_ms = now.ms.saturating_add(wait_ms.into());
-        self.sent_count += 1;
-        let datagrams = match self.is_over_datagrams() {
-            true => {
+        let datagrams = match &mut self.incoming {
+            Incoming::Datagrams(_) => {
                 let (envelope, data) = Envelope::split(&self.message).expect("a message of ours");
                 cut(&envelope).map(|fragment| [&fragment.envelope, &data[fragment.range]].concat()).collect()
             }
-            false => vec![self.message.clone()],
+            Incoming::Connection(stream) => vec![stream.outgoing()],
         };
-        Some(Transmit { target: self.target.clone(), datagrams, try_number: self.sent_count })
+        let goes_on = !self.is_over_datagrams() && self.sent_count > 0;
+        if !goes_on {
+            let wait_ms = match self.is_over_datagrams() {
+                true => self.patience.udp_ms.get(self.sent_count).copied().unwrap_or_default(),
+                false => self.patience.tcp_ms,
+            };
+            self.deadline_ms = now.ms.saturating_add(wait_ms.into());
+            self.sent_count += 1;
+        }
+        let try_number = if goes_on { 0 } else { self.sent_count };
+        Some(Transmit { target: self.target.clone(), datagrams, try_number })
     }
 
     /// When [`handle_timeout`](Self::handle_timeout) is to be called.
@@ -320,7 +358,8 @@ impl Exchange {
         if !self.is_to_us(&envelope) {
             return Ok(None);
         }
-        let message = match self.fragments.accept((), datagram, now.ms) {
+        let Incoming::Datagrams(fragments) = &mut self.incoming else { return Ok(None) };
+        let message = match fragments.accept((), datagram, now.ms) {
             Ok(Reassembled::Whole(message)) => message.to_vec(),
             Ok(Reassembled::Complete(message)) => message,
             // What cannot be a fragment of the answer is none.
@@ -335,10 +374,11 @@ impl Exchange {
     /// # Errors
     /// When it is whole but cannot be believed, or no message begins there.
     pub fn handle_stream(&mut self, now: Now, bytes: &[u8]) -> Result<Option<Answered>, AttemptError> {
-        self.stream.extend_from_slice(bytes);
-        let message = match split(&self.stream, MESSAGE_LEN_MAX)? {
-            Front::Message(message, _) => message.to_vec(),
-            _ => return Ok(None),
+        let Incoming::Connection(stream) = &mut self.incoming else { return Ok(None) };
+        let Some(message) = stream.receive(bytes)? else {
+            // TLS may want to answer.
+            self.to_send |= stream.has_outgoing();
+            return Ok(None);
         };
         let (envelope, _) = Envelope::split(&message)?;
         if !self.is_to_us(&envelope) {

@@ -3,6 +3,7 @@
 use crate::{Answer, LookupError, Question};
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 /// What came of a question.
@@ -23,13 +24,19 @@ pub struct Flight {
     landed: Condvar,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 enum State {
-    #[default]
-    UnderWay,
+    /// Tasks that wait for it are to be woken.
+    UnderWay(Vec<Waker>),
     Landed(Outcome),
     /// Whoever asked has gone without an outcome.
     Lost,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self::UnderWay(vec![])
+    }
 }
 
 /// What to do with a question.
@@ -66,32 +73,55 @@ impl Flights {
 impl Lead<'_> {
     /// Says what came of it, to all who wait.
     pub fn land(self, outcome: Outcome) {
-        *self.flight.state.lock().unwrap_or_else(PoisonError::into_inner) = State::Landed(outcome);
+        self.flight.set(State::Landed(outcome));
     }
 }
 
 impl Drop for Lead<'_> {
     fn drop(&mut self) {
         self.flights.under_way.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.key);
-        let mut state = self.flight.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if matches!(*state, State::UnderWay) {
-            *state = State::Lost;
-        }
-        self.flight.landed.notify_all();
+        self.flight.set(State::Lost);
     }
 }
 
 impl Flight {
+    /// Ends it, if it is under way, and wakes all who wait.
+    fn set(&self, end: State) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if let State::UnderWay(wakers) = &mut *state {
+            let wakers = std::mem::take(wakers);
+            *state = end;
+            drop(state);
+            self.landed.notify_all();
+            wakers.into_iter().for_each(Waker::wake);
+        }
+    }
+
+    /// Waits for the outcome without a thread; `None` when there is none.
+    pub fn poll(&self, context: &mut Context<'_>) -> Poll<Option<Outcome>> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        match &mut *state {
+            State::Landed(outcome) => Poll::Ready(Some(outcome.clone())),
+            State::Lost => Poll::Ready(None),
+            State::UnderWay(wakers) => {
+                if !wakers.iter().any(|known| known.will_wake(context.waker())) {
+                    wakers.push(context.waker().clone());
+                }
+                Poll::Pending
+            }
+        }
+    }
+
     /// Waits for the outcome; `None` when it takes longer than `patience`, or there is none.
     #[must_use]
     pub fn wait(&self, patience: Duration) -> Option<Outcome> {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let waited =
-            self.landed.wait_timeout_while(state, patience, |state| matches!(state, State::UnderWay));
+            self.landed.wait_timeout_while(state, patience, |state| matches!(state, State::UnderWay(_)));
         let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         match &*state {
             State::Landed(outcome) => Some(outcome.clone()),
-            State::UnderWay | State::Lost => None,
+            State::UnderWay(_) | State::Lost => None,
         }
     }
 }

@@ -2,13 +2,14 @@
 //!
 //! State machines first, sockets last: [`lookup::Lookup`] holds no socket, no clock and no source of randomness.
 //! Who drives it says what time it is, moves the bytes it wants moved, and tells it what came of them;
-//! [`driver`] does so with blocking sockets.
+//! [`driver`] does so with blocking sockets, or with those of tokio (feature `tokio`).
 //!
 //! - [`mod@reference`]: the forms in which people write handles.
 //! - [`bootstrap`]: the global service, and services that are known beforehand.
 //! - [`service`], [`plan`], [`times`]: which sites a record names; which server of which site is asked first.
 //! - [`exchange`]: one request to one server: retries, fragments, and whether the answer may be believed.
-//! - [`lookup`]: one question, from the global service down; [`trace`] says what it did.
+//! - [`lookup`]: one question, from the global service down; [`trace`] says what it did; [`namespace`]: what else is known
+//!   of its prefix.
 //! - [`cache`], [`flight`]: answers by their time to live; one request for many askers.
 //! - [`administration`]: who asks, what proves it, and operations of administrators on one server.
 //! - [`signature`]: values that are signed, up to the keys one trusts; [`mod@refresh`]: the global service anew, when
@@ -24,6 +25,8 @@ pub mod exchange;
 pub mod flight;
 mod identity;
 pub mod lookup;
+pub mod names;
+pub mod namespace;
 pub mod plan;
 pub mod question;
 pub mod reference;
@@ -38,6 +41,8 @@ pub mod trace;
 
 pub use answer::Answer;
 pub use driver::Driver;
+#[cfg(feature = "tokio")]
+pub use driver::asynchronous::AsyncDriver;
 pub use lookup::{Client, Lookup, LookupError};
 pub use question::Question;
 

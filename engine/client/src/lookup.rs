@@ -3,7 +3,8 @@
 //!
 //! A lookup is a stack. At its bottom is the question that was asked; above it what has to be known first: the
 //! services that are being found (`find.rs`), and the records that are asked for on their behalf (`ask.rs`). At most one
-//! request is under way. Every way through it is bounded: requests, indirections, depth and time.
+//! request is under way, and a second one where IPv6 and IPv4 race. Every way through it is bounded: requests,
+//! indirections, depth and time.
 
 mod ask;
 mod error;
@@ -13,16 +14,18 @@ mod simulation;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
-mod world;
+pub(crate) mod world;
 
 pub use error::LookupError;
 
 use crate::administration::Identity;
-use crate::bootstrap::{Overrides, Root};
+use crate::bootstrap::{KnownRoot, Overrides, Root};
 use crate::cache::{Cache, CacheLimits};
 use crate::exchange::{Answered, AttemptError, Exchange, Patience, Transmit};
 use crate::flight::Flights;
+use crate::names::Names;
 use crate::plan::{Preferences, Target};
+use crate::refresh::Renewal;
 use crate::service::SharedSite;
 use crate::times::Times;
 use crate::trace::{Event, Step, Why};
@@ -32,13 +35,16 @@ use find::Find;
 use handle_proto::data::kind;
 use handle_proto::limit::{CLIENT_INDIRECTION_MAX, SERVICE_NESTING_MAX};
 use handle_proto::{Handle, ResponseCode};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 /// What all lookups share: what is known, what is remembered, and what is allowed.
 #[derive(Debug)]
 pub struct Client {
     /// The global service.
-    pub root: Root,
+    pub root: KnownRoot,
+    /// When the global service is asked for its records anew.
+    pub renewal: Renewal,
     /// Services that are known beforehand.
     pub overrides: Overrides,
     /// Who is asked first.
@@ -51,25 +57,31 @@ pub struct Client {
     pub cache: Cache,
     /// How fast servers were.
     pub times: Times,
+    /// Addresses of servers that are known by name.
+    pub names: Names,
     /// Questions that are being asked.
     pub flights: Flights,
 }
 
 /// Servers whose response times are remembered.
 const TIMES_MAX: usize = 16_384;
+/// Names whose addresses are remembered.
+const NAMES_MAX: usize = 4_096;
 
 impl Client {
     /// A client of this global service, with everything else as deployed.
     #[must_use]
     pub fn new(root: Root) -> Self {
         Self {
-            root,
+            root: KnownRoot::new(root),
+            renewal: Renewal::default(),
             overrides: Overrides::default(),
             preferences: Preferences::default(),
             patience: Patience::default(),
             limits: Limits::default(),
             cache: Cache::new(CacheLimits::default()),
             times: Times::new(TIMES_MAX),
+            names: Names::new(NAMES_MAX),
             flights: Flights::default(),
         }
     }
@@ -167,14 +179,28 @@ enum Next {
     Done(Signal),
 }
 
+/// A name that is looked up.
+struct Naming {
+    number: u64,
+    name: String,
+    to_tell: bool,
+    deadline_ms: u64,
+}
+
 /// A question under way.
 pub struct Lookup {
     client: Arc<Client>,
     options: Options,
     question: Question,
     stack: Vec<Frame>,
-    exchange: Option<Exchange>,
-    exchange_number: u64,
+    /// The requests under way, each with its number: one, or two that race.
+    under_way: Vec<(u64, Exchange)>,
+    /// The name that has to be looked up before anything can be asked.
+    naming: Option<Naming>,
+    /// When a server of the other family is asked as well.
+    fallback_at_ms: Option<u64>,
+    /// Of the request or name that was begun last.
+    number: u64,
     requests_count: usize,
     indirections_count: usize,
     aliases_count: u8,
@@ -194,8 +220,10 @@ impl Lookup {
             options,
             question: question.clone(),
             stack: vec![],
-            exchange: None,
-            exchange_number: 0,
+            under_way: vec![],
+            naming: None,
+            fallback_at_ms: None,
+            number: 0,
             requests_count: 0,
             indirections_count: 0,
             aliases_count: 0,
@@ -214,21 +242,40 @@ impl Lookup {
         lookup
     }
 
-    /// Bytes that are to go out now, and the number of their exchange. Bytes that come are of the exchange that
-    /// went out last; others are ignored.
+    /// Bytes that are to go out now, and the number of their exchange. Each has a socket of its own; one that is over
+    /// ([`is_under_way`](Self::is_under_way)) may be closed, and what still comes from it is ignored.
     pub fn poll_transmit(&mut self, now: Now) -> Option<(u64, Transmit)> {
-        let transmit = self.exchange.as_mut()?.poll_transmit(now)?;
+        let mut exchanges = self.under_way.iter_mut();
+        let (number, transmit) =
+            exchanges.find_map(|(number, exchange)| Some((*number, exchange.poll_transmit(now)?)))?;
         let (target, try_number) = (transmit.target.clone(), transmit.try_number);
-        self.note(now, || Step::Asked { target, try_number });
-        Some((self.exchange_number, transmit))
+        if try_number > 0 {
+            self.note(now, || Step::Asked { target, try_number });
+        }
+        Some((number, transmit))
+    }
+
+    /// Whether bytes of the exchange with this number are still wanted.
+    #[must_use]
+    pub fn is_under_way(&self, number: u64) -> bool {
+        self.under_way.iter().any(|(known, _)| *known == number)
+    }
+
+    /// A name whose addresses are wanted, once, and the number to tell them with: nothing is under way meanwhile.
+    pub fn poll_name(&mut self) -> Option<(u64, String)> {
+        let naming = self.naming.as_mut().filter(|naming| naming.to_tell)?;
+        naming.to_tell = false;
+        Some((naming.number, naming.name.clone()))
     }
 
     /// When [`handle_timeout`](Self::handle_timeout) is to be called, in the caller's milliseconds; `None` when
     /// there is an outcome.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<u64> {
-        let exchange = self.exchange.as_ref()?;
-        Some(exchange.poll_timeout().min(self.deadline_ms()))
+        let exchanges = self.under_way.iter().map(|(_, exchange)| exchange.poll_timeout());
+        let naming = self.naming.iter().map(|naming| naming.deadline_ms);
+        let first = exchanges.chain(naming).min()?;
+        Some(first.min(self.fallback_at_ms.unwrap_or(u64::MAX)).min(self.deadline_ms()))
     }
 
     fn deadline_ms(&self) -> u64 {
@@ -260,59 +307,111 @@ impl Lookup {
 
     /// Time has passed.
     pub fn handle_timeout(&mut self, now: Now) {
-        if self.exchange.is_some() && now.ms >= self.deadline_ms() {
+        let is_busy = self.naming.is_some() || !self.under_way.is_empty();
+        if is_busy && now.ms >= self.deadline_ms() {
             let handle = self.asked_handle();
             self.stack.clear();
-            self.exchange = None;
-            self.run(now, Signal::Failed(LookupError::TooSlow { handle }));
-        } else if let Some(exchange) = &mut self.exchange
-            && let Err(error) = exchange.handle_timeout(now)
-        {
-            self.end_exchange(now, Err(error));
+            self.under_way.clear();
+            (self.naming, self.fallback_at_ms) = (None, None);
+            return self.run(now, Signal::Failed(LookupError::TooSlow { handle }));
+        }
+        let unnamed = self.naming.as_ref().filter(|naming| now.ms >= naming.deadline_ms);
+        if let Some(number) = unnamed.map(|naming| naming.number) {
+            return self.handle_addresses(now, number, &[]);
+        }
+        if self.fallback_at_ms.is_some_and(|at_ms| now.ms >= at_ms) {
+            self.fallback_at_ms = None;
+            self.race(now);
+        }
+        let late =
+            |(number, exchange): &mut (u64, Exchange)| Some((*number, exchange.handle_timeout(now).err()?));
+        while let Some((number, error)) = self.under_way.iter_mut().find_map(late) {
+            self.end_exchange(now, number, Err(error));
+        }
+    }
+
+    /// Asks a server of the other family beside the one that is being asked.
+    fn race(&mut self, now: Now) {
+        if let Some(Frame::Ask(mut ask)) = self.stack.pop() {
+            if let [(_, exchange)] = self.under_way.as_slice() {
+                let target = exchange.target().clone();
+                ask.race(self, now, &target);
+            }
+            self.stack.push(Frame::Ask(ask));
         }
     }
 
     /// A datagram of an exchange.
-    pub fn handle_datagram(&mut self, now: Now, exchange_number: u64, datagram: &[u8]) {
-        self.handle_bytes(now, exchange_number, |exchange| exchange.handle_datagram(now, datagram));
+    pub fn handle_datagram(&mut self, now: Now, number: u64, datagram: &[u8]) {
+        self.handle_bytes(now, number, |exchange| exchange.handle_datagram(now, datagram));
     }
 
     /// Bytes from the connection of an exchange.
-    pub fn handle_stream(&mut self, now: Now, exchange_number: u64, bytes: &[u8]) {
-        self.handle_bytes(now, exchange_number, |exchange| exchange.handle_stream(now, bytes));
+    pub fn handle_stream(&mut self, now: Now, number: u64, bytes: &[u8]) {
+        self.handle_bytes(now, number, |exchange| exchange.handle_stream(now, bytes));
     }
 
     fn handle_bytes(
         &mut self,
         now: Now,
-        exchange_number: u64,
+        number: u64,
         take: impl FnOnce(&mut Exchange) -> Result<Option<Answered>, AttemptError>,
     ) {
-        if exchange_number != self.exchange_number {
-            return;
-        }
-        match self.exchange.as_mut().map(take) {
-            Some(Ok(Some(answered))) => self.end_exchange(now, Ok(answered)),
-            Some(Err(error)) => self.end_exchange(now, Err(error)),
+        let exchange = self.under_way.iter_mut().find(|(known, _)| *known == number);
+        match exchange.map(|(_, exchange)| take(exchange)) {
+            Some(Ok(Some(answered))) => self.end_exchange(now, number, Ok(answered)),
+            Some(Err(error)) => self.end_exchange(now, number, Err(error)),
             Some(Ok(None)) | None => {}
         }
     }
 
-    /// The bytes of an exchange could not be moved.
-    pub fn handle_failure(&mut self, now: Now, exchange_number: u64, error: AttemptError) {
-        if exchange_number == self.exchange_number && self.exchange.is_some() {
-            self.end_exchange(now, Err(error));
+    /// The connection of an exchange has come about: the one that races with it is given up, so that no request is
+    /// carried out twice.
+    pub fn handle_connected(&mut self, number: u64) {
+        let Some(Frame::Ask(ask)) = self.stack.last_mut() else { return };
+        if self.under_way.iter().any(|(known, _)| *known == number) {
+            self.fallback_at_ms = None;
+            for (_, loser) in self.under_way.extract_if(.., |(known, _)| *known != number) {
+                ask.put_back(loser.target().clone());
+            }
         }
     }
 
-    /// Gives the outcome of the exchange to the part that wanted it.
-    fn end_exchange(&mut self, now: Now, outcome: Result<Answered, AttemptError>) {
-        let (Some(exchange), Some(Frame::Ask(mut ask))) = (self.exchange.take(), self.stack.pop()) else {
-            return;
-        };
+    /// The bytes of an exchange could not be moved.
+    pub fn handle_failure(&mut self, now: Now, number: u64, error: AttemptError) {
+        self.end_exchange(now, number, Err(error));
+    }
+
+    /// The addresses of a name; none where it has none, or they cannot be found out.
+    pub fn handle_addresses(&mut self, now: Now, number: u64, addresses: &[IpAddr]) {
+        let Some(naming) = self.naming.take_if(|naming| naming.number == number) else { return };
+        let name = naming.name;
+        self.client.names.note(&name, addresses, now);
+        let Some(Frame::Ask(mut ask)) = self.stack.pop() else { unreachable!("who asks wants the name") };
+        self.note_at(ask.depth(), now, || Step::Named { name, addresses: addresses.to_vec() });
+        ask.put_at(self, addresses);
+        let next = ask.ask_next(self, now);
+        if let Some(signal) = self.follow(next) {
+            self.run(now, signal);
+        }
+    }
+
+    /// Gives the outcome of an exchange to the part that wanted it.
+    fn end_exchange(&mut self, now: Now, number: u64, outcome: Result<Answered, AttemptError>) {
+        let Some(at) = self.under_way.iter().position(|(known, _)| *known == number) else { return };
+        let Some(Frame::Ask(mut ask)) = self.stack.pop() else { return };
+        let (_, exchange) = self.under_way.remove(at);
         let next = match outcome {
             Ok(answered) => {
                 self.client.times.note(exchange.target().address, answered.took_ms, now);
+                self.fallback_at_ms = None;
+                for (_, loser) in self.under_way.drain(..) {
+                    // How long it would have taken is not known, but that it was slower by what it was given ahead.
+                    let ahead_ms = self.client.preferences.fallback_ms.unwrap_or_default();
+                    let took_ms = loser.waited_ms(now).saturating_add(ahead_ms);
+                    self.client.times.note(loser.target().address, took_ms, now);
+                    ask.put_back(loser.target().clone());
+                }
                 ask.hear(self, now, &exchange, &answered)
             }
             Err(error) => {
@@ -321,6 +420,10 @@ impl Lookup {
                 let (target, took_ms) = (exchange.target().clone(), exchange.waited_ms(now));
                 ask.failed_at(target.address, error);
                 self.note_at(ask.depth(), now, || Step::Failed { target, error, took_ms });
+                if !self.under_way.is_empty() {
+                    // The other one may still answer.
+                    return self.stack.push(Frame::Ask(ask));
+                }
                 ask.ask_next(self, now)
             }
         };
@@ -420,6 +523,20 @@ impl Lookup {
         self.stack.iter().any(|frame| matches!(frame, Frame::Find(find) if find.is_for(record)))
     }
 
+    /// A request goes out.
+    fn begin(&mut self, exchange: Exchange) {
+        self.requests_count += 1;
+        self.number += 1;
+        self.under_way.push((self.number, exchange));
+    }
+
+    /// A name has to be looked up before anything goes on.
+    fn look_up_name(&mut self, name: String, now: Now) {
+        self.number += 1;
+        let deadline_ms = now.ms.saturating_add(self.client.patience.name_ms.into());
+        self.naming = Some(Naming { number: self.number, name, to_tell: true, deadline_ms });
+    }
+
     fn note(&mut self, now: Now, step: impl FnOnce() -> Step) {
         let depth = match self.stack.last() {
             Some(Frame::Ask(ask)) => ask.depth(),
@@ -458,6 +575,7 @@ const fn is_passed_over(code: ResponseCode) -> bool {
         ResponseCode::ERROR
             | ResponseCode::SERVER_BUSY
             | ResponseCode::SERVER_NOT_RESPONSIBLE
+            | ResponseCode::OUT_OF_DATE_SITE_INFO
             | ResponseCode::PROTOCOL_ERROR
     )
 }

@@ -6,14 +6,19 @@ use crate::service::SharedSite;
 use crate::times::Times;
 use handle_proto::data::site::{InterfaceKind, InterfaceProtocol, Server, Site};
 use handle_proto::{Handle, Version};
+use std::cmp::Reverse;
 use std::collections::VecDeque;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 /// One server, and the way to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// Where it is.
+    /// Where it is; without an address where its name has to be looked up first.
     pub address: SocketAddr,
+    /// Its name, where the site record has one.
+    pub domain: Option<String>,
+    /// What stands in front of handles in its URLs.
+    pub path: String,
     /// How it is asked.
     pub protocol: InterfaceProtocol,
     /// The record of the key that its signatures are checked with; empty when the site record has none.
@@ -34,6 +39,8 @@ impl Target {
     pub const fn at(address: SocketAddr, protocol: InterfaceProtocol) -> Self {
         Self {
             address,
+            domain: None,
+            path: String::new(),
             protocol,
             public_key: vec![],
             site_serial: handle_proto::wire::Header::NO_SITE_SERIAL,
@@ -46,9 +53,18 @@ impl Target {
     /// A server of `site`; `None` where it has no address, or no interface for this.
     fn of(site: &Site<'_>, at: usize, server: &Server<'_>, wanted: &Wanted<'_>) -> Option<Self> {
         let interface = server.interface(wanted.protocol, wanted.kind)?;
-        let ip = (!server.address.is_unspecified()).then(|| server.address.ip())?;
+        let text = |name| {
+            let value = site.attribute_of(name, i32::try_from(at).ok()?)?;
+            str::from_utf8(value).ok().filter(|text| !text.is_empty()).map(str::to_owned)
+        };
+        let domain = text("domain");
+        if server.address.is_unspecified() && domain.is_none() {
+            return None;
+        }
         Some(Self {
-            address: SocketAddr::new(ip, interface.port()?),
+            address: SocketAddr::new(server.address.ip(), interface.port()?),
+            domain,
+            path: text("path").unwrap_or_default(),
             protocol: wanted.protocol,
             public_key: server.public_key.to_vec(),
             site_serial: site.serial,
@@ -57,7 +73,27 @@ impl Target {
             is_primary: site.is_primary(),
         })
     }
+
+    /// The name that has to be looked up before it can be asked.
+    #[must_use]
+    pub fn unresolved(&self) -> Option<&str> {
+        self.address.ip().is_unspecified().then_some(self.domain.as_deref()).flatten()
+    }
+
+    /// The same server at each of the addresses of its name that can be reached, those with IPv6 first.
+    #[must_use]
+    pub fn at_each(&self, addresses: &[IpAddr], families: &Families) -> Vec<Self> {
+        let at = |&ip: &IpAddr| Self { address: SocketAddr::new(ip, self.address.port()), ..self.clone() };
+        let mut targets: Vec<Self> = addresses.iter().map(at).collect();
+        targets.retain(|target| !target.address.ip().is_unspecified() && is_reachable(target, families));
+        targets.sort_by_key(|target| target.address.is_ipv4());
+        targets.truncate(ADDRESSES_MAX);
+        targets
+    }
 }
+
+/// Most addresses of a name that are tried.
+const ADDRESSES_MAX: usize = 8;
 
 struct Wanted<'a> {
     protocol: InterfaceProtocol,
@@ -83,14 +119,25 @@ pub struct Preferences {
     pub families: Families,
     /// Sites whose keywords (`site_filter_keywords`) contain this are asked alone, where there are any.
     pub keyword: Option<String>,
+    /// After so many milliseconds without an answer from a server with IPv6 one with IPv4 is asked as well, or the
+    /// other way round, where there is one; by so much IPv6 is preferred. `None` to ask one after the other.
+    pub fallback_ms: Option<u32>,
 }
+
+/// As deployed clients wait before they turn to IPv4.
+const FALLBACK_MS: u32 = 300;
 
 impl Default for Preferences {
     fn default() -> Self {
+        let mut protocols = vec![InterfaceProtocol::UDP, InterfaceProtocol::TCP, InterfaceProtocol::HTTP];
+        if cfg!(feature = "tls") {
+            protocols.push(InterfaceProtocol::HTTPS);
+        }
         Self {
-            protocols: vec![InterfaceProtocol::UDP, InterfaceProtocol::TCP],
+            protocols,
             families: Families { ipv4: true, ipv6: true },
             keyword: None,
+            fallback_ms: Some(FALLBACK_MS),
         }
     }
 }
@@ -106,8 +153,9 @@ pub struct Purpose {
 
 /// The servers to ask for `handle`, in order: all sites over the first protocol before any over the second.
 ///
-/// Sites are ordered by the response time of their server with a jitter from `random`. Servers whose address
-/// cannot be used are left out.
+/// Sites are ordered by the response time of their server with a jitter from `random`; one with IPv6 comes before one with
+/// IPv4 unless it was slower by more than the other is waited for. Where only primary ones will do, the one that answered
+/// last comes first for an hour. Servers whose address cannot be used are left out.
 pub fn plan(
     sites: &[SharedSite],
     handle: Handle<'_>,
@@ -132,24 +180,32 @@ pub fn plan(
     let mut plan = VecDeque::new();
     for &protocol in &preferences.protocols {
         let wanted = Wanted { protocol, kind: purpose.kind, families: &preferences.families };
-        let mut round: Vec<(u32, Target)> = vec![];
+        let mut round: Vec<(Reverse<Option<u64>>, u32, Target)> = vec![];
         for site in &chosen {
             let view = site.view();
             let Some(at) = view.server_at(handle) else { continue };
             let server = view.servers.iter().nth(at);
             let target = server.and_then(|server| Target::of(&view, at, &server, &wanted));
             if let Some(target) = target.filter(|target| is_reachable(target, wanted.families)) {
-                round.push((times.rank(target.address, random(), now), target));
+                let behind_ms = match target.address {
+                    SocketAddr::V4(_) => preferences.fallback_ms.unwrap_or_default(),
+                    SocketAddr::V6(_) => 0,
+                };
+                let rank = times.rank(target.address, random(), now).saturating_add(behind_ms);
+                let as_primary =
+                    purpose.primary_only.then(|| times.primary_ms(target.address, now)).flatten();
+                round.push((Reverse(as_primary), rank, target));
             }
         }
-        round.sort_by_key(|(rank, _)| *rank);
-        plan.extend(round.into_iter().map(|(_, target)| target));
+        round.sort_by_key(|(as_primary, rank, _)| (*as_primary, *rank));
+        plan.extend(round.into_iter().map(|(.., target)| target));
     }
     plan
 }
 
-const fn is_reachable(target: &Target, families: &Families) -> bool {
+fn is_reachable(target: &Target, families: &Families) -> bool {
     match target.address {
+        _ if target.unresolved().is_some() => true,
         SocketAddr::V4(_) => families.ipv4,
         SocketAddr::V6(_) => families.ipv6,
     }
@@ -188,6 +244,28 @@ mod tests {
         let preferences = Preferences::default();
         let expected = ["192.0.2.2/UDP", "192.0.2.1/UDP", "192.0.2.2/TCP", "192.0.2.1/TCP"];
         assert_eq!(order(&sites, ANY, &preferences, &times), expected);
+    }
+
+    #[test]
+    fn the_primary_that_answered_last_is_asked_again_for_an_hour() {
+        let primary = |number| {
+            let mut site = site_at(number).edit();
+            site.flags = handle_proto::data::site::SiteFlags::PRIMARY;
+            site.build()
+        };
+        let sites = shared([primary(1), primary(2)]);
+        let preferences = Preferences { protocols: vec![InterfaceProtocol::UDP], ..Preferences::default() };
+        let times = Times::new(8);
+        let slow = ([192, 0, 2, 2], 2641).into();
+        times.note(slow, 700, NOW);
+        times.note_primary(slow, NOW);
+        let order = |primary_only, ms| {
+            let (now, purpose) = (Now { ms, ..NOW }, Purpose { primary_only, ..ANY });
+            let plan = plan(&sites, Handle(b"10.1/x"), purpose, &preferences, &times, now, &mut || 0);
+            plan[0].address == slow
+        };
+        assert!(order(true, 3_599_999) && !order(true, 3_600_000));
+        assert!(!order(false, 0), "others are asked by their speed");
     }
 
     #[test]

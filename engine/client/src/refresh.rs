@@ -3,6 +3,10 @@
 //! Nothing takes the place of what is known but records whose values are all signed, up to the keys that are
 //! trusted already; and of these records only the values that are.
 
+mod renewal;
+
+pub use renewal::{Renewal, Renewing};
+
 use crate::bootstrap::{FileError, Root};
 use crate::service::{Found, Kinds, SITES_MAX};
 use crate::signature::{Report, Verifier};
@@ -12,7 +16,9 @@ use handle_proto::json::{Json, record_to_json};
 use handle_proto::name::{ROOT, TRUST_ROOT};
 use handle_proto::{Handle, ResponseCode, Value, fold};
 use serde_json::json;
-use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::{fmt, io};
 
 /// Why what is known stays as it is.
 #[derive(Debug)]
@@ -26,6 +32,10 @@ pub enum RefreshError {
     Unverified(Vec<u8>, Box<Report>),
     /// The records name no sites.
     File(FileError),
+    /// More questions would have to be asked than a renewal may ask.
+    TooMany,
+    /// The records are used, but could not be written to this file.
+    Unwritten(PathBuf, io::Error),
 }
 
 impl fmt::Display for RefreshError {
@@ -43,6 +53,10 @@ impl fmt::Display for RefreshError {
                 }
             }
             Self::File(error) => error.fmt(f),
+            Self::TooMany => f.write_str("the signatures need more certificates than are asked for"),
+            Self::Unwritten(path, error) => {
+                write!(f, "the new records are used, but cannot be written to {}: {error}", path.display())
+            }
         }
     }
 }
@@ -97,60 +111,82 @@ pub fn refresh(
         records.insert(name, record_to_json(&handle, kept));
     }
     let file = json!({ "lastUpdate": now_unix_ms, "handles": records });
-    Root::from_json(&file, ROOT).map_err(RefreshError::File)?;
+    Root::from_json(&file, &root.service).map_err(RefreshError::File)?;
     Ok(file)
+}
+
+/// The same, for who cannot wait inside a function: says which question is to be asked next, as often as there is one.
+#[derive(Debug)]
+pub struct Refresh {
+    root: Arc<Root>,
+    now_unix_ms: u64,
+    told: Vec<(Question, Option<Answer>)>,
+    outcome: Option<Result<Json, RefreshError>>,
+}
+
+/// Most questions of one refresh: records of the global service, and certificates of who signed them.
+const QUESTIONS_MAX: usize = 256;
+
+impl Refresh {
+    /// Begins to get the records of `root` anew.
+    #[must_use]
+    pub const fn new(root: Arc<Root>, now_unix_ms: u64) -> Self {
+        Self { root, now_unix_ms, told: vec![], outcome: None }
+    }
+
+    /// The next question; `None` when there is an outcome.
+    pub fn poll_question(&mut self) -> Option<Question> {
+        if self.outcome.is_some() {
+            return None;
+        }
+        // From the beginning each time, with what has been told so far: questions are few, and their order is the same.
+        let mut next = None;
+        let outcome = refresh(&self.root, self.now_unix_ms, &mut |question| match self
+            .told
+            .iter()
+            .find(|(known, _)| known == question)
+        {
+            Some((_, answer)) => answer.clone(),
+            None => {
+                next.get_or_insert_with(|| question.clone());
+                None
+            }
+        });
+        match next {
+            Some(question) if self.told.len() < QUESTIONS_MAX => return Some(question),
+            Some(_) => self.outcome = Some(Err(RefreshError::TooMany)),
+            None => self.outcome = Some(outcome),
+        }
+        None
+    }
+
+    /// What came of a question; nothing where it could not be answered.
+    pub fn handle_answer(&mut self, question: Question, answer: Option<Answer>) {
+        self.told.push((question, answer));
+    }
+
+    /// What came of it, once: the new file.
+    pub const fn take_outcome(&mut self) -> Option<Result<Json, RefreshError>> {
+        self.outcome.take()
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::signature::{Claims, Permission, Permitted, certificate, signature};
-    use crate::testing::{private_key, public_record, site_at};
-    use handle_proto::data::PublicKey;
+    use crate::signature::{Claims, signature};
+    use crate::testing::{ISSUER, private_key, public_record, signed_root, site_at};
     use handle_proto::{Permissions, ValueBuf};
     use std::collections::HashMap;
 
     const NOW_MS: u64 = 1_700_000_000_000;
-    const ISSUER: &str = "300:0.0/0.0";
-
     fn value(index: i32, kind: &[u8], data: &[u8]) -> ValueBuf {
         ValueBuf::from(&Value::new(index, kind, data))
     }
 
-    fn claims(subject: &[u8]) -> Claims {
-        let (issuer, subject) = (ISSUER.to_owned(), String::from_utf8(subject.to_vec()).unwrap());
-        Claims { issuer, subject, chain: vec!["400:0.0/0.0".to_owned()], ..Claims::default() }
-    }
-
-    /// A root of one site and one service, all signed with the key `server`, which the certificate 400 vouches for.
     fn records() -> HashMap<Vec<u8>, Vec<ValueBuf>> {
-        let (key, record) = (private_key("server"), public_record("server"));
-        let everything = [Permission { permitted: Permitted::Everything, handle: String::new() }];
-        let own = Claims { chain: vec![], ..claims(ISSUER.as_bytes()) };
-        let cert = certificate(&own, &PublicKey::decode(&record).unwrap(), &everything, &key).unwrap();
-        let mut records = HashMap::from([
-            (
-                ROOT.to_vec(),
-                vec![
-                    value(1, kind::HS_SITE, site_at(1).as_bytes()),
-                    value(2, kind::HS_SERV, b"0.GHR/1"),
-                    value(3, b"10320/sig.sig", b"of an older kind"),
-                ],
-            ),
-            (
-                TRUST_ROOT.to_vec(),
-                vec![value(300, kind::HS_PUBKEY, &record), value(400, kind::HS_CERT, cert.as_bytes())],
-            ),
-            (
-                b"0.GHR/1".to_vec(),
-                vec![value(1, kind::HS_SITE, site_at(2).as_bytes()), value(2, kind::HS_SERV, b"0.na/0.na")],
-            ),
-        ]);
-        for (handle, values) in &mut records {
-            let signed = signature(&claims(handle), values.iter().map(ValueBuf::view), &key).unwrap();
-            values.push(value(900, kind::HS_SIGNATURE, signed.as_bytes()));
-        }
-        records
+        let records = signed_root(&site_at(1));
+        records.into_iter().map(|(handle, values)| (handle.as_bytes().to_vec(), values)).collect()
     }
 
     fn known(keys: &[&str]) -> Root {
@@ -173,6 +209,53 @@ mod tests {
         assert_eq!(root.sites.len(), 2, "the root's, and that of the service");
         assert_eq!(root.trusted_keys, [public_record("server")]);
         assert_eq!(root.updated_unix_ms, Some(NOW_MS));
+    }
+
+    #[test]
+    fn whoever_asks_question_by_question_comes_to_the_same() {
+        for keys in [&["mirror", "server"][..], &["mirror"]] {
+            let (root, records) = (known(keys), records());
+            let mut refreshing = Refresh::new(Arc::new(root.clone()), NOW_MS);
+            let mut asked = 0;
+            while let Some(question) = refreshing.poll_question() {
+                asked += 1;
+                let answer = records.get(&question.handle).map(|values| {
+                    let views = values.iter().map(ValueBuf::view);
+                    Answer::new(question.handle.clone(), ResponseCode::SUCCESS, views).selected(&question)
+                });
+                refreshing.handle_answer(question, answer);
+            }
+            let said = |outcome: Result<Json, RefreshError>| outcome.map_err(|error| error.to_string());
+            assert_eq!(said(refreshing.take_outcome().unwrap()), said(refreshed(&root, &records)));
+            assert!((1..=8).contains(&asked), "{asked}");
+        }
+    }
+
+    #[test]
+    fn so_many_questions_are_asked() {
+        let mut records = records();
+        let claims = |number: usize| Claims {
+            issuer: ISSUER.to_owned(),
+            subject: "0.NA/0.NA".to_owned(),
+            chain: vec![format!("10.MANY/{number}")],
+            ..Claims::default()
+        };
+        let many = (0..QUESTIONS_MAX).map(|number| {
+            let signed = signature(&claims(number), [], &private_key("server")).unwrap();
+            value(1000 + i32::try_from(number).unwrap(), kind::HS_SIGNATURE, signed.as_bytes())
+        });
+        records.get_mut(ROOT).unwrap().splice(0..0, many);
+        let mut refreshing = Refresh::new(Arc::new(known(&["server"])), NOW_MS);
+        let mut asked = 0;
+        while let Some(question) = refreshing.poll_question() {
+            asked += 1;
+            let answer = records.get(&question.handle).map(|values| {
+                Answer::new(question.handle.clone(), ResponseCode::SUCCESS, values.iter().map(ValueBuf::view))
+            });
+            refreshing.handle_answer(question, answer);
+        }
+        assert_eq!(asked, QUESTIONS_MAX);
+        assert!(matches!(refreshing.take_outcome(), Some(Err(RefreshError::TooMany))));
     }
 
     #[test]

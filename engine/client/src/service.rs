@@ -1,10 +1,11 @@
 //! Which sites a record names, and which other records name more. RFC 3651 section 3.2.2 and the two behind it.
 
 use handle_proto::data::kind;
-use handle_proto::data::site::{Site, SiteBuf};
+use handle_proto::data::site::{Address, Server, Site, SiteBuf};
 use handle_proto::limit::TTL_MAX_S;
 use handle_proto::value::Ttl;
 use handle_proto::{Handle, Value};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 /// A site record, shared by all that use it.
@@ -83,10 +84,10 @@ impl Found {
         found
     }
 
-    /// Adds a site that can be used.
+    /// Adds a site that can be used, and the same at its other addresses.
     pub fn add(&mut self, site: SiteBuf) {
         if is_usable(&site.view()) {
-            add_once(&mut self.sites, Arc::new(site));
+            at_all_addresses(site).into_iter().for_each(|site| add_once(&mut self.sites, site));
         }
     }
 
@@ -102,6 +103,42 @@ pub(crate) fn add_once(sites: &mut Vec<SharedSite>, site: SharedSite) {
     if sites.len() < SITES_MAX && !sites.iter().any(|known| known.as_bytes() == site.as_bytes()) {
         sites.push(site);
     }
+}
+
+/// Other addresses of a server that are tried.
+const ALTERNATES_MAX: usize = 4;
+
+/// The site, and behind it the same at the addresses that `alt_addr` names, each a site of its own: servers that have fewer
+/// of them are there where they are. A name takes the place of `domain`, to be looked up when it is needed.
+pub(crate) fn at_all_addresses(site: SiteBuf) -> Vec<SharedSite> {
+    let view = site.view();
+    let others = |server: &Server<'_>| -> Vec<String> {
+        let text = view.attribute_of("alt_addr", server.id).and_then(|text| str::from_utf8(text).ok());
+        let words = text.unwrap_or_default().split([' ', ',', ';']).filter(|word| !word.is_empty());
+        words.take(ALTERNATES_MAX).map(str::to_owned).collect()
+    };
+    let others: Vec<Vec<String>> = view.servers.iter().map(|server| others(&server)).collect();
+    let count = others.iter().map(Vec::len).max().unwrap_or_default();
+    let alternates: Vec<SiteBuf> = (0..count).map(|number| at_others(&site, &others, number)).collect();
+    [site].into_iter().chain(alternates).map(Arc::new).collect()
+}
+
+/// The site with each server at the other address of this number.
+fn at_others(site: &SiteBuf, others: &[Vec<String>], number: usize) -> SiteBuf {
+    let mut site = site.edit();
+    for (position, addresses) in others.iter().enumerate() {
+        let Some(address) = addresses.get(number) else { continue };
+        match address.parse::<IpAddr>() {
+            Ok(ip) => site.servers[position].address = ip.into(),
+            Err(_) => {
+                site.servers[position].address = Address::UNSPECIFIED;
+                let name = format!("domain.{position}").into_bytes();
+                site.attributes.retain(|(known, _)| *known != name);
+                site.attributes.push((name, address.clone().into_bytes()));
+            }
+        }
+    }
+    site.build()
 }
 
 fn is_usable(site: &Site<'_>) -> bool {
@@ -157,6 +194,38 @@ mod tests {
         assert_eq!(found.services, [b"10.SERV/A"]);
         let found = Found::gather(values, Kinds::Delegation);
         assert_eq!((found.sites.len(), found.services), (2, vec![b"10.SERV/B".to_vec()]));
+    }
+
+    #[test]
+    fn a_site_is_also_at_its_other_addresses() {
+        let mut site = site(3, 2).edit();
+        site.attribute("alt_addr", "2001:db8::9").attribute("domain", "all.example");
+        site.attribute("alt_addr.2", "192.0.2.22, second.example");
+        let site = site.build();
+        let found = Found::gather([Value::new(1, b"HS_SITE", site.as_bytes())], Kinds::Service);
+        let addresses = |site: &SharedSite| {
+            let view = site.view();
+            let servers = view.servers.iter().enumerate().map(|(at, server)| {
+                let name = view.attribute_of("domain", i32::try_from(at).unwrap()).unwrap();
+                format!("{} {}", server.address.ip(), str::from_utf8(name).unwrap())
+            });
+            servers.collect::<Vec<_>>().join(", ")
+        };
+        let found: Vec<_> = found.sites.iter().map(addresses).collect();
+        assert_eq!(
+            found,
+            [
+                "192.0.2.1 all.example, 192.0.2.2 all.example, 192.0.2.3 all.example",
+                "2001:db8::9 all.example, 192.0.2.22 all.example, 2001:db8::9 all.example",
+                "192.0.2.1 all.example, 0.0.0.0 second.example, 192.0.2.3 all.example",
+            ]
+        );
+        let mut many = site.edit();
+        many.attributes.clear();
+        many.attribute("alt_addr", "::2 ::3 ::4 ::5 ::6");
+        let many = many.build();
+        let found = Found::gather([Value::new(1, b"HS_SITE", many.as_bytes())], Kinds::Service);
+        assert_eq!(found.sites.len(), 1 + ALTERNATES_MAX);
     }
 
     #[test]

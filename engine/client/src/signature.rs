@@ -16,9 +16,8 @@ pub use claims::{Certificate, Claims, Permission, Permitted};
 pub use jws::{Jws, JwsError};
 pub use make::{certificate, signature};
 
-use handle_auth::digest::digest;
-use handle_proto::code::DigestAlgorithm;
-use handle_proto::data::kind;
+use handle_auth::ValueDigest;
+use handle_proto::data::{PublicKey, kind};
 use handle_proto::{Value, fold};
 use std::fmt;
 
@@ -109,14 +108,22 @@ impl From<JwsError> for SignatureError {
     }
 }
 
+/// Whether two records are the same key, whatever stands behind their numbers.
+pub(crate) fn is_same_key(one: &[u8], other: &[u8]) -> bool {
+    match (PublicKey::decode(one), PublicKey::decode(other)) {
+        (Ok(one), Ok(other)) => one == other,
+        _ => false,
+    }
+}
+
 /// The digest that a signature lists a value by: of its encoding without index and timestamp.
 #[must_use]
-pub fn value_digest(algorithm: DigestAlgorithm, value: &Value<'_>) -> Option<Vec<u8>> {
+pub fn value_digest(digest: ValueDigest, value: &Value<'_>) -> Vec<u8> {
     /// Index and timestamp.
     const LEFT_OUT: usize = 8;
     let mut encoded = Vec::with_capacity(value.encoded_len());
     value.encode(&mut encoded);
-    Some(digest(algorithm, [&encoded[LEFT_OUT..]])?.to_vec())
+    digest.of(&[&encoded[LEFT_OUT..]])
 }
 
 /// Whether a value needs a signature for its record to be verified: all but signatures, and on the root record those of

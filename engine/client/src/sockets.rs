@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::Duration;
 
 /// Requests that go out from one port. Whoever would answer falsely has to guess the port as well as the request id, so
@@ -38,6 +39,11 @@ impl Datagrams {
     pub(crate) fn send(&mut self, datagrams: &[Vec<u8>]) -> io::Result<()> {
         self.was_heard = false;
         datagrams.iter().try_for_each(|datagram| self.socket.send(datagram).map(drop))
+    }
+
+    /// The socket, to wait for it together with others.
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 
     /// Waits for a datagram, no longer than `patience`.

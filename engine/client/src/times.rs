@@ -16,10 +16,14 @@ pub struct Times {
 struct Known {
     took_ms: u32,
     noted_ms: u64,
+    /// When it answered as a primary one.
+    primary_ms: Option<u64>,
 }
 
 /// After so long half of a time is forgiven, so that slow servers are tried again after a while.
 const HALF_LIFE_MS: u64 = 60_000;
+/// How long the primary one that answered last is preferred, as deployed.
+const PRIMARY_MS: u64 = 3_600_000;
 /// Width of the jitter, in milliseconds, as deployed.
 const JITTER_MS: u32 = 256;
 
@@ -43,13 +47,32 @@ impl Times {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let is_full = known.len() >= self.servers_max;
         match known.get_mut(&server) {
-            Some(known) => *known = Known { took_ms: known.at(now).midpoint(took_ms), noted_ms: now.ms },
+            Some(known) => {
+                *known = Known { took_ms: known.at(now).midpoint(took_ms), noted_ms: now.ms, ..*known };
+            }
             // Servers beyond the limit stay unknown, which is no harm: they are asked as new ones.
             None if is_full => {}
             None => {
-                known.insert(server, Known { took_ms, noted_ms: now.ms });
+                known.insert(server, Known { took_ms, noted_ms: now.ms, primary_ms: None });
             }
         }
+    }
+
+    /// Notes that a server answered as a primary one. Of several primaries that have not heard of each other's changes
+    /// yet the same is to be asked again.
+    pub fn note_primary(&self, server: SocketAddr, now: Now) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = known.get_mut(&server) {
+            known.primary_ms = Some(now.ms);
+        }
+    }
+
+    /// When a server answered as a primary one, if that was not long ago.
+    #[must_use]
+    pub fn primary_ms(&self, server: SocketAddr, now: Now) -> Option<u64> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let primary_ms = known.get(&server)?.primary_ms?;
+        (now.ms.saturating_sub(primary_ms) < PRIMARY_MS).then_some(primary_ms)
     }
 
     /// A place in the order for `server`: its time and a random jitter. Unknown ones count as fast.

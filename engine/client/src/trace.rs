@@ -5,6 +5,7 @@ use crate::plan::Target;
 use crate::service::SharedSite;
 use handle_proto::{Handle, ResponseCode};
 use std::fmt;
+use std::net::IpAddr;
 
 /// A step.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,6 +68,13 @@ pub enum Step {
         error: AttemptError,
         /// After how long, in milliseconds.
         took_ms: u32,
+    },
+    /// The addresses of its name were looked up.
+    Named {
+        /// The name.
+        name: String,
+        /// Its addresses; none where it has none.
+        addresses: Vec<IpAddr>,
     },
     /// It asked who asks, and was told.
     Proved,
@@ -145,6 +153,11 @@ impl fmt::Display for Event {
                 write!(f, ", {took_ms} ms{}", if *certified { ", signature good" } else { "" })
             }
             Step::Failed { target, error, took_ms } => write!(f, "{}: {error}, {took_ms} ms", target.address),
+            Step::Named { name, addresses } => {
+                let addresses: Vec<_> = addresses.iter().map(ToString::to_string).collect();
+                let shown = if addresses.is_empty() { "nowhere".to_owned() } else { addresses.join(", ") };
+                write!(f, "{name} is at {shown}")
+            }
             Step::Proved => f.write_str("asked who asks, and told"),
             Step::Alias { handle } => write!(f, "another name of {}", Handle(handle)),
         }

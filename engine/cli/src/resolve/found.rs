@@ -34,7 +34,8 @@ pub(super) fn run(args: &Args, question: &Question, options: Options) -> anyhow:
             let asked = driver.resolve(question, &Options::default());
             asked.outcome.ok().map(|answer| (*answer).clone())
         };
-        let verifier = Verifier { trusted_keys: &client.root.trusted_keys, now_unix_s: driver::now().unix_s };
+        let root = client.root.get();
+        let verifier = Verifier { trusted_keys: &root.trusted_keys, now_unix_s: driver::now().unix_s };
         verifier.verify(&answer, &mut fetch)
     });
     let is_bad =

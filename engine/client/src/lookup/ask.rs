@@ -12,10 +12,10 @@ use handle_proto::data::site::InterfaceKind;
 use handle_proto::limit::PBKDF2_SALT_LEN;
 use handle_proto::wire::auth::{Challenge, ChallengeAnswer};
 use handle_proto::wire::referral::Referral;
-use handle_proto::wire::{Reply, Request, Response};
+use handle_proto::wire::{Header, Reply, Request, Response};
 use handle_proto::{OpCode, ResponseCode, Version};
 use std::collections::VecDeque;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 /// Challenges that are answered for one request: the second is the same again for an older server.
 const CHALLENGES_MAX: usize = 2;
@@ -28,6 +28,8 @@ pub(super) struct Ask {
     recursion_count: u8,
     /// Servers to ask still, in order.
     plan: VecDeque<Target>,
+    /// The one whose addresses are looked up.
+    named: Option<Target>,
     attempts: usize,
     challenges: usize,
     /// Header and body of the request that was challenged first.
@@ -45,6 +47,7 @@ impl Ask {
             why,
             recursion_count,
             plan: VecDeque::new(),
+            named: None,
             attempts: 0,
             challenges: 0,
             challenged: None,
@@ -107,7 +110,7 @@ impl Ask {
             return self.ask_sites(lookup, now, &sites, Origin::Override);
         }
         if is_global(handle) {
-            let sites = lookup.client.root.sites.clone();
+            let sites = lookup.client.root.get().sites.clone();
             if sites.is_empty() {
                 return Next::Done(Signal::Failed(LookupError::NoRoot));
             }
@@ -130,6 +133,7 @@ impl Ask {
         from: Origin,
     ) -> Next {
         lookup.note_at(self.depth(), now, || Step::Sites { from, sites: sites.to_vec() });
+        self.origin = from;
         if self.why == Why::Asked {
             sites.clone_into(&mut lookup.service);
             let may_be_referred = self.question.handle().is_prefix_record();
@@ -149,35 +153,91 @@ impl Ask {
     pub(super) fn ask_next(mut self: Box<Self>, lookup: &mut Lookup, now: Now) -> Next {
         // The next server's challenges are about the next request.
         (self.challenges, self.challenged) = (0, None);
+        lookup.fallback_at_ms = None;
         loop {
             let Some(target) = self.plan.pop_front() else {
                 return Next::Done(Signal::Failed(self.gave_up()));
             };
+            if let Some(name) = target.unresolved() {
+                let known = lookup.client.names.get(name, now);
+                if known.is_none() {
+                    lookup.look_up_name(name.to_owned(), now);
+                }
+                self.named = Some(target);
+                match known {
+                    Some(addresses) => self.put_at(lookup, &addresses),
+                    None => return Next::Wait(Frame::Ask(self)),
+                }
+                continue;
+            }
             if lookup.requests_count >= lookup.client.limits.requests_max {
                 return Next::Done(Signal::Failed(LookupError::TooManyRequests));
             }
-            let head = Head {
-                recursion_count: self.recursion_count,
-                ..Head::resolution(self.question.flags(), request_id((lookup.random)()))
-            };
-            let address = target.address;
-            let patience = &lookup.client.patience;
-            let exchange = self
-                .question
-                .with_query(|query| Exchange::new(target, head, &Request::Resolution(query), patience, now));
-            self.attempts += 1;
-            match exchange {
-                Ok(exchange) => return self.wait_for(lookup, exchange),
-                Err(error) => self.failed_at(address, error),
+            if self.start(lookup, now, target.clone()) {
+                let wait_ms =
+                    lookup.client.preferences.fallback_ms.filter(|_| self.rival_of(&target).is_some());
+                lookup.fallback_at_ms = wait_ms.map(|wait_ms| now.ms.saturating_add(wait_ms.into()));
+                return Next::Wait(Frame::Ask(self));
             }
         }
     }
 
-    fn wait_for(self: Box<Self>, lookup: &mut Lookup, exchange: Exchange) -> Next {
-        lookup.requests_count += 1;
-        lookup.exchange_number += 1;
-        lookup.exchange = Some(exchange);
-        Next::Wait(Frame::Ask(self))
+    /// Begins a request to one server; whether there is one to send.
+    fn start(&mut self, lookup: &mut Lookup, now: Now, target: Target) -> bool {
+        let head = Head {
+            recursion_count: self.recursion_count,
+            ..Head::resolution(self.question.flags(), request_id((lookup.random)()))
+        };
+        let address = target.address;
+        let patience = &lookup.client.patience;
+        let exchange = self
+            .question
+            .with_query(|query| Exchange::new(target, head, &Request::Resolution(query), patience, now));
+        self.attempts += 1;
+        match exchange {
+            Ok(exchange) => {
+                lookup.begin(exchange);
+                true
+            }
+            Err(error) => {
+                self.failed_at(address, error);
+                false
+            }
+        }
+    }
+
+    /// Asks the next server of the other family, if there is one and a request may still be made.
+    pub(super) fn race(&mut self, lookup: &mut Lookup, now: Now, target: &Target) {
+        if lookup.requests_count < lookup.client.limits.requests_max
+            && let Some(rival) = self.rival_of(target).and_then(|at| self.plan.remove(at))
+        {
+            self.start(lookup, now, rival);
+        }
+    }
+
+    /// Where in the plan the next server is that is asked over the same protocol, but reached with the other family.
+    fn rival_of(&self, target: &Target) -> Option<usize> {
+        self.plan.iter().position(|other| {
+            other.protocol == target.protocol
+                && other.unresolved().is_none()
+                && other.address.is_ipv4() != target.address.is_ipv4()
+        })
+    }
+
+    /// A server that was asked beside another one is the next to be asked again.
+    pub(super) fn put_back(&mut self, target: Target) {
+        self.plan.push_front(target);
+    }
+
+    /// The server whose name was looked up is at these addresses, which are the next.
+    pub(super) fn put_at(&mut self, lookup: &Lookup, addresses: &[IpAddr]) {
+        let Some(target) = self.named.take() else { return };
+        let targets = target.at_each(addresses, &lookup.client.preferences.families);
+        if targets.is_empty() {
+            self.attempts += 1;
+            self.failed_at(target.address, AttemptError::NoAddress);
+        }
+        targets.into_iter().rev().for_each(|target| self.plan.push_front(target));
     }
 
     fn gave_up(self: Box<Self>) -> LookupError {
@@ -196,7 +256,7 @@ impl Ask {
         exchange: &Exchange,
         answered: &Answered,
     ) -> Next {
-        let (_, reply) = answered.reply();
+        let (header, reply) = answered.reply();
         let version = answered.envelope().version;
         let code = reply.code.read_in(version);
         let (target, took_ms, certified) = (exchange.target().clone(), answered.took_ms, answered.certified);
@@ -205,6 +265,7 @@ impl Ask {
             _ => vec![],
         };
         let address = target.address;
+        self.note_serial(lookup, code, &target, header.site_serial);
         lookup.note_at(self.depth(), now, || Step::Answered {
             target,
             code,
@@ -212,6 +273,9 @@ impl Ask {
             took_ms,
             certified,
         });
+        if self.question.wants.authoritative {
+            lookup.client.times.note_primary(address, now);
+        }
         // The last one's word is better than none.
         if is_passed_over(code) && !self.plan.is_empty() {
             self.failed_at(address, AttemptError::Refused(code));
@@ -236,6 +300,20 @@ impl Ask {
                 lookup.client.cache.put(&self.question, &answer, now);
                 Next::Done(Signal::Answer(answer))
             }
+        }
+    }
+
+    /// Whether what is known of the service is older than what the server says of it: of the global service, so that its
+    /// records are to be asked for anew, or of another, whose prefix record is not to be taken from before again.
+    fn note_serial(&self, lookup: &Lookup, code: ResponseCode, asked: &Target, serial: i16) {
+        const NONE: i16 = Header::NO_SITE_SERIAL;
+        let is_newer = asked.site_serial != NONE && serial != NONE && serial > asked.site_serial;
+        let is_stale = code == ResponseCode::OUT_OF_DATE_SITE_INFO;
+        if is_stale || (is_newer && self.origin == Origin::Root) {
+            lookup.client.renewal.note_stale();
+        }
+        if is_stale {
+            lookup.client.cache.forget(&self.question.handle().prefix_record());
         }
     }
 
@@ -311,8 +389,8 @@ impl Ask {
             Ok(exchange) => {
                 lookup.note_at(self.depth(), now, || Step::Proved);
                 let challenged = self.challenged.as_deref().unwrap_or_default();
-                let exchange = exchange.answering(self.handle(), challenged);
-                self.wait_for(lookup, exchange)
+                lookup.begin(exchange.answering(self.handle(), challenged));
+                Next::Wait(Frame::Ask(self))
             }
             Err(_) => failed("the answer to it is too long"),
         }

@@ -168,7 +168,13 @@ impl Find {
     fn go_on(mut self: Box<Self>, lookup: &Lookup) -> Next {
         while let Some((service, depth)) = self.services.pop_front() {
             if fold::eq(&service, ROOT) && self.kinds == Kinds::Service {
-                lookup.client.root.sites.iter().for_each(|site| add_once(&mut self.sites, site.clone()));
+                lookup
+                    .client
+                    .root
+                    .get()
+                    .sites
+                    .iter()
+                    .for_each(|site| add_once(&mut self.sites, site.clone()));
                 continue;
             }
             self.asking = Asking::Service(depth);

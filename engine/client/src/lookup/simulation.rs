@@ -5,8 +5,10 @@ use super::world::{BEGIN, Fault, SITE_FAULTS, World, dice, signing_site, value};
 use super::*;
 use crate::question::Wants;
 use handle_proto::ValueBuf;
-use handle_proto::data::site::SiteBuf;
+use handle_proto::data::site::{Address, Interface, InterfaceKind, InterfaceProtocol, SiteBuf};
+use handle_proto::data::site_build::ServerBuilder;
 use proptest::prelude::*;
+use std::net::SocketAddr;
 
 /// Numbers below a bound.
 struct Dice(Random);
@@ -29,22 +31,61 @@ const TRUTH: &[u8] = b"the truth";
 const MORE_FAULTS: [Fault; 3] =
     [Fault::Says(ResponseCode::INVALID_HANDLE), Fault::Refers, Fault::RefersToItself];
 
+/// The site as its records show it: some over HTTP too, some at addresses of the other family, some by name.
+fn published(dice: &mut Dice, world: &mut World, site: &SiteBuf) -> SiteBuf {
+    let mut published = site.edit();
+    if dice.one_in(3) {
+        let http = Interface::new(InterfaceKind::QUERY, InterfaceProtocol::HTTP, 2641);
+        published.servers.iter_mut().for_each(|server| server.interfaces.push(http));
+    }
+    if dice.one_in(3) {
+        for server in published.servers.clone() {
+            published.attribute(format!("alt_addr.{}", server.id), six_of(&server).to_string());
+        }
+    }
+    if dice.one_in(5) {
+        for (at, server) in published.servers.clone().iter().enumerate() {
+            let name = format!("s{}.example", server.id);
+            let addresses = [six_of(server), server.address.ip()];
+            if !dice.one_in(3) {
+                world.names.insert(name.clone(), addresses[dice.below(2)..].to_vec());
+            }
+            published.attribute(format!("domain.{at}"), name);
+            published.servers[at].address = Address::UNSPECIFIED;
+        }
+    }
+    published.build()
+}
+
+fn six_of(server: &ServerBuilder) -> IpAddr {
+    six(u8::try_from(server.id).unwrap()).ip()
+}
+
+/// The other address of a server.
+fn six(number: u8) -> SocketAddr {
+    SocketAddr::from(([0x2001, 0xdb8, 0, 0, 0, 0, 0, number.into()], 2641))
+}
+
 /// A world in which anything may refer to anything.
 fn world(dice: &mut Dice) -> (World, Root) {
     let mut world = World::default();
     let mut number = 0;
     let mut sites: Vec<Vec<SiteBuf>> = vec![];
     for _ in 0..5 {
-        let service: Vec<SiteBuf> = (0..1 + dice.below(3))
-            .map(|_| {
-                let numbers: Vec<u8> =
-                    (0..1 + dice.below(3)).map(|at| number + u8::try_from(at).unwrap()).collect();
-                number += 3;
-                signing_site(&numbers)
-            })
-            .collect();
-        world.service(service.clone());
-        sites.push(service);
+        let (mut service, mut shown) = (vec![], vec![]);
+        for _ in 0..1 + dice.below(3) {
+            let numbers: Vec<u8> =
+                (0..1 + dice.below(3)).map(|at| number + u8::try_from(at).unwrap()).collect();
+            number += 3;
+            let site = signing_site(&numbers);
+            shown.push(published(dice, &mut world, &site));
+            // Where its servers are, whatever is said of it: at both addresses.
+            let mut both = site.edit();
+            both.servers.iter_mut().for_each(|server| server.address = six_of(server).into());
+            service.extend([site, both.build()]);
+        }
+        world.service(service);
+        sites.push(shown);
     }
     let any_site = |dice: &mut Dice| {
         let service = dice.below(sites.len());
@@ -90,6 +131,11 @@ fn world(dice: &mut Dice) -> (World, Root) {
             let fault = SITE_FAULTS.get(at).or_else(|| MORE_FAULTS.get(at - SITE_FAULTS.len()));
             let fault = *fault.expect("one of both");
             world.fail(server, fault);
+        }
+        for fault in [Fault::Silent, Fault::Gone] {
+            if dice.one_in(4) {
+                world.faults.insert(six(server), fault);
+            }
         }
         if dice.one_in(5) {
             let delay_ms = u64::try_from(dice.below(5000)).unwrap();

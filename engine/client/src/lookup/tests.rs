@@ -167,7 +167,7 @@ fn services_are_named_by_reference_over_several_steps_and_in_circles() {
     // One branch is no harm where the other leads somewhere.
     let both = vec![value(1, b"HS_SERV", b"10.D/SERVICE"), value(2, b"HS_SERV", b"10.A/SERVICE")];
     world.record(0, "0.NA/10.B", both);
-    let client = Arc::new(Client::new(client.root.clone()));
+    let client = Arc::new(Client::new((*client.root.get()).clone()));
     assert_eq!(data(&resolve(&mut world, &client, "10.b/x").unwrap()), ["here"]);
 }
 
@@ -200,7 +200,7 @@ fn records_of_derived_prefixes_are_found_where_they_were_delegated_to() {
     // By reference, to a service handle that has sites for prefixes.
     world.record(0, "0.NA/10.A", vec![value(3, b"HS_SERV.PREFIX", b"0.SERV/R")]);
     world.record(0, "0.SERV/R", vec![value(1, b"HS_SITE.PREFIX", delegated.as_bytes())]);
-    let client = Arc::new(Client::new(client.root.clone()));
+    let client = Arc::new(Client::new((*client.root.get()).clone()));
     assert_eq!(data(&resolve(&mut world, &client, "10.a.sub/x").unwrap()), ["sub"]);
 }
 
@@ -262,7 +262,7 @@ fn authoritative_questions_go_to_primary_sites_past_the_cache() {
         assert!(!answer.cached);
     }
     world.record(0, "0.NA/10.A", vec![value(1, b"HS_SITE", mirror.as_bytes())]);
-    let client = Arc::new(Client::new(client.root.clone()));
+    let client = Arc::new(Client::new((*client.root.get()).clone()));
     let error = ask(&mut world, &client, &question, &Options::default()).unwrap_err();
     assert_eq!(error, LookupError::NoServer { handle: b"10.a/x".to_vec() });
 }
@@ -350,7 +350,7 @@ fn servers_that_are_named_are_asked_in_their_order() {
 fn requests_indirections_and_time_are_bounded_at_their_edges() {
     let limited = |limits: Limits| {
         let (world, client) = world();
-        let mut client = Client::new(client.root.clone());
+        let mut client = Client::new((*client.root.get()).clone());
         client.limits = limits;
         (world, Arc::new(client))
     };
@@ -385,4 +385,190 @@ fn bytes_of_an_exchange_that_is_over_change_nothing() {
     let (outcome, _) = world.run(&mut lookup, BEGIN);
     // Nothing of the first time came, so it was sent again.
     assert!(outcome.is_ok());
+}
+
+/// The world above, with the second site of the service at an address of its own for IPv6, too.
+fn both_families() -> (World, Arc<Client>, std::net::SocketAddr) {
+    let (mut world, client) = world();
+    let mut site = signing_site(&[21]).edit();
+    site.attribute("alt_addr", "2001:db8::21");
+    let site = site.build();
+    world.record(0, "0.NA/10.A", vec![value(1, b"HS_SITE", site.as_bytes())]);
+    let mut other = World::default();
+    other.service(vec![site]);
+    world.services[1].sites = other.services.remove(0).sites;
+    (world, client, "[2001:db8::21]:2641".parse().unwrap())
+}
+
+#[test]
+fn ipv6_comes_first_and_ipv4_beside_it_when_it_is_slow() {
+    let (mut world, client, six) = both_families();
+    let question = Question::all(b"10.a/x");
+    let answer = ask(&mut world, &client, &question, &Options::default()).unwrap();
+    assert_eq!((answer.from, world.asked.len()), (Some(six), 2), "{:?}", world.asked);
+    // Silent: after 300 ms the other is asked as well, and the silent one forgotten for a while.
+    let fresh = |client: &Arc<Client>| Arc::new(Client::new((*client.root.get()).clone()));
+    let client = fresh(&client);
+    world.faults.insert(six, Fault::Silent);
+    let mut lookup = Lookup::new(Arc::clone(&client), question.clone(), Options::default(), dice(1), BEGIN);
+    let (outcome, now) = world.run(&mut lookup, BEGIN);
+    assert_eq!((outcome.unwrap().from, now.ms - BEGIN.ms), (Some(at(21)), 302));
+    client.cache.forget(b"10.a/x");
+    world.asked.clear();
+    let answer = ask(&mut world, &client, &question, &Options::default()).unwrap();
+    assert_eq!((answer.from, world.asked.as_slice()), (Some(at(21)), &["192.0.2.21/UDP".to_owned()][..]));
+    // Slow, but not silent: whoever answers first.
+    let client = fresh(&client);
+    world.faults.clear();
+    for (delay_ms, from) in [(299, six), (400, at(21))] {
+        client.cache.forget(b"10.a/x");
+        world.delay_ms.insert(six, delay_ms);
+        let answer = ask(&mut world, &fresh(&client), &question, &Options::default()).unwrap();
+        assert_eq!(answer.from, Some(from), "{delay_ms}");
+    }
+    // What is refused is not waited for, and what is not to race is asked in turn.
+    world.delay_ms.clear();
+    world.faults.insert(six, Fault::Gone);
+    let mut lookup = Lookup::new(fresh(&client), question.clone(), Options::default(), dice(1), BEGIN);
+    let (outcome, now) = world.run(&mut lookup, BEGIN);
+    assert_eq!((outcome.unwrap().from, now.ms - BEGIN.ms), (Some(at(21)), 3));
+    world.faults.insert(six, Fault::Silent);
+    let mut client = Client::new((*client.root.get()).clone());
+    client.preferences.fallback_ms = None;
+    client.times.note(at(21), 1_000, BEGIN);
+    let mut lookup = Lookup::new(Arc::new(client), question, Options::default(), dice(1), BEGIN);
+    let (outcome, now) = world.run(&mut lookup, BEGIN);
+    assert_eq!((outcome.unwrap().from, now.ms - BEGIN.ms), (Some(at(21)), 3_002));
+}
+
+#[test]
+fn the_first_connection_that_comes_about_ends_the_race() {
+    let (mut world, known, six) = both_families();
+    let mut client = Client::new((*known.root.get()).clone());
+    client.preferences.protocols = vec![InterfaceProtocol::TCP];
+    let question = Question::all(b"10.a/x");
+    let mut lookup = Lookup::new(Arc::new(client), question, Options::default(), dice(1), BEGIN);
+    // The record of the prefix.
+    let (_, transmit) = lookup.poll_transmit(BEGIN).unwrap();
+    assert_eq!(transmit.target.address, at(1));
+    world.faults.insert(six, Fault::Ends);
+    world.faults.insert(at(21), Fault::Silent);
+    let number =
+        |lookup: &mut Lookup, now| lookup.poll_transmit(now).map(|(number, it)| (number, it.target.address));
+    let reply = world.message(&transmit, BEGIN);
+    lookup.handle_stream(BEGIN, 1, &reply);
+    let (first, address) = number(&mut lookup, BEGIN).unwrap();
+    assert_eq!(address, six);
+    let now = Now { ms: BEGIN.ms + 300, ..BEGIN };
+    assert_eq!(lookup.poll_timeout(), Some(now.ms));
+    lookup.handle_timeout(now);
+    let (second, address) = number(&mut lookup, now).unwrap();
+    assert_eq!(address, at(21));
+    assert!(lookup.is_under_way(first) && lookup.is_under_way(second));
+    lookup.handle_connected(second);
+    assert!(!lookup.is_under_way(first) && lookup.is_under_way(second));
+    // What was given up is asked again where the other comes to nothing.
+    lookup.handle_failure(now, second, AttemptError::Ended);
+    assert_eq!(number(&mut lookup, now).map(|(_, address)| address), Some(six));
+}
+
+#[test]
+fn servers_that_have_a_name_alone_are_found_by_it() {
+    let (mut world, client) = world();
+    let mut site = signing_site(&[21]).edit();
+    site.servers[0].address = handle_proto::data::site::Address::UNSPECIFIED;
+    site.attribute("domain", "hdl.example");
+    world.record(0, "0.NA/10.A", vec![value(1, b"HS_SITE", site.build().as_bytes())]);
+    let question = Question::all(b"10.a/x");
+    // Nothing is heard of the name: no more than so long is waited, and for each protocol not again.
+    let mut lookup = Lookup::new(Arc::clone(&client), question.clone(), Options::default(), dice(1), BEGIN);
+    let (outcome, now) = world.run(&mut lookup, BEGIN);
+    let error = outcome.unwrap_err();
+    assert!(matches!(error, LookupError::AllFailed { last: AttemptError::NoAddress, .. }), "{error}");
+    assert_eq!((now.ms - BEGIN.ms, world.named.len()), (5_001, 1));
+    // Of its addresses the first that answers counts.
+    let client = Arc::new(Client::new((*client.root.get()).clone()));
+    let addresses = ["192.0.2.22", "2001:db8::1", "192.0.2.21"].map(|text| text.parse().unwrap());
+    world.names.insert("hdl.example".to_owned(), addresses.to_vec());
+    world.faults.insert("[2001:db8::1]:2641".parse().unwrap(), Fault::Gone);
+    world.fail(22, Fault::Gone);
+    let options = Options { trace: true, ..Options::default() };
+    let mut lookup = Lookup::new(Arc::clone(&client), question.clone(), options, dice(1), BEGIN);
+    assert_eq!(world.run(&mut lookup, BEGIN).0.unwrap().from, Some(at(21)));
+    let steps: Vec<String> = lookup.events().iter().map(ToString::to_string).collect();
+    let named = "hdl.example is at 192.0.2.22, 2001:db8::1, 192.0.2.21";
+    assert!(steps.iter().any(|step| step == named), "{steps:?}");
+    assert_eq!(world.asked[world.asked.len() - 3..], ["2001:db8::1/UDP", "192.0.2.22/UDP", "192.0.2.21/UDP"]);
+    client.cache.forget(b"10.a/x");
+    world.named.clear();
+    assert!(ask(&mut world, &client, &question, &Options::default()).is_ok());
+    assert_eq!(world.named.len(), 0, "known for a while");
+}
+
+#[test]
+fn http_is_the_last_way() {
+    let (mut world, client) = world();
+    let mut site = signing_site(&[21]).edit();
+    let http = handle_proto::data::site::Interface::new(
+        handle_proto::data::site::InterfaceKind::QUERY,
+        InterfaceProtocol::HTTP,
+        8000,
+    );
+    site.servers[0].interfaces.push(http);
+    world.record(0, "0.NA/10.A", vec![value(1, b"HS_SITE", site.build().as_bytes())]);
+    world.fail(21, Fault::Gone);
+    for _ in 0..3 {
+        let client = Arc::new(Client::new((*client.root.get()).clone()));
+        let answer = ask(&mut world, &client, &certified("10.a/x"), &Options::default()).unwrap();
+        assert_eq!(data(&answer), ["https://example.org/", "a@b"]);
+        assert_eq!(answer.from, Some(([192, 0, 2, 21], 8000).into()));
+        let last = &world.asked[world.asked.len() - 3..];
+        assert_eq!(last, ["192.0.2.21/UDP", "192.0.2.21/TCP", "192.0.2.21/HTTP"]);
+        // Each time the body comes in another form.
+        world.sent_count += 1;
+    }
+}
+
+#[test]
+fn a_newer_serial_or_a_refusal_for_it_makes_the_global_service_due() {
+    for (serial, fault, is_due) in [
+        (Some(0), None, false),
+        (Some(1), None, true),
+        (None, Some(Fault::Says(ResponseCode::OUT_OF_DATE_SITE_INFO)), true),
+        (None, Some(Fault::Says(ResponseCode::SERVER_BUSY)), false),
+    ] {
+        let (mut world, client) = world();
+        let root =
+            Root { trusted_keys: vec![super::world::server_key().to_vec()], ..(*client.root.get()).clone() };
+        let client = Arc::new(Client::new(root));
+        world.serial = serial;
+        if let Some(fault) = fault {
+            (11..=13).for_each(|number| world.fail(number, fault));
+            world.fail(21, fault);
+        }
+        let _ = resolve(&mut world, &client, "10.a/x");
+        let renewing = crate::refresh::Renewing::begin(&client, BEGIN);
+        assert_eq!(renewing.is_some(), is_due, "{serial:?} {fault:?}");
+    }
+    // Serials of other services say nothing about the global one.
+    let (mut world, client) = world();
+    let root =
+        Root { trusted_keys: vec![super::world::server_key().to_vec()], ..(*client.root.get()).clone() };
+    let client = Arc::new(Client::new(root));
+    assert!(resolve(&mut world, &client, "10.a/x").is_ok());
+    client.cache.forget(b"10.a/x");
+    world.serial = Some(7);
+    assert!(resolve(&mut world, &client, "10.a/x").is_ok());
+    assert!(crate::refresh::Renewing::begin(&client, BEGIN).is_none());
+}
+
+#[test]
+fn the_namespace_of_a_prefix_is_known_when_its_service_is() {
+    let (mut world, client) = world();
+    let document = value(9, b"HS_NAMESPACE", b"<namespace/>");
+    world.services[0].records.get_mut(&b"0.NA/10.A"[..]).unwrap().push(document);
+    assert!(resolve(&mut world, &client, "10.a/x").is_ok());
+    let questions = crate::namespace::questions(Handle(b"10.a/y"), Wants::default());
+    let answer = client.cache.get(&questions[1], BEGIN).expect("asked for with the sites");
+    assert_eq!(crate::namespace::documents(&answer), [b"<namespace/>"]);
 }

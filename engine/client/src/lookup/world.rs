@@ -3,6 +3,7 @@
 
 use crate::exchange::{AttemptError, Transmit};
 use crate::lookup::{Client, Lookup, LookupError, Options};
+use crate::service::Found;
 use crate::testing::{private_key, public_record};
 use crate::{Answer, Now, Question};
 use handle_auth::PrivateKey;
@@ -21,7 +22,7 @@ use handle_proto::wire::referral::Referral;
 use handle_proto::wire::{Credential, Envelope, Header, Message, MessageBuf, Reply, Request, Response};
 use handle_proto::{Handle, OpFlags, ResponseCode, Value, ValueBuf, fold};
 use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, OnceLock};
 
 /// When the world begins.
@@ -102,12 +103,28 @@ pub(crate) struct World {
     /// Servers that are silent over datagrams alone.
     pub(crate) no_datagrams: Vec<SocketAddr>,
     pub(crate) delay_ms: HashMap<SocketAddr, u64>,
+    /// Addresses by name.
+    pub(crate) names: HashMap<String, Vec<IpAddr>>,
+    /// Names that were looked up.
+    pub(crate) named: Vec<String>,
+    /// Serial number of all sites, as their servers say it.
+    pub(crate) serial: Option<i16>,
     /// What went out, as address and protocol.
     pub(crate) asked: Vec<String>,
     /// How often anything went out.
     pub(crate) sent_count: usize,
+    /// How often a message was answered.
+    pub(crate) replied_count: usize,
     /// Requests that wait for the answer to a challenge, by its number.
     challenged: HashMap<i32, Vec<u8>>,
+}
+
+/// What is on its way back.
+struct Coming {
+    at_ms: u64,
+    number: u64,
+    transmit: Transmit,
+    came: Came,
 }
 
 /// What comes back.
@@ -143,8 +160,11 @@ pub(crate) fn signing_site(numbers: &[u8]) -> SiteBuf {
 }
 
 impl World {
-    /// Adds a service and gives its number.
+    /// Adds a service, whose servers are at all addresses of its sites, and gives its number.
     pub(crate) fn service(&mut self, sites: Vec<SiteBuf>) -> usize {
+        let mut found = Found::default();
+        sites.into_iter().for_each(|site| found.add(site));
+        let sites = found.sites.into_iter().map(Arc::unwrap_or_clone).collect();
         self.services.push(Service { sites, ..Service::default() });
         self.services.len() - 1
     }
@@ -160,27 +180,40 @@ impl World {
 
     /// Moves what a lookup wants moved until it has an outcome, and tells when that is.
     pub(crate) fn run(&mut self, lookup: &mut Lookup, mut now: Now) -> (Result<Answer, LookupError>, Now) {
-        let mut turns = 0;
-        loop {
-            turns += 1;
-            assert!(turns < 100_000, "the lookup goes on and on");
+        let mut coming: Vec<Coming> = vec![];
+        for _ in 0..100_000 {
             if let Some(outcome) = lookup.take_outcome() {
                 return (outcome, now);
             }
+            if let Some((number, name)) = lookup.poll_name() {
+                // Of a name that the world does not have nothing is heard.
+                if let Some(addresses) = self.names.get(&name) {
+                    lookup.handle_addresses(now, number, addresses);
+                }
+                self.named.push(name);
+                continue;
+            }
             if let Some((number, transmit)) = lookup.poll_transmit(now) {
-                let deadline_ms = lookup.poll_timeout().expect("something is under way");
                 let delay_ms = self.delay_ms.get(&transmit.target.address).copied().unwrap_or(1);
                 let came = self.answer(&transmit, now);
-                if !matches!(came, Came::Nothing) && now.ms + delay_ms < deadline_ms {
-                    now = later(now, now.ms + delay_ms);
+                coming.push(Coming { at_ms: now.ms + delay_ms, number, transmit, came });
+                continue;
+            }
+            let deadline_ms = lookup.poll_timeout().expect("something is under way");
+            let first = coming.iter().enumerate().min_by_key(|(_, coming)| coming.at_ms);
+            match first.filter(|(_, coming)| coming.at_ms < deadline_ms).map(|(at, _)| at) {
+                Some(at) => {
+                    let Coming { at_ms, number, transmit, came } = coming.remove(at);
+                    now = later(now, at_ms);
                     self.deliver(lookup, number, &transmit, came, now);
-                    continue;
+                }
+                None => {
+                    now = later(now, deadline_ms);
+                    lookup.handle_timeout(now);
                 }
             }
-            let Some(deadline_ms) = lookup.poll_timeout() else { continue };
-            now = later(now, deadline_ms);
-            lookup.handle_timeout(now);
         }
+        panic!("the lookup goes on and on");
     }
 
     fn deliver(&self, lookup: &mut Lookup, number: u64, transmit: &Transmit, came: Came, now: Now) {
@@ -199,13 +232,40 @@ impl World {
                 datagrams.extend(datagrams.last().cloned());
                 datagrams.iter().for_each(|datagram| lookup.handle_datagram(now, number, datagram));
             }
-            Came::Message(message) => {
+            Came::Message(mut message) => {
+                if transmit.target.protocol == InterfaceProtocol::HTTP {
+                    message = self.in_http(&message);
+                }
                 let (head, rest) = message.split_at(message.len() / 2);
                 lookup.handle_stream(now, number, head);
                 lookup.handle_stream(now, number, rest);
                 if Envelope::split(&message).is_err() {
                     lookup.handle_failure(now, number, AttemptError::Ended);
                 }
+            }
+        }
+    }
+
+    /// The message that answers what goes out.
+    pub(crate) fn message(&mut self, transmit: &Transmit, now: Now) -> Vec<u8> {
+        match self.answer(transmit, now) {
+            Came::Message(message) => message,
+            Came::Nothing | Came::Error(_) => panic!("no message comes"),
+        }
+    }
+
+    /// A message as the body of an answer, each time in another form.
+    fn in_http(&self, message: &[u8]) -> Vec<u8> {
+        let head = b"HTTP/1.1 200 OK\r\n";
+        match self.sent_count % 3 {
+            0 => {
+                let len = format!("Content-Length: {}\r\n\r\n", message.len());
+                [&head[..], len.as_bytes(), message].concat()
+            }
+            1 => [&head[..], b"\r\n", message].concat(),
+            _ => {
+                let coding = format!("Transfer-Encoding: chunked\r\n\r\n{:x}\r\n", message.len());
+                [&head[..], coding.as_bytes(), message, b"\r\n0\r\n\r\n"].concat()
             }
         }
     }
@@ -230,8 +290,13 @@ impl World {
         if over_udp && self.no_datagrams.contains(&address) {
             return Came::Nothing;
         }
-        let mut request = transmit.datagrams[0][..Envelope::LEN].to_vec();
-        transmit.datagrams.iter().for_each(|datagram| request.extend(&datagram[Envelope::LEN..]));
+        let mut datagrams = transmit.datagrams.clone();
+        if transmit.target.protocol == InterfaceProtocol::HTTP {
+            let head_len = datagrams[0].windows(4).position(|four| four == b"\r\n\r\n").expect("a head") + 4;
+            datagrams[0].drain(..head_len);
+        }
+        let mut request = datagrams[0][..Envelope::LEN].to_vec();
+        datagrams.iter().for_each(|datagram| request.extend(&datagram[Envelope::LEN..]));
         if fault == Some(Fault::Echo) {
             return Came::Message(request);
         }
@@ -239,7 +304,14 @@ impl World {
     }
 
     /// The message that a server at `address` sends.
-    fn reply(&mut self, address: SocketAddr, request: &[u8], fault: Option<Fault>, now: Now) -> Vec<u8> {
+    pub(crate) fn reply(
+        &mut self,
+        address: SocketAddr,
+        request: &[u8],
+        fault: Option<Fault>,
+        now: Now,
+    ) -> Vec<u8> {
+        self.replied_count += 1;
         let (envelope, data) = Envelope::split(request).expect("an envelope");
         let message = Message::decode(data).expect("a request");
         let Ok(Body::Request(body)) = message.decode_body(envelope.version) else { panic!("no request") };
@@ -332,7 +404,8 @@ impl World {
             Some(Fault::Expired) => now.unix_s - 1,
             _ => now.unix_s + 60,
         };
-        let header = Header { expiration, response_code: code, ..*header };
+        let site_serial = self.serial.unwrap_or(header.site_serial);
+        let header = Header { expiration, response_code: code, site_serial, ..*header };
         seal(&envelope, &header, &reply, fault)
     }
 

@@ -2,7 +2,7 @@
 
 use super::claims::{Certificate, Claims, Digests};
 use super::jws::Jws;
-use super::{Report, SignatureError, Verdict, needs_signature, value_digest};
+use super::{Report, SignatureError, Verdict, is_same_key, needs_signature, value_digest};
 use crate::{Answer, Question};
 use handle_proto::data::kind;
 use handle_proto::limit::CERTIFICATE_CHAIN_MAX;
@@ -105,15 +105,6 @@ impl Verifier<'_> {
     }
 }
 
-/// Whether two records are the same key, whatever stands behind their numbers.
-fn is_same_key(one: &[u8], other: &[u8]) -> bool {
-    use handle_proto::data::PublicKey;
-    match (PublicKey::decode(one), PublicKey::decode(other)) {
-        (Ok(one), Ok(other)) => one == other,
-        _ => false,
-    }
-}
-
 /// The handle of an identity, `300:0.NA/10`; all of a name without an index.
 fn handle_of(identity: &str) -> &str {
     split(identity).map_or(identity, |(_, handle)| handle)
@@ -171,7 +162,7 @@ fn compare(report: &mut Report, digests: &Digests, values: &[Value<'_>]) {
                 report.missing.push(*index);
                 continue;
             }
-            [value] if value_digest(digests.algorithm, value).as_ref() == Some(listed) => Verdict::Verified,
+            [value] if value_digest(digests.digest, value) == *listed => Verdict::Verified,
             // Of several values with one index, only one can be what was signed.
             _ => Verdict::BadDigest,
         };

@@ -3,8 +3,7 @@
 use super::SignatureError;
 use super::jws::JwsError;
 use data_encoding::BASE64;
-use handle_auth::PublicKey;
-use handle_proto::code::DigestAlgorithm;
+use handle_auth::{PublicKey, ValueDigest};
 use handle_proto::json::{Json, public_key_from_jwk};
 use handle_proto::name::PREFIX_RECORDS;
 use handle_proto::{Handle, fold};
@@ -63,7 +62,7 @@ impl Claims {
 /// The digests that a signature lists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Digests {
-    pub(super) algorithm: DigestAlgorithm,
+    pub(super) digest: ValueDigest,
     pub(super) by_index: Vec<(i32, Vec<u8>)>,
 }
 
@@ -72,15 +71,14 @@ impl Digests {
         let malformed = JwsError::Malformed("digests");
         let json = payload.get("digests").ok_or(malformed.clone())?;
         let name = json.get("alg").and_then(Json::as_str).ok_or(malformed.clone())?;
-        let algorithm = DigestAlgorithm::from_identifier(name.as_bytes())
-            .ok_or_else(|| JwsError::Algorithm(name.to_owned()))?;
+        let digest = ValueDigest::from_name(name).ok_or_else(|| JwsError::Algorithm(name.to_owned()))?;
         let entry = |entry: &Json| {
             let index = i32::try_from(entry.get("index")?.as_i64()?).ok()?;
             Some((index, BASE64.decode(entry.get("digest")?.as_str()?.as_bytes()).ok()?))
         };
         let list = json.get("digests").and_then(Json::as_array).ok_or(malformed.clone())?;
         let by_index: Option<Vec<_>> = list.iter().map(entry).collect();
-        Ok(Self { algorithm, by_index: by_index.ok_or(malformed)? })
+        Ok(Self { digest, by_index: by_index.ok_or(malformed)? })
     }
 }
 

@@ -2,7 +2,7 @@
 //! deployed software.
 
 use data_encoding::BASE64URL_NOPAD;
-use handle_auth::{Algorithm, PrivateKey, PublicKey, SignError};
+use handle_auth::{Algorithm, PrivateKey, PublicKey, SignError, ValueDigest};
 use handle_proto::code::DigestAlgorithm;
 use handle_proto::json::Json;
 use std::fmt;
@@ -12,7 +12,7 @@ use std::fmt;
 pub struct Jws {
     /// What is signed: header and payload as they came.
     covered: String,
-    algorithm: (Algorithm, DigestAlgorithm),
+    algorithm: (Algorithm, ValueDigest),
     payload: Json,
     signature: Vec<u8>,
 }
@@ -95,7 +95,7 @@ impl Jws {
         if kind != key.algorithm() {
             return Err(JwsError::Wrong);
         }
-        key.verify(digest, &[self.covered.as_bytes()], &self.signature).map_err(|_| JwsError::Wrong)
+        key.verify_value(digest, self.covered.as_bytes(), &self.signature).map_err(|_| JwsError::Wrong)
     }
 }
 
@@ -117,10 +117,10 @@ fn from_json(text: &str) -> Result<[String; 3], JwsError> {
     Ok([member(first, "protected")?, member(&json, "payload")?, member(first, "signature")?])
 }
 
-/// The algorithms that deployed software accepts, without SHA-384 and SHA-512, which no record is known to use.
-fn algorithm(name: &str) -> Option<(Algorithm, DigestAlgorithm)> {
+/// The algorithms that deployed software accepts.
+fn algorithm(name: &str) -> Option<(Algorithm, ValueDigest)> {
     if name == "DSA" {
-        return Some((Algorithm::Dsa, DigestAlgorithm::SHA1));
+        return Some((Algorithm::Dsa, ValueDigest::Sha1));
     }
     let (kind, digest) = name.split_at_checked(2)?;
     let kind = match kind {
@@ -129,9 +129,11 @@ fn algorithm(name: &str) -> Option<(Algorithm, DigestAlgorithm)> {
         _ => return None,
     };
     let digest = match digest {
-        "256" => DigestAlgorithm::SHA256,
-        "160" | "128" => DigestAlgorithm::SHA1,
-        "" if kind == Algorithm::Dsa => DigestAlgorithm::SHA1,
+        "256" => ValueDigest::Sha256,
+        "384" => ValueDigest::Sha384,
+        "512" => ValueDigest::Sha512,
+        "160" | "128" => ValueDigest::Sha1,
+        "" if kind == Algorithm::Dsa => ValueDigest::Sha1,
         _ => return None,
     };
     Some((kind, digest))

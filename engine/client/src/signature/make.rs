@@ -3,9 +3,8 @@
 use super::claims::{Claims, Permission};
 use super::{Jws, needs_signature, value_digest};
 use data_encoding::BASE64;
-use handle_auth::{PrivateKey, SignError};
+use handle_auth::{PrivateKey, SignError, ValueDigest};
 use handle_proto::Value;
-use handle_proto::code::DigestAlgorithm;
 use handle_proto::data::PublicKey;
 use handle_proto::json::{Json, public_key_to_jwk};
 use serde_json::json;
@@ -35,9 +34,9 @@ pub fn signature<'a>(
 ) -> Result<String, SignError> {
     let needing = values.into_iter().filter(|value| needs_signature(claims.subject.as_bytes(), value));
     let digests: Vec<Json> = needing
-        .filter_map(|value| {
-            let digest = value_digest(DigestAlgorithm::SHA256, &value)?;
-            Some(json!({ "index": value.index, "digest": BASE64.encode(&digest) }))
+        .map(|value| {
+            let digest = value_digest(ValueDigest::Sha256, &value);
+            json!({ "index": value.index, "digest": BASE64.encode(&digest) })
         })
         .collect();
     let mut payload = claims.to_json();

@@ -3,6 +3,7 @@ use crate::testing::{private_key, public_record};
 use crate::{Answer, Question};
 use data_encoding::{BASE64, BASE64URL_NOPAD};
 use handle_auth::{PrivateKey, PublicKey};
+use handle_proto::code::DigestAlgorithm;
 use handle_proto::data::PublicKey as KeyRecord;
 use handle_proto::json::{Json, public_key_to_jwk};
 use handle_proto::{Permissions, ResponseCode, ValueBuf};
@@ -55,7 +56,7 @@ fn signature(values: &[ValueBuf]) -> Json {
     let digests: Vec<Json> = values
         .iter()
         .map(|value| {
-            let digest = value_digest(DigestAlgorithm::SHA256, &value.view()).unwrap();
+            let digest = value_digest(ValueDigest::Sha256, &value.view());
             json!({ "index": value.view().index, "digest": BASE64.encode(&digest) })
         })
         .collect();
@@ -268,7 +269,7 @@ fn both_forms_read_and_what_is_none_does_not() {
     }
     let dsa = private_key("admin_dsa2048");
     assert_eq!(Jws::parse(compact("DS256", &payload, &dsa).as_bytes()).unwrap().verify(dsa.public()), Ok(()));
-    for alg in ["none", "HS256", "ES256", "RS512", "RS", ""] {
+    for alg in ["none", "HS256", "ES256", "RS224", "RS", ""] {
         let error = Jws::parse(compact(alg, &payload, &key).as_bytes()).unwrap_err();
         assert_eq!(error, JwsError::Algorithm(alg.to_owned()));
     }

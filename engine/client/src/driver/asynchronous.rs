@@ -1,0 +1,270 @@
+//! Sockets of tokio for lookups: as many questions at the same time as one likes, on one runtime.
+
+use super::{Resolved, is_shared, lookup, now, patience};
+use crate::exchange::{AttemptError, Transmit};
+use crate::flight::Place;
+use crate::lookup::{Client, Lookup, LookupError, Options};
+use crate::refresh::{RefreshError, Renewing};
+use crate::{Answer, Question};
+use handle_proto::data::site::InterfaceProtocol;
+use std::future::poll_fn;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+use tokio::io::{AsyncRead as _, AsyncWrite as _, ReadBuf};
+use tokio::net::{TcpStream, UdpSocket};
+use tokio::time::{Instant, timeout, timeout_at};
+
+/// Most bytes of one datagram, or of one read from a connection. Each question has such a room of its own.
+const ROOM: usize = 1 << 14;
+
+/// Asks questions with sockets of tokio. Copies share what they know; each question is a future of its own.
+///
+/// A future that is dropped gives its question up; others who wait for the same answer then ask for themselves.
+#[derive(Clone, Debug)]
+pub struct AsyncDriver {
+    client: Arc<Client>,
+}
+
+impl AsyncDriver {
+    /// A driver for lookups of `client`.
+    #[must_use]
+    pub const fn new(client: Arc<Client>) -> Self {
+        Self { client }
+    }
+
+    /// Asks a question: as [`Driver::resolve`](super::Driver::resolve) does, without a thread that waits. The
+    /// records of the global service, where they are due, are asked for by a task of their own.
+    pub async fn resolve(&self, question: &Question, options: &Options) -> Resolved {
+        let resolved = self.resolve_alone(question, options).await;
+        if let Some(renewing) = Renewing::begin(&self.client, now()) {
+            let driver = self.clone();
+            tokio::spawn(async move { driver.renew(renewing).await });
+        }
+        resolved
+    }
+
+    async fn resolve_alone(&self, question: &Question, options: &Options) -> Resolved {
+        if !is_shared(question, options) {
+            return self.ask(question, options).await;
+        }
+        let deadline = Instant::now() + Duration::from_millis(self.client.limits.patience_ms);
+        loop {
+            if let Some(answer) = self.client.cache.get(question, now()) {
+                return Resolved::known(Ok(answer));
+            }
+            let flight = match self.client.flights.join(question) {
+                Place::Lead(lead) => {
+                    let resolved = self.ask(question, options).await;
+                    lead.land(resolved.outcome.clone());
+                    return resolved;
+                }
+                Place::Follow(flight) => flight,
+            };
+            match timeout_at(deadline, poll_fn(|context| flight.poll(context))).await {
+                Ok(Some(outcome)) => return Resolved::known(outcome),
+                // Whoever asked has gone, and somebody has to ask instead.
+                Ok(None) => {}
+                Err(_) => return self.ask(question, options).await,
+            }
+        }
+    }
+
+    /// Asks for the records of the global service anew, if that is due.
+    ///
+    /// # Errors
+    /// When what is known stays as it is, or could not be written.
+    pub async fn renew_if_due(&self) -> Option<Result<(), RefreshError>> {
+        let renewing = Renewing::begin(&self.client, now())?;
+        Some(self.renew(renewing).await)
+    }
+
+    async fn renew(&self, mut renewing: Renewing) -> Result<(), RefreshError> {
+        while let Some(question) = renewing.poll_question() {
+            let outcome = self.resolve_alone(&question, &Renewing::options()).await.outcome;
+            renewing.handle_answer(question, outcome.ok());
+        }
+        renewing.finish()
+    }
+
+    async fn ask(&self, question: &Question, options: &Options) -> Resolved {
+        let mut lookup = lookup(&self.client, question, options);
+        let outcome = self.drive(&mut lookup).await;
+        Resolved::of(outcome, &lookup)
+    }
+
+    /// Moves the bytes of a lookup until it has an outcome.
+    ///
+    /// # Errors
+    /// As the lookup says.
+    pub async fn drive(&self, lookup: &mut Lookup) -> Result<Answer, LookupError> {
+        let mut sockets = Sockets { ways: vec![], naming: None, room: vec![0; ROOM] };
+        loop {
+            if let Some(outcome) = lookup.take_outcome() {
+                return outcome;
+            }
+            sockets.ways.retain(|way| lookup.is_under_way(way.number));
+            if let Some((number, name)) = lookup.poll_name() {
+                sockets.naming = Some((number, Box::pin(addresses_of(name))));
+            } else if let Some((number, transmit)) = lookup.poll_transmit(now()) {
+                if let Err(error) = sockets.send(number, &transmit) {
+                    lookup.handle_failure(now(), number, error);
+                }
+            } else {
+                if let Ok((number, event)) =
+                    timeout(patience(lookup), poll_fn(|context| sockets.poll(context))).await
+                {
+                    sockets.tell(lookup, number, event);
+                }
+                lookup.handle_timeout(now());
+            }
+        }
+    }
+}
+
+async fn addresses_of(name: String) -> Vec<IpAddr> {
+    let found = tokio::net::lookup_host((name.as_str(), 0_u16)).await;
+    found.map(|found| found.map(|at| at.ip()).collect()).unwrap_or_default()
+}
+
+type Pending<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// The sockets of a lookup.
+struct Sockets {
+    ways: Vec<Way>,
+    naming: Option<(u64, Pending<Vec<IpAddr>>)>,
+    /// What came last is at its front.
+    room: Vec<u8>,
+}
+
+/// The socket of an exchange.
+struct Way {
+    number: u64,
+    socket: Socket,
+    /// What is to go out over a connection.
+    outgoing: Vec<u8>,
+}
+
+enum Socket {
+    Datagrams(UdpSocket),
+    Connecting(Pending<io::Result<TcpStream>>),
+    Connection(TcpStream),
+}
+
+/// What happened.
+enum Event {
+    Named(Vec<IpAddr>),
+    Connected,
+    /// So many bytes in the room are a datagram,
+    Datagram(usize),
+    /// or came over a connection.
+    Bytes(usize),
+    Failed(AttemptError),
+}
+
+impl Sockets {
+    /// Sends what is to go out, over the socket of its exchange or a new one.
+    fn send(&mut self, number: u64, transmit: &Transmit) -> Result<(), AttemptError> {
+        let known = self.ways.iter().position(|way| way.number == number);
+        let way = match known {
+            Some(at) => &mut self.ways[at],
+            None => {
+                let is_udp = transmit.target.protocol == InterfaceProtocol::UDP;
+                let socket = open(transmit.target.address, is_udp).map_err(|_| AttemptError::Unreachable)?;
+                self.ways.push(Way { number, socket, outgoing: vec![] });
+                self.ways.last_mut().expect("pushed just now")
+            }
+        };
+        for bytes in &transmit.datagrams {
+            match &way.socket {
+                Socket::Datagrams(socket) => match socket.try_send(bytes) {
+                    Ok(_) => {}
+                    // As good as lost on the way.
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    Err(_) => return Err(AttemptError::Unreachable),
+                },
+                Socket::Connecting(_) | Socket::Connection(_) => way.outgoing.extend_from_slice(bytes),
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for what happens next, on whichever socket.
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<(u64, Event)> {
+        if let Some((number, naming)) = &mut self.naming
+            && let Poll::Ready(addresses) = naming.as_mut().poll(context)
+        {
+            let number = *number;
+            self.naming = None;
+            return Poll::Ready((number, Event::Named(addresses)));
+        }
+        for way in &mut self.ways {
+            if let Poll::Ready(event) = way.poll(context, &mut self.room) {
+                return Poll::Ready((way.number, event));
+            }
+        }
+        Poll::Pending
+    }
+
+    fn tell(&self, lookup: &mut Lookup, number: u64, event: Event) {
+        match event {
+            Event::Named(addresses) => lookup.handle_addresses(now(), number, &addresses),
+            Event::Connected => lookup.handle_connected(number),
+            Event::Datagram(len) => lookup.handle_datagram(now(), number, &self.room[..len]),
+            Event::Bytes(len) => lookup.handle_stream(now(), number, &self.room[..len]),
+            Event::Failed(error) => lookup.handle_failure(now(), number, error),
+        }
+    }
+}
+
+/// A socket that is connected to `address`, or about to be: a new port for each exchange, as with blocking sockets.
+fn open(address: SocketAddr, is_udp: bool) -> io::Result<Socket> {
+    if !is_udp {
+        return Ok(Socket::Connecting(Box::pin(async move {
+            let stream = TcpStream::connect(address).await?;
+            let _ = stream.set_nodelay(true);
+            Ok(stream)
+        })));
+    }
+    let socket = super::socket(address, socket2::Type::DGRAM)?;
+    Ok(Socket::Datagrams(UdpSocket::from_std(socket.into())?))
+}
+
+impl Way {
+    fn poll(&mut self, context: &mut Context<'_>, room: &mut [u8]) -> Poll<Event> {
+        match &mut self.socket {
+            Socket::Connecting(connecting) => match ready!(connecting.as_mut().poll(context)) {
+                Ok(stream) => {
+                    self.socket = Socket::Connection(stream);
+                    Poll::Ready(Event::Connected)
+                }
+                Err(_) => Poll::Ready(Event::Failed(AttemptError::Unreachable)),
+            },
+            Socket::Datagrams(socket) => {
+                let mut space = ReadBuf::new(room);
+                Poll::Ready(match ready!(socket.poll_recv(context, &mut space)) {
+                    Ok(()) => Event::Datagram(space.filled().len()),
+                    Err(_) => Event::Failed(AttemptError::Unreachable),
+                })
+            }
+            Socket::Connection(stream) => {
+                while !self.outgoing.is_empty() {
+                    match Pin::new(&mut *stream).poll_write(context, &self.outgoing) {
+                        Poll::Ready(Ok(len)) => drop(self.outgoing.drain(..len)),
+                        Poll::Ready(Err(_)) => return Poll::Ready(Event::Failed(AttemptError::Ended)),
+                        Poll::Pending => break,
+                    }
+                }
+                let mut space = ReadBuf::new(room);
+                let received = ready!(Pin::new(stream).poll_read(context, &mut space));
+                Poll::Ready(match (received, space.filled().len()) {
+                    (Ok(()), len @ 1..) => Event::Bytes(len),
+                    _ => Event::Failed(AttemptError::Ended),
+                })
+            }
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! Messages as bodies of HTTP/1.1: one request on a connection, and what answers it.
+//!
+//! Servers dispatch on the content type, so that the path says no more than which handle it is about. Deployed ones
+//! answer with a length, with the end of the connection, or in chunks.
+
+use super::AttemptError;
+use handle_proto::limit::MESSAGE_LEN_MAX;
+use handle_proto::wire::Envelope;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
+use std::net::SocketAddr;
+
+/// Most bytes of the head of an answer, of interim answers included.
+pub(super) const HEAD_LEN_MAX: usize = 16 << 10;
+/// Most fields of a head.
+const FIELDS_MAX: usize = 64;
+/// Most bytes between two chunks: a length in hexadecimal and its extensions.
+const CHUNK_HEAD_LEN_MAX: usize = 256;
+/// Most bytes of a body: the longest message, and the empty line that deployed software skips.
+const BODY_LEN_MAX: usize = Envelope::LEN + MESSAGE_LEN_MAX as usize + 1;
+
+const CONTENT_TYPE: &str = "application/x-hdl-message";
+const UNRESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+const PATH: &AsciiSet = &UNRESERVED.remove(b'/').remove(b'%').remove(b':').remove(b'@').remove(b'+');
+
+/// The request that carries `message`, which is about `handle`.
+///
+/// `host` is the name of the server if it has one that can stand in a field, and `path` what stands in front of every
+/// handle.
+pub(super) fn request(
+    address: SocketAddr,
+    port_default: u16,
+    host: Option<&str>,
+    path: &str,
+    handle: &[u8],
+    message: &[u8],
+) -> Vec<u8> {
+    let is_name = |name: &&str| {
+        !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte))
+    };
+    let mut host = match (host.filter(is_name), address) {
+        (Some(name), _) => name.to_owned(),
+        (None, SocketAddr::V4(address)) => address.ip().to_string(),
+        (None, SocketAddr::V6(address)) => format!("[{}]", address.ip()),
+    };
+    if address.port() != port_default {
+        host.push_str(&format!(":{}", address.port()));
+    }
+    let path = path.trim_matches('/');
+    let slash = if path.is_empty() { "" } else { "/" };
+    let (path, handle) = (percent_encode(path.as_bytes(), PATH), percent_encode(handle, UNRESERVED));
+    let head = format!(
+        "POST {slash}{path}/{handle} HTTP/1.1\r\nHost: {host}\r\nAccept: {CONTENT_TYPE}\r\n\
+         User-Agent: handled\r\nContent-Type: {CONTENT_TYPE}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+        message.len()
+    );
+    [head.as_bytes(), message].concat()
+}
+
+/// An answer as it comes.
+#[derive(Debug, Default)]
+pub(super) struct Incoming {
+    /// What has come and was not looked at yet.
+    kept: Vec<u8>,
+    state: State,
+    head_len: usize,
+    body_len: usize,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+enum State {
+    /// The status line and the fields.
+    #[default]
+    Head,
+    /// A body of so many bytes more, or up to the end of the connection.
+    Body(usize),
+    /// The length of a chunk, behind the end of another or not.
+    ChunkHead { is_first: bool },
+    /// A chunk of so many bytes more.
+    Chunk(usize),
+    /// The body is over.
+    Over,
+}
+
+impl Incoming {
+    /// Takes bytes as they come, and gives those of the body.
+    pub(super) fn receive(&mut self, bytes: &[u8]) -> Result<Vec<u8>, AttemptError> {
+        self.kept.extend_from_slice(bytes);
+        let mut body = vec![];
+        while self.step(&mut body)? {}
+        self.body_len += body.len();
+        if self.body_len > BODY_LEN_MAX {
+            return Err(AttemptError::Http(None));
+        }
+        Ok(body)
+    }
+
+    /// Whether it went on.
+    fn step(&mut self, body: &mut Vec<u8>) -> Result<bool, AttemptError> {
+        match self.state {
+            State::Head => return self.head(),
+            State::Body(left) => {
+                let taken = left.min(self.kept.len());
+                body.extend(self.kept.drain(..taken));
+                self.state = State::Body(left - taken);
+                return Ok(false);
+            }
+            State::ChunkHead { is_first } => return self.chunk_head(is_first),
+            State::Chunk(left) => {
+                let taken = left.min(self.kept.len());
+                body.extend(self.kept.drain(..taken));
+                self.state = if taken == left {
+                    State::ChunkHead { is_first: false }
+                } else {
+                    State::Chunk(left - taken)
+                };
+                return Ok(taken == left);
+            }
+            State::Over => self.kept.clear(),
+        }
+        Ok(false)
+    }
+
+    fn head(&mut self) -> Result<bool, AttemptError> {
+        let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
+        let mut response = httparse::Response::new(&mut fields);
+        let parsed = response.parse(&self.kept).map_err(|_| AttemptError::Http(None))?;
+        let httparse::Status::Complete(head_len) = parsed else {
+            return if self.head_len + self.kept.len() > HEAD_LEN_MAX {
+                Err(AttemptError::Http(None))
+            } else {
+                Ok(false)
+            };
+        };
+        self.head_len += head_len;
+        let status = response.code.unwrap_or_default();
+        let is_interim = (100..200).contains(&status);
+        if self.head_len > HEAD_LEN_MAX || !(is_interim || status == 200) {
+            return Err(AttemptError::Http(Some(status).filter(|&status| status != 200)));
+        }
+        if !is_interim {
+            self.state = body_of(response.headers)?;
+        }
+        self.kept.drain(..head_len);
+        Ok(true)
+    }
+
+    fn chunk_head(&mut self, is_first: bool) -> Result<bool, AttemptError> {
+        let skipped = if is_first { 0 } else { 2 };
+        if self.kept.len() < skipped {
+            return Ok(false);
+        }
+        if !is_first && !self.kept.starts_with(b"\r\n") {
+            return Err(AttemptError::Http(None));
+        }
+        match httparse::parse_chunk_size(&self.kept[skipped..]).map_err(|_| AttemptError::Http(None))? {
+            httparse::Status::Complete((head_len, chunk_len)) => {
+                let chunk_len = usize::try_from(chunk_len).map_err(|_| AttemptError::Http(None))?;
+                self.kept.drain(..skipped + head_len);
+                // What may follow the last chunk says nothing about the message.
+                self.state = if chunk_len == 0 { State::Over } else { State::Chunk(chunk_len) };
+                Ok(true)
+            }
+            httparse::Status::Partial if self.kept.len() > CHUNK_HEAD_LEN_MAX => {
+                Err(AttemptError::Http(None))
+            }
+            httparse::Status::Partial => Ok(false),
+        }
+    }
+}
+
+/// How the body is framed. Chunks come before a length, as in RFC 9112.
+fn body_of(fields: &[httparse::Header<'_>]) -> Result<State, AttemptError> {
+    let field = |name: &str| {
+        let found = fields.iter().find(|field| field.name.eq_ignore_ascii_case(name))?;
+        Some(str::from_utf8(found.value).unwrap_or_default().trim())
+    };
+    if let Some(coding) = field("transfer-encoding") {
+        return match coding.eq_ignore_ascii_case("chunked") {
+            true => Ok(State::ChunkHead { is_first: true }),
+            false => Err(AttemptError::Http(None)),
+        };
+    }
+    match field("content-length") {
+        Some(len) => Ok(State::Body(len.parse().map_err(|_| AttemptError::Http(None))?)),
+        None => Ok(State::Body(usize::MAX)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(parts: &[&[u8]]) -> Result<Vec<u8>, AttemptError> {
+        let mut incoming = Incoming::default();
+        let mut body = vec![];
+        for part in parts {
+            body.extend(incoming.receive(part)?);
+        }
+        Ok(body)
+    }
+
+    #[test]
+    fn the_request_is_that_of_deployed_clients() {
+        let ask = |address: &str, host, path| {
+            let bytes = request(address.parse().unwrap(), 80, host, path, "10.1/a/ü".as_bytes(), b"message");
+            String::from_utf8(bytes).unwrap()
+        };
+        let plain = ask("192.0.2.1:8000", None, "");
+        let expected = "POST /10.1%2Fa%2F%C3%BC HTTP/1.1\r\nHost: 192.0.2.1:8000\r\n\
+            Accept: application/x-hdl-message\r\nUser-Agent: handled\r\n\
+            Content-Type: application/x-hdl-message\r\nContent-Length: 7\r\nConnection: close\r\n\r\nmessage";
+        assert_eq!(plain, expected);
+        let named = ask("[2001:db8::1]:80", Some("hdl.example.org"), "/handles/");
+        assert!(named.starts_with("POST /handles/10.1%2Fa%2F%C3%BC HTTP/1.1\r\nHost: hdl.example.org\r\n"));
+        let six = ask("[2001:db8::1]:443", None, "api");
+        assert!(six.starts_with("POST /api/10.1") && six.contains("\r\nHost: [2001:db8::1]:443\r\n"));
+        // Nothing out of a site record begins another line.
+        let hostile = ask("192.0.2.1:80", Some("a\r\nX: y"), "p\r\nX: y");
+        assert!(hostile.starts_with("POST /p%0D%0AX:%20y/10.1"), "{hostile}");
+        assert!(hostile.contains("\r\nHost: 192.0.2.1\r\n"), "{hostile}");
+    }
+
+    #[test]
+    fn bodies_come_with_a_length_in_chunks_or_up_to_the_end() {
+        let answers: [&[u8]; 5] = [
+            b"HTTP/1.1 200 OK\r\nContent-Length: 7\r\n\r\nmessage",
+            b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 7\r\n\r\nmessage and more",
+            b"HTTP/1.0 200 OK\r\n\r\nmessage",
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: Chunked\r\n\r\n3\r\nmes\r\n4;x=y\r\nsage\r\n0\r\n\r\n",
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n7\r\nmessage\r\n00\r\nTrailer: x\r\n\r\n",
+        ];
+        for answer in answers {
+            let said = String::from_utf8_lossy(answer);
+            assert_eq!(read(&[answer]).unwrap(), b"message", "{said}");
+            for at in 0..answer.len() {
+                let (one, other) = answer.split_at(at);
+                assert_eq!(read(&[one, other]).unwrap(), b"message", "{said} cut at {at}");
+            }
+            let bytes: Vec<&[u8]> = answer.chunks(1).collect();
+            assert_eq!(read(&bytes).unwrap(), b"message", "{said}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_answer_is_refused() {
+        for (answer, status) in [
+            (&b"HTTP/1.1 404 Not Found\r\nContent-Length: 7\r\n\r\nmessage"[..], Some(404)),
+            (b"HTTP/1.1 302 Found\r\nLocation: /\r\n\r\n", Some(302)),
+            (b"HTTP/1.1 200 OK\r\nContent-Length: many\r\n\r\n", None),
+            (b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n", None),
+            (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n", None),
+            (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nmessage", None),
+            (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nmmm", None),
+            (b"\x02\x0b\x02\x0b not HTTP", None),
+        ] {
+            let said = String::from_utf8_lossy(answer);
+            assert_eq!(read(&[answer]), Err(AttemptError::Http(status)), "{said}");
+        }
+    }
+
+    #[test]
+    fn heads_chunk_lengths_and_bodies_are_bounded_at_their_edges() {
+        const START: &[u8] = b"HTTP/1.1 200 OK\r\nX: ";
+        let head = |len: usize| [START, &vec![b'x'; len - START.len() - 4], b"\r\n\r\n"].concat();
+        assert_eq!(read(&[&head(HEAD_LEN_MAX), b"message"]).unwrap(), b"message");
+        assert!(read(&[&head(HEAD_LEN_MAX + 1), b"message"]).is_err());
+        assert!(read(&[&[b'x'; 8]]).is_err());
+        assert!(read(&[START, &vec![b'x'; HEAD_LEN_MAX]]).is_err(), "one that does not end");
+        let interim = b"HTTP/1.1 100 Continue\r\n\r\n".repeat(HEAD_LEN_MAX / 25 + 1);
+        assert!(read(&[&interim]).is_err(), "nor a row of them");
+        let chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n7;";
+        assert!(read(&[chunked, &[b'x'; CHUNK_HEAD_LEN_MAX]]).is_err());
+        let body = |len: usize| read(&[b"HTTP/1.1 200 OK\r\n\r\n", &vec![0; len]]);
+        assert_eq!(body(BODY_LEN_MAX).unwrap().len(), BODY_LEN_MAX);
+        assert!(body(BODY_LEN_MAX + 1).is_err());
+    }
+}

@@ -1,0 +1,96 @@
+//! What a connection carries: messages as they are, in HTTP, or in HTTP within TLS.
+
+use super::{AttemptError, http};
+use crate::plan::Target;
+use handle_proto::data::site::InterfaceProtocol;
+use handle_proto::limit::MESSAGE_LEN_MAX;
+use handle_proto::wire::stream::{Front, split};
+
+#[cfg(feature = "tls")]
+use super::tls::Tls;
+
+/// The connection of one request.
+#[derive(Debug)]
+pub(super) struct Stream {
+    /// What is to go out.
+    outgoing: Vec<u8>,
+    /// Of the message that comes.
+    received: Vec<u8>,
+    http: Option<http::Incoming>,
+    #[cfg(feature = "tls")]
+    tls: Option<Box<Tls>>,
+}
+
+impl Stream {
+    /// A connection to `target` that carries `message`, which is about `handle`.
+    pub(super) fn new(target: &Target, handle: &[u8], message: &[u8]) -> Result<Self, AttemptError> {
+        let in_http = |port_default| {
+            let host = target.domain.as_deref();
+            http::request(target.address, port_default, host, &target.path, handle, message)
+        };
+        let mut stream = Self {
+            outgoing: vec![],
+            received: vec![],
+            http: None,
+            #[cfg(feature = "tls")]
+            tls: None,
+        };
+        match target.protocol {
+            InterfaceProtocol::HTTP => {
+                (stream.outgoing, stream.http) = (in_http(80), Some(http::Incoming::default()));
+            }
+            #[cfg(feature = "tls")]
+            InterfaceProtocol::HTTPS => {
+                let tls = Tls::new(target.address.ip(), &target.public_key, &in_http(443))?;
+                (stream.tls, stream.http) = (Some(Box::new(tls)), Some(http::Incoming::default()));
+            }
+            #[cfg(not(feature = "tls"))]
+            InterfaceProtocol::HTTPS => return Err(AttemptError::Tls),
+            _ => stream.outgoing = message.to_vec(),
+        }
+        Ok(stream)
+    }
+
+    /// Whether anything is to go out now.
+    pub(super) fn has_outgoing(&self) -> bool {
+        #[cfg(feature = "tls")]
+        if let Some(tls) = &self.tls {
+            return tls.has_outgoing();
+        }
+        !self.outgoing.is_empty()
+    }
+
+    /// What is to go out now.
+    pub(super) fn outgoing(&mut self) -> Vec<u8> {
+        #[cfg(feature = "tls")]
+        if let Some(tls) = &mut self.tls {
+            return tls.outgoing();
+        }
+        std::mem::take(&mut self.outgoing)
+    }
+
+    /// Takes bytes as they come; gives the message once it is whole.
+    pub(super) fn receive(&mut self, bytes: &[u8]) -> Result<Option<Vec<u8>>, AttemptError> {
+        #[cfg(feature = "tls")]
+        let plain;
+        #[cfg(feature = "tls")]
+        let bytes = match &mut self.tls {
+            Some(tls) => {
+                plain = tls.receive(bytes)?;
+                plain.as_slice()
+            }
+            None => bytes,
+        };
+        match &mut self.http {
+            Some(http) => self.received.append(&mut http.receive(bytes)?),
+            None => self.received.extend_from_slice(bytes),
+        }
+        // One end of a line may stand in front of a message in HTTP. No message begins so: it would be of version 10 or 13.
+        let begins_a_line = self.received.first().is_some_and(|byte| b"\r\n".contains(byte));
+        let message = &self.received[usize::from(self.http.is_some() && begins_a_line)..];
+        match split(message, MESSAGE_LEN_MAX)? {
+            Front::Message(message, _) => Ok(Some(message.to_vec())),
+            Front::Needs(_) => Ok(None),
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! The namespaces that a handle lies in: HS_NAMESPACE values of the root record and of the record of its prefix.
+//!
+//! A document says who is to be asked about a prefix, whether it is active, and how values are computed that are not
+//! stored. What it does not say is inherited from the one above it. Reading it is left to whoever wants it.
+
+use crate::question::Wants;
+use crate::service::Kinds;
+use crate::{Answer, Question};
+use handle_proto::data::kind;
+use handle_proto::name::ROOT;
+use handle_proto::{Handle, fold};
+
+/// What is to be asked for the namespaces of `handle`, the outermost first: the root record, and that of the prefix, which a
+/// lookup of the handle has asked for in the same words, so that it is known from before.
+#[must_use]
+pub fn questions(handle: Handle<'_>, wants: Wants) -> Vec<Question> {
+    let wants = Wants { authoritative: false, public_only: true, ..wants };
+    let question = |handle: Vec<u8>| Question {
+        handle,
+        types: Kinds::Service.asked(true),
+        wants,
+        ..Question::default()
+    };
+    let record = handle.prefix_record();
+    let own = (!fold::eq(&record, ROOT)).then_some(record);
+    [ROOT.to_vec()].into_iter().chain(own).map(question).collect()
+}
+
+/// The documents of a record, in the order in which they count: the first that reads is the namespace.
+#[must_use]
+pub fn documents(answer: &Answer) -> Vec<&[u8]> {
+    let values = answer.values().iter();
+    let mut found: Vec<(i32, &[u8])> = values
+        .filter(|value| value.kind == kind::HS_NAMESPACE && !value.data.is_empty())
+        .map(|value| (value.index, value.data))
+        .collect();
+    found.sort_by_key(|(index, _)| *index);
+    found.into_iter().map(|(_, data)| data).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use handle_proto::{ResponseCode, Value};
+
+    #[test]
+    fn the_document_with_the_lowest_index_counts_first() {
+        let values = [
+            Value::new(7, b"HS_NAMESPACE", b"<namespace/>"),
+            Value::new(1, b"HS_SITE", b"x"),
+            Value::new(3, b"HS_NAMESPACE", b"broken"),
+            Value::new(2, b"HS_NAMESPACE", b""),
+        ];
+        let answer = Answer::new(b"0.NA/10.A", ResponseCode::SUCCESS, values);
+        assert_eq!(documents(&answer), [&b"broken"[..], b"<namespace/>"]);
+    }
+
+    #[test]
+    fn a_handle_lies_in_the_namespaces_of_the_root_and_of_its_prefix() {
+        let asked = |handle: &[u8]| {
+            let questions = questions(Handle(handle), Wants::default());
+            questions
+                .into_iter()
+                .map(|question| String::from_utf8(question.handle).unwrap())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(asked(b"10.a/x"), ["0.NA/0.NA", "0.NA/10.A"]);
+        assert_eq!(asked(b"0.NA/10.a"), ["0.NA/0.NA"]);
+    }
+}

@@ -1,0 +1,131 @@
+//! When the records of the global service are asked for anew, without being told to: when they are old, when a server of
+//! it has newer ones, or when one says so.
+
+use super::{Refresh, RefreshError};
+use crate::bootstrap::{Root, write};
+use crate::lookup::{Client, Options};
+use crate::{Answer, Now, Question};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// When the global service is asked for its records anew, and where they are written.
+#[derive(Debug)]
+pub struct Renewal {
+    /// Whether it is at all. Without keys that are trusted it never is.
+    pub automatic: bool,
+    /// How old the records may be, in seconds.
+    pub age_max_s: u32,
+    /// How long is waited between two times, whatever came of the first, in seconds.
+    pub retry_s: u32,
+    /// The file that is written, whole or not at all.
+    pub file: Option<PathBuf>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Whether a server has newer records.
+    is_stale: bool,
+    is_under_way: bool,
+    began_ms: Option<u64>,
+}
+
+impl Default for Renewal {
+    fn default() -> Self {
+        Self { automatic: true, age_max_s: AGE_MAX_S, retry_s: RETRY_S, file: None, state: Mutex::default() }
+    }
+}
+
+/// A day, as deployed clients have it.
+const AGE_MAX_S: u32 = 86_400;
+const RETRY_S: u32 = 600;
+
+impl Renewal {
+    /// A server has newer records than are known, or says that they are too old.
+    pub fn note_stale(&self) {
+        self.state().is_stale = true;
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether it is time, and nobody else does it; then whoever asks is to do it.
+    fn begins(&self, root: &Root, now: Now) -> bool {
+        if !self.automatic || root.trusted_keys.is_empty() {
+            return false;
+        }
+        let mut state = self.state();
+        let age_s = root.updated_unix_ms.map(|at| u64::from(now.unix_s).saturating_sub(at / 1000));
+        let is_old = age_s.is_some_and(|age_s| age_s >= self.age_max_s.into());
+        let retry_ms = u64::from(self.retry_s) * 1000;
+        let is_rested = state.began_ms.is_none_or(|began_ms| now.ms.saturating_sub(began_ms) >= retry_ms);
+        let begins = (is_old || state.is_stale) && !state.is_under_way && is_rested;
+        if begins {
+            (state.is_under_way, state.began_ms) = (true, Some(now.ms));
+        }
+        begins
+    }
+}
+
+/// A renewal under way: whoever has it asks what it wants to know. When it is dropped it has come to nothing.
+#[derive(Debug)]
+pub struct Renewing {
+    client: Arc<Client>,
+    refresh: Refresh,
+}
+
+impl Renewing {
+    /// Begins, if it is time.
+    #[must_use]
+    pub fn begin(client: &Arc<Client>, now: Now) -> Option<Self> {
+        let root = client.root.get();
+        if !client.renewal.begins(&root, now) {
+            return None;
+        }
+        let refresh = Refresh::new(root, u64::from(now.unix_s) * 1000);
+        Some(Self { client: Arc::clone(client), refresh })
+    }
+
+    /// How its questions are asked: nothing from before counts.
+    #[must_use]
+    pub fn options() -> Options {
+        Options { use_cache: false, ..Options::default() }
+    }
+
+    /// The next question; `None` when there is no more to ask.
+    pub fn poll_question(&mut self) -> Option<Question> {
+        self.refresh.poll_question()
+    }
+
+    /// What came of a question.
+    pub fn handle_answer(&mut self, question: Question, answer: Option<Arc<Answer>>) {
+        self.refresh.handle_answer(question, answer.map(Arc::unwrap_or_clone));
+    }
+
+    /// Uses the new records, if they are good, and writes them.
+    ///
+    /// # Errors
+    /// When they are not, and what is known stays as it is; or when they could not be written.
+    ///
+    /// # Panics
+    /// While there is a question left.
+    pub fn finish(mut self) -> Result<(), RefreshError> {
+        let file = self.refresh.take_outcome().expect("every question has been asked")?;
+        let known = self.client.root.get();
+        let root = Root::from_json(&file, &known.service).map_err(RefreshError::File)?;
+        self.client.root.replace(root);
+        let renewal = &self.client.renewal;
+        renewal.state().is_stale = false;
+        match &renewal.file {
+            Some(path) => write(path, &file).map_err(|error| RefreshError::Unwritten(path.clone(), error)),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for Renewing {
+    fn drop(&mut self) {
+        self.client.renewal.state().is_under_way = false;
+    }
+}

@@ -1,0 +1,203 @@
+//! The client against what the reference did: the server it chose, and how it proved who asks. `hashing.jsonl` and
+//! `credentials.jsonl`.
+
+use handle_auth::PrivateKey;
+use handle_client::administration::{Identity, Key};
+use handle_client::bootstrap::Root;
+use handle_client::lookup::{Client, Lookup, Options, Whom};
+use handle_client::plan::{Preferences, Purpose, Target, plan};
+use handle_client::question::Wants;
+use handle_client::times::Times;
+use handle_client::{Now, Question};
+use handle_proto::data::site::{Interface, InterfaceKind, InterfaceProtocol};
+use handle_proto::data::site_build::{ServerBuilder, SiteBuilder};
+use handle_proto::limit::{MESSAGE_EXPIRATION_S, PBKDF2_SALT_LEN};
+use handle_proto::wire::auth::SecretAnswer;
+use handle_proto::wire::message::Body;
+use handle_proto::wire::{Envelope, Header, Message, Request, Response};
+use handle_proto::{Handle, OpCode, OpFlags};
+use handle_tests::transcripts::{lines, private_keys};
+use handle_tests::vectors::{bytes, hex, load};
+use serde_json::Value as Json;
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+#[test]
+fn vectors_hashing_chooses_the_same_server_of_a_site() {
+    let mut count = 0;
+    for line in load("hashing.jsonl").iter().filter(|line| line["kind"] == "hash") {
+        let servers_count = u32::try_from(line["number_of_servers"].as_u64().unwrap()).unwrap();
+        let mut site = SiteBuilder::new();
+        site.hash_option_number = u8::try_from(line["hash_option"].as_u64().unwrap()).unwrap();
+        for at in 0..servers_count {
+            // Numbers in another order than that of the list, which alone counts.
+            site.server(ServerBuilder {
+                id: i32::try_from(servers_count - at).unwrap(),
+                address: IpAddr::from(Ipv4Addr::from(0xc000_0200 + at)).into(),
+                public_key: vec![],
+                interfaces: vec![Interface::new(InterfaceKind::BOTH, InterfaceProtocol::TCP, 2641)],
+            });
+        }
+        let handle = bytes(&line["handle"]);
+        let purpose = Purpose { kind: InterfaceKind::QUERY, primary_only: false };
+        let (preferences, times, now) = (Preferences::default(), Times::new(1), Now { ms: 0, unix_s: 0 });
+        let sites = [Arc::new(site.build())];
+        let plan = plan(&sites, Handle(&handle), purpose, &preferences, &times, now, &mut || 0);
+        let chosen: Vec<_> = plan.iter().map(|target| target.position.0).collect();
+        // The reference has no server for the one hash that stays negative, and for options that it does not know.
+        if line["hash"].as_i64().is_some_and(|hash| hash < 0) {
+            assert_eq!(chosen.len(), 1, "{line}");
+        } else {
+            let expected: Vec<_> = line["server_index"].as_u64().into_iter().collect();
+            let is_alone = expected.is_empty() && servers_count == 1;
+            assert!(is_alone || chosen.iter().map(|&at| at as u64).eq(expected), "{line}: {chosen:?}");
+        }
+        count += 1;
+    }
+    assert!(count > 0);
+}
+
+/// The request of a step, taken apart.
+struct Sent {
+    envelope: Envelope,
+    header: Header,
+    covered: Vec<u8>,
+    bytes: Vec<u8>,
+}
+
+impl Sent {
+    fn of(step: &Json) -> Self {
+        Self::new(hex(&step["send_hex"]))
+    }
+
+    fn new(bytes: Vec<u8>) -> Self {
+        let (envelope, rest) = Envelope::split(&bytes).unwrap();
+        let message = Message::decode(rest).unwrap();
+        Self { envelope, header: message.header, covered: message.covered.to_vec(), bytes }
+    }
+
+    fn with<T>(&self, with: impl FnOnce(Request<'_>) -> T) -> T {
+        let (envelope, rest) = Envelope::split(&self.bytes).unwrap();
+        let message = Message::decode(rest).unwrap();
+        let Ok(Body::Request(request)) = message.decode_body(envelope.version) else { panic!("no request") };
+        with(request)
+    }
+
+    fn question(&self) -> Question {
+        let wants = Wants {
+            certified: self.header.flags.has(OpFlags::CERTIFY),
+            authoritative: self.header.flags.has(OpFlags::AUTHORITATIVE),
+            public_only: self.header.flags.has(OpFlags::PUBLIC_ONLY),
+        };
+        self.with(|request| match request {
+            Request::Resolution(query) => Question {
+                handle: query.handle.to_vec(),
+                indexes: query.indexes.iter().collect(),
+                types: query.types.into_iter().map(<[u8]>::to_vec).collect(),
+                wants,
+            },
+            _ => panic!("no resolution"),
+        })
+    }
+
+    /// What proves the identity, and the salt in it.
+    fn proof(&self) -> (Vec<u8>, [u8; PBKDF2_SALT_LEN]) {
+        self.with(|request| match request {
+            Request::AnswerChallenge(answer) => {
+                let salt = match SecretAnswer::decode(answer.signed_response) {
+                    Ok(SecretAnswer::Pbkdf2 { salt, .. }) => salt.try_into().unwrap_or_default(),
+                    _ => [0; PBKDF2_SALT_LEN],
+                };
+                (answer.signed_response.to_vec(), salt)
+            }
+            _ => panic!("no answer to a challenge"),
+        })
+    }
+}
+
+/// The reply of a step, as the reply to a request of ours: with its number.
+fn reply(step: &Json, request: &[u8]) -> Vec<u8> {
+    let mut bytes = hex(&step["receive_hex"][0]);
+    bytes[8..12].copy_from_slice(&request[8..12]);
+    bytes
+}
+
+fn identity(line: &Json, records: &HashMap<String, Vec<u8>>) -> Arc<Identity> {
+    let identity = &line["identity"];
+    let key = match identity["key_id"].as_str() {
+        Some(id) => Key::Private(Box::new(PrivateKey::from_record(&records[id]).unwrap())),
+        None => Key::Secret(hex(&identity["secret_hex"]).into()),
+    };
+    let index = i32::try_from(identity["index"].as_i64().unwrap()).unwrap();
+    Arc::new(Identity { handle: bytes(&identity["handle"]), index, key })
+}
+
+/// Asks what the reference asked, hears what it heard, and proves what it proved; whether the line is of that kind.
+fn replays(line: &Json, records: &HashMap<String, Vec<u8>>) -> bool {
+    let name = line["name"].as_str().unwrap();
+    let steps = line["steps"].as_array().unwrap();
+    let [first, second] = steps.as_slice() else { return false };
+    let asked = Sent::of(first);
+    let is_read = asked.header.op_code == OpCode::RESOLUTION && asked.envelope.session_id == 0;
+    if !is_read || asked.question().flags() != asked.header.flags {
+        return false;
+    }
+    let (proof, salt) = Sent::of(second).proof();
+    // In this order: the number of the request, the salt, the number of the answer to the challenge.
+    let mut numbers = vec![2];
+    numbers.extend(salt.chunks(4).map(|part| u32::from_be_bytes(part.try_into().unwrap())));
+    numbers.push(4);
+    let mut numbers = numbers.into_iter();
+    let client = Arc::new(Client::new(Root::default()));
+    let target = Target {
+        version: asked.envelope.version,
+        site_serial: asked.header.site_serial,
+        ..Target::at((Ipv4Addr::LOCALHOST, 2641).into(), InterfaceProtocol::TCP)
+    };
+    let options = Options {
+        identity: Some(identity(line, records)),
+        whom: Whom::Servers(vec![target]),
+        ..Options::default()
+    };
+    // Asked so late, and answered so early, as it was recorded.
+    let late = Now { ms: 0, unix_s: asked.header.expiration - MESSAGE_EXPIRATION_S };
+    let early = Now { ms: 0, unix_s: 1_700_000_000 };
+    let random = Box::new(move || numbers.next().expect("no more than so many"));
+    let mut lookup = Lookup::new(client, asked.question(), options, random, late);
+    let (number, transmit) = lookup.poll_transmit(late).expect(name);
+    let ours = Sent::new(transmit.datagrams[0].clone());
+    assert_eq!(ours.covered, asked.covered, "{name}");
+    lookup.handle_stream(early, number, &reply(first, &ours.bytes));
+    let (number, transmit) = lookup.poll_transmit(early).expect(name);
+    let ours = Sent::new(transmit.datagrams[0].clone());
+    // DSA needs a number that nobody knows, so that no two signatures are the same.
+    if !name.contains("dsa") {
+        assert_eq!(ours.proof().0, proof, "{name}");
+    }
+    lookup.handle_stream(early, number, &reply(second, &ours.bytes));
+    let answer = lookup.take_outcome().expect(name).unwrap_or_else(|error| panic!("{name}: {error}"));
+    assert_eq!(i64::from(answer.code.0), line["final_response_code"].as_i64().unwrap(), "{name}");
+    let last = hex(&second["receive_hex"][0]);
+    let (envelope, rest) = Envelope::split(&last).unwrap();
+    let Ok(Body::Reply(said)) = Message::decode(rest).unwrap().decode_body(envelope.version) else {
+        panic!("{name}: no reply")
+    };
+    if let Response::Answer(said) = said.response {
+        assert!(answer.values().iter().eq(said.values.iter()), "{name}");
+    }
+    true
+}
+
+#[test]
+fn vectors_transcripts_of_authenticated_reads_are_those_of_our_client() {
+    let record =
+        |line: &Json| (line["key_id"].as_str().unwrap().to_owned(), hex(&line["handle_private_hex"]));
+    let usable = private_keys();
+    let records: HashMap<_, _> =
+        lines("key").iter().map(record).filter(|(id, _)| usable.contains_key(id)).collect();
+    let of_key = |line: &&Json| line["identity"]["key_id"].as_str().is_none_or(|id| records.contains_key(id));
+    let transcripts = lines("transcript");
+    let count = transcripts.iter().filter(of_key).filter(|line| replays(line, &records)).count();
+    assert!(count >= 20, "only {count} transcripts are reads");
+}

@@ -1,0 +1,55 @@
+//! Signatures of values and the certificates that vouch for them, made with other software: `signatures.jsonl`.
+
+use handle_client::signature::{Report, Verdict, Verifier};
+use handle_client::{Answer, Question};
+use handle_proto::wire::cursor::Cursor;
+use handle_proto::{ResponseCode, Value};
+use handle_tests::vectors::{document, hex, load};
+use serde_json::Value as Json;
+
+fn answer(handle: &str, values: &Json) -> Answer {
+    let values: Vec<Vec<u8>> = values.as_array().unwrap().iter().map(hex).collect();
+    let views = values.iter().map(|bytes| Value::decode(&mut Cursor::new(bytes)).unwrap());
+    Answer::new(handle, ResponseCode::SUCCESS, views)
+}
+
+fn report(line: &Json) -> Report {
+    let keys = &document("servers.json")["keys"];
+    let trusted: Vec<Vec<u8>> = line["trusted"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|id| hex(&keys[id.as_str().unwrap()]["handle_public_hex"]))
+        .collect();
+    let now_unix_s = u32::try_from(line["now"].as_u64().unwrap()).unwrap();
+    let record = answer(line["handle"].as_str().unwrap(), &line["values_hex"]);
+    let mut fetch = |question: &Question| {
+        let handle = str::from_utf8(&question.handle).unwrap();
+        Some(answer(handle, line["records"].get(handle)?).selected(question))
+    };
+    Verifier { trusted_keys: &trusted, now_unix_s }.verify(&record, &mut fetch)
+}
+
+#[test]
+fn vectors_verify_as_their_names_say() {
+    let lines = load("signatures.jsonl");
+    assert!(!lines.is_empty());
+    for line in lines {
+        let name = line["name"].as_str().unwrap();
+        let report = report(&line);
+        assert_eq!(report.is_good(), line["good"].as_bool().unwrap(), "{name}: {report:?}");
+        let verdicts = line["verdicts"].as_object().unwrap();
+        assert_eq!(report.values.len(), verdicts.len(), "{name}: {report:?}");
+        for (index, verdict) in &report.values {
+            let expected = match verdicts[&index.to_string()].as_str().unwrap() {
+                "verified" => Verdict::Verified,
+                "bad" => Verdict::BadDigest,
+                "unsigned" => Verdict::Unsigned,
+                other => panic!("{name}: what is {other}?"),
+            };
+            assert_eq!(*verdict, expected, "{name}, value {index}: {report:?}");
+        }
+        let missing: Vec<i64> = report.missing.iter().map(|&index| index.into()).collect();
+        assert_eq!(serde_json::json!(missing), line["missing"], "{name}");
+    }
+}
