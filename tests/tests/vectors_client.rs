@@ -1,6 +1,8 @@
 //! The client against what the reference did: the server it chose, and how it proved who asks. `hashing.jsonl` and
 //! `credentials.jsonl`.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
 use handle_auth::PrivateKey;
 use handle_client::administration::{Identity, Key};
 use handle_client::bootstrap::Root;

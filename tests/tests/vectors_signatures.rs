@@ -1,15 +1,16 @@
 //! Signatures of values and the certificates that vouch for them, made with other software: `signatures.jsonl`.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
 use handle_client::signature::{Report, Verdict, Verifier};
 use handle_client::{Answer, Question};
-use handle_proto::wire::cursor::Cursor;
-use handle_proto::{ResponseCode, Value};
+use handle_proto::{ResponseCode, Values};
 use handle_tests::vectors::{document, hex, load};
 use serde_json::Value as Json;
 
 fn answer(handle: &str, values: &Json) -> Answer {
     let values: Vec<Vec<u8>> = values.as_array().unwrap().iter().map(hex).collect();
-    let views = values.iter().map(|bytes| Value::decode(&mut Cursor::new(bytes)).unwrap());
+    let views = values.iter().map(|bytes| Values::from_encoded(1, bytes).unwrap().iter().next().unwrap());
     Answer::new(handle, ResponseCode::SUCCESS, views)
 }
 
