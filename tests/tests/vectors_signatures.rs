@@ -2,14 +2,13 @@
 
 use handle_client::signature::{Report, Verdict, Verifier};
 use handle_client::{Answer, Question};
-use handle_proto::wire::cursor::Cursor;
 use handle_proto::{ResponseCode, Value};
 use handle_tests::vectors::{document, hex, load};
 use serde_json::Value as Json;
 
 fn answer(handle: &str, values: &Json) -> Answer {
     let values: Vec<Vec<u8>> = values.as_array().unwrap().iter().map(hex).collect();
-    let views = values.iter().map(|bytes| Value::decode(&mut Cursor::new(bytes)).unwrap());
+    let views = values.iter().map(|bytes| Value::split(bytes).unwrap().0);
     Answer::new(handle, ResponseCode::SUCCESS, views)
 }
 
