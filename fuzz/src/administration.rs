@@ -4,8 +4,8 @@ use arbitrary::{Arbitrary, Unstructured};
 use handle_admin::audit::Audit;
 use handle_admin::config::Config;
 use handle_admin::operation::Rules;
-use handle_admin::service::Service;
 use handle_admin::service::reply::Sealer;
+use handle_admin::service::{InForce, Service};
 use handle_admin::store::Store;
 use handle_auth::challenge::answer_with_secret;
 use handle_auth::challenges::Challenges;
@@ -102,15 +102,16 @@ fn service() -> Arc<Service> {
         .expect("room");
     let site = SiteRecord::parse(SITE, None).expect("a site record");
     let rules = Rules {
-        site,
+        site: Arc::new(site),
         administrators: config.administrators().expect("no identities"),
         anonymous_full_access: false,
         lists_handles: true,
         bounds: config.bounds(),
     };
     let challenges = Challenges::new(config.challenge_limits());
-    let audit = Audit::open(None).expect("no file");
-    Arc::new(Service::new(Arc::new(store), rules, Sealer { key: None }, config.effort(), challenges, audit))
+    let audit = Audit::open(None, config.audit_bounds()).expect("no file");
+    let in_force = InForce { rules, effort: config.effort() };
+    Arc::new(Service::new(Arc::new(store), in_force, Sealer { key: None }, challenges, audit))
 }
 
 fn message(minor: u8, session_id: i32, request_id: i32, flags: u8, request: &Request<'_>) -> Option<Vec<u8>> {

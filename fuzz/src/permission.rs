@@ -2,6 +2,7 @@
 
 use arbitrary::{Arbitrary, Unstructured};
 use handle_admin::permission::group::Entitled;
+use handle_admin::permission::sight::{Known, Sight};
 use handle_admin::permission::{Administrators, Configured, Deed, MATRIX, Need, Requirement};
 use handle_admin::store::{Record, RecordBuf, Records, StoreError};
 use handle_proto::data::{Admin, AdminPermissions, Vlist};
@@ -169,14 +170,16 @@ pub fn permission(bytes: &[u8]) {
             })
         });
     let requirement = Requirement::from(need);
-    let decided = administrators.permit(&records, &|_| true, &requirement, who).expect("records in memory");
+    let known = Known::default();
+    let sight = Sight::new(&records, &|_| true, &known);
+    let decided = administrators.permit(&sight, &requirement, who).expect("records in memory");
     match decided {
         Entitled::Yes => assert!(by_server || by_record, "{plan:?} {given:?}"),
         Entitled::No => assert!(!by_server && !by_record, "{plan:?} {given:?}"),
         Entitled::GaveUp => {}
     }
     let unbounded = Administrators { lookups_max: 10_000, ..administrators };
-    let decided = unbounded.permit(&records, &|_| true, &requirement, who).expect("records in memory");
+    let decided = unbounded.permit(&sight, &requirement, who).expect("records in memory");
     assert_eq!(decided == Entitled::Yes, by_server || by_record, "{plan:?} {given:?}");
     assert_ne!(decided, Entitled::GaveUp);
 }

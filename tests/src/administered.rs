@@ -40,6 +40,17 @@ impl Administered {
         self.server.as_ref().expect("a running server")
     }
 
+    /// Starts one, whose files are in `directory`.
+    ///
+    /// # Panics
+    /// When it does not start.
+    #[must_use]
+    pub fn start(config: Config, directory: TempDir) -> Self {
+        let mut administered = Self { server: None, config, directory };
+        administered.restart();
+        administered
+    }
+
     /// Stops it, if it runs.
     pub fn stop(&mut self) {
         if let Some(server) = self.server.take() {
@@ -123,9 +134,7 @@ pub fn administer_with(name: &str, change: impl FnOnce(&mut Config)) -> Administ
         ..Config::default()
     };
     change(&mut config);
-    let mut administered = Administered { server: None, config, directory };
-    administered.restart();
-    administered
+    Administered::start(config, directory)
 }
 
 /// Fills a new store with the records of the vectors.

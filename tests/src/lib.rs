@@ -13,6 +13,7 @@ pub mod process;
 pub mod records;
 pub mod records_server;
 pub mod served;
+pub mod services;
 pub mod session;
 pub mod site;
 pub mod transcripts;

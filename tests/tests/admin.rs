@@ -558,6 +558,15 @@ fn the_program_says_what_is_wrong_serves_and_stops_as_told() {
     assert!(succeed(command(&["--print-config"])).contains("record_values = 2048"));
     let (code, text) = fail(command(&["--check-config", "--store", "/nowhere/store"]));
     assert!(code == 2 && text.contains("/nowhere/store") && text.contains("hdl init"), "{text}");
+    let no_root = directory.path().join("no-root.toml");
+    let mut wrong = config.clone();
+    wrong.elsewhere.enabled = true;
+    wrong.elsewhere.root = Some("nowhere.json".into());
+    std::fs::write(&no_root, toml::to_string(&wrong).unwrap()).unwrap();
+    let mut check = Command::new(program("handle-admin", "handle-admin"));
+    check.arg("--config").arg(&no_root).arg("--check-config");
+    let (code, text) = fail(check);
+    assert!(code == 2 && text.contains("nowhere.json"), "{text}");
     let (code, text) = fail(command(&["--log", "handle_admin=loud"]));
     assert!(code == 2 && text.contains("`log`"), "{text}");
     let mut running = Running::start(command(&[]));

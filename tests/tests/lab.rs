@@ -1,8 +1,6 @@
 //! A small Handle System of nine servers: handles are found from the global registry down, whatever single
 //! servers and sites do.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests")]
-
 use handle_client::bootstrap::Root;
 use handle_client::lookup::{Client, Options};
 use handle_client::{Driver, Question};

@@ -36,6 +36,7 @@ const TRACED: Options = Options {
     identity: None,
     aliases_max: 0,
     trace: true,
+    service_only: false,
 };
 
 /// The servers that were asked in vain for the handle itself, and why.

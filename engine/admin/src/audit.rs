@@ -1,22 +1,23 @@
 //! Who did what, from where, and what came of it: a line for each administrative request, without secrets.
 //!
-//! Whoever connects can be refused as often as they like, so of refusals only so many a second get a line, and no line is
-//! longer than names can be.
+//! Whoever connects can be refused as often as they like, so of refusals only so many a second get a line: of each source
+//! a few, so that nobody uses up the lines of all others, and of all together some more. No line is longer than names can
+//! be.
 
+use crate::connections::group;
 use anyhow::Context as _;
 use handle_proto::limit::HANDLE_LEN_MAX;
 use handle_proto::wire::list::Reference;
 use handle_proto::{Handle, OpCode, ResponseCode};
 use serde::Serialize;
+use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Most refusals in one second that get a line.
-pub const REFUSALS_PER_S: u64 = 10;
 /// Most bytes that are written of why something was refused.
 const WHY_LEN_MAX: usize = 512;
 
@@ -37,31 +38,71 @@ pub struct AuditLine<'a> {
     pub text: &'a str,
 }
 
+/// How many refusals of one second get a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AuditBounds {
+    /// Of all.
+    pub refusals_per_s: u32,
+    /// Of one source: an IPv4 address, or a /64 of IPv6.
+    pub refusals_per_source_per_s: u32,
+}
+
 /// Where the lines go.
 #[derive(Debug)]
 pub struct Audit {
-    path: Option<PathBuf>,
-    file: Mutex<Option<File>>,
+    target: Mutex<Target>,
     refusals: Mutex<Refusals>,
 }
 
-/// Refusals in one second.
 #[derive(Debug, Default)]
+struct Target {
+    path: Option<PathBuf>,
+    file: Option<File>,
+}
+
+impl Target {
+    /// The end of the file at `path`, which only its owner may read.
+    fn open(path: Option<&Path>) -> anyhow::Result<Self> {
+        let opened = |path: &Path| {
+            let file = OpenOptions::new().append(true).create(true).mode(0o600).open(path);
+            file.with_context(|| format!("cannot write the audit log {}", path.display()))
+        };
+        Ok(Self { file: path.map(opened).transpose()?, path: path.map(Path::to_owned) })
+    }
+}
+
+/// Refusals in one second. Of the sources no more are known than refusals get a line.
+#[derive(Debug)]
 struct Refusals {
+    bounds: AuditBounds,
     unix_s: u64,
-    count: u64,
+    written: u32,
+    left_out: u64,
+    of_source: HashMap<IpAddr, u32>,
 }
 
 impl Refusals {
+    fn new(bounds: AuditBounds) -> Self {
+        Self { bounds, unix_s: 0, written: 0, left_out: 0, of_source: HashMap::new() }
+    }
+
     /// Whether another one gets a line; and how many before it got none, where a new second begins.
-    fn admit(&mut self, unix_s: u64) -> (bool, u64) {
+    fn admit(&mut self, source: IpAddr, unix_s: u64) -> (bool, u64) {
         let mut left_out = 0;
         if self.unix_s != unix_s {
-            left_out = self.count.saturating_sub(REFUSALS_PER_S);
-            *self = Self { unix_s, count: 0 };
+            left_out = self.left_out;
+            *self = Self { unix_s, ..Self::new(self.bounds) };
         }
-        self.count += 1;
-        (self.count <= REFUSALS_PER_S, left_out)
+        let has_room = self.written < self.bounds.refusals_per_s;
+        let of_source = self.of_source.get(&source).copied().unwrap_or(0);
+        let is_admitted = has_room && of_source < self.bounds.refusals_per_source_per_s;
+        if is_admitted {
+            self.written += 1;
+            self.of_source.insert(source, of_source + 1);
+        } else {
+            self.left_out += 1;
+        }
+        (is_admitted, left_out)
     }
 }
 
@@ -83,11 +124,19 @@ impl Audit {
     ///
     /// # Errors
     /// When the file cannot be written.
-    pub fn open(path: Option<&Path>) -> anyhow::Result<Self> {
-        let audit =
-            Self { path: path.map(Path::to_owned), file: Mutex::new(None), refusals: Mutex::default() };
-        audit.reopen()?;
-        Ok(audit)
+    pub fn open(path: Option<&Path>, bounds: AuditBounds) -> anyhow::Result<Self> {
+        Ok(Self { target: Mutex::new(Target::open(path)?), refusals: Mutex::new(Refusals::new(bounds)) })
+    }
+
+    /// From now on, lines go there, and so many of them.
+    ///
+    /// # Errors
+    /// When the file cannot be written; then nothing has changed.
+    pub fn reconfigure(&self, path: Option<&Path>, bounds: AuditBounds) -> anyhow::Result<()> {
+        let target = Target::open(path)?;
+        *self.target() = target;
+        self.refusals().bounds = bounds;
+        Ok(())
     }
 
     /// Opens the file again, after it was renamed.
@@ -95,15 +144,14 @@ impl Audit {
     /// # Errors
     /// When it cannot be written; then lines go on to the old one.
     pub fn reopen(&self) -> anyhow::Result<()> {
-        let Some(path) = &self.path else { return Ok(()) };
-        let file = OpenOptions::new().append(true).create(true).mode(0o600).open(path);
-        *self.file() = Some(file.with_context(|| format!("cannot write the audit log {}", path.display()))?);
+        let mut target = self.target();
+        *target = Target::open(target.path.as_deref())?;
         Ok(())
     }
 
     /// Writes a line, unless it is of one refusal too many.
     pub fn write(&self, line: &AuditLine<'_>) {
-        if line.code != ResponseCode::SUCCESS && !self.admits_refusal() {
+        if line.code != ResponseCode::SUCCESS && !self.admits_refusal(line.source.ip()) {
             return;
         }
         let identity = line.identity.map(|it| format!("{}:{}", it.index, name(it.handle)));
@@ -117,7 +165,7 @@ impl Audit {
             result: line.code.name().unwrap_or("unknown"),
             why: &line.text[..floor_char_boundary(line.text, WHY_LEN_MAX)],
         };
-        let Some(file) = &mut *self.file() else {
+        let Some(file) = &mut self.target().file else {
             let Json { source, identity, operation, handle, code, result, why, .. } = json;
             tracing::info!(%source, ?identity, operation, handle, code, result, why, "audit");
             return;
@@ -130,17 +178,21 @@ impl Audit {
         }
     }
 
-    fn admits_refusal(&self) -> bool {
-        let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
-        let (is_admitted, left_out) = refusals.admit(crate::store::now_unix_ms() / 1000);
+    fn admits_refusal(&self, source: IpAddr) -> bool {
+        let (is_admitted, left_out) =
+            self.refusals().admit(group(source), crate::store::now_unix_ms() / 1000);
         if left_out > 0 {
             tracing::warn!(left_out, "more refusals in a second than the audit log takes");
         }
         is_admitted
     }
 
-    fn file(&self) -> MutexGuard<'_, Option<File>> {
-        self.file.lock().unwrap_or_else(PoisonError::into_inner)
+    fn target(&self) -> MutexGuard<'_, Target> {
+        self.target.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn refusals(&self) -> MutexGuard<'_, Refusals> {
+        self.refusals.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -164,11 +216,13 @@ mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt as _;
 
+    const BOUNDS: AuditBounds = AuditBounds { refusals_per_s: 10, refusals_per_source_per_s: 3 };
+
     #[test]
     fn lines_say_who_did_what_and_only_the_owner_may_read_them() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("audit.jsonl");
-        let audit = Audit::open(Some(&path)).unwrap();
+        let audit = Audit::open(Some(&path), BOUNDS).unwrap();
         let line = AuditLine {
             source: ([127, 0, 0, 1], 7).into(),
             identity: Some(Reference { handle: b"0.NA/10.1", index: 300 }),
@@ -198,7 +252,7 @@ mod tests {
     fn who_is_refused_cannot_fill_the_disk() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("audit.jsonl");
-        let audit = Audit::open(Some(&path)).unwrap();
+        let audit = Audit::open(Some(&path), BOUNDS).unwrap();
         let (handle, text) = (vec![0xff; 250_000], "ä".repeat(250_000));
         let line = AuditLine {
             source: ([127, 0, 0, 1], 7).into(),
@@ -211,10 +265,23 @@ mod tests {
         audit.write(&line);
         let len = std::fs::metadata(&path).unwrap().len();
         assert!((2_000..40_000).contains(&len), "{len}");
-        let mut refusals = Refusals::default();
-        let mut admit = |unix_s| refusals.admit(unix_s);
-        assert_eq!((0..13).filter(|_| admit(5).0).count(), 10);
-        assert_eq!(admit(6), (true, 3));
-        assert_eq!(admit(7), (true, 0));
+        assert!(audit.reconfigure(Some(directory.path()), BOUNDS).is_err(), "a directory");
+        let other = directory.path().join("other.jsonl");
+        audit.reconfigure(Some(&other), BOUNDS).unwrap();
+        audit.write(&line);
+        assert!(other.exists() && std::fs::metadata(&path).unwrap().len() == len);
+    }
+
+    #[test]
+    fn a_source_uses_up_its_own_lines_and_all_together_have_an_end() {
+        let mut refusals = Refusals::new(BOUNDS);
+        let [one, other] = [1, 2].map(|last| IpAddr::from([192, 0, 2, last]));
+        let mut admitted =
+            |source, count, unix_s| (0..count).filter(|_| refusals.admit(source, unix_s).0).count();
+        assert_eq!(admitted(one, 13, 5), 3);
+        assert_eq!(admitted(other, 2, 5), 2, "who floods takes nobody else's");
+        assert_eq!((3..9).map(|last| admitted(IpAddr::from([192, 0, 2, last]), 3, 5)).sum::<usize>(), 5);
+        assert_eq!(refusals.admit(one, 6), (true, 10 + 13));
+        assert_eq!(refusals.admit(one, 7), (true, 0));
     }
 }

@@ -1,5 +1,7 @@
 //! What an operator says: a TOML file, with flags over it, checked before anything starts.
 
+use crate::audit::AuditBounds;
+use crate::elsewhere::ElsewhereConfig;
 use crate::operation::Bounds;
 use crate::permission::Administrators;
 use crate::publish::PublishConfig;
@@ -29,7 +31,7 @@ pub struct Config {
     pub listen: Vec<SocketAddr>,
     /// Threads that answer requests; 0 for one on each core. Those that wait for the disk are besides.
     pub threads: usize,
-    /// UNIX socket for `status`, `stats` and `drain`; none when empty.
+    /// UNIX socket for `status`, `stats`, `reload` and `drain`; none when empty.
     pub control: Option<PathBuf>,
     /// File for a line of JSON for each administrative request; the log, where that is not said.
     pub audit: Option<PathBuf>,
@@ -55,6 +57,8 @@ pub struct Config {
     pub administrators: AdministratorsConfig,
     /// Keys agreed on with clients.
     pub sessions: SessionsConfig,
+    /// Other services, which may be asked about identities whose handles are not here.
+    pub elsewhere: ElsewhereConfig,
     /// Sizes of everything that is bounded.
     pub limits: Limits,
     /// Connections.
@@ -109,6 +113,10 @@ pub struct Limits {
     pub keys_tried: usize,
     /// Most PBKDF2 rounds that the answer to a challenge may ask for; each takes a microsecond or two.
     pub pbkdf2_iterations: u32,
+    /// Refusals in one second that get a line in the audit log.
+    pub audit_refusals_per_s: u32,
+    /// Of these, those of one source: an IPv4 address, or a /64 of IPv6.
+    pub audit_refusals_per_source_per_s: u32,
     /// Most bytes of a line on the control socket.
     pub control_line_bytes: usize,
 }
@@ -174,6 +182,7 @@ impl Default for Config {
             server_key: None,
             administrators: AdministratorsConfig::default(),
             sessions: SessionsConfig::default(),
+            elsewhere: ElsewhereConfig::default(),
             limits: Limits::default(),
             tcp: TcpConfig::default(),
             observe: ObserveConfig::default(),
@@ -209,6 +218,8 @@ impl Default for Limits {
             group_lookups: limit::VLIST_EXPANSION_MAX,
             keys_tried: 16,
             pbkdf2_iterations: 100_000,
+            audit_refusals_per_s: 50,
+            audit_refusals_per_source_per_s: 10,
             control_line_bytes: 4096,
         }
     }
@@ -265,6 +276,7 @@ impl Config {
         config.audit = config.audit.map(|audit| directory.join(audit));
         config.server_key = config.server_key.map(|key| key.relative_to(directory));
         config.sessions = config.sessions.relative_to(directory);
+        config.elsewhere = config.elsewhere.relative_to(directory);
         Ok(config)
     }
 
@@ -277,6 +289,7 @@ impl Config {
             .with_context(|| format!("`log` is {:?}: write error, warn, info, debug or trace", self.log))?;
         ensure!(!self.listen.is_empty(), "`listen` is empty: name at least one address, as \"[::]:2642\"");
         self.sessions.check()?;
+        self.elsewhere.check()?;
         let (limits, tcp, observe) = (&self.limits, &self.tcp, &self.observe);
         let bounds = [
             ("threads", self.threads, 0, 1024),
@@ -295,6 +308,13 @@ impl Config {
                 limits.pbkdf2_iterations as usize,
                 1,
                 limit::PBKDF2_ITERATIONS_MAX as usize,
+            ),
+            ("limits.audit_refusals_per_s", limits.audit_refusals_per_s as usize, 1, 100_000),
+            (
+                "limits.audit_refusals_per_source_per_s",
+                limits.audit_refusals_per_source_per_s as usize,
+                1,
+                limits.audit_refusals_per_s as usize,
             ),
             ("limits.control_line_bytes", limits.control_line_bytes, 64, 1 << 20),
             ("tcp.backlog", tcp.backlog as usize, 1, 1 << 16),
@@ -341,6 +361,15 @@ impl Config {
             prefix_administrators: config.prefix_administrators,
             lookups_max: self.limits.group_lookups,
         })
+    }
+
+    /// How many refusals the audit log takes.
+    #[must_use]
+    pub const fn audit_bounds(&self) -> AuditBounds {
+        AuditBounds {
+            refusals_per_s: self.limits.audit_refusals_per_s,
+            refusals_per_source_per_s: self.limits.audit_refusals_per_source_per_s,
+        }
     }
 
     /// Bounds of what is stored.
@@ -408,6 +437,16 @@ mod tests {
         assert!(says(|it| it.tcp.requests = 0).contains("tcp.requests"));
         assert!(says(|it| it.tcp.connections_per_source = it.tcp.connections + 1).contains("per_source"));
         assert!(says(|it| it.limits.pbkdf2_iterations = 1_000_001).contains("pbkdf2_iterations"));
+        assert_eq!(says(|it| it.limits.audit_refusals_per_source_per_s = 50), "");
+        assert!(
+            says(|it| it.limits.audit_refusals_per_source_per_s = 51).contains("audit_refusals_per_source")
+        );
+        assert!(says(|it| it.elsewhere.enabled = true).contains("elsewhere.root"));
+        assert!(says(|it| it.elsewhere.at_once = 0).contains("elsewhere.at_once"));
+        assert_eq!(says(|it| it.elsewhere.questions = 256), "");
+        assert!(says(|it| it.elsewhere.questions = 257).contains("elsewhere.questions"));
+        assert!(says(|it| it.elsewhere.patience_ms = 120_001).contains("elsewhere.patience_ms"));
+        assert!(says(|it| it.elsewhere.cache_s = 172_801).contains("elsewhere.cache_s"));
         assert!(says(|it| it.observe.http_connections = 0).contains("observe.http_connections"));
         assert!(says(|it| it.listen.clear()).contains("`listen`"));
         assert!(says(|it| it.log = "handle_admin=loud".to_owned()).contains("`log`"));

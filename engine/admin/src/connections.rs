@@ -23,8 +23,6 @@ use tokio::time::timeout;
 /// Who is connected.
 #[derive(Debug)]
 pub struct Connections {
-    connections_max: usize,
-    per_source_max: usize,
     open: Mutex<Open>,
     gone: Notify,
     /// Requests that may be worked on.
@@ -33,6 +31,8 @@ pub struct Connections {
 
 #[derive(Debug, Default)]
 struct Open {
+    connections_max: usize,
+    per_source_max: usize,
     count: usize,
     of_source: HashMap<IpAddr, usize>,
 }
@@ -41,13 +41,18 @@ impl Connections {
     /// Nobody is, yet.
     #[must_use]
     pub fn new(config: &TcpConfig) -> Self {
+        let (connections_max, per_source_max) = (config.connections, config.connections_per_source);
         Self {
-            connections_max: config.connections,
-            per_source_max: config.connections_per_source,
-            open: Mutex::default(),
+            open: Mutex::new(Open { connections_max, per_source_max, ..Open::default() }),
             gone: Notify::new(),
             work: Semaphore::new(config.requests),
         }
+    }
+
+    /// From now on so many may be; who is already there stays.
+    pub fn set_limits(&self, config: &TcpConfig) {
+        let mut open = self.open();
+        (open.connections_max, open.per_source_max) = (config.connections, config.connections_per_source);
     }
 
     /// How many are.
@@ -85,11 +90,12 @@ impl Connections {
     /// Takes a place for `source`, if there is one.
     fn enter(&self, source: IpAddr) -> bool {
         let mut open = self.open();
-        if open.count >= self.connections_max {
+        if open.count >= open.connections_max {
             return false;
         }
+        let per_source_max = open.per_source_max;
         let of_source = open.of_source.entry(group(source)).or_default();
-        if *of_source >= self.per_source_max {
+        if *of_source >= per_source_max {
             return false;
         }
         *of_source += 1;
@@ -112,7 +118,7 @@ impl Connections {
 }
 
 /// One source: an IPv4 address, or a /64 of IPv6.
-fn group(source: IpAddr) -> IpAddr {
+pub(crate) fn group(source: IpAddr) -> IpAddr {
     match source.to_canonical() {
         IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() >> 64 << 64).into(),
         ip => ip,
@@ -192,7 +198,8 @@ enum Arrived {
 }
 
 async fn talk(mut stream: TcpStream, source: SocketAddr, shared: &Arc<Shared>) -> io::Result<()> {
-    let tcp = &shared.config.tcp;
+    let config = shared.config();
+    let tcp = &config.tcp;
     // Answers are whole when they are written.
     stream.set_nodelay(true)?;
     let mut is_first = true;
@@ -240,7 +247,8 @@ async fn arrive(stream: &mut TcpStream, shared: &Shared, is_first: bool) -> io::
     const SHORT: Refused = Refused::new(ResponseCode::PROTOCOL_ERROR, "Invalid message length");
     const LATE: Refused =
         Refused::new(ResponseCode::PROTOCOL_ERROR, "Timed out waiting for the rest of the request");
-    let (tcp, mut stopping) = (&shared.config.tcp, shared.stopping());
+    let (config, mut stopping) = (shared.config(), shared.stopping());
+    let tcp = &config.tcp;
     let mut envelope = [0; Envelope::LEN];
     let idle = timeout(ms(tcp.idle_ms), stream.read(&mut envelope));
     let arrived = tokio::select! {
@@ -291,7 +299,7 @@ async fn arrive(stream: &mut TcpStream, shared: &Shared, is_first: bool) -> io::
 }
 
 async fn send(stream: &mut TcpStream, bytes: &[u8], shared: &Shared) -> io::Result<()> {
-    let sent = timeout(ms(shared.config.tcp.write_ms), stream.write_all(bytes)).await;
+    let sent = timeout(ms(shared.config().tcp.write_ms), stream.write_all(bytes)).await;
     sent.unwrap_or_else(|_| {
         shared.service.counters.connections_timed_out.inc();
         Err(io::ErrorKind::TimedOut.into())

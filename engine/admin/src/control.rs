@@ -2,6 +2,7 @@
 
 use crate::publish::{Command, NoCommand, Publishing};
 use crate::server::Shared;
+use crate::settings::reload;
 use anyhow::{Context as _, bail};
 use serde_json::{Value, json};
 use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
@@ -15,9 +16,10 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 /// The commands, and what each does.
-pub const COMMANDS: [(&str, &str); 5] = [
+pub const COMMANDS: [(&str, &str); 6] = [
     ("status", "what is kept and served since when"),
     ("stats", "counters, and what waits now"),
+    ("reload", "read the configuration again; what cannot change while serving is named"),
     ("reopen-log", "open the file of the audit log again, after it was renamed"),
     ("drain", "answer what has arrived, then exit"),
     ("help", "this list"),
@@ -100,7 +102,7 @@ pub async fn serve((listener, _control): (UnixListener, Control), shared: Arc<Sh
 }
 
 async fn talk(client: tokio::net::UnixStream, shared: &Arc<Shared>) -> std::io::Result<()> {
-    let len_max = shared.config.limits.control_line_bytes;
+    let len_max = shared.config().limits.control_line_bytes;
     let (reader, mut writer) = client.into_split();
     let mut reader = BufReader::new(reader);
     loop {
@@ -135,6 +137,12 @@ async fn answer(command: &str, shared: &Arc<Shared>) -> Value {
             tokio::task::spawn_blocking(asked)
                 .await
                 .unwrap_or_else(|error| json!({ "error": error.to_string() }))
+        }
+        "reload" => {
+            let shared = Arc::clone(shared);
+            tokio::task::spawn_blocking(move || reload(&shared))
+                .await
+                .unwrap_or_else(|error| json!({ "ok": false, "error": error.to_string() }))
         }
         "reopen-log" => match shared.service.audit.reopen() {
             Ok(()) => json!({ "ok": true }),
@@ -177,7 +185,7 @@ async fn publish(command: Command, shared: &Arc<Shared>) -> Value {
 
 /// What is kept, by whom it is served.
 fn status(shared: &Shared) -> Value {
-    let (service, config) = (&shared.service, &shared.config);
+    let (service, config) = (&shared.service, shared.config());
     let store = match service.store.stats() {
         Ok(stats) => json!(stats),
         Err(error) => json!({ "error": error.to_string() }),
@@ -201,10 +209,10 @@ fn status(shared: &Shared) -> Value {
             Err(why) => json!({ "ok": false, "why": why }),
         },
         "site": {
-            "serial": service.rules.site.view().serial,
-            "primary": service.rules.site.is_primary(),
-            "server": service.rules.site.server_at() + 1,
-            "servers": service.rules.site.servers_count(),
+            "serial": service.site.view().serial,
+            "primary": service.site.is_primary(),
+            "server": service.site.server_at() + 1,
+            "servers": service.site.servers_count(),
         },
         "signs": service.sealer.key.as_ref().map(|key| format!("{:?}", key.public())),
     })
@@ -217,7 +225,7 @@ fn stats(shared: &Shared) -> Value {
     let counts = challenges.counts();
     json!({
         "requests": counters.requests_count(),
-        "requests_working": shared.connections.working(&shared.config.tcp),
+        "requests_working": shared.connections.working(&shared.config().tcp),
         "connections": { "open": shared.connections.count(), "accepted": counters.connections.get(),
             "refused": counters.connections_refused.get(), "timed_out": counters.connections_timed_out.get() },
         "store": { "commits": commits, "changes": changes, "waiting": service.store.waiting(),

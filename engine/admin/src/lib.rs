@@ -3,10 +3,11 @@
 //! - [`store`]: the records, durable before a change is acknowledged, with a log of what happened.
 //! - [`permission`]: who may do what: the deployed table, and whether an identity has what it takes.
 //! - [`operation`]: what a request comes to, as a function of records, rules, request and who asks.
+//! - [`elsewhere`]: what other services say about identities whose handles are not here.
 //! - [`service`]: messages in, messages out: opened, decided, authenticated, carried out, sealed.
 //! - [`publish`]: from changes in the store to sets that resolvers serve.
 //! - [`audit`], [`counters`]: who did what, and how often what happened.
-//! - [`config`], [`server`], [`connections`], [`control`], [`observe`], [`health`]: the process around it.
+//! - [`config`], [`settings`], [`server`], [`connections`], [`control`], [`observe`], [`health`]: the process around it.
 #![forbid(unsafe_code)]
 
 pub mod audit;
@@ -14,6 +15,7 @@ pub mod config;
 pub mod connections;
 pub mod control;
 pub mod counters;
+pub mod elsewhere;
 pub mod health;
 pub mod observe;
 pub mod operation;
@@ -21,4 +23,5 @@ pub mod permission;
 pub mod publish;
 pub mod server;
 pub mod service;
+pub mod settings;
 pub mod store;

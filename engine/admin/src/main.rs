@@ -3,22 +3,25 @@
 use anyhow::anyhow;
 use clap::Parser;
 use handle_admin::config::Config;
+use handle_admin::elsewhere::Elsewhere;
 use handle_admin::server::{Server, read_identity};
+use handle_admin::settings::{Hooks, ReadConfig, reload};
 use handle_admin::store::Store;
+use handle_process::log;
 use handle_process::privileges::is_root;
 use sd_notify::NotifyState;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
-use tracing_subscriber::filter::EnvFilter;
 
 /// Keeps the authoritative records of a service, and changes them for their administrators.
 ///
 /// It answers the handle protocol over TCP on a port of its own, which the site record names as the interface for
 /// administration. A change is acknowledged when it is on the disk. Flags win over the configuration file.
 ///
-/// Signals: SIGTERM and SIGINT answer what has arrived and stop; SIGHUP opens the audit log again.
+/// Signals: SIGTERM and SIGINT answer what has arrived and stop; SIGHUP opens the audit log
+/// again and reloads the configuration.
 ///
 /// Exit codes: 0 stopped as told, 1 failed, 2 configuration or usage.
 #[derive(Parser, Clone, Debug)]
@@ -47,7 +50,7 @@ struct Args {
     /// Address to answer on, over TCP; may be given more than once.
     #[arg(long)]
     listen: Vec<SocketAddr>,
-    /// UNIX socket for status, stats and drain.
+    /// UNIX socket for status, stats, reload and drain.
     #[arg(long)]
     control: Option<PathBuf>,
     /// The user to become once ports are bound, when started as root: a name, or uid:gid.
@@ -119,7 +122,7 @@ fn main() -> ExitCode {
         );
         return fail(&error, 2);
     } else {
-        serve(&args, &config)
+        serve(args, &config)
     };
     done.map_or_else(|error| fail(&error, 1), |()| ExitCode::SUCCESS)
 }
@@ -136,6 +139,7 @@ fn print_config(config: &Config) -> anyhow::Result<()> {
 
 fn check(config: &Config) -> anyhow::Result<()> {
     let (site, key) = read_identity(config)?;
+    Elsewhere::open(&config.elsewhere)?;
     let stats = Store::open(&config.store)?.stats()?;
     println!(
         "configuration is good: {} records under {} homed prefixes, for server {} of {} in the site, {}, on {}",
@@ -149,24 +153,12 @@ fn check(config: &Config) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn start_log(filter: &str, as_json: bool) -> anyhow::Result<()> {
-    let log = tracing_subscriber::fmt()
-        .with_env_filter(EnvFilter::try_new(filter)?)
-        .with_writer(std::io::stderr)
-        .with_target(false);
-    if as_json {
-        log.json().init()
-    } else {
-        log.init()
-    }
-    Ok(())
-}
-
-fn serve(args: &Args, config: &Config) -> anyhow::Result<()> {
+fn serve(args: Args, config: &Config) -> anyhow::Result<()> {
     use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-    start_log(&config.log, args.log_json)?;
+    let set_log = Some(log::start(&config.log, args.log_json)?);
+    let read_config: Option<ReadConfig> = Some(Box::new(move || args.config()));
     let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGHUP])?;
-    let server = Server::start(config)?;
+    let server = Server::start_with(config, Hooks { read_config, set_log })?;
     // Without a service manager there is nobody to tell.
     let _ = sd_notify::notify(&[NotifyState::MainPid(std::process::id()), NotifyState::Ready]);
     tracing::info!(addresses = ?server.addresses(), last_transaction = server.shared().service.store.last_id(), "serving");
@@ -174,9 +166,13 @@ fn serve(args: &Args, config: &Config) -> anyhow::Result<()> {
         for signal in signals.pending() {
             if signal != SIGHUP {
                 server.shared().drain();
-            } else if let Err(error) = server.shared().service.audit.reopen() {
+                continue;
+            }
+            if let Err(error) = server.shared().service.audit.reopen() {
                 tracing::error!("{error:#}");
             }
+            let said = reload(server.shared());
+            tracing::info!(%said, "reloaded");
         }
         std::thread::sleep(Duration::from_millis(20));
     }

@@ -2,10 +2,13 @@
 //!
 //! The names of all metrics: `docs/operations/admin-metrics.md`.
 
+use crate::elsewhere::{Elsewhere, ElsewhereCounts};
 use crate::publish;
 use crate::server::Shared;
 use handle_process::http::{self, BadRequest, Response, Status};
 use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::{EncodeMetric, MetricEncoder};
+use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
@@ -19,8 +22,8 @@ use tokio::time::timeout;
 
 /// Serves scrapers until the server stops.
 pub async fn serve(listener: TcpListener, shared: Arc<Shared>) {
-    let clients = Arc::new(Semaphore::new(shared.config.observe.http_connections));
-    let patience = Duration::from_millis(shared.config.observe.http_patience_ms.into());
+    let clients = Arc::new(Semaphore::new(shared.config().observe.http_connections));
+    let patience = Duration::from_millis(shared.config().observe.http_patience_ms.into());
     let mut stopping = shared.stopping();
     loop {
         let accepted = tokio::select! {
@@ -40,7 +43,7 @@ pub async fn serve(listener: TcpListener, shared: Arc<Shared>) {
 }
 
 async fn talk(mut stream: TcpStream, shared: &Arc<Shared>) -> io::Result<()> {
-    let len_max = shared.config.observe.http_header_bytes;
+    let len_max = shared.config().observe.http_header_bytes;
     let mut head = Vec::new();
     let mut room = [0; 1024];
     let (response, is_head) = loop {
@@ -140,13 +143,23 @@ pub fn metrics(shared: &Shared) -> Result<String, Box<dyn std::error::Error + Se
     for (name, help, number) in numbers {
         registry.register(name, help, ConstCounter::new(number));
     }
+    if let Some(sessions) = service.sessions() {
+        let events = EventCounts(sessions.own().counts().by_name().to_vec());
+        registry.register("sessions", "What happened to sessions of this process itself", events);
+        let events = EventCounts(sessions.counts().by_name().to_vec());
+        registry.register("session_messages", "What came of set-ups and of messages in sessions", events);
+    }
+    let ElsewhereCounts { asked, unanswered, refused, cached } =
+        service.elsewhere().map(Elsewhere::counts).unwrap_or_default();
+    let events = vec![("asked", asked), ("unanswered", unanswered), ("refused", refused), ("cached", cached)];
+    registry.register("elsewhere", "Questions to other services about identities", EventCounts(events));
     let stats = service.store.stats()?;
     let gauges = [
         ("connections_open", "Connections now", shared.connections.count() as u64),
         (
             "requests_working",
             "Requests that are worked on",
-            shared.connections.working(&shared.config.tcp) as u64,
+            shared.connections.working(&shared.config().tcp) as u64,
         ),
         ("store_waiting", "Changes that wait for the writer", service.store.waiting() as u64),
         ("store_records", "Records", stats.records),
@@ -159,6 +172,16 @@ pub fn metrics(shared: &Shared) -> Result<String, Box<dyn std::error::Error + Se
             u64::from(service.store.failure().is_some()),
         ),
         ("challenges_waiting", "Challenges that wait for an answer", service.challenges().len() as u64),
+        (
+            "sessions_open",
+            "Sessions of this process itself",
+            service.sessions().map_or(0, |all| all.own().len() as u64),
+        ),
+        (
+            "elsewhere_asking",
+            "Requests on whose behalf other services are asked",
+            service.elsewhere().map_or(0, Elsewhere::asking) as u64,
+        ),
         ("start_time_seconds", "When it was started, Unix seconds", shared.started_unix_ms() / 1000),
     ];
     for (name, help, number) in gauges {
@@ -170,4 +193,21 @@ pub fn metrics(shared: &Shared) -> Result<String, Box<dyn std::error::Error + Se
     let mut text = String::new();
     encode(&mut text, &registry)?;
     Ok(text)
+}
+
+/// Counts of one metric, by their event.
+#[derive(Debug)]
+struct EventCounts(Vec<(&'static str, u64)>);
+
+impl EncodeMetric for EventCounts {
+    fn encode(&self, mut encoder: MetricEncoder<'_>) -> std::fmt::Result {
+        for (event, count) in &self.0 {
+            ConstCounter::new(*count).encode(encoder.encode_family(&[("event", *event)])?)?;
+        }
+        Ok(())
+    }
+
+    fn metric_type(&self) -> MetricType {
+        MetricType::Counter
+    }
 }

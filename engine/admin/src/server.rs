@@ -4,11 +4,13 @@ use crate::audit::Audit;
 use crate::config::Config;
 use crate::connections::{Connections, serve};
 use crate::control::Control;
+use crate::elsewhere::Elsewhere;
 use crate::health::Health;
 use crate::operation::Rules;
 use crate::publish::Publishing;
-use crate::service::Service;
 use crate::service::reply::Sealer;
+use crate::service::{InForce, Service};
+use crate::settings::{Hooks, Settings};
 use crate::store::{Store, now_unix_ms};
 use crate::{control, observe};
 use anyhow::Context as _;
@@ -53,13 +55,19 @@ pub struct Shared {
     pub health: Health,
     /// What brings changes to resolvers, if a directory for that is configured.
     pub publishing: Option<Publishing>,
-    /// In force.
-    pub config: Config,
+    /// What is in force of the configuration.
+    pub settings: Settings,
     stop: watch::Sender<bool>,
     started_unix_ms: u64,
 }
 
 impl Shared {
+    /// The configuration in force.
+    #[must_use]
+    pub fn config(&self) -> Arc<Config> {
+        self.settings.current()
+    }
+
     /// Lets everything come to an end.
     pub fn drain(&self) {
         self.stop.send_replace(true);
@@ -97,12 +105,32 @@ pub fn read_identity(config: &Config) -> anyhow::Result<(SiteRecord, Option<Priv
     Ok((site, key))
 }
 
+/// What requests are decided by.
+pub(crate) fn in_force(config: &Config, site: Arc<SiteRecord>) -> anyhow::Result<InForce> {
+    let rules = Rules {
+        site,
+        administrators: config.administrators()?,
+        anonymous_full_access: config.anonymous_full_access,
+        lists_handles: config.list_handles,
+        bounds: config.bounds(),
+    };
+    Ok(InForce { rules, effort: config.effort() })
+}
+
 impl Server {
     /// Binds the ports, becomes the user that is configured, opens the store and answers.
     ///
     /// # Errors
     /// One sentence with the likely cause, and what to check.
     pub fn start(config: &Config) -> anyhow::Result<Self> {
+        Self::start_with(config, Hooks::default())
+    }
+
+    /// The same, as a program that can read its configuration again.
+    ///
+    /// # Errors
+    /// One sentence with the likely cause, and what to check.
+    pub fn start_with(config: &Config, hooks: Hooks) -> anyhow::Result<Self> {
         let listeners: Vec<TcpListener> = config
             .listen
             .iter()
@@ -118,26 +146,22 @@ impl Server {
         let publish = &config.publish;
         let publishing =
             publish.directory.is_some().then(|| Publishing::start(store.clone(), publish)).transpose()?;
-        let rules = Rules {
-            site,
-            administrators: config.administrators()?,
-            anonymous_full_access: config.anonymous_full_access,
-            lists_handles: config.list_handles,
-            bounds: config.bounds(),
-        };
+        let elsewhere = Elsewhere::open(&config.elsewhere)?;
+        let in_force = in_force(config, Arc::new(site))?;
         if config.anonymous_full_access {
             tracing::warn!("`anonymous_full_access`: everybody may do everything");
         }
-        let audit = Audit::open(config.audit.as_deref())?;
+        let audit = Audit::open(config.audit.as_deref(), config.audit_bounds())?;
         let challenges = Challenges::new(config.challenge_limits());
-        let service = Service::new(store, rules, Sealer { key }, config.effort(), challenges, audit)
-            .with_sessions(Front::new(&config.sessions));
+        let service = Service::new(store, in_force, Sealer { key }, challenges, audit)
+            .with_sessions(Front::new(&config.sessions))
+            .with_elsewhere(elsewhere);
         let shared = Arc::new(Shared {
             service: Arc::new(service),
             connections: Connections::new(&config.tcp),
             health: Health::new(Duration::from_millis(config.observe.probe_every_ms.into())),
             publishing,
-            config: config.clone(),
+            settings: Settings::new(config.clone(), hooks),
             stop: watch::Sender::new(false),
             started_unix_ms: now_unix_ms(),
         });
@@ -239,7 +263,7 @@ async fn expire_sessions(shared: Arc<Shared>) {
 
 /// Drops old transactions from the log, now and then.
 async fn prune(shared: Arc<Shared>) {
-    let kept_ms = u64::from(shared.config.store.log_days) * 86_400_000;
+    let kept_ms = u64::from(shared.config().store.log_days) * 86_400_000;
     let mut stopping = shared.stopping();
     loop {
         let service = Arc::clone(&shared.service);

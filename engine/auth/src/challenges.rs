@@ -119,6 +119,11 @@ impl Challenges {
         }
     }
 
+    /// From now on so many are kept. What is kept already makes room for new ones, or is answered in its time.
+    pub const fn set_limits(&mut self, limits: ChallengeLimits) {
+        self.limits = limits;
+    }
+
     /// Keeps `challenge` to `source` and gives the number it is answered under: one of `numbers`, made positive.
     ///
     /// # Errors

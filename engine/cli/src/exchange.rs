@@ -46,17 +46,17 @@ pub(crate) fn address(server: &str) -> anyhow::Result<SocketAddr> {
     addresses.next().with_context(|| format!("{server} has no address"))
 }
 
-/// There is nobody who could answer.
+/// No answer comes: nobody listens, or the connection ended.
 #[derive(Debug)]
-pub(crate) struct Nobody(String);
+pub(crate) struct NoAnswer(String);
 
-impl std::fmt::Display for Nobody {
+impl std::fmt::Display for NoAnswer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl std::error::Error for Nobody {}
+impl std::error::Error for NoAnswer {}
 
 /// Makes a request with an id of its own.
 pub(crate) fn request(request: &Request<'_>, flags: OpFlags) -> anyhow::Result<Asked> {
@@ -102,7 +102,7 @@ pub(crate) fn ask(server: SocketAddr, asked: &Asked, waits_ms: &[u32]) -> anyhow
                 Ok(len) => &room[..len],
                 Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => break,
                 Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
-                    bail!(Nobody(format!(
+                    bail!(NoAnswer(format!(
                         "nobody listens on {server} (is the server running, and is this its UDP port?)"
                     )))
                 }
@@ -140,7 +140,7 @@ pub(crate) fn ask_over_tcp(
         Ok(stream) => stream,
         Err(error) if is_late(&error) => return Ok(None),
         Err(error) => {
-            bail!(Nobody(format!(
+            bail!(NoAnswer(format!(
                 "cannot connect to {server}: {error} (is the server running, and does it answer over TCP?)"
             )));
         }
@@ -164,13 +164,13 @@ pub(crate) fn ask_over_tcp(
         };
         stream.set_read_timeout(Some(left))?;
         match stream.read(&mut room) {
-            Ok(0) => bail!("{server} closed the connection without an answer"),
+            Ok(0) => bail!(NoAnswer(format!("{server} closed the connection without an answer"))),
             Ok(len) => bytes.extend_from_slice(&room[..len]),
             Err(error) if is_late(&error) => return Ok(None),
             Err(error) if error.kind() == ErrorKind::ConnectionReset => {
-                bail!(
+                bail!(NoAnswer(format!(
                     "{server} ended the connection without an answer (is the server running, or being stopped?)"
-                )
+                )))
             }
             Err(error) => return Err(error).with_context(|| format!("cannot receive from {server}")),
         }

@@ -172,7 +172,7 @@ fn main() -> ExitCode {
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("hdl: {}", output::printable_lines(&format!("{error:#}")));
-            let outcome = match error.is::<exchange::Nobody>() {
+            let outcome = match error.is::<exchange::NoAnswer>() {
                 true => Outcome::NoAnswer,
                 false => Outcome::Failed,
             };

@@ -167,6 +167,7 @@ impl Args {
             identity: self.identity.read()?,
             aliases_max: self.aliases,
             trace: self.trace,
+            service_only: false,
         })
     }
 }

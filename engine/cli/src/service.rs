@@ -12,7 +12,7 @@ use handle_client::lookup::{Client, Options};
 use handle_client::reference::{Reference, Rules};
 use handle_client::service::SharedSite;
 use handle_client::trace::{Origin, Step};
-use handle_client::{Driver, LookupError, Question};
+use handle_client::{Driver, Question};
 use handle_proto::data::site::{Interface, Server};
 use handle_proto::json::site_to_json;
 use handle_proto::{Handle, HashOption};
@@ -71,20 +71,10 @@ pub(crate) fn locate(client: &Arc<Client>, written: &str, certify: bool) -> anyh
     });
     match (sites.last(), resolved.outcome) {
         // The sites that are known are those of a service on the way.
-        (_, Err(error)) if !is_of_its_servers(&error, handle.as_bytes()) => Err(error.into()),
+        (_, Err(error)) if !error.is_of_the_servers_of(handle.as_bytes()) => Err(error.into()),
         (Some((from, sites)), _) => Ok(Located { handle: handle.into_bytes(), from, sites }),
         (None, Err(error)) => Err(error.into()),
         (None, Ok(_)) => bail!("the service of {handle} is not known"),
-    }
-}
-
-/// Whether the service of `handle` was found, and only its servers did not answer.
-fn is_of_its_servers(error: &LookupError, of: &[u8]) -> bool {
-    match error {
-        LookupError::AllFailed { handle, .. }
-        | LookupError::NoServer { handle }
-        | LookupError::TooSlow { handle } => handle == of,
-        _ => false,
     }
 }
 

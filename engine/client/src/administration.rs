@@ -192,6 +192,14 @@ impl Administrator {
         self.session_timeout_s = timeout_s;
     }
 
+    /// Connects, unless there is a connection that the server has not left.
+    ///
+    /// # Errors
+    /// When no connection comes about.
+    pub fn connect(&mut self) -> Result<(), AskError> {
+        self.connection.open()
+    }
+
     /// Asks, answers up to two challenges, and gives the answer: a success, a referral or a refusal.
     ///
     /// Of a listing it is the first message; see [`list`](Self::list). When the server has forgotten the session, the

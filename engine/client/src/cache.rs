@@ -5,6 +5,7 @@
 
 use crate::service::keeps_s;
 use crate::{Answer, Now, Question};
+use handle_proto::limit::TTL_MAX_S;
 use handle_proto::{ResponseCode, fold};
 use hashbrown::HashTable;
 use std::hash::{BuildHasher as _, RandomState};
@@ -17,11 +18,13 @@ pub struct CacheLimits {
     pub bytes_max: usize,
     /// How long it is remembered that there is no such handle, or no such value, in seconds.
     pub negative_ttl_s: u32,
+    /// How long anything is kept, in seconds, whatever its time to live.
+    pub ttl_max_s: u32,
 }
 
 impl Default for CacheLimits {
     fn default() -> Self {
-        Self { bytes_max: 256 << 20, negative_ttl_s: 30 }
+        Self { bytes_max: 256 << 20, negative_ttl_s: 30, ttl_max_s: TTL_MAX_S.cast_unsigned() }
     }
 }
 
@@ -46,7 +49,7 @@ pub struct CacheStats {
 #[derive(Debug)]
 pub struct Cache {
     limits: CacheLimits,
-    hasher: RandomState,
+    hashers: [RandomState; 2],
     shards: Vec<Mutex<Shard>>,
     shard_bytes_max: usize,
 }
@@ -65,19 +68,26 @@ struct Shard {
     stats: CacheStats,
 }
 
-/// All that is kept of a handle. What a hit reads of it lies together: with a million handles, a hit takes as long as
-/// the lines of memory that it touches.
+/// What a handle is known by: two hashes with keys that are drawn anew for each cache. Who does not know the keys cannot
+/// look for two handles that have the same, and of a million handles that are there by chance none has that of another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Name([u64; 2]);
+
+/// All that is kept of a handle, in one line of memory: with a million handles, a hit takes as long as the lines that it
+/// touches, which are this one and the answer's.
 #[derive(Debug)]
+#[repr(align(64))]
 struct Slot {
-    hash: u64,
-    key: Box<[u8]>,
+    name: Name,
     first: Entry,
-    /// Other choices of values, the newest last.
-    others: Vec<Entry>,
-    bytes: usize,
+    /// Other choices of values, the newest last; few handles have them.
+    #[expect(clippy::box_collection, reason = "one word of the line, where a vector has three")]
+    others: Option<Box<Vec<Entry>>>,
+    bytes: u32,
     /// Since it was last looked at for room.
     was_used: bool,
 }
+const _: () = assert!(size_of::<Option<Slot>>() == 64, "one line");
 
 #[derive(Debug)]
 struct Entry {
@@ -104,15 +114,21 @@ impl Cache {
         let shards_count = (limits.bytes_max / SHARD_BYTES_MIN).clamp(1, SHARDS_MAX);
         Self {
             limits,
-            hasher: RandomState::new(),
+            hashers: [RandomState::new(), RandomState::new()],
             shards: (0..shards_count).map(|_| Mutex::default()).collect(),
             shard_bytes_max: limits.bytes_max / shards_count,
         }
     }
 
-    fn shard(&self, hash: u64) -> MutexGuard<'_, Shard> {
-        // The table takes its lowest and its highest bits. The remainder is less than the number of shards.
-        let at = usize::from(hash.to_be_bytes()[2]) % self.shards.len();
+    /// The part that is for a handle with this key, and what the handle is known by there.
+    fn locked(&self, key: &[u8]) -> (MutexGuard<'_, Shard>, Name) {
+        let name = Name(self.hashers.each_ref().map(|hasher| hasher.hash_one(key)));
+        // The table of the part takes the other half. The remainder is less than the number of parts.
+        let at = usize::from(name.0[1].to_be_bytes()[0]) % self.shards.len();
+        (self.shard(at), name)
+    }
+
+    fn shard(&self, at: usize) -> MutexGuard<'_, Shard> {
         self.shards[at].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -124,8 +140,8 @@ impl Cache {
         }
         let values_key = question.values_key();
         let (answer, is_exact) = with_key(question, |key| {
-            let hash = self.hasher.hash_one(key);
-            self.shard(hash).get(hash, key, &values_key, now)
+            let (mut shard, name) = self.locked(key);
+            shard.get(name, &values_key, now)
         })?;
         Some(if is_exact { answer } else { Arc::new(answer.selected(question)) })
     }
@@ -140,6 +156,7 @@ impl Cache {
             ResponseCode::HANDLE_NOT_FOUND | ResponseCode::VALUES_NOT_FOUND => self.limits.negative_ttl_s,
             _ => 0,
         };
+        let keeps_s = keeps_s.min(self.limits.ttl_max_s);
         if keeps_s == 0 || !question.is_cacheable() {
             return;
         }
@@ -158,8 +175,8 @@ impl Cache {
     fn insert(&self, question: &Question, answer: Arc<Answer>, expires_ms: u64, now: Now) {
         let entry = Entry { values_key: question.values_key().into(), answer, expires_ms };
         with_key(question, |key| {
-            let hash = self.hasher.hash_one(key);
-            self.shard(hash).insert(hash, key, entry, self.shard_bytes_max, now);
+            let (mut shard, name) = self.locked(key);
+            shard.insert(name, entry, self.shard_bytes_max, now);
         });
     }
 
@@ -169,9 +186,8 @@ impl Cache {
             let mut question = Question::all(handle);
             question.wants.certified = certified;
             with_key(&question, |key| {
-                let hash = self.hasher.hash_one(key);
-                let mut shard = self.shard(hash);
-                if let Some(place) = shard.find(hash, key) {
+                let (mut shard, name) = self.locked(key);
+                if let Some(place) = shard.find(name) {
                     shard.drop_slot(place);
                 }
             });
@@ -182,8 +198,8 @@ impl Cache {
     #[must_use]
     pub fn stats(&self) -> CacheStats {
         let mut sum = CacheStats::default();
-        for shard in &self.shards {
-            let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+        for at in 0..self.shards.len() {
+            let shard = self.shard(at);
             sum.hits += shard.stats.hits;
             sum.misses += shard.stats.misses;
             sum.expired += shard.stats.expired;
@@ -193,6 +209,11 @@ impl Cache {
         }
         sum
     }
+}
+
+/// Bytes of all that is kept of one handle.
+fn bytes_u32(bytes: usize) -> u32 {
+    u32::try_from(bytes).expect("so many messages are far from 4 GiB")
 }
 
 /// Calls `with` with what the handle of `question` is known by, as [`Question::handle_key`] has it, without asking for
@@ -223,11 +244,11 @@ impl Entry {
 
 impl Slot {
     fn entries(&self) -> impl Iterator<Item = &Entry> {
-        std::iter::once(&self.first).chain(&self.others)
+        std::iter::once(&self.first).chain(self.others.iter().flat_map(|others| others.iter()))
     }
 
     fn memory(&self) -> usize {
-        SLOT_BYTES + self.key.len() + self.entries().map(Entry::memory).sum::<usize>()
+        SLOT_BYTES + self.entries().map(Entry::memory).sum::<usize>()
     }
 
     /// The answer to a choice of values, and whether it is one to just this choice.
@@ -244,19 +265,19 @@ impl Slot {
             self.first = entry;
             return;
         }
-        self.others.retain(|known| known.values_key != entry.values_key);
-        if self.others.len() + 1 == ENTRIES_MAX {
-            self.first = self.others.remove(0);
+        let others = self.others.get_or_insert_default();
+        others.retain(|known| known.values_key != entry.values_key);
+        if others.len() + 1 == ENTRIES_MAX {
+            self.first = others.remove(0);
         }
-        self.others.push(entry);
+        others.push(entry);
     }
 }
 
 impl Shard {
-    fn find(&self, hash: u64, key: &[u8]) -> Option<u32> {
-        let is_it =
-            |place: &u32| self.slot(*place).is_some_and(|slot| slot.hash == hash && *slot.key == *key);
-        self.places.find(hash, is_it).copied()
+    fn find(&self, name: Name) -> Option<u32> {
+        let is_it = |place: &u32| self.slot(*place).is_some_and(|slot| slot.name == name);
+        self.places.find(name.0[0], is_it).copied()
     }
 
     fn slot(&self, place: u32) -> Option<&Slot> {
@@ -267,8 +288,8 @@ impl Shard {
         self.slots.get_mut(place as usize)?.as_mut()
     }
 
-    fn get(&mut self, hash: u64, key: &[u8], values_key: &[u8], now: Now) -> Option<(Arc<Answer>, bool)> {
-        let place = self.find(hash, key);
+    fn get(&mut self, name: Name, values_key: &[u8], now: Now) -> Option<(Arc<Answer>, bool)> {
+        let place = self.find(name);
         let Some(slot) = place.and_then(|place| self.slot_mut(place)) else {
             self.stats.misses += 1;
             return None;
@@ -288,24 +309,23 @@ impl Shard {
         found
     }
 
-    fn insert(&mut self, hash: u64, key: &[u8], entry: Entry, bytes_max: usize, now: Now) {
-        let needed = SLOT_BYTES + key.len() + entry.memory();
+    fn insert(&mut self, name: Name, entry: Entry, bytes_max: usize, now: Now) {
+        let needed = SLOT_BYTES + entry.memory();
         if needed > bytes_max {
             return;
         }
-        if let Some(slot) = self.find(hash, key).and_then(|place| self.slot_mut(place)) {
+        if let Some(slot) = self.find(name).and_then(|place| self.slot_mut(place)) {
             let before = slot.bytes;
             slot.keep(entry);
-            (slot.bytes, slot.was_used) = (slot.memory(), true);
-            let after = slot.bytes;
-            self.bytes = self.bytes - before + after;
+            let after = slot.memory();
+            (slot.bytes, slot.was_used) = (bytes_u32(after), true);
+            self.bytes = self.bytes - before as usize + after;
             self.make_room(bytes_max, now);
             return;
         }
         // First the room: what makes place is behind the hand then, and what is new comes there.
         self.make_room(bytes_max - needed, now);
-        let slot =
-            Slot { hash, key: key.into(), first: entry, others: vec![], bytes: needed, was_used: false };
+        let slot = Slot { name, first: entry, others: None, bytes: bytes_u32(needed), was_used: false };
         let place = self.empty.pop().unwrap_or_else(|| {
             self.slots.push(None);
             u32::try_from(self.slots.len() - 1).expect("each takes more bytes than an address has bits")
@@ -313,8 +333,8 @@ impl Shard {
         self.slots[place as usize] = Some(slot);
         self.bytes += needed;
         let slots = &self.slots;
-        let hash_of = |place: &u32| slots[*place as usize].as_ref().map_or(0, |slot| slot.hash);
-        self.places.insert_unique(hash, place, hash_of);
+        let hash_of = |place: &u32| slots[*place as usize].as_ref().map_or(0, |slot| slot.name.0[0]);
+        self.places.insert_unique(name.0[0], place, hash_of);
     }
 
     /// Looks at handles in turn until no more than `bytes_max` are taken: what was used since the last time, and has
@@ -339,10 +359,10 @@ impl Shard {
 
     fn drop_slot(&mut self, place: u32) {
         let Some(slot) = self.slots.get_mut(place as usize).and_then(Option::take) else { return };
-        if let Ok(found) = self.places.find_entry(slot.hash, |&known| known == place) {
+        if let Ok(found) = self.places.find_entry(slot.name.0[0], |&known| known == place) {
             found.remove();
         }
-        self.bytes -= slot.bytes;
+        self.bytes -= slot.bytes as usize;
         self.empty.push(place);
     }
 }
@@ -366,7 +386,7 @@ mod tests {
     }
 
     fn cache(bytes_max: usize) -> Cache {
-        Cache::new(CacheLimits { bytes_max, negative_ttl_s: 30 })
+        Cache::new(CacheLimits { bytes_max, ..CacheLimits::default() })
     }
 
     #[test]
@@ -379,6 +399,18 @@ mod tests {
         assert_eq!((stats.hits, stats.misses, stats.expired, stats.handles), (1, 1, 1, 1));
         cache.put(&question, &answer("a/b", &[value(1, b"URL", 0)]), now(8_000));
         assert!(cache.get(&question, now(8_000)).is_none(), "a time of 0 is not kept");
+    }
+
+    #[test]
+    fn nothing_is_kept_for_longer_than_the_limit() {
+        let cache = Cache::new(CacheLimits { ttl_max_s: 5, ..CacheLimits::default() });
+        let none = Answer::new(b"a/c", ResponseCode::HANDLE_NOT_FOUND, []);
+        for (handle, answer) in [("a/b", answer("a/b", &[value(1, b"URL", 60)])), ("a/c", none)] {
+            let question = Question::all(handle.as_bytes());
+            cache.put(&question, &answer, now(0));
+            assert!(cache.get(&question, now(4_999)).is_some(), "{handle}");
+            assert!(cache.get(&question, now(5_000)).is_none(), "{handle}");
+        }
     }
 
     #[test]

@@ -11,10 +11,12 @@ mod tests;
 use crate::exchange::{AttemptError, Transmit};
 use crate::flight::{Outcome, Place};
 use crate::lookup::{Client, Lookup, LookupError, Options, Whom};
+use crate::plan::{Preferences, Purpose, Target, plan};
 use crate::refresh::Renewing;
 use crate::sockets::{Datagrams, Sockets};
 use crate::trace::Event;
 use crate::{Now, Question};
+use handle_proto::Handle;
 use handle_proto::data::site::InterfaceProtocol;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::cell::RefCell;
@@ -119,6 +121,7 @@ fn is_shared(question: &Question, options: &Options) -> bool {
     options.use_cache
         && options.identity.is_none()
         && !options.trace
+        && !options.service_only
         && options.aliases_max == Options::default().aliases_max
         && matches!(options.whom, Whom::Responsible)
         && question.is_cacheable()
@@ -211,6 +214,39 @@ impl Driver {
         let mut lookup = lookup(&self.client, question, options);
         let outcome = self.drive(&mut lookup);
         Resolved::of(outcome, &lookup)
+    }
+
+    /// The servers that are responsible for `handle`, for `purpose` and over TCP, in the order in which they are to be
+    /// asked: one of each site of the service. With `certified`, records that are not signed say nothing about it.
+    ///
+    /// # Errors
+    /// When the service is not known, or has no server for this.
+    pub fn servers(
+        &mut self,
+        handle: &[u8],
+        purpose: Purpose,
+        certified: bool,
+    ) -> Result<Vec<Target>, LookupError> {
+        let mut question = Question::all(handle);
+        question.wants.certified = certified;
+        let options = Options { service_only: true, ..Options::default() };
+        let client = Arc::clone(&self.client);
+        let mut lookup = Lookup::new(client, question, options, Box::new(random), now());
+        let outcome = self.drive(&mut lookup);
+        // Whose servers did not answer is known all the same.
+        if let Err(error) = outcome
+            && !error.is_of_the_servers_of(handle)
+        {
+            return Err(error);
+        }
+        let preferences =
+            Preferences { protocols: vec![InterfaceProtocol::TCP], ..self.client.preferences.clone() };
+        let times = &self.client.times;
+        let plan = plan(lookup.service(), Handle(handle), purpose, &preferences, times, now(), &mut random);
+        match plan.is_empty() {
+            true => Err(LookupError::NoServer { handle: handle.to_vec() }),
+            false => Ok(plan.into()),
+        }
     }
 
     /// Moves the bytes of a lookup until it has an outcome.

@@ -124,11 +124,21 @@ pub struct Options {
     pub aliases_max: u8,
     /// Whether steps are written down.
     pub trace: bool,
+    /// Whether it is enough to know whose sites are to be asked: then nobody of these is, unless the handle is the
+    /// record of a prefix, for they may know better.
+    pub service_only: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { use_cache: true, whom: Whom::Responsible, identity: None, aliases_max: 0, trace: false }
+        Self {
+            use_cache: true,
+            whom: Whom::Responsible,
+            identity: None,
+            aliases_max: 0,
+            trace: false,
+            service_only: false,
+        }
     }
 }
 
@@ -194,6 +204,7 @@ pub struct Lookup {
     requests_count: usize,
     indirections_count: usize,
     aliases_count: u8,
+    service: Vec<SharedSite>,
     began_ms: u64,
     outcome: Option<Result<Answer, LookupError>>,
     events: Vec<Event>,
@@ -216,6 +227,7 @@ impl Lookup {
             requests_count: 0,
             indirections_count: 0,
             aliases_count: 0,
+            service: vec![],
             began_ms: now.ms,
             outcome: None,
             events: vec![],
@@ -279,6 +291,12 @@ impl Lookup {
     #[must_use]
     pub fn events(&self) -> &[Event] {
         &self.events
+    }
+
+    /// The sites that are responsible, once they are known.
+    #[must_use]
+    pub fn service(&self) -> &[SharedSite] {
+        &self.service
     }
 
     /// How many requests were made.

@@ -1,6 +1,8 @@
 //! What the data process and the write process have in common as processes; nothing of the protocol.
 //!
+//! - [`log`]: what is logged, and the way to change it.
 //! - [`privileges`]: from root to somebody else.
+//! - [`reload`]: what of a new configuration can be taken over while serving.
 //! - [`server_key`]: the key that signs answers, from a file that nobody else can read.
 //! - [`identity`]: administrators as they are configured.
 //! - [`site`]: the site record, and the place of a server in it.
@@ -9,6 +11,8 @@
 
 pub mod http;
 pub mod identity;
+pub mod log;
 pub mod privileges;
+pub mod reload;
 pub mod server_key;
 pub mod site;

@@ -2,10 +2,11 @@
 
 use anyhow::{Context as _, anyhow};
 use clap::Parser;
+use handle_process::log;
 use handle_server::Server;
 use handle_server::config::{Config, Datapath};
 use handle_server::privileges::is_root;
-use handle_server::server::{Hooks, ReadConfig, SetLog, open_live, read_site};
+use handle_server::server::{Hooks, ReadConfig, open_live, read_site};
 use handle_server::slow;
 use handle_server::takeover::Program;
 use handle_server::watchdog::Watchdog;
@@ -18,7 +19,6 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
-use tracing_subscriber::filter::EnvFilter;
 
 /// Serves a published set of handle records over UDP and TCP.
 ///
@@ -203,25 +203,6 @@ fn quiet_panics() {
     }));
 }
 
-/// Begins to log, and returns the way to change what is logged.
-fn start_log(filter: &str, as_json: bool) -> anyhow::Result<SetLog> {
-    let log = tracing_subscriber::fmt()
-        .with_env_filter(EnvFilter::try_new(filter)?)
-        .with_writer(std::io::stderr)
-        .with_target(false);
-    Ok(if as_json {
-        let log = log.json().with_filter_reloading();
-        let handle = log.reload_handle();
-        log.init();
-        Box::new(move |filter| Ok(handle.reload(EnvFilter::try_new(filter)?)?))
-    } else {
-        let log = log.with_filter_reloading();
-        let handle = log.reload_handle();
-        log.init();
-        Box::new(move |filter| Ok(handle.reload(EnvFilter::try_new(filter)?)?))
-    })
-}
-
 /// Lets this process open as many files as it is allowed to ask for: each connection is one.
 fn raise_file_limit() {
     let limit = getrlimit(Resource::Nofile);
@@ -231,7 +212,7 @@ fn raise_file_limit() {
 }
 
 fn serve(args: Args, config: &Config) -> anyhow::Result<()> {
-    let set_log = Some(start_log(&config.log, args.log_json)?);
+    let set_log = Some(log::start(&config.log, args.log_json)?);
     let read_config: Option<ReadConfig> = Some(Box::new(move || args.config()));
     let mut signals =
         signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGHUP]).context("cannot listen to signals")?;

@@ -17,6 +17,7 @@ use crate::templates::TemplatesConfig;
 use crate::worker::{Worker, WorkerInfo};
 use anyhow::{Context as _, anyhow, ensure};
 use handle_net::Options;
+use handle_process::log::SetLog;
 use handle_sessions::Holder;
 use handle_snapshot::map::How;
 use handle_snapshot::set::Why;
@@ -95,8 +96,6 @@ impl Shared {
 
 /// Reads the configuration, as at the start.
 pub type ReadConfig = Box<dyn Fn() -> anyhow::Result<Config> + Send + Sync>;
-/// Changes what is logged.
-pub type SetLog = Box<dyn Fn(&str) -> anyhow::Result<()> + Send + Sync>;
 
 /// What a server can do only as the program that it is.
 #[derive(Default)]

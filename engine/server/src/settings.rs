@@ -6,14 +6,14 @@
 //! - Workers look at [`generation`](Settings::generation) when there is time, and then take what is new.
 
 use crate::config::Config;
-use crate::server::{SetLog, Shared, read_site, templates_of};
+use crate::server::{Shared, read_site, templates_of};
 use crate::site::OwnSite;
 use arc_swap::ArcSwap;
+use handle_process::log::SetLog;
+use handle_process::reload::{self, Changes};
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use toml::Table;
 
 /// Settings that take effect while serving. What is not named here needs a new process.
 const LIVE: [&str; 52] = [
@@ -87,15 +87,6 @@ pub(crate) struct Settings {
     taking: Mutex<()>,
 }
 
-/// What became of a new configuration.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Changes {
-    /// Settings that are in force now.
-    pub(crate) changed: Vec<String>,
-    /// Settings that differ from what is in force, and need a new process.
-    pub(crate) need_restart: Vec<String>,
-}
-
 impl Settings {
     pub(crate) fn new(config: Config, site: OwnSite) -> Self {
         Self {
@@ -127,20 +118,7 @@ impl Settings {
         new.check()?;
         let _taking = self.taking.lock().unwrap_or_else(PoisonError::into_inner);
         let old = self.current();
-        let (mut merged, mut changes) = (Table::try_from(&old.config)?, Changes::default());
-        let (before, after) = (flat(&merged), flat(&Table::try_from(new)?));
-        let mut names: Vec<&String> = before.keys().chain(after.keys()).collect();
-        names.sort();
-        names.dedup();
-        for name in names.into_iter().filter(|&name| before.get(name) != after.get(name)) {
-            if is_live(name) {
-                put(&mut merged, name, after.get(name));
-                changes.changed.push(name.clone());
-            } else {
-                changes.need_restart.push(name.clone());
-            }
-        }
-        let config: Config = merged.try_into()?;
+        let (config, changes) = reload::merged(&old.config, new, &LIVE)?;
         // Together with what stays it must make sense as well.
         config.check()?;
         // Read also when its name is the same, for the file may be another.
@@ -154,40 +132,6 @@ impl Settings {
         self.current.store(Arc::new(InForce { config, site }));
         self.generation.fetch_add(1, Ordering::Release);
         Ok(changes)
-    }
-}
-
-fn is_live(name: &str) -> bool {
-    LIVE.contains(&name)
-}
-
-/// All settings by their names with dots.
-fn flat(table: &Table) -> BTreeMap<String, toml::Value> {
-    fn walk(table: &Table, prefix: &str, found: &mut BTreeMap<String, toml::Value>) {
-        for (name, value) in table {
-            let name = format!("{prefix}{name}");
-            match value {
-                toml::Value::Table(table) => walk(table, &format!("{name}."), found),
-                value => drop(found.insert(name, value.clone())),
-            }
-        }
-    }
-    let mut found = BTreeMap::new();
-    walk(table, "", &mut found);
-    found
-}
-
-/// Puts a setting to its place, or takes it away.
-fn put(table: &mut Table, name: &str, value: Option<&toml::Value>) {
-    if let Some((section, rest)) = name.split_once('.') {
-        let section = table.entry(section).or_insert_with(|| Table::new().into());
-        if let toml::Value::Table(section) = section {
-            put(section, rest, value);
-        }
-    } else if let Some(value) = value {
-        table.insert(name.to_owned(), value.clone());
-    } else {
-        table.remove(name);
     }
 }
 
@@ -318,9 +262,8 @@ mod tests {
     fn every_name_that_is_live_is_a_setting() {
         let mut config = Config { site: Some("x".into()), server_id: Some(1), ..Config::default() };
         (config.templates.namespace, config.templates.delimiter) = (Some("x".into()), Some("x".into()));
-        let names = flat(&Table::try_from(&config).unwrap());
         for live in LIVE {
-            assert!(names.contains_key(live), "{live}");
+            assert!(reload::has(&config, live).unwrap(), "{live}");
         }
     }
 }

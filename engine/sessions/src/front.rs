@@ -15,6 +15,7 @@ use handle_proto::wire::{Envelope, Message};
 use handle_proto::{OpCode, ResponseCode, Version};
 use std::fmt;
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 use zeroize::Zeroizing;
 
@@ -24,6 +25,58 @@ pub struct Front {
     joint: Joint,
     terms: Terms,
     started: Instant,
+    counts: Counts,
+}
+
+/// What came of set-ups and messages.
+#[derive(Debug, Default)]
+struct Counts {
+    set_up: AtomicU64,
+    disagreed: AtomicU64,
+    refused: AtomicU64,
+    with_mac: AtomicU64,
+    decrypted: AtomicU64,
+    wrong_mac: AtomicU64,
+    replayed: AtomicU64,
+    undecryptable: AtomicU64,
+}
+
+/// What came of set-ups and messages here, in whichever process the sessions are kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FrontCounts {
+    /// Sessions that were set up.
+    pub set_up: u64,
+    /// Set-ups without an agreement on a key.
+    pub disagreed: u64,
+    /// Set-ups for which there was no place.
+    pub refused: u64,
+    /// Messages whose MAC was right and new.
+    pub with_mac: u64,
+    /// Messages that came encrypted, and were taken on.
+    pub decrypted: u64,
+    /// Messages whose MAC was wrong.
+    pub wrong_mac: u64,
+    /// Messages that had come before, or could have.
+    pub replayed: u64,
+    /// Messages that were encrypted and not taken on.
+    pub undecryptable: u64,
+}
+
+impl FrontCounts {
+    /// Each with its name.
+    #[must_use]
+    pub const fn by_name(&self) -> [(&'static str, u64); 8] {
+        [
+            ("set_up", self.set_up),
+            ("disagreed", self.disagreed),
+            ("refused", self.refused),
+            ("with_mac", self.with_mac),
+            ("decrypted", self.decrypted),
+            ("wrong_mac", self.wrong_mac),
+            ("replayed", self.replayed),
+            ("undecryptable", self.undecryptable),
+        ]
+    }
 }
 
 /// A message that came, in the clear.
@@ -96,6 +149,7 @@ impl Front {
             joint: Joint::new(Sessions::new(config.limits()), config.socket.as_deref()),
             terms: config.terms(),
             started: Instant::now(),
+            counts: Counts::default(),
         })
     }
 
@@ -109,6 +163,24 @@ impl Front {
         self.joint.here()
     }
 
+    /// What came of set-ups and messages so far.
+    #[must_use]
+    pub fn counts(&self) -> FrontCounts {
+        let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let Counts { set_up, disagreed, refused, with_mac, decrypted, wrong_mac, replayed, undecryptable } =
+            &self.counts;
+        FrontCounts {
+            set_up: of(set_up),
+            disagreed: of(disagreed),
+            refused: of(refused),
+            with_mac: of(with_mac),
+            decrypted: of(decrypted),
+            wrong_mac: of(wrong_mac),
+            replayed: of(replayed),
+            undecryptable: of(undecryptable),
+        }
+    }
+
     /// Forgets sessions of this process whose time is over; to be called every minute or so.
     pub fn expire(&self) {
         self.joint.here().expire(self.now_s());
@@ -120,6 +192,23 @@ impl Front {
     /// # Errors
     /// When it was encrypted in a session and cannot be taken on.
     pub fn open<'m>(&self, message: &'m [u8]) -> Result<Came<'m>, Undecryptable> {
+        let came = self.opened(message);
+        let counts = &self.counts;
+        match &came {
+            Ok(came) if matches!(came.message, Text::Hidden(_)) => count(&counts.decrypted),
+            Ok(_) => {}
+            Err(Undecryptable) => count(&counts.undecryptable),
+        }
+        match came.as_ref().map(|came| came.proof) {
+            Ok(Ok(true)) => count(&counts.with_mac),
+            Ok(Err(Reject::WrongMac)) => count(&counts.wrong_mac),
+            Ok(Err(Reject::Replayed(_))) => count(&counts.replayed),
+            Ok(Ok(false)) | Err(Undecryptable) => {}
+        }
+        came
+    }
+
+    fn opened<'m>(&self, message: &'m [u8]) -> Result<Came<'m>, Undecryptable> {
         let Ok((mut envelope, rest)) = Envelope::split(message) else { return Ok(Came::outside(message)) };
         let Some(session) = self.joint.find(envelope.session_id, self.now_s()) else {
             return Ok(Came::outside(message));
@@ -154,6 +243,22 @@ impl Front {
         source: IpAddr,
         is_taken: impl Fn(i32) -> bool,
     ) -> Result<(i32, Vec<u8>), NoSession> {
+        let set_up = self.try_set_up(setup, version, source, is_taken);
+        count(match &set_up {
+            Ok(_) => &self.counts.set_up,
+            Err(NoSession::Disagreed(_)) => &self.counts.disagreed,
+            Err(NoSession::Refused(_)) => &self.counts.refused,
+        });
+        set_up
+    }
+
+    fn try_set_up(
+        &self,
+        setup: &SessionSetup<'_>,
+        version: Version,
+        source: IpAddr,
+        is_taken: impl Fn(i32) -> bool,
+    ) -> Result<(i32, Vec<u8>), NoSession> {
         let random = Zeroizing::new(handle_auth::random());
         let agreed = agree(&self.terms, setup, version, &random).map_err(NoSession::Disagreed)?;
         let Agreed { key, data, timeout_s } = agreed;
@@ -181,6 +286,10 @@ impl Front {
             session.authenticate(claimed, index, self.now_s());
         }
     }
+}
+
+fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
 }
 
 impl<'m> Came<'m> {
@@ -322,6 +431,9 @@ mod tests {
         let (envelope, text) = Envelope::split(&answer).unwrap();
         let plain = key.key().decrypt(envelope.version, text).unwrap();
         assert!(key.verify(&envelope, &Message::decode(&plain).unwrap()).is_ok());
+        let counts =
+            FrontCounts { set_up: 1, with_mac: 1, decrypted: 2, replayed: 1, ..FrontCounts::default() };
+        assert_eq!(front.counts(), counts);
         assert!(front.end(id) && !front.end(id));
         let late = front.open(&asked).unwrap();
         assert!(!late.is_in_session() && late.sealing().is_none());
@@ -348,6 +460,9 @@ mod tests {
         let answer = front.open(&sent).unwrap();
         assert_eq!((answer.proof(), answer.may_be_a_guess()), (Ok(false), true), "these have no MAC");
         assert_eq!(front.open(&forged).unwrap().proof(), Err(Reject::WrongMac), "in the clear it is said");
+        let counts =
+            FrontCounts { set_up: 1, undecryptable: 4, decrypted: 1, wrong_mac: 1, ..FrontCounts::default() };
+        assert_eq!(front.counts(), counts);
         for elsewhere in
             [&b"short"[..], &message(0, OpCode::CREATE_HANDLE), &message(id ^ 1, OpCode::CREATE_HANDLE)]
         {
@@ -371,6 +486,8 @@ mod tests {
             refused(&SessionSetup { exchange: KeyExchange::ServerKey, ..setup }),
             ResponseCode::SESSION_FAILED
         );
+        let counts = FrontCounts { set_up: 1, refused: 1, disagreed: 1, ..FrontCounts::default() };
+        assert_eq!(front.counts(), counts);
         assert!(Front::new(&SessionsConfig { enabled: false, ..config }).is_none());
     }
 }

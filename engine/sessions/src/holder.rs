@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Connections at a time; a process needs one.
+/// Connections at a time; a process has a few.
 pub const CONNECTIONS_MAX: usize = 16;
 /// How often the listener looks whether it should stop.
 const ACCEPT_PATIENCE: Duration = Duration::from_millis(50);

@@ -24,7 +24,7 @@ pub mod traffic;
 pub mod window;
 
 pub use config::SessionsConfig;
-pub use front::{Came, Front, Sealing};
+pub use front::{Came, Front, FrontCounts, Sealing};
 pub use holder::Holder;
 pub use link::{Joint, Linked};
 pub use session::{Identity, Keys, NewSession, Session};

@@ -10,7 +10,8 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long an answer may take; it takes microseconds.
@@ -18,43 +19,59 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// How long nobody is asked who took longer: one that hangs must not hold up all that we are asked ourselves.
 const REST: Duration = Duration::from_secs(1);
 
+/// Connections to the other process: so many ask at a time.
+const LANES: usize = 4;
+
 /// The way to the process that holds the table.
 #[derive(Debug)]
 pub struct Link {
     path: PathBuf,
-    state: Mutex<State>,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    /// Connected when it is first needed, and again when it broke.
-    socket: Option<UnixStream>,
+    /// Connected when they are first needed, and again when they broke.
+    lanes: [Mutex<Option<UnixStream>>; LANES],
+    /// The lane to wait for when none is free.
+    next: AtomicUsize,
     /// After it took too long, nothing is asked before this.
-    not_before: Option<Instant>,
+    not_before: Mutex<Option<Instant>>,
 }
 
 impl Link {
     /// The way to whoever answers at `path`, now or later.
     #[must_use]
     pub fn to(path: &Path) -> Self {
-        Self { path: path.to_owned(), state: Mutex::default() }
+        let (lanes, next, not_before) = Default::default();
+        Self { path: path.to_owned(), lanes, next, not_before }
     }
 
     /// Asks; `None` when nobody answers.
     fn ask(&self, ask: &Ask<'_>) -> Option<Told> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if state.not_before.is_some_and(|at| Instant::now() < at) {
+        let mut lane = self.lane();
+        // Looked at now, since it may have begun to hang while a lane was waited for.
+        if self.not_before().is_some_and(|at| Instant::now() < at) {
             return None;
         }
-        let is_old = state.socket.is_some();
-        let mut told = self.ask_on(&mut state.socket, ask);
+        let is_old = lane.is_some();
+        let mut told = self.ask_on(&mut lane, ask);
         // The other process may have been started anew since: then there is a second try.
         if is_old && told.as_ref().is_err_and(|error| !is_too_slow(error)) {
-            told = self.ask_on(&mut state.socket, ask);
+            told = self.ask_on(&mut lane, ask);
         }
-        let too_slow = told.as_ref().is_err_and(is_too_slow);
-        state.not_before = too_slow.then(|| Instant::now() + REST);
+        if told.as_ref().is_err_and(is_too_slow) {
+            *self.not_before() = Some(Instant::now() + REST);
+        }
         told.ok()
+    }
+
+    /// A lane that is free, or the next one once it is.
+    fn lane(&self) -> MutexGuard<'_, Option<UnixStream>> {
+        let free = self.lanes.iter().find_map(|lane| lane.try_lock().ok());
+        free.unwrap_or_else(|| {
+            let at = self.next.fetch_add(1, Ordering::Relaxed) % LANES;
+            self.lanes[at].lock().unwrap_or_else(PoisonError::into_inner)
+        })
+    }
+
+    fn not_before(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.not_before.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn ask_on(&self, socket: &mut Option<UnixStream>, ask: &Ask<'_>) -> io::Result<Told> {
@@ -206,7 +223,7 @@ mod tests {
     use crate::table::tests::new_session;
     use std::io::Write as _;
     use std::os::unix::fs::PermissionsExt as _;
-    use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicU32};
     use std::thread::JoinHandle;
 
     const LIMITS: SessionLimits = SessionLimits { sessions_max: 3, per_source_max: 2 };
@@ -312,6 +329,25 @@ mod tests {
     }
 
     #[test]
+    fn many_ask_at_once_and_counters_are_those_of_one_session() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("sessions");
+        let held = Held::start(&path, false);
+        let joint = joint(&path);
+        held.process.sessions.open(claimed(1), || 7, |_| false, 0).unwrap();
+        let mut numbers = std::thread::scope(|scope| {
+            let asks = || {
+                let session = joint.find(7, 0).unwrap();
+                (0..100).map(|_| session.next_counter()).collect::<Vec<_>>()
+            };
+            let threads: Vec<_> = (0..2 * LANES).map(|_| scope.spawn(asks)).collect();
+            threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
+        });
+        numbers.sort_unstable();
+        assert_eq!(numbers, Vec::from_iter(1..=800));
+    }
+
+    #[test]
     fn sessions_are_our_own_while_nobody_answers() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("sessions");
@@ -353,13 +389,13 @@ mod tests {
         let joint = joint(&path);
         assert!(joint.find(7, 0).is_none());
         assert!(hangs.accept().is_ok());
-        let state = &joint.there.as_ref().unwrap().state;
-        assert!(state.lock().unwrap().not_before.is_some());
-        state.lock().unwrap().not_before = Some(Instant::now() + Duration::from_secs(600));
+        let not_before = || joint.there.as_ref().unwrap().not_before();
+        assert!(not_before().is_some());
+        *not_before() = Some(Instant::now() + Duration::from_secs(600));
         assert_eq!(opened(&joint, 1), Ok(101), "in our own table, without waiting");
         assert!(hangs.accept().is_err(), "nobody has tried again");
         // Nor is it waited for where not even connections are taken.
-        state.lock().unwrap().not_before = None;
+        *not_before() = None;
         let mut waiting = Vec::new();
         let full = loop {
             match joint.there.as_ref().unwrap().connect() {
@@ -368,7 +404,7 @@ mod tests {
             }
         };
         assert!(is_too_slow(&full), "{full}");
-        assert!(joint.find(7, 0).is_none() && state.lock().unwrap().not_before.is_some());
+        assert!(joint.find(7, 0).is_none() && not_before().is_some());
     }
 
     #[test]

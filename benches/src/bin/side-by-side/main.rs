@@ -150,10 +150,11 @@ fn measure(args: &Args) -> anyhow::Result<()> {
         address: server.address,
         speaks_dns: true,
     }));
+    let is_wanted = |name: &str| args.only.as_ref().is_none_or(|only| name.contains(only.as_str()));
+    let signers = is_wanted(signed::NAME).then(|| signed::start(args)).transpose()?;
     let queries = dns::queries(names, args.requests);
     serve::pin(Some(args.client_core));
     let mut results = Vec::new();
-    let is_wanted = |name: &str| args.only.as_ref().is_none_or(|only| name.contains(only.as_str()));
     for scenario in SCENARIOS.iter().filter(|scenario| is_wanted(scenario.name)) {
         let requests = match scenario.load {
             Load::OneLength => &one_len,
@@ -165,8 +166,8 @@ fn measure(args: &Args) -> anyhow::Result<()> {
         results.extend(connections::run(args, &contestants, &requests)?);
     }
     drop((children, name_servers));
-    if is_wanted(signed::NAME) {
-        results.extend(signed::run(args)?);
+    if let Some(signers) = signers {
+        results.extend(signed::run(args, &signers)?);
     }
     report::print(args, usual_len, &results);
     Ok(())

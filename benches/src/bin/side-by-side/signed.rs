@@ -8,17 +8,24 @@ use handle_benches::requests::{Ask, Requests};
 use handle_benches::serve::{self, Child, Path};
 use handle_benches::turns::Turn;
 use std::time::Duration;
+use tempfile::TempDir;
 
 /// As it is called in the table.
 pub(crate) const NAME: &str = "certified, RSA-2048";
 /// Different requests; fewer than elsewhere, for there are some thousand signatures a second.
 const REQUESTS: usize = 1 << 14;
 
-/// All rounds. Servers of their own sign: workers and slow threads are on the core of the servers.
-pub(crate) fn run(args: &Args) -> anyhow::Result<Vec<Result>> {
+/// Servers that sign, and the file that their key is in.
+pub(crate) struct Signers {
+    servers: Vec<(String, Child)>,
+    _directory: TempDir,
+}
+
+/// Starts servers of their own, with workers and slow threads on the core of the servers. A process that is pinned
+/// already would take them with it.
+pub(crate) fn start(args: &Args) -> anyhow::Result<Signers> {
     let directory = tempfile::tempdir()?;
     let key = certified::key_file(directory.path())?;
-    let requests = Requests::new(args.records, REQUESTS, Ask::Certified, 1)?;
     let mut servers = Vec::new();
     for path in [Path::Uring, Path::Portable] {
         if serve::open_loopback(path.kind()).is_err() {
@@ -30,6 +37,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Vec<Result>> {
         let child = Child::start(&role).with_context(|| format!("cannot start handled, {}", path.name()))?;
         servers.push((format!("handled, {}", path.name()), child));
     }
+    Ok(Signers { servers, _directory: directory })
+}
+
+/// All rounds.
+pub(crate) fn run(args: &Args, signers: &Signers) -> anyhow::Result<Vec<Result>> {
+    let servers = &signers.servers;
+    let requests = Requests::new(args.records, REQUESTS, Ask::Certified, 1)?;
     let mut turns = take_turns(args, servers.len() + 1, |at, seconds| {
         let duration = Duration::from_secs_f64(seconds);
         match at.checked_sub(1).map(|at| &servers[at]) {
@@ -48,9 +62,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Vec<Result>> {
         }
     })?;
     let alone = turns.remove(0);
-    let signed = servers.into_iter().zip(turns).map(|((server, _), turns)| Result {
+    let signed = servers.iter().zip(turns).map(|((server, _), turns)| Result {
         load: NAME,
-        server,
+        server: server.clone(),
         turns,
         ceiling: Some(alone.clone()),
     });

@@ -3,6 +3,8 @@
 //! [`decide`] is a function of records, rules, request and who asks. It is asked twice for a change: on a snapshot, so
 //! that whoever is not entitled keeps nobody waiting, and again by the writer, on what is there then.
 //!
+//! What it takes to know of other services is given to it; what is missing is told ([`Known`]).
+//!
 //! The order of the checks is the deployed one, for it decides what strangers learn. RFC 3652 section 3.6.
 
 mod change;
@@ -15,6 +17,7 @@ pub use keys::{Key, NotHere, keys};
 pub use list::Lister;
 
 use crate::permission::group::Entitled;
+use crate::permission::sight::{Known, Sight};
 use crate::permission::{Administrators, Office, Requirement};
 use crate::store::{Records, StoreError, is_responsible, key};
 use handle_process::site::SiteRecord;
@@ -24,12 +27,13 @@ use handle_proto::wire::list::Reference;
 use handle_proto::wire::request::Request;
 use handle_proto::{Handle, OpCode, OpFlags, ResponseCode, Value, Version, fold};
 use std::borrow::Cow;
+use std::sync::Arc;
 
 /// What requests are decided by, apart from what is stored.
 #[derive(Debug)]
 pub struct Rules {
     /// Who this server is.
-    pub site: SiteRecord,
+    pub site: Arc<SiteRecord>,
     /// Who may do what beside the administrators of handles.
     pub administrators: Administrators,
     /// Whether everybody may do everything; for tests and private networks.
@@ -199,8 +203,9 @@ pub fn decide(
     rules: &Rules,
     asked: &Asked<'_>,
     who: Who<'_>,
+    known: &Known,
 ) -> Result<Decision, StoreError> {
-    let case = Case { records, rules, asked, who };
+    let case = Case { records, rules, asked, who, known };
     match case.decide() {
         Ok(decision) => Ok(decision),
         Err(Stop::Refuse(refused)) => Ok(Decision::Answer(Answer::Refused(refused))),
@@ -216,6 +221,7 @@ struct Case<'c, R> {
     rules: &'c Rules,
     asked: &'c Asked<'c>,
     who: Who<'c>,
+    known: &'c Known,
 }
 
 /// First version to whose peers changes below a delegated prefix are referred.
@@ -325,7 +331,7 @@ impl<R: Records> Case<'_, R> {
     fn permit(&self, requirement: &Requirement) -> Result<(), Stop> {
         self.require(
             || requirement.to_string(),
-            |administrators, here, identity| administrators.permit(self.records, here, requirement, identity),
+            |administrators, sight, identity| administrators.permit(sight, requirement, identity),
         )
     }
 
@@ -333,22 +339,23 @@ impl<R: Records> Case<'_, R> {
     fn hold(&self, office: Office) -> Result<(), Stop> {
         self.require(
             || format!("the office of {office:?} in the configuration of this server"),
-            |administrators, here, identity| administrators.holds(self.records, here, office, identity),
+            |administrators, sight, identity| administrators.holds(sight, office, identity),
         )
     }
 
     fn require(
         &self,
         what: impl Fn() -> String,
-        ask: impl Fn(&Administrators, &dyn Fn(Handle<'_>) -> bool, Reference<'_>) -> Result<Entitled, StoreError>,
+        ask: impl Fn(&Administrators, &Sight<'_, R>, Reference<'_>) -> Result<Entitled, StoreError>,
     ) -> Result<(), Stop> {
         let identity = match self.who {
             Who::Nobody => return Err(Stop::Challenge),
             Who::Anyone => return Ok(()),
             Who::Is(identity) => identity,
         };
-        let here = |handle: Handle<'_>| self.rules.site.has(handle);
-        let but = match ask(&self.rules.administrators, &here, identity)? {
+        let has = |handle: Handle<'_>| self.rules.site.has(handle);
+        let sight = Sight::new(self.records, &has, self.known);
+        let but = match ask(&self.rules.administrators, &sight, identity)? {
             Entitled::Yes => return Ok(()),
             Entitled::No => "",
             Entitled::GaveUp => "; there are more groups than are looked up",

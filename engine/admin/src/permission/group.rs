@@ -1,7 +1,8 @@
 //! Whether an identity is meant: named directly, or by a group. RFC 3651 section 4, with the deployed rules for
 //! index 0 and for groups.
 
-use crate::store::{Records, StoreError, is_responsible, key};
+use super::sight::Sight;
+use crate::store::{Records, StoreError};
 use handle_proto::data::admin::names;
 use handle_proto::data::kind::HS_VLIST;
 use handle_proto::data::vlist::Vlist;
@@ -22,22 +23,15 @@ pub enum Entitled {
 
 /// An identity, and how many groups are still looked up for it.
 pub struct Entitlement<'a, R> {
-    records: &'a R,
-    /// Whether this server is the one that has a handle.
-    here: &'a dyn Fn(Handle<'_>) -> bool,
+    sight: &'a Sight<'a, R>,
     identity: Reference<'a>,
     lookups_left: usize,
 }
 
 impl<'a, R: Records> Entitlement<'a, R> {
     /// Nothing has been looked up for `identity`; at most `lookups_max` groups will be, in all that is asked.
-    pub fn new(
-        records: &'a R,
-        here: &'a dyn Fn(Handle<'_>) -> bool,
-        identity: Reference<'a>,
-        lookups_max: usize,
-    ) -> Self {
-        Self { records, here, identity, lookups_left: lookups_max }
+    pub const fn new(sight: &'a Sight<'a, R>, identity: Reference<'a>, lookups_max: usize) -> Self {
+        Self { sight, identity, lookups_left: lookups_max }
     }
 
     /// Whether one of `references` means the identity.
@@ -45,7 +39,7 @@ impl<'a, R: Records> Entitlement<'a, R> {
     /// A reference names it directly when handle and index are the same, or the reference has index 0; the local name
     /// counts in its case whatever the service does. Otherwise references are looked up, breadth first and each once,
     /// and those that are groups (HS_VLIST) mean whom they name. References with index 0 name no group. What cannot be
-    /// looked up here means nobody.
+    /// looked up means nobody.
     ///
     /// # Errors
     /// When the store cannot be read.
@@ -63,28 +57,35 @@ impl<'a, R: Records> Entitlement<'a, R> {
         while let Some((handle, index)) = groups.queue.pop_front() {
             let Some(left) = self.lookups_left.checked_sub(1) else { return Ok(Entitled::GaveUp) };
             self.lookups_left = left;
-            let key = key(&handle, self.records.folds());
-            if !(self.here)(Handle(&handle)) || !is_responsible(self.records, &key)? {
-                continue;
-            }
-            let Some(record) = self.records.record(&key)? else { continue };
-            let record = record.view();
-            let value = record.value(index).filter(|value| fold::eq(value.kind, HS_VLIST));
-            let Some(group) = value.and_then(|value| Vlist::decode(value.data).ok()) else { continue };
-            for entry in group.0.iter() {
-                if self.is_named_by(&entry) {
-                    return Ok(Entitled::Yes);
+            let named = self.sight.value(Reference { handle: &handle, index }, |value| {
+                if !fold::eq(value.kind, HS_VLIST) {
+                    return None;
                 }
-                // What would not be looked up any more need not be kept.
-                if groups.queue.len() <= self.lookups_left {
-                    groups.push(&entry);
-                }
+                self.among(&Vlist::decode(value.data).ok()?, &mut groups)
+            })?;
+            if named.is_some() {
+                return Ok(Entitled::Yes);
             }
         }
         Ok(Entitled::No)
     }
 
+    /// Whether a group names the identity itself; what else it names is to be looked up.
+    fn among(&self, group: &Vlist<'_>, groups: &mut Groups) -> Option<()> {
+        for entry in group.0.iter() {
+            if self.is_named_by(&entry) {
+                return Some(());
+            }
+            // What would not be looked up any more need not be kept.
+            if groups.queue.len() <= self.lookups_left {
+                groups.push(&entry);
+            }
+        }
+        None
+    }
+
     fn is_named_by(&self, reference: &Reference<'_>) -> bool {
+        self.sight.note_named(reference, self.identity);
         names(reference, Handle(self.identity.handle), self.identity.index)
     }
 }

@@ -3,10 +3,12 @@
 //! - [`MATRIX`] is the deployed table: for each deed whose HS_ADMIN values count, and which bits it takes.
 //! - [`Requirement`] is what one request takes: all bits of a row in one value, for each record it is about.
 //! - [`group`] finds out whether an identity is meant, directly or through groups.
+//! - [`sight`] is what all that is decided on: the store, and what other services have said.
 //!
 //! RFC 3652 section 3.6 and RFC 3651 section 4, with the deployed differences.
 
 pub mod group;
+pub mod sight;
 #[cfg(test)]
 mod tests;
 
@@ -17,6 +19,7 @@ use handle_proto::data::{is_a, kind};
 use handle_proto::name::{PREFIX_RECORDS, ROOT};
 use handle_proto::wire::list::Reference;
 use handle_proto::{Handle, Value, fold};
+use sight::Sight;
 use std::fmt;
 
 /// Something that is done to a record.
@@ -266,12 +269,11 @@ impl Administrators {
     /// When the store cannot be read.
     pub fn holds(
         &self,
-        records: &impl Records,
-        here: &dyn Fn(Handle<'_>) -> bool,
+        sight: &Sight<'_, impl Records>,
         office: Office,
         identity: Reference<'_>,
     ) -> Result<Entitled, StoreError> {
-        let mut entitlement = Entitlement::new(records, here, identity, self.lookups_max);
+        let mut entitlement = Entitlement::new(sight, identity, self.lookups_max);
         let all = self.server.iter().chain(self.office(office));
         entitlement.ask(all.map(reference))
     }
@@ -282,12 +284,11 @@ impl Administrators {
     /// When the store cannot be read.
     pub fn permit(
         &self,
-        records: &impl Records,
-        here: &dyn Fn(Handle<'_>) -> bool,
+        sight: &Sight<'_, impl Records>,
         requirement: &Requirement,
         identity: Reference<'_>,
     ) -> Result<Entitled, StoreError> {
-        let mut entitlement = Entitlement::new(records, here, identity, self.lookups_max);
+        let mut entitlement = Entitlement::new(sight, identity, self.lookups_max);
         let mut verdict = match self.server_full_access {
             true => entitlement.ask(self.server.iter().map(reference))?,
             false => Entitled::No,
@@ -297,7 +298,7 @@ impl Administrators {
         }
         'alternatives: for needs in &requirement.0 {
             for need in needs {
-                match self.meets(records, need, &mut entitlement)? {
+                match self.meets(sight, need, &mut entitlement)? {
                     Entitled::Yes => {}
                     other => {
                         verdict = verdict.max(other);
@@ -313,16 +314,15 @@ impl Administrators {
     /// Whether one HS_ADMIN value of the record of `need` has all its bits and means the identity.
     fn meets(
         &self,
-        records: &impl Records,
+        sight: &Sight<'_, impl Records>,
         need: &Need,
         entitlement: &mut Entitlement<'_, impl Records>,
     ) -> Result<Entitled, StoreError> {
         if need.is_prefix && !self.prefix_administrators {
             return Ok(Entitled::No);
         }
-        let Some(record) = records.record(&need.record)? else { return Ok(Entitled::No) };
-        let record = record.view();
-        let candidates = record.values.iter().filter_map(|value| {
+        let record = sight.administrators(&need.record, need.is_prefix)?;
+        let candidates = record.values().filter_map(|value| {
             let counts = fold::eq(value.kind, kind::HS_ADMIN) || (need.sub_types && is_admin(value.kind));
             let counts = counts && (!need.is_prefix || value.is_public());
             let admin = Admin::decode(value.data).ok().filter(|_| counts)?;

@@ -1,12 +1,13 @@
 //! One case allowed and one refused for each cell of the matrix, and groups with their bounds.
 
 use super::group::{Entitled, Entitlement};
+use super::sight::{Known, Wanted};
 use super::*;
 use crate::store::{RecordBuf, is_responsible};
-use handle_proto::Values;
 use handle_proto::data::vlist::Vlist;
 use handle_proto::limit::VLIST_EXPANSION_MAX;
 use handle_proto::wire::list::References;
+use handle_proto::{ValueBuf, Values};
 use std::collections::HashMap;
 
 /// Records in memory, under the homed prefix `10.1` and among prefix records.
@@ -59,7 +60,8 @@ fn admin(bits: AdminPermissions) -> Vec<u8> {
 }
 
 fn permit(records: &Plain, administrators: &Administrators, requirement: &Requirement) -> bool {
-    administrators.permit(records, &|_| true, requirement, WHO).unwrap() == Entitled::Yes
+    administrators.permit(&Sight::new(records, &|_| true, &Known::default()), requirement, WHO).unwrap()
+        == Entitled::Yes
 }
 
 fn usual() -> Administrators {
@@ -173,7 +175,8 @@ fn administrators_of_the_server_may_everything_if_they_shall_and_offices_are_kep
         Administrators { status: who(), ..usual() },
     ];
     let holds = |administrators: &Administrators, office| {
-        administrators.holds(&records, &|_| true, office, WHO).unwrap() == Entitled::Yes
+        administrators.holds(&Sight::new(&records, &|_| true, &Known::default()), office, WHO).unwrap()
+            == Entitled::Yes
     };
     for office in offices {
         assert!(holds(&server, office), "{office:?}");
@@ -185,8 +188,9 @@ fn administrators_of_the_server_may_everything_if_they_shall_and_offices_are_kep
 }
 
 fn ask(records: &Plain, references: &[(&[u8], i32)], who: Reference<'_>, lookups_max: usize) -> Entitled {
-    let here = |_: Handle<'_>| true;
-    let mut entitlement = Entitlement::new(records, &here, who, lookups_max);
+    let known = Known::default();
+    let sight = Sight::new(records, &|_| true, &known);
+    let mut entitlement = Entitlement::new(&sight, who, lookups_max);
     let references = references.iter().map(|&(handle, index)| Reference { handle, index });
     entitlement.ask(references).unwrap()
 }
@@ -242,4 +246,118 @@ fn so_many_groups_are_looked_up_and_no_more() {
     let entries: Vec<(&[u8], i32)> = entries.iter().map(|name| (name.as_slice(), 1)).collect();
     records.put_group(b"10.1/wide", 1, &entries);
     assert_eq!(ask(&records, &[(b"10.1/wide", 1)], WHO, VLIST_EXPANSION_MAX), Entitled::GaveUp);
+}
+
+/// A decision, again and again with what `told` says of what it missed, and how often that was.
+fn decided_with(
+    records: &Plain,
+    requirement: &Requirement,
+    identity: Reference<'_>,
+    told: impl Fn(&Wanted) -> Vec<ValueBuf>,
+) -> (Entitled, usize, Known) {
+    let mut known = Known::default();
+    for round in 0.. {
+        let sight = Sight::new(records, &|_| true, &known);
+        let entitled = usual().permit(&sight, requirement, identity).unwrap();
+        let missing = known.take_missing();
+        if entitled == Entitled::Yes || missing.is_empty() {
+            return (entitled, round, known);
+        }
+        missing.into_iter().for_each(|wanted| {
+            let values = told(&wanted);
+            known.learn(wanted, values);
+        });
+    }
+    unreachable!("rounds are counted without an end")
+}
+
+fn group_value(index: i32, entries: &[(&[u8], i32)]) -> ValueBuf {
+    let mut storage = Vec::new();
+    let entries = entries.iter().map(|&(handle, index)| Reference { handle, index });
+    let mut data = Vec::new();
+    Vlist(References::build(entries, &mut storage)).encode(&mut data);
+    ValueBuf::from(&Value::new(index, b"HS_VLIST", &data))
+}
+
+#[test]
+fn groups_of_other_services_mean_whom_they_name_and_circles_between_services_end() {
+    let mut records = Plain::default();
+    // Here, there, here again, there again; and back.
+    let mut data = Vec::new();
+    Admin::new(AdminPermissions::DELETE_HANDLE, b"20.2/first", 1).encode(&mut data);
+    records.put(b"10.1/X", &[Value::new(100, b"HS_ADMIN", &data)]);
+    records.put_group(b"10.1/back", 1, &[(b"20.2/second", 1)]);
+    let need = Requirement::from(Need::of([Deed::Delete], Handle(b"10.1/X"), true));
+    let told = |last: &'static [(&'static [u8], i32)]| {
+        move |wanted: &Wanted| match wanted {
+            Wanted::Group { handle, index: 1 } if handle == b"20.2/first" => {
+                vec![group_value(1, &[(b"10.1/back", 1)])]
+            }
+            Wanted::Group { handle, index: 1 } if handle == b"20.2/second" => vec![group_value(1, last)],
+            other => panic!("{other:?} is not to be asked for"),
+        }
+    };
+    let (entitled, rounds, known) =
+        decided_with(&records, &need, WHO, told(&[(b"20.2/first", 1), (WHO.handle, 300)]));
+    assert_eq!((entitled, rounds), (Entitled::Yes, 2));
+    assert!(known.names_identity());
+    let circle: &[(&[u8], i32)] = &[(b"20.2/first", 1), (b"10.1/back", 1), (b"20.2/second", 1)];
+    let (entitled, rounds, known) = decided_with(&records, &need, WHO, told(circle));
+    assert_eq!((entitled, rounds), (Entitled::No, 2));
+    assert!(!known.names_identity());
+    // Another key of the handle that is meant: nobody is entitled, but it may be worth looking at the keys.
+    let (entitled, _, known) = decided_with(&records, &need, WHO, told(&[(WHO.handle, 301)]));
+    assert!(entitled == Entitled::No && known.names_identity());
+    let (entitled, _, _) = decided_with(&records, &need, WHO, |_| vec![]);
+    assert_eq!(entitled, Entitled::No, "nobody says");
+}
+
+#[test]
+fn administrators_of_prefixes_elsewhere_are_those_that_are_told_unless_the_record_is_here() {
+    let mut records = Plain::default();
+    let create = |handle: &'static [u8]| {
+        let handle = Handle(handle);
+        Requirement::from(Need::of([Deed::creating(handle)], handle, true))
+    };
+    let data = admin(AdminPermissions::ADD_HANDLE);
+    let told = |wanted: &Wanted| {
+        assert_eq!(wanted.handle().0, b"0.NA/20.2");
+        let value = Value::new(100, b"HS_ADMIN", &data);
+        let hidden = Value { permissions: handle_proto::Permissions::ADMIN_READ, ..value };
+        let other = Value { kind: b"HS_ADMIN.x", ..value };
+        vec![ValueBuf::from(&other), ValueBuf::from(&hidden), ValueBuf::from(&value)]
+    };
+    struct Other(Plain);
+    impl Records for Other {
+        fn folds(&self) -> bool {
+            true
+        }
+        fn record(&self, key: &[u8]) -> Result<Option<RecordBuf>, StoreError> {
+            self.0.record(key)
+        }
+        fn is_homed(&self, prefix: &[u8]) -> Result<bool, StoreError> {
+            Ok(prefix == b"20.2")
+        }
+    }
+    let decide = |records: &Other, values: Option<Vec<ValueBuf>>| {
+        let mut known = Known::default();
+        if let Some(values) = values {
+            known.learn(Wanted::Administrators(b"0.NA/20.2".to_vec()), values);
+        }
+        let sight = Sight::new(records, &|_| true, &known);
+        (usual().permit(&sight, &create(b"20.2/new"), WHO).unwrap(), known.take_missing())
+    };
+    let wanted = Wanted::Administrators(b"0.NA/20.2".to_vec());
+    let all = told(&wanted);
+    let other = Other(Plain::default());
+    assert_eq!(decide(&other, None), (Entitled::No, vec![wanted]));
+    assert_eq!(decide(&other, Some(all.clone())), (Entitled::Yes, vec![]));
+    assert_eq!(decide(&other, Some(all[..2].to_vec())), (Entitled::No, vec![]), "not public, and a sub-type");
+    // A copy in the store decides by itself.
+    records.put_admin(b"0.NA/20.2", b"HS_ADMIN", AdminPermissions::LIST_HANDLES);
+    assert_eq!(decide(&Other(records), Some(all)), (Entitled::No, vec![]));
+    // Where prefix records are homed, one that is not there is not anywhere.
+    let (entitled, rounds, _) =
+        decided_with(&Plain::default(), &create(b"20.2/new"), WHO, |_| panic!("nobody is asked"));
+    assert_eq!((entitled, rounds), (Entitled::No, 0));
 }

@@ -76,10 +76,26 @@ impl<S: Storage> Engine<S> {
             counts: Counts::default(),
         };
         // Found out before anything is acknowledged: the transactions of an older copy soon pass the mark.
-        if let Err(why) = engine.published() {
+        let published = engine.published();
+        engine.part_from_what_is_ahead()?;
+        if let Err(why) = published.and(engine.published()) {
             engine.wait_for_rebuild(why);
         }
         Ok(engine)
+    }
+
+    /// Gives the store an identity of its own if a set shows a later state of it: then the store is an older copy, and
+    /// from here on its transactions mean something else than those of the sets that are kept. Whichever of these an
+    /// operator rolls back to, no delta is put above it.
+    fn part_from_what_is_ahead(&self) -> Result<(), PublishError> {
+        let (identity, last_id) = (self.store.identity(), self.store.last_id());
+        let is_ahead = |set: &Manifest| {
+            set.source.is_some_and(|source| source.store == identity && source.transaction > last_id)
+        };
+        if self.kept.iter().chain(self.publisher.manifest()).any(is_ahead) {
+            self.store.renew_identity()?;
+        }
+        Ok(())
     }
 
     /// The last transaction that is published, where changes can be put above it; else why they cannot.
@@ -348,6 +364,11 @@ impl<S: Storage> Engine<S> {
         self.counts.rebuilt_bytes += header.file_len;
         self.counts.left_out += made.left_out;
         Ok(())
+    }
+
+    /// From now on decides by `config`; jobs that run keep what they were given.
+    pub(super) fn reconfigure(&mut self, config: Arc<PublishConfig>) {
+        self.config = config;
     }
 
     /// Has the set built from all records.

@@ -46,8 +46,13 @@ const COMMANDS_MAX: usize = 16;
 /// Shortest time between two looks for files to remove.
 const PRUNE_INTERVAL_MIN: Duration = Duration::from_secs(1);
 
-/// A command, and who waits for what became of it.
-type Request = (Command, SyncSender<Result<String, PublishError>>);
+/// What publishing is told.
+enum Request {
+    /// A command, and who waits for what became of it.
+    Obey(Command, SyncSender<Result<String, PublishError>>),
+    /// Other settings.
+    Settings(Arc<PublishConfig>),
+}
 
 /// Publishing, in threads of its own. Dropped, it publishes what is left and ends.
 #[derive(Debug)]
@@ -96,11 +101,23 @@ impl Publishing {
     /// When it cannot be done.
     pub fn command(&self, command: Command) -> Result<String, PublishError> {
         let (tell, told) = sync_channel(1);
-        self.requests.try_send((command, tell)).map_err(|error| match error {
+        self.send(Request::Obey(command, tell))?;
+        told.recv().unwrap_or(Err(PublishError::Stopped))
+    }
+
+    /// From now on publishes as `config` says, where it did; what is under way goes on as it was.
+    ///
+    /// # Errors
+    /// When it cannot be told.
+    pub fn reconfigure(&self, config: &PublishConfig) -> Result<(), PublishError> {
+        self.send(Request::Settings(Arc::new(config.clone())))
+    }
+
+    fn send(&self, request: Request) -> Result<(), PublishError> {
+        self.requests.try_send(request).map_err(|error| match error {
             TrySendError::Full(_) => PublishError::Refused("too many commands wait already"),
             TrySendError::Disconnected(_) => PublishError::Stopped,
-        })?;
-        told.recv().unwrap_or(Err(PublishError::Stopped))
+        })
     }
 
     /// Whether it has come to its end, which without [`stop`](Self::stop) is a bug.
@@ -213,7 +230,15 @@ impl<S: Storage + 'static> Driver<S> {
     }
 
     fn turn(&mut self) {
-        while let Ok((command, tell)) = self.inbox.try_recv() {
+        while let Ok(request) = self.inbox.try_recv() {
+            let (command, tell) = match request {
+                Request::Obey(command, tell) => (command, tell),
+                Request::Settings(config) => {
+                    self.engine.reconfigure(Arc::clone(&config));
+                    self.config = config;
+                    continue;
+                }
+            };
             let done = self.obey(command);
             // First the status, for whoever asks for it next.
             self.tell();

@@ -2,19 +2,22 @@
 //!
 //! Nothing here waits for a network. A change waits until it is durable, so this belongs on a thread that may wait.
 
+mod elsewhere;
 pub mod opening;
 pub mod reply;
 mod sessions;
 
 use crate::audit::{Audit, AuditLine};
 use crate::counters::Counters;
-use crate::operation::{
-    Answer, Asked, Decision, Key, Lister, NotHere, Refused, Rules, Who, Write, decide, keys,
-};
+use crate::elsewhere::Elsewhere;
+use crate::operation::{Answer, Asked, Decision, Lister, NotHere, Refused, Rules, Who, Write, decide, keys};
+use crate::permission::sight::Known;
 use crate::store::{Snapshot, Store, StoreError, Transaction};
+use elsewhere::{Outlook, Proof};
 use handle_auth::answered::Answered;
 use handle_auth::challenges::{Challenge, Challenges};
 use handle_auth::kdf::Pbkdf2Limits;
+use handle_process::site::SiteRecord;
 use handle_proto::code::KeyExchangeMode;
 use handle_proto::limit::NONCE_LEN;
 use handle_proto::wire::Request;
@@ -27,7 +30,7 @@ use opening::{Opened, Unopened, open};
 use reply::{ReplyTo, Sealer, unreadable};
 use sessions::UNDECRYPTABLE;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Instant;
 use zeroize::Zeroizing;
 
@@ -36,19 +39,28 @@ use zeroize::Zeroizing;
 pub struct Service {
     /// The records.
     pub store: Arc<Store>,
-    /// What requests are decided by.
-    pub rules: Arc<Rules>,
+    /// Who this server is.
+    pub site: Arc<SiteRecord>,
     /// Makes messages of answers.
     pub sealer: Sealer,
-    /// What answers to challenges may cost.
-    pub effort: Effort,
     /// Who did what.
     pub audit: Audit,
     /// What happened, by kind.
     pub counters: Counters,
     challenges: Mutex<Challenges>,
     sessions: Option<Front>,
+    elsewhere: Option<Elsewhere>,
+    in_force: RwLock<Arc<InForce>>,
     started: Instant,
+}
+
+/// What requests are decided by, until something else is said.
+#[derive(Debug)]
+pub struct InForce {
+    /// Who may do what.
+    pub rules: Rules,
+    /// What answers to challenges may cost.
+    pub effort: Effort,
 }
 
 /// What the answer to a challenge may cost.
@@ -95,11 +107,11 @@ impl Pages {
             Err(error) => {
                 self.has_more = false;
                 let answer = Answer::Refused(service.failed(&error));
-                return Some(service.sealer.answer(&self.to, &service.rules.site, &answer, now_unix_s()));
+                return Some(service.sealer.answer(&self.to, &service.site, &answer, now_unix_s()));
             }
         };
         self.has_more = has_more;
-        Some(service.sealer.page(&self.to, &service.rules.site, &names, has_more, now_unix_s()))
+        Some(service.sealer.page(&self.to, &service.site, &names, has_more, now_unix_s()))
     }
 }
 
@@ -138,23 +150,46 @@ impl Service {
     #[must_use]
     pub fn new(
         store: Arc<Store>,
-        rules: Rules,
+        in_force: InForce,
         sealer: Sealer,
-        effort: Effort,
         challenges: Challenges,
         audit: Audit,
     ) -> Self {
         Self {
             store,
-            rules: Arc::new(rules),
+            site: Arc::clone(&in_force.rules.site),
             sealer,
-            effort,
             audit,
             counters: Counters::default(),
             challenges: Mutex::new(challenges),
             sessions: None,
+            elsewhere: None,
+            in_force: RwLock::new(Arc::new(in_force)),
             started: Instant::now(),
         }
+    }
+
+    /// What requests are decided by now.
+    #[must_use]
+    pub fn in_force(&self) -> Arc<InForce> {
+        Arc::clone(&self.in_force.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// From now on requests are decided by this.
+    pub fn put_in_force(&self, in_force: InForce) {
+        *self.in_force.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(in_force);
+    }
+
+    /// Other services, if they are asked.
+    #[must_use]
+    pub const fn elsewhere(&self) -> Option<&Elsewhere> {
+        self.elsewhere.as_ref()
+    }
+
+    /// With other services that are asked about identities.
+    #[must_use]
+    pub fn with_elsewhere(self, elsewhere: Option<Elsewhere>) -> Self {
+        Self { elsewhere, ..self }
     }
 
     /// Its sessions, if it is to have any.
@@ -193,7 +228,7 @@ impl Service {
         };
         let keeps_connection = opened.flags().has(OpFlags::KEEP_CONNECTION);
         let (to, said) = self.say(&came, &opened, source, now_unix_s);
-        let site = &self.rules.site;
+        let site = &self.site;
         let (first, rest) = match said {
             Said::Answer(answer) => (self.sealer.answer(&to, site, &answer, now_unix_s), None),
             Said::Challenge(id, nonce) => (self.sealer.challenge(&to, site, id, &nonce, now_unix_s), None),
@@ -271,9 +306,9 @@ impl Service {
         source: SocketAddr,
         now_unix_s: u32,
     ) -> Said {
-        let (message, known) = (came.message(), came.identity());
+        let (message, known, in_force) = (came.message(), came.identity(), self.in_force());
         let who = match &known {
-            _ if self.rules.anonymous_full_access => Who::Anyone,
+            _ if in_force.rules.anonymous_full_access => Who::Anyone,
             Some(identity) => Who::Is(identity.as_reference()),
             None => Who::Nobody,
         };
@@ -281,10 +316,11 @@ impl Service {
         let asked = asked(opened, nonce, now_unix_s);
         let decided = self.store.snapshot().and_then(|snapshot| {
             if let Request::VerifyChallenge(asked_for) = opened.request {
-                return Ok(Some(self.verify(&snapshot, asked.version, &asked_for)?.into()));
+                return Ok(Some(self.verify(&snapshot, &in_force, asked.version, &asked_for)?.into()));
             }
-            let decision = decide(&snapshot, &self.rules, &asked, who)?;
-            self.carry_out(decision, snapshot, message, &asked, who)
+            let mut outlook = self.outlook();
+            let decision = outlook.decide(&snapshot, &in_force.rules, &asked, who)?;
+            self.carry_out(decision, snapshot, message, &asked, who, outlook)
         });
         match decided {
             Ok(Some(said)) => said,
@@ -302,19 +338,26 @@ impl Service {
         message: &[u8],
         asked: &Asked<'_>,
         who: Who<'_>,
+        outlook: Outlook<'_>,
     ) -> Result<Option<Said>, StoreError> {
         Ok(Some(match decision {
             Decision::Challenge => return Ok(None),
             Decision::Answer(answer) => answer.into(),
             Decision::List(lister) => Said::List(lister, Box::new(snapshot)),
             Decision::Status => self.status(&snapshot, asked)?.into(),
-            Decision::Change(..) => self.change(message, asked, who)?.into(),
+            Decision::Change(..) => self.change(message, asked, who, outlook.known)?.into(),
         }))
     }
 
     /// Has the writer decide again, on what is there then, and make the changes.
-    fn change(&self, message: &[u8], asked: &Asked<'_>, who: Who<'_>) -> Result<Answer, StoreError> {
-        let (rules, message) = (Arc::clone(&self.rules), hidden(message));
+    fn change(
+        &self,
+        message: &[u8],
+        asked: &Asked<'_>,
+        who: Who<'_>,
+        known: Known,
+    ) -> Result<Answer, StoreError> {
+        let (in_force, message) = (self.in_force(), hidden(message));
         let (random, now_unix_s, version) = (asked.random, asked.now_unix_s, asked.version);
         let identity = match who {
             Who::Is(identity) => Some((identity.index, identity.handle.to_vec())),
@@ -329,7 +372,7 @@ impl Service {
                 None if is_anyone => Who::Anyone,
                 None => Who::Nobody,
             };
-            Ok(match decide(transaction, &rules, &asked, who)? {
+            Ok(match decide(transaction, &in_force.rules, &asked, who, &known)? {
                 Decision::Change(writes, answer) => {
                     writes.into_iter().try_for_each(|write| make(transaction, write))?;
                     answer
@@ -346,7 +389,7 @@ impl Service {
 
     /// Asks who wants to know. RFC 3652 section 3.5.1.
     fn challenge(&self, message: &[u8], to: &ReplyTo, nonce: [u8; NONCE_LEN], source: SocketAddr) -> Said {
-        if self.effort.requires_sessions {
+        if self.in_force().effort.requires_sessions {
             return Refused::new(ResponseCode::INVALID_CREDENTIAL, "This server wants a session.").into();
         }
         let challenge =
@@ -387,43 +430,46 @@ impl Service {
                 return Ok(Refused::new(ResponseCode::INVALID_CREDENTIAL, text).into());
             }
         };
-        let (snapshot, claim) = (self.store.snapshot()?, answer.identity);
-        let first = decide(&snapshot, &self.rules, asked, Who::Is(claim))?;
+        let (snapshot, claim, in_force) = (self.store.snapshot()?, answer.identity, self.in_force());
+        let InForce { rules, effort } = &*in_force;
+        let mut outlook = self.outlook();
+        let first = outlook.decide(&snapshot, rules, asked, Who::Is(claim))?;
         // With index 0 and a public key, the index of the key that fits counts too: in sessions as deployed, and here
         // also without.
         let promotes = claim.index == 0 && kind == auth::PUBLIC_KEY && first.is_not_permitted();
-        let keys = match keys(&snapshot, &self.rules, claim, kind, self.effort.keys_tried) {
+        let proofs: Vec<Proof> = match keys(&snapshot, rules, claim, kind, effort.keys_tried) {
             _ if first.is_refusal() && !promotes => Vec::new(),
             Err(NotHere::Store(error)) => return Err(error),
-            Err(NotHere::Elsewhere) if promotes => Vec::new(),
-            Err(NotHere::Elsewhere) => {
-                let text = "This server can only check identities whose handles it has.";
-                return Ok(Refused::new(ResponseCode::AUTHENTICATION_FAILED, text).into());
-            }
-            Ok(keys) => keys,
+            Err(NotHere::Elsewhere) if promotes && !outlook.is_worth_promoting() => Vec::new(),
+            Err(NotHere::Elsewhere) => match outlook.proofs(challenge, answer, effort.keys_tried) {
+                Ok(proofs) => proofs,
+                Err(refused) => return Ok(refused.into()),
+            },
+            Ok(keys) => keys.into_iter().map(Proof::Key).collect(),
         };
         let answered = Answered {
             version: challenge.version,
             covered: challenge.covered(),
             signed_response: answer.signed_response,
-            limits: self.effort.pbkdf2,
+            limits: effort.pbkdf2,
         };
         let mut refusal = first.is_refusal().then_some(first);
-        for Key { index, data } in &keys {
-            let identity = if promotes { Reference { index: *index, ..claim } } else { claim };
+        for proof in &proofs {
+            let index = proof.index(claim);
+            let identity = if promotes { Reference { index, ..claim } } else { claim };
             let who = Who::Is(identity);
-            let decision = decide(&snapshot, &self.rules, asked, who)?;
+            let decision = outlook.decide(&snapshot, rules, asked, who)?;
             if decision.is_not_permitted() {
                 continue;
             }
-            if answered.is_made_with(kind, data) {
+            if proof.is_right(&answered, kind) {
                 if let Some(sessions) = &self.sessions {
                     // For who the session was set up for; any other identity counts for this request alone. What
                     // follows in it may need the key that fits even where this request did not.
                     let is_any = claim.index == 0 && kind == auth::PUBLIC_KEY;
-                    sessions.authenticate(came, claim, if is_any { *index } else { claim.index });
+                    sessions.authenticate(came, claim, if is_any { index } else { claim.index });
                 }
-                let said = self.carry_out(decision, snapshot, &challenge.request, asked, who)?;
+                let said = self.carry_out(decision, snapshot, &challenge.request, asked, who, outlook)?;
                 return Ok(said.unwrap_or_else(|| wrong_key(claim)));
             }
             refusal = None;
@@ -438,11 +484,12 @@ impl Service {
     fn verify(
         &self,
         snapshot: &Snapshot,
+        in_force: &InForce,
         version: Version,
         asked: &Verification<'_>,
     ) -> Result<Answer, StoreError> {
-        let keys = match keys(snapshot, &self.rules, asked.identity, auth::SECRET_KEY, self.effort.keys_tried)
-        {
+        let InForce { rules, effort } = in_force;
+        let keys = match keys(snapshot, rules, asked.identity, auth::SECRET_KEY, effort.keys_tried) {
             Ok(keys) => keys,
             Err(NotHere::Elsewhere) => return Ok(Answer::Refused(crate::operation::NOT_HOMED)),
             Err(NotHere::Store(error)) => return Err(error),
@@ -451,7 +498,7 @@ impl Service {
             version,
             covered: [asked.nonce, asked.digest.digest],
             signed_response: asked.signed_response,
-            limits: self.effort.pbkdf2,
+            limits: effort.pbkdf2,
         };
         Ok(Answer::Verdict(keys.iter().any(|key| answered.is_made_with(auth::SECRET_KEY, &key.data))))
     }

@@ -41,6 +41,7 @@ use std::io::ErrorKind;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use writer::{Commits, Writer};
 
@@ -135,7 +136,7 @@ struct Inner {
     database: Database,
     config: StoreConfig,
     folds: bool,
-    identity: u64,
+    identity: AtomicU64,
     commits: Commits,
 }
 
@@ -198,7 +199,7 @@ impl Store {
     }
 
     fn start(database: Database, config: &StoreConfig) -> Result<Self, StoreError> {
-        let (folds, identity) = (schema::folds(&database)?, schema::identity(&database)?);
+        let (folds, identity) = (schema::folds(&database)?, schema::identity(&database)?.into());
         let last_id = Snapshot::new(&database.begin_read()?, folds)?.last_id()?;
         let commits = Commits::new(last_id);
         let inner = Arc::new(Inner { database, config: config.clone(), folds, identity, commits });
@@ -214,7 +215,7 @@ impl Store {
     /// What tells this store from others; a copy of its file has the same.
     #[must_use]
     pub fn identity(&self) -> u64 {
-        self.inner.identity
+        self.inner.identity.load(Ordering::Relaxed)
     }
 
     /// The file.
@@ -290,6 +291,18 @@ impl Store {
     pub fn home(&self, prefix: &[u8]) -> Result<bool, StoreError> {
         let prefix = prefix.to_vec();
         self.change(move |transaction| transaction.home(&prefix))
+    }
+
+    /// Makes another store of this one, with records, log and numbers as they are: for an older copy of a store whose
+    /// later states are known somewhere.
+    ///
+    /// # Errors
+    /// As [`change`](Self::change).
+    pub fn renew_identity(&self) -> Result<(), StoreError> {
+        let identity = rand::random();
+        self.change(move |transaction| transaction.set_identity(identity))?;
+        self.inner.identity.store(identity, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Drops what the log says of transactions before `unix_ms`, at most `most` of them: how many.

@@ -16,8 +16,8 @@ pub(super) const META: TableDefinition<'_, &str, u64> = TableDefinition::new("me
 const SCHEMA: &str = "schema";
 /// 1 where local names are folded.
 const FOLDS: &str = "folds";
-/// What tells this store from others; a copy of its file has the same.
-const IDENTITY: &str = "identity";
+/// What tells this store from others; a copy of its file has the same until it is found to be one.
+pub(super) const IDENTITY: &str = "identity";
 /// The last transaction, also when the log is empty.
 pub(super) const LAST_ID: &str = "last_id";
 /// When that was.

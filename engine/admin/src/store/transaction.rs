@@ -103,6 +103,13 @@ impl<'t> Transaction<'t> {
         Ok(())
     }
 
+    /// See [`Store::renew_identity`](super::Store::renew_identity).
+    pub(super) fn set_identity(&mut self, identity: u64) -> Result<(), StoreError> {
+        self.meta.insert(schema::IDENTITY, identity)?;
+        self.writes_count += 1;
+        Ok(())
+    }
+
     /// See [`Store::prune_log`](super::Store::prune_log).
     pub(super) fn prune_log(&mut self, unix_ms: u64, most: usize) -> Result<usize, StoreError> {
         let mut last = None;

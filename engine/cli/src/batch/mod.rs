@@ -4,11 +4,11 @@ mod log;
 mod report;
 mod work;
 
-use crate::server::ServerArgs;
+use crate::server::{Clients, ServerArgs};
 use crate::{Outcome, output, progress};
 use anyhow::{Context as _, bail};
 use crossbeam_channel::{Receiver, Sender, bounded};
-use handle_client::administration::{Administrator, AskError, Identity};
+use handle_client::administration::{AskError, Identity};
 use handle_formats::batch::{Batch, Block, Home, Operation};
 use handle_proto::fold;
 use log::{Earlier, Log, Result as Verdict};
@@ -28,6 +28,8 @@ use work::Came;
 const QUEUE: usize = 64;
 
 /// Carry out the operations of a batch file.
+///
+/// They go to the server that is named, or each to the one that is responsible for its handle.
 ///
 /// The file is checked first: if anything in it does not read, nothing is done. A log, one line of JSON for each
 /// result, stands beside it; after an interruption --resume goes on where that ends, and the store becomes what it
@@ -183,17 +185,19 @@ fn carry_out(args: &Args, file: &mut File, earlier: &Earlier, report: &Report) -
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
     }
     let identity = args.server.identity.read()?;
+    // What one finds out all know.
+    let finder = args.server.finder()?;
     let mut clients = Vec::new();
     for _ in 0..args.parallel {
-        let mut client = args.server.anonymous(args.server.address()?)?;
-        client.identify(identity.clone());
-        clients.push(client);
+        let mut each = Clients::new(&args.server, finder.clone())?;
+        each.identify(identity.clone());
+        clients.push(each);
     }
     std::thread::scope(|scope| {
-        let queues = clients.into_iter().map(|client| {
+        let queues = clients.into_iter().map(|clients| {
             let (queue, jobs) = bounded(QUEUE);
             let stop = &stop;
-            scope.spawn(move || serve(client, &jobs, report, stop, args.stop_on_error));
+            scope.spawn(move || serve(clients, &jobs, report, stop, args.stop_on_error));
             queue
         });
         let mut hand_out = HandOut { args, queues: queues.collect(), report, stop: &stop, identity };
@@ -203,7 +207,7 @@ fn carry_out(args: &Args, file: &mut File, earlier: &Earlier, report: &Report) -
 
 /// Asks for what comes through the queue, until its end. Once `stop` is set, what still comes is left undone.
 fn serve(
-    mut client: Administrator,
+    mut clients: Clients<'_>,
     jobs: &Receiver<Job>,
     report: &Report,
     stop: &AtomicBool,
@@ -212,11 +216,11 @@ fn serve(
     for job in jobs {
         let (block, was_begun) = match job {
             Job::Identify(identity) => {
-                client.identify(identity);
+                clients.identify(identity);
                 continue;
             }
             Job::UseSessions(timeout_s) => {
-                client.use_sessions(timeout_s);
+                clients.use_sessions(timeout_s);
                 continue;
             }
             Job::Ask { block, was_begun } => (block, was_begun),
@@ -226,7 +230,7 @@ fn serve(
             continue;
         }
         let done = report.begins(block.line, &block.operation).and_then(|()| {
-            let came = work::ask(&mut client, &block.operation, was_begun)
+            let came = work::ask(&mut clients, &block.operation, was_begun)
                 .with_context(|| format!("line {}", block.line))?;
             report.came(block.line, &block.operation, &came)?;
             Ok(came.verdict)

@@ -3,7 +3,9 @@
 use super::log::Result as Verdict;
 use crate::handle::values::from_file;
 use crate::secret;
+use crate::server::Clients;
 use handle_client::administration::{Administrator, AskError, Identity, Key};
+use handle_client::lookup::LookupError;
 use handle_formats::batch::{Authentication, BatchValue, Operation, Proof};
 use handle_proto::wire::Request;
 use handle_proto::wire::admin::{HandleBody, HandleIndexes, HandleValues};
@@ -32,11 +34,7 @@ impl Came {
 ///
 /// # Errors
 /// When no answer comes: then nobody knows what came of it.
-pub(super) fn ask(
-    client: &mut Administrator,
-    operation: &Operation,
-    was_begun: bool,
-) -> Result<Came, AskError> {
+pub(super) fn ask(clients: &mut Clients<'_>, operation: &Operation, was_begun: bool) -> anyhow::Result<Came> {
     let mut storage = Vec::new();
     let done_already = match operation {
         Operation::Create(..) => Some(ResponseCode::HANDLE_ALREADY_EXISTS),
@@ -73,12 +71,23 @@ pub(super) fn ask(
         }
         Operation::Home(_) | Operation::Authenticate(_) | Operation::Session(_) => return Ok(Came::DONE),
     };
+    let client = match clients.of(request.handle().unwrap_or_default()) {
+        Ok(client) => client,
+        // That of other handles may be found all the same.
+        Err(error) if error.downcast_ref().is_some_and(names_nobody) => return Ok(Came::failed(&error)),
+        Err(error) => return Err(error),
+    };
     let came = came(client, &request)?;
     if was_begun && done_already.is_some_and(|done| came.code == Some(done.0)) {
         let message = Some("was done before the interruption".to_owned());
         return Ok(Came { message, ..Came::DONE });
     }
     Ok(came)
+}
+
+/// Whether records that were found say that nobody administers the handle; and not that somebody did not answer.
+const fn names_nobody(error: &LookupError) -> bool {
+    matches!(error, LookupError::NoService { .. } | LookupError::NoServer { .. } | LookupError::Circle { .. })
 }
 
 /// Takes a prefix into the server's care, or releases it.

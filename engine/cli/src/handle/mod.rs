@@ -23,7 +23,8 @@ const EXIT_CODES: &str = "Exit codes:
 
 /// Create, change, delete, get and list handles.
 ///
-/// Asks the server that administers them, over TCP. Who asks is said with --auth, and proven with a key or a secret.
+/// Asks the server that administers them, over TCP: the one that is named, or the one that is found as `hdl resolve` finds
+/// services. Who asks is said with --auth, and proven with a key or a secret.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXIT_CODES)]
 pub(crate) struct Args {
@@ -37,7 +38,8 @@ enum Command {
     #[command(after_help = "Examples:
   hdl handle create 10.1045/new 1:URL=https://example.org/ 100:HS_ADMIN=300:10.1045/ADMIN \\
       --server 127.0.0.1 --auth 300:10.1045/ADMIN --key admin-private.bin
-  hdl handle create 10.1045/ --mint 1:URL=https://example.org/ ...     with a random local name")]
+  hdl handle create 10.1045/ --mint 1:URL=https://example.org/ ...     with a random local name
+  hdl handle create 10.1045/new ... --root bootstrap_handles --certify     wherever it is administered")]
     Create(CreateArgs),
     /// Put values into a handle; with --remove, take values out.
     #[command(after_help = "Examples:
@@ -145,8 +147,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
         Command::Delete(args) => (each(args, |body| Request::DeleteHandle(body)), args.common.json),
         Command::Get(args) => (get(args), args.common.json),
         Command::List(args) => (list(args), args.common.json),
-        Command::Home(args) => (each(args, |body| Request::HomeNa(body)), args.common.json),
-        Command::Unhome(args) => (each(args, |body| Request::UnhomeNa(body)), args.common.json),
+        Command::Home(args) => (each_prefix(args, |body| Request::HomeNa(body)), args.common.json),
+        Command::Unhome(args) => (each_prefix(args, |body| Request::UnhomeNa(body)), args.common.json),
     };
     if let (true, Err(error)) = (json, &done) {
         output::error_as_json(&format!("{error:#}"));
@@ -163,7 +165,8 @@ fn create(args: &CreateArgs) -> anyhow::Result<Outcome> {
     for (is_set, flag) in [(args.overwrite, OpFlags::OVERWRITE), (args.mint, OpFlags::MINT_SUFFIX)] {
         flags = if is_set { flags.with(flag) } else { flags };
     }
-    let answer = args.common.server.client()?.ask(&Request::CreateHandle(body), flags)?;
+    let mut clients = args.common.server.clients()?;
+    let answer = clients.of(args.handle.as_bytes())?.ask(&Request::CreateHandle(body), flags)?;
     let created = match answer.reply().response {
         // Old servers do not say what they have created: then it is what was asked for.
         Response::Created(created) => created.handle.map(|name| Handle(name).to_string()),
@@ -178,7 +181,8 @@ fn update(args: &UpdateArgs) -> anyhow::Result<Outcome> {
         !args.values.is_empty() || !args.remove.is_empty(),
         "nothing to change: name values, or --remove INDEX"
     );
-    let mut client = args.common.server.client()?;
+    let mut clients = args.common.server.clients()?;
+    let client = clients.of(handle)?;
     let flags = OpFlags::PLAIN_REQUEST;
     let answer = if args.remove.is_empty() {
         let values = args.values.read()?;
@@ -197,12 +201,19 @@ fn update(args: &UpdateArgs) -> anyhow::Result<Outcome> {
     Ok(tell(&args.common, &args.handle, &answer))
 }
 
-/// One request for each name, on one connection; the outcome is that of the first that was refused.
+/// Prefixes are homed at each server by itself, so nobody is found who would do it for all.
+fn each_prefix(args: &NamesArgs, request: impl Fn(HandleBody<'_>) -> Request<'_>) -> anyhow::Result<Outcome> {
+    args.common.server.named("each server of a service homes prefixes by itself")?;
+    each(args, request)
+}
+
+/// One request for each name; the outcome is that of the first that was refused.
 fn each(args: &NamesArgs, request: impl Fn(HandleBody<'_>) -> Request<'_>) -> anyhow::Result<Outcome> {
-    let mut client = args.common.server.client()?;
+    let mut clients = args.common.server.clients()?;
     let mut outcome = Outcome::Good;
     for handle in &args.handles {
         let body = HandleBody { handle: handle.as_bytes() };
+        let client = clients.of(body.handle)?;
         let answer = client.ask(&request(body), OpFlags::PLAIN_REQUEST).with_context(|| handle.clone())?;
         let told = tell(&args.common, handle, &answer);
         if outcome == Outcome::Good {
@@ -221,7 +232,8 @@ fn get(args: &GetArgs) -> anyhow::Result<Outcome> {
     if args.common.server.identity.auth.is_some() {
         flags = flags.without(OpFlags::PUBLIC_ONLY);
     }
-    let answer = args.common.server.client()?.ask(&Request::Resolution(query), flags)?;
+    let mut clients = args.common.server.clients()?;
+    let answer = clients.of(query.handle)?.ask(&Request::Resolution(query), flags)?;
     let Response::Answer(found) = answer.reply().response else {
         return Ok(tell(&args.common, &args.handle, &answer));
     };
@@ -237,8 +249,15 @@ fn get(args: &GetArgs) -> anyhow::Result<Outcome> {
 }
 
 fn list(args: &ListArgs) -> anyhow::Result<Outcome> {
-    let mut client = args.common.server.client()?;
+    let mut clients = args.common.server.clients()?;
     let name = args.prefix.as_deref().map(prefix_handle);
+    let client = match &name {
+        Some(name) => clients.of_prefix(name)?,
+        None => {
+            args.common.server.named("each server has homed prefixes of its own")?;
+            clients.of(BLANK)?
+        }
+    };
     let body = HandleBody { handle: name.as_ref().map_or(BLANK, |name| name.as_bytes()) };
     let request = if args.homed { Request::ListHomedNas(body) } else { Request::ListHandles(body) };
     let mut names = Vec::new();

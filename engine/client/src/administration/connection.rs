@@ -34,6 +34,14 @@ impl Connection {
         self.received.is_empty() && self.stream.as_ref().is_some_and(is_quiet)
     }
 
+    /// Sees to it that there is a connection: the one that is there if the server has not left it.
+    pub(super) fn open(&mut self) -> Result<(), AskError> {
+        if !self.is_open() {
+            self.close();
+        }
+        self.stream().map(|_| ())
+    }
+
     /// Sends a whole message, on the connection that is there if the server has not left it.
     pub(super) fn send(&mut self, message: &[u8]) -> Result<(), AskError> {
         if !self.is_open() {
@@ -51,7 +59,11 @@ impl Connection {
     }
 
     fn try_send(&mut self, message: &[u8]) -> Result<(), AskError> {
-        let stream = match &mut self.stream {
+        self.stream()?.write_all(message).map_err(AskError::Lost)
+    }
+
+    fn stream(&mut self) -> Result<&mut TcpStream, AskError> {
+        Ok(match &mut self.stream {
             Some(stream) => stream,
             none => {
                 let stream =
@@ -60,8 +72,7 @@ impl Connection {
                 stream.set_write_timeout(Some(self.patience)).map_err(AskError::Connect)?;
                 none.insert(stream)
             }
-        };
-        stream.write_all(message).map_err(AskError::Lost)
+        })
     }
 
     /// The next message of the server, envelope first.

@@ -82,7 +82,9 @@ impl Ask {
     fn begin(mut self: Box<Self>, lookup: &mut Lookup, now: Now) -> Next {
         let (handle, why) = (self.question.handle.clone(), self.why);
         lookup.note_at(self.depth(), now, || Step::Question { handle, why });
+        let is_for_service = self.why == Why::Asked && lookup.options.service_only;
         if lookup.options.use_cache
+            && !is_for_service
             && let Some(answer) = lookup.client.cache.get(&self.question, now)
         {
             lookup.note_at(self.depth(), now, || Step::Cached { code: answer.code });
@@ -132,6 +134,13 @@ impl Ask {
     ) -> Next {
         lookup.note_at(self.depth(), now, || Step::Sites { from, sites: sites.to_vec() });
         self.origin = from;
+        if self.why == Why::Asked {
+            sites.clone_into(&mut lookup.service);
+            let may_be_referred = self.question.handle().is_prefix_record();
+            if lookup.options.service_only && !may_be_referred {
+                return Next::Done(Signal::Answer(Answer::new(self.handle(), ResponseCode::SUCCESS, [])));
+            }
+        }
         let purpose = Purpose { kind: InterfaceKind::QUERY, primary_only: self.question.wants.authoritative };
         let client = &lookup.client;
         let handle = self.question.handle();

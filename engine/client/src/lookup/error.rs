@@ -55,6 +55,19 @@ pub enum LookupError {
     Challenge(&'static str),
 }
 
+impl LookupError {
+    /// Whether the service of `handle` was found, and only its servers did not answer.
+    #[must_use]
+    pub fn is_of_the_servers_of(&self, handle: &[u8]) -> bool {
+        match self {
+            Self::AllFailed { handle: of, .. }
+            | Self::NoServer { handle: of }
+            | Self::TooSlow { handle: of } => of == handle,
+            _ => false,
+        }
+    }
+}
+
 impl fmt::Display for LookupError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

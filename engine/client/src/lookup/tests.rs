@@ -57,6 +57,23 @@ fn a_handle_is_resolved_from_the_global_service_down() {
 }
 
 #[test]
+fn a_service_is_found_without_asking_its_servers() {
+    let (mut world, client) = world();
+    let options = Options { service_only: true, ..Options::default() };
+    for (handle, sites, requests) in [("10.a/x", 2, 1), ("10.a/none", 2, 1), ("0.NA/10.a", 1, 2)] {
+        let question = Question::all(handle.as_bytes());
+        let mut lookup = Lookup::new(Arc::clone(&client), question, options.clone(), dice(1), BEGIN);
+        let (outcome, _) = world.run(&mut lookup, BEGIN);
+        outcome.unwrap();
+        assert_eq!((lookup.service().len(), world.asked.len()), (sites, requests), "{handle}");
+    }
+    let mut lookup = Lookup::new(client, Question::all(b"10.b/x"), options, dice(1), BEGIN);
+    let (outcome, _) = world.run(&mut lookup, BEGIN);
+    assert!(matches!(outcome, Err(LookupError::NoService { .. })), "{outcome:?}");
+    assert!(lookup.service().is_empty());
+}
+
+#[test]
 fn the_server_is_the_one_that_the_hash_chooses() {
     let (mut world, client) = world();
     world.fail(21, Fault::Gone);

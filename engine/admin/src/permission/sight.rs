@@ -1,0 +1,152 @@
+//! What a decision sees: the records of the store, and what other services have said about records of theirs.
+//!
+//! A decision asks nobody. It takes note of what it would have to know, and who wants it decided asks for that and has
+//! it decided again: so the writer, and everything else that decides, never waits for a network.
+
+use crate::store::{RecordBuf, Records, StoreError, is_responsible, key};
+use handle_proto::wire::list::Reference;
+use handle_proto::{Handle, ValueBuf};
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+
+/// Something that another service would have to say.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Wanted {
+    /// The value with this index, which may be a group.
+    Group {
+        /// The handle.
+        handle: Vec<u8>,
+        /// The index.
+        index: i32,
+    },
+    /// The administrators of the prefix with this record.
+    Administrators(Vec<u8>),
+}
+
+impl Wanted {
+    /// The handle that it is about.
+    #[must_use]
+    pub fn handle(&self) -> Handle<'_> {
+        match self {
+            Self::Group { handle, .. } | Self::Administrators(handle) => Handle(handle),
+        }
+    }
+}
+
+/// What other services have said: public values, none where there are none or nobody says.
+#[derive(Clone, Debug, Default)]
+pub struct Known {
+    answers: HashMap<Wanted, Vec<ValueBuf>>,
+    missing: RefCell<Vec<Wanted>>,
+    names_identity: Cell<bool>,
+}
+
+impl Known {
+    /// Takes in what was said.
+    pub fn learn(&mut self, wanted: Wanted, values: Vec<ValueBuf>) {
+        self.answers.insert(wanted, values);
+    }
+
+    /// What decisions would have had to know since this was asked last, each once.
+    pub fn take_missing(&self) -> Vec<Wanted> {
+        self.missing.take()
+    }
+
+    /// Whether a decision came across a reference to any value of the handle of who asks.
+    #[must_use]
+    pub fn names_identity(&self) -> bool {
+        self.names_identity.get()
+    }
+
+    fn get(&self, wanted: Wanted) -> &[ValueBuf] {
+        if let Some(values) = self.answers.get(&wanted) {
+            return values;
+        }
+        let mut missing = self.missing.borrow_mut();
+        if !missing.contains(&wanted) {
+            missing.push(wanted);
+        }
+        &[]
+    }
+}
+
+/// What a decision sees.
+pub struct Sight<'a, R> {
+    /// The store.
+    pub records: &'a R,
+    /// Whether a handle is for this server of the service.
+    has: &'a dyn Fn(Handle<'_>) -> bool,
+    known: &'a Known,
+}
+
+impl<'a, R: Records> Sight<'a, R> {
+    /// The records of the store that `has` says are for this server, and what is `known` of others.
+    pub const fn new(records: &'a R, has: &'a dyn Fn(Handle<'_>) -> bool, known: &'a Known) -> Self {
+        Self { records, has, known }
+    }
+
+    fn is_here(&self, handle: &[u8], key: &[u8]) -> Result<bool, StoreError> {
+        Ok((self.has)(Handle(handle)) && is_responsible(self.records, key)?)
+    }
+
+    /// Calls `with` with the value that `reference` names, if it can be seen. In the store it counts whoever may read it.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub fn value<T>(
+        &self,
+        reference: Reference<'_>,
+        with: impl FnOnce(handle_proto::Value<'_>) -> Option<T>,
+    ) -> Result<Option<T>, StoreError> {
+        let key = key(reference.handle, self.records.folds());
+        if self.is_here(reference.handle, &key)? {
+            let record = self.records.record(&key)?;
+            return Ok(record.and_then(|record| with(record.view().value(reference.index)?)));
+        }
+        let handle = Handle(reference.handle).prefix_folded();
+        let values = self.known.get(Wanted::Group { handle, index: reference.index });
+        let value = values.iter().map(ValueBuf::view).find(|value| value.index == reference.index);
+        Ok(value.and_then(with))
+    }
+
+    /// The record under `key`, whose administrators decide; of the record of a prefix that is not here, the values that
+    /// are known. A record that is in the store counts, wherever its prefix is homed.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub fn administrators(&self, key: &[u8], is_prefix: bool) -> Result<Administrating<'a>, StoreError> {
+        if let Some(record) = self.records.record(key)? {
+            return Ok(Administrating::Stored(record));
+        }
+        match is_prefix && !self.is_here(key, key)? {
+            true => Ok(Administrating::Told(self.known.get(Wanted::Administrators(key.to_vec())))),
+            false => Ok(Administrating::Told(&[])),
+        }
+    }
+
+    /// Takes note of a reference to a value of who asks.
+    pub(super) fn note_named(&self, reference: &Reference<'_>, identity: Reference<'_>) {
+        if Handle(reference.handle).is_same(Handle(identity.handle), false) {
+            self.known.names_identity.set(true);
+        }
+    }
+}
+
+/// Values among which there may be administrators.
+pub enum Administrating<'a> {
+    /// Those of a record of the store.
+    Stored(RecordBuf),
+    /// Those that another service has told.
+    Told(&'a [ValueBuf]),
+}
+
+impl Administrating<'_> {
+    /// The values.
+    pub fn values(&self) -> impl Iterator<Item = handle_proto::Value<'_>> {
+        let (stored, told) = match self {
+            Self::Stored(record) => (Some(record.view().values), &[][..]),
+            Self::Told(values) => (None, *values),
+        };
+        stored.into_iter().flatten().chain(told.iter().map(ValueBuf::view))
+    }
+}

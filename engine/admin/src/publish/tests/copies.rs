@@ -1,0 +1,64 @@
+//! A store that was put back to an older copy: what is published and kept of its later states.
+
+use super::*;
+
+#[test]
+fn an_older_copy_of_the_store_is_noticed_before_it_has_come_as_far_as_the_set() {
+    let mut place = Place::new();
+    place.put("1/a", "one");
+    drop(place.engine());
+    let copy = place.copy_store();
+    (0..10).for_each(|n| place.put(&format!("1/{n}"), "lost"));
+    drop(place.engine());
+    place.store = Some(Arc::new(Store::open(&StoreConfig::at(&copy)).unwrap()));
+    let mut engine = place.engine_with(place.config());
+    engine.hold("the store comes from a copy").unwrap();
+    (0..20).for_each(|n| place.put(&format!("1/other-{n}"), "new"));
+    engine.resume().unwrap();
+    settle(&mut engine);
+    assert_eq!(place.seen(), place.stored());
+}
+
+#[test]
+fn nothing_is_put_above_a_kept_set_that_shows_what_an_older_copy_of_the_store_never_had() {
+    let mut place = Place::new();
+    place.put("1/a", "one");
+    drop(place.engine());
+    let copy = place.copy_store();
+    let mut engine = place.engine();
+    (0..5).for_each(|n| place.put(&format!("1/{n}"), "lost"));
+    settle(&mut engine);
+    engine.keep(now_unix_ms()).unwrap();
+    let (lost, at_lost) = (place.seen(), place.manifest().generation);
+    place.put("1/6", "lost, too");
+    settle(&mut engine);
+    // Held at an old set, so that what is published is not ahead of the copy, only what is kept.
+    for is_held_at_old in [false, true] {
+        if is_held_at_old {
+            let oldest = engine.status().kept[0].generation;
+            engine.roll_back(Some(oldest), now_unix_ms()).unwrap();
+        }
+        drop(engine);
+        drop(place.store.take());
+        let again = place.dir.path().join(format!("again-{is_held_at_old}"));
+        std::fs::copy(&copy, &again).unwrap();
+        place.store = Some(Arc::new(Store::open(&StoreConfig::at(&again)).unwrap()));
+        let identity = place.store().identity();
+        engine = place.engine_with(place.config());
+        assert_ne!(place.store().identity(), identity, "held at an old set: {is_held_at_old}");
+        // As many transactions as were lost, so that their numbers say nothing.
+        (0..20).for_each(|n| place.put(&format!("1/other-{n}"), "new"));
+        if is_held_at_old {
+            engine.resume().unwrap();
+        }
+        settle(&mut engine);
+        assert_eq!(place.seen(), place.stored());
+        if engine.status().kept.iter().any(|set| set.generation == at_lost) {
+            engine.roll_back(Some(at_lost), now_unix_ms()).unwrap();
+            assert_eq!(place.seen(), lost, "what was lost can still be had");
+            engine.resume().unwrap();
+            settle(&mut engine);
+            assert_eq!(place.seen(), place.stored());
+        }
+    }
+}

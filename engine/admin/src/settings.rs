@@ -1,0 +1,157 @@
+//! What of the configuration is in force, and what of a new one can be while serving.
+//!
+//! A configuration that cannot be read or is wrong changes nothing. What ports, threads, keys and the store were opened
+//! with stays as it is, and is named: it takes a restart.
+
+use crate::config::Config;
+use crate::server::{Shared, in_force};
+use handle_process::log::SetLog;
+use handle_process::reload::{Changes, merged};
+use serde_json::{Value, json};
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+/// Settings that take effect while serving; a name stands for all that begin with it and a dot, too.
+pub const LIVE: [&str; 27] = [
+    "administrators",
+    "anonymous_full_access",
+    "audit",
+    "limits",
+    "list_handles",
+    "log",
+    "observe.http_header_bytes",
+    "publish.absorb_len",
+    "publish.changes_max",
+    "publish.check",
+    "publish.grace_s",
+    "publish.interval_ms",
+    "publish.keep_count",
+    "publish.keep_every_s",
+    "publish.memory_len",
+    "publish.merge_bytes_per_s",
+    "publish.merge_ratio",
+    "publish.rebuild_changes",
+    "publish.retry_s",
+    "require_sessions",
+    "tcp.connections",
+    "tcp.connections_per_source",
+    "tcp.idle_ms",
+    "tcp.linger_ms",
+    "tcp.read_ms",
+    "tcp.request_bytes",
+    "tcp.write_ms",
+];
+
+/// Reads the configuration again, wherever it comes from.
+pub type ReadConfig = Box<dyn Fn() -> anyhow::Result<Config> + Send + Sync>;
+
+/// What a server can do only as the program that it is.
+#[derive(Default)]
+pub struct Hooks {
+    /// For a reload; without it there is none.
+    pub read_config: Option<ReadConfig>,
+    /// For a reload.
+    pub set_log: Option<SetLog>,
+}
+
+impl fmt::Debug for Hooks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hooks").finish_non_exhaustive()
+    }
+}
+
+/// What is in force now.
+#[derive(Debug)]
+pub struct Settings {
+    current: RwLock<Arc<Config>>,
+    hooks: Hooks,
+    /// Held while a new configuration is taken.
+    taking: Mutex<()>,
+}
+
+impl Settings {
+    /// With what the server was started with.
+    #[must_use]
+    pub fn new(config: Config, hooks: Hooks) -> Self {
+        Self { current: RwLock::new(Arc::new(config)), hooks, taking: Mutex::new(()) }
+    }
+
+    /// The configuration.
+    #[must_use]
+    pub fn current(&self) -> Arc<Config> {
+        Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// Reads the configuration again, and says what came of it.
+pub fn reload(shared: &Shared) -> Value {
+    // Without a service manager there is nobody to tell.
+    if let Ok(now) = sd_notify::NotifyState::monotonic_usec_now() {
+        let _ = sd_notify::notify(&[sd_notify::NotifyState::Reloading, now]);
+    }
+    let said = match taken(shared) {
+        Ok(Changes { changed, need_restart }) => {
+            tracing::info!(?changed, "configuration reloaded");
+            let mut said = json!({ "ok": true, "settings_changed": changed });
+            if !need_restart.is_empty() {
+                let hint =
+                    format!("cannot change while serving: {}; restart instead", need_restart.join(", "));
+                tracing::warn!("{hint}");
+                said["settings_not_changed"] = need_restart.into();
+                said["hint"] = hint.into();
+            }
+            said
+        }
+        Err(error) => {
+            let error = format!("{error:#}; nothing has changed");
+            tracing::error!(error, "the configuration is not reloaded");
+            json!({ "ok": false, "error": error })
+        }
+    };
+    let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
+    said
+}
+
+/// Takes of the configuration as it is now what can change while serving. What may fail comes first.
+fn taken(shared: &Shared) -> anyhow::Result<Changes> {
+    let settings = &shared.settings;
+    let read = settings.hooks.read_config.as_ref();
+    let new = read.ok_or_else(|| anyhow::anyhow!("this server has no configuration to read again"))?()?;
+    new.check()?;
+    let _taking = settings.taking.lock().unwrap_or_else(PoisonError::into_inner);
+    let old = settings.current();
+    let (config, changes) = merged(&*old, &new, &LIVE)?;
+    // Together with what stays it must make sense as well.
+    config.check()?;
+    let service = &shared.service;
+    let in_force = in_force(&config, Arc::clone(&service.site))?;
+    service.audit.reconfigure(config.audit.as_deref(), config.audit_bounds())?;
+    if let (Some(set_log), true) = (&settings.hooks.set_log, config.log != old.log) {
+        set_log(&config.log)?;
+    }
+    if let Some(publishing) = &shared.publishing {
+        publishing.reconfigure(&config.publish)?;
+    }
+    service.put_in_force(in_force);
+    service.challenges().set_limits(config.challenge_limits());
+    shared.connections.set_limits(&config.tcp);
+    if config.anonymous_full_access && !old.anonymous_full_access {
+        tracing::warn!("`anonymous_full_access`: everybody may do everything");
+    }
+    *settings.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(config);
+    Ok(changes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use handle_process::reload::has;
+
+    #[test]
+    fn every_name_that_is_live_is_a_setting() {
+        let config = Config { audit: Some("audit.jsonl".into()), ..Config::default() };
+        for live in LIVE {
+            assert!(has(&config, live).unwrap(), "{live}");
+        }
+    }
+}
