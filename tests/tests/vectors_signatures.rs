@@ -1,5 +1,7 @@
 //! Signatures of values and the certificates that vouch for them, made with other software: `signatures.jsonl`.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
 use handle_client::signature::{Report, Verdict, Verifier};
 use handle_client::{Answer, Question};
 use handle_proto::{ResponseCode, Value};
