@@ -4,13 +4,13 @@
 
 use handle_client::signature::{Report, Verdict, Verifier};
 use handle_client::{Answer, Question};
-use handle_proto::{ResponseCode, Values};
+use handle_proto::{ResponseCode, Value};
 use handle_tests::vectors::{document, hex, load};
 use serde_json::Value as Json;
 
 fn answer(handle: &str, values: &Json) -> Answer {
     let values: Vec<Vec<u8>> = values.as_array().unwrap().iter().map(hex).collect();
-    let views = values.iter().map(|bytes| Values::from_encoded(1, bytes).unwrap().iter().next().unwrap());
+    let views = values.iter().map(|bytes| Value::split(bytes).unwrap().0);
     Answer::new(handle, ResponseCode::SUCCESS, views)
 }
 
