@@ -94,8 +94,11 @@ pub(crate) struct Clients<'a> {
 
 enum To {
     Named(Box<Administrator>),
-    Found(Box<Driver>, HashMap<SocketAddr, Administrator>),
+    Found(Box<Driver>, HashMap<Server, Administrator>),
 }
+
+/// What a connection is known by: the key belongs to it, for whom one service trusts at an address another need not.
+type Server = (SocketAddr, Vec<u8>);
 
 impl<'a> Clients<'a> {
     /// Connections to the server that is named, or to those that `finder` leads to.
@@ -139,7 +142,8 @@ impl<'a> Clients<'a> {
         let servers = driver.servers(handle, purpose, self.args.certify)?;
         let mut refused = None;
         for server in &servers {
-            if !clients.contains_key(&server.address) {
+            let known = (server.address, server.public_key.clone());
+            if !clients.contains_key(&known) {
                 let mut client = self.args.anonymous(server.address)?;
                 trust(&mut client, self.args, server);
                 client.identify(self.identity.clone());
@@ -153,9 +157,9 @@ impl<'a> Clients<'a> {
                 if clients.len() >= CONNECTIONS_MAX {
                     clients.clear();
                 }
-                clients.insert(server.address, client);
+                clients.insert(known.clone(), client);
             }
-            return Ok(clients.get_mut(&server.address).expect("there now"));
+            return Ok(clients.get_mut(&known).expect("there now"));
         }
         Err(refused.unwrap_or_else(|| LookupError::NoServer { handle: handle.to_vec() }.into()))
     }
