@@ -68,8 +68,8 @@ struct Shard {
     stats: CacheStats,
 }
 
-/// What a handle is known by: two hashes with keys that are drawn anew for each cache. Who does not know the keys cannot
-/// look for two handles that have the same, and of a million handles that are there by chance none has that of another.
+/// What a handle is known by: two hashes with secret keys of the thread that made the cache. Who does not know the keys
+/// cannot look for two handles that have the same, and of a million handles that are there by chance none has that of another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Name([u64; 2]);
 
