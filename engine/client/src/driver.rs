@@ -70,7 +70,13 @@ pub struct Resolved {
 }
 
 impl Resolved {
-    const fn known(outcome: Outcome) -> Self {
+    /// Of what was known, or what somebody else was told: the spelling is that of whoever asks now.
+    fn known(mut outcome: Outcome, question: &Question) -> Self {
+        if let Ok(answer) = &mut outcome
+            && answer.handle != question.handle
+        {
+            Arc::make_mut(answer).handle.clone_from(&question.handle);
+        }
         Self { outcome, events: vec![] }
     }
 
@@ -164,7 +170,7 @@ impl Driver {
         let deadline = Instant::now() + Duration::from_millis(client.limits.patience_ms);
         loop {
             if let Some(answer) = client.cache.get(question, now()) {
-                return Resolved::known(Ok(answer));
+                return Resolved::known(Ok(answer), question);
             }
             let flight = match client.flights.join(question) {
                 Place::Lead(lead) => {
@@ -176,7 +182,7 @@ impl Driver {
             };
             let left = deadline.saturating_duration_since(Instant::now());
             match flight.wait(left) {
-                Some(outcome) => return Resolved::known(outcome),
+                Some(outcome) => return Resolved::known(outcome, question),
                 None if left.is_zero() => return self.ask(question, options),
                 // Whoever asked has gone, and somebody has to ask instead.
                 None => {}

@@ -218,6 +218,22 @@ fn servers_that_are_known_by_name_are_found_at_its_addresses() {
 }
 
 #[test]
+fn everybody_gets_the_spelling_of_his_question() {
+    for &(name, ask, _) in DRIVERS {
+        let server = Loopback::new(Duration::from_millis(50));
+        let site = server.site(&[TCP], server_key()).build();
+        let client = client(server.serves(&site, records()));
+        let questions = ["10.a/x", "10.A/x"].map(|handle| Question::all(handle.as_bytes()));
+        // The first time one is in flight for both, the second time both are known.
+        for _ in 0..2 {
+            for (question, resolved) in questions.iter().zip(ask(&client, &questions, &Options::default())) {
+                assert_eq!(resolved.outcome.unwrap().handle, question.handle, "{name}");
+            }
+        }
+    }
+}
+
+#[test]
 fn one_request_is_in_flight_for_many_askers_and_many_are_in_flight_at_once() {
     for &(name, ask, _) in DRIVERS {
         let server = Loopback::new(Duration::from_millis(50));
