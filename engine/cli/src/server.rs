@@ -8,6 +8,7 @@ use anyhow::{Context as _, bail};
 use handle_auth::PublicKey;
 use handle_client::Driver;
 use handle_client::administration::{Administrator, Identity};
+use handle_client::driver::now;
 use handle_client::lookup::{Client, LookupError};
 use handle_client::plan::{Purpose, Target};
 use handle_proto::Handle;
@@ -16,7 +17,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Idle seconds after which a server may forget a session of ours; its own default is a day.
 const SESSION_IDLE_S: i32 = 600;
@@ -94,14 +95,27 @@ pub(crate) struct Clients<'a> {
 
 enum To {
     Named(Box<Administrator>),
-    Found(Box<Driver>, HashMap<SocketAddr, Administrator>),
+    Found(Box<Found>),
 }
+
+/// Connections to servers that are found.
+struct Found {
+    driver: Driver,
+    finder: Arc<Client>,
+    clients: HashMap<Server, Administrator>,
+}
+
+/// What a connection is known by: the key belongs to it, for whom one service trusts at an address another need not.
+type Server = (SocketAddr, Vec<u8>);
 
 impl<'a> Clients<'a> {
     /// Connections to the server that is named, or to those that `finder` leads to.
     pub(crate) fn new(args: &'a ServerArgs, finder: Option<Arc<Client>>) -> anyhow::Result<Self> {
         let to = match finder {
-            Some(finder) => To::Found(Box::new(Driver::new(finder)), HashMap::new()),
+            Some(finder) => {
+                let driver = Driver::new(Arc::clone(&finder));
+                To::Found(Box::new(Found { driver, finder, clients: HashMap::new() }))
+            }
             None => To::Named(Box::new(args.anonymous(args.named("no server is named")?)?)),
         };
         Ok(Self { args, to, identity: None, sessions: None })
@@ -122,40 +136,54 @@ impl<'a> Clients<'a> {
     fn each(&mut self, mut act: impl FnMut(&mut Administrator)) {
         match &mut self.to {
             To::Named(client) => act(client),
-            To::Found(_, clients) => clients.values_mut().for_each(act),
+            To::Found(found) => found.clients.values_mut().for_each(act),
         }
     }
 
-    /// The connection to the server for `handle`: of several primary sites to the first that takes one.
+    /// The connection to the server for `handle`: of several primary sites to the first that takes one, and then to the
+    /// same again, for the others may not have heard of the change yet that the next request builds on.
     ///
     /// # Errors
     /// [`LookupError`] where the service is not found; else why there is no connection.
     pub(crate) fn of(&mut self, handle: &[u8]) -> anyhow::Result<&mut Administrator> {
-        let (driver, clients) = match &mut self.to {
+        let Found { driver, finder, clients } = match &mut self.to {
             To::Named(client) => return Ok(client),
-            To::Found(driver, clients) => (driver, clients),
+            To::Found(found) => &mut **found,
         };
         let purpose = Purpose { kind: InterfaceKind::ADMIN, primary_only: true };
         let servers = driver.servers(handle, purpose, self.args.certify)?;
         let mut refused = None;
         for server in &servers {
-            if !clients.contains_key(&server.address) {
+            let known = (server.address, server.public_key.clone());
+            let is_new = !clients.contains_key(&known);
+            if is_new {
                 let mut client = self.args.anonymous(server.address)?;
                 trust(&mut client, self.args, server);
                 client.identify(self.identity.clone());
                 if let Some(timeout_s) = self.sessions {
                     client.use_sessions(timeout_s);
                 }
-                if let Err(error) = client.connect() {
-                    refused = Some(anyhow::Error::new(error).context(server.address));
-                    continue;
-                }
                 if clients.len() >= CONNECTIONS_MAX {
                     clients.clear();
                 }
-                clients.insert(server.address, client);
+                clients.insert(known.clone(), client);
             }
-            return Ok(clients.get_mut(&server.address).expect("there now"));
+            let began = Instant::now();
+            // One that was kept may have been left by the server meanwhile, which need not be back.
+            let connected = clients.get_mut(&known).expect("there now").connect();
+            let times = &finder.times;
+            if let Err(error) = connected {
+                clients.remove(&known);
+                times.note(server.address, finder.patience.tcp_ms, now());
+                refused = Some(anyhow::Error::new(error).context(server.address));
+                continue;
+            }
+            if is_new {
+                let took_ms = u32::try_from(began.elapsed().as_millis()).unwrap_or(u32::MAX);
+                times.note(server.address, took_ms, now());
+            }
+            times.note_primary(server.address, now());
+            return Ok(clients.get_mut(&known).expect("there now"));
         }
         Err(refused.unwrap_or_else(|| LookupError::NoServer { handle: handle.to_vec() }.into()))
     }
@@ -166,14 +194,14 @@ impl<'a> Clients<'a> {
     /// As [`of`](Self::of), and when there are several.
     pub(crate) fn of_prefix(&mut self, prefix_record: &str) -> anyhow::Result<&mut Administrator> {
         let mut handle = prefix_record.as_bytes().to_vec();
-        if let To::Found(driver, _) = &mut self.to {
+        if let To::Found(found) = &mut self.to {
             // The handles that are asked for are under the prefix; those that are derived from one are prefix records.
             let prefix = Handle(prefix_record.as_bytes()).local_name();
             if !prefix.contains(&b'/') {
                 handle = [prefix, b"/"].concat();
             }
             let purpose = Purpose { kind: InterfaceKind::ADMIN, primary_only: true };
-            let servers = driver.servers(&handle, purpose, self.args.certify)?;
+            let servers = found.driver.servers(&handle, purpose, self.args.certify)?;
             if let Some((_, count @ 2..)) = servers.first().map(|server| server.position) {
                 bail!(
                     "the service has {count} servers, each with handles of its own: name one of them, --server"

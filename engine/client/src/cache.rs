@@ -68,8 +68,8 @@ struct Shard {
     stats: CacheStats,
 }
 
-/// What a handle is known by: two hashes with keys that are drawn anew for each cache. Who does not know the keys cannot
-/// look for two handles that have the same, and of a million handles that are there by chance none has that of another.
+/// What a handle is known by: two hashes with secret keys of the thread that made the cache. Who does not know the keys
+/// cannot look for two handles that have the same, and of a million handles that are there by chance none has that of another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Name([u64; 2]);
 
@@ -104,6 +104,10 @@ const SHARDS_MAX: usize = 64;
 const SHARD_BYTES_MIN: usize = 1 << 20;
 /// What the tables take for each handle: they double when they are full, so that half of them may be empty.
 const SLOT_BYTES: usize = 2 * (size_of::<Option<Slot>>() + 2 * size_of::<u32>());
+/// The tables are packed where they have this many times the places that are taken, and so many more: so seldom that it
+/// costs nothing for each handle.
+const SPARSE: usize = 4;
+const SPARSE_MIN: usize = 64;
 /// Longest key that is made on the stack; most handles are far shorter.
 const KEY_ROOM: usize = 128;
 
@@ -355,6 +359,23 @@ impl Shard {
                 None => {}
             }
         }
+        // Few long answers may have taken the place of many short ones.
+        if self.slots.len() > SPARSE * self.places.len() + SPARSE_MIN {
+            self.pack();
+        }
+    }
+
+    /// Gives back what the tables took for handles that are gone.
+    fn pack(&mut self) {
+        self.slots.retain(Option::is_some);
+        self.slots.shrink_to_fit();
+        (self.empty, self.hand) = (vec![], 0);
+        self.places = HashTable::with_capacity(self.slots.len());
+        let slots = &self.slots;
+        let hash_of = |place: &u32| slots[*place as usize].as_ref().map_or(0, |slot| slot.name.0[0]);
+        for place in (0_u32..).take(slots.len()) {
+            self.places.insert_unique(hash_of(&place), place, hash_of);
+        }
     }
 
     fn drop_slot(&mut self, place: u32) {
@@ -486,6 +507,26 @@ mod tests {
         cache.put(&Question::all(b"a/huge"), &huge, now(0));
         assert!(cache.get(&Question::all(b"a/huge"), now(0)).is_none(), "larger than all of it");
         assert!(cache.get(&used, now(1)).is_some(), "and nothing went for it");
+    }
+
+    #[test]
+    fn tables_for_many_short_answers_make_room_for_long_ones() {
+        let cache = cache(256 << 10);
+        let put = |handle: String, data: &[u8]| {
+            let value = Value { ttl: Ttl::relative(60), ..Value::new(1, b"URL", data) };
+            let answer = Answer::new(handle.as_bytes(), ResponseCode::SUCCESS, [value]);
+            cache.put(&Question::all(handle.as_bytes()), &answer, now(0));
+        };
+        (0..1_000).for_each(|number| put(format!("a/{number}"), b""));
+        (0..100).for_each(|number| put(format!("b/{number}"), &[0; 32 << 10]));
+        let handles = usize::try_from(cache.stats().handles).unwrap();
+        let shard = cache.shard(0);
+        assert!(handles < 10 && shard.slots.len() <= SPARSE * handles + SPARSE_MIN, "{handles}");
+        assert!(shard.places.capacity() < 256, "{}", shard.places.capacity());
+        drop(shard);
+        let is_known =
+            |number: &usize| cache.get(&Question::all(format!("b/{number}").as_bytes()), now(1)).is_some();
+        assert_eq!((0..100).filter(is_known).count(), handles);
     }
 
     #[test]

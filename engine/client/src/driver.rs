@@ -70,7 +70,13 @@ pub struct Resolved {
 }
 
 impl Resolved {
-    const fn known(outcome: Outcome) -> Self {
+    /// Of what was known, or what somebody else was told: the spelling is that of whoever asks now.
+    fn known(mut outcome: Outcome, question: &Question) -> Self {
+        if let Ok(answer) = &mut outcome
+            && answer.handle != question.handle
+        {
+            Arc::make_mut(answer).handle.clone_from(&question.handle);
+        }
         Self { outcome, events: vec![] }
     }
 
@@ -164,7 +170,7 @@ impl Driver {
         let deadline = Instant::now() + Duration::from_millis(client.limits.patience_ms);
         loop {
             if let Some(answer) = client.cache.get(question, now()) {
-                return Resolved::known(Ok(answer));
+                return Resolved::known(Ok(answer), question);
             }
             let flight = match client.flights.join(question) {
                 Place::Lead(lead) => {
@@ -176,7 +182,7 @@ impl Driver {
             };
             let left = deadline.saturating_duration_since(Instant::now());
             match flight.wait(left) {
-                Some(outcome) => return Resolved::known(outcome),
+                Some(outcome) => return Resolved::known(outcome, question),
                 None if left.is_zero() => return self.ask(question, options),
                 // Whoever asked has gone, and somebody has to ask instead.
                 None => {}
@@ -217,10 +223,10 @@ impl Driver {
     }
 
     /// The servers that are responsible for `handle`, for `purpose` and over TCP, in the order in which they are to be
-    /// asked: one of each site of the service. With `certified`, records that are not signed say nothing about it.
+    /// asked: one of each site of the service, at each address of its name where it is known by that. With `certified`, records that are not signed say nothing about it.
     ///
     /// # Errors
-    /// When the service is not known, or has no server for this.
+    /// When the service is not known, or has no server for this, or none of whose name there is an address.
     pub fn servers(
         &mut self,
         handle: &[u8],
@@ -243,10 +249,27 @@ impl Driver {
             Preferences { protocols: vec![InterfaceProtocol::TCP], ..self.client.preferences.clone() };
         let times = &self.client.times;
         let plan = plan(lookup.service(), Handle(handle), purpose, &preferences, times, now(), &mut random);
-        match plan.is_empty() {
-            true => Err(LookupError::NoServer { handle: handle.to_vec() }),
-            false => Ok(plan.into()),
+        let (handle, attempts) = (handle.to_vec(), plan.len());
+        let Some(server) = plan.back().map(|target| target.address) else {
+            return Err(LookupError::NoServer { handle });
+        };
+        let servers: Vec<Target> = plan.into_iter().flat_map(|target| self.located(target)).collect();
+        match servers.is_empty() {
+            true => Err(LookupError::AllFailed { handle, attempts, server, last: AttemptError::NoAddress }),
+            false => Ok(servers),
         }
+    }
+
+    /// The server at its address, or at each address of its name where only that is known.
+    fn located(&self, target: Target) -> Vec<Target> {
+        let Some(name) = target.unresolved() else { return vec![target] };
+        let client = &self.client;
+        let addresses = client.names.get(name, now()).unwrap_or_else(|| {
+            let found = addresses_of(name.to_owned(), Duration::from_millis(client.patience.name_ms.into()));
+            client.names.note(name, &found, now());
+            found
+        });
+        target.at_each(&addresses, &client.preferences.families)
     }
 
     /// Moves the bytes of a lookup until it has an outcome.

@@ -355,7 +355,9 @@ impl Exchange {
     /// When it is whole but cannot be believed.
     pub fn handle_datagram(&mut self, now: Now, datagram: &[u8]) -> Result<Option<Answered>, AttemptError> {
         let Ok((envelope, _)) = Envelope::split(datagram) else { return Ok(None) };
-        if !self.is_to_us(&envelope) {
+        // Nothing but the request id says that a datagram is about this request: one without could come from anybody,
+        // or be about an earlier request from the same port. Over a connection it cannot.
+        if envelope.request_id != self.head.request_id {
             return Ok(None);
         }
         let Incoming::Datagrams(fragments) = &mut self.incoming else { return Ok(None) };
@@ -440,3 +442,28 @@ impl Exchange {
 
 /// Request id of replies to what a server could not read.
 const NO_REQUEST: i32 = -1;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Question;
+
+    #[test]
+    fn a_datagram_counts_only_with_the_id_of_the_request() {
+        let now = Now { ms: 0, unix_s: 0 };
+        let target = Target::at("192.0.2.1:2641".parse().unwrap(), InterfaceProtocol::UDP);
+        let question = Question::all(b"10.a/x");
+        let head = Head::resolution(question.flags(), 7);
+        let patience = Patience::default();
+        let exchange = question
+            .with_query(|query| Exchange::new(target, head, &Request::Resolution(query), &patience, now));
+        let mut exchange = exchange.unwrap();
+        let sent = exchange.poll_transmit(now).unwrap().datagrams;
+        let mut echo = sent[0].clone();
+        for id in [NO_REQUEST, 8] {
+            echo[8..12].copy_from_slice(&id.to_be_bytes());
+            assert_eq!(exchange.handle_datagram(now, &echo), Ok(None), "{id}");
+        }
+        assert!(exchange.handle_datagram(now, &sent[0]).is_err(), "a request is no answer");
+    }
+}

@@ -28,7 +28,7 @@ pub enum RefreshError {
     NoKeys,
     /// A record did not come.
     NoRecord(Vec<u8>),
-    /// A value of a record is not signed as it should be.
+    /// A value of a record is not signed as it should be, or one that is signed is not there.
     Unverified(Vec<u8>, Box<Report>),
     /// The records name no sites.
     File(FileError),
@@ -47,9 +47,10 @@ impl fmt::Display for RefreshError {
             Self::NoRecord(handle) => write!(f, "the record {} did not come", Handle(handle)),
             Self::Unverified(handle, report) => {
                 write!(f, "not every value of {} is signed by somebody who is trusted", Handle(handle))?;
-                match report.refused.first() {
-                    Some((index, error)) => write!(f, "; the signature in value {index}: {error}"),
-                    None => Ok(()),
+                match (report.refused.first(), report.missing.first()) {
+                    (Some((index, error)), _) => write!(f, "; the signature in value {index}: {error}"),
+                    (None, Some(index)) => write!(f, "; value {index} is signed, but did not come"),
+                    (None, None) => Ok(()),
                 }
             }
             Self::File(error) => error.fmt(f),
@@ -95,7 +96,8 @@ pub fn refresh(
         let answer = fetch(&question(&handle)).filter(|answer| answer.code == ResponseCode::SUCCESS);
         let answer = answer.ok_or_else(|| RefreshError::NoRecord(handle.clone()))?;
         let report = verifier.verify(&answer, fetch);
-        if !report.is_good() {
+        // A server that withholds values would otherwise take away what they say, the keys of the root for good.
+        if !report.is_whole() {
             return Err(RefreshError::Unverified(handle, Box::new(report)));
         }
         let verified = || answer.values().iter().filter(|value| report.is_verified(value.index));
@@ -111,7 +113,10 @@ pub fn refresh(
         records.insert(name, record_to_json(&handle, kept));
     }
     let file = json!({ "lastUpdate": now_unix_ms, "handles": records });
-    Root::from_json(&file, &root.service).map_err(RefreshError::File)?;
+    let renewed = Root::from_json(&file, &root.service).map_err(RefreshError::File)?;
+    if renewed.trusted_keys.is_empty() {
+        return Err(RefreshError::NoRecord(TRUST_ROOT.to_vec()));
+    }
     Ok(file)
 }
 
@@ -256,6 +261,20 @@ mod tests {
         }
         assert_eq!(asked, QUESTIONS_MAX);
         assert!(matches!(refreshing.take_outcome(), Some(Err(RefreshError::TooMany))));
+    }
+
+    #[test]
+    fn a_record_of_which_a_value_is_withheld_does_not() {
+        let root = known(&["server"]);
+        for (handle, values) in records() {
+            // Signatures of the older kind say nothing any more.
+            let says = values.iter().map(ValueBuf::view).filter(|value| value.kind != b"10320/sig.sig");
+            for index in says.map(|value| value.index) {
+                let mut withheld = records();
+                withheld.get_mut(&handle).unwrap().retain(|value| value.view().index != index);
+                assert!(refreshed(&root, &withheld).is_err(), "{} without {index}", Handle(&handle));
+            }
+        }
     }
 
     #[test]

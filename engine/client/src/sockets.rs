@@ -4,13 +4,15 @@ use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd as _, BorrowedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Requests that go out from one port. Whoever would answer falsely has to guess the port as well as the request id, so
 /// that a port is not kept for long; opening and closing one takes four system calls, where asking takes two.
 const REQUESTS_MAX: u32 = 32;
-/// Servers for which a socket is kept.
-const KEPT_MAX: usize = 64;
+/// How long a port is kept, for the same reason: where questions are rare, so many requests take days.
+const KEPT_FOR: Duration = Duration::from_secs(5);
+/// Servers for which a socket is kept. Each thread of a driver has so many, and a process as a rule 1024 descriptors.
+const KEPT_MAX: usize = 16;
 
 /// A socket that is connected to one server, so that nobody else is heard, and a port where nobody listens is told of
 /// at once.
@@ -19,6 +21,7 @@ pub(crate) struct Datagrams {
     socket: UdpSocket,
     server: SocketAddr,
     requests_count: u32,
+    since: Instant,
     /// Whether something came since the last request went out.
     was_heard: bool,
     patience: Option<Duration>,
@@ -32,7 +35,18 @@ impl Datagrams {
         };
         let socket = UdpSocket::bind((any, 0))?;
         socket.connect(server)?;
-        Ok(Self { socket, server, requests_count: 0, was_heard: false, patience: None })
+        Ok(Self {
+            socket,
+            server,
+            requests_count: 0,
+            since: Instant::now(),
+            was_heard: false,
+            patience: None,
+        })
+    }
+
+    fn is_young(&self) -> bool {
+        self.since.elapsed() < KEPT_FOR
     }
 
     /// Sends the datagrams of a request.
@@ -67,7 +81,7 @@ pub(crate) struct Sockets {
 impl Sockets {
     /// A socket for one request to `server`.
     pub(crate) fn take(&mut self, server: SocketAddr) -> io::Result<Datagrams> {
-        let mut datagrams = match self.kept.remove(&server) {
+        let mut datagrams = match self.kept.remove(&server).filter(Datagrams::is_young) {
             Some(datagrams) => datagrams,
             None => Datagrams::open(server)?,
         };
@@ -78,7 +92,10 @@ impl Sockets {
     /// Takes a socket back after the request. It is kept where the server was heard: of one that was not nobody knows
     /// what will come still.
     pub(crate) fn give(&mut self, datagrams: Datagrams) {
-        let is_good = datagrams.was_heard && datagrams.requests_count < REQUESTS_MAX;
+        let is_good = datagrams.was_heard && datagrams.requests_count < REQUESTS_MAX && datagrams.is_young();
+        if self.kept.len() >= KEPT_MAX {
+            self.kept.retain(|_, kept| kept.is_young());
+        }
         if is_good && self.kept.len() < KEPT_MAX {
             self.kept.insert(datagrams.server, datagrams);
         }
@@ -125,6 +142,31 @@ mod tests {
         ask(&mut sockets, &server, true);
         ask(&mut sockets, &server, false);
         assert!(sockets.kept.is_empty());
+    }
+
+    #[test]
+    fn a_port_is_kept_for_so_long() {
+        let (mut sockets, (server, _)) = (Sockets::default(), server());
+        let port = ask(&mut sockets, &server, true);
+        // Nobody can have bound the old port as long as this is the socket that has it.
+        let old = sockets.kept.values_mut().next().unwrap();
+        let Some(since) = Instant::now().checked_sub(KEPT_FOR) else { return };
+        old.since = since;
+        let held = old.socket.try_clone().unwrap();
+        assert_ne!(ask(&mut sockets, &server, true), port);
+        drop(held);
+    }
+
+    #[test]
+    fn the_old_make_room_for_the_young() {
+        let mut sockets = Sockets::default();
+        for _ in 0..KEPT_MAX {
+            ask(&mut sockets, &server().0, true);
+        }
+        let Some(since) = Instant::now().checked_sub(KEPT_FOR) else { return };
+        sockets.kept.values_mut().for_each(|kept| kept.since = since);
+        ask(&mut sockets, &server().0, true);
+        assert_eq!(sockets.kept.len(), 1);
     }
 
     #[test]

@@ -19,6 +19,9 @@ use std::sync::Arc;
 
 /// Questions and outcomes that wait, for each job.
 const WAITING: usize = 16;
+/// Questions that are given or answered before the first of them is printed, so that one that is slow does not make all
+/// that come after it wait in memory.
+const AHEAD: usize = 1 << 14;
 
 struct Asked {
     number: u64,
@@ -37,8 +40,9 @@ pub(super) fn run(args: &Args, rules: &Rules) -> anyhow::Result<Outcome> {
     let jobs = usize::from(args.jobs.max(1));
     let (give, take) = bounded::<Asked>(jobs * WAITING);
     let (done, hear) = bounded::<Done>(jobs * WAITING);
+    let (occupy, free) = bounded::<()>(AHEAD);
     std::thread::scope(|scope| {
-        let reader = scope.spawn(move || read_all(args, rules, &give));
+        let reader = scope.spawn(move || read_all(args, rules, &occupy, &give));
         for _ in 0..jobs {
             let (take, done, client, options) =
                 (take.clone(), done.clone(), Arc::clone(&client), options.clone());
@@ -46,16 +50,16 @@ pub(super) fn run(args: &Args, rules: &Rules) -> anyhow::Result<Outcome> {
         }
         // Only the workers hold them from here on, so that all end when they do.
         drop((take, done));
-        let shown = show_in_order(args, &hear);
+        let shown = show_in_order(args, &hear, &free);
         // Who does not want to see more ends the others, too.
-        drop(hear);
+        drop((hear, free));
         let read = reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         let outcome = shown?;
         read.map(|()| outcome)
     })
 }
 
-fn read_all(args: &Args, rules: &Rules, give: &Sender<Asked>) -> anyhow::Result<()> {
+fn read_all(args: &Args, rules: &Rules, occupy: &Sender<()>, give: &Sender<Asked>) -> anyhow::Result<()> {
     let mut number = 0;
     let mut ask = |written: &str| {
         let question = Reference::parse(written, rules)
@@ -67,7 +71,7 @@ fn read_all(args: &Args, rules: &Rules, give: &Sender<Asked>) -> anyhow::Result<
         let asked = Asked { number, written: written.to_owned(), question };
         number += 1;
         // Nobody hears any more when the output was closed.
-        give.send(asked).is_ok()
+        occupy.send(()).is_ok() && give.send(asked).is_ok()
     };
     for handle in &args.handles {
         if !ask(handle) {
@@ -101,7 +105,7 @@ fn work(client: Arc<Client>, options: &Options, take: &Receiver<Asked>, done: &S
 }
 
 /// Prints what came of each, in the order in which they were given; the outcome of the first that failed.
-fn show_in_order(args: &Args, hear: &Receiver<Done>) -> anyhow::Result<Outcome> {
+fn show_in_order(args: &Args, hear: &Receiver<Done>, free: &Receiver<()>) -> anyhow::Result<Outcome> {
     let bar = progress::bar("resolving", args.file.is_none().then_some(args.handles.len() as u64));
     let mut out = BufWriter::new(std::io::stdout().lock());
     let mut waiting = BTreeMap::new();
@@ -110,6 +114,8 @@ fn show_in_order(args: &Args, hear: &Receiver<Done>) -> anyhow::Result<Outcome> 
         waiting.insert(done.number, done);
         while let Some(done) = waiting.remove(&next) {
             next += 1;
+            // Its place: whoever asks takes one before.
+            let _ = free.try_recv();
             let outcome = show(args, &mut out, &done)?;
             if outcome != Outcome::Good {
                 first_bad.get_or_insert(outcome);

@@ -83,7 +83,14 @@ fn ask_site(
                 continue;
             };
             let address = SocketAddr::new(server.address.ip(), port);
+            // Where the record has only its name, that is looked up.
+            let domain = i32::try_from(at).ok().and_then(|at| view.attribute_of("domain", at));
+            let domain = domain.and_then(|name| str::from_utf8(name).ok()).filter(|name| !name.is_empty());
+            if address.ip().is_unspecified() && domain.is_none() {
+                continue;
+            }
             let target = Target {
+                domain: domain.map(str::to_owned),
                 public_key: server.public_key.to_vec(),
                 site_serial: view.serial,
                 version: view.protocol.clamp(Version::LOWEST, Version::CURRENT),
@@ -107,7 +114,7 @@ fn ask_site(
             said.push(Said {
                 site: number,
                 server: at,
-                address,
+                address: resolved.outcome.as_ref().ok().and_then(|answer| answer.from).unwrap_or(address),
                 protocol,
                 is_responsible: responsible == Some(at),
                 is_primary: view.is_primary(),

@@ -54,7 +54,7 @@ impl AsyncDriver {
         let deadline = Instant::now() + Duration::from_millis(self.client.limits.patience_ms);
         loop {
             if let Some(answer) = self.client.cache.get(question, now()) {
-                return Resolved::known(Ok(answer));
+                return Resolved::known(Ok(answer), question);
             }
             let flight = match self.client.flights.join(question) {
                 Place::Lead(lead) => {
@@ -65,7 +65,7 @@ impl AsyncDriver {
                 Place::Follow(flight) => flight,
             };
             match timeout_at(deadline, poll_fn(|context| flight.poll(context))).await {
-                Ok(Some(outcome)) => return Resolved::known(outcome),
+                Ok(Some(outcome)) => return Resolved::known(outcome, question),
                 // Whoever asked has gone, and somebody has to ask instead.
                 Ok(None) => {}
                 Err(_) => return self.ask(question, options).await,

@@ -10,11 +10,12 @@ use crate::bootstrap::Root;
 use crate::exchange::AttemptError;
 use crate::lookup::world::{server_key, value};
 use crate::lookup::{Client, LookupError, Options};
+use crate::plan::Purpose;
 use crate::refresh::{RefreshError, Renewing};
 use crate::testing::public_record;
 use crate::{Answer, Question};
 use handle_proto::ValueBuf;
-use handle_proto::data::site::{Address, InterfaceProtocol};
+use handle_proto::data::site::{Address, InterfaceKind, InterfaceProtocol};
 use std::io::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
@@ -195,6 +196,40 @@ fn names_are_looked_up_and_ipv4_follows_where_nobody_listens_with_ipv6() {
         let LookupError::AllFailed { last: AttemptError::NoAddress, .. } = error else {
             panic!("{name}: {error}")
         };
+    }
+}
+
+#[test]
+fn servers_that_are_known_by_name_are_found_at_its_addresses() {
+    let server = Loopback::new(Duration::ZERO);
+    let found = |name: &str| {
+        let mut named = server.site(&[TCP], server_key());
+        named.servers[0].address = Address::UNSPECIFIED;
+        named.attribute("domain", name);
+        let mut driver = Driver::new(client(server.serves(&named.build(), records())));
+        let purpose = Purpose { kind: InterfaceKind::ADMIN, primary_only: true };
+        driver.servers(b"10.a/x", purpose, false)
+    };
+    let servers = found("localhost").unwrap();
+    assert!(!servers.is_empty() && servers.iter().all(|server| server.address.ip().is_loopback()));
+    // A label that no name may have.
+    let error = found("a..b").unwrap_err();
+    assert!(matches!(error, LookupError::AllFailed { last: AttemptError::NoAddress, .. }), "{error}");
+}
+
+#[test]
+fn everybody_gets_the_spelling_of_his_question() {
+    for &(name, ask, _) in DRIVERS {
+        let server = Loopback::new(Duration::from_millis(50));
+        let site = server.site(&[TCP], server_key()).build();
+        let client = client(server.serves(&site, records()));
+        let questions = ["10.a/x", "10.A/x"].map(|handle| Question::all(handle.as_bytes()));
+        // The first time one is in flight for both, the second time both are known.
+        for _ in 0..2 {
+            for (question, resolved) in questions.iter().zip(ask(&client, &questions, &Options::default())) {
+                assert_eq!(resolved.outcome.unwrap().handle, question.handle, "{name}");
+            }
+        }
     }
 }
 

@@ -71,7 +71,7 @@ enum State {
     /// The status line and the fields.
     #[default]
     Head,
-    /// A body of so many bytes more, or up to the end of the connection.
+    /// A body of so many bytes more; of `usize::MAX` up to the end of the connection.
     Body(usize),
     /// The length of a chunk, behind the end of another or not.
     ChunkHead { is_first: bool },
@@ -94,6 +94,11 @@ impl Incoming {
         Ok(body)
     }
 
+    /// Whether nothing more of the body will come.
+    pub(super) const fn is_over(&self) -> bool {
+        matches!(self.state, State::Over)
+    }
+
     /// Whether it went on.
     fn step(&mut self, body: &mut Vec<u8>) -> Result<bool, AttemptError> {
         match self.state {
@@ -101,8 +106,13 @@ impl Incoming {
             State::Body(left) => {
                 let taken = left.min(self.kept.len());
                 body.extend(self.kept.drain(..taken));
-                self.state = State::Body(left - taken);
-                return Ok(false);
+                self.state = match left {
+                    // Up to the end of the connection.
+                    usize::MAX => State::Body(left),
+                    _ if taken == left => State::Over,
+                    _ => State::Body(left - taken),
+                };
+                return Ok(taken == left);
             }
             State::ChunkHead { is_first } => return self.chunk_head(is_first),
             State::Chunk(left) => {
@@ -238,6 +248,17 @@ mod tests {
             }
             let bytes: Vec<&[u8]> = answer.chunks(1).collect();
             assert_eq!(read(&bytes).unwrap(), b"message", "{said}");
+        }
+    }
+
+    #[test]
+    fn what_comes_after_the_body_is_not_kept() {
+        let mut incoming = Incoming::default();
+        assert_eq!(incoming.receive(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"), Ok(vec![]));
+        assert!(incoming.is_over());
+        for _ in 0..16 {
+            assert_eq!(incoming.receive(&[b'x'; 1 << 16]), Ok(vec![]));
+            assert!(incoming.kept.is_empty());
         }
     }
 

@@ -90,6 +90,10 @@ impl Stream {
         let message = &self.received[usize::from(self.http.is_some() && begins_a_line)..];
         match split(message, MESSAGE_LEN_MAX)? {
             Front::Message(message, _) => Ok(Some(message.to_vec())),
+            // No more will come, so that nobody has to wait for it.
+            Front::Needs(_) if self.http.as_ref().is_some_and(http::Incoming::is_over) => {
+                Err(AttemptError::Ended)
+            }
             Front::Needs(_) => Ok(None),
         }
     }

@@ -85,6 +85,7 @@ impl Ask {
         let is_for_service = self.why == Why::Asked && lookup.options.service_only;
         if lookup.options.use_cache
             && !is_for_service
+            && self.is_of_the_service(lookup)
             && let Some(answer) = lookup.client.cache.get(&self.question, now)
         {
             lookup.note_at(self.depth(), now, || Step::Cached { code: answer.code });
@@ -123,6 +124,13 @@ impl Ask {
         let find = Find::of_prefix(record, self.question.wants, self.recursion_count);
         self.origin = Origin::Prefix;
         Next::After(Frame::Ask(self), Frame::Find(Box::new(find)))
+    }
+
+    /// Whether the answer is what the responsible service says to everybody. What servers say that the caller named, or
+    /// to one identity, is nobody else's answer, and such a caller wants no other.
+    fn is_of_the_service(&self, lookup: &Lookup) -> bool {
+        let options = &lookup.options;
+        self.why != Why::Asked || (matches!(options.whom, Whom::Responsible) && options.identity.is_none())
     }
 
     fn ask_sites(
@@ -297,7 +305,9 @@ impl Ask {
                     answer.text = String::from_utf8_lossy(failure.message).into_owned();
                 }
                 (answer.from, answer.certified) = (Some(address), certified);
-                lookup.client.cache.put(&self.question, &answer, now);
+                if self.is_of_the_service(lookup) {
+                    lookup.client.cache.put(&self.question, &answer, now);
+                }
                 Next::Done(Signal::Answer(answer))
             }
         }

@@ -344,6 +344,11 @@ fn servers_that_are_named_are_asked_in_their_order() {
     let answer = ask(&mut world, &client, &Question::all(b"10.a/x"), &options).unwrap();
     assert_eq!(answer.from, Some(at(21)));
     assert_eq!(world.asked, ["192.0.2.99/TCP", "192.0.2.21/TCP"]);
+    // What they say is nobody else's answer, and what others say is not theirs.
+    let answer = ask(&mut world, &client, &Question::all(b"10.a/x"), &Options::default()).unwrap();
+    assert!(!answer.cached);
+    let answer = ask(&mut world, &client, &Question::all(b"10.a/x"), &options).unwrap();
+    assert_eq!((answer.from, answer.cached), (Some(at(21)), false));
 }
 
 #[test]
