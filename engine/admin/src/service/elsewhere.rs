@@ -79,6 +79,11 @@ impl Outlook<'_> {
             let values = match told {
                 Ok(answer) => answer.values().iter().map(|value| ValueBuf::from(&value)).collect(),
                 Err(Unanswered::Busy) => return Ok(Decision::Answer(Answer::Refused(BUSY))),
+                // Nothing more will be said, and a decision may miss a thousand things: each takes all the work again.
+                Err(Unanswered::Enough) => {
+                    self.unanswered.get_or_insert(Unanswered::Enough);
+                    return Ok(self.told_why(decision));
+                }
                 Err(unanswered) => {
                     tracing::debug!(record = %wanted.handle(), why = %unanswered, "not asked elsewhere");
                     self.unanswered.get_or_insert(unanswered);
