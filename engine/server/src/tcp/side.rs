@@ -1,6 +1,6 @@
 //! The connections of one worker: its listener, and its turn after each batch of datagrams.
 
-use super::settings::TcpSettings;
+use super::settings::{PLACES_BESIDES, TcpSettings};
 use super::{Tcp, Turn};
 use crate::config::Config;
 use crate::counters::{Counters, Transport};
@@ -63,7 +63,9 @@ impl Side {
     /// Applies other settings from now on; who is connected stays.
     pub(crate) fn set(&mut self, path: &mut dyn Datapath, settings: &TcpSettings) {
         if let Some((streams, options)) = path.streams().zip(settings.options()) {
-            streams.connections.set_max(options.connections_max);
+            // Were there no place for who comes, nobody who is idle could be sent away for them: see `Tcp::make_place`.
+            let needed = streams.connections.len() + PLACES_BESIDES;
+            streams.connections.set_max(options.connections_max.max(needed));
         }
         self.tcp.set(settings.clone());
     }
