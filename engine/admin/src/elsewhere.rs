@@ -21,13 +21,14 @@ use handle_proto::data::site::InterfaceKind;
 use handle_proto::wire::auth::Verification;
 use handle_proto::wire::list::Reference;
 use handle_proto::wire::{Request, Response};
-use handle_proto::{OpFlags, ResponseCode};
+use handle_proto::{Handle, OpFlags, ResponseCode};
 use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
 use std::fmt;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Whether and how other services are asked about identities.
@@ -134,6 +135,10 @@ impl ElsewhereConfig {
 const REQUESTS_MAX: usize = 32;
 /// Servers that one answer to a challenge is shown to before nobody is believed to know.
 const VERIFIERS_MAX: usize = 3;
+/// How long nobody is asked about a handle again after nobody answered.
+const REST: Duration = Duration::from_secs(5);
+/// Handles that are remembered for that.
+const SILENT_MAX: usize = 1024;
 
 fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
     let mut bytes = Vec::new();
@@ -173,7 +178,35 @@ pub struct Elsewhere {
     client: Arc<Client>,
     /// One for each request on whose behalf others may be asked.
     places: (Sender<Driver>, Receiver<Driver>),
+    silent: Mutex<Silent>,
     counts: Counts,
+}
+
+/// Handles about which nobody answered a moment ago. Were they asked about each time, strangers could keep all places
+/// busy with one service that is silent.
+#[derive(Debug, Default)]
+struct Silent(HashMap<Vec<u8>, (Instant, LookupError)>);
+
+impl Silent {
+    /// Why nobody says anything about `handle`, if that was found out less than [`REST`] ago.
+    fn why(&self, handle: Handle<'_>, now: Instant) -> Option<LookupError> {
+        let (since, error) = self.0.get(&handle.prefix_folded())?;
+        is_young(*since, now).then(|| error.clone())
+    }
+
+    /// Takes note; where there is no room, not.
+    fn note(&mut self, handle: Handle<'_>, error: LookupError, now: Instant) {
+        if self.0.len() >= SILENT_MAX {
+            self.0.retain(|_, (since, _)| is_young(*since, now));
+        }
+        if self.0.len() < SILENT_MAX {
+            self.0.insert(handle.prefix_folded(), (now, error));
+        }
+    }
+}
+
+fn is_young(since: Instant, now: Instant) -> bool {
+    now.saturating_duration_since(since) < REST
 }
 
 #[derive(Debug, Default)]
@@ -211,7 +244,8 @@ impl Elsewhere {
             // There is room for each, and both ends are here.
             let _ = places.0.send(Driver::new(Arc::clone(&client)));
         }
-        Ok(Some(Self { config: config.clone(), client, places, counts: Counts::default() }))
+        let (silent, counts) = (Mutex::default(), Counts::default());
+        Ok(Some(Self { config: config.clone(), client, places, silent, counts }))
     }
 
     /// What is asked on behalf of one request. Nothing is yet, and no place is taken.
@@ -237,6 +271,10 @@ impl Elsewhere {
     #[must_use]
     pub fn asking(&self) -> usize {
         self.config.at_once.saturating_sub(self.places.1.len())
+    }
+
+    fn silent(&self) -> MutexGuard<'_, Silent> {
+        self.silent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -291,7 +329,7 @@ impl Errand<'_> {
     pub fn verdict(&mut self, asked: &Verification<'_>) -> Result<bool, Unanswered> {
         let purpose = Purpose { kind: InterfaceKind::QUERY, primary_only: false };
         let certified = self.elsewhere.config.certified;
-        let told = self.with_driver(|driver, ends| {
+        let told = self.with_driver(asked.identity.handle, |driver, ends| {
             let servers = driver.servers(asked.identity.handle, purpose, certified);
             let servers = servers.map_err(Unanswered::Lookup)?;
             let told = servers.iter().take(VERIFIERS_MAX).find_map(|server| {
@@ -306,15 +344,17 @@ impl Errand<'_> {
 
     fn ask(&mut self, mut question: Question) -> Result<Arc<Answer>, Unanswered> {
         question.wants.certified = self.elsewhere.config.certified;
-        let told = self.with_driver(|driver, _| {
+        let told = self.with_driver(&question.handle, |driver, _| {
             driver.resolve(&question, &Options::default()).outcome.map_err(Unanswered::Lookup)
         });
         self.note(&told);
         told
     }
 
+    /// Has `ask` ask about `handle`, where that may be, and is worth it.
     fn with_driver<T>(
         &mut self,
+        handle: &[u8],
         ask: impl FnOnce(&mut Driver, Instant) -> Result<T, Unanswered>,
     ) -> Result<T, Unanswered> {
         let patience = Duration::from_millis(self.elsewhere.config.patience_ms.into());
@@ -322,11 +362,19 @@ impl Errand<'_> {
         let ends = *self.ends.get_or_insert(now + patience);
         let left = self.questions_left.checked_sub(1).filter(|_| now < ends).ok_or(Unanswered::Enough)?;
         self.questions_left = left;
+        let handle = Handle(handle);
+        if let Some(error) = self.elsewhere.silent().why(handle, now) {
+            return Err(Unanswered::Lookup(error));
+        }
         let driver = match &mut self.driver {
             Some(driver) => driver,
             none => none.insert(self.elsewhere.places.1.try_recv().map_err(|_| Unanswered::Busy)?),
         };
-        ask(driver, ends)
+        let told = ask(driver, ends);
+        if let Err(Unanswered::Lookup(error)) = &told {
+            self.elsewhere.silent().note(handle, error.clone(), Instant::now());
+        }
+        told
     }
 
     fn note<T>(&self, told: &Result<T, Unanswered>) {
@@ -368,5 +416,26 @@ fn verdict_of(
     match answer.reply().response {
         Response::Verdict(verdict) => Some(verdict.is_valid),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_is_asked_again_so_soon_about_what_nobody_answered() {
+        let (mut silent, start) = (Silent::default(), Instant::now());
+        silent.note(Handle(b"20.2/who"), LookupError::NoRoot, start);
+        assert_eq!(silent.why(Handle(b"20.2/who"), start), Some(LookupError::NoRoot));
+        assert_eq!(silent.why(Handle(b"20.2/other"), start), None);
+        assert_eq!(silent.why(Handle(b"20.2/who"), start + REST), None);
+        for n in 0..2 * SILENT_MAX {
+            silent.note(Handle(format!("20.2/{n}").as_bytes()), LookupError::NoRoot, start);
+        }
+        assert_eq!(silent.0.len(), SILENT_MAX);
+        assert!(silent.why(Handle(b"20.2/who"), start).is_some(), "what is remembered stays");
+        silent.note(Handle(b"20.2/other"), LookupError::NoRoot, start + REST);
+        assert_eq!(silent.0.len(), 1, "until its time is over");
     }
 }
