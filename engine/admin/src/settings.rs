@@ -3,6 +3,7 @@
 //! A configuration that cannot be read or is wrong changes nothing. What ports, threads, keys and the store were opened
 //! with stays as it is, and is named: it takes a restart.
 
+use crate::audit::Target;
 use crate::config::Config;
 use crate::server::{Shared, in_force};
 use handle_process::log::SetLog;
@@ -125,13 +126,15 @@ fn taken(shared: &Shared) -> anyhow::Result<Changes> {
     config.check()?;
     let service = &shared.service;
     let in_force = in_force(&config, Arc::clone(&service.site))?;
-    service.audit.reconfigure(config.audit.as_deref(), config.audit_bounds())?;
-    if let (Some(set_log), true) = (&settings.hooks.set_log, config.log != old.log) {
-        set_log(&config.log)?;
-    }
+    let audit_target = Target::open(config.audit.as_deref())?;
     if let Some(publishing) = &shared.publishing {
         publishing.reconfigure(&config.publish)?;
     }
+    // Last of what may fail: that it can be read as a filter has been checked with the rest.
+    if let (Some(set_log), true) = (&settings.hooks.set_log, config.log != old.log) {
+        set_log(&config.log)?;
+    }
+    service.audit.put_in_force(audit_target, config.audit_bounds());
     service.put_in_force(in_force);
     service.challenges().set_limits(config.challenge_limits());
     shared.connections.set_limits(&config.tcp);
