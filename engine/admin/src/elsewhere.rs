@@ -156,6 +156,8 @@ pub enum Unanswered {
     Enough,
     /// The service is not known, or does not answer.
     Lookup(LookupError),
+    /// The service answers, but neither with values nor that there are none.
+    Refused(ResponseCode),
     /// No server said whether an answer to a challenge is right.
     NoVerdict,
 }
@@ -166,6 +168,7 @@ impl fmt::Display for Unanswered {
             Self::Busy => f.write_str("too many identities of other services are being looked up"),
             Self::Enough => f.write_str("too much would have to be asked of other services"),
             Self::Lookup(error) => error.fmt(f),
+            Self::Refused(code) => write!(f, "its service says: {code} (RC {})", code.0),
             Self::NoVerdict => f.write_str("no server of its service says whether the answer is right"),
         }
     }
@@ -203,6 +206,11 @@ impl Silent {
             self.0.insert(handle.prefix_folded(), (now, error));
         }
     }
+}
+
+/// Whether an answer with `code` says what there is. A server that is busy, broken or not responsible does not know.
+const fn says_what_there_is(code: ResponseCode) -> bool {
+    matches!(code, ResponseCode::SUCCESS | ResponseCode::HANDLE_NOT_FOUND | ResponseCode::VALUES_NOT_FOUND)
 }
 
 fn is_young(since: Instant, now: Instant) -> bool {
@@ -314,12 +322,14 @@ impl Errand<'_> {
     /// When nobody says.
     pub fn administrators(&mut self, prefix_record: &[u8]) -> Result<Arc<Answer>, Unanswered> {
         let mut question = Question::of_types(prefix_record, &[HS_ADMIN]);
-        let answer = self.ask(question.clone())?;
-        if answer.code == ResponseCode::SUCCESS {
-            return Ok(answer);
+        match self.ask(question.clone()) {
+            Ok(answer) if answer.code == ResponseCode::SUCCESS => Ok(answer),
+            said @ (Ok(_) | Err(Unanswered::Refused(_))) => {
+                question.wants.authoritative = true;
+                self.ask(question).or(said)
+            }
+            unanswered => unanswered,
         }
-        question.wants.authoritative = true;
-        self.ask(question).or(Ok(answer))
     }
 
     /// Whether an answer to a challenge is made with a secret that nobody is told. RFC 3652 section 3.5.3.
@@ -345,7 +355,9 @@ impl Errand<'_> {
     fn ask(&mut self, mut question: Question) -> Result<Arc<Answer>, Unanswered> {
         question.wants.certified = self.elsewhere.config.certified;
         let told = self.with_driver(&question.handle, |driver, _| {
-            driver.resolve(&question, &Options::default()).outcome.map_err(Unanswered::Lookup)
+            let answer =
+                driver.resolve(&question, &Options::default()).outcome.map_err(Unanswered::Lookup)?;
+            if says_what_there_is(answer.code) { Ok(answer) } else { Err(Unanswered::Refused(answer.code)) }
         });
         self.note(&told);
         told
@@ -422,6 +434,18 @@ fn verdict_of(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_server_that_does_not_know_does_not_say_that_there_is_nothing() {
+        for code in [2, 3, 4, 5, 102, 201, 300, 301, 302, 303, 400, 402, 999] {
+            assert!(!says_what_there_is(ResponseCode(code)), "{code}");
+        }
+        for code in [1, 100, 200] {
+            assert!(says_what_there_is(ResponseCode(code)), "{code}");
+        }
+        let said = Unanswered::Refused(ResponseCode::SERVER_BUSY).to_string();
+        assert!(said.contains("its service says") && said.contains("RC 3"), "{said}");
+    }
 
     #[test]
     fn nobody_is_asked_again_so_soon_about_what_nobody_answered() {

@@ -103,6 +103,7 @@ impl Outlook<'_> {
             {
                 let but = match unanswered {
                     Unanswered::Enough => "there is more to look up than is looked up",
+                    Unanswered::Refused(_) => "one does not say",
                     _ => "one does not answer",
                 };
                 let text = format!("{text}, as far as is known of other services: {but}");
@@ -152,8 +153,11 @@ impl Outlook<'_> {
             unanswered => {
                 let name = Handle(identity.handle);
                 tracing::debug!(identity = %name, why = %unanswered, "not checked elsewhere");
-                let text =
-                    format!("{}:{name} could not be checked: its service did not answer.", identity.index);
+                let why = match unanswered {
+                    Unanswered::Refused(_) => "did not say",
+                    _ => "did not answer",
+                };
+                let text = format!("{}:{name} could not be checked: its service {why}.", identity.index);
                 Refused { code: ResponseCode::AUTHENTICATION_ERROR, text: text.into() }
             }
         })
