@@ -14,7 +14,7 @@ use handle_proto::data::kind::HS_PUBKEY;
 use handle_proto::wire::auth::{self, ChallengeAnswer, Verification};
 use handle_proto::wire::digest::RequestDigest;
 use handle_proto::wire::list::Reference;
-use handle_proto::{Handle, ResponseCode, ValueBuf, fold};
+use handle_proto::{Handle, ResponseCode, ValueBuf, Version, fold};
 use std::borrow::Cow;
 use zeroize::Zeroizing;
 
@@ -139,6 +139,8 @@ impl Outlook<'_> {
             auth::PUBLIC_KEY => {
                 errand.public_keys(identity).map(|told| keys_among(&told, identity, keys_max))
             }
+            // Its service would check the answer as of the version in which it is asked, and find that a right one is wrong.
+            _ if challenge.version < Version::LOWEST => return Err(NOT_ASKED),
             _ => {
                 let [nonce, digest] = challenge.covered();
                 // As deployed servers frame it, whatever the algorithm.
