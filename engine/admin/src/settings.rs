@@ -66,7 +66,7 @@ impl fmt::Debug for Hooks {
 pub struct Settings {
     current: RwLock<Arc<Config>>,
     hooks: Hooks,
-    /// Held while a new configuration is taken.
+    /// Held while a new configuration is read and taken.
     taking: Mutex<()>,
 }
 
@@ -116,10 +116,11 @@ pub fn reload(shared: &Shared) -> Value {
 /// Takes of the configuration as it is now what can change while serving. What may fail comes first.
 fn taken(shared: &Shared) -> anyhow::Result<Changes> {
     let settings = &shared.settings;
+    // Before the file is read: of two reloads at once, the later one must not be overtaken by what the other has read.
+    let _taking = settings.taking.lock().unwrap_or_else(PoisonError::into_inner);
     let read = settings.hooks.read_config.as_ref();
     let new = read.ok_or_else(|| anyhow::anyhow!("this server has no configuration to read again"))?()?;
     new.check()?;
-    let _taking = settings.taking.lock().unwrap_or_else(PoisonError::into_inner);
     let old = settings.current();
     let (config, changes) = merged(&*old, &new, &LIVE)?;
     // Together with what stays it must make sense as well.
