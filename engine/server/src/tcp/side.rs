@@ -99,7 +99,8 @@ impl Side {
         inbox.len()
     }
 
-    /// Sends an answer that has come back from the slow path; an empty one where a bug lost it.
+    /// Sends an answer that has come back from the slow path; an empty one where a bug lost it. Returns whether there is
+    /// somebody left to get it.
     pub(crate) fn reply<B: AsRef<[u8]>>(
         &mut self,
         path: &mut dyn Datapath,
@@ -108,20 +109,18 @@ impl Side {
         counters: &Counters,
         now_ms: u64,
         (slow, sealer, tap): Elsewhere<'_>,
-    ) {
+    ) -> bool {
         if job.answer.is_empty() {
             counters.tcp_dropped_bug.add(1);
         } else {
             counters.tcp_requests_answered.add(1);
             counters.count_reply(Transport::Tcp, job.code, job.refused);
         }
-        if let Some(streams) = path.streams() {
-            let defer =
-                &mut |id, source, request: &[u8]| slow.defer(Route::Tcp(id, source), request, counters);
-            let wire = streams.connections;
-            let mut turn = Turn { wire, context, counters, now_ms, defer, sealer, tap };
-            self.tcp.reply(id, &job.answer, &mut turn);
-        }
+        let Some(streams) = path.streams() else { return false };
+        let defer = &mut |id, source, request: &[u8]| slow.defer(Route::Tcp(id, source), request, counters);
+        let wire = streams.connections;
+        let mut turn = Turn { wire, context, counters, now_ms, defer, sealer, tap };
+        self.tcp.reply(id, &job.answer, &mut turn)
     }
 
     /// Finishes what is under way, and lets nobody in any more: where listeners are `taken` another process does,
