@@ -54,6 +54,11 @@ impl Proof {
 }
 
 impl Outlook<'_> {
+    /// What is known, once nothing more will be asked: who asks next need not wait for what is done with it.
+    pub(super) fn into_known(self) -> Known {
+        self.known
+    }
+
     /// Decides; asks other services for the first thing that the decision would have to know, and decides again.
     ///
     /// # Errors

@@ -345,7 +345,7 @@ impl Service {
             Decision::Answer(answer) => answer.into(),
             Decision::List(lister) => Said::List(lister, Box::new(snapshot)),
             Decision::Status => self.status(&snapshot, asked)?.into(),
-            Decision::Change(..) => self.change(message, asked, who, outlook.known)?.into(),
+            Decision::Change(..) => self.change(message, asked, who, outlook.into_known())?.into(),
         }))
     }
 
