@@ -2,7 +2,8 @@
 //!
 //! - What is asked for is public, or the verdict on an answer to a challenge. Whoever has the handle says so without
 //!   asking anybody in turn, so two services that name each other's groups cannot keep each other busy.
-//! - Bounded: so many at a time, and nobody waits for a place; for each request so many records, and so much time.
+//! - Bounded: so many at a time, and nobody waits for a place; for each request so many records, and
+//!   about three times `patience_ms` at most.
 //! - Only signed answers count, all the way from the global service, unless the operator says otherwise.
 //!
 //! Blocking: this belongs on a thread that may wait. RFC 3652 sections 3.5.2 and 3.5.3.
@@ -47,12 +48,14 @@ pub struct ElsewhereConfig {
     pub at_once: usize,
     /// Most records that others are asked for on behalf of one request.
     pub questions: usize,
-    /// How long one question may take, in milliseconds; once a request has taken so long, no other is asked.
+    /// How long one question may take, in milliseconds; once a request has taken so long, no other is asked. A
+    /// question that is asked when this is nearly over may take as long again, and so may the last request that is sent
+    /// for it: a request may wait for about three times this.
     pub patience_ms: u32,
     /// Bytes of answers that are kept.
     pub cache_bytes: usize,
     /// Most seconds that an answer is kept, whatever its time to live: what was taken back elsewhere counts here for
-    /// so long.
+    /// so long; a key, in a session that has proven who it is, until the session ends.
     pub cache_s: u32,
 }
 

@@ -1,6 +1,7 @@
 //! One message in, messages out: opened, decided, authenticated, carried out, sealed.
 //!
-//! Nothing here waits for a network. A change waits until it is durable, so this belongs on a thread that may wait.
+//! A decision waits for nobody. The thread of a request may, for other services and until a change is durable, so this
+//! belongs on a thread that may wait.
 
 mod elsewhere;
 pub mod opening;
