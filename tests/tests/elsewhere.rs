@@ -179,7 +179,10 @@ fn a_service_that_is_gone_takes_a_bounded_time_and_nobody_elses() {
     let (here, there) = plans();
     let here = Plan {
         records: vec![
-            ("0.NA/10.1", vec![admin(100, 300, "20.2/who"), admin(101, 300, "10.1/who")]),
+            (
+                "0.NA/10.1",
+                vec![admin(100, 300, "20.2/who"), admin(101, 300, "10.1/who"), admin(102, 300, "20.2/other")],
+            ),
             ("10.1/who", vec![public_key(300, "admin_rsa")]),
         ],
         ..here
@@ -197,21 +200,26 @@ fn a_service_that_is_gone_takes_a_bounded_time_and_nobody_elses() {
     let silent = std::net::TcpListener::bind(there.address).unwrap();
     let address = server.address();
     std::thread::scope(|scope| {
-        let waits = scope.spawn(|| create(address, "10.1/new", named("20.2/who")));
+        // About the first handle nobody is asked again so soon.
+        let waits = scope.spawn(|| create(address, "10.1/new", named("20.2/other")));
         assert!(silent.accept().is_ok(), "it is being asked");
         let (code, _) = create(address, "10.1/here", named("10.1/who"));
         assert_eq!(code, Code::SUCCESS, "who is here does not wait for that");
         let (code, text) = waits.join().unwrap();
         assert_eq!(code, Code::AUTHENTICATION_ERROR, "{text}");
     });
+    silent.set_nonblocking(true).unwrap();
+    while silent.accept().is_ok() {}
+    assert_eq!(create(address, "10.1/new", named("20.2/other")).0, Code::AUTHENTICATION_ERROR);
+    assert!(silent.accept().is_err(), "it is not asked again so soon");
     let elsewhere = server.server().shared().service.elsewhere().unwrap();
-    assert_eq!((elsewhere.asking(), elsewhere.counts().unanswered), (0, 2));
+    assert_eq!((elsewhere.asking(), elsewhere.counts().unanswered), (0, 3));
 }
 
 #[test]
 fn no_more_than_so_many_are_asked_for_at_a_time_and_for_one_request() {
     let (here, there) = plans();
-    let groups: Vec<_> = (1..=5).map(|at| admin(100 + at, at, "20.2/who")).collect();
+    let groups: Vec<_> = (1..=9).map(|at| admin(100 + at, at, "20.2/who")).collect();
     let here = Plan { records: vec![("0.NA/10.1", groups)], ..here };
     let server = here.start(&there, |config| {
         config.elsewhere.questions = 4;
@@ -223,7 +231,8 @@ fn no_more_than_so_many_are_asked_for_at_a_time_and_for_one_request() {
         let (code, text) = create(server.address(), "10.1/new", who(9, "20.2/nobody", private("admin_rsa")));
         assert_eq!(code, Code::INVALID_ADMIN);
         assert!(text.contains("more to look up than is looked up"), "{text}");
-        assert_eq!(server.server().shared().service.elsewhere().unwrap().counts().refused, 1);
+        let refused = server.server().shared().service.elsewhere().unwrap().counts().refused;
+        assert_eq!(refused, 1, "then it is decided, and what else there is to know is not gone through");
     }
     // The only place is taken by one that waits: the next is told so, and is not kept waiting.
     let silent = std::net::TcpListener::bind(there.address).unwrap();

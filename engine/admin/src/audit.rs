@@ -54,15 +54,19 @@ pub struct Audit {
     refusals: Mutex<Refusals>,
 }
 
+/// Where lines can go.
 #[derive(Debug, Default)]
-struct Target {
+pub struct Target {
     path: Option<PathBuf>,
     file: Option<File>,
 }
 
 impl Target {
-    /// The end of the file at `path`, which only its owner may read.
-    fn open(path: Option<&Path>) -> anyhow::Result<Self> {
+    /// The end of the file at `path`, which only its owner may read; the log, where that is not said.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn open(path: Option<&Path>) -> anyhow::Result<Self> {
         let opened = |path: &Path| {
             let file = OpenOptions::new().append(true).create(true).mode(0o600).open(path);
             file.with_context(|| format!("cannot write the audit log {}", path.display()))
@@ -129,14 +133,9 @@ impl Audit {
     }
 
     /// From now on, lines go there, and so many of them.
-    ///
-    /// # Errors
-    /// When the file cannot be written; then nothing has changed.
-    pub fn reconfigure(&self, path: Option<&Path>, bounds: AuditBounds) -> anyhow::Result<()> {
-        let target = Target::open(path)?;
+    pub fn put_in_force(&self, target: Target, bounds: AuditBounds) {
         *self.target() = target;
         self.refusals().bounds = bounds;
-        Ok(())
     }
 
     /// Opens the file again, after it was renamed.
@@ -265,9 +264,9 @@ mod tests {
         audit.write(&line);
         let len = std::fs::metadata(&path).unwrap().len();
         assert!((2_000..40_000).contains(&len), "{len}");
-        assert!(audit.reconfigure(Some(directory.path()), BOUNDS).is_err(), "a directory");
+        assert!(Target::open(Some(directory.path())).is_err(), "a directory");
         let other = directory.path().join("other.jsonl");
-        audit.reconfigure(Some(&other), BOUNDS).unwrap();
+        audit.put_in_force(Target::open(Some(&other)).unwrap(), BOUNDS);
         audit.write(&line);
         assert!(other.exists() && std::fs::metadata(&path).unwrap().len() == len);
     }

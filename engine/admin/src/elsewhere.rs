@@ -2,7 +2,8 @@
 //!
 //! - What is asked for is public, or the verdict on an answer to a challenge. Whoever has the handle says so without
 //!   asking anybody in turn, so two services that name each other's groups cannot keep each other busy.
-//! - Bounded: so many at a time, and nobody waits for a place; for each request so many records, and so much time.
+//! - Bounded: so many at a time, and nobody waits for a place; for each request so many records, and
+//!   about three times `patience_ms` at most.
 //! - Only signed answers count, all the way from the global service, unless the operator says otherwise.
 //!
 //! Blocking: this belongs on a thread that may wait. RFC 3652 sections 3.5.2 and 3.5.3.
@@ -21,13 +22,14 @@ use handle_proto::data::site::InterfaceKind;
 use handle_proto::wire::auth::Verification;
 use handle_proto::wire::list::Reference;
 use handle_proto::wire::{Request, Response};
-use handle_proto::{OpFlags, ResponseCode};
+use handle_proto::{Handle, OpFlags, ResponseCode};
 use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
 use std::fmt;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Whether and how other services are asked about identities.
@@ -46,12 +48,14 @@ pub struct ElsewhereConfig {
     pub at_once: usize,
     /// Most records that others are asked for on behalf of one request.
     pub questions: usize,
-    /// How long one question may take, in milliseconds; once a request has taken so long, no other is asked.
+    /// How long one question may take, in milliseconds; once a request has taken so long, no other is asked. A
+    /// question that is asked when this is nearly over may take as long again, and so may the last request that is sent
+    /// for it: a request may wait for about three times this.
     pub patience_ms: u32,
     /// Bytes of answers that are kept.
     pub cache_bytes: usize,
     /// Most seconds that an answer is kept, whatever its time to live: what was taken back elsewhere counts here for
-    /// so long.
+    /// so long; a key, in a session that has proven who it is, until the session ends.
     pub cache_s: u32,
 }
 
@@ -134,6 +138,10 @@ impl ElsewhereConfig {
 const REQUESTS_MAX: usize = 32;
 /// Servers that one answer to a challenge is shown to before nobody is believed to know.
 const VERIFIERS_MAX: usize = 3;
+/// How long nobody is asked about a handle again after nobody answered.
+const REST: Duration = Duration::from_secs(5);
+/// Handles that are remembered for that.
+const SILENT_MAX: usize = 1024;
 
 fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
     let mut bytes = Vec::new();
@@ -151,6 +159,8 @@ pub enum Unanswered {
     Enough,
     /// The service is not known, or does not answer.
     Lookup(LookupError),
+    /// The service answers, but neither with values nor that there are none.
+    Refused(ResponseCode),
     /// No server said whether an answer to a challenge is right.
     NoVerdict,
 }
@@ -161,6 +171,7 @@ impl fmt::Display for Unanswered {
             Self::Busy => f.write_str("too many identities of other services are being looked up"),
             Self::Enough => f.write_str("too much would have to be asked of other services"),
             Self::Lookup(error) => error.fmt(f),
+            Self::Refused(code) => write!(f, "its service says: {code} (RC {})", code.0),
             Self::NoVerdict => f.write_str("no server of its service says whether the answer is right"),
         }
     }
@@ -173,7 +184,40 @@ pub struct Elsewhere {
     client: Arc<Client>,
     /// One for each request on whose behalf others may be asked.
     places: (Sender<Driver>, Receiver<Driver>),
+    silent: Mutex<Silent>,
     counts: Counts,
+}
+
+/// Handles about which nobody answered a moment ago. Were they asked about each time, strangers could keep all places
+/// busy with one service that is silent.
+#[derive(Debug, Default)]
+struct Silent(HashMap<Vec<u8>, (Instant, LookupError)>);
+
+impl Silent {
+    /// Why nobody says anything about `handle`, if that was found out less than [`REST`] ago.
+    fn why(&self, handle: Handle<'_>, now: Instant) -> Option<LookupError> {
+        let (since, error) = self.0.get(&handle.prefix_folded())?;
+        is_young(*since, now).then(|| error.clone())
+    }
+
+    /// Takes note; where there is no room, not.
+    fn note(&mut self, handle: Handle<'_>, error: LookupError, now: Instant) {
+        if self.0.len() >= SILENT_MAX {
+            self.0.retain(|_, (since, _)| is_young(*since, now));
+        }
+        if self.0.len() < SILENT_MAX {
+            self.0.insert(handle.prefix_folded(), (now, error));
+        }
+    }
+}
+
+/// Whether an answer with `code` says what there is. A server that is busy, broken or not responsible does not know.
+const fn says_what_there_is(code: ResponseCode) -> bool {
+    matches!(code, ResponseCode::SUCCESS | ResponseCode::HANDLE_NOT_FOUND | ResponseCode::VALUES_NOT_FOUND)
+}
+
+fn is_young(since: Instant, now: Instant) -> bool {
+    now.saturating_duration_since(since) < REST
 }
 
 #[derive(Debug, Default)]
@@ -211,7 +255,8 @@ impl Elsewhere {
             // There is room for each, and both ends are here.
             let _ = places.0.send(Driver::new(Arc::clone(&client)));
         }
-        Ok(Some(Self { config: config.clone(), client, places, counts: Counts::default() }))
+        let (silent, counts) = (Mutex::default(), Counts::default());
+        Ok(Some(Self { config: config.clone(), client, places, silent, counts }))
     }
 
     /// What is asked on behalf of one request. Nothing is yet, and no place is taken.
@@ -237,6 +282,10 @@ impl Elsewhere {
     #[must_use]
     pub fn asking(&self) -> usize {
         self.config.at_once.saturating_sub(self.places.1.len())
+    }
+
+    fn silent(&self) -> MutexGuard<'_, Silent> {
+        self.silent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -276,12 +325,14 @@ impl Errand<'_> {
     /// When nobody says.
     pub fn administrators(&mut self, prefix_record: &[u8]) -> Result<Arc<Answer>, Unanswered> {
         let mut question = Question::of_types(prefix_record, &[HS_ADMIN]);
-        let answer = self.ask(question.clone())?;
-        if answer.code == ResponseCode::SUCCESS {
-            return Ok(answer);
+        match self.ask(question.clone()) {
+            Ok(answer) if answer.code == ResponseCode::SUCCESS => Ok(answer),
+            said @ (Ok(_) | Err(Unanswered::Refused(_))) => {
+                question.wants.authoritative = true;
+                self.ask(question).or(said)
+            }
+            unanswered => unanswered,
         }
-        question.wants.authoritative = true;
-        self.ask(question).or(Ok(answer))
     }
 
     /// Whether an answer to a challenge is made with a secret that nobody is told. RFC 3652 section 3.5.3.
@@ -291,7 +342,7 @@ impl Errand<'_> {
     pub fn verdict(&mut self, asked: &Verification<'_>) -> Result<bool, Unanswered> {
         let purpose = Purpose { kind: InterfaceKind::QUERY, primary_only: false };
         let certified = self.elsewhere.config.certified;
-        let told = self.with_driver(|driver, ends| {
+        let told = self.with_driver(asked.identity.handle, |driver, ends| {
             let servers = driver.servers(asked.identity.handle, purpose, certified);
             let servers = servers.map_err(Unanswered::Lookup)?;
             let told = servers.iter().take(VERIFIERS_MAX).find_map(|server| {
@@ -306,15 +357,19 @@ impl Errand<'_> {
 
     fn ask(&mut self, mut question: Question) -> Result<Arc<Answer>, Unanswered> {
         question.wants.certified = self.elsewhere.config.certified;
-        let told = self.with_driver(|driver, _| {
-            driver.resolve(&question, &Options::default()).outcome.map_err(Unanswered::Lookup)
+        let told = self.with_driver(&question.handle, |driver, _| {
+            let answer =
+                driver.resolve(&question, &Options::default()).outcome.map_err(Unanswered::Lookup)?;
+            if says_what_there_is(answer.code) { Ok(answer) } else { Err(Unanswered::Refused(answer.code)) }
         });
         self.note(&told);
         told
     }
 
+    /// Has `ask` ask about `handle`, where that may be, and is worth it.
     fn with_driver<T>(
         &mut self,
+        handle: &[u8],
         ask: impl FnOnce(&mut Driver, Instant) -> Result<T, Unanswered>,
     ) -> Result<T, Unanswered> {
         let patience = Duration::from_millis(self.elsewhere.config.patience_ms.into());
@@ -322,11 +377,19 @@ impl Errand<'_> {
         let ends = *self.ends.get_or_insert(now + patience);
         let left = self.questions_left.checked_sub(1).filter(|_| now < ends).ok_or(Unanswered::Enough)?;
         self.questions_left = left;
+        let handle = Handle(handle);
+        if let Some(error) = self.elsewhere.silent().why(handle, now) {
+            return Err(Unanswered::Lookup(error));
+        }
         let driver = match &mut self.driver {
             Some(driver) => driver,
             none => none.insert(self.elsewhere.places.1.try_recv().map_err(|_| Unanswered::Busy)?),
         };
-        ask(driver, ends)
+        let told = ask(driver, ends);
+        if let Err(Unanswered::Lookup(error)) = &told {
+            self.elsewhere.silent().note(handle, error.clone(), Instant::now());
+        }
+        told
     }
 
     fn note<T>(&self, told: &Result<T, Unanswered>) {
@@ -368,5 +431,38 @@ fn verdict_of(
     match answer.reply().response {
         Response::Verdict(verdict) => Some(verdict.is_valid),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_does_not_know_does_not_say_that_there_is_nothing() {
+        for code in [2, 3, 4, 5, 102, 201, 300, 301, 302, 303, 400, 402, 999] {
+            assert!(!says_what_there_is(ResponseCode(code)), "{code}");
+        }
+        for code in [1, 100, 200] {
+            assert!(says_what_there_is(ResponseCode(code)), "{code}");
+        }
+        let said = Unanswered::Refused(ResponseCode::SERVER_BUSY).to_string();
+        assert!(said.contains("its service says") && said.contains("RC 3"), "{said}");
+    }
+
+    #[test]
+    fn nobody_is_asked_again_so_soon_about_what_nobody_answered() {
+        let (mut silent, start) = (Silent::default(), Instant::now());
+        silent.note(Handle(b"20.2/who"), LookupError::NoRoot, start);
+        assert_eq!(silent.why(Handle(b"20.2/who"), start), Some(LookupError::NoRoot));
+        assert_eq!(silent.why(Handle(b"20.2/other"), start), None);
+        assert_eq!(silent.why(Handle(b"20.2/who"), start + REST), None);
+        for n in 0..2 * SILENT_MAX {
+            silent.note(Handle(format!("20.2/{n}").as_bytes()), LookupError::NoRoot, start);
+        }
+        assert_eq!(silent.0.len(), SILENT_MAX);
+        assert!(silent.why(Handle(b"20.2/who"), start).is_some(), "what is remembered stays");
+        silent.note(Handle(b"20.2/other"), LookupError::NoRoot, start + REST);
+        assert_eq!(silent.0.len(), 1, "until its time is over");
     }
 }

@@ -3,6 +3,7 @@
 //! A configuration that cannot be read or is wrong changes nothing. What ports, threads, keys and the store were opened
 //! with stays as it is, and is named: it takes a restart.
 
+use crate::audit::Target;
 use crate::config::Config;
 use crate::server::{Shared, in_force};
 use handle_process::log::SetLog;
@@ -65,7 +66,7 @@ impl fmt::Debug for Hooks {
 pub struct Settings {
     current: RwLock<Arc<Config>>,
     hooks: Hooks,
-    /// Held while a new configuration is taken.
+    /// Held while a new configuration is read and taken.
     taking: Mutex<()>,
 }
 
@@ -115,23 +116,26 @@ pub fn reload(shared: &Shared) -> Value {
 /// Takes of the configuration as it is now what can change while serving. What may fail comes first.
 fn taken(shared: &Shared) -> anyhow::Result<Changes> {
     let settings = &shared.settings;
+    // Before the file is read: of two reloads at once, the later one must not be overtaken by what the other has read.
+    let _taking = settings.taking.lock().unwrap_or_else(PoisonError::into_inner);
     let read = settings.hooks.read_config.as_ref();
     let new = read.ok_or_else(|| anyhow::anyhow!("this server has no configuration to read again"))?()?;
     new.check()?;
-    let _taking = settings.taking.lock().unwrap_or_else(PoisonError::into_inner);
     let old = settings.current();
     let (config, changes) = merged(&*old, &new, &LIVE)?;
     // Together with what stays it must make sense as well.
     config.check()?;
     let service = &shared.service;
     let in_force = in_force(&config, Arc::clone(&service.site))?;
-    service.audit.reconfigure(config.audit.as_deref(), config.audit_bounds())?;
-    if let (Some(set_log), true) = (&settings.hooks.set_log, config.log != old.log) {
-        set_log(&config.log)?;
-    }
+    let audit_target = Target::open(config.audit.as_deref())?;
     if let Some(publishing) = &shared.publishing {
         publishing.reconfigure(&config.publish)?;
     }
+    // Last of what may fail: that it can be read as a filter has been checked with the rest.
+    if let (Some(set_log), true) = (&settings.hooks.set_log, config.log != old.log) {
+        set_log(&config.log)?;
+    }
+    service.audit.put_in_force(audit_target, config.audit_bounds());
     service.put_in_force(in_force);
     service.challenges().set_limits(config.challenge_limits());
     shared.connections.set_limits(&config.tcp);

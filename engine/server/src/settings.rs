@@ -83,8 +83,8 @@ pub(crate) struct InForce {
 pub(crate) struct Settings {
     current: ArcSwap<InForce>,
     generation: AtomicU64,
-    /// Held while a new configuration is taken.
-    taking: Mutex<()>,
+    /// Held while a new configuration is read and taken, and the published set after it.
+    reloading: Mutex<()>,
 }
 
 impl Settings {
@@ -92,7 +92,7 @@ impl Settings {
         Self {
             current: ArcSwap::from_pointee(InForce { config, site }),
             generation: AtomicU64::new(0),
-            taking: Mutex::new(()),
+            reloading: Mutex::new(()),
         }
     }
 
@@ -105,7 +105,7 @@ impl Settings {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// Takes of `new` what can change while serving.
+    /// Takes of `new` what can change while serving; one at a time.
     ///
     /// # Errors
     /// When it is wrong; then nothing has changed.
@@ -116,7 +116,6 @@ impl Settings {
         set_log: Option<&SetLog>,
     ) -> anyhow::Result<Changes> {
         new.check()?;
-        let _taking = self.taking.lock().unwrap_or_else(PoisonError::into_inner);
         let old = self.current();
         let (config, changes) = reload::merged(&old.config, new, &LIVE)?;
         // Together with what stays it must make sense as well.
@@ -141,7 +140,10 @@ pub(crate) fn reload(shared: &Shared) -> Value {
     if let Ok(now) = sd_notify::NotifyState::monotonic_usec_now() {
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Reloading, now]);
     }
+    // Before the file is read: of two reloads at once, the later one must not be overtaken by what the other has read.
+    let reloading = shared.settings.reloading.lock().unwrap_or_else(PoisonError::into_inner);
     let said = reload_all(shared);
+    drop(reloading);
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
     said
 }

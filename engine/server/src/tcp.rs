@@ -304,22 +304,27 @@ impl Tcp {
     }
 
     /// Sends an answer that was made elsewhere. The client tells answers by the ids of its requests, so it may
-    /// overtake others and be overtaken. Where nobody is left to get it, that is counted.
+    /// overtake others and be overtaken. Returns whether there is somebody left to get it; where not, that is counted.
     pub fn reply<B: AsRef<[u8]>, W: Wire>(
         &mut self,
         id: StreamId,
         message: &[u8],
         turn: &mut Turn<'_, '_, B, W>,
-    ) {
-        match self.table.get_mut(id) {
+    ) -> bool {
+        let is_there = match self.table.get_mut(id) {
             Some(connection) if !connection.wait.is_over() => {
                 connection.slow_count = connection.slow_count.saturating_sub(1);
                 self.send(id, message, turn);
                 self.settle(id, turn);
+                true
             }
-            _ => turn.counters.tcp_replies_late.add(1),
-        }
+            _ => {
+                turn.counters.tcp_replies_late.add(1);
+                false
+            }
+        };
         self.gauge(turn.counters);
+        is_there
     }
 
     /// Notes that answers for `id` are made elsewhere, and will come by [`reply`](Self::reply): the connection stays

@@ -239,8 +239,9 @@ impl Worker {
                     let context = context_of(set, service, now_unix_s());
                     let now_ms = elapsed_ms(self.started);
                     let elsewhere = (&mut self.slow, self.sealer.as_mut(), self.watch.tap());
-                    tcp.reply(&mut *self.path, (id, &job), &context, counters, now_ms, elsewhere);
-                    if !job.answer.is_empty() {
+                    let path = &mut *self.path;
+                    let is_there = tcp.reply(path, (id, &job), &context, counters, now_ms, elsewhere);
+                    if is_there && !job.answer.is_empty() {
                         self.watch.sent(&job, counters);
                     }
                 }

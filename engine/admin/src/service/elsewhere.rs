@@ -14,7 +14,7 @@ use handle_proto::data::kind::HS_PUBKEY;
 use handle_proto::wire::auth::{self, ChallengeAnswer, Verification};
 use handle_proto::wire::digest::RequestDigest;
 use handle_proto::wire::list::Reference;
-use handle_proto::{Handle, ResponseCode, ValueBuf, fold};
+use handle_proto::{Handle, ResponseCode, ValueBuf, Version, fold};
 use std::borrow::Cow;
 use zeroize::Zeroizing;
 
@@ -54,6 +54,11 @@ impl Proof {
 }
 
 impl Outlook<'_> {
+    /// What is known, once nothing more will be asked: who asks next need not wait for what is done with it.
+    pub(super) fn into_known(self) -> Known {
+        self.known
+    }
+
     /// Decides; asks other services for the first thing that the decision would have to know, and decides again.
     ///
     /// # Errors
@@ -79,6 +84,11 @@ impl Outlook<'_> {
             let values = match told {
                 Ok(answer) => answer.values().iter().map(|value| ValueBuf::from(&value)).collect(),
                 Err(Unanswered::Busy) => return Ok(Decision::Answer(Answer::Refused(BUSY))),
+                // Nothing more will be said, and a decision may miss a thousand things: each takes all the work again.
+                Err(Unanswered::Enough) => {
+                    self.unanswered.get_or_insert(Unanswered::Enough);
+                    return Ok(self.told_why(decision));
+                }
                 Err(unanswered) => {
                     tracing::debug!(record = %wanted.handle(), why = %unanswered, "not asked elsewhere");
                     self.unanswered.get_or_insert(unanswered);
@@ -98,6 +108,7 @@ impl Outlook<'_> {
             {
                 let but = match unanswered {
                     Unanswered::Enough => "there is more to look up than is looked up",
+                    Unanswered::Refused(_) => "one does not say",
                     _ => "one does not answer",
                 };
                 let text = format!("{text}, as far as is known of other services: {but}");
@@ -133,6 +144,8 @@ impl Outlook<'_> {
             auth::PUBLIC_KEY => {
                 errand.public_keys(identity).map(|told| keys_among(&told, identity, keys_max))
             }
+            // Its service would check the answer as of the version in which it is asked, and find that a right one is wrong.
+            _ if challenge.version < Version::LOWEST => return Err(NOT_ASKED),
             _ => {
                 let [nonce, digest] = challenge.covered();
                 // As deployed servers frame it, whatever the algorithm.
@@ -147,8 +160,11 @@ impl Outlook<'_> {
             unanswered => {
                 let name = Handle(identity.handle);
                 tracing::debug!(identity = %name, why = %unanswered, "not checked elsewhere");
-                let text =
-                    format!("{}:{name} could not be checked: its service did not answer.", identity.index);
+                let why = match unanswered {
+                    Unanswered::Refused(_) => "did not say",
+                    _ => "did not answer",
+                };
+                let text = format!("{}:{name} could not be checked: its service {why}.", identity.index);
                 Refused { code: ResponseCode::AUTHENTICATION_ERROR, text: text.into() }
             }
         })

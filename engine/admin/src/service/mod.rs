@@ -1,6 +1,7 @@
 //! One message in, messages out: opened, decided, authenticated, carried out, sealed.
 //!
-//! Nothing here waits for a network. A change waits until it is durable, so this belongs on a thread that may wait.
+//! A decision waits for nobody. The thread of a request may, for other services and until a change is durable, so this
+//! belongs on a thread that may wait.
 
 mod elsewhere;
 pub mod opening;
@@ -345,7 +346,7 @@ impl Service {
             Decision::Answer(answer) => answer.into(),
             Decision::List(lister) => Said::List(lister, Box::new(snapshot)),
             Decision::Status => self.status(&snapshot, asked)?.into(),
-            Decision::Change(..) => self.change(message, asked, who, outlook.known)?.into(),
+            Decision::Change(..) => self.change(message, asked, who, outlook.into_known())?.into(),
         }))
     }
 

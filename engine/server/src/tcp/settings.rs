@@ -69,7 +69,7 @@ impl Default for TcpSettings {
 /// Longest wait that may be configured: a day.
 const WAIT_MS_MAX: u32 = 86_400_000;
 /// Connections that are being refused or are nearly gone have a place besides.
-const PLACES_BESIDES: usize = 64;
+pub(super) const PLACES_BESIDES: usize = 64;
 
 impl TcpSettings {
     /// Checks what can be checked without opening anything.

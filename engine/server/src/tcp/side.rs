@@ -1,6 +1,6 @@
 //! The connections of one worker: its listener, and its turn after each batch of datagrams.
 
-use super::settings::TcpSettings;
+use super::settings::{PLACES_BESIDES, TcpSettings};
 use super::{Tcp, Turn};
 use crate::config::Config;
 use crate::counters::{Counters, Transport};
@@ -63,7 +63,9 @@ impl Side {
     /// Applies other settings from now on; who is connected stays.
     pub(crate) fn set(&mut self, path: &mut dyn Datapath, settings: &TcpSettings) {
         if let Some((streams, options)) = path.streams().zip(settings.options()) {
-            streams.connections.set_max(options.connections_max);
+            // Were there no place for who comes, nobody who is idle could be sent away for them: see `Tcp::make_place`.
+            let needed = streams.connections.len() + PLACES_BESIDES;
+            streams.connections.set_max(options.connections_max.max(needed));
         }
         self.tcp.set(settings.clone());
     }
@@ -97,7 +99,8 @@ impl Side {
         inbox.len()
     }
 
-    /// Sends an answer that has come back from the slow path; an empty one where a bug lost it.
+    /// Sends an answer that has come back from the slow path; an empty one where a bug lost it. Returns whether there is
+    /// somebody left to get it.
     pub(crate) fn reply<B: AsRef<[u8]>>(
         &mut self,
         path: &mut dyn Datapath,
@@ -106,20 +109,18 @@ impl Side {
         counters: &Counters,
         now_ms: u64,
         (slow, sealer, tap): Elsewhere<'_>,
-    ) {
+    ) -> bool {
         if job.answer.is_empty() {
             counters.tcp_dropped_bug.add(1);
         } else {
             counters.tcp_requests_answered.add(1);
             counters.count_reply(Transport::Tcp, job.code, job.refused);
         }
-        if let Some(streams) = path.streams() {
-            let defer =
-                &mut |id, source, request: &[u8]| slow.defer(Route::Tcp(id, source), request, counters);
-            let wire = streams.connections;
-            let mut turn = Turn { wire, context, counters, now_ms, defer, sealer, tap };
-            self.tcp.reply(id, &job.answer, &mut turn);
-        }
+        let Some(streams) = path.streams() else { return false };
+        let defer = &mut |id, source, request: &[u8]| slow.defer(Route::Tcp(id, source), request, counters);
+        let wire = streams.connections;
+        let mut turn = Turn { wire, context, counters, now_ms, defer, sealer, tap };
+        self.tcp.reply(id, &job.answer, &mut turn)
     }
 
     /// Finishes what is under way, and lets nobody in any more: where listeners are `taken` another process does,

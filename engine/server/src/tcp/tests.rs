@@ -89,7 +89,7 @@ fn an_answer_made_elsewhere_holds_up_no_other() {
         made_elsewhere(tcp, id);
         tcp.handle(StreamEvent::Received { id, bytes: &request(2, true) }, turn);
         assert_eq!(turn.wire.sent.len(), 1, "the later request is answered first");
-        tcp.reply(id, b"made elsewhere", turn);
+        assert!(tcp.reply(id, b"made elsewhere", turn));
         assert_eq!(turn.wire.sent[1], b"made elsewhere");
         assert!(!turn.wire.closed, "it was asked to stay");
         tcp.handle(StreamEvent::Received { id, bytes: &request(3, true) }, turn);
@@ -129,12 +129,12 @@ fn an_answer_for_nobody_is_counted() {
     with_connection(|tcp, id, turn| {
         made_elsewhere(tcp, id);
         tcp.handle(StreamEvent::Closed { id }, turn);
-        tcp.reply(id, b"too late", turn);
-        tcp.reply(StreamId::new(77, 1), b"never was", turn);
+        assert!(!tcp.reply(id, b"too late", turn), "it is not sent");
+        assert!(!tcp.reply(StreamId::new(77, 1), b"never was", turn));
         // Somebody else in the same place does not get it.
         let other = StreamId::new(0, 2);
         tcp.handle(StreamEvent::Opened { id: other, peer: ([192, 0, 2, 1], 9).into() }, turn);
-        tcp.reply(id, b"too late", turn);
+        assert!(!tcp.reply(id, b"too late", turn));
         assert_eq!((turn.counters.tcp_replies_late.get(), turn.wire.sent.len()), (3, 0));
     });
 }
