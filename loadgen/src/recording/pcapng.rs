@@ -1,11 +1,19 @@
 //! Captures in the newer format (pcapng), as Wireshark and dumpcap write them: blocks, each from a device with its own
 //! kind and clock.
 
-use pcap_parser::traits::PcapNGPacketBlock as _;
-use pcap_parser::{Block, InterfaceDescriptionBlock, PcapBlockOwned, PcapNGSlice};
-
-/// What a file in this format begins with.
+/// What a file in this format begins with: the type of the block that begins a section.
 pub(super) const MAGIC: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
+/// The second word of such a block, which tells the order of bytes in the section.
+const BYTE_ORDER: u32 = 0x1a2b_3c4d;
+const SECTION: u32 = u32::from_be_bytes(MAGIC);
+const DEVICE: u32 = 1;
+const SIMPLE_PACKET: u32 = 3;
+const PACKET: u32 = 6;
+/// Options of a device: ticks of its clock, and seconds to be added.
+const TICKS: u16 = 9;
+const OFFSET: u16 = 14;
+/// Bytes of a block besides its body: type and length before it, and the length again behind it.
+const FRAME_LEN: usize = 12;
 
 /// A device that packets are from.
 #[derive(Clone, Copy, Debug)]
@@ -17,18 +25,85 @@ struct Device {
 }
 
 impl Device {
-    /// `None` when its clock is finer than 64 bits tell.
-    fn new(block: &InterfaceDescriptionBlock<'_>) -> Option<Self> {
-        let exponent = u32::from(block.if_tsresol & 0x7f);
-        let is_binary = block.if_tsresol & 0x80 != 0;
-        let ticks_per_s = if is_binary { 1u64.checked_shl(exponent) } else { 10u64.checked_pow(exponent) }?;
-        Some(Self { link: block.linktype.0.cast_unsigned(), ticks_per_s, offset_s: block.if_tsoffset })
+    /// `None` when it makes no sense, or its clock is finer than 64 bits tell.
+    fn read(mut body: Reader<'_>) -> Option<Self> {
+        let mut device = Self { link: u32::from(body.half()?), ticks_per_s: 1_000_000, offset_s: 0 };
+        body.bytes(6)?;
+        while let (Some(code), Some(len)) = (body.half(), body.half()) {
+            let mut option = Reader { rest: body.padded(u32::from(len))?, ..body };
+            match code {
+                0 => break,
+                TICKS => {
+                    let resolution = *option.bytes(1)?.first()?;
+                    let exponent = u32::from(resolution & 0x7f);
+                    let is_binary = resolution & 0x80 != 0;
+                    let ticks =
+                        if is_binary { 1u64.checked_shl(exponent) } else { 10u64.checked_pow(exponent) };
+                    device.ticks_per_s = ticks?;
+                }
+                OFFSET => device.offset_s = option.long()?.cast_signed(),
+                _ => {}
+            }
+        }
+        Some(device)
     }
 
     /// Nanoseconds since 1970.
     fn at_ns(&self, ticks: u64) -> Option<i64> {
         let ns = u128::from(ticks) * 1_000_000_000 / u128::from(self.ticks_per_s);
         i64::try_from(ns).ok()?.checked_add(self.offset_s.checked_mul(1_000_000_000)?)
+    }
+}
+
+/// Bytes of a section, in its order.
+#[derive(Clone, Copy, Debug)]
+struct Reader<'b> {
+    rest: &'b [u8],
+    is_big: bool,
+}
+
+impl<'b> Reader<'b> {
+    fn bytes(&mut self, len: usize) -> Option<&'b [u8]> {
+        let (bytes, rest) = self.rest.split_at_checked(len)?;
+        self.rest = rest;
+        Some(bytes)
+    }
+
+    /// So many bytes, and those that fill the last word.
+    fn padded(&mut self, len: u32) -> Option<&'b [u8]> {
+        let len = usize::try_from(len).ok()?;
+        let bytes = self.bytes(len)?;
+        self.bytes(len.checked_next_multiple_of(4)? - len)?;
+        Some(bytes)
+    }
+
+    fn half(&mut self) -> Option<u16> {
+        let bytes = *self.bytes(2)?.first_chunk()?;
+        Some(if self.is_big { u16::from_be_bytes(bytes) } else { u16::from_le_bytes(bytes) })
+    }
+
+    fn word(&mut self) -> Option<u32> {
+        let bytes = *self.bytes(4)?.first_chunk()?;
+        Some(if self.is_big { u32::from_be_bytes(bytes) } else { u32::from_le_bytes(bytes) })
+    }
+
+    fn long(&mut self) -> Option<u64> {
+        let bytes = *self.bytes(8)?.first_chunk()?;
+        Some(if self.is_big { u64::from_be_bytes(bytes) } else { u64::from_le_bytes(bytes) })
+    }
+
+    /// The next block: its type, and its body.
+    fn block(&mut self) -> Option<(u32, Self)> {
+        if self.rest.starts_with(&MAGIC) {
+            let order = *self.rest.get(8..)?.first_chunk()?;
+            self.is_big = u32::from_be_bytes(order) == BYTE_ORDER;
+            if !self.is_big && u32::from_le_bytes(order) != BYTE_ORDER {
+                return None;
+            }
+        }
+        let (kind, len) = (self.word()?, self.word()?);
+        let body = self.bytes(usize::try_from(len).ok()?.checked_sub(FRAME_LEN)?)?;
+        (self.word()? == len).then_some((kind, Self { rest: body, ..*self }))
     }
 }
 
@@ -41,29 +116,42 @@ impl Device {
 ///
 /// When it does not even begin like one.
 pub(super) fn packets(bytes: &[u8], mut each: impl FnMut(i64, u32, &[u8])) -> Result<u64, &'static str> {
-    let blocks = PcapNGSlice::from_slice(bytes).map_err(|_| "it ends within its head")?;
+    let mut blocks = Reader { rest: bytes, is_big: false };
+    let mut head = blocks;
+    if !matches!(head.block(), Some((SECTION, _))) {
+        return Err("it ends within its head");
+    }
     let (mut devices, mut skipped) = (Vec::new(), 0);
-    // An error would come again and again.
-    for block in blocks.map_while(Result::ok) {
-        match block {
+    while let Some((kind, body)) = blocks.block() {
+        match kind {
             // A section has devices of its own.
-            PcapBlockOwned::NG(Block::SectionHeader(_)) => devices.clear(),
-            PcapBlockOwned::NG(Block::InterfaceDescription(block)) => devices.push(Device::new(&block)),
-            PcapBlockOwned::NG(Block::EnhancedPacket(packet)) => {
-                let ticks = u64::from(packet.ts_high) << 32 | u64::from(packet.ts_low);
-                let number = usize::try_from(packet.if_id).unwrap_or(usize::MAX);
+            SECTION => devices.clear(),
+            DEVICE => devices.push(Device::read(body)),
+            PACKET => {
+                let Some((number, ticks, packet)) = packet(body) else { break };
+                let number = usize::try_from(number).unwrap_or(usize::MAX);
                 let device = devices.get(number).copied().flatten();
                 let timed = device.and_then(|device: Device| Some((device.at_ns(ticks)?, device.link)));
                 match timed {
-                    Some((at_ns, link)) => each(at_ns, link, packet.packet_data()),
+                    Some((at_ns, link)) => each(at_ns, link, packet),
                     None => skipped += 1,
                 }
             }
-            PcapBlockOwned::NG(Block::SimplePacket(_)) => skipped += 1,
+            SIMPLE_PACKET => skipped += 1,
             _ => {}
         }
     }
     Ok(skipped)
+}
+
+/// The number of its device, when it was seen by the clock of that, and its bytes.
+fn packet(mut body: Reader<'_>) -> Option<(u32, u64, &[u8])> {
+    let number = body.word()?;
+    let ticks = u64::from(body.word()?) << 32 | u64::from(body.word()?);
+    let len = body.word()?;
+    // How long it was before it was cut.
+    body.word()?;
+    Some((number, ticks, body.bytes(usize::try_from(len).ok()?)?))
 }
 
 #[cfg(test)]
