@@ -254,7 +254,8 @@ fn any_server_may_be_silent_or_gone() {
             lab.signal_one(site, at, "CONT");
             record.assert_is(resolved.outcome.unwrap().values());
             assert_eq!(failed(&resolved.events), [(server, AttemptError::Silence)]);
-            assert_eq!(sent_count(&resolved.events), 3, "twice to the silent one, once to another");
+            // Twice to the silent one, and once to another, or twice where that is slow to sign.
+            assert!((3..=4).contains(&sent_count(&resolved.events)), "{:?}", resolved.events);
         }
     }
     let mut gone = vec![];

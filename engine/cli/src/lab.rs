@@ -125,7 +125,7 @@ fn make(directory: &Path, topology: &Topology, records: &Records, place: &Place)
     let config = own.join("handled.toml");
     let text = format!(
         "snapshot = \"set\"\nsite = \"siteinfo.json\"\nserver_id = {}\nlisten = [\"{}\"]\nworkers = 1\npin = false\n\
-         control = \"control.sock\"\nlog = \"warn\"\n\n[server_key]\nfile = \"privkey.bin\"\n",
+         control = \"control.sock\"\nlog = \"warn\"\n\n[server_key]\nfile = \"privkey.bin\"\n\n[slow]\nidle = false\n",
         place.at + 1,
         place.address,
     );
