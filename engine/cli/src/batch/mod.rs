@@ -87,7 +87,8 @@ enum Job {
         was_begun: bool,
     },
     Identify(Option<Arc<Identity>>),
-    /// How sessions are used from here on, as [`Administrator::use_sessions`] takes it.
+    /// How sessions are used from here on; the seconds are those of
+    /// [`use_sessions`](handle_client::administration::Administrator::use_sessions).
     UseSessions(Option<i32>),
 }
 
