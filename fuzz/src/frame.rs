@@ -1,5 +1,6 @@
 //! The frame of messages: envelope, header, and the whole of a message.
 
+use handle_proto::json::{message_to_json, text};
 use handle_proto::limit::{MESSAGE_LEN_MAX, UDP_DATA_LEN_MAX, UDP_MESSAGE_LEN_MAX};
 use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::fragment::{cut, within};
@@ -103,6 +104,7 @@ fn one(bytes: &[u8]) {
         let range = start..rest.len().min(start + UDP_MESSAGE_LEN_MAX);
         assert_eq!(within(&parts, range.clone()).collect::<Vec<_>>().concat(), &rest[range]);
     }
+    prints(&envelope, &message, rest);
     let Some(written) = write(&envelope, &message) else { return };
     let (envelope_again, rest) = Envelope::split(&written).expect("an envelope was written");
     assert_eq!(envelope_again, Envelope { message_len: envelope_again.message_len, ..envelope });
@@ -110,6 +112,21 @@ fn one(bytes: &[u8]) {
     let again = Message::decode(rest).expect("a message was written");
     same(&envelope, &message, &again);
     assert_eq!(write(&envelope, &again).as_ref(), Some(&written));
+}
+
+/// Asserts that the message prints as JSON, that reads as what was printed, and that says so where its body does not
+/// decode.
+fn prints(envelope: &Envelope, message: &Message<'_>, rest: &[u8]) {
+    let json = message_to_json(envelope, rest).expect("what decodes prints");
+    assert_eq!(serde_json::from_str(&text(&json)).ok().as_ref(), Some(&json));
+    if envelope.flags.has(EnvelopeFlags::ENCRYPTED) {
+        assert!(json.get("ciphertext_hex").is_some() && json.get("body").is_none());
+        return;
+    }
+    assert_eq!(json["header"]["body_length"], message.body.len());
+    if message.decode_body(envelope.version).is_err() {
+        assert!(json["body"]["error"].is_string());
+    }
 }
 
 /// The message written anew; `None` when its body or credential do not decode, or it has become too long.
