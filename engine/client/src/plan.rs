@@ -5,6 +5,7 @@ use crate::Now;
 use crate::service::SharedSite;
 use crate::times::Times;
 use handle_proto::data::site::{InterfaceKind, InterfaceProtocol, Server, Site};
+use handle_proto::limit::IPV4_DELAY_MS;
 use handle_proto::{Handle, Version};
 use std::cmp::Reverse;
 use std::collections::VecDeque;
@@ -124,9 +125,6 @@ pub struct Preferences {
     pub fallback_ms: Option<u32>,
 }
 
-/// As deployed clients wait before they turn to IPv4.
-const FALLBACK_MS: u32 = 300;
-
 impl Default for Preferences {
     fn default() -> Self {
         let mut protocols = vec![InterfaceProtocol::UDP, InterfaceProtocol::TCP, InterfaceProtocol::HTTP];
@@ -137,7 +135,7 @@ impl Default for Preferences {
             protocols,
             families: Families { ipv4: true, ipv6: true },
             keyword: None,
-            fallback_ms: Some(FALLBACK_MS),
+            fallback_ms: Some(IPV4_DELAY_MS),
         }
     }
 }
