@@ -6,11 +6,12 @@ use crate::{Outcome, dump, output};
 use anyhow::{Context as _, bail, ensure};
 use handle_proto::code::DigestAlgorithm;
 use handle_proto::json::message_to_json;
-use handle_proto::limit::{MESSAGE_LEN_MAX, UDP_REASSEMBLY_MS};
+use handle_proto::limit::{MESSAGE_LEN_MAX, UDP_DATA_LEN_MAX, UDP_REASSEMBLY_MS};
 use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::reassembly::{Reassembled, Reassembly, ReassemblyLimits};
 use handle_proto::wire::{Body, Envelope, Message};
 use handle_proto::{Handle, OpFlags};
+use std::borrow::Cow;
 use std::io::Read as _;
 use std::path::PathBuf;
 
@@ -63,16 +64,20 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
     });
     let mut outcome = Outcome::Good;
     for datagram in &datagrams {
-        let is_fragment =
-            Envelope::split(datagram).is_ok_and(|(envelope, _)| envelope.flags.has(EnvelopeFlags::TRUNCATED));
-        let message = match fragments.accept((), datagram, 0) {
-            Ok(Reassembled::Complete(message)) => message,
-            Ok(Reassembled::Incomplete) => continue,
-            // What is no whole fragment is shown as far as it goes.
-            Ok(Reassembled::Whole(_)) | Err(_) => datagram.clone(),
-        };
-        if !show(&message, is_fragment, args.json) {
-            outcome = Outcome::Failed;
+        let mut rest = datagram.as_slice();
+        while !rest.is_empty() {
+            let (bytes, after) = unit(rest);
+            rest = after;
+            let (message, was_cut) = match fragments.accept((), bytes, 0) {
+                Ok(Reassembled::Complete(message)) => (Cow::Owned(message), true),
+                Ok(Reassembled::Incomplete) => continue,
+                // What is no whole fragment is shown as far as it goes.
+                Ok(Reassembled::Whole(_)) | Err(_) => (Cow::Borrowed(bytes), false),
+            };
+            if let Err(error) = show(&message, was_cut, args.json) {
+                outcome = Outcome::Failed;
+                eprintln!("hdl: {error:#}");
+            }
         }
     }
     if !fragments.is_empty() {
@@ -118,27 +123,22 @@ impl Printer<'_> {
     }
 }
 
-/// Prints the messages in `bytes`, one after the other as a stream has them. Whether all decoded; why not is said.
-fn show(mut bytes: &[u8], was_cut: bool, as_json: bool) -> bool {
-    let mut all_decoded = true;
-    while !bytes.is_empty() {
-        let (message, after) = match Envelope::split(bytes) {
-            Ok((envelope, rest)) => {
-                bytes.split_at_checked(bytes.len() - rest.len() + envelope.message_len as usize)
-            }
-            Err(_) => None,
-        }
-        .unwrap_or((bytes, &[]));
-        if let Err(error) = show_one(message, was_cut, as_json) {
-            all_decoded = false;
-            eprintln!("hdl: {error:#}");
-        }
-        bytes = after;
-    }
-    all_decoded
+/// Splits an envelope and what it announces from what follows: a stream has messages one after the other, and a
+/// capture may have datagrams so that left together.
+fn unit(bytes: &[u8]) -> (&[u8], &[u8]) {
+    let Ok((envelope, rest)) = Envelope::split(bytes) else { return (bytes, &[]) };
+    let message_len = envelope.message_len as usize;
+    let is_fragment = envelope.flags.has(EnvelopeFlags::TRUNCATED) && rest.len() != message_len;
+    let len = if is_fragment {
+        let start = UDP_DATA_LEN_MAX.saturating_mul(envelope.sequence as usize);
+        message_len.saturating_sub(start).min(UDP_DATA_LEN_MAX)
+    } else {
+        message_len
+    };
+    bytes.split_at_checked(Envelope::LEN + len).unwrap_or((bytes, &[]))
 }
 
-fn show_one(bytes: &[u8], was_cut: bool, as_json: bool) -> anyhow::Result<()> {
+fn show(bytes: &[u8], was_cut: bool, as_json: bool) -> anyhow::Result<()> {
     let (envelope, rest) = Envelope::split(bytes).with_context(|| {
         format!("{} bytes are no message: {}", bytes.len(), output::hex(&bytes[..bytes.len().min(32)]))
     })?;

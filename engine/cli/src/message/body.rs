@@ -138,8 +138,11 @@ fn receiver(print: &mut Printer<'_>, receiver: Receiver) {
 }
 
 fn digest(print: &mut Printer<'_>, digest: &RequestDigest<'_>) {
-    let front_len = if digest.algorithm == DigestAlgorithm::OLD_MD5 { 4 } else { 1 };
-    print.field(front_len + digest.digest.len(), "request digest", &digest.algorithm.to_string());
+    // Behind a length, the algorithm is not said.
+    if digest.algorithm == DigestAlgorithm::OLD_MD5 {
+        return counted(print, "request digest", digest.digest);
+    }
+    print.field(1 + digest.digest.len(), "request digest", &digest.algorithm.to_string());
 }
 
 fn indexes(print: &mut Printer<'_>, indexes: Indexes<'_>) {
