@@ -6,7 +6,7 @@ use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::fragment::{cut, within};
 use handle_proto::wire::stream::{Front, split};
 use handle_proto::wire::{Body, Envelope, Header, Message, MessageBuf};
-use handle_proto::{ResponseCode, Version};
+use handle_proto::{DecodeError, ResponseCode, Version};
 
 /// 20 bytes are an envelope and 24 a header, and encode to the same bytes but for three bits without meaning;
 /// the datagrams planned for a message carry each of its bytes once, in order, and none too many.
@@ -92,7 +92,9 @@ fn one(bytes: &[u8]) {
         Err(error) => panic!("{error}"),
     }
     let rest = &rest[..message_len.min(rest.len())];
-    let message = match Message::decode(rest) {
+    let message = Message::decode(rest);
+    prints(&envelope, message.as_ref(), rest);
+    let message = match message {
         Ok(message) => message,
         Err(error) => return assert!(error.at() <= rest.len()),
     };
@@ -104,7 +106,6 @@ fn one(bytes: &[u8]) {
         let range = start..rest.len().min(start + UDP_MESSAGE_LEN_MAX);
         assert_eq!(within(&parts, range.clone()).collect::<Vec<_>>().concat(), &rest[range]);
     }
-    prints(&envelope, &message, rest);
     let Some(written) = write(&envelope, &message) else { return };
     let (envelope_again, rest) = Envelope::split(&written).expect("an envelope was written");
     assert_eq!(envelope_again, Envelope { message_len: envelope_again.message_len, ..envelope });
@@ -114,15 +115,18 @@ fn one(bytes: &[u8]) {
     assert_eq!(write(&envelope, &again).as_ref(), Some(&written));
 }
 
-/// Asserts that the message prints as JSON, that reads as what was printed, and that says so where its body does not
-/// decode.
-fn prints(envelope: &Envelope, message: &Message<'_>, rest: &[u8]) {
-    let json = message_to_json(envelope, rest).expect("what decodes prints");
+/// Asserts that `rest` prints as JSON, that reads as what was printed, and that says so where the message or its body
+/// does not decode.
+fn prints(envelope: &Envelope, message: Result<&Message<'_>, &DecodeError>, rest: &[u8]) {
+    let json = message_to_json(envelope, rest);
     assert_eq!(serde_json::from_str(&text(&json)).ok().as_ref(), Some(&json));
     if envelope.flags.has(EnvelopeFlags::ENCRYPTED) {
         assert!(json.get("ciphertext_hex").is_some() && json.get("body").is_none());
         return;
     }
+    let Ok(message) = message else {
+        return assert!(json["error"].is_string() && json.get("body").is_none());
+    };
     assert_eq!(json["header"]["body_length"], message.body.len());
     if message.decode_body(envelope.version).is_err() {
         assert!(json["body"]["error"].is_string());

@@ -34,12 +34,13 @@ use serde_json::Value as Json;
 pub fn of_message(bytes: &[u8]) -> Result<Json, Refused> {
     let (envelope, rest) = Envelope::split(bytes)?;
     let rest = rest.get(..envelope.message_len as usize).ok_or(Refused::Cut)?;
-    let fields = message_to_json(&envelope, rest)?;
+    let fields = message_to_json(&envelope, rest);
     if fields.get("ciphertext_hex").is_some() {
         return Err(Refused::Encrypted);
     }
-    match fields["body"].get("error").or_else(|| fields["body"].get("unknown_hex")) {
-        Some(why) => Err(Refused::Body(why.clone())),
+    let (message, body) = (fields.get("error"), fields.get("body").unwrap_or(&Json::Null));
+    match message.or(body.get("error")).or(body.get("unknown_hex")) {
+        Some(why) => Err(Refused::Undecodable(why.to_string())),
         None => Ok(fields),
     }
 }
@@ -51,15 +52,13 @@ pub enum Refused {
     Cut,
     /// It has to be decrypted first.
     Encrypted,
-    /// It does not decode.
-    Undecodable(DecodeError),
-    /// Its body does not decode, or its codes are not known, so its body is not either.
-    Body(Json),
+    /// It does not decode, or its codes are not known, so its body is not either: why, or the body.
+    Undecodable(String),
 }
 
 impl From<DecodeError> for Refused {
     fn from(error: DecodeError) -> Self {
-        Self::Undecodable(error)
+        Self::Undecodable(error.to_string())
     }
 }
 

@@ -9,8 +9,8 @@ use handle_proto::json::message_to_json;
 use handle_proto::limit::{MESSAGE_LEN_MAX, UDP_DATA_LEN_MAX, UDP_REASSEMBLY_MS};
 use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::reassembly::{Reassembled, Reassembly, ReassemblyLimits};
-use handle_proto::wire::{Body, Envelope, Message};
-use handle_proto::{Handle, OpFlags};
+use handle_proto::wire::{Body, Envelope, Header, Message};
+use handle_proto::{DecodeError, Handle, OpFlags};
 use std::borrow::Cow;
 use std::io::Read as _;
 use std::path::PathBuf;
@@ -121,6 +121,13 @@ impl Printer<'_> {
         println!("{:>6}  {hex:<34}  {name:<18}  {}", self.at, output::printable(meaning));
         self.at = end;
     }
+
+    /// Prints what is left of a message that does not decode.
+    fn broken(&mut self, error: DecodeError) -> anyhow::Error {
+        self.field(self.bytes.len() - self.at, "rest", "");
+        println!();
+        anyhow::Error::from(error).context("after the envelope")
+    }
 }
 
 /// Splits an envelope and what it announces from what follows: a stream has messages one after the other, and a
@@ -143,9 +150,12 @@ fn show(bytes: &[u8], was_cut: bool, as_json: bool) -> anyhow::Result<()> {
         format!("{} bytes are no message: {}", bytes.len(), output::hex(&bytes[..bytes.len().min(32)]))
     })?;
     if as_json {
-        let json = message_to_json(&envelope, rest).context("after the envelope")?;
+        let json = message_to_json(&envelope, rest);
         println!("{}", output::json_line(&json));
-        ensure!(json["body"].get("error").is_none(), "the body does not decode: {}", json["body"]["error"]);
+        let in_body = json.get("body").and_then(|body| body.get("error"));
+        if let Some(error) = json.get("error").or(in_body).and_then(|error| error.as_str()) {
+            bail!("it does not decode: {error}");
+        }
     } else {
         as_text(&envelope, bytes, was_cut)?;
     }
@@ -169,9 +179,11 @@ fn as_text(envelope: &Envelope, bytes: &[u8], was_cut: bool) -> anyhow::Result<(
         println!();
         return Ok(());
     }
-    let message = Message::decode(rest).context("after the envelope")?;
-    let header = message.header;
     println!("header");
+    let header = match Header::split(rest) {
+        Ok((header, _)) => header,
+        Err(error) => return Err(print.broken(error)),
+    };
     print.field(4, "operation", &format!("{} {}", header.op_code.0, header.op_code));
     print.field(4, "response code", &format!("{} {}", header.response_code.0, header.response_code));
     print.field(4, "flags", &flags(header.flags));
@@ -181,6 +193,10 @@ fn as_text(envelope: &Envelope, bytes: &[u8], was_cut: bool) -> anyhow::Result<(
     print.field(4, "expiration", &output::unix_time(header.expiration.into()));
     print.field(4, "body length", &header.body_len.to_string());
     println!("body");
+    let message = match Message::decode(rest) {
+        Ok(message) => message,
+        Err(error) => return Err(print.broken(error)),
+    };
     let body = message.decode_body(envelope.version);
     match &body {
         Ok(Body::Request(request)) => body::request(&mut print, request, envelope.version),

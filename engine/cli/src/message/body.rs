@@ -28,15 +28,6 @@ pub(super) fn request(print: &mut Printer<'_>, request: &Request<'_>, version: V
             string(print, "handle", body.handle);
             indexes(print, body.indexes);
         }
-        Request::GetSiteInfo(body)
-        | Request::DeleteHandle(body)
-        | Request::ListHandles(body)
-        | Request::HomeNa(body)
-        | Request::UnhomeNa(body)
-        | Request::ListHomedNas(body)
-        | Request::SessionTerminate(body)
-        | Request::GetNextTxnId(body)
-        | Request::BackupServer(body) => string(print, "handle", body.handle),
         Request::AnswerChallenge(answer) => {
             string(print, "kind of key", answer.auth_type);
             reference(print, "identity", answer.identity);
@@ -70,7 +61,8 @@ pub(super) fn request(print: &mut Printer<'_>, request: &Request<'_>, version: V
                 print.field(4, "  of kind", &start.kind.to_string());
             }
         }
-        Request::Unknown(..) => {}
+        // All others are a handle, or not known.
+        _ => request.handle().into_iter().for_each(|handle| string(print, "handle", handle)),
     }
 }
 

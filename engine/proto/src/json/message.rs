@@ -22,23 +22,31 @@ use serde_json::{Map, json};
 /// A message as JSON; `rest` is all of it behind the envelope.
 ///
 /// A byte string is a string where it is UTF-8, else `{"hex": ...}`. An encrypted message has
-/// `ciphertext_hex` in place of all but the envelope. A body that does not decode has the members `error`
-/// and `hex`, one of an unknown operation or code has `unknown_hex`.
-///
-/// # Errors
-/// When the header does not decode, or body or credential do not fit.
-pub fn message_to_json(envelope: &Envelope, rest: &[u8]) -> Result<Json, DecodeError> {
+/// `ciphertext_hex` in place of all but the envelope. What does not decode has the members `error` and `hex`:
+/// the body, or the message when its header, or a length in it, does not fit. The body of an unknown operation
+/// or code has `unknown_hex`.
+#[must_use]
+pub fn message_to_json(envelope: &Envelope, rest: &[u8]) -> Json {
     let mut json = object([("envelope", of_envelope(envelope))]);
     if envelope.flags.has(EnvelopeFlags::ENCRYPTED) {
         json["ciphertext_hex"] = hex(rest);
-        return Ok(json);
+        return json;
     }
-    let message = Message::decode(rest)?;
+    if let Ok((header, _)) = Header::split(rest) {
+        json["header"] = of_header(&header);
+    }
+    let message = match Message::decode(rest) {
+        Ok(message) => message,
+        Err(error) => {
+            json["error"] = format!("{error}").into();
+            json["hex"] = hex(rest);
+            return json;
+        }
+    };
     let body = message.decode_body(envelope.version);
-    json["header"] = of_header(&message.header);
     json["body"] = match &body {
         Ok(body) => of_body(body),
-        Err(error) => json!({ "error": format!("{error}"), "hex": hex(message.body) }),
+        Err(error) => refused(error, message.body),
     };
     json["credential"] = of_credential(&message);
     if let Ok(Body::Reply(reply)) = body
@@ -46,7 +54,11 @@ pub fn message_to_json(envelope: &Envelope, rest: &[u8]) -> Result<Json, DecodeE
     {
         json["response_code_after_decode"] = reply.code.0.into();
     }
-    Ok(json)
+    json
+}
+
+fn refused(error: &DecodeError, bytes: &[u8]) -> Json {
+    json!({ "error": format!("{error}"), "hex": hex(bytes) })
 }
 
 fn hex(bytes: &[u8]) -> Json {
@@ -159,15 +171,6 @@ fn of_request(request: &Request<'_>) -> Json {
         Request::RemoveValue(body) => {
             json!({ "handle": string(body.handle), "indexes": of_indexes(body.indexes) })
         }
-        Request::GetSiteInfo(body)
-        | Request::DeleteHandle(body)
-        | Request::ListHandles(body)
-        | Request::HomeNa(body)
-        | Request::UnhomeNa(body)
-        | Request::ListHomedNas(body)
-        | Request::SessionTerminate(body)
-        | Request::GetNextTxnId(body)
-        | Request::BackupServer(body) => json!({ "handle": string(body.handle) }),
         Request::AnswerChallenge(answer) => json!({
             "auth_type": string(answer.auth_type),
             "user_id_handle": string(answer.identity.handle),
@@ -202,6 +205,8 @@ fn of_request(request: &Request<'_>) -> Json {
             fields
         }
         Request::Unknown(_, body) => json!({ "unknown_hex": hex(body) }),
+        // All others are a handle.
+        _ => json!({ "handle": request.handle().map(string) }),
     }
 }
 
@@ -237,7 +242,7 @@ fn of_response(response: &Response<'_>) -> Json {
         }
         Response::SiteInfo(record) => match Site::decode(record) {
             Ok(record) => json!({ "site": site::site_to_json(&record) }),
-            Err(error) => json!({ "error": format!("{error}"), "hex": hex(record) }),
+            Err(error) => refused(&error, record),
         },
         Response::Created(created) => json!({ "handle": created.handle.map(string) }),
         Response::Done => json!({}),
