@@ -417,3 +417,27 @@ fn a_session_is_handed_over_by_the_socket() {
     drop(served);
     assert!(!path.exists(), "the socket goes with its process");
 }
+
+#[test]
+fn computed_values_that_are_not_public_are_for_who_has_proven_who_they_are() {
+    let copies = "<namespace><template delimiter='@'><foreach><value/></foreach></template></namespace>";
+    let served = root(|config| config.templates.namespace = Some(copies.to_owned()));
+    let mut session = open(&served, ADMINISTRATOR);
+    let message = question(&session, "TST/HALF@x", PRIVATE);
+    assert_eq!(ask(&served, &mut session, &message).0.0, ResponseCode::INVALID_CREDENTIAL, "without a MAC");
+    let message = session.sealed(message);
+    let ((code, _, challenge), _) = ask(&served, &mut session, &message);
+    assert_eq!(code, ResponseCode::AUTHENTICATION_NEEDED);
+    let (first, protection) = answer(&served, &mut session, ADMINISTRATOR, &challenge.unwrap());
+    assert_eq!(
+        (first.0, protection.hidden),
+        (ResponseCode::SUCCESS, true),
+        "what is not public is encrypted"
+    );
+    let message = question(&session, "TST/HALF@y", PRIVATE);
+    let message = session.sealed(message);
+    assert_eq!(ask(&served, &mut session, &message).0, first, "no challenge a second time");
+    let message = question(&session, "TST/HALF@x", OpFlags::PLAIN_REQUEST);
+    let (public, _) = ask(&served, &mut session, &message);
+    assert!(public.1.len() < first.1.len(), "public values are for everybody");
+}
