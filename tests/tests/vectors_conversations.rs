@@ -15,6 +15,7 @@ use handle_proto::code::{Cipher, KeyExchangeMode};
 use handle_proto::data;
 use handle_proto::limit::{MESSAGE_LEN_MAX, UDP_DATA_LEN_MAX};
 use handle_proto::wire::envelope::EnvelopeFlags;
+use handle_proto::wire::fragment::cut;
 use handle_proto::wire::session::SessionKey;
 use handle_proto::wire::stream::{Front, split};
 use handle_proto::wire::{Body, Envelope, Header, Message, Reply, Response};
@@ -408,6 +409,13 @@ fn joined(units: &[Vec<u8>]) -> Vec<u8> {
     message
 }
 
+/// A message as the datagrams that carry it, in hexadecimal.
+fn datagrams(message: &[u8]) -> Json {
+    let (envelope, rest) = Envelope::split(message).unwrap();
+    let datagrams = cut(&envelope).map(|cut| [&cut.envelope, &rest[cut.range]].concat());
+    datagrams.map(|datagram| data_encoding::HEXLOWER.encode(&datagram)).collect()
+}
+
 /// The message without what varies, which the vectors name by unit.
 fn fixed(mut message: Vec<u8>, line: &Json) -> Vec<u8> {
     for range in line["nondeterministic"].as_array().into_iter().flatten() {
@@ -447,6 +455,9 @@ fn what_is_answered_over_udp_is_answered_over_tcp_and_the_other_way_round() {
             let is_tcp = line["transport"] == "tcp";
             (other["transport"], other["connection_after"]) =
                 if is_tcp { ("udp".into(), Json::Null) } else { ("tcp".into(), "closed".into()) };
+            if is_tcp {
+                other["request_hex"] = datagrams(&vectors::hex(&line["request_hex"][0]));
+            }
             let ours = exchange(served.address(), &other, Expected::Same).units;
             let reference: Vec<_> =
                 line["response_hex"].as_array().unwrap().iter().map(vectors::hex).collect();

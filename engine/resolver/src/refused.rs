@@ -39,7 +39,7 @@ macro_rules! reasons {
 reasons! {
     /// A length, a count or a code in the request makes no sense.
     Malformed = "malformed", ERROR, b"Server error processing request, see server logs";
-    /// The datagram is longer than one of the protocol may be.
+    /// The datagram has more of a message than one of the protocol may have.
     Oversized = "oversized", ERROR, b"Server error processing request, see server logs";
     /// It is a response, not a request.
     Response = "response", ERROR, b"Server error processing request, see server logs";

@@ -3,7 +3,7 @@
 use crate::refused::Refused;
 use crate::reply::Reply;
 use crate::service::Service;
-use handle_proto::limit::{MESSAGE_LEN_MAX, UDP_MESSAGE_LEN_MAX};
+use handle_proto::limit::{MESSAGE_LEN_MAX, UDP_DATA_LEN_MAX, UDP_MESSAGE_LEN_MAX};
 use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::{Envelope, Header, Message};
 use handle_proto::{OpCode, OpFlags, ResponseCode, Version};
@@ -77,7 +77,8 @@ impl<'a> Request<'a> {
         if envelope.flags.has(EnvelopeFlags::TRUNCATED) {
             return Err(Refusal::Fragment(envelope));
         }
-        if datagram.len() > UDP_MESSAGE_LEN_MAX {
+        // Bytes after the message do not matter, as everywhere.
+        if datagram.len() > UDP_MESSAGE_LEN_MAX && envelope.message_len as usize > UDP_DATA_LEN_MAX {
             return Err(Refusal::Reply(Refused::Oversized.into()));
         }
         Self::from_message(envelope, rest)

@@ -2,7 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
-use handle_proto::limit::{FRAGMENTS_MAX, MESSAGE_LEN_MAX, QUERY_COMPARISONS_MAX, UDP_DATA_LEN_MAX};
+use handle_proto::limit::{
+    FRAGMENTS_MAX, MESSAGE_LEN_MAX, QUERY_COMPARISONS_MAX, UDP_DATA_LEN_MAX, UDP_MESSAGE_LEN_MAX,
+};
 use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::list::{Indexes, Strings};
 use handle_proto::wire::query::Query;
@@ -368,6 +370,23 @@ fn what_is_missing_of_a_datagram_counts_as_zero_up_to_the_operation() {
     let mut short = datagram[..Envelope::LEN].to_vec();
     short[19] = 23;
     assert_eq!(refused(&answer(&context, &short)), Some(Refused::Short), "no header is announced");
+}
+
+#[test]
+fn a_datagram_may_be_longer_than_its_message_but_no_message_longer_than_a_datagram() {
+    let context = context(layer(), Service::ALONE);
+    let mut datagram = Asked::new("10.1/mixed").datagram();
+    datagram.resize(UDP_MESSAGE_LEN_MAX + 100, 0xee);
+    assert_eq!(refused(&answer(&context, &datagram)), None, "what follows the message is ignored");
+    let mut longest = Asked::new("10.1/mixed");
+    longest.types = vec![vec![b'x'; 100]; 4];
+    let len = longest.datagram().len();
+    longest.types.push(vec![b'x'; UDP_MESSAGE_LEN_MAX - len - 4]);
+    assert_eq!(longest.datagram().len(), UDP_MESSAGE_LEN_MAX);
+    let refused_of = |asked: &Asked| refused(&answer(&context, &asked.datagram()));
+    assert_eq!(refused_of(&longest), None);
+    longest.types[0].push(b'x');
+    assert_eq!(refused_of(&longest), Some(Refused::Oversized));
 }
 
 fn refused(outcome: &Outcome<'_>) -> Option<Refused> {
