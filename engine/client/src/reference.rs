@@ -245,21 +245,25 @@ impl Reference {
 /// What running text has in front of a reference: no naming authority begins so.
 const OPENING: [char; 9] = ['(', '[', '{', '"', '\'', '\u{201c}', '\u{2018}', '\u{201e}', '\u{ab}'];
 /// What running text has behind one.
-const PUNCTUATION: [char; 11] = ['.', ',', ';', ':', '!', '?', '"', '\'', '\u{201d}', '\u{2019}', '\u{bb}'];
+const PUNCTUATION: [char; 12] =
+    ['.', ',', ';', ':', '!', '?', '"', '\'', '\u{201c}', '\u{201d}', '\u{2019}', '\u{bb}'];
 
 fn trim(text: &str, lenient: bool) -> &str {
     let mut text = text.trim();
-    if lenient {
-        text = text.trim_start_matches(OPENING).trim_end_matches(PUNCTUATION);
+    while lenient {
+        let before = text;
+        text = text.trim_start_matches(OPENING).trim_end_matches(PUNCTUATION).trim();
         if let Some(inner) = text.strip_prefix('<') {
             text = inner.strip_suffix('>').unwrap_or(inner);
         }
-        text = text.trim_end_matches(PUNCTUATION);
         // A closing bracket belongs to the name only where one opens in it.
         for (open, close) in [('(', ')'), ('[', ']'), ('{', '}')] {
             while text.ends_with(close) && text.matches(open).count() < text.matches(close).count() {
-                text = text[..text.len() - 1].trim_end();
+                text = &text[..text.len() - 1];
             }
+        }
+        if text == before {
+            break;
         }
     }
     text
