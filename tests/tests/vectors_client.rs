@@ -6,7 +6,7 @@
 use handle_auth::PrivateKey;
 use handle_client::administration::{Identity, Key};
 use handle_client::bootstrap::Root;
-use handle_client::lookup::{Client, Lookup, LookupError, Options, Whom};
+use handle_client::lookup::{Client, Lookup, Options, Whom};
 use handle_client::plan::{Preferences, Purpose, Target, plan};
 use handle_client::question::Wants;
 use handle_client::times::Times;
@@ -138,8 +138,10 @@ fn identity(line: &Json, records: &HashMap<String, Vec<u8>>) -> Arc<Identity> {
 fn replays(line: &Json, records: &HashMap<String, Vec<u8>>) -> bool {
     let name = line["name"].as_str().unwrap();
     let steps = line["steps"].as_array().unwrap();
+    let code = line["final_response_code"].as_i64().unwrap();
     let (first, second) = match steps.as_slice() {
-        [first] => (first, None),
+        // One that ends with a challenge the reference could not answer: its DSA does not take every digest.
+        [first] if code != i64::from(ResponseCode::AUTHENTICATION_NEEDED.0) => (first, None),
         [first, second] => (first, Some(second)),
         _ => return false,
     };
@@ -156,8 +158,6 @@ fn replays(line: &Json, records: &HashMap<String, Vec<u8>>) -> bool {
         numbers.push(proved.random());
         (proof, hex(&second["receive_hex"][0]))
     });
-    // Where the reference gives up there is no second step, and as much salt as anybody likes.
-    numbers.extend([0; PBKDF2_SALT_LEN / 4]);
     let mut numbers = numbers.into_iter();
     let client = Arc::new(Client::new(Root::default()));
     let target = Target {
@@ -195,12 +195,7 @@ fn replays(line: &Json, records: &HashMap<String, Vec<u8>>) -> bool {
         lookup.handle_stream(early, number, &received);
         last = received;
     }
-    let code = line["final_response_code"].as_i64().unwrap();
     let outcome = lookup.take_outcome().expect(name);
-    if second.is_none() && code == i64::from(ResponseCode::AUTHENTICATION_NEEDED.0) {
-        assert_eq!(outcome.unwrap_err(), LookupError::Challenge("the key does not sign"), "{name}");
-        return true;
-    }
     let answer = outcome.unwrap_or_else(|error| panic!("{name}: {error}"));
     assert_eq!(i64::from(answer.code.0), code, "{name}");
     assert_eq!(answer.certified, asked.header.flags.has(OpFlags::CERTIFY), "{name}");

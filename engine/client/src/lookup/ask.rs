@@ -228,6 +228,9 @@ impl Ask {
         mut target: Target,
         session: Option<Arc<Session>>,
     ) -> bool {
+        if lookup.requests_count >= lookup.client.limits.requests_max {
+            return false;
+        }
         let mut head = Head {
             recursion_count: self.recursion_count,
             ..Head::resolution(self.question.flags(), request_id((lookup.random)()))
@@ -318,9 +321,12 @@ impl Ask {
             self.setups = SETUPS_MAX;
         }
         (self.challenges, self.challenged) = (0, None);
-        match self.start_in(lookup, now, target, session) {
-            true => Next::Wait(Frame::Ask(self)),
-            false => self.ask_next(lookup, now),
+        if self.start_in(lookup, now, target, session) {
+            return Next::Wait(Frame::Ask(self));
+        }
+        match lookup.requests_count < lookup.client.limits.requests_max {
+            true => self.ask_next(lookup, now),
+            false => Next::Done(Signal::Failed(LookupError::TooManyRequests)),
         }
     }
 

@@ -168,6 +168,21 @@ fn an_answer_in_the_session_that_was_changed_or_has_come_before_is_none() {
 }
 
 #[test]
+fn a_session_is_no_way_past_the_bound_of_requests() {
+    for requests_max in 1..=4 {
+        let (mut world, _, options) = private_world();
+        let mut client = Client::new(Root::default());
+        client.limits.requests_max = requests_max;
+        let mut lookup = Lookup::new(Arc::new(client), private("10.a/p", false), options, dice(1), BEGIN);
+        let (outcome, _) = world.run(&mut lookup, BEGIN);
+        // Question, session, question in it, and the answer to its challenge; without a session one answer less.
+        let expected = (requests_max == 2).then_some(LookupError::TooManyRequests);
+        assert_eq!(outcome.err(), expected, "{requests_max}");
+        assert!(lookup.requests_count() <= requests_max + 1, "{requests_max}: {}", lookup.requests_count());
+    }
+}
+
+#[test]
 fn the_steps_say_whether_there_is_a_session() {
     for (agree, says) in [(true, "a session is set up"), (false, "no session comes about")] {
         let (mut world, client, options) = private_world();
