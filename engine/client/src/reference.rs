@@ -249,8 +249,13 @@ const PUNCTUATION: [char; 12] =
     ['.', ',', ';', ':', '!', '?', '"', '\'', '\u{201c}', '\u{201d}', '\u{2019}', '\u{bb}'];
 
 fn trim(text: &str, lenient: bool) -> &str {
-    let mut text = text.trim();
-    while lenient {
+    let text = text.trim();
+    if lenient { out_of_text(text) } else { text }
+}
+
+/// Takes off what running text has around a reference, as often as there is any.
+fn out_of_text(mut text: &str) -> &str {
+    loop {
         let before = text;
         text = text.trim_start_matches(OPENING).trim_end_matches(PUNCTUATION).trim();
         if let Some(inner) = text.strip_prefix('<') {
@@ -263,10 +268,9 @@ fn trim(text: &str, lenient: bool) -> &str {
             }
         }
         if text == before {
-            break;
+            return text;
         }
     }
-    text
 }
 
 /// `300:handle`: digits and a colon before the first slash.
