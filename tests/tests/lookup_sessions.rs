@@ -11,6 +11,7 @@ use handle_proto::ResponseCode;
 use handle_proto::data::site::{Interface, InterfaceKind, InterfaceProtocol, SiteBuf};
 use handle_proto::data::site_build::{ServerBuilder, SiteBuilder};
 use handle_server::config::{Config, Datapath};
+use handle_tests::process::{hdl, run};
 use handle_tests::served::{Served, serve_with};
 use handle_tests::vectors::{document, hex};
 use std::sync::Arc;
@@ -116,4 +117,25 @@ fn a_server_without_sessions_is_read_from_all_the_same() {
     let mut driver = Driver::new(Arc::clone(&client));
     (0..3).for_each(|_| reads(&mut driver, &options, true));
     assert_eq!(client.sessions.count(), 0);
+}
+
+#[test]
+fn hdl_resolves_a_file_in_one_session() {
+    let served = serve(|_| ());
+    let path = |name: &str| served.directory.path().join(name);
+    std::fs::write(path("site"), site(&served).as_bytes()).unwrap();
+    std::fs::write(path("handles"), "TST/HALF\nTST/half\nTST/HALF\n".repeat(4)).unwrap();
+    let mut command = hdl(["resolve", "--auth", "301:0.NA/TST", "--secret-env", "SECRET", "--jobs", "1"]);
+    command.arg("--site").arg(path("site")).arg("--file").arg(path("handles"));
+    command.env("SECRET", "open sesame open").env("HOME", served.directory.path()).env_remove("HDL_ROOT");
+    let output = run(command);
+    let shown = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    // Each has its public and its private value.
+    let handles = shown.lines().map(|line| line.split_once('\t').unwrap().0);
+    let count = handles.filter(|handle| handle.eq_ignore_ascii_case("TST/HALF")).count();
+    assert_eq!((count, count % 12), (shown.lines().count(), 0), "{shown}");
+    assert!(count >= 24, "{shown}");
+    // One before there was a session, and the one that made it count.
+    assert_eq!(challenges(&served), 2);
 }

@@ -3,6 +3,7 @@
 //!
 //! Administrators have one each. Lookups share those in which a challenge was answered: [`Sessions`].
 
+use crate::Now;
 use crate::administration::Identity;
 use crate::plan::Target;
 use handle_auth::agreement::{Group, KeyPair, PRIVATE_LEN};
@@ -152,7 +153,12 @@ enum State {
     Kept(Arc<Session>),
     /// Somebody is about to set it up, until the claim is dropped.
     Claimed(Weak<Claim>),
+    /// None came about; until then nobody tries again.
+    Refused { until_ms: u64 },
 }
+
+/// How long a server that has no session for somebody is not asked again.
+const REFUSED_MS: u64 = 600_000;
 
 /// Says that whoever has it sets a session up, so that nobody else does meanwhile.
 #[derive(Debug)]
@@ -169,14 +175,15 @@ impl Known {
     fn session(&self) -> Option<&Arc<Session>> {
         match &self.state {
             State::Kept(session) => Some(session),
-            State::Claimed(_) => None,
+            State::Claimed(_) | State::Refused { .. } => None,
         }
     }
 
-    fn is_alive(&self) -> bool {
+    fn is_alive(&self, now: Now) -> bool {
         let is_wanted = match &self.state {
             State::Kept(_) => true,
             State::Claimed(claim) => claim.strong_count() > 0,
+            State::Refused { until_ms } => now.ms < *until_ms,
         };
         // Of whoever is gone nobody asks any more.
         is_wanted && self.identity.strong_count() > 0
@@ -194,8 +201,8 @@ impl Sessions {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn put(&self, known: &mut Vec<Known>, target: &Target, identity: &Arc<Identity>, state: State) {
-        known.retain(|known| known.is_alive() && !known.is_of(target, identity));
+    fn put(&self, known: &mut Vec<Known>, target: &Target, identity: &Arc<Identity>, state: State, now: Now) {
+        known.retain(|known| known.is_alive(now) && !known.is_of(target, identity));
         while known.len() >= self.sessions_max.max(1) {
             known.remove(0);
         }
@@ -213,20 +220,26 @@ impl Sessions {
         known.iter().find(|known| known.is_of(target, identity))?.session().cloned()
     }
 
-    /// Leave to set a session up; none while there is one, or somebody else sets one up.
-    pub(crate) fn claim(&self, target: &Target, identity: &Arc<Identity>) -> Option<Arc<Claim>> {
+    /// Leave to set a session up; none while there is one, somebody else sets one up, or it was tried in vain not long ago.
+    pub(crate) fn claim(&self, target: &Target, identity: &Arc<Identity>, now: Now) -> Option<Arc<Claim>> {
         let mut known = self.known();
-        if known.iter().any(|known| known.is_of(target, identity) && known.is_alive()) {
+        if known.iter().any(|known| known.is_of(target, identity) && known.is_alive(now)) {
             return None;
         }
         let claim = Arc::new(Claim);
-        self.put(&mut known, target, identity, State::Claimed(Arc::downgrade(&claim)));
+        self.put(&mut known, target, identity, State::Claimed(Arc::downgrade(&claim)), now);
         Some(claim)
     }
 
+    /// Notes that no session came about.
+    pub(crate) fn refuse(&self, target: &Target, identity: &Arc<Identity>, now: Now) {
+        let until_ms = now.ms.saturating_add(REFUSED_MS);
+        self.put(&mut self.known(), target, identity, State::Refused { until_ms }, now);
+    }
+
     /// Keeps a session in which a challenge was answered.
-    pub(crate) fn keep(&self, target: &Target, identity: &Arc<Identity>, session: &Arc<Session>) {
-        self.put(&mut self.known(), target, identity, State::Kept(Arc::clone(session)));
+    pub(crate) fn keep(&self, target: &Target, identity: &Arc<Identity>, session: &Arc<Session>, now: Now) {
+        self.put(&mut self.known(), target, identity, State::Kept(Arc::clone(session)), now);
     }
 
     /// Forgets a session that the server does not know any more.
@@ -248,6 +261,8 @@ mod tests {
     use handle_proto::code::Cipher;
     use handle_proto::data::site::InterfaceProtocol;
 
+    const NOW: Now = Now { ms: 0, unix_s: 0 };
+
     fn session(id: i32) -> Arc<Session> {
         let key = MacKey::new(SessionKey::new(Cipher::AES, vec![7; 32]).unwrap());
         Arc::new(Session { id, version: Version::CURRENT, key, counters: Mutex::default() })
@@ -267,8 +282,8 @@ mod tests {
     fn a_session_belongs_to_one_server_with_one_key_and_to_whoever_answered() {
         let (sessions, one, other) = (Sessions::new(8), identity(), identity());
         let (at, kept) = (target(1, b"key"), session(1));
-        sessions.keep(&at, &one, &kept);
-        sessions.keep(&at, &one, &kept);
+        sessions.keep(&at, &one, &kept, NOW);
+        sessions.keep(&at, &one, &kept, NOW);
         assert_eq!(sessions.count(), 1);
         let udp = Target { protocol: InterfaceProtocol::UDP, ..at.clone() };
         assert_eq!(sessions.get(&udp, &one).unwrap().id, 1, "at every interface");
@@ -276,7 +291,7 @@ mod tests {
         assert!(sessions.get(&target(1, b"other"), &one).is_none());
         assert!(sessions.get(&target(2, b"key"), &one).is_none());
         // A newer one takes its place.
-        sessions.keep(&at, &one, &session(2));
+        sessions.keep(&at, &one, &session(2), NOW);
         assert_eq!((sessions.count(), sessions.get(&at, &one).unwrap().id), (1, 2));
         sessions.forget(&kept);
         assert_eq!(sessions.count(), 1, "it was forgotten before");
@@ -288,30 +303,39 @@ mod tests {
     fn one_at_a_time_sets_a_session_up() {
         let (sessions, one, other) = (Sessions::new(8), identity(), identity());
         let at = target(1, b"key");
-        let claim = sessions.claim(&at, &one).unwrap();
-        assert!(sessions.claim(&at, &one).is_none());
-        assert!(sessions.claim(&at, &other).is_some() && sessions.claim(&target(2, b"key"), &one).is_some());
+        let claim = sessions.claim(&at, &one, NOW).unwrap();
+        assert!(sessions.claim(&at, &one, NOW).is_none());
+        assert!(
+            sessions.claim(&at, &other, NOW).is_some()
+                && sessions.claim(&target(2, b"key"), &one, NOW).is_some()
+        );
         assert!(sessions.get(&at, &one).is_none() && sessions.count() == 0);
         drop(claim);
-        let claim = sessions.claim(&at, &one).expect("whoever had it has given up");
-        sessions.keep(&at, &one, &session(1));
+        let claim = sessions.claim(&at, &one, NOW).expect("whoever had it has given up");
+        sessions.keep(&at, &one, &session(1), NOW);
         drop(claim);
-        assert!(sessions.claim(&at, &one).is_none(), "there is one");
+        assert!(sessions.claim(&at, &one, NOW).is_none(), "there is one");
         sessions.forget(&sessions.get(&at, &one).unwrap());
-        assert!(sessions.claim(&at, &one).is_some());
+        drop(sessions.claim(&at, &one, NOW).unwrap());
+        // One that was refused is not asked for again for a while.
+        sessions.refuse(&at, &one, NOW);
+        let late = |ms| Now { ms, ..NOW };
+        assert!(sessions.claim(&at, &one, late(REFUSED_MS - 1)).is_none());
+        assert!(sessions.claim(&at, &other, NOW).is_some(), "by somebody else it is");
+        assert!(sessions.claim(&at, &one, late(REFUSED_MS)).is_some());
     }
 
     #[test]
     fn so_many_are_known_and_none_of_who_is_gone() {
         let (sessions, mine) = (Sessions::new(2), identity());
         for number in 1..=3 {
-            sessions.keep(&target(number, b"key"), &mine, &session(number.into()));
+            sessions.keep(&target(number, b"key"), &mine, &session(number.into()), NOW);
         }
         let known = [1, 2, 3].map(|number| sessions.get(&target(number, b"key"), &mine).is_some());
         assert_eq!(known, [false, true, true]);
         drop(mine);
         let mine = identity();
-        sessions.keep(&target(4, b"key"), &mine, &session(4));
+        sessions.keep(&target(4, b"key"), &mine, &session(4), NOW);
         assert_eq!(sessions.count(), 1);
     }
 }

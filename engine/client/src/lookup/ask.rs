@@ -44,12 +44,19 @@ pub(super) struct Ask {
     last: Option<(SocketAddr, AttemptError)>,
     /// From where the sites are that were looked for.
     origin: Origin,
-    /// The session that is being set up, and with whom.
-    setup: Option<(Proposal, Target)>,
+    /// The session that is being set up.
+    setup: Option<Box<Setup>>,
     /// While nobody else is to set one up.
     claim: Option<Arc<Claim>>,
     /// How often one was, or was tried, with this server.
     setups: usize,
+}
+
+/// A session that is being set up, and with whom.
+#[derive(Debug)]
+struct Setup {
+    proposal: Proposal,
+    target: Target,
 }
 
 /// Sessions that are set up with one server for one request: the second when it has forgotten the first.
@@ -180,11 +187,10 @@ impl Ask {
         // The next server's challenges are about the next request.
         (self.challenges, self.challenged, self.setups) = (0, None, 0);
         lookup.fallback_at_ms = None;
-        if let Some((_, target)) = self.setup.take() {
+        if let Some(setup) = self.setup.take() {
             // It may have no sessions, and answer without.
-            lookup.note_at(self.depth(), now, || Step::Session { is_agreed: false });
-            self.setups = SETUPS_MAX;
-            self.plan.push_front(target);
+            self.note_session(lookup, now, &setup.target, false);
+            self.plan.push_front(setup.target);
         }
         loop {
             let Some(target) = self.plan.pop_front() else {
@@ -282,7 +288,7 @@ impl Ask {
         }
         // Its own claim goes first, for one that came to nothing is to be had again.
         self.claim = None;
-        self.claim = lookup.client.sessions.claim(&target, identity);
+        self.claim = lookup.client.sessions.claim(&target, identity, now);
         if self.claim.is_none() {
             return false;
         }
@@ -301,9 +307,20 @@ impl Ask {
             return false;
         };
         self.setups += 1;
-        self.setup = Some((proposal, target));
+        self.setup = Some(Box::new(Setup { proposal, target }));
         lookup.begin(exchange);
         true
+    }
+
+    /// Notes what came of the wish for a session. One that did not come about is not wished for again for a while.
+    fn note_session(&mut self, lookup: &mut Lookup, now: Now, target: &Target, is_agreed: bool) {
+        lookup.note_at(self.depth(), now, || Step::Session { is_agreed });
+        if !is_agreed {
+            self.setups = SETUPS_MAX;
+            if let Some(identity) = self.who_asks(lookup) {
+                lookup.client.sessions.refuse(target, identity, now);
+            }
+        }
     }
 
     /// The server has answered whether there is a session: the question is asked again, in it or without.
@@ -311,15 +328,12 @@ impl Ask {
         mut self: Box<Self>,
         lookup: &mut Lookup,
         now: Now,
-        (proposal, target): (Proposal, Target),
+        setup: Setup,
         answered: &Answered,
     ) -> Next {
+        let Setup { proposal, target } = setup;
         let session = proposal.agree(answered.envelope(), &answered.reply().1).map(Arc::new);
-        let is_agreed = session.is_some();
-        lookup.note_at(self.depth(), now, || Step::Session { is_agreed });
-        if !is_agreed {
-            self.setups = SETUPS_MAX;
-        }
+        self.note_session(lookup, now, &target, session.is_some());
         (self.challenges, self.challenged) = (0, None);
         if self.start_in(lookup, now, target, session) {
             return Next::Wait(Frame::Ask(self));
@@ -381,7 +395,7 @@ impl Ask {
         answered: &Answered,
     ) -> Next {
         if let Some(setup) = self.setup.take() {
-            return self.begin_session(lookup, now, setup, answered);
+            return self.begin_session(lookup, now, *setup, answered);
         }
         let (header, reply) = answered.reply();
         let version = answered.envelope().version;
@@ -423,7 +437,7 @@ impl Ask {
             let is_proved =
                 self.challenges > 0 && matches!(code, ResponseCode::SUCCESS | ResponseCode::VALUES_NOT_FOUND);
             if let Some(identity) = self.who_asks(lookup).filter(|_| is_proved) {
-                lookup.client.sessions.keep(exchange.target(), identity, session);
+                lookup.client.sessions.keep(exchange.target(), identity, session, now);
             }
         } else if code == ResponseCode::AUTHENTICATION_NEEDED
             && self.challenges == 0

@@ -111,7 +111,12 @@ fn without_a_session_every_request_is_proved() {
         said(&mut world, &client, &private("10.a/p", false), &options),
         (ALL.map(str::to_owned).to_vec(), vec!["refused"])
     );
+    // It is not asked again so soon.
     world.sessions.agree = true;
+    assert_eq!(
+        said(&mut world, &client, &private("10.a/p", false), &options),
+        (ALL.map(str::to_owned).to_vec(), vec![])
+    );
     let keyless = Whom::Sites(vec![Arc::new(crate::testing::site_at(21))]);
     for options in
         [Options { whom: keyless, ..options.clone() }, Options { session_timeout_s: None, ..options }]
