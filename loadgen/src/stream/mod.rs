@@ -6,7 +6,7 @@
 
 mod connection;
 pub mod http;
-mod json;
+pub mod json;
 
 use std::fmt;
 use std::io;
