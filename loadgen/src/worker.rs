@@ -102,7 +102,7 @@ pub struct Worker<'a> {
     counts: Counts,
     latency: Latency,
     interval: Interval,
-    /// Counts at the last tick: sent, answered, unanswered, late, mismatched.
+    /// Counts at the last tick: sent, answered, lost, late, mismatched.
     at_tick: [u64; 5],
     verifier: Option<Verifier>,
     /// Takes what the answers say for what is right.
@@ -432,13 +432,15 @@ impl<'a> Worker<'a> {
     /// What happened since the last call.
     pub fn tick(&mut self) -> Interval {
         let counts = &self.counts;
-        let now = [counts.sent, counts.answered, self.table.unanswered(), counts.late, counts.mismatched];
-        let [sent, answered, unanswered, late, mismatched] = self.at_tick;
+        // What the kernel did not take has no answer either, and is not lost.
+        let lost = self.table.unanswered().saturating_sub(counts.refused + counts.blocked);
+        let now = [counts.sent, counts.answered, lost, counts.late, counts.mismatched];
+        let [sent, answered, lost, late, mismatched] = self.at_tick;
         self.at_tick = now;
         Interval {
             sent: now[0] - sent,
             answered: now[1] - answered,
-            lost: now[2].cast_signed() - unanswered.cast_signed(),
+            lost: now[2].cast_signed() - lost.cast_signed(),
             late: now[3] - late,
             mismatched: now[4] - mismatched,
             codes: counts.codes.clone(),

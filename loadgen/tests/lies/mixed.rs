@@ -170,6 +170,8 @@ fn check(report: &Report, log: &Log, seed: u64) {
     let seconds = [sum(|second| second.sent), sum(|second| second.answered), sum(|second| second.late)];
     assert_eq!(seconds, [accounts.sent, accounts.answered, accounts.late], "{told}");
     assert_eq!(sum(|second| second.mismatched), seen.mismatched, "{told}");
+    let lost = accounts.lost + accounts.duplicate_only;
+    assert_eq!(report.seconds.last().unwrap().lost_so_far, lost.cast_signed(), "{told}");
     let is_open = report.setting.model == "open loop";
     let due = accounts.sent + accounts.refused + accounts.blocked;
     assert_eq!(report.schedule_error_ns.count, if is_open { due } else { 0 }, "{told}");
