@@ -395,7 +395,8 @@ mod tests {
             });
             let request = request(&Question::plain(b"10.1/a"), 9);
             let answer = exchange_tcp(target, &request, Duration::from_millis(200)).unwrap().unwrap();
-            assert!(answer.len() <= 20, "{} bytes in the time of 20", answer.len());
+            // All of it would take three quarters of an hour.
+            assert!(answer.len() < 10_000, "{} bytes in the time of 20", answer.len());
         });
     }
 
