@@ -45,7 +45,7 @@ pub use formats::{batch_file, json_export, settings, sql_dump};
 pub use frame::{envelope, message};
 pub use json::{record_line, site_json, values_json};
 pub use limiter::rate_limit;
-pub use loadgen::{access_log, capture, http_answer, schedule_file};
+pub use loadgen::{access_log, capture, http_answer, json_answer, schedule_file};
 pub use name::name;
 pub use permission::permission;
 pub use resolver::{batch, question, resolver};
@@ -78,7 +78,7 @@ targets! {
     rate_limit template
     batch_file json_export sql_dump settings
     reference bootstrap lookup jws
-    capture access_log http_answer schedule_file
+    capture access_log http_answer json_answer schedule_file
 }
 
 /// Makes a file of `fuzz_targets/` the program of one target: libFuzzer's under `cargo fuzz`, in ordinary
