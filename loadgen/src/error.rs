@@ -98,14 +98,5 @@ impl fmt::Display for Error {
     }
 }
 
-impl std::error::Error for Error {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Read { source, .. }
-            | Self::Open(source)
-            | Self::Core(_, source)
-            | Self::Datapath(source) => Some(source),
-            _ => None,
-        }
-    }
-}
+/// Without a source: the text has it already, and would say it twice.
+impl std::error::Error for Error {}

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Settings that take effect while serving. What is not named here needs a new process.
-const LIVE: [&str; 52] = [
+pub const LIVE: [&str; 52] = [
     "site",
     "server_id",
     "log",
