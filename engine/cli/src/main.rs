@@ -3,6 +3,10 @@
 //! One file for each command; `main` only knows their names and what their outcomes mean to a shell.
 #![forbid(unsafe_code)]
 
+// First, for the others print with it.
+#[macro_use]
+mod output;
+
 mod batch;
 mod client;
 mod control;
@@ -16,7 +20,6 @@ mod input;
 mod key;
 mod lab;
 mod message;
-mod output;
 mod progress;
 mod reference;
 mod resolve;

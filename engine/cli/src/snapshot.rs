@@ -565,8 +565,8 @@ fn inspect(args: &InspectArgs) -> anyhow::Result<Outcome> {
     }
     const PREFIXES_SHOWN: usize = 20;
     let more = prefixes.len().saturating_sub(PREFIXES_SHOWN);
-    print!("homed: {}", prefixes[..prefixes.len() - more].join(" "));
-    println!("{}", if more > 0 { format!(" and {more} more (--json shows all)") } else { String::new() });
+    let rest = if more > 0 { format!(" and {more} more (--json shows all)") } else { String::new() };
+    println!("homed: {}{rest}", prefixes[..prefixes.len() - more].join(" "));
     handles.iter().for_each(|handle| println!("{handle}"));
     Ok(Outcome::Good)
 }
