@@ -41,11 +41,11 @@ pub use client::{bootstrap, jws, lookup, reference};
 pub use connections::connections;
 pub use container::{datagrams, put_datagram};
 pub use data::{admin_vlist, key, site, value};
-pub use formats::{batch_file, json_export, sql_dump};
+pub use formats::{batch_file, json_export, settings, sql_dump};
 pub use frame::{envelope, message};
 pub use json::{record_line, site_json, values_json};
 pub use limiter::rate_limit;
-pub use loadgen::{access_log, capture, http_answer, schedule_file};
+pub use loadgen::{access_log, capture, http_answer, json_answer, schedule_file};
 pub use name::name;
 pub use permission::permission;
 pub use resolver::{batch, question, resolver};
@@ -76,9 +76,9 @@ targets! {
     challenges connections administration permission
     session_table session_socket
     rate_limit template
-    batch_file json_export sql_dump
+    batch_file json_export sql_dump settings
     reference bootstrap lookup jws
-    capture access_log http_answer schedule_file
+    capture access_log http_answer json_answer schedule_file
 }
 
 /// Makes a file of `fuzz_targets/` the program of one target: libFuzzer's under `cargo fuzz`, in ordinary

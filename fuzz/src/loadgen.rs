@@ -5,7 +5,11 @@ use handle_loadgen::question::Question;
 use handle_loadgen::recording::{Recording, access_log, pcap};
 use handle_loadgen::schedule::{Arrivals, Schedule};
 use handle_loadgen::stream::http::{self, Parsed};
+use handle_loadgen::stream::json;
+use handle_proto::ResponseCode;
 use handle_proto::limit::UDP_MESSAGE_LEN_MAX;
+use handle_proto::wire::query::Answer;
+use handle_proto::wire::{Envelope, Message};
 
 /// Requests of a capture are whole, stand in it as they are, and are the first of a longer one.
 pub fn capture(bytes: &[u8]) {
@@ -58,6 +62,31 @@ pub fn http_answer(bytes: &[u8]) {
         (over, Parsed::Whole { .. }) => assert_eq!(over, http::parse(bytes, false), "it had ended"),
         _ => {}
     }
+}
+
+/// What an answer of the JSON API stands for is a message with its code, for whoever asked, and with the same code whether
+/// its values are wanted or not.
+pub fn json_answer(bytes: &[u8]) {
+    const ID: i32 = 77;
+    let code = |with_values| {
+        let message = json::message(bytes, ID, with_values)?;
+        let (envelope, rest) = Envelope::split(&message).expect("it has an envelope");
+        assert_eq!((envelope.request_id, envelope.message_len as usize), (ID, rest.len()));
+        let message = Message::decode(rest).expect("it is a message");
+        let is_found = message.header.response_code == ResponseCode::SUCCESS;
+        assert_eq!(
+            message.body.is_empty(),
+            !(with_values && is_found),
+            "values are there where they are wanted"
+        );
+        if with_values && is_found {
+            let answer = Answer::decode(message.body).expect("it is an answer");
+            assert!(answer.values.iter().count() == answer.values.len());
+        }
+        Some(message.header.response_code)
+    };
+    let (with_values, bare) = (code(true), code(false));
+    assert!(with_values.is_none() || with_values == bare, "{with_values:?} is not {bare:?}");
 }
 
 /// Phases of a schedule read the same line by line, and requests are due in order, until its end.

@@ -56,6 +56,13 @@ pub enum Error {
     },
     /// Somebody stopped it.
     Stopped,
+    /// The server did not answer anything.
+    NoAnswer {
+        /// Where it was asked.
+        target: String,
+        /// How.
+        transport: String,
+    },
     /// A socket or datapath cannot be opened.
     Open(io::Error),
     /// A core cannot be used.
@@ -89,6 +96,9 @@ impl fmt::Display for Error {
             }
             Self::Key { path, what } => write!(f, "cannot use the key in {}: {what}", path.display()),
             Self::Stopped => f.write_str("it was stopped"),
+            Self::NoAnswer { target, transport } => {
+                write!(f, "there was no answer at all: does a server listen on {target} over {transport}?")
+            }
             Self::Open(source) => write!(f, "cannot open a socket: {source}"),
             Self::Core(core, source) => {
                 write!(f, "cannot run on core {core}: {source} (taskset -p $$ shows which are allowed)")
@@ -98,5 +108,5 @@ impl fmt::Display for Error {
     }
 }
 
-/// Without a source: the text has it already, and would say it twice.
+/// What the system said is in the text already, and would be told twice as a source.
 impl std::error::Error for Error {}

@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use crate::environment::Environment;
 use crate::error::Error;
+use crate::options::RunOptions;
 use crate::report::{Report, Setting};
 use crate::table::Time;
 
@@ -55,6 +56,9 @@ pub struct Trial {
     pub wrong: u64,
     /// Whether the generator kept the schedule.
     pub is_kept: bool,
+    /// Answers that were late.
+    #[serde(skip)]
+    late: u64,
 }
 
 impl Trial {
@@ -71,7 +75,13 @@ impl Trial {
             p99_ns: report.response_ns.p99,
             wrong: report.verification.as_ref().map_or(0, |seen| seen.mismatched + seen.undecided),
             is_kept: report.is_kept(),
+            late: accounts.late,
         }
+    }
+
+    /// Whether there was no answer, not even a late one.
+    fn is_silent(&self) -> bool {
+        self.answered_per_s <= 0.0 && self.loss >= 1.0 && self.late == 0
     }
 
     fn is_good(&self, search: &Search) -> bool {
@@ -91,6 +101,8 @@ pub enum Bound {
     Generator,
     /// The end of the search. The server may be faster.
     Search,
+    /// Somebody who stopped it: nothing is known but what the trials say.
+    Stopped,
 }
 
 /// What was found.
@@ -135,14 +147,26 @@ pub fn find_max(
     mut run: impl FnMut(u64, Duration) -> Result<Report, Error>,
     mut tell: impl FnMut(&Trial, bool),
 ) -> Result<MaxReport, Error> {
-    let mut setting = None;
+    let (mut setting, mut trials) = (None, Vec::new());
     let found = find(search, |rate, duration| {
         let report = run(rate, duration)?;
         let trial = Trial::of(rate, &report);
         setting = Some(report.setting);
+        trials.push(trial);
         tell(&trial, trial.is_good(search));
         Ok(trial)
-    })?;
+    });
+    let found = match found {
+        // What was tried before is not lost.
+        Err(Error::Stopped) => Found { rate: None, bound: Bound::Stopped, confirmations: Vec::new(), trials },
+        found => found?,
+    };
+    if let (None, Bound::Server, Some(Setting { target, transport, .. })) =
+        (found.rate, found.bound, &setting)
+        && found.trials.iter().all(Trial::is_silent)
+    {
+        return Err(Error::NoAnswer { target: target.clone(), transport: transport.clone() });
+    }
     let spread = |values: Vec<f64>| {
         values.into_iter().fold(None, |spread: Option<(f64, f64)>, value| {
             let (low, high) = spread.unwrap_or((value, value));
@@ -207,7 +231,8 @@ fn find(search: &Search, mut run: impl FnMut(u64, Duration) -> Result<Trial, Err
     // Nothing is known below the first rate: go down as fast as the search went up.
     while let (None, Some(above)) = (good, bad) {
         let below = above / 2;
-        if below == 0 {
+        // Who says nothing at all is not too slow.
+        if below == 0 || trials.iter().all(Trial::is_silent) {
             return Ok(Found { rate: None, bound, confirmations: Vec::new(), trials });
         }
         match judge(below, &mut trials)? {
@@ -251,6 +276,10 @@ fn check(search: &Search) -> Result<(), Error> {
     option(search.rate_min == 0, "--from must be above 0")?;
     option(search.rate_min > search.rate_max, "--from must not be above --to")?;
     option(search.rate_max > 1_000_000_000, "--to must be at most 1000000000")?;
+    for (name, time) in [("--trial", search.trial), ("--confirm", search.confirm)] {
+        let is_bad = time.is_zero() || time > RunOptions::DURATION_MAX;
+        option(is_bad, &format!("{name} must be above 0, up to a week"))?;
+    }
     option(!(0.001..=0.5).contains(&search.precision), "--precision must be 0.1% to 50%")?;
     option(search.repeat == 0 || search.repeat > 100, "--repeat must be 1 to 100")
 }
@@ -281,12 +310,14 @@ impl fmt::Display for MaxReport {
                     Time(p99_high)
                 )?;
             }
+            _ if self.bound == Bound::Stopped => writeln!(f, "{:<12}not known", "maximum")?,
             _ => writeln!(f, "{:<12}no rate has loss <= {loss} % and p99 <= {p99} ms", "maximum")?,
         }
         let bound = match self.bound {
             Bound::Server => "the server: answers were lost, slow or wrong above it",
             Bound::Generator => "this generator, which could not send more: the server may be faster",
             Bound::Search => "the search, which ends there: the server may be faster",
+            Bound::Stopped => "nothing: it was stopped early",
         };
         writeln!(f, "{:<12}{bound}", "bound by")
     }
@@ -326,6 +357,7 @@ mod tests {
                 p99_ns: if is_slow { 50_000_000 } else { 1_000_000 },
                 wrong: 0,
                 is_kept: rate <= generator,
+                late: 0,
             })
         }
     }
@@ -370,8 +402,12 @@ mod tests {
         assert!((48_000..=50_000).contains(&found.rate.unwrap()));
         let found = find(&SEARCH, server(u64::MAX, u64::MAX, 0)).unwrap();
         assert_eq!((found.bound, found.rate), (Bound::Search, Some(10_000_000)));
+    }
+
+    #[test]
+    fn nobody_is_asked_more_slowly_who_never_answers() {
         let found = find(&SEARCH, server(0, u64::MAX, 0)).unwrap();
-        assert_eq!(found.rate, None);
+        assert_eq!((found.rate, found.trials.len()), (None, 2), "{found:?}");
     }
 
     #[test]
@@ -381,6 +417,8 @@ mod tests {
             Search { rate_min: 20_000_000, ..SEARCH },
             Search { precision: 0.0, ..SEARCH },
             Search { repeat: 0, ..SEARCH },
+            Search { trial: Duration::ZERO, ..SEARCH },
+            Search { confirm: Duration::ZERO, ..SEARCH },
         ] {
             assert!(matches!(find(&bad, server(1, 1, 0)), Err(Error::Option(_))), "{bad:?}");
         }

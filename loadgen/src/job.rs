@@ -23,12 +23,14 @@ pub(crate) struct Job {
     pub(crate) schedule: Option<Schedule>,
     /// Most requests of a closed loop.
     pub(crate) requests: u64,
+    /// Packets or lines of a recording that are something else.
+    pub(crate) skipped: Option<u64>,
 }
 
 impl Job {
     pub(crate) fn prepare(options: &RunOptions) -> Result<Self, Error> {
-        if let Names::Recording(path) = &options.names {
-            return Self::recorded(options, path);
+        if let Names::Recording { path, port } = &options.names {
+            return Self::recorded(options, path, *port);
         }
         let (sampler, path) = sample(options)?;
         let too_long = sampler.too_long();
@@ -36,14 +38,18 @@ impl Job {
         if workload.is_empty() {
             return Err(Error::NoHandles { path, too_long });
         }
-        Ok(Self { workload, schedule: schedule(options), requests: u64::MAX })
+        Ok(Self { workload, schedule: schedule(options), requests: u64::MAX, skipped: None })
     }
 
     /// The requests of a recording in their order, at their times or at others.
-    fn recorded(options: &RunOptions, path: &Path) -> Result<Self, Error> {
-        let (recording, kind) = Recording::read(path, options.target.port())?;
+    fn recorded(options: &RunOptions, path: &Path, port: u16) -> Result<Self, Error> {
+        let (recording, kind) = Recording::read(path, port)?;
         let requests = recording.requests.iter();
         let workload = match kind {
+            Kind::Messages if options.forms != [Form::default()] => {
+                let what = "--mix is for names: the requests of a capture are sent as they are";
+                return Err(Error::Option(what.to_owned()));
+            }
             Kind::Messages => Workload::of_messages(requests.map(|request| &request.what[..]))?,
             Kind::Names => {
                 let mut sampler = Sampler::new(usize::MAX, options.seed);
@@ -69,7 +75,7 @@ impl Job {
             return Err(Error::Recording { path: path.to_owned(), what });
         }
         let requests = if schedule.is_none() { workload.len() as u64 } else { u64::MAX };
-        Ok(Self { workload, schedule, requests })
+        Ok(Self { workload, schedule, requests, skipped: Some(recording.skipped) })
     }
 
     /// The same handles in plain requests.
@@ -127,7 +133,7 @@ fn sample(options: &RunOptions) -> Result<(Sampler, PathBuf), Error> {
             handles.iter().for_each(|handle| sampler.offer(handle));
             PathBuf::from("the list")
         }
-        Names::Recording(path) => path.clone(),
+        Names::Recording { path, .. } => path.clone(),
     };
     Ok((sampler, path))
 }

@@ -74,10 +74,10 @@ pub struct LimitReport {
 ///
 /// # Errors
 ///
-/// When a socket or a core cannot be used, or lengths make no sense.
+/// When a socket or a core cannot be used, lengths make no sense, or `progress` stops it.
 pub fn limit(
     options: &LimitOptions,
-    progress: impl FnMut(&Second) -> ControlFlow<()>,
+    mut progress: impl FnMut(&Second) -> ControlFlow<()>,
 ) -> Result<LimitReport, Error> {
     let handle_len = options.request_len.checked_sub(REQUEST_OVERHEAD_LEN);
     let Some(handle_len) = handle_len.filter(|len| (1..=REQUEST_HANDLE_LEN_MAX).contains(len)) else {
@@ -102,6 +102,7 @@ pub fn limit(
             };
             echo(&echo_options, &stop, tell, |_| {})
         });
+        let mut is_stopped = false;
         let report = ready.recv().ok().map(|target| {
             let run_options = RunOptions {
                 load: Load::Closed { window: options.window },
@@ -110,7 +111,11 @@ pub fn limit(
                 datapath: options.datapath,
                 ..RunOptions::new(target, Names::List(vec![vec![b'x'; handle_len]]))
             };
-            run(&run_options, progress)
+            run(&run_options, |second| {
+                let go_on = progress(second);
+                is_stopped = go_on.is_break();
+                go_on
+            })
         });
         stop.store(true, Ordering::Relaxed);
         let served = server.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
@@ -120,6 +125,10 @@ pub fn limit(
         };
         served?;
         let report = report?;
+        // Half a measurement is none to compare others with.
+        if is_stopped {
+            return Err(Error::Stopped);
+        }
         Ok(LimitReport {
             schema: LIMIT_SCHEMA.to_owned(),
             environment: report.environment,

@@ -17,7 +17,7 @@ use crate::pattern::Pattern;
 use crate::question::Form;
 use crate::recording::Speed;
 use crate::schedule::Phase;
-use crate::stream::{Streams, Transport};
+use crate::stream::{Protocol, Streams, Transport};
 use crate::verify::MISMATCHES_MAX;
 use crate::workload::REQUEST_LEN_MAX;
 
@@ -26,6 +26,8 @@ use crate::workload::REQUEST_LEN_MAX;
 pub struct RunOptions {
     /// The server.
     pub target: SocketAddr,
+    /// What requests over HTTP name as the host, where that is not the address: one address may serve several.
+    pub host: Option<String>,
     /// How requests travel.
     pub transport: Transport,
     /// Where the handles come from.
@@ -105,7 +107,12 @@ pub enum Names {
     /// So many made-up ones, with the lengths of real ones.
     Generated(u64),
     /// A capture or an access log.
-    Recording(PathBuf),
+    Recording {
+        /// The file.
+        path: PathBuf,
+        /// The UDP port to which the requests of a capture went.
+        port: u16,
+    },
     /// These.
     List(Vec<Vec<u8>>),
 }
@@ -179,6 +186,7 @@ impl RunOptions {
     pub fn new(target: SocketAddr, names: Names) -> Self {
         Self {
             target,
+            host: None,
             transport: Transport::Udp { trains: false },
             names,
             handles_max: Self::HANDLES_MAX,
@@ -209,6 +217,9 @@ impl RunOptions {
     /// Most addresses that requests are sent from.
     pub const SOURCES_MAX: u16 = 10_000;
 
+    /// The longest wait for an answer.
+    pub const TIMEOUT_MAX: Duration = Duration::from_secs(60);
+
     /// The longest run.
     pub const DURATION_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
 
@@ -224,13 +235,16 @@ impl RunOptions {
             "--duration must be above 0, up to a week",
         )?;
         option(
-            self.timeout.is_zero() || self.timeout > Duration::from_secs(60),
+            self.timeout.is_zero() || self.timeout > Self::TIMEOUT_MAX,
             "--timeout must be above 0, up to 60s",
         )?;
         option(self.handles_max == 0, "--handles-max must be above 0")?;
         let too_many = matches!(self.names, Names::Generated(count) if count > Template::COUNT_MAX);
         option(too_many, "--generate must be at most 4294967296")?;
         option(self.target.port() == 0, "the target needs a port other than 0")?;
+        // The kernel takes it for this host, whose answers then come from another address.
+        let is_nobody = self.target.ip().is_unspecified();
+        option(is_nobody, "the target is an address to listen on: ask 127.0.0.1 or ::1 instead")?;
         self.check_load()?;
         option(self.forms.is_empty(), "at least one form of request is needed")?;
         option(self.forms.len() > Form::COUNT_MAX, "--mix may be given at most 64 times")?;
@@ -246,17 +260,30 @@ impl RunOptions {
             let bad = connections == 0 || connections > Streams::CONNECTIONS_MAX;
             option(bad, "--connections must be 1 to 10000")?;
             option(pipeline == 0 || pipeline > Streams::PIPELINE_MAX, "--pipeline must be 1 to 1024")?;
+            let is_json = streams.protocol == Protocol::Json;
+            let certifies = self.forms.iter().any(|form| form.flags().has(OpFlags::CERTIFY));
+            option(
+                is_json && certifies,
+                "answers of the JSON API are not signed: leave `certify` out of --mix",
+            )?;
         }
         if let Some(verify) = &self.verify {
             option(verify.every == 0, "--verify-every must be above 0")?;
             option(verify.keep > 100_000, "--keep-mismatches must be at most 100000")?;
             let learns = matches!(verify.truth, Truth::FirstPass);
-            let is_recorded = matches!(self.names, Names::Recording(_));
+            let is_recorded = matches!(self.names, Names::Recording { .. });
             let asks_all = self.forms.iter().any(|form| !form.flags().has(OpFlags::PUBLIC_ONLY));
             option(learns && asks_all, "a first pass learns public values only: leave `all` out of --mix")?;
             option(
                 learns && is_recorded,
                 "a recording has no first pass: verify with --snapshot or --records",
+            )?;
+            // Or a run that was to check signatures would check none, and say that all is well. What a recording asks is
+            // not known yet.
+            let certifies = self.forms.iter().any(|form| form.flags().has(OpFlags::CERTIFY));
+            option(
+                verify.key.is_some() && !certifies && !is_recorded,
+                "signatures are checked of answers that were asked for with `certify`: add --mix certify",
             )?;
         }
         Ok(())
@@ -288,7 +315,7 @@ impl RunOptions {
         const WINDOW_MAX: usize = 1 << 20;
         const RATE_MAX: u64 = 1_000_000_000;
         let option = |bad: bool, what: &str| if bad { Err(Error::Option(what.to_owned())) } else { Ok(()) };
-        let is_recording = matches!(self.names, Names::Recording(_));
+        let is_recording = matches!(self.names, Names::Recording { .. });
         match &self.load {
             Load::Closed { window } => {
                 option(*window == 0 || *window > WINDOW_MAX, "--window must be 1 to 1048576")
@@ -328,7 +355,6 @@ impl RunOptions {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stream::Protocol;
 
     fn good() -> RunOptions {
         RunOptions::new(([127, 0, 0, 1], 2641).into(), Names::List(vec![b"10.1/a".to_vec()]))
@@ -389,6 +415,8 @@ mod tests {
         let streams = Streams::pooled(Protocol::Tcp);
         for (bad, says) in [
             (RunOptions { threads: 0, ..good() }, "--threads"),
+            (RunOptions { target: ([0; 4], 2641).into(), ..good() }, "listen on"),
+            (RunOptions { target: ([0u16; 8], 2641).into(), ..good() }, "listen on"),
             (RunOptions { timeout: Duration::ZERO, ..good() }, "--timeout"),
             (RunOptions { forms: Vec::new(), ..good() }, "one form"),
             (RunOptions { forms: forms(&["plain"; 65]), ..good() }, "64 times"),
@@ -407,6 +435,14 @@ mod tests {
             (
                 RunOptions { forms: forms(&["all"]), ..verified(Verify::with(Truth::FirstPass)) },
                 "public values only",
+            ),
+            (
+                verified(Verify { key: Some(KeySource::Server), ..Verify::with(Truth::FirstPass) }),
+                "add --mix certify",
+            ),
+            (
+                RunOptions { forms: forms(&["certify"]), ..over(Streams::pooled(Protocol::Json)) },
+                "not signed",
             ),
         ] {
             let error = bad.check().unwrap_err().to_string();

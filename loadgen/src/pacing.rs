@@ -41,11 +41,13 @@ impl Pacing {
     /// Notes a request that was due at `due_ns` and sent at `sent_ns`.
     #[inline]
     pub fn note(&mut self, due_ns: u64, sent_ns: u64) {
-        for (counts, ns) in [(&mut self.due, due_ns), (&mut self.sent, sent_ns)] {
-            if let Some(count) = usize::try_from(ns / WINDOW_NS).ok().and_then(|at| counts.get_mut(at)) {
-                *count += 1;
-            }
-        }
+        count(&mut self.due, due_ns);
+        count(&mut self.sent, sent_ns);
+    }
+
+    /// Notes a request that was due at `due_ns` and never sent.
+    pub fn note_unsent(&mut self, due_ns: u64) {
+        count(&mut self.due, due_ns);
     }
 
     /// Adds the windows of another thread.
@@ -74,6 +76,12 @@ impl Pacing {
     }
 }
 
+fn count(windows: &mut [u32], ns: u64) {
+    if let Some(count) = usize::try_from(ns / WINDOW_NS).ok().and_then(|at| windows.get_mut(at)) {
+        *count += 1;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -91,6 +99,9 @@ mod tests {
         let kept = pacing.kept().unwrap();
         assert_eq!((kept.windows, kept.exact, kept.difference_max), (10, 8, 100));
         assert!((kept.difference_max_share - 1.0).abs() < 1e-9);
+        // What was never sent is missing in the window in which it was due.
+        pacing.note_unsent(950 * MS);
+        assert_eq!(pacing.kept().map(|kept| (kept.windows, kept.exact)), Some((10, 7)));
     }
 
     #[test]

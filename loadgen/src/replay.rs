@@ -12,9 +12,11 @@ use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::{Envelope, Header, Message};
 use serde::Serialize;
 
+use crate::environment::Environment;
 use crate::error::Error;
 use crate::expect::Expected;
 use crate::fragments::{Fragments, Put};
+use crate::options::RunOptions;
 use crate::question::Question;
 use crate::verify::{HEX_LEN_MAX, Mismatch};
 
@@ -47,6 +49,55 @@ impl fmt::Display for Outcome {
     }
 }
 
+/// Name and version of the form of [`ReplayReport`].
+pub const REPLAY_SCHEMA: &str = "handle-loadgen/replay/1";
+
+/// What became of all of them.
+#[derive(Clone, Debug, Serialize)]
+pub struct ReplayReport {
+    /// [`REPLAY_SCHEMA`].
+    pub schema: &'static str,
+    /// The machine and the program.
+    pub environment: Environment,
+    /// The server.
+    pub target: String,
+    /// `udp` or `tcp`.
+    pub transport: &'static str,
+    /// The requests that were sent again, in the order in which they were kept.
+    pub requests: Vec<Replayed>,
+}
+
+impl ReplayReport {
+    /// What [`replay`] found at `target`.
+    #[must_use]
+    pub fn new(target: SocketAddr, over_tcp: bool, requests: Vec<Replayed>) -> Self {
+        Self {
+            schema: REPLAY_SCHEMA,
+            environment: Environment::read(),
+            target: target.to_string(),
+            transport: if over_tcp { "tcp" } else { "udp" },
+            requests,
+        }
+    }
+
+    /// Whether no answer is wrong any more.
+    #[must_use]
+    pub fn is_right(&self) -> bool {
+        self.requests.iter().all(|again| again.outcome == Outcome::Right)
+    }
+}
+
+impl fmt::Display for ReplayReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.requests.is_empty() {
+            return writeln!(f, "no answer was wrong: there is nothing to send again");
+        }
+        self.requests.iter().try_for_each(|Replayed { handle, outcome, difference, .. }| {
+            writeln!(f, "{handle}: {outcome} (it was: {difference})")
+        })
+    }
+}
+
 /// One request sent again.
 #[derive(Clone, Debug, Serialize)]
 pub struct Replayed {
@@ -60,7 +111,7 @@ pub struct Replayed {
     pub answer_hex: Option<String>,
 }
 
-/// Reads mismatches, a line of JSON each, as `run --keep-mismatches` writes them.
+/// Reads mismatches, a line of JSON each, as `run --mismatches` writes them.
 ///
 /// # Errors
 ///
@@ -96,13 +147,16 @@ pub fn write(mismatches: &[Mismatch], mut out: impl io::Write) -> io::Result<()>
 ///
 /// # Errors
 ///
-/// When a socket cannot be used.
+/// When a socket cannot be used, or the timeout makes no sense.
 pub fn replay(
     mismatches: &[Mismatch],
     target: SocketAddr,
     over_tcp: bool,
     timeout: Duration,
 ) -> Result<Vec<Replayed>, Error> {
+    if timeout.is_zero() || timeout > RunOptions::TIMEOUT_MAX {
+        return Err(Error::Option("--timeout must be above 0, up to 60s".to_owned()));
+    }
     mismatches.iter().map(|mismatch| again(mismatch, target, over_tcp, timeout)).collect()
 }
 
@@ -216,19 +270,49 @@ pub(crate) fn exchange_tcp(
     request: &[u8],
     timeout: Duration,
 ) -> io::Result<Option<Vec<u8>>> {
+    let until = Instant::now() + timeout;
     let Ok(mut stream) = TcpStream::connect_timeout(&target, timeout) else { return Ok(None) };
-    stream.set_read_timeout(Some(timeout))?;
     stream.set_write_timeout(Some(timeout))?;
-    let mut head = [0; Envelope::LEN];
-    let answered = stream.write_all(request).and_then(|()| stream.read_exact(&mut head));
-    if answered.is_err() {
+    let mut head = Vec::new();
+    let answered =
+        stream.write_all(request).and_then(|()| read_until(&stream, Envelope::LEN, until, &mut head));
+    let Some(envelope) = head.first_chunk().filter(|_| answered.is_ok()).map(Envelope::from_bytes) else {
         return Ok(None);
-    }
-    let len = Envelope::from_bytes(&head).message_len.min(MESSAGE_LEN_MAX);
+    };
     let mut answer = Vec::new();
     // What is missing at the end is missing in the answer as well.
-    let _ = stream.take(u64::from(len)).read_to_end(&mut answer);
+    let _ = read_until(&stream, envelope.message_len.min(MESSAGE_LEN_MAX) as usize, until, &mut answer);
     Ok(Some(answer))
+}
+
+/// Appends `len` bytes to `bytes`, or as many as come until then, one by one though they may come.
+///
+/// # Errors
+///
+/// Those of the stream; those that have come before are in `bytes`.
+pub(crate) fn read_until(
+    mut stream: &TcpStream,
+    len: usize,
+    until: Instant,
+    bytes: &mut Vec<u8>,
+) -> io::Result<()> {
+    let mut room = [0; 4096];
+    while bytes.len() < len {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            break;
+        }
+        stream.set_read_timeout(Some(left))?;
+        let room = &mut room[..(len - bytes.len()).min(4096)];
+        match stream.read(room) {
+            Ok(0) => break,
+            Ok(len) => bytes.extend_from_slice(&room[..len]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if is_silence(&error) => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -236,6 +320,7 @@ mod tests {
     use super::*;
     use crate::verify::request;
     use crate::verify::tests::{message, values};
+    use std::thread;
 
     fn mismatch(answer: &[u8]) -> Mismatch {
         let hex = |bytes: &[u8]| data_encoding::HEXLOWER.encode(bytes);
@@ -292,6 +377,36 @@ mod tests {
             });
             assert_eq!(replayed[0].outcome, outcome, "{outcome}");
         }
+    }
+
+    #[test]
+    fn a_trickle_is_no_answer() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let target = listener.local_addr().unwrap();
+        thread::scope(|scope| {
+            scope.spawn(move || {
+                let (mut stream, _) = listener.accept().unwrap();
+                let envelope = Envelope { message_len: MESSAGE_LEN_MAX, ..Envelope::request(9) };
+                stream.write_all(&envelope.to_bytes()).unwrap();
+                // Until nobody listens any more; each byte comes well in time.
+                while stream.write_all(&[0]).is_ok() {
+                    thread::sleep(Duration::from_millis(10));
+                }
+            });
+            let request = request(&Question::plain(b"10.1/a"), 9);
+            let answer = exchange_tcp(target, &request, Duration::from_millis(200)).unwrap().unwrap();
+            // All of it would take three quarters of an hour.
+            assert!(answer.len() < 10_000, "{} bytes in the time of 20", answer.len());
+        });
+    }
+
+    #[test]
+    fn times_that_make_no_sense_are_refused() {
+        let target = ([127, 0, 0, 1], 9).into();
+        for timeout in [Duration::ZERO, RunOptions::TIMEOUT_MAX + Duration::from_nanos(1)] {
+            assert!(matches!(replay(&[], target, false, timeout), Err(Error::Option(_))), "{timeout:?}");
+        }
+        assert!(replay(&[], target, true, RunOptions::TIMEOUT_MAX).is_ok());
     }
 
     #[test]

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::assertion::{Assertion, Judged};
 use crate::clock::Clock;
 use crate::environment::Environment;
+use crate::error::Error;
 use crate::job::Job;
 use crate::limit::LimitReport;
 use crate::options::{Load, Names, RunOptions, Truth};
@@ -45,7 +46,7 @@ pub struct Report {
     pub setting: Setting,
     /// Every request and every answer.
     pub accounts: Accounts,
-    /// Requests sent a second, over the time in which requests were sent.
+    /// Requests sent a second, over the time in which requests were sent; in a closed loop up to the last answer in time.
     pub sent_per_s: f64,
     /// Answers in time a second, over the same time.
     pub answered_per_s: f64,
@@ -120,7 +121,7 @@ pub struct Setting {
     pub names: String,
     /// Which was asked for next.
     pub pattern: String,
-    /// How was asked for them, with weights.
+    /// How was asked for them, with weights; `recorded` where whole requests were.
     pub forms: Vec<String>,
     /// Handles to choose from.
     pub handles: usize,
@@ -128,6 +129,8 @@ pub struct Setting {
     pub handles_in_source: u64,
     /// Handles left out because their request does not fit in one datagram.
     pub handles_too_long: u64,
+    /// Packets or lines of a recording that are no requests of its kind; nothing without one.
+    pub skipped: Option<u64>,
 }
 
 /// How connections are used.
@@ -313,6 +316,9 @@ pub struct Second {
     /// Response times, to two digits; only while the run goes on.
     #[serde(skip)]
     pub histogram: Option<Arc<Histogram<u32>>>,
+    /// How long it was: the last one is what it took until the last answers had come.
+    #[serde(skip)]
+    pub len_s: f64,
     /// It is only the moment of waiting for the last answers: for the sums, and no second to show.
     #[serde(skip)]
     pub is_rest: bool,
@@ -339,6 +345,7 @@ pub(crate) struct Seen {
 
 impl Report {
     pub(crate) fn new(options: &RunOptions, job: &Job, total: &Total, seen: &Seen) -> Self {
+        // In a closed loop up to the last answer in time: of a few requests at once it would else be next to nothing.
         let sending_s = match &job.schedule {
             // What was sent in overtime was due before.
             Some(schedule) if !seen.stopped => Duration::from_nanos(schedule.end_ns()).as_secs_f64(),
@@ -428,7 +435,8 @@ impl Report {
         if stopped {
             reasons.push("it was stopped early".to_owned());
         }
-        if not_sent as f64 > UNSENT_SHARE_MAX * scheduled as f64 {
+        // Of a run that was stopped the rest was not due.
+        if !stopped && not_sent as f64 > UNSENT_SHARE_MAX * scheduled as f64 {
             let hint = "this generator cannot keep the schedule here: lower the rate or add threads";
             reasons.push(format!("{not_sent} of {scheduled} requests were not sent; {hint}"));
         }
@@ -442,11 +450,8 @@ impl Report {
             reasons.push(format!("{} answers were dropped at our own socket; {hint}", accounts.kernel_drops));
         }
         if accounts.sent > 0 && accounts.answered + accounts.late == 0 {
-            let target = &self.setting.target;
-            reasons.push(format!(
-                "there was no answer at all: does a server listen on {target} over {}?",
-                self.setting.transport
-            ));
+            let Setting { target, transport, .. } = self.setting.clone();
+            reasons.push(Error::NoAnswer { target, transport }.to_string());
         }
         if let Some(verification) = &self.verification {
             let answers = accounts.answered + accounts.late;
@@ -507,7 +512,7 @@ impl Setting {
             }
         };
         let workload = &job.workload;
-        let is_recorded = matches!(options.names, Names::Recording(_));
+        let is_recorded = matches!(options.names, Names::Recording { .. });
         Self {
             target: options.target.to_string(),
             transport: options.transport.to_string(),
@@ -534,14 +539,18 @@ impl Setting {
                 Names::Snapshot(path) => format!("snapshot {}", path.display()),
                 Names::Template(template) => format!("template {template}"),
                 Names::Generated(count) => format!("{count} made up"),
-                Names::Recording(path) => format!("recording {}", path.display()),
+                Names::Recording { path, .. } => format!("recording {}", path.display()),
                 Names::List(_) => "list".to_owned(),
             },
             pattern: if is_recorded { "recorded".to_owned() } else { options.pattern.to_string() },
-            forms: options.forms.iter().map(ToString::to_string).collect(),
+            forms: match workload.has_forms() {
+                true => options.forms.iter().map(ToString::to_string).collect(),
+                false => vec!["recorded".to_owned()],
+            },
             handles: workload.len(),
             handles_in_source: workload.seen(),
             handles_too_long: workload.too_long(),
+            skipped: job.skipped,
         }
     }
 }

@@ -63,7 +63,7 @@ pub fn run(
     options.check()?;
     let job = Job::prepare(options)?;
     let judge = match &options.verify {
-        Some(verify) => Some(Judge::prepare(options, &job, verify)?),
+        Some(verify) => Some(Judge::prepare(options, &job, verify, &mut progress)?),
         None => None,
     };
     let mut done = pass(options, &job, judge.as_ref(), None, &mut progress)?;
@@ -86,11 +86,16 @@ enum Known {
 }
 
 impl Judge {
-    fn prepare(options: &RunOptions, job: &Job, verify: &Verify) -> Result<Self, Error> {
+    fn prepare(
+        options: &RunOptions,
+        job: &Job,
+        verify: &Verify,
+        progress: &mut dyn FnMut(&Second) -> ControlFlow<()>,
+    ) -> Result<Self, Error> {
         let truth = match &verify.truth {
             Truth::Snapshot(dir) => Known::Published(published::open(dir)?),
             Truth::Records(path) => Known::Fixed(Arc::new(Records::read(path)?)),
-            Truth::FirstPass => Known::Fixed(Arc::new(first_pass(options, job)?)),
+            Truth::FirstPass => Known::Fixed(Arc::new(first_pass(options, job, progress)?)),
         };
         let key = verify.key.as_ref().map(|source| server_key::read(source, options));
         let rules = Rules {
@@ -103,14 +108,24 @@ impl Judge {
     }
 }
 
-/// Asks for each handle once, and again for those whose answers did not come.
-fn first_pass(options: &RunOptions, job: &Job) -> Result<Learned, Error> {
+/// Asks for each handle once, and again for those whose answers did not come. Of its seconds `progress` is told that they
+/// are none to show.
+///
+/// # Errors
+///
+/// Those of a pass; and when somebody stops it, or nothing is answered at all, which for many handles would take hours.
+fn first_pass(
+    options: &RunOptions,
+    job: &Job,
+    progress: &mut dyn FnMut(&Second) -> ControlFlow<()>,
+) -> Result<Learned, Error> {
     /// Requests that wait at a time: few, as what matters is that none is lost.
     const WINDOW: usize = 32;
     const ROUNDS: usize = 3;
     let workload = job.plain(options)?;
     let mut learned = Learned::default();
     (0..).zip(0..workload.len()).for_each(|(number, _)| learned.expect(workload.handle(number)));
+    let (mut is_stopped, mut answers) = (false, 0);
     for _ in 0..ROUNDS {
         if learned.counts().1 == 0 {
             break;
@@ -121,8 +136,21 @@ fn first_pass(options: &RunOptions, job: &Job) -> Result<Learned, Error> {
             verify: None,
             ..options.clone()
         };
-        let job = Job { workload: workload.clone(), schedule: None, requests: workload.len() as u64 };
-        let done = pass(&options, &job, None, Some(&learned), &mut |_| ControlFlow::Continue(()))?;
+        let requests = workload.len() as u64;
+        let job = Job { workload: workload.clone(), schedule: None, requests, skipped: None };
+        let done = pass(&options, &job, None, Some(&learned), &mut |second| {
+            answers += second.answered + second.late;
+            is_stopped |= progress(&Second { is_rest: true, ..Second::default() }).is_break();
+            let is_silent = answers == 0 && second.lost_so_far > 0;
+            if is_stopped || is_silent { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })?;
+        if is_stopped {
+            return Err(Error::Stopped);
+        }
+        if answers == 0 {
+            let (target, transport) = (options.target.to_string(), options.transport.to_string());
+            return Err(Error::NoAnswer { target, transport });
+        }
         for outcome in done.outcomes {
             learned.add(outcome.worker.learned.unwrap_or_default());
         }
@@ -248,6 +276,10 @@ enum Message {
         now_ns: u64,
         interval: Box<Interval>,
     },
+    /// Its last tick was the last: nobody has to wait for another.
+    Done {
+        thread: usize,
+    },
 }
 
 /// What a thread needs to begin.
@@ -326,6 +358,7 @@ impl Thread<'_> {
             }
         };
         driven.map_err(Error::Datapath)?;
+        let _ = messages.send(Message::Done { thread: self.number });
         Ok(Some(ThreadOutcome { worker: worker.finish(kernel_drops), connections }))
     }
 
@@ -338,6 +371,7 @@ impl Thread<'_> {
                 let with_values = self.rules.is_some() || self.learn.is_some();
                 return Ok(Path::Streams(Box::new(Pool::open(
                     options.target,
+                    options.host.as_deref(),
                     sources,
                     streams,
                     request_len_max,
@@ -378,7 +412,7 @@ impl Thread<'_> {
         let (number, threads) = (self.number as u64, options.threads as u64);
         let len = u32::try_from(job.workload.len()).unwrap_or(u32::MAX);
         // The requests of a recording are as many as its times.
-        let is_recorded = matches!(options.names, Names::Recording(_));
+        let is_recorded = matches!(options.names, Names::Recording { .. });
         let pattern = if is_recorded { Pattern::Sequential } else { options.pattern };
         let rate_max = job.schedule.as_ref().map(|schedule| schedule.rate_max());
         Worker::new(
@@ -426,7 +460,7 @@ fn all_ready(messages: &Receiver<Message>, threads: usize) -> Option<String> {
     while paths.len() < threads {
         match messages.recv() {
             Ok(Message::Ready(path)) => paths.push(path),
-            Ok(Message::Tick { .. }) => {}
+            Ok(Message::Tick { .. } | Message::Done { .. }) => {}
             Ok(Message::Failed) | Err(_) => return None,
         }
     }
@@ -452,12 +486,17 @@ fn collect(messages: &Receiver<Message>, threads: usize, mut each: impl FnMut(&S
         }
     };
     while let Ok(message) = messages.recv() {
-        let Message::Tick { thread, second, now_ns, interval } = message else { continue };
-        let (end_ns, sum) = open.entry(second).or_default();
-        *end_ns = now_ns.max(*end_ns);
-        sum.add(&interval);
-        told[thread] = now_ns / TICK_NS;
-        codes[thread] = interval.codes;
+        match message {
+            Message::Tick { thread, second, now_ns, interval } => {
+                let (end_ns, sum) = open.entry(second).or_default();
+                *end_ns = now_ns.max(*end_ns);
+                sum.add(&interval);
+                told[thread] = now_ns / TICK_NS;
+                codes[thread] = interval.codes;
+            }
+            Message::Done { thread } => told[thread] = u64::MAX,
+            Message::Ready(_) | Message::Failed => {}
+        }
         close(&mut open, &codes, told.iter().copied().min().unwrap_or(0));
     }
     close(&mut open, &codes, u64::MAX);
@@ -486,7 +525,7 @@ fn sum(outcomes: Vec<ThreadOutcome>, verify: bool, options: &RunOptions) -> Tota
         total.steps.add(&outcome.steps);
         total.mismatches.extend(outcome.mismatches);
         total.staleness_max_ns = total.staleness_max_ns.max(outcome.staleness_max_ns);
-        total.sending_ns = total.sending_ns.max(outcome.last_sent_ns);
+        total.sending_ns = total.sending_ns.max(outcome.end_ns);
         if let Some(counts) = connections {
             total.connections.get_or_insert_default().add(&counts);
         }
@@ -514,11 +553,15 @@ impl Interval {
 impl Second {
     /// The second that began at `start_ns`, after `previous`.
     fn after(previous: &Self, start_ns: u64, end_ns: u64, interval: Interval, codes: &[Codes]) -> Self {
-        let span_s = end_ns.saturating_sub(start_ns).max(1) as f64 / 1e9;
+        let len_ns = end_ns.saturating_sub(start_ns).max(1);
+        let is_rest = interval.sent == 0 && len_ns <= TICK_NS / 2;
+        // A few answers in the last millisecond are no rate of thousands.
+        let span_s = if is_rest { TICK_NS } else { len_ns } as f64 / 1e9;
         let mut sum = Codes::default();
         codes.iter().for_each(|codes| sum.add(codes));
         Self {
-            is_rest: interval.sent == 0 && end_ns.saturating_sub(start_ns) <= TICK_NS / 2,
+            is_rest,
+            len_s: len_ns as f64 / 1e9,
             elapsed_s: end_ns as f64 / 1e9,
             sent: interval.sent,
             answered: interval.answered,
@@ -562,6 +605,30 @@ mod tests {
         let mut told = Vec::new();
         let seconds = collect(&messages, 1, |second| told.push((second.answered, second.is_rest)));
         assert_eq!(told, [(7, false), (3, true), (1, false)]);
-        assert_eq!(seconds.len(), 3);
+        let rates: Vec<_> = seconds.iter().map(|second| (second.len_s, second.answered_per_s)).collect();
+        assert_eq!(rates, [(1.0, 7.0), (0.005, 3.0), (1.0, 1.0)], "the rest is a moment, and no rate");
+    }
+
+    /// What one thread has done must not keep back what others do: a stop is noticed when a second is told.
+    #[test]
+    fn nobody_waits_for_a_thread_that_has_ended() {
+        let (sender, messages) = channel();
+        let tick = |thread, second| {
+            let interval = Box::new(Interval { sent: 1, ..Interval::default() });
+            let now_ns = (second + 1) * TICK_NS;
+            sender.send(Message::Tick { thread, second, now_ns, interval }).unwrap();
+        };
+        tick(0, 0);
+        sender.send(Message::Done { thread: 0 }).unwrap();
+        tick(1, 0);
+        tick(1, 1);
+        thread::scope(|scope| {
+            let (told_in, told) = channel();
+            scope.spawn(move || collect(&messages, 2, |second| told_in.send(second.sent).unwrap()));
+            let patience = Duration::from_secs(60);
+            assert_eq!(told.recv_timeout(patience), Ok(2));
+            assert_eq!(told.recv_timeout(patience), Ok(1), "while the second thread is still at work");
+            drop(sender);
+        });
     }
 }

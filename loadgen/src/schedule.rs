@@ -32,6 +32,10 @@ impl Phase {
     }
 }
 
+/// Most requests of a Poisson process that are counted one by one when a run is over. One that asks for more than any
+/// machine sends leaves billions, which to draw would take minutes.
+pub const COUNTED_MAX: u64 = 1 << 20;
+
 /// How requests follow each other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Arrivals {
@@ -327,18 +331,31 @@ impl Share<'_> {
         };
     }
 
-    /// How many requests are left. Of a Poisson process they are counted one by one.
+    /// How many requests are left. Of a Poisson process they are counted one by one, up to [`COUNTED_MAX`]; the others
+    /// are as many as are to be expected.
     #[must_use]
     pub fn left(&self) -> u64 {
         if self.random.is_none() {
             return self.schedule.count().saturating_sub(self.next).div_ceil(self.step);
         }
         let (mut rest, mut left) = (*self, 0);
-        while rest.due_ns().is_some() {
+        while rest.due_ns().is_some() && left < COUNTED_MAX {
             left += 1;
             rest.advance();
         }
-        left
+        left + rest.expected_left()
+    }
+
+    /// How many requests of a Poisson process are to be expected from the next one on; none after the last.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the cast saturates")]
+    fn expected_left(&self) -> u64 {
+        match &self.schedule.times {
+            Times::Phases(phases) if self.due_ns().is_some() => {
+                let volume = phases.last().map_or(0.0, |last| last.before + last.volume);
+                ((volume - self.position) / self.step as f64).max(0.0).round() as u64
+            }
+            _ => 0,
+        }
     }
 
     /// Whether how many there are is known before they were all due.
@@ -439,6 +456,26 @@ mod tests {
         let variance = gaps.iter().map(|gap| (gap - mean).powi(2)).sum::<f64>() / gaps.len() as f64;
         let variation = variance.sqrt() / mean;
         assert!((0.97..1.03).contains(&variation), "{variation}: 1 is exponential, 0 is even");
+    }
+
+    #[test]
+    fn more_requests_than_anybody_draws_are_estimated() {
+        let of = |rate| {
+            let phase = Phase::constant(rate, Duration::from_secs(10));
+            Schedule::phases(&[phase], Arrivals::Poisson { seed: 7 })
+        };
+        let (few, many) = (of(100_000.0), of(1e9));
+        assert!(few.share(0, 1).left().abs_diff(COUNTED_MAX) < 5 * 1000 + 48_576);
+        for threads in [1, 3] {
+            let left: u64 = (0..threads).map(|thread| many.share(thread, threads).left()).sum();
+            // Standard deviation is the root.
+            assert!(left.abs_diff(10_000_000_000) < 5 * 100_000, "{left}");
+        }
+        let mut share = few.share(0, 1);
+        while share.due_ns().is_some() {
+            share.advance();
+        }
+        assert_eq!(share.left(), 0);
     }
 
     proptest! {

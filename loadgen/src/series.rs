@@ -1,8 +1,6 @@
 //! A run as series in time: CSV for spreadsheets, and interval logs for the tools of HdrHistogram.
 
-use std::fs::File;
 use std::io::{self, BufWriter, Write};
-use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use hdrhistogram::serialization::V2DeflateSerializer;
@@ -49,26 +47,22 @@ pub fn write_csv(report: &Report, mut out: impl Write) -> io::Result<()> {
 
 /// Writes the response times of each second while the run goes on, in the format of HdrHistogram logs.
 #[derive(Debug)]
-pub struct HistogramLog {
-    out: BufWriter<File>,
+pub struct HistogramLog<W: Write> {
+    out: BufWriter<W>,
     begun: bool,
 }
 
-impl HistogramLog {
-    /// Into a new file.
-    ///
-    /// # Errors
-    ///
-    /// When it cannot be created.
-    pub fn create(path: &Path) -> io::Result<Self> {
-        Ok(Self { out: BufWriter::new(File::create(path)?), begun: false })
+impl<W: Write> HistogramLog<W> {
+    /// To `out`, which is flushed after each second.
+    pub fn new(out: W) -> Self {
+        Self { out: BufWriter::new(out), begun: false }
     }
 
     /// Adds a second.
     ///
     /// # Errors
     ///
-    /// When the file cannot be written.
+    /// Those of the writer.
     pub fn add(&mut self, second: &Second) -> io::Result<()> {
         let Some(histogram) = &second.histogram else { return Ok(()) };
         // As if the run had begun when the first second was shown, less that second.
@@ -79,16 +73,9 @@ impl HistogramLog {
             builder.add_comment("handle-loadgen: response times in nanoseconds").with_start_time(begun);
         }
         let mut writer = builder.begin_log_with(&mut self.out, &mut serializer)?;
-        let len_s = match *second {
-            Second { sent: 1.., sent_per_s, .. } => second.sent as f64 / sent_per_s.max(f64::MIN_POSITIVE),
-            Second { answered: 1.., answered_per_s, .. } => {
-                second.answered as f64 / answered_per_s.max(f64::MIN_POSITIVE)
-            }
-            _ => 1.0,
-        };
-        let start = Duration::from_secs_f64((second.elapsed_s - len_s).max(0.0));
+        let start = Duration::from_secs_f64((second.elapsed_s - second.len_s).max(0.0));
         writer
-            .write_histogram(&**histogram, start, Duration::from_secs_f64(len_s), None)
+            .write_histogram(&**histogram, start, Duration::from_secs_f64(second.len_s), None)
             .map_err(|error| io::Error::other(format!("{error:?}")))?;
         self.begun = true;
         self.out.flush()
@@ -120,14 +107,13 @@ mod tests {
     #[test]
     fn a_log_is_read_back_as_it_was_measured() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let mut log = HistogramLog::create(file.path()).unwrap();
+        let mut log = HistogramLog::new(file.reopen().unwrap());
         for number in 1..4 {
             let mut times: Histogram<u32> = histogram(2);
             times.record_n(1_000_000 * number, 50).unwrap();
             let elapsed_s = number as f64;
             let histogram = Some(Arc::new(times));
-            log.add(&Second { elapsed_s, sent: 100, sent_per_s: 100.0, histogram, ..Second::default() })
-                .unwrap();
+            log.add(&Second { elapsed_s, len_s: 1.0, histogram, ..Second::default() }).unwrap();
         }
         let text = std::fs::read(file.path()).unwrap();
         let mut found = Vec::new();

@@ -4,6 +4,7 @@ use std::fmt;
 
 use crate::report::{Accounts, Report, Second, Setting, Times, Verification};
 use crate::steps::Step;
+use crate::stream::ConnectionCounts;
 
 /// Nanoseconds for people: three digits and a unit.
 pub(crate) struct Time(pub(crate) u64);
@@ -75,6 +76,9 @@ impl fmt::Display for Setting {
         }
         if self.handles_too_long > 0 {
             write!(f, ", {} left out as too long", self.handles_too_long)?;
+        }
+        if let Some(skipped @ 1..) = self.skipped {
+            write!(f, ", {skipped} packets or lines are something else")?;
         }
         writeln!(f, ", {}, seed {}", self.pattern, self.seed)?;
         if self.forms != ["1=plain"] {
@@ -159,6 +163,24 @@ impl fmt::Display for Verification {
     }
 }
 
+impl fmt::Display for ConnectionCounts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { begun, established, failed, closed_early, given_up, unreadable } = self;
+        write!(f, "{begun} begun, {established} established")?;
+        for (count, what) in [
+            (failed, "failed"),
+            (closed_early, "closed with a request waiting"),
+            (given_up, "given up as silent"),
+            (unreadable, "closed as unreadable"),
+        ] {
+            if *count > 0 {
+                write!(f, ", {count} {what}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
 impl fmt::Display for Report {
     /// The final table.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -183,6 +205,7 @@ impl fmt::Display for Report {
             "\n{:<12}{:.0}/s sent, {:.0}/s answered ({})",
             "rate", self.sent_per_s, self.answered_per_s, self.setting.model
         )?;
+        self.write_connections(f)?;
         self.write_steps(f)?;
         if let Some(share) = &self.share {
             let (percent, limit) = (share.share * 100.0, share.limit_answers_per_s);
@@ -202,6 +225,20 @@ impl fmt::Display for Report {
 }
 
 impl Report {
+    /// What became of connections, where there are any.
+    fn write_connections(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(counts) = &self.connections else { return Ok(()) };
+        writeln!(f, "{:<12}{counts}", "connections")?;
+        let Some(streams) = self.setting.streams else { return Ok(()) };
+        // Each place has had several of them, though none was to end.
+        let places = (streams.connections * self.setting.threads) as u64;
+        if streams.requests == 0 && counts.closed_early > 0 && counts.established > 2 * places {
+            let hint = "where a server closes after each answer, --per-connection 1 asks it so";
+            writeln!(f, "{:<12}{hint}", "")?;
+        }
+        Ok(())
+    }
+
     /// A line for each phase of a schedule that has several.
     fn write_steps(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for step in &self.steps {

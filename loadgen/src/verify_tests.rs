@@ -75,6 +75,7 @@ fn only_what_the_set_holds_is_right() {
         (b"10.1/gone", error(ResponseCode::HANDLE_NOT_FOUND), None),
         (b"10.9/other", error(ResponseCode::SERVER_NOT_RESPONSIBLE), None),
         (b"0.NA/10.1.2", error(ResponseCode::PREFIX_REFERRAL), None),
+        (b"10.1.2", error(ResponseCode::PREFIX_REFERRAL), None),
         (b"10.1/a", values(b"10.1/A", 2, b"values"), Some("spells it differently")),
         (b"10.1/a", values(b"10.1/a", 3, b"values"), Some("3 values, should be 2")),
         (b"10.1/a", values(b"10.1/a", 2, b"valves"), Some("differ from byte 3 on")),
@@ -96,6 +97,29 @@ fn only_what_the_set_holds_is_right() {
             let found = &verifier.mismatches[0].difference;
             assert!(found.contains(difference), "{found} does not say {difference}");
         }
+    }
+}
+
+#[test]
+fn the_digest_of_the_request_is_no_part_of_the_answer() {
+    let mut verifier = Verifier::new(Arc::new(Watch::fixed(set(b"values"))), Rules::new(STALENESS_NS));
+    let plain = values(b"10.1/a", 2, b"values");
+    let body = &plain[Header::LEN..plain.len() - 4];
+    let with = |digest: &[u8]| {
+        let mut message = message(ResponseCode::SUCCESS, &[digest, body].concat());
+        message[9] |= 0x80;
+        message
+    };
+    for (digest, expected) in [
+        ([&[3][..], &[7; 32]].concat(), RIGHT),
+        ([&[2][..], &[7; 20]].concat(), RIGHT),
+        ([&[0, 0, 0, 16][..], &[7; 16]].concat(), RIGHT),
+        ([&[3][..], &[7; 31]].concat(), WRONG),
+        (vec![9], WRONG),
+        (vec![], WRONG),
+    ] {
+        let counts = judge(&mut verifier, b"10.1/a", (0, 1), &with(&digest));
+        assert_eq!(verdict(&counts), expected, "{digest:?}");
     }
 }
 

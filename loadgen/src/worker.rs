@@ -20,7 +20,7 @@ use crate::latency::{Latency, histogram};
 use crate::pacing::Pacing;
 use crate::pattern::Chooser;
 use crate::random::Random;
-use crate::schedule::Share;
+use crate::schedule::{COUNTED_MAX, Share};
 use crate::steps::Steps;
 use crate::verify::{Answered, Mismatch, Verifier};
 use crate::workload::Workload;
@@ -102,7 +102,7 @@ pub struct Worker<'a> {
     counts: Counts,
     latency: Latency,
     interval: Interval,
-    /// Counts at the last tick: sent, answered, unanswered, late, mismatched.
+    /// Counts at the last tick: sent, answered, lost, late, mismatched.
     at_tick: [u64; 5],
     verifier: Option<Verifier>,
     /// Takes what the answers say for what is right.
@@ -114,6 +114,8 @@ pub struct Worker<'a> {
     /// Intended times of what is in the outbox.
     outbox_intended_ns: Vec<u64>,
     last_sent_ns: u64,
+    /// When the last answer in time came.
+    last_answered_ns: u64,
     stopped: bool,
 }
 
@@ -128,8 +130,8 @@ pub struct Outcome {
     pub mismatches: Vec<Mismatch>,
     /// Longest staleness of an answer that was accepted.
     pub staleness_max_ns: i64,
-    /// When the last request was sent.
-    pub last_sent_ns: u64,
+    /// When the last request was sent; in a closed loop, when the last answer in time came after it.
+    pub end_ns: u64,
     /// Requests due and sent, by window; empty in a closed loop.
     pub pacing: Pacing,
     /// What became of the requests of each phase.
@@ -181,6 +183,7 @@ impl<'a> Worker<'a> {
             name: vec![0; workload.request_len_max()].into_boxed_slice(),
             outbox_intended_ns: Vec::with_capacity(BURST_MAX),
             last_sent_ns: 0,
+            last_answered_ns: 0,
             stopped: false,
         }
     }
@@ -354,6 +357,7 @@ impl<'a> Worker<'a> {
             self.steps.note_late(request.intended_ns);
         } else {
             self.counts.answered += 1;
+            self.last_answered_ns = now_ns;
             match message.and_then(response_code) {
                 Ok(code) => self.counts.codes.count(code.0),
                 Err(Unread::Malformed) => self.counts.malformed += 1,
@@ -428,13 +432,15 @@ impl<'a> Worker<'a> {
     /// What happened since the last call.
     pub fn tick(&mut self) -> Interval {
         let counts = &self.counts;
-        let now = [counts.sent, counts.answered, self.table.unanswered(), counts.late, counts.mismatched];
-        let [sent, answered, unanswered, late, mismatched] = self.at_tick;
+        // What the kernel did not take has no answer either, and is not lost.
+        let lost = self.table.unanswered().saturating_sub(counts.refused + counts.blocked);
+        let now = [counts.sent, counts.answered, lost, counts.late, counts.mismatched];
+        let [sent, answered, lost, late, mismatched] = self.at_tick;
         self.at_tick = now;
         Interval {
             sent: now[0] - sent,
             answered: now[1] - answered,
-            lost: now[2].cast_signed() - unanswered.cast_signed(),
+            lost: now[2].cast_signed() - lost.cast_signed(),
             late: now[3] - late,
             mismatched: now[4] - mismatched,
             codes: counts.codes.clone(),
@@ -460,7 +466,19 @@ impl<'a> Worker<'a> {
         if let Plan::Open { share, .. } = &self.plan {
             counts.behind = share.left();
             counts.scheduled += if share.is_counted() { 0 } else { counts.behind };
+            // Of a run that was stopped the rest was never due. Of more than can be counted it is enough to know that.
+            let (mut rest, most) = (*share, if self.stopped { 0 } else { COUNTED_MAX });
+            for _ in 0..most {
+                let Some(due_ns) = rest.due_ns() else { break };
+                self.pacing.note_unsent(due_ns);
+                rest.advance();
+            }
         }
+        // In a closed loop the last answers belong to the time that it took: nothing else is sent meanwhile.
+        let end_ns = match self.plan {
+            Plan::Open { .. } => self.last_sent_ns,
+            Plan::Closed { .. } => self.last_sent_ns.max(self.last_answered_ns),
+        };
         // What the kernel did not take has a place in the table, and no answer.
         counts.duplicate_only = self.table.repeated();
         let excused = counts.refused + counts.blocked + counts.duplicate_only;
@@ -476,7 +494,7 @@ impl<'a> Worker<'a> {
             latency: self.latency,
             mismatches,
             staleness_max_ns,
-            last_sent_ns: self.last_sent_ns,
+            end_ns,
             pacing: self.pacing,
             steps: self.steps,
             learned: self.learned,

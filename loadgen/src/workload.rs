@@ -98,6 +98,12 @@ impl Workload {
         self.ends.is_empty()
     }
 
+    /// Whether requests are made, in forms, and not sent as they were recorded.
+    #[must_use]
+    pub const fn has_forms(&self) -> bool {
+        !self.forms.is_empty()
+    }
+
     /// Handles that the source had; more than [`len`](Self::len) when only a sample was taken.
     #[must_use]
     pub const fn seen(&self) -> u64 {
@@ -328,7 +334,9 @@ pub fn read_handles(path: &Path, sampler: &mut Sampler) -> Result<(), Error> {
             break;
         }
         let error = |what: String| Error::Line { path: path.to_owned(), line, what };
-        match bytes.trim_ascii() {
+        // Some editors begin a file with a mark of its encoding, which is no part of a name.
+        let text = bytes.strip_prefix(b"\xef\xbb\xbf").filter(|_| line == 1).unwrap_or(&bytes);
+        match text.trim_ascii() {
             [] | [b'#', ..] => {}
             record @ [b'{', ..] => {
                 let record: RecordLine = serde_json::from_slice(record)
@@ -431,8 +439,11 @@ mod tests {
     #[test]
     fn reads_lines_and_records() {
         let mut file = tempfile::NamedTempFile::new().unwrap();
-        write!(file, "# comment\n10.1/a\r\n\n{{\"values\":[],\"handle\":\"10.1/\\u00e9\"}}\n  10.1/b c")
-            .unwrap();
+        write!(
+            file,
+            "\u{feff}# comment\n10.1/a\r\n\n{{\"values\":[],\"handle\":\"10.1/\\u00e9\"}}\n  10.1/b c"
+        )
+        .unwrap();
         let mut sampler = Sampler::new(10, 1);
         read_handles(file.path(), &mut sampler).unwrap();
         let workload = sampler.finish(0).unwrap();

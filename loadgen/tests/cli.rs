@@ -37,6 +37,18 @@ fn exit_codes_say_what_went_wrong() {
         let (out, err) = (text(&output.stdout), text(&output.stderr));
         assert_eq!(output.status.code(), Some(code), "{args:?}: {out}{err}");
         assert!(out.contains(says) || err.contains(says), "{args:?} does not say {says}: {out}{err}");
+        assert!(err.matches("(os error").count() <= 1, "it is said once: {err}");
+    }
+    for (target, code, says) in [
+        ("127.0.0.1", 2, "it should look like 127.0.0.1:2641"),
+        ("127.0.0.1:x", 2, "it should look like"),
+        ("127.0.0.1:99999", 2, "it should look like"),
+        ("0.0.0.0:2641", 2, "address to listen on"),
+        ("nobody.invalid:2641", 3, "cannot find nobody.invalid:2641"),
+    ] {
+        let output = loadgen(&["run", "--target", target, "--handles", names, "--rate", "1"]);
+        assert_eq!(output.status.code(), Some(code), "{target}: {}", text(&output.stderr));
+        assert!(text(&output.stderr).contains(says), "{target}: {}", text(&output.stderr));
     }
 }
 

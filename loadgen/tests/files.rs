@@ -9,6 +9,13 @@ use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::Duration;
 
+use handle_loadgen::workload::{Ask, Sampler};
+use hdrhistogram::Histogram;
+use hdrhistogram::serialization::Deserializer;
+use hdrhistogram::serialization::interval_log::{IntervalLogIterator, LogEntry};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value as Json;
+
 fn command(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_handle-loadgen"));
     command.args(args);
@@ -37,7 +44,7 @@ fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap()
 }
 
-fn json(path: &str) -> serde_json::Value {
+fn json(path: &str) -> Json {
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
 }
 
@@ -83,8 +90,8 @@ fn a_run_writes_what_it_was_asked_for_and_keeps_its_promises() {
     assert_eq!(json["setting"]["pattern"], "zipf:0.9");
     assert_eq!(json["pacing"]["window_ms"], 100);
     assert!(std::fs::read_to_string(&page).unwrap().contains("<h2>Environment</h2>"));
-    assert!(std::fs::read_to_string(&csv).unwrap().lines().count() >= 3);
-    assert!(std::fs::read_to_string(&log).unwrap().contains("HISTFAAA"), "a compressed histogram in base64");
+    same_seconds(&std::fs::read_to_string(&csv).unwrap(), &json);
+    same_times(&std::fs::read(&log).unwrap(), &json);
     // The page of the JSON is the page of the run.
     let again = loadgen(&["html", &report]);
     assert!(text(&again.stdout) == std::fs::read_to_string(&page).unwrap(), "{report} makes another page");
@@ -95,6 +102,194 @@ fn a_run_writes_what_it_was_asked_for_and_keeps_its_promises() {
         "{}",
         text(&broken.stdout)
     );
+}
+
+/// The CSV has the seconds of the report, rounded.
+fn same_seconds(csv: &str, report: &Json) {
+    let mut lines = csv.lines().map(|line| line.split(',').collect::<Vec<_>>());
+    let names = lines.next().unwrap();
+    let seconds = report["seconds"].as_array().unwrap();
+    let rows: Vec<_> = lines.collect();
+    assert_eq!(rows.len(), seconds.len());
+    for (row, second) in rows.iter().zip(seconds) {
+        assert_eq!(row.len(), second.as_object().unwrap().len());
+        for (name, cell) in names.iter().zip(row) {
+            let (told, rounded) = (second[name].as_f64().unwrap(), cell.parse::<f64>().unwrap());
+            assert!((told - rounded).abs() <= 0.05, "{name} is {told}, not {cell}");
+        }
+    }
+    let sum = |name: &str| seconds.iter().map(|second| second[name].as_u64().unwrap()).sum::<u64>();
+    assert_eq!((sum("sent"), sum("answered")), (450, 450));
+}
+
+/// The log has all answers, each in the second in which it came.
+fn same_times(log: &[u8], report: &Json) {
+    let mut ends_s = Vec::new();
+    let mut sum = Histogram::<u64>::new_with_bounds(1, 3_600_000_000_000, 3).unwrap();
+    for entry in IntervalLogIterator::new(log) {
+        let LogEntry::Interval(interval) = entry.unwrap() else { continue };
+        let bytes = data_encoding::BASE64.decode(interval.encoded_histogram().as_bytes()).unwrap();
+        sum.add(Deserializer::new().deserialize::<u64, _>(&mut &bytes[..]).unwrap()).unwrap();
+        ends_s.push((interval.start_timestamp() + interval.duration()).as_secs_f64());
+    }
+    assert_eq!(sum.len(), report["response_ns"]["count"].as_u64().unwrap());
+    // Of these two digits, and of those three.
+    let (max, told) = (sum.max() as f64, report["response_ns"]["max"].as_f64().unwrap());
+    assert!((max / told - 1.0).abs() < 0.02, "{max} is not {told}");
+    for (end_s, second) in ends_s.iter().zip(report["seconds"].as_array().unwrap()) {
+        let told = second["elapsed_s"].as_f64().unwrap();
+        assert!((end_s - told).abs() < 0.003, "{end_s} is not {told}");
+    }
+    assert_eq!(ends_s.len(), report["seconds"].as_array().unwrap().len());
+}
+
+#[test]
+fn one_file_may_be_standard_output_and_all_must_be_writable_to_begin_with() {
+    let (place, server) = (place(), server());
+    let run = ["run", "--target", &server, "--template", "10.1/a", "--rate", "100", "--duration"];
+    let output = steady(&[&run[..], &["100ms", "--csv", "-"]].concat());
+    assert!(text(&output.stdout).starts_with("elapsed_s,sent,"), "{}", text(&output.stdout));
+    assert!(text(&output.stderr).contains("response time"), "{}", text(&output.stderr));
+    let output = steady(&[&run[..], &["100ms", "--histogram-log", "-"]].concat());
+    assert!(text(&output.stdout).starts_with("#handle-loadgen"), "{}", text(&output.stdout));
+    let (there, file) = (place.path("there.json"), place.path("new.json"));
+    std::fs::write(&there, "what was there").unwrap();
+    let missing = place.path("missing/report");
+    // Nobody waits for an hour to be told.
+    for (files, code, says) in [
+        (["--json", "-", "--csv", "-"], 2, "- is named for two files"),
+        (["--json", &file, "--html", &file], 2, "is named for two files"),
+        (["--json", &there, "--html", &missing], 3, "cannot write"),
+        (["--json", &file, "--csv", place.0.path().to_str().unwrap()], 3, "Is a directory"),
+    ] {
+        let output = loadgen(&[&run[..], &["1h"], &files].concat());
+        assert_eq!(output.status.code(), Some(code), "{files:?}: {}", text(&output.stderr));
+        assert!(text(&output.stderr).contains(says), "{files:?}: {}", text(&output.stderr));
+    }
+    assert_eq!(std::fs::read_to_string(&there).unwrap(), "what was there");
+    assert!(!Path::new(&file).exists(), "nothing is left of the look at it");
+}
+
+#[test]
+fn what_is_stopped_says_so_and_keeps_what_it_found() {
+    let (place, server) = (place(), server());
+    let [max, hostile, limit] = ["max.json", "hostile.json", "limit.json"].map(|name| place.path(name));
+    let names = ["--target", &server, "--template", "10.1/{1..9}"];
+    let short = [
+        "--from",
+        "100",
+        "--trial",
+        "200ms",
+        "--confirm",
+        "1h",
+        "--warm-up",
+        "0s",
+        "--to",
+        "200",
+        "--p99",
+        "10s",
+    ];
+    let search = [&["find-max"][..], &names, &short, &["--loss", "50%", "--json", &max]].concat();
+    let attack =
+        ["hostile", "--target", &server, "--probe", "10.1/a", "--duration", "1h", "--findings", "1000000"];
+    let measure = ["limit", "--duration", "1h", "--window", "4", "--json", &limit];
+    for (args, says) in [
+        (&search[..], "bound by    nothing: it was stopped early"),
+        (&[&attack[..], &["--json", &hostile]].concat(), "STOPPED early"),
+        (&measure, "it was stopped"),
+    ] {
+        let mut child = command(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        // Once something is told, it is at work.
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        let mut told = String::new();
+        out.read_line(&mut told).unwrap();
+        kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+        out.read_to_string(&mut told).unwrap();
+        child.stderr.take().unwrap().read_to_string(&mut told).unwrap();
+        let code = child.wait().unwrap().code();
+        assert!(told.contains(says), "{args:?}: {told}");
+        // A server that answers noise with noise may have been found out by then.
+        let is_found = args[0] == "hostile" && told.contains("FOUND");
+        assert_eq!(code, Some(if is_found { 1 } else { 3 }), "{args:?}: {told}");
+    }
+    let max = json(&max);
+    assert_eq!((&max["rate"], &max["bound"]), (&Json::Null, &"stopped".into()));
+    assert!(!max["trials"].as_array().unwrap().is_empty());
+    assert_eq!(json(&hostile)["is_stopped"], true);
+    assert!(!Path::new(&limit).exists(), "half a limit is none");
+}
+
+#[test]
+fn who_never_answers_is_not_asked_for_hours() {
+    let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = silent.local_addr().unwrap().to_string();
+    let names = ["--target", &address, "--template", "10.1/{1..100000}", "--timeout", "50ms"];
+    for command in [
+        &["run", "--first-pass", "--rate", "1"][..],
+        &["find-max", "--from", "64", "--trial", "50ms", "--warm-up", "0s"],
+    ] {
+        let output = loadgen(&[command, &names].concat());
+        assert_eq!(output.status.code(), Some(3), "{}{}", text(&output.stdout), text(&output.stderr));
+        assert!(text(&output.stderr).contains("there was no answer at all"), "{}", text(&output.stderr));
+    }
+}
+
+/// A capture from a raw device: a request to port 2641, and a packet that is something else.
+fn capture() -> Vec<u8> {
+    let mut sampler = Sampler::new(1, 1);
+    sampler.offer(b"10.1/a");
+    let mut room = [0; 512];
+    let len = sampler.finish(0).unwrap().write_request(Ask::default(), 77, &mut room);
+    let half = |number: usize| u16::try_from(number).unwrap().to_be_bytes();
+    let udp = [&half(12345)[..], &half(2641), &half(len + 8), &[0, 0], &room[..len]].concat();
+    let head = [
+        &[0x45, 0][..],
+        &half(20 + udp.len()),
+        &[0, 0, 0x40, 0, 64, 17, 0, 0],
+        &[127, 0, 0, 1],
+        &[127, 0, 0, 1],
+    ];
+    let packet = [&head.concat()[..], &udp].concat();
+    let word = |number: u32| number.to_le_bytes();
+    let mut file = [word(0xa1b2_c3d4), word(0x0004_0002), word(0), word(0), word(65_535), word(101)].concat();
+    for packet in [&packet[..], b"noise", &packet] {
+        let len = word(u32::try_from(packet.len()).unwrap());
+        file.extend([word(1_700_000_000), word(0), len, len].concat());
+        file.extend(packet);
+    }
+    file
+}
+
+#[test]
+fn a_capture_is_sent_as_it_was_to_another_port() {
+    let (place, server) = (place(), server());
+    let [file, report] = ["requests.pcap", "report.json"].map(|name| place.path(name));
+    std::fs::write(&file, capture()).unwrap();
+    let run = ["run", "--target", &server, "--replay", &file];
+    let output = loadgen(&[&run[..], &["--speed", "max"]].concat());
+    assert_eq!(output.status.code(), Some(3));
+    assert!(text(&output.stderr).contains("(--replay-port"), "{}", text(&output.stderr));
+    let run = [&run[..], &["--replay-port", "2641", "--json", &report, "-q"]].concat();
+    let output = loadgen(&[&run[..], &["--speed", "max"]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}{}", text(&output.stdout), text(&output.stderr));
+    assert!(
+        text(&output.stdout).contains("1 packets or lines are something else"),
+        "{}",
+        text(&output.stdout)
+    );
+    let json = json(&report);
+    assert_eq!((&json["accounts"]["answered"], &json["setting"]["skipped"]), (&2.into(), &1.into()));
+    assert_eq!(
+        (&json["setting"]["forms"][0], &json["setting"]["pattern"]),
+        (&"recorded".into(), &"recorded".into())
+    );
+    // Two answers are no rate of tens of thousands: they took as long as they took.
+    let (rate, slowest_ns) =
+        (json["answered_per_s"].as_f64().unwrap(), json["response_ns"]["max"].as_f64().unwrap());
+    assert!(rate <= 2.05 / (slowest_ns / 1e9), "{rate}/s, of which one took {slowest_ns} ns");
+    let output = loadgen(&[&run[..], &["--rate", "10", "--mix", "miss"]].concat());
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("--mix is for names"), "{}", text(&output.stderr));
 }
 
 #[test]
@@ -135,7 +330,12 @@ fn the_highest_rate_is_found_below_what_was_allowed() {
     let address = silent.local_addr().unwrap().to_string();
     let nobody = ["find-max", "--target", &address, "--template", "10.1/a", "--from", "1", "--to", "1"];
     let output = loadgen(&[&nobody[..], &short, &["--timeout", "20ms"]].concat());
-    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stdout));
+    assert_eq!(output.status.code(), Some(3), "{}", text(&output.stderr));
+    // There are answers, and none of them in time.
+    let slow =
+        ["find-max", "--target", &server, "--template", "10.1/a", "--from", "9", "--to", "9", "--p99", "1us"];
+    let output = loadgen(&[&slow[..], &["--trial", "200ms", "--warm-up", "0s", "-q"]].concat());
+    assert_eq!(output.status.code(), Some(1), "{}{}", text(&output.stdout), text(&output.stderr));
 }
 
 #[test]

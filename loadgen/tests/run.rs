@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use handle_loadgen::find_max::{Search, find_max};
+use handle_loadgen::find_max::{Bound, Search, find_max};
 use handle_loadgen::{
     Error, LimitOptions, LimitReport, Load, Names, Report, RunOptions, Truth, Verify, limit, run,
 };
@@ -240,6 +240,10 @@ fn stops_when_told_and_counts_the_rest(choice: Choice) {
     assert_eq!(accounts.sent + accounts.behind_schedule, 60_000);
     assert!((900..10_000).contains(&accounts.sent), "{report}");
     assert!(report.invalid.contains(&"it was stopped early".to_owned()), "{report}");
+    assert!(
+        report.invalid.iter().all(|reason| !reason.contains("not sent")),
+        "that is no fault of ours: {report}"
+    );
 }
 
 fn measures_a_limit(choice: Choice) {
@@ -337,7 +341,9 @@ fn the_highest_rate_is_that_of_the_server() {
     assert_eq!(trials, found.trials.len() + found.confirmations.len(), "{found}");
     let (low, high) = found.answered_per_s.unwrap();
     assert!(low <= high && high <= 400.0, "{found}");
-    assert!(found.trials.iter().any(|trial| trial.loss > 0.1), "one was too high: {found}");
+    // Unless the generator was held up before the server lost anything.
+    let was_too_high = found.trials.iter().any(|trial| trial.loss > 0.1);
+    assert!(was_too_high || found.bound == Bound::Generator, "{found}");
     assert!(found.to_string().contains("3 runs: "), "{found}");
 }
 
@@ -434,7 +440,8 @@ fn verifies_while_sets_are_published(choice: Choice) {
     assert!(verification.generations + verification.generations_missed > 5, "{report}");
     if verification.generations_missed == 0 {
         assert_eq!(verification.undecided, 0, "{report}");
-        assert_eq!(report.invalid, Vec::<String>::new());
+        // A busy machine may have held the generator up.
+        assert!(report.invalid.iter().all(|reason| reason.ends_with("behind schedule")), "{report}");
     }
     assert_eq!(report.setting.handles, 60);
     let codes: Vec<_> = accounts.codes.iter().map(|code| code.code).collect();

@@ -1,8 +1,8 @@
-//! `docs/report-schema.md` names every schema and every member that is written.
+//! `docs/report-schema.md` names every schema and every member that is written, and no other.
 
 #![expect(clippy::unwrap_used, reason = "these are tests, also where they share a helper")]
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::UdpSocket;
 use std::process::Command;
 use std::thread;
@@ -11,15 +11,30 @@ use serde_json::Value as Json;
 
 const DOCUMENT: &str = include_str!("../../docs/report-schema.md");
 
-/// Everything between backquotes, one by one where several stand together.
-fn documented() -> BTreeSet<&'static str> {
-    DOCUMENT.split('`').skip(1).step_by(2).collect()
+/// The part of the document that is about each schema.
+const PARTS: [(&str, &str); 6] = [
+    ("handle-loadgen/run/3", "A run"),
+    ("handle-loadgen/compare/2", "A comparison"),
+    ("handle-loadgen/find-max/1", "The highest rate"),
+    ("handle-loadgen/limit/1", "The limit"),
+    ("handle-loadgen/hostile/1", "Hostile requests"),
+    ("handle-loadgen/replay/1", "Requests sent again"),
+];
+
+/// The names between backquotes in the part with this title.
+fn documented(title: &str) -> BTreeSet<String> {
+    let mut parts = DOCUMENT.split("\n## ").skip(1);
+    let part = parts.find(|part| part.lines().next() == Some(title)).unwrap();
+    // Other text between backquotes, as options and formulas, is no name.
+    let is_name = |text: &str| text.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
+    let prose = part.split("```").step_by(2).collect::<String>();
+    prose.split('`').skip(1).step_by(2).filter(|text| is_name(text)).map(str::to_owned).collect()
 }
 
-fn names_in<'a>(json: &'a Json, names: &mut BTreeSet<&'a str>) {
+fn names_in(json: &Json, names: &mut BTreeSet<String>) {
     match json {
         Json::Object(members) => members.iter().for_each(|(name, value)| {
-            names.insert(name);
+            names.insert(name.clone());
             names_in(value, names);
         }),
         Json::Array(items) => items.iter().for_each(|item| names_in(item, names)),
@@ -27,17 +42,32 @@ fn names_in<'a>(json: &'a Json, names: &mut BTreeSet<&'a str>) {
     }
 }
 
-fn is_documented(json: &Json) {
-    let (documented, mut names) = (documented(), BTreeSet::new());
-    names_in(json, &mut names);
-    let missing: Vec<_> = names.iter().filter(|name| !documented.contains(*name)).collect();
-    let schema = json["schema"].as_str().unwrap();
-    assert!(missing.is_empty(), "docs/report-schema.md does not name {missing:?} of {schema}");
-    assert!(documented.contains(schema), "docs/report-schema.md does not have {schema}");
+/// All names that were written, by schema.
+type Written = BTreeMap<String, BTreeSet<String>>;
+
+fn note(json: &Json, written: &mut Written) {
+    let schema = json["schema"].as_str().unwrap().to_owned();
+    assert!(DOCUMENT.contains(&format!("| `{schema}` |")), "docs/report-schema.md does not have {schema}");
+    names_in(json, written.entry(schema).or_default());
+}
+
+/// What is told of the setting, of times and of the machine is told once, in the part about runs.
+fn compare(written: &Written) {
+    let of_run = documented("A run");
+    for (schema, title) in PARTS {
+        let (written, documented) = (&written[schema], documented(title));
+        let told: BTreeSet<_> = documented.union(&of_run).cloned().collect();
+        let missing: Vec<_> = written.difference(&told).filter(|name| *name != "schema").collect();
+        assert!(missing.is_empty(), "docs/report-schema.md does not name {missing:?} of {schema}");
+        let absent: Vec<_> = documented.difference(written).filter(|name| *name != "null").collect();
+        assert!(absent.is_empty(), "{schema} has no {absent:?}, of which docs/report-schema.md speaks");
+    }
+    let schemas: Vec<_> = DOCUMENT.split("| `handle-loadgen/").skip(1).collect();
+    assert_eq!((schemas.len(), written.len()), (PARTS.len(), PARTS.len()));
 }
 
 #[test]
-fn every_member_of_every_report_is_documented() {
+fn every_member_of_every_report_is_documented_and_no_other() {
     let server = UdpSocket::bind("127.0.0.1:0").unwrap();
     let target = server.local_addr().unwrap().to_string();
     thread::spawn(move || {
@@ -52,25 +82,31 @@ fn every_member_of_every_report_is_documented() {
     let records = path("records.jsonl");
     let record = r#"{"handle":"10.1/a","values":[{"index":1,"type":"URL","data":{"format":"string","value":"x"},"ttl":1}]}"#;
     std::fs::write(&records, record).unwrap();
-    let report = |name: &str, args: &[&str]| {
+    let mut written = Written::new();
+    let mut report = |name: &str, args: &[&str]| {
         let file = path(name);
         let mut command = Command::new(env!("CARGO_BIN_EXE_handle-loadgen"));
         let output = command.args(args).args(["--json", &file, "-q"]).output().unwrap();
         let text =
             std::fs::read(&file).unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&output.stderr)));
         let json = serde_json::from_slice(&text).unwrap();
-        is_documented(&json);
+        note(&json, &mut written);
         json
     };
     let limit = path("limit");
     report("limit", &["limit", "--duration", "100ms", "--window", "16"]);
-    let run = ["run", "--target", &target, "--records", &records, "--handles", &records, "--rate", "100"];
-    let rest = ["--duration", "3200ms", "--assert", "p99<30s", "--share-of", &limit];
+    let run = ["run", "--target", &target, "--records", &records, "--handles", &records, "--steps", "90,110"];
+    let wrong = path("wrong");
+    let rest = ["--duration", "3200ms", "--assert", "p99<30s", "--share-of", &limit, "--mismatches", &wrong];
     let json = report("run", &[&run[..], &rest].concat());
     // It was wrong, so that there are mismatches, and had promises and a limit.
-    for pointer in
-        ["/assertions/0/holds", "/verification/mismatches/0/answer_hex", "/share/share", "/seconds/0/sent"]
-    {
+    for pointer in [
+        "/assertions/0/holds",
+        "/verification/mismatches/0/answer_hex",
+        "/share/share",
+        "/seconds/0/sent",
+        "/steps/1/sent",
+    ] {
         assert!(json.pointer(pointer).is_some(), "{pointer}");
     }
     let streams =
@@ -84,9 +120,15 @@ fn every_member_of_every_report_is_documented() {
         "hostile",
         &["hostile", "--target", &target, "--probe", "10.1/a", "--cases", "20", "--rate", "1000"],
     );
+    let again = Command::new(env!("CARGO_BIN_EXE_handle-loadgen"))
+        .args(["replay", &wrong, "--target", &target, "--json", "-"])
+        .output()
+        .unwrap();
+    note(&serde_json::from_slice(&again.stdout).unwrap(), &mut written);
     let compared = Command::new(env!("CARGO_BIN_EXE_handle-loadgen"))
         .args(["compare", &path("run"), &path("run"), "--json", "-"])
         .output()
         .unwrap();
-    is_documented(&serde_json::from_slice(&compared.stdout).unwrap());
+    note(&serde_json::from_slice(&compared.stdout).unwrap(), &mut written);
+    compare(&written);
 }

@@ -47,6 +47,8 @@ struct Server {
     accepted: Arc<AtomicUsize>,
     /// Where connections came from.
     peers: Arc<Mutex<BTreeSet<IpAddr>>>,
+    /// Which hosts were asked for over HTTP.
+    hosts: Arc<Mutex<BTreeSet<String>>>,
     thread: Option<thread::JoinHandle<()>>,
 }
 
@@ -58,6 +60,8 @@ impl Server {
         let (stopped, counted) = (Arc::clone(&stop), Arc::clone(&accepted));
         let peers = Arc::<Mutex<BTreeSet<_>>>::default();
         let noted = Arc::clone(&peers);
+        let hosts = Arc::<Mutex<BTreeSet<_>>>::default();
+        let asked = Arc::clone(&hosts);
         let thread = thread::spawn(move || {
             for stream in listener.incoming() {
                 if stopped.load(Ordering::Relaxed) {
@@ -66,11 +70,12 @@ impl Server {
                 let number = counted.fetch_add(1, Ordering::Relaxed);
                 let stream = stream.unwrap();
                 noted.lock().unwrap().extend(stream.peer_addr().map(|peer| peer.ip()));
+                let asked = Arc::clone(&asked);
                 // A client that goes away in the middle is none of our business.
-                thread::spawn(move || drop(serve(&stream, manner, number)));
+                thread::spawn(move || drop(serve(&stream, manner, number, &asked)));
             }
         });
-        Self { address, stop, accepted, peers, thread: Some(thread) }
+        Self { address, stop, accepted, peers, hosts, thread: Some(thread) }
     }
 }
 
@@ -82,7 +87,12 @@ impl Drop for Server {
     }
 }
 
-fn serve(stream: &TcpStream, manner: Manner, number: usize) -> std::io::Result<()> {
+fn serve(
+    stream: &TcpStream,
+    manner: Manner,
+    number: usize,
+    hosts: &Mutex<BTreeSet<String>>,
+) -> std::io::Result<()> {
     let (mut reader, mut writer) = (BufReader::new(stream), stream);
     loop {
         let first = match reader.fill_buf()?.first() {
@@ -90,7 +100,7 @@ fn serve(stream: &TcpStream, manner: Manner, number: usize) -> std::io::Result<(
             Some(first) => *first,
         };
         let (bytes, keeps) = match first {
-            b'G' | b'P' => answer_http(&mut reader)?,
+            b'G' | b'P' => answer_http(&mut reader, hosts)?,
             _ => answer_native(&mut reader)?,
         };
         if manner == Manner::IsLate && number % 10 == 9 {
@@ -116,7 +126,10 @@ fn answer_native(reader: &mut impl std::io::Read) -> std::io::Result<(Vec<u8>, b
     Ok((answer(&request), keeps))
 }
 
-fn answer_http(reader: &mut impl std::io::BufRead) -> std::io::Result<(Vec<u8>, bool)> {
+fn answer_http(
+    reader: &mut impl std::io::BufRead,
+    hosts: &Mutex<BTreeSet<String>>,
+) -> std::io::Result<(Vec<u8>, bool)> {
     let (mut line, mut len, mut keeps) = (String::new(), 0, true);
     reader.read_line(&mut line)?;
     let target = line.split(' ').nth(1).unwrap().to_owned();
@@ -128,6 +141,7 @@ fn answer_http(reader: &mut impl std::io::BufRead) -> std::io::Result<(Vec<u8>, 
             None => break,
             Some(("content-length", value)) => len = value.parse().unwrap(),
             Some(("connection", value)) => keeps = value != "close",
+            Some(("host", value)) => drop(hosts.lock().unwrap().insert(value.to_owned())),
             Some(_) => {}
         }
     }
@@ -285,6 +299,10 @@ fn a_server_that_closes_is_asked_anew() {
         // A request may meet the end of its connection: that is lost, and said.
         assert_eq!(accounts.answered + accounts.lost, 300, "{protocol:?}: {report}");
         assert_eq!(report.connections.unwrap().closed_early, accounts.lost, "{protocol:?}: {report}");
+        let told = report.to_string();
+        assert!(told.contains("\nconnections ") && told.contains(" established"), "{told}");
+        let is_often = report.connections.unwrap().established > 2 * 2 * 64;
+        assert_eq!(told.contains("--per-connection 1"), accounts.lost > 0 && is_often, "{told}");
         assert_eq!(report.verification.as_ref().unwrap().mismatched, 0, "{protocol:?}: {report}");
     }
 }
@@ -331,6 +349,18 @@ fn connections_begin_from_all_addresses() {
     assert_eq!(report.verification.as_ref().unwrap().verified, 300, "{report}");
     let expected: BTreeSet<IpAddr> = (2..9u8).map(|last| [127, 0, 0, last].into()).collect();
     assert_eq!(*server.peers.lock().unwrap(), expected);
+}
+
+#[test]
+fn requests_over_http_are_for_the_host_that_was_named() {
+    for protocol in [Protocol::Http, Protocol::Json] {
+        let server = Server::start(Manner::Keeps);
+        go(&server, Streams::pooled(protocol));
+        let host = Some("handles.example.org:8000".to_owned());
+        go_with(&server, Streams::pooled(protocol), |options| RunOptions { host, ..options });
+        let expected = BTreeSet::from([server.address.to_string(), "handles.example.org:8000".to_owned()]);
+        assert_eq!(*server.hosts.lock().unwrap(), expected, "{protocol:?}");
+    }
 }
 
 #[test]

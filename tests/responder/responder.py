@@ -12,6 +12,7 @@ It chooses its ports, and says on its first line of output, as JSON, which they 
 """
 
 import base64
+import hashlib
 import http.server
 import json
 import socket
@@ -31,6 +32,7 @@ RECURSIVE = 0x10000000
 CONTINUED = 0x04000000
 KEEP_CONNECTION = 0x02000000
 PUBLIC_ONLY = 0x01000000
+REQUEST_DIGEST = 0x00800000
 PUBLIC_READ, ADMIN_READ = 0x02, 0x08
 OP_RESOLUTION = 1
 SUCCESS, PROTOCOL_ERROR, NO_OPERATION, NOT_FOUND, NO_VALUES = 1, 4, 5, 100, 200
@@ -165,8 +167,18 @@ def answer(records, request):
             code = PROTOCOL_ERROR
     # What a response does not repeat of its request, and what is always set in one.
     op_flags = op_flags & ~(KEEP_CONNECTION | CONTINUED) | RECURSIVE
+    if op_flags & REQUEST_DIGEST:
+        if version < (2, 1):
+            op_flags &= ~REQUEST_DIGEST
+        else:
+            out = digest(version, message[: HEADER.size + body_length]) + out
     header = HEADER.pack(operation, code, op_flags, 1, recursion, 0, int(time.time()) + 43200, len(out))
     return version, session, request_id, header + out + struct.pack(">I", 0)
+
+
+def digest(version, asked):
+    """What a response begins with that says which request it answers: its header and body."""
+    return b"\3" + hashlib.sha256(asked).digest() if version >= (2, 7) else b"\2" + hashlib.sha1(asked).digest()
 
 
 def resolve(records, body, is_public_only):

@@ -12,6 +12,8 @@ use std::time::Duration;
 use handle_loadgen::hostile::{HostileOptions, hostile};
 use handle_loadgen::{Form, Load, Names, Report, RunOptions, Streams, Transport, Truth, Verify, run};
 use serde_json::{Value as Json, json};
+use sha1::{Digest as _, Sha1};
+use sha2::Sha256;
 
 /// The responder, which ends with its standard input.
 struct Responder {
@@ -155,6 +157,17 @@ fn the_foreign_server_keeps_to_the_protocol() {
     let mut lying = good.clone();
     lying[44..48].copy_from_slice(&u32::MAX.to_be_bytes());
     assert_eq!(code(&responder.ask(&lying)), 4, "a handle longer than the message");
+    // With the digest of the request in front, whose algorithm is that of the version of the answer.
+    for (minor, algorithm, len) in [(11, 3, 32), (7, 3, 32), (6, 2, 20), (1, 2, 20)] {
+        let mut digested = handle_tests::client::request(b"20.500.1/none", 78);
+        (digested[3], digested[29]) = (minor, digested[29] | 0x80);
+        let covered = &digested[20..digested.len() - 4];
+        let expected: Vec<u8> =
+            if len == 32 { Sha256::digest(covered).to_vec() } else { Sha1::digest(covered).to_vec() };
+        let answer = responder.ask(&digested);
+        assert_eq!(answer[44..answer.len() - 4], [&[algorithm], &expected[..]].concat(), "version 2.{minor}");
+        assert_eq!((code(&answer), answer[29] & 0x80, expected.len()), (100, 0x80, len));
+    }
     // In two pieces, the second one first.
     let (head, message) = good.split_at(20);
     let piece = |number: u32, part: &[u8]| {

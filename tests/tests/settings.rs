@@ -1,8 +1,9 @@
-//! `docs/operations/settings.md` against both processes: each setting, its default, its edges, and what a reload takes.
+//! `docs/operations/admin-settings.md` against `handle-admin`: each setting, its default, its edges, and what a reload takes.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
-use handle_tests::daemon::handled;
+use handle_admin::config::Config;
+use handle_admin::settings::LIVE;
 use handle_tests::process::{program, succeed};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -22,45 +23,21 @@ struct Row {
     beside: Option<String>,
 }
 
-/// A process as far as its configuration goes.
-struct Process {
-    name: &'static str,
-    /// Reads and checks a configuration; in the end why not.
-    check: fn(&str) -> Result<(), String>,
-    defaults: fn() -> Table,
-    live: &'static [&'static str],
+/// Reads and checks a configuration.
+fn check(text: &str) -> Result<(), String> {
+    let config: Config = toml::from_str(text).map_err(|error| error.to_string())?;
+    config.check().map_err(|error| format!("{error:#}"))
 }
 
-const PROCESSES: [Process; 2] = [
-    Process {
-        name: "handled",
-        check: |text| {
-            let config: handle_server::config::Config =
-                toml::from_str(text).map_err(|error| error.to_string())?;
-            config.check().map_err(|error| format!("{error:#}"))
-        },
-        defaults: || Table::try_from(handle_server::config::Config::default()).unwrap(),
-        live: &handle_server::settings::LIVE,
-    },
-    Process {
-        name: "handle-admin",
-        check: |text| {
-            let config: handle_admin::config::Config =
-                toml::from_str(text).map_err(|error| error.to_string())?;
-            config.check().map_err(|error| format!("{error:#}"))
-        },
-        defaults: || Table::try_from(handle_admin::config::Config::default()).unwrap(),
-        live: &handle_admin::settings::LIVE,
-    },
-];
+fn defaults() -> Table {
+    Table::try_from(Config::default()).unwrap()
+}
 
-/// The rows about `process`.
-fn rows(process: &str) -> Vec<Row> {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/operations/settings.md");
+/// The rows of the page.
+fn rows() -> Vec<Row> {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/operations/admin-settings.md");
     let text = std::fs::read_to_string(file).unwrap();
-    let (_, section) = text.split_once(&format!("\n## {process}\n")).unwrap();
-    let section = section.split("\n## ").next().unwrap();
-    let rows = section.lines().filter_map(|line| line.strip_prefix("| `")).map(|line| {
+    let rows = text.lines().filter_map(|line| line.strip_prefix("| `")).map(|line| {
         let cells: Vec<&str> = line.trim_end_matches('|').split('|').map(str::trim).collect();
         let [name, default, from, to, live, what] = cells[..] else { panic!("six cells: {line}") };
         let default = (!default.is_empty()).then(|| {
@@ -101,88 +78,75 @@ fn put(table: &mut Table, name: &str, value: Value) {
 }
 
 /// The names that a section may have, which is what a wrong one is answered with.
-fn known(process: &Process, section: &str) -> BTreeSet<String> {
+fn known(section: &str) -> BTreeSet<String> {
     let dot = if section.is_empty() { "" } else { "." };
-    let said = (process.check)(&format!("{section}{dot}nonsense = 0")).unwrap_err();
+    let said = check(&format!("{section}{dot}nonsense = 0")).unwrap_err();
     let (_, names) = said.split_once("expected ").unwrap_or_else(|| panic!("[{section}]: {said}"));
     names.split('`').skip(1).step_by(2).map(|name| format!("{section}{dot}{name}")).collect()
 }
 
 #[test]
 fn every_setting_is_documented_with_its_default() {
-    for process in PROCESSES {
-        let (rows, defaults) = (rows(process.name), (process.defaults)());
-        let documented: BTreeSet<String> = rows.iter().map(|row| row.name.clone()).collect();
-        assert_eq!(documented.len(), rows.len(), "{}: each once", process.name);
-        let mut sections = BTreeSet::from([String::new()]);
-        for name in &documented {
-            sections.extend(name.match_indices('.').map(|(at, _)| name[..at].to_owned()));
-        }
-        let mut there: BTreeSet<String> =
-            sections.iter().flat_map(|section| known(&process, section)).collect();
-        there.retain(|name| !sections.contains(name));
-        assert_eq!(documented, there, "{}: documented, and there", process.name);
-        for row in rows {
-            assert_eq!(get(&defaults, &row.name), row.default.as_ref(), "{}: {}", process.name, row.name);
-            assert!(
-                row.edges.is_some() || !matches!(row.default, Some(Value::Integer(_))),
-                "{}: from where to where may {} go?",
-                process.name,
-                row.name
-            );
-        }
+    let (rows, defaults) = (rows(), defaults());
+    let documented: BTreeSet<String> = rows.iter().map(|row| row.name.clone()).collect();
+    assert_eq!(documented.len(), rows.len(), "each once");
+    let mut sections = BTreeSet::from([String::new()]);
+    for name in &documented {
+        sections.extend(name.match_indices('.').map(|(at, _)| name[..at].to_owned()));
+    }
+    let mut there: BTreeSet<String> = sections.iter().flat_map(|section| known(section)).collect();
+    there.retain(|name| !sections.contains(name));
+    assert_eq!(documented, there, "documented, and there");
+    for Row { name, default, edges, .. } in rows {
+        assert_eq!(get(&defaults, &name), default.as_ref(), "{name}");
+        let is_number = matches!(default, Some(Value::Integer(_)));
+        assert!(edges.is_some() || !is_number, "from where to where may {name} go?");
     }
 }
 
 #[test]
 fn every_limit_holds_at_its_edges_and_is_named_beyond() {
-    for process in PROCESSES {
-        for Row { name, edges, beside, .. } in rows(process.name) {
-            let Some((least, most)) = edges else { continue };
-            let with = |value: i64| {
-                let mut table = (process.defaults)();
-                put(&mut table, &name, Value::Integer(value));
-                (process.check)(&table.to_string())
-            };
-            for value in [least, most] {
-                assert_eq!(with(value), Ok(()), "{}: {name} = {value}", process.name);
-            }
-            for value in [least - 1, most + 1] {
-                let said = with(value).expect_err(&format!("{}: {name} = {value}", process.name));
-                let names = [Some(&name), beside.as_ref()].into_iter().flatten();
-                // In a line of the file it stands without its section.
-                let is_named = |name: &String| said.contains(name.rsplit('.').next().unwrap());
-                assert!(names.into_iter().any(is_named), "{}: {name} = {value}: {said}", process.name);
-            }
+    for Row { name, edges, beside, .. } in rows() {
+        let Some((least, most)) = edges else { continue };
+        let with = |value: i64| {
+            let mut table = defaults();
+            put(&mut table, &name, Value::Integer(value));
+            check(&table.to_string())
+        };
+        for value in [least, most] {
+            assert_eq!(with(value), Ok(()), "{name} = {value}");
+        }
+        for value in [least - 1, most + 1] {
+            let said = with(value).expect_err(&format!("{name} = {value}"));
+            let names = [Some(&name), beside.as_ref()].into_iter().flatten();
+            // In a line of the file it stands without its section.
+            let is_named = |name: &String| said.contains(name.rsplit('.').next().unwrap());
+            assert!(names.into_iter().any(is_named), "{name} = {value}: {said}");
         }
     }
 }
 
 #[test]
 fn a_reload_takes_what_is_marked() {
-    for process in PROCESSES {
-        for row in rows(process.name) {
-            let is_live = process.live.iter().any(|live| {
-                row.name.strip_prefix(live).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-            });
-            assert_eq!(row.is_live, is_live, "{}: {}", process.name, row.name);
-        }
+    for row in rows() {
+        let is_live = LIVE.iter().any(|live| {
+            row.name.strip_prefix(live).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        });
+        assert_eq!(row.is_live, is_live, "{}", row.name);
     }
 }
 
 #[test]
 fn what_is_printed_names_every_setting_and_reads_back() {
-    let admin = Command::new(program("handle-admin", "handle-admin"));
-    for (process, mut command) in PROCESSES.into_iter().zip([handled(), admin]) {
-        command.arg("--print-config");
-        let printed = succeed(command);
-        assert_eq!((process.check)(&printed), Ok(()), "{}", process.name);
-        let (table, unset) = printed.split_once("# Not set: ").unwrap();
-        let (table, unset): (Table, Vec<&str>) = (table.parse().unwrap(), unset.trim().split(", ").collect());
-        for Row { name, .. } in rows(process.name) {
-            // Of a section that is not there its name stands for all.
-            let is_unset = unset.iter().any(|unset| name == *unset || name.starts_with(&format!("{unset}.")));
-            assert!(is_unset != get(&table, &name).is_some(), "{}: {name}\n{printed}", process.name);
-        }
+    let mut command = Command::new(program("handle-admin", "handle-admin"));
+    command.arg("--print-config");
+    let printed = succeed(command);
+    assert_eq!(check(&printed), Ok(()));
+    let (table, unset) = printed.split_once("# Not set: ").unwrap();
+    let (table, unset): (Table, Vec<&str>) = (table.parse().unwrap(), unset.trim().split(", ").collect());
+    for Row { name, .. } in rows() {
+        // Of a section that is not there its name stands for all.
+        let is_unset = unset.iter().any(|unset| name == *unset || name.starts_with(&format!("{unset}.")));
+        assert!(is_unset != get(&table, &name).is_some(), "{name}\n{printed}");
     }
 }

@@ -118,8 +118,8 @@ pub struct Limits {
     pub socket_receive_bytes: usize,
     /// Send buffer of each socket in the kernel, in bytes; 0 for the kernel's own.
     pub socket_send_bytes: usize,
-    /// Most datagrams of one answer; who wants more is told to ask by index or type. This is also the
-    /// factor by which a forged sender address is flooded.
+    /// Most datagrams of one answer; who wants more is told to ask over TCP, or by index or type. This is also
+    /// the factor by which a forged sender address is flooded.
     pub answer_datagrams: usize,
     /// Most bytes of a request in fragments.
     pub fragmented_request_bytes: u32,

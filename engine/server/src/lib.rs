@@ -33,7 +33,7 @@ pub mod rate_limit;
 mod replies;
 pub mod server;
 pub mod sessions;
-pub mod settings;
+mod settings;
 pub mod site;
 pub mod slow;
 pub mod sources;

@@ -74,6 +74,7 @@ pub(crate) enum Command {
 #[derive(Clone, Debug, clap::Args)]
 #[command(group = ArgGroup::new("source").multiple(true).required(true)
     .args(["handles", "snapshot", "template", "generate", "replay"]))]
+#[command(group = ArgGroup::new("truth").args(["verify", "records", "first_pass"]))]
 pub(crate) struct AskArgs {
     /// The server, as host:port.
     #[arg(long, value_name = "HOST:PORT")]
@@ -81,15 +82,16 @@ pub(crate) struct AskArgs {
     /// How requests travel: udp, udp-trains, tcp, http or http-json.
     #[arg(long, value_name = "NAME", default_value = "udp")]
     pub(crate) transport: Transport,
-    /// Over connections: how many of them each thread has, at most.
-    #[arg(long, value_name = "N", default_value_t = 16)]
-    pub(crate) connections: usize,
-    /// Over connections: requests that wait on one of them, at most.
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub(crate) pipeline: usize,
-    /// Over connections: requests of one of them in all, 0 for no end. With 1, each has a connection of its own.
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub(crate) per_connection: u32,
+    /// Over connections: how many of them each thread has, at most [default: 16].
+    #[arg(long, value_name = "N")]
+    pub(crate) connections: Option<usize>,
+    /// Over connections: requests that wait on one of them, at most [default: 1].
+    #[arg(long, value_name = "N")]
+    pub(crate) pipeline: Option<usize>,
+    /// Over connections: requests of one of them in all, 0 for no end [default: 0]. With 1, each has a connection of
+    /// its own.
+    #[arg(long, value_name = "N")]
+    pub(crate) per_connection: Option<u32>,
     /// Handles to ask for: one in each line, or JSON records with a member "handle".
     #[arg(long, value_name = "FILE")]
     pub(crate) handles: Option<PathBuf>,
@@ -102,14 +104,17 @@ pub(crate) struct AskArgs {
     /// So many made-up names, with the lengths and characters of real ones.
     #[arg(long, value_name = "N", value_parser = parse_rate, conflicts_with_all = ["handles", "replay"])]
     pub(crate) generate: Option<NonZeroU64>,
-    /// Requests of a capture (pcap), or names of an access log, in their order.
+    /// Requests of a capture (pcap or pcapng), or names of an access log, in their order.
     #[arg(long, value_name = "FILE", conflicts_with = "handles")]
     pub(crate) replay: Option<PathBuf>,
+    /// With --replay of a capture: the UDP port to which its requests went, unless it is that of the target.
+    #[arg(long, value_name = "PORT", requires = "replay", conflicts_with_all = ["handles", "template", "generate"])]
+    pub(crate) replay_port: Option<u16>,
     /// Most handles to choose from; of more, a fair sample is taken.
-    #[arg(long, value_name = "N", default_value_t = RunOptions::HANDLES_MAX)]
+    #[arg(long, value_name = "N", default_value_t = RunOptions::HANDLES_MAX, conflicts_with = "replay")]
     pub(crate) handles_max: usize,
     /// Which is asked for next: uniform, zipf, zipf:EXPONENT or sequential.
-    #[arg(long, value_name = "NAME", default_value_t = Pattern::Uniform)]
+    #[arg(long, value_name = "NAME", default_value_t = Pattern::Uniform, conflicts_with = "replay")]
     pub(crate) pattern: Pattern,
     /// How is asked: WEIGHT=ATTRIBUTE+ATTRIBUTE, like 90=plain; again for a mix.
     #[arg(long = "mix", value_name = "FORM")]
@@ -121,22 +126,23 @@ pub(crate) struct AskArgs {
     #[arg(long, requires = "snapshot")]
     pub(crate) verify: bool,
     /// Compares answers with these records, a line of JSON each.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["verify", "first_pass"])]
+    #[arg(long, value_name = "FILE")]
     pub(crate) records: Option<PathBuf>,
     /// Asks for each handle once before the run, and compares answers with what came then.
-    #[arg(long, conflicts_with = "verify")]
+    #[arg(long)]
     pub(crate) first_pass: bool,
     /// With --verify: how long after a set was replaced the server may still answer from it.
-    #[arg(long, value_name = "TIME", value_parser = phases::duration, default_value = "100ms")]
+    #[arg(long, value_name = "TIME", value_parser = phases::duration, default_value = "100ms", requires = "verify")]
     pub(crate) staleness: Duration,
-    /// Compares one answer of so many.
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    /// With --verify, --records or --first-pass: compares one answer of so many.
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "truth")]
     pub(crate) verify_every: u32,
-    /// The public key of the server (pubkey.bin): answers that are asked to be certified must be signed with it.
-    #[arg(long, value_name = "FILE")]
+    /// The public key of the server (pubkey.bin): answers that are asked to be certified (--mix certify), and are compared,
+    /// must be signed with it.
+    #[arg(long, value_name = "FILE", requires = "truth")]
     pub(crate) server_key: Option<PathBuf>,
     /// Asks the server for its site record, and takes the key in it: shows that it signs with the key it names itself.
-    #[arg(long, conflicts_with = "server_key")]
+    #[arg(long, conflicts_with = "server_key", requires = "truth")]
     pub(crate) ask_server_key: bool,
     /// Chooses the handles; the same seed asks for the same ones.
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -192,8 +198,9 @@ pub(crate) struct RunArgs {
     /// Requests of an open loop come at random (a Poisson process) instead of at equal distances.
     #[arg(long, conflicts_with_all = ["max", "speed"])]
     pub(crate) poisson: bool,
-    /// For how long, like 500ms, 10s or 5m.
-    #[arg(long, value_name = "TIME", value_parser = phases::duration, default_value = "10s")]
+    /// For how long, like 500ms, 10s or 5m; a schedule and a recording have an end of their own.
+    #[arg(long, value_name = "TIME", value_parser = phases::duration, default_value = "10s",
+        conflicts_with_all = ["schedule", "speed"])]
     pub(crate) duration: Duration,
     /// Five seconds from start to end: 4 s of load, answers late after 400 ms.
     #[arg(long, conflicts_with_all = ["duration", "timeout", "schedule", "speed"])]
@@ -204,23 +211,23 @@ pub(crate) struct RunArgs {
     /// Writes the report as JSON; - is standard output.
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
-    /// Writes what each second saw as CSV.
+    /// Writes what each second saw as CSV; - is standard output.
     #[arg(long, value_name = "FILE")]
     pub(crate) csv: Option<PathBuf>,
-    /// Writes the report as a page that needs nothing else.
+    /// Writes the report as a page that needs nothing else; - is standard output.
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
-    /// Writes response times by second as a log of HdrHistogram.
+    /// Writes response times by second as a log of HdrHistogram; - is standard output.
     #[arg(long, value_name = "FILE")]
     pub(crate) histogram_log: Option<PathBuf>,
     /// Answers Prometheus here while the run goes on.
     #[arg(long, value_name = "ADDR")]
     pub(crate) prometheus: Option<SocketAddr>,
-    /// Writes the first wrong answers with their requests, for `handle-loadgen replay`.
-    #[arg(long, value_name = "FILE")]
+    /// Writes the first wrong answers with their requests, for `handle-loadgen replay`; - is standard output.
+    #[arg(long, value_name = "FILE", requires = "truth")]
     pub(crate) mismatches: Option<PathBuf>,
     /// Most wrong answers that are kept.
-    #[arg(long, value_name = "N", default_value_t = handle_loadgen::verify::MISMATCHES_MAX)]
+    #[arg(long, value_name = "N", default_value_t = handle_loadgen::verify::MISMATCHES_MAX, requires = "truth")]
     pub(crate) keep_mismatches: usize,
     /// Says which share of a measured limit was reached: the JSON of `handle-loadgen limit`.
     #[arg(long, value_name = "FILE")]
@@ -462,6 +469,8 @@ mod tests {
             "--replay f.pcap --speed x10",
             "--replay f.pcap --rate 100",
             "--handles f --schedule s --transport tcp --pipeline 4",
+            "--replay f.pcap --replay-port 2641 --max",
+            "--handles f --rate 5 --records r --verify-every 9 --server-key k --mix certify --mismatches m",
             "--handles f --rate 5 --quick",
         ] {
             assert_eq!(parse(&format!("{run} {rest}")), Ok(()), "{rest}");
@@ -479,6 +488,18 @@ mod tests {
             "--handles f --rate 5 --assert nonsense",
             "--handles f --rate 5 --quick --duration 1s",
             "--handles f --template 10.1/a --rate 5",
+            // What would have no effect, and above all what would not be checked.
+            "--handles f --rate 5 --server-key k",
+            "--handles f --rate 5 --ask-server-key",
+            "--handles f --rate 5 --verify-every 2",
+            "--handles f --rate 5 --mismatches m",
+            "--handles f --rate 5 --records r --staleness 1s",
+            "--handles f --rate 5 --records r --first-pass",
+            "--handles f --schedule s --duration 5s",
+            "--replay f --speed x1 --duration 5s",
+            "--replay f --rate 5 --pattern zipf",
+            "--replay f --rate 5 --handles-max 5",
+            "--handles f --rate 5 --replay-port 5",
         ] {
             assert_eq!(parse(&format!("{run} {rest}")), Err(2), "{rest}");
         }

@@ -46,7 +46,13 @@ the generator and not the server that could not do more.
 Examples:
   handle-loadgen find-max --target 127.0.0.1:2641 --snapshot set --loss 0.1% --p99 5ms
   handle-loadgen find-max --target 127.0.0.1:2641 --handles names.txt --trial 5s --repeat 5 \\
-      --json max.json";
+      --json max.json
+
+Exit codes:
+  0  a rate was found and confirmed
+  1  no rate is good
+  2  the command line makes no sense
+  3  there was no answer at all, it was stopped, or it could not be done";
 
 pub(crate) const COMPARE: &str = "\
 Each whole second is a sample, drawn again in blocks and, where there are several runs of a side,
@@ -81,7 +87,7 @@ Exit codes:
   0  nothing was found
   1  something was found
   2  the command line makes no sense, or the server does not answer to begin with
-  3  it could not be done";
+  3  it was stopped before anything was found, or could not be done";
 
 pub(crate) const HTML: &str = "\
 Example:

@@ -1,12 +1,13 @@
 //! The commands of `handle-loadgen`: from arguments to the library, and from its reports to files.
 
 mod args;
+mod files;
 mod help;
 mod run;
 mod text;
 
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -19,11 +20,11 @@ use clap::{CommandFactory, Parser};
 use handle_loadgen::comparison::{Side, compare};
 use handle_loadgen::hostile::{HostileOptions, hostile};
 use handle_loadgen::html;
-use handle_loadgen::replay::Outcome;
+use handle_loadgen::replay::ReplayReport;
 use handle_loadgen::{EchoOptions, Error, LimitOptions, echo, limit, replay, usable_cores};
-use serde::Serialize;
 
 use args::{Args, Command, CompareArgs, EchoArgs, HostileArgs, LimitArgs, ReplayArgs};
+use files::{check_files, write_json, write_text};
 use text::Text;
 
 /// A promise does not hold.
@@ -59,9 +60,14 @@ pub(crate) fn main() -> ExitCode {
 
 /// The first address of `host:port`.
 fn resolve(target: &str) -> anyhow::Result<SocketAddr> {
-    let mut addresses = target.to_socket_addrs().with_context(|| {
-        format!("cannot find {target} (it should look like 127.0.0.1:2641, [::1]:2641 or name:2641)")
-    })?;
+    let mut addresses = match target.to_socket_addrs() {
+        // Without a port, or with one that is none, it names nothing.
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+            let form = "it should look like 127.0.0.1:2641, [::1]:2641 or name:2641";
+            bail!(Error::Option(format!("{target} is no target: {form}")))
+        }
+        found => found.with_context(|| format!("cannot find {target}"))?,
+    };
     addresses.next().with_context(|| format!("{target} has no address"))
 }
 
@@ -77,15 +83,15 @@ fn compare_command(args: &CompareArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn replay_command(args: &ReplayArgs) -> anyhow::Result<ExitCode> {
-    let mismatches = replay::read(&args.file)?;
-    let replayed = replay::replay(&mismatches, resolve(&args.target)?, args.tcp, args.timeout)?;
     let text = Text::beside(&[args.json.as_deref()]);
-    for again in &replayed {
-        text.line(format_args!("{}: {} (it was: {})", again.handle, again.outcome, again.difference));
-    }
-    write_json(args.json.as_deref(), &replayed)?;
-    let all_right = replayed.iter().all(|again| again.outcome == Outcome::Right);
-    Ok(if all_right { ExitCode::SUCCESS } else { ExitCode::from(BROKEN) })
+    check_files(&[args.json.as_deref()])?;
+    let mismatches = replay::read(&args.file)?;
+    let target = resolve(&args.target)?;
+    let requests = replay::replay(&mismatches, target, args.tcp, args.timeout)?;
+    let report = ReplayReport::new(target, args.tcp, requests);
+    text.put(&report);
+    write_json(args.json.as_deref(), &report)?;
+    Ok(if report.is_right() { ExitCode::SUCCESS } else { ExitCode::from(BROKEN) })
 }
 
 fn hostile_command(args: &HostileArgs) -> anyhow::Result<ExitCode> {
@@ -102,7 +108,9 @@ fn hostile_command(args: &HostileArgs) -> anyhow::Result<ExitCode> {
         is_allowed: args.i_am_allowed_to,
         ..HostileOptions::new(resolve(&args.target)?, args.probe.clone().into_bytes())
     };
-    let text = Text::beside(&[args.json.as_deref(), args.junit.as_deref()]);
+    let files = [args.json.as_deref(), args.junit.as_deref()];
+    let text = Text::beside(&files);
+    check_files(&files)?;
     let report = hostile(&options, |progress| {
         if !args.quiet {
             let (cases, answered, findings) = (progress.cases, progress.answered, progress.findings);
@@ -111,11 +119,16 @@ fn hostile_command(args: &HostileArgs) -> anyhow::Result<ExitCode> {
         go_on(&stop)
     })?;
     text.put(&report);
-    write_json(args.json.as_deref(), &report)?;
+    let written = write_json(args.json.as_deref(), &report);
     if let Some(path) = &args.junit {
         write_text(path, &report.junit())?;
     }
-    Ok(if report.findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(BROKEN) })
+    written?;
+    Ok(match (report.findings.is_empty(), report.is_stopped) {
+        (false, _) => ExitCode::from(BROKEN),
+        (true, true) => ExitCode::from(INVALID),
+        (true, false) => ExitCode::SUCCESS,
+    })
 }
 
 fn html_command(report: &Path, output: &Path) -> anyhow::Result<ExitCode> {
@@ -146,6 +159,7 @@ fn limit_command(args: &LimitArgs) -> anyhow::Result<ExitCode> {
         cores,
     };
     let text = Text::beside(&[args.json.as_deref()]);
+    check_files(&[args.json.as_deref()])?;
     let report = limit(&options, |second| {
         if !args.quiet && !second.is_rest {
             text.line(second);
@@ -205,18 +219,4 @@ fn stop_on_signal() -> anyhow::Result<Arc<AtomicBool>> {
 
 fn go_on(stop: &AtomicBool) -> ControlFlow<()> {
     if stop.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-}
-
-fn write_json(path: Option<&Path>, report: &impl Serialize) -> anyhow::Result<()> {
-    let Some(path) = path else { return Ok(()) };
-    let mut text = serde_json::to_string_pretty(report).context("cannot write the report as JSON")?;
-    text.push('\n');
-    write_text(path, &text)
-}
-
-/// Writes a file, or to standard output for `-`.
-fn write_text(path: &Path, text: &str) -> anyhow::Result<()> {
-    let write =
-        if path == Path::new("-") { io::stdout().write_all(text.as_bytes()) } else { fs::write(path, text) };
-    write.with_context(|| format!("cannot write {}", path.display()))
 }

@@ -1,15 +1,14 @@
 //! `run` and `find-max`: from arguments to options, and what is written while a run goes on and after it.
 
 use std::env;
-use std::fs::File;
-use std::io::{self, BufWriter, IsTerminal as _};
+use std::io::{self, IsTerminal as _, Write};
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use handle_loadgen::find_max::{Search, find_max};
+use handle_loadgen::find_max::{Bound, Search, find_max};
 use handle_loadgen::html;
 use handle_loadgen::live::{Screen, View};
 use handle_loadgen::phases::{self, BadLine};
@@ -22,8 +21,9 @@ use handle_loadgen::{
 };
 
 use super::args::{AskArgs, FindMaxArgs, RunArgs};
+use super::files::{check_files, create, write, write_json, write_text};
 use super::text::Text;
-use super::{BROKEN, INVALID, go_on, resolve, stop_on_signal, write_json, write_text};
+use super::{BROKEN, INVALID, go_on, resolve, stop_on_signal};
 
 /// Load and timeout of `--quick`: with the wait for late answers, five seconds in all.
 const QUICK: (Duration, Duration) = (Duration::from_secs(4), Duration::from_millis(400));
@@ -31,6 +31,7 @@ const QUICK: (Duration, Duration) = (Duration::from_secs(4), Duration::from_mill
 pub(super) fn run_command(args: &RunArgs) -> anyhow::Result<ExitCode> {
     let limit = args.share_of.as_deref().map(LimitReport::read).transpose()?;
     let options = run_options(args)?;
+    check_files(&files(args))?;
     let stop = stop_on_signal()?;
     let mut watchers = Watchers::open(args, &options)?;
     let mut report = run(&options, |second| {
@@ -58,11 +59,17 @@ pub(super) fn run_command(args: &RunArgs) -> anyhow::Result<ExitCode> {
     })
 }
 
+/// All that are written.
+fn files(args: &RunArgs) -> [Option<&Path>; 5] {
+    let RunArgs { json, html, csv, histogram_log, mismatches, .. } = args;
+    [json, html, csv, histogram_log, mismatches].map(Option::as_deref)
+}
+
 /// What is told of each second.
 struct Watchers {
     text: Text,
     output: Output,
-    log: Option<HistogramLog>,
+    log: Option<HistogramLog<Box<dyn Write>>>,
     exporter: Option<Exporter>,
     /// The first that went wrong with them, which must not end the run.
     failed: Option<io::Error>,
@@ -114,13 +121,14 @@ impl Output {
 impl Watchers {
     fn open(args: &RunArgs, options: &RunOptions) -> anyhow::Result<Self> {
         let log = args.histogram_log.as_deref().map(|path| {
-            HistogramLog::create(path).with_context(|| format!("cannot write {}", path.display()))
+            let file = create(path).with_context(|| format!("cannot write {}", path.display()));
+            file.map(HistogramLog::new)
         });
         let exporter = args.prometheus.map(|address| {
             Exporter::listen(address).with_context(|| format!("cannot listen on {address} for Prometheus"))
         });
         let (log, exporter) = (log.transpose()?, exporter.transpose()?);
-        let text = Text::beside(&[args.json.as_deref(), args.html.as_deref()]);
+        let text = Text::beside(&files(args));
         Ok(Self { text, output: Output::open(args, options, text), log, exporter, failed: None })
     }
 
@@ -146,30 +154,20 @@ impl Watchers {
     }
 }
 
+/// Writes all of them that can be written, and says what was wrong with the first that cannot.
 fn write_files(args: &RunArgs, report: &Report) -> anyhow::Result<()> {
-    write_json(args.json.as_deref(), report)?;
-    if let Some(path) = &args.html {
+    let page = |path: &Path| {
         let json = serde_json::to_value(report).context("cannot make a page of the report")?;
-        let page = html::page(&json).map_err(Error::Option)?;
-        write_text(path, &page)?;
-    }
-    if let Some(path) = &args.csv {
-        write(path, |file| write_csv(report, file))?;
-    }
-    if let Some(path) = &args.mismatches {
-        let kept = report.verification.as_ref().map_or(&[][..], |verification| &verification.mismatches);
-        write(path, |file| replay::write(kept, file))?;
-    }
-    Ok(())
-}
-
-fn write(path: &Path, fill: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> anyhow::Result<()> {
-    let written = File::create(path).and_then(|file| {
-        let mut file = BufWriter::new(file);
-        fill(&mut file)?;
-        io::Write::flush(&mut file)
-    });
-    written.with_context(|| format!("cannot write {}", path.display()))
+        write_text(path, &html::page(&json).map_err(Error::Option)?)
+    };
+    let kept = report.verification.as_ref().map_or(&[][..], |verification| &verification.mismatches);
+    let written = [
+        write_json(args.json.as_deref(), report),
+        args.html.as_deref().map_or(Ok(()), page),
+        args.csv.as_deref().map_or(Ok(()), |path| write(path, |file| write_csv(report, file))),
+        args.mismatches.as_deref().map_or(Ok(()), |path| write(path, |file| replay::write(kept, file))),
+    ];
+    written.into_iter().collect()
 }
 
 fn run_options(args: &RunArgs) -> anyhow::Result<RunOptions> {
@@ -213,11 +211,14 @@ fn read_schedule(path: &Path) -> Result<Vec<Phase>, Error> {
 
 /// What `run` and `find-max` have in common.
 fn ask_options(args: &AskArgs) -> anyhow::Result<RunOptions> {
+    let target = resolve(&args.target)?;
     let names = match args {
         AskArgs { handles: Some(file), .. } => Names::File(file.clone()),
         AskArgs { template: Some(template), .. } => Names::Template(template.clone()),
         AskArgs { generate: Some(count), .. } => Names::Generated(count.get()),
-        AskArgs { replay: Some(file), .. } => Names::Recording(file.clone()),
+        AskArgs { replay: Some(path), .. } => {
+            Names::Recording { path: path.clone(), port: args.replay_port.unwrap_or(target.port()) }
+        }
         AskArgs { snapshot: Some(dir), .. } => Names::Snapshot(dir.clone()),
         _ => bail!(Error::Option("names are needed: --handles FILE or --snapshot DIR".to_owned())),
     };
@@ -235,17 +236,22 @@ fn ask_options(args: &AskArgs) -> anyhow::Result<RunOptions> {
         },
         ..Verify::with(truth)
     });
-    let transport = match args.transport {
-        Transport::Stream(streams) => Transport::Stream(Streams {
-            connections: args.connections,
-            pipeline: args.pipeline,
-            requests: args.per_connection,
+    let transport = match (args.transport, args.connections, args.pipeline, args.per_connection) {
+        (Transport::Stream(streams), connections, pipeline, requests) => Transport::Stream(Streams {
+            connections: connections.unwrap_or(streams.connections),
+            pipeline: pipeline.unwrap_or(streams.pipeline),
+            requests: requests.unwrap_or(streams.requests),
             ..streams
         }),
-        datagrams => datagrams,
+        (datagrams, None, None, None) => datagrams,
+        (datagrams, ..) => {
+            let what = "--connections, --pipeline and --per-connection are for tcp, http and http-json";
+            bail!(Error::Option(format!("{what}, not for {datagrams}")))
+        }
     };
     let forms = if args.forms.is_empty() { vec![Form::default()] } else { args.forms.clone() };
     Ok(RunOptions {
+        host: Some(args.target.clone()),
         transport,
         handles_max: args.handles_max,
         pattern: args.pattern,
@@ -258,12 +264,13 @@ fn ask_options(args: &AskArgs) -> anyhow::Result<RunOptions> {
         cores: args.cores.clone(),
         datapath: args.datapath,
         idle: args.pacing,
-        ..RunOptions::new(resolve(&args.target)?, names)
+        ..RunOptions::new(target, names)
     })
 }
 
 pub(super) fn find_max_command(args: &FindMaxArgs) -> anyhow::Result<ExitCode> {
     let options = ask_options(&args.ask)?;
+    check_files(&[args.json.as_deref()])?;
     let stop = stop_on_signal()?;
     let search = Search {
         rate_min: args.from.get(),
@@ -296,5 +303,9 @@ pub(super) fn find_max_command(args: &FindMaxArgs) -> anyhow::Result<ExitCode> {
     })?;
     text.put(format_args!("{}{report}", if args.quiet { "" } else { "\n" }));
     write_json(args.json.as_deref(), &report)?;
-    Ok(if report.rate.is_some() { ExitCode::SUCCESS } else { ExitCode::from(BROKEN) })
+    Ok(match (report.rate, report.bound) {
+        (Some(_), _) => ExitCode::SUCCESS,
+        (None, Bound::Stopped) => ExitCode::from(INVALID),
+        (None, _) => ExitCode::from(BROKEN),
+    })
 }

@@ -4,6 +4,8 @@ use std::fmt::Display;
 use std::io::{self, Write};
 use std::path::Path;
 
+use super::files::is_stdout;
+
 /// The text of one command. Nobody has to read it: a pipe that is closed ends neither a run nor its report.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Text {
@@ -13,7 +15,7 @@ pub(super) struct Text {
 impl Text {
     /// To standard output, or to standard error when one of the `files` is standard output.
     pub(super) fn beside(files: &[Option<&Path>]) -> Self {
-        Self { to_stderr: files.contains(&Some(Path::new("-"))) }
+        Self { to_stderr: files.iter().flatten().any(|path| is_stdout(path)) }
     }
 
     /// Whether standard output is for text.

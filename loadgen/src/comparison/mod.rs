@@ -32,6 +32,8 @@ struct Sample {
     sent: u64,
     answered_per_s: f64,
     lost_so_far: f64,
+    #[serde(default)]
+    late: f64,
     response_p50_ns: f64,
     response_p99_ns: f64,
     response_max_ns: f64,
@@ -98,9 +100,13 @@ impl Side {
         self.runs.iter().map(of).filter(|times: &Vec<_>| !times.is_empty()).collect()
     }
 
-    /// Requests given up in each second, as a share of those sent in it.
+    /// Requests given up in each second, as a share of those sent in it. One whose answer came late is no longer among
+    /// those that are lost, and was not answered in time all the same.
     fn losses(&self) -> Runs {
-        let lost = |pair: &[Sample]| (pair[1].lost_so_far - pair[0].lost_so_far) / pair[1].sent.max(1) as f64;
+        let lost = |pair: &[Sample]| {
+            let [before, second] = [pair[0], pair[1]];
+            (second.lost_so_far - before.lost_so_far + second.late) / second.sent.max(1) as f64
+        };
         let of = |run: &Run| {
             let len = whole_seconds(run).len();
             // With the second before the first of them, which says what had been lost till then.
@@ -353,6 +359,12 @@ mod tests {
         assert!(0.03 < low && low < 0.033 && 0.033 < high && high < 0.036, "{compared}");
         assert!(compared.to_string().contains("B is higher"), "{compared}");
         assert_eq!(compare(&whole, &whole, 1).loss_interval, (0.0, 0.0));
+        // Late ones are given up first, and then they are not.
+        let mut late = side(1000.0, 0.1, 1);
+        late.runs[0].seconds.iter_mut().for_each(|second| second.late = 50.0);
+        (late.runs[0].accounts.lost, late.runs[0].accounts.late) = (0, 50);
+        let compared = compare(&whole, &late, 1);
+        assert_eq!((compared.loss, compared.loss_interval), ((0.01, 0.05), (0.05, 0.05)), "{compared}");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! One case at a time: send it, look at its answer, and ask whether the server is alive.
 
 use std::fmt;
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Write as _};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use super::HostileOptions;
 use super::mutate::{Case, request};
-use crate::replay::{exchange_tcp, exchange_udp};
+use crate::replay::{exchange_tcp, exchange_udp, read_until};
 
 /// What is wrong with a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -189,11 +189,10 @@ impl Attack {
             return Ok((false, true));
         };
         stream.set_write_timeout(Some(self.timeout))?;
-        stream.set_read_timeout(Some(self.patience))?;
         let _ = stream.write_all(&case.datagrams.concat());
         let mut answer = Vec::new();
-        let limit = u64::from(MESSAGE_LEN_MAX) + Envelope::LEN as u64;
-        let _ = stream.take(limit).read_to_end(&mut answer);
+        let len_max = MESSAGE_LEN_MAX as usize + Envelope::LEN;
+        let _ = read_until(&stream, len_max, Instant::now() + self.patience, &mut answer);
         Ok((!answer.is_empty(), answer.is_empty() || is_sound_stream(&answer)))
     }
 }

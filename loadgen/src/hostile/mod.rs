@@ -160,6 +160,7 @@ pub fn hostile(
         }
     }
     report.duration_s = started.elapsed().as_secs_f64();
+    report.is_stopped = course.is_stopped;
     Ok(report)
 }
 
@@ -175,8 +176,15 @@ fn check(options: &HostileOptions) -> Result<(), Error> {
         options.probe.is_empty() || options.probe.len() > 400,
         "--probe must be a handle of 1 to 400 bytes",
     )?;
-    option(options.timeout.is_zero(), "--timeout must be above 0")?;
-    option(options.duration > RunOptions::DURATION_MAX, "--duration must be at most a week")?;
+    option(
+        options.timeout.is_zero() || options.timeout > RunOptions::TIMEOUT_MAX,
+        "--timeout must be above 0, up to 60s",
+    )?;
+    option(
+        options.duration.is_zero() || options.duration > RunOptions::DURATION_MAX,
+        "--duration must be above 0, up to a week",
+    )?;
+    option(options.recovery > RunOptions::DURATION_MAX, "--recovery must be at most a week")?;
     option(options.findings_max == 0, "--findings must be above 0")
 }
 

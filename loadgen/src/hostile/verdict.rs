@@ -28,6 +28,8 @@ pub struct HostileReport {
     pub seed: u64,
     /// Seconds.
     pub duration_s: f64,
+    /// Whether somebody stopped it before its end.
+    pub is_stopped: bool,
     /// Cases by kind.
     pub kinds: Vec<KindCount>,
     /// What broke the server, or was broken of it.
@@ -101,6 +103,7 @@ impl HostileReport {
             started_unix_ms: now_unix_ms(),
             seed: options.seed,
             duration_s: 0.0,
+            is_stopped: false,
             kinds: KINDS.map(|kind| KindCount { kind, cases: 0, answered: 0 }).into(),
             findings: Vec::new(),
         }
@@ -188,6 +191,9 @@ impl fmt::Display for HostileReport {
         writeln!(f, "{cases} cases against {target} over {transport} in {duration_s:.1} s, seed {seed}")?;
         for KindCount { kind, cases, answered } in &self.kinds {
             writeln!(f, "  {:<12}{cases:>9} sent {answered:>9} answered", format!("{kind:?}"))?;
+        }
+        if self.is_stopped {
+            writeln!(f, "STOPPED early: other cases were not tried")?;
         }
         if self.findings.is_empty() {
             return writeln!(f, "the server answered a plain question after each of them");

@@ -1,6 +1,7 @@
 //! Recorded traffic: requests with the times at which they came, from a capture or from an access log.
 
 pub mod access_log;
+mod cursor;
 pub mod pcap;
 mod pcapng;
 
@@ -80,7 +81,11 @@ impl Recording {
         recording.requests.sort_by_key(|request| request.at_ns);
         let Some(first_ns) = recording.requests.first().map(|first| first.at_ns) else {
             let what = match kind {
-                Kind::Messages => format!("there is no resolution request to UDP port {port} in it"),
+                Kind::Messages => {
+                    format!(
+                        "there is no resolution request to UDP port {port} in it (--replay-port chooses another)"
+                    )
+                }
                 Kind::Names => "there is no line of a resolution in it, and a capture it is not".to_owned(),
             };
             return Err(error(what));

@@ -1,48 +1,33 @@
 //! Captures in the classic format of libpcap, as tcpdump writes them, and what packets of both formats hold.
 //!
 //! - Both byte orders, and times in micro- or nanoseconds.
-//! - Ethernet with VLAN tags, Linux "any" devices (two versions), loopback and raw IP.
+//! - Ethernet and Linux "any" devices (two versions), with VLAN tags; loopback and raw IP.
 //! - IPv4 and IPv6 without extension headers; IP fragments are passed over, for no request needs them.
 //! - Only whole resolution requests to one UDP port; everything else is counted as skipped.
 
 use handle_proto::limit::UDP_MESSAGE_LEN_MAX;
 
+use super::cursor::Cursor;
 use super::{Recorded, Recording, pcapng};
 use crate::question::Question;
 
 /// Whether a file begins like a capture, also like one in the newer format.
 #[must_use]
 pub fn is_capture(bytes: &[u8]) -> bool {
-    Form::of(bytes).is_some() || bytes.starts_with(&pcapng::MAGIC)
+    begin(bytes).is_some() || bytes.starts_with(&pcapng::MAGIC)
 }
 
-const FILE_HEAD_LEN: usize = 24;
-const PACKET_HEAD_LEN: usize = 16;
-
-/// Byte order and unit of time, as the first four bytes say.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Form {
-    is_big: bool,
-    /// Nanoseconds of the smaller unit of time.
-    unit_ns: i64,
-}
-
-impl Form {
-    fn of(bytes: &[u8]) -> Option<Self> {
-        let (is_big, unit_ns) = match bytes.first_chunk()? {
-            [0xa1, 0xb2, 0xc3, 0xd4] => (true, 1000),
-            [0xd4, 0xc3, 0xb2, 0xa1] => (false, 1000),
-            [0xa1, 0xb2, 0x3c, 0x4d] => (true, 1),
-            [0x4d, 0x3c, 0xb2, 0xa1] => (false, 1),
-            _ => return None,
-        };
-        Some(Self { is_big, unit_ns })
-    }
-
-    fn u32(self, bytes: &[u8], at: usize) -> Option<u32> {
-        let word = *bytes.get(at..)?.first_chunk()?;
-        Some(if self.is_big { u32::from_be_bytes(word) } else { u32::from_le_bytes(word) })
-    }
+/// A capture after its first four bytes, and nanoseconds of the smaller unit of its times.
+fn begin(bytes: &[u8]) -> Option<(Cursor<'_>, i64)> {
+    let (magic, rest) = bytes.split_first_chunk()?;
+    let (is_big, unit_ns) = match magic {
+        [0xa1, 0xb2, 0xc3, 0xd4] => (true, 1000),
+        [0xd4, 0xc3, 0xb2, 0xa1] => (false, 1000),
+        [0xa1, 0xb2, 0x3c, 0x4d] => (true, 1),
+        [0x4d, 0x3c, 0xb2, 0xa1] => (false, 1),
+        _ => return None,
+    };
+    Some((Cursor { rest, is_big }, unit_ns))
 }
 
 /// Reads all requests to `port`, in either format.
@@ -62,12 +47,11 @@ pub fn read(bytes: &[u8], port: u16) -> Result<Recording, String> {
         recording.skipped += skipped;
         return Ok(recording);
     }
-    let form = Form::of(bytes).ok_or("it does not begin like a capture")?;
-    let link = form.u32(bytes, 20).ok_or("it ends within its head")? & 0x0fff_ffff;
+    let (mut packets, unit_ns) = begin(bytes).ok_or("it does not begin like a capture")?;
+    // Behind the version, the zone, the precision of the clock, and how much of each packet was kept.
+    let link = packets.bytes(16).and_then(|_| packets.word()).ok_or("it ends within its head")? & 0x0fff_ffff;
     let ip_of = link_layer(link).ok_or_else(|| format!("its kind of device, {link}, is not known here"))?;
-    let mut rest = bytes.get(FILE_HEAD_LEN..).ok_or("it ends within its head")?;
-    while let Some((at_ns, packet, after)) = packet(form, rest) {
-        rest = after;
+    while let Some((at_ns, packet)) = packet(&mut packets, unit_ns) {
         take(&mut recording, at_ns, ip_of(packet), port);
     }
     Ok(recording)
@@ -89,12 +73,13 @@ fn is_request(payload: &[u8]) -> bool {
     payload.len() <= UDP_MESSAGE_LEN_MAX && Question::of_message(payload).is_some()
 }
 
-/// The first packet, with its time, and what comes after it.
-fn packet(form: Form, bytes: &[u8]) -> Option<(i64, &[u8], &[u8])> {
-    let (seconds, fraction) = (form.u32(bytes, 0)?, form.u32(bytes, 4)?);
-    let len = usize::try_from(form.u32(bytes, 8)?).ok()?;
-    let (packet, rest) = bytes.get(PACKET_HEAD_LEN..)?.split_at_checked(len)?;
-    Some((i64::from(seconds) * 1_000_000_000 + i64::from(fraction) * form.unit_ns, packet, rest))
+/// The next packet, with its time.
+fn packet<'b>(packets: &mut Cursor<'b>, unit_ns: i64) -> Option<(i64, &'b [u8])> {
+    let (seconds, fraction) = (packets.word()?, packets.word()?);
+    // How much of it was kept, and how long it was.
+    let (len, _) = (packets.word()?, packets.word()?);
+    let at_ns = i64::from(seconds) * 1_000_000_000 + i64::from(fraction) * unit_ns;
+    Some((at_ns, packets.bytes_of(len)?))
 }
 
 type IpOf = fn(&[u8]) -> Option<&[u8]>;
@@ -103,17 +88,17 @@ type IpOf = fn(&[u8]) -> Option<&[u8]>;
 fn link_layer(link: u32) -> Option<IpOf> {
     Some(match link {
         0 | 108 => |packet| packet.get(4..),
-        1 => ethernet,
+        1 => |packet| after_tags(packet, 12),
         12 | 14 | 101 | 228 | 229 => |packet| Some(packet),
-        113 => |packet| packet.get(16..),
+        113 => |packet| after_tags(packet, 14),
         276 => |packet| packet.get(20..),
         _ => return None,
     })
 }
 
-fn ethernet(packet: &[u8]) -> Option<&[u8]> {
-    let mut at = 12;
-    // At most two tags of virtual networks.
+/// The IP packet behind the type at `at`, in front of which there may be tags of virtual networks.
+fn after_tags(packet: &[u8], mut at: usize) -> Option<&[u8]> {
+    // At most two of them.
     for _ in 0..3 {
         match *packet.get(at..)?.first_chunk::<2>()? {
             [0x81, 0x00] | [0x88, 0xa8] => at += 4,
@@ -210,7 +195,9 @@ pub(crate) mod tests {
                 (1, [&[0; 12][..], &version].concat()),
                 (1, [&[0; 12][..], &[0x81, 0, 0, 5], &version].concat()),
                 (101, vec![]),
-                (113, vec![0; 16]),
+                (1, [&[0; 12][..], &[0x88, 0xa8, 0, 5, 0x81, 0, 0, 6], &version].concat()),
+                (113, [&[0; 14][..], &version].concat()),
+                (113, [&[0; 14][..], &[0x81, 0, 0, 5], &version].concat()),
                 (276, vec![0; 20]),
             ] {
                 let packet = [&head[..], &ip].concat();
@@ -256,6 +243,7 @@ pub(crate) mod tests {
     fn says_what_it_cannot_read() {
         assert!(read(&pcapng::MAGIC, 1).unwrap_err().contains("ends within"));
         assert!(read(b"\xd4\xc3\xb2\xa1", 1).unwrap_err().contains("ends within"));
+        assert!(read(b"\xd4\xc3\xb2", 1).unwrap_err().contains("does not begin"));
         assert!(read(&capture(true, true, 999, &[]), 1).unwrap_err().contains("999"));
     }
 

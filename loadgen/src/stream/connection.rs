@@ -37,8 +37,8 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    pub(crate) fn new(target: SocketAddr, streams: Streams, with_values: bool) -> Self {
-        Self { protocol: streams.protocol, host: target.to_string(), keeps: streams.keeps(), with_values }
+    pub(crate) const fn new(host: String, streams: Streams, with_values: bool) -> Self {
+        Self { protocol: streams.protocol, host, keeps: streams.keeps(), with_values }
     }
 }
 

@@ -46,7 +46,8 @@ pub(super) fn write_get(message: &[u8], host: &str, keeps: bool, out: &mut Vec<u
 /// The message that `body` stands for, as the answer to `request_id`; `None` when it is not such JSON.
 ///
 /// Without `with_values` no values are in it.
-pub(super) fn message(body: &[u8], request_id: i32, with_values: bool) -> Option<Vec<u8>> {
+#[must_use]
+pub fn message(body: &[u8], request_id: i32, with_values: bool) -> Option<Vec<u8>> {
     let json: Json = serde_json::from_slice(body).ok()?;
     let code = ResponseCode(i32::try_from(json.get("responseCode")?.as_i64()?).ok()?);
     let mut content = Vec::new();

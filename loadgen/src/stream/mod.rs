@@ -6,7 +6,7 @@
 
 mod connection;
 pub mod http;
-mod json;
+pub mod json;
 
 use std::fmt;
 use std::io;
@@ -187,10 +187,11 @@ const INPUT_LEN: usize = 16 << 10;
 const PATIENCE_MAX: Duration = Duration::from_millis(10);
 
 impl Pool {
-    /// No connection is begun yet. Requests have at most `request_len_max` bytes; `with_values` says whether anybody
+    /// No connection is begun yet. Over HTTP, requests are for `host`, or for the address. Requests have at most `request_len_max` bytes; `with_values` says whether anybody
     /// looks at the values of answers.
     pub(crate) fn open(
         target: SocketAddr,
+        host: Option<&str>,
         sources: Vec<IpAddr>,
         streams: Streams,
         request_len_max: usize,
@@ -201,7 +202,11 @@ impl Pool {
             target,
             sources,
             streams,
-            context: Context::new(target, streams, with_values),
+            context: Context::new(
+                host.map_or_else(|| target.to_string(), str::to_owned),
+                streams,
+                with_values,
+            ),
             places: (0..streams.connections).map(|_| None).collect(),
             outbox: Outbox::new(BURST_MAX, BURST_MAX * request_len_max),
             counts: ConnectionCounts::default(),

@@ -1,0 +1,198 @@
+//! Any mixture of lies, over any transport and under any load: the accounts add up, and what is told of the server is
+//! what it did.
+
+use std::num::NonZeroU64;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use handle_loadgen::random::Random;
+use handle_loadgen::schedule::Phase;
+use handle_loadgen::stream::Protocol;
+use handle_loadgen::{Load, Report, RunOptions, Streams, Transport, Truth, Verify, run};
+
+use super::server::{Connected, Deed, Server, answer, honest, names, records, whole};
+
+/// Runs of one property, each with a seed of its own.
+const SEEDS: u64 = 24;
+const LATE: Duration = Duration::from_millis(150);
+
+/// What the server did.
+#[derive(Debug, Default)]
+struct Log {
+    requests: AtomicU64,
+    /// Datagrams, or answers on connections.
+    answers: AtomicU64,
+}
+
+fn any_datagrams(request: &[u8], random: &mut Random) -> Vec<Vec<u8>> {
+    let mut datagrams = honest(request);
+    match random.below(16) {
+        0 => datagrams.clear(),
+        1 => datagrams.extend(honest(request)),
+        2 => datagrams.reverse(),
+        3 => datagrams[0].truncate(60),
+        4 => datagrams[0][8] ^= 0x40,
+        // A body longer than the message.
+        5 => datagrams[0][41] = 0x7f,
+        6 => datagrams.insert(0, b"noise".to_vec()),
+        7 => drop(datagrams.remove(0)),
+        8 => datagrams.insert(0, datagrams[0].clone()),
+        9 => datagrams = answer(request, b"https://example.org/evil"),
+        // Another code, and one that is none.
+        10 => datagrams[0][27] = 100,
+        11 => datagrams[0][24] = 0xff,
+        _ => {}
+    }
+    datagrams
+}
+
+fn any_deeds(request: &[u8], random: &mut Random) -> Vec<Deed> {
+    let mut bytes = whole(&honest(request));
+    let lie = random.below(16);
+    match lie {
+        0 => return vec![],
+        1 => return vec![Deed::Write(bytes.clone()), Deed::Write(bytes)],
+        2 => return vec![Deed::Write(bytes), Deed::Close],
+        3 => return vec![Deed::Close],
+        4 => bytes.truncate(60),
+        5 => bytes[8] ^= 0x40,
+        6 => bytes[41] = 0x7f,
+        7 => bytes = whole(&answer(request, b"https://example.org/evil")),
+        8 => bytes[24] = 0xff,
+        9 => return vec![Deed::Wait(LATE * 3 / 2), Deed::Write(bytes)],
+        _ => {}
+    }
+    let mut deeds = vec![Deed::Write(bytes)];
+    if lie == 4 {
+        deeds.push(Deed::Close);
+    }
+    deeds
+}
+
+fn load(random: &mut Random) -> (Load, bool) {
+    let duration = Duration::from_millis(150);
+    let rate = NonZeroU64::new(400).unwrap();
+    match random.below(4) {
+        0 => (Load::Open { rate }, false),
+        1 => (Load::Open { rate }, true),
+        2 => {
+            let ramp = Phase { duration, from: 100.0, to: 500.0 };
+            (
+                Load::Phases(vec![
+                    ramp,
+                    Phase::constant(0.0, duration / 3),
+                    Phase::constant(300.0, duration),
+                ]),
+                false,
+            )
+        }
+        _ => (Load::Closed { window: 5 }, false),
+    }
+}
+
+fn go(seed: u64) {
+    let (log, mut random) = (Arc::new(Log::default()), Random::new(seed, 1));
+    let (noted, mut lies) = (Arc::clone(&log), Random::new(seed, 2));
+    let note = move |answers: usize| {
+        noted.requests.fetch_add(1, Ordering::Relaxed);
+        noted.answers.fetch_add(answers as u64, Ordering::Relaxed);
+    };
+    let (load, poisson) = load(&mut random);
+    let records = records();
+    let options = |target, transport| RunOptions {
+        transport,
+        load: load.clone(),
+        poisson,
+        duration: Duration::from_millis(300),
+        timeout: LATE,
+        verify: Some(Verify {
+            every: 1 + u32::try_from(seed % 3).unwrap(),
+            ..Verify::with(Truth::Records(records.path().to_owned()))
+        }),
+        threads: 1 + usize::try_from(seed % 3).unwrap(),
+        seed,
+        ..RunOptions::new(target, names())
+    };
+    let is_stream = random.below(2) == 0;
+    let report = if is_stream {
+        let server = Connected::start(move |_, request| {
+            let deeds = any_deeds(request, &mut lies);
+            note(deeds.iter().filter(|deed| matches!(deed, Deed::Write(_))).count());
+            deeds
+        });
+        let (pipeline, requests) = if random.below(2) == 0 { (4, 0) } else { (1, 1) };
+        let streams = Streams { connections: 32, pipeline, requests, protocol: Protocol::Tcp };
+        run(&options(server.address, Transport::Stream(streams)), |_| ControlFlow::Continue(())).unwrap()
+    } else {
+        let server = Server::start(move |_, request| {
+            let datagrams = any_datagrams(request, &mut lies);
+            note(datagrams.len());
+            datagrams
+        });
+        let trains = random.below(2) == 0;
+        run(&options(server.address, Transport::Udp { trains }), |_| ControlFlow::Continue(())).unwrap()
+    };
+    check(&report, &log, seed);
+}
+
+fn check(report: &Report, log: &Log, seed: u64) {
+    let accounts = &report.accounts;
+    let told = format!("seed {seed}, {log:?}: {report}");
+    // What the documents say of the sums.
+    let codes: u64 = accounts.codes.iter().map(|code| code.count).sum();
+    assert_eq!(accounts.scheduled, accounts.sent + accounts.not_sent, "{told}");
+    assert_eq!(accounts.not_sent, accounts.behind_schedule + accounts.refused + accounts.blocked, "{told}");
+    assert_eq!(
+        accounts.sent,
+        accounts.answered + accounts.late + accounts.duplicate_only + accounts.lost,
+        "{told}"
+    );
+    assert_eq!(accounts.answered, codes + accounts.malformed + accounts.truncated, "{told}");
+    let seen = report.verification.as_ref().unwrap();
+    let compared = seen.verified + seen.mismatched + seen.undecided + seen.unjudged;
+    assert_eq!(accounts.answered + accounts.late, compared, "{told}");
+    // The server asked for no more than was sent, and nothing was received that it did not send.
+    let (requests, answers) = (log.requests.load(Ordering::Relaxed), log.answers.load(Ordering::Relaxed));
+    assert!(requests <= accounts.sent && requests >= accounts.answered + accounts.late, "{told}");
+    assert!(accounts.datagrams <= answers, "{told}");
+    // All that is told a second time is the same.
+    assert_eq!(
+        (report.response_ns.count, report.service_ns.count),
+        (accounts.answered, accounts.answered),
+        "{told}"
+    );
+    let bars: u64 = report.response_histogram.iter().map(|bucket| bucket.count).sum();
+    assert_eq!(bars, accounts.answered, "{told}");
+    let sum = |of: fn(&handle_loadgen::Second) -> u64| report.seconds.iter().map(of).sum::<u64>();
+    let seconds = [sum(|second| second.sent), sum(|second| second.answered), sum(|second| second.late)];
+    assert_eq!(seconds, [accounts.sent, accounts.answered, accounts.late], "{told}");
+    assert_eq!(sum(|second| second.mismatched), seen.mismatched, "{told}");
+    let lost = accounts.lost + accounts.duplicate_only;
+    assert_eq!(report.seconds.last().unwrap().lost_so_far, lost.cast_signed(), "{told}");
+    let is_open = report.setting.model == "open loop";
+    let due = accounts.sent + accounts.refused + accounts.blocked;
+    assert_eq!(report.schedule_error_ns.count, if is_open { due } else { 0 }, "{told}");
+    assert_eq!(report.pacing.is_some(), is_open, "{told}");
+    if !report.steps.is_empty() {
+        let sum = |of: fn(&handle_loadgen::steps::Step) -> u64| report.steps.iter().map(of).sum::<u64>();
+        let steps = [sum(|step| step.sent), sum(|step| step.answered), sum(|step| step.late)];
+        assert_eq!(steps, [accounts.sent, accounts.answered, accounts.late], "{told}");
+        assert_eq!(sum(|step| step.unanswered), accounts.lost + accounts.duplicate_only, "{told}");
+    }
+    if let Some(connections) = report.connections {
+        assert!(connections.established + connections.failed <= connections.begun, "{told}");
+    }
+}
+
+#[test]
+fn the_accounts_add_up_whatever_the_server_does() {
+    // Side by side, since they mostly wait.
+    thread::scope(|scope| {
+        for first in 0..4 {
+            scope.spawn(move || (first..SEEDS).step_by(4).for_each(go));
+        }
+    });
+}
