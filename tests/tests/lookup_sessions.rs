@@ -21,7 +21,7 @@ fn site(served: &Served) -> SiteBuf {
     let servers = document("servers.json");
     let key_id = servers["servers"]["root"]["server_key_id"].as_str().unwrap();
     let (address, mut site) = (served.address(), SiteBuilder::new());
-    let interface = |protocol| Interface::new(InterfaceKind::QUERY, protocol, address.port().into());
+    let interface = |protocol| Interface::new(InterfaceKind::QUERY, protocol, address.port());
     site.server(ServerBuilder {
         id: 1,
         address: address.ip().into(),
