@@ -6,6 +6,7 @@ pub mod batches;
 pub mod client;
 pub mod daemon;
 pub mod fields;
+pub mod initialised;
 pub mod killed;
 pub mod lab;
 pub mod liar;

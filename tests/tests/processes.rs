@@ -689,6 +689,20 @@ fn completions_and_help_are_there() {
 }
 
 #[test]
+fn a_reader_that_has_seen_enough_is_no_failure_and_a_full_disk_is() {
+    let place = Place::new(&[RECORD]);
+    let mut command = hdl(["snapshot", "inspect", "--handles", "1"]);
+    let mut child = command.arg(place.set()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(0), &b""[..]));
+    let mut command = hdl(["snapshot", "inspect"]);
+    command.arg(place.set()).stdout(std::fs::File::create("/dev/full").unwrap());
+    let (code, error) = fail(command);
+    assert!(code == 1 && error.contains("No space left") && error.lines().count() == 1, "{code} {error}");
+}
+
+#[test]
 fn the_demo_does_what_it_says() {
     let shown = succeed(hdl(["demo", "--json", "--seconds", "1", "--rate", "2000"]));
     let json: Json = serde_json::from_str(&shown).unwrap();

@@ -127,6 +127,11 @@ fn the_dashboard_and_the_alerts_ask_for_what_handle_admin_tells() {
             assert!(told.contains(&name), "{name} is not among the metrics");
         }
     }
+    let is_published = |name: &&str| name.starts_with("handle_admin_publish_");
+    let described = named(include_str!("../../docs/operations/admin-metrics.md"));
+    let [told, described] = [told, described]
+        .map(|names| names.into_iter().filter(is_published).collect::<std::collections::BTreeSet<_>>());
+    assert_eq!(told, described, "docs/operations/admin-metrics.md has a line for each, and no other");
 }
 
 #[test]

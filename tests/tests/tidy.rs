@@ -123,30 +123,81 @@ fn links(text: &str) -> Vec<&str> {
         .collect()
 }
 
-#[test]
-fn links_in_documents_lead_to_files() {
-    let (root, mut broken, mut count) = (root(), Vec::new(), 0);
-    for directory in [root.clone(), root.join("docs")] {
-        for entry in std::fs::read_dir(&directory).unwrap() {
-            let path = entry.unwrap().path();
-            if path.extension().is_none_or(|end| end != "md") {
-                continue;
-            }
-            let text = std::fs::read_to_string(&path).unwrap();
-            for link in links(&text) {
-                let file = link.split('#').next().unwrap_or_default();
-                if link.contains("://") || file.is_empty() {
-                    continue;
-                }
-                count += 1;
-                if !directory.join(file).exists() {
-                    broken.push(format!("{}: {link}", path.display()));
-                }
+/// The documents, by their paths from the root.
+fn documents() -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for directory in ["", "docs", "docs/operations"] {
+        for entry in std::fs::read_dir(root().join(directory)).unwrap() {
+            let name = entry.unwrap().file_name();
+            if Path::new(&name).extension().is_some_and(|end| end == "md") {
+                found.push(Path::new(directory).join(name));
             }
         }
     }
-    assert!(count > 3, "the documents have links");
+    found
+}
+
+/// The names by which links may point into a Markdown text: its headings, in small letters, with hyphens.
+fn anchors(text: &str) -> BTreeSet<String> {
+    let mut is_prose = true;
+    let headings = text.lines().filter(|line| {
+        is_prose ^= line.starts_with("```");
+        is_prose && line.starts_with('#')
+    });
+    headings
+        .map(|heading| {
+            let words = heading.trim_start_matches('#').trim().to_lowercase();
+            let kept = words.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
+            kept.map(|c| if c == ' ' { '-' } else { c }).collect()
+        })
+        .collect()
+}
+
+#[test]
+fn links_in_documents_lead_to_files_and_headings() {
+    let (root, mut broken, mut count) = (root(), Vec::new(), 0);
+    for document in documents() {
+        let path = root.join(&document);
+        let text = std::fs::read_to_string(&path).unwrap();
+        for link in links(&text).into_iter().filter(|link| !link.contains("://")) {
+            let (file, anchor) = link.split_once('#').unwrap_or((link, ""));
+            let target = if file.is_empty() { path.clone() } else { path.parent().unwrap().join(file) };
+            let leads = target.exists()
+                && (anchor.is_empty()
+                    || std::fs::read_to_string(&target).is_ok_and(|text| anchors(&text).contains(anchor)));
+            count += 1;
+            if !leads {
+                broken.push(format!("{}: {link}", document.display()));
+            }
+        }
+    }
+    assert!(count > 50, "the documents have links");
     assert!(broken.is_empty(), "{}", broken.join("\n"));
+}
+
+#[test]
+fn files_that_documents_name_are_there() {
+    let root = root();
+    let mut missing = Vec::new();
+    let tops = ["engine/", "loadgen/", "benches/", "fuzz/", "tests/", "docs/", ".ci/"];
+    // libFuzzer makes it.
+    let made = "fuzz/artifacts/";
+    for document in documents().into_iter().filter(|document| !document.ends_with("CHANGELOG.md")) {
+        let text = read(&document.to_string_lossy());
+        let may_be_in_path = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
+        for word in text.split(|c| !may_be_in_path(c)).map(|word| word.trim_end_matches('.')) {
+            let is_path = tops.iter().any(|top| word.starts_with(top)) || word.contains("/src/");
+            // Those of `engine` are named without it where it is clear.
+            if is_path
+                && word != made
+                && !root.join(word).exists()
+                && !root.join("engine").join(word).exists()
+            {
+                missing.push(format!("{}: {word}", document.display()));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "{}", missing.join("\n"));
 }
 
 #[test]
@@ -171,6 +222,31 @@ fn nothing_is_left_undone_or_too_long() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn crates_know_whom_the_code_map_says() {
+    let architecture = read("ARCHITECTURE.md");
+    let mut count = 0;
+    for line in architecture.lines().filter_map(|line| line.strip_prefix("| `")) {
+        let cells: Vec<&str> = line.trim_end_matches(" |").split(" | ").collect();
+        let [package, _, knows] = cells[..] else { continue };
+        let package = package.trim_end_matches('`');
+        if knows.starts_with("all") {
+            continue;
+        }
+        // Behind a semicolon stands what some of them are for, or who is not among them.
+        let names = knows.split([',', ';']).flat_map(|names| names.split(" and ")).map(str::trim);
+        let names = names.filter_map(|name| name.split(' ').next());
+        let is_name = |name: &str| name.bytes().all(|byte| byte.is_ascii_lowercase()) && name != "never";
+        let said: BTreeSet<&str> = names.filter(|&name| is_name(name)).collect();
+        let manifest: toml::Table = read(&format!("{package}/Cargo.toml")).parse().unwrap();
+        let table = manifest.get("dependencies").and_then(|table| table.as_table()).unwrap();
+        let known: BTreeSet<&str> = table.keys().filter_map(|name| name.strip_prefix("handle-")).collect();
+        assert_eq!(said, known, "whom {package} knows");
+        count += 1;
+    }
+    assert!(count > 10, "the code map has a row for each crate");
 }
 
 #[test]

@@ -12,6 +12,7 @@ use handle_auth::challenges::ChallengeLimits;
 use handle_auth::kdf::Pbkdf2Limits;
 use handle_process::identity::identities;
 use handle_process::server_key::ServerKeyConfig;
+use handle_process::text;
 use handle_proto::limit;
 use handle_sessions::SessionsConfig;
 use serde::{Deserialize, Serialize};
@@ -165,7 +166,7 @@ pub struct ObserveConfig {
 impl Default for Config {
     fn default() -> Self {
         Self {
-            site: PathBuf::from("/etc/handle-admin/siteinfo.json"),
+            site: PathBuf::from("/etc/handled/siteinfo.json"),
             server_id: None,
             listen: vec![SocketAddr::from(([0u16; 8], 2642))],
             threads: 0,
@@ -264,11 +265,7 @@ impl Config {
     /// # Errors
     /// When it cannot be read, or says something that is not understood.
     pub fn read(path: &Path) -> anyhow::Result<Self> {
-        let text = std::fs::read_to_string(path)
-            .with_context(|| format!("cannot read the configuration {}", path.display()))?;
-        let mut config: Self =
-            toml::from_str(&text).with_context(|| format!("in the configuration {}", path.display()))?;
-        let directory = path.parent().unwrap_or(Path::new(""));
+        let (mut config, directory): (Self, _) = text::configuration(path)?;
         config.site = directory.join(&config.site);
         config.store.file = directory.join(&config.store.file);
         config.publish.directory = config.publish.directory.map(|set| directory.join(set));
@@ -341,7 +338,7 @@ impl Config {
             key.check()?;
         }
         self.administrators()?;
-        self.publish.check().map_err(anyhow::Error::msg)?;
+        self.publish.check()?;
         self.store.check()
     }
 

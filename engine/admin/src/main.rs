@@ -4,11 +4,13 @@ use anyhow::anyhow;
 use clap::Parser;
 use handle_admin::config::Config;
 use handle_admin::elsewhere::Elsewhere;
-use handle_admin::server::{Server, read_identity};
+use handle_admin::server::{Server, check_set, read_identity};
 use handle_admin::settings::{Hooks, ReadConfig, reload};
-use handle_admin::store::Store;
+use handle_admin::store::{Store, StoreError};
+use handle_process::listen::raise_file_limit;
 use handle_process::log;
 use handle_process::privileges::is_root;
+use handle_process::reload::shown;
 use sd_notify::NotifyState;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -30,12 +32,12 @@ use std::time::Duration;
     version,
     max_term_width = 100,
     after_help = "Examples:
-  handle-admin --config /etc/handle-admin/handle-admin.toml --check-config
-  handle-admin --config /etc/handle-admin/handle-admin.toml
+  handle-admin --config /etc/handled/handle-admin.toml --check-config
+  handle-admin --config /etc/handled/handle-admin.toml
   echo status | socat - UNIX:/run/handle-admin/control.sock"
 )]
 struct Args {
-    /// Configuration file (TOML); `--print-config` shows every setting with its value.
+    /// Configuration file (TOML); `--print-config` shows every setting.
     #[arg(long, short, env = "HANDLE_ADMIN_CONFIG")]
     config: Option<PathBuf>,
     /// The file of the store.
@@ -59,7 +61,7 @@ struct Args {
     /// Serve as root all the same, without --user.
     #[arg(long, env = "HANDLE_ADMIN_ALLOW_ROOT")]
     allow_root: bool,
-    /// Check configuration, site record, server key and store, say what would be served, and exit.
+    /// Check configuration, site record, server key, store and published set, say what would be served, and exit.
     #[arg(long)]
     check_config: bool,
     /// Print the configuration in force as TOML, and exit.
@@ -114,7 +116,7 @@ fn main() -> ExitCode {
         return check(&config).map_or_else(|error| fail(&error, 2), |()| ExitCode::SUCCESS);
     }
     let done = if args.print_config {
-        print_config(&config)
+        shown(&config).map(|text| print!("{text}"))
     } else if is_root() && config.user.is_none() && !config.allow_root {
         let error = anyhow!(
             "this does not serve as root: say which user to become (`user`, --user handle-admin; make one: \
@@ -132,19 +134,23 @@ fn fail(error: &anyhow::Error, code: u8) -> ExitCode {
     ExitCode::from(code)
 }
 
-fn print_config(config: &Config) -> anyhow::Result<()> {
-    print!("{}", toml::to_string(config)?);
-    Ok(())
-}
-
 fn check(config: &Config) -> anyhow::Result<()> {
     let (site, key) = read_identity(config)?;
     Elsewhere::open(&config.elsewhere)?;
-    let stats = Store::open(&config.store)?.stats()?;
+    let records = match Store::open(&config.store) {
+        Ok(store) => {
+            let stats = store.stats()?;
+            format!("{} records under {} homed prefixes", stats.records, stats.homed_prefixes)
+        }
+        // Asked before a reload: the process that serves has looked at it.
+        Err(StoreError::Locked(path)) => format!("records not looked at, for {} is in use", path.display()),
+        Err(error) => return Err(error.into()),
+    };
+    if let Some(directory) = &config.publish.directory {
+        check_set(directory)?;
+    }
     println!(
-        "configuration is good: {} records under {} homed prefixes, for server {} of {} in the site, {}, on {}",
-        stats.records,
-        stats.homed_prefixes,
+        "configuration is good: {records}, for server {} of {} in the site, {}, on {}",
         site.server_at() + 1,
         site.servers_count(),
         if key.is_some() { "with a key to sign" } else { "without a key to sign" },
@@ -158,6 +164,9 @@ fn serve(args: Args, config: &Config) -> anyhow::Result<()> {
     let set_log = Some(log::start(&config.log, args.log_json)?);
     let read_config: Option<ReadConfig> = Some(Box::new(move || args.config()));
     let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGHUP])?;
+    if let Err(error) = raise_file_limit() {
+        tracing::warn!(%error, "the limit of open files stays as it is (ulimit -n)");
+    }
     let server = Server::start_with(config, Hooks { read_config, set_log })?;
     // Without a service manager there is nobody to tell.
     let _ = sd_notify::notify(&[NotifyState::MainPid(std::process::id()), NotifyState::Ready]);

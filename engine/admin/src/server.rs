@@ -7,7 +7,7 @@ use crate::control::Control;
 use crate::elsewhere::Elsewhere;
 use crate::health::Health;
 use crate::operation::Rules;
-use crate::publish::Publishing;
+use crate::publish::{PublishError, Publishing};
 use crate::service::reply::Sealer;
 use crate::service::{InForce, Service};
 use crate::settings::{Hooks, Settings};
@@ -16,11 +16,16 @@ use crate::{control, observe};
 use anyhow::Context as _;
 use handle_auth::PrivateKey;
 use handle_auth::challenges::Challenges;
+use handle_process::listen::explain_refusal;
 use handle_process::privileges::become_user;
 use handle_process::server_key;
 use handle_process::site::SiteRecord;
 use handle_sessions::Front;
+use handle_snapshot::How;
+use handle_snapshot::set::{PublishedSet, SetError, Why};
+use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Runtime;
@@ -136,7 +141,8 @@ impl Server {
             .iter()
             .map(|&address| connections_listener(address, config.tcp.backlog))
             .collect::<anyhow::Result<_>>()?;
-        let http = config.observe.http.map(|address| connections_listener(address, 64)).transpose()?;
+        let http = config.observe.http.map(|address| connections_listener(address, 64)).transpose();
+        let http = http.context("metrics and health (`observe.http`)")?;
         if let Some(user) = &config.user {
             become_user(user)?;
         }
@@ -144,8 +150,12 @@ impl Server {
         let (site, key) = read_identity(config)?;
         let store = Arc::new(Store::open(&config.store)?);
         let publish = &config.publish;
-        let publishing =
-            publish.directory.is_some().then(|| Publishing::start(store.clone(), publish)).transpose()?;
+        let publishing = match &publish.directory {
+            Some(directory) => Some(
+                Publishing::start(store.clone(), publish).map_err(|error| explain_set(directory, error))?,
+            ),
+            None => None,
+        };
         let elsewhere = Elsewhere::open(&config.elsewhere)?;
         let in_force = in_force(config, Arc::new(site))?;
         if config.anonymous_full_access {
@@ -248,9 +258,34 @@ fn runtime(config: &Config) -> anyhow::Result<Runtime> {
 }
 
 fn connections_listener(address: SocketAddr, backlog: u32) -> anyhow::Result<TcpListener> {
-    crate::connections::listen(address, backlog).with_context(|| {
-        format!("cannot listen on {address} (check: ss -ltnp 'sport = :{}')", address.port())
-    })
+    crate::connections::listen(address, backlog).map_err(|error| explain_refusal(address, error))
+}
+
+/// Checks that publishing can go on from the set in `directory`, if there is one.
+///
+/// # Errors
+/// One sentence with the likely cause, and what to do.
+pub fn check_set(directory: &Path) -> anyhow::Result<()> {
+    match PublishedSet::open(directory, How::Map) {
+        Err(error) if !matches!(error.why, Why::NotPublished) => Err(explain_set(directory, error.into())),
+        Ok(_) | Err(_) => Ok(()),
+    }
+}
+
+/// Why there is no publishing to `directory`, with what to do about it.
+fn explain_set(directory: &Path, error: PublishError) -> anyhow::Error {
+    let set = directory.display();
+    let hint = match &error {
+        PublishError::Set(SetError { why: Why::Locked, .. }) => "is handle-admin running already?".to_owned(),
+        PublishError::Set(SetError { why: Why::Io { error, .. }, .. }) | PublishError::Io(error)
+            if error.kind() != ErrorKind::NotFound =>
+        {
+            format!("who may write there: ls -ld {set}")
+        }
+        // Whatever is published comes from there.
+        _ => format!("without {set}/MANIFEST, it is built again from the store: move that away"),
+    };
+    anyhow::Error::new(error).context(format!("cannot publish to {set} ({hint})"))
 }
 
 /// Forgets sessions whose time is over.

@@ -60,15 +60,8 @@ impl fmt::Display for OpenError {
     }
 }
 
-impl std::error::Error for OpenError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Io { error, .. } => Some(error),
-            Self::KeyFile { error, .. } => Some(error),
-            Self::Permissions { .. } | Self::NotASecret { .. } => None,
-        }
-    }
-}
+/// Without a source: the text has it already, and would say it twice.
+impl std::error::Error for OpenError {}
 
 /// Reads the private key in a file, native or PEM, plain or encrypted under `passphrase`.
 ///
@@ -88,11 +81,11 @@ pub fn open_secret_file(path: &Path) -> Result<Zeroizing<Vec<u8>>, OpenError> {
     let file = File::open(path).map_err(failed)?;
     // Asked of the open file, which nobody can exchange any more.
     let metadata = file.metadata().map_err(failed)?;
-    if metadata.mode() & 0o077 != 0 {
-        return Err(OpenError::Permissions { path: path.to_owned(), mode: metadata.mode() & 0o7777 });
-    }
     if !metadata.is_file() || metadata.len() > FILE_LEN_MAX {
         return Err(OpenError::NotASecret { path: path.to_owned() });
+    }
+    if metadata.mode() & 0o077 != 0 {
+        return Err(OpenError::Permissions { path: path.to_owned(), mode: metadata.mode() & 0o7777 });
     }
     // All at once: growing would leave copies behind that nobody clears.
     let mut bytes = Zeroizing::new(Vec::with_capacity(1 + usize::try_from(FILE_LEN_MAX).unwrap_or(0)));

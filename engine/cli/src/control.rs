@@ -36,9 +36,9 @@ enum Command {
     Status,
     /// Counters and times, in all and for each worker, and who asks most.
     Stats,
-    /// Take the published set now.
+    /// Read the configuration again, as far as it can change while serving, and take the published set now.
     Reload,
-    /// Open the file of the query log again, after it was renamed.
+    /// Open the file of the query log or the audit log again, after it was renamed.
     ReopenLog,
     /// Answer what has arrived, then exit.
     Drain,

@@ -3,6 +3,10 @@
 //! One file for each command; `main` only knows their names and what their outcomes mean to a shell.
 #![forbid(unsafe_code)]
 
+// First, for the others print with it.
+#[macro_use]
+mod output;
+
 mod batch;
 mod client;
 mod control;
@@ -16,7 +20,6 @@ mod input;
 mod key;
 mod lab;
 mod message;
-mod output;
 mod progress;
 mod reference;
 mod resolve;
@@ -43,12 +46,12 @@ use std::process::ExitCode;
     version,
     max_term_width = 100,
     after_help = "Start here:
-  hdl demo                                     build, serve, resolve and load real records, and see
-  hdl snapshot build set.layer records.jsonl   make a layer file of records
-  hdl snapshot publish ./set set.layer         publish it for handled
-  hdl resolve 10.1000/1 --server 127.0.0.1     ask a server
-  hdl resolve hdl:10.1000/1 --trace            find the responsible service, and see how
-  hdl lab up                                   a small Handle System to learn with, and to break
+  hdl demo                                    build, serve, resolve and load real records, and see
+  hdl snapshot publish ./set records.jsonl    publish records for handled to serve
+  hdl resolve 10.1000/1 --server 127.0.0.1    ask a server
+  hdl resolve hdl:10.1000/1 --trace           find the responsible service, and see how
+  hdl init --help                             begin a service of your own
+  hdl lab up                                  a small Handle System to learn with, and to break
 
 Every command has --help with examples."
 )]
@@ -97,7 +100,7 @@ enum Command {
     Snapshot(snapshot::Args),
     /// Take protocol messages apart.
     Message(message::Args),
-    /// Ask a running handled for its state, or tell it something.
+    /// Ask a running handled or handle-admin for its state, or tell it something.
     Control(control::Args),
     /// The whole system in one command: build, serve, resolve, load, publish while loading.
     Demo(demo::Args),

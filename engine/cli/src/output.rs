@@ -7,6 +7,25 @@ use handle_proto::value::Ttl;
 use handle_proto::{Handle, Value};
 use serde_json::Value as Json;
 use std::fmt::{self, Write as _};
+use std::io::{ErrorKind, Write as _};
+
+/// Prints a line, as that of std does, which panics when the reader has gone.
+macro_rules! println {
+    () => { $crate::output::line(format_args!("")) };
+    ($($text:tt)*) => { $crate::output::line(format_args!($($text)*)) };
+}
+
+/// Prints a line. To a reader that has seen enough, as `head` has, nothing more is said.
+pub(crate) fn line(text: fmt::Arguments<'_>) {
+    let mut out = std::io::stdout().lock();
+    match out.write_fmt(text).and_then(|()| out.write_all(b"\n")) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            eprintln!("hdl: cannot write what was found: {error}");
+            std::process::exit(1);
+        }
+        Ok(()) | Err(_) => {}
+    }
+}
 
 /// Most characters of data in a table row, when it does not go to a file.
 const DATA_CHARS_MAX: usize = 2000;

@@ -7,6 +7,8 @@ use handle_client::bootstrap;
 use handle_client::lookup::Options;
 use handle_client::refresh::refresh;
 use handle_client::{Driver, Question};
+use handle_proto::json::site_to_json;
+use serde_json::json;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -17,6 +19,7 @@ use std::sync::Arc;
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:
   hdl root
+  hdl root --json
   hdl root --refresh --output bootstrap_handles
 
 Exit codes: 0 shown or written, 1 failed; then nothing is written.")]
@@ -27,6 +30,9 @@ pub(crate) struct Args {
     /// Where to write them; the file that was read may be named.
     #[arg(long, value_name = "FILE", requires = "refresh")]
     output: Option<PathBuf>,
+    /// Print JSON.
+    #[arg(long, conflicts_with = "refresh")]
+    json: bool,
     #[command(flatten)]
     client: ClientArgs,
 }
@@ -53,6 +59,17 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
     let root = client.root.get();
     anyhow::ensure!(!root.sites.is_empty(), "the global service is not known: name a file of it (--root)");
     let updated = root.updated_unix_ms.and_then(|ms| i64::try_from(ms / 1000).ok()).unwrap_or_default();
+    if args.json {
+        let sites: Vec<_> = root.sites.iter().map(|site| site_to_json(&site.view())).collect();
+        let keys = root.trusted_keys.len();
+        println!(
+            "{}",
+            output::json(
+                &json!({ "written": output::unix_time(updated), "trustedKeys": keys, "sites": sites })
+            )
+        );
+        return Ok(Outcome::Good);
+    }
     println!("written {}, {} trusted keys", output::unix_time(updated), root.trusted_keys.len());
     for site in &root.sites {
         println!("{}", output::describe(handle_proto::data::kind::HS_SITE, site.as_bytes()));

@@ -1,8 +1,10 @@
 //! Passphrases, secrets and keys, as operators name them: in files and the environment, never as arguments, which
 //! everybody on the machine can read.
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, anyhow, bail, ensure};
+use handle_auth::file::OpenError;
 use handle_auth::file::open_secret_file;
+use handle_auth::keyfile::KeyFileError;
 use handle_auth::{PrivateKey, challenge, open_key_file};
 use handle_client::administration::{Identity, Key};
 use std::path::PathBuf;
@@ -87,7 +89,12 @@ impl IdentityArgs {
 
 /// The private key in a file, ready to sign.
 pub(crate) fn private_key(path: &std::path::Path, passphrase: Option<&[u8]>) -> anyhow::Result<Key> {
-    let record = open_key_file(path, passphrase)?;
+    let record = open_key_file(path, passphrase).map_err(|error| match error {
+        OpenError::KeyFile { error: KeyFileError::PassphraseNeeded, .. } => {
+            anyhow!("{error}: add --passphrase-file FILE or --passphrase-env NAME")
+        }
+        error => error.into(),
+    })?;
     let key = PrivateKey::new(&record.view()).with_context(|| format!("{}", path.display()))?;
     Ok(Key::Private(Box::new(key)))
 }

@@ -38,7 +38,7 @@ enum Command {
     /// handle that comes twice is an error, and so is everything that could not be served; nothing is
     /// written then. Memory is bounded, whatever the number of records, except for arrays: each is read
     /// whole, so write large ones as lines (jq -c '.[]').
-    #[command(after_help = "Example:
+    #[command(after_help = "Examples:
   hdl snapshot build set.layer records-*.jsonl --homed 10.1045 --homed 10.1016
   hdl snapshot build two.layer records.jsonl --site siteinfo.json --server 2")]
     Build(BuildArgs),
@@ -54,14 +54,27 @@ enum Command {
 In a delta, {\"handle\": \"10.1045/x\", \"deleted\": true} removes a handle.")]
     Publish(PublishArgs),
     /// Merge the layers of a published set, so that lookups look in fewer places.
+    #[command(after_help = "Examples:
+  hdl snapshot merge ./set             into one layer
+  hdl snapshot merge ./set --deltas    leave the base alone, which takes less time")]
     Merge(MergeArgs),
     /// Check every byte of a published set or of a layer file.
-    #[command(after_help = "Exit codes: 0 whole, 1 damaged or not there.")]
+    #[command(after_help = "Examples:
+  hdl snapshot verify ./set
+  hdl snapshot verify set.layer
+
+Exit codes: 0 whole, 1 damaged or not there.")]
     Verify(VerifyArgs),
     /// Say what is in a published set or in a layer file.
+    #[command(after_help = "Examples:
+  hdl snapshot inspect ./set
+  hdl snapshot inspect set.layer --handles 10")]
     Inspect(InspectArgs),
     /// Print one record, all of it: values that are not public, too.
-    #[command(after_help = "Exit codes: 0 found, 3 no such handle, 1 failed.")]
+    #[command(after_help = "Example:
+  hdl snapshot get ./set 10.1045/july95-arms --json
+
+Exit codes: 0 found, 3 no such handle, 1 failed.")]
     Get(GetArgs),
 }
 
@@ -552,8 +565,8 @@ fn inspect(args: &InspectArgs) -> anyhow::Result<Outcome> {
     }
     const PREFIXES_SHOWN: usize = 20;
     let more = prefixes.len().saturating_sub(PREFIXES_SHOWN);
-    print!("homed: {}", prefixes[..prefixes.len() - more].join(" "));
-    println!("{}", if more > 0 { format!(" and {more} more (--json shows all)") } else { String::new() });
+    let rest = if more > 0 { format!(" and {more} more (--json shows all)") } else { String::new() };
+    println!("homed: {}{rest}", prefixes[..prefixes.len() - more].join(" "));
     handles.iter().for_each(|handle| println!("{handle}"));
     Ok(Outcome::Good)
 }

@@ -50,6 +50,31 @@ pub fn has<C: Serialize>(config: &C, name: &str) -> anyhow::Result<bool> {
     Ok(flat(&Table::try_from(config)?).keys().any(|setting| is_under(setting, name)))
 }
 
+/// `config` as TOML, as it can be read back. Settings without a value, which TOML has no word for, are named behind it.
+///
+/// # Errors
+/// When it is no table.
+pub fn shown<C: Serialize>(config: &C) -> anyhow::Result<String> {
+    let mut text = toml::to_string(config)?;
+    let unset = unset(&serde_json::to_value(config)?, "");
+    if !unset.is_empty() {
+        text.push_str(&format!("\n# Not set: {}\n", unset.join(", ")));
+    }
+    Ok(text)
+}
+
+/// Names with dots of what is null.
+fn unset(value: &serde_json::Value, name: &str) -> Vec<String> {
+    match value {
+        serde_json::Value::Null => vec![name.to_owned()],
+        serde_json::Value::Object(members) => {
+            let dot = if name.is_empty() { "" } else { "." };
+            members.iter().flat_map(|(member, value)| unset(value, &format!("{name}{dot}{member}"))).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
 fn is_under(name: &str, above: &str) -> bool {
     name.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }

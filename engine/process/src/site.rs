@@ -1,5 +1,6 @@
 //! Who a server is: the site record, and the server's place in it.
 
+use crate::text;
 use anyhow::{Context as _, anyhow, bail};
 use handle_proto::data::site::{Server, Site, SiteBuf};
 use handle_proto::json::site_from_json;
@@ -22,8 +23,7 @@ impl SiteRecord {
     /// # Errors
     /// When the file cannot be read, is not a site record, or has no such server.
     pub fn read(path: &Path, server_id: Option<i32>) -> anyhow::Result<Self> {
-        let text = std::fs::read_to_string(path)
-            .with_context(|| format!("cannot read the site record {}", path.display()))?;
+        let text = text::read(path, "the site record")?;
         Self::parse(&text, server_id).with_context(|| format!("in the site record {}", path.display()))
     }
 

@@ -8,6 +8,7 @@ use crate::tcp::settings::TcpSettings;
 use crate::templates::TemplatesConfig;
 use anyhow::{Context as _, ensure};
 use handle_net::Choice;
+use handle_process::text;
 use handle_proto::limit;
 use handle_sessions::config::SessionsConfig;
 use serde::{Deserialize, Serialize};
@@ -113,9 +114,9 @@ pub struct Limits {
     pub outbox_datagrams: usize,
     /// Answers that wait to be sent, in bytes.
     pub outbox_bytes: usize,
-    /// Receive buffer of each socket in the kernel, in bytes.
+    /// Receive buffer of each socket in the kernel, in bytes; 0 for the kernel's own.
     pub socket_receive_bytes: usize,
-    /// Send buffer of each socket in the kernel, in bytes.
+    /// Send buffer of each socket in the kernel, in bytes; 0 for the kernel's own.
     pub socket_send_bytes: usize,
     /// Most datagrams of one answer; who wants more is told to ask over TCP, or by index or type. This is also
     /// the factor by which a forged sender address is flooded.
@@ -192,6 +193,8 @@ impl Default for Limits {
 /// Bytes of the longest answer there can be, cut into datagrams.
 pub(crate) const ANSWER_LEN_MAX: usize =
     limit::MESSAGE_LEN_MAX as usize + limit::FRAGMENTS_MAX * handle_proto::wire::Envelope::LEN;
+/// Longest wait that may be configured: a day.
+pub(crate) const WAIT_MS_MAX: u32 = 86_400_000;
 
 impl Config {
     /// Reads the file at `path`. Paths in it are relative to its directory.
@@ -199,11 +202,7 @@ impl Config {
     /// # Errors
     /// When it cannot be read, or says something that is not understood.
     pub fn read(path: &Path) -> anyhow::Result<Self> {
-        let text = std::fs::read_to_string(path)
-            .with_context(|| format!("cannot read the configuration {}", path.display()))?;
-        let mut config: Self =
-            toml::from_str(&text).with_context(|| format!("in the configuration {}", path.display()))?;
-        let directory = path.parent().unwrap_or(Path::new(""));
+        let (mut config, directory): (Self, _) = text::configuration(path)?;
         config.snapshot = directory.join(&config.snapshot);
         config.site = config.site.map(|site| directory.join(site));
         config.control = config.control.map(|control| directory.join(control));
@@ -248,12 +247,6 @@ impl Config {
             "`limits.outbox_bytes` is {}: the longest answer takes {ANSWER_LEN_MAX}, and 1 GiB is the most",
             limits.outbox_bytes
         );
-        for (name, bytes) in [
-            ("socket_receive_bytes", limits.socket_receive_bytes),
-            ("socket_send_bytes", limits.socket_send_bytes),
-        ] {
-            ensure!(bytes <= 1 << 30, "`limits.{name}` is {bytes}: at most 1073741824");
-        }
         ensure!(
             (1..=limit::FRAGMENTS_MAX).contains(&limits.answer_datagrams),
             "`limits.answer_datagrams` is {}: it must be from 1 to {}",
@@ -276,6 +269,23 @@ impl Config {
             "`limits.fragmented_bytes` is {}: at most 4 GiB",
             limits.fragmented_bytes
         );
+        ensure!(
+            limits.fragmented_requests_per_sender <= 1 << 20,
+            "`limits.fragmented_requests_per_sender` is {}: at most 1048576",
+            limits.fragmented_requests_per_sender
+        );
+        ensure!(
+            limits.fragmented_wait_ms <= WAIT_MS_MAX,
+            "`limits.fragmented_wait_ms` is {}: at most {WAIT_MS_MAX}, a day",
+            limits.fragmented_wait_ms
+        );
+        // The kernel takes a 32-bit number with a sign, of which a larger one would be any other.
+        for (name, bytes) in [
+            ("socket_receive_bytes", limits.socket_receive_bytes),
+            ("socket_send_bytes", limits.socket_send_bytes),
+        ] {
+            ensure!(bytes <= 1 << 30, "`limits.{name}` is {bytes}: at most 1 GiB; 0 for the kernel's own");
+        }
         ensure!(
             (64..=1 << 20).contains(&limits.control_line_bytes),
             "`limits.control_line_bytes` is {}: it must be from 64 to 1048576",

@@ -2,7 +2,9 @@
 
 use anyhow::{Context as _, anyhow};
 use clap::Parser;
+use handle_process::listen::raise_file_limit;
 use handle_process::log;
+use handle_process::reload::shown;
 use handle_server::Server;
 use handle_server::config::{Config, Datapath};
 use handle_server::privileges::is_root;
@@ -10,7 +12,6 @@ use handle_server::server::{Hooks, ReadConfig, open_live, read_site};
 use handle_server::slow;
 use handle_server::takeover::Program;
 use handle_server::watchdog::Watchdog;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sd_notify::NotifyState;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::ffi::OsString;
@@ -41,7 +42,7 @@ use std::time::{Duration, Instant};
   echo status | socat - UNIX:/run/handled/control.sock"
 )]
 struct Args {
-    /// Configuration file (TOML); `--print-config` shows every setting with its value.
+    /// Configuration file (TOML); `--print-config` shows every setting.
     #[arg(long, short, env = "HANDLED_CONFIG")]
     config: Option<PathBuf>,
     /// Directory of the published set.
@@ -139,7 +140,7 @@ fn main() -> ExitCode {
         Err(error) => return fail(&error, 2),
     };
     let done = if args.print_config {
-        print_config(&config)
+        shown(&config).map(|text| print!("{text}"))
     } else if args.check_config {
         return check(&config).map_or_else(|error| fail(&error, 2), |()| ExitCode::SUCCESS);
     } else if is_root() && config.user.is_none() && !config.allow_root {
@@ -157,11 +158,6 @@ fn main() -> ExitCode {
 fn fail(error: &anyhow::Error, code: u8) -> ExitCode {
     eprintln!("handled: {error:#}");
     ExitCode::from(code)
-}
-
-fn print_config(config: &Config) -> anyhow::Result<()> {
-    print!("{}", toml::to_string(config)?);
-    Ok(())
 }
 
 fn check(config: &Config) -> anyhow::Result<()> {
@@ -203,21 +199,15 @@ fn quiet_panics() {
     }));
 }
 
-/// Lets this process open as many files as it is allowed to ask for: each connection is one.
-fn raise_file_limit() {
-    let limit = getrlimit(Resource::Nofile);
-    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
-        tracing::warn!(%error, "the limit of open files stays as it is (ulimit -n)");
-    }
-}
-
 fn serve(args: Args, config: &Config) -> anyhow::Result<()> {
     let set_log = Some(log::start(&config.log, args.log_json)?);
     let read_config: Option<ReadConfig> = Some(Box::new(move || args.config()));
     let mut signals =
         signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGHUP]).context("cannot listen to signals")?;
     quiet_panics();
-    raise_file_limit();
+    if let Err(error) = raise_file_limit() {
+        tracing::warn!(%error, "the limit of open files stays as it is (ulimit -n)");
+    }
     let server = Server::start_with(config, Hooks { program: program(), read_config, set_log })?;
     // Without a service manager there is nobody to tell.
     let _ = sd_notify::notify(&[NotifyState::MainPid(std::process::id()), NotifyState::Ready]);

@@ -17,6 +17,7 @@ use crate::templates::TemplatesConfig;
 use crate::worker::{Worker, WorkerInfo};
 use anyhow::{Context as _, anyhow, ensure};
 use handle_net::Options;
+use handle_process::listen::explain_refusal;
 use handle_process::log::SetLog;
 use handle_sessions::Holder;
 use handle_snapshot::map::How;
@@ -415,6 +416,11 @@ pub fn open_live(config: &Config) -> anyhow::Result<Arc<Live>> {
     let how = if config.copy_to_memory { How::CopyToMemory } else { How::Map };
     let directory = config.snapshot.display();
     Live::open(&config.snapshot, how, config.verify_new_layers, templates_of(config)).map_err(|error| {
+        if matches!(error.why, Why::NotPublished) {
+            let hint =
+                format!("cannot serve {directory} (publish a set: hdl snapshot publish {directory} RECORDS)");
+            return anyhow::Error::new(error).context(hint);
+        }
         let kind = match &error.why {
             Why::Io { error, .. } => error.kind(),
             _ => ErrorKind::Other,
@@ -449,8 +455,7 @@ fn usable_cores(config: &Config) -> anyhow::Result<Vec<usize>> {
     if !config.cores.is_empty() {
         return Ok(config.cores.clone());
     }
-    let allowed = rustix::thread::sched_getaffinity(None).context("cannot ask which cores are ours")?;
-    Ok((0..rustix::thread::CpuSet::MAX_CPU).filter(|&core| allowed.is_set(core)).collect())
+    handle_net::usable_cores().context("cannot ask which cores are ours")
 }
 
 /// The sockets of another process that are for addresses of ours, each with the number of its worker.
@@ -485,12 +490,12 @@ fn bind_missing(
             // Workers share a port among themselves, so the kernel would let another process share it too.
             let mut alone = net_options(config, listen);
             alone.reuse_port = false;
-            handle_net::bind(&alone).map_err(|error| explain_bind(listen, error))?;
-            tcp::side::probe(config, listen).map_err(|error| explain_bind(listen, error))?;
+            handle_net::bind(&alone).map_err(|error| explain_refusal(listen, error))?;
+            tcp::side::probe(config, listen).map_err(|error| explain_refusal(listen, error))?;
         }
         let mut options = net_options(config, listen);
         for at in missing {
-            let socket = bind_with_tcp(config, &options).map_err(|error| explain_bind(listen, error))?;
+            let socket = bind_with_tcp(config, &options).map_err(|error| explain_refusal(listen, error))?;
             // With port 0 the first socket takes a port, and the others share it.
             options.address = socket.local_addr()?;
             sockets.push((at, socket));
@@ -522,7 +527,8 @@ fn bind_listeners(
         }
     }
     for (&address, listeners) in addresses.iter().zip(&mut listeners).filter(|(_, it)| it.is_empty()) {
-        listeners.extend(tcp::side::listen(config, address).map_err(|error| explain_bind(address, error))?);
+        listeners
+            .extend(tcp::side::listen(config, address).map_err(|error| explain_refusal(address, error))?);
     }
     Ok(listeners)
 }
@@ -559,20 +565,4 @@ pub(crate) fn net_options(config: &Config, address: SocketAddr) -> Options {
     options.socket_send_buffer_len = limits.socket_send_bytes;
     options.streams = config.tcp.options();
     options
-}
-
-fn explain_bind(address: SocketAddr, error: std::io::Error) -> anyhow::Error {
-    let port = address.port();
-    let why = match error.kind() {
-        ErrorKind::AddrInUse => format!("another process has the port (see: ss -ltunp 'sport = :{port}')"),
-        ErrorKind::PermissionDenied => {
-            "not allowed; ports below 1024 need CAP_NET_BIND_SERVICE (see: sysctl net.ipv4.ip_unprivileged_port_start)".to_owned()
-        }
-        ErrorKind::AddrNotAvailable => "this host does not have the address (see: ip address)".to_owned(),
-        _ if rustix::io::Errno::from_io_error(&error) == Some(rustix::io::Errno::AFNOSUPPORT) => {
-            format!("this host has no such protocol (without IPv6: --listen 0.0.0.0:{port})")
-        }
-        _ => "the kernel refuses".to_owned(),
-    };
-    anyhow::Error::new(error).context(format!("cannot listen on {address}: {why}"))
 }

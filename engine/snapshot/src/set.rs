@@ -88,18 +88,8 @@ impl fmt::Display for SetError {
     }
 }
 
-impl core::error::Error for SetError {
-    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
-        match &self.why {
-            Why::Io { error, .. } => Some(error),
-            Why::Manifest(error) => Some(error),
-            Why::Open(error) => Some(error),
-            Why::Fault(error) => Some(error),
-            Why::Build(error) => Some(error),
-            _ => None,
-        }
-    }
-}
+/// Without a source: the text has it already, and would say it twice.
+impl core::error::Error for SetError {}
 
 impl SetError {
     fn new(path: impl Into<PathBuf>, why: Why) -> Self {

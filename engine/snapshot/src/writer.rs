@@ -110,16 +110,8 @@ impl fmt::Display for BuildError {
     }
 }
 
-impl core::error::Error for BuildError {
-    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
-        match self {
-            Self::Record { why, .. } => Some(why),
-            Self::Corrupt(error) => Some(error),
-            Self::Io(error) => Some(error),
-            _ => None,
-        }
-    }
-}
+/// Without a source: the text has it already, and would say it twice.
+impl core::error::Error for BuildError {}
 
 impl From<io::Error> for BuildError {
     fn from(error: io::Error) -> Self {

@@ -41,6 +41,7 @@ pub(crate) enum Command {
     #[command(after_help = help::HOSTILE)]
     Hostile(HostileArgs),
     /// Makes a page of the JSON of a run, which needs nothing else.
+    #[command(after_help = help::HTML)]
     Html {
         /// What `run --json` wrote.
         #[arg(value_name = "REPORT.json")]
@@ -56,11 +57,13 @@ pub(crate) enum Command {
     #[command(after_help = help::LIMIT)]
     Limit(LimitArgs),
     /// Writes completions for a shell to standard output.
+    #[command(after_help = help::COMPLETIONS)]
     Completions {
         /// The shell.
         shell: Shell,
     },
     /// Writes manual pages, one for each command.
+    #[command(after_help = help::MAN)]
     Man {
         /// The directory.
         dir: PathBuf,

@@ -45,7 +45,8 @@ the generator and not the server that could not do more.
 
 Examples:
   handle-loadgen find-max --target 127.0.0.1:2641 --snapshot set --loss 0.1% --p99 5ms
-  handle-loadgen find-max --target 127.0.0.1:2641 --handles names.txt --trial 5s --repeat 5 --json max.json
+  handle-loadgen find-max --target 127.0.0.1:2641 --handles names.txt --trial 5s --repeat 5 \\
+      --json max.json
 
 Exit codes:
   0  a rate was found and confirmed
@@ -54,16 +55,17 @@ Exit codes:
   3  there was no answer at all, it was stopped, or it could not be done";
 
 pub(crate) const COMPARE: &str = "\
-Each whole second is a sample, drawn again in blocks and, where there are several runs of a side, by
-runs. The change is that of B against A, with the interval in which it lies with a confidence of 95 %;
-where 0 is in it, no difference is shown.
+Each whole second is a sample, drawn again in blocks and, where there are several runs of a side,
+by runs. The change is that of B against A, with the interval in which it lies with a confidence of
+95 %; where 0 is in it, no difference is shown.
 
 Example:
   handle-loadgen compare before.json after.json --more-a before-2.json --more-b after-2.json";
 
 pub(crate) const REPLAY: &str = "\
 Example:
-  handle-loadgen run --target 127.0.0.1:2641 --snapshot set --rate 1k --verify --mismatches wrong.jsonl
+  handle-loadgen run --target 127.0.0.1:2641 --snapshot set --rate 1k --verify \\
+      --mismatches wrong.jsonl
   handle-loadgen replay wrong.jsonl --target 127.0.0.1:2641
 
 Exit codes:
@@ -77,7 +79,8 @@ Requests are changed by rules that know the protocol: lengths that lie, fragment
 unknown operations, broken names, noise. After each, a plain question must be answered as at first.
 
 Examples:
-  handle-loadgen hostile --target 127.0.0.1:2641 --probe 10.5072/test --duration 10m --junit hostile.xml
+  handle-loadgen hostile --target 127.0.0.1:2641 --probe 10.5072/test --duration 10m \\
+      --junit hostile.xml
   handle-loadgen hostile --target 127.0.0.1:2641 --probe 10.5072/test --tcp --cases 10000 --seed 7
 
 Exit codes:
@@ -85,6 +88,18 @@ Exit codes:
   1  something was found
   2  the command line makes no sense, or the server does not answer to begin with
   3  it was stopped before anything was found, or could not be done";
+
+pub(crate) const HTML: &str = "\
+Example:
+  handle-loadgen html report.json --output report.html";
+
+pub(crate) const COMPLETIONS: &str = "\
+Example:
+  handle-loadgen completions bash > ~/.local/share/bash-completion/completions/handle-loadgen";
+
+pub(crate) const MAN: &str = "\
+Example:
+  handle-loadgen man ~/.local/share/man/man1";
 
 pub(crate) const LIMIT: &str = "\
 Use the sizes of the real traffic: a request is 60 bytes and its handle. The result is an upper

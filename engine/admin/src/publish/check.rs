@@ -55,14 +55,7 @@ impl fmt::Display for CheckError {
     }
 }
 
-impl core::error::Error for CheckError {
-    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
-        match self {
-            Self::Io { error, .. } => Some(error),
-            _ => None,
-        }
-    }
-}
+impl core::error::Error for CheckError {}
 
 /// Asks the command, if there is one, whether `candidate`, whose layers are in `dir`, may go live.
 ///

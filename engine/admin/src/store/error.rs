@@ -1,6 +1,7 @@
 //! Why the store does not do something.
 
 use std::fmt;
+use std::io::{self, ErrorKind};
 use std::path::PathBuf;
 
 /// Why the store does not do something.
@@ -13,6 +14,20 @@ pub enum StoreError {
     Exists(PathBuf),
     /// Another process has it open.
     Locked(PathBuf),
+    /// The file may not be read and written, or the disk does not do it.
+    Unopened {
+        /// The file.
+        file: PathBuf,
+        /// Why.
+        error: Box<redb::Error>,
+    },
+    /// The file is not whole, or no store.
+    Broken {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong with it.
+        what: String,
+    },
     /// It was made by newer software.
     Newer {
         /// What the file has.
@@ -43,7 +58,7 @@ impl fmt::Display for StoreError {
             Self::Missing(path) => {
                 write!(
                     f,
-                    "there is no store {}: `hdl init` makes one, or `store.file` names another",
+                    "there is no store {}: `hdl store create` makes an empty one, `hdl import --create` one from a backup",
                     path.display()
                 )
             }
@@ -54,6 +69,16 @@ impl fmt::Display for StoreError {
                 path.display(),
                 path.display()
             ),
+            Self::Unopened { file, error } => {
+                let file = file.display();
+                write!(f, "cannot open the store {file} (who may: ls -l {file}): {error}")
+            }
+            Self::Broken { file, what } => write!(
+                f,
+                "the store {} is damaged ({what}): move it away, and make it again from a backup or from the published \
+                 set (hdl export, hdl import --create)",
+                file.display()
+            ),
             Self::Newer { found, known } => {
                 write!(f, "the store has schema {found}, and this program knows {known}: use a newer one")
             }
@@ -62,7 +87,21 @@ impl fmt::Display for StoreError {
             Self::Failed => {
                 f.write_str("a change could not be written before, so the store has to be opened again")
             }
-            Self::Database(error) => write!(f, "the store cannot be read or written: {error}"),
+            Self::Database(error) => {
+                write!(f, "the store cannot be read or written: {error}")?;
+                let is_full = |error: &io::Error| {
+                    matches!(
+                        error.kind(),
+                        ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge
+                    )
+                };
+                match &**error {
+                    redb::Error::Io(error) if is_full(error) => {
+                        f.write_str(" (is there room: df -h; ulimit -f)")
+                    }
+                    _ => Ok(()),
+                }
+            }
         }
     }
 }
@@ -79,7 +118,10 @@ macro_rules! from_database {
     ($($error:ty),*) => {
         $(impl From<$error> for StoreError {
             fn from(error: $error) -> Self {
-                Self::Database(Box::new(error.into()))
+                match error.into() {
+                    redb::Error::PreviousIo => Self::Failed,
+                    error => Self::Database(Box::new(error)),
+                }
             }
         })*
     };

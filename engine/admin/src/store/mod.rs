@@ -14,6 +14,7 @@ mod error;
 #[cfg(test)]
 mod faults;
 mod log;
+mod open;
 mod record;
 mod schema;
 mod snapshot;
@@ -34,7 +35,7 @@ pub use transaction::Transaction;
 use handle_proto::Handle;
 use handle_proto::fold;
 use handle_proto::name::PREFIX_RECORDS;
-use redb::{Database, DatabaseError, Durability, ReadableDatabase as _, WriteTransaction};
+use redb::{Database, Durability, ReadableDatabase as _, WriteTransaction};
 use serde::{Deserialize, Serialize};
 use std::fs::OpenOptions;
 use std::io::ErrorKind;
@@ -187,13 +188,7 @@ impl Store {
     /// # Errors
     /// When there is none, another process has it open, or it is of a newer schema.
     pub fn open(config: &StoreConfig) -> Result<Self, StoreError> {
-        if !config.file.exists() {
-            return Err(StoreError::Missing(config.file.clone()));
-        }
-        let database = builder(config).open(&config.file).map_err(|error| match error {
-            DatabaseError::DatabaseAlreadyOpen => StoreError::Locked(config.file.clone()),
-            error => error.into(),
-        })?;
+        let database = open::database(config)?;
         schema::upgrade(&database, schema::UPGRADES)?;
         Self::start(database, config)
     }

@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use work::Came;
+use work::{Came, NotNow};
 
 /// Operations that wait for each connection.
 const QUEUE: usize = 64;
@@ -33,7 +33,8 @@ const QUEUE: usize = 64;
 ///
 /// The file is checked first: if anything in it does not read, nothing is done. A log, one line of JSON for each
 /// result, stands beside it; after an interruption --resume goes on where that ends, and the store becomes what it
-/// would have been without. When the server does not answer, the batch stops, and can go on in the same way.
+/// would have been without. When the server does not answer, is too busy or takes no changes, the batch stops, and can
+/// go on in the same way.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:
   hdl batch changes.txt --server 127.0.0.1
@@ -41,8 +42,8 @@ const QUEUE: usize = 64;
   hdl batch changes.txt --server 127.0.0.1 --parallel 8 --rate 1000
   hdl batch changes.txt --dry-run
 
-With --parallel, operations on one handle keep their order, and those on prefixes, identities and homing wait
-for all before them; others may overtake each other.
+With --parallel, operations on one handle keep their order, and those on prefixes, identities and
+homing wait for all before them; others may overtake each other.
 
 Exit codes:
   0 all done        1 some refused or failed, or stopped        2 the file does not read")]
@@ -352,7 +353,7 @@ impl HandOut<'_> {
         let came = match self.ask_home(home) {
             Ok(came) => came,
             // Nobody knows what came of it.
-            Err(error) if error.is::<AskError>() => {
+            Err(error) if error.is::<AskError>() || error.is::<NotNow>() => {
                 self.stop.store(true, Ordering::Relaxed);
                 self.report.state().broken = Some(format!("line {}: {error:#}", block.line));
                 return Ok(());

@@ -4,7 +4,7 @@ use super::log::Result as Verdict;
 use crate::handle::values::from_file;
 use crate::secret;
 use crate::server::Clients;
-use handle_client::administration::{Administrator, AskError, Identity, Key};
+use handle_client::administration::{Administrator, Identity, Key};
 use handle_client::lookup::LookupError;
 use handle_formats::batch::{Authentication, BatchValue, Operation, Proof};
 use handle_proto::wire::Request;
@@ -30,10 +30,22 @@ impl Came {
     }
 }
 
+/// The server says that it cannot do anything now, whatever it is asked: nothing is decided about the operation.
+#[derive(Debug)]
+pub(super) struct NotNow(String);
+
+impl std::fmt::Display for NotNow {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for NotNow {}
+
 /// Asks for `operation`, one about a handle. `was_begun` by an earlier run, which may have got it done.
 ///
 /// # Errors
-/// When no answer comes: then nobody knows what came of it.
+/// When no answer comes: then nobody knows what came of it. [`NotNow`], when the server is busy or takes no changes.
 pub(super) fn ask(clients: &mut Clients<'_>, operation: &Operation, was_begun: bool) -> anyhow::Result<Came> {
     let mut storage = Vec::new();
     let done_already = match operation {
@@ -91,12 +103,15 @@ const fn names_nobody(error: &LookupError) -> bool {
 }
 
 /// Takes a prefix into the server's care, or releases it.
-pub(super) fn home(client: &mut Administrator, is_release: bool, prefix: &str) -> Result<Came, AskError> {
+///
+/// # Errors
+/// Those of [`ask`].
+pub(super) fn home(client: &mut Administrator, is_release: bool, prefix: &str) -> anyhow::Result<Came> {
     let body = HandleBody { handle: prefix.as_bytes() };
     came(client, &if is_release { Request::UnhomeNa(body) } else { Request::HomeNa(body) })
 }
 
-fn came(client: &mut Administrator, request: &Request<'_>) -> Result<Came, AskError> {
+fn came(client: &mut Administrator, request: &Request<'_>) -> anyhow::Result<Came> {
     let answer = client.ask(request, OpFlags::PLAIN_REQUEST)?;
     let code = answer.code();
     if code == ResponseCode::SUCCESS {
@@ -106,6 +121,9 @@ fn came(client: &mut Administrator, request: &Request<'_>) -> Result<Came, AskEr
         text if text.is_empty() => code.to_string(),
         text => format!("{code}: {text}"),
     };
+    if [ResponseCode::SERVER_BUSY, ResponseCode::SERVER_READ_ONLY].contains(&code) {
+        return Err(NotNow(message).into());
+    }
     Ok(Came { verdict: Verdict::Refused, code: Some(code.0), message: Some(message) })
 }
 

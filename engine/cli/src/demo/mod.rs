@@ -26,6 +26,10 @@ const SHOWN: [&str; 2] = [CHANGED, "10.1016/J.RCAE.2013.04.001"];
 /// handles, loads it with every answer verified against the snapshot, publishes changes while the
 /// load runs, and says what was measured. Nothing remains but what --keep asks for.
 #[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:
+  hdl demo
+  hdl demo --keep ./demo-files    leave the snapshot, to go on with it
+  hdl demo --seconds 10 --rate 100000 --json")]
 pub(crate) struct Args {
     /// Seconds of load at a fixed rate, and again as fast as answers come.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=3600))]

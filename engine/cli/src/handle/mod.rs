@@ -38,25 +38,38 @@ enum Command {
     #[command(after_help = "Examples:
   hdl handle create 10.1045/new 1:URL=https://example.org/ 100:HS_ADMIN=300:10.1045/ADMIN \\
       --server 127.0.0.1 --auth 300:10.1045/ADMIN --key admin-private.bin
-  hdl handle create 10.1045/ --mint 1:URL=https://example.org/ ...     with a random local name
-  hdl handle create 10.1045/new ... --root bootstrap_handles --certify     wherever it is administered")]
+  hdl handle create 10.1045/ --mint 1:URL=https://example.org/ ...       with a random local name
+  hdl handle create 10.1045/new ... --root bootstrap_handles --certify   find who administers it")]
     Create(CreateArgs),
     /// Put values into a handle; with --remove, take values out.
     #[command(after_help = "Examples:
   hdl handle update 10.1045/new 1:URL=https://example.org/moved ...    there or not
   hdl handle update 10.1045/new --remove 2 --remove 3 ...
 
-HS_ADMIN=INDEX:HANDLE may change everything about the record; HS_ADMIN=BITS:INDEX:HANDLE says otherwise.")]
+HS_ADMIN=INDEX:HANDLE may change everything about the record; HS_ADMIN=BITS:INDEX:HANDLE says
+otherwise.")]
     Update(UpdateArgs),
     /// Delete handles.
+    #[command(after_help = "Example:
+  hdl handle delete 10.1045/old 10.1045/older --server 127.0.0.1:2642 ...")]
     Delete(NamesArgs),
     /// Get a handle from the server that administers it, with values that are not public.
+    #[command(after_help = "Examples:
+  hdl handle get 10.1045/new --server 127.0.0.1:2642 --auth 300:10.1045/ADMIN --key admin-private.bin
+  hdl handle get 10.1045/new --type HS_ADMIN --json ...")]
     Get(GetArgs),
     /// List the handles under a prefix, or the prefixes of the server.
+    #[command(after_help = "Examples:
+  hdl handle list 10.1045 --server 127.0.0.1:2642 --auth 300:10.1045/ADMIN --key admin-private.bin
+  hdl handle list --homed --server 127.0.0.1:2642 ...")]
     List(ListArgs),
     /// Take prefixes into the server's care, as 0.NA/10.1045.
+    #[command(after_help = "Example:
+  hdl handle home 0.NA/10.1045 --server 127.0.0.1:2642 ...")]
     Home(NamesArgs),
     /// Release prefixes from the server's care.
+    #[command(after_help = "Example:
+  hdl handle unhome 0.NA/10.1045 --server 127.0.0.1:2642 ...")]
     Unhome(NamesArgs),
 }
 

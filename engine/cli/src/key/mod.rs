@@ -9,7 +9,7 @@ use form::{Form, KeyFile};
 use handle_auth::generate;
 use handle_proto::data::PublicKey;
 use handle_proto::json::public_key_to_jwk;
-use serde_json::json;
+use serde_json::{Value as Json, json};
 use sha2::{Digest as _, Sha256};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ enum Command {
     /// Make an RSA key: a private file for its owner alone, and a public one to give away.
     #[command(after_help = "Examples:
   hdl key generate admin-private.bin admin-public.bin --passphrase-file passphrase
-  hdl key generate server-private.bin server-public.bin --plain     for a server that starts by itself")]
+  hdl key generate server-private.bin server-public.bin --plain    for a server: it starts by itself")]
     Generate(GenerateArgs),
     /// Write a key in another form: native, PEM or JWK; encrypted, or not.
     #[command(after_help = "Examples:
@@ -58,6 +58,9 @@ struct GenerateArgs {
     /// Do not encrypt the private key: whoever reads the file has it.
     #[arg(long)]
     plain: bool,
+    /// Print JSON, with the public key as JWK.
+    #[arg(long)]
+    json: bool,
 }
 
 #[derive(clap::Args, Debug)]
@@ -113,6 +116,12 @@ fn generate(args: &GenerateArgs) -> anyhow::Result<()> {
     let private = form::encode_private(&key.view(), args.form, passphrase.as_deref().map(Vec::as_slice))?;
     handle_auth::file::create_secret_file(&args.private, &private)?;
     create(&args.public, &form::encode_public(&public, args.form)?)?;
+    if args.json {
+        let described =
+            json!({ "algorithm": public.algorithm(), "bits": public.bits(), "form": args.form.name() });
+        println!("{}", output::json(&with_public(described, &public)));
+        return Ok(());
+    }
     println!(
         "{} of {} bits in {} and {}",
         public.algorithm(),
@@ -150,6 +159,13 @@ fn convert(args: &ConvertArgs) -> anyhow::Result<()> {
     }
 }
 
+/// What is said of a key, with its public half.
+fn with_public(mut described: Json, public: &PublicKey<'_>) -> Json {
+    described["fingerprint"] = fingerprint(public).into();
+    described["publicKey"] = public_key_to_jwk(public).unwrap_or_default();
+    described
+}
+
 fn show(args: &ShowArgs) -> anyhow::Result<()> {
     let passphrase = args.passphrase.read()?;
     let file = form::read(&args.file, passphrase.as_deref().map(Vec::as_slice))?;
@@ -163,10 +179,9 @@ fn show(args: &ShowArgs) -> anyhow::Result<()> {
             "kind": kind, "algorithm": algorithm, "bits": bits, "form": file.form().name(), "encrypted": encrypted,
         });
         if let Some(public) = &public {
-            json["fingerprint"] = fingerprint(public).into();
-            json["publicKey"] = public_key_to_jwk(public).unwrap_or_default();
+            json = with_public(json, public);
         }
-        println!("{}", serde_json::to_string_pretty(&json)?);
+        println!("{}", output::json(&json));
         return Ok(());
     }
     let kept = if encrypted { ", encrypted" } else { "" };

@@ -24,11 +24,13 @@ use std::time::Instant;
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:
   hdl import store.redb records.jsonl backup.jsonl
-  hdl import store.redb export.json --create         the JSON export of a reference server
-  hdl import store.redb handles.sql --home           the tables of a reference server, from mysqldump or pg_dump
-  hdl import store.redb --server 192.0.2.1 --prefix 10.1045 --auth 300:10.1045/ADMIN --key admin-private.bin
+  hdl import store.redb export.json --create    the JSON export of a reference server
+  hdl import store.redb handles.sql --home      its tables, from mysqldump or pg_dump
+  hdl import store.redb --server 192.0.2.1 --prefix 10.1045 \\
+      --auth 300:10.1045/ADMIN --key admin-private.bin
 
-Lines are {\"handle\": ..., \"values\": [...]}, as the handle REST API shows records, or {\"homed\": \"0.NA/10.1045\"}.")]
+Lines are {\"handle\": ..., \"values\": [...]}, as the handle REST API shows records, or
+{\"homed\": \"0.NA/10.1045\"}.")]
 pub(crate) struct Args {
     /// The file of the store.
     store: PathBuf,

@@ -21,11 +21,18 @@ pub(crate) struct Args {
 #[derive(clap::Subcommand, Debug)]
 enum Command {
     /// Make a new, empty store.
+    #[command(after_help = "Example:
+  hdl store create store.redb")]
     Create(CreateArgs),
     /// Read everything, and say what does not fit.
-    #[command(after_help = "Exit codes: 0 whole, 1 damaged or not there.")]
+    #[command(after_help = "Example:
+  hdl store check store.redb
+
+Exit codes: 0 whole, 1 damaged or not there.")]
     Check(StoreArgs),
     /// Say how much is in it.
+    #[command(after_help = "Example:
+  hdl store stats store.redb --json")]
     Stats(StoreArgs),
     /// Write all records as lines of JSON; the same as `hdl export`.
     Export(export::Args),

@@ -16,6 +16,7 @@ use crate::server::Shared;
 use anyhow::Context as _;
 use connection::{Connection, Step};
 pub use handle_process::http;
+use handle_process::listen::explain_refusal;
 use health::Heartbeat;
 use http::{BadRequest, Request, Response, Status};
 use metrics::Metrics;
@@ -54,11 +55,8 @@ impl Observer {
     /// # Errors
     /// When the kernel does not allow it.
     pub fn bind(address: SocketAddr) -> anyhow::Result<Self> {
-        let listener = TcpListener::bind(address).with_context(|| {
-            let port = address.port();
-            format!("cannot listen on {address} for metrics (who has the port: ss -ltnp 'sport = :{port}')")
-        })?;
-        Self::on(listener)
+        let bound = TcpListener::bind(address).map_err(|error| explain_refusal(address, error));
+        Self::on(bound.context("metrics and health (`observe.http`)")?)
     }
 
     /// Goes on with a listener that is bound already.

@@ -348,7 +348,7 @@ fn an_address_that_is_taken_is_an_error_at_the_start() {
     };
     config.observe.http = Some(address);
     let error = format!("{:#}", Server::start(&config).unwrap_err());
-    assert!(error.contains("for metrics") && error.contains(&address.port().to_string()), "{error}");
+    assert!(error.contains("observe.http") && error.contains(&address.port().to_string()), "{error}");
     server.stop().unwrap();
 }
 

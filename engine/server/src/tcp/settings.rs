@@ -1,5 +1,6 @@
 //! `[tcp]` in the configuration.
 
+use crate::config::WAIT_MS_MAX;
 use anyhow::ensure;
 use handle_net::StreamOptions;
 use handle_proto::limit;
@@ -66,8 +67,6 @@ impl Default for TcpSettings {
     }
 }
 
-/// Longest wait that may be configured: a day.
-const WAIT_MS_MAX: u32 = 86_400_000;
 /// Connections that are being refused or are nearly gone have a place besides.
 pub(super) const PLACES_BESIDES: usize = 64;
 

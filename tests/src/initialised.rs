@@ -1,0 +1,156 @@
+//! A service from nothing: the directory that `hdl init` makes, and both processes in it.
+
+use crate::daemon::{Daemon, ask, free_address, handled};
+use crate::process::{Running, hdl, program, run, succeed, until};
+use serde_json::Value as Json;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use tempfile::TempDir;
+
+/// A directory made by `hdl init`, for the prefix 10.1045, and what runs in it.
+#[derive(Debug)]
+pub struct Service {
+    directory: TempDir,
+    /// Where `handled` answers.
+    pub queries: SocketAddr,
+    /// Where `handle-admin` does.
+    pub administration: SocketAddr,
+    /// `handle-admin`, if it runs.
+    pub admin: Option<Running>,
+    /// `handled`, if it runs.
+    pub handled: Option<Daemon>,
+}
+
+impl Service {
+    /// Makes the directory `site`, with keys that are not encrypted.
+    ///
+    /// # Panics
+    /// When that fails.
+    #[must_use]
+    pub fn make() -> Self {
+        let (queries, administration) = (free_address(), free_address());
+        let directory = tempfile::tempdir().expect("a directory");
+        let service = Self { directory, queries, administration, admin: None, handled: None };
+        let (port, admin_port) = (queries.port().to_string(), administration.port().to_string());
+        let init = ["init", "site", "--prefix", "10.1045", "--address", "127.0.0.1", "--bind", "127.0.0.1"];
+        let ports = ["--port", &port, "--admin-port", &admin_port, "--plain"];
+        succeed(service.hdl(init.into_iter().chain(ports)));
+        service
+    }
+
+    /// Makes the directory and starts both processes.
+    ///
+    /// # Panics
+    /// When that fails.
+    #[must_use]
+    pub fn start() -> Self {
+        let mut service = Self::make();
+        service.start_admin();
+        service.start_handled();
+        service
+    }
+
+    /// `handle-admin` with the configuration of the directory; as root, too.
+    #[must_use]
+    pub fn admin_command(&self) -> Command {
+        let mut command = Command::new(program("handle-admin", "handle-admin"));
+        command.stdin(Stdio::null()).env("HANDLE_ADMIN_ALLOW_ROOT", "true");
+        command.arg("--config").arg(self.path("site/handle-admin.toml")).args(["--log", "warn"]);
+        command
+    }
+
+    /// `handled` with the configuration of the directory.
+    #[must_use]
+    pub fn handled_command(&self) -> Command {
+        let mut command = handled();
+        command.arg("--config").arg(self.path("site/handled.toml"));
+        command.args(["--workers", "1", "--log", "warn"]);
+        command
+    }
+
+    /// Starts `handle-admin`, and waits until it serves.
+    pub fn start_admin(&mut self) {
+        self.start_admin_as(self.admin_command());
+    }
+
+    /// The same with a command that becomes it.
+    ///
+    /// # Panics
+    /// When it does not serve.
+    pub fn start_admin_as(&mut self, command: Command) {
+        let process = Running::start(command);
+        let control = self.path("site/run/handle-admin.sock");
+        until("handle-admin serves", || {
+            let status = ask(&control, "status");
+            status["pid"] == process.0.id() && status["health"]["ok"] == true
+        });
+        self.admin = Some(process);
+    }
+
+    /// Starts `handled`, and waits until it serves.
+    pub fn start_handled(&mut self) {
+        self.handled = Some(Daemon::start(self.handled_command(), &self.path("site/run/handled.sock")));
+    }
+
+    /// A path beside the directory, or in it.
+    #[must_use]
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// `hdl`, beside the directory.
+    #[must_use]
+    pub fn hdl<'a>(&self, args: impl IntoIterator<Item = &'a str>) -> Command {
+        let mut command = hdl(args);
+        command.current_dir(self.directory.path());
+        command
+    }
+
+    /// `hdl` as the administrator, who proves it with the key that `hdl init` has made.
+    #[must_use]
+    pub fn asks<'a>(&self, args: impl IntoIterator<Item = &'a str>) -> Command {
+        self.asks_as(args, "300:10.1045/ADMIN", "site/admin-private.bin")
+    }
+
+    /// `hdl` as somebody with a key.
+    #[must_use]
+    pub fn asks_as<'a>(&self, args: impl IntoIterator<Item = &'a str>, who: &str, key: &str) -> Command {
+        let mut command = self.hdl(args);
+        command.args(["--server", &self.administration.to_string(), "--auth", who, "--key", key]);
+        command
+    }
+
+    /// What `handled` answers.
+    ///
+    /// # Panics
+    /// When it does not.
+    #[must_use]
+    pub fn resolve(&self, handle: &str) -> Json {
+        let output = run(self.hdl(["resolve", handle, "--server", &self.queries.to_string(), "--json"]));
+        serde_json::from_slice(&output.stdout).expect("hdl prints JSON")
+    }
+
+    /// Waits until `handled` answers with the code, and for code 1 with this data of its first value.
+    pub fn until_resolved(&self, handle: &str, code: i32, data: &str) {
+        until(&format!("{handle} becomes {code} {data}"), || {
+            let answer = self.resolve(handle);
+            let found = answer["values"][0]["data"]["value"].as_str().unwrap_or_default().to_owned();
+            answer["responseCode"] == code && found == data
+        });
+    }
+
+    /// All records of the set that is published, in order.
+    #[must_use]
+    pub fn published(&self) -> Vec<String> {
+        sorted(&succeed(self.hdl(["export", "site/snapshot", "-"])))
+    }
+}
+
+/// Lines in order.
+#[must_use]
+pub fn sorted(lines: &str) -> Vec<String> {
+    let mut lines: Vec<_> = lines.lines().map(str::to_owned).collect();
+    lines.sort();
+    lines
+}

@@ -1,0 +1,283 @@
+//! What operators run into: files that are damaged or gone, ports that are taken, a disk that is full.
+//!
+//! Each is told in one sentence that names the file or the address. Nothing panics, and nothing that was acknowledged
+//! is lost.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+use handle_tests::daemon::Daemon;
+use handle_tests::initialised::Service;
+use handle_tests::process::{Running, fail, succeed, until};
+use std::io::Read as _;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// What may have become of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Damage {
+    Gone,
+    Empty,
+    /// Cut in the middle.
+    Half,
+    /// Other bytes, as many.
+    Noise,
+    /// One bit, in the middle.
+    Flipped,
+    /// A directory in its place.
+    Directory,
+}
+
+impl Damage {
+    const ALL: [Self; 6] = [Self::Gone, Self::Empty, Self::Half, Self::Noise, Self::Flipped, Self::Directory];
+
+    /// Does it to a file, and gives what brings the file back.
+    fn apply(self, path: &Path) -> impl FnOnce() + use<> {
+        let (path, kept) = (path.to_owned(), path.with_extension("kept"));
+        std::fs::rename(&path, &kept).unwrap();
+        let mut bytes = std::fs::read(&kept).unwrap();
+        let middle = bytes.len() / 2;
+        match self {
+            Self::Gone | Self::Directory => bytes.clear(),
+            Self::Empty => bytes.clear(),
+            Self::Half => bytes.truncate(middle),
+            // Nothing that any of the formats begins with, or is text.
+            Self::Noise => bytes
+                .iter_mut()
+                .zip(0_u32..)
+                .for_each(|(byte, at)| *byte = (at * 151 + 0x99).to_le_bytes()[0]),
+            Self::Flipped => bytes[middle] ^= 1,
+        }
+        match self {
+            Self::Gone => {}
+            Self::Directory => std::fs::create_dir(&path).unwrap(),
+            _ => {
+                std::fs::write(&path, bytes).unwrap();
+                std::fs::set_permissions(&path, kept.metadata().unwrap().permissions()).unwrap();
+            }
+        }
+        move || {
+            // Whatever the process has made in its place goes, too.
+            let _ = std::fs::remove_dir(&path);
+            std::fs::rename(kept, path).unwrap();
+        }
+    }
+}
+
+/// The exit code of a process that ends by itself, and its standard error.
+fn ended(mut command: Command) -> (Option<i32>, String) {
+    let mut running = Running::start({
+        command.stdout(Stdio::null()).stderr(Stdio::piped());
+        command
+    });
+    let mut error = running.0.stderr.take().unwrap();
+    let code = running.wait();
+    let mut text = String::new();
+    error.read_to_string(&mut text).unwrap();
+    (code, text)
+}
+
+/// The only layer of the set that `hdl init` publishes.
+fn layer(service: &Service) -> PathBuf {
+    let files = std::fs::read_dir(service.path("site/snapshot")).unwrap().map(|entry| entry.unwrap().path());
+    files.into_iter().find(|path| path.extension().is_some_and(|end| end == "layer")).unwrap()
+}
+
+/// A command that may write files of so many KiB and no longer ones: to a program, as a disk that is full.
+fn with_little_room(command: &Command, kib: u64) -> Command {
+    let mut limited = Command::new("bash");
+    limited.args(["-c", "trap '' XFSZ; ulimit -f \"$0\"; exec \"$@\"", &kib.to_string()]);
+    limited.arg(command.get_program()).args(command.get_args()).stdin(Stdio::null());
+    for (name, value) in command.get_envs() {
+        limited.env(name, value.unwrap_or_default());
+    }
+    if let Some(directory) = command.get_current_dir() {
+        limited.current_dir(directory);
+    }
+    limited
+}
+
+#[test]
+fn damaged_files_are_named_and_nothing_is_lost() {
+    let mut service = Service::make();
+    let layer = layer(&service);
+    let site = |name: &str| service.path("site").join(name);
+    let [manifest, record, key] = ["snapshot/MANIFEST", "siteinfo.json", "server-private.bin"].map(site);
+    let read_by_handled =
+        [site("handled.toml"), record.clone(), key.clone(), manifest.clone(), layer.clone()];
+    let read_by_admin =
+        [site("handle-admin.toml"), record, key, site("store.redb"), manifest.clone(), layer.clone()];
+    for (is_admin, files) in [(false, &read_by_handled[..]), (true, &read_by_admin)] {
+        let command = || if is_admin { service.admin_command() } else { service.handled_command() };
+        for (file, damage) in files.iter().flat_map(|file| Damage::ALL.map(|damage| (file, damage))) {
+            let name = file.file_name().unwrap().to_string_lossy();
+            let is_text = name.ends_with(".toml") || name.ends_with(".json");
+            match damage {
+                // What is left may be right all the same.
+                Damage::Flipped if is_text || name.ends_with(".redb") => continue,
+                Damage::Empty if name.ends_with(".toml") => continue,
+                // It is built again from the store.
+                Damage::Gone if is_admin && *file == manifest => continue,
+                _ => {}
+            }
+            let restore = damage.apply(file);
+            let mut runs = vec![{
+                let mut command = command();
+                command.arg("--check-config");
+                command
+            }];
+            // At the start headers are read, so that it takes no time; and handle-admin checks layers when it merges them.
+            match damage {
+                Damage::Flipped if *file == layer && is_admin => runs.clear(),
+                Damage::Flipped if *file == layer => {}
+                _ => runs.push(command()),
+            }
+            for run in runs {
+                let what = format!("{run:?} with {name} {damage:?}");
+                let (code, error) = ended(run);
+                assert!(matches!(code, Some(1 | 2)), "{what}: {code:?} {error}");
+                assert!(error.contains(&*name) && !error.contains("panicked"), "{what}: {error}");
+                // The place in a text is shown.
+                assert!(is_text || error.lines().count() == 1, "{what}: {error}");
+                let cause = error.trim_end().rsplit(": ").next().unwrap();
+                assert_eq!(error.matches(cause).count(), 1, "{what}: said twice: {error}");
+            }
+            restore();
+        }
+    }
+    service.start_admin();
+    service.start_handled();
+    assert_eq!(service.resolve("10.1045/ADMIN")["responseCode"], 1);
+    succeed(service.asks(["handle", "create", "10.1045/after", "1:URL=whole"]));
+    service.until_resolved("10.1045/after", 1, "whole");
+}
+
+#[test]
+fn a_set_that_is_damaged_is_built_again_from_the_store() {
+    let mut service = Service::make();
+    std::fs::write(service.path("site/snapshot/MANIFEST"), "no manifest\n").unwrap();
+    let (code, error) = ended(service.admin_command());
+    assert!(code == Some(1) && error.contains("MANIFEST") && error.contains("move that away"), "{error}");
+    std::fs::remove_file(service.path("site/snapshot/MANIFEST")).unwrap();
+    service.start_admin();
+    until("the set is there again", || service.path("site/snapshot/MANIFEST").exists());
+    service.start_handled();
+    assert_eq!(service.resolve("10.1045/ADMIN")["responseCode"], 1);
+}
+
+#[test]
+fn a_store_without_room_loses_nothing_and_a_batch_goes_on_where_it_stopped() {
+    const COUNT: usize = 300;
+    let mut service = Service::make();
+    let text = (0..COUNT)
+        .map(|at| format!("CREATE 10.1045/{at}\n1 URL 86400 1110 UTF8 {at}-{}\n\n", "x".repeat(8000)));
+    std::fs::write(service.path("batch.txt"), text.collect::<String>()).unwrap();
+    let mut command = with_little_room(&service.admin_command(), 2048);
+    let said = std::fs::File::create(service.path("said")).unwrap();
+    command.stderr(said);
+    service.start_admin_as(command);
+    let batch = |more: &[&'static str]| {
+        service.asks(["batch", "batch.txt", "--parallel", "4"].into_iter().chain(more.iter().copied()))
+    };
+    let (code, error) = fail(batch(&[]));
+    assert!(code == 1 && error.contains("--resume goes on"), "{code} {error}");
+    assert_eq!(service.admin.take().unwrap().wait(), Some(1), "it ends, so that it is opened anew");
+    let said = std::fs::read_to_string(service.path("said")).unwrap();
+    let last = said.lines().last().unwrap();
+    assert!(last.starts_with("handle-admin: ") && last.contains("is there room"), "{said}");
+    assert!(!said.contains("panicked"), "{said}");
+    // There is room again.
+    service.start_admin();
+    let batch = service.asks(["batch", "batch.txt", "--parallel", "4", "--resume", "--json"]);
+    let counts: serde_json::Value = serde_json::from_str(&succeed(batch)).unwrap();
+    let count = |name: &str| counts[name].as_u64().unwrap();
+    assert!(count("doneBefore") > 0 && count("doneBefore") + count("done") == COUNT as u64, "{counts}");
+    service.admin = None;
+    let lines = succeed(service.hdl(["export", "site/store.redb", "-"]));
+    let there = lines.lines().filter(|line| line.contains("-xxx")).count();
+    assert_eq!(there, COUNT, "each of them, whether it was acknowledged or asked for again");
+    succeed(service.hdl(["store", "check", "site/store.redb"]));
+}
+
+#[test]
+fn what_finds_no_room_leaves_what_was_there() {
+    let service = Service::make();
+    let line = |at: usize| {
+        format!(
+            "{{\"handle\":\"10.1045/{at}\",\"values\":[{{\"index\":1,\"type\":\"URL\",\"data\":\"{}\"}}]}}\n",
+            "x".repeat(4000)
+        )
+    };
+    std::fs::write(service.path("records.jsonl"), (0..500).map(line).collect::<String>()).unwrap();
+    let (before, layers) =
+        (service.published(), std::fs::read_dir(service.path("site/snapshot")).unwrap().count());
+    for args in [
+        &["snapshot", "publish", "site/snapshot", "records.jsonl"][..],
+        &["snapshot", "build", "new.layer", "records.jsonl"],
+        &["import", "site/store.redb", "records.jsonl"],
+        &["import", "new.redb", "records.jsonl", "--create"],
+    ] {
+        let (code, error) = fail(with_little_room(&service.hdl(args.iter().copied()), 1100));
+        assert!(
+            code == 1 && error.contains("File too large") && !error.contains("panicked"),
+            "{args:?}: {error}"
+        );
+        assert_eq!(error.lines().count(), 1, "{args:?}: {error}");
+    }
+    assert_eq!(service.published(), before);
+    assert_eq!(std::fs::read_dir(service.path("site/snapshot")).unwrap().count(), layers, "no rest is left");
+    assert!(!service.path("new.layer").exists(), "no part of a layer");
+    succeed(service.hdl(["store", "check", "site/store.redb"]));
+    succeed(service.hdl(["snapshot", "publish", "site/snapshot", "records.jsonl"]));
+    succeed(service.hdl(["export", "site/snapshot", "whole.jsonl"]));
+    let (code, error) = fail(with_little_room(&service.hdl(["export", "site/snapshot", "part.jsonl"]), 1100));
+    assert!(code == 1 && error.contains("File too large"), "{error}");
+    assert!(!service.path("part.jsonl").exists(), "no part of a backup");
+}
+
+#[test]
+fn handle_admin_names_what_is_taken_or_not_to_be_written() {
+    let service = Service::make();
+    let refused = |args: &[&str], says: &[&str]| {
+        let mut command = service.admin_command();
+        command.args(args);
+        let (code, error) = ended(command);
+        assert_eq!((code, error.lines().count()), (Some(1), 1), "{error}");
+        says.iter().for_each(|says| assert!(error.contains(says), "{says}: {error}"));
+    };
+    let taken = TcpListener::bind(service.administration).unwrap();
+    refused(&[], &["another process has the port", &service.administration.to_string()]);
+    drop(taken);
+    refused(&["--listen", "192.0.2.1:2642"], &["does not have the address"]);
+    let control = service.path("site/siteinfo.json");
+    refused(&["--control", &control.to_string_lossy()], &["siteinfo.json", "is no socket"]);
+    refused(&["--control", "/nowhere/x"], &["/nowhere/x", "ls -ld"]);
+    refused(&["--store", "/nowhere/x.redb"], &["/nowhere/x.redb", "hdl store create"]);
+    // Where it is looked at while another serves, and before a reload, a store in use is none that is wrong.
+    let mut service = service;
+    service.start_admin();
+    let mut command = service.admin_command();
+    command.arg("--check-config");
+    assert!(succeed(command).contains("is in use"));
+    let (code, error) = fail(service.hdl(["store", "stats", "site/store.redb"]));
+    assert!(code == 1 && error.contains("is handle-admin running?"), "{error}");
+}
+
+#[test]
+fn a_query_log_without_room_costs_lines_and_no_answer() {
+    let mut service = Service::make();
+    let log = service.path("query.log");
+    let config = std::fs::read_to_string(service.path("site/handled.toml")).unwrap();
+    let config = format!("{config}\n[query_log]\npath = {log:?}\nlines_per_second = 1000000\n");
+    std::fs::write(service.path("site/handled.toml"), config).unwrap();
+    let command = with_little_room(&service.handled_command(), 1);
+    service.handled = Some(Daemon::start(command, &service.path("site/run/handled.sock")));
+    for _ in 0..40 {
+        assert_eq!(service.resolve("10.1045/ADMIN")["responseCode"], 1);
+    }
+    until("what is lost is counted", || {
+        let stats = service.handled.as_ref().unwrap().ask("stats");
+        stats["query_log"]["write_failed"].as_u64().is_some_and(|lines| lines > 0)
+    });
+    assert!(log.metadata().unwrap().len() <= 1024);
+}
