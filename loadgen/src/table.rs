@@ -205,6 +205,12 @@ impl fmt::Display for Report {
             }
             writeln!(f)?;
         }
+        // Those who waited longest are not among those times, and must not be forgotten over them.
+        let untimed = self.accounts.sent.saturating_sub(self.accounts.answered);
+        if untimed > 0 {
+            let sent = self.accounts.sent;
+            writeln!(f, "{:<16}of answers in time; {untimed} of {sent} requests had none", "")?;
+        }
         writeln!(
             f,
             "\n{:<12}{:.0}/s sent, {:.0}/s answered ({})",
@@ -279,6 +285,7 @@ mod tests {
         let mut report = crate::report::tests::report();
         (report.response_ns, report.service_ns) = (Times::default(), Times::default());
         let text = report.to_string();
+        assert!(text.contains(" of answers in time; 20 of 2000 requests had none\n"), "{text}");
         let row = text.lines().find(|line| line.starts_with("response time")).unwrap();
         assert_eq!(row.split_whitespace().skip(2).collect::<Vec<_>>(), ["-"; 6], "{text}");
     }

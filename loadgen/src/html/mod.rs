@@ -204,12 +204,15 @@ fn verdict(report: &Json) -> String {
 fn figures(report: &Json) -> String {
     let rate = |pointer: &str| figure(report, pointer, |rate| format!("{:.0}/s", number(rate)));
     let accounts = &report["accounts"];
-    let loss = count(&accounts["lost"]) as f64 / count(&accounts["sent"]).max(1) as f64 * 100.0;
-    let lost = figure(report, "/accounts/lost", |_| format!("{loss:.3} %"));
+    let sent = count(&accounts["sent"]).max(1) as f64;
+    let [lost, late] = ["/accounts/lost", "/accounts/late"].map(|pointer| {
+        figure(report, pointer, |requests| format!("{:.3} %", number(requests) / sent * 100.0))
+    });
     let mut rows = vec![
         ("answered", rate("/answered_per_s")),
         ("sent", rate("/sent_per_s")),
         ("lost", lost),
+        ("late", late),
         ("p50", time_figure(report, "/response_ns/p50")),
         ("p99", time_figure(report, "/response_ns/p99")),
         ("p99.9", time_figure(report, "/response_ns/p99_9")),
@@ -338,7 +341,7 @@ fn times(report: &Json) -> String {
     let columns = || COLUMNS.iter().filter(|(_, member)| count(&report[*member]["count"]) > 0);
     let heads: String = columns().map(|(name, _)| format!("<th scope=\"col\">{name}</th>")).collect();
     let mut html = format!(
-        "<section class=\"card\"><h2>Times</h2>\n<table class=\"times\">\n<thead><tr><td></td>{heads}</tr></thead>\n<tbody>\n"
+        "<section class=\"card\"><h2>Times of answers in time</h2>\n<table class=\"times\">\n<thead><tr><td></td>{heads}</tr></thead>\n<tbody>\n"
     );
     for (name, member) in ROWS {
         let cells: String = columns()
