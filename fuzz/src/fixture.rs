@@ -103,8 +103,8 @@ impl Fixture {
 struct Extended;
 
 impl MayCompute for Extended {
-    fn may_compute(&self, handle: &[u8]) -> bool {
-        handle.contains(&b'@')
+    fn base_of<'h>(&self, handle: &'h [u8]) -> Option<&'h [u8]> {
+        Some(&handle[..handle.iter().position(|&byte| byte == b'@')?])
     }
 }
 

@@ -1,6 +1,7 @@
 //! Batch files, and what other servers export.
 
 use handle_formats::batch::{Batch, Block, Invalid};
+use handle_formats::dct::Settings;
 use handle_formats::dump::{Dump, Item};
 use handle_formats::export::{self, Export};
 use serde_json::Value as Json;
@@ -22,6 +23,19 @@ pub fn batch_file(bytes: &[u8]) {
 fn blocks(bytes: &[u8], room: usize) -> Vec<Result<Block, Invalid>> {
     let blocks = Batch::new(BufReader::with_capacity(room, bytes));
     blocks.map(|block| block.expect("nothing fails to be read from memory")).collect()
+}
+
+/// Settings are read, or refused on a line that is there; what reads is quoted as often as it says.
+pub fn settings(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    match Settings::parse(&text) {
+        Ok(settings) => {
+            let texts = settings.texts("a").len() + usize::from(settings.text("b").is_some());
+            assert!(2 * texts <= text.matches('"').count(), "{texts} texts");
+            assert!(settings.truth("a").is_none() || settings.text("a").is_some());
+        }
+        Err(error) => assert!((1..=text.matches('\n').count() + 1).contains(&error.line), "{error}"),
+    }
 }
 
 /// Records are the same however the bytes come, and whatever is such an export as JSON is one here.

@@ -1,11 +1,12 @@
 //! The frame of messages: envelope, header, and the whole of a message.
 
+use handle_proto::json::{message_to_json, text};
 use handle_proto::limit::{MESSAGE_LEN_MAX, UDP_DATA_LEN_MAX, UDP_MESSAGE_LEN_MAX};
 use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::fragment::{cut, within};
 use handle_proto::wire::stream::{Front, split};
 use handle_proto::wire::{Body, Envelope, Header, Message, MessageBuf};
-use handle_proto::{ResponseCode, Version};
+use handle_proto::{DecodeError, ResponseCode, Version};
 
 /// 20 bytes are an envelope and 24 a header, and encode to the same bytes but for three bits without meaning;
 /// the datagrams planned for a message carry each of its bytes once, in order, and none too many.
@@ -91,7 +92,9 @@ fn one(bytes: &[u8]) {
         Err(error) => panic!("{error}"),
     }
     let rest = &rest[..message_len.min(rest.len())];
-    let message = match Message::decode(rest) {
+    let message = Message::decode(rest);
+    prints(&envelope, message.as_ref(), rest);
+    let message = match message {
         Ok(message) => message,
         Err(error) => return assert!(error.at() <= rest.len()),
     };
@@ -110,6 +113,24 @@ fn one(bytes: &[u8]) {
     let again = Message::decode(rest).expect("a message was written");
     same(&envelope, &message, &again);
     assert_eq!(write(&envelope, &again).as_ref(), Some(&written));
+}
+
+/// Asserts that `rest` prints as JSON, that reads as what was printed, and that says so where the message or its body
+/// does not decode.
+fn prints(envelope: &Envelope, message: Result<&Message<'_>, &DecodeError>, rest: &[u8]) {
+    let json = message_to_json(envelope, rest);
+    assert_eq!(serde_json::from_str(&text(&json)).ok().as_ref(), Some(&json));
+    if envelope.flags.has(EnvelopeFlags::ENCRYPTED) {
+        assert!(json.get("ciphertext_hex").is_some() && json.get("body").is_none());
+        return;
+    }
+    let Ok(message) = message else {
+        return assert!(json["error"].is_string() && json.get("body").is_none());
+    };
+    assert_eq!(json["header"]["body_length"], message.body.len());
+    if message.decode_body(envelope.version).is_err() {
+        assert!(json["body"]["error"].is_string());
+    }
 }
 
 /// The message written anew; `None` when its body or credential do not decode, or it has become too long.

@@ -41,7 +41,7 @@ pub use client::{bootstrap, jws, lookup, reference};
 pub use connections::connections;
 pub use container::{datagrams, put_datagram};
 pub use data::{admin_vlist, key, site, value};
-pub use formats::{batch_file, json_export, sql_dump};
+pub use formats::{batch_file, json_export, settings, sql_dump};
 pub use frame::{envelope, message};
 pub use json::{record_line, site_json, values_json};
 pub use limiter::rate_limit;
@@ -76,7 +76,7 @@ targets! {
     challenges connections administration permission
     session_table session_socket
     rate_limit template
-    batch_file json_export sql_dump
+    batch_file json_export sql_dump settings
     reference bootstrap lookup jws
     capture access_log http_answer json_answer schedule_file
 }

@@ -4,9 +4,9 @@
 
 use crate::site;
 use crate::site::{array, integer};
-use crate::vectors::{byte_string, bytes, hex};
-use data_encoding::HEXLOWER;
+use crate::vectors::{bytes, hex};
 use handle_proto::code::{DigestAlgorithm, KeyExchangeMode};
+use handle_proto::json::message_to_json;
 use handle_proto::value::{Permissions, Ttl};
 use handle_proto::wire::admin::{Created, HandleBody, HandleIndexes, HandleValues, Listing};
 use handle_proto::wire::auth::{Challenge, ChallengeAnswer, Verdict, Verification};
@@ -21,21 +21,9 @@ use handle_proto::wire::replication::{
     DumpHandles, NextTransaction, Progress, Receiver, RetrieveTransactions, StartingPoint, TransactionsFollow,
 };
 use handle_proto::wire::session::{ExchangedKey, KeyExchange, SessionAnswer, SessionSetup};
-use handle_proto::wire::{Body, Envelope, Header, Message, MessageBuf, Reply, Request, Response};
+use handle_proto::wire::{Envelope, Header, MessageBuf, Reply, Request, Response};
 use handle_proto::{DecodeError, OpCode, OpFlags, ResponseCode, Value, Values, Version};
-use serde_json::{Map, Value as Json, json};
-
-/// Adds the members of one object to another.
-fn extend(object: &mut Map<String, Json>, more: Json) {
-    match more {
-        Json::Object(more) => object.extend(more),
-        other => panic!("not an object: {other}"),
-    }
-}
-
-fn hex_of(bytes: &[u8]) -> Json {
-    json!(HEXLOWER.encode(bytes))
-}
+use serde_json::Value as Json;
 
 // ---- Bytes to JSON.
 
@@ -46,22 +34,15 @@ fn hex_of(bytes: &[u8]) -> Json {
 pub fn of_message(bytes: &[u8]) -> Result<Json, Refused> {
     let (envelope, rest) = Envelope::split(bytes)?;
     let rest = rest.get(..envelope.message_len as usize).ok_or(Refused::Cut)?;
-    if envelope.flags.has(EnvelopeFlags::ENCRYPTED) {
+    let fields = message_to_json(&envelope, rest);
+    if fields.get("ciphertext_hex").is_some() {
         return Err(Refused::Encrypted);
     }
-    let message = Message::decode(rest)?;
-    let body = message.decode_body(envelope.version)?;
-    let mut fields = Map::new();
-    fields.insert("envelope".into(), of_envelope(&envelope));
-    fields.insert("header".into(), of_header(&message.header));
-    fields.insert("body".into(), of_body(&body)?);
-    fields.insert("credential".into(), of_credential(&message));
-    if let Body::Reply(reply) = body
-        && reply.code != message.header.response_code
-    {
-        fields.insert("response_code_after_decode".into(), json!(reply.code.0));
+    let (message, body) = (fields.get("error"), fields.get("body").unwrap_or(&Json::Null));
+    match message.or(body.get("error")).or(body.get("unknown_hex")) {
+        Some(why) => Err(Refused::Undecodable(why.to_string())),
+        None => Ok(fields),
     }
-    Ok(fields.into())
 }
 
 /// Why a message has no fields.
@@ -71,241 +52,14 @@ pub enum Refused {
     Cut,
     /// It has to be decrypted first.
     Encrypted,
-    /// It does not decode.
-    Undecodable(DecodeError),
-    /// Its codes are not known, so its body is not either.
-    Unknown,
+    /// It does not decode, or its codes are not known, so its body is not either: why, or the body.
+    Undecodable(String),
 }
 
 impl From<DecodeError> for Refused {
     fn from(error: DecodeError) -> Self {
-        Self::Undecodable(error)
+        Self::Undecodable(error.to_string())
     }
-}
-
-fn of_envelope(envelope: &Envelope) -> Json {
-    json!({
-        "major": envelope.version.major.cast_signed(),
-        "minor": envelope.version.minor.cast_signed(),
-        "compressed": envelope.flags.has(EnvelopeFlags::COMPRESSED),
-        "encrypted": envelope.flags.has(EnvelopeFlags::ENCRYPTED),
-        "truncated": envelope.flags.has(EnvelopeFlags::TRUNCATED),
-        "suggest_major": envelope.suggested.major.cast_signed(),
-        "suggest_minor": envelope.suggested.minor.cast_signed(),
-        "session_id": envelope.session_id,
-        "request_id": envelope.request_id,
-        "message_id": envelope.sequence.cast_signed(),
-        "message_length": envelope.message_len.cast_signed(),
-    })
-}
-
-fn of_header(header: &Header) -> Json {
-    let mut flags = Map::new();
-    for (flag, name) in OpFlags::KNOWN {
-        flags.insert(name.into(), json!(header.flags.has(flag)));
-    }
-    let unknown = OpFlags::KNOWN.iter().fold(header.flags, |left, &(flag, _)| left.without(flag));
-    if unknown != OpFlags::default() {
-        flags.insert("unknown_bits_hex".into(), json!(format!("{:08x}", unknown.0)));
-    }
-    json!({
-        "opcode": header.op_code.0,
-        "response_code": header.response_code.0,
-        "flags_hex": format!("{:08x}", header.flags.0),
-        "flags": flags,
-        "site_info_serial": header.site_serial,
-        "recursion_count": header.recursion_count,
-        "reserved": header.reserved,
-        "expiration": header.expiration.cast_signed(),
-        "body_length": header.body_len.cast_signed(),
-    })
-}
-
-fn of_credential(message: &Message<'_>) -> Json {
-    match message.decode_credential() {
-        Ok(None) => Json::Null,
-        Ok(Some(credential)) => json!({
-            "version": credential.version,
-            "reserved": credential.reserved,
-            "options": credential.options,
-            "signer_handle": byte_string(credential.signer),
-            "signer_index_or_session_counter": credential.counter,
-            "type": byte_string(credential.kind),
-            "signed_info_length": credential.signed_info_len(),
-            // A code is one byte, which is text too; the vectors write it as what it is.
-            "digest_algorithm": match credential.algorithm {
-                [code] => json!({ "hex": HEXLOWER.encode(&[*code]) }),
-                name => byte_string(name),
-            },
-            "signature_hex": hex_of(credential.signature),
-        }),
-        Err(_) => {
-            let byte = |at| message.credential.get(at).copied().unwrap_or(0);
-            json!({
-                "version": byte(0),
-                "reserved": byte(1),
-                "options": u16::from_be_bytes([byte(2), byte(3)]),
-                "undecodable_hex": hex_of(message.credential),
-            })
-        }
-    }
-}
-
-fn of_body(body: &Body<'_>) -> Result<Json, Refused> {
-    match body {
-        Body::Request(request) => of_request(request),
-        Body::Reply(reply) => {
-            let mut fields = Map::new();
-            if let Some(digest) = reply.digest {
-                fields.insert("request_digest_algorithm".into(), json!(digest.algorithm.0));
-                fields.insert("request_digest_hex".into(), hex_of(digest.digest));
-            }
-            extend(&mut fields, of_response(&reply.response)?);
-            Ok(fields.into())
-        }
-    }
-}
-
-fn of_request(request: &Request<'_>) -> Result<Json, Refused> {
-    Ok(match *request {
-        Request::Resolution(Query { handle, indexes, types }) => json!({
-            "handle": byte_string(handle),
-            "indexes": indexes.iter().collect::<Vec<_>>(),
-            "types": strings(types.iter()),
-        }),
-        Request::CreateHandle(body) | Request::AddValue(body) | Request::ModifyValue(body) => {
-            json!({ "handle": byte_string(body.handle), "values": of_values(body.values) })
-        }
-        Request::RemoveValue(HandleIndexes { handle, indexes }) => {
-            json!({ "handle": byte_string(handle), "indexes": indexes.iter().collect::<Vec<_>>() })
-        }
-        Request::GetSiteInfo(body)
-        | Request::DeleteHandle(body)
-        | Request::ListHandles(body)
-        | Request::HomeNa(body)
-        | Request::UnhomeNa(body)
-        | Request::ListHomedNas(body)
-        | Request::SessionTerminate(body)
-        | Request::GetNextTxnId(body)
-        | Request::BackupServer(body) => json!({ "handle": byte_string(body.handle) }),
-        Request::AnswerChallenge(ChallengeAnswer { auth_type, identity, signed_response }) => json!({
-            "auth_type": byte_string(auth_type),
-            "user_id_handle": byte_string(identity.handle),
-            "user_id_index": identity.index,
-            "answer_hex": hex_of(signed_response),
-        }),
-        Request::VerifyChallenge(Verification { identity, nonce, digest, signed_response }) => json!({
-            "handle": byte_string(identity.handle),
-            "handle_index": identity.index,
-            "nonce_hex": hex_of(nonce),
-            "original_request_digest_hex": hex_of(digest.digest),
-            "answer_hex": hex_of(signed_response),
-        }),
-        Request::SessionSetup(setup) => of_session_setup(&setup),
-        Request::SessionExchangeKey(key) => {
-            json!({ "encrypted_session_key_hex": hex_of(key.encrypted_key) })
-        }
-        Request::RetrieveTxnLog(RetrieveTransactions { progress, receiver }) => {
-            let mut fields = Map::new();
-            match progress {
-                Progress::OneSource { last_txn_id, last_query_ms } => {
-                    fields.insert("last_txn_id".into(), json!(last_txn_id));
-                    fields.insert("last_query_date".into(), json!(last_query_ms));
-                }
-                Progress::AllSources { state } => {
-                    let state = serde_json::from_slice(state).map_err(|_| Refused::Unknown)?;
-                    fields.insert("replication_state".into(), state);
-                }
-            }
-            extend(&mut fields, of_receiver(receiver));
-            fields.into()
-        }
-        Request::DumpHandles(DumpHandles { receiver, start }) => {
-            let mut fields = of_receiver(receiver);
-            if let Some(start) = start {
-                fields["starting_point"] = byte_string(start.item);
-                fields["starting_point_type"] = json!(start.kind);
-            }
-            fields
-        }
-        Request::Unknown(..) => return Err(Refused::Unknown),
-    })
-}
-
-fn of_receiver(receiver: Receiver) -> Json {
-    json!({
-        "receiver_hash_type": receiver.hash_option.cast_signed(),
-        "num_servers": receiver.servers_count,
-        "server_num": receiver.server_at,
-    })
-}
-
-fn of_session_setup(setup: &SessionSetup<'_>) -> Json {
-    let mut fields = json!({
-        "key_exchange_mode": setup.exchange.mode().0,
-        "timeout": setup.timeout_s,
-        "identity_handle": byte_string(setup.identity.handle),
-        "identity_index": setup.identity.index,
-    });
-    match setup.exchange {
-        KeyExchange::ClientKey(key) | KeyExchange::DiffieHellman(key) => {
-            fields["public_key_hex"] = hex_of(key)
-        }
-        KeyExchange::HandleKey(key) => {
-            fields["exchange_key_handle"] = byte_string(key.handle);
-            fields["exchange_key_index"] = json!(key.index);
-        }
-        KeyExchange::ServerKey | KeyExchange::Other(_) => {}
-    }
-    fields
-}
-
-fn of_response(response: &Response<'_>) -> Result<Json, Refused> {
-    Ok(match *response {
-        Response::Answer(Answer { handle, values }) => {
-            json!({ "handle": byte_string(handle), "values": of_values(values) })
-        }
-        Response::SiteInfo(record) => json!({ "site": site::to_json(record)? }),
-        Response::Created(Created { handle }) => json!({ "handle": handle.map(byte_string) }),
-        Response::Done => json!({}),
-        Response::Listing(Listing { handles }) => json!({ "handles": strings(handles.iter()) }),
-        Response::Verdict(Verdict { is_valid }) => json!({ "is_valid": is_valid }),
-        Response::Session(SessionAnswer { mode, data }) => {
-            json!({ "key_exchange_mode": mode.0, "data_hex": hex_of(data) })
-        }
-        Response::NextTransaction(NextTransaction { txn_id }) => json!({ "next_txn_id": txn_id }),
-        Response::TransactionsFollow(TransactionsFollow { keep_alive }) => {
-            json!({ "keep_alive": keep_alive })
-        }
-        Response::Referral(Referral { handle, values }) => {
-            json!({ "handle": byte_string(handle), "values": values.map(of_values) })
-        }
-        Response::Challenge(Challenge { nonce }) => json!({ "nonce_hex": hex_of(nonce) }),
-        Response::Failure(Failure { message }) => json!({ "message": byte_string(message) }),
-        Response::Unknown(_) => return Err(Refused::Unknown),
-    })
-}
-
-fn strings<'a>(items: impl Iterator<Item = &'a [u8]>) -> Json {
-    items.map(byte_string).collect()
-}
-
-fn of_values(values: Values<'_>) -> Json {
-    values.iter().map(of_value).collect()
-}
-
-fn of_value(value: Value<'_>) -> Json {
-    let reference = |it: Reference<'_>| json!({ "index": it.index, "handle": byte_string(it.handle) });
-    json!({
-        "index": value.index,
-        "type": byte_string(value.kind),
-        "data_hex": hex_of(value.data),
-        "ttl_type": value.ttl.kind.cast_signed(),
-        "ttl": value.ttl.seconds,
-        "timestamp": value.timestamp.cast_signed(),
-        "permissions": value.permissions.to_string(),
-        "references": value.references.iter().map(reference).collect::<Json>(),
-    })
 }
 
 // ---- JSON to bytes.

@@ -15,6 +15,10 @@ use handle_proto::wire::query::Query;
 use handle_proto::wire::{Body, Envelope, Header, Message, MessageBuf, Request, Response};
 use handle_proto::{OpCode, OpFlags, ResponseCode, Version};
 use handle_server::config::{Config, Datapath};
+use handle_snapshot::Builder;
+use handle_snapshot::set::manifest::Source;
+use handle_snapshot::set::publisher::Publisher;
+use handle_snapshot::set::stager::Place;
 use handle_tests::client::exchange;
 use handle_tests::served::{Served, serve_with};
 use handle_tests::vectors::{document, hex};
@@ -174,8 +178,12 @@ fn a_challenge_is_answered_once_even_wrongly_and_in_time() {
     let right = made(&third, SECRET);
     std::thread::sleep(Duration::from_millis(400));
     assert_eq!(answer(&served, third.id, auth::SECRET_KEY, identity, &right), too_late);
-    for id in [0, -1, 1, i32::MAX] {
+    for id in [0, -1] {
         assert_eq!(answer(&served, id, auth::SECRET_KEY, identity, &right), too_late, "challenge {id}");
+    }
+    let unknown = (ResponseCode::SESSION_TIMEOUT, vec![]);
+    for id in [1, i32::MAX] {
+        assert_eq!(answer(&served, id, auth::SECRET_KEY, identity, &right), unknown, "challenge {id}");
     }
 }
 
@@ -216,7 +224,14 @@ fn who_may_not_read_is_told_so_whatever_the_key() {
         READ,
         &Request::Unknown(OpCode::RESPONSE_TO_CHALLENGE, b"\0\0"),
     );
-    assert_eq!(read(&exchange(served.address(), &garbage).unwrap()).0, ResponseCode::ERROR);
+    // What cannot be read gets an answer to no request in particular.
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.connect(served.address()).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    socket.send(&garbage).unwrap();
+    let mut room = [0; 600];
+    let len = socket.recv(&mut room).unwrap();
+    assert_eq!(read(&room[..len]).0, ResponseCode::ERROR);
 }
 
 #[test]
@@ -329,6 +344,51 @@ fn a_bound_on_rounds_is_kept() {
 }
 
 #[test]
+fn an_answer_that_no_key_could_have_made_is_told_to_those_who_may_read() {
+    let served = root(|_| ());
+    let ask = |auth_type, identity, signed_response: &[u8]| {
+        let challenge = challenge(&served, "TST/HALF", &[2]);
+        answer(&served, challenge.id, auth_type, identity, signed_response).0
+    };
+    let unreadable = ResponseCode::AUTHENTICATION_ERROR;
+    for made in [&b""[..], b"\x7f01234567890123456789", b"\x22\0\0\0\x09salt", &[0; 16]] {
+        assert_eq!(ask(auth::SECRET_KEY, who(301, "0.NA/TST"), made), unreadable, "{made:?}");
+        assert_eq!(ask(auth::SECRET_KEY, who(305, "0.NA/TST"), made), ResponseCode::INVALID_ADMIN);
+    }
+    for made in [&b""[..], b"\0\0\0\x04SHA1", b"\0\0\0\x03MD4\0\0\0\0"] {
+        assert_eq!(ask(auth::PUBLIC_KEY, who(300, "0.NA/TST"), made), unreadable, "{made:?}");
+    }
+    let wrong = ResponseCode::AUTHENTICATION_FAILED;
+    assert_eq!(ask(auth::SECRET_KEY, who(301, "0.NA/TST"), b"\x02"), wrong, "no MAC is a wrong one");
+    assert_eq!(ask(auth::PUBLIC_KEY, who(300, "0.NA/TST"), b"\0\0\0\x04SHA1\0\0\0\0"), wrong);
+}
+
+#[test]
+fn computed_values_are_shown_to_who_may_read_them() {
+    let copies = "<namespace><template delimiter='@'><foreach><value/></foreach></template></namespace>";
+    let served = root(|config| config.templates.namespace = Some(copies.to_owned()));
+    let read_as = |identity, secret: &[u8], indexes: &[i32]| {
+        let challenge = challenge(&served, "TST/HALF@x", indexes);
+        let made =
+            answer_with_secret(challenge.version, challenge.suggested, &challenge.covered(), secret, &SALT);
+        answer(&served, challenge.id, auth::SECRET_KEY, identity, &made)
+    };
+    let asked = question("TST/HALF@x", &[3], READ, 1);
+    let stored = {
+        let challenge = challenge(&served, "TST/HALF", &[]);
+        let made =
+            answer_with_secret(challenge.version, challenge.suggested, &challenge.covered(), SECRET, &SALT);
+        answer(&served, challenge.id, auth::SECRET_KEY, who(301, "0.NA/TST"), &made)
+    };
+    assert_eq!(read(&exchange(served.address(), &asked).unwrap()).0, ResponseCode::INSUFFICIENT_PERMISSIONS);
+    assert!(stored.1.contains(&2) && !stored.1.contains(&3));
+    assert_eq!(read_as(who(301, "0.NA/TST"), SECRET, &[]), stored, "as those of the base");
+    assert_eq!(read_as(who(301, "0.NA/TST"), SECRET, &[2]), (ResponseCode::SUCCESS, vec![2]));
+    assert_eq!(read_as(who(301, "0.NA/TST"), b"wrong", &[2]).0, ResponseCode::AUTHENTICATION_FAILED);
+    assert_eq!(read_as(who(305, "0.NA/TST"), b"read only admin", &[2]).0, ResponseCode::INVALID_ADMIN);
+}
+
+#[test]
 fn the_state_of_the_server_is_for_its_administrators() {
     let served = root(|config| config.administrators.status = vec!["301:0.NA/TST".into()]);
     let read_as = |identity, secret: &[u8]| {
@@ -337,7 +397,17 @@ fn the_state_of_the_server_is_for_its_administrators() {
             answer_with_secret(challenge.version, challenge.suggested, &challenge.covered(), secret, &SALT);
         answer(&served, challenge.id, auth::SECRET_KEY, identity, &made)
     };
-    assert_eq!(read_as(who(301, "0.NA/TST"), SECRET), (ResponseCode::SUCCESS, vec![1]));
+    let shown = |indexes: &[i32]| (ResponseCode::SUCCESS, indexes.to_vec());
+    assert_eq!(read_as(who(301, "0.NA/TST"), SECRET), shown(&[1]), "the set is of no store");
+    let mut publisher = Publisher::open(&served.directory.path().join("set")).unwrap();
+    let options = publisher.options(2).unwrap();
+    let nothing = publisher
+        .stager()
+        .stage(Place::Delta, |file, temp_dir| Builder::new(temp_dir, options).finish(file))
+        .unwrap();
+    publisher.publish(nothing.showing(Source { store: 1, transaction: 77 }), 2).unwrap();
+    served.server.shared().live.reload().unwrap();
+    assert_eq!(read_as(who(301, "0.NA/TST"), SECRET), shown(&[1, 3]), "its last change is told");
     assert_eq!(read_as(who(301, "0.NA/TST"), b"wrong").0, ResponseCode::AUTHENTICATION_FAILED);
     assert_eq!(read_as(who(305, "0.NA/TST"), b"read only admin").0, ResponseCode::INVALID_ADMIN);
 }

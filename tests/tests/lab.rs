@@ -122,6 +122,42 @@ fn the_outcome_is_in_the_exit_code() {
 }
 
 #[test]
+fn the_directory_of_a_deployed_client_is_read() {
+    let lab = lab();
+    let home = lab.directory.path().join("home");
+    let directory = home.join(".handle");
+    std::fs::create_dir_all(&directory).unwrap();
+    let put = |name: &str, bytes: &[u8]| std::fs::write(directory.join(name), bytes).unwrap();
+    put("bootstrap_handles", &std::fs::read(&lab.root).unwrap());
+    put("config.dct", br#"{ "no_udp_resolution" = "yes" "tcp_timeout" = "20000" "server_type" = "server" }"#);
+    let resolve = |args: &[&str]| {
+        let mut command = lab.hdl(&["resolve", "20.500.LAB/hello", "--trace"]);
+        command.args(args).env_remove("HDL_ROOT").env("HOME", &home);
+        command
+    };
+    let shown = succeed(resolve(&[]));
+    assert!(shown.contains("over TCP") && !shown.contains("over UDP"), "{shown}");
+    // Whoever names the global service means that alone.
+    let shown = succeed(resolve(&["--root", lab.root.to_str().unwrap()]));
+    assert!(shown.contains("over UDP"), "{shown}");
+    // A site that everything public is asked of, and prefixes that it has all of.
+    put("resolver_site", &std::fs::read(lab.siteinfo("derived")).unwrap());
+    let shown = succeed(resolve(&["--client-dir", directory.to_str().unwrap()]));
+    assert!(shown.contains("sites that are configured") && !shown.contains("0.NA/"), "{shown}");
+    let shown = succeed(resolve(&["--all"]));
+    assert!(shown.contains("0.NA/20.500.LAB"), "what is not public is asked of its service: {shown}");
+    put("local_nas", b"0.NA/20.500.lab\n");
+    let shown = succeed(resolve(&["--all"]));
+    assert!(shown.contains("sites that are configured"), "{shown}");
+    put("config.dct", br#"{ "preferred_global_service_handle" = "0.SERV/NONE" }"#);
+    let (exit, error) = fail(resolve(&[]));
+    assert!(exit == 1 && error.contains("names no site"), "{error}");
+    put("config.dct", b"{\n\"tcp_timeout\" = 5 }");
+    let (exit, error) = fail(resolve(&[]));
+    assert!(exit == 1 && error.contains("config.dct: line 2"), "{error}");
+}
+
+#[test]
 fn who_disagrees_is_told_and_what_hashes_elsewhere_is_refused() {
     let lab = lab();
     let shown = succeed(lab.hdl(&["check", "10.1016/j.rcae.2013.04.001", "--certify", "--json"]));

@@ -34,6 +34,7 @@ const TRACED: Options = Options {
     use_cache: true,
     whom: handle_client::lookup::Whom::Responsible,
     identity: None,
+    session_timeout_s: None,
     aliases_max: 0,
     trace: true,
     service_only: false,

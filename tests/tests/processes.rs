@@ -662,7 +662,10 @@ fn messages_are_taken_apart() {
     }
     let json: Json = serde_json::from_str(&succeed(hdl(["message", "decode", "--json", hex]))).unwrap();
     assert_eq!(json["body"]["handle"], "10.1045/july95-arms");
-    assert_eq!(json["header"]["op_code"], 1);
+    assert_eq!(json["header"]["opcode"], 1);
+    // As in a stream, the second cut short.
+    let (code, error) = fail(hdl(["message", "decode", hex, &hex[..hex.len() - 8]]));
+    assert_eq!((code, error.contains("of 59 bytes only 55 are there")), (1, true), "{error}");
     assert_eq!(fail(hdl(["message", "decode", "0203"])).0, 1);
     assert_eq!(fail(hdl(["message", "decode", "no hex at all"])).0, 1);
 }

@@ -12,6 +12,7 @@ use handle_proto::wire::auth::{self, ChallengeAnswer};
 use handle_proto::wire::fragment::cut;
 use handle_proto::wire::list::{Indexes, Reference, Strings};
 use handle_proto::wire::query::Query;
+use handle_proto::wire::session::ExchangedKey;
 use handle_proto::wire::{Body, Envelope, Message, Reply, Request, Response};
 use handle_proto::{OpFlags, ResponseCode, Version};
 use handle_server::config::{Config, Datapath};
@@ -416,4 +417,46 @@ fn a_session_is_handed_over_by_the_socket() {
     assert_ne!(again.id, client.id);
     drop(served);
     assert!(!path.exists(), "the socket goes with its process");
+}
+
+#[test]
+fn computed_values_that_are_not_public_are_for_who_has_proven_who_they_are() {
+    let copies = "<namespace><template delimiter='@'><foreach><value/></foreach></template></namespace>";
+    let served = root(|config| config.templates.namespace = Some(copies.to_owned()));
+    let mut session = open(&served, ADMINISTRATOR);
+    let message = question(&session, "TST/HALF@x", PRIVATE);
+    assert_eq!(ask(&served, &mut session, &message).0.0, ResponseCode::INVALID_CREDENTIAL, "without a MAC");
+    let message = session.sealed(message);
+    let ((code, _, challenge), _) = ask(&served, &mut session, &message);
+    assert_eq!(code, ResponseCode::AUTHENTICATION_NEEDED);
+    let (first, protection) = answer(&served, &mut session, ADMINISTRATOR, &challenge.unwrap());
+    assert_eq!(
+        (first.0, protection.hidden),
+        (ResponseCode::SUCCESS, true),
+        "what is not public is encrypted"
+    );
+    let message = question(&session, "TST/HALF@y", PRIVATE);
+    let message = session.sealed(message);
+    assert_eq!(ask(&served, &mut session, &message).0, first, "no challenge a second time");
+    let message = question(&session, "TST/HALF@x", OpFlags::PLAIN_REQUEST);
+    let (public, _) = ask(&served, &mut session, &message);
+    assert!(public.1.len() < first.1.len(), "public values are for everybody");
+}
+
+#[test]
+fn what_sets_a_session_up_is_signed_by_the_server_within_another_one_too() {
+    let served = root(|_| ());
+    let session = open(&served, NOBODY);
+    let exchange_key = Request::SessionExchangeKey(ExchangedKey { encrypted_key: b"a key" });
+    let requests = [
+        (exchange_key, ResponseCode::SESSION_FAILED, true),
+        (Request::GetSiteInfo(HandleBody { handle: b"/" }), ResponseCode::SUCCESS, false),
+    ];
+    for (request, code, is_signed) in requests {
+        let answer = exchange(served.address(), &session.request(5, CERTIFIED, &request)).unwrap();
+        let (envelope, rest) = Envelope::split(&answer).unwrap();
+        let message = Message::decode(rest).unwrap();
+        assert_eq!((envelope.session_id > 0, message.header.response_code), (true, code));
+        assert_eq!(verify_message(&envelope, &message, &server_key("root")).is_ok(), is_signed, "{code}");
+    }
 }

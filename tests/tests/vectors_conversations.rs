@@ -13,7 +13,9 @@ use handle_auth::message::verify_message;
 use handle_proto::OpCode;
 use handle_proto::code::{Cipher, KeyExchangeMode};
 use handle_proto::data;
-use handle_proto::limit::MESSAGE_LEN_MAX;
+use handle_proto::limit::{MESSAGE_LEN_MAX, UDP_DATA_LEN_MAX};
+use handle_proto::wire::envelope::EnvelopeFlags;
+use handle_proto::wire::fragment::cut;
 use handle_proto::wire::session::SessionKey;
 use handle_proto::wire::stream::{Front, split};
 use handle_proto::wire::{Body, Envelope, Header, Message, Reply, Response};
@@ -395,4 +397,77 @@ fn vectors_conversations_over_the_portable_datapath() {
 #[test]
 fn vectors_conversations_over_the_datapath_of_this_machine() {
     conversations_on(Datapath::Auto);
+}
+
+/// The message that was cut into `units`, as a stream carries it.
+fn joined(units: &[Vec<u8>]) -> Vec<u8> {
+    let mut message = units.first().map_or_else(Vec::new, |first| first[..Envelope::LEN].to_vec());
+    units.iter().for_each(|unit| message.extend_from_slice(&unit[Envelope::LEN..]));
+    if let Some(flags) = message.get_mut(2) {
+        *flags &= !EnvelopeFlags::TRUNCATED.0;
+    }
+    message
+}
+
+/// A message as the datagrams that carry it, in hexadecimal.
+fn datagrams(message: &[u8]) -> Json {
+    let (envelope, rest) = Envelope::split(message).unwrap();
+    let datagrams = cut(&envelope).map(|cut| [&cut.envelope, &rest[cut.range]].concat());
+    datagrams.map(|datagram| data_encoding::HEXLOWER.encode(&datagram)).collect()
+}
+
+/// The message without what varies, which the vectors name by unit.
+fn fixed(mut message: Vec<u8>, line: &Json) -> Vec<u8> {
+    for range in line["nondeterministic"].as_array().into_iter().flatten() {
+        let [unit, start, end] =
+            ["unit", "start", "end"].map(|name| usize::try_from(range[name].as_u64().unwrap()).unwrap());
+        let before = unit * UDP_DATA_LEN_MAX;
+        let len = message.len();
+        message[(before + start).min(len)..(before + end).min(len)].fill(0);
+    }
+    message
+}
+
+/// Nothing but the datagrams tells one transport from the other.
+#[test]
+fn what_is_answered_over_udp_is_answered_over_tcp_and_the_other_way_round() {
+    let rows = rows("conversations");
+    let is_asked = |line: &Json| {
+        let (name, category) = (line["name"].as_str().unwrap(), line["category"].as_str().unwrap());
+        let is_whole = line["request_hex"].as_array().unwrap().len() == 1 && !line["response_hex"].is_null();
+        let is_framing = ["malformed", "tcp_streams", "udp_multi_packet_requests"].contains(&category);
+        let is_admin = is_administrative(&Json::from_iter([
+            ("server", line["server"].clone()),
+            ("transport", "tcp".into()),
+            ("request_hex", line["request_hex"].clone()),
+        ]));
+        is_whole && !is_framing && !is_admin && !rows.iter().any(|row| fits(&row.pattern, name))
+    };
+    let mut by_server: BTreeMap<String, Vec<Json>> = BTreeMap::new();
+    for line in vectors::load("conversations.jsonl").into_iter().filter(is_asked) {
+        by_server.entry(line["server"].as_str().unwrap().to_owned()).or_default().push(line);
+    }
+    let (mut wrong, mut asked_count) = (Vec::new(), 0);
+    for (name, lines) in by_server {
+        let served = serve(&name, Datapath::Portable);
+        for line in lines {
+            let mut other = line.clone();
+            let is_tcp = line["transport"] == "tcp";
+            (other["transport"], other["connection_after"]) =
+                if is_tcp { ("udp".into(), Json::Null) } else { ("tcp".into(), "closed".into()) };
+            if is_tcp {
+                other["request_hex"] = datagrams(&vectors::hex(&line["request_hex"][0]));
+            }
+            let ours = exchange(served.address(), &other, Expected::Same).units;
+            let reference: Vec<_> =
+                line["response_hex"].as_array().unwrap().iter().map(vectors::hex).collect();
+            let same = match (set_up(&ours), set_up(&reference)) {
+                (Some(ours), Some(reference)) => ours == reference,
+                _ => fixed(joined(&ours), &line) == fixed(joined(&reference), &line),
+            };
+            wrong.extend((!same).then(|| format!("{} over the other: {ours:02x?}", line["name"])));
+            asked_count += 1;
+        }
+    }
+    assert!(wrong.is_empty(), "{} of {asked_count} lines:\n{}", wrong.len(), wrong.join("\n"));
 }

@@ -5,6 +5,7 @@ use handle_proto::wire::reassembly::{Reassembled, Reassembly, ReassemblyLimits};
 use handle_proto::wire::stream::{Front, Stream, split};
 use handle_proto::wire::{Envelope, Message};
 use handle_tests::fields::{of_message, to_message};
+use handle_tests::process::{hdl, run};
 use handle_tests::vectors::{hex, load};
 use serde_json::Value as Json;
 
@@ -139,5 +140,38 @@ fn vectors_messages_cut_anywhere_are_refused_or_unsigned() {
             let front = split(&bytes[..Envelope::LEN + len], 1 << 18);
             assert_eq!(front, Ok(Front::Needs(message.len() - len)), "{name} cut to {len}");
         }
+    }
+}
+
+#[test]
+fn vectors_messages_are_taken_apart_by_the_tool() {
+    // All in one stream, and those that have datagrams from these: left together, and a packet to a paragraph.
+    let directory = tempfile::tempdir().expect("a directory");
+    let stream: String = lines().iter().map(|(_, line)| line["hex"].as_str().expect("hex")).collect();
+    let (cut, datagrams): (Vec<_>, Vec<_>) = lines()
+        .into_iter()
+        .filter_map(|(_, line)| {
+            let datagrams = line.get("datagrams_hex")?.as_array().expect("a list").clone();
+            Some((line, datagrams))
+        })
+        .unzip();
+    let datagrams = datagrams.iter().flatten().map(|one| one.as_str().expect("hex"));
+    let datagrams = datagrams.collect::<Vec<_>>().join("\n\n");
+    let all = lines().into_iter().map(|(_, line)| line).collect();
+    let train = datagrams.replace('\n', "");
+    let cases = [("stream", stream, all), ("train", train, cut.clone()), ("datagrams", datagrams, cut)];
+    for (name, text, expected) in cases {
+        let path = directory.path().join(name);
+        std::fs::write(&path, text).expect("a file");
+        let args = ["message", "decode", "--json", "--file", path.to_str().expect("UTF-8")];
+        let output = run(hdl(args));
+        let shown = String::from_utf8(output.stdout).expect("UTF-8");
+        assert_eq!(shown.lines().count(), expected.len(), "{name}");
+        for (shown, line) in shown.lines().zip(&expected).filter(|(_, line)| decodes(line)) {
+            let shown: Json = serde_json::from_str(shown).expect("JSON");
+            assert_eq!(shown, stated(line), "{name}: {}", line["name"]);
+        }
+        let all_decode = expected.iter().all(decodes);
+        assert_eq!(output.status.code(), Some(if all_decode { 0 } else { 1 }), "{name}");
     }
 }

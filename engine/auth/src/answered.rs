@@ -1,6 +1,7 @@
 //! Whether the answer to a challenge was made with a key.
 
 use crate::challenge::{Covered, verify_public, verify_secret};
+use crate::error::VerifyError;
 use crate::kdf::Pbkdf2Limits;
 use crate::key::PublicKey;
 use handle_proto::Version;
@@ -20,21 +21,27 @@ pub struct Answered<'a> {
 }
 
 impl Answered<'_> {
-    /// Whether it was made with `key`, the data of a value of type `kind`. A key that cannot be used fits
-    /// nothing, and neither does an empty secret, which everybody has.
+    /// Whether it was made with `key`, the data of a value of type `kind`.
     #[must_use]
     pub fn is_made_with(&self, kind: &[u8], key: &[u8]) -> bool {
+        self.check(kind, key).is_ok()
+    }
+
+    /// The same, with the reason why not. A key that cannot be used fits nothing, and neither does an empty secret,
+    /// which everybody has.
+    ///
+    /// # Errors
+    /// When another key made it, or it cannot be checked.
+    pub fn check(&self, kind: &[u8], key: &[u8]) -> Result<(), VerifyError> {
         if kind == auth::PUBLIC_KEY {
-            let (Ok(key), Ok(answer)) =
-                (PublicKey::from_record(key), SignedAnswer::decode(self.signed_response))
-            else {
-                return false;
-            };
-            return verify_public(&self.covered, &answer, &key).is_ok();
+            let key = PublicKey::from_record(key).map_err(|_| VerifyError::Wrong)?;
+            let answer = SignedAnswer::decode(self.signed_response).map_err(VerifyError::Malformed)?;
+            return verify_public(&self.covered, &answer, &key);
         }
-        !key.is_empty()
-            && SecretAnswer::decode(self.signed_response).is_ok_and(|answer| {
-                verify_secret(self.version, &self.covered, &answer, key, &self.limits).is_ok()
-            })
+        let answer = SecretAnswer::decode(self.signed_response).map_err(VerifyError::Malformed)?;
+        match key {
+            [] => Err(VerifyError::Wrong),
+            _ => verify_secret(self.version, &self.covered, &answer, key, &self.limits),
+        }
     }
 }

@@ -7,7 +7,7 @@ use crate::source;
 use handle_proto::Version;
 use handle_proto::limit::NONCE_LEN;
 use std::collections::hash_map::Entry;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::IpAddr;
 use zeroize::Zeroizing;
 
@@ -94,6 +94,28 @@ pub struct Challenges {
     of_source: HashMap<IpAddr, usize>,
     bytes: usize,
     counts: ChallengeCounts,
+    gone: Gone,
+}
+
+/// Numbers of challenges that wait no more, the oldest first: as many as may wait.
+#[derive(Debug, Default)]
+struct Gone {
+    order: VecDeque<i32>,
+    numbers: HashSet<i32>,
+}
+
+impl Gone {
+    fn add(&mut self, id: i32, max: usize) {
+        if !self.numbers.insert(id) {
+            return;
+        }
+        self.order.push_back(id);
+        while self.order.len() > max
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.numbers.remove(&oldest);
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -116,6 +138,7 @@ impl Challenges {
             of_source: HashMap::new(),
             bytes: 0,
             counts: ChallengeCounts::default(),
+            gone: Gone::default(),
         }
     }
 
@@ -214,6 +237,12 @@ impl Challenges {
         Some(waiting.challenge)
     }
 
+    /// Whether a challenge had this number not long ago: it was answered, or has had its time.
+    #[must_use]
+    pub fn had(&self, id: i32) -> bool {
+        self.gone.numbers.contains(&id)
+    }
+
     /// Forgets what is too old.
     pub fn expire(&mut self, now_ms: u64) {
         while let Some(&(id, serial)) = self.order.front() {
@@ -245,6 +274,7 @@ impl Challenges {
 
     fn remove(&mut self, id: i32) -> Option<Waiting> {
         let waiting = self.waiting.remove(&id)?;
+        self.gone.add(id, self.limits.challenges_max);
         self.bytes -= waiting.challenge.request.len();
         if let Entry::Occupied(mut count) = self.of_source.entry(waiting.source) {
             *count.get_mut() -= 1;
@@ -340,6 +370,18 @@ mod tests {
         assert_eq!(table.0.take(id, 2000), None, "its time is over");
         let counts = ChallengeCounts { issued: 2, taken: 1, expired: 1, ..ChallengeCounts::default() };
         assert_eq!((table.0.counts(), table.0.bytes(), table.0.len()), (counts, 0, 0));
+    }
+
+    #[test]
+    fn numbers_are_remembered_for_a_while_and_no_more_of_them_than_may_wait() {
+        let mut table = Numbered(Challenges::new(LIMITS), 0);
+        let ids: Vec<i32> = (0..7).map(|n| table.issue(source(n), 10, 0).unwrap()).collect();
+        let had = |table: &Numbered| ids.iter().map(|&id| table.0.had(id)).collect::<Vec<_>>();
+        assert_eq!(had(&table), [true, true, true, false, false, false, false], "three made room");
+        table.0.take(ids[4], 0).unwrap();
+        table.0.expire(1000);
+        assert_eq!(had(&table), [false, false, false, true, true, true, true], "four may wait");
+        assert!(!table.0.had(0) && !table.0.had(100));
     }
 
     #[test]

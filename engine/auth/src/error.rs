@@ -93,6 +93,14 @@ pub enum VerifyError {
     Wrong,
 }
 
+impl VerifyError {
+    /// Whether no key makes a difference: the form is none, or the algorithm is not known.
+    #[must_use]
+    pub const fn is_unreadable(&self) -> bool {
+        matches!(self, Self::Malformed(_) | Self::Digest)
+    }
+}
+
 impl fmt::Display for VerifyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,18 +1,23 @@
 //! What all commands that find services share: where the global service is, and how servers are asked.
 
+mod local;
+
 use anyhow::Context as _;
-use handle_client::bootstrap::{self, FILE_LEN_MAX, Root};
+use handle_client::bootstrap::{self, FILE_LEN_MAX, Overrides, Root};
 use handle_client::lookup::Client;
+use handle_formats::dct::Settings;
 use handle_proto::data::site::{InterfaceProtocol, SiteBuf};
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use local::Directory;
+
 /// Where the global service is, and how servers are asked.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub(crate) struct ClientArgs {
     /// File of the global service: bootstrap_handles (JSON) or root_info of a deployed client. Unless
-    /// given, ~/.handle/bootstrap_handles, and failing that ~/.handle/root_info.
+    /// given, bootstrap_handles in --client-dir, and failing that root_info there.
     #[arg(long, value_name = "FILE", env = "HDL_ROOT")]
     root: Option<PathBuf>,
     /// Prefixes with a service of their own: local_info.json or local_info of a deployed client.
@@ -21,10 +26,14 @@ pub(crate) struct ClientArgs {
     /// A site that all public questions go to: resolver_site of a deployed client.
     #[arg(long, value_name = "FILE", env = "HDL_RESOLVER_SITE")]
     resolver_site: Option<PathBuf>,
+    /// Directory of a deployed client, with its files, config.dct among them. Unless this or --root is given, ~/.handle
+    /// if it is there.
+    #[arg(long, value_name = "DIR", env = "HDL_CLIENT_DIR")]
+    client_dir: Option<PathBuf>,
     /// Ask over TCP instead of UDP.
     #[arg(long)]
     pub(crate) tcp: bool,
-    /// Ask sites with this keyword first (attribute site_filter_keywords).
+    /// Ask sites with this keyword first (attribute site_filter_keywords), not with those of config.dct.
     #[arg(long, value_name = "WORD")]
     keyword: Option<String>,
     /// Seconds that one handle may take.
@@ -35,37 +44,47 @@ pub(crate) struct ClientArgs {
 impl ClientArgs {
     /// A client that knows what the files say.
     pub(crate) fn client(&self) -> anyhow::Result<Arc<Client>> {
-        let mut client = Client::new(self.root()?);
-        if let Some(path) = &self.resolver_site {
-            let bytes = read(path)?;
-            client.overrides.read_resolver(&bytes).with_context(|| path.display().to_string())?;
-        }
-        if let Some(path) = &self.local_info {
-            let bytes = read(path)?;
-            client.overrides.add_local_info(&bytes).with_context(|| path.display().to_string())?;
-        }
-        if self.tcp {
-            client.preferences.protocols = vec![InterfaceProtocol::TCP];
-        }
-        client.preferences.keyword.clone_from(&self.keyword);
-        client.limits.patience_ms = self.patience.max(1) * 1000;
+        let directory = Directory::find(self.client_dir.as_deref(), self.root.is_none())?;
+        let settings = directory.settings()?;
+        let mut client = Client::new(self.root(&directory, &settings)?);
         // One server that does not answer must not take all the time there is.
         client.patience.tcp_ms = 10_000;
         // Who wants it renewed says so: `hdl root --refresh`.
         client.renewal.automatic = false;
+        directory.apply(&settings, &mut client.preferences, &mut client.patience)?;
+        self.add_overrides(&directory, &mut client.overrides)?;
+        if self.tcp {
+            client.preferences.protocols = vec![InterfaceProtocol::TCP];
+        }
+        if let Some(keyword) = &self.keyword {
+            client.preferences.keywords = vec![keyword.clone()];
+        }
+        client.limits.patience_ms = self.patience.max(1) * 1000;
         Ok(Arc::new(client))
     }
 
     /// The global service; of no sites where no file is named and none is there.
-    fn root(&self) -> anyhow::Result<Root> {
-        let found = || {
-            let directory = PathBuf::from(std::env::var_os("HOME")?).join(".handle");
-            let names = ["bootstrap_handles", "root_info"];
-            names.map(|name| directory.join(name)).into_iter().find(|path| path.is_file())
-        };
+    fn root(&self, directory: &Directory, settings: &Settings) -> anyhow::Result<Root> {
+        let found = || directory.file(&["bootstrap_handles", "root_info"]);
         let Some(path) = self.root.clone().or_else(found) else { return Ok(Root::default()) };
-        Root::read(&read(&path)?)
+        let preferred = settings.text("preferred_global_service_handle").unwrap_or("0.NA/0.NA");
+        Root::read_preferring(&read(&path)?, preferred.as_bytes())
             .with_context(|| format!("{} is no file of the global service", path.display()))
+    }
+
+    /// Services that are known beforehand: those of options, and failing that those of the directory.
+    fn add_overrides(&self, directory: &Directory, overrides: &mut Overrides) -> anyhow::Result<()> {
+        let found = |given: &Option<PathBuf>, names| given.clone().or_else(|| directory.file(names));
+        if let Some(path) = found(&self.resolver_site, &["resolver_site"]) {
+            overrides.read_resolver(&read(&path)?).with_context(|| path.display().to_string())?;
+        }
+        if let Some(path) = directory.file(&["local_nas"]) {
+            overrides.add_local_prefixes(&local::text(&path)?);
+        }
+        if let Some(path) = found(&self.local_info, &["local_info.json", "local_info"]) {
+            overrides.add_local_info(&read(&path)?).with_context(|| path.display().to_string())?;
+        }
+        Ok(())
     }
 }
 

@@ -80,7 +80,12 @@ fn payload(packet: &[u8]) -> &[u8] {
         Some(first) if first >> 4 == 6 && packet.get(6) == Some(&UDP) => 40,
         _ => return packet,
     };
-    packet.get(ip_len + UDP_LEN..).unwrap_or(packet)
+    let Some((udp, data)) = packet.get(ip_len..).and_then(<[u8]>::split_first_chunk::<UDP_LEN>) else {
+        return packet;
+    };
+    // Behind a short datagram there may be what fills a frame.
+    let len = usize::from(u16::from_be_bytes([udp[4], udp[5]])).saturating_sub(UDP_LEN);
+    data.get(..len).unwrap_or(data)
 }
 
 /// The IP packets of a pcap file; `None` when it is none.
@@ -147,6 +152,7 @@ mod tests {
         packet.extend([0x45, 0, 0, 48, 0, 0, 0x40, 0, 0x40, 17, 0, 0, 127, 0, 0, 1, 127, 0, 0, 1]);
         packet.extend([0, 1, 0x0a, 0x51, 0, 28, 0, 0]);
         packet.extend(BYTES);
+        packet.extend([0; 6]);
         let len = u8::try_from(packet.len()).unwrap();
         let mut file =
             vec![0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 1, 0, 0, 0];

@@ -6,7 +6,7 @@ use handle_proto::wire::fragment::cut;
 use handle_proto::wire::reassembly::{Reassembled, Reassembly, ReassemblyLimits};
 use handle_proto::wire::stream::{Front, split};
 use handle_proto::wire::{Envelope, Header, MessageBuf, Request};
-use handle_proto::{OpCode, OpFlags};
+use handle_proto::{OpCode, OpFlags, Version};
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _, UdpSocket};
 use std::time::{Duration, Instant};
@@ -65,7 +65,8 @@ pub(crate) fn request(request: &Request<'_>, flags: OpFlags) -> anyhow::Result<A
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     let now_unix_s = u32::try_from(now.as_secs()).unwrap_or(u32::MAX);
     let header = Header::request(OpCode::RESOLUTION, flags, now_unix_s);
-    let envelope = Envelope::request(request_id);
+    // Nobody knows its version, so that it is told ours as the one that is suggested.
+    let envelope = Envelope { version: Version::COMPATIBLE, ..Envelope::request(request_id) };
     let message = MessageBuf::request(&envelope, &header, request);
     let covered = message.covered().to_vec();
     let message = message.unsigned()?;

@@ -1,14 +1,17 @@
 //! `hdl message decode`: bytes in, annotated fields out.
 
+mod body;
+
 use crate::{Outcome, dump, output};
-use anyhow::{Context as _, bail};
-use handle_proto::json::value_to_json;
-use handle_proto::limit::{MESSAGE_LEN_MAX, UDP_REASSEMBLY_MS};
+use anyhow::{Context as _, bail, ensure};
+use handle_proto::code::DigestAlgorithm;
+use handle_proto::json::message_to_json;
+use handle_proto::limit::{MESSAGE_LEN_MAX, UDP_DATA_LEN_MAX, UDP_REASSEMBLY_MS};
 use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::reassembly::{Reassembled, Reassembly, ReassemblyLimits};
-use handle_proto::wire::{Body, Envelope, Message, Request, Response};
-use handle_proto::{Handle, OpFlags, ResponseCode, Value};
-use serde_json::{Value as Json, json};
+use handle_proto::wire::{Body, Envelope, Header, Message};
+use handle_proto::{DecodeError, Handle, OpFlags};
+use std::borrow::Cow;
 use std::io::Read as _;
 use std::path::PathBuf;
 
@@ -24,8 +27,8 @@ enum Command {
     /// Print the fields of messages, with their offsets and meaning.
     ///
     /// Reads plain hex, the dumps of `tcpdump -x`, `xxd` and `hexdump -C`, and pcap files. IP and UDP
-    /// headers in front of a message are passed over; fragments are put together. Offsets count from
-    /// the first byte of the envelope.
+    /// headers in front of a message are passed over; fragments are put together, and messages that follow
+    /// each other, as in a stream, are taken apart. Offsets count from the first byte of the envelope.
     #[command(after_help = "Examples:
   hdl message decode 020b020b0000000001020304000000000000003b...
   tcpdump -x -i lo udp port 2641 | hdl message decode
@@ -42,7 +45,7 @@ struct DecodeArgs {
     /// Read this file instead of standard input.
     #[arg(long, short, conflicts_with = "hex")]
     file: Option<PathBuf>,
-    /// Print one JSON object for each message.
+    /// Print one JSON object for each message, with all its fields.
     #[arg(long)]
     json: bool,
 }
@@ -61,18 +64,20 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
     });
     let mut outcome = Outcome::Good;
     for datagram in &datagrams {
-        let is_fragment =
-            Envelope::split(datagram).is_ok_and(|(envelope, _)| envelope.flags.has(EnvelopeFlags::TRUNCATED));
-        let message = match fragments.accept((), datagram, 0) {
-            Ok(Reassembled::Complete(message)) => message,
-            Ok(Reassembled::Incomplete) => continue,
-            // What is no whole fragment is shown as far as it goes.
-            Ok(Reassembled::Whole(_)) | Err(_) => datagram.clone(),
-        };
-        let shown = if args.json { as_json(&message) } else { as_text(&message, is_fragment) };
-        if let Err(error) = shown {
-            outcome = Outcome::Failed;
-            eprintln!("hdl: {error:#}");
+        let mut rest = datagram.as_slice();
+        while !rest.is_empty() {
+            let (bytes, after) = unit(rest);
+            rest = after;
+            let (message, was_cut) = match fragments.accept((), bytes, 0) {
+                Ok(Reassembled::Complete(message)) => (Cow::Owned(message), true),
+                Ok(Reassembled::Incomplete) => continue,
+                // What is no whole fragment is shown as far as it goes.
+                Ok(Reassembled::Whole(_)) | Err(_) => (Cow::Borrowed(bytes), false),
+            };
+            if let Err(error) = show(&message, was_cut, args.json) {
+                outcome = Outcome::Failed;
+                eprintln!("hdl: {error:#}");
+            }
         }
     }
     if !fragments.is_empty() {
@@ -113,30 +118,72 @@ impl Printer<'_> {
         if bytes.len() > SHOWN_LEN {
             hex.push_str("..");
         }
-        println!("{:>6}  {hex:<34}  {name:<18}  {meaning}", self.at);
+        println!("{:>6}  {hex:<34}  {name:<18}  {}", self.at, output::printable(meaning));
         self.at = end;
+    }
+
+    /// Prints what is left of a message that does not decode.
+    fn broken(&mut self, error: DecodeError) -> anyhow::Error {
+        self.field(self.bytes.len() - self.at, "rest", "");
+        println!();
+        anyhow::Error::from(error).context("after the envelope")
     }
 }
 
-fn as_text(bytes: &[u8], was_cut: bool) -> anyhow::Result<()> {
+/// Splits an envelope and what it announces from what follows: a stream has messages one after the other, and a
+/// capture may have datagrams so that left together.
+fn unit(bytes: &[u8]) -> (&[u8], &[u8]) {
+    let Ok((envelope, rest)) = Envelope::split(bytes) else { return (bytes, &[]) };
+    let message_len = envelope.message_len as usize;
+    let is_fragment = envelope.flags.has(EnvelopeFlags::TRUNCATED) && rest.len() != message_len;
+    let len = if is_fragment {
+        let start = UDP_DATA_LEN_MAX.saturating_mul(envelope.sequence as usize);
+        message_len.saturating_sub(start).min(UDP_DATA_LEN_MAX)
+    } else {
+        message_len
+    };
+    bytes.split_at_checked(Envelope::LEN + len).unwrap_or((bytes, &[]))
+}
+
+fn show(bytes: &[u8], was_cut: bool, as_json: bool) -> anyhow::Result<()> {
     let (envelope, rest) = Envelope::split(bytes).with_context(|| {
         format!("{} bytes are no message: {}", bytes.len(), output::hex(&bytes[..bytes.len().min(32)]))
     })?;
+    if as_json {
+        let json = message_to_json(&envelope, rest);
+        println!("{}", output::json_line(&json));
+        let in_body = json.get("body").and_then(|body| body.get("error"));
+        if let Some(error) = json.get("error").or(in_body).and_then(|error| error.as_str()) {
+            bail!("it does not decode: {error}");
+        }
+    } else {
+        as_text(&envelope, bytes, was_cut)?;
+    }
+    let message_len = envelope.message_len as usize;
+    ensure!(rest.len() == message_len, "of {message_len} bytes only {} are there", rest.len());
+    Ok(())
+}
+
+fn as_text(envelope: &Envelope, bytes: &[u8], was_cut: bool) -> anyhow::Result<()> {
+    let rest = &bytes[Envelope::LEN..];
     let mut print = Printer { bytes, at: 0 };
     println!("envelope{}", if was_cut { " (of the message put together from fragments)" } else { "" });
     print.field(2, "version", &envelope.version.to_string());
-    print.field(2, "flags, suggested", &envelope_flags(&envelope));
+    print.field(2, "flags, suggested", &envelope_flags(envelope));
     print.field(4, "session id", &envelope.session_id.to_string());
     print.field(4, "request id", &envelope.request_id.to_string());
     print.field(4, "sequence number", &envelope.sequence.to_string());
     print.field(4, "message length", &envelope.message_len.to_string());
     if envelope.flags.has(EnvelopeFlags::ENCRYPTED) {
         print.field(rest.len(), "ciphertext", "encrypted: the rest cannot be read without the session key");
+        println!();
         return Ok(());
     }
-    let message = Message::decode(rest).context("after the envelope")?;
-    let header = message.header;
     println!("header");
+    let header = match Header::split(rest) {
+        Ok((header, _)) => header,
+        Err(error) => return Err(print.broken(error)),
+    };
     print.field(4, "operation", &format!("{} {}", header.op_code.0, header.op_code));
     print.field(4, "response code", &format!("{} {}", header.response_code.0, header.response_code));
     print.field(4, "flags", &flags(header.flags));
@@ -146,15 +193,14 @@ fn as_text(bytes: &[u8], was_cut: bool) -> anyhow::Result<()> {
     print.field(4, "expiration", &output::unix_time(header.expiration.into()));
     print.field(4, "body length", &header.body_len.to_string());
     println!("body");
+    let message = match Message::decode(rest) {
+        Ok(message) => message,
+        Err(error) => return Err(print.broken(error)),
+    };
     let body = message.decode_body(envelope.version);
     match &body {
-        Ok(Body::Request(request)) => print_request(&mut print, request),
-        Ok(Body::Reply(reply)) => {
-            if let Some(digest) = &reply.digest {
-                print.field(1 + digest.digest.len(), "request digest", &format!("{:?}", digest.algorithm));
-            }
-            print_response(&mut print, reply.code, &reply.response);
-        }
+        Ok(Body::Request(request)) => body::request(&mut print, request, envelope.version),
+        Ok(Body::Reply(reply)) => body::reply(&mut print, reply, envelope.version),
         Err(_) => {}
     }
     let body_end = Envelope::LEN + message.covered.len();
@@ -171,67 +217,26 @@ fn as_text(bytes: &[u8], was_cut: bool) -> anyhow::Result<()> {
             let meaning = format!(
                 "{} with {}, counter {}",
                 Handle(credential.kind),
-                Handle(credential.algorithm),
+                algorithm(credential.algorithm),
                 credential.counter
             );
             print.field(message.credential.len(), "credential", &meaning);
         }
         Err(error) => println!("        does not decode: {error}"),
     }
+    if print.at < bytes.len() {
+        print.field(bytes.len() - print.at, "rest", "behind the credential, ignored");
+    }
     println!();
     body.map(drop).context("the body does not decode")
 }
 
-fn print_request(print: &mut Printer<'_>, request: &Request<'_>) {
-    match request {
-        Request::Resolution(query) => {
-            string(print, "handle", query.handle);
-            print.field(4, "indexes", &query.indexes.len().to_string());
-            for index in query.indexes.iter() {
-                print.field(4, "index", &index.to_string());
-            }
-            print.field(4, "types", &query.types.len().to_string());
-            for kind in query.types {
-                string(print, "type", kind);
-            }
-        }
-        other => match other.handle() {
-            Some(handle) => {
-                string(print, "handle", handle);
-                println!("        {other:?}");
-            }
-            None => println!("        {other:?}"),
-        },
+/// The name of an algorithm; old credentials have a code in its place.
+fn algorithm(identifier: &[u8]) -> String {
+    match (identifier, DigestAlgorithm::from_identifier(identifier)) {
+        ([_], Some(algorithm)) => algorithm.to_string(),
+        _ => Handle(identifier).to_string(),
     }
-}
-
-fn print_response(print: &mut Printer<'_>, code: ResponseCode, response: &Response<'_>) {
-    match response {
-        Response::Answer(answer) => {
-            string(print, "handle", answer.handle);
-            print.field(4, "values", &answer.values.len().to_string());
-            answer.values.iter().for_each(|value| print_value(print, &value));
-        }
-        Response::Failure(failure) => string(print, "message", failure.message),
-        Response::Done | Response::Unknown([]) => println!("        nothing: {code}"),
-        other => println!("        {other:?}"),
-    }
-}
-
-fn print_value(print: &mut Printer<'_>, value: &Value<'_>) {
-    print.field(4, "index", &value.index.to_string());
-    print.field(4, "  timestamp", &output::unix_time(value.timestamp.into()));
-    print.field(5, "  ttl", &output::ttl(value.ttl));
-    print.field(1, "  permissions", &value.permissions.to_string());
-    string(print, "  type", value.kind);
-    print.field(4 + value.data.len(), "  data", &output::describe(value.kind, value.data));
-    let references = value.references.iter().map(|reference| reference.to_string());
-    let references = references.collect::<Vec<_>>().join(", ");
-    print.field(4 + value.references.as_bytes().len(), "  references", &references);
-}
-
-fn string(print: &mut Printer<'_>, name: &str, bytes: &[u8]) {
-    print.field(4 + bytes.len(), name, &format!("{:?}", Handle(bytes)));
 }
 
 fn envelope_flags(envelope: &Envelope) -> String {
@@ -253,81 +258,4 @@ fn flags(flags: OpFlags) -> String {
 
 fn serial(serial: i16) -> String {
     if serial == -1 { "none".to_owned() } else { serial.to_string() }
-}
-
-fn as_json(bytes: &[u8]) -> anyhow::Result<()> {
-    let (envelope, rest) = Envelope::split(bytes).context("no message")?;
-    let mut json = json!({
-        "envelope": {
-            "version": envelope.version.to_string(),
-            "compressed": envelope.flags.has(EnvelopeFlags::COMPRESSED),
-            "encrypted": envelope.flags.has(EnvelopeFlags::ENCRYPTED),
-            "truncated": envelope.flags.has(EnvelopeFlags::TRUNCATED),
-            "suggested": envelope.effective_suggested().to_string(),
-            "session_id": envelope.session_id,
-            "request_id": envelope.request_id,
-            "sequence": envelope.sequence,
-            "message_len": envelope.message_len,
-        }
-    });
-    if !envelope.flags.has(EnvelopeFlags::ENCRYPTED) {
-        let message = Message::decode(rest).context("after the envelope")?;
-        let header = message.header;
-        json["header"] = json!({
-            "op_code": header.op_code.0,
-            "operation": header.op_code.to_string(),
-            "response_code": header.response_code.0,
-            "response": header.response_code.to_string(),
-            "flags": format!("{:08x}", header.flags.0),
-            "flag_names": flags(header.flags).split_whitespace().collect::<Vec<_>>(),
-            "site_serial": header.site_serial,
-            "recursion_count": header.recursion_count,
-            "expiration": header.expiration,
-            "body_len": header.body_len,
-        });
-        json["body"] = body_json(&message, &envelope);
-        json["credential"] = match message.decode_credential() {
-            Ok(None) => Json::Null,
-            Ok(Some(credential)) => json!({
-                "type": Handle(credential.kind).to_string(),
-                "counter": credential.counter,
-                "algorithm": Handle(credential.algorithm).to_string(),
-                "signature": output::hex(credential.signature),
-            }),
-            Err(error) => json!({ "error": error.to_string(), "hex": output::hex(message.credential) }),
-        };
-    }
-    println!("{json}");
-    Ok(())
-}
-
-fn body_json(message: &Message<'_>, envelope: &Envelope) -> Json {
-    let values = |values: handle_proto::Values<'_>| -> Vec<Json> {
-        values.iter().map(|value| value_to_json(&value)).collect()
-    };
-    match message.decode_body(envelope.version) {
-        Err(error) => json!({ "error": error.to_string(), "hex": output::hex(message.body) }),
-        Ok(Body::Request(Request::Resolution(query))) => json!({
-            "handle": Handle(query.handle).to_string(),
-            "indexes": query.indexes.iter().collect::<Vec<_>>(),
-            "types": query.types.iter().map(|kind| Handle(kind).to_string()).collect::<Vec<_>>(),
-        }),
-        Ok(Body::Request(request)) => json!({
-            "handle": request.handle().map(|handle| Handle(handle).to_string()),
-            "debug": format!("{request:?}"),
-        }),
-        Ok(Body::Reply(reply)) => {
-            let mut json = match reply.response {
-                Response::Answer(answer) => {
-                    json!({ "handle": Handle(answer.handle).to_string(), "values": values(answer.values) })
-                }
-                Response::Failure(failure) => json!({ "message": Handle(failure.message).to_string() }),
-                other => json!({ "debug": format!("{other:?}") }),
-            };
-            if let Some(digest) = reply.digest {
-                json["request_digest"] = output::hex(digest.digest).into();
-            }
-            json
-        }
-    }
 }

@@ -7,6 +7,7 @@ mod hint;
 
 use crate::client::ClientArgs;
 use crate::secret::IdentityArgs;
+use crate::server::SESSION_IDLE_S;
 use crate::{Outcome, exchange, output};
 use anyhow::{Context as _, bail};
 use handle_client::Question;
@@ -165,6 +166,8 @@ impl Args {
             use_cache: !self.no_cache,
             whom,
             identity: self.identity.read()?,
+            // For one question it would take longer.
+            session_timeout_s: (self.file.is_some() || self.handles.len() > 1).then_some(SESSION_IDLE_S),
             aliases_max: self.aliases,
             trace: self.trace,
             service_only: false,

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Idle seconds after which a server may forget a session of ours; its own default is a day.
-const SESSION_IDLE_S: i32 = 600;
+pub(crate) const SESSION_IDLE_S: i32 = 600;
 /// Servers with which connections are kept at a time.
 const CONNECTIONS_MAX: usize = 64;
 

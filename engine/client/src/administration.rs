@@ -6,8 +6,8 @@
 //! only with a server whose key is known, one challenge serves for all requests.
 
 mod connection;
-mod session;
 
+use crate::session::{Proposal, Session};
 use connection::Connection;
 use handle_auth::challenge::{answer_with_key, answer_with_secret, check_request_digest};
 use handle_auth::message::verify_message;
@@ -18,8 +18,7 @@ use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::list::Reference;
 use handle_proto::wire::message::{Body, MessageTooLong};
 use handle_proto::wire::{Envelope, Header, Message, MessageBuf, Reply, Request, Response};
-use handle_proto::{DecodeError, OpCode, OpFlags, ResponseCode, Value};
-use session::{Proposal, Session};
+use handle_proto::{DecodeError, OpCode, OpFlags, ResponseCode, Value, Version};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -231,10 +230,11 @@ impl Administrator {
         else {
             return Ok(());
         };
-        let proposal = Proposal::new();
+        let proposal = Proposal::new(&random());
         let (answer, _) =
             self.ask_once(&proposal.request(Some(&identity), timeout_s), OpFlags::PLAIN_REQUEST)?;
-        self.session = proposal.agree(&answer);
+        let (envelope, _, reply) = taken_apart(&answer.0)?;
+        self.session = proposal.agree(&envelope, &reply);
         if self.session.is_none() {
             // Then every request proves itself, which takes longer and is as good.
             self.session_timeout_s = None;
@@ -247,7 +247,7 @@ impl Administrator {
         if self.server_key.is_some() {
             flags = flags.with(OpFlags::CERTIFY).with(OpFlags::REQUEST_DIGEST);
         }
-        let asked = Asked::new(self.session.as_mut(), request, flags)?;
+        let asked = Asked::new(self.session.as_ref(), request, flags)?;
         self.connection.send(&asked.message)?;
         let mut answer = self.receive(request.op_code(), asked.request_id, &asked.covered)?;
         for _ in 0..CHALLENGES_MAX {
@@ -307,7 +307,7 @@ impl Administrator {
             identity: Reference { handle: &identity.handle, index: identity.index },
             signed_response: &signed_response,
         };
-        Asked::answer(envelope.session_id, &Request::AnswerChallenge(answer), flags)
+        Asked::answer(&envelope, &Request::AnswerChallenge(answer), flags)
     }
 
     /// The answer to `request_id`; where answers are signed, one with the digest of `covered`.
@@ -329,7 +329,10 @@ impl Administrator {
         let is_encrypted = Envelope::split(&message)?.0.flags.has(EnvelopeFlags::ENCRYPTED);
         match (is_encrypted, &self.session) {
             (false, _) => Ok(Answer(message)),
-            (true, Some(session)) => Ok(Answer(session.decrypt(&message)?)),
+            (true, Some(session)) => {
+                let plain = session.decrypted(&message);
+                plain.map(Answer).ok_or(AskError::Another("it cannot be decrypted"))
+            }
             (true, None) => Err(AskError::Another("it is encrypted outside a session")),
         }
     }
@@ -355,8 +358,12 @@ impl Administrator {
             return Ok(());
         }
         let is_mac = message.decode_credential()?.is_some_and(|credential| credential.is_mac());
-        match &mut self.session {
-            Some(session) if is_mac => session.check(&envelope, &message)?,
+        match &self.session {
+            Some(session) if is_mac => {
+                if !session.is_new(&envelope, &message).map_err(AskError::Unproven)? {
+                    return Err(AskError::Another("it has come before"));
+                }
+            }
             _ => drop(verify_message(&envelope, &message, key).map_err(AskError::Unproven)?),
         }
         let digest = reply.digest.ok_or(AskError::Another("the digest of the request is missing"))?;
@@ -373,33 +380,44 @@ struct Asked {
 
 impl Asked {
     /// A request, in a session if there is one.
-    fn new(session: Option<&mut Session>, request: &Request<'_>, flags: OpFlags) -> Result<Self, AskError> {
-        let session_id = session.as_ref().map_or(0, |session| session.id);
-        let (envelope, message) = Self::begin(session_id, request, flags);
+    fn new(session: Option<&Session>, request: &Request<'_>, flags: OpFlags) -> Result<Self, AskError> {
+        let (session_id, version) =
+            session.map_or((0, Version::CURRENT), |session| (session.id, session.version));
+        let (envelope, message) = Self::begin(session_id, version, request, flags);
         let covered = message.covered().to_vec();
+        let message = message.unsigned().map_err(AskError::TooLong)?;
         let message = match session {
-            Some(session) => session.seal(&envelope, message, has_secrets(request)),
-            None => message.unsigned(),
+            Some(session) => session.sealed(message).and_then(|sealed| match has_secrets(request) {
+                true => session.encrypted(&sealed),
+                false => Ok(sealed),
+            }),
+            None => Ok(message),
         };
         let message = message.map_err(AskError::TooLong)?;
         Ok(Self { request_id: envelope.request_id, message, covered })
     }
 
-    /// An answer to the challenge `session_id`, which proves itself.
-    fn answer(session_id: i32, request: &Request<'_>, flags: OpFlags) -> Result<Self, AskError> {
-        let (envelope, message) = Self::begin(session_id, request, flags);
+    /// An answer to a challenge, in its version; it proves itself.
+    fn answer(challenge: &Envelope, request: &Request<'_>, flags: OpFlags) -> Result<Self, AskError> {
+        let version = challenge.version.min(Version::CURRENT);
+        let (envelope, message) = Self::begin(challenge.session_id, version, request, flags);
         let covered = message.covered().to_vec();
         let message = message.unsigned().map_err(AskError::TooLong)?;
         Ok(Self { request_id: envelope.request_id, message, covered })
     }
 
-    fn begin(session_id: i32, request: &Request<'_>, flags: OpFlags) -> (Envelope, MessageBuf) {
+    fn begin(
+        session_id: i32,
+        version: Version,
+        request: &Request<'_>,
+        flags: OpFlags,
+    ) -> (Envelope, MessageBuf) {
         // Positive, as deployed clients choose it, and hard to guess.
         let request_id = (i32::from_be_bytes(random()) & i32::MAX).max(1);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let now_unix_s = u32::try_from(now.as_secs()).unwrap_or(u32::MAX);
         let header = Header::request(request.op_code(), flags, now_unix_s);
-        let envelope = Envelope { session_id, ..Envelope::request(request_id) };
+        let envelope = Envelope { session_id, version, ..Envelope::request(request_id) };
         (envelope, MessageBuf::request(&envelope, &header, request))
     }
 }

@@ -126,7 +126,15 @@ impl Root {
     /// # Errors
     /// When it does not read, or names no sites.
     pub fn read(bytes: &[u8]) -> Result<Self, FileError> {
-        if is_json(bytes) { Self::from_json(&json(bytes)?, ROOT) } else { Self::from_binary(bytes) }
+        Self::read_preferring(bytes, ROOT)
+    }
+
+    /// Reads either form, with the service of the record `preferred`, which the binary form does not have.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn read_preferring(bytes: &[u8], preferred: &[u8]) -> Result<Self, FileError> {
+        if is_json(bytes) { Self::from_json(&json(bytes)?, preferred) } else { Self::from_binary(bytes) }
     }
 
     /// Reads the JSON form, with the service of the record `preferred`; as a rule that is the root.

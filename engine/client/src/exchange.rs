@@ -11,16 +11,19 @@ mod tls;
 
 use crate::Now;
 use crate::plan::Target;
+use crate::session::Session;
 use handle_auth::message::verify_message;
 use handle_auth::{PublicKey, VerifyError, challenge::check_request_digest};
 use handle_proto::data::site::InterfaceProtocol;
 use handle_proto::limit::{MESSAGE_LEN_MAX, TCP_TIMEOUT_MS, UDP_REASSEMBLY_MS, UDP_RETRY_MS};
+use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::fragment::cut;
 use handle_proto::wire::message::{Body, MessageTooLong};
 use handle_proto::wire::reassembly::{Reassembled, Reassembly, ReassemblyLimits};
 use handle_proto::wire::{Envelope, Header, Message, MessageBuf, Reply, Request};
 use handle_proto::{DecodeError, OpCode, OpFlags, ResponseCode, Version};
 use std::fmt;
+use std::sync::Arc;
 use stream::Stream;
 
 /// How long is waited for answers.
@@ -69,6 +72,8 @@ pub enum AttemptError {
     Refused(ResponseCode),
     /// The request is longer than any message.
     TooLong,
+    /// The answer is encrypted, and there is no session, or another one, to decrypt it with.
+    Encrypted,
     /// What came is no HTTP, or says this instead of success.
     Http(Option<u16>),
     /// No TLS came about.
@@ -93,6 +98,9 @@ impl fmt::Display for AttemptError {
             Self::Expired => f.write_str("the answer has expired (is the clock right?)"),
             Self::Refused(code) => write!(f, "the server answers {} {code}", code.0),
             Self::TooLong => f.write_str("the request is too long to be sent"),
+            Self::Encrypted => {
+                f.write_str("the answer is encrypted, and not in a session that was agreed on")
+            }
             Self::Http(None) => f.write_str("the answer is no HTTP"),
             Self::Http(Some(status)) => write!(f, "the answer over HTTP is {status} instead of 200"),
             Self::Tls => f.write_str("no TLS connection comes about"),
@@ -142,7 +150,10 @@ impl Head {
 /// A positive request id, as deployed clients choose them, from random bits.
 #[must_use]
 pub const fn request_id(random: u32) -> i32 {
-    (random >> 1).cast_signed() | 1
+    match (random >> 1).cast_signed() {
+        0 => 1,
+        id => id,
+    }
 }
 
 /// One request to one server.
@@ -155,6 +166,8 @@ pub struct Exchange {
     covered_len: usize,
     /// Header and body of the request whose challenge this answers.
     challenged: Option<Vec<u8>>,
+    /// The session that it is in.
+    session: Option<Arc<Session>>,
     patience: Patience,
     began_ms: u64,
     /// How often it went out.
@@ -264,6 +277,7 @@ impl Exchange {
             message,
             covered_len,
             challenged: None,
+            session: None,
             began_ms: now.ms,
             sent_count: 0,
             to_send: true,
@@ -279,6 +293,39 @@ impl Exchange {
         handle.clone_into(&mut self.handle);
         self.challenged = Some(challenged.to_vec());
         self
+    }
+
+    /// The same in a session, whose id and version it has already: with a MAC, unless it answers a challenge, which proves
+    /// itself.
+    ///
+    /// # Errors
+    /// When the request is too long then.
+    pub(crate) fn in_session(mut self, session: Arc<Session>) -> Result<Self, AttemptError> {
+        self.session = Some(session);
+        if let Incoming::Connection(stream) = &mut self.incoming
+            && self.challenged.is_none()
+        {
+            let sealed = self.session.as_ref().expect("just now").sealed(self.message.clone())?;
+            *stream = Stream::new(&self.target, &self.handle, &sealed)?;
+        }
+        Ok(self)
+    }
+
+    /// The session that it is in.
+    pub(crate) const fn session(&self) -> Option<&Arc<Session>> {
+        self.session.as_ref()
+    }
+
+    /// The datagrams of the request. Each time they go out in a session they have another number and MAC, for one that
+    /// was seen before is refused.
+    fn datagrams(&self) -> Vec<Vec<u8>> {
+        let sealed = match &self.session {
+            Some(session) if self.challenged.is_none() => session.sealed(self.message.clone()).ok(),
+            _ => None,
+        };
+        let message = sealed.as_ref().unwrap_or(&self.message);
+        let (envelope, data) = Envelope::split(message).expect("a message of ours");
+        cut(&envelope).map(|fragment| [&fragment.envelope, &data[fragment.range]].concat()).collect()
     }
 
     /// Whom it asks.
@@ -303,10 +350,7 @@ impl Exchange {
             return None;
         }
         let datagrams = match &mut self.incoming {
-            Incoming::Datagrams(_) => {
-                let (envelope, data) = Envelope::split(&self.message).expect("a message of ours");
-                cut(&envelope).map(|fragment| [&fragment.envelope, &data[fragment.range]].concat()).collect()
-            }
+            Incoming::Datagrams(_) => self.datagrams(),
             Incoming::Connection(stream) => vec![stream.outgoing()],
         };
         let goes_on = !self.is_over_datagrams() && self.sent_count > 0;
@@ -395,6 +439,7 @@ impl Exchange {
 
     /// Whether the answer may be believed; in an order in which the first thing that is wrong is the cause.
     fn check(&self, now: Now, bytes: Vec<u8>, datagrams_count: usize) -> Result<Answered, AttemptError> {
+        let bytes = self.opened(bytes)?;
         let (envelope, body) = Envelope::split(&bytes)?;
         let message = Message::decode(body)?;
         let Body::Reply(reply) = message.decode_body(envelope.version)? else {
@@ -407,8 +452,7 @@ impl Exchange {
         }
         let certify = self.head.flags.has(OpFlags::CERTIFY);
         if certify {
-            let key = PublicKey::from_record(&self.target.public_key).map_err(|_| AttemptError::NoKey)?;
-            verify_message(&envelope, &message, &key).map_err(AttemptError::Signature)?;
+            self.verify(&envelope, &message)?;
         }
         if message.header.op_code != self.head.answered_as {
             return Err(AttemptError::NotOurs("another operation"));
@@ -437,6 +481,31 @@ impl Exchange {
         }
         let took_ms = self.waited_ms(now);
         Ok(Answered { envelope, took_ms, certified: certify, datagrams_count, message: bytes })
+    }
+}
+
+impl Exchange {
+    /// The message decrypted, where it is one of the session.
+    fn opened(&self, bytes: Vec<u8>) -> Result<Vec<u8>, AttemptError> {
+        if !Envelope::split(&bytes)?.0.flags.has(EnvelopeFlags::ENCRYPTED) {
+            return Ok(bytes);
+        }
+        let plain = self.session.as_ref().and_then(|session| session.decrypted(&bytes));
+        plain.ok_or(AttemptError::Encrypted)
+    }
+
+    /// Whether the server that was asked made the message: with the key of the session, or with its own.
+    fn verify(&self, envelope: &Envelope, message: &Message<'_>) -> Result<(), AttemptError> {
+        let is_mac = message.decode_credential()?.is_some_and(|credential| credential.is_mac());
+        if let Some(session) = self.session.as_ref().filter(|_| is_mac) {
+            return match session.is_new(envelope, message).map_err(AttemptError::Signature)? {
+                true => Ok(()),
+                false => Err(AttemptError::NotOurs("a request that was answered before")),
+            };
+        }
+        let key = PublicKey::from_record(&self.target.public_key).map_err(|_| AttemptError::NoKey)?;
+        verify_message(envelope, message, &key).map_err(AttemptError::Signature)?;
+        Ok(())
     }
 }
 

@@ -11,6 +11,7 @@
 //! - [`lookup`]: one question, from the global service down; [`trace`] says what it did; [`namespace`]: what else is known
 //!   of its prefix.
 //! - [`cache`], [`flight`]: answers by their time to live; one request for many askers.
+//! - [`session`]: what proves who asks from the second request on.
 //! - [`administration`]: who asks, what proves it, and operations of administrators on one server.
 //! - [`signature`]: values that are signed, up to the keys one trusts; [`mod@refresh`]: the global service anew, when
 //!   all of it is signed so.
@@ -32,6 +33,7 @@ pub mod question;
 pub mod reference;
 pub mod refresh;
 pub mod service;
+pub mod session;
 pub mod signature;
 mod sockets;
 #[cfg(test)]

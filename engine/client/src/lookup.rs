@@ -27,6 +27,7 @@ use crate::names::Names;
 use crate::plan::{Preferences, Target};
 use crate::refresh::Renewal;
 use crate::service::SharedSite;
+use crate::session::Sessions;
 use crate::times::Times;
 use crate::trace::{Event, Step, Why};
 use crate::{Answer, Now, Question, Random};
@@ -61,8 +62,12 @@ pub struct Client {
     pub names: Names,
     /// Questions that are being asked.
     pub flights: Flights,
+    /// Sessions with servers that wanted to know who asks.
+    pub sessions: Sessions,
 }
 
+/// Sessions that are kept.
+const SESSIONS_MAX: usize = 256;
 /// Servers whose response times are remembered.
 const TIMES_MAX: usize = 16_384;
 /// Names whose addresses are remembered.
@@ -83,6 +88,7 @@ impl Client {
             times: Times::new(TIMES_MAX),
             names: Names::new(NAMES_MAX),
             flights: Flights::default(),
+            sessions: Sessions::new(SESSIONS_MAX),
         }
     }
 }
@@ -120,6 +126,10 @@ pub struct Options {
     pub whom: Whom,
     /// Who asks, where a server wants to know.
     pub identity: Option<Arc<Identity>>,
+    /// After how many idle seconds a session with a server ends that wanted to know who asks; with none, every request
+    /// is challenged. Deployed clients set one up with the first challenge, which takes two requests more, and one less
+    /// for each that follows.
+    pub session_timeout_s: Option<i32>,
     /// How many aliases are followed. Deployed clients follow none.
     pub aliases_max: u8,
     /// Whether steps are written down.
@@ -135,6 +145,7 @@ impl Default for Options {
             use_cache: true,
             whom: Whom::Responsible,
             identity: None,
+            session_timeout_s: None,
             aliases_max: 0,
             trace: false,
             service_only: false,

@@ -66,5 +66,9 @@ mod tests {
         };
         assert_eq!(asked(b"10.a/x"), ["0.NA/0.NA", "0.NA/10.A"]);
         assert_eq!(asked(b"0.NA/10.a"), ["0.NA/0.NA"]);
+        // A derived prefix is independent of the one that it is derived from.
+        assert_eq!(asked(b"10.a.b/x"), ["0.NA/0.NA", "0.NA/10.A.B"]);
+        assert_eq!(asked(b"0.na/10.a.b"), ["0.NA/0.NA"]);
+        assert_eq!(asked(b"10.a"), ["0.NA/0.NA"]);
     }
 }

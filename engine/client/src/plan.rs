@@ -5,9 +5,10 @@ use crate::Now;
 use crate::service::SharedSite;
 use crate::times::Times;
 use handle_proto::data::site::{InterfaceKind, InterfaceProtocol, Server, Site};
+use handle_proto::limit::IPV4_DELAY_MS;
 use handle_proto::{Handle, Version};
 use std::cmp::Reverse;
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 
 /// One server, and the way to it.
@@ -34,7 +35,7 @@ pub struct Target {
 }
 
 impl Target {
-    /// A server that is known by its address alone.
+    /// A server that is known by its address alone: without its site record nobody knows its version.
     #[must_use]
     pub const fn at(address: SocketAddr, protocol: InterfaceProtocol) -> Self {
         Self {
@@ -44,7 +45,7 @@ impl Target {
             protocol,
             public_key: vec![],
             site_serial: handle_proto::wire::Header::NO_SITE_SERIAL,
-            version: Version::CURRENT,
+            version: Version::COMPATIBLE,
             position: (0, 1),
             is_primary: true,
         }
@@ -62,7 +63,7 @@ impl Target {
             return None;
         }
         Some(Self {
-            address: SocketAddr::new(server.address.ip(), interface.port()?),
+            address: SocketAddr::new(wanted.preferences.reached(server.address.ip()), interface.port()?),
             domain,
             path: text("path").unwrap_or_default(),
             protocol: wanted.protocol,
@@ -98,7 +99,7 @@ const ADDRESSES_MAX: usize = 8;
 struct Wanted<'a> {
     protocol: InterfaceProtocol,
     kind: InterfaceKind,
-    families: &'a Families,
+    preferences: &'a Preferences,
 }
 
 /// Which addresses can be reached from here.
@@ -117,15 +118,15 @@ pub struct Preferences {
     pub protocols: Vec<InterfaceProtocol>,
     /// Which addresses can be reached.
     pub families: Families,
-    /// Sites whose keywords (`site_filter_keywords`) contain this are asked alone, where there are any.
-    pub keyword: Option<String>,
+    /// Sites whose keywords (`site_filter_keywords`) contain one of these are asked alone, where there are any.
+    pub keywords: Vec<String>,
+    /// Servers that are reached at another address than their site records say: from behind the same translation of
+    /// addresses, say.
+    pub addresses: HashMap<IpAddr, IpAddr>,
     /// After so many milliseconds without an answer from a server with IPv6 one with IPv4 is asked as well, or the
     /// other way round, where there is one; by so much IPv6 is preferred. `None` to ask one after the other.
     pub fallback_ms: Option<u32>,
 }
-
-/// As deployed clients wait before they turn to IPv4.
-const FALLBACK_MS: u32 = 300;
 
 impl Default for Preferences {
     fn default() -> Self {
@@ -136,9 +137,18 @@ impl Default for Preferences {
         Self {
             protocols,
             families: Families { ipv4: true, ipv6: true },
-            keyword: None,
-            fallback_ms: Some(FALLBACK_MS),
+            keywords: vec![],
+            addresses: HashMap::new(),
+            fallback_ms: Some(IPV4_DELAY_MS),
         }
+    }
+}
+
+impl Preferences {
+    /// Where a server is reached that is said to be at `ip`.
+    #[must_use]
+    pub fn reached(&self, ip: IpAddr) -> IpAddr {
+        self.addresses.get(&ip).copied().unwrap_or(ip)
     }
 }
 
@@ -170,23 +180,22 @@ pub fn plan(
     let matches = |site: &&SharedSite| {
         let keywords =
             site.view().attribute("site_filter_keywords").and_then(|bytes| str::from_utf8(bytes).ok());
-        let wanted = preferences.keyword.as_deref();
-        wanted
-            .is_some_and(|wanted| keywords.unwrap_or_default().split_whitespace().any(|word| word == wanted))
+        let mut keywords = keywords.unwrap_or_default().split_whitespace();
+        keywords.any(|word| preferences.keywords.iter().any(|wanted| wanted == word))
     };
     if chosen.iter().any(matches) {
         chosen.retain(matches);
     }
     let mut plan = VecDeque::new();
     for &protocol in &preferences.protocols {
-        let wanted = Wanted { protocol, kind: purpose.kind, families: &preferences.families };
+        let wanted = Wanted { protocol, kind: purpose.kind, preferences };
         let mut round: Vec<(Reverse<Option<u64>>, u32, Target)> = vec![];
         for site in &chosen {
             let view = site.view();
             let Some(at) = view.server_at(handle) else { continue };
             let server = view.servers.iter().nth(at);
             let target = server.and_then(|server| Target::of(&view, at, &server, &wanted));
-            if let Some(target) = target.filter(|target| is_reachable(target, wanted.families)) {
+            if let Some(target) = target.filter(|target| is_reachable(target, &preferences.families)) {
                 let behind_ms = match target.address {
                     SocketAddr::V4(_) => preferences.fallback_ms.unwrap_or_default(),
                     SocketAddr::V6(_) => 0,
@@ -295,9 +304,24 @@ mod tests {
         preferences.families.ipv4 = false;
         assert_eq!(order(&sites, ANY, &preferences, &times), ["2001:db8::1/UDP"]);
         preferences.families.ipv4 = true;
-        preferences.keyword = Some("europe".to_owned());
+        preferences.keywords = vec!["asia".to_owned(), "europe".to_owned()];
         assert_eq!(order(&sites, ANY, &preferences, &times), ["192.0.2.2/UDP"]);
-        preferences.keyword = Some("asia".to_owned());
+        preferences.keywords = vec!["asia".to_owned(), "europ".to_owned()];
         assert_eq!(order(&sites, ANY, &preferences, &times).len(), 3, "nobody matches, so all do");
+    }
+
+    #[test]
+    fn a_server_is_reached_at_the_address_that_takes_the_place_of_its_own() {
+        let sites = shared([site_at(1), site_at(2)]);
+        let inner: IpAddr = [10, 0, 0, 1].into();
+        let mut preferences =
+            Preferences { protocols: vec![InterfaceProtocol::UDP], ..Preferences::default() };
+        preferences.addresses.insert([192, 0, 2, 1].into(), inner);
+        let times = Times::new(8);
+        assert_eq!(order(&sites, ANY, &preferences, &times), ["10.0.0.1/UDP", "192.0.2.2/UDP"]);
+        // Whether it can be reached is a question of where it is.
+        preferences.addresses.insert([192, 0, 2, 1].into(), [0x2001, 0xdb8, 0, 0, 0, 0, 0, 1].into());
+        preferences.families.ipv6 = false;
+        assert_eq!(order(&sites, ANY, &preferences, &times), ["192.0.2.2/UDP"]);
     }
 }

@@ -242,22 +242,35 @@ impl Reference {
     }
 }
 
+/// What running text has in front of a reference: no naming authority begins so.
+const OPENING: [char; 9] = ['(', '[', '{', '"', '\'', '\u{201c}', '\u{2018}', '\u{201e}', '\u{ab}'];
+/// What running text has behind one.
+const PUNCTUATION: [char; 12] =
+    ['.', ',', ';', ':', '!', '?', '"', '\'', '\u{201c}', '\u{201d}', '\u{2019}', '\u{bb}'];
+
 fn trim(text: &str, lenient: bool) -> &str {
-    let mut text = text.trim();
-    if lenient {
-        text = text.trim_end_matches(['.', ',', ';', ':', '!', '?', '"', '\'']);
+    let text = text.trim();
+    if lenient { out_of_text(text) } else { text }
+}
+
+/// Takes off what running text has around a reference, as often as there is any.
+fn out_of_text(mut text: &str) -> &str {
+    loop {
+        let before = text;
+        text = text.trim_start_matches(OPENING).trim_end_matches(PUNCTUATION).trim();
         if let Some(inner) = text.strip_prefix('<') {
             text = inner.strip_suffix('>').unwrap_or(inner);
         }
-        text = text.trim_end_matches(['.', ',', ';', ':', '!', '?', '"', '\'']);
         // A closing bracket belongs to the name only where one opens in it.
         for (open, close) in [('(', ')'), ('[', ']'), ('{', '}')] {
             while text.ends_with(close) && text.matches(open).count() < text.matches(close).count() {
-                text = text[..text.len() - 1].trim_end();
+                text = &text[..text.len() - 1];
             }
         }
+        if text == before {
+            return text;
+        }
     }
-    text
 }
 
 /// `300:handle`: digits and a colon before the first slash.
@@ -295,6 +308,8 @@ fn has_scheme(text: &str) -> bool {
 /// Finds the form, and what of the text is the name.
 fn raw<'a>(text: &'a str, rules: &Rules, has_index: bool) -> Result<Raw<'a>, ReferenceError> {
     let outer = |form, text| Raw { form, server: None, encoded: true, text, colon: false };
+    // Also of an address that leaves its scheme to the page it stands on.
+    let text = text.trim_start_matches('/');
     if let Some(path) = path_of(text, rules)? {
         return inside(path, rules);
     }
@@ -309,7 +324,6 @@ fn raw<'a>(text: &'a str, rules: &Rules, has_index: bool) -> Result<Raw<'a>, Ref
     if has_index && has_scheme(text) {
         return Err(ReferenceError::TwoSchemes);
     }
-    let text = text.trim_start_matches('/');
     let bare = Raw { encoded: rules.bare_is_encoded || is_encoded_address(text), ..outer(Form::Bare, text) };
     Ok(scheme(text, rules)?.unwrap_or(bare))
 }
@@ -355,8 +369,8 @@ fn scheme<'a>(text: &'a str, rules: &Rules) -> Result<Option<Raw<'a>>, Reference
             return Err(ReferenceError::NotAHandle("hdl://".to_owned()));
         }
         let (server, rest) = rest.split_once('/').ok_or(ReferenceError::Empty)?;
-        if server.is_empty() {
-            return Err(ReferenceError::NotAHandle("hdl:// without a server".to_owned()));
+        if server.is_empty() || server.contains(['@', '?', '#', '%', ' ']) {
+            return Err(ReferenceError::NotAHandle(format!("hdl:// with {server:?} for a server")));
         }
         Raw { server: Some(server), ..raw(Form::Direct, rest) }
     } else if let Some(rest) = strip(text, "hdl:/") {
@@ -366,6 +380,9 @@ fn scheme<'a>(text: &'a str, rules: &Rules) -> Result<Option<Raw<'a>>, Reference
         raw(Form::Hdl, rest)
     } else if let Some(rest) = strip(text, "hdl:").or_else(|| strip(text, "hdl%3a")) {
         raw(Form::Hdl, rest)
+    } else if strip(text, "doi:/").is_some() {
+        // Not the handle with an empty prefix that it would be by the letter.
+        return Err(ReferenceError::NotAHandle("doi:/".to_owned()));
     } else if let Some(rest) = strip(text, "doi:").or_else(|| strip(text, "doi%3a")) {
         raw(Form::Doi, rest)
     } else if let Some(rest) = strip(text, "urn:hdl:").or_else(|| strip(text, "urn:doi:")) {

@@ -9,7 +9,7 @@ pub use renewal::{Renewal, Renewing};
 
 use crate::bootstrap::{FileError, Root};
 use crate::service::{Found, Kinds, SITES_MAX};
-use crate::signature::{Report, Verifier};
+use crate::signature::{Report, Verifier, is_same_key};
 use crate::{Answer, Question};
 use handle_proto::data::kind;
 use handle_proto::json::{Json, record_to_json};
@@ -28,7 +28,7 @@ pub enum RefreshError {
     NoKeys,
     /// A record did not come.
     NoRecord(Vec<u8>),
-    /// A value of a record is not signed as it should be, or one that is signed is not there.
+    /// A value of a record is not signed as it should be, or a trusted key that is signed is not there.
     Unverified(Vec<u8>, Box<Report>),
     /// The records name no sites.
     File(FileError),
@@ -96,8 +96,11 @@ pub fn refresh(
         let answer = fetch(&question(&handle)).filter(|answer| answer.code == ResponseCode::SUCCESS);
         let answer = answer.ok_or_else(|| RefreshError::NoRecord(handle.clone()))?;
         let report = verifier.verify(&answer, fetch);
-        // A server that withholds values would otherwise take away what they say, the keys of the root for good.
-        if !report.is_whole() {
+        // A signature may outlive a value that it lists. Of the trusted keys none goes so, however: who withheld one
+        // would take it away for good.
+        let is_enough = report.is_good()
+            && (report.missing.is_empty() || handle != TRUST_ROOT || has_all(&root.trusted_keys, &answer));
+        if !is_enough {
             return Err(RefreshError::Unverified(handle, Box::new(report)));
         }
         let verified = || answer.values().iter().filter(|value| report.is_verified(value.index));
@@ -118,6 +121,14 @@ pub fn refresh(
         return Err(RefreshError::NoRecord(TRUST_ROOT.to_vec()));
     }
     Ok(file)
+}
+
+/// Whether all these keys are in the record.
+fn has_all(keys: &[Vec<u8>], answer: &Answer) -> bool {
+    keys.iter().all(|key| {
+        let mut values = answer.values().iter();
+        values.any(|value| value.kind == kind::HS_PUBKEY && is_same_key(value.data, key))
+    })
 }
 
 /// The same, for who cannot wait inside a function: says which question is to be asked next, as often as there is one.
@@ -181,6 +192,7 @@ mod tests {
     use super::*;
     use crate::signature::{Claims, signature};
     use crate::testing::{ISSUER, private_key, public_record, signed_root, site_at};
+    use handle_proto::json::record_from_json;
     use handle_proto::{Permissions, ValueBuf};
     use std::collections::HashMap;
 
@@ -264,15 +276,25 @@ mod tests {
     }
 
     #[test]
-    fn a_record_of_which_a_value_is_withheld_does_not() {
+    fn a_value_that_was_removed_and_is_still_listed_is_left_out_unless_it_is_a_trusted_key() {
         let root = known(&["server"]);
         for (handle, values) in records() {
-            // Signatures of the older kind say nothing any more.
-            let says = values.iter().map(ValueBuf::view).filter(|value| value.kind != b"10320/sig.sig");
-            for index in says.map(|value| value.index) {
-                let mut withheld = records();
-                withheld.get_mut(&handle).unwrap().retain(|value| value.view().index != index);
-                assert!(refreshed(&root, &withheld).is_err(), "{} without {index}", Handle(&handle));
+            for value in values.iter().map(ValueBuf::view) {
+                let mut removed = records();
+                removed.get_mut(&handle).unwrap().retain(|other| other.view().index != value.index);
+                let outcome = refreshed(&root, &removed);
+                // Without a certificate, a signature or a key nothing is proved; without its sites a record says nothing.
+                let is_needed = [kind::HS_CERT, kind::HS_SIGNATURE, kind::HS_PUBKEY].contains(&value.kind);
+                let what = format!("{} without {}", Handle(&handle), value.index);
+                match (is_needed, outcome) {
+                    (true, outcome) => assert!(outcome.is_err(), "{what}"),
+                    (false, Ok(file)) => {
+                        let name = str::from_utf8(&handle).unwrap();
+                        let record = record_from_json(&file["handles"][name]).unwrap();
+                        assert!(record.values.iter().all(|kept| kept.view().index != value.index), "{what}");
+                    }
+                    (false, Err(error)) => panic!("{what}: {error}"),
+                }
             }
         }
     }

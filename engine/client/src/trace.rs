@@ -78,6 +78,11 @@ pub enum Step {
     },
     /// It asked who asks, and was told.
     Proved,
+    /// A session was asked for, so that it need not be proved again.
+    Session {
+        /// Whether the server agreed; without, each request is proved.
+        is_agreed: bool,
+    },
     /// The handle is another name of this one.
     Alias {
         /// Which.
@@ -158,6 +163,8 @@ impl fmt::Display for Event {
                 let shown = if addresses.is_empty() { "nowhere".to_owned() } else { addresses.join(", ") };
                 write!(f, "{name} is at {shown}")
             }
+            Step::Session { is_agreed: true } => f.write_str("a session is set up"),
+            Step::Session { is_agreed: false } => f.write_str("no session comes about: on without"),
             Step::Proved => f.write_str("asked who asks, and told"),
             Step::Alias { handle } => write!(f, "another name of {}", Handle(handle)),
         }

@@ -1,6 +1,7 @@
 //! Files that operators of handle servers have: batch files, and what other servers export.
 //!
 //! - [`batch`]: operations as text, one after the other.
+//! - [`dct`]: settings of deployed servers and clients.
 //! - [`export`]: the JSON that a reference server's tools write, all records in one object.
 //! - [`dump`]: the tables of a reference server that keeps its records in MySQL or PostgreSQL.
 //!
@@ -9,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 pub mod batch;
+pub mod dct;
 pub mod dump;
 pub mod export;
 mod lines;

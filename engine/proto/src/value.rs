@@ -31,11 +31,18 @@ impl Permissions {
     pub const fn has(self, permissions: Self) -> bool {
         self.0 & permissions.0 == permissions.0
     }
+
+    /// Without the bits that have no meaning, as deployed software stores and compares them. Two of those are
+    /// the RFC's permissions to execute.
+    #[must_use]
+    pub const fn known(self) -> Self {
+        Self(self.0 & 0x0f)
+    }
 }
 
 impl fmt::Display for Permissions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:04b}", self.0 & 0x0f)
+        write!(f, "{:04b}", self.known().0)
     }
 }
 

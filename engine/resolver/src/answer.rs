@@ -2,16 +2,17 @@
 
 use crate::referral;
 use crate::refused::Refused;
-use crate::reply::Reply;
+use crate::reply::{Reply, too_long};
 use crate::request::{DropReason, Refusal, Request, Unreadable};
 use crate::select::{Filter, Selected};
 use crate::service::Context;
 use crate::slow::{self, Slow};
-use handle_proto::limit::{HANDLE_LEN_MAX, QUERY_COUNT_MAX};
+use handle_proto::limit::HANDLE_LEN_MAX;
 use handle_proto::name::{PREFIX_RECORDS, SITE_STATUS};
 use handle_proto::wire::Envelope;
+use handle_proto::wire::list::{Indexes, Strings};
 use handle_proto::wire::query::Query;
-use handle_proto::{Handle, OpCode, OpFlags, Permissions, ResponseCode, Value, Version, fold};
+use handle_proto::{Handle, OpCode, OpFlags, Permissions, ResponseCode, Value, fold};
 use handle_snapshot::{Corrupt, Homed, Record, hash_key};
 
 /// What becomes of a datagram.
@@ -207,35 +208,70 @@ fn decode<'a, B: AsRef<[u8]>, const N: usize>(
     request: &Request<'a>,
     key: &mut KeyBuf<N>,
 ) -> Result<Question<'a>, Reply<'a>> {
-    let request = *request;
-    let refuse = |refused| Err(refuse(context, &request, refused));
+    let refuse = |refused| Err(refuse(context, request, refused));
     let Ok(query) = Query::decode(request.body()) else {
         return Err(Unreadable::from(Refused::Malformed).reply(context.now_unix_s));
     };
     if request.session_id > 0 && !context.service.sessions {
         return refuse(Refused::UnknownSession);
     }
-    if query.indexes.len() + query.types.len() > QUERY_COUNT_MAX {
-        return refuse(Refused::QueryTooLong);
-    }
-    let handle = Handle(query.handle);
-    if fold::eq(handle.0, SITE_STATUS) {
+    if fold::eq(query.handle, SITE_STATUS) {
         return match request.flags.has(OpFlags::PUBLIC_ONLY) {
-            true => Err(none(context, &request, ResponseCode::VALUES_NOT_FOUND)),
+            true => Err(none(context, request, ResponseCode::VALUES_NOT_FOUND)),
             false => refuse(Refused::NotPublic),
         };
     }
+    question(context, request, query, key)
+}
+
+/// The question of `query` with the key of its record, if the record is this server's to look for.
+#[inline(always)]
+#[expect(clippy::result_large_err, reason = "a reply is what most things come to, and nothing is allocated")]
+fn question<'a, B: AsRef<[u8]>, const N: usize>(
+    context: &Context<'a, B>,
+    request: &Request<'a>,
+    query: Query<'a>,
+    key: &mut KeyBuf<N>,
+) -> Result<Question<'a>, Reply<'a>> {
+    let handle = Handle(query.handle);
     if !context.service.has(handle) {
-        return refuse(Refused::OtherServer);
+        return Err(refuse(context, request, Refused::OtherServer));
     }
     if !key.write(handle, context.records.folds()) {
         // Too long to be stored: not found, or not ours to look for.
-        return match context.homed.is_some_and(|homed| homed.has(handle.naming_authority())) {
-            true => Err(none(context, &request, ResponseCode::HANDLE_NOT_FOUND)),
-            false => refuse(Refused::NotHomed),
-        };
+        return Err(match context.homed.is_some_and(|homed| homed.has(handle.naming_authority())) {
+            true => none(context, request, ResponseCode::HANDLE_NOT_FOUND),
+            false => refuse(context, request, Refused::NotHomed),
+        });
     }
-    Ok(Question { request, query })
+    Ok(Question { request: *request, query })
+}
+
+/// Whether `handle`, which a request is about that asks for none of its values, is this server's, stored or not.
+///
+/// # Errors
+/// The reply: another server has it, or another service.
+#[expect(clippy::result_large_err, reason = "replies are never allocated")]
+pub(crate) fn locate_handle<'a, B: AsRef<[u8]>>(
+    context: &Context<'a, B>,
+    request: &Request<'a>,
+    handle: &'a [u8],
+) -> Result<(), Reply<'a>> {
+    let mut key: KeyBuf = KeyBuf::new();
+    let query = Query { handle, indexes: Indexes::EMPTY, types: Strings::EMPTY };
+    let located = question(context, request, query, &mut key).and_then(|question| {
+        let lookup = Lookup::new(context, key.as_bytes());
+        match context.records.find(lookup.hash, lookup.key) {
+            _ if !is_homed(context, lookup.key) => Err(question.refuse(context, Refused::NotHomed)),
+            Ok(Some(_)) => Ok(()),
+            Ok(None) => Err(question.refer(context, &lookup)),
+            Err(Corrupt { .. }) => Err(question.refuse(context, Refused::DamagedRecord)),
+        }
+    });
+    match located {
+        Err(reply) if reply.response_code() == ResponseCode::HANDLE_NOT_FOUND => Ok(()),
+        located => located,
+    }
 }
 
 /// The record of `handle`, if this server has it: for keys and groups of administrators.
@@ -349,7 +385,10 @@ impl<'a> Question<'a> {
 
     #[inline]
     fn select<B: AsRef<[u8]>>(&self, context: &Context<'a, B>, record: &Record<'a>, reply: &mut Reply<'a>) {
-        let filter = Filter::of(self.query);
+        let filter = match Filter::among(self.query, record.public_count()) {
+            Ok(filter) => filter,
+            Err(refused) => return *reply = self.refuse(context, refused),
+        };
         match Selected::from(record.public_bytes(), record.public_count(), filter) {
             Some(selected) => self.show_in(context, selected, reply),
             None => *reply = self.refuse(context, Refused::DamagedRecord),
@@ -382,7 +421,10 @@ impl<'a> Question<'a> {
     /// Why values must not be shown where public-only is off: the first selected one that is not
     /// public decides. In a session identity always matters.
     pub(crate) fn private(&self, record: &Record<'a>) -> Option<Refused> {
-        let filter = Filter::of(self.query);
+        let filter = match Filter::among(self.query, record.values_count()) {
+            Ok(filter) => filter,
+            Err(refused) => return Some(refused),
+        };
         let Some(public) = Selected::from(record.public_bytes(), record.public_count(), filter) else {
             return Some(Refused::DamagedRecord);
         };
@@ -400,8 +442,8 @@ impl<'a> Question<'a> {
     #[inline]
     fn finish<B: AsRef<[u8]>>(&self, context: &Context<'a, B>, reply: &mut Reply<'a>) {
         reply.fill_in_lengths();
-        if !reply.fits(context.service.answer_datagrams_max) {
-            *reply = self.refuse(context, Refused::AnswerTooLong);
+        if let Some(refused) = too_long(reply.message_len(), context.service.answer_datagrams_max) {
+            *reply = self.refuse(context, refused);
         }
     }
 
@@ -409,9 +451,7 @@ impl<'a> Question<'a> {
     #[cold]
     fn refer<B: AsRef<[u8]>>(&self, context: &Context<'a, B>, lookup: &Lookup<'_>) -> Reply<'a> {
         let not_found = || none(context, &self.request, ResponseCode::HANDLE_NOT_FOUND);
-        let refers = !self.request.flags.has(OpFlags::DO_NOT_REFER)
-            // Older peers take the code for something else.
-            && self.request.version >= Version::new(2, 5);
+        let refers = !self.request.flags.has(OpFlags::DO_NOT_REFER);
         if !refers || !Handle(lookup.key).is_derived_prefix_record() {
             return not_found();
         }

@@ -32,7 +32,7 @@ mod usual;
 pub use answer::{NotLocal, Outcome, answer, answer_message, refuse_stream};
 pub use batch::{InBatch, answer_batch, answer_messages};
 pub use refused::Refused;
-pub use reply::Reply;
+pub use reply::{Reply, too_long};
 pub use request::DropReason;
 pub use service::{Context, MayCompute, Service};
 pub use slow::Slow;

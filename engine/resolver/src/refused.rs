@@ -39,7 +39,7 @@ macro_rules! reasons {
 reasons! {
     /// A length, a count or a code in the request makes no sense.
     Malformed = "malformed", ERROR, b"Server error processing request, see server logs";
-    /// The datagram is longer than one of the protocol may be.
+    /// The datagram has more of a message than one of the protocol may have.
     Oversized = "oversized", ERROR, b"Server error processing request, see server logs";
     /// It is a response, not a request.
     Response = "response", ERROR, b"Server error processing request, see server logs";
@@ -109,6 +109,8 @@ reasons! {
     WrongKey = "wrong_key", AUTHENTICATION_FAILED, b"";
     /// The key of the identity is at another server, and this one asks nobody.
     IdentityElsewhere = "identity_elsewhere", AUTHENTICATION_FAILED, b"This server can only check identities whose handles it has.";
+    /// The answer to the challenge has no form that is known, whatever the key.
+    UnreadableAnswer = "unreadable_answer", AUTHENTICATION_ERROR, b"The answer to the challenge cannot be read.";
     /// A way to authenticate that nobody knows.
     UnknownAuthentication = "unknown_authentication", INVALID_CREDENTIAL, b"Unknown authentication type; use HS_PUBKEY or HS_SECKEY.";
     /// Values that nobody may read.
@@ -117,10 +119,13 @@ reasons! {
     OtherServer = "other_server", SERVER_NOT_RESPONSIBLE, b"Request was hashed incorrectly";
     /// The prefix is not homed.
     NotHomed = "not_homed", SERVER_NOT_RESPONSIBLE, b"That prefix doesn't live here";
-    /// More indexes and types are asked for than any record has values.
+    /// More indexes and types are asked for than are compared with the values of this record.
     QueryTooLong = "query_too_long", PROTOCOL_ERROR, b"Too many indexes and types; ask for all values.";
-    /// The answer would be longer than a message, or take more datagrams than are sent.
+    /// The answer would be longer than a message.
     AnswerTooLong = "answer_too_long", PROTOCOL_ERROR, b"The values do not fit into an answer; ask by index or type.";
+    /// The answer would take more datagrams than are sent; over TCP there it is. Of all codes only this one makes deployed
+    /// clients ask there.
+    TooManyDatagrams = "too_many_datagrams", ERROR, b"The answer takes too many datagrams; ask over TCP, or by index or type.";
     /// The sender of requests, or somebody near it, has had its answers. Of all codes only this one
     /// makes deployed clients go on to another site or to TCP; "too busy" is final to them.
     RateLimited = "rate_limited", ERROR, b"";

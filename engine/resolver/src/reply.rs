@@ -32,6 +32,19 @@ pub struct Reply<'a> {
     private: bool,
 }
 
+/// Why an answer of `message_len` bytes behind the envelope, its credential included, is not sent: no message is that
+/// long, or it takes more than `datagrams_max` datagrams.
+#[must_use]
+pub const fn too_long(message_len: usize, datagrams_max: usize) -> Option<Refused> {
+    if message_len > MESSAGE_LEN_MAX as usize {
+        Some(Refused::AnswerTooLong)
+    } else if message_len.div_ceil(UDP_DATA_LEN_MAX) > datagrams_max {
+        Some(Refused::TooManyDatagrams)
+    } else {
+        None
+    }
+}
+
 /// The length of an empty credential.
 const UNSIGNED: [u8; 4] = [0; 4];
 
@@ -239,11 +252,6 @@ impl<'a> Reply<'a> {
     pub(crate) const fn private(mut self) -> Self {
         self.private = true;
         self
-    }
-
-    /// Whether the reply is no longer than a message may be, and takes no more datagrams than that.
-    pub(crate) const fn fits(&self, datagrams_max: usize) -> bool {
-        self.envelope.message_len <= MESSAGE_LEN_MAX && self.datagrams_count() <= datagrams_max
     }
 
     /// Why it is an error, if it is one.

@@ -3,7 +3,7 @@
 use crate::refused::Refused;
 use crate::reply::Reply;
 use crate::service::Service;
-use handle_proto::limit::{MESSAGE_LEN_MAX, UDP_MESSAGE_LEN_MAX};
+use handle_proto::limit::{MESSAGE_LEN_MAX, UDP_DATA_LEN_MAX, UDP_MESSAGE_LEN_MAX};
 use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::{Envelope, Header, Message};
 use handle_proto::{OpCode, OpFlags, ResponseCode, Version};
@@ -77,7 +77,8 @@ impl<'a> Request<'a> {
         if envelope.flags.has(EnvelopeFlags::TRUNCATED) {
             return Err(Refusal::Fragment(envelope));
         }
-        if datagram.len() > UDP_MESSAGE_LEN_MAX {
+        // Bytes after the message do not matter, as everywhere.
+        if datagram.len() > UDP_MESSAGE_LEN_MAX && envelope.message_len as usize > UDP_DATA_LEN_MAX {
             return Err(Refusal::Reply(Refused::Oversized.into()));
         }
         Self::from_message(envelope, rest)
@@ -99,7 +100,7 @@ impl<'a> Request<'a> {
         let refuse = |refused: Refused| Err(Refusal::Reply(refused.into()));
         let bytes = &bytes[..bytes.len().min(envelope.message_len as usize)];
         if bytes.len() < Header::LEN {
-            return refuse(Refused::Short);
+            return refuse(Self::refuse_cut(&envelope, bytes));
         }
         if envelope.flags.has(EnvelopeFlags::ENCRYPTED) {
             return match envelope.session_id {
@@ -122,11 +123,8 @@ impl<'a> Request<'a> {
         if op_code == OpCode::RESERVED {
             return refuse(Refused::NoOperation);
         }
-        if op_code.is_admin() {
-            return Err(Refusal::Reply(Unreadable { refused: Refused::Administration, op_code }));
-        }
-        if !op_code.is_deployed() {
-            return refuse(Refused::UnknownOperation);
+        if op_code != OpCode::RESOLUTION {
+            Self::check_other(&envelope, &message)?;
         }
         Ok(Self {
             version: envelope.answer_version(),
@@ -162,6 +160,35 @@ impl<'a> Request<'a> {
     #[inline]
     pub(crate) fn body(&self) -> &'a [u8] {
         self.covered.get(Header::LEN..).unwrap_or_default()
+    }
+
+    /// Whether an operation other than resolution is one, with a body that can be read, and not for administration;
+    /// in that order, as deployed.
+    #[cold]
+    fn check_other(envelope: &Envelope, message: &Message<'_>) -> Result<(), Refusal> {
+        let op_code = message.header.op_code;
+        if !op_code.is_deployed() {
+            return Err(Refusal::Reply(Refused::UnknownOperation.into()));
+        }
+        if message.decode_body(envelope.version).is_err() {
+            return Err(Refusal::Reply(Refused::Malformed.into()));
+        }
+        match op_code.is_admin() {
+            true => Err(Refusal::Reply(Unreadable { refused: Refused::Administration, op_code })),
+            false => Ok(()),
+        }
+    }
+
+    /// A datagram that ends within the header it announces: missing bytes count as zero, as deployed, so that
+    /// there may be no operation in it. With one, nothing is made of the rest.
+    #[cold]
+    fn refuse_cut(envelope: &Envelope, bytes: &[u8]) -> Refused {
+        let announced = envelope.message_len as usize >= Header::LEN;
+        let begins = bytes.iter().take(size_of::<OpCode>()).any(|&byte| byte != 0);
+        match announced && !begins && !envelope.flags.has(EnvelopeFlags::ENCRYPTED) {
+            true => Refused::NoOperation,
+            false => Refused::Short,
+        }
     }
 
     /// A datagram shorter than an envelope: missing bytes count as zero, as deployed.

@@ -1,6 +1,8 @@
 //! Which values of a record answer a query. Index and type lists select their union.
 
+use crate::refused::Refused;
 use handle_proto::Value;
+use handle_proto::limit::QUERY_COMPARISONS_MAX;
 use handle_proto::value::type_matches;
 use handle_proto::wire::query::Query;
 
@@ -16,8 +18,15 @@ pub(crate) enum Filter<'a> {
 }
 
 impl<'a> Filter<'a> {
-    pub(crate) const fn of(query: Query<'a>) -> Self {
-        if query.indexes.is_empty() && query.types.is_empty() { Self::All } else { Self::Listed(query) }
+    /// What `query` asks of a record with so many values, if it is not too much to compare.
+    pub(crate) const fn among(query: Query<'a>, values_count: usize) -> Result<Self, Refused> {
+        if query.indexes.is_empty() && query.types.is_empty() {
+            return Ok(Self::All);
+        }
+        match query.comparisons(values_count) {
+            0..=QUERY_COMPARISONS_MAX => Ok(Self::Listed(query)),
+            _ => Err(Refused::QueryTooLong),
+        }
     }
 
     pub(crate) fn selects(&self, value: &Value<'_>) -> bool {

@@ -55,8 +55,8 @@ impl Service<'_> {
 
 /// What knows whether a handle that is not stored may have computed values.
 pub trait MayCompute: core::fmt::Debug {
-    /// Whether it may. Asked only once nothing was found.
-    fn may_compute(&self, handle: &[u8]) -> bool;
+    /// The handle of whose values it may, where it may. Asked only once nothing was found.
+    fn base_of<'h>(&self, handle: &'h [u8]) -> Option<&'h [u8]>;
 }
 
 /// Everything an answer depends on beside the request: read once for each batch.
@@ -98,7 +98,12 @@ impl<'a, B: AsRef<[u8]>> Context<'a, B> {
     /// Whether `handle`, which is not stored, may have computed values.
     #[cold]
     pub(crate) fn may_compute(&self, handle: &[u8]) -> bool {
-        self.computed.is_some_and(|computed| computed.may_compute(handle))
+        self.base_of(handle).is_some()
+    }
+
+    /// The handle whose values those of `handle`, which is not stored, may be computed of.
+    pub(crate) fn base_of<'h>(&self, handle: &'h [u8]) -> Option<&'h [u8]> {
+        self.computed?.base_of(handle)
     }
 }
 

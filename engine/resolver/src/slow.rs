@@ -5,7 +5,7 @@
 //! challenges come in as arguments, and keys are checked by who calls.
 
 use crate::answer::{
-    KeyBuf, Lookup, NotLocal, Outcome, Question, find_local, locate, other_operation, refuse,
+    KeyBuf, Lookup, NotLocal, Outcome, Question, find_local, locate, locate_handle, other_operation, refuse,
 };
 use crate::authority::{Administrators, Entitled, entitles};
 use crate::digest::RequestDigest;
@@ -204,8 +204,30 @@ impl<'a> Slow<'a> {
         }
     }
 
+    /// Why computed values, `count` of them in wire form in `values`, are not for whoever asks; as for
+    /// [stored ones](Self::evaluate), the first decides that is asked for and not public.
+    #[must_use]
+    pub fn hides(&self, values: &[u8], count: usize) -> Option<Refused> {
+        if self.request.flags.has(OpFlags::PUBLIC_ONLY) {
+            return None;
+        }
+        let query = Query::decode(self.request.body()).ok()?;
+        let filter = match Filter::among(query, count) {
+            Ok(filter) => filter,
+            Err(refused) => return Some(refused),
+        };
+        let selected = || computed(values).filter(|(value, _)| filter.selects(value));
+        match selected().find(|(value, _)| !value.is_public()) {
+            Some((value, _)) if !value.permissions.has(Permissions::ADMIN_READ) => Some(Refused::Unreadable),
+            Some(_) => Some(Refused::NotPublic),
+            None => {
+                (self.request.session_id != 0 && selected().next().is_some()).then_some(Refused::NotPublic)
+            }
+        }
+    }
+
     /// The reply with computed values: `count` of them in wire form in `values`, of which those stay that are
-    /// asked for and public. Who asks for others is refused: computed values have no administrators.
+    /// asked for and public.
     #[must_use]
     pub fn computed<B: AsRef<[u8]>>(
         &self,
@@ -218,22 +240,20 @@ impl<'a> Slow<'a> {
             Ok(question) => question,
             Err(reply) => return reply,
         };
-        let filter = Filter::of(question.query);
-        let public_only = self.request.flags.has(OpFlags::PUBLIC_ONLY);
+        let filter = match Filter::among(question.query, count) {
+            Ok(filter) => filter,
+            Err(refused) => return self.refuse(context, refused),
+        };
         let (mut at, mut kept_len, mut kept_count) = (0, 0, 0);
         for _ in 0..count {
             let Ok((value, _)) = Value::split(&values[at..]) else {
                 return self.refuse(context, Refused::TemplateFailed);
             };
-            let (len, is_selected) = (value.encoded_len(), filter.selects(&value));
-            if is_selected && value.is_public() {
+            let len = value.encoded_len();
+            if value.is_public() && filter.selects(&value) {
                 values.copy_within(at..at + len, kept_len);
                 kept_len += len;
                 kept_count += 1;
-            } else if is_selected && !public_only {
-                let readable = value.permissions.has(Permissions::ADMIN_READ);
-                let refused = if readable { Refused::NotPublic } else { Refused::Unreadable };
-                return self.refuse(context, refused);
             }
             at += len;
         }
@@ -280,6 +300,19 @@ impl<'a> Slow<'a> {
     #[must_use]
     pub fn has_old_form(&self) -> bool {
         self.request.version < Version::LOWEST
+    }
+
+    /// Whether the answers to challenges that use the keys of `handle` are verified here.
+    ///
+    /// # Errors
+    /// The reply: another server has the handle, or another service, which is named where it is known.
+    #[expect(clippy::result_large_err, reason = "replies are never allocated")]
+    pub fn verifies<B: AsRef<[u8]>>(
+        &self,
+        context: &Context<'a, B>,
+        handle: &'a [u8],
+    ) -> Result<(), Reply<'a>> {
+        locate_handle(context, &self.request, handle)
     }
 
     /// What another server is told about the answer to its challenge. RFC 3652 section 3.5.3.
@@ -341,6 +374,16 @@ impl<'a> Slow<'a> {
     }
 }
 
+/// Computed values, with their wire form.
+fn computed<'v>(mut values: &'v [u8]) -> impl Iterator<Item = (Value<'v>, &'v [u8])> {
+    core::iter::from_fn(move || {
+        let (value, rest) = Value::split(values).ok()?;
+        let encoded = &values[..values.len() - rest.len()];
+        values = rest;
+        Some((value, encoded))
+    })
+}
+
 /// What a request is about whose sender says who they are.
 #[expect(clippy::result_large_err, reason = "replies are never allocated")]
 fn challenged<'a, B: AsRef<[u8]>>(
@@ -359,6 +402,9 @@ fn challenged<'a, B: AsRef<[u8]>>(
     let lookup = Lookup::new(context, key.as_bytes());
     match context.records.find(lookup.hash, lookup.key()) {
         Ok(Some(record)) => Ok(Challenged { request: *request, subject: Subject::Record(question, record) }),
+        Ok(None) if context.may_compute(question.query.handle) => {
+            Ok(Challenged { request: *request, subject: Subject::Computed(question, &[]) })
+        }
         found => Err(question.answer(context, &lookup, found)),
     }
 }
@@ -410,6 +456,8 @@ pub struct Challenged<'a> {
 #[derive(Clone, Copy, Debug)]
 enum Subject<'a> {
     Record(Question<'a>, Record<'a>),
+    /// A handle that is not stored, with its computed values in wire form.
+    Computed(Question<'a>, &'a [u8]),
     /// The state of the server; with the name as it was asked for.
     Status(&'a [u8]),
 }
@@ -419,6 +467,30 @@ impl<'a> Challenged<'a> {
     #[must_use]
     pub const fn is_status(&self) -> bool {
         matches!(self.subject, Subject::Status(_))
+    }
+
+    /// The handle, where it is one whose values have to be [computed](Self::with_computed).
+    #[must_use]
+    pub const fn to_compute(&self) -> Option<&'a [u8]> {
+        match self.subject {
+            Subject::Computed(question, _) => Some(question.query.handle),
+            Subject::Record(..) | Subject::Status(_) => None,
+        }
+    }
+
+    /// With these as its computed values, in wire form.
+    #[must_use]
+    pub const fn with_computed(self, values: &'a [u8]) -> Self {
+        match self.subject {
+            Subject::Computed(question, _) => Self { subject: Subject::Computed(question, values), ..self },
+            Subject::Record(..) | Subject::Status(_) => self,
+        }
+    }
+
+    /// The reply once it is known that there are no computed values either.
+    #[must_use]
+    pub fn not_computed<B: AsRef<[u8]>>(&self, context: &Context<'a, B>) -> Reply<'a> {
+        Slow::template(&self.request).not_computed(context)
     }
 
     /// Whether `identity` may read: it has the right through one administrator's value of the handle, or is an
@@ -431,15 +503,23 @@ impl<'a> Challenged<'a> {
         administrators: &Administrators<'a>,
     ) -> Entitled {
         let max = administrators.lookups_max;
+        let server: &[_] = if administrators.server_reads_all { administrators.server } else { &[] };
+        let server = server.iter().copied();
         match self.subject {
             Subject::Status(_) => {
                 let all = administrators.server.iter().chain(administrators.status);
                 entitles(context, all.copied(), identity, max)
             }
             Subject::Record(_, record) => {
-                let server: &[_] = if administrators.server_reads_all { administrators.server } else { &[] };
-                let all = server.iter().copied().chain(readers(&record));
-                entitles(context, all, identity, max)
+                let values = record.values_in_order().map_while(Result::ok);
+                entitles(context, server.chain(readers(values)), identity, max)
+            }
+            // Those of the base, which is stored: what is computed may say whatever the asker wants.
+            Subject::Computed(question, _) => {
+                let base = context.base_of(question.query.handle);
+                let base = base.and_then(|base| find_local(context, Handle(base)).ok().flatten());
+                let values = base.into_iter().flat_map(|base| base.values_in_order().map_while(Result::ok));
+                entitles(context, server.chain(readers(values)), identity, max)
             }
         }
     }
@@ -456,15 +536,37 @@ impl<'a> Challenged<'a> {
     /// The values are copied to `room`.
     #[must_use]
     pub fn answer<B: AsRef<[u8]>>(&self, context: &Context<'a, B>, room: &'a mut [u8]) -> Reply<'a> {
-        let Subject::Record(question, record) = self.subject else {
-            return self.refuse(context, Refused::NotPublic);
+        match self.subject {
+            Subject::Record(question, record) => {
+                let mut values = record.values_in_order();
+                let values = core::iter::from_fn(|| values.next_encoded()).map(Result::ok);
+                self.answer_with(context, question, record.values_count(), values, room)
+            }
+            Subject::Computed(question, values) => {
+                let count = computed(values).count();
+                self.answer_with(context, question, count, computed(values).map(Some), room)
+            }
+            Subject::Status(_) => self.refuse(context, Refused::NotPublic),
+        }
+    }
+
+    /// The same with `values`, in their order; `None` for one that is damaged.
+    fn answer_with<'v, B: AsRef<[u8]>>(
+        &self,
+        context: &Context<'a, B>,
+        question: Question<'a>,
+        values_count: usize,
+        values: impl Iterator<Item = Option<(Value<'v>, &'v [u8])>>,
+        room: &'a mut [u8],
+    ) -> Reply<'a> {
+        let filter = match Filter::among(question.query, values_count) {
+            Ok(filter) => filter,
+            Err(refused) => return self.refuse(context, refused),
         };
-        let filter = Filter::of(question.query);
         let readable = Permissions(Permissions::PUBLIC_READ.0 | Permissions::ADMIN_READ.0);
         let (mut len, mut count, mut withheld, mut private) = (0, 0, false, false);
-        let mut values = record.values_in_order();
-        while let Some(value) = values.next_encoded() {
-            let Ok((value, encoded)) = value else {
+        for value in values {
+            let Some((value, encoded)) = value else {
                 return self.refuse(context, Refused::DamagedRecord);
             };
             if !filter.selects(&value) {
@@ -507,9 +609,8 @@ impl<'a> Challenged<'a> {
     }
 }
 
-/// Whom the administrators' values of a record allow to read; each value by itself must do so.
-fn readers<'a>(record: &Record<'a>) -> impl Iterator<Item = Reference<'a>> {
-    let values = record.values_in_order().map_while(Result::ok);
+/// Whom the administrators' values among `values` allow to read; each value by itself must do so.
+fn readers<'a>(values: impl Iterator<Item = Value<'a>>) -> impl Iterator<Item = Reference<'a>> {
     values.filter(|value| fold::eq(value.kind, HS_ADMIN)).filter_map(|value| {
         let admin = Admin::decode(value.data).ok()?;
         admin.permissions.has(AdminPermissions::READ_VALUE).then_some(admin.reference)

@@ -2,13 +2,18 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
+use handle_proto::limit::{
+    FRAGMENTS_MAX, MESSAGE_LEN_MAX, QUERY_COMPARISONS_MAX, UDP_DATA_LEN_MAX, UDP_MESSAGE_LEN_MAX,
+};
 use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::list::{Indexes, Strings};
 use handle_proto::wire::query::Query;
 use handle_proto::wire::{Body, Envelope, Header, Message, MessageBuf, Reply as Answered, Request, Response};
 use handle_proto::{HashOption, OpCode, OpFlags, Permissions, ResponseCode, Value, Version};
 use handle_resolver::batch::Scratch;
-use handle_resolver::{Context, DropReason, InBatch, Outcome, Refused, Service, answer, answer_batch};
+use handle_resolver::{
+    Context, DropReason, InBatch, Outcome, Refused, Service, answer, answer_batch, answer_message, too_long,
+};
 use handle_snapshot::builder::Builder;
 use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
 use handle_snapshot::{Layer, Records};
@@ -248,8 +253,9 @@ fn refers_to_the_service_of_the_nearest_ancestor_that_delegates() {
     let alone =
         Asked { flags: OpFlags::PLAIN_REQUEST.with(OpFlags::DO_NOT_REFER), ..Asked::new("0.NA/10.1.7") };
     assert_eq!(ask(&alone).0, ResponseCode::HANDLE_NOT_FOUND);
+    // Older peers read the code as another, and still not that there is no such prefix.
     let old = Asked { suggested: Version::new(2, 4), ..Asked::new("0.NA/10.1.7") };
-    assert_eq!(ask(&old).0, ResponseCode::HANDLE_NOT_FOUND, "a peer that takes the code for another");
+    assert_eq!(ask(&old).0, ResponseCode::SERVER_READ_ONLY);
     // A name with more ancestors than are looked at is not found, and costs no more than they do.
     let deep = format!("0.NA/10.1{}", ".x".repeat(200));
     assert_eq!(ask(&Asked::new(&deep)).0, ResponseCode::HANDLE_NOT_FOUND);
@@ -354,18 +360,78 @@ fn every_truncation_of_a_request_is_answered() {
 }
 
 #[test]
+fn what_is_missing_of_a_datagram_counts_as_zero_up_to_the_operation() {
+    let context = context(layer(), Service::ALONE);
+    let datagram = Asked::new("10.1/mixed").datagram();
+    for len in Envelope::LEN..Envelope::LEN + Header::LEN {
+        let expected = if len < Envelope::LEN + 4 { Refused::NoOperation } else { Refused::Short };
+        assert_eq!(refused(&answer(&context, &datagram[..len])), Some(expected), "cut to {len}");
+    }
+    let mut short = datagram[..Envelope::LEN].to_vec();
+    short[19] = 23;
+    assert_eq!(refused(&answer(&context, &short)), Some(Refused::Short), "no header is announced");
+}
+
+#[test]
+fn a_datagram_may_be_longer_than_its_message_but_no_message_longer_than_a_datagram() {
+    let context = context(layer(), Service::ALONE);
+    let mut datagram = Asked::new("10.1/mixed").datagram();
+    datagram.resize(UDP_MESSAGE_LEN_MAX + 100, 0xee);
+    assert_eq!(refused(&answer(&context, &datagram)), None, "what follows the message is ignored");
+    let mut longest = Asked::new("10.1/mixed");
+    longest.types = vec![vec![b'x'; 100]; 4];
+    let len = longest.datagram().len();
+    longest.types.push(vec![b'x'; UDP_MESSAGE_LEN_MAX - len - 4]);
+    assert_eq!(longest.datagram().len(), UDP_MESSAGE_LEN_MAX);
+    let refused_of = |asked: &Asked| refused(&answer(&context, &asked.datagram()));
+    assert_eq!(refused_of(&longest), None);
+    longest.types[0].push(b'x');
+    assert_eq!(refused_of(&longest), Some(Refused::Oversized));
+}
+
+fn refused(outcome: &Outcome<'_>) -> Option<Refused> {
+    match outcome {
+        Outcome::Reply(reply) => reply.refused(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_body_that_cannot_be_read_is_told_before_anything_else() {
+    let context = context(layer(), Service { site: b"a site record", ..Service::ALONE });
+    for op_code in OpCode::KNOWN.iter().filter(|op_code| op_code.is_deployed()) {
+        for (session_id, body) in [(0, &b""[..]), (9, b""), (0, &[0, 0, 0, 9, b'/'])] {
+            let asked = Asked { session_id, ..Asked::new("") };
+            let datagram = asked.frame(&Request::Unknown(*op_code, body));
+            let outcome = answer(&context, &datagram);
+            assert_eq!(refused(&outcome), Some(Refused::Malformed), "{op_code:?} {body:?}");
+            let (envelope, _) = written(&outcome).unwrap();
+            assert_eq!((envelope.version, envelope.request_id), (Version::COMPATIBLE, -1));
+        }
+    }
+}
+
+#[test]
 fn operations_that_are_not_ours_are_refused_by_the_code_that_fits() {
     use handle_proto::wire::admin::HandleBody;
+    use handle_proto::wire::auth::Verification;
+    use handle_proto::wire::digest::RequestDigest;
+    use handle_proto::wire::list::Reference;
+    use handle_proto::wire::session::{KeyExchange, SessionSetup};
     let context = context(layer(), Service::ALONE);
     let handle = HandleBody { handle: b"/" };
+    let identity = Reference { handle: b"10.1/admin", index: 300 };
+    let digest = RequestDigest { algorithm: handle_proto::code::DigestAlgorithm::SHA1, digest: &[0; 20] };
+    let verification = Verification { identity, nonce: &[0; 16], digest, signed_response: b"" };
+    let setup = SessionSetup { exchange: KeyExchange::ServerKey, timeout_s: 0, identity };
     let cases = [
         (Request::GetSiteInfo(handle), ResponseCode::OPERATION_NOT_SUPPORTED),
         (Request::ListHandles(handle), ResponseCode::PROTOCOL_ERROR),
         (Request::SessionTerminate(handle), ResponseCode::SESSION_TIMEOUT),
         (Request::Unknown(OpCode(999), b""), ResponseCode::ERROR),
         (Request::Unknown(OpCode::LIST_NA, b""), ResponseCode::ERROR),
-        (Request::Unknown(OpCode::VERIFY_CHALLENGE, b""), ResponseCode::OPERATION_NOT_SUPPORTED),
-        (Request::Unknown(OpCode::SESSION_SETUP, b""), ResponseCode::SESSION_FAILED),
+        (Request::VerifyChallenge(verification), ResponseCode::OPERATION_NOT_SUPPORTED),
+        (Request::SessionSetup(setup), ResponseCode::SESSION_FAILED),
     ];
     for (request, code) in cases {
         let datagram = Asked::new("").frame(&request);
@@ -384,25 +450,53 @@ fn the_site_record_is_sent_where_there_is_one() {
     assert_eq!((message.header.response_code, message.body), (ResponseCode::SUCCESS, &b"a site record"[..]));
 }
 
+/// A record of `count` values.
+fn layer_of_one(count: i32) -> [Layer<Vec<u8>>; 1] {
+    let mut homed = HomedPrefixes::default();
+    assert!(homed.add(b"10.1"));
+    let options = LayerOptions { seed: 7, folds: true, created_unix_ms: 1 };
+    let mut builder = Builder::new(&std::env::temp_dir(), options).homed(homed);
+    builder.add(0, b"10.1/many", (1..=count).map(|index| Value::new(index, b"T", b""))).unwrap();
+    let (file, _) = builder.finish(Cursor::new(Vec::new())).unwrap();
+    [Layer::open(file.into_inner()).unwrap()]
+}
+
 #[test]
-fn queries_and_answers_are_bounded() {
-    use handle_proto::limit::QUERY_COUNT_MAX;
-    let context_with =
-        |answer_datagrams_max| context(layer(), Service { answer_datagrams_max, ..Service::ALONE });
-    let ask_for = |count: usize| {
-        let mut asked = Asked::new("10.1/public");
-        asked.indexes = (0u32..).take(count).map(u32::to_be_bytes).collect();
+fn a_query_may_be_as_long_as_a_message_where_little_is_to_be_compared() {
+    const VALUES: i32 = 256;
+    let layers = layer_of_one(VALUES);
+    let ask_for = |layers: &[Layer<Vec<u8>>], handle: &str, count: usize, flags: OpFlags| {
+        let mut asked = Asked { flags, ..Asked::new(handle) };
+        asked.indexes = (1u32..).take(count).map(u32::to_be_bytes).collect();
         let datagram = asked.datagram();
         let (envelope, bytes) = Envelope::split(&datagram).unwrap();
-        match handle_resolver::answer_message(&context_with(1), envelope, bytes) {
-            Outcome::Reply(reply) => (reply.response_code(), reply.refused()),
-            other => panic!("{other:?}"),
-        }
+        refused(&answer_message(&context(layers, Service::ALONE), envelope, bytes))
     };
-    assert_eq!(ask_for(QUERY_COUNT_MAX), (ResponseCode::SUCCESS, None));
-    assert_eq!(ask_for(QUERY_COUNT_MAX + 1), (ResponseCode::PROTOCOL_ERROR, Some(Refused::QueryTooLong)));
-    assert_eq!(ask_with(&context_with(1), &Asked::new("10.1/long")).0, ResponseCode::PROTOCOL_ERROR);
-    assert_eq!(ask_with(&context_with(2), &Asked::new("10.1/long")).0, ResponseCode::SUCCESS);
+    let most = QUERY_COMPARISONS_MAX / usize::try_from(VALUES).unwrap();
+    for flags in [OpFlags::PLAIN_REQUEST, OpFlags::PLAIN_REQUEST.without(OpFlags::PUBLIC_ONLY)] {
+        assert_eq!(ask_for(&layers, "10.1/many", most, flags), None);
+        assert_eq!(ask_for(&layers, "10.1/many", most + 1, flags), Some(Refused::QueryTooLong));
+    }
+    let longest = (MESSAGE_LEN_MAX as usize - 100) / 4;
+    assert_eq!(ask_for(layer(), "10.1/public", longest, OpFlags::PLAIN_REQUEST), None);
+}
+
+#[test]
+fn what_takes_too_many_datagrams_is_to_be_asked_for_over_tcp_and_what_is_no_message_nowhere() {
+    let ask_in = |datagrams| {
+        let service = Service { answer_datagrams_max: datagrams, ..Service::ALONE };
+        let datagram = Asked::new("10.1/long").datagram();
+        let Outcome::Reply(reply) = answer(&context(layer(), service), &datagram) else { panic!("a reply") };
+        (reply.response_code(), reply.refused())
+    };
+    assert_eq!(ask_in(1), (ResponseCode::ERROR, Some(Refused::TooManyDatagrams)));
+    assert_eq!(ask_in(2), (ResponseCode::SUCCESS, None));
+    // Signatures can make an answer longer than any message.
+    let longest = MESSAGE_LEN_MAX as usize;
+    assert_eq!(too_long(2 * UDP_DATA_LEN_MAX, 2), None);
+    assert_eq!(too_long(2 * UDP_DATA_LEN_MAX + 1, 2), Some(Refused::TooManyDatagrams));
+    assert_eq!(too_long(longest, FRAGMENTS_MAX), None);
+    assert_eq!(too_long(longest + 1, FRAGMENTS_MAX), Some(Refused::AnswerTooLong));
 }
 
 #[test]

@@ -415,13 +415,40 @@ fn another_server_gets_its_verdict() {
     }
 }
 
+#[test]
+fn keys_that_are_not_here_are_verified_by_those_who_have_them() {
+    let layers = Set::default()
+        .handle("0.NA/10.1")
+        .value(1, "HS_SERV.PREFIX", b"0.SERV/x", PUBLIC)
+        .handle("10.1/a")
+        .layer(true);
+    let (alone, second) = (context(&layers), Service { servers_count: 2, server_at: 1, ..SERVICE });
+    let asked = answers();
+    let verifies = |context: &Context<'_, _>, handle: &str| {
+        let reply = slow(context, &asked).verifies(context, handle.as_bytes()).err();
+        reply.map(|reply| (reply.response_code(), reply.refused()))
+    };
+    for handle in ["10.1/a", "10.1/none", "0.NA/10.1", "0.NA/10.2", &format!("10.1/{}", "x".repeat(3000))] {
+        assert_eq!(verifies(&alone, handle), None, "{handle}");
+    }
+    let not_responsible = |refused| Some((ResponseCode::SERVER_NOT_RESPONSIBLE, Some(refused)));
+    assert_eq!(verifies(&alone, "99.9/a"), not_responsible(Refused::NotHomed));
+    assert_eq!(verifies(&alone, "0.NA/10.1.2"), Some((ResponseCode::PREFIX_REFERRAL, None)));
+    let second = Context::new(Records::new(&layers).unwrap(), second, NOW);
+    let elsewhere = ["10.1/a", "10.1/b", "10.1/c", "10.1/d", "10.1/e", "10.1/f"];
+    let (here, there): (Vec<_>, Vec<_>) =
+        elsewhere.iter().map(|handle| verifies(&second, handle)).partition(Option::is_none);
+    assert!(!here.is_empty() && !there.is_empty());
+    assert!(there.iter().all(|verifies| *verifies == not_responsible(Refused::OtherServer)));
+}
+
 /// Handles under an @ may be computed.
 #[derive(Debug)]
 struct Extended;
 
 impl MayCompute for Extended {
-    fn may_compute(&self, handle: &[u8]) -> bool {
-        handle.contains(&b'@')
+    fn base_of<'h>(&self, handle: &'h [u8]) -> Option<&'h [u8]> {
+        Some(&handle[..handle.iter().position(|&byte| byte == b'@')?])
     }
 }
 
@@ -462,18 +489,61 @@ fn computed_values_are_selected_as_stored_ones() {
         (public, &[2], (ResponseCode::VALUES_NOT_FOUND, vec![])),
         (public, &[9], (ResponseCode::VALUES_NOT_FOUND, vec![])),
         (FLAGS, &[1, 4], (ResponseCode::SUCCESS, vec![1, 4])),
-        (FLAGS, &[], (ResponseCode::OPERATION_NOT_SUPPORTED, vec![])),
-        (FLAGS, &[3], (ResponseCode::INSUFFICIENT_PERMISSIONS, vec![])),
     ] {
         let asked = asks("10.1/a@b", indexes, flags);
         let mut values = encoded.clone();
-        let reply = slow(&context, &asked).computed(&context, &mut values, 4);
+        let slow = slow(&context, &asked);
+        assert_eq!(slow.hides(&values, 4), None);
+        let reply = slow.computed(&context, &mut values, 4);
         assert_eq!(shown(&reply), expected, "{indexes:?}");
+    }
+    for (session_id, indexes, hides) in [
+        (0, &[][..], Some(Refused::NotPublic)),
+        (0, &[3, 2], Some(Refused::NotPublic)),
+        (0, &[3], Some(Refused::Unreadable)),
+        (-1, &[1], Some(Refused::NotPublic)),
+        (-1, &[9], None),
+    ] {
+        let mut asked = asks("10.1/a@b", indexes, FLAGS);
+        asked[4..8].copy_from_slice(&i32::to_be_bytes(session_id));
+        assert_eq!(slow(&context, &asked).hides(&encoded, 4), hides, "{indexes:?}");
     }
     let asked = asks("10.1/a@b", &[], public);
     let (mut values, all) = (encoded.clone(), encoded.len());
     let reply = slow(&context, &asked).computed(&context, &mut values[..all - 1], 4);
     assert_eq!(reply.refused(), Some(Refused::TemplateFailed), "what does not decode is not sent");
+}
+
+#[test]
+fn computed_values_are_for_administrators_of_their_base_and_of_the_server() {
+    let layers = Set::default().handle("10.1/a").admin(100, READ, (300, "10.1/read")).layer(true);
+    let context = context(&layers).computing(Some(&Extended));
+    let (answers, original) = (answers(), asks("10.1/a@b", &[], FLAGS));
+    let (envelope, rest) = Envelope::split(&original).unwrap();
+    let challenged = slow(&context, &answers).take_up(&context, envelope, rest, false).unwrap();
+    assert_eq!(challenged.to_compute(), Some(&b"10.1/a@b"[..]));
+    assert_eq!(challenged.not_computed(&context).response_code(), ResponseCode::HANDLE_NOT_FOUND);
+    let mut data = vec![];
+    Admin::new(READ, b"10.1/forger", 300).encode(&mut data);
+    let value = |index, kind, data, permissions| Value { permissions, ..Value::new(index, kind, data) };
+    let values = [
+        value(1, b"URL", b"u", PRIVATE),
+        value(2, b"URL", b"u", UNREADABLE),
+        value(100, b"HS_ADMIN", &data, PUBLIC),
+    ];
+    let mut encoded = vec![];
+    values.iter().for_each(|value| value.encode(&mut encoded));
+    let challenged = challenged.with_computed(&encoded);
+    let server = [who(1, "10.1/root")];
+    let administrators =
+        Administrators { server: &server, server_reads_all: true, status: &[], lookups_max: 10 };
+    let permits = |index, handle| challenged.permits(&context, who(index, handle), &administrators);
+    assert_eq!(permits(300, "10.1/read"), Entitled::Yes);
+    assert_eq!(permits(1, "10.1/root"), Entitled::Yes);
+    assert_eq!(permits(300, "10.1/forger"), Entitled::No, "what is computed gives no rights");
+    let mut room = [0; 4096];
+    let reply = challenged.answer(&context, &mut room);
+    assert_eq!(shown(&reply), (ResponseCode::SUCCESS, vec![1, 100]));
 }
 
 #[test]

@@ -117,8 +117,8 @@ pub struct Limits {
     pub socket_receive_bytes: usize,
     /// Send buffer of each socket in the kernel, in bytes.
     pub socket_send_bytes: usize,
-    /// Most datagrams of one answer; who wants more is told to ask by index or type. This is also the
-    /// factor by which a forged sender address is flooded.
+    /// Most datagrams of one answer; who wants more is told to ask over TCP, or by index or type. This is also
+    /// the factor by which a forged sender address is flooded.
     pub answer_datagrams: usize,
     /// Most bytes of a request in fragments.
     pub fragmented_request_bytes: u32,
@@ -248,6 +248,12 @@ impl Config {
             "`limits.outbox_bytes` is {}: the longest answer takes {ANSWER_LEN_MAX}, and 1 GiB is the most",
             limits.outbox_bytes
         );
+        for (name, bytes) in [
+            ("socket_receive_bytes", limits.socket_receive_bytes),
+            ("socket_send_bytes", limits.socket_send_bytes),
+        ] {
+            ensure!(bytes <= 1 << 30, "`limits.{name}` is {bytes}: at most 1073741824");
+        }
         ensure!(
             (1..=limit::FRAGMENTS_MAX).contains(&limits.answer_datagrams),
             "`limits.answer_datagrams` is {}: it must be from 1 to {}",

@@ -214,7 +214,8 @@ mod tests {
         assert_eq!(changes.changed, ["limits.fragmented_requests", "templates.delimiter"]);
         assert_eq!(changes.need_restart, ["limits.batch_datagrams", "tcp.backlog", "workers"]);
         let config = &settings.current().config;
-        assert_eq!((config.limits.fragmented_requests, config.limits.batch_datagrams), (7, 64));
+        assert_eq!(config.limits.fragmented_requests, 7);
+        assert_eq!(config.limits.batch_datagrams, Config::default().limits.batch_datagrams);
         assert_eq!(settings.generation(), 1);
         // What was not changed is said again, and what was is not.
         let changes = settings.take(&new, |_| Ok(()), None).unwrap();
@@ -258,6 +259,92 @@ mod tests {
         assert!(settings.take(&wrong, |_| Ok(()), Some(&refuse)).is_err());
         assert_eq!(settings.current().config.limits.fragmented_requests, 256);
         assert_eq!(settings.generation(), 0);
+    }
+
+    /// A row of the page about settings.
+    struct Documented<'t> {
+        name: &'t str,
+        default: &'t str,
+        allowed: &'t str,
+        takes_effect: &'t str,
+    }
+
+    fn documented() -> Vec<Documented<'static>> {
+        let text = include_str!("../../../docs/operations/settings.md");
+        let rows = text.lines().filter(|line| line.starts_with("| `"));
+        rows.map(|row| {
+            let cells: Vec<_> = row.split('|').map(str::trim).collect();
+            let [_, name, default, allowed, takes_effect, what, _] = cells[..] else { panic!("{row}") };
+            assert!(!what.is_empty(), "{name} says what it is");
+            let (name, default) = (name.trim_matches('`'), default.trim_matches('`'));
+            Documented { name, default, allowed, takes_effect }
+        })
+        .collect()
+    }
+
+    /// The configuration with a server key, as JSON.
+    fn with_key() -> Value {
+        let key = crate::slow::config::ServerKeyConfig { file: "key".into(), ..Default::default() };
+        serde_json::to_value(Config { server_key: Some(key), ..Config::default() }).unwrap()
+    }
+
+    /// The place of a setting, by its name.
+    fn pointer(name: &str) -> String {
+        format!("/{}", name.replace('.', "/"))
+    }
+
+    #[test]
+    fn the_page_about_settings_has_each_of_them_with_its_default_and_when_it_takes_effect() {
+        fn names(value: &Value, prefix: &str, found: &mut Vec<String>) {
+            for (name, value) in value.as_object().unwrap() {
+                let name = format!("{prefix}{name}");
+                match value {
+                    Value::Object(_) => names(value, &format!("{name}."), found),
+                    _ => found.push(name),
+                }
+            }
+        }
+        let (config, mut settings) = (with_key(), Vec::new());
+        names(&config, "", &mut settings);
+        let mut on_page: Vec<_> = documented().iter().map(|row| row.name.to_owned()).collect();
+        settings.sort();
+        on_page.sort();
+        assert_eq!(on_page, settings);
+        for Documented { name, default, takes_effect, .. } in documented() {
+            let value = config.pointer(&pointer(name)).unwrap();
+            let has_default = !value.is_null() && name != "server_key.file";
+            let shown = if has_default { value.to_string() } else { String::new() };
+            assert_eq!(default, shown, "{name}");
+            let live = if LIVE.contains(&name) { "reload" } else { "restart" };
+            assert_eq!(takes_effect, live, "{name}");
+        }
+    }
+
+    #[test]
+    fn numbers_are_allowed_up_to_the_edges_that_the_page_names_and_no_further() {
+        let with = |name: &str, number: u64| {
+            let mut config = with_key();
+            *config.pointer_mut(&pointer(name)).unwrap() = number.into();
+            serde_json::from_value::<Config>(config).unwrap().check()
+        };
+        let mut edges_count = 0;
+        for Documented { name, allowed, .. } in documented() {
+            let (least, most) = match allowed.split_once(" to ") {
+                Some((least, most)) => (least.parse().ok(), most.parse().ok()),
+                None => (allowed.strip_prefix("at least ").and_then(|least| least.parse().ok()), None),
+            };
+            let least: Option<u64> = least;
+            let beyond = [least.and_then(|least| least.checked_sub(1)), most.map(|most: u64| most + 1)];
+            for edge in [least, most].into_iter().flatten() {
+                with(name, edge).unwrap_or_else(|error| panic!("{name} = {edge}: {error}"));
+                edges_count += 1;
+            }
+            for number in beyond.into_iter().flatten() {
+                let error = with(name, number).expect_err(name).to_string();
+                assert!(error.contains(&format!("`{name}`")), "{name} = {number}: {error}");
+            }
+        }
+        assert!(edges_count > 100, "{edges_count} edges are named");
     }
 
     #[test]

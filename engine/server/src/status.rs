@@ -87,16 +87,22 @@ impl Shared {
         })
     }
 
-    /// What `0.SITE/status` says to those who may know.
-    pub(crate) fn status_text(&self) -> String {
+    /// The values of `0.SITE/status`, for those who may know: index, type and text of each. What deployed servers
+    /// say has their names.
+    pub(crate) fn status_texts(&self) -> Vec<(i32, &'static str, String)> {
         let uptime = SystemTime::now().duration_since(self.started).unwrap_or_default();
-        format!(
-            "version={}; runtime={}; requests={}; generation={}; handles={};",
-            env!("CARGO_PKG_VERSION"),
+        let set = self.live.current();
+        let server = format!(
+            "runtime={}; numreqs={}; version={}; generation={}; handles={}",
             uptime.as_millis(),
             self.shards.sum(|counters| &counters.requests_answered),
-            self.live.current().generation(),
-            self.live.current().handles_count(),
-        )
+            env!("CARGO_PKG_VERSION"),
+            set.generation(),
+            set.handles_count(),
+        );
+        let source = set.manifest().source.as_ref();
+        let replication = source.map(|source| json!({ "latestTxnId": source.transaction }).to_string());
+        let server = std::iter::once((1, "CNRI.SERVER_STATUS", server));
+        server.chain(replication.map(|text| (3, "CNRI.REPLICATION_STATUS", text))).collect()
     }
 }

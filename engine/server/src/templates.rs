@@ -172,8 +172,8 @@ impl SetTemplates {
 }
 
 impl MayCompute for SetTemplates {
-    fn may_compute(&self, handle: &[u8]) -> bool {
-        self.parts(&self.chain(handle), handle).is_some()
+    fn base_of<'h>(&self, handle: &'h [u8]) -> Option<&'h [u8]> {
+        self.parts(&self.chain(handle), handle).map(|parts| parts.base)
     }
 }
 

@@ -4,7 +4,7 @@ use crate::setup::Terms;
 use crate::table::SessionLimits;
 use anyhow::{Context as _, ensure};
 use handle_proto::code::Cipher;
-use handle_proto::limit::{DH_MODULUS_BITS_MAX, DH_MODULUS_BITS_MIN};
+use handle_proto::limit::{DH_MODULUS_BITS_MAX, DH_MODULUS_BITS_MIN, SESSION_TIMEOUT_DEFAULT_S};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
@@ -65,8 +65,8 @@ impl Default for SessionsConfig {
             enabled: true,
             sessions: 100_000,
             sessions_per_source: 256,
-            timeout_s: 86_400,
-            timeout_s_max: 86_400,
+            timeout_s: SESSION_TIMEOUT_DEFAULT_S,
+            timeout_s_max: SESSION_TIMEOUT_DEFAULT_S,
             ciphers: vec![CipherName::Aes],
             modulus_bits_min: 1024,
             modulus_bits_max: 4096,

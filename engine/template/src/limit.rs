@@ -1,5 +1,7 @@
 //! Bounds of all that a namespace can make us do.
 
+use handle_proto::limit;
+
 /// Most bytes of the XML of a namespace or of referenced templates.
 pub const XML_LEN_MAX: usize = 64 << 10;
 /// Most nodes in it, attributes aside.
@@ -11,12 +13,12 @@ pub const PATTERN_LEN_MAX: usize = 256 << 10;
 /// How deep groups may stand in each other in a pattern.
 pub const PATTERN_DEPTH_MAX: u32 = 32;
 /// Most references to templates that are followed from one to the next, as deployed.
-pub const REFERENCES_MAX: usize = 10;
+pub const REFERENCES_MAX: usize = limit::TEMPLATE_NESTING_MAX;
 /// Most steps of templates that one answer takes.
 pub const STEPS_MAX: usize = 100_000;
 /// Most bytes that patterns of one answer are matched against.
 pub const MATCHED_LEN_MAX: usize = 256 << 10;
 /// Most values of an answer, as clients read.
-pub const VALUES_MAX: usize = 2048;
+pub const VALUES_MAX: usize = limit::VALUES_COUNT_MAX;
 /// Most bytes of an answer, and of all texts on the way to it.
 pub const BUILT_LEN_MAX: usize = 1 << 20;

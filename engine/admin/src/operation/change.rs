@@ -154,9 +154,14 @@ fn removing(kind: &[u8]) -> Deed {
     if is_admin(kind) { Deed::RemoveAdmin } else { Deed::RemoveValue }
 }
 
-/// Whether two values are the same but for their timestamps.
+/// Whether two values are stored as the same but for their timestamps.
 fn is_unchanged(before: &Value<'_>, after: &Value<'_>) -> bool {
-    Value { timestamp: 0, ..*before } == Value { timestamp: 0, ..*after }
+    stored(before, 0) == stored(after, 0)
+}
+
+/// A value as it is stored at `now_unix_s`: bits of its permissions that mean nothing are not.
+const fn stored<'v>(value: &Value<'v>, now_unix_s: u32) -> Value<'v> {
+    Value { timestamp: now_unix_s, permissions: value.permissions.known(), ..*value }
 }
 
 /// The values of `before` that `keeps`, each replaced by the one of `after` with its index, and then those of `after`
@@ -171,12 +176,12 @@ pub(super) fn merge<'v>(
     let kept = before.iter().filter(|value| keeps(value.index));
     let mut merged: Vec<Value<'v>> = kept
         .map(|value| match new.remove(&value.index) {
-            Some(after) if !is_unchanged(&value, &after) => Value { timestamp: now_unix_s, ..after },
+            Some(after) if !is_unchanged(&value, &after) => stored(&after, now_unix_s),
             _ => value,
         })
         .collect();
     let added = after.iter().filter(|value| new.contains_key(&value.index));
-    merged.extend(added.map(|value| Value { timestamp: now_unix_s, ..value }));
+    merged.extend(added.map(|value| stored(&value, now_unix_s)));
     merged
 }
 
@@ -185,8 +190,34 @@ pub(super) fn merge<'v>(
 fn merge_all<'v>(before: Values<'v>, after: Values<'v>, now_unix_s: u32) -> Vec<Value<'v>> {
     let new = by_index(&after);
     let replaced = |value: Value<'v>| match new.get(&value.index) {
-        Some(after) => Value { timestamp: now_unix_s, ..*after },
+        Some(after) => stored(after, now_unix_s),
         None => value,
     };
     before.iter().map(replaced).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list<'v>(value: Value<'v>, room: &'v mut Vec<u8>) -> Values<'v> {
+        Values::build([value], room)
+    }
+
+    #[test]
+    fn permissions_without_a_meaning_are_neither_stored_nor_a_change() {
+        let plain = Value { timestamp: 5, ..Value::new(1, b"URL", b"http://a") };
+        let executable = Value { permissions: Permissions(0xfe), timestamp: 9, ..plain };
+        let (mut before, mut after) = (vec![], vec![]);
+        let (before, after) = (list(plain, &mut before), list(executable, &mut after));
+        assert_eq!(merge(Values::EMPTY, after, 7, |_| true), [Value { timestamp: 7, ..plain }], "new");
+        assert_eq!(merge_all(before, after, 7), [Value { timestamp: 7, ..plain }], "replaced");
+        assert_eq!(merge(before, after, 7, |_| true), [plain], "the same");
+        assert!(!Difference::between(&before, &after).is_any);
+        let mut other = vec![];
+        let other = list(Value { permissions: Permissions(0xfc), ..plain }, &mut other);
+        assert!(Difference::between(&before, &other).is_any);
+        let private = Value { permissions: Permissions(0x0c), timestamp: 7, ..plain };
+        assert_eq!(merge(before, other, 7, |_| true), [private]);
+    }
 }

@@ -3,7 +3,7 @@
 use super::{Answer, Case, Decided, Decision, NO_VALUES, NOT_FOUND, Refused};
 use crate::permission::{Deed, Need, Office};
 use crate::store::Records;
-use handle_proto::limit::QUERY_COUNT_MAX;
+use handle_proto::limit::QUERY_COMPARISONS_MAX;
 use handle_proto::name::SITE_STATUS;
 use handle_proto::value::type_matches;
 use handle_proto::wire::query::Query;
@@ -14,10 +14,6 @@ const UNREADABLE: Refused = Refused::new(ResponseCode::INSUFFICIENT_PERMISSIONS,
 impl<R: Records> Case<'_, R> {
     pub(super) fn resolve(&self, query: &Query<'_>) -> Decided {
         let public_only = self.asked.flags.has(OpFlags::PUBLIC_ONLY);
-        if query.indexes.len() + query.types.len() > QUERY_COUNT_MAX {
-            let text = "Too many indexes and types; ask for all values.";
-            return Err(Refused::new(ResponseCode::PROTOCOL_ERROR, text).into());
-        }
         if fold::eq(query.handle, SITE_STATUS) {
             if public_only {
                 return Err(NO_VALUES.into());
@@ -28,6 +24,10 @@ impl<R: Records> Case<'_, R> {
         let key = self.homed_key(query.handle)?;
         let Some(record) = self.records.record(&key)? else { return Err(NOT_FOUND.into()) };
         let record = record.view();
+        if query.comparisons(record.values.len()) > QUERY_COMPARISONS_MAX {
+            let text = "Too many indexes and types; ask for all values.";
+            return Err(Refused::new(ResponseCode::PROTOCOL_ERROR, text).into());
+        }
         let selected = || record.values.iter().filter(|value| selects(query, value));
         if !public_only {
             let hidden = selected().find(|value| !value.is_public());

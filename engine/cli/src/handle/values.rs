@@ -11,7 +11,8 @@ use handle_proto::{Permissions, ValueBuf, Values};
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-/// What the owner of a record may do unless said otherwise: everything but create handles and derived prefixes.
+/// What the owner of a record may do unless said otherwise: everything but list handles, and create or delete derived
+/// prefixes.
 const OWNER: &str = "011111110011";
 
 /// Values, as a command takes them.
@@ -117,7 +118,8 @@ pub(crate) fn from_file(kind: &str, path: &Path) -> anyhow::Result<Vec<u8>> {
         return Ok(handle_auth::open_secret_file(path)?.to_vec());
     }
     let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
-    if is_a(kind.as_bytes(), b"HS_SITE") && bytes.trim_ascii_start().starts_with(b"{") {
+    let is_site = is_a(kind.as_bytes(), b"HS_SITE") || is_a(kind.as_bytes(), b"HS_NA_DELEGATE");
+    if is_site && bytes.trim_ascii_start().starts_with(b"{") {
         let json = serde_json::from_slice(&bytes).with_context(|| format!("in {}", path.display()))?;
         return Ok(site_from_json(&json)
             .with_context(|| format!("in {}", path.display()))?
@@ -202,6 +204,24 @@ mod tests {
         let members: Vec<_> =
             Vlist::decode(&data).unwrap().0.iter().map(|member| member.to_string()).collect();
         assert_eq!(members, ["300:10/a", "301:10/b"]);
+    }
+
+    #[test]
+    fn sites_come_from_files_in_both_forms() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("site");
+        let text = r#" {"serialNumber":7,"servers":[]}"#;
+        let record = site_from_json(&serde_json::from_str(text).unwrap()).unwrap().into_bytes();
+        for kind in ["HS_SITE", "HS_SITE.6", "hs_site.prefix", "HS_NA_DELEGATE"] {
+            for file in [text.as_bytes(), &record] {
+                std::fs::write(&path, file).unwrap();
+                assert_eq!(from_file(kind, &path).unwrap(), record, "{kind}");
+            }
+        }
+        std::fs::write(&path, text).unwrap();
+        assert_eq!(from_file("URL", &path).unwrap(), text.as_bytes(), "no site");
+        std::fs::write(&path, r#"{"serialNumber":"seven"}"#).unwrap();
+        assert!(from_file("HS_SITE", &path).is_err());
     }
 
     #[test]

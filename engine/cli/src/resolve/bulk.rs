@@ -3,10 +3,9 @@
 use super::{Args, found, hint, outcome};
 use crate::output::{self, printable};
 use crate::{Outcome, progress};
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, anyhow, bail, ensure};
 use crossbeam_channel::{Receiver, Sender, bounded};
 use handle_client::flight::Outcome as LookupOutcome;
-use handle_client::lookup::{Client, Options};
 use handle_client::reference::{Reference, Rules};
 use handle_client::{Driver, Question};
 use handle_proto::{Handle, ResponseCode};
@@ -14,8 +13,10 @@ use serde_json::json;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader, BufWriter, Write};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Questions and outcomes that wait, for each job.
 const WAITING: usize = 16;
@@ -35,32 +36,73 @@ struct Done {
     outcome: anyhow::Result<LookupOutcome>,
 }
 
+/// What a worker does with a question.
+type Resolve<'a> = Box<dyn FnMut(&Question) -> LookupOutcome + 'a>;
+
 pub(super) fn run(args: &Args, rules: &Rules) -> anyhow::Result<Outcome> {
     let (client, options) = (args.client.client()?, args.options()?);
-    let jobs = usize::from(args.jobs.max(1));
+    let worker = || -> Resolve<'_> {
+        let (mut driver, options) = (Driver::new(Arc::clone(&client)), &options);
+        Box::new(move |question| driver.resolve(question, options).outcome)
+    };
+    let bar = progress::bar("resolving", args.file.is_none().then_some(args.handles.len() as u64));
+    let mut out = BufWriter::new(std::io::stdout().lock());
+    let mut show_next = |done: &Done| {
+        bar.inc(1);
+        show(args, &mut out, done)
+    };
+    let ended = in_order(args.jobs.max(1).into(), |ask| read_all(args, rules, ask), &worker, &mut show_next);
+    // What was resolved is shown, however it ended.
+    out.flush()?;
+    bar.finish_and_clear();
+    ended
+}
+
+/// Takes a handle as it is written, and what is asked for it; whether anybody still wants to hear.
+type Ask<'a> = dyn FnMut(&str, anyhow::Result<Question>) -> bool + 'a;
+
+/// Asks what `read` gives with so many workers, and shows what came of each in the order in which they were given;
+/// the outcome of the first that failed.
+fn in_order<'a>(
+    jobs: usize,
+    read: impl FnOnce(&mut Ask<'_>) -> anyhow::Result<()> + Send,
+    worker: &(impl Fn() -> Resolve<'a> + Sync),
+    show: &mut dyn FnMut(&Done) -> anyhow::Result<Outcome>,
+) -> anyhow::Result<Outcome> {
     let (give, take) = bounded::<Asked>(jobs * WAITING);
     let (done, hear) = bounded::<Done>(jobs * WAITING);
     let (occupy, free) = bounded::<()>(AHEAD);
-    std::thread::scope(|scope| {
-        let reader = scope.spawn(move || read_all(args, rules, &occupy, &give));
+    let faults = AtomicU64::new(0);
+    let outcome = std::thread::scope(|scope| {
+        let reader = scope.spawn(move || {
+            let mut number = 0;
+            read(&mut |written, question| {
+                let asked = Asked { number, written: written.to_owned(), question };
+                number += 1;
+                // Nobody hears any more when the output was closed.
+                occupy.send(()).is_ok() && give.send(asked).is_ok()
+            })
+        });
         for _ in 0..jobs {
-            let (take, done, client, options) =
-                (take.clone(), done.clone(), Arc::clone(&client), options.clone());
-            scope.spawn(move || work(client, &options, &take, &done));
+            let (take, done, faults) = (take.clone(), done.clone(), &faults);
+            scope.spawn(move || work(worker, &take, &done, faults));
         }
         // Only the workers hold them from here on, so that all end when they do.
         drop((take, done));
-        let shown = show_in_order(args, &hear, &free);
+        let shown = show_in_order(&hear, &free, show);
         // Who does not want to see more ends the others, too.
         drop((hear, free));
         let read = reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         let outcome = shown?;
         read.map(|()| outcome)
-    })
+    })?;
+    match faults.into_inner() {
+        0 => Ok(outcome),
+        count => bail!("a fault in this program kept {count} of them from being resolved: please report it"),
+    }
 }
 
-fn read_all(args: &Args, rules: &Rules, occupy: &Sender<()>, give: &Sender<Asked>) -> anyhow::Result<()> {
-    let mut number = 0;
+fn read_all(args: &Args, rules: &Rules, ask: &mut Ask<'_>) -> anyhow::Result<()> {
     let mut ask = |written: &str| {
         let question = Reference::parse(written, rules)
             .with_context(|| format!("{written:?} is no handle"))
@@ -68,10 +110,7 @@ fn read_all(args: &Args, rules: &Rules, occupy: &Sender<()>, give: &Sender<Asked
                 ensure!(reference.server.is_none(), "it names a server: resolve it alone");
                 args.question(&reference)
             });
-        let asked = Asked { number, written: written.to_owned(), question };
-        number += 1;
-        // Nobody hears any more when the output was closed.
-        occupy.send(()).is_ok() && give.send(asked).is_ok()
+        ask(written, question)
     };
     for handle in &args.handles {
         if !ask(handle) {
@@ -94,20 +133,34 @@ fn read_all(args: &Args, rules: &Rules, occupy: &Sender<()>, give: &Sender<Asked
     Ok(())
 }
 
-fn work(client: Arc<Client>, options: &Options, take: &Receiver<Asked>, done: &Sender<Done>) {
-    let mut driver = Driver::new(client);
+/// Resolves one after the other. One that hits a fault is told as failed, because who prints in order waits for every
+/// number; then a worker takes over that knows nothing of it.
+fn work<'a>(
+    worker: &impl Fn() -> Resolve<'a>,
+    take: &Receiver<Asked>,
+    done: &Sender<Done>,
+    faults: &AtomicU64,
+) {
+    let mut resolve = worker();
     for Asked { number, written, question } in take {
-        let outcome = question.map(|question| driver.resolve(&question, options).outcome);
+        let resolved = catch_unwind(AssertUnwindSafe(|| question.map(|question| resolve(&question))));
+        let outcome = resolved.unwrap_or_else(|_| {
+            faults.fetch_add(1, Ordering::Relaxed);
+            resolve = worker();
+            Err(anyhow!("a fault in this program kept it from being resolved"))
+        });
         if done.send(Done { number, written, outcome }).is_err() {
             return;
         }
     }
 }
 
-/// Prints what came of each, in the order in which they were given; the outcome of the first that failed.
-fn show_in_order(args: &Args, hear: &Receiver<Done>, free: &Receiver<()>) -> anyhow::Result<Outcome> {
-    let bar = progress::bar("resolving", args.file.is_none().then_some(args.handles.len() as u64));
-    let mut out = BufWriter::new(std::io::stdout().lock());
+/// Shows what came of each, in the order in which they were given; the outcome of the first that failed.
+fn show_in_order(
+    hear: &Receiver<Done>,
+    free: &Receiver<()>,
+    show: &mut dyn FnMut(&Done) -> anyhow::Result<Outcome>,
+) -> anyhow::Result<Outcome> {
     let mut waiting = BTreeMap::new();
     let (mut next, mut first_bad) = (0, None);
     for done in hear {
@@ -116,15 +169,12 @@ fn show_in_order(args: &Args, hear: &Receiver<Done>, free: &Receiver<()>) -> any
             next += 1;
             // Its place: whoever asks takes one before.
             let _ = free.try_recv();
-            let outcome = show(args, &mut out, &done)?;
+            let outcome = show(&done)?;
             if outcome != Outcome::Good {
                 first_bad.get_or_insert(outcome);
             }
-            bar.inc(1);
         }
     }
-    out.flush()?;
-    bar.finish_and_clear();
     Ok(first_bad.unwrap_or(Outcome::Good))
 }
 
@@ -171,4 +221,91 @@ fn complain(
         false => eprintln!("hdl: {}", printable(&format!("{}: {why}", done.written))),
     }
     Ok(outcome)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use handle_client::Answer;
+
+    /// Gives so many numbers as handles, until nobody hears any more; how many were taken is in `asked`.
+    fn numbers<'a>(
+        count: usize,
+        asked: &'a AtomicU64,
+    ) -> impl FnOnce(&mut Ask<'_>) -> anyhow::Result<()> + Send + 'a {
+        move |ask| {
+            for number in (0..count).map(|number| number.to_string()) {
+                if !ask(&number, Ok(Question::all(number.as_bytes()))) {
+                    break;
+                }
+                asked.fetch_add(1, Ordering::SeqCst);
+            }
+            Ok(())
+        }
+    }
+
+    fn found(question: &Question) -> LookupOutcome {
+        Ok(Arc::new(Answer::new(question.handle.clone(), ResponseCode::SUCCESS, [])))
+    }
+
+    #[test]
+    fn a_worker_that_panics_loses_one_handle_and_the_whole_ends_with_an_error() {
+        // More than may wait, so that one number that never comes would hold up everything.
+        let (count, asked) = (2 * AHEAD, AtomicU64::new(0));
+        let worker = || -> Resolve<'_> {
+            Box::new(|question| {
+                assert_ne!(question.handle, b"7", "an injected fault");
+                found(question)
+            })
+        };
+        let mut shown = vec![];
+        let mut show = |done: &Done| {
+            shown.push((done.written.clone(), done.outcome.is_ok()));
+            Ok(if done.outcome.is_ok() { Outcome::Good } else { Outcome::Failed })
+        };
+        let error = in_order(3, numbers(count, &asked), &worker, &mut show).unwrap_err();
+        assert!(error.to_string().contains("kept 1 of them"), "{error}");
+        let expected = (0..count).map(|number| (number.to_string(), number != 7));
+        assert!(shown.into_iter().eq(expected), "all others are shown, in order");
+    }
+
+    #[test]
+    fn no_more_is_asked_ahead_of_one_that_is_slow_than_may_wait() {
+        let (asked, ahead) = (AtomicU64::new(0), AHEAD as u64);
+        let worker = || -> Resolve<'_> {
+            Box::new(|question| {
+                // The first is slow: it takes until whoever reads cannot go on.
+                while question.handle == b"0" && asked.load(Ordering::SeqCst) < ahead {
+                    std::thread::yield_now();
+                }
+                found(question)
+            })
+        };
+        let mut shown_count = 0;
+        let mut show = |_: &Done| {
+            if shown_count == 0 {
+                // Its own place has been given to the next.
+                let asked = asked.load(Ordering::SeqCst);
+                assert!((ahead..=ahead + 1).contains(&asked), "{asked}");
+            }
+            shown_count += 1;
+            Ok(Outcome::Good)
+        };
+        let count = 3 * AHEAD;
+        in_order(2, numbers(count, &asked), &worker, &mut show).unwrap();
+        assert_eq!(shown_count, count);
+    }
+
+    #[test]
+    fn whoever_does_not_want_to_see_more_ends_everything() {
+        let asked = AtomicU64::new(0);
+        let worker = || -> Resolve<'_> { Box::new(found) };
+        let mut left = 10;
+        let mut show = |_: &Done| {
+            left -= 1;
+            if left == 0 { bail!("the output was closed") } else { Ok(Outcome::Good) }
+        };
+        let error = in_order(2, numbers(usize::MAX, &asked), &worker, &mut show).unwrap_err();
+        assert_eq!(error.to_string(), "the output was closed");
+    }
 }

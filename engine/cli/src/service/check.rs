@@ -82,7 +82,7 @@ fn ask_site(
             else {
                 continue;
             };
-            let address = SocketAddr::new(server.address.ip(), port);
+            let address = SocketAddr::new(client.preferences.reached(server.address.ip()), port);
             // Where the record has only its name, that is looked up.
             let domain = i32::try_from(at).ok().and_then(|at| view.attribute_of("domain", at));
             let domain = domain.and_then(|name| str::from_utf8(name).ok()).filter(|name| !name.is_empty());

@@ -2,20 +2,26 @@
 
 use super::find::Find;
 use super::{Frame, Lookup, LookupError, Next, Signal, Whom, is_global, is_passed_over};
+use crate::administration::Identity;
 use crate::exchange::{Answered, AttemptError, Exchange, Head, request_id};
 use crate::plan::{Purpose, Target, plan};
 use crate::service::SharedSite;
+use crate::session::{Claim, Proposal, Session};
 use crate::trace::{Origin, Step, Why};
 use crate::{Answer, Now, Question};
+use handle_auth::PublicKey;
+use handle_auth::agreement::PRIVATE_LEN;
 use handle_auth::challenge::check_request_digest;
 use handle_proto::data::site::InterfaceKind;
 use handle_proto::limit::PBKDF2_SALT_LEN;
 use handle_proto::wire::auth::{Challenge, ChallengeAnswer};
 use handle_proto::wire::referral::Referral;
 use handle_proto::wire::{Header, Reply, Request, Response};
-use handle_proto::{OpCode, ResponseCode, Version};
+use handle_proto::{OpCode, OpFlags, ResponseCode, Version};
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use zeroize::Zeroizing;
 
 /// Challenges that are answered for one request: the second is the same again for an older server.
 const CHALLENGES_MAX: usize = 2;
@@ -38,7 +44,23 @@ pub(super) struct Ask {
     last: Option<(SocketAddr, AttemptError)>,
     /// From where the sites are that were looked for.
     origin: Origin,
+    /// The session that is being set up.
+    setup: Option<Box<Setup>>,
+    /// While nobody else is to set one up.
+    claim: Option<Arc<Claim>>,
+    /// How often one was, or was tried, with this server.
+    setups: usize,
 }
+
+/// A session that is being set up, and with whom.
+#[derive(Debug)]
+struct Setup {
+    proposal: Proposal,
+    target: Target,
+}
+
+/// Sessions that are set up with one server for one request: the second when it has forgotten the first.
+const SETUPS_MAX: usize = 2;
 
 impl Ask {
     pub(super) const fn new(question: Question, why: Why, recursion_count: u8) -> Self {
@@ -53,6 +75,9 @@ impl Ask {
             challenged: None,
             last: None,
             origin: Origin::Prefix,
+            setup: None,
+            claim: None,
+            setups: 0,
         }
     }
 
@@ -160,8 +185,13 @@ impl Ask {
     /// Asks the next server, or gives up.
     pub(super) fn ask_next(mut self: Box<Self>, lookup: &mut Lookup, now: Now) -> Next {
         // The next server's challenges are about the next request.
-        (self.challenges, self.challenged) = (0, None);
+        (self.challenges, self.challenged, self.setups) = (0, None, 0);
         lookup.fallback_at_ms = None;
+        if let Some(setup) = self.setup.take() {
+            // It may have no sessions, and answer without.
+            self.note_session(lookup, now, &setup.target, false);
+            self.plan.push_front(setup.target);
+        }
         loop {
             let Some(target) = self.plan.pop_front() else {
                 return Next::Done(Signal::Failed(self.gave_up()));
@@ -190,17 +220,39 @@ impl Ask {
         }
     }
 
-    /// Begins a request to one server; whether there is one to send.
+    /// Begins a request to one server, in a session with it if there is one; whether there is one to send.
     fn start(&mut self, lookup: &mut Lookup, now: Now, target: Target) -> bool {
-        let head = Head {
+        let session =
+            self.who_asks(lookup).and_then(|identity| lookup.client.sessions.get(&target, identity));
+        self.start_in(lookup, now, target, session)
+    }
+
+    fn start_in(
+        &mut self,
+        lookup: &mut Lookup,
+        now: Now,
+        mut target: Target,
+        session: Option<Arc<Session>>,
+    ) -> bool {
+        if lookup.requests_count >= lookup.client.limits.requests_max {
+            return false;
+        }
+        let mut head = Head {
             recursion_count: self.recursion_count,
             ..Head::resolution(self.question.flags(), request_id((lookup.random)()))
         };
+        if let Some(session) = &session {
+            (head.session_id, target.version) = (session.id, session.version);
+        }
         let address = target.address;
         let patience = &lookup.client.patience;
         let exchange = self
             .question
             .with_query(|query| Exchange::new(target, head, &Request::Resolution(query), patience, now));
+        let exchange = match session {
+            Some(session) => exchange.and_then(|exchange| exchange.in_session(session)),
+            None => exchange,
+        };
         self.attempts += 1;
         match exchange {
             Ok(exchange) => {
@@ -211,6 +263,84 @@ impl Ask {
                 self.failed_at(address, error);
                 false
             }
+        }
+    }
+
+    /// Who asks, where more than what is public is wanted, and sessions are.
+    fn who_asks<'l>(&self, lookup: &'l Lookup) -> Option<&'l Arc<Identity>> {
+        let is_private = self.why == Why::Asked && !self.question.wants.public_only;
+        let options = &lookup.options;
+        options.identity.as_ref().filter(|_| is_private && options.session_timeout_s.is_some())
+    }
+
+    /// Asks the server of `exchange` for a session, if that makes sense; whether it does.
+    fn set_up(&mut self, lookup: &mut Lookup, now: Now, exchange: &Exchange) -> bool {
+        let target = exchange.target().clone();
+        // Whose key is not known may be anybody.
+        let is_known = PublicKey::from_record(&target.public_key).is_ok();
+        let (Some(identity), Some(timeout_s)) = (self.who_asks(lookup), lookup.options.session_timeout_s)
+        else {
+            return false;
+        };
+        let may_ask = lookup.requests_count < lookup.client.limits.requests_max;
+        if !is_known || !may_ask || self.setups >= SETUPS_MAX {
+            return false;
+        }
+        // Its own claim goes first, for one that came to nothing is to be had again.
+        self.claim = None;
+        self.claim = lookup.client.sessions.claim(&target, identity, now);
+        if self.claim.is_none() {
+            return false;
+        }
+        let identity = Arc::clone(identity);
+        let mut random = Zeroizing::new([0; PRIVATE_LEN]);
+        random.chunks_mut(4).for_each(|part| part.copy_from_slice(&(lookup.random)().to_be_bytes()));
+        let proposal = Proposal::new(&random);
+        let flags = OpFlags::PLAIN_REQUEST.with(OpFlags::CERTIFY).with(OpFlags::REQUEST_DIGEST);
+        let head = Head {
+            recursion_count: self.recursion_count,
+            answered_as: OpCode::SESSION_SETUP,
+            ..Head::resolution(flags, request_id((lookup.random)()))
+        };
+        let request = proposal.request(Some(&identity), timeout_s);
+        let Ok(exchange) = Exchange::new(target.clone(), head, &request, &lookup.client.patience, now) else {
+            return false;
+        };
+        self.setups += 1;
+        self.setup = Some(Box::new(Setup { proposal, target }));
+        lookup.begin(exchange);
+        true
+    }
+
+    /// Notes what came of the wish for a session. One that did not come about is not wished for again for a while.
+    fn note_session(&mut self, lookup: &mut Lookup, now: Now, target: &Target, is_agreed: bool) {
+        lookup.note_at(self.depth(), now, || Step::Session { is_agreed });
+        if !is_agreed {
+            self.setups = SETUPS_MAX;
+            if let Some(identity) = self.who_asks(lookup) {
+                lookup.client.sessions.refuse(target, identity, now);
+            }
+        }
+    }
+
+    /// The server has answered whether there is a session: the question is asked again, in it or without.
+    fn begin_session(
+        mut self: Box<Self>,
+        lookup: &mut Lookup,
+        now: Now,
+        setup: Setup,
+        answered: &Answered,
+    ) -> Next {
+        let Setup { proposal, target } = setup;
+        let session = proposal.agree(answered.envelope(), &answered.reply().1).map(Arc::new);
+        self.note_session(lookup, now, &target, session.is_some());
+        (self.challenges, self.challenged) = (0, None);
+        if self.start_in(lookup, now, target, session) {
+            return Next::Wait(Frame::Ask(self));
+        }
+        match lookup.requests_count < lookup.client.limits.requests_max {
+            true => self.ask_next(lookup, now),
+            false => Next::Done(Signal::Failed(LookupError::TooManyRequests)),
         }
     }
 
@@ -264,6 +394,9 @@ impl Ask {
         exchange: &Exchange,
         answered: &Answered,
     ) -> Next {
+        if let Some(setup) = self.setup.take() {
+            return self.begin_session(lookup, now, *setup, answered);
+        }
         let (header, reply) = answered.reply();
         let version = answered.envelope().version;
         let code = reply.code.read_in(version);
@@ -288,6 +421,29 @@ impl Ask {
         if is_passed_over(code) && !self.plan.is_empty() {
             self.failed_at(address, AttemptError::Refused(code));
             return self.ask_next(lookup, now);
+        }
+        if let Some(session) = exchange.session() {
+            // What the server does not know any more it may know anew.
+            if (500..600).contains(&code.0) {
+                lookup.client.sessions.forget(session);
+                let is_begun = self.set_up(lookup, now, exchange) || {
+                    (self.challenges, self.challenged) = (0, None);
+                    self.start_in(lookup, now, exchange.target().clone(), None)
+                };
+                if is_begun {
+                    return Next::Wait(Frame::Ask(self));
+                }
+            }
+            let is_proved =
+                self.challenges > 0 && matches!(code, ResponseCode::SUCCESS | ResponseCode::VALUES_NOT_FOUND);
+            if let Some(identity) = self.who_asks(lookup).filter(|_| is_proved) {
+                lookup.client.sessions.keep(exchange.target(), identity, session, now);
+            }
+        } else if code == ResponseCode::AUTHENTICATION_NEEDED
+            && self.challenges == 0
+            && self.set_up(lookup, now, exchange)
+        {
+            return Next::Wait(Frame::Ask(self));
         }
         match &reply.response {
             Response::Challenge(challenge) if lookup.options.identity.is_some() && self.why == Why::Asked => {
@@ -396,10 +552,17 @@ impl Ask {
         let target = Target { version, ..exchange.target().clone() };
         let request = Request::AnswerChallenge(body);
         match Exchange::new(target, head, &request, &lookup.client.patience, now) {
-            Ok(exchange) => {
+            Ok(proof) => {
                 lookup.note_at(self.depth(), now, || Step::Proved);
                 let challenged = self.challenged.as_deref().unwrap_or_default();
-                lookup.begin(exchange.answering(self.handle(), challenged));
+                let mut proof = proof.answering(self.handle(), challenged);
+                if let Some(session) = exchange.session() {
+                    proof = match proof.in_session(Arc::clone(session)) {
+                        Ok(proof) => proof,
+                        Err(_) => return failed("the answer to it is too long"),
+                    };
+                }
+                lookup.begin(proof);
                 Next::Wait(Frame::Ask(self))
             }
             Err(_) => failed("the answer to it is too long"),

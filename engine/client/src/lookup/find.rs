@@ -185,7 +185,8 @@ impl Find {
         if !self.sites.is_empty() {
             return Next::Done(Signal::Sites(self.sites));
         }
-        if self.why == Why::Prefix && self.last.is_none() && !self.asked_primary {
+        // The prefix may be new, and a mirror may not have heard of it yet.
+        if self.why == Why::Prefix && self.code.is_some() && !self.asked_primary {
             self.asked_primary = true;
             return self.ask_for_record();
         }

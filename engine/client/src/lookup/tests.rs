@@ -1,3 +1,6 @@
+mod codes;
+mod sessions;
+
 use super::world::{BEGIN, Fault, SITE_FAULTS, World, ask, dice, signing_site, value};
 use super::*;
 use crate::administration::Key;

@@ -1,6 +1,8 @@
 //! A world of services for tests: servers that answer as they should, or each in its own way do not. No sockets,
 //! no real time.
 
+mod sessions;
+
 use crate::exchange::{AttemptError, Transmit};
 use crate::lookup::{Client, Lookup, LookupError, Options};
 use crate::service::Found;
@@ -19,6 +21,7 @@ use handle_proto::wire::list::Values;
 use handle_proto::wire::message::Body;
 use handle_proto::wire::query::{Answer as WireAnswer, Query};
 use handle_proto::wire::referral::Referral;
+use handle_proto::wire::session::SessionSetup;
 use handle_proto::wire::{Credential, Envelope, Header, Message, MessageBuf, Reply, Request, Response};
 use handle_proto::{Handle, OpFlags, ResponseCode, Value, ValueBuf, fold};
 use std::collections::HashMap;
@@ -117,6 +120,8 @@ pub(crate) struct World {
     pub(crate) replied_count: usize,
     /// Requests that wait for the answer to a challenge, by its number.
     challenged: HashMap<i32, Vec<u8>>,
+    /// Sessions of all servers.
+    pub(crate) sessions: sessions::Sessions,
 }
 
 /// What is on its way back.
@@ -315,6 +320,10 @@ impl World {
         let (envelope, data) = Envelope::split(request).expect("an envelope");
         let message = Message::decode(data).expect("a request");
         let Ok(Body::Request(body)) = message.decode_body(envelope.version) else { panic!("no request") };
+        if let Request::SessionSetup(setup) = &body {
+            return self.set_up(&envelope, &message, setup, now);
+        }
+        let mut refused = None;
         let (original, proven) = match &body {
             Request::AnswerChallenge(answer) => {
                 let original =
@@ -325,13 +334,45 @@ impl World {
                 let limits = handle_auth::Pbkdf2Limits::DEFAULT;
                 let secret = self.services.iter().find_map(|service| service.secret.clone());
                 let secret = secret.expect("a secret");
-                (original, verify_secret(envelope.version, &covered, &answer, &secret, &limits).is_ok())
+                let proven = verify_secret(envelope.version, &covered, &answer, &secret, &limits).is_ok();
+                if proven {
+                    self.sessions.authenticate(envelope.session_id);
+                }
+                (original, proven)
+            }
+            _ if envelope.session_id != 0 => {
+                refused = self.sessions.refuse(&envelope, &message);
+                (message.covered.to_vec(), true)
             }
             _ => (message.covered.to_vec(), false),
         };
         let (header, body) = Header::split(&original).expect("a header");
         let Ok(query) = Query::decode(body) else { panic!("no query") };
+        let fault = refused.map(Fault::Says).or(fault);
         self.reply_to(address, &envelope, &original, &header, &query, proven, fault, now)
+    }
+
+    /// The answer to whoever wants a session, signed.
+    fn set_up(
+        &mut self,
+        envelope: &Envelope,
+        message: &Message<'_>,
+        setup: &SessionSetup<'_>,
+        now: Now,
+    ) -> Vec<u8> {
+        let agreed = self.sessions.set_up(setup);
+        let version = envelope.answer_version();
+        let digest = request_digest(version, message.covered);
+        let algorithm = handle_proto::code::DigestAlgorithm::for_response(version);
+        let (code, response) = match &agreed {
+            Some((_, data)) => (ResponseCode::SUCCESS, Response::Session(sessions::Sessions::answer(data))),
+            None => (ResponseCode::SESSION_FAILED, Response::Failure(Failure { message: b"" })),
+        };
+        let digest = Some(RequestDigest { algorithm, digest: &digest });
+        let session_id = agreed.as_ref().map_or(0, |(id, _)| *id);
+        let envelope = Envelope { version, session_id, ..*envelope };
+        let header = Header { expiration: now.unix_s + 60, response_code: code, ..message.header };
+        seal(&envelope, &header, &Reply { code, digest, response }, None)
     }
 
     #[expect(clippy::too_many_arguments, reason = "a whole request, taken apart")]
@@ -388,12 +429,14 @@ impl World {
             header.flags.has(OpFlags::REQUEST_DIGEST) || code == ResponseCode::AUTHENTICATION_NEEDED;
         let with_digest = wants_digest && fault != Some(Fault::NoDigest);
         let reply = Reply { code, digest: with_digest.then_some(digest), response };
-        let session_id = match code {
-            ResponseCode::AUTHENTICATION_NEEDED => {
-                self.challenged.insert(77, covered.to_vec());
-                77
+        let session_id = match (code, envelope.session_id) {
+            (ResponseCode::AUTHENTICATION_NEEDED, known) => {
+                let id = if known == 0 { 77 } else { known };
+                self.challenged.insert(id, covered.to_vec());
+                id
             }
-            _ => 0,
+            (_, 77) => 0,
+            (_, known) => known,
         };
         let request_id = match fault {
             Some(Fault::OtherId) => envelope.request_id ^ 2,
@@ -406,7 +449,8 @@ impl World {
         };
         let site_serial = self.serial.unwrap_or(header.site_serial);
         let header = Header { expiration, response_code: code, site_serial, ..*header };
-        seal(&envelope, &header, &reply, fault)
+        let sealed = seal(&envelope, &header, &reply, fault);
+        self.sessions.seal(&sealed, header.flags.has(OpFlags::CERTIFY)).unwrap_or(sealed)
     }
 
     fn site_at(&self, address: SocketAddr) -> Option<&SiteBuf> {

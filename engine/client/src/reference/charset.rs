@@ -29,9 +29,7 @@ pub(super) fn split<'a>(name: &'a str, prefixes: &[String]) -> (Option<Modifier<
     let fits = |text: &str, marks: &str| {
         text.len() <= LABEL_LEN_MAX && text.chars().all(|c| c.is_ascii_alphanumeric() || marks.contains(c))
     };
-    let is_modifier = fits(label, "._:+-")
-        && kind.is_none_or(|kind| !kind.is_empty() && fits(kind, "._/-"))
-        && !modifier.is_empty();
+    let is_modifier = fits(label, "._:+-") && kind.is_none_or(|kind| !kind.is_empty() && fits(kind, "._/-"));
     match is_modifier {
         true => (Some(Modifier { charset: (!label.is_empty()).then_some(label), kind }), rest),
         false => literal,

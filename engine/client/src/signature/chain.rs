@@ -72,12 +72,11 @@ impl Verifier<'_> {
                 return Err(SignatureError::Dates);
             }
             let link = links.pop_front().unwrap_or_else(|| handle_of(&claims.issuer).to_owned());
-            let step = format!("{link} for {}", claims.issuer);
-            if seen.contains(&step) {
+            if seen.contains(&link) {
                 return Err(SignatureError::Circle);
             }
-            seen.push(step);
             let (issuer_jws, issuer) = certificate(&link, &claims.issuer, fetch)?;
+            seen.push(link);
             jws.verify(&issuer.key)?;
             if !issuer.permits(handle) {
                 return Err(SignatureError::Permission(issuer.claims.subject));

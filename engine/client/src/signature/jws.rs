@@ -117,24 +117,22 @@ fn from_json(text: &str) -> Result<[String; 3], JwsError> {
     Ok([member(first, "protected")?, member(&json, "payload")?, member(first, "signature")?])
 }
 
-/// The algorithms that deployed software accepts.
+/// The algorithms that deployed software accepts: what they begin with says which kind of key, what they end with which
+/// digest, so that `RSA256` is `RS256`.
 fn algorithm(name: &str) -> Option<(Algorithm, ValueDigest)> {
-    if name == "DSA" {
-        return Some((Algorithm::Dsa, ValueDigest::Sha1));
-    }
-    let (kind, digest) = name.split_at_checked(2)?;
-    let kind = match kind {
-        "RS" => Algorithm::Rsa,
-        "DS" => Algorithm::Dsa,
+    let kind = match name.as_bytes() {
+        [b'R', b'S', ..] => Algorithm::Rsa,
+        [b'D', b'S', ..] => Algorithm::Dsa,
         _ => return None,
     };
-    let digest = match digest {
-        "256" => ValueDigest::Sha256,
-        "384" => ValueDigest::Sha384,
-        "512" => ValueDigest::Sha512,
-        "160" | "128" => ValueDigest::Sha1,
-        "" if kind == Algorithm::Dsa => ValueDigest::Sha1,
-        _ => return None,
-    };
-    Some((kind, digest))
+    const DIGESTS: [(&str, ValueDigest); 5] = [
+        ("256", ValueDigest::Sha256),
+        ("384", ValueDigest::Sha384),
+        ("512", ValueDigest::Sha512),
+        ("160", ValueDigest::Sha1),
+        ("128", ValueDigest::Sha1),
+    ];
+    let digest = DIGESTS.iter().find(|(end, _)| name.ends_with(end)).map(|(_, digest)| *digest);
+    let old = matches!(name, "DSA" | "DS").then_some(ValueDigest::Sha1);
+    Some((kind, digest.or(old)?))
 }

@@ -228,6 +228,32 @@ fn a_circle_of_certificates_ends() {
 }
 
 #[test]
+fn a_link_counts_once_and_so_many_do() {
+    // Each certificate of one handle is vouched for by the next, so that the handle alone is the link each time.
+    let scene_of = |count: usize, link: &dyn Fn(usize) -> String| {
+        let mut scene = scene();
+        let everything = || json!({ "perm": "everything" });
+        let name =
+            |number: usize| if number == 0 { "300:0.0/0.0".to_owned() } else { format!("{number}:0.NA/A") };
+        let key = |number: usize| if number == 0 { "server" } else { "mirror" };
+        let certificates = (1..=count).map(|number| {
+            let next = number - 1;
+            let text = certificate(&name(number), &name(next), "mirror", key(next), everything(), &[]);
+            value(i32::try_from(number).unwrap(), "HS_CERT", &text)
+        });
+        scene.certificates.insert("0.NA/A".to_owned(), certificates.collect());
+        let mut chain: Vec<String> = (1..=count).rev().map(link).collect();
+        chain.push("0.0/0.0".to_owned());
+        scene.sign(|payload| (payload["iss"], payload["chain"]) = (name(count).into(), json!(chain)));
+        scene
+    };
+    assert!(scene_of(2, &|number| format!("{number}:0.NA/A")).report().is_good());
+    assert_eq!(scene_of(2, &|_| "0.NA/A".to_owned()).refused(), SignatureError::Circle);
+    assert!(scene_of(49, &|number| format!("{number}:0.NA/A")).report().is_good());
+    assert_eq!(scene_of(50, &|number| format!("{number}:0.NA/A")).refused(), SignatureError::TooLong);
+}
+
+#[test]
 fn of_several_certificates_the_newest_of_the_issuer_counts() {
     let mut scene = scene();
     let mut values = scene.certificates["0.NA/10.1045"].clone();
@@ -273,10 +299,53 @@ fn both_forms_read_and_what_is_none_does_not() {
         let error = Jws::parse(compact(alg, &payload, &key).as_bytes()).unwrap_err();
         assert_eq!(error, JwsError::Algorithm(alg.to_owned()));
     }
+    // What it begins with says which kind of key, what it ends with which digest.
+    for (alg, signer) in [("RSA256", &key), ("RS-256", &key), ("DSA-SHA256", &dsa)] {
+        let jws = Jws::parse(compact(alg, &payload, signer).as_bytes()).unwrap();
+        assert_eq!(jws.verify(signer.public()), Ok(()), "{alg}");
+    }
     for len in 0..text.len() {
         let cut = Jws::parse(&text.as_bytes()[..len]);
         assert!(cut.is_err() || cut.unwrap().verify(&public).is_err(), "cut to {len}");
     }
+    let part = |at: usize, with: &str| {
+        let mut parts = parts.clone();
+        parts[at] = with;
+        parts.join(".")
+    };
+    let encoded = |json: &str| BASE64URL_NOPAD.encode(json.as_bytes());
+    // No object, no algorithm, one that is no text; not base64url, with padding, bits that no byte has.
+    for header in [r#""RS256""#, "[]", "{}", r#"{"alg":256}"#, r#"{"alg":null}"#, r#"{"ALG":"RS256"}"#] {
+        assert!(
+            matches!(Jws::parse(part(0, &encoded(header)).as_bytes()), Err(JwsError::Malformed(_))),
+            "{header}"
+        );
+    }
+    for (at, with) in [(0, "e30="), (1, "e3+/"), (1, "e30 "), (2, "QR"), (2, "Q"), (1, ""), (1, "\u{0}")] {
+        assert!(
+            matches!(Jws::parse(part(at, with).as_bytes()), Err(JwsError::Malformed(_))),
+            "{at} {with:?}"
+        );
+    }
+    let long = |json: Json| Jws::parse(json.to_string().as_bytes());
+    for bad in [
+        json!({ "payload": parts[1], "signatures": { "protected": parts[0], "signature": parts[2] } }),
+        json!({ "payload": parts[1], "signatures": [{ "header": parts[0], "signature": parts[2] }] }),
+        json!({ "payload": payload, "signatures": [{ "protected": parts[0], "signature": parts[2] }] }),
+        json!({ "payload": parts[1], "protected": parts[0], "signature": parts[2] }),
+        json!({ "signatures": [{ "protected": parts[0], "signature": parts[2] }] }),
+    ] {
+        assert!(matches!(long(bad.clone()), Err(JwsError::Malformed(_))), "{bad}");
+    }
+    // The first signature counts, also where the second would be good.
+    let second = json!({
+        "payload": parts[1],
+        "signatures": [
+            { "protected": parts[0], "signature": parts[1] },
+            { "protected": parts[0], "signature": parts[2] },
+        ],
+    });
+    assert_eq!(long(second).unwrap().verify(&public), Err(JwsError::Wrong));
     for bad in ["", "a.b", "a.b.c.d", "{}", "{", "\u{e9}.b.c", r#"{"payload": "", "signatures": []}"#] {
         assert!(matches!(Jws::parse(bad.as_bytes()), Err(JwsError::Malformed(_))), "{bad}");
     }

@@ -1,4 +1,4 @@
-//! Records, values, sites and keys as JSON, in both directions.
+//! Records, values, sites and keys as JSON, in both directions; messages in one.
 //!
 //! What is printed is what deployed servers print, member for member; what is read is that and the older
 //! forms of it. A value that was printed reads back to the same bytes, except for what the form has no
@@ -16,6 +16,7 @@ mod admin;
 mod error;
 mod key;
 mod line;
+mod message;
 mod read;
 mod site;
 mod time;
@@ -24,6 +25,7 @@ mod value;
 pub use error::JsonError;
 pub use key::{private_key_from_jwk, private_key_to_jwk, public_key_from_jwk, public_key_to_jwk};
 pub use line::RecordLine;
+pub use message::message_to_json;
 pub use serde_json::Value as Json;
 pub use site::{keep_unknown, site_from_json, site_to_json};
 pub use value::{data_from_json, data_to_json, value_from_json, value_from_json_as, value_to_json};

@@ -18,7 +18,7 @@ pub fn value_to_json(value: &Value<'_>) -> Json {
         ("type", lossy(value.kind)),
         ("data", data_to_json(value.kind, value.data)),
     ]);
-    let known = Permissions(value.permissions.0 & 0x0f);
+    let known = value.permissions.known();
     if known != Permissions::DEFAULT {
         json["permissions"] = known.to_string().into();
     }

@@ -39,6 +39,12 @@ impl<'a> Query<'a> {
         Ok(Self { handle, indexes, types: Strings::decode(&mut cursor)? })
     }
 
+    /// How many comparisons it takes, at most, to tell which of `values_count` values are asked for.
+    #[must_use]
+    pub const fn comparisons(&self, values_count: usize) -> usize {
+        (self.indexes.len() + self.types.len()).saturating_mul(values_count)
+    }
+
     /// Appends the body to `out`.
     pub fn encode(&self, out: &mut Vec<u8>) {
         put::string(out, self.handle);

@@ -6,8 +6,6 @@ use crate::code::Version;
 use crate::error::{DecodeError, Field};
 use alloc::vec::Vec;
 
-/// First version in which a request for transactions says which form it has.
-const FORMS_SINCE: Version = Version::new(2, 9);
 const FORM_ONE_SOURCE: u8 = 0;
 const FORM_ALL_SOURCES: u8 = 1;
 
@@ -65,13 +63,17 @@ pub struct RetrieveTransactions<'a> {
 }
 
 impl<'a> RetrieveTransactions<'a> {
+    /// First version in which the first byte says which form the request has.
+    pub const FORMS_SINCE: Version = Version::new(2, 9);
+
     /// Decodes the body of a request of `version`. Bytes after it are ignored, as deployed.
     ///
     /// # Errors
     /// When the body is too short, its length lies, or the form is not known.
     pub fn decode(body: &'a [u8], version: Version) -> Result<Self, DecodeError> {
         let mut cursor = Cursor::new(body);
-        let form = if version >= FORMS_SINCE { cursor.u8(Field::Replication)? } else { FORM_ONE_SOURCE };
+        let form =
+            if version >= Self::FORMS_SINCE { cursor.u8(Field::Replication)? } else { FORM_ONE_SOURCE };
         let progress = match form {
             FORM_ONE_SOURCE => {
                 Progress::OneSource { last_txn_id: i64_of(&mut cursor)?, last_query_ms: i64_of(&mut cursor)? }
@@ -87,7 +89,7 @@ impl<'a> RetrieveTransactions<'a> {
     /// Before 2.9 a request for all sources cannot be expressed: it becomes, as deployed, one for the
     /// source's own transactions from the first on (`messages.jsonl`, `version/retrieve_txn_all_sources`).
     pub fn encode(&self, version: Version, out: &mut Vec<u8>) {
-        let names_form = version >= FORMS_SINCE;
+        let names_form = version >= Self::FORMS_SINCE;
         match self.progress {
             Progress::OneSource { last_txn_id, last_query_ms } => {
                 if names_form {

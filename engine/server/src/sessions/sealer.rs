@@ -3,7 +3,7 @@
 
 use super::ServerSessions;
 use crate::config::ANSWER_LEN_MAX;
-use handle_proto::limit::{FRAGMENTS_MAX, MESSAGE_LEN_MAX, UDP_DATA_LEN_MAX};
+use handle_proto::limit::UDP_DATA_LEN_MAX;
 use handle_proto::wire::{Envelope, Message, fragment};
 use handle_resolver::{Refused, Reply};
 use handle_sessions::traffic::{check, seal};
@@ -82,10 +82,12 @@ impl Sealer {
         if !reply.certifies() {
             return Sealed::Plain(reply);
         }
-        if put(&reply, &session, message) && !is_too_long(message, datagrams_max) {
-            return Sealed::Mac(reply, message);
-        }
-        let reply = reply.refusing(Refused::AnswerTooLong);
+        let refused = match put(&reply, &session, message) {
+            true => too_long(message, datagrams_max),
+            false => Some(Refused::AnswerTooLong),
+        };
+        let Some(refused) = refused else { return Sealed::Mac(reply, message) };
+        let reply = reply.refusing(refused);
         match put(&reply, &session, message) {
             true => Sealed::Mac(reply, message),
             false => Sealed::Plain(reply),
@@ -117,10 +119,9 @@ fn put(reply: &Reply<'_>, session: &Session, message: &mut Vec<u8>) -> bool {
     seal(session, message).is_ok()
 }
 
-/// Whether a message takes more datagrams than it may, or is longer than any: its credential is part of it.
-pub(crate) fn is_too_long(message: &[u8], datagrams_max: usize) -> bool {
-    let len = message.len().saturating_sub(Envelope::LEN);
-    len > MESSAGE_LEN_MAX as usize || len.div_ceil(UDP_DATA_LEN_MAX) > datagrams_max.min(FRAGMENTS_MAX)
+/// Why a message, envelope first and with its credential, is too long to be sent, if it is.
+pub(crate) fn too_long(message: &[u8], datagrams_max: usize) -> Option<Refused> {
+    handle_resolver::too_long(message.len().saturating_sub(Envelope::LEN), datagrams_max)
 }
 
 /// Hands over the parts of the datagrams that `message` is sent in.

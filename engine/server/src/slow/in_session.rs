@@ -68,23 +68,28 @@ impl Work<'_> {
             }
             _ => match slow.evaluate(context) {
                 Evaluated::Reply(reply) => reply,
-                Evaluated::Template => self.compute(context, slow, held),
-                Evaluated::Identity if proof == Proof::None => slow.refuse(context, Refused::NoMac),
-                Evaluated::Identity => self.who_asks(context, slow, session, held),
+                Evaluated::Template => self.compute(context, slow, held, |held| {
+                    self.who_asks(context, slow, (session, proof), held)
+                }),
+                Evaluated::Identity => self.who_asks(context, slow, (session, proof), held),
             },
         }
     }
 
-    /// The answer that depends on who is at the other end of `session`.
+    /// The answer that depends on who is at the other end of the session, which the request has to prove to come from.
     fn who_asks<'a>(
         &self,
         context: &Context<'a, Mapped>,
         slow: &Slow<'a>,
-        session: &Session,
+        (session, proof): (&Session, Proof),
         held: &'a mut Held,
     ) -> Reply<'a> {
+        if proof == Proof::None {
+            return slow.refuse(context, Refused::NoMac);
+        }
         let Some(identity) = session.proven() else { return self.challenge_in_session(context, slow, held) };
-        match slow.by_somebody_known(context) {
+        let known = slow.by_somebody_known(context);
+        match self.with_computed(context, known, &mut held.computed) {
             Ok(asked) if !self.permits(context, &asked, identity.as_reference()) => {
                 asked.refuse(context, Refused::NotPermitted)
             }

@@ -8,7 +8,7 @@ use super::signer::{Signature, Signer};
 use super::stats::SlowCounters;
 use crate::server::Shared;
 use crate::sessions::ServerSessions;
-use crate::sessions::sealer::{each_datagram_part, is_too_long, refusing};
+use crate::sessions::sealer::{each_datagram_part, refusing, too_long};
 use crate::templates::SetTemplates;
 use handle_auth::answered::Answered;
 use handle_auth::challenges::{Challenge, Refusal};
@@ -20,7 +20,7 @@ use handle_proto::wire::Envelope;
 use handle_proto::wire::auth::{self, ChallengeAnswer, Verification};
 use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::list::Reference;
-use handle_proto::{Value, ValueBuf};
+use handle_proto::{Permissions, Value};
 use handle_resolver::authority::{Administrators, Entitled};
 use handle_resolver::slow::{Challenged, Evaluated, Why, keys};
 use handle_resolver::{Context, NotLocal, Outcome, Refused, Reply, Slow, answer_message, refuse_stream};
@@ -50,6 +50,8 @@ pub(crate) struct Held {
     pub(crate) values: Box<[u8]>,
     /// Nonce, the body of a challenge or of the answer to a set-up, or computed values.
     pub(crate) body: Vec<u8>,
+    /// Computed values of which some are not public.
+    pub(crate) computed: Vec<u8>,
     /// Why a message in a session was not accepted.
     text: [u8; 80],
 }
@@ -64,6 +66,7 @@ impl SlowThread {
                 challenge: None,
                 values: vec![0; MESSAGE_LEN_MAX as usize].into_boxed_slice(),
                 body: Vec::with_capacity(64),
+                computed: Vec::new(),
                 text: [0; 80],
             },
             message: Vec::with_capacity(2048),
@@ -147,8 +150,8 @@ impl SlowThread {
         };
         (job.code, job.refused) = (reply.response_code(), reply.refused());
         work.write(&reply, message);
-        if is_too_long(message, service.answer_datagrams_max) {
-            let reply = reply.refusing(Refused::AnswerTooLong);
+        if let Some(refused) = too_long(message, service.answer_datagrams_max) {
+            let reply = reply.refusing(refused);
             (job.code, job.refused) = (reply.response_code(), reply.refused());
             work.write(&reply, message);
         }
@@ -189,7 +192,9 @@ impl Work<'_> {
             Why::Certify | Why::Identity | Why::Template => match slow.evaluate(context) {
                 Evaluated::Reply(reply) => reply,
                 Evaluated::Identity => self.challenge(context, slow, held),
-                Evaluated::Template => self.compute(context, slow, held),
+                Evaluated::Template => {
+                    self.compute(context, slow, held, |held| self.challenge(context, slow, held))
+                }
             },
             Why::ChallengeAnswer => self.challenge_answer(context, slow, held),
             Why::Verification => self.verification(context, slow),
@@ -251,22 +256,49 @@ impl Work<'_> {
         }
     }
 
-    /// Computes the values of a handle that is not stored.
+    /// Computes the values of a handle that is not stored; `identify` goes on where they are not for everybody.
     pub(crate) fn compute<'a>(
         &self,
         context: &Context<'a, Mapped>,
         slow: &Slow<'a>,
         held: &'a mut Held,
+        identify: impl FnOnce(&'a mut Held) -> Reply<'a>,
     ) -> Reply<'a> {
         let Some(templates) = self.templates else { return slow.not_computed(context) };
-        match templates.compute(context, slow.handle()) {
-            Ok(Built::NotFound) => slow.not_computed(context),
-            Ok(Built::Values { bytes, count }) => {
-                self.counters.computed.add(1);
+        let (bytes, count) = match templates.compute(context, slow.handle()) {
+            Ok(Built::Values { bytes, count }) => (bytes, count),
+            Ok(Built::NotFound) => return slow.not_computed(context),
+            Err(refused) => return slow.refuse(context, refused),
+        };
+        self.counters.computed.add(1);
+        match slow.hides(&bytes, count) {
+            None => {
                 held.body = bytes;
                 slow.computed(context, &mut held.body, count)
             }
-            Err(refused) => slow.refuse(context, refused),
+            Some(Refused::NotPublic) => identify(held),
+            Some(refused) => slow.refuse(context, refused),
+        }
+    }
+
+    /// The request with its values, where they are not stored but computed; they are kept in `room`.
+    #[expect(clippy::result_large_err, reason = "replies are never allocated")]
+    pub(crate) fn with_computed<'a>(
+        &self,
+        context: &Context<'a, Mapped>,
+        challenged: Result<Challenged<'a>, Reply<'a>>,
+        room: &'a mut Vec<u8>,
+    ) -> Result<Challenged<'a>, Reply<'a>> {
+        let challenged = challenged?;
+        let Some(handle) = challenged.to_compute() else { return Ok(challenged) };
+        match self.templates.map(|templates| templates.compute(context, handle)) {
+            Some(Ok(Built::Values { bytes, .. })) => {
+                self.counters.computed.add(1);
+                *room = bytes;
+                Ok(challenged.with_computed(room))
+            }
+            Some(Ok(Built::NotFound)) | None => Err(challenged.not_computed(context)),
+            Some(Err(refused)) => Err(challenged.refuse(context, refused)),
         }
     }
 
@@ -331,8 +363,12 @@ impl Work<'_> {
             return slow.refuse(context, Refused::Malformed);
         };
         held.challenge = self.path.challenges().take(slow.session_id(), self.path.now_ms());
-        let Held { challenge: Some(challenge), values, body, .. } = held else {
-            return slow.refuse(context, Refused::NoChallenge);
+        let Held { challenge: Some(challenge), values, body, computed, .. } = held else {
+            // Numbers that were never given are those of sessions that nobody knows, as deployed.
+            let id = slow.session_id();
+            let is_known = id <= 0 || self.session.is_some() || self.path.challenges().had(id);
+            return slow
+                .refuse(context, if is_known { Refused::NoChallenge } else { Refused::UnknownSession });
         };
         // The number of a plain challenge can be that of a session, too: somebody else's. Nothing is proven there.
         let mut session = None;
@@ -343,7 +379,7 @@ impl Work<'_> {
             }
             Err(_) => Err(slow.refuse(context, Refused::NoChallenge)),
         };
-        let challenged = match taken_up {
+        let challenged = match self.with_computed(context, taken_up, computed) {
             Ok(challenged) => challenged,
             Err(reply) => return reply,
         };
@@ -419,20 +455,27 @@ impl Work<'_> {
         if !is_permitted && !promotes {
             return Err(Refused::NotPermitted);
         }
-        let mut is_anyone_permitted = is_permitted;
+        let (mut is_anyone_permitted, mut is_readable) = (is_permitted, true);
         for key in keys {
             if promotes && !permits(key.index) {
                 continue;
             }
             is_anyone_permitted = true;
-            if answered.is_made_with(kind, key.data) {
-                self.counters.answers_right.add(1);
-                // What follows in a session may need the key that fits even where this request did not.
-                let is_any = identity.index == 0 && kind == auth::PUBLIC_KEY;
-                return Ok(if is_any { key.index } else { identity.index });
+            match answered.check(kind, key.data) {
+                Ok(()) => {
+                    self.counters.answers_right.add(1);
+                    // What follows in a session may need the key that fits even where this request did not.
+                    let is_any = identity.index == 0 && kind == auth::PUBLIC_KEY;
+                    return Ok(if is_any { key.index } else { identity.index });
+                }
+                Err(error) => is_readable &= !error.is_unreadable(),
             }
         }
-        Err(if is_anyone_permitted { Refused::WrongKey } else { Refused::NotPermitted })
+        Err(match (is_anyone_permitted, is_readable) {
+            (false, _) => Refused::NotPermitted,
+            (true, true) => Refused::WrongKey,
+            (true, false) => Refused::UnreadableAnswer,
+        })
     }
 
     /// The state of the server.
@@ -442,24 +485,28 @@ impl Work<'_> {
         challenged: &Challenged<'a>,
         body: &'a mut Vec<u8>,
     ) -> Reply<'a> {
-        let text = self.shared.status_text();
-        let value = Value {
-            permissions: handle_proto::Permissions::ADMIN_READ,
-            ..Value::new(1, b"CNRI.SERVER_STATUS", text.as_bytes())
-        };
         body.clear();
-        body.extend_from_slice(ValueBuf::from(&value).as_bytes());
-        challenged.status(context, body, 1)
+        let texts = self.shared.status_texts();
+        for (index, kind, text) in &texts {
+            let value = Value::new(*index, kind.as_bytes(), text.as_bytes());
+            // As deployed.
+            let permissions = Permissions(Permissions::ADMIN_READ.0 | Permissions::ADMIN_WRITE.0);
+            Value { permissions, ..value }.encode(body);
+        }
+        challenged.status(context, body, texts.len())
     }
 
     /// Another server asks whether the answer to its challenge is right. RFC 3652 section 3.5.3.
     pub(crate) fn verification<'a>(&self, context: &Context<'a, Mapped>, slow: &Slow<'a>) -> Reply<'a> {
-        let Ok(asked) = Verification::decode(slow.body()) else {
-            return slow.refuse(context, Refused::Malformed);
-        };
-        let mut keys = match keys(context, asked.identity, auth::SECRET_KEY) {
+        let unreadable = || refuse_stream(context, Refused::Malformed, b"");
+        let Ok(asked) = Verification::decode(slow.body()) else { return unreadable() };
+        if let Err(reply) = slow.verifies(context, asked.identity.handle) {
+            return reply;
+        }
+        let keys = match keys(context, asked.identity, auth::SECRET_KEY) {
             Ok(keys) => keys.take(self.path.config.keys_tried),
-            Err(NotLocal::Elsewhere) => return slow.refuse(context, Refused::NotHomed),
+            // A name that is too long for any record.
+            Err(NotLocal::Elsewhere) => return slow.verdict(context, false),
             Err(NotLocal::Damaged) => return slow.refuse(context, Refused::DamagedRecord),
         };
         let answered = Answered {
@@ -468,9 +515,16 @@ impl Work<'_> {
             signed_response: asked.signed_response,
             limits: self.limits(),
         };
-        let is_valid = keys.any(|key| answered.is_made_with(auth::SECRET_KEY, key.data));
         self.counters.verifications.add(1);
-        slow.verdict(context, is_valid)
+        let mut is_readable = true;
+        for key in keys {
+            match answered.check(auth::SECRET_KEY, key.data) {
+                Ok(()) => return slow.verdict(context, true),
+                Err(error) => is_readable &= !error.is_unreadable(),
+            }
+        }
+        // As deployed: the vectors' `verify_auth_secret_md5_old`.
+        if is_readable { slow.verdict(context, false) } else { unreadable() }
     }
 
     /// What the sender of an answer may ask for in work.
@@ -484,10 +538,9 @@ impl Work<'_> {
         message.clear();
         message.resize(Envelope::LEN + reply.message_len(), 0);
         reply.write_stream(message);
-        // What sets a session up is not in one yet.
-        let session = self.session.filter(|session| {
-            session.keys().id == reply.session_id() && reply.op_code() != OpCode::SESSION_SETUP
-        });
+        // What sets a session up, or its key, is not in one yet.
+        let sets_up = matches!(reply.op_code(), OpCode::SESSION_SETUP | OpCode::SESSION_EXCHANGE_KEY);
+        let session = self.session.filter(|session| session.keys().id == reply.session_id() && !sets_up);
         match session {
             _ if !reply.certifies() => {}
             Some(session) if traffic::seal(session, message).is_ok() => self.counters.with_mac.add(1),

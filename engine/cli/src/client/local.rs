@@ -1,0 +1,170 @@
+//! The directory of a deployed client, `~/.handle`: read as it is, and never written.
+
+use super::read;
+use anyhow::{Context as _, bail, ensure};
+use handle_client::exchange::Patience;
+use handle_client::plan::Preferences;
+use handle_formats::dct::Settings;
+use handle_proto::data::site::InterfaceProtocol;
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+/// The directory; none where nobody named one and there is none.
+#[derive(Debug)]
+pub(super) struct Directory(Option<PathBuf>);
+
+impl Directory {
+    /// The one that was named, or that of the user where that is what is `wanted`.
+    pub(super) fn find(named: Option<&Path>, wanted: bool) -> anyhow::Result<Self> {
+        if let Some(named) = named {
+            ensure!(named.is_dir(), "{} is no directory", named.display());
+            return Ok(Self(Some(named.to_owned())));
+        }
+        let own = std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".handle"));
+        Ok(Self(own.filter(|path| wanted && path.is_dir())))
+    }
+
+    /// The first of these files that is there.
+    pub(super) fn file(&self, names: &[&str]) -> Option<PathBuf> {
+        let directory = self.0.as_ref()?;
+        names.iter().map(|name| directory.join(name)).find(|path| path.is_file())
+    }
+
+    /// What `config.dct` says; nothing where there is none.
+    pub(super) fn settings(&self) -> anyhow::Result<Settings> {
+        let Some(path) = self.file(&["config.dct"]) else { return Ok(Settings::default()) };
+        Settings::parse(&text(&path)?).with_context(|| path.display().to_string())
+    }
+
+    /// Sets what the settings and `local_addresses` say about whom to ask, and for how long. What settings say about other
+    /// things is left alone: `trace_resolution`, for which there is --trace, and `auto_update_root_info`, for there is
+    /// `hdl root --refresh`.
+    pub(super) fn apply(
+        &self,
+        settings: &Settings,
+        preferences: &mut Preferences,
+        patience: &mut Patience,
+    ) -> anyhow::Result<()> {
+        apply(settings, preferences, patience).context("config.dct")?;
+        if let Some(path) = self.file(&["local_addresses"]) {
+            let text = text(&path)?;
+            preferences.addresses = addresses(&text).with_context(|| path.display().to_string())?;
+        }
+        Ok(())
+    }
+}
+
+fn apply(settings: &Settings, preferences: &mut Preferences, patience: &mut Patience) -> anyhow::Result<()> {
+    if let Some(timeout) = settings.text("tcp_timeout") {
+        let ms = timeout.trim().parse().ok().filter(|&ms: &u32| ms > 0);
+        patience.tcp_ms =
+            ms.with_context(|| format!("tcp_timeout is no number of milliseconds: {timeout:?}"))?;
+    }
+    let truth = |key| match (settings.get(key), settings.truth(key)) {
+        (Some(_), None) => bail!("{key} is neither yes nor no"),
+        (_, truth) => Ok(truth),
+    };
+    if truth("no_udp_resolution")? == Some(true) {
+        preferences.protocols.retain(|&protocol| protocol != InterfaceProtocol::UDP);
+    }
+    if truth("ipv6_fast_fallback")? == Some(false) {
+        preferences.fallback_ms = None;
+    }
+    let keywords = settings.texts("site_filter_keywords");
+    preferences.keywords =
+        keywords.iter().flat_map(|text| text.split_whitespace()).map(str::to_owned).collect();
+    Ok(())
+}
+
+/// Reads `local_addresses`: on each line the address that site records say, and the one at which the server is reached.
+fn addresses(text: &str) -> anyhow::Result<HashMap<IpAddr, IpAddr>> {
+    let mut found = HashMap::new();
+    for (at, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+        let pair: Vec<Option<IpAddr>> = line.split_whitespace().map(|word| word.parse().ok()).collect();
+        let [Some(said), Some(reached)] = pair.as_slice() else {
+            bail!("line {}: two addresses should stand here, with a blank between them", at + 1)
+        };
+        found.insert(*said, *reached);
+    }
+    Ok(found)
+}
+
+/// A file as text.
+pub(super) fn text(path: &Path) -> anyhow::Result<String> {
+    String::from_utf8(read(path)?).with_context(|| format!("{} is no text", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    fn applied(config: &str) -> anyhow::Result<(Preferences, Patience)> {
+        let (mut preferences, mut patience) = (Preferences::default(), Patience::default());
+        apply(&Settings::parse(config).unwrap(), &mut preferences, &mut patience)?;
+        Ok((preferences, patience))
+    }
+
+    #[test]
+    fn the_settings_of_a_client_say_whom_to_ask_and_how_long_to_wait() {
+        let (preferences, patience) = applied(
+            r#"{ "tcp_timeout" = "5000" "no_udp_resolution" = "yes" "ipv6_fast_fallback" = "no"
+                 "site_filter_keywords" = ( "europe" "fast near" ) "server_type" = "server" }"#,
+        )
+        .unwrap();
+        assert_eq!((patience.tcp_ms, preferences.fallback_ms), (5000, None));
+        assert_eq!(preferences.protocols[0], InterfaceProtocol::TCP);
+        assert!(!preferences.protocols.contains(&InterfaceProtocol::UDP));
+        assert_eq!(preferences.keywords, ["europe", "fast", "near"]);
+        let (preferences, patience) =
+            applied(r#"{ "no_udp_resolution" = "no" "ipv6_fast_fallback" = "yes" }"#).unwrap();
+        assert_eq!(patience, Patience::default());
+        assert_eq!(preferences.protocols, Preferences::default().protocols);
+        assert_eq!(preferences.fallback_ms, Preferences::default().fallback_ms);
+    }
+
+    #[test]
+    fn settings_that_mean_nothing_are_refused_by_name() {
+        for (config, key) in [
+            (r#"{ "tcp_timeout" = "soon" }"#, "tcp_timeout"),
+            (r#"{ "tcp_timeout" = "0" }"#, "tcp_timeout"),
+            (r#"{ "tcp_timeout" = "-1" }"#, "tcp_timeout"),
+            (r#"{ "no_udp_resolution" = "perhaps" }"#, "no_udp_resolution"),
+            (r#"{ "ipv6_fast_fallback" = ( "no" ) }"#, "ipv6_fast_fallback"),
+        ] {
+            let error = applied(config).unwrap_err().to_string();
+            assert!(error.contains(key), "{config}: {error}");
+        }
+    }
+
+    #[test]
+    fn addresses_stand_in_pairs() {
+        let found = addresses("192.0.2.1 10.0.0.1\n\n 2001:db8::1\t::1 \n").unwrap();
+        assert_eq!(found[&IpAddr::from([192, 0, 2, 1])], IpAddr::from([10, 0, 0, 1]));
+        assert_eq!(found.len(), 2);
+        for (text, line) in [("192.0.2.1", 1), ("\n192.0.2.1 x", 2), ("192.0.2.1 10.0.0.1 10.0.0.2", 1)] {
+            let error = addresses(text).unwrap_err().to_string();
+            assert!(error.contains(&format!("line {line}")), "{text:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_directory_has_what_is_in_it_and_one_that_is_named_is_there() {
+        let temporary = tempfile::tempdir().unwrap();
+        let path = temporary.path();
+        let directory = Directory::find(Some(path), false).unwrap();
+        assert_eq!(directory.settings().unwrap(), Settings::default());
+        assert_eq!(directory.file(&["bootstrap_handles", "root_info"]), None);
+        fs::write(path.join("root_info"), "x").unwrap();
+        assert_eq!(directory.file(&["bootstrap_handles", "root_info"]), Some(path.join("root_info")));
+        fs::write(path.join("config.dct"), "{ \"tcp_timeout\" = \"7\" }").unwrap();
+        fs::write(path.join("local_addresses"), "192.0.2.1 127.0.0.1").unwrap();
+        let (mut preferences, mut patience) = (Preferences::default(), Patience::default());
+        directory.apply(&directory.settings().unwrap(), &mut preferences, &mut patience).unwrap();
+        assert_eq!((patience.tcp_ms, preferences.addresses.len()), (7, 1));
+        fs::write(path.join("config.dct"), "{").unwrap();
+        assert!(format!("{:#}", directory.settings().unwrap_err()).contains("config.dct"));
+        assert!(Directory::find(Some(&path.join("none")), true).is_err());
+    }
+}

@@ -1,0 +1,109 @@
+//! What each response code does to a lookup, and where the records of a service lead.
+
+use super::*;
+
+/// Two servers in this order, of which the first is to fail, and a question that the second answers.
+fn two_servers() -> (World, Options) {
+    let (world, _) = world();
+    let hashed = Handle(b"10.a/x").server_at(handle_proto::HashOption::Handle, 3).unwrap();
+    let servers = [at(21), at(11 + u8::try_from(hashed).unwrap())];
+    let servers = servers.map(|address| Target::at(address, InterfaceProtocol::TCP));
+    (world, Options { whom: Whom::Servers(servers.to_vec()), ..Options::default() })
+}
+
+#[test]
+fn every_code_ends_the_lookup_or_leads_to_the_next_server() {
+    let passed = [2, 3, 4, 300, 301];
+    let codes = (2..=7).chain(100..=102).chain(200..=202).chain(300..=303).chain(400..=406).chain(500..=505);
+    for code in codes.chain([77, 999, -1]) {
+        let (mut world, options) = two_servers();
+        let client = Arc::new(Client::new(Root::default()));
+        world.fail(21, Fault::Says(ResponseCode(code)));
+        let answer = ask(&mut world, &client, &Question::all(b"10.a/x"), &options).unwrap();
+        let expected = if passed.contains(&code) { 1 } else { code };
+        assert_eq!((answer.code.0, world.asked.len()), (expected, 1 + usize::from(expected == 1)), "{code}");
+        // The last one's word is better than none.
+        let (mut world, options) = two_servers();
+        let Whom::Servers(servers) = options.whom.clone() else { panic!("servers") };
+        servers.iter().for_each(|target| {
+            world.faults.insert(target.address, Fault::Says(ResponseCode(code)));
+        });
+        let answer = ask(&mut world, &client, &Question::all(b"10.a/x"), &options).unwrap();
+        assert_eq!(answer.code.0, code);
+    }
+}
+
+#[test]
+fn a_prefix_without_sites_is_asked_for_once_more_at_a_primary_site() {
+    let (mut world, client) = world();
+    let nowhere = world.service(vec![signing_site(&[31])]);
+    world.fail(31, Fault::Silent);
+    world.record(0, "0.NA/10.SERV", vec![value(1, b"HS_SITE", signing_site(&[31]).as_bytes())]);
+    world.record(nowhere, "10.SERV/S", vec![]);
+    // Its record names nothing, does not exist, or a service that does not exist or does not answer.
+    for (prefix, values, requests) in [
+        ("10.B", Some(vec![value(1, b"URL", b"x")]), 2),
+        ("10.C", None, 2),
+        ("10.D", Some(vec![value(1, b"HS_SERV", b"0.SERV/NONE")]), 3),
+        ("10.E", Some(vec![value(1, b"HS_SERV", b"10.serv/s")]), 5),
+    ] {
+        if let Some(values) = values {
+            world.record(0, &format!("0.NA/{prefix}"), values);
+        }
+        world.asked.clear();
+        let error = resolve(&mut world, &client, &format!("{prefix}/x")).unwrap_err();
+        assert_eq!(world.asked.len(), requests, "{prefix}: {error}: {:?}", world.asked);
+        assert_eq!(world.asked.last().unwrap(), "192.0.2.1/UDP", "{prefix}: the record itself comes last");
+    }
+}
+
+#[test]
+fn one_branch_that_fails_is_no_harm_and_a_circle_of_services_ends() {
+    let (mut world, client) = world();
+    let site = signing_site(&[21]);
+    world.record(
+        0,
+        "0.NA/10.A",
+        vec![
+            value(1, b"HS_SERV", b"0.SERV/NONE"),
+            value(2, b"HS_SERV", b"0.SERV/ONE"),
+            value(3, b"HS_SERV", b"0.na/0.na"),
+        ],
+    );
+    world.record(0, "0.SERV/ONE", vec![value(1, b"HS_SERV", b"0.SERV/TWO")]);
+    world.record(
+        0,
+        "0.SERV/TWO",
+        vec![value(1, b"HS_SERV", b"0.serv/one"), value(2, b"HS_SITE", site.as_bytes())],
+    );
+    let options = Options { service_only: true, ..Options::default() };
+    let mut lookup = Lookup::new(Arc::clone(&client), Question::all(b"10.a/x"), options, dice(1), BEGIN);
+    world.run(&mut lookup, BEGIN).0.unwrap();
+    // Those of the global service are among them, as one of the services is the root.
+    let mut found: Vec<_> = lookup.service().iter().map(|site| site.as_bytes().to_vec()).collect();
+    let mut expected = vec![signing_site(&[1]).into_bytes(), site.into_bytes()];
+    found.sort();
+    expected.sort();
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn a_referral_for_prefixes_counts_for_their_records_alone() {
+    let (mut world, client) = world();
+    let site = signing_site(&[21]);
+    world.record(0, "0.NA/20", vec![value(1, b"HS_SITE.PREFIX", site.as_bytes())]);
+    world.record(1, "0.NA/20.1", vec![value(7, b"URL", b"of the prefix")]);
+    for name in ["0.NA/20.1", "0.na/20.1", "20.1"] {
+        let answer = resolve(&mut world, &client, name).unwrap();
+        assert_eq!(
+            (data(&answer), answer.handle.as_slice()),
+            (vec!["of the prefix".to_owned()], name.as_bytes())
+        );
+    }
+    // A server that says so of another handle is not followed.
+    [11, 12, 13, 21].into_iter().for_each(|number| {
+        world.fail(number, Fault::Says(ResponseCode::PREFIX_REFERRAL));
+    });
+    let answer = resolve(&mut world, &client, "10.a/other").unwrap();
+    assert_eq!(answer.code, ResponseCode::PREFIX_REFERRAL);
+}

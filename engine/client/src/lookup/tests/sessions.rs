@@ -1,0 +1,200 @@
+//! Sessions in lookups: who reads more than is public proves it once to each server.
+
+use super::*;
+use crate::lookup::world::later;
+use handle_proto::data::site::{Interface, InterfaceKind};
+
+/// The world of [`world`], with a record that not everybody may read at one site, and who may.
+fn private_world() -> (World, Arc<Client>, Options) {
+    let (mut world, client) = world();
+    let hidden =
+        ValueBuf::from(&Value { permissions: Permissions::ADMIN_READ, ..Value::new(3, b"X", b"hidden") });
+    for handle in ["10.A/P", "10.A/Q"] {
+        world.record(1, handle, vec![value(1, b"URL", b"shown"), hidden.clone()]);
+    }
+    world.services[1].secret = Some(b"open sesame".to_vec());
+    world.sessions.agree = true;
+    let key = Key::Secret(b"open sesame".to_vec().into());
+    let identity = Arc::new(Identity { handle: b"10.a/adm".to_vec(), index: 300, key });
+    let mut site = signing_site(&[21]).edit();
+    site.servers[0].interfaces.push(Interface::new(InterfaceKind::QUERY, InterfaceProtocol::HTTP, 8000));
+    let whom = Whom::Sites(vec![Arc::new(site.build())]);
+    let options =
+        Options { identity: Some(identity), session_timeout_s: Some(60), whom, ..Options::default() };
+    (world, client, options)
+}
+
+fn private(handle: &str, certified: bool) -> Question {
+    let wants = Wants { certified, public_only: false, ..Wants::default() };
+    Question { wants, ..Question::all(handle.as_bytes()) }
+}
+
+/// Asks, and what was said of sessions meanwhile.
+fn said(
+    world: &mut World,
+    client: &Arc<Client>,
+    question: &Question,
+    options: &Options,
+) -> (Vec<String>, Vec<&'static str>) {
+    let answer = ask(world, client, question, options).unwrap();
+    (data(&answer), std::mem::take(&mut world.sessions.said))
+}
+
+const ALL: [&str; 2] = ["shown", "hidden"];
+
+#[test]
+fn who_asks_is_proved_once_to_a_server_and_then_by_the_session() {
+    for (certified, encrypt, protocol) in [
+        (false, false, InterfaceProtocol::UDP),
+        (true, false, InterfaceProtocol::UDP),
+        (true, true, InterfaceProtocol::TCP),
+        (false, true, InterfaceProtocol::HTTP),
+    ] {
+        let (mut world, _, options) = private_world();
+        world.sessions.encrypt = encrypt;
+        let mut client = Client::new(Root::default());
+        client.preferences.protocols = vec![protocol];
+        let client = Arc::new(client);
+        let first = said(&mut world, &client, &private("10.a/p", certified), &options);
+        assert_eq!(first, (ALL.map(str::to_owned).to_vec(), vec!["set up", "challenged", "authenticated"]));
+        assert_eq!(client.sessions.count(), 1);
+        let sent_count = world.sent_count;
+        for handle in ["10.a/q", "10.a/p"] {
+            let next = said(&mut world, &client, &private(handle, certified), &options);
+            assert_eq!(next, (ALL.map(str::to_owned).to_vec(), vec!["known"]), "{protocol:?}");
+        }
+        assert_eq!(world.sent_count, sent_count + 2, "one request each");
+    }
+}
+
+#[test]
+fn what_is_public_and_what_another_asks_is_not_in_the_session() {
+    let (mut world, client, options) = private_world();
+    said(&mut world, &client, &private("10.a/p", false), &options);
+    let public = said(&mut world, &client, &Question::all(b"10.a/q"), &options);
+    assert_eq!(public, (vec!["shown".to_owned()], vec![]));
+    // The same name, and another key.
+    let key = Key::Secret(b"open barley".to_vec().into());
+    let other = Arc::new(Identity { handle: b"10.a/adm".to_vec(), index: 300, key });
+    let error =
+        ask(&mut world, &client, &private("10.a/p", false), &Options { identity: Some(other), ..options });
+    assert_eq!(error.unwrap_err(), LookupError::Challenge("asks again and again"));
+    assert_eq!(client.sessions.count(), 1, "a session in which nothing was proved is not kept");
+}
+
+#[test]
+fn a_server_that_has_forgotten_the_session_is_asked_for_another() {
+    let (mut world, client, options) = private_world();
+    said(&mut world, &client, &private("10.a/p", true), &options);
+    world.sessions.forget();
+    let again = said(&mut world, &client, &private("10.a/p", true), &options);
+    assert_eq!(again.0, ALL);
+    assert_eq!(again.1, ["unknown", "set up", "challenged", "authenticated"]);
+    assert_eq!(client.sessions.count(), 1);
+    // One that has forgotten it, and wants none any more, is answered without.
+    world.sessions.forget();
+    world.sessions.agree = false;
+    let without = said(&mut world, &client, &private("10.a/p", true), &options);
+    assert_eq!(
+        (without.0.as_slice(), without.1.as_slice()),
+        (&ALL.map(str::to_owned)[..], &["unknown", "refused"][..])
+    );
+    assert_eq!(client.sessions.count(), 0);
+}
+
+#[test]
+fn without_a_session_every_request_is_proved() {
+    // The server refuses; it has no key; nobody wants one.
+    let (mut world, client, options) = private_world();
+    world.sessions.agree = false;
+    assert_eq!(
+        said(&mut world, &client, &private("10.a/p", false), &options),
+        (ALL.map(str::to_owned).to_vec(), vec!["refused"])
+    );
+    // It is not asked again so soon.
+    world.sessions.agree = true;
+    assert_eq!(
+        said(&mut world, &client, &private("10.a/p", false), &options),
+        (ALL.map(str::to_owned).to_vec(), vec![])
+    );
+    let keyless = Whom::Sites(vec![Arc::new(crate::testing::site_at(21))]);
+    for options in
+        [Options { whom: keyless, ..options.clone() }, Options { session_timeout_s: None, ..options }]
+    {
+        assert_eq!(
+            said(&mut world, &client, &private("10.a/p", false), &options),
+            (ALL.map(str::to_owned).to_vec(), vec![])
+        );
+    }
+    assert_eq!(client.sessions.count(), 0);
+}
+
+#[test]
+fn what_goes_out_again_has_a_number_of_its_own() {
+    let (mut world, client, options) = private_world();
+    said(&mut world, &client, &private("10.a/p", true), &options);
+    let question = private("10.a/q", true);
+    let mut lookup = Lookup::new(Arc::clone(&client), question, options, dice(5), BEGIN);
+    let (number, first) = lookup.poll_transmit(BEGIN).unwrap();
+    let late = later(BEGIN, BEGIN.ms + 500);
+    lookup.handle_timeout(late);
+    let (_, second) = lookup.poll_transmit(late).unwrap();
+    assert_ne!(first.datagrams, second.datagrams);
+    // The server hears both, and takes neither for a repetition; a copy of one it does.
+    let replies = [&first, &second, &second].map(|transmit| world.message(transmit, late));
+    assert_eq!(world.sessions.said, ["known", "known", "repeated"]);
+    lookup.handle_datagram(late, number, &replies[1]);
+    assert_eq!(data(&lookup.take_outcome().unwrap().unwrap()), ALL);
+}
+
+#[test]
+fn an_answer_in_the_session_that_was_changed_or_has_come_before_is_none() {
+    let (mut world, client, options) = private_world();
+    said(&mut world, &client, &private("10.a/p", true), &options);
+    let begin = || {
+        let mut lookup =
+            Lookup::new(Arc::clone(&client), private("10.a/q", true), options.clone(), dice(5), BEGIN);
+        let transmit = lookup.poll_transmit(BEGIN).unwrap();
+        (lookup, transmit)
+    };
+    let (mut lookup, (number, transmit)) = begin();
+    let good = world.message(&transmit, BEGIN);
+    let mut changed = good.clone();
+    changed[handle_proto::wire::Envelope::LEN + 19] ^= 1;
+    lookup.handle_datagram(BEGIN, number, &changed);
+    assert!(!lookup.is_under_way(number), "it is not believed");
+    // The same dice give the same request, so that only its number tells that the answer is one to the first.
+    let (mut lookup, (number, _)) = begin();
+    lookup.handle_datagram(BEGIN, number, &good);
+    assert!(lookup.take_outcome().is_some_and(|outcome| outcome.is_ok()));
+    let (mut lookup, (number, _)) = begin();
+    lookup.handle_datagram(BEGIN, number, &good);
+    assert!(!lookup.is_under_way(number) && lookup.take_outcome().is_none());
+}
+
+#[test]
+fn a_session_is_no_way_past_the_bound_of_requests() {
+    for requests_max in 1..=4 {
+        let (mut world, _, options) = private_world();
+        let mut client = Client::new(Root::default());
+        client.limits.requests_max = requests_max;
+        let mut lookup = Lookup::new(Arc::new(client), private("10.a/p", false), options, dice(1), BEGIN);
+        let (outcome, _) = world.run(&mut lookup, BEGIN);
+        // Question, session, question in it, and the answer to its challenge; without a session one answer less.
+        let expected = (requests_max == 2).then_some(LookupError::TooManyRequests);
+        assert_eq!(outcome.err(), expected, "{requests_max}");
+        assert!(lookup.requests_count() <= requests_max + 1, "{requests_max}: {}", lookup.requests_count());
+    }
+}
+
+#[test]
+fn the_steps_say_whether_there_is_a_session() {
+    for (agree, says) in [(true, "a session is set up"), (false, "no session comes about")] {
+        let (mut world, client, options) = private_world();
+        world.sessions.agree = agree;
+        let options = Options { trace: true, ..options };
+        let mut lookup = Lookup::new(client, private("10.a/p", false), options, dice(1), BEGIN);
+        world.run(&mut lookup, BEGIN).0.unwrap();
+        assert!(lookup.events().iter().any(|event| event.to_string().contains(says)), "{says}");
+    }
+}

@@ -1,0 +1,107 @@
+//! The sessions of a world: set up, authenticated and forgotten as servers do it.
+
+use handle_auth::agreement::respond;
+use handle_auth::message::MacKey;
+use handle_auth::session::SessionKey;
+use handle_proto::code::{Cipher, KeyExchangeMode};
+use handle_proto::wire::counter::SeenCounters;
+use handle_proto::wire::message::encrypted;
+use handle_proto::wire::session::{self, KeyExchange, SessionAnswer, SessionSetup};
+use handle_proto::wire::{Envelope, Message};
+use handle_proto::{ResponseCode, Version};
+use std::collections::HashMap;
+
+/// What the servers of a world have of sessions.
+#[derive(Default)]
+pub(crate) struct Sessions {
+    /// Whether they agree to one.
+    pub(crate) agree: bool,
+    /// Whether they encrypt what they say in one.
+    pub(crate) encrypt: bool,
+    /// What they were asked and said about sessions, in order.
+    pub(crate) said: Vec<&'static str>,
+    open: HashMap<i32, Open>,
+    last_id: i32,
+}
+
+struct Open {
+    key: MacKey,
+    is_authenticated: bool,
+    seen: SeenCounters,
+    sent: i32,
+}
+
+impl Sessions {
+    /// Agrees, if servers do: the id of the session, and the data of the answer.
+    pub(crate) fn set_up(&mut self, setup: &SessionSetup<'_>) -> Option<(i32, Vec<u8>)> {
+        let KeyExchange::DiffieHellman(theirs) = setup.exchange else { panic!("Diffie-Hellman") };
+        assert_eq!((setup.identity.handle, setup.identity.index), (&b"10.a/adm"[..], 300));
+        if !self.agree {
+            self.said.push("refused");
+            return None;
+        }
+        self.said.push("set up");
+        let (ours, secret) = respond(theirs, &(1024..=4096), &[9; 64]).expect("a key of theirs");
+        let key = MacKey::new(SessionKey::derive(Cipher::AES, &secret).expect("long enough"));
+        self.last_id += 1;
+        let seen = SeenCounters::new();
+        self.open.insert(self.last_id, Open { key, is_authenticated: false, seen, sent: 0 });
+        let mut data = vec![];
+        let key = session::SessionKey { cipher: Cipher::AES, key: &ours };
+        key.encode(Version::CURRENT, session::SessionKey::DIFFIE_HELLMAN_SINCE, &mut data);
+        Some((self.last_id, data))
+    }
+
+    pub(crate) const fn answer(data: &[u8]) -> SessionAnswer<'_> {
+        SessionAnswer { mode: KeyExchangeMode::DIFFIE_HELLMAN, data }
+    }
+
+    /// What is said of a request in a session before it is looked at; nothing where it is in order.
+    pub(crate) fn refuse(&mut self, envelope: &Envelope, message: &Message<'_>) -> Option<ResponseCode> {
+        let Some(open) = self.open.get_mut(&envelope.session_id) else {
+            self.said.push("unknown");
+            return Some(ResponseCode::SESSION_TIMEOUT);
+        };
+        let Ok(credential) = open.key.verify(envelope, message) else {
+            return Some(ResponseCode::INVALID_SESSION_KEY);
+        };
+        if !open.seen.accept(credential.counter) {
+            self.said.push("repeated");
+            return Some(ResponseCode::SESSION_MESSAGE_REJECTED);
+        }
+        if !open.is_authenticated {
+            self.said.push("challenged");
+            return Some(ResponseCode::AUTHENTICATION_NEEDED);
+        }
+        self.said.push("known");
+        None
+    }
+
+    pub(crate) fn authenticate(&mut self, id: i32) {
+        if let Some(open) = self.open.get_mut(&id) {
+            self.said.push("authenticated");
+            open.is_authenticated = true;
+        }
+    }
+
+    /// All are forgotten, as when servers begin anew.
+    pub(crate) fn forget(&mut self) {
+        self.open.clear();
+    }
+
+    /// A reply in its session, if it is in one: with a MAC, and encrypted.
+    pub(crate) fn seal(&mut self, reply: &[u8], certify: bool) -> Option<Vec<u8>> {
+        let (envelope, _) = Envelope::split(reply).expect("a reply");
+        let open = self.open.get_mut(&envelope.session_id)?;
+        let mut sealed = reply.to_vec();
+        if certify {
+            open.sent += 1;
+            open.key.seal(&mut sealed, open.sent).expect("a reply");
+        }
+        if self.encrypt {
+            let text = open.key.key().encrypt(envelope.version, &[3; 16], &sealed[Envelope::LEN..]);
+            sealed = encrypted(&envelope, &[&text]).expect("short enough");
+        }
+        Some(sealed)
+    }
+}

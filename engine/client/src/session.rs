@@ -1,0 +1,341 @@
+//! A session with a server: set up once, it proves every request by a MAC instead of a challenge.
+//! RFC 3652 section 3.8.
+//!
+//! Administrators have one each. Lookups share those in which a challenge was answered: [`Sessions`].
+
+use crate::Now;
+use crate::administration::Identity;
+use crate::plan::Target;
+use handle_auth::agreement::{Group, KeyPair, PRIVATE_LEN};
+use handle_auth::message::MacKey;
+use handle_auth::session::SessionKey;
+use handle_auth::{VerifyError, random};
+use handle_proto::Version;
+use handle_proto::limit::MESSAGE_LEN_MAX;
+use handle_proto::wire::counter::SeenCounters;
+use handle_proto::wire::envelope::EnvelopeFlags;
+use handle_proto::wire::list::Reference;
+use handle_proto::wire::message::{MessageTooLong, encrypted};
+use handle_proto::wire::session::{self, ANONYMOUS_INDEX, KeyExchange, SessionSetup};
+use handle_proto::wire::{Envelope, Message, Reply, Request, Response};
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+/// The key of a session, and the numbers of the messages in it.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) id: i32,
+    /// The version that messages in it are written in: that of the answer that set it up.
+    pub(crate) version: Version,
+    key: MacKey,
+    counters: Mutex<Counters>,
+}
+
+#[derive(Debug, Default)]
+struct Counters {
+    /// The last one that went out,
+    sent: i32,
+    /// and those that came.
+    seen: SeenCounters,
+}
+
+/// A session that is being set up.
+#[derive(Debug)]
+pub(crate) struct Proposal {
+    pair: KeyPair,
+    record: Vec<u8>,
+}
+
+impl Proposal {
+    /// In a group of 2048 bits, with a private value made of `random`.
+    pub(crate) fn new(random: &[u8; PRIVATE_LEN]) -> Self {
+        let pair = KeyPair::new(Group::modp_14(), random);
+        Self { record: pair.public_record(), pair }
+    }
+
+    /// The request that sets it up, for `identity` or nobody.
+    pub(crate) fn request<'a>(&'a self, identity: Option<&'a Identity>, timeout_s: i32) -> Request<'a> {
+        let nobody = Reference { handle: b"", index: ANONYMOUS_INDEX };
+        let identity = identity.map_or(nobody, Identity::reference);
+        let exchange = KeyExchange::DiffieHellman(&self.record);
+        Request::SessionSetup(SessionSetup { exchange, timeout_s, identity })
+    }
+
+    /// The session that a server agreed to, in an answer that it signed; none if it did not.
+    pub(crate) fn agree(&self, envelope: &Envelope, reply: &Reply<'_>) -> Option<Session> {
+        let Response::Session(agreed) = reply.response else { return None };
+        let version = envelope.version.min(Version::CURRENT);
+        let since = session::SessionKey::DIFFIE_HELLMAN_SINCE;
+        let theirs = session::SessionKey::decode(agreed.data, version, since).ok()?;
+        let secret = self.pair.agree(theirs.key).ok()?;
+        let key = MacKey::new(SessionKey::derive(theirs.cipher, &secret)?);
+        (envelope.session_id > 0).then_some(Session {
+            id: envelope.session_id,
+            version,
+            key,
+            counters: Mutex::default(),
+        })
+    }
+}
+
+impl Session {
+    fn counters(&self) -> MutexGuard<'_, Counters> {
+        self.counters.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The message with a MAC, and with a number of its own: who sends one again seals it again.
+    ///
+    /// # Errors
+    /// When it is too long then.
+    pub(crate) fn sealed(&self, mut message: Vec<u8>) -> Result<Vec<u8>, MessageTooLong> {
+        let counter = {
+            let mut counters = self.counters();
+            counters.sent = counters.sent.checked_add(1).unwrap_or(1);
+            counters.sent
+        };
+        self.key.seal(&mut message, counter).expect("a message of ours, and an algorithm of ours");
+        let len = message.len() - Envelope::LEN;
+        if len > MESSAGE_LEN_MAX as usize { Err(MessageTooLong { len }) } else { Ok(message) }
+    }
+
+    /// The message with all behind its envelope encrypted.
+    ///
+    /// # Errors
+    /// When it is too long then.
+    pub(crate) fn encrypted(&self, message: &[u8]) -> Result<Vec<u8>, MessageTooLong> {
+        let (envelope, plain) = Envelope::split(message).expect("a message of ours");
+        encrypted(&envelope, &[&self.key.key().encrypt(envelope.version, &random(), plain)])
+    }
+
+    /// The message decrypted, if it is one of this session.
+    pub(crate) fn decrypted(&self, message: &[u8]) -> Option<Vec<u8>> {
+        let (envelope, text) = Envelope::split(message).ok()?;
+        if envelope.session_id != self.id {
+            return None;
+        }
+        let plain = self.key.key().decrypt(envelope.version, text)?;
+        let flags = EnvelopeFlags(envelope.flags.0 & !EnvelopeFlags::ENCRYPTED.0);
+        let message_len = u32::try_from(plain.len()).ok()?;
+        Some([&Envelope { flags, message_len, ..envelope }.to_bytes()[..], &plain].concat())
+    }
+
+    /// Whether a message with a MAC that is right is new, and has not come before.
+    ///
+    /// # Errors
+    /// When its MAC is wrong.
+    pub(crate) fn is_new(&self, envelope: &Envelope, message: &Message<'_>) -> Result<bool, VerifyError> {
+        let credential = self.key.verify(envelope, message)?;
+        Ok(self.counters().seen.accept(credential.counter))
+    }
+}
+
+/// Sessions in which a challenge was answered, by server and by who answered; of a bounded number.
+///
+/// Identities are told apart by where they are in memory, not by what they claim: who says the same name without having
+/// the key is somebody else.
+#[derive(Debug)]
+pub struct Sessions {
+    sessions_max: usize,
+    known: Mutex<Vec<Known>>,
+}
+
+#[derive(Debug)]
+struct Known {
+    server: IpAddr,
+    server_key: Vec<u8>,
+    identity: Weak<Identity>,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    /// It is there.
+    Kept(Arc<Session>),
+    /// Somebody is about to set it up, until the claim is dropped.
+    Claimed(Weak<Claim>),
+    /// None came about; until then nobody tries again.
+    Refused { until_ms: u64 },
+}
+
+/// How long a server that has no session for somebody is not asked again.
+const REFUSED_MS: u64 = 600_000;
+
+/// Says that whoever has it sets a session up, so that nobody else does meanwhile.
+#[derive(Debug)]
+pub(crate) struct Claim;
+
+impl Known {
+    /// A server has its sessions at all its interfaces.
+    fn is_of(&self, target: &Target, identity: &Arc<Identity>) -> bool {
+        self.server == target.address.ip()
+            && self.server_key == target.public_key
+            && std::ptr::eq(self.identity.as_ptr(), Arc::as_ptr(identity))
+    }
+
+    fn session(&self) -> Option<&Arc<Session>> {
+        match &self.state {
+            State::Kept(session) => Some(session),
+            State::Claimed(_) | State::Refused { .. } => None,
+        }
+    }
+
+    fn is_alive(&self, now: Now) -> bool {
+        let is_wanted = match &self.state {
+            State::Kept(_) => true,
+            State::Claimed(claim) => claim.strong_count() > 0,
+            State::Refused { until_ms } => now.ms < *until_ms,
+        };
+        // Of whoever is gone nobody asks any more.
+        is_wanted && self.identity.strong_count() > 0
+    }
+}
+
+impl Sessions {
+    /// At most `sessions_max`; the oldest makes room.
+    #[must_use]
+    pub const fn new(sessions_max: usize) -> Self {
+        Self { sessions_max, known: Mutex::new(vec![]) }
+    }
+
+    fn known(&self) -> MutexGuard<'_, Vec<Known>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn put(&self, known: &mut Vec<Known>, target: &Target, identity: &Arc<Identity>, state: State, now: Now) {
+        known.retain(|known| known.is_alive(now) && !known.is_of(target, identity));
+        while known.len() >= self.sessions_max.max(1) {
+            known.remove(0);
+        }
+        known.push(Known {
+            server: target.address.ip(),
+            server_key: target.public_key.clone(),
+            identity: Arc::downgrade(identity),
+            state,
+        });
+    }
+
+    /// The session of `identity` with a server.
+    pub(crate) fn get(&self, target: &Target, identity: &Arc<Identity>) -> Option<Arc<Session>> {
+        let known = self.known();
+        known.iter().find(|known| known.is_of(target, identity))?.session().cloned()
+    }
+
+    /// Leave to set a session up; none while there is one, somebody else sets one up, or it was tried in vain not long ago.
+    pub(crate) fn claim(&self, target: &Target, identity: &Arc<Identity>, now: Now) -> Option<Arc<Claim>> {
+        let mut known = self.known();
+        if known.iter().any(|known| known.is_of(target, identity) && known.is_alive(now)) {
+            return None;
+        }
+        let claim = Arc::new(Claim);
+        self.put(&mut known, target, identity, State::Claimed(Arc::downgrade(&claim)), now);
+        Some(claim)
+    }
+
+    /// Notes that no session came about.
+    pub(crate) fn refuse(&self, target: &Target, identity: &Arc<Identity>, now: Now) {
+        let until_ms = now.ms.saturating_add(REFUSED_MS);
+        self.put(&mut self.known(), target, identity, State::Refused { until_ms }, now);
+    }
+
+    /// Keeps a session in which a challenge was answered.
+    pub(crate) fn keep(&self, target: &Target, identity: &Arc<Identity>, session: &Arc<Session>, now: Now) {
+        self.put(&mut self.known(), target, identity, State::Kept(Arc::clone(session)), now);
+    }
+
+    /// Forgets a session that the server does not know any more.
+    pub(crate) fn forget(&self, session: &Arc<Session>) {
+        self.known().retain(|known| !known.session().is_some_and(|known| Arc::ptr_eq(known, session)));
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.known().iter().filter(|known| known.session().is_some()).count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::administration::Key;
+    use handle_proto::code::Cipher;
+    use handle_proto::data::site::InterfaceProtocol;
+
+    const NOW: Now = Now { ms: 0, unix_s: 0 };
+
+    fn session(id: i32) -> Arc<Session> {
+        let key = MacKey::new(SessionKey::new(Cipher::AES, vec![7; 32]).unwrap());
+        Arc::new(Session { id, version: Version::CURRENT, key, counters: Mutex::default() })
+    }
+
+    fn identity() -> Arc<Identity> {
+        let key = Key::Secret(b"secret".to_vec().into());
+        Arc::new(Identity { handle: b"10.a/adm".to_vec(), index: 300, key })
+    }
+
+    fn target(last: u8, key: &[u8]) -> Target {
+        let at = Target::at(([192, 0, 2, last], 2641).into(), InterfaceProtocol::TCP);
+        Target { public_key: key.to_vec(), ..at }
+    }
+
+    #[test]
+    fn a_session_belongs_to_one_server_with_one_key_and_to_whoever_answered() {
+        let (sessions, one, other) = (Sessions::new(8), identity(), identity());
+        let (at, kept) = (target(1, b"key"), session(1));
+        sessions.keep(&at, &one, &kept, NOW);
+        sessions.keep(&at, &one, &kept, NOW);
+        assert_eq!(sessions.count(), 1);
+        let udp = Target { protocol: InterfaceProtocol::UDP, ..at.clone() };
+        assert_eq!(sessions.get(&udp, &one).unwrap().id, 1, "at every interface");
+        assert!(sessions.get(&at, &other).is_none(), "the same name, and nobody knows with which key");
+        assert!(sessions.get(&target(1, b"other"), &one).is_none());
+        assert!(sessions.get(&target(2, b"key"), &one).is_none());
+        // A newer one takes its place.
+        sessions.keep(&at, &one, &session(2), NOW);
+        assert_eq!((sessions.count(), sessions.get(&at, &one).unwrap().id), (1, 2));
+        sessions.forget(&kept);
+        assert_eq!(sessions.count(), 1, "it was forgotten before");
+        sessions.forget(&sessions.get(&at, &one).unwrap());
+        assert_eq!(sessions.count(), 0);
+    }
+
+    #[test]
+    fn one_at_a_time_sets_a_session_up() {
+        let (sessions, one, other) = (Sessions::new(8), identity(), identity());
+        let at = target(1, b"key");
+        let claim = sessions.claim(&at, &one, NOW).unwrap();
+        assert!(sessions.claim(&at, &one, NOW).is_none());
+        assert!(
+            sessions.claim(&at, &other, NOW).is_some()
+                && sessions.claim(&target(2, b"key"), &one, NOW).is_some()
+        );
+        assert!(sessions.get(&at, &one).is_none() && sessions.count() == 0);
+        drop(claim);
+        let claim = sessions.claim(&at, &one, NOW).expect("whoever had it has given up");
+        sessions.keep(&at, &one, &session(1), NOW);
+        drop(claim);
+        assert!(sessions.claim(&at, &one, NOW).is_none(), "there is one");
+        sessions.forget(&sessions.get(&at, &one).unwrap());
+        drop(sessions.claim(&at, &one, NOW).unwrap());
+        // One that was refused is not asked for again for a while.
+        sessions.refuse(&at, &one, NOW);
+        let late = |ms| Now { ms, ..NOW };
+        assert!(sessions.claim(&at, &one, late(REFUSED_MS - 1)).is_none());
+        assert!(sessions.claim(&at, &other, NOW).is_some(), "by somebody else it is");
+        assert!(sessions.claim(&at, &one, late(REFUSED_MS)).is_some());
+    }
+
+    #[test]
+    fn so_many_are_known_and_none_of_who_is_gone() {
+        let (sessions, mine) = (Sessions::new(2), identity());
+        for number in 1..=3 {
+            sessions.keep(&target(number, b"key"), &mine, &session(number.into()), NOW);
+        }
+        let known = [1, 2, 3].map(|number| sessions.get(&target(number, b"key"), &mine).is_some());
+        assert_eq!(known, [false, true, true]);
+        drop(mine);
+        let mine = identity();
+        sessions.keep(&target(4, b"key"), &mine, &session(4), NOW);
+        assert_eq!(sessions.count(), 1);
+    }
+}

@@ -1,0 +1,261 @@
+//! Settings as deployed servers and clients write them: `config.dct`.
+//!
+//! ```text
+//! {
+//!   "tcp_timeout" = "10000"
+//!   "site_filter_keywords" = ( "europe" "fast" )
+//!   "server_config" = { "case_sensitive" = "no" }
+//! }
+//! ```
+//!
+//! Blanks and line ends separate; there are no numbers, no truth values and no comments. Of a key that stands there twice
+//! the last counts.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// How deep lists and objects may lie in each other.
+pub const NESTING_MAX: usize = 32;
+
+/// What is set to a key, or stands in a list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Setting {
+    /// `"text"`.
+    Text(String),
+    /// `( ... )`.
+    List(Vec<Self>),
+    /// `{ ... }`.
+    Settings(Settings),
+}
+
+/// Settings by key.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Settings(BTreeMap<String, Setting>);
+
+/// Why something is no file of settings, and on which line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DctError {
+    /// From 1.
+    pub line: usize,
+    /// What should stand there, or should not.
+    pub what: &'static str,
+}
+
+impl fmt::Display for DctError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "line {}: {}", self.line, self.what)
+    }
+}
+
+impl std::error::Error for DctError {}
+
+impl Settings {
+    /// Reads a file of settings.
+    ///
+    /// # Errors
+    /// When it is none, or its parts lie too deep in each other.
+    pub fn parse(text: &str) -> Result<Self, DctError> {
+        let mut reader = Reader { text, rest: text };
+        reader.expect('{', "{ should begin the settings")?;
+        let settings = reader.settings(1)?;
+        match reader.peek() {
+            None => Ok(settings),
+            Some(_) => Err(reader.error("nothing should follow the settings")),
+        }
+    }
+
+    /// What is set to `key`.
+    #[must_use]
+    pub fn get(&self, key: &str) -> Option<&Setting> {
+        self.0.get(key)
+    }
+
+    /// The text that is set to `key`; none where it is of another kind.
+    #[must_use]
+    pub fn text(&self, key: &str) -> Option<&str> {
+        match self.get(key)? {
+            Setting::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// The texts of the list that is set to `key`, or the one that stands there alone.
+    #[must_use]
+    pub fn texts(&self, key: &str) -> Vec<&str> {
+        match self.get(key) {
+            Some(Setting::Text(text)) => vec![text],
+            Some(Setting::List(list)) => list
+                .iter()
+                .filter_map(|setting| match setting {
+                    Setting::Text(text) => Some(text.as_str()),
+                    _ => None,
+                })
+                .collect(),
+            _ => vec![],
+        }
+    }
+
+    /// Whether `key` is set to yes or no, as deployed software reads it: `y` or `yes`, `t`, `true` or `1`, and their
+    /// opposites, in any case. None for anything else.
+    #[must_use]
+    pub fn truth(&self, key: &str) -> Option<bool> {
+        match self.text(key)?.trim().to_ascii_lowercase().as_str() {
+            "y" | "yes" | "t" | "true" | "1" => Some(true),
+            "n" | "no" | "f" | "false" | "0" => Some(false),
+            _ => None,
+        }
+    }
+}
+
+struct Reader<'a> {
+    text: &'a str,
+    rest: &'a str,
+}
+
+impl Reader<'_> {
+    fn error(&self, what: &'static str) -> DctError {
+        let read = &self.text[..self.text.len() - self.rest.len()];
+        DctError { line: read.matches('\n').count() + 1, what }
+    }
+
+    /// What comes next, behind blanks.
+    fn peek(&mut self) -> Option<char> {
+        self.rest = self.rest.trim_start();
+        self.rest.chars().next()
+    }
+
+    fn next(&mut self) -> Option<char> {
+        let next = self.rest.chars().next()?;
+        self.rest = &self.rest[next.len_utf8()..];
+        Some(next)
+    }
+
+    fn expect(&mut self, mark: char, what: &'static str) -> Result<(), DctError> {
+        match self.peek() {
+            Some(found) if found == mark => {
+                self.next();
+                Ok(())
+            }
+            _ => Err(self.error(what)),
+        }
+    }
+
+    fn is_next(&mut self, mark: char) -> bool {
+        self.peek() == Some(mark) && self.next().is_some()
+    }
+
+    /// Keys and what is set to them, behind the bracket that opens.
+    fn settings(&mut self, depth: usize) -> Result<Settings, DctError> {
+        let mut settings = Settings::default();
+        while !self.is_next('}') {
+            let key = self.quoted("a key in quotation marks, or }, should stand here")?;
+            self.expect('=', "= should stand between a key and what is set to it")?;
+            settings.0.insert(key, self.setting(depth)?);
+        }
+        Ok(settings)
+    }
+
+    fn setting(&mut self, depth: usize) -> Result<Setting, DctError> {
+        if depth > NESTING_MAX {
+            return Err(self.error("lists and objects lie too deep in each other"));
+        }
+        if self.is_next('{') {
+            return self.settings(depth + 1).map(Setting::Settings);
+        }
+        if self.is_next('(') {
+            let mut list = vec![];
+            while !self.is_next(')') {
+                list.push(self.setting(depth + 1)?);
+            }
+            return Ok(Setting::List(list));
+        }
+        self.quoted("a text in quotation marks, ( or { should stand here").map(Setting::Text)
+    }
+
+    fn quoted(&mut self, what: &'static str) -> Result<String, DctError> {
+        self.expect('"', what)?;
+        let mut text = String::new();
+        loop {
+            match self.next() {
+                Some('"') => return Ok(text),
+                Some('\\') => match self.next() {
+                    Some('n') => text.push('\n'),
+                    Some('r') => text.push('\r'),
+                    Some('t') => text.push('\t'),
+                    Some(c) => text.push(c),
+                    None => break,
+                },
+                Some(c) => text.push(c),
+                None => break,
+            }
+        }
+        Err(self.error("a text has no end"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn settings_are_read_as_they_are_found() {
+        let settings = Settings::parse(
+            r#"
+            {
+            "tcp_timeout" = "10000" "no_udp_resolution"="y"
+              "site_filter_keywords" = ( "europe" "a b" ( ) {} )
+              "server_config" = { "case_sensitive" = "no" }
+              "text" = "a \"quoted\" \\ back\nslash é"
+              "twice" = "one"  "twice" = "two"  "alone" = "x"
+            }
+            "#,
+        )
+        .unwrap();
+        assert_eq!(settings.text("tcp_timeout"), Some("10000"));
+        assert_eq!(settings.truth("no_udp_resolution"), Some(true));
+        assert_eq!(settings.texts("site_filter_keywords"), ["europe", "a b"]);
+        assert_eq!(settings.texts("alone"), ["x"]);
+        assert_eq!(settings.text("text"), Some("a \"quoted\" \\ back\nslash é"));
+        assert_eq!(settings.text("twice"), Some("two"));
+        let Some(Setting::Settings(server)) = settings.get("server_config") else { panic!("settings") };
+        assert_eq!(server.truth("case_sensitive"), Some(false));
+        assert_eq!((settings.text("server_config"), settings.truth("alone")), (None, None));
+        assert_eq!(Settings::parse("{}"), Ok(Settings::default()));
+    }
+
+    #[test]
+    fn what_is_none_says_on_which_line() {
+        for (text, line) in [
+            ("", 1),
+            ("\n\"a\" = \"b\"", 2),
+            ("{\n\"a\" \"b\" }", 2),
+            ("{\n\"a\" = b }", 2),
+            ("{ \"a\" =\n\n}", 3),
+            ("{ a = \"b\" }", 1),
+            ("{ \"a\" = \"b\n\n", 3),
+            ("{ \"a\" = \"b\\", 1),
+            ("{ \"a\" = ( \"b\" }", 1),
+            ("{ \"a\" = \"b\"", 1),
+            ("{}\n{}", 2),
+            ("# text\n{}", 1),
+        ] {
+            assert_eq!(Settings::parse(text).unwrap_err().line, line, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn so_deep_do_parts_lie_in_each_other() {
+        let nested = |depth: usize| format!("{{ \"a\" = {}{} }}", "(".repeat(depth), ")".repeat(depth));
+        assert!(Settings::parse(&nested(NESTING_MAX)).is_ok());
+        assert!(Settings::parse(&nested(NESTING_MAX + 1)).is_err());
+        assert!(Settings::parse(&nested(100_000)).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_panics(text in "[{}()\"= a\\\\\n]{0,40}") {
+            let _ = Settings::parse(&text);
+        }
+    }
+}

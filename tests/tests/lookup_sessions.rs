@@ -1,0 +1,141 @@
+//! Lookups that read more than is public, from a server of ours that has sessions: one is set up, and used by all.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+use handle_client::administration::{Identity, Key};
+use handle_client::bootstrap::Root;
+use handle_client::lookup::{Client, Options, Whom};
+use handle_client::question::Wants;
+use handle_client::{Driver, Question};
+use handle_proto::ResponseCode;
+use handle_proto::data::site::{Interface, InterfaceKind, InterfaceProtocol, SiteBuf};
+use handle_proto::data::site_build::{ServerBuilder, SiteBuilder};
+use handle_server::config::{Config, Datapath};
+use handle_tests::process::{hdl, run};
+use handle_tests::served::{Served, serve_with};
+use handle_tests::vectors::{document, hex};
+use std::sync::Arc;
+
+/// The site of a running server, with its key.
+fn site(served: &Served) -> SiteBuf {
+    let servers = document("servers.json");
+    let key_id = servers["servers"]["root"]["server_key_id"].as_str().unwrap();
+    let (address, mut site) = (served.address(), SiteBuilder::new());
+    let interface = |protocol| Interface::new(InterfaceKind::QUERY, protocol, address.port().into());
+    site.server(ServerBuilder {
+        id: 1,
+        address: address.ip().into(),
+        public_key: hex(&servers["keys"][key_id]["handle_public_hex"]),
+        interfaces: [InterfaceProtocol::UDP, InterfaceProtocol::TCP].map(interface).to_vec(),
+    });
+    site.build()
+}
+
+fn options(served: &Served) -> Options {
+    let key = Key::Secret(b"open sesame open".to_vec().into());
+    let identity = Arc::new(Identity { handle: b"0.NA/TST".to_vec(), index: 301, key });
+    Options {
+        identity: Some(identity),
+        session_timeout_s: Some(600),
+        whom: Whom::Sites(vec![Arc::new(site(served))]),
+        ..Options::default()
+    }
+}
+
+fn private(handle: &str, certified: bool) -> Question {
+    let wants = Wants { certified, public_only: false, ..Wants::default() };
+    Question { wants, ..Question::all(handle.as_bytes()) }
+}
+
+fn client(protocols: &[InterfaceProtocol]) -> Arc<Client> {
+    let mut client = Client::new(Root::default());
+    client.preferences.protocols = protocols.to_vec();
+    Arc::new(client)
+}
+
+/// Reads a record of which not everything is public.
+fn reads(driver: &mut Driver, options: &Options, certified: bool) {
+    let answer = driver.resolve(&private("TST/HALF", certified), options).outcome.unwrap();
+    assert_eq!((answer.code, answer.certified), (ResponseCode::SUCCESS, certified), "{}", answer.text);
+    assert!(answer.values().iter().any(|value| !value.is_public()));
+}
+
+fn challenges(served: &Served) -> u64 {
+    let challenges = &served.server.shared().slow.as_ref().unwrap().to_json()["challenges"];
+    challenges["issued"].as_u64().unwrap_or_else(|| panic!("{challenges}"))
+}
+
+fn serve(change: impl FnOnce(&mut Config)) -> Served {
+    serve_with("root", Datapath::Portable, change)
+}
+
+#[test]
+fn many_threads_read_in_one_session_over_both_transports() {
+    let served = serve(|_| ());
+    for (protocols, certified) in [
+        (&[InterfaceProtocol::UDP][..], true),
+        (&[InterfaceProtocol::TCP], true),
+        (&[InterfaceProtocol::UDP], false),
+    ] {
+        let (client, options) = (client(protocols), options(&served));
+        reads(&mut Driver::new(Arc::clone(&client)), &options, certified);
+        assert_eq!(client.sessions.count(), 1, "{protocols:?}");
+        let before = challenges(&served);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    let mut driver = Driver::new(Arc::clone(&client));
+                    (0..8).for_each(|_| reads(&mut driver, &options, certified));
+                });
+            }
+        });
+        assert_eq!(challenges(&served), before, "nobody was challenged again");
+        assert_eq!(client.sessions.count(), 1);
+    }
+}
+
+#[test]
+fn a_server_that_was_started_anew_is_asked_for_another_session() {
+    let served = serve(|_| ());
+    let (client, options) = (client(&[InterfaceProtocol::TCP]), options(&served));
+    let mut driver = Driver::new(Arc::clone(&client));
+    reads(&mut driver, &options, true);
+    let address = served.address();
+    drop(served);
+    let again = serve(|config| config.listen = vec![address]);
+    assert_eq!(again.address(), address);
+    reads(&mut driver, &options, true);
+    let before = challenges(&again);
+    reads(&mut driver, &options, true);
+    assert_eq!((challenges(&again), client.sessions.count()), (before, 1));
+}
+
+#[test]
+fn a_server_without_sessions_is_read_from_all_the_same() {
+    let served = serve(|config| config.sessions.enabled = false);
+    let (client, options) = (client(&[InterfaceProtocol::UDP]), options(&served));
+    let mut driver = Driver::new(Arc::clone(&client));
+    (0..3).for_each(|_| reads(&mut driver, &options, true));
+    assert_eq!(client.sessions.count(), 0);
+}
+
+#[test]
+fn hdl_resolves_a_file_in_one_session() {
+    let served = serve(|_| ());
+    let path = |name: &str| served.directory.path().join(name);
+    std::fs::write(path("site"), site(&served).as_bytes()).unwrap();
+    std::fs::write(path("handles"), "TST/HALF\nTST/half\nTST/HALF\n".repeat(4)).unwrap();
+    let mut command = hdl(["resolve", "--auth", "301:0.NA/TST", "--secret-env", "SECRET", "--jobs", "1"]);
+    command.arg("--site").arg(path("site")).arg("--file").arg(path("handles"));
+    command.env("SECRET", "open sesame open").env("HOME", served.directory.path()).env_remove("HDL_ROOT");
+    let output = run(command);
+    let shown = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    // Each has its public and its private value.
+    let handles = shown.lines().map(|line| line.split_once('\t').unwrap().0);
+    let count = handles.filter(|handle| handle.eq_ignore_ascii_case("TST/HALF")).count();
+    assert_eq!((count, count % 12), (shown.lines().count(), 0), "{shown}");
+    assert!(count >= 24, "{shown}");
+    // One before there was a session, and the one that made it count.
+    assert_eq!(challenges(&served), 2);
+}
