@@ -67,7 +67,10 @@ enum Comparison {
 
 /// What can be measured, with what it means.
 pub const MEASURES: [(&str, &str); 9] = [
-    ("p50 p90 p99 p99.9 p99.99 max mean", "response times, in ns, us, ms or s; any of them on its own"),
+    (
+        "p50 p90 p99 p99.9 p99.99 max mean",
+        "response times of answers in time, in ns, us, ms or s; any of them on its own",
+    ),
     ("service.p99", "the same of service times"),
     ("schedule-error.p99 lag.p99", "the same of how late requests were sent"),
     ("loss", "requests without an answer, as a share of those sent: 0.01% or 0.0001"),

@@ -287,7 +287,10 @@ fn check(search: &Search) -> Result<(), Error> {
 impl fmt::Display for Trial {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (rate, answered, loss) = (self.rate, self.answered_per_s, self.loss * 100.0);
-        write!(f, "{rate:>9}/s  {answered:>9.0}/s answered  loss {loss:.3} %  p99 {}", Time(self.p99_ns))?;
+        write!(f, "{rate:>9}/s  {answered:>9.0}/s answered  loss {loss:.3} %")?;
+        if self.answered_per_s > 0.0 {
+            write!(f, "  p99 {}", Time(self.p99_ns))?;
+        }
         if self.wrong > 0 {
             write!(f, "  WRONG {}", self.wrong)?;
         }

@@ -23,6 +23,11 @@ impl fmt::Display for Time {
     }
 }
 
+/// A time of so many; a dash where there is none.
+fn measured(ns: u64, count: u64) -> String {
+    if count == 0 { "-".to_owned() } else { Time(ns).to_string() }
+}
+
 impl fmt::Display for Second {
     /// One line while the run goes on.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -33,10 +38,10 @@ impl fmt::Display for Second {
             self.sent_per_s,
             self.answered_per_s,
             self.lost_so_far,
-            Time(self.response_p50_ns),
-            Time(self.response_p99_ns),
-            Time(self.response_max_ns),
-            Time(self.lag_max_ns),
+            measured(self.response_p50_ns, self.answered),
+            measured(self.response_p99_ns, self.answered),
+            measured(self.response_max_ns, self.answered),
+            measured(self.lag_max_ns, self.sent),
         )?;
         if self.late > 0 {
             write!(f, "  late {}", self.late)?;
@@ -196,9 +201,15 @@ impl fmt::Display for Report {
             #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a mean of times")]
             let mean = times.mean as u64;
             for ns in [times.p50, times.p90, times.p99, times.p99_9, times.max, mean] {
-                write!(f, "{:>10}", Time(ns))?;
+                write!(f, "{:>10}", measured(ns, times.count))?;
             }
             writeln!(f)?;
+        }
+        // Those who waited longest are not among those times, and must not be forgotten over them.
+        let untimed = self.accounts.sent.saturating_sub(self.accounts.answered);
+        if untimed > 0 {
+            let sent = self.accounts.sent;
+            writeln!(f, "{:<16}of answers in time; {untimed} of {sent} requests had none", "")?;
         }
         writeln!(
             f,
@@ -242,7 +253,7 @@ impl Report {
     /// A line for each phase of a schedule that has several.
     fn write_steps(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for step in &self.steps {
-            let Step { rate_from, rate_to, sent, response_ns: Times { p50, p99, .. }, .. } = step;
+            let Step { rate_from, rate_to, sent, response_ns: Times { count, p50, p99, .. }, .. } = step;
             let rate = if rate_from == rate_to {
                 format!("{rate_from}/s")
             } else {
@@ -254,9 +265,9 @@ impl Report {
                 "step",
                 step.answered_per_s,
                 step.loss() * 100.0,
-                Time(*p50),
-                Time(*p99),
-                Time(step.schedule_error_ns.p99),
+                measured(*p50, *count),
+                measured(*p99, *count),
+                measured(step.schedule_error_ns.p99, step.schedule_error_ns.count),
             )?;
         }
         Ok(())
@@ -266,6 +277,18 @@ impl Report {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_second_without_an_answer_was_not_a_fast_one() {
+        let silent = Second { sent: 5, sent_per_s: 5.0, lag_max_ns: 1000, ..Second::default() };
+        assert!(silent.to_string().ends_with("lost 0  p50 -  p99 -  max -  lag 1.00 us"), "{silent}");
+        let mut report = crate::report::tests::report();
+        (report.response_ns, report.service_ns) = (Times::default(), Times::default());
+        let text = report.to_string();
+        assert!(text.contains(" of answers in time; 20 of 2000 requests had none\n"), "{text}");
+        let row = text.lines().find(|line| line.starts_with("response time")).unwrap();
+        assert_eq!(row.split_whitespace().skip(2).collect::<Vec<_>>(), ["-"; 6], "{text}");
+    }
 
     #[test]
     fn times_have_three_digits_and_a_unit() {

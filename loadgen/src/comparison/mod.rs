@@ -166,6 +166,8 @@ pub struct Compared {
 
 /// Fewer whole seconds of a side than these, and the intervals are told to be rough.
 const SAMPLES_FEW: usize = 10;
+/// Fewer than these, and no difference is shown, however large: what one second is like nobody knows from one.
+const SAMPLES_MIN: usize = 3;
 
 /// Compares the side A with B. The same `seed` gives the same intervals.
 #[must_use]
@@ -193,28 +195,30 @@ fn compare_runs(name: &'static str, a: &Runs, b: &Runs, seed: u64) -> Compared {
     let found = difference(a, b, ROUNDS, &mut Random::new(seed, 0));
     let (mean_a, mean_b) = (mean(a), mean(b));
     let len = |runs: &Runs| runs.iter().map(Vec::len).sum();
+    let samples: (usize, usize) = (len(a), len(b));
     Compared {
         name,
-        samples: (len(a), len(b)),
+        samples,
         a: mean_a,
         b: mean_b,
         difference_interval: found.interval,
         change: (mean_a != 0.0).then(|| mean_b / mean_a - 1.0),
         interval: found.change,
-        differs: excludes_zero(found.interval),
+        differs: differs(found.interval, samples),
     }
 }
 
-fn excludes_zero((low, high): (f64, f64)) -> bool {
-    low > 0.0 || high < 0.0
+/// Whether an interval says that there is a difference.
+fn differs((low, high): (f64, f64), samples: (usize, usize)) -> bool {
+    samples.0.min(samples.1) >= SAMPLES_MIN && (low > 0.0 || high < 0.0)
 }
 
 /// What an interval says of B, in words.
-fn verdict((low, high): (f64, f64)) -> &'static str {
-    match (low > 0.0, high < 0.0) {
-        (true, _) => "B is higher",
-        (_, true) => "B is lower",
-        _ => "no difference shown",
+fn verdict(interval: (f64, f64), samples: (usize, usize)) -> &'static str {
+    match (differs(interval, samples), interval.0 > 0.0) {
+        (true, true) => "B is higher",
+        (true, false) => "B is lower",
+        (false, _) => "no difference shown",
     }
 }
 
@@ -265,7 +269,7 @@ impl fmt::Display for Comparison {
                 // There is no share of nothing.
                 _ => write!(f, "{:>+14.0}{low:>+10.0} to {high:>+8.0}  ", b - a)?,
             }
-            writeln!(f, "  {}", verdict(compared.difference_interval))?;
+            writeln!(f, "  {}", verdict(compared.difference_interval, compared.samples))?;
         }
         let [a, b, low, high] =
             [self.loss.0, self.loss.1, self.loss_interval.0, self.loss_interval.1].map(|share| share * 100.0);
@@ -274,7 +278,7 @@ impl fmt::Display for Comparison {
             "{:<12}{a:>12.4} %{b:>12.4} %{:>+12.4}  {low:>+9.4} to {high:>+8.4}    {}",
             "loss",
             b - a,
-            verdict(self.loss_interval)
+            verdict(self.loss_interval, self.measures[0].samples)
         )?;
         self.warnings.iter().try_for_each(|warning| writeln!(f, "{:<12}{warning}", "CAUTION"))
     }
@@ -315,12 +319,27 @@ mod tests {
         let (change, interval) = (change.unwrap(), interval.unwrap());
         assert!(differs && (0.03..0.07).contains(&change), "{real}");
         assert!(
-            interval.0 > 0.02 && interval.1 < 0.08 && interval.0 < change && change < interval.1,
+            interval.0 > 0.02 && interval.1 < 0.09 && interval.0 < change && change < interval.1,
             "{real}"
         );
         assert_eq!((samples, real.loss), ((29, 29), (0.01, 0.01)));
         assert_eq!(real.measures, compare(&base, &faster, 1).measures, "the same seed");
         assert_eq!(real.warnings, ["setting rate is 1 and 3"], "but not the target");
+    }
+
+    #[test]
+    fn one_or_two_seconds_show_no_difference() {
+        let cut = |mut side: Side, seconds: usize| {
+            side.runs[0].seconds.truncate(seconds + 2);
+            side
+        };
+        for (seconds, shown) in [(1, false), (2, false), (3, true)] {
+            let (a, b) = (cut(side(1000.0, 0.01, 1), seconds), cut(side(2000.0, 0.01, 2), seconds));
+            let compared = compare(&a, &b, 1);
+            assert_eq!(compared.measures[0].samples, (seconds, seconds));
+            assert_eq!(compared.measures[0].differs, shown, "{compared}");
+            assert_eq!(compared.to_string().contains("B is"), shown, "{compared}");
+        }
     }
 
     #[test]
@@ -364,7 +383,11 @@ mod tests {
         late.runs[0].seconds.iter_mut().for_each(|second| second.late = 50.0);
         (late.runs[0].accounts.lost, late.runs[0].accounts.late) = (0, 50);
         let compared = compare(&whole, &late, 1);
-        assert_eq!((compared.loss, compared.loss_interval), ((0.01, 0.05), (0.05, 0.05)), "{compared}");
+        let (low, high) = compared.loss_interval;
+        assert!(
+            compared.loss == (0.01, 0.05) && (low - 0.05).abs() < 1e-9 && (high - 0.05).abs() < 1e-9,
+            "{compared}"
+        );
     }
 
     #[test]

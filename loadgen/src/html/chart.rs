@@ -95,6 +95,12 @@ pub(super) fn percentile(one_in: f64) -> String {
     format!("{percent:.digits$}")
 }
 
+/// The lowest and the highest of times, in words; those of 0 are none.
+pub(super) fn span_of_times(points: &[(f64, f64)]) -> String {
+    let measured: Vec<_> = points.iter().copied().filter(|point| point.1 > 0.0).collect();
+    span(&measured, time)
+}
+
 /// The lowest and the highest of what is shown, in words.
 pub(super) fn span(points: &[(f64, f64)], label: fn(f64) -> String) -> String {
     let values = || points.iter().map(|point| point.1);
@@ -259,20 +265,11 @@ pub(super) fn lines(caption: &Caption<'_>, x: Axis, y: Axis, lines: &[Line], mar
     let mut legend_at = WIDTH - RIGHT;
     for (number, line) in lines.iter().enumerate().rev().filter(|(_, line)| !line.points.is_empty()) {
         let Line { name, class, points } = line;
-        let points: Vec<_> =
-            thinned(points).iter().map(|&(a, b)| format!("{:.1},{:.1}", x.at(a), y.at(b))).collect();
-        let points = points.join(" ");
-        if number == 0 && y.axis.scale == Scale::LinearFromZero {
-            let (first, last, bottom) = (line.points[0].0, line.points[line.points.len() - 1].0, y.at(0.0));
-            let (first, last) = (x.at(first), x.at(last));
-            let _ = writeln!(
-                svg,
-                "<path class=\"area {class}\" d=\"M{first:.1},{bottom:.1} L{points} L{last:.1},{bottom:.1} Z\"/>"
-            );
-        }
-        let _ = writeln!(svg, "<polyline class=\"{class}\" points=\"{points}\"/>");
-        if let ([_], Some((cx, cy))) = (&line.points[..], points.split_once(',')) {
-            let _ = writeln!(svg, "<circle class=\"{class}\" cx=\"{cx}\" cy=\"{cy}\" r=\"2.5\"/>");
+        let points = thinned(points);
+        // A logarithm of nothing there is none: where nothing was measured the line is broken, and does not fall.
+        let is_gap = |point: &(f64, f64)| y.axis.scale == Scale::Log && point.1 <= 0.0;
+        for piece in points.split(is_gap).filter(|piece| !piece.is_empty()) {
+            draw_piece(&mut svg, (&x, &y), piece, class, number == 0);
         }
         if lines.len() > 1 {
             let width = LETTER * name.len() as f64;
@@ -292,6 +289,29 @@ pub(super) fn lines(caption: &Caption<'_>, x: Axis, y: Axis, lines: &[Line], mar
         let _ = writeln!(svg, "<text class=\"legend flow name\" x=\"{x}\" y=\"{y:.1}\">{name}</text>");
     }
     end(svg)
+}
+
+/// Draws a line without gaps; the area below it, if it is wanted and there is a zero.
+fn draw_piece(
+    svg: &mut String,
+    (x, y): (&Placed, &Placed),
+    piece: &[(f64, f64)],
+    class: &str,
+    has_area: bool,
+) {
+    let points: Vec<_> = piece.iter().map(|&(a, b)| format!("{:.1},{:.1}", x.at(a), y.at(b))).collect();
+    let points = points.join(" ");
+    if has_area && y.axis.scale == Scale::LinearFromZero {
+        let (first, last, bottom) = (x.at(piece[0].0), x.at(piece[piece.len() - 1].0), y.at(0.0));
+        let _ = writeln!(
+            svg,
+            "<path class=\"area {class}\" d=\"M{first:.1},{bottom:.1} L{points} L{last:.1},{bottom:.1} Z\"/>"
+        );
+    }
+    let _ = writeln!(svg, "<polyline class=\"{class}\" points=\"{points}\"/>");
+    if let ([_], Some((cx, cy))) = (piece, points.split_once(',')) {
+        let _ = writeln!(svg, "<circle class=\"{class}\" cx=\"{cx}\" cy=\"{cy}\" r=\"2.5\"/>");
+    }
 }
 
 /// Bars from one value of x to another, with their heights.
@@ -357,6 +377,18 @@ mod tests {
             ("1 ms".to_owned(), "1 us".to_owned(), "1.5 s".to_owned())
         );
         assert_eq!(span(&[(1.0, 2e6), (2.0, 5e5)], time), "500 us to 2 ms");
+        assert_eq!(span_of_times(&[(1.0, 2e6), (2.0, 0.0), (3.0, 5e5)]), "500 us to 2 ms");
+        assert_eq!(span_of_times(&[(1.0, 0.0)]), "nothing");
+    }
+
+    #[test]
+    fn a_line_is_broken_where_nothing_was_measured() {
+        let axis = Axis { title: "t", scale: Scale::Linear, label: plain };
+        let times = Axis { scale: Scale::Log, ..axis };
+        let points = vec![(1.0, 1e5), (2.0, 1e5), (3.0, 0.0), (4.0, 0.0), (5.0, 1e6), (6.0, 0.0), (7.0, 1e4)];
+        let caption = Caption { id: "a", title: "b", about: "c".to_owned() };
+        let svg = lines(&caption, axis, times, &[Line { name: "n", class: "c1", points }], &[]);
+        assert_eq!((svg.matches("<polyline").count(), svg.matches("<circle").count()), (3, 2), "{svg}");
     }
 
     #[test]

@@ -127,10 +127,15 @@ fn figure(report: &Json, pointer: &str, show: impl Fn(&Json) -> String) -> Strin
     format!("<data data-of=\"{}\" value=\"{exact}\">{}</data>", escape(pointer), show(value))
 }
 
-/// The same of a time.
+/// The same of a time; of none there is no percentile.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the cast saturates")]
 fn time_figure(report: &Json, pointer: &str) -> String {
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the cast saturates")]
-    figure(report, pointer, |ns| Time(number(ns).round() as u64).to_string())
+    let times = pointer.rsplit_once('/').and_then(|(times, _)| report.pointer(times));
+    let is_none = times.is_some_and(|times| times["count"] == 0);
+    figure(report, pointer, |ns| match is_none {
+        true => "none".to_owned(),
+        false => Time(number(ns).round() as u64).to_string(),
+    })
 }
 
 fn when(report: &Json) -> String {
@@ -199,12 +204,15 @@ fn verdict(report: &Json) -> String {
 fn figures(report: &Json) -> String {
     let rate = |pointer: &str| figure(report, pointer, |rate| format!("{:.0}/s", number(rate)));
     let accounts = &report["accounts"];
-    let loss = count(&accounts["lost"]) as f64 / count(&accounts["sent"]).max(1) as f64 * 100.0;
-    let lost = figure(report, "/accounts/lost", |_| format!("{loss:.3} %"));
+    let sent = count(&accounts["sent"]).max(1) as f64;
+    let [lost, late] = ["/accounts/lost", "/accounts/late"].map(|pointer| {
+        figure(report, pointer, |requests| format!("{:.3} %", number(requests) / sent * 100.0))
+    });
     let mut rows = vec![
         ("answered", rate("/answered_per_s")),
         ("sent", rate("/sent_per_s")),
         ("lost", lost),
+        ("late", late),
         ("p50", time_figure(report, "/response_ns/p50")),
         ("p99", time_figure(report, "/response_ns/p99")),
         ("p99.9", time_figure(report, "/response_ns/p99_9")),
@@ -251,7 +259,7 @@ fn time_chart(report: &Json) -> String {
         Line { name: "p99", class: "c3 dashed", points: series(report, "response_p99_ns") },
         Line { name: "max", class: "c4 dotted", points: series(report, "response_max_ns") },
     ];
-    let told = lines.iter().map(|line| format!("{} {}", line.name, chart::span(&line.points, chart::time)));
+    let told = lines.iter().map(|line| format!("{} {}", line.name, chart::span_of_times(&line.points)));
     let about = format!("Of each second: {}.", told.collect::<Vec<_>>().join(", "));
     chart::lines(
         &Caption { id: "times", title: "Response time over time", about },
@@ -268,7 +276,7 @@ fn lag_chart(report: &Json) -> String {
         return String::new();
     }
     let points = series(report, "lag_max_ns");
-    let about = format!("Of each second the longest: {}.", chart::span(&points, chart::time));
+    let about = format!("Of each second the longest: {}.", chart::span_of_times(&points));
     let caption = Caption { id: "lag", title: "How late requests were sent", about };
     let y = Axis { title: "lag, at most", ..TIME };
     let bound_ns = SCHEDULE_ERROR_P99_NS_MAX as f64;
@@ -333,7 +341,7 @@ fn times(report: &Json) -> String {
     let columns = || COLUMNS.iter().filter(|(_, member)| count(&report[*member]["count"]) > 0);
     let heads: String = columns().map(|(name, _)| format!("<th scope=\"col\">{name}</th>")).collect();
     let mut html = format!(
-        "<section class=\"card\"><h2>Times</h2>\n<table class=\"times\">\n<thead><tr><td></td>{heads}</tr></thead>\n<tbody>\n"
+        "<section class=\"card\"><h2>Times of answers in time</h2>\n<table class=\"times\">\n<thead><tr><td></td>{heads}</tr></thead>\n<tbody>\n"
     );
     for (name, member) in ROWS {
         let cells: String = columns()
@@ -513,6 +521,18 @@ mod tests {
         assert!(page(&json).unwrap().contains("The run counts, and not all promises hold."));
         json["invalid"] = serde_json::json!(["it was stopped early"]);
         assert!(page(&json).unwrap().contains("<strong>The run does not count.</strong>"));
+    }
+
+    #[test]
+    fn of_no_answers_there_are_no_times() {
+        let (mut json, before) = of_report();
+        assert!(!before.contains(">none</data></dd>"), "{before}");
+        json["response_ns"] = serde_json::to_value(crate::report::Times::default()).unwrap();
+        let page = super::page(&json).unwrap();
+        for name in ["p50", "p99", "p99_9", "max"] {
+            let none = format!("<data data-of=\"/response_ns/{name}\" value=\"0\">none</data>");
+            assert!(page.contains(&none), "{none} is not in {page}");
+        }
     }
 
     #[test]

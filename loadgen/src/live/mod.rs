@@ -211,11 +211,15 @@ impl View {
     }
 
     fn times(&self) -> [[String; 2]; 3] {
+        // A second without an answer was not a fast one.
+        let none = || "-".to_owned();
         let at = |quantile: f64| {
-            let histogram = self.last.histogram.as_ref();
-            Time(histogram.map_or(0, |histogram| histogram.value_at_quantile(quantile)))
+            let histogram = self.last.histogram.as_ref().filter(|histogram| !histogram.is_empty());
+            histogram.map_or_else(none, |histogram| Time(histogram.value_at_quantile(quantile)).to_string())
         };
-        let (max, lag) = (Time(self.last.response_max_ns), Time(self.last.lag_max_ns));
+        let Second { response_max_ns, lag_max_ns, .. } = self.last;
+        let max = if self.last.answered == 0 { none() } else { Time(response_max_ns).to_string() };
+        let lag = if self.last.sent == 0 { none() } else { Time(lag_max_ns).to_string() };
         [
             [format!("p50 {:>8}", at(0.5)), format!("p99.9 {:>8}", at(0.999))],
             [format!("p90 {:>8}", at(0.9)), format!("max   {max:>8}")],

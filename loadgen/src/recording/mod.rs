@@ -82,8 +82,10 @@ impl Recording {
         let Some(first_ns) = recording.requests.first().map(|first| first.at_ns) else {
             let what = match kind {
                 Kind::Messages => {
+                    let packets = recording.skipped;
                     format!(
-                        "there is no resolution request to UDP port {port} in it (--replay-port chooses another)"
+                        "none of its {packets} packets is a whole resolution request to UDP port {port} \
+                         (--replay-port chooses another; packets that were cut are not whole)"
                     )
                 }
                 Kind::Names => "there is no line of a resolution in it, and a capture it is not".to_owned(),
