@@ -29,6 +29,8 @@ pub struct ChallengeLimits {
 pub struct Challenge {
     /// The version it was written in.
     pub version: Version,
+    /// The version that it suggested: the lower of the two says how a secret answers.
+    pub suggested: Version,
     /// The nonce that was sent.
     pub nonce: [u8; NONCE_LEN],
     /// The digest that was sent with it.
@@ -50,6 +52,8 @@ impl Challenge {
 pub struct Pending {
     /// The nonce to send.
     pub nonce: [u8; NONCE_LEN],
+    /// The version to suggest.
+    pub suggested: Version,
 }
 
 /// Why a request gets no challenge.
@@ -80,6 +84,8 @@ pub struct ChallengeCounts {
 
 /// Numbers that are tried before it is given up that one is free.
 const TRIES: usize = 8;
+/// Challenges that were taken or forgotten whose numbers are remembered.
+const GONE_MAX: usize = 4096;
 
 /// The challenges of a server; those that wait are `issued - taken - expired - displaced`.
 ///
@@ -92,6 +98,8 @@ pub struct Challenges {
     /// Numbers in the order they were given, with what tells a number from the same one given again later.
     order: VecDeque<(i32, u64)>,
     of_source: HashMap<IpAddr, usize>,
+    /// Numbers of those that waited last, the latest behind.
+    gone: VecDeque<i32>,
     bytes: usize,
     counts: ChallengeCounts,
 }
@@ -114,6 +122,7 @@ impl Challenges {
             waiting: HashMap::new(),
             order: VecDeque::new(),
             of_source: HashMap::new(),
+            gone: VecDeque::new(),
             bytes: 0,
             counts: ChallengeCounts::default(),
         }
@@ -145,7 +154,7 @@ impl Challenges {
     }
 
     /// Keeps `challenge` to `source` under `id`, the number of a session. Who sends a request once more, with the same
-    /// number and content, is sent the nonce once more that waits; any other takes the place of what waits.
+    /// number and content, is sent once more what waits; any other takes the place of it.
     ///
     /// # Errors
     /// When the source has too many, or the challenge cannot be kept at all.
@@ -160,21 +169,28 @@ impl Challenges {
         if let Some(waiting) = self.waiting.get(&id) {
             let known = &waiting.challenge;
             if request_id(known) == request_id(&challenge) && known.digest == challenge.digest {
-                return Ok(Pending { nonce: known.nonce });
+                return Ok(Pending { nonce: known.nonce, suggested: known.suggested });
             }
             self.remove(id);
             self.counts.displaced += 1;
         }
         self.admit(source, challenge.request.len())?;
-        let nonce = challenge.nonce;
+        let (nonce, suggested) = (challenge.nonce, challenge.suggested);
         self.keep(id, source, challenge, now_ms);
-        Ok(Pending { nonce })
+        Ok(Pending { nonce, suggested })
     }
 
     /// Whether a challenge waits under this number.
     #[must_use]
     pub fn has(&self, id: i32) -> bool {
         self.waiting.contains_key(&id)
+    }
+
+    /// Whether a challenge waited under this number, not long ago, and does no more. As deployed, whoever is late is told
+    /// another thing than who makes a number up.
+    #[must_use]
+    pub fn is_gone(&self, id: i32) -> bool {
+        !self.has(id) && self.gone.contains(&id)
     }
 
     /// Whether a request of `len` bytes of `source` may be challenged.
@@ -246,6 +262,10 @@ impl Challenges {
     fn remove(&mut self, id: i32) -> Option<Waiting> {
         let waiting = self.waiting.remove(&id)?;
         self.bytes -= waiting.challenge.request.len();
+        if self.gone.len() == GONE_MAX {
+            self.gone.pop_front();
+        }
+        self.gone.push_back(id);
         if let Entry::Occupied(mut count) = self.of_source.entry(waiting.source) {
             *count.get_mut() -= 1;
             if *count.get() == 0 {
@@ -312,6 +332,7 @@ mod tests {
             let digest = digest();
             let challenge = Challenge {
                 version: Version::CURRENT,
+                suggested: Version::CURRENT,
                 nonce: [1; NONCE_LEN],
                 digest,
                 request: Zeroizing::new(vec![7; len].into()),
@@ -371,9 +392,12 @@ mod tests {
         let mut ask = |request_id: u8, digest: u8, nonce: u8, from: u8, now_ms| {
             let request = [[0; 11].as_slice(), &[request_id]].concat().into_boxed_slice().into();
             let digest = Digest::from_bytes(&[digest; 20]);
-            let challenge =
-                Challenge { version: Version::CURRENT, nonce: [nonce; NONCE_LEN], digest, request };
-            table.0.issue_in_session(7, source(from), challenge, now_ms).map(|pending| pending.nonce[0])
+            let (version, suggested) = (Version::CURRENT, Version::new(2, nonce));
+            let challenge = Challenge { version, suggested, nonce: [nonce; NONCE_LEN], digest, request };
+            table.0.issue_in_session(7, source(from), challenge, now_ms).map(|pending| {
+                assert_eq!(pending.suggested.minor, pending.nonce[0], "both of the same challenge");
+                pending.nonce[0]
+            })
         };
         assert_eq!(ask(1, 1, 10, 1, 0), Ok(10));
         assert_eq!(ask(1, 1, 11, 1, 0), Ok(10), "a copy");
@@ -410,6 +434,7 @@ mod tests {
         let version = Version::CURRENT;
         let challenge = Challenge {
             version,
+            suggested: version,
             nonce: [0; NONCE_LEN],
             digest: digest(),
             request: Zeroizing::new(Box::new([])),
@@ -422,6 +447,23 @@ mod tests {
         assert_eq!(from(&[0x7fff_fffe, 5]), Ok(5));
         let mut table = Challenges::new(LIMITS);
         assert_eq!(table.issue(source(1), challenge, || 0, 0), Err(Refusal::NoNumber));
+    }
+
+    #[test]
+    fn who_is_late_is_told_from_who_makes_a_number_up() {
+        let limits = ChallengeLimits { challenges_max: 3, per_source_max: 3, ..LIMITS };
+        let mut table = Numbered(Challenges::new(limits), 0);
+        let ids: Vec<i32> = (0..4).map(|n| table.issue(source(n), 1, 0).unwrap()).collect();
+        assert!(table.0.is_gone(ids[0]), "it had to make room");
+        assert!(!table.0.is_gone(ids[1]) && !table.0.is_gone(99), "it waits, and there was none");
+        table.0.take(ids[1], 0).unwrap();
+        table.0.expire(1000);
+        assert!(ids.iter().all(|&id| table.0.is_gone(id)), "taken, too old, displaced");
+        for _ in 0..GONE_MAX {
+            let id = table.issue(source(1), 1, 1000).unwrap();
+            table.0.take(id, 1000).unwrap();
+        }
+        assert!(!table.0.is_gone(ids[3]) && table.0.gone.len() == GONE_MAX, "that is long ago");
     }
 
     #[test]

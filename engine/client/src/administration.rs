@@ -18,7 +18,7 @@ use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::list::Reference;
 use handle_proto::wire::message::{Body, MessageTooLong};
 use handle_proto::wire::{Envelope, Header, Message, MessageBuf, Reply, Request, Response};
-use handle_proto::{DecodeError, OpCode, OpFlags, ResponseCode, Value};
+use handle_proto::{DecodeError, OpCode, OpFlags, ResponseCode, Value, Version};
 use session::{Proposal, Session};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -133,6 +133,15 @@ impl Answer {
     #[must_use]
     pub fn reply(&self) -> Reply<'_> {
         taken_apart(&self.0).expect("decoded when it came").2
+    }
+
+    /// The version it is written in: the highest that the server speaks, up to our own.
+    ///
+    /// # Panics
+    /// Never: it has been decoded before.
+    #[must_use]
+    pub fn version(&self) -> Version {
+        taken_apart(&self.0).expect("decoded when it came").0.version
     }
 
     /// The code.

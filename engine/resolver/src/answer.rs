@@ -265,7 +265,7 @@ pub enum NotLocal {
 
 /// Whether this server has homed the prefix of the handle with this key, or, for the record of a derived
 /// prefix, the records under one of its ancestors.
-fn is_homed<B: AsRef<[u8]>>(context: &Context<'_, B>, key: &[u8]) -> bool {
+pub(crate) fn is_homed<B: AsRef<[u8]>>(context: &Context<'_, B>, key: &[u8]) -> bool {
     let Some(homed) = context.homed else { return false };
     let prefix = Handle(key).naming_authority();
     // Keys are folded where the service folds, and prefixes always are in the table.
@@ -408,22 +408,31 @@ impl<'a> Question<'a> {
     /// There is no such record: the service of a derived prefix may have it.
     #[cold]
     fn refer<B: AsRef<[u8]>>(&self, context: &Context<'a, B>, lookup: &Lookup<'_>) -> Reply<'a> {
-        let not_found = || none(context, &self.request, ResponseCode::HANDLE_NOT_FOUND);
+        let referral = self.referral(context, lookup);
+        referral.unwrap_or_else(|| none(context, &self.request, ResponseCode::HANDLE_NOT_FOUND))
+    }
+
+    /// The referral to the service of a derived prefix whose record is not here, if there is one.
+    pub(crate) fn referral<B: AsRef<[u8]>>(
+        &self,
+        context: &Context<'a, B>,
+        lookup: &Lookup<'_>,
+    ) -> Option<Reply<'a>> {
         let refers = !self.request.flags.has(OpFlags::DO_NOT_REFER)
             // Older peers take the code for something else.
             && self.request.version >= Version::new(2, 5);
         if !refers || !Handle(lookup.key).is_derived_prefix_record() {
-            return not_found();
+            return None;
         }
         match referral::find(context, lookup) {
-            Ok(None) => not_found(),
-            Err(Corrupt { .. }) => self.refuse(context, Refused::DamagedRecord),
+            Ok(None) => None,
+            Err(Corrupt { .. }) => Some(self.refuse(context, Refused::DamagedRecord)),
             Ok(Some(delegation)) => {
                 let mut reply = self.reply(context, ResponseCode::PREFIX_REFERRAL);
                 reply.push_text(b"");
                 reply.push_values(delegation);
                 self.finish(context, &mut reply);
-                reply
+                Some(reply)
             }
         }
     }

@@ -5,7 +5,7 @@
 //! challenges come in as arguments, and keys are checked by who calls.
 
 use crate::answer::{
-    KeyBuf, Lookup, NotLocal, Outcome, Question, find_local, locate, other_operation, refuse,
+    KeyBuf, Lookup, NotLocal, Outcome, Question, find_local, is_homed, locate, other_operation, refuse,
 };
 use crate::authority::{Administrators, Entitled, entitles};
 use crate::digest::RequestDigest;
@@ -17,7 +17,7 @@ use crate::service::{Context, Service};
 use handle_proto::data::admin::{Admin, AdminPermissions};
 use handle_proto::name::SITE_STATUS;
 use handle_proto::wire::Envelope;
-use handle_proto::wire::list::Reference;
+use handle_proto::wire::list::{Indexes, Reference, Strings};
 use handle_proto::wire::query::Query;
 use handle_proto::{Handle, OpCode, OpFlags, Permissions, ResponseCode, Value, Version, fold};
 use handle_snapshot::Record;
@@ -280,6 +280,26 @@ impl<'a> Slow<'a> {
     #[must_use]
     pub fn has_old_form(&self) -> bool {
         self.request.version < Version::LOWEST
+    }
+
+    /// Why another server is told nothing about the keys of `handle`: it is to ask somebody else. RFC 3652 section 3.5.3.
+    #[must_use]
+    pub fn not_responsible<B: AsRef<[u8]>>(
+        &self,
+        context: &Context<'a, B>,
+        handle: &'a [u8],
+    ) -> Option<Reply<'a>> {
+        let mut key: KeyBuf = KeyBuf::new();
+        if !context.service.has(Handle(handle)) {
+            return Some(self.refuse(context, Refused::OtherServer));
+        }
+        if !key.write(Handle(handle), context.records.folds()) || !is_homed(context, key.as_bytes()) {
+            return Some(self.refuse(context, Refused::NotHomed));
+        }
+        let lookup = Lookup::new(context, key.as_bytes());
+        let Ok(None) = context.records.find(lookup.hash, lookup.key()) else { return None };
+        let query = Query { handle, indexes: Indexes::EMPTY, types: Strings::EMPTY };
+        Question { request: self.request, query }.referral(context, &lookup)
     }
 
     /// What another server is told about the answer to its challenge. RFC 3652 section 3.5.3.

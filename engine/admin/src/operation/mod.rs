@@ -96,6 +96,8 @@ pub enum Decision {
     List(Lister),
     /// The state of the server is to be told.
     Status,
+    /// Keys are here, if anywhere, that say whether an answer to a challenge is right.
+    Verify,
     /// It depends on who asks, and nobody has said.
     Challenge,
 }
@@ -253,6 +255,10 @@ impl<R: Records> Case<'_, R> {
             }
             Request::HomeNa(body) => self.home(body.handle, Write::Home),
             Request::UnhomeNa(body) => self.home(body.handle, Write::Unhome),
+            Request::VerifyChallenge(body) => {
+                self.homed_key(body.identity.handle)?;
+                Ok(Decision::Verify)
+            }
             Request::GetNextTxnId(_) => {
                 Err(not_supported("Next txn id no longer supported; upgrade required").into())
             }

@@ -20,7 +20,7 @@ use handle_proto::wire::Envelope;
 use handle_proto::wire::auth::{self, ChallengeAnswer, Verification};
 use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::list::Reference;
-use handle_proto::{Value, ValueBuf};
+use handle_proto::{Value, ValueBuf, Version};
 use handle_resolver::authority::{Administrators, Entitled};
 use handle_resolver::slow::{Challenged, Evaluated, Why, keys};
 use handle_resolver::{Context, NotLocal, Outcome, Refused, Reply, Slow, answer_message, refuse_stream};
@@ -299,7 +299,8 @@ impl Work<'_> {
     /// A challenge to who sent the request.
     pub(crate) fn new_challenge(&self, slow: &Slow<'_>, nonce: [u8; NONCE_LEN]) -> Challenge {
         let digest = Digest::from_bytes(slow.digest().as_bytes());
-        Challenge { version: slow.version(), nonce, digest, request: Zeroizing::new(self.request.into()) }
+        let request = Zeroizing::new(self.request.into());
+        Challenge { version: slow.version(), suggested: Version::CURRENT, nonce, digest, request }
     }
 
     /// The reply with the challenge `id`.
@@ -330,9 +331,14 @@ impl Work<'_> {
         let Ok(answer) = ChallengeAnswer::decode(slow.body()) else {
             return slow.refuse(context, Refused::Malformed);
         };
-        held.challenge = self.path.challenges().take(slow.session_id(), self.path.now_ms());
+        let id = slow.session_id();
+        let mut challenges = self.path.challenges();
+        held.challenge = challenges.take(id, self.path.now_ms());
+        let is_made_up = id > 0 && self.session.is_none() && !challenges.is_gone(id);
+        drop(challenges);
         let Held { challenge: Some(challenge), values, body, .. } = held else {
-            return slow.refuse(context, Refused::NoChallenge);
+            let refused = if is_made_up { Refused::UnknownSession } else { Refused::NoChallenge };
+            return slow.refuse(context, refused);
         };
         // The number of a plain challenge can be that of a session, too: somebody else's. Nothing is proven there.
         let mut session = None;
@@ -457,6 +463,9 @@ impl Work<'_> {
         let Ok(asked) = Verification::decode(slow.body()) else {
             return slow.refuse(context, Refused::Malformed);
         };
+        if let Some(reply) = slow.not_responsible(context, asked.identity.handle) {
+            return reply;
+        }
         let mut keys = match keys(context, asked.identity, auth::SECRET_KEY) {
             Ok(keys) => keys.take(self.path.config.keys_tried),
             Err(NotLocal::Elsewhere) => return slow.refuse(context, Refused::NotHomed),
