@@ -374,6 +374,25 @@ fn vectors_conversations_with_the_administration_process() {
     conversations("administration", is_administrative, administer, over_tcp);
 }
 
+/// Whether a line is a query that the administration process answers from its own records, too, in one message. It has
+/// no templates, and no datagrams that end too early.
+fn is_query_for_administration(line: &Json) -> bool {
+    let is_one = |name: &str| line[name].as_array().is_some_and(|all| all.len() == 1);
+    let is_whole = line["category"] != "malformed" && is_one("request_hex") && is_one("response_hex");
+    let is_of_others = line["server"] != WIDE_OPEN && line["server"] != "template";
+    is_of_others && !is_administrative(line) && (line["transport"] == "tcp" || is_whole)
+}
+
+#[test]
+fn vectors_conversations_of_queries_with_the_administration_process() {
+    let administer = |name: &str| {
+        let administered = administer(name);
+        let address = administered.address();
+        (administered, address)
+    };
+    conversations("queries of administration", is_query_for_administration, administer, over_tcp);
+}
+
 /// The data process only reads, whoever asks.
 #[test]
 fn what_is_administrative_is_refused_by_the_data_process() {
