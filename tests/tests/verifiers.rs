@@ -110,8 +110,7 @@ fn say(mut stream: TcpStream, says: Says, shown: &Mutex<Vec<u8>>) {
     let digest = RequestDigest { algorithm: DigestAlgorithm::for_response(version), digest: &digest };
     let envelope = Envelope { version, suggested: version, ..asked };
     let reply = Reply { code, digest: Some(digest), response };
-    let header = Header { response_code: code, ..message.header };
-    let reply = MessageBuf::reply(&envelope, &header, &reply);
+    let reply = MessageBuf::reply(&envelope, &message.header, &reply);
     let private = PrivateKey::from_record(&key("mirror", "handle_private_hex")).unwrap();
     let credential = sign_message(&envelope, 0, reply.covered(), &private).unwrap();
     let reply = reply.signed(&Credential::decode(&credential).unwrap()).unwrap();

@@ -234,7 +234,9 @@ const REFERS: Version = Version::new(2, 5);
 impl<R: Records> Case<'_, R> {
     fn decide(&self) -> Decided {
         let op_code = self.asked.request.op_code();
-        if self.asked.request.handle().is_some_and(|handle| handle.len() > HANDLE_LEN_MAX) {
+        let is_query = op_code == OpCode::RESOLUTION;
+        // Of a query it is one that is not there.
+        if !is_query && self.asked.request.handle().is_some_and(|handle| handle.len() > HANDLE_LEN_MAX) {
             return Err(Refused::new(ResponseCode::INVALID_HANDLE, "No handle is that long").into());
         }
         if !self.rules.site.is_primary() && writes(op_code) {

@@ -194,6 +194,13 @@ impl Sealer {
                 | OpFlags::MINT_SUFFIX.0
                 | OpFlags::DO_NOT_REFER.0,
         );
+        // What is about changes and lists, queries do not repeat. Shown by `conversations.jsonl`, category `flags`.
+        let copied = match to.op_code.is_admin() {
+            true => COPIED,
+            false => {
+                COPIED.without(OpFlags::CONTINUOUS).without(OpFlags::OVERWRITE).without(OpFlags::MINT_SUFFIX)
+            }
+        };
         let envelope = Envelope {
             version: to.version,
             flags: EnvelopeFlags::default(),
@@ -207,7 +214,7 @@ impl Sealer {
         let header = Header {
             op_code: to.op_code,
             response_code: code,
-            flags: OpFlags(flags.0 & COPIED.0).with(OpFlags::RECURSIVE).with(primary),
+            flags: OpFlags(flags.0 & copied.0).with(OpFlags::RECURSIVE).with(primary),
             site_serial: site.view().serial,
             recursion_count: to.recursion_count,
             reserved: 0,
