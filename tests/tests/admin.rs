@@ -636,3 +636,26 @@ fn strangers_learn_nothing_of_values_behind_the_first_that_takes_a_right() {
         });
     }
 }
+
+#[test]
+fn an_answer_that_cannot_be_read_is_told_from_a_wrong_one_to_who_may() {
+    let administered = root(|_| ());
+    let delete = Request::DeleteHandle(HandleBody { handle: b"TST/ITEM-001" });
+    let nobody = Reference { handle: b"TST/ITEM-002", index: 300 };
+    let key = Reference { index: 300, ..ADMIN };
+    for (identity, kind, answer, code) in [
+        (ADMIN, auth::SECRET_KEY, &b""[..], Code::AUTHENTICATION_ERROR),
+        (ADMIN, auth::SECRET_KEY, b"\x77a form that nobody knows", Code::AUTHENTICATION_ERROR),
+        (ADMIN, auth::SECRET_KEY, b"\x22\0\0\0\x04", Code::AUTHENTICATION_ERROR),
+        (ADMIN, auth::SECRET_KEY, b"\x02wrong", Code::AUTHENTICATION_FAILED),
+        (key, auth::PUBLIC_KEY, b"\0\0", Code::AUTHENTICATION_ERROR),
+        (key, auth::PUBLIC_KEY, b"\0\0\0\x04SHA1\0\0\0\x05wrong", Code::AUTHENTICATION_FAILED),
+        (nobody, auth::SECRET_KEY, b"", Code::INVALID_ADMIN),
+        (Reference { index: 999, ..ADMIN }, auth::SECRET_KEY, b"", Code::INVALID_ADMIN),
+    ] {
+        let challenge = ask(administered.address(), CHANGE, &delete).challenge.unwrap();
+        let bytes = answer_bytes(challenge.id, identity, kind, answer);
+        let told = read(&exchange_over_tcp(administered.address(), &bytes).unwrap());
+        assert_eq!(told.code, code, "{identity} {answer:?}: {}", told.text);
+    }
+}

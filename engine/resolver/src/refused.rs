@@ -107,6 +107,8 @@ reasons! {
     NotPermitted = "not_permitted", INVALID_ADMIN, b"";
     /// The answer to the challenge is wrong, or the identity has no such key.
     WrongKey = "wrong_key", AUTHENTICATION_FAILED, b"";
+    /// The answer to the challenge cannot be read.
+    UnreadableAnswer = "unreadable_answer", AUTHENTICATION_ERROR, b"The answer to the challenge cannot be read.";
     /// The key of the identity is at another server, and this one asks nobody.
     IdentityElsewhere = "identity_elsewhere", AUTHENTICATION_FAILED, b"This server can only check identities whose handles it has.";
     /// A way to authenticate that nobody knows.

@@ -513,6 +513,10 @@ impl Service {
             if let Some(suggested) = proof.older_form(challenge, answer) {
                 return Ok(Proven::Older(suggested));
             }
+            if !answered.is_readable(kind) {
+                let text = "The answer to the challenge cannot be read.";
+                return Ok(Proven::Said(Refused::new(ResponseCode::AUTHENTICATION_ERROR, text).into()));
+            }
             refusal = None;
         }
         Ok(Proven::Said(match refusal {

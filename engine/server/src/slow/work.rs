@@ -431,6 +431,9 @@ impl Work<'_> {
                 continue;
             }
             is_anyone_permitted = true;
+            if !answered.is_readable(kind) {
+                return Err(Refused::UnreadableAnswer);
+            }
             if answered.is_made_with(kind, key.data) {
                 self.counters.answers_right.add(1);
                 // What follows in a session may need the key that fits even where this request did not.
