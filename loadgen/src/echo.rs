@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use handle_net::{Choice, Kind, Options, open, pin_to_core};
 use handle_proto::ResponseCode;
+use handle_proto::limit::UDP_MESSAGE_LEN_MAX;
 use handle_proto::wire::{Envelope, Header};
 
 use crate::error::Error;
@@ -59,8 +60,10 @@ pub fn echo(
     if let Some(core) = options.core {
         pin_to_core(core).map_err(|error| Error::Core(core, error))?;
     }
-    let opened =
-        open(options.datapath, &Options::new(options.listen).one_at_a_time()).map_err(Error::Open)?;
+    // Answers of any length are wanted on any way.
+    let dont_fragment = options.answer_len.is_none_or(|len| len <= UDP_MESSAGE_LEN_MAX);
+    let net = Options { dont_fragment, ..Options::new(options.listen).one_at_a_time() };
+    let opened = open(options.datapath, &net).map_err(Error::Open)?;
     let mut path = opened.path;
     ready(path.local_addr().map_err(Error::Open)?, path.kind(), &opened.reason);
     let (mut counts, mut told) = (EchoCounts::default(), Instant::now());

@@ -183,6 +183,8 @@ impl Outbox {
 /// where answers to one peer follow each other, not even the hash.
 struct Destinations {
     peers: Vec<Peer>,
+    /// The number that was found last.
+    last: u32,
     /// Open addressing: number of a peer, or `NONE`. At most half of it is used.
     table: Box<[u32]>,
     /// Where in `table` each of `peers` is, to empty it without going over all of it.
@@ -195,6 +197,7 @@ impl Destinations {
     fn new(peers_max: usize) -> Self {
         Self {
             peers: Vec::with_capacity(peers_max),
+            last: 0,
             table: vec![NONE; (2 * peers_max).next_power_of_two()].into_boxed_slice(),
             places: Vec::with_capacity(peers_max),
         }
@@ -202,11 +205,16 @@ impl Destinations {
 
     #[inline]
     fn number(&mut self, peer: Peer) -> u32 {
+        if self.peers.get(self.last as usize) == Some(&peer) {
+            return self.last;
+        }
+        self.last = self.find_or_add(peer);
+        self.last
+    }
+
+    fn find_or_add(&mut self, peer: Peer) -> u32 {
         #[expect(clippy::cast_possible_truncation, reason = "no more than slots")]
         let count = self.peers.len() as u32;
-        if self.peers.last() == Some(&peer) {
-            return count - 1;
-        }
         let mask = self.table.len() - 1;
         // The upper bits of the hash are the good ones.
         let mut at = (hash(&peer) >> 32) as usize & mask;

@@ -35,6 +35,10 @@ pub(crate) const SENDS_MAX: usize = 256;
 const PARTS_MAX: usize = 2048;
 const _: () = assert!(PARTS_MAX >= SEGMENTS_MAX as usize);
 
+/// Most single datagrams that are received together. The more a batch has, the more its answers to one peer can leave
+/// in trains; where all come one by one there is nothing to gain, and buffers that are used anew stay in the cache.
+const SINGLES_MAX: usize = 64;
+
 /// While there are always datagrams, so many pass between two looks at the connections: microseconds each.
 /// Trains count once.
 const DATAGRAMS_UNTIL_STREAMS: usize = 64;
@@ -413,7 +417,8 @@ impl Messages {
         u32::try_from(sent).map_err(|_| io::Error::last_os_error())
     }
 
-    /// Receives what is ready, and returns how many messages of it there are.
+    /// Receives what is ready, and returns how many messages of it there are: as many as there are headers where
+    /// they come in trains, else at most `SINGLES_MAX`.
     fn receive(&mut self, socket: BorrowedFd<'_>) -> io::Result<usize> {
         for i in 0..mem::take(&mut self.used) {
             let header = &mut self.headers.get_mut(i).msg_hdr;
@@ -421,16 +426,40 @@ impl Messages {
             header.msg_controllen = self.control_len as _;
             header.msg_flags = 0;
         }
-        let count = u32::try_from(self.len()).unwrap_or(u32::MAX);
-        let first = self.headers.range(0, self.len());
+        while self.used < self.len() {
+            let step = (self.len() - self.used).min(SINGLES_MAX);
+            match self.receive_step(socket, step) {
+                Ok(count) => {
+                    self.used += count;
+                    if count < step || !self.is_train(self.used - 1) {
+                        break;
+                    }
+                }
+                Err(error) if self.used == 0 => return Err(error),
+                // What was received comes first; nothing more being ready is no news.
+                Err(_) => break,
+            }
+        }
+        Ok(self.used)
+    }
+
+    /// Receives at most `step` messages behind those that are used, in one call.
+    fn receive_step(&mut self, socket: BorrowedFd<'_>, step: usize) -> io::Result<usize> {
+        let count = u32::try_from(step).unwrap_or(u32::MAX);
+        let first = self.headers.range(self.used, step);
         // SAFETY: `count` headers at `first` are valid, and so is what they point to, for the lengths
         // they say: names, parts and controls belong to `self` and the bytes to the receive buffers,
         // all allocated once and referred to by nobody during the call. There is no timeout to read.
         let received = unsafe {
             libc::recvmmsg(socket.as_raw_fd(), first, count, libc::MSG_DONTWAIT as _, ptr::null_mut())
         };
-        self.used = usize::try_from(received).map_err(|_| io::Error::last_os_error())?;
-        Ok(self.used)
+        usize::try_from(received).map_err(|_| io::Error::last_os_error())
+    }
+
+    /// Whether the received message at `i` is a train.
+    fn is_train(&self, i: usize) -> bool {
+        let (_, name, control) = self.received(i);
+        control::decode(name, control).is_some_and(|(_, segment_len)| segment_len.is_some())
     }
 
     /// How many messages the last receive brought.

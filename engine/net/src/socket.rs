@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use rustix::net::sockopt::{Ipv4PathMtuDiscovery, set_ip_mtu_discover};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use crate::datapath::Flushed;
@@ -23,6 +24,11 @@ pub struct Options {
     pub reuse_port: bool,
     /// Keeps IPv4 away from an IPv6 wildcard address.
     pub only_v6: bool,
+    /// Never lets IPv4 datagrams be cut into fragments on their way: what is too long for the device is refused when
+    /// it is sent, and what is too long for a way is lost. The datagrams of the protocol have 512 bytes, which
+    /// every way takes (RFC 791 section 3.1). The kernel then numbers no datagram, a twentieth of what one costs, and
+    /// nobody can make it cut them by a forged message about the way.
+    pub dont_fragment: bool,
     /// Most datagrams of one batch; a train counts once.
     pub batch_len: usize,
     /// Most datagrams of one batch, with those in trains; a single train may have more.
@@ -92,6 +98,7 @@ impl Default for Options {
             address: ([0, 0, 0, 0], 0).into(),
             reuse_port: false,
             only_v6: false,
+            dont_fragment: true,
             batch_len: 64,
             batch_segments: 2048,
             receive_len: 65_535,
@@ -119,6 +126,8 @@ pub fn bind(options: &Options) -> io::Result<UdpSocket> {
     }
     if domain == Domain::IPV6 {
         socket.set_only_v6(options.only_v6)?;
+    } else if options.dont_fragment {
+        set_ip_mtu_discover(&socket, Ipv4PathMtuDiscovery::PROBE)?;
     }
     if options.socket_receive_buffer_len > 0 {
         socket.set_recv_buffer_size(options.socket_receive_buffer_len)?;
@@ -219,5 +228,21 @@ impl SendPatience {
         let now = Instant::now();
         let left = self.0.get_or_insert(now + Flushed::PATIENCE_MAX).saturating_duration_since(now);
         !left.is_zero() && wait_for(socket, PollFlags::OUT, left).is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::sockopt::ip_mtu_discover;
+
+    #[test]
+    fn datagrams_are_not_cut_unless_it_is_wanted() {
+        let options = Options::new(([127, 0, 0, 1], 0).into());
+        let discovery = |options: &Options| ip_mtu_discover(bind(options).unwrap()).unwrap();
+        assert_eq!(discovery(&options), Ipv4PathMtuDiscovery::PROBE);
+        let system = ip_mtu_discover(UdpSocket::bind("127.0.0.1:0").unwrap()).unwrap();
+        assert_eq!(discovery(&Options { dont_fragment: false, ..options }), system);
+        bind(&Options::new((Ipv6Addr::LOCALHOST, 0).into())).unwrap();
     }
 }

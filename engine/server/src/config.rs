@@ -104,7 +104,8 @@ impl From<Datapath> for Choice {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
-    /// Datagrams that are received and answered together; a train counts once.
+    /// Datagrams that are received and answered together; a train counts once. Of single datagrams the portable datapath
+    /// takes at most 64.
     pub batch_datagrams: usize,
     /// Datagrams that are answered together, with those in trains; a single train may have more.
     pub batch_segments: usize,
@@ -171,10 +172,10 @@ impl Default for Config {
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            batch_datagrams: 64,
-            batch_segments: 2048,
-            outbox_datagrams: 4096,
-            outbox_bytes: 1 << 20,
+            batch_datagrams: 512,
+            batch_segments: 1 << 14,
+            outbox_datagrams: 1 << 15,
+            outbox_bytes: 8 << 20,
             socket_receive_bytes: 4 << 20,
             socket_send_bytes: 4 << 20,
             answer_datagrams: 128,

@@ -142,12 +142,13 @@ pub(crate) fn keep(dir: &Path, records: u64, core: usize) -> anyhow::Result<()> 
                 wait_until_visible(&store, &publishing)?;
             }
             what @ ("merge" | "rebuild") => {
-                let count = |counts: handle_admin::publish::Counts| {
-                    if what == "merge" { counts.merges } else { counts.rebuilds }
-                };
-                let (before, started) = (count(publishing.status().counts), Instant::now());
+                let (rebuilds, started) = (publishing.status().counts.rebuilds, Instant::now());
                 publishing.command(if what == "merge" { Command::Merge } else { Command::Rebuild })?;
-                while count(publishing.status().counts) == before && started.elapsed() < PATIENCE {
+                let is_done = |status: handle_admin::publish::PublishStatus| match what {
+                    "merge" => status.set.is_some_and(|set| set.layers.len() == 1),
+                    _ => status.counts.rebuilds > rebuilds,
+                };
+                while !is_done(publishing.status()) && started.elapsed() < PATIENCE {
                     std::thread::sleep(Duration::from_millis(10));
                 }
                 tell(&format!("{what} {:.1} s", started.elapsed().as_secs_f64()))?;

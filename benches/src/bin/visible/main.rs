@@ -60,6 +60,10 @@ struct Args {
     /// Requests under way.
     #[arg(long, default_value_t = WINDOW)]
     window: usize,
+    /// Ask in trains of 16 to 64 requests, from so many peers; one at a time if not said. Trains leave the core of the
+    /// load time for the store, so that it is the server's that is full.
+    #[arg(long)]
+    peers: Option<u32>,
     /// Where the store and the set go; a directory that is removed at the end if none is named.
     #[arg(long)]
     dir: Option<PathBuf>,
@@ -107,7 +111,11 @@ fn measure(args: &Args) -> anyhow::Result<()> {
     let requests = Requests::new(args.records, 1 << 20, Ask::Plain, 1)?;
     let mut probe = Probe::open(server.address, args.server_cores.len())?;
     serve::pin(Some(args.client_core));
-    let mut flood = Flood::open(&requests, Shape::single(args.window), is_success)?.patient(LOST_AFTER);
+    let shape = match args.peers {
+        None => Shape::single(args.window),
+        Some(peers) => Shape { peers, train_min: 16, train_max: 64, window: args.window },
+    };
+    let mut flood = Flood::open(&requests, shape, is_success)?.patient(LOST_AFTER);
     let core = args.server_cores[0];
     let in_turn = (args.changes / args.rounds).max(1);
     let seconds = in_turn as f64 / args.rate as f64;
@@ -143,11 +151,13 @@ fn measure(args: &Args) -> anyhow::Result<()> {
     let lost = |turns: &[Turn]| turns.iter().map(|turn| turn.got.lost).sum::<u64>();
     let rate = spread(&quiet, Turn::rate);
     let (by_rate, by_cpu) = (share(&changing, &quiet), share_by_cpu(&changing, &quiet));
+    let busy = [spread(&quiet, Turn::busy), spread(&changing, Turn::busy)];
     let report = json!({
         "machine": usage::machine(), "kind": args.kind.name(), "records": args.records,
         "workers": args.server_cores.len(), "changes": visible_ns.len(), "changes_per_s": args.rate,
         "visible_ms": { "p50": at(0.5), "p90": at(0.9), "p99": at(0.99), "p999": at(0.999), "max": at(1.0) },
         "quiet_answers_per_s": rate.to_json(), "share": by_rate.to_json(), "share_by_cpu": by_cpu.to_json(),
+        "quiet_busy": busy[0].to_json(), "changing_busy": busy[1].to_json(),
         "lost_quiet": lost(&quiet), "lost_changing": lost(&changing),
         "imported": imported, "published": published, "created": created, "merged": merged, "rebuilt": rebuilt,
         "resident_after_changes": resident_after_changes, "resident": resident,
@@ -175,6 +185,7 @@ fn measure(args: &Args) -> anyhow::Result<()> {
     println!(
         "answers: {rate:.0}/s without changes; with them {by_rate:.3} of that, by CPU per answer {by_cpu:.3}"
     );
+    println!("core of the server busy: {:.2} without changes, {:.2} with them", busy[0], busy[1]);
     println!("answers lost: {} without changes, {} with them", lost(&quiet), lost(&changing));
     println!("store: {imported}; first set: {published}; {created}");
     println!("merge of everything: {merged}; rebuild: {rebuilt}");

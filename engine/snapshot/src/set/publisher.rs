@@ -258,6 +258,10 @@ impl<S: Storage> Publisher<S> {
                 _ => {}
             }
         }
+        // A lookup here and there maps pages by the mebibyte, and nobody looks again soon.
+        for layer in &old.layers {
+            self.stager.storage.forget(layer.bytes(), 0..layer.bytes().as_ref().len() as u64);
+        }
         Ok(count)
     }
 
