@@ -155,6 +155,7 @@ fn challenge(id: i32, len: usize) -> Challenge {
     nonce[..4].copy_from_slice(&id.to_be_bytes());
     Challenge {
         version: Version::CURRENT,
+        suggested: Version::CURRENT,
         nonce,
         digest: Digest::from_bytes(&nonce),
         request: vec![0; len].into_boxed_slice().into(),

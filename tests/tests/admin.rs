@@ -186,7 +186,7 @@ fn an_answer_counts_once_and_for_its_request_alone() {
         let crossed = answer_bytes(two.id, ADMIN, auth::SECRET_KEY, &respond(&one, SECRET));
         assert_eq!(read(&exchange_over_tcp(address, &crossed).unwrap()).code, Code::AUTHENTICATION_FAILED);
         let unknown = answer_bytes(one.id ^ 1, ADMIN, auth::SECRET_KEY, &respond(&one, SECRET));
-        assert_eq!(read(&exchange_over_tcp(address, &unknown).unwrap()).code, Code::AUTHENTICATION_TIMEOUT);
+        assert_eq!(read(&exchange_over_tcp(address, &unknown).unwrap()).code, Code::SESSION_TIMEOUT);
     });
     for handle in [&b"TST/two"[..], b"TST/three"] {
         assert_eq!(resolve(&administered, handle).code, Code::HANDLE_NOT_FOUND);
@@ -341,7 +341,9 @@ fn groups_in_circles_and_groups_of_thousands_end() {
 }
 
 #[test]
-fn an_overwrite_that_changes_nothing_still_needs_somebody_who_may() {
+fn an_overwrite_that_changes_nothing_takes_no_right_but_a_key() {
+    let known = Reference { index: 305, ..ADMIN };
+    let known_secret = b"read only admin";
     let administered = root(|_| ());
     assert_eq!(create(&administered, b"TST/same", &[url(1)]).code, Code::SUCCESS);
     let overwrite = CHANGE.with(OpFlags::OVERWRITE);
@@ -349,12 +351,24 @@ fn an_overwrite_that_changes_nothing_still_needs_somebody_who_may() {
     with_values(&[url(1)], |values| {
         let body = HandleValues { handle: b"TST/same", values };
         for request in [Request::CreateHandle(body), Request::AddValue(body)] {
-            let told = ask_as(administered.address(), stranger, SECRET, overwrite, &request);
+            for (identity, secret, code) in [
+                (stranger, SECRET, Code::AUTHENTICATION_FAILED),
+                (ADMIN, &b"another secret"[..], Code::AUTHENTICATION_FAILED),
+                (known, b"another secret", Code::AUTHENTICATION_FAILED),
+                (known, known_secret, Code::SUCCESS),
+                (ADMIN, SECRET, Code::SUCCESS),
+            ] {
+                let told = ask_as(administered.address(), identity, secret, overwrite, &request);
+                assert_eq!(told.code, code, "{identity}: {}", told.text);
+            }
+        }
+    });
+    // As soon as it changes anything, it takes the right to that.
+    with_values(&[Value { data: b"other", ..url(1) }], |values| {
+        let body = HandleValues { handle: b"TST/same", values };
+        for request in [Request::CreateHandle(body), Request::AddValue(body)] {
+            let told = ask_as(administered.address(), known, known_secret, overwrite, &request);
             assert_eq!(told.code, Code::INVALID_ADMIN, "{}", told.text);
-            let told = ask_as(administered.address(), ADMIN, b"another secret", overwrite, &request);
-            assert_eq!(told.code, Code::AUTHENTICATION_FAILED, "{}", told.text);
-            let told = ask_as(administered.address(), ADMIN, SECRET, overwrite, &request);
-            assert_eq!(told.code, Code::SUCCESS, "{}", told.text);
         }
     });
 }
@@ -578,4 +592,71 @@ fn the_program_says_what_is_wrong_serves_and_stops_as_told() {
     running.signal("TERM");
     assert_eq!(running.wait(), Some(0));
     assert!(!control.exists(), "the socket goes with the process");
+}
+
+#[test]
+fn strangers_learn_nothing_of_values_behind_the_first_that_takes_a_right() {
+    let administered = root(|_| ());
+    let public_write = Permissions(Permissions::DEFAULT.0 | Permissions::PUBLIC_WRITE.0);
+    let values = [
+        url(1),
+        Value { permissions: Permissions(Permissions::DEFAULT.0 & !Permissions::ADMIN_WRITE.0), ..url(2) },
+        Value { permissions: public_write, ..url(3) },
+    ];
+    let mut admin_value = Vec::new();
+    Admin::new(AdminPermissions::ALL, ADMIN.handle, ADMIN.index).encode(&mut admin_value);
+    let all = [&values[..], &[Value::new(100, b"HS_ADMIN", &admin_value)]].concat();
+    assert_eq!(create(&administered, b"TST/order", &all).code, Code::SUCCESS);
+    let address = administered.address();
+    for (indexes, stranger, known) in [
+        (&[1, 9][..], Code::AUTHENTICATION_NEEDED, Code::VALUES_NOT_FOUND),
+        (&[9, 1], Code::VALUES_NOT_FOUND, Code::VALUES_NOT_FOUND),
+        (&[3, 9], Code::VALUES_NOT_FOUND, Code::VALUES_NOT_FOUND),
+        (&[1, 2], Code::AUTHENTICATION_NEEDED, Code::INSUFFICIENT_PERMISSIONS),
+        (&[2, 1], Code::INSUFFICIENT_PERMISSIONS, Code::INSUFFICIENT_PERMISSIONS),
+        (&[3, 2, 1], Code::INSUFFICIENT_PERMISSIONS, Code::INSUFFICIENT_PERMISSIONS),
+        (&[3], Code::SUCCESS, Code::SUCCESS),
+        (&[3, 1], Code::AUTHENTICATION_NEEDED, Code::SUCCESS),
+    ] {
+        let values: Vec<Value<'_>> =
+            indexes.iter().map(|&index| Value { permissions: public_write, ..url(index) }).collect();
+        with_values(&values, |values| {
+            let request = Request::ModifyValue(HandleValues { handle: b"TST/order", values });
+            assert_eq!(ask(address, CHANGE, &request).code, stranger, "{indexes:?} by a stranger");
+        });
+        let values: Vec<Value<'_>> = indexes
+            .iter()
+            .map(|&index| match index {
+                3 => Value { permissions: public_write, ..url(3) },
+                index => url(index),
+            })
+            .collect();
+        with_values(&values, |values| {
+            let request = Request::ModifyValue(HandleValues { handle: b"TST/order", values });
+            assert_eq!(as_admin(&administered, &request).code, known, "{indexes:?} by an administrator");
+        });
+    }
+}
+
+#[test]
+fn an_answer_that_cannot_be_read_is_told_from_a_wrong_one_to_who_may() {
+    let administered = root(|_| ());
+    let delete = Request::DeleteHandle(HandleBody { handle: b"TST/ITEM-001" });
+    let nobody = Reference { handle: b"TST/ITEM-002", index: 300 };
+    let key = Reference { index: 300, ..ADMIN };
+    for (identity, kind, answer, code) in [
+        (ADMIN, auth::SECRET_KEY, &b""[..], Code::AUTHENTICATION_ERROR),
+        (ADMIN, auth::SECRET_KEY, b"\x77a form that nobody knows", Code::AUTHENTICATION_ERROR),
+        (ADMIN, auth::SECRET_KEY, b"\x22\0\0\0\x04", Code::AUTHENTICATION_ERROR),
+        (ADMIN, auth::SECRET_KEY, b"\x02wrong", Code::AUTHENTICATION_FAILED),
+        (key, auth::PUBLIC_KEY, b"\0\0", Code::AUTHENTICATION_ERROR),
+        (key, auth::PUBLIC_KEY, b"\0\0\0\x04SHA1\0\0\0\x05wrong", Code::AUTHENTICATION_FAILED),
+        (nobody, auth::SECRET_KEY, b"", Code::INVALID_ADMIN),
+        (Reference { index: 999, ..ADMIN }, auth::SECRET_KEY, b"", Code::INVALID_ADMIN),
+    ] {
+        let challenge = ask(administered.address(), CHANGE, &delete).challenge.unwrap();
+        let bytes = answer_bytes(challenge.id, identity, kind, answer);
+        let told = read(&exchange_over_tcp(administered.address(), &bytes).unwrap());
+        assert_eq!(told.code, code, "{identity} {answer:?}: {}", told.text);
+    }
 }

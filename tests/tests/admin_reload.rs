@@ -3,6 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use handle_admin::config::Config;
+use handle_admin::server::Server;
+use handle_admin::settings::{Hooks, reload};
 use handle_client::administration::{Administrator, Identity, Key};
 use handle_proto::wire::Request;
 use handle_proto::wire::admin::{HandleBody, HandleValues};
@@ -14,7 +16,8 @@ use serde_json::{Value as Json, json};
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 use zeroize::Zeroizing;
 
@@ -141,4 +144,150 @@ fn what_is_wrong_changes_nothing_and_a_signal_does_as_the_command() {
     until("it has reloaded", || place.home("0.NA/10.1") == Code::SUCCESS);
     place.process.signal("TERM");
     assert_eq!(place.process.wait(), Some(0));
+}
+
+/// A server in this process, and what it reads when it reloads. `read` is called for each reload.
+fn with_hooks(
+    change: impl FnOnce(&mut Config),
+    read: impl Fn(&Config) -> Config + Send + Sync + 'static,
+    set_log: impl Fn(&str) -> anyhow::Result<()> + Send + Sync + 'static,
+) -> (Server, tempfile::TempDir) {
+    let mut made = administer_with("root", change);
+    made.stop();
+    let started = made.config.clone();
+    let hooks =
+        Hooks { read_config: Some(Box::new(move || Ok(read(&started)))), set_log: Some(Box::new(set_log)) };
+    let server = Server::start_with(&made.config, hooks).unwrap();
+    (server, std::mem::replace(&mut made.directory, tempfile::tempdir().unwrap()))
+}
+
+/// Every part in turn is the bad one, all others are new and good: nothing of them comes into force.
+#[test]
+fn one_bad_part_keeps_all_others_back() {
+    type Spoil = fn(&mut Config);
+    let bad: [(&str, Spoil); 9] = [
+        ("administrators.server", |it| it.administrators.server = vec!["99999999999:0.NA/TST".to_owned()]),
+        ("limits.keys_tried", |it| it.limits.keys_tried = 0),
+        ("tcp.connections", |it| it.tcp.connections = 0),
+        ("publish.merge_ratio", |it| it.publish.merge_ratio = 0),
+        ("observe.http_header_bytes", |it| it.observe.http_header_bytes = 0),
+        ("elsewhere.rest_ms", |it| it.elsewhere.rest_ms = u32::MAX),
+        ("log", |it| it.log = "what=is=this".to_owned()),
+        ("nowhere", |it| it.audit = Some("/nowhere/audit.jsonl".into())),
+        ("no such log", |it| it.log = "refused".to_owned()),
+    ];
+    let at = Arc::new(AtomicUsize::new(0));
+    let logged = Arc::new(Mutex::new(Vec::new()));
+    let new = |config: &Config| {
+        let mut new = config.clone();
+        new.administrators.server = vec!["301:0.NA/TST".to_owned()];
+        new.administrators.server_full_access = true;
+        new.limits.keys_tried += 1;
+        new.limits.challenges_per_source = 1;
+        new.tcp.connections_per_source = 1;
+        new.publish.interval_ms += 1;
+        new.list_handles = !new.list_handles;
+        new.log = "debug".to_owned();
+        new.audit = config.audit.as_ref().map(|path| path.with_file_name("other.jsonl"));
+        new
+    };
+    let (server, directory) = with_hooks(
+        |config| config.administrators.server.clear(),
+        {
+            let at = Arc::clone(&at);
+            move |started| {
+                let mut read = new(started);
+                if let Some((_, spoil)) = bad.get(at.load(Ordering::Relaxed)) {
+                    spoil(&mut read);
+                }
+                read
+            }
+        },
+        {
+            let logged = Arc::clone(&logged);
+            move |filter| {
+                anyhow::ensure!(filter != "refused", "no such log");
+                logged.lock().unwrap().push(filter.to_owned());
+                Ok(())
+            }
+        },
+    );
+    let shared = server.shared();
+    let service = &shared.service;
+    let (before, in_force) = (shared.config(), service.in_force());
+    for (part, _) in bad {
+        let said = reload(shared);
+        assert_eq!(said["ok"], false, "{part}: {said}");
+        let error = said["error"].as_str().unwrap();
+        assert!(error.contains(part) && error.contains("nothing has changed"), "{part}: {error}");
+        assert!(Arc::ptr_eq(&shared.config(), &before), "{part}");
+        assert!(Arc::ptr_eq(&service.in_force(), &in_force), "{part}");
+        at.fetch_add(1, Ordering::Relaxed);
+    }
+    assert_eq!(*logged.lock().unwrap(), [""; 0], "what is logged stays");
+    // Two connections of one source, two challenges, and the file for the audit: as they were.
+    let address = server.addresses()[0];
+    let held = TcpStream::connect(address).unwrap();
+    let ask = |handle: &str| {
+        let mut client = Administrator::new(address, Duration::from_secs(60));
+        let key = Key::Secret(Zeroizing::new(b"open sesame open".to_vec()));
+        client.identify(Some(Arc::new(Identity { handle: b"0.NA/TST".to_vec(), index: 301, key })));
+        let body = HandleBody { handle: handle.as_bytes() };
+        client.ask(&Request::HomeNa(body), OpFlags::PLAIN_REQUEST).unwrap().code()
+    };
+    assert_eq!(ask("0.NA/10.1"), Code::INVALID_ADMIN);
+    let lines = |name: &str| std::fs::read_to_string(directory.path().join(name)).unwrap_or_default();
+    assert!(lines("audit.jsonl").contains("10.1"));
+    assert_eq!(lines("other.jsonl"), "");
+    // Without a bad one, all are taken.
+    let said = reload(shared);
+    assert_eq!((&said["ok"], &said["settings_not_changed"]), (&json!(true), &Json::Null), "{said}");
+    assert_eq!(*logged.lock().unwrap(), ["debug"]);
+    drop(held);
+    until("the place is given back", || shared.connections.count() == 0);
+    assert_eq!(ask("0.NA/10.1"), Code::SUCCESS);
+    assert!(lines("other.jsonl").contains("10.1"));
+    server.stop();
+}
+
+#[test]
+fn of_reloads_at_once_the_one_that_read_last_counts() {
+    let reads = Arc::new(AtomicUsize::new(0));
+    let (is_reading, reading) = mpsc::channel();
+    let (go_on, may_go_on) = mpsc::channel::<()>();
+    let may_go_on = Mutex::new(may_go_on);
+    let (server, _directory) = with_hooks(
+        |_| (),
+        {
+            let reads = Arc::clone(&reads);
+            move |started| {
+                let read = reads.fetch_add(1, Ordering::SeqCst);
+                if read == 0 {
+                    // What it has read is old by the time it goes on.
+                    is_reading.send(()).unwrap();
+                    may_go_on.lock().unwrap().recv().unwrap();
+                }
+                let mut config = started.clone();
+                config.limits.keys_tried = 100 + read;
+                config
+            }
+        },
+        |_| Ok(()),
+    );
+    let shared = server.shared();
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| reload(shared));
+        reading.recv().unwrap();
+        let second = scope.spawn(|| reload(shared));
+        // Time for the second one to overtake the first, if it could.
+        std::thread::sleep(Duration::from_millis(100));
+        go_on.send(()).unwrap();
+        for reload in [first, second] {
+            assert_eq!(reload.join().unwrap()["ok"], true);
+        }
+    });
+    assert_eq!(reads.load(Ordering::SeqCst), 2);
+    assert_eq!(shared.config().limits.keys_tried, 101);
+    assert_eq!(shared.service.in_force().effort.keys_tried, 101);
+    server.stop();
 }

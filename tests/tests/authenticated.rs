@@ -216,6 +216,11 @@ fn who_may_not_read_is_told_so_whatever_the_key() {
         code("TST/HALF", b"HS_KERBEROS", who(301, "0.NA/TST"), wrong),
         ResponseCode::INVALID_CREDENTIAL
     );
+    // An answer that nobody can read, by who may and has a key.
+    for unreadable in [&b""[..], b"\x77what", b"\x22\0\0\0\x04"] {
+        let code = code("TST/HALF", auth::SECRET_KEY, who(301, "0.NA/TST"), unreadable);
+        assert_eq!(code, ResponseCode::AUTHENTICATION_ERROR, "{unreadable:?}");
+    }
     // An administrator who has no key.
     let keyless = code("TST/HSTYPES", auth::SECRET_KEY, who(7, "TST/X"), wrong);
     assert_eq!(keyless, ResponseCode::AUTHENTICATION_FAILED);

@@ -190,6 +190,9 @@ fn exports_of_other_servers_become_the_same_store() {
     place.file("apart.sql", format!("INSERT INTO handles VALUES {rows};\n"));
     let (code, error) = fail(place.hdl(["import", "apart.redb", "apart.sql", "--create"]));
     assert!(code == 1 && error.contains("ORDER BY handle"), "{error}");
+    // Where case tells names apart, these are three.
+    succeed(place.hdl(["import", "cased.redb", "apart.sql", "--create", "--case-sensitive"]));
+    assert_eq!(succeed(place.hdl(["export", "cased.redb", "-"])).matches("\"handle\"").count(), 3);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use handle_tests::client::{Client, request};
 use handle_tests::daemon::{Daemon, free_address, handled};
 use handle_tests::process::{hdl, run, until};
 use serde_json::{Value as Json, json};
-use std::io::Read as _;
+use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
@@ -294,6 +294,29 @@ fn limits_of_connections_change_for_who_is_connected_and_who_comes() {
         "tcp.connections = 1\ntcp.backlog = 7\ntcp.receive_buffers = 8\ntcp.receive_buffer_bytes = 600\ntcp.enabled = false",
         &["tcp.backlog", "tcp.enabled", "tcp.receive_buffer_bytes", "tcp.receive_buffers"],
     );
+}
+
+#[test]
+fn with_fewer_places_who_is_idle_goes_and_who_is_served_stays() {
+    let place = Place::new();
+    let connect = || TcpStream::connect(place.address).unwrap();
+    let whole = request(b"10.1/long", 7);
+    let mut busy = connect();
+    busy.write_all(&whole[..30]).unwrap();
+    until("half a request is there", || place.total("tcp_input_bytes") == 30);
+    let idle: Vec<TcpStream> = (0..8).map(|_| connect()).collect();
+    until("all are connected", || place.total("tcp_connections") == 9);
+    place.change("tcp.connections = 1");
+    // Each of the two workers makes its places as somebody comes.
+    let mut new = Vec::new();
+    until("each worker has one left, and one cannot let it go", || {
+        new.push(connect());
+        place.total("tcp_connections") == 2 && place.total("tcp_refused_full") > 0
+    });
+    assert!(idle.iter().all(|stream| until_end(stream).is_empty()), "they are cut off");
+    assert!(place.total("tcp_closed_evicted") >= 8);
+    busy.write_all(&whole[30..]).unwrap();
+    assert!(!until_end(&busy).is_empty(), "it is answered");
 }
 
 #[test]

@@ -20,7 +20,7 @@ use handle_proto::wire::session::SessionKey;
 use handle_proto::wire::stream::{Front, split};
 use handle_proto::wire::{Body, Envelope, Header, Message, Reply, Response};
 use handle_server::config::Datapath;
-use handle_tests::administered::administer;
+use handle_tests::administered::{Administered, administer};
 use handle_tests::served::{serve, server_key};
 use handle_tests::vectors;
 use serde_json::Value as Json;
@@ -366,14 +366,33 @@ fn conversations_on(datapath: Datapath) {
     conversations("conversations", |line| !is_administrative(line), serve, Json::clone);
 }
 
+/// Starts an administration process; gives where it answers, too.
+fn administration(name: &str) -> (Administered, SocketAddr) {
+    let administered = administer(name);
+    let address = administered.address();
+    (administered, address)
+}
+
 #[test]
 fn vectors_conversations_with_the_administration_process() {
-    let administer = |name: &str| {
-        let administered = administer(name);
-        let address = administered.address();
-        (administered, address)
-    };
-    conversations("administration", is_administrative, administer, over_tcp);
+    conversations("administration", is_administrative, administration, over_tcp);
+}
+
+/// Whether a line is a query that the administration process answers from its own records, too, in one message. It has
+/// no templates; and what is about datagrams, and refused where they come, is not for a stream.
+fn is_query_for_administration(line: &Json) -> bool {
+    let is_one = |name: &str| line[name].as_array().is_some_and(|all| all.len() == 1);
+    let is_of_datagrams = ["malformed", "udp_multi_packet_requests"].iter().any(|it| line["category"] == *it);
+    let as_stream = over_tcp(line);
+    let fits_a_stream = !is_of_datagrams && is_one("request_hex") && is_one("response_hex");
+    let is_of_others = line["server"] != WIDE_OPEN && line["server"] != "template";
+    is_of_others && !is_administrative(&as_stream) && (line["transport"] == "tcp" || fits_a_stream)
+}
+
+#[test]
+fn vectors_conversations_of_queries_with_the_administration_process() {
+    let is_asked = is_query_for_administration;
+    conversations("queries of administration", is_asked, administration, over_tcp);
 }
 
 /// The data process only reads, whoever asks.

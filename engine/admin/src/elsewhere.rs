@@ -10,7 +10,7 @@
 
 use anyhow::{Context as _, ensure};
 use crossbeam_channel::{Receiver, Sender, bounded};
-use handle_auth::PublicKey;
+use handle_auth::{Pbkdf2Limits, PublicKey};
 use handle_client::administration::Administrator;
 use handle_client::bootstrap::{FILE_LEN_MAX, Root};
 use handle_client::cache::{Cache, CacheLimits};
@@ -19,10 +19,11 @@ use handle_client::plan::{Purpose, Target};
 use handle_client::{Answer, Driver, LookupError, Question};
 use handle_proto::data::kind::{HS_ADMIN, HS_PUBKEY};
 use handle_proto::data::site::InterfaceKind;
-use handle_proto::wire::auth::Verification;
+use handle_proto::limit::{PBKDF2_ITERATIONS, PBKDF2_KEY_BITS};
+use handle_proto::wire::auth::{SecretAnswer, Verification};
 use handle_proto::wire::list::Reference;
-use handle_proto::wire::{Request, Response};
-use handle_proto::{Handle, OpFlags, ResponseCode};
+use handle_proto::wire::{self, Request, Response};
+use handle_proto::{Handle, OpFlags, ResponseCode, Version};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::fmt;
@@ -57,6 +58,10 @@ pub struct ElsewhereConfig {
     /// Most seconds that an answer is kept, whatever its time to live: what was taken back elsewhere counts here for
     /// so long; a key, in a session that has proven who it is, until the session ends.
     pub cache_s: u32,
+    /// How long nobody is asked about a handle again after nobody answered, in milliseconds.
+    pub rest_ms: u32,
+    /// Handles that are remembered for that.
+    pub rest_handles: usize,
 }
 
 impl Default for ElsewhereConfig {
@@ -71,6 +76,8 @@ impl Default for ElsewhereConfig {
             patience_ms: 5000,
             cache_bytes: 16 << 20,
             cache_s: 300,
+            rest_ms: 5000,
+            rest_handles: 1024,
         }
     }
 }
@@ -99,6 +106,8 @@ impl ElsewhereConfig {
             ("patience_ms", self.patience_ms as usize, 1, 120_000),
             ("cache_bytes", self.cache_bytes, 0, 1 << 34),
             ("cache_s", self.cache_s as usize, 0, 172_800),
+            ("rest_ms", self.rest_ms as usize, 0, 3_600_000),
+            ("rest_handles", self.rest_handles, 0, 1 << 20),
         ];
         for (name, value, least, most) in bounds {
             ensure!(
@@ -138,10 +147,6 @@ impl ElsewhereConfig {
 const REQUESTS_MAX: usize = 32;
 /// Servers that one answer to a challenge is shown to before nobody is believed to know.
 const VERIFIERS_MAX: usize = 3;
-/// How long nobody is asked about a handle again after nobody answered.
-const REST: Duration = Duration::from_secs(5);
-/// Handles that are remembered for that.
-const SILENT_MAX: usize = 1024;
 
 fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
     let mut bytes = Vec::new();
@@ -152,6 +157,7 @@ fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
 
 /// Why nobody says.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Unanswered {
     /// Others are being asked on behalf of as many requests as may be.
     Busy,
@@ -161,8 +167,25 @@ pub enum Unanswered {
     Lookup(LookupError),
     /// The service answers, but neither with values nor that there are none.
     Refused(ResponseCode),
-    /// No server said whether an answer to a challenge is right.
+    /// Servers have answered, but none said whether an answer to a challenge is right.
     NoVerdict,
+    /// No server answered that could have said whether an answer to a challenge is right.
+    NoVerifier,
+    /// Nobody answered about the same handle a moment ago, and why.
+    Rested(Box<Unanswered>),
+}
+
+impl Unanswered {
+    /// Whether somebody was heard, though nothing that helps.
+    #[must_use]
+    pub const fn was_heard(&self) -> bool {
+        matches!(self, Self::Refused(_) | Self::NoVerdict)
+    }
+
+    /// Whether nobody is there to ask.
+    const fn is_silence(&self) -> bool {
+        matches!(self, Self::Lookup(_) | Self::NoVerifier)
+    }
 }
 
 impl fmt::Display for Unanswered {
@@ -173,6 +196,8 @@ impl fmt::Display for Unanswered {
             Self::Lookup(error) => error.fmt(f),
             Self::Refused(code) => write!(f, "its service says: {code} (RC {})", code.0),
             Self::NoVerdict => f.write_str("no server of its service says whether the answer is right"),
+            Self::NoVerifier => f.write_str("no server of its service answers"),
+            Self::Rested(why) => write!(f, "{why}, a moment ago"),
         }
     }
 }
@@ -190,23 +215,34 @@ pub struct Elsewhere {
 
 /// Handles about which nobody answered a moment ago. Were they asked about each time, strangers could keep all places
 /// busy with one service that is silent.
-#[derive(Debug, Default)]
-struct Silent(HashMap<Vec<u8>, (Instant, LookupError)>);
+#[derive(Debug)]
+struct Silent {
+    rest: Duration,
+    handles_max: usize,
+    /// Since when, and why.
+    handles: HashMap<Vec<u8>, (Instant, Unanswered)>,
+}
 
 impl Silent {
-    /// Why nobody says anything about `handle`, if that was found out less than [`REST`] ago.
-    fn why(&self, handle: Handle<'_>, now: Instant) -> Option<LookupError> {
-        let (since, error) = self.0.get(&handle.prefix_folded())?;
-        is_young(*since, now).then(|| error.clone())
+    fn new(config: &ElsewhereConfig) -> Self {
+        let rest = Duration::from_millis(config.rest_ms.into());
+        Self { rest, handles_max: config.rest_handles, handles: HashMap::new() }
+    }
+
+    /// Why nobody says anything about `handle`, if that was found out a moment ago.
+    fn why(&self, handle: Handle<'_>, now: Instant) -> Option<Unanswered> {
+        let (since, unanswered) = self.handles.get(&handle.prefix_folded())?;
+        is_young(*since, now, self.rest).then(|| Unanswered::Rested(Box::new(unanswered.clone())))
     }
 
     /// Takes note; where there is no room, not.
-    fn note(&mut self, handle: Handle<'_>, error: LookupError, now: Instant) {
-        if self.0.len() >= SILENT_MAX {
-            self.0.retain(|_, (since, _)| is_young(*since, now));
+    fn note(&mut self, handle: Handle<'_>, unanswered: Unanswered, now: Instant) {
+        let (rest, max) = (self.rest, self.handles_max);
+        if self.handles.len() >= max {
+            self.handles.retain(|_, (since, _)| is_young(*since, now, rest));
         }
-        if self.0.len() < SILENT_MAX {
-            self.0.insert(handle.prefix_folded(), (now, error));
+        if self.handles.len() < max {
+            self.handles.insert(handle.prefix_folded(), (now, unanswered));
         }
     }
 }
@@ -216,8 +252,8 @@ const fn says_what_there_is(code: ResponseCode) -> bool {
     matches!(code, ResponseCode::SUCCESS | ResponseCode::HANDLE_NOT_FOUND | ResponseCode::VALUES_NOT_FOUND)
 }
 
-fn is_young(since: Instant, now: Instant) -> bool {
-    now.saturating_duration_since(since) < REST
+fn is_young(since: Instant, now: Instant, rest: Duration) -> bool {
+    now.saturating_duration_since(since) < rest
 }
 
 #[derive(Debug, Default)]
@@ -225,6 +261,7 @@ struct Counts {
     asked: AtomicU64,
     unanswered: AtomicU64,
     refused: AtomicU64,
+    rested: AtomicU64,
 }
 
 /// What was asked of other services so far.
@@ -236,6 +273,8 @@ pub struct ElsewhereCounts {
     pub unanswered: u64,
     /// Questions that were not asked, because too many were.
     pub refused: u64,
+    /// Questions that were not asked, because nobody answered about the same handle a moment ago.
+    pub rested: u64,
     /// Questions that were answered from the cache.
     pub cached: u64,
 }
@@ -255,7 +294,7 @@ impl Elsewhere {
             // There is room for each, and both ends are here.
             let _ = places.0.send(Driver::new(Arc::clone(&client)));
         }
-        let (silent, counts) = (Mutex::default(), Counts::default());
+        let (silent, counts) = (Mutex::new(Silent::new(config)), Counts::default());
         Ok(Some(Self { config: config.clone(), client, places, silent, counts }))
     }
 
@@ -269,11 +308,12 @@ impl Elsewhere {
     #[must_use]
     pub fn counts(&self) -> ElsewhereCounts {
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        let Counts { asked, unanswered, refused } = &self.counts;
+        let Counts { asked, unanswered, refused, rested } = &self.counts;
         ElsewhereCounts {
             asked: of(asked),
             unanswered: of(unanswered),
             refused: of(refused),
+            rested: of(rested),
             cached: self.client.cache.stats().hits,
         }
     }
@@ -337,19 +377,34 @@ impl Errand<'_> {
 
     /// Whether an answer to a challenge is made with a secret that nobody is told. RFC 3652 section 3.5.3.
     ///
+    /// That nobody answers is remembered where the answer asks for no more work than deployed clients do: with more, it
+    /// would be for who claims the identity to say that nobody is there.
+    ///
     /// # Errors
     /// When nobody says.
-    pub fn verdict(&mut self, asked: &Verification<'_>) -> Result<bool, Unanswered> {
+    pub fn verdict(&mut self, asked: &Verification<'_>) -> Result<Verdict, Unanswered> {
         let purpose = Purpose { kind: InterfaceKind::QUERY, primary_only: false };
         let certified = self.elsewhere.config.certified;
+        let patience = Duration::from_millis(self.elsewhere.config.patience_ms.into());
         let told = self.with_driver(asked.identity.handle, |driver, ends| {
             let servers = driver.servers(asked.identity.handle, purpose, certified);
             let servers = servers.map_err(Unanswered::Lookup)?;
-            let told = servers.iter().take(VERIFIERS_MAX).find_map(|server| {
+            let (mut is_heard, mut had_time) = (false, false);
+            for server in servers.iter().take(VERIFIERS_MAX) {
                 let left = ends.saturating_duration_since(Instant::now());
-                if left.is_zero() { None } else { verdict_of(server, asked, certified, left) }
-            });
-            told.ok_or(Unanswered::NoVerdict)
+                if left.is_zero() {
+                    break;
+                }
+                // What else the request wanted to know may have taken the time.
+                had_time |= left >= patience / 2;
+                match verdict_of(server, asked, certified, left) {
+                    Heard::Verdict(verdict) => return Ok(verdict),
+                    Heard::Something => is_heard = true,
+                    Heard::Nothing => {}
+                }
+            }
+            let nobody_is_there = !is_heard && had_time && is_usual_work(asked.signed_response);
+            Err(if nobody_is_there { Unanswered::NoVerifier } else { Unanswered::NoVerdict })
         });
         self.note(&told);
         told
@@ -378,31 +433,34 @@ impl Errand<'_> {
         let left = self.questions_left.checked_sub(1).filter(|_| now < ends).ok_or(Unanswered::Enough)?;
         self.questions_left = left;
         let handle = Handle(handle);
-        if let Some(error) = self.elsewhere.silent().why(handle, now) {
-            return Err(Unanswered::Lookup(error));
+        if let Some(rested) = self.elsewhere.silent().why(handle, now) {
+            return Err(rested);
         }
         let driver = match &mut self.driver {
             Some(driver) => driver,
             none => none.insert(self.elsewhere.places.1.try_recv().map_err(|_| Unanswered::Busy)?),
         };
         let told = ask(driver, ends);
-        if let Err(Unanswered::Lookup(error)) = &told {
-            self.elsewhere.silent().note(handle, error.clone(), Instant::now());
+        if let Err(unanswered) = &told
+            && unanswered.is_silence()
+        {
+            self.elsewhere.silent().note(handle, unanswered.clone(), Instant::now());
         }
         told
     }
 
     fn note<T>(&self, told: &Result<T, Unanswered>) {
-        let Counts { asked, unanswered, refused } = &self.elsewhere.counts;
-        match told {
-            Ok(_) => {}
-            Err(Unanswered::Busy | Unanswered::Enough) => {
-                refused.fetch_add(1, Ordering::Relaxed);
-                return;
+        let Counts { asked, unanswered, refused, rested } = &self.elsewhere.counts;
+        let not_asked = match told {
+            Ok(_) => None,
+            Err(Unanswered::Busy | Unanswered::Enough) => Some(refused),
+            Err(Unanswered::Rested(_)) => Some(rested),
+            Err(_) => {
+                unanswered.fetch_add(1, Ordering::Relaxed);
+                None
             }
-            Err(_) => drop(unanswered.fetch_add(1, Ordering::Relaxed)),
-        }
-        asked.fetch_add(1, Ordering::Relaxed);
+        };
+        not_asked.unwrap_or(asked).fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -415,23 +473,48 @@ impl Drop for Errand<'_> {
     }
 }
 
-/// What `server` says to an answer to a challenge; `None` when that does not count.
-fn verdict_of(
-    server: &Target,
-    asked: &Verification<'_>,
-    certified: bool,
-    patience: Duration,
-) -> Option<bool> {
+/// What a server says to an answer to a challenge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// Whether it is right.
+    pub is_right: bool,
+    /// The version that the server speaks.
+    pub verifier: Version,
+}
+
+/// What was heard of a server that was to give a verdict.
+enum Heard {
+    Verdict(Verdict),
+    /// Something that is none.
+    Something,
+    /// Nothing that counts.
+    Nothing,
+}
+
+fn verdict_of(server: &Target, asked: &Verification<'_>, certified: bool, patience: Duration) -> Heard {
     let mut client = Administrator::new(server.address, patience);
     if certified {
-        client.require_signatures(PublicKey::from_record(&server.public_key).ok()?);
+        let Ok(key) = PublicKey::from_record(&server.public_key) else { return Heard::Nothing };
+        client.require_signatures(key);
     }
     let flags = OpFlags::PLAIN_REQUEST.with(OpFlags::CERTIFY).with(OpFlags::REQUEST_DIGEST);
-    let answer = client.ask(&Request::VerifyChallenge(*asked), flags).ok()?;
+    let Ok(answer) = client.ask(&Request::VerifyChallenge(*asked), flags) else { return Heard::Nothing };
     match answer.reply().response {
-        Response::Verdict(verdict) => Some(verdict.is_valid),
-        _ => None,
+        Response::Verdict(wire::auth::Verdict { is_valid: is_right }) => {
+            Heard::Verdict(Verdict { is_right, verifier: answer.version() })
+        }
+        _ => Heard::Something,
     }
+}
+
+/// Whether it takes no more work to verify an answer than if a deployed client had made it.
+fn is_usual_work(signed_response: &[u8]) -> bool {
+    let usual = Pbkdf2Limits {
+        iterations_max: PBKDF2_ITERATIONS,
+        key_bits_max: PBKDF2_KEY_BITS,
+        ..Pbkdf2Limits::DEFAULT
+    };
+    SecretAnswer::decode(signed_response).is_ok_and(|answer| usual.admit(&answer))
 }
 
 #[cfg(test)]
@@ -452,17 +535,61 @@ mod tests {
 
     #[test]
     fn nobody_is_asked_again_so_soon_about_what_nobody_answered() {
-        let (mut silent, start) = (Silent::default(), Instant::now());
-        silent.note(Handle(b"20.2/who"), LookupError::NoRoot, start);
-        assert_eq!(silent.why(Handle(b"20.2/who"), start), Some(LookupError::NoRoot));
+        let config = ElsewhereConfig { rest_ms: 100, rest_handles: 8, ..ElsewhereConfig::default() };
+        let (mut silent, start, rest) = (Silent::new(&config), Instant::now(), Duration::from_millis(100));
+        silent.note(Handle(b"20.2/who"), Unanswered::NoVerifier, start);
+        let rested = Unanswered::Rested(Box::new(Unanswered::NoVerifier));
+        assert_eq!(silent.why(Handle(b"20.2/who"), start), Some(rested));
         assert_eq!(silent.why(Handle(b"20.2/other"), start), None);
-        assert_eq!(silent.why(Handle(b"20.2/who"), start + REST), None);
-        for n in 0..2 * SILENT_MAX {
-            silent.note(Handle(format!("20.2/{n}").as_bytes()), LookupError::NoRoot, start);
+        assert!(silent.why(Handle(b"20.2/who"), start + rest - Duration::from_millis(1)).is_some());
+        assert_eq!(silent.why(Handle(b"20.2/who"), start + rest), None);
+        for n in 0..16 {
+            silent.note(Handle(format!("20.2/{n}").as_bytes()), Unanswered::NoVerifier, start);
         }
-        assert_eq!(silent.0.len(), SILENT_MAX);
+        assert_eq!(silent.handles.len(), 8);
         assert!(silent.why(Handle(b"20.2/who"), start).is_some(), "what is remembered stays");
-        silent.note(Handle(b"20.2/other"), LookupError::NoRoot, start + REST);
-        assert_eq!(silent.0.len(), 1, "until its time is over");
+        silent.note(Handle(b"20.2/other"), Unanswered::NoVerifier, start + rest);
+        assert_eq!(silent.handles.len(), 1, "until its time is over");
+        let forgetful =
+            [ElsewhereConfig { rest_ms: 0, ..config.clone() }, ElsewhereConfig { rest_handles: 0, ..config }];
+        for config in forgetful {
+            assert_eq!(config.check().map_err(|error| error.to_string()), Ok(()));
+            let mut silent = Silent::new(&config);
+            silent.note(Handle(b"20.2/who"), Unanswered::NoVerifier, start);
+            assert_eq!(silent.why(Handle(b"20.2/who"), start), None, "{config:?}");
+        }
+    }
+
+    /// Else whoever claims an identity could say that its service is gone: by an answer that takes its servers too long.
+    #[test]
+    fn only_silence_to_usual_work_is_silence() {
+        for is_silence in [Unanswered::NoVerifier, Unanswered::Lookup(LookupError::NoRoot)] {
+            assert!(is_silence.is_silence() && !is_silence.was_heard(), "{is_silence}");
+        }
+        for heard in [Unanswered::NoVerdict, Unanswered::Refused(ResponseCode::SERVER_BUSY)] {
+            assert!(!heard.is_silence() && heard.was_heard(), "{heard}");
+        }
+        for (iterations, key_bits, is_usual) in
+            [(1, 128, true), (10_000, 160, true), (10_001, 160, false), (10_000, 168, false), (0, 160, false)]
+        {
+            let mut answer = Vec::new();
+            SecretAnswer::Pbkdf2 { salt: b"salt", iterations, key_bits, mac: b"mac" }.encode(&mut answer);
+            assert_eq!(is_usual_work(&answer), is_usual, "{iterations} rounds, {key_bits} bits");
+        }
+        assert!(is_usual_work(b"\x02mac") && !is_usual_work(b""));
+    }
+
+    #[test]
+    fn what_is_remembered_of_silence_has_bounds() {
+        let config = ElsewhereConfig::default();
+        assert!(config.check().is_ok());
+        for wrong in [
+            ElsewhereConfig { rest_ms: 3_600_001, ..config.clone() },
+            ElsewhereConfig { rest_handles: (1 << 20) + 1, ..config.clone() },
+        ] {
+            assert!(wrong.check().unwrap_err().to_string().contains("`elsewhere.rest_"), "{wrong:?}");
+        }
+        let most = ElsewhereConfig { rest_ms: 3_600_000, rest_handles: 1 << 20, ..config };
+        assert!(most.check().is_ok());
     }
 }

@@ -149,9 +149,15 @@ pub fn metrics(shared: &Shared) -> Result<String, Box<dyn std::error::Error + Se
         let events = EventCounts(sessions.counts().by_name().to_vec());
         registry.register("session_messages", "What came of set-ups and of messages in sessions", events);
     }
-    let ElsewhereCounts { asked, unanswered, refused, cached } =
+    let ElsewhereCounts { asked, unanswered, refused, rested, cached } =
         service.elsewhere().map(Elsewhere::counts).unwrap_or_default();
-    let events = vec![("asked", asked), ("unanswered", unanswered), ("refused", refused), ("cached", cached)];
+    let events = vec![
+        ("asked", asked),
+        ("unanswered", unanswered),
+        ("refused", refused),
+        ("rested", rested),
+        ("cached", cached),
+    ];
     registry.register("elsewhere", "Questions to other services about identities", EventCounts(events));
     let stats = service.store.stats()?;
     let gauges = [

@@ -128,12 +128,16 @@ fn taken(shared: &Shared) -> anyhow::Result<Changes> {
     let service = &shared.service;
     let in_force = in_force(&config, Arc::clone(&service.site))?;
     let audit_target = Target::open(config.audit.as_deref())?;
-    if let Some(publishing) = &shared.publishing {
-        publishing.reconfigure(&config.publish)?;
-    }
-    // Last of what may fail: that it can be read as a filter has been checked with the rest.
-    if let (Some(set_log), true) = (&settings.hooks.set_log, config.log != old.log) {
+    let set_log = settings.hooks.set_log.as_ref().filter(|_| config.log != old.log);
+    if let Some(set_log) = set_log {
         set_log(&config.log)?;
+    }
+    // Last of what may fail, for it is a command that cannot be taken back.
+    if let Some(publishing) = &shared.publishing
+        && let Err(error) = publishing.reconfigure(&config.publish)
+    {
+        set_log.map_or(Ok(()), |set_log| set_log(&old.log))?;
+        return Err(error.into());
     }
     service.audit.put_in_force(audit_target, config.audit_bounds());
     service.put_in_force(in_force);

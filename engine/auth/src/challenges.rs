@@ -29,6 +29,8 @@ pub struct ChallengeLimits {
 pub struct Challenge {
     /// The version it was written in.
     pub version: Version,
+    /// The version that it suggested: the lower of the two says how a secret answers.
+    pub suggested: Version,
     /// The nonce that was sent.
     pub nonce: [u8; NONCE_LEN],
     /// The digest that was sent with it.
@@ -50,6 +52,8 @@ impl Challenge {
 pub struct Pending {
     /// The nonce to send.
     pub nonce: [u8; NONCE_LEN],
+    /// The version to suggest.
+    pub suggested: Version,
 }
 
 /// Why a request gets no challenge.
@@ -168,7 +172,7 @@ impl Challenges {
     }
 
     /// Keeps `challenge` to `source` under `id`, the number of a session. Who sends a request once more, with the same
-    /// number and content, is sent the nonce once more that waits; any other takes the place of what waits.
+    /// number and content, is sent once more what waits; any other takes the place of it.
     ///
     /// # Errors
     /// When the source has too many, or the challenge cannot be kept at all.
@@ -183,15 +187,15 @@ impl Challenges {
         if let Some(waiting) = self.waiting.get(&id) {
             let known = &waiting.challenge;
             if request_id(known) == request_id(&challenge) && known.digest == challenge.digest {
-                return Ok(Pending { nonce: known.nonce });
+                return Ok(Pending { nonce: known.nonce, suggested: known.suggested });
             }
             self.remove(id);
             self.counts.displaced += 1;
         }
         self.admit(source, challenge.request.len())?;
-        let nonce = challenge.nonce;
+        let (nonce, suggested) = (challenge.nonce, challenge.suggested);
         self.keep(id, source, challenge, now_ms);
-        Ok(Pending { nonce })
+        Ok(Pending { nonce, suggested })
     }
 
     /// Whether a challenge waits under this number.
@@ -342,6 +346,7 @@ mod tests {
             let digest = digest();
             let challenge = Challenge {
                 version: Version::CURRENT,
+                suggested: Version::CURRENT,
                 nonce: [1; NONCE_LEN],
                 digest,
                 request: Zeroizing::new(vec![7; len].into()),
@@ -413,9 +418,12 @@ mod tests {
         let mut ask = |request_id: u8, digest: u8, nonce: u8, from: u8, now_ms| {
             let request = [[0; 11].as_slice(), &[request_id]].concat().into_boxed_slice().into();
             let digest = Digest::from_bytes(&[digest; 20]);
-            let challenge =
-                Challenge { version: Version::CURRENT, nonce: [nonce; NONCE_LEN], digest, request };
-            table.0.issue_in_session(7, source(from), challenge, now_ms).map(|pending| pending.nonce[0])
+            let (version, suggested) = (Version::CURRENT, Version::new(2, nonce));
+            let challenge = Challenge { version, suggested, nonce: [nonce; NONCE_LEN], digest, request };
+            table.0.issue_in_session(7, source(from), challenge, now_ms).map(|pending| {
+                assert_eq!(pending.suggested.minor, pending.nonce[0], "both of the same challenge");
+                pending.nonce[0]
+            })
         };
         assert_eq!(ask(1, 1, 10, 1, 0), Ok(10));
         assert_eq!(ask(1, 1, 11, 1, 0), Ok(10), "a copy");
@@ -452,6 +460,7 @@ mod tests {
         let version = Version::CURRENT;
         let challenge = Challenge {
             version,
+            suggested: version,
             nonce: [0; NONCE_LEN],
             digest: digest(),
             request: Zeroizing::new(Box::new([])),

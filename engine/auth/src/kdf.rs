@@ -1,6 +1,7 @@
 //! Keys made of passwords: PBKDF2, with the deployed rule for turning bytes into a password.
 
 use handle_proto::limit;
+use handle_proto::wire::auth::SecretAnswer;
 use pbkdf2::pbkdf2_hmac;
 use sha1::Sha1;
 use zeroize::Zeroizing;
@@ -31,6 +32,15 @@ impl Pbkdf2Limits {
             && (self.key_bits_min..=self.key_bits_max).contains(&key_bits);
         // Deployed software divides by eight without looking at the rest.
         (is_within && key_bits.is_multiple_of(8)).then_some(key_bits as usize / 8)
+    }
+
+    /// Whether `answer` asks for no work outside the limits.
+    #[must_use]
+    pub fn admit(&self, answer: &SecretAnswer<'_>) -> bool {
+        match *answer {
+            SecretAnswer::Pbkdf2 { iterations, key_bits, .. } => self.key_len(iterations, key_bits).is_some(),
+            SecretAnswer::BareMd5(_) | SecretAnswer::Mac { .. } => true,
+        }
     }
 }
 
@@ -79,7 +89,10 @@ mod tests {
             (10_000, 520, None),
             (10_000, u32::MAX, None),
         ] {
-            assert_eq!(limits.key_len(iterations, key_bits), key_len, "{iterations} rounds, {key_bits} bits");
+            let case = format!("{iterations} rounds, {key_bits} bits");
+            assert_eq!(limits.key_len(iterations, key_bits), key_len, "{case}");
+            let answer = SecretAnswer::Pbkdf2 { salt: b"", iterations, key_bits, mac: b"" };
+            assert_eq!(limits.admit(&answer), key_len.is_some(), "{case}");
         }
     }
 

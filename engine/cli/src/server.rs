@@ -221,3 +221,119 @@ fn trust(client: &mut Administrator, args: &ServerArgs, server: &Target) {
         client.use_sessions(Some(SESSION_IDLE_S));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser as _;
+    use handle_client::bootstrap::Root;
+    use handle_proto::data::site::{Interface, InterfaceProtocol, SiteBuf, SiteFlags};
+    use handle_proto::data::site_build::{ServerBuilder, SiteBuilder};
+    use std::net::{TcpListener, TcpStream};
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        server: ServerArgs,
+    }
+
+    fn args() -> ServerArgs {
+        ServerArgs { server: None, server_key: None, ..Line::parse_from(["hdl"]).server }
+    }
+
+    /// A primary site of one server.
+    fn site(address: SocketAddr, public_key: &[u8]) -> SiteBuf {
+        let mut site = SiteBuilder::new();
+        site.flags = SiteFlags::PRIMARY;
+        let interface = Interface::new(InterfaceKind::BOTH, InterfaceProtocol::TCP, address.port());
+        site.server(ServerBuilder {
+            id: 1,
+            address: address.ip().into(),
+            public_key: public_key.to_vec(),
+            interfaces: vec![interface],
+        });
+        site.build()
+    }
+
+    fn finder(known: &[(&[u8], SiteBuf)]) -> Arc<Client> {
+        let mut client = Client::new(Root::default());
+        known.iter().for_each(|(prefix, site)| client.overrides.add(prefix, site.clone()));
+        Arc::new(client)
+    }
+
+    /// A server that takes connections and says nothing.
+    struct Listening(TcpListener);
+
+    impl Listening {
+        fn at(address: SocketAddr) -> Self {
+            let listener = TcpListener::bind(address).unwrap();
+            listener.set_nonblocking(true).unwrap();
+            Self(listener)
+        }
+
+        fn new() -> Self {
+            Self::at(([127, 0, 0, 1], 0).into())
+        }
+
+        fn address(&self) -> SocketAddr {
+            self.0.local_addr().unwrap()
+        }
+
+        /// Who has connected since this was asked last.
+        fn accepted(&self) -> Vec<TcpStream> {
+            std::iter::from_fn(|| Some(self.0.accept().ok()?.0)).collect()
+        }
+    }
+
+    fn known(clients: &Clients<'_>) -> Vec<Server> {
+        let To::Found(found) = &clients.to else { panic!("none was named") };
+        let mut known: Vec<Server> = found.clients.keys().cloned().collect();
+        known.sort();
+        known
+    }
+
+    #[test]
+    fn services_at_one_address_share_a_connection_only_where_they_share_a_key() {
+        let (listening, args) = (Listening::new(), args());
+        let address = listening.address();
+        let finder = finder(&[
+            (b"0.NA/10.1", site(address, b"one")),
+            (b"0.NA/10.2", site(address, b"two")),
+            (b"0.NA/10.3", site(address, b"one")),
+        ]);
+        let mut clients = Clients::new(&args, Some(finder)).unwrap();
+        for handle in [b"10.1/a", b"10.2/a", b"10.3/a", b"10.2/b", b"10.1/b"] {
+            clients.of(handle).unwrap();
+        }
+        assert_eq!(known(&clients), [(address, b"one".to_vec()), (address, b"two".to_vec())]);
+        assert_eq!(listening.accepted().len(), 2);
+    }
+
+    #[test]
+    fn of_several_primary_sites_the_same_is_asked_until_it_is_gone() {
+        let (mut both, args) = ([Listening::new(), Listening::new()], args());
+        let [one, other] = [both[0].address(), both[1].address()];
+        let finder = finder(&[(b"0.NA/10.1", site(one, b"key")), (b"0.NA/10.1", site(other, b"key"))]);
+        let mut clients = Clients::new(&args, Some(finder)).unwrap();
+        // Which of them it is at first is a matter of luck, and more often than not it would be another the next time.
+        clients.of(b"10.1/a").unwrap();
+        let accepted = [both[0].accepted(), both[1].accepted()];
+        let at = usize::from(accepted[0].is_empty());
+        let address = |at: usize| [one, other][at];
+        for n in 0..20 {
+            clients.of(format!("10.1/{n}").as_bytes()).unwrap();
+        }
+        assert_eq!(known(&clients), [(address(at), b"key".to_vec())]);
+        assert!(both.iter().all(|one| one.accepted().is_empty()), "one connection for all");
+        // It goes, and comes back: who has heard of the changes since is the other one.
+        drop(accepted);
+        both[at] = Listening::new();
+        clients.of(b"10.1/b").unwrap();
+        assert_eq!(known(&clients), [(address(1 - at), b"key".to_vec())]);
+        both[at] = Listening::at(address(at));
+        for n in 0..20 {
+            clients.of(format!("10.1/{n}").as_bytes()).unwrap();
+        }
+        assert_eq!((both[at].accepted().len(), both[1 - at].accepted().len()), (0, 1));
+    }
+}

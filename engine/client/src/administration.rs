@@ -134,6 +134,15 @@ impl Answer {
         taken_apart(&self.0).expect("decoded when it came").2
     }
 
+    /// The version it is written in: the highest that the server speaks, up to our own.
+    ///
+    /// # Panics
+    /// Never: it has been decoded before.
+    #[must_use]
+    pub fn version(&self) -> Version {
+        taken_apart(&self.0).expect("decoded when it came").0.version
+    }
+
     /// The code.
     #[must_use]
     pub fn code(&self) -> ResponseCode {

@@ -161,7 +161,9 @@ impl<R: BufRead> Dump<R> {
         loop {
             let is_copy = match self.tokens.next()? {
                 Token::End => return Ok(None),
+                // `mysqldump --replace` writes the one for the other.
                 Token::Word(word) if word.eq_ignore_ascii_case(b"INSERT") => false,
+                Token::Word(word) if word.eq_ignore_ascii_case(b"REPLACE") => false,
                 Token::Word(word) if word.eq_ignore_ascii_case(b"COPY") => true,
                 other => {
                     self.pass_over(other)?;
@@ -174,7 +176,7 @@ impl<R: BufRead> Dump<R> {
         }
     }
 
-    /// Behind INSERT or COPY: the table, its columns, and everything up to the first row.
+    /// Behind INSERT, REPLACE or COPY: the table, its columns, and everything up to the first row.
     fn begin(&mut self, is_copy: bool) -> Result<Option<Table>, DumpError> {
         let mut name = Vec::new();
         let mut token = self.tokens.next()?;

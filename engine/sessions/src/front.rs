@@ -133,7 +133,7 @@ impl fmt::Display for NoSession {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Disagreed(error) => error.fmt(f),
-            Self::Refused(_) => f.write_str("too many sessions; ask again later"),
+            Self::Refused(_) => f.write_str("Too many sessions; ask again later."),
         }
     }
 }

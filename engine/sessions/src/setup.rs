@@ -35,13 +35,19 @@ pub enum SetupError {
     Cipher,
 }
 
+/// What clients are told; of what deployed servers refuse too, in their words. Shown by `conversations.jsonl`.
 impl fmt::Display for SetupError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Mode(mode) => write!(f, "keys are not exchanged in mode {}", mode.0),
-            Self::Key(error) => error.fmt(f),
-            Self::Cipher => f.write_str("the peer knows no cipher that may be used"),
-        }
+        f.write_str(match self {
+            Self::Mode(KeyExchangeMode::CLIENT_KEY) => "Error performing client cipher key exchange.",
+            Self::Mode(KeyExchangeMode::HANDLE_KEY) => "Error performing hdl cipher key exchange.",
+            Self::Mode(_) => "Session keys are exchanged by Diffie-Hellman only.",
+            Self::Key(AgreementError::Undecodable(_) | AgreementError::Kind) => {
+                "Error encoding public session key"
+            }
+            Self::Key(_) => "This server does not accept the Diffie-Hellman group, or the value in it.",
+            Self::Cipher => "This server uses no cipher that the client knows.",
+        })
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::create::{conflict, duplicate};
 use super::{Answer, Case, Decided, Decision, NO_VALUES, NOT_FOUND, Refused, Stop, Who, Write};
-use crate::permission::{Deed, Need, is_admin};
+use crate::permission::{Deed, Need, Requirement, is_admin};
 use crate::store::{RecordBuf, Records};
 use handle_proto::wire::list::Indexes;
 use handle_proto::{Handle, OpFlags, Permissions, ResponseCode, Value, Values};
@@ -29,9 +29,11 @@ impl<R: Records> Case<'_, R> {
         let touched = stored.iter().filter(|value| new.contains_key(&value.index));
         let mut room = Vec::new();
         let difference = Difference::between(&Values::build(touched, &mut room), &values);
-        // Where nothing takes a right it takes that to add all the same, so that nobody is let in unasked.
-        let deeds = if difference.deeds.is_empty() { vec![Deed::AddValue] } else { difference.deeds };
-        self.permit_deeds(&key, deeds)?;
+        if difference.deeds.is_empty() {
+            self.permit(&Requirement::identity())?;
+        } else {
+            self.permit_deeds(&key, difference.deeds)?;
+        }
         if !difference.is_any {
             return Ok(Decision::Answer(Answer::Done));
         }
@@ -78,6 +80,8 @@ impl<R: Records> Case<'_, R> {
                 return Err(Refused::new(code, "Value is read-only").into());
             }
             if !may_everybody_write(before, value.kind) {
+                // Value by value, as deployed: strangers learn nothing of those that follow.
+                self.challenge_strangers()?;
                 deeds.push(Deed::modifying(before, value.kind));
             }
         }

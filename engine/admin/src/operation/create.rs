@@ -59,7 +59,8 @@ impl<R: Records> Case<'_, R> {
     }
 
     /// What it takes to replace all values: the rights for each difference, or that to add administrators, who could
-    /// get them; or those to delete the handle and to create it.
+    /// get them; or those to delete the handle and to create it. Where no difference takes a right, nothing but to be
+    /// somebody.
     fn overwriting(
         &self,
         name: Handle<'_>,
@@ -73,9 +74,10 @@ impl<R: Records> Case<'_, R> {
         let mut alternatives = vec![vec![need(&[Deed::AddAdmin])], vec![need(&[Deed::Delete]), create]];
         let adds_admin = difference.deeds.iter().any(|deed| deed.row().bits.has(Deed::AddAdmin.row().bits));
         if !adds_admin {
-            // Where nothing takes a right that to modify will do, but it takes somebody who has it.
-            let deeds = if difference.deeds.is_empty() { vec![Deed::ModifyValue] } else { difference.deeds };
-            alternatives.insert(0, vec![need(&deeds)]);
+            if difference.deeds.is_empty() {
+                return Requirement::identity();
+            }
+            alternatives.insert(0, vec![need(&difference.deeds)]);
         }
         Requirement(alternatives)
     }

@@ -96,6 +96,8 @@ pub enum Decision {
     List(Lister),
     /// The state of the server is to be told.
     Status,
+    /// Keys are here, if anywhere, that say whether an answer to a challenge is right.
+    Verify,
     /// It depends on who asks, and nobody has said.
     Challenge,
 }
@@ -232,7 +234,9 @@ const REFERS: Version = Version::new(2, 5);
 impl<R: Records> Case<'_, R> {
     fn decide(&self) -> Decided {
         let op_code = self.asked.request.op_code();
-        if self.asked.request.handle().is_some_and(|handle| handle.len() > HANDLE_LEN_MAX) {
+        let is_query = op_code == OpCode::RESOLUTION;
+        // Of a query it is one that is not there.
+        if !is_query && self.asked.request.handle().is_some_and(|handle| handle.len() > HANDLE_LEN_MAX) {
             return Err(Refused::new(ResponseCode::INVALID_HANDLE, "No handle is that long").into());
         }
         if !self.rules.site.is_primary() && writes(op_code) {
@@ -253,6 +257,10 @@ impl<R: Records> Case<'_, R> {
             }
             Request::HomeNa(body) => self.home(body.handle, Write::Home),
             Request::UnhomeNa(body) => self.home(body.handle, Write::Unhome),
+            Request::VerifyChallenge(body) => {
+                self.homed_key(body.identity.handle)?;
+                Ok(Decision::Verify)
+            }
             Request::GetNextTxnId(_) => {
                 Err(not_supported("Next txn id no longer supported; upgrade required").into())
             }

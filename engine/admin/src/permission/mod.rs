@@ -188,9 +188,17 @@ impl Need {
     }
 }
 
-/// What a request takes: of one of the alternatives every need. No alternative with no need: nothing at all.
+/// What a request takes: of one of the alternatives every need.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Requirement(pub Vec<Vec<Need>>);
+
+impl Requirement {
+    /// No right at all, but an identity. Where that is not verified, as deployed, anybody can claim one.
+    #[must_use]
+    pub fn identity() -> Self {
+        Self(vec![Vec::new()])
+    }
+}
 
 impl From<Need> for Requirement {
     fn from(need: Need) -> Self {

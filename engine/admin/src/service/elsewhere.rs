@@ -1,17 +1,18 @@
 //! Requests whose decision takes what other services say: asked for between one decision and the next, on the thread of
 //! the request, which may wait.
 
-use super::Service;
-use crate::elsewhere::{Errand, Unanswered};
+use super::{Effort, Service};
+use crate::elsewhere::{Errand, Unanswered, Verdict};
 use crate::operation::{Answer, Asked, Decision, Key, Refused, Rules, Who, decide};
 use crate::permission::sight::{Known, Wanted};
 use crate::store::{Records, StoreError};
+use handle_auth::VerifyError;
 use handle_auth::answered::Answered;
 use handle_auth::challenges::Challenge;
 use handle_client::Answer as Told;
 use handle_proto::code::DigestAlgorithm;
 use handle_proto::data::kind::HS_PUBKEY;
-use handle_proto::wire::auth::{self, ChallengeAnswer, Verification};
+use handle_proto::wire::auth::{self, ChallengeAnswer, SecretAnswer, Verification};
 use handle_proto::wire::digest::RequestDigest;
 use handle_proto::wire::list::Reference;
 use handle_proto::{Handle, ResponseCode, ValueBuf, Version, fold};
@@ -32,8 +33,11 @@ pub(super) enum Proof {
     /// A key.
     Key(Key),
     /// What the service with the secret says.
-    Told(bool),
+    Told(Verdict),
 }
+
+/// Longest answer made with a secret that is shown to another service. Deployed clients need 53 bytes.
+const ANSWER_LEN_MAX: usize = 1024;
 
 impl Proof {
     /// The index of its value, if it is known.
@@ -44,12 +48,25 @@ impl Proof {
         }
     }
 
-    /// Whether the answer is right by it.
-    pub(super) fn is_right(&self, answered: &Answered<'_>, kind: &[u8]) -> bool {
+    /// Whether the answer is right by it, or why not.
+    pub(super) fn check(&self, answered: &Answered<'_>, kind: &[u8]) -> Result<(), VerifyError> {
         match self {
-            Self::Key(key) => answered.is_made_with(kind, &key.data),
-            Self::Told(is_right) => *is_right,
+            Self::Key(key) => answered.check(kind, &key.data),
+            Self::Told(verdict) if verdict.is_right => Ok(()),
+            Self::Told(_) => Err(VerifyError::Wrong),
         }
+    }
+
+    /// The version to suggest to who has answered `challenge`, so that the server with the secret understands the next
+    /// answer; `None` where it has understood this one, or a form that it knows was asked for already. RFC 3652 section
+    /// 3.5.3, with the deployed way from new clients to old servers.
+    pub(super) fn older_form(&self, challenge: &Challenge, answer: &ChallengeAnswer<'_>) -> Option<Version> {
+        let Self::Told(Verdict { is_right: false, verifier }) = *self else { return None };
+        let asked_for = challenge.version.min(challenge.suggested);
+        let answer = SecretAnswer::decode(answer.signed_response).ok()?;
+        let steps_down = asked_for >= SecretAnswer::DERIVED_SINCE && answer.is_too_new_for(verifier);
+        // Below the lowest there would be no code that says which form it is.
+        steps_down.then(|| verifier.max(Version::LOWEST))
     }
 }
 
@@ -108,7 +125,7 @@ impl Outlook<'_> {
             {
                 let but = match unanswered {
                     Unanswered::Enough => "there is more to look up than is looked up",
-                    Unanswered::Refused(_) => "one does not say",
+                    heard if heard.was_heard() => "one does not say",
                     _ => "one does not answer",
                 };
                 let text = format!("{text}, as far as is known of other services: {but}");
@@ -124,7 +141,8 @@ impl Outlook<'_> {
         self.errand.is_some() && self.known.names_identity()
     }
 
-    /// What proves who asks, where the handle is elsewhere: public keys, or what its service says of a secret.
+    /// What proves who asks, where the handle is elsewhere: public keys, or what its service says of a secret. Nobody is
+    /// shown what no client makes, or what would take more work than is done here.
     ///
     /// # Errors
     /// Why nobody can tell.
@@ -132,7 +150,7 @@ impl Outlook<'_> {
         &mut self,
         challenge: &Challenge,
         answer: &ChallengeAnswer<'_>,
-        keys_max: usize,
+        effort: &Effort,
     ) -> Result<Vec<Proof>, Refused> {
         const NOT_ASKED: Refused = Refused::new(
             ResponseCode::AUTHENTICATION_FAILED,
@@ -142,17 +160,18 @@ impl Outlook<'_> {
         let identity = answer.identity;
         let told = match answer.auth_type {
             auth::PUBLIC_KEY => {
-                errand.public_keys(identity).map(|told| keys_among(&told, identity, keys_max))
+                errand.public_keys(identity).map(|told| keys_among(&told, identity, effort.keys_tried))
             }
             // Its service would check the answer as of the version in which it is asked, and find that a right one is wrong.
             _ if challenge.version < Version::LOWEST => return Err(NOT_ASKED),
+            _ if !is_worth_showing(answer.signed_response, effort) => return Ok(Vec::new()),
             _ => {
                 let [nonce, digest] = challenge.covered();
                 // As deployed servers frame it, whatever the algorithm.
                 let digest = RequestDigest { algorithm: DigestAlgorithm::OLD_MD5, digest };
                 let signed_response = answer.signed_response;
                 let verification = Verification { identity, nonce, digest, signed_response };
-                errand.verdict(&verification).map(|is_right| vec![Proof::Told(is_right)])
+                errand.verdict(&verification).map(|verdict| vec![Proof::Told(verdict)])
             }
         };
         told.map_err(|unanswered| match unanswered {
@@ -160,10 +179,7 @@ impl Outlook<'_> {
             unanswered => {
                 let name = Handle(identity.handle);
                 tracing::debug!(identity = %name, why = %unanswered, "not checked elsewhere");
-                let why = match unanswered {
-                    Unanswered::Refused(_) => "did not say",
-                    _ => "did not answer",
-                };
+                let why = if unanswered.was_heard() { "did not say" } else { "did not answer" };
                 let text = format!("{}:{name} could not be checked: its service {why}.", identity.index);
                 Refused { code: ResponseCode::AUTHENTICATION_ERROR, text: text.into() }
             }
@@ -175,6 +191,12 @@ const BUSY: Refused = Refused::new(
     ResponseCode::SERVER_BUSY,
     "Too many identities of other services are being looked up; ask again later.",
 );
+
+/// Whether the answer may be right: it is in a form that is known, and within the limits.
+fn is_worth_showing(signed_response: &[u8], effort: &Effort) -> bool {
+    signed_response.len() <= ANSWER_LEN_MAX
+        && SecretAnswer::decode(signed_response).is_ok_and(|answer| effort.pbkdf2.admit(&answer))
+}
 
 /// The public keys among what was told, in ascending order of their index.
 fn keys_among(told: &Told, identity: Reference<'_>, most: usize) -> Vec<Proof> {
@@ -195,5 +217,66 @@ impl Service {
     pub(super) fn outlook(&self) -> Outlook<'_> {
         let errand = self.elsewhere.as_ref().map(|elsewhere| elsewhere.errand());
         Outlook { known: Known::default(), errand, unanswered: None }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use handle_auth::{Digest, Pbkdf2Limits};
+
+    const EFFORT: Effort = Effort { pbkdf2: Pbkdf2Limits::DEFAULT, keys_tried: 8, requires_sessions: false };
+
+    fn derived(iterations: u32, key_bits: u32) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        SecretAnswer::Pbkdf2 { salt: b"salt", iterations, key_bits, mac: b"mac" }.encode(&mut bytes);
+        bytes
+    }
+
+    #[test]
+    fn an_older_form_is_asked_for_once_and_only_of_who_used_a_newer_one() {
+        let minor = |minor| Version::new(2, minor);
+        let (derived, plain) = (derived(10_000, 160), b"\x02mac".to_vec());
+        for (version, suggested, verifier, signed_response, expected) in [
+            (11, 11, minor(6), &derived, Some(minor(6))),
+            (7, 11, minor(1), &derived, Some(minor(1))),
+            (11, 11, Version::new(1, 0), &derived, Some(Version::LOWEST)),
+            (11, 11, minor(7), &derived, None),
+            (11, 11, minor(6), &plain, None),
+            // It was told before what the other server knows.
+            (11, 6, minor(6), &derived, None),
+            (6, 11, minor(6), &derived, None),
+        ] {
+            let (version, suggested) = (minor(version), minor(suggested));
+            let digest = Digest::from_bytes(&[2; 20]);
+            let request = Zeroizing::new(Box::default());
+            let challenge = Challenge { version, suggested, nonce: [1; 16], digest, request };
+            let identity = Reference { handle: b"20.2/who", index: 301 };
+            let answer = ChallengeAnswer { auth_type: auth::SECRET_KEY, identity, signed_response };
+            let told = |is_right| Proof::Told(Verdict { is_right, verifier });
+            assert_eq!(
+                told(false).older_form(&challenge, &answer),
+                expected,
+                "{version} {suggested} {verifier}"
+            );
+            assert_eq!(told(true).older_form(&challenge, &answer), None);
+        }
+    }
+
+    #[test]
+    fn nobody_is_shown_what_no_client_makes() {
+        let long = |len: usize| [&[2][..], &vec![0; len - 1]].concat();
+        for (answer, is_worth_it) in [
+            (derived(1_000_000, 512), true),
+            (derived(1_000_001, 512), false),
+            (derived(u32::MAX, 160), false),
+            (derived(10_000, 0), false),
+            (long(ANSWER_LEN_MAX), true),
+            (long(ANSWER_LEN_MAX + 1), false),
+            (Vec::new(), false),
+            (b"\x22\0\0\0\x04".to_vec(), false),
+        ] {
+            assert_eq!(is_worth_showing(&answer, &EFFORT), is_worth_it, "{} bytes", answer.len());
+        }
     }
 }

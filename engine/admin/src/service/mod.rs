@@ -16,7 +16,7 @@ use crate::permission::sight::Known;
 use crate::store::{Snapshot, Store, StoreError, Transaction};
 use elsewhere::{Outlook, Proof};
 use handle_auth::answered::Answered;
-use handle_auth::challenges::{Challenge, Challenges};
+use handle_auth::challenges::{Challenge, Challenges, Pending};
 use handle_auth::kdf::Pbkdf2Limits;
 use handle_process::site::SiteRecord;
 use handle_proto::code::KeyExchangeMode;
@@ -29,7 +29,7 @@ use handle_proto::{Handle, OpCode, OpFlags, Permissions, ResponseCode, Value, Va
 use handle_sessions::{Came, Front};
 use opening::{Opened, Unopened, open};
 use reply::{ReplyTo, Sealer, unreadable};
-use sessions::UNDECRYPTABLE;
+use sessions::{UNDECRYPTABLE, UNKNOWN};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Instant;
@@ -120,7 +120,8 @@ impl Pages {
 enum Said {
     Answer(Answer),
     List(Lister, Box<Snapshot>),
-    Challenge(i32, [u8; NONCE_LEN]),
+    /// The number of a challenge, and what it says.
+    Challenge(i32, Pending),
     /// A new session: its number, and what its client is told.
     Session(i32, KeyExchangeMode, Vec<u8>),
     /// No more than that: who sent it may be guessing.
@@ -138,12 +139,28 @@ enum By<'a> {
     Claimed(Reference<'a>),
 }
 
+/// What came of an answer to a challenge.
+enum Proven {
+    /// This is to be said.
+    Said(Said),
+    /// Who can tell does not know the form of the answer: one that this version knows is to be asked for.
+    Older(Version),
+}
+
+const TOO_MANY_CHALLENGES: Refused =
+    Refused::new(ResponseCode::SERVER_BUSY, "Too many challenges wait for an answer; ask again later.");
+
 /// Random numbers that are tried for one that no session has.
 const TRIES: usize = 8;
 
 /// A copy that is erased in the end: what is in it may have come encrypted.
 fn hidden(message: &[u8]) -> Zeroizing<Box<[u8]>> {
     Zeroizing::new(message.into())
+}
+
+/// A challenge to who is answered by `to`, about the request `message`.
+fn new_challenge(message: &[u8], to: &ReplyTo, nonce: [u8; NONCE_LEN], suggested: Version) -> Challenge {
+    Challenge { version: to.version(), suggested, nonce, digest: *to.digest(), request: hidden(message) }
 }
 
 impl Service {
@@ -232,7 +249,9 @@ impl Service {
         let site = &self.site;
         let (first, rest) = match said {
             Said::Answer(answer) => (self.sealer.answer(&to, site, &answer, now_unix_s), None),
-            Said::Challenge(id, nonce) => (self.sealer.challenge(&to, site, id, &nonce, now_unix_s), None),
+            Said::Challenge(id, pending) => {
+                (self.sealer.challenge(&to, site, id, &pending, now_unix_s), None)
+            }
             Said::Session(id, mode, data) => {
                 let answer = SessionAnswer { mode, data: &data };
                 (self.sealer.session(&to, site, id, answer, now_unix_s), None)
@@ -279,8 +298,11 @@ impl Service {
         let taken = self.challenges().take(opened.session_id, self.now_ms());
         let Some((challenge, original)) = taken.as_ref().and_then(|it| Some((it, open(&it.request).ok()?)))
         else {
+            let id = opened.session_id;
+            let is_made_up = id > 0 && !came.is_in_session() && !self.challenges().had(id);
             let said = match came.may_be_a_guess() {
                 true => Said::Undecryptable,
+                false if is_made_up => UNKNOWN.into(),
                 false => Refused::new(ResponseCode::AUTHENTICATION_TIMEOUT, "").into(),
             };
             self.note(opened, claimed, source, &said);
@@ -291,9 +313,11 @@ impl Service {
         let came = if original.session_id == opened.session_id { came } else { &outside };
         let to = ReplyTo::about(&original, opened, came.sealing());
         let asked = Asked { version: to.version(), ..asked(&original, challenge.nonce, now_unix_s) };
-        let said = self
-            .authenticated(came, challenge, &asked, &answer)
-            .unwrap_or_else(|error| self.failed(&error).into());
+        let said = match self.authenticated(came, challenge, &asked, &answer) {
+            Ok(Proven::Said(said)) => said,
+            Ok(Proven::Older(suggested)) => self.challenge_again(came, challenge, &to, suggested, source),
+            Err(error) => self.failed(&error).into(),
+        };
         self.note(&original, claimed, source, &said);
         (to, said)
     }
@@ -316,9 +340,6 @@ impl Service {
         let nonce = handle_auth::random();
         let asked = asked(opened, nonce, now_unix_s);
         let decided = self.store.snapshot().and_then(|snapshot| {
-            if let Request::VerifyChallenge(asked_for) = opened.request {
-                return Ok(Some(self.verify(&snapshot, &in_force, asked.version, &asked_for)?.into()));
-            }
             let mut outlook = self.outlook();
             let decision = outlook.decide(&snapshot, &in_force.rules, &asked, who)?;
             self.carry_out(decision, snapshot, message, &asked, who, outlook)
@@ -346,6 +367,7 @@ impl Service {
             Decision::Answer(answer) => answer.into(),
             Decision::List(lister) => Said::List(lister, Box::new(snapshot)),
             Decision::Status => self.status(&snapshot, asked)?.into(),
+            Decision::Verify => self.verify(&snapshot, asked)?.into(),
             Decision::Change(..) => self.change(message, asked, who, outlook.into_known())?.into(),
         }))
     }
@@ -393,8 +415,28 @@ impl Service {
         if self.in_force().effort.requires_sessions {
             return Refused::new(ResponseCode::INVALID_CREDENTIAL, "This server wants a session.").into();
         }
-        let challenge =
-            Challenge { version: to.version(), nonce, digest: *to.digest(), request: hidden(message) };
+        self.issue(new_challenge(message, to, nonce, Version::CURRENT), source)
+    }
+
+    /// Asks who has answered `challenge` to answer once more, in a form that `suggested` knows, and as before: in the
+    /// session or outside.
+    fn challenge_again(
+        &self,
+        came: &Came<'_>,
+        challenge: &Challenge,
+        to: &ReplyTo,
+        suggested: Version,
+        source: SocketAddr,
+    ) -> Said {
+        let again = new_challenge(&challenge.request, to, handle_auth::random(), suggested);
+        match to.session_id() {
+            id if came.is_in_session() => self.issue_in_session(id, again, source),
+            _ => self.issue(again, source),
+        }
+    }
+
+    fn issue(&self, challenge: Challenge, source: SocketAddr) -> Said {
+        let pending = Pending { nonce: challenge.nonce, suggested: challenge.suggested };
         // Looked for before the table is locked: another process may have to be asked.
         let is_free = |number: &u32| {
             let id = (number & 0x7fff_ffff).cast_signed();
@@ -403,13 +445,8 @@ impl Service {
         let free = (0..TRIES).map(|_| u32::from_be_bytes(handle_auth::random())).find(is_free);
         // 0 is the number of none, so that is refused.
         let number = || free.unwrap_or(0);
-        match self.challenges().issue(source.ip(), challenge, number, self.now_ms()) {
-            Ok(id) => Said::Challenge(id, nonce),
-            Err(_) => {
-                let text = "Too many challenges wait for an answer; ask again later.";
-                Refused::new(ResponseCode::SERVER_BUSY, text).into()
-            }
-        }
+        let issued = self.challenges().issue(source.ip(), challenge, number, self.now_ms());
+        issued.map_or_else(|_| TOO_MANY_CHALLENGES.into(), |id| Said::Challenge(id, pending))
     }
 
     /// Somebody says who they are. RFC 3652 section 3.5.2.
@@ -422,13 +459,13 @@ impl Service {
         challenge: &Challenge,
         asked: &Asked<'_>,
         answer: &ChallengeAnswer<'_>,
-    ) -> Result<Said, StoreError> {
+    ) -> Result<Proven, StoreError> {
         let kind = match answer.auth_type {
             auth::PUBLIC_KEY => auth::PUBLIC_KEY,
             auth::SECRET_KEY => auth::SECRET_KEY,
             _ => {
                 let text = "Unknown authentication type; use HS_PUBKEY or HS_SECKEY.";
-                return Ok(Refused::new(ResponseCode::INVALID_CREDENTIAL, text).into());
+                return Ok(Proven::Said(Refused::new(ResponseCode::INVALID_CREDENTIAL, text).into()));
             }
         };
         let (snapshot, claim, in_force) = (self.store.snapshot()?, answer.identity, self.in_force());
@@ -442,9 +479,9 @@ impl Service {
             _ if first.is_refusal() && !promotes => Vec::new(),
             Err(NotHere::Store(error)) => return Err(error),
             Err(NotHere::Elsewhere) if promotes && !outlook.is_worth_promoting() => Vec::new(),
-            Err(NotHere::Elsewhere) => match outlook.proofs(challenge, answer, effort.keys_tried) {
+            Err(NotHere::Elsewhere) => match outlook.proofs(challenge, answer, effort) {
                 Ok(proofs) => proofs,
-                Err(refused) => return Ok(refused.into()),
+                Err(refused) => return Ok(Proven::Said(refused.into())),
             },
             Ok(keys) => keys.into_iter().map(Proof::Key).collect(),
         };
@@ -463,7 +500,8 @@ impl Service {
             if decision.is_not_permitted() {
                 continue;
             }
-            if proof.is_right(&answered, kind) {
+            let checked = proof.check(&answered, kind);
+            if checked.is_ok() {
                 if let Some(sessions) = &self.sessions {
                     // For who the session was set up for; any other identity counts for this request alone. What
                     // follows in it may need the key that fits even where this request did not.
@@ -471,34 +509,41 @@ impl Service {
                     sessions.authenticate(came, claim, if is_any { index } else { claim.index });
                 }
                 let said = self.carry_out(decision, snapshot, &challenge.request, asked, who, outlook)?;
-                return Ok(said.unwrap_or_else(|| wrong_key(claim)));
+                return Ok(Proven::Said(said.unwrap_or_else(|| wrong_key(claim))));
+            }
+            if let Some(suggested) = proof.older_form(challenge, answer) {
+                return Ok(Proven::Older(suggested));
+            }
+            if checked.is_err_and(|error| error.is_unreadable()) {
+                let text = "The answer to the challenge cannot be read.";
+                return Ok(Proven::Said(Refused::new(ResponseCode::AUTHENTICATION_ERROR, text).into()));
             }
             refusal = None;
         }
-        Ok(match refusal {
+        Ok(Proven::Said(match refusal {
             Some(Decision::Answer(answer)) => answer.into(),
             _ => wrong_key(claim),
-        })
+        }))
     }
 
     /// Another server asks whether the answer to its challenge is right. RFC 3652 section 3.5.3.
-    fn verify(
-        &self,
-        snapshot: &Snapshot,
-        in_force: &InForce,
-        version: Version,
-        asked: &Verification<'_>,
-    ) -> Result<Answer, StoreError> {
-        let InForce { rules, effort } = in_force;
-        let keys = match keys(snapshot, rules, asked.identity, auth::SECRET_KEY, effort.keys_tried) {
+    fn verify(&self, snapshot: &Snapshot, asked: &Asked<'_>) -> Result<Answer, StoreError> {
+        let in_force = self.in_force();
+        let InForce { rules, effort } = &*in_force;
+        let Request::VerifyChallenge(Verification { identity, nonce, digest, signed_response }) =
+            asked.request
+        else {
+            return Ok(Answer::Verdict(false));
+        };
+        let keys = match keys(snapshot, rules, identity, auth::SECRET_KEY, effort.keys_tried) {
             Ok(keys) => keys,
-            Err(NotHere::Elsewhere) => return Ok(Answer::Refused(crate::operation::NOT_HOMED)),
+            Err(NotHere::Elsewhere) => Vec::new(),
             Err(NotHere::Store(error)) => return Err(error),
         };
         let answered = Answered {
-            version,
-            covered: [asked.nonce, asked.digest.digest],
-            signed_response: asked.signed_response,
+            version: asked.version,
+            covered: [nonce, digest.digest],
+            signed_response,
             limits: effort.pbkdf2,
         };
         Ok(Answer::Verdict(keys.iter().any(|key| answered.is_made_with(auth::SECRET_KEY, &key.data))))

@@ -5,11 +5,12 @@
 use super::opening::{Opened, UNREADABLE_REQUEST_ID};
 use crate::operation::{Answer, Refused};
 use handle_auth::challenge::request_digest;
+use handle_auth::challenges::Pending;
 use handle_auth::message::sign_message;
 use handle_auth::{Digest, PrivateKey};
 use handle_process::site::SiteRecord;
 use handle_proto::code::DigestAlgorithm;
-use handle_proto::limit::{MESSAGE_EXPIRATION_S, NONCE_LEN};
+use handle_proto::limit::MESSAGE_EXPIRATION_S;
 use handle_proto::wire::admin::{Created, Listing};
 use handle_proto::wire::auth::{Challenge, Verdict};
 use handle_proto::wire::digest::RequestDigest;
@@ -27,6 +28,7 @@ use handle_sessions::Sealing;
 #[derive(Clone, Debug)]
 pub struct ReplyTo {
     version: Version,
+    suggested: Version,
     session_id: i32,
     request_id: i32,
     op_code: OpCode,
@@ -43,6 +45,7 @@ impl ReplyTo {
     pub fn new(opened: &Opened<'_>) -> Self {
         Self {
             version: opened.version,
+            suggested: Version::CURRENT,
             session_id: opened.session_id,
             request_id: opened.request_id,
             op_code: opened.op_code(),
@@ -80,6 +83,12 @@ impl ReplyTo {
     #[must_use]
     pub const fn version(&self) -> Version {
         self.version
+    }
+
+    /// The session that it is said in; 0 for none.
+    #[must_use]
+    pub const fn session_id(&self) -> i32 {
+        self.session_id
     }
 }
 
@@ -139,14 +148,14 @@ impl Sealer {
         to: &ReplyTo,
         site: &SiteRecord,
         id: i32,
-        nonce: &[u8; NONCE_LEN],
+        pending: &Pending,
         now_unix_s: u32,
     ) -> Vec<u8> {
         // A challenge carries the digest, asked for or not; nothing was overwritten, and no name made.
         let flags =
             to.flags.with(OpFlags::REQUEST_DIGEST).without(OpFlags::MINT_SUFFIX).without(OpFlags::OVERWRITE);
-        let to = ReplyTo { session_id: id, ..to.clone() };
-        let response = Response::Challenge(Challenge { nonce });
+        let to = ReplyTo { session_id: id, suggested: pending.suggested, ..to.clone() };
+        let response = Response::Challenge(Challenge { nonce: &pending.nonce });
         self.seal(&to, site, ResponseCode::AUTHENTICATION_NEEDED, response, flags, now_unix_s)
     }
 
@@ -185,10 +194,17 @@ impl Sealer {
                 | OpFlags::MINT_SUFFIX.0
                 | OpFlags::DO_NOT_REFER.0,
         );
+        // What is about changes and lists, queries do not repeat. Shown by `conversations.jsonl`, category `flags`.
+        let copied = match to.op_code.is_admin() {
+            true => COPIED,
+            false => {
+                COPIED.without(OpFlags::CONTINUOUS).without(OpFlags::OVERWRITE).without(OpFlags::MINT_SUFFIX)
+            }
+        };
         let envelope = Envelope {
             version: to.version,
             flags: EnvelopeFlags::default(),
-            suggested: Version::CURRENT,
+            suggested: to.suggested,
             session_id: to.session_id,
             request_id: to.request_id,
             sequence: 0,
@@ -198,7 +214,7 @@ impl Sealer {
         let header = Header {
             op_code: to.op_code,
             response_code: code,
-            flags: OpFlags(flags.0 & COPIED.0).with(OpFlags::RECURSIVE).with(primary),
+            flags: OpFlags(flags.0 & copied.0).with(OpFlags::RECURSIVE).with(primary),
             site_serial: site.view().serial,
             recursion_count: to.recursion_count,
             reserved: 0,

@@ -2,13 +2,13 @@
 
 use super::opening::Opened;
 use super::reply::ReplyTo;
-use super::{Said, Service, hidden};
+use super::{Said, Service, TOO_MANY_CHALLENGES, new_challenge};
 use crate::operation::{Answer, Refused};
-use handle_auth::challenges::{Challenge, Pending};
-use handle_proto::ResponseCode;
+use handle_auth::challenges::Challenge;
 use handle_proto::limit::NONCE_LEN;
 use handle_proto::wire::Request;
 use handle_proto::wire::session::SessionSetup;
+use handle_proto::{ResponseCode, Version};
 use handle_sessions::{Came, Reject};
 use std::net::SocketAddr;
 
@@ -18,7 +18,7 @@ pub(super) const UNDECRYPTABLE: Refused = Refused::new(
     ResponseCode::SESSION_FAILED,
     "Exception decrypting request with session key HandleException (ENCRYPTION_ERROR) Error decrypting buffer",
 );
-const UNKNOWN: Refused =
+pub(super) const UNKNOWN: Refused =
     Refused::new(ResponseCode::SESSION_TIMEOUT, "Invalid session id or session time out. Please try again.");
 const NONE_NAMED: Refused = Refused::new(ResponseCode::SESSION_TIMEOUT, "Can not get session info.");
 const NO_SESSIONS: Refused = Refused::new(ResponseCode::SESSION_FAILED, "This server has no sessions.");
@@ -92,15 +92,13 @@ impl Service {
         if came.proof() != Ok(true) {
             return NO_MAC.into();
         }
-        let (version, digest) = (to.version(), *to.digest());
-        let challenge = Challenge { version, nonce, digest, request: hidden(came.message()) };
-        let id = opened.session_id;
-        match self.challenges().issue_in_session(id, source.ip(), challenge, self.now_ms()) {
-            Ok(Pending { nonce }) => Said::Challenge(id, nonce),
-            Err(_) => {
-                let text = "Too many challenges wait for an answer; ask again later.";
-                Refused::new(ResponseCode::SERVER_BUSY, text).into()
-            }
-        }
+        let challenge = new_challenge(came.message(), to, nonce, Version::CURRENT);
+        self.issue_in_session(opened.session_id, challenge, source)
+    }
+
+    /// Has `challenge` wait in the session `id`.
+    pub(super) fn issue_in_session(&self, id: i32, challenge: Challenge, source: SocketAddr) -> Said {
+        let issued = self.challenges().issue_in_session(id, source.ip(), challenge, self.now_ms());
+        issued.map_or_else(|_| TOO_MANY_CHALLENGES.into(), |pending| Said::Challenge(id, pending))
     }
 }

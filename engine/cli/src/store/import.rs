@@ -4,12 +4,12 @@ use super::remote::{self, RemoteArgs};
 use crate::input::{Entry, Inputs};
 use crate::{Outcome, output, progress};
 use anyhow::{Context as _, bail, ensure};
-use handle_admin::store::{Bulk, Store, StoreConfig, check_record};
+use handle_admin::store::{Bulk, Store, StoreConfig, check_record, key};
 use handle_formats::dump::{self, Dump};
 use handle_formats::export::{self, Export};
 use handle_proto::json::RecordLine;
 use handle_proto::wire::list::Values;
-use handle_proto::{Handle, ValueBuf, fold};
+use handle_proto::{Handle, ValueBuf};
 use std::collections::HashSet;
 use std::fs::File;
 use std::hash::{BuildHasher as _, RandomState};
@@ -89,7 +89,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
     if args.keep_existing {
         bulk = bulk.keep_existing();
     }
-    let mut taken = Taken { bulk, args, homed: HashSet::new(), read: 0, passed_over: 0 };
+    let folds = store.folds();
+    let mut taken = Taken { bulk, args, folds, homed: HashSet::new(), read: 0, passed_over: 0 };
     match args.files.first() {
         None => remote::each(&args.remote, &mut taken)?,
         Some(first) => match args.from.map_or_else(|| recognise(first), Ok)? {
@@ -127,6 +128,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
 pub(super) struct Taken<'a> {
     bulk: Bulk<'a>,
     args: &'a Args,
+    /// Whether the store folds local names.
+    folds: bool,
     /// Prefixes that have been homed for the sake of a record.
     homed: HashSet<Vec<u8>>,
     read: u64,
@@ -252,7 +255,7 @@ fn sql(args: &Args, taken: &mut Taken<'_>) -> anyhow::Result<()> {
             };
             let line = dump.line();
             ensure!(
-                seen.insert(hasher.hash_one(fold::folded(&handle))),
+                seen.insert(hasher.hash_one(key(&handle, taken.folds))),
                 "{shown}:{line}: values of {} stand apart from each other: sort the rows by handle (mysqldump \
                  --order-by-primary; in PostgreSQL \\copy (SELECT * FROM handles ORDER BY handle, idx))",
                 Handle(&handle)

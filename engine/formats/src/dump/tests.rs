@@ -74,6 +74,32 @@ fn dumps_of_postgresql_read() {
     assert_eq!(read(POSTGRES).unwrap(), expected);
 }
 
+/// `mysqldump` with each of its options that changes how rows are written.
+#[test]
+fn rows_read_in_every_form_that_tools_write() {
+    let values = "('10/A',1,'URL','x',0,86400,1700000000,'',1,1,1,0)";
+    let columns = COLUMNS.map(|name| format!("`{name}`")).join(", ");
+    for begin in [
+        "INSERT INTO `handles` VALUES",
+        "INSERT  IGNORE INTO `handles` VALUES\n",
+        "REPLACE INTO `handles` VALUES ",
+        "replace into `service`.`handles` VALUES ",
+        "CREATE OR REPLACE VIEW `v` AS SELECT 1;\nLOCK TABLES `handles` WRITE;\nINSERT INTO `handles` VALUES ",
+    ] {
+        let items = read(format!("{begin}{values};\nUNLOCK TABLES;\n").as_bytes()).unwrap();
+        assert_eq!(items, [record(b"10/A", [value(1, b"URL", b"x")])], "{begin}");
+    }
+    let complete = format!("INSERT INTO `handles` ({columns}) VALUES {values};");
+    assert_eq!(read(complete.as_bytes()).unwrap().len(), 1);
+    for is_set in ["b'1'", "_binary '\u{1}'", "0x01", "'t'", "TRUE"] {
+        let bits = format!(
+            "INSERT INTO `handles` VALUES ('10/A',1,'URL','x',0,86400,1700000000,'',{is_set},{is_set},{is_set},b'0');"
+        );
+        let items = read(bits.as_bytes()).unwrap();
+        assert_eq!(items, [record(b"10/A", [value(1, b"URL", b"x")])], "{is_set}");
+    }
+}
+
 #[test]
 fn every_column_counts() {
     let text = b"INSERT INTO handles VALUES ('10/A',7,'URL','x',1,1800000000,5,'1:10/B\t20:10/C:D',1,0,0,1);";

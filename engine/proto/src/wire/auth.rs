@@ -147,6 +147,9 @@ pub enum SecretAnswer<'a> {
 }
 
 impl<'a> SecretAnswer<'a> {
+    /// First version whose servers understand more than a plain digest of secret, challenge, secret.
+    pub const DERIVED_SINCE: Version = Version::new(2, 7);
+
     /// Decodes a signed response. No form with a code has 16 bytes.
     ///
     /// # Errors
@@ -192,10 +195,23 @@ impl<'a> SecretAnswer<'a> {
     #[must_use]
     pub fn algorithm_for(version: Version, suggested: Version) -> DigestAlgorithm {
         match version.min(suggested) {
-            version if version >= Version::new(2, 7) => DigestAlgorithm::PBKDF2_HMAC_SHA1,
+            version if version >= Self::DERIVED_SINCE => DigestAlgorithm::PBKDF2_HMAC_SHA1,
             version if version >= Version::LOWEST => DigestAlgorithm::SHA1,
             _ => DigestAlgorithm::OLD_MD5,
         }
+    }
+
+    /// Whether a server that speaks `verifier` may call this answer wrong because it does not know its form.
+    ///
+    /// SHA-256 and what has a code above it came with 2.7.
+    #[must_use]
+    pub fn is_too_new_for(&self, verifier: Version) -> bool {
+        let is_plain = match self {
+            Self::BareMd5(_) => true,
+            Self::Mac { algorithm, .. } => algorithm.0 <= DigestAlgorithm::SHA1.0,
+            Self::Pbkdf2 { .. } => false,
+        };
+        !is_plain && verifier < Self::DERIVED_SINCE
     }
 }
 
@@ -329,6 +345,19 @@ mod tests {
         assert_eq!(of(11, 6), DigestAlgorithm::SHA1);
         assert_eq!(of(1, 11), DigestAlgorithm::SHA1);
         assert_eq!(of(0, 11), DigestAlgorithm::OLD_MD5);
+    }
+
+    #[test]
+    fn servers_before_2_7_know_plain_digests_only() {
+        let answer = |code| SecretAnswer::Mac { algorithm: DigestAlgorithm(code), mac: b"" };
+        let derived = SecretAnswer::Pbkdf2 { salt: b"", iterations: 1, key_bits: 128, mac: b"" };
+        for minor in 1..=11 {
+            let too_new = |answer: SecretAnswer<'_>| answer.is_too_new_for(Version::new(2, minor));
+            assert!(![answer(1), answer(2), SecretAnswer::BareMd5(&[0; 16])].into_iter().any(too_new));
+            for newer in [answer(3), answer(0x12), answer(0x13), derived] {
+                assert_eq!(too_new(newer), minor < 7, "2.{minor} {newer:?}");
+            }
+        }
     }
 
     #[test]

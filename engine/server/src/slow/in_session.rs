@@ -115,7 +115,7 @@ impl Work<'_> {
         let (id, challenge) = (slow.session_id(), self.new_challenge(slow, nonce));
         let pending = self.path.challenges().issue_in_session(id, self.source, challenge, self.path.now_ms());
         match pending {
-            Ok(Pending { nonce }) => self.put_challenge(context, slow, id, &nonce, held),
+            Ok(Pending { nonce, .. }) => self.put_challenge(context, slow, id, &nonce, held),
             Err(Refusal::TooManyOfSource | Refusal::TooLong | Refusal::NoNumber) => {
                 slow.refuse(context, Refused::TooManyChallenges)
             }

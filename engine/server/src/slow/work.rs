@@ -20,7 +20,7 @@ use handle_proto::wire::Envelope;
 use handle_proto::wire::auth::{self, ChallengeAnswer, Verification};
 use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::list::Reference;
-use handle_proto::{Permissions, Value};
+use handle_proto::{Permissions, Value, Version};
 use handle_resolver::authority::{Administrators, Entitled};
 use handle_resolver::slow::{Challenged, Evaluated, Why, keys};
 use handle_resolver::{Context, NotLocal, Outcome, Refused, Reply, Slow, answer_message, refuse_stream};
@@ -331,7 +331,8 @@ impl Work<'_> {
     /// A challenge to who sent the request.
     pub(crate) fn new_challenge(&self, slow: &Slow<'_>, nonce: [u8; NONCE_LEN]) -> Challenge {
         let digest = Digest::from_bytes(slow.digest().as_bytes());
-        Challenge { version: slow.version(), nonce, digest, request: Zeroizing::new(self.request.into()) }
+        let request = Zeroizing::new(self.request.into());
+        Challenge { version: slow.version(), suggested: Version::CURRENT, nonce, digest, request }
     }
 
     /// The reply with the challenge `id`.

@@ -1,0 +1,289 @@
+//! Secrets that only another service knows: its servers say whether an answer is right, also old ones, and those that are
+//! gone are not asked for each request.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+use handle_admin::elsewhere::{ElsewhereConfig, ElsewhereCounts};
+use handle_auth::answered::Answered;
+use handle_auth::challenge::request_digest;
+use handle_auth::message::sign_message;
+use handle_auth::{Pbkdf2Limits, PrivateKey, PublicKey};
+use handle_client::administration::{Administrator, Identity, Key};
+use handle_proto::code::DigestAlgorithm;
+use handle_proto::wire::admin::HandleValues;
+use handle_proto::wire::auth::{SECRET_KEY, SecretAnswer, Verdict, Verification};
+use handle_proto::wire::digest::RequestDigest;
+use handle_proto::wire::failure::Failure;
+use handle_proto::wire::list::Reference;
+use handle_proto::wire::{Body, Credential, Envelope, Header, Message, MessageBuf, Reply, Request, Response};
+use handle_proto::{OpFlags, ResponseCode as Code, Value, Values, Version};
+use handle_server::config::Datapath;
+use handle_tests::administered::{Administered, administer};
+use handle_tests::client::exchange_over_tcp;
+use handle_tests::served::serve;
+use handle_tests::services::{Plan, admin, key};
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use zeroize::Zeroizing;
+
+const SECRET: &[u8] = b"a secret that only the other service knows";
+
+/// What a server says that is asked whether an answer is right.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Says {
+    /// The truth, as far as a server of this version knows the form.
+    Truth(Version),
+    /// That it cannot tell.
+    Error,
+    /// Nothing: it takes the connection and closes it.
+    Nothing,
+}
+
+/// A server that knows the secret. It ends when it is dropped.
+struct Verifier {
+    /// The first bytes of the answers that it was shown: their forms.
+    shown: Arc<Mutex<Vec<u8>>>,
+    ends: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Verifier {
+    fn start(address: SocketAddr, says: Says) -> Self {
+        let listener = TcpListener::bind(address).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let (shown, ends) = (Arc::<Mutex<Vec<u8>>>::default(), Arc::new(AtomicBool::new(false)));
+        let thread = std::thread::spawn({
+            let (shown, ends) = (Arc::clone(&shown), Arc::clone(&ends));
+            move || {
+                while !ends.load(Ordering::Relaxed) {
+                    match listener.accept() {
+                        Ok((stream, _)) => say(stream, says, &shown),
+                        Err(_) => std::thread::sleep(Duration::from_millis(2)),
+                    }
+                }
+            }
+        });
+        Self { shown, ends, thread: Some(thread) }
+    }
+
+    /// The forms of the answers that it was shown since this was asked last.
+    fn shown(&self) -> Vec<u8> {
+        std::mem::take(&mut *self.shown.lock().unwrap())
+    }
+}
+
+impl Drop for Verifier {
+    fn drop(&mut self) {
+        self.ends.store(true, Ordering::Relaxed);
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+fn say(mut stream: TcpStream, says: Says, shown: &Mutex<Vec<u8>>) {
+    stream.set_nonblocking(false).unwrap();
+    let mut envelope = [0; Envelope::LEN];
+    stream.read_exact(&mut envelope).unwrap();
+    let asked = Envelope::from_bytes(&envelope);
+    let mut message = vec![0; asked.message_len as usize];
+    stream.read_exact(&mut message).unwrap();
+    let message = Message::decode(&message).unwrap();
+    let Body::Request(Request::VerifyChallenge(verification)) = message.decode_body(asked.version).unwrap()
+    else {
+        panic!("nothing else is asked for");
+    };
+    let certified = OpFlags::CERTIFY.with(OpFlags::REQUEST_DIGEST);
+    assert!(message.header.flags.has(certified));
+    shown.lock().unwrap().push(verification.signed_response[0]);
+    let (version, code, response) = match says {
+        Says::Truth(version) => {
+            let is_valid = is_right(&verification, version);
+            (version, Code::SUCCESS, Response::Verdict(Verdict { is_valid }))
+        }
+        Says::Error => (Version::CURRENT, Code::ERROR, Response::Failure(Failure { message: b"" })),
+        Says::Nothing => return,
+    };
+    let digest = request_digest(version, message.covered);
+    let digest = RequestDigest { algorithm: DigestAlgorithm::for_response(version), digest: &digest };
+    let envelope = Envelope { version, suggested: version, ..asked };
+    let reply = Reply { code, digest: Some(digest), response };
+    let reply = MessageBuf::reply(&envelope, &message.header, &reply);
+    let private = PrivateKey::from_record(&key("mirror", "handle_private_hex")).unwrap();
+    let credential = sign_message(&envelope, 0, reply.covered(), &private).unwrap();
+    let reply = reply.signed(&Credential::decode(&credential).unwrap()).unwrap();
+    stream.write_all(&reply).unwrap();
+}
+
+/// Whether the answer is made with the secret, as far as a server of `version` can tell.
+fn is_right(asked: &Verification<'_>, version: Version) -> bool {
+    let form = SecretAnswer::decode(asked.signed_response).unwrap();
+    let covered = [asked.nonce, asked.digest.digest];
+    let (signed_response, limits) = (asked.signed_response, Pbkdf2Limits::DEFAULT);
+    let answered = Answered { version, covered, signed_response, limits };
+    !form.is_too_new_for(version) && answered.is_made_with(SECRET_KEY, SECRET)
+}
+
+/// A server here, whose administrator is at the other service, and where that is to answer.
+fn here(change: impl FnOnce(&mut ElsewhereConfig)) -> (Administered, SocketAddr) {
+    let records = vec![("0.NA/10.1", vec![admin(100, 301, "20.2/who")])];
+    let here = Plan::new("server", &["10.1"], records);
+    let there = Plan::new("mirror", &["20.2"], vec![]);
+    (here.start(&there, |config| change(&mut config.elsewhere)), there.address)
+}
+
+fn client(here: &Administered, secret: &[u8]) -> Administrator {
+    let mut client = Administrator::new(here.address(), Duration::from_secs(60));
+    let key = Key::Secret(Zeroizing::new(secret.to_vec()));
+    client.identify(Some(Arc::new(Identity { handle: b"20.2/who".to_vec(), index: 301, key })));
+    client
+}
+
+fn create(client: &mut Administrator, handle: &str) -> (Code, String) {
+    let mut room = Vec::new();
+    let values = Values::build([Value::new(1, b"URL", b"https://example.org/")], &mut room);
+    let body = HandleValues { handle: handle.as_bytes(), values };
+    let answer = client.ask(&Request::CreateHandle(body), OpFlags::PLAIN_REQUEST).unwrap();
+    (answer.code(), answer.text())
+}
+
+fn counts(here: &Administered) -> ElsewhereCounts {
+    here.server().shared().service.elsewhere().unwrap().counts()
+}
+
+fn challenges(here: &Administered) -> u64 {
+    here.server().shared().service.challenges().counts().issued
+}
+
+#[test]
+fn who_an_old_server_knows_is_asked_again_for_a_form_that_it_understands() {
+    for minor in [1, 5, 6] {
+        let (here, address) = here(|_| ());
+        let verifier = Verifier::start(address, Says::Truth(Version::new(2, minor)));
+        let (code, text) = create(&mut client(&here, SECRET), "10.1/new");
+        assert_eq!((code, challenges(&here)), (Code::SUCCESS, 2), "2.{minor}: {text}");
+        assert_eq!(verifier.shown(), [0x22, 2], "2.{minor}");
+        let (code, _) = create(&mut client(&here, b"another secret"), "10.1/other");
+        assert_eq!((code, challenges(&here)), (Code::AUTHENTICATION_FAILED, 4), "2.{minor}");
+        assert_eq!(verifier.shown(), [0x22, 2], "2.{minor}");
+    }
+}
+
+#[test]
+fn in_a_session_too_and_then_it_is_known() {
+    let (here, address) = here(|_| ());
+    let verifier = Verifier::start(address, Says::Truth(Version::new(2, 6)));
+    let mut client = client(&here, SECRET);
+    client.require_signatures(PublicKey::from_record(&key("server", "handle_public_hex")).unwrap());
+    client.use_sessions(Some(600));
+    for handle in ["10.1/one", "10.1/two"] {
+        let (code, text) = create(&mut client, handle);
+        assert_eq!(code, Code::SUCCESS, "{handle}: {text}");
+    }
+    assert_eq!((verifier.shown(), challenges(&here)), (vec![0x22, 2], 2));
+    assert_eq!(here.server().shared().service.sessions().unwrap().counts().set_up, 1);
+}
+
+#[test]
+fn a_server_that_understands_is_believed_at_once() {
+    for minor in [7, 11] {
+        let (here, address) = here(|_| ());
+        let verifier = Verifier::start(address, Says::Truth(Version::new(2, minor)));
+        let (code, _) = create(&mut client(&here, b"another secret"), "10.1/new");
+        assert_eq!((code, challenges(&here)), (Code::AUTHENTICATION_FAILED, 1), "2.{minor}");
+        assert_eq!(create(&mut client(&here, SECRET), "10.1/new").0, Code::SUCCESS);
+        assert_eq!(verifier.shown(), [0x22, 0x22], "2.{minor}");
+    }
+}
+
+#[test]
+fn a_service_that_is_gone_is_not_asked_for_each_request() {
+    let (here, address) = here(|_| ());
+    let refused = |of: &str| {
+        let (code, text) = create(&mut client(&here, SECRET), "10.1/new");
+        assert_eq!(code, Code::AUTHENTICATION_ERROR, "{of}: {text}");
+        assert!(text.contains("301:20.2/who could not be checked: its service did not answer"), "{text}");
+    };
+    let verifier = Verifier::start(address, Says::Nothing);
+    refused("it is asked");
+    assert_eq!(verifier.shown(), [0x22]);
+    drop(verifier);
+    // Now it is there, but that is not known yet.
+    let verifier = Verifier::start(address, Says::Truth(Version::CURRENT));
+    refused("it is not");
+    assert_eq!(verifier.shown(), [0; 0]);
+    let expected = ElsewhereCounts { asked: 1, unanswered: 1, rested: 1, ..ElsewhereCounts::default() };
+    assert_eq!(counts(&here), expected);
+}
+
+#[test]
+fn who_says_that_it_cannot_tell_is_asked_again() {
+    let (here, address) = here(|_| ());
+    let verifier = Verifier::start(address, Says::Error);
+    for _ in 0..2 {
+        let (code, text) = create(&mut client(&here, SECRET), "10.1/new");
+        assert_eq!(code, Code::AUTHENTICATION_ERROR, "{text}");
+        assert!(text.contains("its service did not say"), "{text}");
+    }
+    assert_eq!(verifier.shown(), [0x22, 0x22]);
+    assert_eq!(counts(&here).rested, 0);
+}
+
+#[test]
+fn what_is_not_to_be_remembered_is_not() {
+    let (here, address) = here(|config| config.rest_ms = 0);
+    for says in [Says::Nothing, Says::Truth(Version::CURRENT)] {
+        let verifier = Verifier::start(address, says);
+        let (code, _) = create(&mut client(&here, SECRET), "10.1/new");
+        assert_eq!(code == Code::SUCCESS, says != Says::Nothing, "{says:?}");
+        assert_eq!(verifier.shown(), [0x22], "{says:?}");
+    }
+    assert_eq!(counts(&here).rested, 0);
+}
+
+/// What a server says that is asked about keys of `handle`: the code, and the text or how many values.
+fn asked_about(address: SocketAddr, version: Version, flags: OpFlags, handle: &str) -> (Code, String) {
+    let identity = Reference { handle: handle.as_bytes(), index: 300 };
+    let digest = RequestDigest { algorithm: DigestAlgorithm::OLD_MD5, digest: &[7; 20] };
+    let signed_response = b"\x02wrong";
+    let request =
+        Request::VerifyChallenge(Verification { identity, nonce: &[9; 16], digest, signed_response });
+    let envelope = Envelope { version, suggested: version, ..Envelope::request(1) };
+    let header = Header::request(request.op_code(), OpFlags::PLAIN_REQUEST.with(flags), 0);
+    let message = MessageBuf::request(&envelope, &header, &request).unsigned().unwrap();
+    let bytes = exchange_over_tcp(address, &message).expect("an answer");
+    let (envelope, rest) = Envelope::split(&bytes).unwrap();
+    let Body::Reply(reply) = Message::decode(rest).unwrap().decode_body(envelope.version).unwrap() else {
+        panic!("a reply");
+    };
+    let said = match reply.response {
+        Response::Failure(failure) => String::from_utf8(failure.message.to_vec()).unwrap(),
+        Response::Referral(referral) => format!("{} values", referral.values.unwrap().len()),
+        Response::Verdict(verdict) => verdict.is_valid.to_string(),
+        other => panic!("{other:?}"),
+    };
+    (reply.code, said)
+}
+
+#[test]
+fn who_asks_the_wrong_server_about_keys_is_told_where_they_are() {
+    let (no_flags, current) = (OpFlags(0), Version::CURRENT);
+    for (server, handle, version, flags, code, said) in [
+        ("multi_all", "TST/NEW-C", current, no_flags, 301, "Request was hashed incorrectly"),
+        ("root", "99.9/nowhere", current, no_flags, 301, "That prefix doesn't live here"),
+        ("root", "0.NA/TST.REF.NEW", current, no_flags, 303, "1 values"),
+        ("root", "0.NA/TST.REF.NEW", Version::new(2, 5), no_flags, 303, "1 values"),
+        ("root", "0.NA/TST.REF.NEW", Version::new(2, 4), no_flags, 1, "false"),
+        ("root", "0.NA/TST.REF.NEW", current, OpFlags::DO_NOT_REFER, 1, "false"),
+        ("root", "0.NA/TST", current, no_flags, 1, "false"),
+        ("root", "TST/NONE", current, no_flags, 1, "false"),
+    ] {
+        let (administered, served) = (administer(server), serve(server, Datapath::Portable));
+        for address in [administered.address(), served.address()] {
+            let told = asked_about(address, version, flags, handle);
+            assert_eq!(told, (Code(code), said.to_owned()), "{server} {handle} {version} {flags:?}");
+        }
+    }
+}
