@@ -572,7 +572,7 @@ fn the_program_says_what_is_wrong_serves_and_stops_as_told() {
     assert!(succeed(command(&["--check-config"])).contains("configuration is good"));
     assert!(succeed(command(&["--print-config"])).contains("record_values = 2048"));
     let (code, text) = fail(command(&["--check-config", "--store", "/nowhere/store"]));
-    assert!(code == 2 && text.contains("/nowhere/store") && text.contains("hdl init"), "{text}");
+    assert!(code == 2 && text.contains("/nowhere/store") && text.contains("hdl store create"), "{text}");
     let no_root = directory.path().join("no-root.toml");
     let mut wrong = config.clone();
     wrong.elsewhere.enabled = true;

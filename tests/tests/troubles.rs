@@ -5,7 +5,6 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
-use handle_tests::daemon::Daemon;
 use handle_tests::initialised::Service;
 use handle_tests::process::{Running, fail, succeed, until};
 use std::io::Read as _;
@@ -261,23 +260,4 @@ fn handle_admin_names_what_is_taken_or_not_to_be_written() {
     assert!(succeed(command).contains("is in use"));
     let (code, error) = fail(service.hdl(["store", "stats", "site/store.redb"]));
     assert!(code == 1 && error.contains("is handle-admin running?"), "{error}");
-}
-
-#[test]
-fn a_query_log_without_room_costs_lines_and_no_answer() {
-    let mut service = Service::make();
-    let log = service.path("query.log");
-    let config = std::fs::read_to_string(service.path("site/handled.toml")).unwrap();
-    let config = format!("{config}\n[query_log]\npath = {log:?}\nlines_per_second = 1000000\n");
-    std::fs::write(service.path("site/handled.toml"), config).unwrap();
-    let command = with_little_room(&service.handled_command(), 1);
-    service.handled = Some(Daemon::start(command, &service.path("site/run/handled.sock")));
-    for _ in 0..40 {
-        assert_eq!(service.resolve("10.1045/ADMIN")["responseCode"], 1);
-    }
-    until("what is lost is counted", || {
-        let stats = service.handled.as_ref().unwrap().ask("stats");
-        stats["query_log"]["write_failed"].as_u64().is_some_and(|lines| lines > 0)
-    });
-    assert!(log.metadata().unwrap().len() <= 1024);
 }
