@@ -25,9 +25,9 @@ pub struct Options {
     /// Keeps IPv4 away from an IPv6 wildcard address.
     pub only_v6: bool,
     /// Never lets IPv4 datagrams be cut into fragments on their way: what is too long for the device is refused when
-    /// it is sent, and what is too long for a way is lost. The datagrams of the protocol have 512 bytes, which
-    /// every way takes (RFC 791 section 3.1). The kernel then numbers no datagram, a twentieth of what one costs, and
-    /// nobody can make it cut them by a forged message about the way.
+    /// it is sent, and what is too long for a way is lost. The datagrams of the protocol have 512 bytes, with headers 540, and
+    /// ways that take less are not in use, as every host has to take 576 (RFC 791 section 3.1). The kernel then numbers no
+    /// datagram, a twentieth of what one costs, and nobody can make it cut them by a forged message about the way.
     pub dont_fragment: bool,
     /// Most datagrams of one batch; a train counts once.
     pub batch_len: usize,
@@ -126,7 +126,9 @@ pub fn bind(options: &Options) -> io::Result<UdpSocket> {
     }
     if domain == Domain::IPV6 {
         socket.set_only_v6(options.only_v6)?;
-    } else if options.dont_fragment {
+    }
+    // A socket of IPv6 sends IPv4 as well, where it may.
+    if options.dont_fragment && (domain == Domain::IPV4 || !options.only_v6) {
         set_ip_mtu_discover(&socket, Ipv4PathMtuDiscovery::PROBE)?;
     }
     if options.socket_receive_buffer_len > 0 {
@@ -243,6 +245,7 @@ mod tests {
         assert_eq!(discovery(&options), Ipv4PathMtuDiscovery::PROBE);
         let system = ip_mtu_discover(UdpSocket::bind("127.0.0.1:0").unwrap()).unwrap();
         assert_eq!(discovery(&Options { dont_fragment: false, ..options }), system);
-        bind(&Options::new((Ipv6Addr::LOCALHOST, 0).into())).unwrap();
+        let both = Options::new((Ipv6Addr::UNSPECIFIED, 0).into());
+        assert_eq!(discovery(&both), Ipv4PathMtuDiscovery::PROBE, "IPv4 over a socket of IPv6");
     }
 }
