@@ -218,6 +218,29 @@ fn a_service_that_is_gone_takes_a_bounded_time_and_nobody_elses() {
 }
 
 #[test]
+fn who_has_a_public_key_is_not_locked_out_by_made_up_secrets_nor_while_the_key_is_known() {
+    let (here, there) = plans();
+    let here = Plan {
+        records: vec![(
+            "0.NA/10.1",
+            vec![admin(100, 300, "20.2/who"), admin(101, 301, "20.2/who"), admin(102, 302, "20.2/who")],
+        )],
+        ..here
+    };
+    let server = here.start(&there, |config| config.elsewhere.rest_ms = 600_000);
+    let there = there.start(&here, |_| ());
+    let by_key = |handle| create(server.address(), handle, who(300, "20.2/who", private("admin_rsa"))).0;
+    assert_eq!(by_key("10.1/one"), Code::SUCCESS);
+    drop(there);
+    let made_up = create(server.address(), "10.1/two", who(301, "20.2/who", shared(b"made up")));
+    assert_eq!(made_up.0, Code::AUTHENTICATION_ERROR);
+    assert_eq!(by_key("10.1/two"), Code::SUCCESS, "silence to secrets says nothing about keys");
+    let unknown = create(server.address(), "10.1/three", who(302, "20.2/who", private("admin_dsa")));
+    assert_eq!(unknown.0, Code::AUTHENTICATION_ERROR);
+    assert_eq!(by_key("10.1/three"), Code::SUCCESS, "what is known needs nobody to answer");
+}
+
+#[test]
 fn no_more_than_so_many_are_asked_for_at_a_time_and_for_one_request() {
     let (here, there) = plans();
     let groups: Vec<_> = (1..=9).map(|at| admin(100 + at, at, "20.2/who")).collect();

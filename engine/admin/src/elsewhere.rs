@@ -16,7 +16,7 @@ use handle_client::bootstrap::{FILE_LEN_MAX, Root};
 use handle_client::cache::{Cache, CacheLimits};
 use handle_client::lookup::{Client, Limits, Options};
 use handle_client::plan::{Purpose, Target};
-use handle_client::{Answer, Driver, LookupError, Question};
+use handle_client::{Answer, Driver, LookupError, Question, driver};
 use handle_proto::data::kind::{HS_ADMIN, HS_PUBKEY};
 use handle_proto::data::site::InterfaceKind;
 use handle_proto::limit::{PBKDF2_ITERATIONS, PBKDF2_KEY_BITS};
@@ -58,7 +58,8 @@ pub struct ElsewhereConfig {
     /// Most seconds that an answer is kept, whatever its time to live: what was taken back elsewhere counts here for
     /// so long; a key, in a session that has proven who it is, until the session ends.
     pub cache_s: u32,
-    /// How long nobody is asked about a handle again after nobody answered, in milliseconds.
+    /// How long nobody is asked about a handle again after nobody answered, in milliseconds: for its values where nobody
+    /// told these, and for a verdict where nobody gave one.
     pub rest_ms: u32,
     /// Handles that are remembered for that.
     pub rest_handles: usize,
@@ -171,7 +172,7 @@ pub enum Unanswered {
     NoVerdict,
     /// No server answered that could have said whether an answer to a challenge is right.
     NoVerifier,
-    /// Nobody answered about the same handle a moment ago, and why.
+    /// Nobody answered the same about the same handle a moment ago, and why.
     Rested(Box<Unanswered>),
 }
 
@@ -182,9 +183,12 @@ impl Unanswered {
         matches!(self, Self::Refused(_) | Self::NoVerdict)
     }
 
-    /// Whether nobody is there to ask.
+    /// Whether nobody is there who answers. A service without a server that can be asked for this may answer the rest.
     const fn is_silence(&self) -> bool {
-        matches!(self, Self::Lookup(_) | Self::NoVerifier)
+        match self {
+            Self::Lookup(error) => !matches!(error, LookupError::NoServer { .. }),
+            unanswered => matches!(unanswered, Self::NoVerifier),
+        }
     }
 }
 
@@ -213,6 +217,13 @@ pub struct Elsewhere {
     counts: Counts,
 }
 
+/// What is asked about a handle: silence to one says little about the other, which may go another way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum About {
+    Values,
+    Verdict,
+}
+
 /// Handles about which nobody answered a moment ago. Were they asked about each time, strangers could keep all places
 /// busy with one service that is silent.
 #[derive(Debug)]
@@ -220,7 +231,7 @@ struct Silent {
     rest: Duration,
     handles_max: usize,
     /// Since when, and why.
-    handles: HashMap<Vec<u8>, (Instant, Unanswered)>,
+    handles: HashMap<(Vec<u8>, About), (Instant, Unanswered)>,
 }
 
 impl Silent {
@@ -229,20 +240,20 @@ impl Silent {
         Self { rest, handles_max: config.rest_handles, handles: HashMap::new() }
     }
 
-    /// Why nobody says anything about `handle`, if that was found out a moment ago.
-    fn why(&self, handle: Handle<'_>, now: Instant) -> Option<Unanswered> {
-        let (since, unanswered) = self.handles.get(&handle.prefix_folded())?;
+    /// Why nobody says this about `handle`, if that was found out a moment ago.
+    fn why(&self, handle: Handle<'_>, about: About, now: Instant) -> Option<Unanswered> {
+        let (since, unanswered) = self.handles.get(&(handle.prefix_folded(), about))?;
         is_young(*since, now, self.rest).then(|| Unanswered::Rested(Box::new(unanswered.clone())))
     }
 
     /// Takes note; where there is no room, not.
-    fn note(&mut self, handle: Handle<'_>, unanswered: Unanswered, now: Instant) {
+    fn note(&mut self, handle: Handle<'_>, about: About, unanswered: Unanswered, now: Instant) {
         let (rest, max) = (self.rest, self.handles_max);
         if self.handles.len() >= max {
             self.handles.retain(|_, (since, _)| is_young(*since, now, rest));
         }
         if self.handles.len() < max {
-            self.handles.insert(handle.prefix_folded(), (now, unanswered));
+            self.handles.insert((handle.prefix_folded(), about), (now, unanswered));
         }
     }
 }
@@ -386,25 +397,14 @@ impl Errand<'_> {
         let purpose = Purpose { kind: InterfaceKind::QUERY, primary_only: false };
         let certified = self.elsewhere.config.certified;
         let patience = Duration::from_millis(self.elsewhere.config.patience_ms.into());
-        let told = self.with_driver(asked.identity.handle, |driver, ends| {
+        let told = self.with_driver(asked.identity.handle, About::Verdict, |driver, ends| {
             let servers = driver.servers(asked.identity.handle, purpose, certified);
             let servers = servers.map_err(Unanswered::Lookup)?;
-            let (mut is_heard, mut had_time) = (false, false);
-            for server in servers.iter().take(VERIFIERS_MAX) {
-                let left = ends.saturating_duration_since(Instant::now());
-                if left.is_zero() {
-                    break;
-                }
-                // What else the request wanted to know may have taken the time.
-                had_time |= left >= patience / 2;
-                match verdict_of(server, asked, certified, left) {
-                    Heard::Verdict(verdict) => return Ok(verdict),
-                    Heard::Something => is_heard = true,
-                    Heard::Nothing => {}
-                }
-            }
-            let nobody_is_there = !is_heard && had_time && is_usual_work(asked.signed_response);
-            Err(if nobody_is_there { Unanswered::NoVerifier } else { Unanswered::NoVerdict })
+            let servers = &servers[..servers.len().min(VERIFIERS_MAX)];
+            let told = first_verdict(servers, ends, patience, |server, patience| {
+                verdict_of(server, asked, certified, patience)
+            });
+            told.map_err(|why| if is_usual_work(asked.signed_response) { why } else { Unanswered::NoVerdict })
         });
         self.note(&told);
         told
@@ -412,11 +412,17 @@ impl Errand<'_> {
 
     fn ask(&mut self, mut question: Question) -> Result<Arc<Answer>, Unanswered> {
         question.wants.certified = self.elsewhere.config.certified;
-        let told = self.with_driver(&question.handle, |driver, _| {
+        let mut told = self.with_driver(&question.handle, About::Values, |driver, _| {
             let answer =
                 driver.resolve(&question, &Options::default()).outcome.map_err(Unanswered::Lookup)?;
             if says_what_there_is(answer.code) { Ok(answer) } else { Err(Unanswered::Refused(answer.code)) }
         });
+        // What was told before is known all the same.
+        if matches!(told, Err(Unanswered::Rested(_)))
+            && let Some(answer) = self.elsewhere.client.cache.get(&question, driver::now())
+        {
+            told = Ok(answer);
+        }
         self.note(&told);
         told
     }
@@ -425,6 +431,7 @@ impl Errand<'_> {
     fn with_driver<T>(
         &mut self,
         handle: &[u8],
+        about: About,
         ask: impl FnOnce(&mut Driver, Instant) -> Result<T, Unanswered>,
     ) -> Result<T, Unanswered> {
         let patience = Duration::from_millis(self.elsewhere.config.patience_ms.into());
@@ -433,7 +440,7 @@ impl Errand<'_> {
         let left = self.questions_left.checked_sub(1).filter(|_| now < ends).ok_or(Unanswered::Enough)?;
         self.questions_left = left;
         let handle = Handle(handle);
-        if let Some(rested) = self.elsewhere.silent().why(handle, now) {
+        if let Some(rested) = self.elsewhere.silent().why(handle, about, now) {
             return Err(rested);
         }
         let driver = match &mut self.driver {
@@ -444,7 +451,7 @@ impl Errand<'_> {
         if let Err(unanswered) = &told
             && unanswered.is_silence()
         {
-            self.elsewhere.silent().note(handle, unanswered.clone(), Instant::now());
+            self.elsewhere.silent().note(handle, about, unanswered.clone(), Instant::now());
         }
         told
     }
@@ -489,6 +496,35 @@ enum Heard {
     Something,
     /// Nothing that counts.
     Nothing,
+}
+
+/// What the first of `servers` says that gives a verdict. Each gets an equal share of the time that is left, so that one
+/// that is silent does not take the time of the others.
+///
+/// # Errors
+/// [`Unanswered::NoVerifier`] only where each was asked, none was heard, and there was time for it: what else the request
+/// wanted to know may have taken that.
+fn first_verdict<S>(
+    servers: &[S],
+    ends: Instant,
+    patience: Duration,
+    mut ask: impl FnMut(&S, Duration) -> Heard,
+) -> Result<Verdict, Unanswered> {
+    let had_time = ends.saturating_duration_since(Instant::now()) >= patience / 2;
+    let mut is_heard = false;
+    for (server, left_count) in servers.iter().zip((1..=servers.len()).rev()) {
+        let share =
+            ends.saturating_duration_since(Instant::now()) / u32::try_from(left_count).unwrap_or(u32::MAX);
+        if share.is_zero() {
+            return Err(Unanswered::NoVerdict);
+        }
+        match ask(server, share) {
+            Heard::Verdict(verdict) => return Ok(verdict),
+            Heard::Something => is_heard = true,
+            Heard::Nothing => {}
+        }
+    }
+    Err(if is_heard || !had_time { Unanswered::NoVerdict } else { Unanswered::NoVerifier })
 }
 
 fn verdict_of(server: &Target, asked: &Verification<'_>, certified: bool, patience: Duration) -> Heard {
@@ -537,26 +573,40 @@ mod tests {
     fn nobody_is_asked_again_so_soon_about_what_nobody_answered() {
         let config = ElsewhereConfig { rest_ms: 100, rest_handles: 8, ..ElsewhereConfig::default() };
         let (mut silent, start, rest) = (Silent::new(&config), Instant::now(), Duration::from_millis(100));
-        silent.note(Handle(b"20.2/who"), Unanswered::NoVerifier, start);
+        silent.note(Handle(b"20.2/who"), About::Verdict, Unanswered::NoVerifier, start);
         let rested = Unanswered::Rested(Box::new(Unanswered::NoVerifier));
-        assert_eq!(silent.why(Handle(b"20.2/who"), start), Some(rested));
-        assert_eq!(silent.why(Handle(b"20.2/other"), start), None);
-        assert!(silent.why(Handle(b"20.2/who"), start + rest - Duration::from_millis(1)).is_some());
-        assert_eq!(silent.why(Handle(b"20.2/who"), start + rest), None);
+        assert_eq!(silent.why(Handle(b"20.2/who"), About::Verdict, start), Some(rested));
+        assert_eq!(silent.why(Handle(b"20.2/other"), About::Verdict, start), None);
+        assert_eq!(
+            silent.why(Handle(b"20.2/who"), About::Values, start),
+            None,
+            "its keys may be told all the same"
+        );
+        assert!(
+            silent
+                .why(Handle(b"20.2/who"), About::Verdict, start + rest - Duration::from_millis(1))
+                .is_some()
+        );
+        assert_eq!(silent.why(Handle(b"20.2/who"), About::Verdict, start + rest), None);
         for n in 0..16 {
-            silent.note(Handle(format!("20.2/{n}").as_bytes()), Unanswered::NoVerifier, start);
+            silent.note(
+                Handle(format!("20.2/{n}").as_bytes()),
+                About::Verdict,
+                Unanswered::NoVerifier,
+                start,
+            );
         }
         assert_eq!(silent.handles.len(), 8);
-        assert!(silent.why(Handle(b"20.2/who"), start).is_some(), "what is remembered stays");
-        silent.note(Handle(b"20.2/other"), Unanswered::NoVerifier, start + rest);
+        assert!(silent.why(Handle(b"20.2/who"), About::Verdict, start).is_some(), "what is remembered stays");
+        silent.note(Handle(b"20.2/other"), About::Verdict, Unanswered::NoVerifier, start + rest);
         assert_eq!(silent.handles.len(), 1, "until its time is over");
         let forgetful =
             [ElsewhereConfig { rest_ms: 0, ..config.clone() }, ElsewhereConfig { rest_handles: 0, ..config }];
         for config in forgetful {
             assert_eq!(config.check().map_err(|error| error.to_string()), Ok(()));
             let mut silent = Silent::new(&config);
-            silent.note(Handle(b"20.2/who"), Unanswered::NoVerifier, start);
-            assert_eq!(silent.why(Handle(b"20.2/who"), start), None, "{config:?}");
+            silent.note(Handle(b"20.2/who"), About::Verdict, Unanswered::NoVerifier, start);
+            assert_eq!(silent.why(Handle(b"20.2/who"), About::Verdict, start), None, "{config:?}");
         }
     }
 
@@ -566,6 +616,8 @@ mod tests {
         for is_silence in [Unanswered::NoVerifier, Unanswered::Lookup(LookupError::NoRoot)] {
             assert!(is_silence.is_silence() && !is_silence.was_heard(), "{is_silence}");
         }
+        let none_for_this = Unanswered::Lookup(LookupError::NoServer { handle: b"20.2/who".to_vec() });
+        assert!(!none_for_this.is_silence() && !none_for_this.was_heard());
         for heard in [Unanswered::NoVerdict, Unanswered::Refused(ResponseCode::SERVER_BUSY)] {
             assert!(!heard.is_silence() && heard.was_heard(), "{heard}");
         }
@@ -577,6 +629,31 @@ mod tests {
             assert_eq!(is_usual_work(&answer), is_usual, "{iterations} rounds, {key_bits} bits");
         }
         assert!(is_usual_work(b"\x02mac") && !is_usual_work(b""));
+    }
+
+    #[test]
+    fn each_verifier_gets_its_share_of_the_time_and_silence_is_that_of_all() {
+        let patience = Duration::from_secs(60);
+        let verdict = Verdict { is_right: true, verifier: Version::CURRENT };
+        let ends_in = |left| Instant::now() + left;
+        let mut shares = Vec::new();
+        let told = first_verdict(&[1, 2, 3], ends_in(patience), patience, |&server, share| {
+            shares.push(share.as_secs_f64().round());
+            if server == 3 { Heard::Verdict(verdict) } else { Heard::Nothing }
+        });
+        assert_eq!((told, shares), (Ok(verdict), vec![20.0, 30.0, 60.0]));
+        let asked =
+            |left, says: [fn() -> Heard; 2]| first_verdict(&says, ends_in(left), patience, |says, _| says());
+        let (silent, heard) = (|| Heard::Nothing, || Heard::Something);
+        assert_eq!(asked(patience, [silent, silent]), Err(Unanswered::NoVerifier));
+        assert_eq!(asked(patience, [silent, heard]), Err(Unanswered::NoVerdict));
+        assert_eq!(asked(patience / 4, [silent, silent]), Err(Unanswered::NoVerdict), "too late to tell");
+        let patience = Duration::from_millis(10);
+        let told = first_verdict(&[1, 2], ends_in(patience), patience, |_, _| {
+            std::thread::sleep(patience);
+            Heard::Nothing
+        });
+        assert_eq!(told, Err(Unanswered::NoVerdict), "the second was not asked");
     }
 
     #[test]

@@ -276,16 +276,27 @@ pub fn check_set(directory: &Path) -> anyhow::Result<()> {
 fn explain_set(directory: &Path, error: PublishError) -> anyhow::Error {
     let set = directory.display();
     let hint = match &error {
-        PublishError::Set(SetError { why: Why::Locked, .. }) => "is handle-admin running already?".to_owned(),
-        PublishError::Set(SetError { why: Why::Io { error, .. }, .. }) | PublishError::Io(error)
-            if error.kind() != ErrorKind::NotFound =>
-        {
-            format!("who may write there: ls -ld {set}")
+        PublishError::Set(SetError { why: Why::Locked, .. }) => {
+            " (is handle-admin running already?)".to_owned()
         }
-        // Whatever is published comes from there.
-        _ => format!("without {set}/MANIFEST, it is built again from the store: move that away"),
+        PublishError::Set(SetError { why: Why::Io { error, .. }, .. }) | PublishError::Io(error) => {
+            match error.kind() {
+                ErrorKind::StorageFull | ErrorKind::QuotaExceeded => format!(" (is there room: df -h {set})"),
+                ErrorKind::PermissionDenied => format!(" (who may write there: ls -ld {set})"),
+                ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::AlreadyExists => {
+                    format!(" (what is there: ls -la {set})")
+                }
+                _ => String::new(),
+            }
+        }
+        // Whatever is published comes from the store. For any other reason, the set may be the good copy.
+        PublishError::Set(SetError {
+            why: Why::Manifest(_) | Why::Open(_) | Why::OtherFile { .. } | Why::Mixed | Why::Fault(_),
+            ..
+        }) => format!(" (without {set}/MANIFEST, it is built again from the store: move that away)"),
+        _ => String::new(),
     };
-    anyhow::Error::new(error).context(format!("cannot publish to {set} ({hint})"))
+    anyhow::Error::new(error).context(format!("cannot publish to {set}{hint}"))
 }
 
 /// Forgets sessions whose time is over.
@@ -315,6 +326,41 @@ async fn prune(shared: Arc<Shared>) {
         let pause = if has_more { Duration::from_millis(100) } else { PRUNE_INTERVAL };
         if tokio::time::timeout(pause, stopping.wait_for(|&stops| stops)).await.is_ok() {
             return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::StoreError;
+
+    /// Who moves it away where the store is what has failed would lose the good copy.
+    #[test]
+    fn a_set_is_given_up_only_where_it_is_damaged() {
+        let set = |why| PublishError::Set(SetError { path: "/set/MANIFEST".into(), why });
+        let io = |kind: ErrorKind| set(Why::Io { doing: "write it", error: kind.into() });
+        let full = || std::io::Error::from(ErrorKind::StorageFull);
+        for (error, hint) in [
+            (set(Why::Mixed), "(without /set/MANIFEST, it is built again from the store: move that away)"),
+            (set(Why::OtherFile { what: "length" }), "move that away)"),
+            (set(Why::Locked), "(is handle-admin running already?)"),
+            (io(ErrorKind::StorageFull), "(is there room: df -h /set)"),
+            (PublishError::Io(full()), "(is there room: df -h /set)"),
+            (io(ErrorKind::PermissionDenied), "(who may write there: ls -ld /set)"),
+            (io(ErrorKind::NotFound), "(what is there: ls -la /set)"),
+            (io(ErrorKind::ReadOnlyFilesystem), ""),
+            (PublishError::Io(std::io::Error::from_raw_os_error(24)), ""),
+            (PublishError::Store(StoreError::Failed), ""),
+            (PublishError::Store(full().into()), ""),
+            (PublishError::Refused("too early"), ""),
+            (PublishError::Stopped, ""),
+        ] {
+            let said = format!("{error:?}");
+            let shown = explain_set(Path::new("/set"), error).to_string();
+            let fits =
+                if hint.is_empty() { shown == "cannot publish to /set" } else { shown.ends_with(hint) };
+            assert!(fits, "{said}: {shown}");
         }
     }
 }

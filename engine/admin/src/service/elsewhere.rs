@@ -1,14 +1,14 @@
 //! Requests whose decision takes what other services say: asked for between one decision and the next, on the thread of
 //! the request, which may wait.
 
-use super::{Effort, Service};
+use super::{Effort, Service, UNREADABLE};
 use crate::elsewhere::{Errand, Unanswered, Verdict};
 use crate::operation::{Answer, Asked, Decision, Key, Refused, Rules, Who, decide};
 use crate::permission::sight::{Known, Wanted};
 use crate::store::{Records, StoreError};
-use handle_auth::VerifyError;
 use handle_auth::answered::Answered;
 use handle_auth::challenges::Challenge;
+use handle_auth::{Pbkdf2Limits, VerifyError};
 use handle_client::Answer as Told;
 use handle_proto::code::DigestAlgorithm;
 use handle_proto::data::kind::HS_PUBKEY;
@@ -162,6 +162,7 @@ impl Outlook<'_> {
             auth::PUBLIC_KEY => {
                 errand.public_keys(identity).map(|told| keys_among(&told, identity, effort.keys_tried))
             }
+            _ if is_unreadable(challenge, answer.signed_response) => return Err(UNREADABLE),
             // Its service would check the answer as of the version in which it is asked, and find that a right one is wrong.
             _ if challenge.version < Version::LOWEST => return Err(NOT_ASKED),
             _ if !is_worth_showing(answer.signed_response, effort) => return Ok(Vec::new()),
@@ -191,6 +192,15 @@ const BUSY: Refused = Refused::new(
     ResponseCode::SERVER_BUSY,
     "Too many identities of other services are being looked up; ask again later.",
 );
+
+/// Whether no secret can have made the answer, as where the secret is here.
+fn is_unreadable(challenge: &Challenge, signed_response: &[u8]) -> bool {
+    // The form is looked at, and no work is done.
+    let limits = Pbkdf2Limits { iterations_max: 0, ..Pbkdf2Limits::DEFAULT };
+    let (version, covered) = (challenge.version, challenge.covered());
+    let answered = Answered { version, covered, signed_response, limits };
+    answered.check(auth::SECRET_KEY, b"any").is_err_and(|error| error.is_unreadable())
+}
 
 /// Whether the answer may be right: it is in a form that is known, and within the limits.
 fn is_worth_showing(signed_response: &[u8], effort: &Effort) -> bool {
@@ -223,7 +233,7 @@ impl Service {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use handle_auth::{Digest, Pbkdf2Limits};
+    use handle_auth::Digest;
 
     const EFFORT: Effort = Effort { pbkdf2: Pbkdf2Limits::DEFAULT, keys_tried: 8, requires_sessions: false };
 
@@ -260,6 +270,29 @@ mod tests {
                 "{version} {suggested} {verifier}"
             );
             assert_eq!(told(true).older_form(&challenge, &answer), None);
+        }
+    }
+
+    #[test]
+    fn what_no_secret_can_have_made_is_told_from_what_is_too_much_work() {
+        let digest = Digest::from_bytes(&[2; 20]);
+        let (version, suggested) = (Version::CURRENT, Version::CURRENT);
+        let request = Zeroizing::new(Box::default());
+        let challenge = Challenge { version, suggested, nonce: [1; 16], digest, request };
+        for (answer, expected) in [
+            (derived(10_000, 160), false),
+            (derived(u32::MAX, 160), false),
+            (derived(10_000, 0), false),
+            (b"\x01mac".to_vec(), false),
+            (b"\x02mac".to_vec(), false),
+            (b"\x03mac".to_vec(), false),
+            (Vec::new(), true),
+            (b"\x22\0\0\0\x04".to_vec(), true),
+            (b"\x7fmac".to_vec(), true),
+            // Without a code: of version 2.0 and before.
+            (vec![2; 16], true),
+        ] {
+            assert_eq!(is_unreadable(&challenge, &answer), expected, "{answer:02x?}");
         }
     }
 

@@ -150,6 +150,9 @@ enum Proven {
 const TOO_MANY_CHALLENGES: Refused =
     Refused::new(ResponseCode::SERVER_BUSY, "Too many challenges wait for an answer; ask again later.");
 
+const UNREADABLE: Refused =
+    Refused::new(ResponseCode::AUTHENTICATION_ERROR, "The answer to the challenge cannot be read.");
+
 /// Random numbers that are tried for one that no session has.
 const TRIES: usize = 8;
 
@@ -515,8 +518,7 @@ impl Service {
                 return Ok(Proven::Older(suggested));
             }
             if checked.is_err_and(|error| error.is_unreadable()) {
-                let text = "The answer to the challenge cannot be read.";
-                return Ok(Proven::Said(Refused::new(ResponseCode::AUTHENTICATION_ERROR, text).into()));
+                return Ok(Proven::Said(UNREADABLE.into()));
             }
             refusal = None;
         }
