@@ -50,6 +50,8 @@ pub(super) struct Ask {
     claim: Option<Arc<Claim>>,
     /// How often one was, or was tried, with this server.
     setups: usize,
+    /// Whether a server was asked once more because its answer in a session was none.
+    has_lost_session: bool,
 }
 
 /// A session that is being set up, and with whom.
@@ -78,6 +80,7 @@ impl Ask {
             setup: None,
             claim: None,
             setups: 0,
+            has_lost_session: false,
         }
     }
 
@@ -365,6 +368,16 @@ impl Ask {
     /// A server that was asked beside another one is the next to be asked again.
     pub(super) fn put_back(&mut self, target: Target) {
         self.plan.push_front(target);
+    }
+
+    /// What came in a session is of another one, as from a server that was started anew and has given its number to
+    /// somebody else: nobody takes it again, and the server is asked once more without.
+    pub(super) fn lose_session(&mut self, lookup: &Lookup, exchange: &Exchange) {
+        let Some(session) = exchange.session() else { return };
+        lookup.client.sessions.forget(session);
+        if !std::mem::replace(&mut self.has_lost_session, true) {
+            self.put_back(exchange.target().clone());
+        }
     }
 
     /// The server whose name was looked up is at these addresses, which are the next.

@@ -103,6 +103,21 @@ fn a_server_that_has_forgotten_the_session_is_asked_for_another() {
 }
 
 #[test]
+fn a_session_whose_number_the_server_has_given_to_somebody_else_is_taken_once_more_and_never_again() {
+    for (certified, encrypt) in [(true, false), (false, true), (true, true)] {
+        let (mut world, client, options) = private_world();
+        world.sessions.encrypt = encrypt;
+        said(&mut world, &client, &private("10.a/p", certified), &options);
+        world.sessions.restart();
+        let again = said(&mut world, &client, &private("10.a/p", certified), &options);
+        assert_eq!(again.0, ALL);
+        assert_eq!(again.1, ["another", "set up", "challenged", "authenticated"], "{certified}, {encrypt}");
+        let next = said(&mut world, &client, &private("10.a/q", certified), &options);
+        assert_eq!(next, (ALL.map(str::to_owned).to_vec(), vec!["known"]));
+    }
+}
+
+#[test]
 fn without_a_session_every_request_is_proved() {
     // The server refuses; it has no key; nobody wants one.
     let (mut world, client, options) = private_world();
@@ -159,17 +174,20 @@ fn an_answer_in_the_session_that_was_changed_or_has_come_before_is_none() {
     };
     let (mut lookup, (number, transmit)) = begin();
     let good = world.message(&transmit, BEGIN);
-    let mut changed = good.clone();
-    changed[handle_proto::wire::Envelope::LEN + 19] ^= 1;
-    lookup.handle_datagram(BEGIN, number, &changed);
-    assert!(!lookup.is_under_way(number), "it is not believed");
-    // The same dice give the same request, so that only its number tells that the answer is one to the first.
-    let (mut lookup, (number, _)) = begin();
     lookup.handle_datagram(BEGIN, number, &good);
     assert!(lookup.take_outcome().is_some_and(|outcome| outcome.is_ok()));
-    let (mut lookup, (number, _)) = begin();
-    lookup.handle_datagram(BEGIN, number, &good);
-    assert!(!lookup.is_under_way(number) && lookup.take_outcome().is_none());
+    let mut changed = good.clone();
+    changed[handle_proto::wire::Envelope::LEN + 19] ^= 1;
+    // The same dice give the same request, so that only its number tells that the answer is one to the first.
+    for bad in [good, changed] {
+        assert_eq!(client.sessions.count(), 1);
+        let (mut lookup, (number, _)) = begin();
+        lookup.handle_datagram(BEGIN, number, &bad);
+        assert!(!lookup.is_under_way(number) && lookup.take_outcome().is_none(), "it is not believed");
+        assert_eq!(client.sessions.count(), 0);
+        // The server is asked again, and has another session for who asks.
+        assert_eq!(data(&world.run(&mut lookup, BEGIN).0.unwrap()), ALL);
+    }
 }
 
 #[test]
