@@ -383,7 +383,7 @@ impl Ask {
     /// The server whose name was looked up is at these addresses, which are the next.
     pub(super) fn put_at(&mut self, lookup: &Lookup, addresses: &[IpAddr]) {
         let Some(target) = self.named.take() else { return };
-        let targets = target.at_each(addresses, &lookup.client.preferences.families);
+        let targets = target.at_each(addresses, &lookup.client.preferences);
         if targets.is_empty() {
             self.attempts += 1;
             self.failed_at(target.address, AttemptError::NoAddress);
