@@ -430,6 +430,13 @@ impl Ask {
         if self.question.wants.authoritative {
             lookup.client.times.note_primary(address, now);
         }
+        // Whatever came of the proof, the next one is not to set up another.
+        let is_decided = code != ResponseCode::AUTHENTICATION_NEEDED && !(500..600).contains(&code.0);
+        if let Some(session) = exchange.session().filter(|_| self.challenges > 0 && is_decided)
+            && let Some(identity) = self.who_asks(lookup)
+        {
+            lookup.client.sessions.keep(exchange.target(), identity, session, now);
+        }
         // The last one's word is better than none.
         if is_passed_over(code) && !self.plan.is_empty() {
             self.failed_at(address, AttemptError::Refused(code));
@@ -446,11 +453,6 @@ impl Ask {
                 if is_begun {
                     return Next::Wait(Frame::Ask(self));
                 }
-            }
-            let is_proved =
-                self.challenges > 0 && matches!(code, ResponseCode::SUCCESS | ResponseCode::VALUES_NOT_FOUND);
-            if let Some(identity) = self.who_asks(lookup).filter(|_| is_proved) {
-                lookup.client.sessions.keep(exchange.target(), identity, session, now);
             }
         } else if code == ResponseCode::AUTHENTICATION_NEEDED
             && self.challenges == 0
@@ -532,6 +534,9 @@ impl Ask {
         let failed = |what| Next::Done(Signal::Failed(LookupError::Challenge(what)));
         self.challenges += 1;
         if self.challenges > CHALLENGES_MAX {
+            if exchange.session().is_some() {
+                lookup.client.sessions.refuse(exchange.target(), &identity, now);
+            }
             return failed("asks again and again");
         }
         let Some(digest) = &reply.digest else { return failed("does not say which request it means") };

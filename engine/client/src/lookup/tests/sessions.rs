@@ -76,10 +76,28 @@ fn what_is_public_and_what_another_asks_is_not_in_the_session() {
     // The same name, and another key.
     let key = Key::Secret(b"open barley".to_vec().into());
     let other = Arc::new(Identity { handle: b"10.a/adm".to_vec(), index: 300, key });
-    let error =
-        ask(&mut world, &client, &private("10.a/p", false), &Options { identity: Some(other), ..options });
-    assert_eq!(error.unwrap_err(), LookupError::Challenge("asks again and again"));
+    let options = Options { identity: Some(other), ..options };
+    for handle in ["10.a/p", "10.a/q"] {
+        let error = ask(&mut world, &client, &private(handle, false), &options);
+        assert_eq!(error.unwrap_err(), LookupError::Challenge("asks again and again"));
+    }
     assert_eq!(client.sessions.count(), 1, "a session in which nothing was proved is not kept");
+    let setups = world.sessions.said.iter().filter(|said| **said == "set up").count();
+    assert_eq!(setups, 1, "nor is another one set up so soon");
+}
+
+#[test]
+fn who_may_not_read_is_told_so_in_one_session() {
+    for code in [400, 401, 403].map(ResponseCode) {
+        let (mut world, client, options) = private_world();
+        world.services[1].denies = Some(code);
+        let expected: [(_, &[_]); 2] =
+            [("10.a/p", &["set up", "challenged", "authenticated"]), ("10.a/q", &["known"])];
+        for (handle, said) in expected {
+            let answer = ask(&mut world, &client, &private(handle, false), &options).unwrap();
+            assert_eq!((answer.code, std::mem::take(&mut world.sessions.said).as_slice()), (code, said));
+        }
+    }
 }
 
 #[test]
