@@ -25,13 +25,16 @@ fn blocks(bytes: &[u8], room: usize) -> Vec<Result<Block, Invalid>> {
     blocks.map(|block| block.expect("nothing fails to be read from memory")).collect()
 }
 
-/// Settings are read, or refused on a line that is there; what reads is quoted as often as it says.
+/// Settings are read, or refused on a line that is there; what reads says no more than stands there, and the same whatever
+/// follows it.
 pub fn settings(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     match Settings::parse(&text) {
         Ok(settings) => {
-            let texts = settings.texts("a").len() + usize::from(settings.text("b").is_some());
-            assert!(2 * texts <= text.matches('"').count(), "{texts} texts");
+            let texts = settings.texts("a").into_iter().chain(settings.text("b"));
+            let said = texts.map(str::len).sum::<usize>();
+            assert!(said <= text.len(), "{said} bytes of text");
+            assert_eq!(Settings::parse(&format!("{text} }} = (")), Ok(settings.clone()));
             assert!(settings.truth("a").is_none() || settings.text("a").is_some());
         }
         Err(error) => assert!((1..=text.matches('\n').count() + 1).contains(&error.line), "{error}"),

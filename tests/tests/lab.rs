@@ -152,7 +152,11 @@ fn the_directory_of_a_deployed_client_is_read() {
     put("config.dct", br#"{ "preferred_global_service_handle" = "0.SERV/NONE" }"#);
     let (exit, error) = fail(resolve(&[]));
     assert!(exit == 1 && error.contains("names no site"), "{error}");
-    put("config.dct", b"{\n\"tcp_timeout\" = 5 }");
+    // As people write it.
+    put("config.dct", b"{\nno_udp_resolution = yes; tcp_timeout = 20000,\n}\n}");
+    let shown = succeed(resolve(&[]));
+    assert!(shown.contains("over TCP") && !shown.contains("over UDP"), "{shown}");
+    put("config.dct", b"{\n\"tcp_timeout\" 5 }");
     let (exit, error) = fail(resolve(&[]));
     assert!(exit == 1 && error.contains("config.dct: line 2"), "{error}");
 }

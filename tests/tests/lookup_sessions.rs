@@ -16,17 +16,17 @@ use handle_tests::served::{Served, serve_with};
 use handle_tests::vectors::{document, hex};
 use std::sync::Arc;
 
-/// The site of a running server, with its key.
-fn site(served: &Served) -> SiteBuf {
+/// The site of a running server, with its key and these ways to it.
+fn site(served: &Served, protocols: &[InterfaceProtocol]) -> SiteBuf {
     let servers = document("servers.json");
     let key_id = servers["servers"]["root"]["server_key_id"].as_str().unwrap();
     let (address, mut site) = (served.address(), SiteBuilder::new());
-    let interface = |protocol| Interface::new(InterfaceKind::QUERY, protocol, address.port());
+    let interface = |&protocol| Interface::new(InterfaceKind::QUERY, protocol, address.port());
     site.server(ServerBuilder {
         id: 1,
         address: address.ip().into(),
         public_key: hex(&servers["keys"][key_id]["handle_public_hex"]),
-        interfaces: [InterfaceProtocol::UDP, InterfaceProtocol::TCP].map(interface).to_vec(),
+        interfaces: protocols.iter().map(interface).collect(),
     });
     site.build()
 }
@@ -34,10 +34,11 @@ fn site(served: &Served) -> SiteBuf {
 fn options(served: &Served) -> Options {
     let key = Key::Secret(b"open sesame open".to_vec().into());
     let identity = Arc::new(Identity { handle: b"0.NA/TST".to_vec(), index: 301, key });
+    let site = site(served, &[InterfaceProtocol::UDP, InterfaceProtocol::TCP]);
     Options {
         identity: Some(identity),
         session_timeout_s: Some(600),
-        whom: Whom::Sites(vec![Arc::new(site(served))]),
+        whom: Whom::Sites(vec![Arc::new(site)]),
         ..Options::default()
     }
 }
@@ -50,6 +51,8 @@ fn private(handle: &str, certified: bool) -> Question {
 fn client(protocols: &[InterfaceProtocol]) -> Arc<Client> {
     let mut client = Client::new(Root::default());
     client.preferences.protocols = protocols.to_vec();
+    // What goes out again is challenged again.
+    client.patience.udp_ms = vec![30_000];
     Arc::new(client)
 }
 
@@ -123,7 +126,8 @@ fn a_server_without_sessions_is_read_from_all_the_same() {
 fn hdl_resolves_a_file_in_one_session() {
     let served = serve(|_| ());
     let path = |name: &str| served.directory.path().join(name);
-    std::fs::write(path("site"), site(&served).as_bytes()).unwrap();
+    let site = site(&served, &[InterfaceProtocol::TCP]);
+    std::fs::write(path("site"), site.as_bytes()).unwrap();
     std::fs::write(path("handles"), "TST/HALF\nTST/half\nTST/HALF\n".repeat(4)).unwrap();
     let mut command = hdl(["resolve", "--auth", "301:0.NA/TST", "--secret-env", "SECRET", "--jobs", "1"]);
     command.arg("--site").arg(path("site")).arg("--file").arg(path("handles"));

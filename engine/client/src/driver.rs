@@ -269,7 +269,7 @@ impl Driver {
             client.names.note(name, &found, now());
             found
         });
-        target.at_each(&addresses, &client.preferences.families)
+        target.at_each(&addresses, &client.preferences)
     }
 
     /// Moves the bytes of a lookup until it has an outcome.

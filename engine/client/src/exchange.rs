@@ -112,6 +112,13 @@ impl fmt::Display for AttemptError {
 
 impl std::error::Error for AttemptError {}
 
+impl AttemptError {
+    /// Whether an answer in a session is refused so where the server means another session by its number.
+    pub(crate) const fn may_be_of_another_session(self) -> bool {
+        matches!(self, Self::Encrypted | Self::Signature(_) | Self::NotOurs(_))
+    }
+}
+
 impl From<DecodeError> for AttemptError {
     fn from(error: DecodeError) -> Self {
         Self::Malformed(error)

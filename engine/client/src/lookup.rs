@@ -431,6 +431,9 @@ impl Lookup {
                 let (target, took_ms) = (exchange.target().clone(), exchange.waited_ms(now));
                 ask.failed_at(target.address, error);
                 self.note_at(ask.depth(), now, || Step::Failed { target, error, took_ms });
+                if error.may_be_of_another_session() {
+                    ask.lose_session(self, &exchange);
+                }
                 if !self.under_way.is_empty() {
                     // The other one may still answer.
                     return self.stack.push(Frame::Ask(ask));

@@ -83,9 +83,13 @@ impl Target {
 
     /// The same server at each of the addresses of its name that can be reached, those with IPv6 first.
     #[must_use]
-    pub fn at_each(&self, addresses: &[IpAddr], families: &Families) -> Vec<Self> {
-        let at = |&ip: &IpAddr| Self { address: SocketAddr::new(ip, self.address.port()), ..self.clone() };
+    pub fn at_each(&self, addresses: &[IpAddr], preferences: &Preferences) -> Vec<Self> {
+        let at = |&ip: &IpAddr| {
+            let address = SocketAddr::new(preferences.reached(ip), self.address.port());
+            Self { address, ..self.clone() }
+        };
         let mut targets: Vec<Self> = addresses.iter().map(at).collect();
+        let families = &preferences.families;
         targets.retain(|target| !target.address.ip().is_unspecified() && is_reachable(target, families));
         targets.sort_by_key(|target| target.address.is_ipv4());
         targets.truncate(ADDRESSES_MAX);
@@ -323,5 +327,17 @@ mod tests {
         preferences.addresses.insert([192, 0, 2, 1].into(), [0x2001, 0xdb8, 0, 0, 0, 0, 0, 1].into());
         preferences.families.ipv6 = false;
         assert_eq!(order(&sites, ANY, &preferences, &times), ["192.0.2.2/UDP"]);
+    }
+
+    #[test]
+    fn so_is_one_that_is_known_by_name() {
+        let [outer, other, inner]: [IpAddr; 3] =
+            [[192, 0, 2, 1], [192, 0, 2, 2], [10, 0, 0, 1]].map(Into::into);
+        let mut preferences = Preferences::default();
+        preferences.addresses.insert(outer, inner);
+        let named = Target::at(([0, 0, 0, 0], 2641).into(), InterfaceProtocol::UDP);
+        let at: Vec<IpAddr> =
+            named.at_each(&[outer, other], &preferences).iter().map(|target| target.address.ip()).collect();
+        assert_eq!(at, [inner, other]);
     }
 }

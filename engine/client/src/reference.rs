@@ -253,18 +253,30 @@ fn trim(text: &str, lenient: bool) -> &str {
     if lenient { out_of_text(text) } else { text }
 }
 
+/// Brackets that a name may have.
+const BRACKETS: [(char, char); 3] = [('(', ')'), ('[', ']'), ('{', '}')];
+
 /// Takes off what running text has around a reference, as often as there is any.
 fn out_of_text(mut text: &str) -> &str {
+    // Counted once: a text of nothing but brackets may be long.
+    let mut opens = BRACKETS.map(|(open, _)| text.matches(open).count());
+    let mut closes = BRACKETS.map(|(_, close)| text.matches(close).count());
     loop {
         let before = text;
-        text = text.trim_start_matches(OPENING).trim_end_matches(PUNCTUATION).trim();
+        let opened = text.trim_start_matches(OPENING);
+        let taken = &text[..text.len() - opened.len()];
+        for ((open, _), opens) in BRACKETS.into_iter().zip(&mut opens) {
+            *opens -= taken.matches(open).count();
+        }
+        text = opened.trim_end_matches(PUNCTUATION).trim();
         if let Some(inner) = text.strip_prefix('<') {
             text = inner.strip_suffix('>').unwrap_or(inner);
         }
         // A closing bracket belongs to the name only where one opens in it.
-        for (open, close) in [('(', ')'), ('[', ']'), ('{', '}')] {
-            while text.ends_with(close) && text.matches(open).count() < text.matches(close).count() {
+        for (at, (_, close)) in BRACKETS.into_iter().enumerate() {
+            while opens[at] < closes[at] && text.ends_with(close) {
                 text = &text[..text.len() - 1];
+                closes[at] -= 1;
             }
         }
         if text == before {

@@ -8,8 +8,9 @@
 //! }
 //! ```
 //!
-//! Blanks and line ends separate; there are no numbers, no truth values and no comments. Of a key that stands there twice
-//! the last counts.
+//! Blanks, line ends, `,` and `;` separate; there are no numbers, no truth values and no comments. A text without blanks,
+//! separators, `=` and brackets may stand without quotation marks, whatever else is in it. Of a key that stands there
+//! twice the last counts. What follows the bracket that closes the settings is not looked at.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,7 +21,7 @@ pub const NESTING_MAX: usize = 32;
 /// What is set to a key, or stands in a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Setting {
-    /// `"text"`.
+    /// `"text"`, or `text`.
     Text(String),
     /// `( ... )`.
     List(Vec<Self>),
@@ -57,11 +58,7 @@ impl Settings {
     pub fn parse(text: &str) -> Result<Self, DctError> {
         let mut reader = Reader { text, rest: text };
         reader.expect('{', "{ should begin the settings")?;
-        let settings = reader.settings(1)?;
-        match reader.peek() {
-            None => Ok(settings),
-            Some(_) => Err(reader.error("nothing should follow the settings")),
-        }
+        reader.settings(1)
     }
 
     /// What is set to `key`.
@@ -107,6 +104,15 @@ impl Settings {
     }
 }
 
+const fn separates(c: char) -> bool {
+    c.is_whitespace() || matches!(c, ',' | ';')
+}
+
+/// Whether a text without quotation marks is over before `c`.
+const fn ends_plain(c: char) -> bool {
+    separates(c) || matches!(c, '=' | '(' | ')' | '{' | '}')
+}
+
 struct Reader<'a> {
     text: &'a str,
     rest: &'a str,
@@ -118,9 +124,9 @@ impl Reader<'_> {
         DctError { line: read.matches('\n').count() + 1, what }
     }
 
-    /// What comes next, behind blanks.
+    /// What comes next, behind what separates.
     fn peek(&mut self) -> Option<char> {
-        self.rest = self.rest.trim_start();
+        self.rest = self.rest.trim_start_matches(separates);
         self.rest.chars().next()
     }
 
@@ -148,7 +154,7 @@ impl Reader<'_> {
     fn settings(&mut self, depth: usize) -> Result<Settings, DctError> {
         let mut settings = Settings::default();
         while !self.is_next('}') {
-            let key = self.quoted("a key in quotation marks, or }, should stand here")?;
+            let key = self.text("a key, or }, should stand here")?;
             self.expect('=', "= should stand between a key and what is set to it")?;
             settings.0.insert(key, self.setting(depth)?);
         }
@@ -169,11 +175,23 @@ impl Reader<'_> {
             }
             return Ok(Setting::List(list));
         }
-        self.quoted("a text in quotation marks, ( or { should stand here").map(Setting::Text)
+        self.text("a text, ( or { should stand here").map(Setting::Text)
     }
 
-    fn quoted(&mut self, what: &'static str) -> Result<String, DctError> {
-        self.expect('"', what)?;
+    fn text(&mut self, what: &'static str) -> Result<String, DctError> {
+        if self.is_next('"') {
+            return self.quoted();
+        }
+        let (text, rest) = self.rest.split_at(self.rest.find(ends_plain).unwrap_or(self.rest.len()));
+        if text.is_empty() {
+            return Err(self.error(what));
+        }
+        self.rest = rest;
+        Ok(text.to_owned())
+    }
+
+    /// The text behind the mark that opens it.
+    fn quoted(&mut self) -> Result<String, DctError> {
         let mut text = String::new();
         loop {
             match self.next() {
@@ -225,20 +243,47 @@ mod tests {
     }
 
     #[test]
+    fn settings_are_read_as_they_are_written_by_hand() {
+        let settings = Settings::parse(
+            r#"
+            ;{
+              tcp_timeout = 5000; "no_udp_resolution"=y,
+              site_filter_keywords = (europe,"a, b";asia), server_config = {case_sensitive=no}
+              "odd"=a"b\n:[c]# x="1"y=2
+            }
+            } what "follows = (
+            "#,
+        )
+        .unwrap();
+        assert_eq!(settings.text("tcp_timeout"), Some("5000"));
+        assert_eq!(settings.truth("no_udp_resolution"), Some(true));
+        assert_eq!(settings.texts("site_filter_keywords"), ["europe", "a, b", "asia"]);
+        let Some(Setting::Settings(server)) = settings.get("server_config") else { panic!("settings") };
+        assert_eq!(server.truth("case_sensitive"), Some(false));
+        assert_eq!(settings.text("odd"), Some(r#"a"b\n:[c]#"#));
+        assert_eq!((settings.text("x"), settings.text("y")), (Some("1"), Some("2")));
+    }
+
+    #[test]
     fn what_is_none_says_on_which_line() {
         for (text, line) in [
             ("", 1),
             ("\n\"a\" = \"b\"", 2),
             ("{\n\"a\" \"b\" }", 2),
-            ("{\n\"a\" = b }", 2),
+            ("{\na b }", 2),
             ("{ \"a\" =\n\n}", 3),
-            ("{ a = \"b\" }", 1),
+            ("{ a =,\n; = b }", 2),
+            ("{\n=\n}", 2),
+            ("{ a = b\n( c ) }", 2),
+            ("{ a = ( b\n= c ) }", 2),
+            ("{ a = b", 1),
+            ("{ a", 1),
             ("{ \"a\" = \"b\n\n", 3),
             ("{ \"a\" = \"b\\", 1),
             ("{ \"a\" = ( \"b\" }", 1),
             ("{ \"a\" = \"b\"", 1),
-            ("{}\n{}", 2),
             ("# text\n{}", 1),
+            ("text {}", 1),
         ] {
             assert_eq!(Settings::parse(text).unwrap_err().line, line, "{text:?}");
         }
@@ -254,7 +299,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_panics(text in "[{}()\"= a\\\\\n]{0,40}") {
+        fn nothing_panics(text in "[{}()\"= a,;\\\\\n]{0,40}") {
             let _ = Settings::parse(&text);
         }
     }

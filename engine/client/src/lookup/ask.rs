@@ -50,6 +50,8 @@ pub(super) struct Ask {
     claim: Option<Arc<Claim>>,
     /// How often one was, or was tried, with this server.
     setups: usize,
+    /// Whether a server was asked once more because its answer in a session was none.
+    has_lost_session: bool,
 }
 
 /// A session that is being set up, and with whom.
@@ -78,6 +80,7 @@ impl Ask {
             setup: None,
             claim: None,
             setups: 0,
+            has_lost_session: false,
         }
     }
 
@@ -367,10 +370,20 @@ impl Ask {
         self.plan.push_front(target);
     }
 
+    /// What came in a session is of another one, as from a server that was started anew and has given its number to
+    /// somebody else: nobody takes it again, and the server is asked once more without.
+    pub(super) fn lose_session(&mut self, lookup: &Lookup, exchange: &Exchange) {
+        let Some(session) = exchange.session() else { return };
+        lookup.client.sessions.forget(session);
+        if !std::mem::replace(&mut self.has_lost_session, true) {
+            self.put_back(exchange.target().clone());
+        }
+    }
+
     /// The server whose name was looked up is at these addresses, which are the next.
     pub(super) fn put_at(&mut self, lookup: &Lookup, addresses: &[IpAddr]) {
         let Some(target) = self.named.take() else { return };
-        let targets = target.at_each(addresses, &lookup.client.preferences.families);
+        let targets = target.at_each(addresses, &lookup.client.preferences);
         if targets.is_empty() {
             self.attempts += 1;
             self.failed_at(target.address, AttemptError::NoAddress);
@@ -417,6 +430,13 @@ impl Ask {
         if self.question.wants.authoritative {
             lookup.client.times.note_primary(address, now);
         }
+        // Whatever came of the proof, the next one is not to set up another.
+        let is_decided = code != ResponseCode::AUTHENTICATION_NEEDED && !(500..600).contains(&code.0);
+        if let Some(session) = exchange.session().filter(|_| self.challenges > 0 && is_decided)
+            && let Some(identity) = self.who_asks(lookup)
+        {
+            lookup.client.sessions.keep(exchange.target(), identity, session, now);
+        }
         // The last one's word is better than none.
         if is_passed_over(code) && !self.plan.is_empty() {
             self.failed_at(address, AttemptError::Refused(code));
@@ -433,11 +453,6 @@ impl Ask {
                 if is_begun {
                     return Next::Wait(Frame::Ask(self));
                 }
-            }
-            let is_proved =
-                self.challenges > 0 && matches!(code, ResponseCode::SUCCESS | ResponseCode::VALUES_NOT_FOUND);
-            if let Some(identity) = self.who_asks(lookup).filter(|_| is_proved) {
-                lookup.client.sessions.keep(exchange.target(), identity, session, now);
             }
         } else if code == ResponseCode::AUTHENTICATION_NEEDED
             && self.challenges == 0
@@ -519,6 +534,9 @@ impl Ask {
         let failed = |what| Next::Done(Signal::Failed(LookupError::Challenge(what)));
         self.challenges += 1;
         if self.challenges > CHALLENGES_MAX {
+            if exchange.session().is_some() {
+                lookup.client.sessions.refuse(exchange.target(), &identity, now);
+            }
             return failed("asks again and again");
         }
         let Some(digest) = &reply.digest else { return failed("does not say which request it means") };

@@ -96,6 +96,8 @@ pub(crate) struct Service {
     pub(crate) refers_to: Option<Vec<ValueBuf>>,
     /// The secret that opens values that are not public.
     pub(crate) secret: Option<Vec<u8>>,
+    /// What is said instead to whoever has proved to have it.
+    pub(crate) denies: Option<ResponseCode>,
 }
 
 /// Services, and how their servers behave.
@@ -490,7 +492,7 @@ impl World {
         let public: Vec<_> = selected.iter().filter(|value| value.view().is_public()).cloned().collect();
         if !flags.has(OpFlags::PUBLIC_ONLY) && public.len() < selected.len() {
             return match proven {
-                true => (ResponseCode::SUCCESS, selected),
+                true => service.denies.map_or((ResponseCode::SUCCESS, selected), |code| (code, vec![])),
                 false => (ResponseCode::AUTHENTICATION_NEEDED, vec![]),
             };
         }

@@ -106,6 +106,14 @@ fn running_text_is_taken_off_only_when_told_to() {
 }
 
 #[test]
+fn brackets_without_end_are_taken_off_without_counting_them_again_and_again() {
+    const COUNT: usize = 100_000;
+    let text = format!("{}10.1000/(a)[{}", "<(".repeat(COUNT), ")".repeat(COUNT));
+    assert_eq!(out_of_text(&text), "10.1000/(a)[");
+    assert_eq!(out_of_text(&format!("a{}", ")}]".repeat(COUNT))), "a");
+}
+
+#[test]
 fn bytes_that_are_not_utf_8_are_read_in_the_encoding_that_is_given_for_them() {
     let rules = Rules { charset: charset("latin1"), ..Rules::typed() };
     let handle = |text| Reference::parse(text, &rules).unwrap().handle;

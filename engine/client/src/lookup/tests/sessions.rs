@@ -76,10 +76,28 @@ fn what_is_public_and_what_another_asks_is_not_in_the_session() {
     // The same name, and another key.
     let key = Key::Secret(b"open barley".to_vec().into());
     let other = Arc::new(Identity { handle: b"10.a/adm".to_vec(), index: 300, key });
-    let error =
-        ask(&mut world, &client, &private("10.a/p", false), &Options { identity: Some(other), ..options });
-    assert_eq!(error.unwrap_err(), LookupError::Challenge("asks again and again"));
+    let options = Options { identity: Some(other), ..options };
+    for handle in ["10.a/p", "10.a/q"] {
+        let error = ask(&mut world, &client, &private(handle, false), &options);
+        assert_eq!(error.unwrap_err(), LookupError::Challenge("asks again and again"));
+    }
     assert_eq!(client.sessions.count(), 1, "a session in which nothing was proved is not kept");
+    let setups = world.sessions.said.iter().filter(|said| **said == "set up").count();
+    assert_eq!(setups, 1, "nor is another one set up so soon");
+}
+
+#[test]
+fn who_may_not_read_is_told_so_in_one_session() {
+    for code in [400, 401, 403].map(ResponseCode) {
+        let (mut world, client, options) = private_world();
+        world.services[1].denies = Some(code);
+        let expected: [(_, &[_]); 2] =
+            [("10.a/p", &["set up", "challenged", "authenticated"]), ("10.a/q", &["known"])];
+        for (handle, said) in expected {
+            let answer = ask(&mut world, &client, &private(handle, false), &options).unwrap();
+            assert_eq!((answer.code, std::mem::take(&mut world.sessions.said).as_slice()), (code, said));
+        }
+    }
 }
 
 #[test]
@@ -100,6 +118,21 @@ fn a_server_that_has_forgotten_the_session_is_asked_for_another() {
         (&ALL.map(str::to_owned)[..], &["unknown", "refused"][..])
     );
     assert_eq!(client.sessions.count(), 0);
+}
+
+#[test]
+fn a_session_whose_number_the_server_has_given_to_somebody_else_is_taken_once_more_and_never_again() {
+    for (certified, encrypt) in [(true, false), (false, true), (true, true)] {
+        let (mut world, client, options) = private_world();
+        world.sessions.encrypt = encrypt;
+        said(&mut world, &client, &private("10.a/p", certified), &options);
+        world.sessions.restart();
+        let again = said(&mut world, &client, &private("10.a/p", certified), &options);
+        assert_eq!(again.0, ALL);
+        assert_eq!(again.1, ["another", "set up", "challenged", "authenticated"], "{certified}, {encrypt}");
+        let next = said(&mut world, &client, &private("10.a/q", certified), &options);
+        assert_eq!(next, (ALL.map(str::to_owned).to_vec(), vec!["known"]));
+    }
 }
 
 #[test]
@@ -159,17 +192,20 @@ fn an_answer_in_the_session_that_was_changed_or_has_come_before_is_none() {
     };
     let (mut lookup, (number, transmit)) = begin();
     let good = world.message(&transmit, BEGIN);
-    let mut changed = good.clone();
-    changed[handle_proto::wire::Envelope::LEN + 19] ^= 1;
-    lookup.handle_datagram(BEGIN, number, &changed);
-    assert!(!lookup.is_under_way(number), "it is not believed");
-    // The same dice give the same request, so that only its number tells that the answer is one to the first.
-    let (mut lookup, (number, _)) = begin();
     lookup.handle_datagram(BEGIN, number, &good);
     assert!(lookup.take_outcome().is_some_and(|outcome| outcome.is_ok()));
-    let (mut lookup, (number, _)) = begin();
-    lookup.handle_datagram(BEGIN, number, &good);
-    assert!(!lookup.is_under_way(number) && lookup.take_outcome().is_none());
+    let mut changed = good.clone();
+    changed[handle_proto::wire::Envelope::LEN + 19] ^= 1;
+    // The same dice give the same request, so that only its number tells that the answer is one to the first.
+    for bad in [good, changed] {
+        assert_eq!(client.sessions.count(), 1);
+        let (mut lookup, (number, _)) = begin();
+        lookup.handle_datagram(BEGIN, number, &bad);
+        assert!(!lookup.is_under_way(number) && lookup.take_outcome().is_none(), "it is not believed");
+        assert_eq!(client.sessions.count(), 0);
+        // The server is asked again, and has another session for who asks.
+        assert_eq!(data(&world.run(&mut lookup, BEGIN).0.unwrap()), ALL);
+    }
 }
 
 #[test]

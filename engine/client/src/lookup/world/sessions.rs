@@ -63,6 +63,7 @@ impl Sessions {
             return Some(ResponseCode::SESSION_TIMEOUT);
         };
         let Ok(credential) = open.key.verify(envelope, message) else {
+            self.said.push("another");
             return Some(ResponseCode::INVALID_SESSION_KEY);
         };
         if !open.seen.accept(credential.counter) {
@@ -87,6 +88,12 @@ impl Sessions {
     /// All are forgotten, as when servers begin anew.
     pub(crate) fn forget(&mut self) {
         self.open.clear();
+    }
+
+    /// Servers begin anew, and have given the numbers that they gave before to somebody else.
+    pub(crate) fn restart(&mut self) {
+        let key = || SessionKey::new(Cipher::AES, vec![8; 32]).expect("long enough");
+        self.open.values_mut().for_each(|open| open.key = MacKey::new(key()));
     }
 
     /// A reply in its session, if it is in one: with a MAC, and encrypted.
