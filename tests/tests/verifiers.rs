@@ -10,6 +10,7 @@ use handle_auth::message::sign_message;
 use handle_auth::{Pbkdf2Limits, PrivateKey, PublicKey};
 use handle_client::administration::{Administrator, Identity, Key};
 use handle_proto::code::DigestAlgorithm;
+use handle_proto::limit::HANDLE_LEN_MAX;
 use handle_proto::wire::admin::HandleValues;
 use handle_proto::wire::auth::{SECRET_KEY, SecretAnswer, Verdict, Verification};
 use handle_proto::wire::digest::RequestDigest;
@@ -269,6 +270,7 @@ fn asked_about(address: SocketAddr, version: Version, flags: OpFlags, handle: &s
 #[test]
 fn who_asks_the_wrong_server_about_keys_is_told_where_they_are() {
     let (no_flags, current) = (OpFlags(0), Version::CURRENT);
+    let too_long = format!("TST/{}", "x".repeat(HANDLE_LEN_MAX));
     for (server, handle, version, flags, code, said) in [
         ("multi_all", "TST/NEW-C", current, no_flags, 301, "Request was hashed incorrectly"),
         ("root", "99.9/nowhere", current, no_flags, 301, "That prefix doesn't live here"),
@@ -279,6 +281,7 @@ fn who_asks_the_wrong_server_about_keys_is_told_where_they_are() {
         ("root", "0.NA/TST.REF.NEW", current, OpFlags::DO_NOT_REFER, 1, "false"),
         ("root", "0.NA/TST", current, no_flags, 1, "false"),
         ("root", "TST/NONE", current, no_flags, 1, "false"),
+        ("root", &too_long, current, no_flags, 1, "false"),
     ] {
         let (administered, served) = (administer(server), serve(server, Datapath::Portable));
         for address in [administered.address(), served.address()] {

@@ -233,7 +233,7 @@ impl<R: Records> Case<'_, R> {
     fn decide(&self) -> Decided {
         let op_code = self.asked.request.op_code();
         // Of a query it is one that is not there.
-        if op_code != OpCode::RESOLUTION
+        if !is_query(op_code)
             && self.asked.request.handle().is_some_and(|handle| handle.len() > HANDLE_LEN_MAX)
         {
             return Err(Refused::new(ResponseCode::INVALID_HANDLE, "No handle is that long").into());
