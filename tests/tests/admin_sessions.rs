@@ -3,10 +3,13 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use handle_auth::challenge::answer_with_secret;
+use handle_auth::message::verify_message;
 use handle_proto::wire::admin::{HandleBody, HandleValues};
 use handle_proto::wire::auth::{self, ChallengeAnswer};
+use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::list::{Indexes, Reference, Strings};
 use handle_proto::wire::query::Query;
+use handle_proto::wire::session::{ExchangedKey, KeyExchange, SessionSetup};
 use handle_proto::wire::{Body, Envelope, Message, Reply, Request, Response};
 use handle_proto::{OpFlags, Permissions, ResponseCode, Value, ValueBuf, Values};
 use handle_server::config::Datapath;
@@ -183,6 +186,27 @@ fn a_forged_answer_in_a_session_is_refused_and_the_right_one_still_counts() {
     *forged.last_mut().unwrap() ^= 1;
     assert_eq!(both.administer(&mut session, &forged).0, ResponseCode::INVALID_SESSION_KEY);
     assert_eq!(both.administer(&mut session, &bare).0, ResponseCode::SUCCESS);
+}
+
+#[test]
+fn what_sets_a_session_up_is_answered_outside_the_old_one() {
+    let both = Both::start();
+    let mut session = both.session();
+    let refused = SessionSetup { exchange: KeyExchange::ServerKey, timeout_s: 0, identity: ADMINISTRATOR };
+    let flags = CERTIFIED.with(OpFlags::ENCRYPT);
+    for request in [
+        Request::SessionSetup(refused),
+        Request::SessionExchangeKey(ExchangedKey { encrypted_key: b"a key" }),
+    ] {
+        let message = session.request(14, flags, &request);
+        let message = session.sealed(message);
+        let answer = exchange_over_tcp(both.administered.address(), &message).unwrap();
+        let (envelope, rest) = Envelope::split(&answer).unwrap();
+        assert!(!envelope.flags.has(EnvelopeFlags::ENCRYPTED), "{request:?}");
+        let message = Message::decode(rest).unwrap();
+        assert_eq!(message.header.response_code, ResponseCode::SESSION_FAILED, "{request:?}");
+        verify_message(&envelope, &message, &server_key("root")).expect("the signature of the server");
+    }
 }
 
 /// Holds the sessions of another process, and numbers them as it is told.

@@ -10,6 +10,7 @@ use handle_auth::message::sign_message;
 use handle_auth::{Pbkdf2Limits, PrivateKey, PublicKey};
 use handle_client::administration::{Administrator, Identity, Key};
 use handle_proto::code::DigestAlgorithm;
+use handle_proto::limit::HANDLE_LEN_MAX;
 use handle_proto::wire::admin::HandleValues;
 use handle_proto::wire::auth::{SECRET_KEY, SecretAnswer, Verdict, Verification};
 use handle_proto::wire::digest::RequestDigest;
@@ -243,7 +244,7 @@ fn what_is_not_to_be_remembered_is_not() {
     assert_eq!(counts(&here).rested, 0);
 }
 
-/// What a server says that is asked about keys of `handle`: the code, and the text or how many values.
+/// What a server says that is asked about keys of `handle`: the code on the wire, and the text or how many values.
 fn asked_about(address: SocketAddr, version: Version, flags: OpFlags, handle: &str) -> (Code, String) {
     let identity = Reference { handle: handle.as_bytes(), index: 300 };
     let digest = RequestDigest { algorithm: DigestAlgorithm::OLD_MD5, digest: &[7; 20] };
@@ -255,31 +256,32 @@ fn asked_about(address: SocketAddr, version: Version, flags: OpFlags, handle: &s
     let message = MessageBuf::request(&envelope, &header, &request).unsigned().unwrap();
     let bytes = exchange_over_tcp(address, &message).expect("an answer");
     let (envelope, rest) = Envelope::split(&bytes).unwrap();
-    let Body::Reply(reply) = Message::decode(rest).unwrap().decode_body(envelope.version).unwrap() else {
-        panic!("a reply");
-    };
+    let message = Message::decode(rest).unwrap();
+    let Body::Reply(reply) = message.decode_body(envelope.version).unwrap() else { panic!("a reply") };
     let said = match reply.response {
         Response::Failure(failure) => String::from_utf8(failure.message.to_vec()).unwrap(),
         Response::Referral(referral) => format!("{} values", referral.values.unwrap().len()),
         Response::Verdict(verdict) => verdict.is_valid.to_string(),
         other => panic!("{other:?}"),
     };
-    (reply.code, said)
+    (message.header.response_code, said)
 }
 
 #[test]
 fn who_asks_the_wrong_server_about_keys_is_told_where_they_are() {
     let (no_flags, current) = (OpFlags(0), Version::CURRENT);
+    let too_long = format!("TST/{}", "x".repeat(HANDLE_LEN_MAX));
     for (server, handle, version, flags, code, said) in [
         ("multi_all", "TST/NEW-C", current, no_flags, 301, "Request was hashed incorrectly"),
         ("root", "99.9/nowhere", current, no_flags, 301, "That prefix doesn't live here"),
         ("root", "0.NA/TST.REF.NEW", current, no_flags, 303, "1 values"),
         ("root", "0.NA/TST.REF.NEW", Version::new(2, 5), no_flags, 303, "1 values"),
-        // As deployed also to those who read the code as another.
-        ("root", "0.NA/TST.REF.NEW", Version::new(2, 4), no_flags, 7, ""),
+        // Who is that old takes the code for an error, with the empty handle as its text.
+        ("root", "0.NA/TST.REF.NEW", Version::new(2, 4), no_flags, 303, ""),
         ("root", "0.NA/TST.REF.NEW", current, OpFlags::DO_NOT_REFER, 1, "false"),
         ("root", "0.NA/TST", current, no_flags, 1, "false"),
         ("root", "TST/NONE", current, no_flags, 1, "false"),
+        ("root", &too_long, current, no_flags, 1, "false"),
     ] {
         let (administered, served) = (administer(server), serve(server, Datapath::Portable));
         for address in [administered.address(), served.address()] {

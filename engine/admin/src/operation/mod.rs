@@ -228,15 +228,14 @@ struct Case<'c, R> {
 
 /// First version to whose peers changes below a delegated prefix are referred.
 const REFERS_CHANGES: Version = Version::new(2, 10);
-/// First version in which the code of a referral means one.
-const REFERS: Version = Version::new(2, 5);
 
 impl<R: Records> Case<'_, R> {
     fn decide(&self) -> Decided {
         let op_code = self.asked.request.op_code();
-        let is_query = op_code == OpCode::RESOLUTION;
         // Of a query it is one that is not there.
-        if !is_query && self.asked.request.handle().is_some_and(|handle| handle.len() > HANDLE_LEN_MAX) {
+        if !is_query(op_code)
+            && self.asked.request.handle().is_some_and(|handle| handle.len() > HANDLE_LEN_MAX)
+        {
             return Err(Refused::new(ResponseCode::INVALID_HANDLE, "No handle is that long").into());
         }
         if !self.rules.site.is_primary() && writes(op_code) {
@@ -313,9 +312,9 @@ impl<R: Records> Case<'_, R> {
     fn refer(&self, key: &[u8]) -> Result<(), Stop> {
         /// Most ancestors that are looked at for one name; one of dots would have thousands.
         const ANCESTORS_MAX: usize = 16;
-        let is_query = matches!(self.asked.request.op_code(), OpCode::RESOLUTION | OpCode::VERIFY_CHALLENGE);
-        let from = if is_query { REFERS } else { REFERS_CHANGES };
-        let may_refer = self.asked.version >= from && !self.asked.flags.has(OpFlags::DO_NOT_REFER);
+        // Queries are referred whatever the version: the vectors' `prefix_referral/old_client`.
+        let is_known = is_query(self.asked.request.op_code()) || self.asked.version >= REFERS_CHANGES;
+        let may_refer = is_known && !self.asked.flags.has(OpFlags::DO_NOT_REFER);
         let mut name = Handle(key);
         if !may_refer || !name.is_derived_prefix_record() || self.records.record(key)?.is_some() {
             return Ok(());
@@ -385,6 +384,11 @@ impl<R: Records> Case<'_, R> {
 
 const fn not_supported(text: &'static str) -> Refused {
     Refused::new(ResponseCode::OPERATION_NOT_SUPPORTED, text)
+}
+
+/// Whether it is only asked what is there: the values of a handle, or whether its keys fit.
+const fn is_query(op_code: OpCode) -> bool {
+    matches!(op_code, OpCode::RESOLUTION | OpCode::VERIFY_CHALLENGE)
 }
 
 /// Whether a server that is no primary leaves the operation to one that is.

@@ -189,11 +189,14 @@ impl Need {
 }
 
 /// What a request takes: of one of the alternatives every need.
+///
+/// Without an alternative nobody has it; with one that is empty everybody has whose identity is proven. Administrators of
+/// the server are not asked for it where [`server_full_access`](Administrators::server_full_access) is set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Requirement(pub Vec<Vec<Need>>);
 
 impl Requirement {
-    /// No right at all, but an identity. Where that is not verified, as deployed, anybody can claim one.
+    /// No right at all, but an identity. That is always proven: of a claim comes nothing but a refusal.
     #[must_use]
     pub fn identity() -> Self {
         Self(vec![Vec::new()])

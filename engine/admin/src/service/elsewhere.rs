@@ -1,7 +1,7 @@
 //! Requests whose decision takes what other services say: asked for between one decision and the next, on the thread of
 //! the request, which may wait.
 
-use super::{Effort, Service, UNREADABLE};
+use super::{Effort, Service, UNREADABLE_ANSWER};
 use crate::elsewhere::{Errand, Unanswered, Verdict};
 use crate::operation::{Answer, Asked, Decision, Key, Refused, Rules, Who, decide};
 use crate::permission::sight::{Known, Wanted};
@@ -162,7 +162,7 @@ impl Outlook<'_> {
             auth::PUBLIC_KEY => {
                 errand.public_keys(identity).map(|told| keys_among(&told, identity, effort.keys_tried))
             }
-            _ if is_unreadable(challenge, answer.signed_response) => return Err(UNREADABLE),
+            _ if is_unreadable(challenge, answer.signed_response) => return Err(UNREADABLE_ANSWER),
             // Its service would check the answer as of the version in which it is asked, and find that a right one is wrong.
             _ if challenge.version < Version::LOWEST => return Err(NOT_ASKED),
             _ if !is_worth_showing(answer.signed_response, effort) => return Ok(Vec::new()),

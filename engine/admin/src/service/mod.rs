@@ -27,7 +27,7 @@ use handle_proto::wire::list::Reference;
 use handle_proto::wire::session::SessionAnswer;
 use handle_proto::{Handle, OpCode, OpFlags, Permissions, ResponseCode, Value, Values, Version};
 use handle_sessions::{Came, Front};
-use opening::{Opened, Unopened, open};
+use opening::{Opened, UNREADABLE, Unopened, open};
 use reply::{ReplyTo, Sealer, unreadable};
 use sessions::{UNDECRYPTABLE, UNKNOWN};
 use std::net::SocketAddr;
@@ -124,8 +124,8 @@ enum Said {
     Challenge(i32, Pending),
     /// A new session: its number, and what its client is told.
     Session(i32, KeyExchangeMode, Vec<u8>),
-    /// No more than that: who sent it may be guessing.
-    Undecryptable,
+    /// That it cannot be read, and not which request it was.
+    Unreadable(Refused),
 }
 
 /// Who a request is from.
@@ -150,7 +150,7 @@ enum Proven {
 const TOO_MANY_CHALLENGES: Refused =
     Refused::new(ResponseCode::SERVER_BUSY, "Too many challenges wait for an answer; ask again later.");
 
-const UNREADABLE: Refused =
+const UNREADABLE_ANSWER: Refused =
     Refused::new(ResponseCode::AUTHENTICATION_ERROR, "The answer to the challenge cannot be read.");
 
 /// Random numbers that are tried for one that no session has.
@@ -259,7 +259,10 @@ impl Service {
                 let answer = SessionAnswer { mode, data: &data };
                 (self.sealer.session(&to, site, id, answer, now_unix_s), None)
             }
-            Said::Undecryptable => return self.unreadable(&UNDECRYPTABLE, now_unix_s),
+            Said::Unreadable(refused) => {
+                let first = unreadable(OpCode::RESERVED, &refused, now_unix_s);
+                return Replies { first, rest: None, keeps_connection: false };
+            }
             Said::List(lister, snapshot) => {
                 let mut pages = Pages { service: Arc::clone(self), snapshot, lister, to, has_more: true };
                 (pages.next_page().unwrap_or_default(), Some(pages))
@@ -304,7 +307,7 @@ impl Service {
             let id = opened.session_id;
             let is_made_up = id > 0 && !came.is_in_session() && !self.challenges().had(id);
             let said = match came.may_be_a_guess() {
-                true => Said::Undecryptable,
+                true => Said::Unreadable(UNDECRYPTABLE),
                 false if is_made_up => UNKNOWN.into(),
                 false => Refused::new(ResponseCode::AUTHENTICATION_TIMEOUT, "").into(),
             };
@@ -348,6 +351,8 @@ impl Service {
             self.carry_out(decision, snapshot, message, &asked, who, outlook)
         });
         match decided {
+            // Nobody learns from the answer whether what was made up can be read.
+            Ok(Some(Said::Unreadable(_))) if came.may_be_a_guess() => Said::Unreadable(UNDECRYPTABLE),
             Ok(Some(said)) => said,
             Ok(None) if came.is_in_session() => self.challenge_in_session(came, opened, to, nonce, source),
             Ok(None) => self.challenge(message, to, nonce, source),
@@ -370,7 +375,7 @@ impl Service {
             Decision::Answer(answer) => answer.into(),
             Decision::List(lister) => Said::List(lister, Box::new(snapshot)),
             Decision::Status => self.status(&snapshot, asked)?.into(),
-            Decision::Verify => self.verify(&snapshot, asked)?.into(),
+            Decision::Verify => self.verify(&snapshot, asked)?,
             Decision::Change(..) => self.change(message, asked, who, outlook.into_known())?.into(),
         }))
     }
@@ -518,7 +523,7 @@ impl Service {
                 return Ok(Proven::Older(suggested));
             }
             if checked.is_err_and(|error| error.is_unreadable()) {
-                return Ok(Proven::Said(UNREADABLE.into()));
+                return Ok(Proven::Said(UNREADABLE_ANSWER.into()));
             }
             refusal = None;
         }
@@ -529,13 +534,13 @@ impl Service {
     }
 
     /// Another server asks whether the answer to its challenge is right. RFC 3652 section 3.5.3.
-    fn verify(&self, snapshot: &Snapshot, asked: &Asked<'_>) -> Result<Answer, StoreError> {
+    fn verify(&self, snapshot: &Snapshot, asked: &Asked<'_>) -> Result<Said, StoreError> {
         let in_force = self.in_force();
         let InForce { rules, effort } = &*in_force;
         let Request::VerifyChallenge(Verification { identity, nonce, digest, signed_response }) =
             asked.request
         else {
-            return Ok(Answer::Verdict(false));
+            return Ok(Answer::Verdict(false).into());
         };
         let keys = match keys(snapshot, rules, identity, auth::SECRET_KEY, effort.keys_tried) {
             Ok(keys) => keys,
@@ -548,7 +553,15 @@ impl Service {
             signed_response,
             limits: effort.pbkdf2,
         };
-        Ok(Answer::Verdict(keys.iter().any(|key| answered.is_made_with(auth::SECRET_KEY, &key.data))))
+        let mut is_readable = true;
+        for key in &keys {
+            match answered.check(auth::SECRET_KEY, &key.data) {
+                Ok(()) => return Ok(Answer::Verdict(true).into()),
+                Err(error) => is_readable &= !error.is_unreadable(),
+            }
+        }
+        // As deployed: the vectors' `verify_auth_secret_md5_old`.
+        Ok(if is_readable { Answer::Verdict(false).into() } else { Said::Unreadable(UNREADABLE) })
     }
 
     /// The state of the server.
@@ -588,9 +601,10 @@ impl Service {
     /// Counts what was said, and writes down who did what.
     fn note(&self, asked: &Opened<'_>, by: By<'_>, source: SocketAddr, said: &Said) {
         let (code, text) = match said {
-            Said::Answer(Answer::Refused(refused)) => (refused.code, &*refused.text),
+            Said::Answer(Answer::Refused(refused)) | Said::Unreadable(refused) => {
+                (refused.code, &*refused.text)
+            }
             Said::Challenge(..) => (ResponseCode::AUTHENTICATION_NEEDED, ""),
-            Said::Undecryptable => (UNDECRYPTABLE.code, &*UNDECRYPTABLE.text),
             Said::Answer(_) | Said::List(..) | Said::Session(..) => (ResponseCode::SUCCESS, ""),
         };
         self.counters.answered(asked.op_code(), code);

@@ -31,7 +31,8 @@ pub enum Unopened {
     Dropped,
 }
 
-const UNREADABLE: Refused =
+/// The request cannot be read; the text is that of deployed servers.
+pub(super) const UNREADABLE: Refused =
     Refused::new(ResponseCode::ERROR, "Server error processing request, see server logs");
 const TOO_SHORT: Refused = Refused::new(ResponseCode::PROTOCOL_ERROR, "Invalid message length");
 

@@ -56,10 +56,12 @@ impl ReplyTo {
         }
     }
 
-    /// The same, in a session if there is one.
+    /// The same, in a session if there is one. What sets a session up, or its key, is not in one yet, though sent under
+    /// the number of an old one.
     #[must_use]
     pub fn in_session(self, session: Option<Sealing>) -> Self {
-        Self { session, ..self }
+        let sets_up = matches!(self.op_code, OpCode::SESSION_SETUP | OpCode::SESSION_EXCHANGE_KEY);
+        Self { session: session.filter(|_| !sets_up), ..self }
     }
 
     /// A reply to the sender of `answer`, about `original`, whose challenge it has answered; in `session`, if it came in
