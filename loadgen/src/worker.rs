@@ -3,6 +3,7 @@
 //! What is due goes to the outbox; what came is told with its time. So a test can lose, repeat and
 //! delay datagrams by the thousand and know to the last one what has to be counted.
 
+use std::collections::VecDeque;
 use std::net::IpAddr;
 
 use handle_net::{Flushed, Outbox, Peer};
@@ -113,6 +114,13 @@ pub struct Worker<'a> {
     name: Box<[u8]>,
     /// Intended times of what is in the outbox.
     outbox_intended_ns: Vec<u64>,
+    /// When it was put there, which the table knows its requests by.
+    pushed_ns: u64,
+    /// When requests were put there that the kernel did not take, and how many: as long as they are in the table as
+    /// waiting, so no more than that has places.
+    untaken: VecDeque<(u64, u32)>,
+    /// Those that the table has given up since.
+    untaken_expired: u64,
     last_sent_ns: u64,
     /// When the last answer in time came.
     last_answered_ns: u64,
@@ -182,6 +190,9 @@ impl<'a> Worker<'a> {
             steps,
             name: vec![0; workload.request_len_max()].into_boxed_slice(),
             outbox_intended_ns: Vec::with_capacity(BURST_MAX),
+            pushed_ns: 0,
+            untaken: VecDeque::new(),
+            untaken_expired: 0,
             last_sent_ns: 0,
             last_answered_ns: 0,
             stopped: false,
@@ -215,6 +226,7 @@ impl<'a> Worker<'a> {
 
     /// The same with at most `most` requests.
     pub fn push_some(&mut self, now_ns: u64, most: usize, outbox: &mut Outbox) {
+        self.pushed_ns = now_ns;
         while self.outbox_intended_ns.len() < most {
             let Some(intended_ns) = self.due_ns(now_ns) else { break };
             // A full table waits for answers or the timeout; the schedule goes on and so the lag grows. Nothing is
@@ -261,6 +273,9 @@ impl<'a> Worker<'a> {
         self.counts.sent += u64::from(flushed.sent);
         self.counts.refused += u64::from(flushed.failed);
         self.counts.blocked += u64::from(flushed.would_block);
+        if flushed.failed + flushed.would_block > 0 {
+            self.untaken.push_back((self.pushed_ns, flushed.failed + flushed.would_block));
+        }
         let is_open = matches!(self.plan, Plan::Open { .. });
         let mut untaken = flushed.failed + flushed.would_block;
         for intended_ns in self.outbox_intended_ns.drain(..) {
@@ -388,7 +403,12 @@ impl<'a> Worker<'a> {
 
     /// Gives up what has waited too long, and looks for news about the sets. Once for each batch.
     pub fn advance(&mut self, now_ns: u64) {
-        self.table.expire(now_ns.saturating_sub(self.timeout_ns));
+        let sent_before_ns = now_ns.saturating_sub(self.timeout_ns);
+        self.table.expire(sent_before_ns);
+        while let Some((_, count)) = self.untaken.front().filter(|(sent_ns, _)| *sent_ns < sent_before_ns) {
+            self.untaken_expired += u64::from(*count);
+            self.untaken.pop_front();
+        }
         if let Some(verifier) = &mut self.verifier {
             verifier.refresh(&mut self.counts);
         }
@@ -433,7 +453,7 @@ impl<'a> Worker<'a> {
     pub fn tick(&mut self) -> Interval {
         let counts = &self.counts;
         // What the kernel did not take has no answer either, and is not lost.
-        let lost = self.table.unanswered().saturating_sub(counts.refused + counts.blocked);
+        let lost = self.table.unanswered().saturating_sub(self.untaken_expired);
         let now = [counts.sent, counts.answered, lost, counts.late, counts.mismatched];
         let [sent, answered, lost, late, mismatched] = self.at_tick;
         self.at_tick = now;

@@ -236,6 +236,37 @@ fn the_steps_of_a_schedule_add_up_to_its_accounts() {
 }
 
 #[test]
+fn what_the_kernel_does_not_take_hides_no_loss() {
+    let (workload, schedule) = (workload(), schedule(10_000, 20));
+    let mut worker = worker(open_plan(&schedule), &workload, TIMEOUT_NS, 1 << 10);
+    let mut outbox = outbox();
+    // Nothing is answered: what is sent at first is lost, while the kernel takes less and less of what comes then.
+    let (mut ticks, mut lost) = (Vec::new(), 0);
+    for ms in 0..=40 {
+        let now_ns = ms * MS;
+        worker.push_due(now_ns, &mut outbox);
+        let count = u32::try_from(outbox.len()).unwrap();
+        let failed = if ms < 10 { 0 } else { count.min(5) };
+        let would_block = if ms < 15 { 0 } else { (count - failed).min(3) };
+        if count > 0 {
+            outbox.clear();
+            let sent = count - failed - would_block;
+            // It takes a while.
+            worker.flushed(now_ns + MS / 2, Flushed { sent, failed, would_block, ..Flushed::default() });
+            ticks.push((now_ns, u64::from(sent)));
+        }
+        worker.advance(now_ns);
+        let given_up = ticks.iter().filter(|(sent_ns, _)| sent_ns + TIMEOUT_NS < now_ns);
+        let expected: u64 = given_up.map(|(_, sent)| sent).sum();
+        lost += worker.tick().lost;
+        assert_eq!(lost, expected.cast_signed(), "after {ms} ms");
+    }
+    let counts = worker.finish(0).counts;
+    assert_eq!(lost, counts.lost.cast_signed());
+    assert!(counts.refused > 0 && counts.blocked > 0, "{counts:?}");
+}
+
+#[test]
 fn requests_leave_from_all_addresses_in_turn() {
     let (workload, schedule) = (workload(), schedule(1000, 6));
     let mut worker = worker(open_plan(&schedule), &workload, TIMEOUT_NS, 16);

@@ -28,6 +28,8 @@ struct State {
     records: Mutex<Records>,
     /// Operations until the next accident; below zero there is none.
     until_accident: AtomicI64,
+    /// Operations that are still told that nothing can be changed now.
+    unwilling: AtomicI64,
 }
 
 impl RecordsServer {
@@ -55,6 +57,11 @@ impl RecordsServer {
     /// After so many operations more, one is carried out and its connection closed without an answer.
     pub fn lose_answer_after(&self, operations: u32) {
         self.state.until_accident.store(operations.into(), Ordering::SeqCst);
+    }
+
+    /// So many operations are told that the server takes no changes now, and not carried out.
+    pub fn refuse_next(&self, operations: u32) {
+        self.state.unwilling.store(operations.into(), Ordering::SeqCst);
     }
 
     /// The records as they are.
@@ -91,7 +98,11 @@ fn answer(message: &[u8], state: &State) -> Vec<u8> {
     let (envelope, rest) = Envelope::split(message).expect("whole messages");
     let message = Message::decode(rest).expect("what our client sends decodes");
     let Ok(Body::Request(request)) = message.decode_body(envelope.version) else { panic!("a request") };
-    let code = change(&mut state.records.lock().expect("no thread panics"), &request, message.header.flags);
+    let code = if state.unwilling.fetch_sub(1, Ordering::SeqCst) > 0 {
+        ResponseCode::SERVER_READ_ONLY
+    } else {
+        change(&mut state.records.lock().expect("no thread panics"), &request, message.header.flags)
+    };
     let response = match code {
         ResponseCode::SUCCESS => Response::Done,
         _ => Response::Failure(Failure { message: b"" }),

@@ -107,6 +107,37 @@ fn answers_that_are_lost_are_asked_for_again() {
 }
 
 #[test]
+fn what_the_server_could_not_do_then_is_asked_plainly_later() {
+    let create = "CREATE 10.1045/a\n1 URL 86400 1110 UTF8 x\n\n";
+    // The handle is there, with other values: it is not this batch that made it, whatever was tried before.
+    let place = Place::new(&format!("{create}{create}"));
+    assert!(place.run(&[]).contains("line 4"));
+    std::fs::remove_file(place.log()).unwrap();
+    place.server.refuse_next(2);
+    for more in [&[][..], &["--resume"]] {
+        let error = place.run(more);
+        assert!(error.contains("stopped: line 1") && error.contains("--resume goes on"), "{error}");
+    }
+    let error = place.run(&["--resume"]);
+    assert!(error.contains("line 1: create 10.1045/a") && error.contains("line 4"), "{error}");
+    // What may have been done before the server could do nothing is not taken for a refusal.
+    let place = Place::new(create);
+    place.server.lose_answer_after(0);
+    assert!(place.run(&[]).contains("was lost"));
+    place.server.refuse_next(1);
+    assert!(place.run(&["--resume"]).contains("stopped: line 1"));
+    assert_eq!(fail(place.command(&["--resume"])).0, 0);
+    // Nobody is there.
+    let place = Place::new(create);
+    let nobody = std::net::TcpListener::bind("127.0.0.77:0").unwrap().local_addr().unwrap();
+    let mut command = hdl(["batch", "--server", &nobody.to_string()]);
+    command.arg(place.batch()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    assert_eq!(fail(command).0, 1);
+    let log = std::fs::read_to_string(place.log()).unwrap();
+    assert!(log.lines().last().unwrap().contains("postponed"), "{log}");
+}
+
+#[test]
 fn what_came_of_it_is_told_by_exit_code_log_and_report() {
     let create = "CREATE 10.1045/a\n1 URL 86400 1110 UTF8 x\n\n";
     let place = Place::new(&format!(

@@ -227,6 +227,26 @@ fn what_interrupts_the_lab_ends_its_servers_and_clears_up() {
 }
 
 #[test]
+fn a_lab_that_nobody_can_be_told_of_ends_and_clears_up() {
+    let directory = tempfile::tempdir().unwrap();
+    let (read, closed) = std::io::pipe().unwrap();
+    drop(read);
+    let full = std::fs::File::create("/dev/full").unwrap();
+    for (stdout, expected, says) in
+        [(Stdio::from(full), 1, "cannot write what was found: No space left"), (closed.into(), 0, "")]
+    {
+        let mut command = hdl(["lab", "up"]);
+        command.env("TMPDIR", directory.path()).stdin(Stdio::piped()).stdout(stdout).stderr(Stdio::piped());
+        let mut lab = Running::start(command);
+        assert_eq!(lab.wait(), Some(expected));
+        let mut error = String::new();
+        lab.0.stderr.take().unwrap().read_to_string(&mut error).unwrap();
+        assert!(error.contains(says) && error.lines().count() == usize::from(expected == 1), "{error}");
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0, "nothing is left of it");
+    }
+}
+
+#[test]
 fn the_lab_tells_people_what_to_try_and_how_it_ends() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path().join("lab");

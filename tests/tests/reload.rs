@@ -298,7 +298,9 @@ fn limits_of_connections_change_for_who_is_connected_and_who_comes() {
 
 #[test]
 fn with_fewer_places_who_is_idle_goes_and_who_is_served_stays() {
-    let place = Place::new();
+    // Half a request and those who ask nothing stay for as long as this takes.
+    let patient = "tcp.idle_ms = 86400000\ntcp.read_ms = 86400000";
+    let place = Place::with(patient);
     let connect = || TcpStream::connect(place.address).unwrap();
     let whole = request(b"10.1/long", 7);
     let mut busy = connect();
@@ -306,7 +308,7 @@ fn with_fewer_places_who_is_idle_goes_and_who_is_served_stays() {
     until("half a request is there", || place.total("tcp_input_bytes") == 30);
     let idle: Vec<TcpStream> = (0..8).map(|_| connect()).collect();
     until("all are connected", || place.total("tcp_connections") == 9);
-    place.change("tcp.connections = 1");
+    place.change(&format!("{patient}\ntcp.connections = 1"));
     // Each of the two workers makes its places as somebody comes.
     let mut new = Vec::new();
     until("each worker has one left, and one cannot let it go", || {

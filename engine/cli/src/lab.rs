@@ -102,6 +102,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
         servers.push((place, process));
     }
     show(args, &directory, &servers);
+    // Nobody would know of it.
+    output::check()?;
     end.wait();
     drop(servers);
     temporary.close().context("cannot clear the temporary directory")?;

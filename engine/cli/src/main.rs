@@ -165,10 +165,16 @@ fn main() -> ExitCode {
         Command::LabServer(args) => lab::serve(&args),
         Command::DemoServer(args) => demo::serve(&args),
         Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut Args::command(), "hdl", &mut std::io::stdout());
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Args::command(), "hdl", &mut script);
+            println!("{}", String::from_utf8_lossy(&script).trim_end());
             Ok(Outcome::Good)
         }
     };
+    let done = done.and_then(|outcome| match output::check() {
+        Err(error) if !is_broken_pipe(&error) => Err(error),
+        Ok(()) | Err(_) => Ok(outcome),
+    });
     match done {
         Ok(outcome) => ExitCode::from(outcome as u8),
         // A reader that has seen enough, as `head` does, is not a failure.

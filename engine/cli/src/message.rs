@@ -78,6 +78,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
                 outcome = Outcome::Failed;
                 eprintln!("hdl: {error:#}");
             }
+            output::check()?;
         }
     }
     if !fragments.is_empty() {

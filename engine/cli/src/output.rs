@@ -7,7 +7,8 @@ use handle_proto::value::Ttl;
 use handle_proto::{Handle, Value};
 use serde_json::Value as Json;
 use std::fmt::{self, Write as _};
-use std::io::{ErrorKind, Write as _};
+use std::io::{self, Write as _};
+use std::sync::OnceLock;
 
 /// Prints a line, as that of std does, which panics when the reader has gone.
 macro_rules! println {
@@ -15,16 +16,32 @@ macro_rules! println {
     ($($text:tt)*) => { $crate::output::line(format_args!($($text)*)) };
 }
 
-/// Prints a line. To a reader that has seen enough, as `head` has, nothing more is said.
+/// Why a line could not be printed, the first that was not.
+static UNPRINTED: OnceLock<io::Error> = OnceLock::new();
+
+/// Prints a line. After one that could not be printed none is; [`check`] says why.
 pub(crate) fn line(text: fmt::Arguments<'_>) {
-    let mut out = std::io::stdout().lock();
-    match out.write_fmt(text).and_then(|()| out.write_all(b"\n")) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
-            eprintln!("hdl: cannot write what was found: {error}");
-            std::process::exit(1);
-        }
-        Ok(()) | Err(_) => {}
+    if UNPRINTED.get().is_some() {
+        return;
     }
+    let mut out = io::stdout().lock();
+    if let Err(error) = out.write_fmt(text).and_then(|()| out.write_all(b"\n")) {
+        // Another thread may have met it, too.
+        let _ = UNPRINTED.set(error);
+    }
+}
+
+/// Whether all lines could be printed. `main` asks this at the end, and before that whoever would go on for long.
+///
+/// # Errors
+/// Why one could not; that the reader has gone is a broken pipe.
+pub(crate) fn check() -> anyhow::Result<()> {
+    let Some(error) = UNPRINTED.get() else { return Ok(()) };
+    let error = match error.raw_os_error() {
+        Some(code) => io::Error::from_raw_os_error(code),
+        None => io::Error::new(error.kind(), error.to_string()),
+    };
+    Err(anyhow::Error::new(error).context("cannot write what was found"))
 }
 
 /// Most characters of data in a table row, when it does not go to a file.

@@ -1,11 +1,11 @@
 //! `handled` as a process of its own, which is this program again: for `hdl demo` and `hdl lab`.
 
-use crate::Outcome;
+use crate::{Outcome, output};
 use anyhow::{Context as _, bail, ensure};
 use handle_server::Server;
 use handle_server::config::Config;
 use std::ffi::OsStr;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 pub(crate) fn serve(config: &Config) -> anyhow::Result<Outcome> {
     let server = Server::start(config)?;
     println!("{}", server.addresses()[0]);
-    std::io::stdout().flush()?;
+    output::check()?;
     std::thread::spawn({
         let shared = std::sync::Arc::clone(server.shared());
         move || {

@@ -20,6 +20,7 @@ use handle_proto::wire::message::{Body, MessageTooLong};
 use handle_proto::wire::{Envelope, Header, Message, MessageBuf, Reply, Request, Response};
 use handle_proto::{DecodeError, OpCode, OpFlags, ResponseCode, Value, Version};
 use std::net::SocketAddr;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use std::{fmt, io};
@@ -270,17 +271,25 @@ impl Administrator {
         Ok((answer, asked.covered))
     }
 
-    /// Asks for a listing and hands over every name in it; gives the last answer.
+    /// Asks for a listing and hands over every name in it, until no more is wanted; gives the last answer.
     ///
     /// # Errors
     /// As [`ask`](Self::ask); what has been handed over is then not all.
-    pub fn list(&mut self, request: &Request<'_>, mut take: impl FnMut(&[u8])) -> Result<Answer, AskError> {
+    pub fn list(
+        &mut self,
+        request: &Request<'_>,
+        mut take: impl FnMut(&[u8]) -> ControlFlow<()>,
+    ) -> Result<Answer, AskError> {
         let (mut answer, covered) = self.ask_covering(request, OpFlags::PLAIN_REQUEST)?;
         let mut left = LIST_COUNT_MAX;
         loop {
             let (envelope, message, reply) = taken_apart(&answer.0)?;
             let Response::Listing(listing) = reply.response else { return Ok(answer) };
-            listing.handles.iter().for_each(&mut take);
+            if listing.handles.iter().try_for_each(&mut take).is_break() {
+                // With what still comes.
+                self.connection.close();
+                return Ok(answer);
+            }
             if !message.header.flags.has(OpFlags::CONTINUOUS) {
                 return Ok(answer);
             }

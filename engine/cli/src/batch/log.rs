@@ -2,7 +2,8 @@
 //! can go on where it ended.
 //!
 //! An operation of which only the first line is there may have been done or not: it is asked for once more, and what
-//! is found done already then counts as done.
+//! is found done already then counts as done. Where the server could do nothing, the second line says so: then the
+//! operation is asked for as if it had not been begun.
 
 use anyhow::{Context as _, bail, ensure};
 use serde::{Deserialize, Serialize};
@@ -11,7 +12,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{BufRead as _, BufReader, Seek as _, SeekFrom, Write as _};
 use std::path::Path;
 
-/// What came of an operation. It is final: a run that goes on passes it over.
+/// What came of an operation. All but the last are final: a run that goes on passes them over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Result {
@@ -21,6 +22,8 @@ pub(super) enum Result {
     Refused,
     /// It could not be asked for, as when a file is not there.
     Failed,
+    /// Nothing was done: it is as if it had not been begun.
+    Postponed,
 }
 
 /// A line of the log.
@@ -91,7 +94,10 @@ impl Log {
                 continue;
             }
             let entry: Entry = serde_json::from_str(&line).with_context(|| format!("{shown}:{number}"))?;
-            earlier.insert(entry.line, entry.result);
+            match entry.result {
+                Some(Result::Postponed) => earlier.remove(&entry.line),
+                result => earlier.insert(entry.line, result),
+            };
         }
         if whole_len == 0 {
             bail!("{shown} is no log of a batch");
@@ -137,6 +143,18 @@ mod tests {
             log.write(&entry(9, Some(Result::Refused))).unwrap();
             let (_, earlier) = Log::resume(&path, "hash").unwrap();
             assert_eq!(earlier.get(&9), Some(&Some(Result::Refused)), "{cut}");
+        }
+    }
+
+    #[test]
+    fn what_was_postponed_was_not_begun() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("log");
+        let mut log = Log::begin(&path, "hash".to_owned()).unwrap();
+        for (result, expected) in [(None, Some(None)), (Some(Result::Postponed), None), (None, Some(None))] {
+            log.write(&entry(1, result)).unwrap();
+            let (_, earlier) = Log::resume(&path, "hash").unwrap();
+            assert_eq!(earlier.get(&1), expected.as_ref(), "{result:?}");
         }
     }
 

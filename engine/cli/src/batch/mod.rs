@@ -231,10 +231,19 @@ fn serve(
             report.ends(None);
             continue;
         }
-        let done = report.begins(block.line, &block.operation).and_then(|()| {
-            let came = work::ask(&mut clients, &block.operation, was_begun)
-                .with_context(|| format!("line {}", block.line))?;
-            report.came(block.line, &block.operation, &came)?;
+        let (line, operation) = (block.line, &block.operation);
+        let done = report.begins(line, operation).and_then(|()| {
+            let came = match work::ask(&mut clients, operation, was_begun) {
+                Ok(came) => came,
+                Err(error) => {
+                    // What an earlier run began may be done all the same.
+                    if work::was_not_begun(&error) && !was_begun {
+                        report.postponed(line, operation, format!("{error:#}"))?;
+                    }
+                    return Err(error.context(format!("line {line}")));
+                }
+            };
+            report.came(line, operation, &came)?;
             Ok(came.verdict)
         });
         let is_over = done.as_ref().map_or(true, |verdict| stops_on_error && *verdict != Verdict::Done);

@@ -80,6 +80,15 @@ impl Report {
         }
     }
 
+    /// Writes down that an operation was not begun after all, and why.
+    pub(super) fn postponed(&self, line: u64, operation: &Operation, why: String) -> anyhow::Result<()> {
+        let came = Came { verdict: Verdict::Postponed, code: None, message: Some(why) };
+        match &mut self.state().log {
+            Some(log) => log.write(&entry(line, operation, Some(&came))),
+            None => Ok(()),
+        }
+    }
+
     /// What was under way has come to an end without a result.
     pub(super) fn ends(&self, broken: Option<String>) {
         let mut state = self.state();
@@ -115,6 +124,7 @@ impl Report {
             Verdict::Done => state.counts.done += 1,
             Verdict::Refused => state.counts.refused += 1,
             Verdict::Failed => state.counts.failed += 1,
+            Verdict::Postponed => {}
         }
         if came.verdict != Verdict::Done && state.shown.len() < SHOWN_MAX {
             let message = came.message.as_deref().unwrap_or_default();

@@ -4,7 +4,7 @@ use super::log::Result as Verdict;
 use crate::handle::values::from_file;
 use crate::secret;
 use crate::server::Clients;
-use handle_client::administration::{Administrator, Identity, Key};
+use handle_client::administration::{Administrator, AskError, Identity, Key};
 use handle_client::lookup::LookupError;
 use handle_formats::batch::{Authentication, BatchValue, Operation, Proof};
 use handle_proto::wire::Request;
@@ -95,6 +95,13 @@ pub(super) fn ask(clients: &mut Clients<'_>, operation: &Operation, was_begun: b
         return Ok(Came { message, ..Came::DONE });
     }
     Ok(came)
+}
+
+/// Whether an error of [`ask`] says that nothing was done: nobody was found or reached, or could do anything now.
+pub(super) fn was_not_begun(error: &anyhow::Error) -> bool {
+    error.is::<NotNow>()
+        || error.is::<LookupError>()
+        || matches!(error.downcast_ref(), Some(AskError::Connect(_)))
 }
 
 /// Whether records that were found say that nobody administers the handle; and not that somebody did not answer.

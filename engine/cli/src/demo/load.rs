@@ -43,8 +43,12 @@ pub(super) fn run(args: &Args, server: &Process, set: &Path, load: Load) -> anyh
         if !args.json && !second.is_rest {
             println!("{second}");
         }
-        ControlFlow::Continue(())
+        match output::check() {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(_) => ControlFlow::Break(()),
+        }
     })?;
+    output::check()?;
     Ok(report)
 }
 

@@ -103,6 +103,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
         for handle in SHOWN.into_iter().chain(["10.1016/no-such-thing"]) {
             show_resolving(&server, handle)?;
         }
+        output::check()?;
     }
     let measured = measure(&tell, args, &server, &set, &mut publisher)?;
     let stats = control::ask(&server.control, "stats")?;

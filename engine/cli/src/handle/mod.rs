@@ -14,6 +14,7 @@ use handle_proto::wire::query::Query;
 use handle_proto::wire::{Request, Response};
 use handle_proto::{Handle, OpFlags, ResponseCode, json};
 use serde_json::json;
+use std::ops::ControlFlow;
 use values::ValueArgs;
 
 const EXIT_CODES: &str = "Exit codes:
@@ -276,9 +277,12 @@ fn list(args: &ListArgs) -> anyhow::Result<Outcome> {
     let mut names = Vec::new();
     // Names are printed as they come: there may be very many.
     let is_json = args.common.json;
-    let answer = client.list(&request, |name| match is_json {
-        true => names.push(String::from_utf8_lossy(name).into_owned()),
-        false => println!("{}", Handle(name)),
+    let answer = client.list(&request, |name| {
+        match is_json {
+            true => names.push(String::from_utf8_lossy(name).into_owned()),
+            false => println!("{}", Handle(name)),
+        }
+        if output::check().is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     })?;
     if answer.code() != ResponseCode::SUCCESS {
         return Ok(tell(&args.common, name.as_deref().unwrap_or("/"), &answer));

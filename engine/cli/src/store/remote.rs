@@ -15,6 +15,7 @@ use handle_proto::wire::query::Query;
 use handle_proto::wire::{Request, Response};
 use handle_proto::{Handle, OpFlags, ResponseCode};
 use std::net::SocketAddr;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -99,8 +100,15 @@ fn connected(server: SocketAddr, identity: Option<Arc<Identity>>) -> Administrat
     client
 }
 
-fn list(client: &mut Administrator, request: &Request<'_>, take: impl FnMut(&[u8])) -> anyhow::Result<()> {
-    let answer = client.list(request, take)?;
+fn list(
+    client: &mut Administrator,
+    request: &Request<'_>,
+    mut take: impl FnMut(&[u8]),
+) -> anyhow::Result<()> {
+    let answer = client.list(request, |name| {
+        take(name);
+        ControlFlow::Continue(())
+    })?;
     let code = answer.code();
     ensure!(code == ResponseCode::SUCCESS, "the server answers {} {code} {}", code.0, answer.text());
     Ok(())

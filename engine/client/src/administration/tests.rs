@@ -13,6 +13,7 @@ use handle_proto::wire::list::Handles;
 use handle_proto::wire::stream::{Front, split};
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
+use std::ops::ControlFlow;
 use std::thread::JoinHandle;
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -231,7 +232,11 @@ fn a_listing_is_read_to_its_end() {
     let mut names = Vec::new();
     let request = Request::ListHandles(HandleBody { handle: b"0.NA/10" });
     let mut client = Administrator::new(server, PATIENCE);
-    let last = client.list(&request, |name| names.push(name.to_vec())).unwrap();
+    let take = |name: &[u8]| {
+        names.push(name.to_vec());
+        ControlFlow::Continue(())
+    };
+    let last = client.list(&request, take).unwrap();
     assert_eq!(last.code(), ResponseCode::SUCCESS);
     assert_eq!(names, [b"10/A", b"10/B", b"10/C", b"10/D"]);
 }
