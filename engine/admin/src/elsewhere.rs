@@ -16,7 +16,7 @@ use handle_client::bootstrap::{FILE_LEN_MAX, Root};
 use handle_client::cache::{Cache, CacheLimits};
 use handle_client::lookup::{Client, Limits, Options};
 use handle_client::plan::{Purpose, Target};
-use handle_client::{Answer, Driver, LookupError, Question, driver};
+use handle_client::{Driver, LookupError, Question, SharedAnswer, driver};
 use handle_proto::data::kind::{HS_ADMIN, HS_PUBKEY};
 use handle_proto::data::site::InterfaceKind;
 use handle_proto::limit::{PBKDF2_ITERATIONS, PBKDF2_KEY_BITS};
@@ -355,7 +355,7 @@ impl Errand<'_> {
     ///
     /// # Errors
     /// When nobody says.
-    pub fn value(&mut self, reference: Reference<'_>) -> Result<Arc<Answer>, Unanswered> {
+    pub fn value(&mut self, reference: Reference<'_>) -> Result<SharedAnswer, Unanswered> {
         self.ask(Question { indexes: vec![reference.index], ..Question::all(reference.handle) })
     }
 
@@ -363,7 +363,7 @@ impl Errand<'_> {
     ///
     /// # Errors
     /// When nobody says.
-    pub fn public_keys(&mut self, identity: Reference<'_>) -> Result<Arc<Answer>, Unanswered> {
+    pub fn public_keys(&mut self, identity: Reference<'_>) -> Result<SharedAnswer, Unanswered> {
         match identity.index {
             0 => self.ask(Question::of_types(identity.handle, &[HS_PUBKEY])),
             _ => self.value(identity),
@@ -374,7 +374,7 @@ impl Errand<'_> {
     ///
     /// # Errors
     /// When nobody says.
-    pub fn administrators(&mut self, prefix_record: &[u8]) -> Result<Arc<Answer>, Unanswered> {
+    pub fn administrators(&mut self, prefix_record: &[u8]) -> Result<SharedAnswer, Unanswered> {
         let mut question = Question::of_types(prefix_record, &[HS_ADMIN]);
         match self.ask(question.clone()) {
             Ok(answer) if answer.code == ResponseCode::SUCCESS => Ok(answer),
@@ -410,7 +410,7 @@ impl Errand<'_> {
         told
     }
 
-    fn ask(&mut self, mut question: Question) -> Result<Arc<Answer>, Unanswered> {
+    fn ask(&mut self, mut question: Question) -> Result<SharedAnswer, Unanswered> {
         question.wants.certified = self.elsewhere.config.certified;
         let mut told = self.with_driver(&question.handle, About::Values, |driver, _| {
             let answer =

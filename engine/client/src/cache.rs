@@ -3,11 +3,18 @@
 //! Bounded in bytes; what was not used lately goes first. An answer with all values answers every question about
 //! its handle. Certified answers answer plain questions, too; never the other way round.
 
+mod kept;
+
+pub use kept::SharedAnswer;
+
 use crate::service::keeps_s;
 use crate::{Answer, Now, Question};
 use handle_proto::limit::TTL_MAX_S;
 use handle_proto::{ResponseCode, fold};
 use hashbrown::HashTable;
+use kept::{Kept, Name};
+use siphasher::sip128::SipHasher13;
+use std::fmt;
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -37,7 +44,7 @@ pub struct CacheStats {
     pub misses: u64,
     /// Of these, those whose answer had been kept for too long.
     pub expired: u64,
-    /// Handles that made room for others.
+    /// Answers that made room for others.
     pub evicted: u64,
     /// Handles that it has something of.
     pub handles: u64,
@@ -49,51 +56,32 @@ pub struct CacheStats {
 #[derive(Debug)]
 pub struct Cache {
     limits: CacheLimits,
-    hashers: [RandomState; 2],
-    shards: Vec<Mutex<Shard>>,
+    namer: Namer,
+    shards: Vec<Part>,
     shard_bytes_max: usize,
 }
 
-/// A part of the handles, behind a lock of its own.
+/// Makes names, with a key that nobody else has.
+struct Namer(SipHasher13);
+
+/// A part of the handles, behind a lock of its own, and far enough from the next one that two threads with one each do not
+/// take lines from each other. Lock, table and hits are in one line.
 #[derive(Debug, Default)]
+#[repr(align(128))]
+struct Part(Mutex<Shard>);
+
+type Table = HashTable<Arc<Kept>>;
+
+#[derive(Debug, Default)]
+#[repr(C)]
 struct Shard {
-    /// Where in `slots` the handles are.
-    places: HashTable<u32>,
-    slots: Vec<Option<Slot>>,
-    /// Places in `slots` that are empty.
-    empty: Vec<u32>,
-    /// The place that is looked at next when room is needed.
-    hand: usize,
-    bytes: usize,
+    /// By name; those of one handle, one for each choice of values, have the same one.
+    table: Table,
     stats: CacheStats,
-}
-
-/// What a handle is known by: two hashes with secret keys of the thread that made the cache. Who does not know the keys
-/// cannot look for two handles that have the same, and of a million handles that are there by chance none has that of another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Name([u64; 2]);
-
-/// All that is kept of a handle, in one line of memory: with a million handles, a hit takes as long as the lines that it
-/// touches, which are this one and the answer's.
-#[derive(Debug)]
-#[repr(align(64))]
-struct Slot {
-    name: Name,
-    first: Entry,
-    /// Other choices of values, the newest last; few handles have them.
-    #[expect(clippy::box_collection, reason = "one word of the line, where a vector has three")]
-    others: Option<Box<Vec<Entry>>>,
-    bytes: u32,
-    /// Since it was last looked at for room.
-    was_used: bool,
-}
-const _: () = assert!(size_of::<Option<Slot>>() == 64, "one line");
-
-#[derive(Debug)]
-struct Entry {
-    values_key: Box<[u8]>,
-    answer: Arc<Answer>,
-    expires_ms: u64,
+    /// The bucket that is looked at next when room is needed. Where a handle is follows from its name, so that a larger or
+    /// a smaller table has them in much the same order.
+    hand: usize,
+    inserted: u64,
 }
 
 /// Choices of values that are kept of one handle; the oldest makes room.
@@ -102,12 +90,13 @@ const ENTRIES_MAX: usize = 8;
 const SHARDS_MAX: usize = 64;
 /// Least bytes of a part, so that small caches keep answers of every length that is usual.
 const SHARD_BYTES_MIN: usize = 1 << 20;
-/// What the tables take for each handle: they double when they are full, so that half of them may be empty.
-const SLOT_BYTES: usize = 2 * (size_of::<Option<Slot>>() + 2 * size_of::<u32>());
-/// The tables are packed where they have this many times the places that are taken, and so many more: so seldom that it
-/// costs nothing for each handle.
-const SPARSE: usize = 4;
+/// The table is made smaller where it has this many times the buckets that are taken, and so many more: so seldom that it
+/// costs nothing for each handle. It doubles when seven in sixteen are taken and the rest were, so that less would make it
+/// smaller right after.
+const SPARSE: usize = 5;
 const SPARSE_MIN: usize = 64;
+/// What the table takes for each answer, at most: so many buckets, each with a byte beside it.
+const SLOT_BYTES: usize = SPARSE * (size_of::<Arc<Kept>>() + 1);
 /// Longest key that is made on the stack; most handles are far shorter.
 const KEY_ROOM: usize = 128;
 
@@ -118,27 +107,27 @@ impl Cache {
         let shards_count = (limits.bytes_max / SHARD_BYTES_MIN).clamp(1, SHARDS_MAX);
         Self {
             limits,
-            hashers: [RandomState::new(), RandomState::new()],
-            shards: (0..shards_count).map(|_| Mutex::default()).collect(),
+            namer: Namer::new(),
+            shards: (0..shards_count).map(|_| Part::default()).collect(),
             shard_bytes_max: limits.bytes_max / shards_count,
         }
     }
 
     /// The part that is for a handle with this key, and what the handle is known by there.
     fn locked(&self, key: &[u8]) -> (MutexGuard<'_, Shard>, Name) {
-        let name = Name(self.hashers.each_ref().map(|hasher| hasher.hash_one(key)));
+        let name = self.namer.name(key);
         // The table of the part takes the other half. The remainder is less than the number of parts.
         let at = usize::from(name.0[1].to_be_bytes()[0]) % self.shards.len();
         (self.shard(at), name)
     }
 
     fn shard(&self, at: usize) -> MutexGuard<'_, Shard> {
-        self.shards[at].lock().unwrap_or_else(PoisonError::into_inner)
+        self.shards[at].0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The answer to `question`, if it is known.
     #[must_use]
-    pub fn get(&self, question: &Question, now: Now) -> Option<Arc<Answer>> {
+    pub fn get(&self, question: &Question, now: Now) -> Option<SharedAnswer> {
         if !question.is_cacheable() {
             return None;
         }
@@ -147,7 +136,7 @@ impl Cache {
             let (mut shard, name) = self.locked(key);
             shard.get(name, &values_key, now)
         })?;
-        Some(if is_exact { answer } else { Arc::new(answer.selected(question)) })
+        Some(if is_exact { answer } else { answer.selected(question).into() })
     }
 
     /// Keeps the answer to `question` for as long as all its values live, or not at all.
@@ -165,10 +154,7 @@ impl Cache {
             return;
         }
         let expires_ms = now.ms.saturating_add(u64::from(keeps_s) * 1000);
-        let mut answer = answer.clone();
-        answer.cached = true;
-        let answer = Arc::new(answer);
-        self.insert(question, Arc::clone(&answer), expires_ms, now);
+        self.insert(question, answer, expires_ms, now);
         if question.wants.certified {
             let mut plain = question.clone();
             plain.wants.certified = false;
@@ -176,11 +162,13 @@ impl Cache {
         }
     }
 
-    fn insert(&self, question: &Question, answer: Arc<Answer>, expires_ms: u64, now: Now) {
-        let entry = Entry { values_key: question.values_key().into(), answer, expires_ms };
+    fn insert(&self, question: &Question, answer: &Answer, expires_ms: u64, now: Now) {
+        let mut answer = answer.clone();
+        answer.cached = true;
+        let values_key = question.values_key().into();
         with_key(question, |key| {
             let (mut shard, name) = self.locked(key);
-            shard.insert(name, entry, self.shard_bytes_max, now);
+            shard.insert(Kept::new(name, values_key, answer, expires_ms), self.shard_bytes_max, now);
         });
     }
 
@@ -191,9 +179,7 @@ impl Cache {
             question.wants.certified = certified;
             with_key(&question, |key| {
                 let (mut shard, name) = self.locked(key);
-                if let Some(place) = shard.find(name) {
-                    shard.drop_slot(place);
-                }
+                shard.forget(name);
             });
         }
     }
@@ -208,16 +194,31 @@ impl Cache {
             sum.misses += shard.stats.misses;
             sum.expired += shard.stats.expired;
             sum.evicted += shard.stats.evicted;
-            sum.handles += shard.places.len() as u64;
-            sum.bytes += shard.bytes as u64;
+            sum.handles += shard.stats.handles;
+            sum.bytes += shard.stats.bytes;
         }
         sum
     }
 }
 
-/// Bytes of all that is kept of one handle.
-fn bytes_u32(bytes: usize) -> u32 {
-    u32::try_from(bytes).expect("so many messages are far from 4 GiB")
+impl Namer {
+    fn new() -> Self {
+        // What comes out of a hash with a secret key is as secret as the key.
+        let [one, other] = [(); 2].map(|()| RandomState::new().hash_one(0));
+        Self(SipHasher13::new_with_keys(one, other))
+    }
+
+    fn name(&self, key: &[u8]) -> Name {
+        let hash = self.0.hash(key);
+        Name([hash.h1, hash.h2])
+    }
+}
+
+/// Without the key.
+impl fmt::Debug for Namer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Namer").finish_non_exhaustive()
+    }
 }
 
 /// Calls `with` with what the handle of `question` is known by, as [`Question::handle_key`] has it, without asking for
@@ -236,155 +237,96 @@ fn with_key<T>(question: &Question, with: impl FnOnce(&[u8]) -> T) -> T {
     }
 }
 
-impl Entry {
-    fn memory(&self) -> usize {
-        size_of::<Self>() + self.values_key.len() + self.answer.memory()
-    }
-
-    const fn is_alive(&self, now: Now) -> bool {
-        now.ms < self.expires_ms
-    }
-}
-
-impl Slot {
-    fn entries(&self) -> impl Iterator<Item = &Entry> {
-        std::iter::once(&self.first).chain(self.others.iter().flat_map(|others| others.iter()))
-    }
-
-    fn memory(&self) -> usize {
-        SLOT_BYTES + self.entries().map(Entry::memory).sum::<usize>()
-    }
-
-    /// The answer to a choice of values, and whether it is one to just this choice.
-    fn answer(&self, values_key: &[u8], now: Now) -> Option<(&Arc<Answer>, bool)> {
-        let is_alive = |entry: &&Entry| entry.is_alive(now);
-        let exact = self.entries().find(|entry| *entry.values_key == *values_key).filter(is_alive);
-        let found =
-            exact.or_else(|| self.entries().filter(is_alive).find(|entry| entry.values_key.is_empty()))?;
-        Some((&found.answer, exact.is_some()))
-    }
-
-    fn keep(&mut self, entry: Entry) {
-        if self.first.values_key == entry.values_key {
-            self.first = entry;
-            return;
-        }
-        let others = self.others.get_or_insert_default();
-        others.retain(|known| known.values_key != entry.values_key);
-        if others.len() + 1 == ENTRIES_MAX {
-            self.first = others.remove(0);
-        }
-        others.push(entry);
-    }
+/// The one of a handle that `is_it`.
+fn find(table: &Table, name: Name, is_it: impl Fn(&Kept) -> bool) -> Option<&Arc<Kept>> {
+    table.find(name.0[0], |kept| Kept::is_of(kept, name) && is_it(kept))
 }
 
 impl Shard {
-    fn find(&self, name: Name) -> Option<u32> {
-        let is_it = |place: &u32| self.slot(*place).is_some_and(|slot| slot.name == name);
-        self.places.find(name.0[0], is_it).copied()
-    }
-
-    fn slot(&self, place: u32) -> Option<&Slot> {
-        self.slots.get(place as usize)?.as_ref()
-    }
-
-    fn slot_mut(&mut self, place: u32) -> Option<&mut Slot> {
-        self.slots.get_mut(place as usize)?.as_mut()
-    }
-
-    fn get(&mut self, name: Name, values_key: &[u8], now: Now) -> Option<(Arc<Answer>, bool)> {
-        let place = self.find(name);
-        let Some(slot) = place.and_then(|place| self.slot_mut(place)) else {
+    fn get(&mut self, name: Name, values_key: &[u8], now: Now) -> Option<(SharedAnswer, bool)> {
+        let exact = find(&self.table, name, |kept| kept.is_to(values_key));
+        let alive = exact.filter(|kept| kept.is_alive(now));
+        let found = match (alive, values_key) {
+            (None, [_, ..]) => find(&self.table, name, |kept| kept.is_for_all() && kept.is_alive(now)),
+            _ => alive,
+        };
+        let Some(found) = found else {
+            self.stats.expired += u64::from(exact.is_some());
             self.stats.misses += 1;
             return None;
         };
-        let found = slot.answer(values_key, now).map(|(answer, is_exact)| (Arc::clone(answer), is_exact));
-        match &found {
-            Some(_) => {
-                slot.was_used = true;
-                self.stats.hits += 1;
-            }
-            None => {
-                let was_known = slot.entries().any(|entry| *entry.values_key == *values_key);
-                self.stats.expired += u64::from(was_known);
-                self.stats.misses += 1;
-            }
-        }
-        found
+        let answer = SharedAnswer::of(Arc::clone(found));
+        found.note_used();
+        self.stats.hits += 1;
+        Some((answer, alive.is_some()))
     }
 
-    fn insert(&mut self, name: Name, entry: Entry, bytes_max: usize, now: Now) {
-        let needed = SLOT_BYTES + entry.memory();
+    fn insert(&mut self, mut kept: Kept, bytes_max: usize, now: Now) {
+        let needed = SLOT_BYTES + kept.memory();
         if needed > bytes_max {
             return;
         }
-        if let Some(slot) = self.find(name).and_then(|place| self.slot_mut(place)) {
-            let before = slot.bytes;
-            slot.keep(entry);
-            let after = slot.memory();
-            (slot.bytes, slot.was_used) = (bytes_u32(after), true);
-            self.bytes = self.bytes - before as usize + after;
-            self.make_room(bytes_max, now);
-            return;
+        self.inserted += 1;
+        kept.number = self.inserted;
+        let name = kept.name;
+        let same = self.buckets(name).find(|&(_, known)| known.is_to(kept.values_key()));
+        if let Some(bucket) = same.map(|(bucket, _)| bucket) {
+            self.remove(bucket);
+            // It is wanted for longer than it lives.
+            kept.note_used();
+        } else if self.buckets(name).count() == ENTRIES_MAX
+            && let Some((oldest, _)) = self.buckets(name).min_by_key(|(_, known)| known.number)
+        {
+            self.remove(oldest);
         }
-        // First the room: what makes place is behind the hand then, and what is new comes there.
         self.make_room(bytes_max - needed, now);
-        let slot = Slot { name, first: entry, others: None, bytes: bytes_u32(needed), was_used: false };
-        let place = self.empty.pop().unwrap_or_else(|| {
-            self.slots.push(None);
-            u32::try_from(self.slots.len() - 1).expect("each takes more bytes than an address has bits")
-        });
-        self.slots[place as usize] = Some(slot);
-        self.bytes += needed;
-        let slots = &self.slots;
-        let hash_of = |place: &u32| slots[*place as usize].as_ref().map_or(0, |slot| slot.name.0[0]);
-        self.places.insert_unique(name.0[0], place, hash_of);
+        let is_first = find(&self.table, name, |_| true).is_none();
+        self.stats.handles += u64::from(is_first);
+        self.stats.bytes += needed as u64;
+        self.table.insert_unique(name.0[0], Arc::new(kept), |kept| kept.name.0[0]);
     }
 
-    /// Looks at handles in turn until no more than `bytes_max` are taken: what was used since the last time, and has
-    /// not expired, stays for one more round.
+    fn forget(&mut self, name: Name) {
+        let buckets: Vec<usize> = self.buckets(name).map(|(bucket, _)| bucket).collect();
+        buckets.into_iter().for_each(|bucket| self.remove(bucket));
+        self.pack();
+    }
+
+    /// What is kept of a handle, and where.
+    fn buckets(&self, name: Name) -> impl Iterator<Item = (usize, &Kept)> {
+        let buckets = self.table.iter_hash_buckets(name.0[0]);
+        let kept = buckets.filter_map(|bucket| Some((bucket, &**self.table.get_bucket(bucket)?)));
+        kept.filter(move |(_, kept)| kept.name == name)
+    }
+
+    /// Looks at answers in turn until no more than `bytes_max` are taken. What has not expired is passed by once, and
+    /// once more when it was used.
     fn make_room(&mut self, bytes_max: usize, now: Now) {
-        while self.bytes > bytes_max {
-            self.hand = if self.hand < self.slots.len() { self.hand } else { 0 };
-            let place = self.hand;
+        while self.stats.bytes > bytes_max as u64 && !self.table.is_empty() {
+            self.hand = if self.hand < self.table.num_buckets() { self.hand } else { 0 };
+            let bucket = self.hand;
             self.hand += 1;
-            match &mut self.slots[place] {
-                Some(slot) if slot.was_used && slot.entries().any(|entry| entry.is_alive(now)) => {
-                    slot.was_used = false;
-                }
-                Some(_) => {
-                    self.drop_slot(u32::try_from(place).expect("a place of a slot"));
-                    self.stats.evicted += 1;
-                }
-                None => {}
+            if self.table.get_bucket(bucket).is_some_and(|kept| !kept.is_passed_by(now)) {
+                self.remove(bucket);
+                self.stats.evicted += 1;
             }
         }
-        // Few long answers may have taken the place of many short ones.
-        if self.slots.len() > SPARSE * self.places.len() + SPARSE_MIN {
-            self.pack();
-        }
+        self.pack();
     }
 
-    /// Gives back what the tables took for handles that are gone.
+    /// Gives back what the table took for answers that are gone: few long ones may have taken the place of many short ones.
     fn pack(&mut self) {
-        self.slots.retain(Option::is_some);
-        self.slots.shrink_to_fit();
-        (self.empty, self.hand) = (vec![], 0);
-        self.places = HashTable::with_capacity(self.slots.len());
-        let slots = &self.slots;
-        let hash_of = |place: &u32| slots[*place as usize].as_ref().map_or(0, |slot| slot.name.0[0]);
-        for place in (0_u32..).take(slots.len()) {
-            self.places.insert_unique(hash_of(&place), place, hash_of);
+        if self.table.num_buckets() > SPARSE * self.table.len() + SPARSE_MIN {
+            self.table.shrink_to_fit(|kept| kept.name.0[0]);
         }
     }
 
-    fn drop_slot(&mut self, place: u32) {
-        let Some(slot) = self.slots.get_mut(place as usize).and_then(Option::take) else { return };
-        if let Ok(found) = self.places.find_entry(slot.name.0[0], |&known| known == place) {
-            found.remove();
-        }
-        self.bytes -= slot.bytes as usize;
-        self.empty.push(place);
+    fn remove(&mut self, bucket: usize) {
+        let Ok(entry) = self.table.get_bucket_entry(bucket) else { return };
+        let (kept, _) = entry.remove();
+        self.stats.bytes -= (SLOT_BYTES + kept.memory()) as u64;
+        let is_last = find(&self.table, kept.name, |_| true).is_none();
+        self.stats.handles -= u64::from(is_last);
     }
 }
 
@@ -520,13 +462,69 @@ mod tests {
         (0..1_000).for_each(|number| put(format!("a/{number}"), b""));
         (0..100).for_each(|number| put(format!("b/{number}"), &[0; 32 << 10]));
         let handles = usize::try_from(cache.stats().handles).unwrap();
-        let shard = cache.shard(0);
-        assert!(handles < 10 && shard.slots.len() <= SPARSE * handles + SPARSE_MIN, "{handles}");
-        assert!(shard.places.capacity() < 256, "{}", shard.places.capacity());
-        drop(shard);
+        let buckets = cache.shard(0).table.num_buckets();
+        assert!(handles < 10 && buckets <= SPARSE * handles + SPARSE_MIN, "{handles}, {buckets}");
         let is_known =
             |number: &usize| cache.get(&Question::all(format!("b/{number}").as_bytes()), now(1)).is_some();
         assert_eq!((0..100).filter(is_known).count(), handles);
+    }
+
+    #[test]
+    fn tables_take_no_more_than_is_counted_for_them() {
+        let cache = cache(1 << 20);
+        let question = |number| Question::all(format!("a/{number}").into_bytes());
+        for number in 0..5_000 {
+            cache.put(&question(number), &answer("a/0", &[value(1, b"URL", 60)]), now(0));
+            let table = &cache.shard(0).table;
+            let counted = SLOT_BYTES * table.len() + SPARSE_MIN * (SLOT_BYTES / SPARSE);
+            assert!(table.allocation_size() <= counted + 16, "after {number}");
+        }
+        assert!(cache.stats().evicted > 0);
+        (0..5_000).for_each(|number| cache.forget(&question(number).handle));
+        let stats = cache.stats();
+        assert_eq!((stats.handles, stats.bytes), (0, 0));
+        assert!(cache.shard(0).table.num_buckets() <= SPARSE_MIN);
+    }
+
+    #[test]
+    fn what_was_used_outlives_a_round_in_which_nothing_else_was() {
+        let cache = cache(64 << 10);
+        let put = |number: u32| {
+            let handle = format!("a/{number:05}");
+            cache.put(&Question::all(handle.as_bytes()), &answer(&handle, &[value(1, b"URL", 60)]), now(0));
+        };
+        let is_known = |number: u32| cache.get(&Question::all(format!("a/{number:05}")), now(1)).is_some();
+        let fit = (0..).find(|&number| {
+            put(number);
+            cache.stats().evicted > 0
+        });
+        let fit = fit.expect("it is full some time");
+        // The round in which all are as new as each other is over; then some are used, and those stay.
+        let used: Vec<u32> = (0..fit).filter(|number| number % 8 == 0 && is_known(*number)).collect();
+        (fit + 1..=fit + fit / 4).for_each(put);
+        assert!(cache.stats().evicted > u64::from(fit / 4));
+        assert!(used.into_iter().all(is_known));
+    }
+
+    #[test]
+    fn an_answer_stays_with_who_has_it() {
+        let (cache, question) = (cache(1 << 20), Question::all(b"a/b"));
+        cache.put(&question, &answer("a/b", &[value(1, b"URL", 60)]), now(0));
+        let (one, other) = (cache.get(&question, now(1)).unwrap(), cache.get(&question, now(1)).unwrap());
+        assert!(std::ptr::eq(&raw const *one, &raw const *other), "nothing is copied");
+        cache.put(&question, &answer("a/b", &[value(2, b"URL", 60)]), now(2));
+        cache.forget(b"a/b");
+        assert_eq!(one.values().iter().next().unwrap().index, 1);
+        assert!(one.cached && one == other);
+    }
+
+    #[test]
+    fn names_and_keys_are_of_one_cache_alone() {
+        let (one, other) = (Namer::new(), Namer::new());
+        assert_eq!(one.name(b"a/b"), one.name(b"a/b"));
+        assert_ne!(one.name(b"a/b"), one.name(b"a/c"));
+        assert_ne!(one.name(b"a/b"), other.name(b"a/b"));
+        assert_eq!(format!("{one:?}"), "Namer { .. }", "the key is secret");
     }
 
     #[test]
@@ -560,7 +558,7 @@ mod tests {
             );
             number += 1;
         }
-        // As nobody else was used, the hand has gone no further than to the one that had expired.
+        // Everybody else is passed by once, and that round has come no further than to the one that had expired.
         let is_kept = |number: &usize| cache.get(&Question::all(format!("a/{number}")), now(1_000)).is_some();
         assert_eq!((0..number).filter(is_kept).count(), number);
         assert!(cache.get(&new, now(1_000)).is_some());
@@ -603,5 +601,14 @@ mod tests {
         });
         assert!(cache.get(&question(1), now(1)).is_none());
         assert!((2..=9).all(|index| cache.get(&question(index), now(1)).is_some()));
+        let stats = cache.stats();
+        assert_eq!((stats.handles, stats.evicted), (1, 0));
+        // Anew is newest, and no second one.
+        cache.put(&question(2), &answer("a/b", &[value(2, b"URL", 60)]), now(1));
+        cache.put(&question(1), &answer("a/b", &[value(1, b"URL", 60)]), now(1));
+        let is_known = |index: &i32| cache.get(&question(*index), now(1)).is_some();
+        assert_eq!((1..=9).filter(is_known).collect::<Vec<_>>(), [1, 2, 4, 5, 6, 7, 8, 9]);
+        cache.forget(b"a/b");
+        assert_eq!((cache.stats().handles, cache.stats().bytes), (0, 0));
     }
 }

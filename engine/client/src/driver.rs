@@ -71,17 +71,12 @@ pub struct Resolved {
 
 impl Resolved {
     /// Of what was known, or what somebody else was told: the spelling is that of whoever asks now.
-    fn known(mut outcome: Outcome, question: &Question) -> Self {
-        if let Ok(answer) = &mut outcome
-            && answer.handle != question.handle
-        {
-            Arc::make_mut(answer).handle.clone_from(&question.handle);
-        }
-        Self { outcome, events: vec![] }
+    fn known(outcome: Outcome, question: &Question) -> Self {
+        Self { outcome: outcome.map(|answer| answer.spelt(&question.handle)), events: vec![] }
     }
 
     fn of(outcome: Result<crate::Answer, LookupError>, lookup: &Lookup) -> Self {
-        Self { outcome: outcome.map(Arc::new), events: lookup.events().to_vec() }
+        Self { outcome: outcome.map(Into::into), events: lookup.events().to_vec() }
     }
 }
 

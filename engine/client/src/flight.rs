@@ -1,13 +1,13 @@
 //! One request in flight for many askers: whoever asks the same meanwhile waits for the same answer.
 
-use crate::{Answer, LookupError, Question};
+use crate::{LookupError, Question, SharedAnswer};
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 /// What came of a question.
-pub type Outcome = Result<Arc<Answer>, LookupError>;
+pub type Outcome = Result<SharedAnswer, LookupError>;
 
 type Key = (Vec<u8>, Vec<u8>);
 
@@ -144,7 +144,7 @@ mod tests {
                     Place::Lead(_) => panic!("somebody asks already"),
                 })
                 .collect();
-            lead.land(Ok(Arc::new(Answer::new(b"a/b", ResponseCode::SUCCESS, []))));
+            lead.land(Ok(crate::Answer::new(b"a/b", ResponseCode::SUCCESS, []).into()));
             for waiting in waiting {
                 let outcome = waiting.join().unwrap().unwrap();
                 assert_eq!(outcome.unwrap().handle, b"a/b");

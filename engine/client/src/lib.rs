@@ -42,6 +42,7 @@ pub mod times;
 pub mod trace;
 
 pub use answer::Answer;
+pub use cache::SharedAnswer;
 pub use driver::Driver;
 #[cfg(feature = "tokio")]
 pub use driver::asynchronous::AsyncDriver;

@@ -245,7 +245,7 @@ mod tests {
     }
 
     fn found(question: &Question) -> LookupOutcome {
-        Ok(Arc::new(Answer::new(question.handle.clone(), ResponseCode::SUCCESS, [])))
+        Ok(Answer::new(question.handle.clone(), ResponseCode::SUCCESS, []).into())
     }
 
     #[test]

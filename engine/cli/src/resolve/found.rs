@@ -40,7 +40,7 @@ pub(super) fn run(args: &Args, question: &Question, options: Options) -> anyhow:
     });
     let is_bad =
         answer.code == ResponseCode::SUCCESS && report.as_ref().is_some_and(|report| !report.is_whole());
-    let answer = if args.signatures { Arc::new(answer.selected(question)) } else { answer };
+    let answer = if args.signatures { answer.selected(question).into() } else { answer };
     show(args, &answer, report.as_ref(), is_bad, &resolved.events);
     match is_bad {
         true => Ok(Outcome::Failed),

@@ -13,7 +13,7 @@ use crate::lookup::{Client, LookupError, Options};
 use crate::plan::Purpose;
 use crate::refresh::{RefreshError, Renewing};
 use crate::testing::public_record;
-use crate::{Answer, Question};
+use crate::{Answer, Question, SharedAnswer};
 use handle_proto::ValueBuf;
 use handle_proto::data::site::{Address, InterfaceKind, InterfaceProtocol};
 use std::io::Write as _;
@@ -93,7 +93,7 @@ fn certified(handle: &str) -> Question {
     question
 }
 
-fn one(ask: Ask, root: Root, question: &Question) -> Result<Arc<Answer>, LookupError> {
+fn one(ask: Ask, root: Root, question: &Question) -> Result<SharedAnswer, LookupError> {
     let mut resolved = ask(&client(root), std::slice::from_ref(question), &Options::default());
     resolved.remove(0).outcome
 }

@@ -118,7 +118,7 @@ impl Ask {
         {
             lookup.note_at(self.depth(), now, || Step::Cached { code: answer.code });
             // The spelling is that of whoever asks now.
-            let mut answer = (*answer).clone();
+            let mut answer = answer.into_answer();
             answer.handle = self.question.handle;
             return Next::Done(Signal::Answer(answer));
         }

@@ -4,7 +4,7 @@
 use super::{Refresh, RefreshError};
 use crate::bootstrap::{Root, write};
 use crate::lookup::{Client, Options};
-use crate::{Answer, Now, Question};
+use crate::{Now, Question, SharedAnswer};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -99,8 +99,8 @@ impl Renewing {
     }
 
     /// What came of a question.
-    pub fn handle_answer(&mut self, question: Question, answer: Option<Arc<Answer>>) {
-        self.refresh.handle_answer(question, answer.map(Arc::unwrap_or_clone));
+    pub fn handle_answer(&mut self, question: Question, answer: Option<SharedAnswer>) {
+        self.refresh.handle_answer(question, answer.map(SharedAnswer::into_answer));
     }
 
     /// Uses the new records, if they are good, and writes them.
