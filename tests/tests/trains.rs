@@ -15,8 +15,11 @@ use handle_tests::records::{self, Record};
 use handle_tests::served;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
+/// Where the first datagram of an answer says until when it holds, in seconds: it depends on when it was asked for.
+const EXPIRES_AT: Range<usize> = Envelope::LEN + 16..Envelope::LEN + 20;
 const SOON: Duration = Duration::from_secs(10);
 
 /// The datagrams of each answer, in their order, by request id.
@@ -49,6 +52,7 @@ fn ask(server: SocketAddr, requests: &[Vec<u8>], options: &Options) -> Answers {
     // Datagrams of one answer may overtake each other in trains.
     for datagrams in answers.values_mut() {
         datagrams.sort_by_key(|bytes| Envelope::split(bytes).unwrap().0.sequence);
+        datagrams[0][EXPIRES_AT].fill(0);
     }
     answers
 }
