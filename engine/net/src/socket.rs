@@ -129,7 +129,8 @@ pub fn bind(options: &Options) -> io::Result<UdpSocket> {
     }
     // A socket of IPv6 sends IPv4 as well, where it may.
     if options.dont_fragment && (domain == Domain::IPV4 || !options.only_v6) {
-        set_ip_mtu_discover(&socket, Ipv4PathMtuDiscovery::PROBE)?;
+        // Where a system does not have it, datagrams are sent all the same.
+        let _ = set_ip_mtu_discover(&socket, Ipv4PathMtuDiscovery::PROBE);
     }
     if options.socket_receive_buffer_len > 0 {
         socket.set_recv_buffer_size(options.socket_receive_buffer_len)?;

@@ -143,6 +143,38 @@ fn takes_more_than_a_batch(choice: Choice) {
     assert_eq!(received, (0..100).collect::<Vec<_>>(), "in order, none twice");
 }
 
+/// Only of the portable path: of trains it takes as many as a batch may have, of single datagrams fewer.
+#[test]
+fn a_portable_batch_has_more_trains_than_single_datagrams() {
+    const SINGLES: usize = 64;
+    let options = Options { batch_len: 256, ..Options::new(LOOPBACK) };
+    let mut path = path(Choice::Portable, &options);
+    let mut from = self::path(Choice::Portable, &Options::new(LOOPBACK));
+    let peer = Peer::to(path.local_addr().unwrap());
+    let mut first_batch_of = |count: u8, train_len: usize| {
+        for i in 0..count {
+            from.outbox()
+                .push_train(peer, 4, train_len, |room| {
+                    room.fill(i);
+                    room.len()
+                })
+                .unwrap();
+            from.flush().unwrap();
+        }
+        let (mut lens, mut seen) = (vec![], vec![]);
+        while seen.len() < usize::from(count) {
+            let batch = path.wait(SOON).unwrap();
+            lens.push(batch.inbox.len());
+            seen.extend(batch.inbox.iter().map(|datagram| datagram.bytes[0]));
+        }
+        assert_eq!(seen, (0..count).collect::<Vec<_>>(), "in order, none twice");
+        lens[0]
+    };
+    assert_eq!(first_batch_of(200, 4), SINGLES);
+    let trains = first_batch_of(200, 8);
+    assert!(trains == 200 || !from.trains().sent, "{trains}");
+}
+
 fn takes_more_than_there_are_buffers(choice: Choice) {
     let mut path = path(choice, &Options { batch_len: 1, ..Options::new(LOOPBACK) });
     let client = client(path.local_addr().unwrap());
