@@ -5,7 +5,7 @@ mod report;
 mod work;
 
 use crate::server::{Clients, ServerArgs};
-use crate::{Outcome, output, progress};
+use crate::{Outcome, output};
 use anyhow::{Context as _, bail};
 use crossbeam_channel::{Receiver, Sender, bounded};
 use handle_client::administration::{AskError, Identity};
@@ -121,7 +121,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
         Some(path) => Some(File::create(path).with_context(|| format!("cannot write {}", path.display()))?),
         None => None,
     };
-    let report = Report::new(log, compat, progress::bar("operations", Some(checked.operations)));
+    let report = Report::new(log, compat, checked.operations);
     carry_out(args, &mut file, &earlier, &report)?;
     report.finish(args.json)?;
     let state = report.state();
@@ -302,7 +302,7 @@ impl HandOut<'_> {
         match &block.operation {
             Operation::Home(home) => {
                 self.report.wait();
-                self.home(&block, home)
+                self.home(&block, home, was_begun)
             }
             Operation::Authenticate(authentication) => {
                 self.report.wait();
@@ -357,12 +357,16 @@ impl HandOut<'_> {
     }
 
     /// Prefixes go to the server that the batch names; it is asked over TCP, whatever protocol stands there.
-    fn home(&self, block: &Block, home: &Home) -> anyhow::Result<()> {
+    fn home(&self, block: &Block, home: &Home, was_begun: bool) -> anyhow::Result<()> {
         self.report.begins(block.line, &block.operation)?;
-        let came = match self.ask_home(home) {
-            Ok(came) => came,
-            // Nobody knows what came of it.
+        let (mut answered, mut refused) = (0, Vec::new());
+        let came = match self.ask_home(home, &mut answered, &mut refused) {
+            Ok(()) => refused.into_iter().reduce(Came::and).unwrap_or(Came::DONE),
+            // Nobody knows what came of the prefix; of those before it something may have come.
             Err(error) if error.is::<AskError>() || error.is::<NotNow>() => {
+                if work::was_not_begun(&error) && !was_begun && answered == 0 {
+                    self.report.postponed(block.line, &block.operation, format!("{error:#}"))?;
+                }
                 self.stop.store(true, Ordering::Relaxed);
                 self.report.state().broken = Some(format!("line {}: {error:#}", block.line));
                 return Ok(());
@@ -372,7 +376,8 @@ impl HandOut<'_> {
         self.local(block, &came)
     }
 
-    fn ask_home(&self, home: &Home) -> anyhow::Result<Came> {
+    /// Asks for all prefixes, also when some are refused; those are kept, and how many were answered.
+    fn ask_home(&self, home: &Home, answered: &mut usize, refused: &mut Vec<Came>) -> anyhow::Result<()> {
         let mut addresses =
             (home.address.as_str(), home.port).to_socket_addrs().with_context(|| home.address.clone())?;
         let address = addresses.next().with_context(|| format!("{} has no address", home.address))?;
@@ -380,11 +385,12 @@ impl HandOut<'_> {
         client.identify(self.identity.clone());
         for prefix in &home.prefixes {
             let came = work::home(&mut client, home.is_release, prefix)?;
+            *answered += 1;
             if came.verdict != Verdict::Done {
-                return Ok(came);
+                refused.push(came);
             }
         }
-        Ok(Came::DONE)
+        Ok(())
     }
 }
 
