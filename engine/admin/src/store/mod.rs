@@ -226,10 +226,32 @@ impl Store {
     /// # Errors
     /// When there is none, another process has it open, or it is of a newer schema.
     pub fn open(config: &StoreConfig) -> Result<Self, StoreError> {
-        guard::guarded(&config.file, || {
-            let database = open::database(config)?;
+        Self::open_as(config, open::database)
+    }
+
+    /// Opens the store to read it. The file stays as it is, and need not be one that can be written: what is changed is
+    /// kept in memory, and gone when the store is dropped.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_to_read(config: &StoreConfig) -> Result<Self, StoreError> {
+        Self::open_as(config, open::unwritten)
+    }
+
+    fn open_as(
+        config: &StoreConfig,
+        open: impl FnOnce(&StoreConfig) -> Result<Database, StoreError>,
+    ) -> Result<Self, StoreError> {
+        let opened = guard::guarded(&config.file, || {
+            let database = open(config)?;
             schema::upgrade(&database, schema::UPGRADES)?;
             Self::start(database, config)
+        });
+        opened.map_err(|error| match error {
+            StoreError::Damaged(what) => {
+                StoreError::Broken { file: config.file.clone(), what: what.to_owned() }
+            }
+            error => error,
         })
     }
 

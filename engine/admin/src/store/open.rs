@@ -14,16 +14,32 @@ use std::ops::Range;
 /// # Errors
 /// When there is none, another process has it open, it may not be read and written, or it is damaged.
 pub(super) fn database(config: &StoreConfig) -> Result<Database, StoreError> {
+    look_through(config)?;
+    told(config, || super::builder(config).open(&config.file))
+}
+
+/// The same, but the file is only read: what is written stays in memory.
+///
+/// # Errors
+/// As [`database`], but for what cannot be written.
+pub(super) fn unwritten(config: &StoreConfig) -> Result<Database, StoreError> {
+    look_through(config)?;
+    told(config, || super::builder(config).create_with_backend(Unwritten::new(to_read(config)?)?))
+}
+
+fn look_through(config: &StoreConfig) -> Result<(), StoreError> {
     if !config.file.exists() {
         return Err(StoreError::Missing(config.file.clone()));
     }
-    if config.verify_at_start {
-        told(config, || {
-            let file = FileBackend::new(File::open(&config.file)?)?;
-            verify(config, file)
-        })?;
+    match config.verify_at_start {
+        true => told(config, || verify(config, to_read(config)?)),
+        false => Ok(()),
     }
-    told(config, || super::builder(config).open(&config.file))
+}
+
+/// The file, locked against others who have it open.
+fn to_read(config: &StoreConfig) -> Result<FileBackend, DatabaseError> {
+    FileBackend::new(File::open(&config.file)?)
 }
 
 fn told<T>(config: &StoreConfig, open: impl FnOnce() -> Result<T, DatabaseError>) -> Result<T, StoreError> {
@@ -145,6 +161,23 @@ mod tests {
             assert_eq!(header.has(Header::SYNCED_FIRST), quick_repair || is_closed, "{what}");
             let [last, before] = header.slots().map(|slot| header.commit(slot));
             assert!(last == before + 1, "{what}: {last} after {before}");
+        }
+    }
+
+    #[test]
+    fn a_store_that_is_only_read_stays_as_it_is() {
+        for (quick_repair, is_closed) in [(true, true), (true, false), (false, false)] {
+            let bytes = file(quick_repair, is_closed);
+            let directory = tempfile::tempdir().unwrap();
+            let config = StoreConfig { quick_repair, ..StoreConfig::at(&directory.path().join("store")) };
+            std::fs::write(&config.file, &bytes).unwrap();
+            let store = Store::open_to_read(&config).unwrap();
+            assert_eq!(store.snapshot().unwrap().homed().unwrap().len(), 3);
+            assert!(matches!(Store::open(&config), Err(StoreError::Locked(_))));
+            assert!(store.home(b"10.9").unwrap());
+            drop(store);
+            assert!(std::fs::read(&config.file).unwrap() == bytes, "closed: {is_closed}");
+            assert_eq!(Store::open(&config).unwrap().stats().unwrap().homed_prefixes, 3);
         }
     }
 
