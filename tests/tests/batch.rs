@@ -245,6 +245,12 @@ fn what_came_of_it_is_told_by_exit_code_log_and_report() {
     let error = place.run(&["--resume"]);
     assert!(error.contains("line 4: modify 10.1045/a"), "{error}");
 
+    // What is wrong with the command begins no log, so that the same batch can be begun afterwards.
+    let place = Place::new(create);
+    let error = place.run(&["--auth", "300:10.1045/ADMIN", "--key", "nowhere.bin"]);
+    assert!(error.contains("nowhere.bin") && !place.log().exists(), "{error}");
+    assert_eq!(fail(place.command(&[])).0, 0);
+
     let place = Place::new(&format!("{create}{create}DELETE 10.1045/a\n"));
     let error = place.run(&["--stop-on-error"]);
     assert!(error.contains("stopped"), "{error}");

@@ -110,6 +110,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
     if args.dry_run || is_bad && !args.keep_going {
         return Ok(if is_bad { Outcome::BadInput } else { Outcome::Good });
     }
+    // Before the log begins: what is wrong with the command is no run that could be gone on with.
+    let identity = args.server.identity.read()?;
+    let clients = clients(args, identity.as_ref())?;
     let log_path = args.log.clone().or_else(|| log_beside(&args.file));
     let (log, earlier) = match (&log_path, args.resume) {
         (Some(path), true) => Log::resume(path, &hash).map(|(log, earlier)| (Some(log), earlier))?,
@@ -122,7 +125,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
         None => None,
     };
     let report = Report::new(log, compat, checked.operations);
-    carry_out(args, &mut file, &earlier, &report)?;
+    carry_out(args, clients, identity, &mut file, &earlier, &report)?;
     report.finish(args.json)?;
     let state = report.state();
     if let Some(why) = &state.broken {
@@ -181,19 +184,28 @@ fn check(file: &mut File) -> anyhow::Result<Checked> {
     Ok(checked)
 }
 
-fn carry_out(args: &Args, file: &mut File, earlier: &Earlier, report: &Report) -> anyhow::Result<()> {
+/// One for each connection; what one of them finds out all know.
+fn clients<'a>(args: &'a Args, identity: Option<&Arc<Identity>>) -> anyhow::Result<Vec<Clients<'a>>> {
+    let finder = args.server.finder()?;
+    let one = |_| {
+        let mut clients = Clients::new(&args.server, finder.clone())?;
+        clients.identify(identity.cloned());
+        Ok(clients)
+    };
+    (0..args.parallel).map(one).collect()
+}
+
+fn carry_out(
+    args: &Args,
+    clients: Vec<Clients<'_>>,
+    identity: Option<Arc<Identity>>,
+    file: &mut File,
+    earlier: &Earlier,
+    report: &Report,
+) -> anyhow::Result<()> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
-    }
-    let identity = args.server.identity.read()?;
-    // What one finds out all know.
-    let finder = args.server.finder()?;
-    let mut clients = Vec::new();
-    for _ in 0..args.parallel {
-        let mut each = Clients::new(&args.server, finder.clone())?;
-        each.identify(identity.clone());
-        clients.push(each);
     }
     std::thread::scope(|scope| {
         let queues = clients.into_iter().map(|clients| {
