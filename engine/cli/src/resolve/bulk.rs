@@ -55,6 +55,7 @@ pub(super) fn run(args: &Args, rules: &Rules) -> anyhow::Result<Outcome> {
     // What was resolved is shown, however it ended.
     out.flush()?;
     bar.finish_and_clear();
+    Driver::new(client).end_sessions();
     ended
 }
 
