@@ -23,15 +23,8 @@ pub(crate) struct Args {
     /// References; each is one argument.
     #[arg(required = true, value_name = "REFERENCE")]
     references: Vec<String>,
-    /// Encoding of percent-encoded bytes that are not UTF-8.
-    #[arg(long, value_name = "NAME")]
-    charset: Option<String>,
-    /// Take angle brackets and the punctuation of running text off.
-    #[arg(long)]
-    lenient: bool,
-    /// Another host whose addresses name handles; may be given more than once.
-    #[arg(long, value_name = "HOST")]
-    host: Vec<String>,
+    #[command(flatten)]
+    rules: RulesArgs,
     /// Print addresses of this proxy.
     #[arg(long, value_name = "URL", default_value = PROXY)]
     proxy: String,
@@ -40,13 +33,34 @@ pub(crate) struct Args {
     json: bool,
 }
 
+/// How references are read.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub(crate) struct RulesArgs {
+    /// Encoding of percent-encoded bytes that are not UTF-8.
+    #[arg(long, value_name = "NAME")]
+    charset: Option<String>,
+    /// Take angle brackets and the punctuation of running text off.
+    #[arg(long)]
+    lenient: bool,
+    /// Another host whose addresses name handles, as hdl.handle.net and doi.org do; may be given more than once.
+    #[arg(long, value_name = "HOST")]
+    host: Vec<String>,
+}
+
+impl RulesArgs {
+    pub(crate) fn rules(&self) -> anyhow::Result<Rules> {
+        let charset = match &self.charset {
+            Some(name) => Some(charset(name).with_context(|| format!("no encoding is called {name}"))?),
+            None => None,
+        };
+        let mut rules = Rules { lenient: self.lenient, charset, ..Rules::typed() };
+        rules.hosts.extend(self.host.iter().cloned());
+        Ok(rules)
+    }
+}
+
 pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
-    let charset = match &args.charset {
-        Some(name) => Some(charset(name).with_context(|| format!("no encoding is called {name}"))?),
-        None => None,
-    };
-    let mut rules = Rules { lenient: args.lenient, charset, ..Rules::typed() };
-    rules.hosts.extend(args.host.iter().cloned());
+    let rules = args.rules.rules()?;
     let slash = if args.proxy.ends_with('/') { "" } else { "/" };
     let proxy = format!("{}{slash}", args.proxy);
     for written in &args.references {

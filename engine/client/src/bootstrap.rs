@@ -74,6 +74,8 @@ pub enum FileError {
     Json(JsonError),
     /// A length or a count does not fit.
     Decode(DecodeError),
+    /// It is JSON of another shape.
+    Shape(&'static str),
     /// The root record is missing, or names no site that can be used.
     NoSites,
 }
@@ -84,6 +86,7 @@ impl fmt::Display for FileError {
             Self::Syntax(error) => write!(f, "not JSON: {error}"),
             Self::Json(error) => error.fmt(f),
             Self::Decode(error) => error.fmt(f),
+            Self::Shape(what) => write!(f, "{what} should stand here"),
             Self::NoSites => f.write_str("it names no site of the global service that has a server"),
         }
     }
@@ -215,10 +218,12 @@ impl Overrides {
     }
 
     fn add_json(&mut self, json: &Json) -> Result<(), FileError> {
-        for entry in json.as_array().into_iter().flatten() {
-            let site = site_from_json(entry.get("site").unwrap_or(&Json::Null))?;
-            for prefix in entry.get("nas").and_then(Json::as_array).into_iter().flatten() {
-                self.add(prefix.as_str().unwrap_or_default().as_bytes(), site.clone());
+        const SHAPE: FileError =
+            FileError::Shape("a list of objects, each with a list of prefixes, nas, and a site");
+        for entry in json.as_array().ok_or(SHAPE)? {
+            let site = site_from_json(entry.get("site").ok_or(SHAPE)?)?;
+            for prefix in entry.get("nas").and_then(Json::as_array).ok_or(SHAPE)? {
+                self.add(prefix.as_str().ok_or(SHAPE)?.as_bytes(), site.clone());
             }
         }
         Ok(())
@@ -394,6 +399,23 @@ mod tests {
         for len in 0..bytes.len() {
             assert!(Overrides::default().add_local_info(&bytes[..len]).is_err(), "cut to {len}");
         }
+    }
+
+    #[test]
+    fn prefixes_of_another_shape_are_not_passed_over() {
+        let site = handle_proto::json::site_to_json(&site_at(1).view());
+        for file in [
+            json!({}),
+            json!([3]),
+            json!([{"nas": ["0.NA/10.a"]}]),
+            json!([{"site": site}]),
+            json!([{"nas": "0.NA/10.a", "site": site}]),
+            json!([{"nas": [10], "site": site}]),
+        ] {
+            let error = Overrides::default().add_local_info(file.to_string().as_bytes()).unwrap_err();
+            assert!(error.to_string().contains("a list of prefixes"), "{file}: {error}");
+        }
+        Overrides::default().add_local_info(b"[]").unwrap();
     }
 
     #[test]
