@@ -18,7 +18,7 @@ use serde_json::json;
   hdl reference 'hdl:latin1@handles-in-germany/Universit%E4t-Karlsruhe'
   hdl reference --lenient '<doi:10.1000/182>.'
 
-Exit codes: 0 a reference, 1 none.")]
+Exit codes: 0 references, 1 one of them is none; the others are shown.")]
 pub(crate) struct Args {
     /// References; each is one argument.
     #[arg(required = true, value_name = "REFERENCE")]
@@ -28,7 +28,7 @@ pub(crate) struct Args {
     /// Print addresses of this proxy.
     #[arg(long, value_name = "URL", default_value = PROXY)]
     proxy: String,
-    /// Print JSON, an object a line.
+    /// Print JSON, an object a line; of what is no reference with `error`.
     #[arg(long)]
     json: bool,
 }
@@ -60,15 +60,26 @@ impl RulesArgs {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
-    let rules = args.rules.rules()?;
+    let rules = output::or_as_json(args.rules.rules(), args.json)?;
     let slash = if args.proxy.ends_with('/') { "" } else { "/" };
     let proxy = format!("{}{slash}", args.proxy);
+    let mut outcome = Outcome::Good;
     for written in &args.references {
-        let reference =
-            Reference::parse(written, &rules).with_context(|| format!("{written:?} is no reference"))?;
-        show(args, &reference, &proxy);
+        match Reference::parse(written, &rules) {
+            Ok(reference) => show(args, &reference, &proxy),
+            Err(error) => {
+                outcome = Outcome::Failed;
+                if args.json {
+                    println!(
+                        "{}",
+                        output::json_line(&json!({ "reference": written, "error": error.to_string() }))
+                    );
+                }
+                eprintln!("hdl: {}", printable(&format!("{written:?} is no reference: {error}")));
+            }
+        }
     }
-    Ok(Outcome::Good)
+    Ok(outcome)
 }
 
 fn show(args: &Args, reference: &Reference, proxy: &str) {

@@ -169,11 +169,7 @@ impl Args {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
-    let done = resolve(args);
-    if let (true, Err(error)) = (args.json, &done) {
-        output::error_as_json(&format!("{error:#}"));
-    }
-    done
+    output::or_as_json(resolve(args), args.json)
 }
 
 fn resolve(args: &Args) -> anyhow::Result<Outcome> {

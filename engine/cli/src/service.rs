@@ -83,6 +83,10 @@ pub(crate) fn locate(client: &Arc<Client>, written: &str, certify: bool) -> anyh
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
+    output::or_as_json(show(args), args.json)
+}
+
+fn show(args: &Args) -> anyhow::Result<Outcome> {
     let client = args.client.client()?;
     let located = locate(&client, &args.handle, args.certify)?;
     let notice = match located.from {

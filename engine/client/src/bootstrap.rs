@@ -4,6 +4,7 @@
 //! global service, `local_info.json` and `local_info` for prefixes with a service of their own, `resolver_site`
 //! for a service that everything public is asked of. RFC 3651 section 4.1.1.
 
+use crate::lookup::is_global;
 use crate::service::{Found, Kinds, SITES_MAX, SharedSite, add_once, at_all_addresses};
 use handle_proto::data::kind;
 use handle_proto::data::site::SiteBuf;
@@ -276,10 +277,12 @@ impl Overrides {
         }
     }
 
-    /// The sites to ask for `handle`, if they are known beforehand.
+    /// The sites to ask for `handle`, if they are known beforehand. What is known of the root is so for all that the global
+    /// service is asked for.
     #[must_use]
     pub fn sites_for(&self, handle: Handle<'_>, is_public: bool) -> Option<&[SharedSite]> {
-        let by_prefix = self.by_prefix.get(&handle.prefix_record()).map(Vec::as_slice);
+        let of_root = || is_global(handle).then(|| self.by_prefix.get(ROOT)).flatten();
+        let by_prefix = self.by_prefix.get(&handle.prefix_record()).or_else(of_root).map(Vec::as_slice);
         let every = (!self.every.is_empty()).then_some(self.every.as_slice());
         let resolver = (is_public && !self.resolver.is_empty()).then_some(self.resolver.as_slice());
         by_prefix.or(every).or(resolver)
@@ -384,7 +387,10 @@ mod tests {
             Some(sites[0].view().servers.iter().next()?.address.0[15])
         };
         assert_eq!(asked("10.A/x", true), Some(1));
-        assert_eq!(asked("0.NA/10.b", false), Some(1), "the root");
+        for global in ["0.NA/10.b", "10.b", "0.SERV/x", "0.type/url", "0/x"] {
+            assert_eq!(asked(global, false), Some(1), "{global}, of the root");
+        }
+        assert_eq!(asked("00.NA/x", false), None);
         assert_eq!(asked("10.b/x", true), Some(9));
         assert_eq!(asked("10.b/x", false), None);
         let mut inner = vec![];

@@ -52,6 +52,10 @@ struct Said {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
+    output::or_as_json(check(args), args.json)
+}
+
+fn check(args: &Args) -> anyhow::Result<Outcome> {
     let client = args.client.client()?;
     let located = locate(&client, &args.handle, args.certify)?;
     let mut said = vec![];
