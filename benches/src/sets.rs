@@ -116,6 +116,21 @@ fn add_long(builder: &mut Builder<'_>, origin: u64) -> Result<(), handle_snapsho
     builder.add(origin, LONG_HANDLE, (1..=LONG_VALUES_COUNT).map(|index| Value::new(index, b"TEXT", &data)))
 }
 
+/// A layer of `records` other records above a set, as changes make it; `nth` of several.
+///
+/// # Errors
+/// When it cannot be built.
+pub fn delta(records: u64, nth: usize) -> anyhow::Result<Vec<u8>> {
+    let temp_dir = tempfile::tempdir()?;
+    let mut builder = Builder::new(temp_dir.path(), OPTIONS);
+    for n in 0..records {
+        let handle = format!("10.1016/changed.{nth}.{n}");
+        builder.add(n, handle.as_bytes(), [Value::new(1, b"URL", b"https://changed.example/")])?;
+    }
+    let (file, _) = builder.finish(std::io::Cursor::new(Vec::new()))?;
+    Ok(file.into_inner())
+}
+
 /// Reads a byte of every page, so that none is loaded or mapped while something is measured.
 pub fn warm(set: &PublishedSet) {
     for layer in set.layers() {

@@ -9,12 +9,15 @@ use core::fmt;
 #[derive(Debug)]
 pub struct Records<'a, B> {
     layers: &'a [Layer<B>],
-    /// Of the newest layer, which most lookups do not go past.
-    newest: View<'a>,
+    /// Of the newest layers.
+    at_hand: [View<'a>; AT_HAND],
     seed: u64,
     /// The layer that vouches for its records; no layer's position when none does.
     vouching: u32,
 }
+
+/// So many layers are as cheap to ask as they can be: a base, and what changes put above it as a rule.
+const AT_HAND: usize = 4;
 
 impl<B> Clone for Records<'_, B> {
     fn clone(&self) -> Self {
@@ -84,12 +87,11 @@ impl<'a, B: AsRef<[u8]>> Records<'a, B> {
         // The newest table is the one that counts.
         let table = (0..).zip(layers).find(|(_, layer)| layer.has_homed());
         let vouching = table.and_then(|(n, layer)| layer.is_within().then_some(n)).unwrap_or(u32::MAX);
-        Self {
-            layers,
-            newest: layers.first().map(|layer| layer.view(vouching == 0)).unwrap_or_default(),
-            seed: layers.first().map_or(0, Layer::seed),
-            vouching,
+        let mut at_hand = [View::default(); AT_HAND];
+        for (n, (view, layer)) in (0..).zip(at_hand.iter_mut().zip(layers)) {
+            *view = layer.view(vouching == n);
         }
+        Self { layers, at_hand, seed: layers.first().map_or(0, Layer::seed), vouching }
     }
 
     /// The layers, newest first.
@@ -134,9 +136,13 @@ impl<'a, B: AsRef<[u8]>> Records<'a, B> {
     /// First step of a lookup: starts loading the buckets of all layers.
     #[inline]
     pub fn prefetch_index(&self, hash: u64) {
-        self.newest.prefetch_index(hash);
+        let [newest, others @ ..] = &self.at_hand;
+        newest.prefetch_index(hash);
         if self.layers.len() > 1 {
-            self.older(0).for_each(|(_, layer)| layer.prefetch_index(hash));
+            self.present(others).for_each(|(_, layer)| layer.prefetch_index(hash));
+            if self.layers.len() > AT_HAND {
+                self.older(AT_HAND - 1).for_each(|(_, layer)| layer.prefetch_index(hash));
+            }
         }
     }
 
@@ -144,15 +150,23 @@ impl<'a, B: AsRef<[u8]>> Records<'a, B> {
     #[inline]
     #[must_use]
     pub fn probe(&self, hash: u64) -> Staged {
-        let candidate = self.newest.probe(hash);
-        if candidate.is_none() && self.layers.len() > 1 {
-            return self.probe_older(hash);
+        let [newest, others @ ..] = &self.at_hand;
+        let candidate = newest.probe(hash);
+        if !candidate.is_none() || self.layers.len() <= 1 {
+            return Staged::new(candidate, 0);
         }
-        Staged::new(candidate, 0)
+        for (layer, view) in self.present(others) {
+            let candidate = view.probe(hash);
+            if !candidate.is_none() {
+                return Staged::new(candidate, layer);
+            }
+        }
+        if self.layers.len() > AT_HAND { self.probe_older(hash) } else { Staged::default() }
     }
 
+    #[inline(never)]
     fn probe_older(&self, hash: u64) -> Staged {
-        for (layer, view) in self.older(0) {
+        for (layer, view) in self.older(AT_HAND - 1) {
             let candidate = view.probe(hash);
             if !candidate.is_none() {
                 return Staged::new(candidate, layer);
@@ -164,10 +178,11 @@ impl<'a, B: AsRef<[u8]>> Records<'a, B> {
     /// Third step: starts loading the record.
     #[inline]
     pub fn prefetch_record(&self, staged: Staged) {
-        match staged.layer {
+        match (staged.layer, self.at_hand.get(staged.layer as usize)) {
             _ if staged.candidate().is_none() => {}
-            0 => self.newest.prefetch_record(staged.candidate()),
-            older => self.view(older).prefetch_record(staged.candidate()),
+            (0, _) => self.at_hand[0].prefetch_record(staged.candidate()),
+            (_, Some(view)) => view.prefetch_record(staged.candidate()),
+            (older, None) => self.view(older).prefetch_record(staged.candidate()),
         }
     }
 
@@ -177,10 +192,11 @@ impl<'a, B: AsRef<[u8]>> Records<'a, B> {
     /// When an index leads to something that is not a record.
     #[inline]
     pub fn resolve(&self, staged: Staged, hash: u64, key: &[u8]) -> Result<Option<Record<'a>>, Corrupt> {
-        let found = match staged.layer {
+        let found = match (staged.layer, self.at_hand.get(staged.layer as usize)) {
             _ if staged.candidate().is_none() => return Ok(None),
-            0 => self.newest.record_if(staged.candidate(), key)?,
-            older => self.view(older).record_if(staged.candidate(), key)?,
+            (0, _) => self.at_hand[0].record_if(staged.candidate(), key)?,
+            (_, Some(view)) => view.record_if(staged.candidate(), key)?,
+            (older, None) => self.view(older).record_if(staged.candidate(), key)?,
         };
         match found {
             Some(record) => Ok((!record.is_tombstone()).then_some(record)),
@@ -192,7 +208,7 @@ impl<'a, B: AsRef<[u8]>> Records<'a, B> {
     #[cold]
     fn find_after(&self, staged: Staged, hash: u64, key: &[u8]) -> Result<Option<Record<'a>>, Corrupt> {
         let mut found = self.view(staged.layer).find_after(staged.candidate(), hash, key)?;
-        for (_, layer) in self.older(staged.layer) {
+        for (_, layer) in self.older(staged.layer as usize) {
             if found.is_some() {
                 break;
             }
@@ -201,16 +217,26 @@ impl<'a, B: AsRef<[u8]>> Records<'a, B> {
         Ok(found.filter(|record| !record.is_tombstone()))
     }
 
+    /// Of the layers behind the newest and at hand, those that there are, with their positions.
+    #[inline]
+    fn present<'v>(
+        &self,
+        others: &'v [View<'a>],
+    ) -> impl Iterator<Item = (u32, &'v View<'a>)> + use<'a, 'v, B> {
+        (1..).zip(others.iter().take(self.layers.len() - 1))
+    }
+
     /// A layer by its position, newest first.
+    #[cold]
     fn view(&self, layer: u32) -> View<'a> {
         let vouches = layer == self.vouching;
         self.layers.get(layer as usize).map(|layer| layer.view(vouches)).unwrap_or_default()
     }
 
     /// The layers older than one, with their positions.
-    fn older(&self, than: u32) -> impl Iterator<Item = (u32, View<'a>)> + use<'a, B> {
+    fn older(&self, than: usize) -> impl Iterator<Item = (u32, View<'a>)> + use<'a, B> {
         let vouching = self.vouching;
-        let layers = (0..).zip(self.layers).skip(than as usize + 1);
+        let layers = (0..).zip(self.layers).skip(than + 1);
         layers.map(move |(n, layer)| (n, layer.view(n == vouching)))
     }
 }
