@@ -1,18 +1,22 @@
-//! What a hit in the client's cache costs, with a million handles in it: by one thread, and by two at a time.
+//! What a hit in the client's cache costs, with a million handles in it, by one thread and by two at a time: when each is
+//! asked for as often as the next, so that nothing is ever close, and when few are asked for often, by Zipf's law.
 //! One element is one question that is answered.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use handle_client::cache::{Cache, CacheLimits};
 use handle_client::{Answer, Now, Question};
+use handle_loadgen::Pattern;
+use handle_loadgen::pattern::Chooser;
+use handle_loadgen::random::Random;
 use handle_proto::{ResponseCode, Value};
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 /// Handles in the cache.
-const HANDLES: usize = 1_000_000;
+const HANDLES: u32 = 1_000_000;
 const NOW: Now = Now { ms: 1_000, unix_s: 1_700_000_000 };
 
-fn handle(number: usize) -> String {
+fn handle(number: u32) -> String {
     format!("10.1016/j.cache.{number:07}")
 }
 
@@ -26,50 +30,59 @@ fn filled() -> Cache {
     cache
 }
 
-/// Asks so many questions, far apart from each other, and gives how many were answered. As with a question that has
-/// just come, the handle is in one place and close.
-fn ask(cache: &Cache, begin: usize, count: u64) -> u64 {
-    const STEP: usize = 617_731;
+/// Asks so many questions, and gives how many were answered. As with a question that has just come, the handle is in one
+/// place and close.
+fn ask(cache: &Cache, numbers: &[u32], begin: usize, count: usize) -> usize {
     let mut question = Question::all(handle(0));
     let digits_at = question.handle.len() - 7;
-    let mut at = begin % HANDLES;
-    (0..count)
-        .filter(|_| {
-            at = (at + STEP) % HANDLES;
-            let mut rest = at;
+    let (before, after) = numbers.split_at(begin % numbers.len());
+    let numbers = after.iter().chain(before).cycle().take(count);
+    numbers
+        .filter(|&&number| {
+            let mut rest = number;
             for digit in question.handle[digits_at..].iter_mut().rev() {
-                *digit = b"0123456789"[rest % 10];
+                *digit = b'0' + u8::try_from(rest % 10).expect("a digit");
                 rest /= 10;
             }
             black_box(cache.get(&question, NOW)).is_some()
         })
-        .count() as u64
+        .count()
+}
+
+/// What a thread asks for in turn.
+fn chosen(pattern: Pattern, thread: u64) -> Vec<u32> {
+    let mut chooser = Chooser::new(pattern, HANDLES, thread, 2);
+    let mut random = Random::new(7, thread);
+    (0..HANDLES).map(|_| chooser.choose(&mut random)).collect()
 }
 
 fn hits(criterion: &mut Criterion) {
-    let cache = filled();
-    assert_eq!(cache.stats().handles, HANDLES as u64, "all of them fit");
+    let cache = &filled();
+    assert_eq!(cache.stats().handles, u64::from(HANDLES), "all of them fit");
     let mut group = criterion.benchmark_group("cache");
     group.throughput(Throughput::Elements(1));
-    for threads in [1, 2] {
-        group.bench_function(format!("hits/{threads} threads"), |bencher| {
-            bencher.iter_custom(|count| {
-                let began = Instant::now();
-                let answered: u64 = std::thread::scope(|scope| {
-                    let asking: Vec<_> = (0..threads)
-                        .map(|number| {
-                            let cache = &cache;
-                            let share =
-                                count / threads as u64 + u64::from(number == 0) * (count % threads as u64);
-                            scope.spawn(move || ask(cache, number * 500_009, share))
-                        })
-                        .collect();
-                    asking.into_iter().map(|asked| asked.join().expect("nobody panics")).sum()
+    for pattern in [Pattern::Uniform, Pattern::Zipf { exponent: 1.0 }] {
+        let numbers: Vec<_> = (0..2).map(|thread| chosen(pattern, thread)).collect();
+        // All are asked for in turn, however few at a time.
+        let mut begin = 0;
+        for threads in [1, 2] {
+            group.bench_function(format!("hits/{pattern}/{threads} threads"), |bencher| {
+                bencher.iter_custom(|count| {
+                    let share = usize::try_from(count).expect("so many fit into memory").div_ceil(threads);
+                    let began = Instant::now();
+                    let answered: usize = std::thread::scope(|scope| {
+                        let threads = numbers[..threads].iter();
+                        let asking: Vec<_> = threads
+                            .map(|numbers| scope.spawn(|| ask(cache, numbers, begin, share)))
+                            .collect();
+                        asking.into_iter().map(|asked| asked.join().expect("nobody panics")).sum()
+                    });
+                    assert_eq!(answered, share * threads, "every question is answered");
+                    begin += share;
+                    began.elapsed()
                 });
-                assert_eq!(answered, count, "every question is answered");
-                began.elapsed()
             });
-        });
+        }
     }
     group.finish();
 }

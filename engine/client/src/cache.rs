@@ -4,6 +4,7 @@
 //! its handle. Certified answers answer plain questions, too; never the other way round.
 
 mod kept;
+mod table;
 
 pub use kept::SharedAnswer;
 
@@ -11,12 +12,12 @@ use crate::service::keeps_s;
 use crate::{Answer, Now, Question};
 use handle_proto::limit::TTL_MAX_S;
 use handle_proto::{ResponseCode, fold};
-use hashbrown::HashTable;
 use kept::{Kept, Name};
 use siphasher::sip128::SipHasher13;
 use std::fmt;
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use table::{SLOT_BYTES, Table};
 
 /// Bounds of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,16 +71,13 @@ struct Namer(SipHasher13);
 #[repr(align(128))]
 struct Part(Mutex<Shard>);
 
-type Table = HashTable<Arc<Kept>>;
-
 #[derive(Debug, Default)]
 #[repr(C)]
 struct Shard {
     /// By name; those of one handle, one for each choice of values, have the same one.
     table: Table,
     stats: CacheStats,
-    /// The bucket that is looked at next when room is needed. Where a handle is follows from its name, so that a larger or
-    /// a smaller table has them in much the same order.
+    /// The place that is looked at next when room is needed.
     hand: usize,
     inserted: u64,
 }
@@ -87,16 +85,9 @@ struct Shard {
 /// Choices of values that are kept of one handle; the oldest makes room.
 const ENTRIES_MAX: usize = 8;
 /// Most parts; two threads want the same one seldom.
-const SHARDS_MAX: usize = 64;
+const SHARDS_MAX: usize = 256;
 /// Least bytes of a part, so that small caches keep answers of every length that is usual.
 const SHARD_BYTES_MIN: usize = 1 << 20;
-/// The table is made smaller where it has this many times the buckets that are taken, and so many more: so seldom that it
-/// costs nothing for each handle. It doubles when seven in sixteen are taken and the rest were, so that less would make it
-/// smaller right after.
-const SPARSE: usize = 5;
-const SPARSE_MIN: usize = 64;
-/// What the table takes for each answer, at most: so many buckets, each with a byte beside it.
-const SLOT_BYTES: usize = SPARSE * (size_of::<Arc<Kept>>() + 1);
 /// Longest key that is made on the stack; most handles are far shorter.
 const KEY_ROOM: usize = 128;
 
@@ -237,17 +228,12 @@ fn with_key<T>(question: &Question, with: impl FnOnce(&[u8]) -> T) -> T {
     }
 }
 
-/// The one of a handle that `is_it`.
-fn find(table: &Table, name: Name, is_it: impl Fn(&Kept) -> bool) -> Option<&Arc<Kept>> {
-    table.find(name.0[0], |kept| Kept::is_of(kept, name) && is_it(kept))
-}
-
 impl Shard {
     fn get(&mut self, name: Name, values_key: &[u8], now: Now) -> Option<(SharedAnswer, bool)> {
-        let exact = find(&self.table, name, |kept| kept.is_to(values_key));
+        let exact = self.table.find(name, |kept| kept.is_to(values_key));
         let alive = exact.filter(|kept| kept.is_alive(now));
         let found = match (alive, values_key) {
-            (None, [_, ..]) => find(&self.table, name, |kept| kept.is_for_all() && kept.is_alive(now)),
+            (None, [_, ..]) => self.table.find(name, |kept| kept.is_for_all() && kept.is_alive(now)),
             _ => alive,
         };
         let Some(found) = found else {
@@ -269,63 +255,48 @@ impl Shard {
         self.inserted += 1;
         kept.number = self.inserted;
         let name = kept.name;
-        let same = self.buckets(name).find(|&(_, known)| known.is_to(kept.values_key()));
-        if let Some(bucket) = same.map(|(bucket, _)| bucket) {
-            self.remove(bucket);
+        let same = self.table.of(name).find(|(_, known)| known.is_to(kept.values_key()));
+        if let Some(place) = same.map(|(place, _)| place) {
+            self.remove(place);
             // It is wanted for longer than it lives.
             kept.note_used();
-        } else if self.buckets(name).count() == ENTRIES_MAX
-            && let Some((oldest, _)) = self.buckets(name).min_by_key(|(_, known)| known.number)
+        } else if self.table.of(name).count() == ENTRIES_MAX
+            && let Some((oldest, _)) = self.table.of(name).min_by_key(|(_, known)| known.number)
         {
             self.remove(oldest);
         }
         self.make_room(bytes_max - needed, now);
-        let is_first = find(&self.table, name, |_| true).is_none();
+        let is_first = self.table.of(name).next().is_none();
         self.stats.handles += u64::from(is_first);
         self.stats.bytes += needed as u64;
-        self.table.insert_unique(name.0[0], Arc::new(kept), |kept| kept.name.0[0]);
+        self.table.insert(Arc::new(kept));
     }
 
     fn forget(&mut self, name: Name) {
-        let buckets: Vec<usize> = self.buckets(name).map(|(bucket, _)| bucket).collect();
-        buckets.into_iter().for_each(|bucket| self.remove(bucket));
-        self.pack();
-    }
-
-    /// What is kept of a handle, and where.
-    fn buckets(&self, name: Name) -> impl Iterator<Item = (usize, &Kept)> {
-        let buckets = self.table.iter_hash_buckets(name.0[0]);
-        let kept = buckets.filter_map(|bucket| Some((bucket, &**self.table.get_bucket(bucket)?)));
-        kept.filter(move |(_, kept)| kept.name == name)
+        let places: Vec<usize> = self.table.of(name).map(|(place, _)| place).collect();
+        places.into_iter().for_each(|place| self.remove(place));
+        self.table.pack();
     }
 
     /// Looks at answers in turn until no more than `bytes_max` are taken. What has not expired is passed by once, and
     /// once more when it was used.
     fn make_room(&mut self, bytes_max: usize, now: Now) {
-        while self.stats.bytes > bytes_max as u64 && !self.table.is_empty() {
-            self.hand = if self.hand < self.table.num_buckets() { self.hand } else { 0 };
-            let bucket = self.hand;
+        while self.stats.bytes > bytes_max as u64 && self.table.len() > 0 {
+            self.hand = if self.hand < self.table.places_count() { self.hand } else { 0 };
+            let place = self.hand;
             self.hand += 1;
-            if self.table.get_bucket(bucket).is_some_and(|kept| !kept.is_passed_by(now)) {
-                self.remove(bucket);
+            if self.table.at(place).is_some_and(|kept| !kept.is_passed_by(now)) {
+                self.remove(place);
                 self.stats.evicted += 1;
             }
         }
-        self.pack();
+        self.table.pack();
     }
 
-    /// Gives back what the table took for answers that are gone: few long ones may have taken the place of many short ones.
-    fn pack(&mut self) {
-        if self.table.num_buckets() > SPARSE * self.table.len() + SPARSE_MIN {
-            self.table.shrink_to_fit(|kept| kept.name.0[0]);
-        }
-    }
-
-    fn remove(&mut self, bucket: usize) {
-        let Ok(entry) = self.table.get_bucket_entry(bucket) else { return };
-        let (kept, _) = entry.remove();
+    fn remove(&mut self, place: usize) {
+        let Some(kept) = self.table.remove(place) else { return };
         self.stats.bytes -= (SLOT_BYTES + kept.memory()) as u64;
-        let is_last = find(&self.table, kept.name, |_| true).is_none();
+        let is_last = self.table.of(kept.name).next().is_none();
         self.stats.handles -= u64::from(is_last);
     }
 }
@@ -462,8 +433,8 @@ mod tests {
         (0..1_000).for_each(|number| put(format!("a/{number}"), b""));
         (0..100).for_each(|number| put(format!("b/{number}"), &[0; 32 << 10]));
         let handles = usize::try_from(cache.stats().handles).unwrap();
-        let buckets = cache.shard(0).table.num_buckets();
-        assert!(handles < 10 && buckets <= SPARSE * handles + SPARSE_MIN, "{handles}, {buckets}");
+        let (memory, memory_max) = cache.shard(0).table.memory();
+        assert!(handles < 10 && memory <= memory_max, "{handles}, {memory} bytes");
         let is_known =
             |number: &usize| cache.get(&Question::all(format!("b/{number}").as_bytes()), now(1)).is_some();
         assert_eq!((0..100).filter(is_known).count(), handles);
@@ -475,15 +446,15 @@ mod tests {
         let question = |number| Question::all(format!("a/{number}").into_bytes());
         for number in 0..5_000 {
             cache.put(&question(number), &answer("a/0", &[value(1, b"URL", 60)]), now(0));
-            let table = &cache.shard(0).table;
-            let counted = SLOT_BYTES * table.len() + SPARSE_MIN * (SLOT_BYTES / SPARSE);
-            assert!(table.allocation_size() <= counted + 16, "after {number}");
+            let (memory, memory_max) = cache.shard(0).table.memory();
+            assert!(memory <= memory_max, "after {number}: {memory} bytes");
         }
         assert!(cache.stats().evicted > 0);
         (0..5_000).for_each(|number| cache.forget(&question(number).handle));
         let stats = cache.stats();
         assert_eq!((stats.handles, stats.bytes), (0, 0));
-        assert!(cache.shard(0).table.num_buckets() <= SPARSE_MIN);
+        let (memory, memory_max) = cache.shard(0).table.memory();
+        assert!(memory <= memory_max && memory_max < 4 << 10, "{memory} bytes");
     }
 
     #[test]

@@ -1,0 +1,282 @@
+//! Where the answers of a part are found by name: one line of memory leads to an answer, where a table with its tags in one
+//! place and its pointers in another reads two, each after the other. With a million handles that is a fifth of a hit.
+
+use super::kept::{Kept, Name};
+use std::sync::Arc;
+
+/// Answers by name, many of one name if need be. A place is where one of them stands.
+#[derive(Debug, Default)]
+pub(super) struct Table {
+    buckets: Vec<Bucket>,
+    len: usize,
+}
+
+/// As many answers as fit into a line of memory with a byte of each one's name.
+#[derive(Debug, Default)]
+#[repr(C, align(64))]
+struct Bucket {
+    /// Of each answer a byte of its name, which is never [`FREE`].
+    tags: [u8; PLACES],
+    /// How many answers stand further on because there was no room here; at most [`ALWAYS`], which stays.
+    passed: u8,
+    kept: [Option<Arc<Kept>>; PLACES],
+}
+
+const PLACES: usize = 7;
+const _: () = assert!(size_of::<Bucket>() == 64, "one line");
+const FREE: u8 = 0;
+const ALWAYS: u8 = u8::MAX;
+/// With more answers than this many for each bucket there are twice as many buckets: until then few answers stand further
+/// on than in their own.
+const FULL: usize = 5;
+/// There are no more buckets than answers and so many more: so seldom are there less that it costs nothing for each answer.
+const SPARSE_MIN: usize = 16;
+/// What the table takes for each answer, at most.
+pub(super) const SLOT_BYTES: usize = size_of::<Bucket>();
+
+impl Table {
+    /// How many answers there are.
+    pub(super) const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Places, with answers and without.
+    pub(super) const fn places_count(&self) -> usize {
+        self.buckets.len() * PLACES
+    }
+
+    /// What stands at `place`.
+    pub(super) fn at(&self, place: usize) -> Option<&Arc<Kept>> {
+        self.buckets.get(place / PLACES)?.kept[place % PLACES].as_ref()
+    }
+
+    /// The one of this name that `is_it`.
+    #[inline]
+    pub(super) fn find(&self, name: Name, is_it: impl Fn(&Kept) -> bool) -> Option<&Arc<Kept>> {
+        self.of(name).map(|(_, kept)| kept).find(|kept| is_it(kept))
+    }
+
+    /// What there is of this name, and where.
+    #[inline]
+    pub(super) fn of(&self, name: Name) -> impl Iterator<Item = (usize, &Arc<Kept>)> {
+        let tag = tag(name);
+        self.buckets_of(name).flat_map(move |at| {
+            let bucket = &self.buckets[at];
+            let kept = bucket.places_with(tag).filter_map(move |place| {
+                let kept = bucket.kept.get(place)?.as_ref()?;
+                Some((at * PLACES + place, kept))
+            });
+            kept.filter(move |(_, kept)| Kept::is_of(kept, name))
+        })
+    }
+
+    pub(super) fn insert(&mut self, kept: Arc<Kept>) {
+        if self.len >= self.buckets.len() * FULL {
+            self.resize(self.buckets.len() * 2);
+        }
+        self.place(kept);
+    }
+
+    /// Takes away what stands at `place`.
+    pub(super) fn remove(&mut self, place: usize) -> Option<Arc<Kept>> {
+        let (at, place) = (place / PLACES, place % PLACES);
+        let bucket = self.buckets.get_mut(at)?;
+        let kept = bucket.kept[place].take()?;
+        bucket.tags[place] = FREE;
+        self.len -= 1;
+        let mut passed = self.home(kept.name);
+        while passed != at {
+            let bucket = &mut self.buckets[passed];
+            bucket.passed -= u8::from(bucket.passed != ALWAYS);
+            passed = self.next(passed);
+        }
+        Some(kept)
+    }
+
+    /// Gives back the memory of answers that are gone: few long ones may have taken the place of many short ones. Places
+    /// change then, and so they do when there is one more.
+    pub(super) fn pack(&mut self) {
+        if self.buckets.len() > self.len + SPARSE_MIN {
+            self.resize(self.len * 2 / FULL);
+        }
+    }
+
+    /// What it takes, in bytes: at most [`SLOT_BYTES`] for each answer, and for so many more.
+    #[cfg(test)]
+    pub(super) const fn memory(&self) -> (usize, usize) {
+        (self.buckets.capacity() * size_of::<Bucket>(), (self.len + SPARSE_MIN) * SLOT_BYTES)
+    }
+
+    /// In the order of names, however many buckets there are.
+    fn home(&self, name: Name) -> usize {
+        let share = u128::from(name.0[0]) * self.buckets.len() as u128;
+        usize::try_from(share >> u64::BITS).unwrap_or_default()
+    }
+
+    const fn next(&self, at: usize) -> usize {
+        if at + 1 == self.buckets.len() { 0 } else { at + 1 }
+    }
+
+    /// The buckets where answers of this name may be.
+    #[inline]
+    fn buckets_of(&self, name: Name) -> impl Iterator<Item = usize> {
+        let mut following = (!self.buckets.is_empty()).then(|| self.home(name));
+        (0..self.buckets.len()).map_while(move |_| {
+            let at = following?;
+            following = (self.buckets[at].passed > 0).then(|| self.next(at));
+            Some(at)
+        })
+    }
+
+    fn place(&mut self, kept: Arc<Kept>) {
+        let mut at = self.home(kept.name);
+        loop {
+            let bucket = &mut self.buckets[at];
+            if let Some(place) = bucket.tags.iter().position(|&tag| tag == FREE) {
+                bucket.tags[place] = tag(kept.name);
+                bucket.kept[place] = Some(kept);
+                self.len += 1;
+                return;
+            }
+            bucket.passed = bucket.passed.saturating_add(1);
+            at = self.next(at);
+        }
+    }
+
+    fn resize(&mut self, count: usize) {
+        let mut buckets = Vec::new();
+        buckets.resize_with(count.max(1), Bucket::default);
+        let before = std::mem::replace(self, Self { buckets, len: 0 });
+        before.buckets.into_iter().flat_map(|bucket| bucket.kept).flatten().for_each(|kept| self.place(kept));
+    }
+}
+
+impl Bucket {
+    /// The places with this tag, and seldom others. All are compared at once, as which one it is cannot be guessed.
+    #[inline]
+    fn places_with(&self, tag: u8) -> impl Iterator<Item = usize> {
+        const ONES: u64 = 0x0101_0101_0101_0101;
+        let [a, b, c, d, e, f, g] = self.tags;
+        let differing = u64::from_le_bytes([a, b, c, d, e, f, g, !tag]) ^ (ONES * u64::from(tag));
+        // The highest bit of each byte that is zero, and perhaps of bytes above such a one.
+        let mut same = differing.wrapping_sub(ONES) & !differing & (ONES << 7);
+        std::iter::from_fn(move || {
+            let place = same.trailing_zeros() / 8;
+            same &= same.wrapping_sub(1);
+            usize::try_from(place).ok().filter(|place| *place < PLACES)
+        })
+    }
+}
+
+/// Not the byte that decides on the part, nor those that decide on the bucket.
+const fn tag(name: Name) -> u8 {
+    match name.0[1].to_be_bytes()[7] {
+        FREE => 1,
+        tag => tag,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Answer;
+    use handle_proto::ResponseCode;
+    use proptest::prelude::*;
+
+    fn kept(name: Name) -> Arc<Kept> {
+        Arc::new(Kept::new(name, Box::default(), Answer::new(b"a/b", ResponseCode::SUCCESS, []), 10))
+    }
+
+    fn is_well(table: &Table, expected: &[Arc<Kept>]) {
+        assert_eq!(table.len(), expected.len());
+        let there = (0..table.places_count()).filter(|&place| table.at(place).is_some()).count();
+        assert_eq!(there, expected.len());
+        for kept in expected {
+            let found = table.of(kept.name).filter(|(place, found)| {
+                assert!(Arc::ptr_eq(table.at(*place).unwrap(), found));
+                Arc::ptr_eq(found, kept)
+            });
+            assert_eq!(found.count(), 1, "{:?}", kept.name);
+        }
+        let passed = table.buckets.iter().filter(|bucket| bucket.passed < ALWAYS);
+        assert!(!expected.is_empty() || passed.map(|bucket| u32::from(bucket.passed)).sum::<u32>() == 0);
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Insert(Name),
+        Remove(usize),
+        Pack,
+    }
+
+    /// Few names, close together and at the end, so that many are the same and stand further on, around the end too.
+    fn name() -> impl Strategy<Value = Name> {
+        let first = prop_oneof![0_u64..3, (u64::MAX - 2)..=u64::MAX, any::<u64>()];
+        (first, 0_u64..3).prop_map(|(first, other)| Name([first, other]))
+    }
+
+    proptest! {
+        #[test]
+        fn what_was_put_in_is_there_until_it_is_taken_out(steps in prop::collection::vec(prop_oneof![
+            6 => name().prop_map(Step::Insert),
+            4 => any::<usize>().prop_map(Step::Remove),
+            1 => Just(Step::Pack),
+        ], 0..400)) {
+            let (mut table, mut expected) = (Table::default(), Vec::new());
+            for step in steps {
+                match step {
+                    Step::Insert(name) => {
+                        let kept = kept(name);
+                        expected.push(Arc::clone(&kept));
+                        table.insert(kept);
+                    }
+                    Step::Remove(which) if !expected.is_empty() => {
+                        let kept: Arc<Kept> = expected.swap_remove(which % expected.len());
+                        let (place, _) = table.of(kept.name).find(|(_, found)| Arc::ptr_eq(found, &kept)).unwrap();
+                        prop_assert!(Arc::ptr_eq(&table.remove(place).unwrap(), &kept));
+                        prop_assert!(table.remove(place).is_none());
+                    }
+                    Step::Remove(place) => prop_assert!(table.remove(place).is_none()),
+                    Step::Pack => table.pack(),
+                }
+            }
+            is_well(&table, &expected);
+        }
+    }
+
+    #[test]
+    fn hundreds_of_one_name_are_found_and_leave_no_trace_that_matters() {
+        let (mut table, name) = (Table::default(), Name([u64::MAX, 0]));
+        let many: Vec<_> = (0..600).map(|_| kept(name)).collect();
+        many.iter().for_each(|kept| table.insert(Arc::clone(kept)));
+        is_well(&table, &many);
+        let places: Vec<usize> = table.of(name).map(|(place, _)| place).collect();
+        places.into_iter().for_each(|place| drop(table.remove(place)));
+        is_well(&table, &[]);
+        assert!(table.find(name, |_| true).is_none(), "it ends though all buckets were passed by");
+        table.insert(Arc::clone(&many[0]));
+        is_well(&table, &many[..1]);
+    }
+
+    #[test]
+    fn it_takes_no_more_than_a_bucket_for_each_answer_and_some() {
+        let mut table = Table::default();
+        assert_eq!((table.places_count(), table.find(Name::default(), |_| true).is_some()), (0, false));
+        let names = (0_u64..4_000).map(|number| Name([number.wrapping_mul(0x9e37_79b9_7f4a_7c15), number]));
+        for name in names {
+            table.insert(kept(name));
+            assert!(table.memory().0 <= table.memory().1, "{:?}", table.memory());
+        }
+        let all = table.buckets.len();
+        for place in 0..table.places_count() {
+            table.remove(place);
+            if table.len() == 100 {
+                break;
+            }
+        }
+        assert_eq!(table.buckets.len(), all, "places stay");
+        table.pack();
+        assert!(table.memory().0 <= table.memory().1, "{:?}", table.memory());
+        assert_eq!((0..table.places_count()).filter(|&place| table.at(place).is_some()).count(), 100);
+    }
+}
