@@ -79,6 +79,12 @@ impl Trial {
         }
     }
 
+    /// What kept it from being good, which is the server's doing.
+    fn faults(&self, loss_max: f64, p99_max_ns: u64) -> [bool; 3] {
+        let is_lossy = self.loss > loss_max || self.answered_per_s <= 0.0;
+        [is_lossy, self.p99_ns > p99_max_ns, self.wrong > 0]
+    }
+
     /// Whether there was no answer, not even a late one.
     fn is_silent(&self) -> bool {
         self.answered_per_s <= 0.0 && self.loss >= 1.0 && self.late == 0
@@ -86,8 +92,7 @@ impl Trial {
 
     fn is_good(&self, search: &Search) -> bool {
         let p99_max_ns = u64::try_from(search.p99_max.as_nanos()).unwrap_or(u64::MAX);
-        let answers = self.answered_per_s > 0.0 && self.wrong == 0;
-        self.is_kept && answers && self.loss <= search.loss_max && self.p99_ns <= p99_max_ns
+        self.is_kept && self.faults(search.loss_max, p99_max_ns) == [false; 3]
     }
 }
 
@@ -167,26 +172,7 @@ pub fn find_max(
     {
         return Err(Error::NoAnswer { target: target.clone(), transport: transport.clone() });
     }
-    let spread = |values: Vec<f64>| {
-        values.into_iter().fold(None, |spread: Option<(f64, f64)>, value| {
-            let (low, high) = spread.unwrap_or((value, value));
-            Some((low.min(value), high.max(value)))
-        })
-    };
-    let p99s = found.confirmations.iter().map(|trial| trial.p99_ns);
-    Ok(MaxReport {
-        schema: MAX_SCHEMA,
-        environment: Environment::read(),
-        setting,
-        loss_max: search.loss_max,
-        p99_max_ms: search.p99_max.as_secs_f64() * 1e3,
-        rate: found.rate,
-        bound: found.bound,
-        answered_per_s: spread(found.confirmations.iter().map(|trial| trial.answered_per_s).collect()),
-        p99_ns: p99s.clone().min().zip(p99s.max()),
-        confirmations: found.confirmations,
-        trials: found.trials,
-    })
+    Ok(MaxReport::new(search, found, setting))
 }
 
 #[derive(Debug)]
@@ -298,6 +284,44 @@ impl fmt::Display for Trial {
     }
 }
 
+impl MaxReport {
+    fn new(search: &Search, found: Found, setting: Option<Setting>) -> Self {
+        let spread = |values: Vec<f64>| {
+            values.into_iter().fold(None, |spread: Option<(f64, f64)>, value| {
+                let (low, high) = spread.unwrap_or((value, value));
+                Some((low.min(value), high.max(value)))
+            })
+        };
+        let p99s = found.confirmations.iter().map(|trial| trial.p99_ns);
+        Self {
+            schema: MAX_SCHEMA,
+            environment: Environment::read(),
+            setting,
+            loss_max: search.loss_max,
+            p99_max_ms: search.p99_max.as_secs_f64() * 1e3,
+            rate: found.rate,
+            bound: found.bound,
+            answered_per_s: spread(found.confirmations.iter().map(|trial| trial.answered_per_s).collect()),
+            p99_ns: p99s.clone().min().zip(p99s.max()),
+            confirmations: found.confirmations,
+            trials: found.trials,
+        }
+    }
+
+    /// What was wrong with the answers of trials above the rate that was found, in words.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the cast saturates")]
+    fn faults(&self) -> String {
+        let p99_max_ns = (self.p99_max_ms * 1e6).round() as u64;
+        let above = self.trials.iter().filter(|trial| trial.is_kept && Some(trial.rate) > self.rate);
+        let faults = above.fold([false; 3], |sum, trial| {
+            let faults = trial.faults(self.loss_max, p99_max_ns);
+            std::array::from_fn(|i| sum[i] || faults[i])
+        });
+        let words = ["lost", "slow", "wrong"].into_iter().zip(faults);
+        words.filter_map(|(word, is_so)| is_so.then_some(word)).collect::<Vec<_>>().join(" and ")
+    }
+}
+
 impl fmt::Display for MaxReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (loss, p99) = (self.loss_max * 100.0, self.p99_max_ms);
@@ -314,15 +338,22 @@ impl fmt::Display for MaxReport {
                 )?;
             }
             _ if self.bound == Bound::Stopped => writeln!(f, "{:<12}not known", "maximum")?,
-            _ => writeln!(f, "{:<12}no rate has loss <= {loss} % and p99 <= {p99} ms", "maximum")?,
+            _ => {
+                let is_wrong = self.trials.iter().any(|trial| trial.wrong > 0);
+                let also = if is_wrong { ", without wrong answers" } else { "" };
+                writeln!(f, "{:<12}no rate has loss <= {loss} % and p99 <= {p99} ms{also}", "maximum")?;
+            }
         }
-        let bound = match self.bound {
-            Bound::Server => "the server: answers were lost, slow or wrong above it",
-            Bound::Generator => "this generator, which could not send more: the server may be faster",
-            Bound::Search => "the search, which ends there: the server may be faster",
-            Bound::Stopped => "nothing: it was stopped early",
-        };
-        writeln!(f, "{:<12}{bound}", "bound by")
+        let above = if self.rate.is_some() { " above it" } else { "" };
+        write!(f, "{:<12}", "bound by")?;
+        match self.bound {
+            Bound::Server => writeln!(f, "the server: answers were {}{above}", self.faults()),
+            Bound::Generator => {
+                writeln!(f, "this generator, which could not send more: the server may be faster")
+            }
+            Bound::Search => writeln!(f, "the search, which ends there: the server may be faster"),
+            Bound::Stopped => writeln!(f, "nothing: it was stopped early"),
+        }
     }
 }
 
@@ -390,6 +421,37 @@ mod tests {
         assert_eq!(found.bound, Bound::Server);
         let wrong = found.trials.iter().find(|trial| trial.wrong == 1).unwrap();
         assert!(wrong.to_string().contains("WRONG 1"), "{wrong}");
+    }
+
+    #[test]
+    fn the_text_says_what_was_wrong_with_the_answers() {
+        let text = |mut run: Box<dyn FnMut(u64) -> Trial>| {
+            let found = find(&SEARCH, |rate, _| Ok(run(rate))).unwrap();
+            MaxReport::new(&SEARCH, found, None).to_string()
+        };
+        let sound = Trial {
+            rate: 0,
+            sent_per_s: 1e6,
+            answered_per_s: 1e6,
+            loss: 0.0,
+            p99_ns: 1_000_000,
+            wrong: 0,
+            is_kept: true,
+            late: 0,
+        };
+        let always_wrong = text(Box::new(move |rate| Trial { rate, wrong: 3, ..sound }));
+        let no_rate = "maximum     no rate has loss <= 0.1 % and p99 <= 5 ms, without wrong answers\n";
+        assert_eq!(always_wrong, format!("{no_rate}bound by    the server: answers were wrong\n"));
+        let lossy = text(Box::new(move |rate| Trial { rate, loss: 0.01, ..sound }));
+        let no_rate = "maximum     no rate has loss <= 0.1 % and p99 <= 5 ms\n";
+        assert_eq!(lossy, format!("{no_rate}bound by    the server: answers were lost\n"));
+        let slow = text(Box::new(move |rate| Trial { rate, p99_ns: 1_000_000 + rate * 50, ..sound }));
+        assert!(slow.ends_with("bound by    the server: answers were slow above it\n"), "{slow}");
+        let both = text(Box::new(move |rate| {
+            let is_high = rate > 70_000;
+            Trial { rate, p99_ns: if is_high { 6_000_000 } else { 5_000_000 }, wrong: rate / 70_000, ..sound }
+        }));
+        assert!(both.ends_with("bound by    the server: answers were slow and wrong above it\n"), "{both}");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! What a run needs before its threads begin: what is asked, and when.
 
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -10,6 +11,7 @@ use crate::names;
 use crate::options::{Load, Names, RunOptions};
 use crate::published;
 use crate::question::Form;
+use crate::read::Interrupt;
 use crate::recording::{Kind, Recording, Speed};
 use crate::schedule::{Arrivals, Phase, Schedule};
 use crate::stream::Transport;
@@ -28,11 +30,15 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    pub(crate) fn prepare(options: &RunOptions) -> Result<Self, Error> {
+    /// Asks `go_on` now and then while names are made or read.
+    pub(crate) fn prepare(
+        options: &RunOptions,
+        mut go_on: impl FnMut() -> ControlFlow<()>,
+    ) -> Result<Self, Error> {
         if let Names::Recording { path, port } = &options.names {
             return Self::recorded(options, path, *port);
         }
-        let (sampler, path) = sample(options)?;
+        let (sampler, path) = sample(options, &mut Interrupt::new(&mut go_on))?;
         let too_long = sampler.too_long();
         let workload = sampler.finish_as(&options.forms, connection_flags(options), now_unix_s())?;
         if workload.is_empty() {
@@ -101,16 +107,16 @@ fn connection_flags(options: &RunOptions) -> OpFlags {
 }
 
 /// The names, and where they are from.
-fn sample(options: &RunOptions) -> Result<(Sampler, PathBuf), Error> {
+fn sample(options: &RunOptions, interrupt: &mut Interrupt<'_>) -> Result<(Sampler, PathBuf), Error> {
     let mut sampler = Sampler::new(options.handles_max, options.seed);
     sampler.for_forms(&options.forms, options.request_len_max());
     let path = match &options.names {
         Names::File(path) => {
-            read_handles(path, &mut sampler)?;
+            read_handles(path, &mut sampler, interrupt)?;
             path.clone()
         }
         Names::Snapshot(dir) => {
-            published::read_handles(&published::open(dir)?, &mut sampler)?;
+            published::read_handles(&published::open(dir)?, &mut sampler, interrupt)?;
             dir.clone()
         }
         Names::Template(template) => {
@@ -118,6 +124,7 @@ fn sample(options: &RunOptions) -> Result<(Sampler, PathBuf), Error> {
             for i in 0..template.count() {
                 template.write(i, &mut name);
                 sampler.offer(name.as_bytes());
+                interrupt.step()?;
             }
             PathBuf::from("the template")
         }
@@ -126,6 +133,7 @@ fn sample(options: &RunOptions) -> Result<(Sampler, PathBuf), Error> {
             for i in 0..*count {
                 names::write_generated(options.seed, i, &mut name);
                 sampler.offer(name.as_bytes());
+                interrupt.step()?;
             }
             PathBuf::from("the made-up list")
         }

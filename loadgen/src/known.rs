@@ -2,8 +2,7 @@
 //! said in a first pass.
 
 use std::collections::{HashMap, HashSet};
-use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::ops::ControlFlow;
 use std::path::Path;
 
 use handle_proto::json::RecordLine;
@@ -14,6 +13,7 @@ use handle_proto::{Handle, ResponseCode, fold};
 
 use crate::error::Error;
 use crate::expect::{EachValue, Held, Source, each_of};
+use crate::read::{Interrupt, Lines};
 
 /// Records of a file, in memory, as a server that does not tell upper from lower case has them.
 #[derive(Debug, Default)]
@@ -31,26 +31,29 @@ struct Record {
 }
 
 impl Records {
-    /// Reads records, each a line of JSON. Of two records with the same handle the later one counts.
+    /// Reads records, each a line of JSON, and asks now and then whether to go on. Of two records with the same
+    /// handle the later one counts.
     ///
     /// # Errors
     ///
-    /// When the file cannot be read, or a line is no record.
-    pub fn read(path: &Path) -> Result<Self, Error> {
+    /// When the file cannot be read, or a line is no record; and when it is not to go on.
+    pub fn read(path: &Path, mut go_on: impl FnMut() -> ControlFlow<()>) -> Result<Self, Error> {
         let read_error = |source| Error::Read { path: path.to_owned(), source };
-        let file = BufReader::new(File::open(path).map_err(read_error)?);
+        let (mut lines, mut interrupt) = (Lines::open(path).map_err(read_error)?, Interrupt::new(&mut go_on));
         let mut records = Self::default();
-        for (number, line) in (1..).zip(file.lines()) {
-            let line = line.map_err(read_error)?;
-            if line.trim().is_empty() || line.starts_with('#') {
+        while let Some(line) = lines.next_text().map_err(read_error)? {
+            interrupt.step()?;
+            if matches!(line, [] | [b'#', ..]) {
                 continue;
             }
-            records.add(&line).map_err(|what| Error::Line { path: path.to_owned(), line: number, what })?;
+            let added = records.add(line);
+            added.map_err(|what| Error::Line { path: path.to_owned(), line: lines.number(), what })?;
         }
         Ok(records)
     }
 
-    fn add(&mut self, line: &str) -> Result<(), String> {
+    fn add(&mut self, line: &[u8]) -> Result<(), String> {
+        let line = std::str::from_utf8(line).map_err(|error| error.to_string())?;
         let mut values = Vec::new();
         let record = RecordLine::parse(line, &mut values).map_err(|error| error.to_string())?;
         let count = u32::try_from(record.values_count).map_err(|error| error.to_string())?;
@@ -178,7 +181,8 @@ mod tests {
             .unwrap();
         writeln!(file, "\n# comment\n{{\"handle\":\"10.1/closed\",\"values\":[{}]}}", value(1, "1100"))
             .unwrap();
-        let records = Records::read(file.path()).unwrap();
+        let read = || Records::read(file.path(), || ControlFlow::Continue(()));
+        let records = read().unwrap();
         assert!(matches!(records.held(b"10.1/OPEN"), Ok(Held::Values { count: 1, .. })));
         assert_eq!(records.held(b"10.1/closed"), Ok(Held::NothingPublic));
         assert_eq!(records.held(b"10.1/none"), Ok(Held::Absent));
@@ -186,8 +190,8 @@ mod tests {
         let mut indexes = Vec::new();
         records.each_value(b"10.1/open", &mut |value, _| indexes.push(value.index)).unwrap();
         assert_eq!(indexes, [1, 2]);
-        writeln!(file, "{{}}").unwrap();
-        let error = Records::read(file.path()).unwrap_err().to_string();
+        writeln!(&file, "{{}}").unwrap();
+        let error = read().unwrap_err().to_string();
         assert!(error.contains(":5: "), "{error}");
     }
 

@@ -43,6 +43,7 @@ pub mod prometheus;
 pub mod published;
 pub mod question;
 pub mod random;
+pub mod read;
 pub mod recording;
 pub mod replay;
 pub mod report;

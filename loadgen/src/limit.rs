@@ -16,6 +16,7 @@ use crate::echo::{EchoOptions, echo};
 use crate::environment::Environment;
 use crate::error::Error;
 use crate::options::{Load, Names, RunOptions};
+use crate::read::{REPORT_LEN_MAX, whole};
 use crate::report::{Second, Times};
 use crate::run::run;
 use crate::table::Time;
@@ -158,8 +159,7 @@ impl LimitReport {
     ///
     /// When it cannot be read, or is something else.
     pub fn read(path: &Path) -> Result<Self, Error> {
-        let read = |source| Error::Read { path: path.to_owned(), source };
-        let text = std::fs::read(path).map_err(read)?;
+        let text = whole(path, REPORT_LEN_MAX)?;
         let other = |what: &dyn fmt::Display| {
             Error::Option(format!("{} is not a report of `handle-loadgen limit`: {what}", path.display()))
         };

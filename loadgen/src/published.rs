@@ -16,6 +16,7 @@ use handle_snapshot::{How, PublishedSet, Record, fold_key, hash_key};
 use crate::clock::Clock;
 use crate::error::Error;
 use crate::expect::EachValue;
+use crate::read::Interrupt;
 use crate::verify::{Generation, Held, Source, Timeline, Watch};
 use crate::workload::Sampler;
 
@@ -42,12 +43,17 @@ fn damaged(dir: &Path, what: &impl ToString) -> Error {
 ///
 /// # Errors
 ///
-/// When a layer is damaged.
-pub fn read_handles(set: &PublishedSet, sampler: &mut Sampler) -> Result<(), Error> {
+/// When a layer is damaged; and when it is interrupted.
+pub(crate) fn read_handles(
+    set: &PublishedSet,
+    sampler: &mut Sampler,
+    interrupt: &mut Interrupt<'_>,
+) -> Result<(), Error> {
     for (i, layer) in set.layers().iter().enumerate() {
         let newer = &set.layers()[..i];
         for record in layer.records() {
             let record = record.map_err(|error| damaged(set.dir(), &error))?;
+            interrupt.step()?;
             if record.is_tombstone() {
                 continue;
             }

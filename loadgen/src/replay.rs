@@ -18,6 +18,7 @@ use crate::expect::Expected;
 use crate::fragments::{Fragments, Put};
 use crate::options::RunOptions;
 use crate::question::Question;
+use crate::read::Lines;
 use crate::verify::{HEX_LEN_MAX, Mismatch};
 
 /// What became of a mismatch.
@@ -117,17 +118,19 @@ pub struct Replayed {
 ///
 /// When the file cannot be read, or a line is something else.
 pub fn read(path: &Path) -> Result<Vec<Mismatch>, Error> {
-    let text =
-        std::fs::read_to_string(path).map_err(|source| Error::Read { path: path.to_owned(), source })?;
-    let lines = (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty());
-    let parse = |(line, text): (u64, &str)| {
-        serde_json::from_str(text).map_err(|what| Error::Line {
-            path: path.to_owned(),
-            line,
-            what: what.to_string(),
-        })
-    };
-    lines.map(parse).collect()
+    let read_error = |source| Error::Read { path: path.to_owned(), source };
+    let (mut lines, mut mismatches) = (Lines::open(path).map_err(read_error)?, Vec::new());
+    while let Some(text) = lines.next_text().map_err(read_error)? {
+        if !text.is_empty() {
+            let parsed = serde_json::from_slice(text);
+            mismatches.push(parsed.map_err(|what| Error::Line {
+                path: path.to_owned(),
+                line: lines.number(),
+                what: what.to_string(),
+            })?);
+        }
+    }
+    Ok(mismatches)
 }
 
 /// Writes mismatches in the form that [`read`] reads.

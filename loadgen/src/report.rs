@@ -319,9 +319,17 @@ pub struct Second {
     /// How long it was: the last one is what it took until the last answers had come.
     #[serde(skip)]
     pub len_s: f64,
-    /// It is only the moment of waiting for the last answers: for the sums, and no second to show.
+    /// It is only a moment before the first request, or that of waiting for the last answers: for the sums, and no second to
+    /// show.
     #[serde(skip)]
     pub is_rest: bool,
+}
+
+impl Second {
+    /// A moment in which no request was sent yet.
+    pub(crate) fn none() -> Self {
+        Self { is_rest: true, ..Self::default() }
+    }
 }
 
 /// A result as a share of what the machine can do.
@@ -612,7 +620,7 @@ pub(crate) mod tests {
             duration: Duration::from_secs(2),
             ..RunOptions::new(([127, 0, 0, 1], 2641).into(), Names::List(vec![b"10.1/a".to_vec()]))
         };
-        let job = Job::prepare(&options).unwrap();
+        let job = Job::prepare(&options, || std::ops::ControlFlow::Continue(())).unwrap();
         let mut total = Total::default();
         let counts = &mut total.counts;
         (counts.scheduled, counts.sent, counts.answered, counts.lost) = (2000, 2000, 1980, 20);

@@ -46,11 +46,11 @@ const RECEIVE_BATCH_LEN_ON_TIME: usize = 32;
 const RECEIVE_LEN: usize = 2048;
 
 /// Does a run, and calls `progress` once a second, and for the rest of the last one; when that breaks, the run ends early and counts what
-/// was not sent.
+/// was not sent. While it is prepared `progress` is called as well, with seconds that are none to show.
 ///
 /// # Errors
 ///
-/// When the run cannot start, or a datapath fails. That a server answers badly or not at all is no
+/// When the run cannot start, or is stopped before it does, or a datapath fails. That a server answers badly or not at all is no
 /// error: the report says so.
 ///
 /// # Panics
@@ -61,7 +61,7 @@ pub fn run(
     mut progress: impl FnMut(&Second) -> ControlFlow<()>,
 ) -> Result<Report, Error> {
     options.check()?;
-    let job = Job::prepare(options)?;
+    let job = Job::prepare(options, || progress(&Second::none()))?;
     let judge = match &options.verify {
         Some(verify) => Some(Judge::prepare(options, &job, verify, &mut progress)?),
         None => None,
@@ -94,7 +94,10 @@ impl Judge {
     ) -> Result<Self, Error> {
         let truth = match &verify.truth {
             Truth::Snapshot(dir) => Known::Published(published::open(dir)?),
-            Truth::Records(path) => Known::Fixed(Arc::new(Records::read(path)?)),
+            Truth::Records(path) => {
+                let records = Records::read(path, || progress(&Second::none()))?;
+                Known::Fixed(Arc::new(records))
+            }
             Truth::FirstPass => Known::Fixed(Arc::new(first_pass(options, job, progress)?)),
         };
         let key = verify.key.as_ref().map(|source| server_key::read(source, options));
@@ -140,7 +143,7 @@ fn first_pass(
         let job = Job { workload: workload.clone(), schedule: None, requests, skipped: None };
         let done = pass(&options, &job, None, Some(&learned), &mut |second| {
             answers += second.answered + second.late;
-            is_stopped |= progress(&Second { is_rest: true, ..Second::default() }).is_break();
+            is_stopped |= progress(&Second::none()).is_break();
             let is_silent = answers == 0 && second.lost_so_far > 0;
             if is_stopped || is_silent { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })?;

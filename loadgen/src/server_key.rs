@@ -1,9 +1,11 @@
 //! The public key that answers must be signed with: from a file, or from the server's own site record.
 
+use std::fs::File;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use handle_auth::PublicKey;
+use handle_auth::file::FILE_LEN_MAX;
 use handle_proto::data::Site;
 use handle_proto::data::site::Server;
 use handle_proto::wire::admin::HandleBody;
@@ -12,6 +14,7 @@ use handle_proto::{OpCode, OpFlags, ResponseCode};
 
 use crate::error::Error;
 use crate::options::{KeySource, RunOptions};
+use crate::read::whole_of;
 use crate::replay::{exchange_tcp, exchange_udp};
 use crate::stream::{Protocol, Streams, Transport};
 
@@ -27,7 +30,8 @@ pub(crate) fn read(source: &KeySource, options: &RunOptions) -> Result<PublicKey
     let (path, record) = match source {
         KeySource::File(path) => {
             let what = |error: std::io::Error| Error::Key { path: path.clone(), what: error.to_string() };
-            (path.clone(), std::fs::read(path).map_err(what)?)
+            let record = File::open(path).and_then(|file| whole_of(file, FILE_LEN_MAX));
+            (path.clone(), record.map_err(what)?)
         }
         KeySource::Server => {
             let path = PathBuf::from(format!("the site record of {}", options.target));

@@ -1,7 +1,5 @@
 //! What is asked: handles in one block of memory, and the request for any of them without allocation.
 
-use std::fs::File;
-use std::io::{BufRead, BufReader};
 use std::path::Path;
 
 use handle_proto::OpFlags;
@@ -11,6 +9,7 @@ use handle_proto::wire::{Envelope, Header};
 use crate::error::Error;
 use crate::question::{Form, Question, request_head};
 use crate::random::Random;
+use crate::read::{Interrupt, Lines};
 
 /// Bytes of a request in front of its handle: envelope, header, and the length of the handle.
 const HEAD_LEN: usize = Envelope::LEN + Header::LEN + 4;
@@ -323,28 +322,24 @@ struct RecordLine {
 ///
 /// # Errors
 ///
-/// When the file cannot be read, or a line is not a handle.
-pub fn read_handles(path: &Path, sampler: &mut Sampler) -> Result<(), Error> {
+/// When the file cannot be read, or a line is not a handle; and when it is interrupted.
+pub(crate) fn read_handles(
+    path: &Path,
+    sampler: &mut Sampler,
+    interrupt: &mut Interrupt<'_>,
+) -> Result<(), Error> {
     let read_error = |source| Error::Read { path: path.to_owned(), source };
-    let mut file = BufReader::new(File::open(path).map_err(read_error)?);
-    let mut bytes = Vec::new();
-    for line in 1.. {
-        bytes.clear();
-        if file.read_until(b'\n', &mut bytes).map_err(read_error)? == 0 {
-            break;
-        }
-        let error = |what: String| Error::Line { path: path.to_owned(), line, what };
-        // Some editors begin a file with a mark of its encoding, which is no part of a name.
-        let text = bytes.strip_prefix(b"\xef\xbb\xbf").filter(|_| line == 1).unwrap_or(&bytes);
-        match text.trim_ascii() {
-            [] | [b'#', ..] => {}
-            record @ [b'{', ..] => {
-                let record: RecordLine = serde_json::from_slice(record)
-                    .map_err(|what| error(format!("not a record with a handle: {what}")))?;
-                offer(record.handle.as_bytes(), sampler).map_err(error)?;
-            }
-            handle => offer(handle, sampler).map_err(error)?,
-        }
+    let mut lines = Lines::open(path).map_err(read_error)?;
+    while let Some(text) = lines.next_text().map_err(read_error)? {
+        let offered = match text {
+            [] | [b'#', ..] => Ok(()),
+            record @ [b'{', ..] => serde_json::from_slice::<RecordLine>(record)
+                .map_err(|what| format!("not a record with a handle: {what}"))
+                .and_then(|record| offer(record.handle.as_bytes(), sampler)),
+            handle => offer(handle, sampler),
+        };
+        offered.map_err(|what| Error::Line { path: path.to_owned(), line: lines.number(), what })?;
+        interrupt.step()?;
     }
     Ok(())
 }
@@ -367,6 +362,11 @@ mod tests {
     use handle_proto::wire::query::Query;
     use handle_proto::{OpCode, Version};
     use std::io::Write;
+    use std::ops::ControlFlow;
+
+    fn go_on() -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
 
     fn workload(handles: &[&[u8]]) -> Workload {
         let mut sampler = Sampler::new(usize::MAX, 1);
@@ -445,7 +445,7 @@ mod tests {
         )
         .unwrap();
         let mut sampler = Sampler::new(10, 1);
-        read_handles(file.path(), &mut sampler).unwrap();
+        read_handles(file.path(), &mut sampler, &mut Interrupt::new(&mut go_on)).unwrap();
         let workload = sampler.finish(0).unwrap();
         let handles: Vec<_> = (0..3).map(|i| workload.handle(i)).collect();
         assert_eq!(handles, [b"10.1/a", "10.1/é".as_bytes(), b"10.1/b c"]);
@@ -455,7 +455,8 @@ mod tests {
     fn a_bad_line_is_named() {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         write!(file, "10.1/a\n{{\"handel\":\"10.1/b\"}}\n").unwrap();
-        let error = read_handles(file.path(), &mut Sampler::new(10, 1)).unwrap_err().to_string();
+        let read = read_handles(file.path(), &mut Sampler::new(10, 1), &mut Interrupt::new(&mut go_on));
+        let error = read.unwrap_err().to_string();
         assert!(error.contains(":2: not a record with a handle: missing field `handle`"), "{error}");
     }
 

@@ -20,7 +20,9 @@ fn exit_codes_say_what_went_wrong() {
     let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
     let target = silent.local_addr().unwrap().to_string();
     let mut names = tempfile::NamedTempFile::new().unwrap();
-    writeln!(names, "10.5072/a").unwrap();
+    // Names, and records as well.
+    let record = r#"{"handle":"10.5072/a","values":[{"index":1,"type":"URL","data":"x"}]}"#;
+    writeln!(names, "{record}").unwrap();
     let names = names.path().to_str().unwrap();
     let run = ["run", "--target", &target, "--duration", "50ms", "--timeout", "50ms"];
     for (args, code, says) in [
@@ -32,6 +34,24 @@ fn exit_codes_say_what_went_wrong() {
         (&["--snapshot", "/nonexistent", "--max"][..], 3, "no set has been published here"),
         (&["--handles", names, "--max", "--cores", "900"][..], 3, "cannot run on core 900"),
         (&["--handles", names, "--max", "--share-of", names][..], 2, "is not a report of"),
+        (&["--handles", "/dev/zero", "--max"][..], 3, "cannot read /dev/zero: line 1 is longer than"),
+        (&["--replay", "/dev/zero", "--max"][..], 3, "cannot read /dev/zero: line 1 is longer than"),
+        (&["--handles", names, "--max", "--records", "/dev/zero"][..], 3, "line 1 is longer than"),
+        (
+            &[
+                "--handles",
+                names,
+                "--max",
+                "--mix",
+                "certify",
+                "--records",
+                names,
+                "--server-key",
+                "/dev/zero",
+            ][..],
+            3,
+            "longer than 65536",
+        ),
     ] {
         let output = loadgen(&[&run, args].concat());
         let (out, err) = (text(&output.stdout), text(&output.stderr));
@@ -39,6 +59,10 @@ fn exit_codes_say_what_went_wrong() {
         assert!(out.contains(says) || err.contains(says), "{args:?} does not say {says}: {out}{err}");
         assert!(err.matches("(os error").count() <= 1, "it is said once: {err}");
     }
+    let schedule = ["--handles", names, "--schedule", "/dev/zero"];
+    let output = loadgen(&[&["run", "--target", &target], &schedule[..]].concat());
+    let says = "handle-loadgen: cannot read /dev/zero: it is longer than 16777216 bytes\n";
+    assert_eq!((output.status.code(), text(&output.stderr)), (Some(3), says));
     for (target, code, says) in [
         ("127.0.0.1", 2, "it should look like 127.0.0.1:2641"),
         ("127.0.0.1:x", 2, "it should look like"),

@@ -582,8 +582,12 @@ fn the_program_says_what_is_wrong_serves_and_stops_as_told() {
     check.arg("--config").arg(&no_root).arg("--check-config");
     let (code, text) = fail(check);
     assert!(code == 2 && text.contains("nowhere.json"), "{text}");
-    let (code, text) = fail(command(&["--log", "handle_admin=loud"]));
-    assert!(code == 2 && text.contains("`log`"), "{text}");
+    for log in ["handle_admin=loud", "loud"] {
+        let (code, text) = fail(command(&["--log", log]));
+        assert!(code == 2 && text.contains("`log`"), "{text}");
+    }
+    let (code, text) = fail(command(&["--check-config", "--user", "nobody-of-that-name"]));
+    assert!(code == 2 && text.contains("has no \"nobody-of-that-name\""), "{text}");
     let mut running = Running::start(command(&[]));
     until("it answers", || control.exists() && TcpStream::connect(address).is_ok());
     assert_eq!(ask_control(&control, "status")["health"]["ok"], true);

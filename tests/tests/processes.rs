@@ -14,6 +14,7 @@ use md5::Md5;
 use serde_json::Value as Json;
 use sha1::Sha1;
 use sha2::{Digest as _, Sha256};
+use std::io::{BufRead as _, BufReader};
 use std::net::{SocketAddr, UdpSocket};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
@@ -387,6 +388,19 @@ fn check_config_checks_everything_and_serves_nothing() {
     let (code, error) = fail(command);
     assert_eq!(code, 2);
     assert!(error.contains("elsewhere"), "{error}");
+    // What a start would refuse as well.
+    for (line, says) in [
+        ("user = \"nobody-of-that-name\"", "/etc/passwd has no \"nobody-of-that-name\""),
+        ("cores = [1000]", "`cores`: cannot run on core 1000"),
+        ("listen = [\"127.0.0.1:26\", \"127.0.0.1:26\"]", "`listen` names 127.0.0.1:26 twice"),
+        ("log = \"loud\"", "`log` is \"loud\": write error, warn, info"),
+    ] {
+        std::fs::write(&config, format!("snapshot = \"set\"\n{line}\n")).unwrap();
+        let mut command = handled();
+        command.arg("--config").arg(&config).arg("--check-config");
+        let (code, error) = fail(command);
+        assert!(code == 2 && error.contains(says), "{line}: {error}");
+    }
     let mut command = handled();
     command.args(["--print-config", "--snapshot", "x"]);
     let printed = succeed(command);
@@ -394,6 +408,21 @@ fn check_config_checks_everything_and_serves_nothing() {
     let mut command = handled();
     command.arg("--config").arg(&config).arg("--print-config");
     assert!(succeed(command).contains("batch_datagrams"), "what is printed can be read");
+}
+
+#[test]
+fn what_is_logged_into_a_pipe_has_no_colours() {
+    let place = Place::new(&[RECORD]);
+    let mut command = handled();
+    command.arg("--snapshot").arg(place.set()).args(["--listen", "127.0.0.1:0"]).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let (mut log, mut logged) = (BufReader::new(child.stderr.take().unwrap()), String::new());
+    while !logged.contains(" serving ") {
+        assert_ne!(log.read_line(&mut logged).unwrap(), 0, "it has ended: {logged}");
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(!logged.contains('\u{1b}'), "{logged}");
 }
 
 #[test]

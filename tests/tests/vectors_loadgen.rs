@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "these are tests, also where they share a helper")]
 
 use std::io::Write as _;
+use std::ops::ControlFlow;
 
 use handle_loadgen::expect::{Answered, compare};
 use handle_loadgen::fragments::{Fragments, Put};
@@ -45,7 +46,7 @@ fn records(server: &Json) -> Records {
             writeln!(file, "{line}").unwrap();
         }
     }
-    Records::read(file.path()).unwrap()
+    Records::read(file.path(), || ControlFlow::Continue(())).unwrap()
 }
 
 /// The envelope and the message of an answer, whatever it came in.

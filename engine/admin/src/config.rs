@@ -7,18 +7,18 @@ use crate::permission::Administrators;
 use crate::publish::PublishConfig;
 use crate::service::Effort;
 use crate::store::StoreConfig;
-use anyhow::{Context as _, ensure};
+use anyhow::ensure;
 use handle_auth::challenges::ChallengeLimits;
 use handle_auth::kdf::Pbkdf2Limits;
 use handle_process::identity::identities;
+use handle_process::listen::each_once;
 use handle_process::server_key::ServerKeyConfig;
-use handle_process::text;
+use handle_process::{log, text};
 use handle_proto::limit;
 use handle_sessions::SessionsConfig;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use tracing_subscriber::EnvFilter;
 
 /// Configuration of `handle-admin`.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -282,9 +282,9 @@ impl Config {
     /// # Errors
     /// Names the setting, and what it should be.
     pub fn check(&self) -> anyhow::Result<()> {
-        EnvFilter::try_new(&self.log)
-            .with_context(|| format!("`log` is {:?}: write error, warn, info, debug or trace", self.log))?;
+        log::check(&self.log)?;
         ensure!(!self.listen.is_empty(), "`listen` is empty: name at least one address, as \"[::]:2642\"");
+        each_once(&self.listen)?;
         self.sessions.check()?;
         self.elsewhere.check()?;
         let (limits, tcp, observe) = (&self.limits, &self.tcp, &self.observe);

@@ -9,7 +9,7 @@ use handle_admin::settings::{Hooks, ReadConfig, reload};
 use handle_admin::store::{Store, StoreError};
 use handle_process::listen::raise_file_limit;
 use handle_process::log;
-use handle_process::privileges::is_root;
+use handle_process::privileges::{check_user, is_root};
 use handle_process::reload::shown;
 use sd_notify::NotifyState;
 use std::net::SocketAddr;
@@ -135,6 +135,9 @@ fn fail(error: &anyhow::Error, code: u8) -> ExitCode {
 }
 
 fn check(config: &Config) -> anyhow::Result<()> {
+    if let Some(user) = &config.user {
+        check_user(user)?;
+    }
     let (site, key) = read_identity(config)?;
     Elsewhere::open(&config.elsewhere)?;
     let records = match Store::open(&config.store) {

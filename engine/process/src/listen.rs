@@ -1,9 +1,22 @@
 //! What a process needs of its host to listen: addresses, and open files.
 
+use anyhow::ensure;
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
+
+/// Refuses a list that names an address twice: to the kernel the second would be another process's. Ports that the
+/// kernel chooses differ.
+///
+/// # Errors
+/// Names the setting and the address.
+pub fn each_once(listen: &[SocketAddr]) -> anyhow::Result<()> {
+    for (at, address) in listen.iter().enumerate() {
+        ensure!(address.port() == 0 || !listen[..at].contains(address), "`listen` names {address} twice");
+    }
+    Ok(())
+}
 
 /// Why `address` cannot be listened on: one sentence with the likely cause, and what to check.
 #[must_use]

@@ -1,9 +1,25 @@
 //! What a process logs, to its standard error; what that is can change while it serves.
 
-use tracing_subscriber::filter::EnvFilter;
+use anyhow::ensure;
+use std::io::{IsTerminal as _, stderr};
+use tracing_subscriber::filter::{EnvFilter, LevelFilter};
 
 /// Changes what is logged.
 pub type SetLog = Box<dyn Fn(&str) -> anyhow::Result<()> + Send + Sync>;
+
+/// Refuses a filter that is none, and words in it that are no levels: as names of modules they would mean that nothing
+/// else is logged, and nobody would be told.
+///
+/// # Errors
+/// Names the setting, and what it should be.
+pub fn check(filter: &str) -> anyhow::Result<()> {
+    let is_clear = |part: &str| part.contains(['=', '[']) || part.trim().parse::<LevelFilter>().is_ok();
+    ensure!(
+        EnvFilter::try_new(filter).is_ok() && filter.split(',').all(is_clear),
+        "`log` is {filter:?}: write error, warn, info, debug or trace, and module=level for one module"
+    );
+    Ok(())
+}
 
 /// Begins to log what `filter` says, and returns the way to change that.
 ///
@@ -12,7 +28,8 @@ pub type SetLog = Box<dyn Fn(&str) -> anyhow::Result<()> + Send + Sync>;
 pub fn start(filter: &str, as_json: bool) -> anyhow::Result<SetLog> {
     let log = tracing_subscriber::fmt()
         .with_env_filter(EnvFilter::try_new(filter)?)
-        .with_writer(std::io::stderr)
+        .with_writer(stderr)
+        .with_ansi(is_colored())
         .with_target(false);
     Ok(if as_json {
         let log = log.json().with_filter_reloading();
@@ -25,4 +42,26 @@ pub fn start(filter: &str, as_json: bool) -> anyhow::Result<SetLog> {
         log.init();
         Box::new(move |filter| Ok(handle.reload(EnvFilter::try_new(filter)?)?))
     })
+}
+
+/// Colours are for people at a terminal who did not say that they want none (<https://no-color.org>); in files and
+/// journals they are noise.
+fn is_colored() -> bool {
+    stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|text| text.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_filter_says_levels() {
+        for good in ["info", "ERROR", "off", "info,handle_server=debug", "warn,handle_server::tcp=trace"] {
+            check(good).unwrap();
+        }
+        for bad in ["loud", "info,loud", "handle_server", "info=loud", "handle_server=debug,verbose"] {
+            let error = check(bad).unwrap_err().to_string();
+            assert!(error.contains(&format!("`log` is {bad:?}")), "{error}");
+        }
+    }
 }

@@ -60,6 +60,14 @@ pub fn become_user(user: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Whether there is such a user as [`become_user`] is given.
+///
+/// # Errors
+/// When there is none, or it is root.
+pub fn check_user(user: &str) -> anyhow::Result<()> {
+    account(user).map(drop)
+}
+
 fn account(user: &str) -> anyhow::Result<Account> {
     let account = match numbers(user) {
         Some(account) => account,

@@ -6,15 +6,15 @@ use crate::rate_limit::RateLimitConfig;
 use crate::slow::config::{AdministratorsConfig, ServerKeyConfig, SlowConfig};
 use crate::tcp::settings::TcpSettings;
 use crate::templates::TemplatesConfig;
-use anyhow::{Context as _, ensure};
+use anyhow::ensure;
 use handle_net::Choice;
-use handle_process::text;
+use handle_process::listen::each_once;
+use handle_process::{log, text};
 use handle_proto::limit;
 use handle_sessions::config::SessionsConfig;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use tracing_subscriber::EnvFilter;
 
 /// Configuration of `handled`.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -217,13 +217,13 @@ impl Config {
     /// # Errors
     /// Names the setting, and what it should be.
     pub fn check(&self) -> anyhow::Result<()> {
-        EnvFilter::try_new(&self.log)
-            .with_context(|| format!("`log` is {:?}: write error, warn, info, debug or trace", self.log))?;
+        log::check(&self.log)?;
         ensure!(
             self.control.is_some() || !self.take_over,
             "`take_over` needs `control`: the control socket of the process that serves now"
         );
         ensure!(!self.listen.is_empty(), "`listen` is empty: name at least one address, as \"[::]:2641\"");
+        each_once(&self.listen)?;
         ensure!(self.workers <= 1024, "`workers` is {}: at most 1024 make sense", self.workers);
         let limits = &self.limits;
         ensure!(
@@ -328,6 +328,11 @@ mod tests {
         assert!(config.check().unwrap_err().to_string().contains("`take_over` needs `control`"));
         config = Config { listen: vec![], ..Config::default() };
         assert!(config.check().unwrap_err().to_string().contains("listen"));
+        let [any, one] = [0, 2641].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
+        config = Config { listen: vec![any, any, one], ..Config::default() };
+        config.check().unwrap();
+        config.listen.push(one);
+        assert_eq!(config.check().unwrap_err().to_string(), "`listen` names 127.0.0.1:2641 twice");
         let error = toml::from_str::<Config>("lissten = []").unwrap_err();
         assert!(error.to_string().contains("lissten"));
     }

@@ -7,7 +7,7 @@ use handle_process::log;
 use handle_process::reload::shown;
 use handle_server::Server;
 use handle_server::config::{Config, Datapath};
-use handle_server::privileges::is_root;
+use handle_server::privileges::{check_user, is_root};
 use handle_server::server::{Hooks, ReadConfig, open_live, read_site};
 use handle_server::slow;
 use handle_server::takeover::Program;
@@ -161,6 +161,12 @@ fn fail(error: &anyhow::Error, code: u8) -> ExitCode {
 }
 
 fn check(config: &Config) -> anyhow::Result<()> {
+    if let Some(user) = &config.user {
+        check_user(user)?;
+    }
+    if config.pin {
+        config.cores.iter().try_for_each(|&core| check_core(core))?;
+    }
     let site = read_site(config)?;
     slow::open_signer(config, &site)?;
     let live = open_live(config)?;
@@ -176,6 +182,13 @@ fn check(config: &Config) -> anyhow::Result<()> {
         config.listen.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
     );
     Ok(())
+}
+
+/// Whether a worker could run on `core`, asked by a thread that is given up for it.
+fn check_core(core: usize) -> anyhow::Result<()> {
+    let pinned = std::thread::spawn(move || handle_net::pin_to_core(core)).join();
+    let pinned = pinned.map_err(|_| anyhow!("the thread that tried panicked"))?;
+    pinned.with_context(|| format!("`cores`: cannot run on core {core} (which are allowed: taskset -p $$)"))
 }
 
 /// How this program was started, for its successor.

@@ -20,6 +20,7 @@ use clap::{CommandFactory, Parser};
 use handle_loadgen::comparison::{Side, compare};
 use handle_loadgen::hostile::{HostileOptions, hostile};
 use handle_loadgen::html;
+use handle_loadgen::read::{REPORT_LEN_MAX, whole};
 use handle_loadgen::replay::ReplayReport;
 use handle_loadgen::{EchoOptions, Error, LimitOptions, echo, limit, replay, usable_cores};
 
@@ -132,7 +133,7 @@ fn hostile_command(args: &HostileArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn html_command(report: &Path, output: &Path) -> anyhow::Result<ExitCode> {
-    let text = fs::read(report).with_context(|| format!("cannot read {}", report.display()))?;
+    let text = whole(report, REPORT_LEN_MAX)?;
     let json = serde_json::from_slice(&text).with_context(|| format!("{} is no JSON", report.display()))?;
     let page = html::page(&json).map_err(|what| Error::Option(format!("{}: {what}", report.display())))?;
     write_text(output, &page)?;

@@ -13,6 +13,7 @@ use handle_loadgen::html;
 use handle_loadgen::live::{Screen, View};
 use handle_loadgen::phases::{self, BadLine};
 use handle_loadgen::prometheus::Exporter;
+use handle_loadgen::read::{SCHEDULE_LEN_MAX, whole};
 use handle_loadgen::schedule::Phase;
 use handle_loadgen::series::{HistogramLog, write_csv};
 use handle_loadgen::{
@@ -204,9 +205,12 @@ fn load(args: &RunArgs, duration: Duration) -> anyhow::Result<Load> {
 }
 
 fn read_schedule(path: &Path) -> Result<Vec<Phase>, Error> {
-    let path = path.to_owned();
-    let text = std::fs::read_to_string(&path).map_err(|source| Error::Read { path: path.clone(), source })?;
-    phases::read(&text).map_err(|BadLine { line, what }| Error::Line { path, line, what })
+    let bad = |BadLine { line, what }| Error::Line { path: path.to_owned(), line, what };
+    let text = String::from_utf8(whole(path, SCHEDULE_LEN_MAX)?).map_err(|error| Error::Read {
+        path: path.to_owned(),
+        source: io::Error::other(error.utf8_error()),
+    })?;
+    phases::read(&text).map_err(bad)
 }
 
 /// What `run` and `find-max` have in common.

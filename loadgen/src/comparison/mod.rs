@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
 use crate::random::Random;
+use crate::read::{REPORT_LEN_MAX, whole};
 use bootstrap::{ROUNDS, Runs, difference, mean};
 
 /// Name and version of the form of [`Comparison`].
@@ -70,8 +71,8 @@ impl Side {
         let mut side = Self::default();
         for path in paths {
             let path = path.as_ref();
-            let text = std::fs::read(path).map_err(|source| Error::Read { path: path.to_owned(), source })?;
-            side.add(&text).map_err(|what| Error::Option(format!("{}: {what}", path.display())))?;
+            side.add(&whole(path, REPORT_LEN_MAX)?)
+                .map_err(|what| Error::Option(format!("{}: {what}", path.display())))?;
         }
         Ok(side)
     }

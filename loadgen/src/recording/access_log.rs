@@ -4,15 +4,24 @@
 //! make a line hard to read are percent-coded. Only resolutions over the handle protocol are taken, since other
 //! lines name no handle, or not as it was asked for.
 
+use std::io::{self, BufRead};
+
 use percent_encoding::percent_decode;
 
 use super::{Recorded, Recording};
+use crate::read::Lines;
 
 /// Reads a whole log. Lines that are something else are counted.
-#[must_use]
-pub fn read(bytes: &[u8]) -> Recording {
-    let mut recording = Recording::default();
-    for line in bytes.split(|byte| *byte == b'\n').filter(|line| !line.trim_ascii().is_empty()) {
+///
+/// # Errors
+///
+/// When it cannot be read, or a line is longer than all that could be one of a log.
+pub fn read(input: impl BufRead) -> io::Result<Recording> {
+    let (mut recording, mut lines) = (Recording::default(), Lines::new(input));
+    while let Some(line) = lines.next()? {
+        if line.trim_ascii().is_empty() {
+            continue;
+        }
         match request(line.strip_suffix(b"\r").unwrap_or(line)) {
             Some(request) if recording.requests.len() < Recording::REQUESTS_MAX => {
                 recording.requests.push(request);
@@ -20,7 +29,7 @@ pub fn read(bytes: &[u8]) -> Recording {
             _ => recording.skipped += 1,
         }
     }
-    recording
+    Ok(recording)
 }
 
 fn request(line: &[u8]) -> Option<Recorded> {
@@ -57,7 +66,7 @@ mod tests {
             127.0.0.1 UDP:HDL(2.11) \"2026-11-20 09:31:05.690+0100\" 1 100 0ms  10.1/weird%20%2525%20\u{e4}+b%20c\r\n\
             \n\
             nonsense\n";
-        let recording = read(log.as_bytes());
+        let recording = read(log.as_bytes()).unwrap();
         assert_eq!(recording.skipped, 4);
         let names: Vec<_> = recording.requests.iter().map(|request| &request.what[..]).collect();
         assert_eq!(names, [&b"20.500.1/hello"[..], "10.1/weird %25 \u{e4}+b c".as_bytes()]);
@@ -69,7 +78,7 @@ mod tests {
     fn any_cut_of_a_line_is_no_error() {
         let line = b"127.0.0.1 UDP:HDL(2.11) \"2026-11-20 08:31:04.689Z\" 1 1 1ms  20.500.1/hello";
         for len in 0..line.len() {
-            let recording = read(&line[..len]);
+            let recording = read(&line[..len]).unwrap();
             assert_eq!(
                 recording.requests.len() as u64 + recording.skipped,
                 u64::from(len > 0),

@@ -6,10 +6,13 @@ pub mod pcap;
 mod pcapng;
 
 use std::fmt;
+use std::fs::File;
+use std::io::{self, BufReader, Read as _};
 use std::path::Path;
 use std::str::FromStr;
 
 use crate::error::Error;
+use crate::read::whole_of;
 
 /// One recorded request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,6 +67,8 @@ impl FromStr for Speed {
 impl Recording {
     /// Most requests that are taken of a file.
     pub const REQUESTS_MAX: usize = 1 << 26;
+    /// Longest capture, which is held in memory while it is read.
+    pub const CAPTURE_LEN_MAX: u64 = 16 << 30;
 
     /// Reads a capture or an access log; which, its first bytes tell.
     ///
@@ -71,12 +76,16 @@ impl Recording {
     ///
     /// When the file cannot be read, is neither, or holds no request.
     pub fn read(path: &Path, port: u16) -> Result<(Self, Kind), Error> {
-        let bytes = std::fs::read(path).map_err(|source| Error::Read { path: path.to_owned(), source })?;
+        let read_error = |source| Error::Read { path: path.to_owned(), source };
         let error = |what: String| Error::Recording { path: path.to_owned(), what };
-        let (mut recording, kind) = if pcap::is_capture(&bytes) {
+        let (file, head) = open(path).map_err(read_error)?;
+        let is_capture = pcap::is_capture(head.get_ref());
+        let input = head.chain(file);
+        let (mut recording, kind) = if is_capture {
+            let bytes = whole_of(input, Self::CAPTURE_LEN_MAX).map_err(read_error)?;
             (pcap::read(&bytes, port).map_err(error)?, Kind::Messages)
         } else {
-            (access_log::read(&bytes), Kind::Names)
+            (access_log::read(BufReader::new(input)).map_err(read_error)?, Kind::Names)
         };
         recording.requests.sort_by_key(|request| request.at_ns);
         let Some(first_ns) = recording.requests.first().map(|first| first.at_ns) else {
@@ -105,6 +114,13 @@ impl Recording {
     pub fn due_ns(&self, factor: f64) -> Vec<u64> {
         self.requests.iter().map(|request| (request.at_ns as f64 / factor) as u64).collect()
     }
+}
+
+/// The file, and its first bytes, which tell what it is.
+fn open(path: &Path) -> io::Result<(File, io::Cursor<Vec<u8>>)> {
+    let (mut file, mut head) = (File::open(path)?, Vec::new());
+    (&mut file).take(pcap::MAGIC_LEN).read_to_end(&mut head)?;
+    Ok((file, io::Cursor::new(head)))
 }
 
 /// What the requests of a recording are.

@@ -11,6 +11,9 @@ use super::cursor::Cursor;
 use super::{Recorded, Recording, pcapng};
 use crate::question::Question;
 
+/// Bytes that tell what a file is.
+pub(super) const MAGIC_LEN: u64 = 4;
+
 /// Whether a file begins like a capture, also like one in the newer format.
 #[must_use]
 pub fn is_capture(bytes: &[u8]) -> bool {

@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "these are tests, also where they share a helper")]
 
 mod connections;
+mod http;
 mod mixed;
 mod server;
 mod signed;

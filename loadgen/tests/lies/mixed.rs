@@ -13,10 +13,11 @@ use handle_loadgen::schedule::Phase;
 use handle_loadgen::stream::Protocol;
 use handle_loadgen::{Load, Report, RunOptions, Streams, Transport, Truth, Verify, run};
 
+use super::http;
 use super::server::{Connected, Deed, Server, answer, honest, names, records, whole};
 
 /// Runs of one property, each with a seed of its own.
-const SEEDS: u64 = 24;
+const SEEDS: u64 = 32;
 const LATE: Duration = Duration::from_millis(150);
 
 /// What the server did.
@@ -72,6 +73,12 @@ fn any_deeds(request: &[u8], random: &mut Random) -> Vec<Deed> {
     deeds
 }
 
+/// Tells `note` how many answers they are.
+fn note_deeds(deeds: Vec<Deed>, note: impl Fn(usize)) -> Vec<Deed> {
+    note(deeds.iter().filter(|deed| matches!(deed, Deed::Write(_))).count());
+    deeds
+}
+
 fn load(random: &mut Random) -> (Load, bool) {
     let duration = Duration::from_millis(150);
     let rate = NonZeroU64::new(400).unwrap();
@@ -116,24 +123,30 @@ fn go(seed: u64) {
         seed,
         ..RunOptions::new(target, names())
     };
-    let is_stream = random.below(2) == 0;
-    let report = if is_stream {
-        let server = Connected::start(move |_, request| {
-            let deeds = any_deeds(request, &mut lies);
-            note(deeds.iter().filter(|deed| matches!(deed, Deed::Write(_))).count());
-            deeds
-        });
-        let (pipeline, requests) = if random.below(2) == 0 { (4, 0) } else { (1, 1) };
-        let streams = Streams { connections: 32, pipeline, requests, protocol: Protocol::Tcp };
-        run(&options(server.address, Transport::Stream(streams)), |_| ControlFlow::Continue(())).unwrap()
-    } else {
-        let server = Server::start(move |_, request| {
-            let datagrams = any_datagrams(request, &mut lies);
-            note(datagrams.len());
-            datagrams
-        });
-        let trains = random.below(2) == 0;
-        run(&options(server.address, Transport::Udp { trains }), |_| ControlFlow::Continue(())).unwrap()
+    let go_on = |_: &_| ControlFlow::Continue(());
+    let (pipeline, requests) = if random.below(2) == 0 { (4, 0) } else { (1, 1) };
+    let streams = |protocol| Transport::Stream(Streams { connections: 32, pipeline, requests, protocol });
+    let report = match random.below(4) {
+        0 => {
+            let server = Connected::start(move |_, request| note_deeds(any_deeds(request, &mut lies), &note));
+            run(&options(server.address, streams(Protocol::Tcp)), go_on).unwrap()
+        }
+        1 => {
+            let protocol = if random.below(2) == 0 { Protocol::Http } else { Protocol::Json };
+            let server = Connected::start_with(http::read_request, move |_, request| {
+                note_deeds(http::any_deeds(protocol, request, &mut lies, Deed::Wait(LATE * 3 / 2)), &note)
+            });
+            run(&options(server.address, streams(protocol)), go_on).unwrap()
+        }
+        _ => {
+            let server = Server::start(move |_, request| {
+                let datagrams = any_datagrams(request, &mut lies);
+                note(datagrams.len());
+                datagrams
+            });
+            let trains = random.below(2) == 0;
+            run(&options(server.address, Transport::Udp { trains }), go_on).unwrap()
+        }
     };
     check(&report, &log, seed);
 }

@@ -1,7 +1,7 @@
 //! Honest answers, and servers that give whatever they are told to instead.
 
-use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::io::{BufReader, Read as _, Write as _};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::num::NonZeroU64;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -139,6 +139,14 @@ pub(crate) struct Connected {
 
 impl Connected {
     pub(crate) fn start(lie: impl FnMut(usize, &[u8]) -> Vec<Deed> + Send + 'static) -> Self {
+        Self::start_with(read_message, lie)
+    }
+
+    /// `read` takes a request from a connection, as far as `lie` is told of it.
+    pub(crate) fn start_with(
+        read: fn(&mut BufReader<TcpStream>) -> std::io::Result<Vec<u8>>,
+        lie: impl FnMut(usize, &[u8]) -> Vec<Deed> + Send + 'static,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let (address, stop) = (listener.local_addr().unwrap(), Arc::new(AtomicBool::new(false)));
         let (stopped, lie) = (Arc::clone(&stop), Arc::new(Mutex::new((0, lie))));
@@ -154,7 +162,7 @@ impl Connected {
                     lie(*number - 1, request)
                 };
                 // A client that goes away in the middle is none of our business.
-                thread::spawn(move || drop(serve(stream, tell)));
+                thread::spawn(move || drop(serve(&stream, read, tell)));
             }
         });
         Self { stop, thread: Some(thread), address }
@@ -169,21 +177,31 @@ impl Drop for Connected {
     }
 }
 
-fn serve(mut stream: TcpStream, tell: impl Fn(&[u8]) -> Vec<Deed>) -> std::io::Result<()> {
-    let mut kept_back = Vec::new();
+/// Reads a whole message.
+fn read_message(reader: &mut BufReader<TcpStream>) -> std::io::Result<Vec<u8>> {
+    let mut request = vec![0; Envelope::LEN];
+    reader.read_exact(&mut request)?;
+    let (envelope, _) = Envelope::split(&request).unwrap();
+    request.resize(Envelope::LEN + envelope.message_len as usize, 0);
+    reader.read_exact(&mut request[Envelope::LEN..])?;
+    Ok(request)
+}
+
+fn serve(
+    mut stream: &TcpStream,
+    read: fn(&mut BufReader<TcpStream>) -> std::io::Result<Vec<u8>>,
+    tell: impl Fn(&[u8]) -> Vec<Deed>,
+) -> std::io::Result<()> {
+    let (mut reader, mut kept_back) = (BufReader::new(stream.try_clone()?), Vec::new());
     loop {
-        let mut request = vec![0; Envelope::LEN];
-        stream.read_exact(&mut request)?;
-        let (envelope, _) = Envelope::split(&request).unwrap();
-        request.resize(Envelope::LEN + envelope.message_len as usize, 0);
-        stream.read_exact(&mut request[Envelope::LEN..])?;
+        let request = read(&mut reader)?;
         let before = std::mem::take(&mut kept_back);
         for deed in tell(&request) {
             match deed {
                 Deed::Write(bytes) => stream.write_all(&bytes)?,
                 Deed::Wait(duration) => thread::sleep(duration),
                 Deed::KeepBack(bytes) => kept_back = bytes,
-                Deed::Close => return Ok(()),
+                Deed::Close => return stream.shutdown(Shutdown::Both),
             }
         }
         stream.write_all(&before)?;

@@ -63,6 +63,8 @@ struct Header([u8; Self::LEN]);
 
 impl Header {
     const LEN: usize = 320;
+    /// What every such file begins with.
+    const MAGIC: &[u8] = b"redb\x1a\n\xa9\r\n";
     /// Where the flags are.
     const FLAGS: usize = 9;
     /// The second slot has the last commit, not the first.
@@ -108,6 +110,10 @@ impl Header {
 pub(super) fn verify(config: &StoreConfig, file: impl StorageBackend) -> Result<(), DatabaseError> {
     let mut header = Header([0; Header::LEN]);
     file.read(0, &mut header.0)?;
+    if !header.0.starts_with(Header::MAGIC) {
+        // In another kind of file the flags and numbers are none.
+        return Err(StorageError::Io(ErrorKind::InvalidData.into()).into());
+    }
     if header.has(Header::UNCLOSED) && !header.has(Header::SYNCED_FIRST) {
         // It is repaired when it is opened: its last commit may be half there, as it was not acknowledged.
         return Ok(());
@@ -179,6 +185,15 @@ mod tests {
             assert!(std::fs::read(&config.file).unwrap() == bytes, "closed: {is_closed}");
             assert_eq!(Store::open(&config).unwrap().stats().unwrap().homed_prefixes, 3);
         }
+    }
+
+    #[test]
+    fn another_file_is_called_no_store_and_not_a_damaged_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let other = directory.path().join("siteinfo.json");
+        std::fs::write(&other, "{\"version\": 1}\n".repeat(100)).unwrap();
+        let error = Store::open(&StoreConfig::at(&other)).unwrap_err();
+        assert!(error.to_string().contains("it is no store"), "{error}");
     }
 
     #[test]

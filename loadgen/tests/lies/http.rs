@@ -1,0 +1,100 @@
+//! The same over HTTP, where there is more to lie about: the status, the head, how long a body is, and where it ends.
+
+use std::io::{BufRead, BufReader, Read as _};
+use std::net::TcpStream;
+
+use handle_loadgen::random::Random;
+use handle_loadgen::stream::Protocol;
+use handle_proto::Value;
+use handle_proto::json::record_to_json;
+
+use super::server::{Deed, answer, honest, url, whole};
+
+const EVIL: &[u8] = b"https://example.org/evil";
+
+/// Reads a request: the message of a POST, or the name that a GET is about.
+pub(crate) fn read_request(reader: &mut BufReader<TcpStream>) -> std::io::Result<Vec<u8>> {
+    let (mut line, mut len) = (String::new(), 0);
+    reader.read_line(&mut line)?;
+    let target = line.split(' ').nth(1).unwrap_or_default().to_owned();
+    while line.trim_end().contains(' ') {
+        line.clear();
+        reader.read_line(&mut line)?;
+        if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length: ") {
+            len = value.trim_end().parse().unwrap();
+        }
+    }
+    let mut message = vec![0; len];
+    reader.read_exact(&mut message)?;
+    match target.strip_prefix("/api/handles/") {
+        Some(name) => Ok(percent_encoding::percent_decode_str(name).collect()),
+        // Nothing at all is the end of the connection.
+        None if message.is_empty() => Err(std::io::ErrorKind::UnexpectedEof.into()),
+        None => Ok(message),
+    }
+}
+
+/// The body of an honest answer to `request`.
+fn truth(protocol: Protocol, request: &[u8]) -> Vec<u8> {
+    if protocol == Protocol::Json { json(request, &url(request)) } else { whole(&honest(request)) }
+}
+
+fn lie(protocol: Protocol, request: &[u8]) -> Vec<u8> {
+    if protocol == Protocol::Json { json(request, EVIL) } else { whole(&answer(request, EVIL)) }
+}
+
+fn json(name: &[u8], url: &[u8]) -> Vec<u8> {
+    let mut json = record_to_json(name, [Value::new(1, b"URL", url)]);
+    json["responseCode"] = 1.into();
+    json.to_string().into_bytes()
+}
+
+fn with(head: &str, body: &[u8]) -> Vec<u8> {
+    [b"HTTP/1.1 ", head.as_bytes(), b"\r\n\r\n", body].concat()
+}
+
+/// A sound answer, of one piece or of chunks, with what precedes some answers.
+fn sound(body: &[u8], random: &mut Random) -> Vec<u8> {
+    let len = body.len();
+    match random.below(4) {
+        0 => {
+            let (first, rest) = body.split_at(len / 3);
+            let chunk = |bytes: &[u8]| [format!("{:x}\r\n", bytes.len()).as_bytes(), bytes, b"\r\n"].concat();
+            let chunks = [chunk(first), chunk(rest), b"0\r\n\r\n".to_vec()].concat();
+            with("200 OK\r\nTransfer-Encoding: chunked", &chunks)
+        }
+        1 => {
+            let answer = with(&format!("200 OK\r\ncontent-length: {len}"), body);
+            with("103 Early Hints", &answer)
+        }
+        _ => with(&format!("200 OK\r\nContent-Length: {len}"), body),
+    }
+}
+
+/// What is done about a request: in one of three, something that no server should do.
+pub(crate) fn any_deeds(protocol: Protocol, request: &[u8], random: &mut Random, late: Deed) -> Vec<Deed> {
+    let body = truth(protocol, request);
+    let bytes = sound(&body, random);
+    let head = |len: usize| format!("200 OK\r\nContent-Length: {len}");
+    let write = |bytes: Vec<u8>| vec![Deed::Write(bytes)];
+    match random.below(48) {
+        0 => vec![],
+        1 => vec![Deed::Write(bytes.clone()), Deed::Write(bytes)],
+        2 => vec![Deed::Write(bytes), Deed::Close],
+        3 => vec![Deed::Close],
+        4 => vec![Deed::Write(bytes[..bytes.len() - 1].to_vec()), Deed::Close],
+        5 => vec![late, Deed::Write(bytes)],
+        6 => write(sound(&lie(protocol, request), random)),
+        7 => write(with("500 Internal Server Error\r\nContent-Length: 4", b"oops")),
+        8 => write(with("204 No Content", b"")),
+        9 => write(with("302 Found\r\nLocation: /\r\nContent-Length: 0", b"")),
+        // Longer and shorter than the head says; and a head that does not say it, or not in numbers.
+        10 => write(with(&head(body.len() + 7), &body)),
+        11 => write(with(&head(body.len() - 7), &body)),
+        12 => write(with("200 OK\r\nContent-Length: many", &body)),
+        13 => vec![Deed::Write(with("200 OK", &body)), Deed::Close],
+        14 => write(with("200 OK\r\nTransfer-Encoding: chunked", b"ffffffffffffffffff\r\n")),
+        15 => write(b"no HTTP at all\r\n\r\n".to_vec()),
+        _ => write(bytes),
+    }
+}
