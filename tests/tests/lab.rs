@@ -122,6 +122,36 @@ fn the_outcome_is_in_the_exit_code() {
 }
 
 #[test]
+fn what_is_wrong_with_one_is_nothing_to_the_others_and_is_told_as_json() {
+    let lab = lab();
+    let file = lab.directory.path().join("mixed");
+    std::fs::write(&file, b"\xef\xbb\xbf20.500.LAB/hello\r\n\xff/x\n\nhdl:%\n20.500.LAB/hello").unwrap();
+    let shown = |args: &[&str]| {
+        let output = handle_tests::process::run(lab.hdl(args));
+        let text = String::from_utf8(output.stdout).unwrap();
+        let lines = text.lines().map(|line| serde_json::from_str(line).unwrap());
+        (output.status.code(), lines.collect::<Vec<Json>>())
+    };
+    let (exit, lines) = shown(&["resolve", "--json", "--file", file.to_str().unwrap()]);
+    let codes: Vec<Option<u64>> = lines.iter().map(|line| line["responseCode"].as_u64()).collect();
+    assert_eq!((exit, codes), (Some(1), vec![Some(1), None, None, Some(1)]));
+    assert!(lines[1]["error"].as_str().unwrap().contains("not UTF-8"), "{lines:?}");
+    let (exit, lines) = shown(&["reference", "--json", "hdl:%", "hdl:10.1/x"]);
+    assert_eq!((exit, lines.len()), (Some(1), 2));
+    assert_eq!((&lines[0]["reference"], &lines[1]["handle"]), (&"hdl:%".into(), &"10.1/x".into()));
+    for args in [
+        &["site", "10.9999/x", "--json"][..],
+        &["check", "10.9999/x", "--json"],
+        &["root", "--json", "--root", "/does/not/exist"],
+        &["reference", "--json", "--charset", "none-such", "10.1/x"],
+        &["resolve", "--json", "10.9999/x", "--root", "/does/not/exist"],
+    ] {
+        let (exit, lines) = shown(args);
+        assert!(exit == Some(1) && lines.len() == 1 && lines[0]["error"].is_string(), "{args:?}: {lines:?}");
+    }
+}
+
+#[test]
 fn the_directory_of_a_deployed_client_is_read() {
     let lab = lab();
     let home = lab.directory.path().join("home");

@@ -11,7 +11,7 @@ use handle_proto::ResponseCode;
 use handle_proto::data::site::{Interface, InterfaceKind, InterfaceProtocol, SiteBuf};
 use handle_proto::data::site_build::{ServerBuilder, SiteBuilder};
 use handle_server::config::{Config, Datapath};
-use handle_tests::process::{hdl, run};
+use handle_tests::process::{hdl, run, until};
 use handle_tests::served::{Served, serve_with};
 use handle_tests::vectors::{document, hex};
 use std::sync::Arc;
@@ -66,6 +66,10 @@ fn reads(driver: &mut Driver, options: &Options, certified: bool) {
 fn challenges(served: &Served) -> u64 {
     let challenges = &served.server.shared().slow.as_ref().unwrap().to_json()["challenges"];
     challenges["issued"].as_u64().unwrap_or_else(|| panic!("{challenges}"))
+}
+
+fn open(served: &Served) -> u64 {
+    served.server.shared().stats()["sessions"]["open"].as_u64().unwrap()
 }
 
 fn serve(change: impl FnOnce(&mut Config)) -> Served {
@@ -142,4 +146,24 @@ fn hdl_resolves_a_file_in_one_session() {
     assert!(count >= 24, "{shown}");
     // One before there was a session, and the one that made it count.
     assert_eq!(challenges(&served), 2);
+    assert_eq!(open(&served), 0, "hdl has ended it");
+}
+
+#[test]
+fn sessions_that_are_ended_are_none_of_the_servers_any_more() {
+    let served = serve(|_| ());
+    for protocol in [InterfaceProtocol::UDP, InterfaceProtocol::TCP] {
+        let (client, options) = (client(&[protocol]), options(&served));
+        let mut driver = Driver::new(Arc::clone(&client));
+        reads(&mut driver, &options, true);
+        assert_eq!((open(&served), client.sessions.count()), (1, 1));
+        driver.end_sessions();
+        assert_eq!(client.sessions.count(), 0);
+        until("the server hears it", || open(&served) == 0);
+        // What is asked then has another one.
+        reads(&mut driver, &options, true);
+        assert_eq!((open(&served), client.sessions.count()), (1, 1));
+        driver.end_sessions();
+        until("the server hears it", || open(&served) == 0);
+    }
 }

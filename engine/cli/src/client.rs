@@ -2,7 +2,7 @@
 
 mod local;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use handle_client::bootstrap::{self, FILE_LEN_MAX, Overrides, Root};
 use handle_client::lookup::Client;
 use handle_formats::dct::Settings;
@@ -95,7 +95,8 @@ pub(crate) fn read_site(path: &Path) -> anyhow::Result<SiteBuf> {
 
 fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    let file = std::fs::File::open(path).and_then(|file| file.take(FILE_LEN_MAX).read_to_end(&mut bytes));
-    file.with_context(|| format!("cannot read {}", path.display()))?;
+    let read = std::fs::File::open(path).and_then(|file| file.take(FILE_LEN_MAX + 1).read_to_end(&mut bytes));
+    let len = read.with_context(|| format!("cannot read {}", path.display()))?;
+    ensure!(len as u64 <= FILE_LEN_MAX, "{} is longer than {} MiB", path.display(), FILE_LEN_MAX >> 20);
     Ok(bytes)
 }

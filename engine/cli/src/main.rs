@@ -20,6 +20,7 @@ mod input;
 mod key;
 mod lab;
 mod message;
+mod notice;
 mod progress;
 mod reference;
 mod resolve;

@@ -188,6 +188,15 @@ pub(crate) fn error_as_json(why: &str) {
     println!("{}", json_line(&serde_json::json!({ "error": why })));
 }
 
+/// What came of a command; if it failed also [as JSON](error_as_json), if that is wanted.
+pub(crate) fn or_as_json<T>(done: anyhow::Result<T>, is_wanted: bool) -> anyhow::Result<T> {
+    done.inspect_err(|error| {
+        if is_wanted {
+            error_as_json(&format!("{error:#}"));
+        }
+    })
+}
+
 /// Bytes as hex.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     data_encoding::HEXLOWER.encode(bytes)

@@ -18,43 +18,68 @@ use serde_json::json;
   hdl reference 'hdl:latin1@handles-in-germany/Universit%E4t-Karlsruhe'
   hdl reference --lenient '<doi:10.1000/182>.'
 
-Exit codes: 0 a reference, 1 none.")]
+Exit codes: 0 references, 1 one of them is none; the others are shown.")]
 pub(crate) struct Args {
     /// References; each is one argument.
     #[arg(required = true, value_name = "REFERENCE")]
     references: Vec<String>,
+    #[command(flatten)]
+    rules: RulesArgs,
+    /// Print addresses of this proxy.
+    #[arg(long, value_name = "URL", default_value = PROXY)]
+    proxy: String,
+    /// Print JSON, an object a line; of what is no reference with `error`.
+    #[arg(long)]
+    json: bool,
+}
+
+/// How references are read.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub(crate) struct RulesArgs {
     /// Encoding of percent-encoded bytes that are not UTF-8.
     #[arg(long, value_name = "NAME")]
     charset: Option<String>,
     /// Take angle brackets and the punctuation of running text off.
     #[arg(long)]
     lenient: bool,
-    /// Another host whose addresses name handles; may be given more than once.
+    /// Another host whose addresses name handles, as hdl.handle.net and doi.org do; may be given more than once.
     #[arg(long, value_name = "HOST")]
     host: Vec<String>,
-    /// Print addresses of this proxy.
-    #[arg(long, value_name = "URL", default_value = PROXY)]
-    proxy: String,
-    /// Print JSON, an object a line.
-    #[arg(long)]
-    json: bool,
+}
+
+impl RulesArgs {
+    pub(crate) fn rules(&self) -> anyhow::Result<Rules> {
+        let charset = match &self.charset {
+            Some(name) => Some(charset(name).with_context(|| format!("no encoding is called {name}"))?),
+            None => None,
+        };
+        let mut rules = Rules { lenient: self.lenient, charset, ..Rules::typed() };
+        rules.hosts.extend(self.host.iter().cloned());
+        Ok(rules)
+    }
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
-    let charset = match &args.charset {
-        Some(name) => Some(charset(name).with_context(|| format!("no encoding is called {name}"))?),
-        None => None,
-    };
-    let mut rules = Rules { lenient: args.lenient, charset, ..Rules::typed() };
-    rules.hosts.extend(args.host.iter().cloned());
+    let rules = output::or_as_json(args.rules.rules(), args.json)?;
     let slash = if args.proxy.ends_with('/') { "" } else { "/" };
     let proxy = format!("{}{slash}", args.proxy);
+    let mut outcome = Outcome::Good;
     for written in &args.references {
-        let reference =
-            Reference::parse(written, &rules).with_context(|| format!("{written:?} is no reference"))?;
-        show(args, &reference, &proxy);
+        match Reference::parse(written, &rules) {
+            Ok(reference) => show(args, &reference, &proxy),
+            Err(error) => {
+                outcome = Outcome::Failed;
+                if args.json {
+                    println!(
+                        "{}",
+                        output::json_line(&json!({ "reference": written, "error": error.to_string() }))
+                    );
+                }
+                eprintln!("hdl: {}", printable(&format!("{written:?} is no reference: {error}")));
+            }
+        }
     }
-    Ok(Outcome::Good)
+    Ok(outcome)
 }
 
 fn show(args: &Args, reference: &Reference, proxy: &str) {

@@ -6,6 +6,7 @@ mod found;
 mod hint;
 
 use crate::client::ClientArgs;
+use crate::reference::RulesArgs;
 use crate::secret::IdentityArgs;
 use crate::server::SESSION_IDLE_S;
 use crate::{Outcome, exchange, output};
@@ -14,7 +15,7 @@ use handle_client::Question;
 use handle_client::lookup::{Options, Whom};
 use handle_client::plan::Target;
 use handle_client::question::Wants;
-use handle_client::reference::{Reference, Rules, charset};
+use handle_client::reference::Reference;
 use handle_proto::ResponseCode;
 use handle_proto::data::site::InterfaceProtocol;
 use std::path::PathBuf;
@@ -95,15 +96,11 @@ pub(crate) struct Args {
     /// Handles that are resolved at the same time.
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=1024))]
     jobs: u16,
-    /// Encoding of percent-encoded bytes that are not UTF-8.
-    #[arg(long, value_name = "NAME")]
-    charset: Option<String>,
-    /// Take angle brackets and the punctuation of running text off.
-    #[arg(long)]
-    lenient: bool,
     /// Print JSON; of several handles an object a line.
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    rules: RulesArgs,
     #[command(flatten)]
     client: ClientArgs,
     #[command(flatten)]
@@ -116,15 +113,8 @@ impl Args {
         Self { handles: vec![handle.to_owned()], server: Some(server.to_owned()), ..Self::default() }
     }
 
-    fn rules(&self) -> anyhow::Result<Rules> {
-        let charset = match &self.charset {
-            Some(name) => Some(charset(name).with_context(|| format!("no encoding is called {name}"))?),
-            None => None,
-        };
-        Ok(Rules { lenient: self.lenient, charset, ..Rules::typed() })
-    }
-
-    /// What is asked for a reference.
+    /// What is asked for a reference. Of its options `type`, `index`, `auth` and `cert` say something about that, the last
+    /// two by being there; the others are for whoever follows links.
     fn question(&self, reference: &Reference) -> anyhow::Result<Question> {
         let mut indexes = self.index.clone();
         for &index in &reference.indexes {
@@ -135,20 +125,23 @@ impl Args {
         if self.url {
             types = vec![b"URL".to_vec()];
         }
+        let says = |option| reference.options.iter().any(|(name, _)| name == option);
         let wants = Wants {
-            certified: self.certify,
-            authoritative: self.authoritative,
+            certified: self.certify || says("cert"),
+            authoritative: self.authoritative || says("auth"),
             public_only: !self.all && self.identity.auth.is_none(),
         };
         Ok(Question { handle: reference.handle.clone().into(), indexes, types, wants })
     }
 
-    /// What was asked for that is not to be had of a server that a reference names: as with --server.
-    fn unknown_to_servers(&self) -> Option<&'static str> {
+    /// What was asked for that is not to be had of a server that is named.
+    fn unknown_to_servers(&self, wants: Wants) -> Option<&'static str> {
         let options = [
             (self.certify, "--certify"),
+            (wants.certified, "?cert"),
             (self.signatures, "--signatures"),
             (self.authoritative, "--authoritative"),
+            (wants.authoritative, "?auth"),
             (self.site.is_some(), "--site"),
             (self.trace, "--trace"),
             (self.url, "--url"),
@@ -176,15 +169,11 @@ impl Args {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
-    let done = resolve(args);
-    if let (true, Err(error)) = (args.json, &done) {
-        output::error_as_json(&format!("{error:#}"));
-    }
-    done
+    output::or_as_json(resolve(args), args.json)
 }
 
 fn resolve(args: &Args) -> anyhow::Result<Outcome> {
-    let rules = args.rules()?;
+    let rules = args.rules.rules()?;
     if args.file.is_some() || args.handles.len() > 1 {
         if args.server.is_some() || args.trace || args.signatures {
             bail!(
@@ -197,7 +186,8 @@ fn resolve(args: &Args) -> anyhow::Result<Outcome> {
     let written = args.handles.first().context("a handle is missing")?;
     let reference = Reference::parse(written, &rules).with_context(|| format!("{written:?} is no handle"))?;
     let question = args.question(&reference)?;
-    if let (Some(server), Some(option)) = (&reference.server, args.unknown_to_servers()) {
+    let server = args.server.as_ref().or(reference.server.as_ref());
+    if let (Some(server), Some(option)) = (server, args.unknown_to_servers(question.wants)) {
         bail!(
             "{option} is not for a server that is named, as {server} is: take it off, or ask for the handle alone"
         );
@@ -207,7 +197,7 @@ fn resolve(args: &Args) -> anyhow::Result<Outcome> {
     {
         bail!("--server says {server}, and the reference {named}: take one of them off");
     }
-    match args.server.as_ref().or(reference.server.as_ref()) {
+    match server {
         // Whoever wants more than is public has to answer what the server asks.
         Some(server) if args.identity.auth.is_some() => {
             let protocol = if args.client.tcp { InterfaceProtocol::TCP } else { InterfaceProtocol::UDP };

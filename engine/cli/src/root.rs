@@ -38,6 +38,10 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
+    output::or_as_json(show_or_refresh(args), args.json)
+}
+
+fn show_or_refresh(args: &Args) -> anyhow::Result<Outcome> {
     let client = args.client.client()?;
     if let Some(path) = &args.output {
         let mut driver = Driver::new(Arc::clone(&client));

@@ -4,11 +4,13 @@ pub(crate) mod check;
 
 use crate::Outcome;
 use crate::client::ClientArgs;
+use crate::notice;
 use crate::output::{self, printable};
 use crate::style::{Paint, paint};
 use anyhow::{Context as _, bail};
 use handle_auth::PublicKey;
 use handle_client::lookup::{Client, Options};
+use handle_client::question::Wants;
 use handle_client::reference::{Reference, Rules};
 use handle_client::service::SharedSite;
 use handle_client::trace::{Origin, Step};
@@ -16,12 +18,14 @@ use handle_client::{Driver, Question};
 use handle_proto::data::site::{Interface, Server};
 use handle_proto::json::site_to_json;
 use handle_proto::{Handle, HashOption};
+use handle_template::Notice;
 use serde_json::json;
 use std::sync::Arc;
 
 /// Show the sites and servers of the service that is responsible for a handle or a prefix.
 ///
-/// The server that the hash chooses in each site is marked.
+/// The server that the hash chooses in each site is marked. Who is to be written to about a prefix is shown, and that it is
+/// not active, where its namespace (HS_NAMESPACE) says so.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:
   hdl site 10.1045/july95-arms
@@ -79,17 +83,44 @@ pub(crate) fn locate(client: &Arc<Client>, written: &str, certify: bool) -> anyh
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
-    let located = locate(&args.client.client()?, &args.handle, args.certify)?;
+    output::or_as_json(show(args), args.json)
+}
+
+fn show(args: &Args) -> anyhow::Result<Outcome> {
+    let client = args.client.client()?;
+    let located = locate(&client, &args.handle, args.certify)?;
+    let notice = match located.from {
+        Origin::Prefix => said_to_people(&client, &located.handle, args.certify),
+        _ => Notice::default(),
+    };
     if args.json {
         let sites: Vec<_> = located.sites.iter().map(|site| site_to_json(&site.view())).collect();
-        println!("{}", output::json(&json!({ "handle": args.handle, "sites": sites })));
+        let namespace =
+            json!({ "contact": notice.contact, "status": notice.status, "statusMessage": notice.message });
+        println!(
+            "{}",
+            output::json(&json!({ "handle": args.handle, "namespace": namespace, "sites": sites }))
+        );
         return Ok(Outcome::Good);
     }
     println!("{}: {}", paint(Paint::Strong, printable(&args.handle)), located.from);
+    if let Some(what) = notice::inactive(&notice) {
+        println!("  {}", paint(Paint::Odd, what));
+    }
+    notice.contact.iter().for_each(|contact| println!("  contact {}", printable(contact)));
     for (number, site) in located.sites.iter().enumerate() {
         show_site(number + 1, site, Handle(&located.handle));
     }
     Ok(Outcome::Good)
+}
+
+/// What the namespaces of a handle say to people: those of the global service, and of the prefix that was just asked for.
+fn said_to_people(client: &Arc<Client>, handle: &[u8], certified: bool) -> Notice {
+    let mut driver = Driver::new(Arc::clone(client));
+    notice::of(handle, Wants { certified, ..Wants::default() }, |question| {
+        let resolved = driver.resolve(question, &Options::default());
+        resolved.outcome.ok().map(|answer| (*answer).clone())
+    })
 }
 
 fn show_site(number: usize, site: &SharedSite, handle: Handle<'_>) {

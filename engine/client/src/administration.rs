@@ -13,6 +13,8 @@ use handle_auth::challenge::{answer_with_key, answer_with_secret, check_request_
 use handle_auth::message::verify_message;
 use handle_auth::{PrivateKey, PublicKey, SignError, VerifyError, random};
 use handle_proto::limit::{LIST_COUNT_MAX, PBKDF2_SALT_LEN};
+use handle_proto::name::BLANK;
+use handle_proto::wire::admin::HandleBody;
 use handle_proto::wire::auth::{ChallengeAnswer, PUBLIC_KEY, SECRET_KEY};
 use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::list::Reference;
@@ -28,6 +30,8 @@ use zeroize::Zeroizing;
 
 /// How often a challenge is answered before the server is believed not to want to be convinced.
 const CHALLENGES_MAX: usize = 2;
+/// How long a server may take to hear that a session is over.
+const PARTING: Duration = Duration::from_millis(300);
 /// Request id of replies to what a server could not read.
 const NO_REQUEST: i32 = -1;
 
@@ -181,9 +185,21 @@ impl Administrator {
 
     /// From now on, `identity` asks.
     pub fn identify(&mut self, identity: Option<Arc<Identity>>) {
-        self.identity = identity;
         // A session belongs to whoever it was set up for.
-        self.session = None;
+        self.end_session();
+        self.identity = identity;
+    }
+
+    /// Tells the server that the session is over, which it would keep until it expires otherwise; and does not insist.
+    fn end_session(&mut self) {
+        let Some(session) = self.session.take() else { return };
+        let request = Request::SessionTerminate(HandleBody { handle: BLANK });
+        let Ok(asked) = Asked::new(Some(&session), &request, OpFlags::PLAIN_REQUEST) else { return };
+        let patience = self.connection.wait_for(PARTING);
+        // Who leaves at once may tear the connection down before the server has read anything.
+        let _ = self.connection.send(&asked.message).and_then(|()| self.connection.receive());
+        self.connection.close();
+        self.connection.wait_for(patience);
     }
 
     /// From now on, only answers count that are made with the private half of `key`, or in a session that was set up
@@ -337,9 +353,13 @@ impl Administrator {
             self.check(&answer, op_code, request_id, covered)?;
             Ok(answer)
         });
-        if received.is_err() {
+        if let Err(error) = &received {
             // What comes next on this connection would belong to what was asked before.
             self.connection.close();
+            if !matches!(error, AskError::Lost(_) | AskError::Late) {
+                // Perhaps a server that was started anew has given the number of the session to somebody else.
+                self.session = None;
+            }
         }
         received
     }
@@ -388,6 +408,12 @@ impl Administrator {
         }
         let digest = reply.digest.ok_or(AskError::Another("the digest of the request is missing"))?;
         check_request_digest(&digest, covered).map_err(AskError::Unproven)
+    }
+}
+
+impl Drop for Administrator {
+    fn drop(&mut self) {
+        self.end_session();
     }
 }
 

@@ -4,6 +4,7 @@
 //! global service, `local_info.json` and `local_info` for prefixes with a service of their own, `resolver_site`
 //! for a service that everything public is asked of. RFC 3651 section 4.1.1.
 
+use crate::lookup::is_global;
 use crate::service::{Found, Kinds, SITES_MAX, SharedSite, add_once, at_all_addresses};
 use handle_proto::data::kind;
 use handle_proto::data::site::SiteBuf;
@@ -74,6 +75,8 @@ pub enum FileError {
     Json(JsonError),
     /// A length or a count does not fit.
     Decode(DecodeError),
+    /// It is JSON of another shape.
+    Shape(&'static str),
     /// The root record is missing, or names no site that can be used.
     NoSites,
 }
@@ -84,6 +87,7 @@ impl fmt::Display for FileError {
             Self::Syntax(error) => write!(f, "not JSON: {error}"),
             Self::Json(error) => error.fmt(f),
             Self::Decode(error) => error.fmt(f),
+            Self::Shape(what) => write!(f, "{what} should stand here"),
             Self::NoSites => f.write_str("it names no site of the global service that has a server"),
         }
     }
@@ -215,10 +219,12 @@ impl Overrides {
     }
 
     fn add_json(&mut self, json: &Json) -> Result<(), FileError> {
-        for entry in json.as_array().into_iter().flatten() {
-            let site = site_from_json(entry.get("site").unwrap_or(&Json::Null))?;
-            for prefix in entry.get("nas").and_then(Json::as_array).into_iter().flatten() {
-                self.add(prefix.as_str().unwrap_or_default().as_bytes(), site.clone());
+        const SHAPE: FileError =
+            FileError::Shape("a list of objects, each with a list of prefixes, nas, and a site");
+        for entry in json.as_array().ok_or(SHAPE)? {
+            let site = site_from_json(entry.get("site").ok_or(SHAPE)?)?;
+            for prefix in entry.get("nas").and_then(Json::as_array).ok_or(SHAPE)? {
+                self.add(prefix.as_str().ok_or(SHAPE)?.as_bytes(), site.clone());
             }
         }
         Ok(())
@@ -271,10 +277,12 @@ impl Overrides {
         }
     }
 
-    /// The sites to ask for `handle`, if they are known beforehand.
+    /// The sites to ask for `handle`, if they are known beforehand. What is known of the root is so for all that the global
+    /// service is asked for.
     #[must_use]
     pub fn sites_for(&self, handle: Handle<'_>, is_public: bool) -> Option<&[SharedSite]> {
-        let by_prefix = self.by_prefix.get(&handle.prefix_record()).map(Vec::as_slice);
+        let of_root = || is_global(handle).then(|| self.by_prefix.get(ROOT)).flatten();
+        let by_prefix = self.by_prefix.get(&handle.prefix_record()).or_else(of_root).map(Vec::as_slice);
         let every = (!self.every.is_empty()).then_some(self.every.as_slice());
         let resolver = (is_public && !self.resolver.is_empty()).then_some(self.resolver.as_slice());
         by_prefix.or(every).or(resolver)
@@ -379,7 +387,10 @@ mod tests {
             Some(sites[0].view().servers.iter().next()?.address.0[15])
         };
         assert_eq!(asked("10.A/x", true), Some(1));
-        assert_eq!(asked("0.NA/10.b", false), Some(1), "the root");
+        for global in ["0.NA/10.b", "10.b", "0.SERV/x", "0.type/url", "0/x"] {
+            assert_eq!(asked(global, false), Some(1), "{global}, of the root");
+        }
+        assert_eq!(asked("00.NA/x", false), None);
         assert_eq!(asked("10.b/x", true), Some(9));
         assert_eq!(asked("10.b/x", false), None);
         let mut inner = vec![];
@@ -394,6 +405,23 @@ mod tests {
         for len in 0..bytes.len() {
             assert!(Overrides::default().add_local_info(&bytes[..len]).is_err(), "cut to {len}");
         }
+    }
+
+    #[test]
+    fn prefixes_of_another_shape_are_not_passed_over() {
+        let site = handle_proto::json::site_to_json(&site_at(1).view());
+        for file in [
+            json!({}),
+            json!([3]),
+            json!([{"nas": ["0.NA/10.a"]}]),
+            json!([{"site": site}]),
+            json!([{"nas": "0.NA/10.a", "site": site}]),
+            json!([{"nas": [10], "site": site}]),
+        ] {
+            let error = Overrides::default().add_local_info(file.to_string().as_bytes()).unwrap_err();
+            assert!(error.to_string().contains("a list of prefixes"), "{file}: {error}");
+        }
+        Overrides::default().add_local_info(b"[]").unwrap();
     }
 
     #[test]

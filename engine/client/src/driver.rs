@@ -15,7 +15,7 @@ use crate::plan::{Preferences, Purpose, Target, plan};
 use crate::refresh::Renewing;
 use crate::sockets::{Datagrams, Sockets};
 use crate::trace::Event;
-use crate::{Now, Question};
+use crate::{Now, Question, Random};
 use handle_proto::Handle;
 use handle_proto::data::site::InterfaceProtocol;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -29,6 +29,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Most bytes of one datagram, or of one read from a connection.
 const ROOM: usize = 1 << 16;
+
+/// How long servers may take, all together, to hear that sessions are over.
+const PARTING: Duration = Duration::from_millis(300);
 
 /// The shortest wait.
 const MOMENT: Duration = Duration::from_millis(1);
@@ -211,6 +214,28 @@ impl Driver {
         Resolved::of(outcome, &lookup)
     }
 
+    /// Ends the sessions of all drivers of this client, and tells the servers, for these would keep them until they expire.
+    /// What goes out over connections may take 300 ms, and nothing is sent twice: who does not hear it lets the session expire.
+    pub fn end_sessions(&mut self) {
+        let deadline = Instant::now() + PARTING;
+        let mut ways = vec![];
+        let endings = self.client.sessions.end(&mut (Box::new(random) as Random), now());
+        for (number, mut exchange) in (0..).zip(endings) {
+            if let Some(transmit) = exchange.poll_transmit(now()) {
+                // Who cannot be reached is not told.
+                let _ = self.send(&mut ways, number, &transmit);
+            }
+        }
+        // Datagrams are on their way.
+        ways.retain(|way| matches!(way.socket, Socket::Connection { .. }));
+        while !ways.is_empty() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let Some(ready) = ready(&ways, left).filter(|_| !left.is_zero()) else { return };
+            let mut ready = ready.into_iter();
+            ways.retain_mut(|way| !ready.next().unwrap_or(true) || way.says_more(&mut self.room));
+        }
+    }
+
     fn ask(&mut self, question: &Question, options: &Options) -> Resolved {
         let mut lookup = lookup(&self.client, question, options);
         let outcome = self.drive(&mut lookup);
@@ -350,17 +375,19 @@ impl Driver {
             let received = datagrams.receive(&mut self.room, patience);
             return hear(lookup, *number, received, &self.room);
         }
-        let Ok(patience) = Timespec::try_from(patience) else { return };
-        let mut sockets: Vec<PollFd<'_>> = ways.iter().map(Way::wanted).collect();
-        // An interrupted wait is one that was too short.
-        if poll(&mut sockets, Some(&patience)).is_err() {
-            return;
-        }
-        let ready: Vec<bool> = sockets.iter().map(|socket| !socket.revents().is_empty()).collect();
+        let Some(ready) = ready(ways, patience) else { return };
         for (way, _) in ways.iter_mut().zip(ready).filter(|(_, is_ready)| *is_ready) {
             way.turn(lookup, &mut self.room);
         }
     }
+}
+
+/// At which of them something happens within `patience`; none of it is known where the wait was interrupted.
+fn ready(ways: &[Way], patience: Duration) -> Option<Vec<bool>> {
+    let patience = Timespec::try_from(patience).ok()?;
+    let mut sockets: Vec<PollFd<'_>> = ways.iter().map(Way::wanted).collect();
+    poll(&mut sockets, Some(&patience)).ok()?;
+    Some(sockets.iter().map(|socket| !socket.revents().is_empty()).collect())
 }
 
 /// Tells of a datagram, or why there is none.
@@ -420,6 +447,18 @@ impl Way {
                 PollFd::from_borrowed_fd(stream.as_fd(), PollFlags::IN | out)
             }
         }
+    }
+
+    /// Sends what can be sent now over a connection; whether the server has not answered yet, nor gone.
+    fn says_more(&mut self, room: &mut [u8]) -> bool {
+        let Socket::Connection { stream, .. } = &mut self.socket else { return false };
+        let written = if self.outgoing.is_empty() { Ok(0) } else { stream.write(&self.outgoing) };
+        match written {
+            Ok(len) => drop(self.outgoing.drain(..len)),
+            Err(error) if is_early(&error) => {}
+            Err(_) => return false,
+        }
+        stream.read(room).is_err_and(|error| is_early(&error))
     }
 
     /// Does what can be done now.

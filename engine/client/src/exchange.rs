@@ -113,9 +113,10 @@ impl fmt::Display for AttemptError {
 impl std::error::Error for AttemptError {}
 
 impl AttemptError {
-    /// Whether an answer in a session is refused so where the server means another session by its number.
+    /// Whether an answer in a session is refused so where the server means another session by its number. What was
+    /// encrypted with another key does not decode, where its padding happens to fit.
     pub(crate) const fn may_be_of_another_session(self) -> bool {
-        matches!(self, Self::Encrypted | Self::Signature(_) | Self::NotOurs(_))
+        matches!(self, Self::Encrypted | Self::Signature(_) | Self::NotOurs(_) | Self::Malformed(_))
     }
 }
 

@@ -578,7 +578,7 @@ impl Frame {
 
 /// Whether everybody asks the global service for `handle`: the name begins with `0.` or `0/`, or is that of a
 /// prefix.
-fn is_global(handle: Handle<'_>) -> bool {
+pub(crate) fn is_global(handle: Handle<'_>) -> bool {
     handle.is_global() || handle.0.starts_with(b"0/") || handle.slash_at().is_none()
 }
 

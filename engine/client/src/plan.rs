@@ -4,7 +4,7 @@
 use crate::Now;
 use crate::service::SharedSite;
 use crate::times::Times;
-use handle_proto::data::site::{InterfaceKind, InterfaceProtocol, Server, Site};
+use handle_proto::data::site::{InterfaceKind, InterfaceProtocol, Site};
 use handle_proto::limit::IPV4_DELAY_MS;
 use handle_proto::{Handle, Version};
 use std::cmp::Reverse;
@@ -51,9 +51,17 @@ impl Target {
         }
     }
 
-    /// A server of `site`; `None` where it has no address, or no interface for this.
-    fn of(site: &Site<'_>, at: usize, server: &Server<'_>, wanted: &Wanted<'_>) -> Option<Self> {
-        let interface = server.interface(wanted.protocol, wanted.kind)?;
+    /// The server of `site` at a position; `None` where it has no address, or no interface for this.
+    #[must_use]
+    pub fn of(
+        site: &Site<'_>,
+        at: usize,
+        protocol: InterfaceProtocol,
+        kind: InterfaceKind,
+        preferences: &Preferences,
+    ) -> Option<Self> {
+        let server = site.servers.iter().nth(at)?;
+        let interface = server.interface(protocol, kind)?;
         let text = |name| {
             let value = site.attribute_of(name, i32::try_from(at).ok()?)?;
             str::from_utf8(value).ok().filter(|text| !text.is_empty()).map(str::to_owned)
@@ -63,10 +71,10 @@ impl Target {
             return None;
         }
         Some(Self {
-            address: SocketAddr::new(wanted.preferences.reached(server.address.ip()), interface.port()?),
+            address: SocketAddr::new(preferences.reached(server.address.ip()), interface.port()?),
             domain,
             path: text("path").unwrap_or_default(),
-            protocol: wanted.protocol,
+            protocol,
             public_key: server.public_key.to_vec(),
             site_serial: site.serial,
             version: site.protocol.clamp(Version::LOWEST, Version::CURRENT),
@@ -99,12 +107,6 @@ impl Target {
 
 /// Most addresses of a name that are tried.
 const ADDRESSES_MAX: usize = 8;
-
-struct Wanted<'a> {
-    protocol: InterfaceProtocol,
-    kind: InterfaceKind,
-    preferences: &'a Preferences,
-}
 
 /// Which addresses can be reached from here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -192,13 +194,11 @@ pub fn plan(
     }
     let mut plan = VecDeque::new();
     for &protocol in &preferences.protocols {
-        let wanted = Wanted { protocol, kind: purpose.kind, preferences };
         let mut round: Vec<(Reverse<Option<u64>>, u32, Target)> = vec![];
         for site in &chosen {
             let view = site.view();
             let Some(at) = view.server_at(handle) else { continue };
-            let server = view.servers.iter().nth(at);
-            let target = server.and_then(|server| Target::of(&view, at, &server, &wanted));
+            let target = Target::of(&view, at, protocol, purpose.kind, preferences);
             if let Some(target) = target.filter(|target| is_reachable(target, &preferences.families)) {
                 let behind_ms = match target.address {
                     SocketAddr::V4(_) => preferences.fallback_ms.unwrap_or_default(),

@@ -3,22 +3,25 @@
 //!
 //! Administrators have one each. Lookups share those in which a challenge was answered: [`Sessions`].
 
-use crate::Now;
 use crate::administration::Identity;
+use crate::exchange::{Exchange, Head, Patience, request_id};
 use crate::plan::Target;
+use crate::{Now, Random};
 use handle_auth::agreement::{Group, KeyPair, PRIVATE_LEN};
 use handle_auth::message::MacKey;
 use handle_auth::session::SessionKey;
 use handle_auth::{VerifyError, random};
-use handle_proto::Version;
+use handle_proto::data::site::InterfaceProtocol;
 use handle_proto::limit::MESSAGE_LEN_MAX;
+use handle_proto::name::BLANK;
+use handle_proto::wire::admin::HandleBody;
 use handle_proto::wire::counter::SeenCounters;
 use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::list::Reference;
 use handle_proto::wire::message::{MessageTooLong, encrypted};
 use handle_proto::wire::session::{self, ANONYMOUS_INDEX, KeyExchange, SessionSetup};
 use handle_proto::wire::{Envelope, Message, Reply, Request, Response};
-use std::net::IpAddr;
+use handle_proto::{OpCode, OpFlags, Version};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// The key of a session, and the numbers of the messages in it.
@@ -141,8 +144,8 @@ pub struct Sessions {
 
 #[derive(Debug)]
 struct Known {
-    server: IpAddr,
-    server_key: Vec<u8>,
+    /// The server, at the interface at which it was asked.
+    target: Target,
     identity: Weak<Identity>,
     state: State,
 }
@@ -167,8 +170,8 @@ pub(crate) struct Claim;
 impl Known {
     /// A server has its sessions at all its interfaces.
     fn is_of(&self, target: &Target, identity: &Arc<Identity>) -> bool {
-        self.server == target.address.ip()
-            && self.server_key == target.public_key
+        self.target.address.ip() == target.address.ip()
+            && self.target.public_key == target.public_key
             && std::ptr::eq(self.identity.as_ptr(), Arc::as_ptr(identity))
     }
 
@@ -206,12 +209,7 @@ impl Sessions {
         while known.len() >= self.sessions_max.max(1) {
             known.remove(0);
         }
-        known.push(Known {
-            server: target.address.ip(),
-            server_key: target.public_key.clone(),
-            identity: Arc::downgrade(identity),
-            state,
-        });
+        known.push(Known { target: target.clone(), identity: Arc::downgrade(identity), state });
     }
 
     /// The session of `identity` with a server.
@@ -247,11 +245,32 @@ impl Sessions {
         self.known().retain(|known| !known.session().is_some_and(|known| Arc::ptr_eq(known, session)));
     }
 
+    /// Forgets all sessions, and gives what tells their servers so, once each: they keep them until they expire otherwise.
+    /// HTTPS would take several messages to say one, so that nothing is said over it.
+    pub(crate) fn end(&self, random: &mut Random, now: Now) -> Vec<Exchange> {
+        let kept: Vec<Known> = self.known().extract_if(.., |known| known.session().is_some()).collect();
+        let heard = kept.iter().filter(|known| known.target.protocol != InterfaceProtocol::HTTPS);
+        heard.filter_map(|known| ending(&known.target, known.session()?, random, now)).collect()
+    }
+
     /// How many there are.
     #[must_use]
     pub fn count(&self) -> usize {
         self.known().iter().filter(|known| known.session().is_some()).count()
     }
+}
+
+/// The request that ends a session; none that is too long.
+fn ending(target: &Target, session: &Arc<Session>, random: &mut Random, now: Now) -> Option<Exchange> {
+    let head = Head {
+        session_id: session.id,
+        answered_as: OpCode::SESSION_TERMINATE,
+        ..Head::resolution(OpFlags::PLAIN_REQUEST, request_id(random()))
+    };
+    let target = Target { version: session.version, ..target.clone() };
+    let request = Request::SessionTerminate(HandleBody { handle: BLANK });
+    let exchange = Exchange::new(target, head, &request, &Patience::default(), now).ok()?;
+    exchange.in_session(Arc::clone(session)).ok()
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Values computed for handles that are not stored, by the templates of their namespace.
 //!
 //! - [`Namespace`] is read from the XML of HS_NAMESPACE or of the configuration, once; patterns are compiled.
+//! - [`Notice`] is what the same XML says to people, which changes nothing here.
 //! - [`Chain`] is what applies to a handle: the innermost namespace with an answer has it.
 //! - [`Chain::build`] is a function from the handle, the stored values of its base and the templates
 //!   to a list of values. It reads nothing but what [`Templates`] gives for a reference.
@@ -16,6 +17,7 @@ mod chain;
 mod language;
 pub mod limit;
 mod namespace;
+mod notice;
 mod pattern;
 #[cfg(test)]
 mod tests;
@@ -24,4 +26,5 @@ mod text;
 pub use build::{BuildError, Built, Templates};
 pub use chain::{Chain, Parts};
 pub use namespace::{Namespace, NamespaceError, ReferencedTemplates};
+pub use notice::Notice;
 pub use pattern::InvalidPattern;

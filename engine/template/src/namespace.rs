@@ -8,7 +8,7 @@ use roxmltree::{Document, Node, ParsingOptions};
 use std::fmt;
 
 /// The type of the values that hold namespaces.
-const HS_NAMESPACE: &[u8] = b"HS_NAMESPACE";
+pub(crate) const HS_NAMESPACE: &[u8] = b"HS_NAMESPACE";
 
 /// A namespace, read and compiled.
 #[derive(Clone, Debug)]
@@ -57,7 +57,7 @@ impl From<TooDeep> for NamespaceError {
 }
 
 /// Runs `read` on the root element. A document type is refused, so that no entity expands.
-fn with_root<T>(
+pub(crate) fn with_root<T>(
     xml: &[u8],
     read: impl FnOnce(Node<'_, '_>) -> Result<T, NamespaceError>,
 ) -> Result<T, NamespaceError> {

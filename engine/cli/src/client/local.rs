@@ -21,7 +21,9 @@ impl Directory {
             ensure!(named.is_dir(), "{} is no directory", named.display());
             return Ok(Self(Some(named.to_owned())));
         }
-        let own = std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".handle"));
+        // An empty one is none: it would be whatever directory this runs in.
+        let home = std::env::var_os("HOME").filter(|home| !home.is_empty());
+        let own = home.map(|home| PathBuf::from(home).join(".handle"));
         Ok(Self(own.filter(|path| wanted && path.is_dir())))
     }
 

@@ -12,7 +12,7 @@ use handle_proto::{Handle, ResponseCode};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{BufRead, BufReader, BufWriter, Write};
+use std::io::{BufRead, BufReader, BufWriter, ErrorKind, Read as _, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
@@ -23,6 +23,8 @@ const WAITING: usize = 16;
 /// Questions that are given or answered before the first of them is printed, so that one that is slow does not make all
 /// that come after it wait in memory.
 const AHEAD: usize = 1 << 14;
+/// Most bytes of a line, its end included: more than a message can ask for.
+const LINE_LEN_MAX: u64 = 1 << 20;
 
 struct Asked {
     number: u64,
@@ -55,6 +57,7 @@ pub(super) fn run(args: &Args, rules: &Rules) -> anyhow::Result<Outcome> {
     // What was resolved is shown, however it ended.
     out.flush()?;
     bar.finish_and_clear();
+    Driver::new(client).end_sessions();
     ended
 }
 
@@ -103,17 +106,15 @@ fn in_order<'a>(
 }
 
 fn read_all(args: &Args, rules: &Rules, ask: &mut Ask<'_>) -> anyhow::Result<()> {
-    let mut ask = |written: &str| {
-        let question = Reference::parse(written, rules)
-            .with_context(|| format!("{written:?} is no handle"))
-            .and_then(|reference| {
-                ensure!(reference.server.is_none(), "it names a server: resolve it alone");
-                args.question(&reference)
-            });
-        ask(written, question)
+    let question = |written: &str| {
+        let read = Reference::parse(written, rules).with_context(|| format!("{written:?} is no handle"));
+        read.and_then(|reference| {
+            ensure!(reference.server.is_none(), "it names a server: resolve it alone");
+            args.question(&reference)
+        })
     };
     for handle in &args.handles {
-        if !ask(handle) {
+        if !ask(handle, question(handle)) {
             return Ok(());
         }
     }
@@ -124,13 +125,35 @@ fn read_all(args: &Args, rules: &Rules, ask: &mut Ask<'_>) -> anyhow::Result<()>
             File::open(path).with_context(|| format!("cannot read {}", path.display()))?,
         )),
     };
-    for line in reader.lines() {
-        let line = line.with_context(|| format!("cannot read {}", path.display()))?;
-        if !line.trim().is_empty() && !ask(&line) {
+    each_line(reader, |line| match str::from_utf8(line) {
+        Ok(written) => written.trim().is_empty() || ask(written, question(written)),
+        Err(_) => ask(&String::from_utf8_lossy(line), Err(anyhow!("the line is not UTF-8"))),
+    })
+    .with_context(|| format!("cannot read {}", path.display()))
+}
+
+/// What some editors put in front of a text.
+const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
+
+/// Hands over each line, without its end, as long as more are wanted. What one says is nothing to the others.
+fn each_line(mut reader: impl BufRead, mut take: impl FnMut(&[u8]) -> bool) -> std::io::Result<()> {
+    let mut line = Vec::new();
+    let mut mark = BYTE_ORDER_MARK;
+    loop {
+        line.clear();
+        if (&mut reader).take(LINE_LEN_MAX).read_until(b'\n', &mut line)? == 0 {
+            return Ok(());
+        }
+        if line.len() as u64 == LINE_LEN_MAX && !line.ends_with(b"\n") {
+            let why = format!("a line has at most {LINE_LEN_MAX} bytes");
+            return Err(std::io::Error::new(ErrorKind::InvalidData, why));
+        }
+        let text = line.strip_prefix(std::mem::take(&mut mark)).unwrap_or(&line);
+        let text = text.strip_suffix(b"\n").unwrap_or(text);
+        if !take(text.strip_suffix(b"\r").unwrap_or(text)) {
             return Ok(());
         }
     }
-    Ok(())
 }
 
 /// Resolves one after the other. One that hits a fault is told as failed, because who prints in order waits for every
@@ -246,6 +269,29 @@ mod tests {
 
     fn found(question: &Question) -> LookupOutcome {
         Ok(Answer::new(question.handle.clone(), ResponseCode::SUCCESS, []).into())
+    }
+
+    #[test]
+    fn lines_are_read_whatever_is_in_them_up_to_a_length() {
+        let read = |text: &[u8]| {
+            let mut lines = vec![];
+            each_line(text, |line| {
+                lines.push(line.to_vec());
+                lines.len() < 4
+            })
+            .map(|()| lines)
+        };
+        assert_eq!(read(b"").unwrap(), Vec::<Vec<u8>>::new());
+        assert_eq!(read(b"a\r\n\xff\n\nb").unwrap(), [&b"a"[..], b"\xff", b"", b"b"]);
+        assert_eq!(read(b"1\n2\n3\n4\n5\n").unwrap().len(), 4, "no more is wanted");
+        // The mark counts only in front of all.
+        let marked = [BYTE_ORDER_MARK, b"a\n", BYTE_ORDER_MARK, b"b"].concat();
+        assert_eq!(read(&marked).unwrap(), [b"a".to_vec(), [BYTE_ORDER_MARK, b"b"].concat()]);
+        let max = usize::try_from(LINE_LEN_MAX).unwrap();
+        for (len, fits) in [(max - 1, true), (max, false)] {
+            let text = [vec![b'x'; len], b"\ny".to_vec()].concat();
+            assert_eq!(read(&text).is_ok_and(|lines| lines.len() == 2), fits, "{len}");
+        }
     }
 
     #[test]

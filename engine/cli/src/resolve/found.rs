@@ -1,9 +1,9 @@
 //! `hdl resolve` without a server: one handle, from the global service down.
 
 use super::{Args, hint, outcome};
-use crate::Outcome;
 use crate::output::{self, printable};
 use crate::style::{Paint, paint};
+use crate::{Outcome, notice};
 use handle_client::lookup::Options;
 use handle_client::signature::{Report, Verdict, Verifier};
 use handle_client::trace::{Event, Step};
@@ -42,6 +42,7 @@ pub(super) fn run(args: &Args, question: &Question, options: Options) -> anyhow:
         answer.code == ResponseCode::SUCCESS && report.as_ref().is_some_and(|report| !report.is_whole());
     let answer = if args.signatures { answer.selected(question).into() } else { answer };
     show(args, &answer, report.as_ref(), is_bad, &resolved.events);
+    notice::warn(&client, &answer.handle, question.wants);
     match is_bad {
         true => Ok(Outcome::Failed),
         _ if args.url && target(&answer).is_none() && answer.code == ResponseCode::SUCCESS => {

@@ -37,6 +37,7 @@ fn of_attempt(last: &AttemptError) -> Option<&'static str> {
         }
         AttemptError::Expired => "compare this clock with the server's",
         AttemptError::Refused(_) => "hdl check shows what each server says",
+        AttemptError::NoAddress => "hdl site shows by which name the server is known, in domain",
         AttemptError::Malformed(_) | AttemptError::NotOurs(_) => {
             "hdl check shows whether the other servers say more; is something on the way changing answers?"
         }
@@ -66,6 +67,7 @@ mod tests {
             (failed(AttemptError::Silence), "--tcp"),
             (failed(AttemptError::Signature(VerifyError::Wrong)), "hdl check --certify"),
             (failed(AttemptError::Expired), "clock"),
+            (failed(AttemptError::NoAddress), "domain"),
             (failed(AttemptError::Refused(ResponseCode::SERVER_BUSY)), "hdl check"),
         ] {
             let hint = of(&error).unwrap_or_default();

@@ -11,15 +11,14 @@ use handle_client::service::SharedSite;
 use handle_client::trace::Step;
 use handle_client::{Answer, Driver, LookupError, Question};
 use handle_proto::data::site::{InterfaceKind, InterfaceProtocol};
-use handle_proto::{Handle, ResponseCode, Version};
+use handle_proto::{Handle, ResponseCode};
 use serde_json::{Value as Json, json};
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// Ask every server of every site of a service for the same handle, and say who disagrees.
 ///
-/// Of each site the server that the hash chooses has to answer, over every protocol it speaks, and as the
-/// other sites do; every other server has to say that it is not responsible. A mirror that lags behind
+/// Of each site the server that the hash chooses has to answer, over every protocol it speaks (with --tcp over
+/// TCP alone), and as the other sites do; every other server has to say that it is not responsible. A mirror that lags behind
 /// shows as one that disagrees.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Example:
@@ -43,8 +42,9 @@ pub(crate) struct Args {
 struct Said {
     site: usize,
     server: usize,
-    address: SocketAddr,
-    protocol: InterfaceProtocol,
+    /// Without a port, and over no protocol, where it cannot be asked.
+    address: String,
+    protocol: Option<InterfaceProtocol>,
     is_responsible: bool,
     is_primary: bool,
     took_ms: Option<u32>,
@@ -52,6 +52,10 @@ struct Said {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
+    output::or_as_json(check(args), args.json)
+}
+
+fn check(args: &Args) -> anyhow::Result<Outcome> {
     let client = args.client.client()?;
     let located = locate(&client, &args.handle, args.certify)?;
     let mut said = vec![];
@@ -73,31 +77,29 @@ fn ask_site(
     number: usize,
     site: &SharedSite,
 ) -> Vec<Said> {
-    let view = site.view();
+    let (view, preferences) = (site.view(), &client.preferences);
     let responsible = view.server_at(Handle(&located.handle));
     let mut said = vec![];
     for (at, server) in view.servers.iter().enumerate() {
-        for protocol in [InterfaceProtocol::UDP, InterfaceProtocol::TCP] {
-            let Some(port) = server.interface(protocol, InterfaceKind::QUERY).and_then(|known| known.port())
-            else {
-                continue;
-            };
-            let address = SocketAddr::new(client.preferences.reached(server.address.ip()), port);
-            // Where the record has only its name, that is looked up.
-            let domain = i32::try_from(at).ok().and_then(|at| view.attribute_of("domain", at));
-            let domain = domain.and_then(|name| str::from_utf8(name).ok()).filter(|name| !name.is_empty());
-            if address.ip().is_unspecified() && domain.is_none() {
-                continue;
-            }
-            let target = Target {
-                domain: domain.map(str::to_owned),
-                public_key: server.public_key.to_vec(),
-                site_serial: view.serial,
-                version: view.protocol.clamp(Version::LOWEST, Version::CURRENT),
-                position: (at, view.servers.len()),
-                is_primary: view.is_primary(),
-                ..Target::at(address, protocol)
-            };
+        let said_of = |address: String, protocol, took_ms, outcome| Said {
+            site: number,
+            server: at,
+            address,
+            protocol,
+            is_responsible: responsible == Some(at),
+            is_primary: view.is_primary(),
+            took_ms,
+            outcome,
+        };
+        let target = |&protocol| Target::of(&view, at, protocol, InterfaceKind::QUERY, preferences);
+        let targets: Vec<Target> = preferences.protocols.iter().filter_map(target).collect();
+        // That nobody can ask the others is no harm.
+        if targets.is_empty() && responsible == Some(at) {
+            let error = LookupError::NoServer { handle: located.handle.clone() };
+            said.push(said_of(server.address.to_string(), None, None, Err(error)));
+        }
+        for target in targets {
+            let (address, protocol) = (target.address, target.protocol);
             let mut question = Question::all(located.handle.clone());
             question.wants.certified = args.certify;
             let options = Options {
@@ -111,16 +113,10 @@ fn ask_site(
                 Step::Answered { took_ms, .. } => Some(took_ms),
                 _ => None,
             });
-            said.push(Said {
-                site: number,
-                server: at,
-                address: resolved.outcome.as_ref().ok().and_then(|answer| answer.from).unwrap_or(address),
-                protocol,
-                is_responsible: responsible == Some(at),
-                is_primary: view.is_primary(),
-                took_ms,
-                outcome: resolved.outcome.map(|answer| (*answer).clone()),
-            });
+            // Where the record has only its name, who answered says at which address that is.
+            let from = resolved.outcome.as_ref().ok().and_then(|answer| answer.from).unwrap_or(address);
+            let outcome = resolved.outcome.map(|answer| (*answer).clone());
+            said.push(said_of(from.to_string(), Some(protocol), took_ms, outcome));
         }
     }
     said
@@ -173,6 +169,7 @@ fn show(args: &Args, said: &[Said], good: &[bool], agree: bool) {
         },
         Ok(answer) => format!("{} {}", answer.code.0, answer.code),
         Err(LookupError::AllFailed { last, .. }) => last.to_string(),
+        Err(LookupError::NoServer { .. }) => "no interface that can be asked from here".to_owned(),
         Err(error) => error.to_string(),
     };
     if args.json {
@@ -181,8 +178,8 @@ fn show(args: &Args, said: &[Said], good: &[bool], agree: bool) {
             .zip(good)
             .map(|(said, good)| {
                 json!({
-                    "site": said.site + 1, "server": said.server + 1, "address": said.address.to_string(),
-                    "protocol": said.protocol.name(), "responsible": said.is_responsible,
+                    "site": said.site + 1, "server": said.server + 1, "address": said.address,
+                    "protocol": said.protocol.and_then(InterfaceProtocol::name), "responsible": said.is_responsible,
                     "says": what(said), "ms": said.took_ms, "good": good,
                 })
             })
@@ -205,8 +202,8 @@ fn show(args: &Args, said: &[Said], good: &[bool], agree: bool) {
                 if good { "ok" } else { "!!" }.to_owned(),
                 format!("{}{}", said.site + 1, if said.is_primary { "" } else { " (secondary)" }),
                 (said.server + 1).to_string(),
-                said.address.to_string(),
-                said.protocol.name().unwrap_or("?").to_owned(),
+                said.address.clone(),
+                said.protocol.map_or("-", |protocol| protocol.name().unwrap_or("?")).to_owned(),
                 if said.is_responsible { "yes" } else { "no" }.to_owned(),
                 printable(&what(said)),
                 said.took_ms.map_or_else(|| "-".to_owned(), |ms| ms.to_string()),

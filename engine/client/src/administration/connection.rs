@@ -29,6 +29,11 @@ impl Connection {
         self.received.clear();
     }
 
+    /// From now on, no longer than this is waited; gives how long it was before.
+    pub(super) const fn wait_for(&mut self, patience: Duration) -> Duration {
+        std::mem::replace(&mut self.patience, patience)
+    }
+
     /// Whether there is a connection that the server has not left.
     pub(super) fn is_open(&self) -> bool {
         self.received.is_empty() && self.stream.as_ref().is_some_and(is_quiet)

@@ -71,6 +71,12 @@ impl Server {
                 let answer = SessionAnswer { mode: KeyExchangeMode::DIFFIE_HELLMAN, data: &data };
                 self.reply(got, &message, ResponseCode::SUCCESS, Response::Session(answer), false)
             }
+            Request::SessionTerminate(_) if got.envelope.session_id == self.sessions => {
+                let key = self.session.take().expect("a session");
+                verify_mac_message(&got.envelope, &message, key.as_bytes()).unwrap();
+                self.say("ended");
+                got.reply(ResponseCode::SUCCESS, Response::Done)
+            }
             Request::AnswerChallenge(_) => {
                 assert!(message.credential.is_empty(), "an answer proves itself");
                 self.is_authenticated = true;
@@ -187,7 +193,29 @@ fn one_challenge_serves_for_all_requests_of_a_session() {
     // A session that the server has forgotten is set up again, and the request repeated.
     server.lock().unwrap().session = None;
     assert_eq!(client.ask(&DELETE, OpFlags(0)).unwrap().code(), ResponseCode::SUCCESS);
-    assert_eq!(*said.lock().unwrap(), ["unknown", "set up", "challenged", "answered"]);
+    let seen = std::mem::take(&mut *said.lock().unwrap());
+    assert_eq!(seen, ["unknown", "set up", "challenged", "answered"]);
+    // Whoever asks from now on has one of their own, and the server need not keep the last one either.
+    let identity = client.identity.clone();
+    client.identify(identity);
+    client.ask(&DELETE, OpFlags(0)).unwrap();
+    drop(client);
+    assert_eq!(*said.lock().unwrap(), ["ended", "set up", "challenged", "answered", "ended"]);
+}
+
+#[test]
+fn a_session_that_is_gone_is_not_mourned_for_long() {
+    let (mut client, server, said) = begin();
+    client.ask(&DELETE, OpFlags(0)).unwrap();
+    server.lock().unwrap().session = None;
+    said.lock().unwrap().clear();
+    drop(client);
+    // Nor is one that nobody answers for: who says nothing is waited for no longer than that.
+    let deaf = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut connection = Connection::new(deaf.local_addr().unwrap(), PATIENCE);
+    assert_eq!(connection.wait_for(PARTING), PATIENCE);
+    connection.send(b"x").unwrap();
+    assert!(matches!(connection.receive(), Err(AskError::Late)));
 }
 
 #[test]
@@ -224,6 +252,10 @@ fn an_answer_that_comes_twice_or_from_somebody_else_is_refused() {
     server.lock().unwrap().repeats_itself = true;
     let error = client.ask(&DELETE, OpFlags(0)).unwrap_err();
     assert!(matches!(error, AskError::Another(_)), "{error}");
+    // Perhaps it has another session by that number, so that the next request has one of its own.
+    server.lock().unwrap().repeats_itself = false;
+    assert_eq!(client.ask(&DELETE, OpFlags(0)).unwrap().code(), ResponseCode::SUCCESS);
+    assert_eq!(server.lock().unwrap().sessions, 2);
 
     let (mut client, server, _) = begin();
     let other = generate::rsa(2048).unwrap();

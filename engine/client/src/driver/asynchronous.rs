@@ -90,6 +90,14 @@ impl AsyncDriver {
         renewing.finish()
     }
 
+    /// Ends the sessions of all drivers of this client, as [`Driver::end_sessions`](super::Driver::end_sessions) does: on a
+    /// thread for what waits.
+    pub async fn end_sessions(&self) {
+        let mut driver = super::Driver::new(Arc::clone(&self.client));
+        // Where there is no thread for it, they expire.
+        let _ = tokio::task::spawn_blocking(move || driver.end_sessions()).await;
+    }
+
     async fn ask(&self, question: &Question, options: &Options) -> Resolved {
         let mut lookup = lookup(&self.client, question, options);
         let outcome = self.drive(&mut lookup).await;

@@ -1,3 +1,5 @@
+mod grammar;
+
 use super::*;
 use proptest::prelude::*;
 

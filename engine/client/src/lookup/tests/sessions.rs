@@ -2,7 +2,9 @@
 
 use super::*;
 use crate::lookup::world::later;
+use handle_proto::OpCode;
 use handle_proto::data::site::{Interface, InterfaceKind};
+use handle_proto::wire::{Envelope, Message};
 
 /// The world of [`world`], with a record that not everybody may read at one site, and who may.
 fn private_world() -> (World, Arc<Client>, Options) {
@@ -136,6 +138,34 @@ fn a_session_whose_number_the_server_has_given_to_somebody_else_is_taken_once_mo
 }
 
 #[test]
+fn what_is_decrypted_with_another_key_to_no_message_ends_the_session_too() {
+    let (mut world, client, options) = private_world();
+    world.sessions.encrypt = true;
+    said(&mut world, &client, &private("10.a/p", true), &options);
+    world.sessions.restart_garbled();
+    let again = said(&mut world, &client, &private("10.a/p", true), &options);
+    assert_eq!(again.0, ALL);
+    assert_eq!(again.1, ["another", "set up", "challenged", "authenticated"]);
+    let next = said(&mut world, &client, &private("10.a/q", true), &options);
+    assert_eq!(next, (ALL.map(str::to_owned).to_vec(), vec!["known"]));
+}
+
+#[test]
+fn a_session_that_is_ended_is_told_to_its_server_once() {
+    let (mut world, client, options) = private_world();
+    said(&mut world, &client, &private("10.a/p", true), &options);
+    let endings = client.sessions.end(&mut dice(3), BEGIN);
+    let [mut ending] = <[_; 1]>::try_from(endings).unwrap();
+    assert_eq!(client.sessions.count(), 0);
+    assert!(client.sessions.end(&mut dice(3), BEGIN).is_empty());
+    let transmit = ending.poll_transmit(BEGIN).unwrap();
+    let (envelope, rest) = Envelope::split(&transmit.datagrams[0]).unwrap();
+    let message = Message::decode(rest).unwrap();
+    assert_eq!((message.header.op_code, message.body), (OpCode::SESSION_TERMINATE, &b"\0\0\0\x01/"[..]));
+    assert_eq!(world.sessions.refuse(&envelope, &message), None, "it is one of the session");
+}
+
+#[test]
 fn without_a_session_every_request_is_proved() {
     // The server refuses; it has no key; nobody wants one.
     let (mut world, client, options) = private_world();
@@ -195,7 +225,7 @@ fn an_answer_in_the_session_that_was_changed_or_has_come_before_is_none() {
     lookup.handle_datagram(BEGIN, number, &good);
     assert!(lookup.take_outcome().is_some_and(|outcome| outcome.is_ok()));
     let mut changed = good.clone();
-    changed[handle_proto::wire::Envelope::LEN + 19] ^= 1;
+    changed[Envelope::LEN + 19] ^= 1;
     // The same dice give the same request, so that only its number tells that the answer is one to the first.
     for bad in [good, changed] {
         assert_eq!(client.sessions.count(), 1);

@@ -1,0 +1,35 @@
+//! What the namespace of a prefix says to people: whom to write to, and that it is not active.
+
+use handle_client::lookup::Client;
+use handle_client::question::Wants;
+use handle_client::{Answer, driver, namespace};
+use handle_proto::Handle;
+use handle_template::Notice;
+
+/// What the namespaces of a handle say, the inner one first to be heard. `ask` gives what they are asked for.
+pub(crate) fn of(
+    handle: &[u8],
+    wants: Wants,
+    mut ask: impl FnMut(&handle_client::Question) -> Option<Answer>,
+) -> Notice {
+    let questions = namespace::questions(Handle(handle), wants);
+    let notices = questions.iter().filter_map(|question| Notice::of_record(ask(question)?.values().iter()));
+    notices.fold(Notice::default(), |outer, inner| inner.or(outer))
+}
+
+/// Tells that the prefix of a handle is not active, as far as that is known by now: nobody is asked for it.
+pub(crate) fn warn(client: &Client, handle: &[u8], wants: Wants) {
+    let notice = of(handle, wants, |question| {
+        client.cache.get(question, driver::now()).map(handle_client::SharedAnswer::into_answer)
+    });
+    if let Some(what) = inactive(&notice) {
+        eprintln!("hdl: the prefix of {} is {what}", crate::output::printable(&Handle(handle).to_string()));
+    }
+}
+
+/// What is to be said of a prefix that is not active.
+pub(crate) fn inactive(notice: &Notice) -> Option<String> {
+    let status = notice.status.as_deref().filter(|_| !notice.is_active())?;
+    let message = notice.message.as_deref().map(|message| format!(": {message}"));
+    Some(crate::output::printable(&format!("{status}{}", message.unwrap_or_default())))
+}

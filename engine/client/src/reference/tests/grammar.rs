@@ -1,0 +1,277 @@
+//! References are put together by their grammar, part by part, and have to be read as the parts that went in.
+
+use super::super::*;
+use super::both_forms_read_back;
+use encoding_rs::{UTF_8, UTF_16BE, UTF_16LE};
+use proptest::prelude::*;
+use std::fmt::Write as _;
+
+/// How a name is introduced, and whether a colon may stand for its first slash.
+const INTRODUCTIONS: [(&str, Form); 24] = [
+    ("hdl:", Form::Hdl),
+    ("HDL:", Form::Hdl),
+    ("hdl: ", Form::Hdl),
+    ("hdl%3A", Form::Hdl),
+    ("hdl:/", Form::Hdl),
+    ("doi:", Form::Doi),
+    ("DOI:  ", Form::Doi),
+    ("doi%3a", Form::Doi),
+    ("info:hdl/", Form::Info),
+    ("Info:DOI/", Form::Info),
+    ("urn:hdl:", Form::Urn),
+    ("URN:doi:", Form::Urn),
+    ("https://hdl.handle.net/", Form::Proxy),
+    ("HTTP://DX.DOI.ORG/", Form::Proxy),
+    ("https://doi.org:443/", Form::Proxy),
+    ("https://www.doi.org//", Form::Proxy),
+    ("hdl.handle.net/", Form::Proxy),
+    ("//doi.org/", Form::Proxy),
+    ("/doi.org/", Form::Proxy),
+    ("https://doi.org/doi:", Form::Proxy),
+    ("https://hdl.handle.net/hdl:", Form::Proxy),
+    ("https://doi.org/urn:doi:", Form::Proxy),
+    ("hdl://server.example:2641/", Form::Direct),
+    ("HDL://[::1]/", Form::Direct),
+];
+
+/// What stands between the name and the options, the options, and what follows.
+#[derive(Clone, Debug)]
+struct Behind {
+    types: Vec<String>,
+    indexes: Vec<u32>,
+    others: Vec<(String, String)>,
+    fragment: Option<String>,
+}
+
+fn behind() -> impl Strategy<Value = Behind> {
+    let word = r##"[a-zA-Z0-9 /:@é日?#&=+%"]{0,6}"##;
+    let types = prop::collection::vec(word, 0..3);
+    let indexes = prop::collection::vec(any::<u32>(), 0..3);
+    let others = prop::collection::vec(("[a-z]{1,3}é?_", word), 0..3);
+    (types, indexes, others, prop::option::of(word)).prop_map(|(types, indexes, others, fragment)| Behind {
+        types,
+        indexes,
+        others,
+        fragment,
+    })
+}
+
+/// Bytes percent-encoded, in capital letters or small ones.
+fn coded(bytes: &[u8], small: bool, out: &mut String) {
+    for byte in bytes {
+        let _ = if small { write!(out, "%{byte:02x}") } else { write!(out, "%{byte:02X}") };
+    }
+}
+
+fn all_coded(text: &str, small: bool) -> String {
+    let mut out = String::new();
+    coded(text.as_bytes(), small, &mut out);
+    out
+}
+
+impl Behind {
+    fn written(&self, small: bool) -> String {
+        let types = self.types.iter().map(|kind| format!("type={}", all_coded(kind, small)));
+        let indexes = self.indexes.iter().map(|index| format!("index={index}"));
+        let others = self.others.iter();
+        let others =
+            others.map(|(name, value)| format!("{}={}", all_coded(name, small), all_coded(value, small)));
+        let options: Vec<_> = types.chain(indexes).chain(others).collect();
+        let question = if options.is_empty() { String::new() } else { format!("?{}", options.join("&")) };
+        let fragment = self.fragment.as_ref().map(|text| format!("#{}", all_coded(text, small)));
+        question + &fragment.unwrap_or_default()
+    }
+}
+
+/// A name as it may be written: characters that mean something there are encoded, others where `mask` says so.
+fn name(handle: &str, form: Form, mask: u64, small: bool) -> String {
+    let mut out = String::new();
+    let slash_at = handle.find('/').unwrap_or(handle.len());
+    for (number, (at, c)) in handle.char_indices().enumerate() {
+        let is_first_slash = at == slash_at;
+        let has_meaning = matches!(c, '%' | '?' | '#')
+            || c == '@' && at < slash_at
+            // In URNs the first of a slash and a colon ends the prefix.
+            || c == ':' && at < slash_at
+            // What is trimmed, and the first letter of what might look like a scheme, a host or a number of a value.
+            || at == 0
+            || c.is_whitespace() && handle[at..].trim().is_empty()
+            || c.is_whitespace() && handle[..at].trim().is_empty();
+        let is_chosen = mask >> (number % 64) & 1 == 1;
+        if is_first_slash && form == Form::Urn && is_chosen && at > 0 {
+            out.push(':');
+        } else if has_meaning || is_chosen {
+            coded(c.encode_utf8(&mut [0; 4]).as_bytes(), small, &mut out);
+        } else {
+            out.push(c);
+        }
+    }
+    out
+}
+
+/// Encodings with a text that each of them has. With a byte of theirs that means nothing in them, where there is one.
+const ENCODINGS: [(&str, &str, Option<&[u8]>); 38] = [
+    ("utf-8", "Ω日本é", Some(b"\xff")),
+    ("ibm866", "Привет", None),
+    ("iso-8859-2", "Łódź", None),
+    ("iso-8859-3", "Ġgantija", Some(b"\xa5")),
+    ("iso-8859-4", "Ķekava", None),
+    ("iso-8859-5", "Привет", None),
+    ("iso-8859-6", "سلام", Some(b"\xa1")),
+    ("iso-8859-7", "Αθήνα", Some(b"\xff")),
+    ("iso-8859-8", "שלום", Some(b"\xa1")),
+    ("iso-8859-8-i", "שלום", Some(b"\xa1")),
+    ("iso-8859-10", "Þingvellir", None),
+    ("iso-8859-13", "Ąžuolas", None),
+    ("iso-8859-14", "Ẃŷ", None),
+    ("iso-8859-15", "Œuvre €", None),
+    ("iso-8859-16", "Țară", None),
+    ("koi8-r", "Привет", None),
+    ("koi8-u", "Київ", None),
+    ("macintosh", "Universität", None),
+    ("windows-874", "ไทย", Some(b"\xff")),
+    ("windows-1250", "Łódź", None),
+    ("windows-1251", "Привет", None),
+    ("latin1", "Universität", None),
+    ("windows-1253", "Αθήνα", Some(b"\xff")),
+    ("windows-1254", "İstanbul", None),
+    ("windows-1255", "שלום", Some(b"\xff")),
+    ("windows-1256", "سلام", None),
+    ("windows-1257", "Ąžuolas", Some(b"\xa5")),
+    ("windows-1258", "Đà", None),
+    ("x-mac-cyrillic", "Привет", None),
+    ("gbk", "中文", Some(b"\xff")),
+    ("gb18030", "中文é", Some(b"\xff")),
+    ("big5", "漢字", Some(b"\xff")),
+    ("euc-jp", "日本", Some(b"\xff")),
+    ("iso-2022-jp", "日本", Some(b"\xff")),
+    ("shift_jis", "日本", Some(b"\xfd")),
+    ("euc-kr", "한국", Some(b"\xff")),
+    ("utf-16be", "日本é", Some(b"\xd8\x00\xd8\x00")),
+    ("utf-16le", "日本é", Some(b"\x00\xd8\x00\xd8")),
+];
+
+fn bytes_in(encoding: &'static Encoding, text: &str) -> Vec<u8> {
+    match encoding {
+        _ if encoding == UTF_16BE => text.encode_utf16().flat_map(u16::to_be_bytes).collect(),
+        _ if encoding == UTF_16LE => text.encode_utf16().flat_map(u16::to_le_bytes).collect(),
+        _ => {
+            let (bytes, _, has_unmappable) = encoding.encode(text);
+            assert!(!has_unmappable, "{text} in {}", encoding.name());
+            bytes.into_owned()
+        }
+    }
+}
+
+#[test]
+fn every_encoding_is_read_by_its_label_and_nothing_is_replaced() {
+    let rules = Rules::typed();
+    for (label, text, wrong) in ENCODINGS {
+        let encoding = charset(label).unwrap_or_else(|| panic!("{label}"));
+        let handle = format!("cnri.test/{text}");
+        for label in [label.to_owned(), label.to_ascii_uppercase(), encoding.name().to_owned()] {
+            let mut written = format!("hdl:{label}@");
+            coded(&bytes_in(encoding, &handle), false, &mut written);
+            let read =
+                Reference::parse(&written, &rules).unwrap_or_else(|error| panic!("{written}: {error}"));
+            assert_eq!(read.handle, handle, "{written}");
+            // The slash may stand for itself where the encoding has ASCII in one byte each.
+            if encoding.is_ascii_compatible() {
+                let mut written = format!("{label}@cnri.test/");
+                coded(&bytes_in(encoding, text), true, &mut written);
+                assert_eq!(Reference::parse(&written, &rules).unwrap().handle, handle, "{written}");
+            }
+        }
+        if let Some(wrong) = wrong {
+            let mut written = format!("hdl:{label}@");
+            coded(&bytes_in(encoding, "a/"), false, &mut written);
+            coded(wrong, false, &mut written);
+            let error = Reference::parse(&written, &rules).unwrap_err();
+            assert!(matches!(error, ReferenceError::NotInCharset(_)), "{written}: {error:?}");
+        }
+    }
+    // Those that browsers replace wholly, and one that nobody reads any more.
+    for label in ["replacement", "iso-2022-kr", "hz-gb-2312", "iso-2022-cn", "utf7", "utf-7", "none-such"] {
+        let read = Reference::parse(&format!("hdl:{label}@a/b"), &rules);
+        assert_eq!(read, Err(ReferenceError::UnknownCharset(label.to_owned())));
+    }
+    assert_eq!(charset("utf8"), Some(UTF_8));
+}
+
+#[test]
+fn every_byte_of_a_handle_is_printed_so_that_it_reads_back_wherever_it_stands() {
+    for byte in 0..=0x7f {
+        let c = char::from(byte);
+        for handle in [
+            format!("{c}"),
+            format!("{c}a/b"),
+            format!("a{c}/b"),
+            format!("a/{c}b"),
+            format!("a/b{c}"),
+            format!("a/{c}"),
+        ] {
+            both_forms_read_back(&handle);
+        }
+        // Encoded it means itself, whatever it means otherwise.
+        let written = format!("hdl:a/%{byte:02x}%{byte:02X}b");
+        let read = Reference::parse(&written, &Rules::typed()).unwrap();
+        assert_eq!(read.handle, format!("a/{c}{c}b"));
+    }
+    for byte in 0x80..=0xff_u8 {
+        let read = Reference::parse(&format!("hdl:a/%{byte:02X}"), &Rules::typed());
+        assert_eq!(read, Err(ReferenceError::NotUtf8), "{byte:02x}");
+    }
+    both_forms_read_back(&format!("{}/{}", "a.".repeat(20_000), "b/%".repeat(20_000)));
+}
+
+proptest! {
+    #[test]
+    fn what_is_written_by_the_grammar_is_read_as_its_parts(
+        handle in r##"[a-z0-9.:@%é日 "]{1,5}(/[ -~é日\u{0}\t\n]{0,8})?"##,
+        at in 0..INTRODUCTIONS.len(),
+        (mask, small) in (any::<u64>(), any::<bool>()),
+        behind in behind(),
+        blanks in ("[ \t\n]{0,2}", "[ \t\n]{0,2}"),
+    ) {
+        let (introduction, form) = INTRODUCTIONS[at];
+        let in_urn = if introduction.to_ascii_lowercase().contains("urn:") { Form::Urn } else { form };
+        let (name, options) = (name(&handle, in_urn, mask, small), behind.written(small));
+        let written = format!("{}{introduction}{name}{options}{}", blanks.0, blanks.1);
+        let read = Reference::parse(&written, &Rules::typed());
+        let read = read.unwrap_or_else(|error| panic!("{written:?}: {error}"));
+        prop_assert_eq!(&read.handle, &handle, "{:?}", written);
+        prop_assert_eq!(read.form, form);
+        let server = match introduction {
+            "hdl://server.example:2641/" => Some("server.example:2641"),
+            "HDL://[::1]/" => Some("[::1]"),
+            _ => None,
+        };
+        prop_assert_eq!(read.server.as_deref(), server);
+        prop_assert_eq!((read.types, read.indexes, read.options), (behind.types, behind.indexes, behind.others));
+        prop_assert_eq!(read.fragment, behind.fragment);
+    }
+
+    #[test]
+    fn a_modifier_is_read_as_its_parts(
+        label in prop::option::of(prop::sample::select(vec!["utf-8", "latin1", "SJIS", "koi8", "gb", "jis"])),
+        kind in prop::option::of("[A-Za-z0-9._-]{1,40}"),
+        separator in "[ ;]?",
+        introduction in prop::sample::select(vec!["", "hdl:", "doi:", "hdl.handle.net/", "https://doi.org/"]),
+    ) {
+        let of_kind = kind.as_ref().map(|kind| {
+            let separator = if label.is_some() { separator.as_str() } else { "" };
+            format!("{separator}type={kind}")
+        });
+        let written = format!("{introduction}{}{}@10.1/a%20b", label.unwrap_or_default(), of_kind.unwrap_or_default());
+        let read = Reference::parse(&written, &Rules::typed());
+        let read = read.unwrap_or_else(|error| panic!("{written:?}: {error}"));
+        prop_assert_eq!(&read.handle, "10.1/a b", "{}", written);
+        prop_assert_eq!(read.types, Vec::from_iter(kind));
+        // A proxy takes no encodings, and looks the whole up.
+        if !introduction.contains(':') {
+            let path = format!("{}@10.1/a%20b", label.unwrap_or_default());
+            let read = Reference::parse(&path, &Rules::proxy()).unwrap();
+            prop_assert_eq!(read.handle, format!("{}@10.1/a b", label.unwrap_or_default()));
+        }
+    }
+}

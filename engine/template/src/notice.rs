@@ -1,0 +1,100 @@
+//! HS_NAMESPACE: what it says to people.
+
+use crate::namespace::{HS_NAMESPACE, NamespaceError, with_root};
+use handle_proto::{Value, fold};
+use roxmltree::Node;
+
+/// What the namespace of a prefix says to people. None of it changes how handles are found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Notice {
+    /// The e-mail address of whoever is responsible.
+    pub contact: Option<String>,
+    /// As a rule `active` or `inactive`; who does not say is active.
+    pub status: Option<String>,
+    /// What is to be shown when the prefix is not active.
+    pub message: Option<String>,
+}
+
+impl Notice {
+    fn parse(xml: &[u8]) -> Result<Self, NamespaceError> {
+        with_root(xml, |root| {
+            let text = |name: &str| {
+                let is_named = |node: &Node<'_, '_>| node.is_element() && node.tag_name().name() == name;
+                let text = root.children().find(is_named)?.text()?.trim();
+                (!text.is_empty()).then(|| text.to_owned())
+            };
+            Ok(Self { contact: text("contact"), status: text("status"), message: text("statusmsg") })
+        })
+    }
+
+    /// That of a record: of the values of that type that can be read, the one with the lowest index.
+    #[must_use]
+    pub fn of_record<'v>(values: impl Iterator<Item = Value<'v>>) -> Option<Self> {
+        let mut values: Vec<_> = values.filter(|value| fold::eq(value.kind, HS_NAMESPACE)).collect();
+        values.sort_by_key(|value| value.index);
+        values.iter().find_map(|value| Self::parse(value.data).ok())
+    }
+
+    /// With what `outer` says and this does not.
+    #[must_use]
+    pub fn or(self, outer: Self) -> Self {
+        Self {
+            contact: self.contact.or(outer.contact),
+            status: self.status.or(outer.status),
+            message: self.message.or(outer.message),
+        }
+    }
+
+    /// Whether the prefix is active.
+    #[must_use]
+    pub fn is_active(&self) -> bool {
+        self.status.as_deref().is_none_or(|status| status == "active")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn notice(xml: &str) -> Notice {
+        Notice::parse(xml.as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn who_is_responsible_and_whether_the_prefix_is_active_is_read() {
+        let inner = notice(
+            "<namespace><contact> a@b.example </contact><status>inactive</status><template delimiter='@'/>\
+             <statusmsg>Moved &amp; gone.</statusmsg><contact>second</contact></namespace>",
+        );
+        let some = |text: &str| Some(text.to_owned());
+        let expected =
+            Notice { contact: some("a@b.example"), status: some("inactive"), message: some("Moved & gone.") };
+        assert_eq!(inner, expected);
+        assert!(!inner.is_active());
+        for xml in [
+            "<n/>",
+            "<n><status/></n>",
+            "<n><status>active</status></n>",
+            "<n><x><status>no</status></x></n>",
+        ] {
+            assert!(notice(xml).is_active(), "{xml}");
+        }
+        // What it does not say is said by the one outside it.
+        let outer = notice("<n><contact>root@example</contact><status>active</status></n>");
+        assert_eq!(inner.clone().or(outer.clone()), inner);
+        assert_eq!(notice("<n/>").or(outer.clone()), outer);
+    }
+
+    #[test]
+    fn the_one_that_reads_and_has_the_lowest_index_counts() {
+        let values = [
+            Value::new(9, b"HS_NAMESPACE", b"<n><contact>nine</contact></n>"),
+            Value::new(2, b"HS_NAMESPACE", b"<n>"),
+            Value::new(3, b"HS_NAMESPACE", b""),
+            Value::new(5, b"hs_namespace", b"<n><contact>five</contact></n>"),
+            Value::new(1, b"URL", b"<n><contact>one</contact></n>"),
+        ];
+        assert_eq!(Notice::of_record(values.into_iter()).unwrap().contact.as_deref(), Some("five"));
+        assert_eq!(Notice::of_record([].into_iter()), None);
+    }
+}
