@@ -229,6 +229,12 @@ fn init_makes_a_directory_from_which_handled_serves() {
     let (port, admin_port) = (address.port().to_string(), free_address().port().to_string());
     let init = ["init", "site", "--prefix", "10.1045", "--address", "127.0.0.1", "--plain", "--json"];
     let ports = ["--port", &port, "--admin-port", &admin_port, "--bind", "127.0.0.1"];
+    // What is wrong with the command leaves nothing that would be in the way of the next try.
+    for wrong in [["--bits", "1024"], ["--port", &admin_port]] {
+        let args = init.into_iter().chain(["--admin-port", &admin_port]).chain(wrong);
+        assert_eq!(fail(place.hdl(args)).0, 1, "{wrong:?}");
+        assert!(!place.path("site").exists(), "{wrong:?}");
+    }
     std::fs::create_dir(place.path("site")).unwrap();
     let made = place.json(init.into_iter().chain(ports).collect::<Vec<_>>());
     assert_eq!(made["administrator"], "300:10.1045/ADMIN");

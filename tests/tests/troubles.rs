@@ -17,7 +17,7 @@ use std::process::{Command, Stdio};
 enum Damage {
     Gone,
     Empty,
-    /// Cut in the middle.
+    /// Cut behind the middle.
     Half,
     /// Other bytes, as many.
     Noise,
@@ -39,7 +39,13 @@ impl Damage {
         match self {
             Self::Gone | Self::Directory => bytes.clear(),
             Self::Empty => bytes.clear(),
-            Self::Half => bytes.truncate(middle),
+            Self::Half => {
+                // Behind a mark that begins a quotation: elsewhere what is left of a text may be right.
+                let quotes = |end: usize| bytes[..end].iter().filter(|&&byte| byte == b'"').count();
+                let begins = |&at: &usize| bytes[at] == b'"' && quotes(at + 1) % 2 == 1;
+                let cut = (middle..bytes.len()).find(begins).map_or(middle, |at| at + 1);
+                bytes.truncate(cut);
+            }
             // Nothing that any of the formats begins with, or is text.
             Self::Noise => bytes
                 .iter_mut()

@@ -245,6 +245,8 @@ impl Administrator {
             return Ok(asked);
         }
         self.session = None;
+        // Who could not decrypt a request does not know that the connection is to be kept either, and may be closing it.
+        self.connection.close();
         self.open_session()?;
         self.ask_once(request, flags)
     }

@@ -119,13 +119,15 @@ pub(super) fn verify(config: &StoreConfig, file: impl StorageBackend) -> Result<
         return Ok(());
     }
     let [last, before] = header.slots().map(|slot| header.commit(slot));
-    if !header.has(Header::UNCLOSED) && last < before {
-        return Err(StorageError::Corrupted("it says that an older commit is the last".to_owned()).into());
-    }
+    let is_older = !header.has(Header::UNCLOSED) && last < before;
     header.demand_repair();
     let file = Unwritten::new(file)?;
     file.write(0, &header.0)?;
-    super::builder(config).create_with_backend(file).map(drop)
+    drop(super::builder(config).create_with_backend(file)?);
+    match is_older {
+        true => Err(StorageError::Corrupted("it says that an older commit is the last".to_owned()).into()),
+        false => Ok(()),
+    }
 }
 
 #[cfg(test)]

@@ -99,11 +99,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
     );
     let passphrase = args.passphrase.read()?;
     key::decided(passphrase.is_some(), args.plain, "--passphrase-file FILE or --passphrase-env NAME")?;
+    let server_key = generate::rsa(args.bits)?;
+    let admin_key = generate::rsa(args.bits)?;
+    // When nothing is wrong with what was said, so that the next try finds none.
     make_directory(&args.directory)?;
 
     let path = |name: &str| args.directory.join(name);
-    let server_key = generate::rsa(args.bits)?;
-    let admin_key = generate::rsa(args.bits)?;
     create_secret_file(&path("server-private.bin"), &keyfile::plain(&server_key.view()))?;
     let admin_file = match &passphrase {
         Some(passphrase) => keyfile::encrypt(&admin_key.view(), passphrase),

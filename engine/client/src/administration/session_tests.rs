@@ -36,6 +36,8 @@ struct Server {
     said: Said,
     /// Answers with the counter of the answer before.
     repeats_itself: bool,
+    /// On which connection the last request came.
+    connection: usize,
 }
 
 impl Server {
@@ -44,6 +46,7 @@ impl Server {
     }
 
     fn answer(&mut self, got: &Got) -> Vec<u8> {
+        self.connection = got.connection;
         let mut bytes = got.bytes.clone();
         let is_encrypted = got.envelope.flags.has(EnvelopeFlags::ENCRYPTED);
         if is_encrypted {
@@ -167,6 +170,7 @@ fn begin() -> (Administrator, Arc<Mutex<Server>>, Said) {
         counter: 0,
         said: Arc::clone(&said),
         repeats_itself: false,
+        connection: 0,
     }));
     let served = Arc::clone(&server);
     let (address, _) = serve(move |got| Some((served.lock().unwrap().answer(got), true)));
@@ -212,6 +216,16 @@ fn a_session_that_is_gone_is_not_mourned_for_long() {
     assert_eq!(connection.wait_for(PARTING), PATIENCE);
     connection.send(b"x").unwrap();
     assert!(matches!(connection.receive(), Err(AskError::Late)));
+}
+
+#[test]
+fn the_session_after_one_that_is_over_is_set_up_on_another_connection() {
+    let (mut client, server, _) = begin();
+    client.ask(&DELETE, OpFlags(0)).unwrap();
+    let before = server.lock().unwrap().connection;
+    server.lock().unwrap().session = None;
+    assert_eq!(client.ask(&DELETE, OpFlags(0)).unwrap().code(), ResponseCode::SUCCESS);
+    assert_eq!(server.lock().unwrap().connection, before + 1);
 }
 
 #[test]

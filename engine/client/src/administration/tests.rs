@@ -21,7 +21,7 @@ const DELETE: Request<'_> = Request::DeleteHandle(HandleBody { handle: b"10/a" }
 
 /// A request as the server got it.
 pub(super) struct Got {
-    connection: usize,
+    pub(super) connection: usize,
     pub(super) envelope: Envelope,
     pub(super) bytes: Vec<u8>,
 }
