@@ -13,10 +13,10 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 /// Handles in the cache.
-const HANDLES: usize = 1_000_000;
+const HANDLES: u32 = 1_000_000;
 const NOW: Now = Now { ms: 1_000, unix_s: 1_700_000_000 };
 
-fn handle(number: usize) -> String {
+fn handle(number: u32) -> String {
     format!("10.1016/j.cache.{number:07}")
 }
 
@@ -51,14 +51,14 @@ fn ask(cache: &Cache, numbers: &[u32], begin: usize, count: usize) -> usize {
 
 /// What a thread asks for in turn.
 fn chosen(pattern: Pattern, thread: u64) -> Vec<u32> {
-    let mut chooser = Chooser::new(pattern, HANDLES as u32, thread, 2);
+    let mut chooser = Chooser::new(pattern, HANDLES, thread, 2);
     let mut random = Random::new(7, thread);
     (0..HANDLES).map(|_| chooser.choose(&mut random)).collect()
 }
 
 fn hits(criterion: &mut Criterion) {
     let cache = &filled();
-    assert_eq!(cache.stats().handles, HANDLES as u64, "all of them fit");
+    assert_eq!(cache.stats().handles, u64::from(HANDLES), "all of them fit");
     let mut group = criterion.benchmark_group("cache");
     group.throughput(Throughput::Elements(1));
     for pattern in [Pattern::Uniform, Pattern::Zipf { exponent: 1.0 }] {

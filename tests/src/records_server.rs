@@ -28,6 +28,8 @@ struct State {
     records: Mutex<Records>,
     /// Operations until the next accident; below zero there is none.
     until_accident: AtomicI64,
+    /// Operations that are carried out before those.
+    until_unwilling: AtomicI64,
     /// Operations that are still told that nothing can be changed now.
     unwilling: AtomicI64,
 }
@@ -61,6 +63,12 @@ impl RecordsServer {
 
     /// So many operations are told that the server takes no changes now, and not carried out.
     pub fn refuse_next(&self, operations: u32) {
+        self.refuse_after(0, operations);
+    }
+
+    /// The same, but the first operations are carried out.
+    pub fn refuse_after(&self, before: u32, operations: u32) {
+        self.state.until_unwilling.store(before.into(), Ordering::SeqCst);
         self.state.unwilling.store(operations.into(), Ordering::SeqCst);
     }
 
@@ -98,7 +106,8 @@ fn answer(message: &[u8], state: &State) -> Vec<u8> {
     let (envelope, rest) = Envelope::split(message).expect("whole messages");
     let message = Message::decode(rest).expect("what our client sends decodes");
     let Ok(Body::Request(request)) = message.decode_body(envelope.version) else { panic!("a request") };
-    let code = if state.unwilling.fetch_sub(1, Ordering::SeqCst) > 0 {
+    let is_willing = state.until_unwilling.fetch_sub(1, Ordering::SeqCst) > 0;
+    let code = if !is_willing && state.unwilling.fetch_sub(1, Ordering::SeqCst) > 0 {
         ResponseCode::SERVER_READ_ONLY
     } else {
         change(&mut state.records.lock().expect("no thread panics"), &request, message.header.flags)
@@ -155,6 +164,10 @@ fn change(records: &mut Records, request: &Request<'_>, flags: OpFlags) -> Respo
             }
             record.retain(|&index, _| !body.indexes.has(index));
             ResponseCode::SUCCESS
+        }
+        // Others look after these.
+        Request::HomeNa(body) | Request::UnhomeNa(body) if body.handle.starts_with(b"0.NA/11.") => {
+            ResponseCode::INVALID_ADMIN
         }
         Request::HomeNa(_) | Request::UnhomeNa(_) => ResponseCode::SUCCESS,
         _ => ResponseCode::OPERATION_NOT_SUPPORTED,

@@ -71,11 +71,26 @@ pub fn recorded_pair(side: &Json) -> KeyPair {
 /// Never.
 #[must_use]
 pub fn set_up_request(pair: &KeyPair, identity: Reference<'_>, timeout_s: i32) -> Vec<u8> {
+    set_up_request_as(Version::CURRENT, pair, identity, timeout_s)
+}
+
+/// The same, by a client that knows no version above `version`.
+///
+/// # Panics
+/// Never.
+#[must_use]
+pub fn set_up_request_as(
+    version: Version,
+    pair: &KeyPair,
+    identity: Reference<'_>,
+    timeout_s: i32,
+) -> Vec<u8> {
     let record = pair.public_record();
     let setup = SessionSetup { exchange: KeyExchange::DiffieHellman(&record), timeout_s, identity };
     let flags = OpFlags::PLAIN_REQUEST.with(OpFlags::CERTIFY).with(OpFlags::REQUEST_DIGEST);
     let header = Header::request(OpCode::SESSION_SETUP, flags, 0);
-    let message = MessageBuf::request(&Envelope::request(4711), &header, &Request::SessionSetup(setup));
+    let envelope = Envelope { version, suggested: version, ..Envelope::request(4711) };
+    let message = MessageBuf::request(&envelope, &header, &Request::SessionSetup(setup));
     message.unsigned().expect("a short message")
 }
 

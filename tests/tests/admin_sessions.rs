@@ -11,14 +11,15 @@ use handle_proto::wire::list::{Indexes, Reference, Strings};
 use handle_proto::wire::query::Query;
 use handle_proto::wire::session::{ExchangedKey, KeyExchange, SessionSetup};
 use handle_proto::wire::{Body, Envelope, Message, Reply, Request, Response};
-use handle_proto::{OpFlags, Permissions, ResponseCode, Value, ValueBuf, Values};
+use handle_proto::{OpFlags, Permissions, ResponseCode, Value, ValueBuf, Values, Version};
 use handle_server::config::Datapath;
+use handle_sessions::config::CipherName;
 use handle_sessions::holder::{Asked, Holder};
 use handle_sessions::{Sessions, SessionsConfig};
 use handle_tests::administered::{Administered, administer_with};
 use handle_tests::client::{exchange, exchange_over_tcp};
 use handle_tests::served::{Served, serve_with, server_key};
-use handle_tests::session::{ClientSession, Protection};
+use handle_tests::session::{ClientSession, Protection, pair, set_up_request_as};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -48,12 +49,15 @@ fn serve(directory: &Path) -> Served {
 
 impl Both {
     fn start() -> Self {
+        Self::start_with(&SessionsConfig::default())
+    }
+
+    fn start_with(sessions: &SessionsConfig) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let served = Some(serve(directory.path()));
-        let administered = administer_with("root", |config| {
-            let socket = Some(socket(directory.path()));
-            config.sessions = SessionsConfig { socket, ..SessionsConfig::default() };
-        });
+        let shared = SessionsConfig { socket: Some(socket(directory.path())), ..sessions.clone() };
+        let here = shared.clone();
+        let served = Some(serve_with("root", Datapath::Portable, |config| config.sessions = here));
+        let administered = administer_with("root", |config| config.sessions = shared);
         Self { served, administered, directory }
     }
 
@@ -91,6 +95,10 @@ fn code(message: &[u8]) -> ResponseCode {
 }
 
 fn create(session: &ClientSession, handle: &str) -> Vec<u8> {
+    create_as(session, handle, CERTIFIED)
+}
+
+fn create_as(session: &ClientSession, handle: &str, flags: OpFlags) -> Vec<u8> {
     let values = [
         ValueBuf::from(&Value::new(1, b"URL", b"https://example.org/")),
         ValueBuf::from(&Value {
@@ -101,7 +109,7 @@ fn create(session: &ClientSession, handle: &str) -> Vec<u8> {
     let bytes: Vec<u8> = values.iter().flat_map(|value| value.as_bytes().to_vec()).collect();
     let values = Values::from_encoded(values.len(), &bytes).unwrap();
     let body = HandleValues { handle: handle.as_bytes(), values };
-    session.request(11, CERTIFIED, &Request::CreateHandle(body))
+    session.request(11, flags, &Request::CreateHandle(body))
 }
 
 fn resolve(session: &ClientSession, handle: &str, flags: OpFlags) -> Vec<u8> {
@@ -172,6 +180,61 @@ fn a_session_set_up_with_handled_is_administered_in_with_handle_admin() {
     assert_eq!(both.administer(&mut session, &end).0, ResponseCode::SUCCESS);
     let late = resolve(&session, "TST/TARGET", OpFlags::PLAIN_REQUEST);
     assert_eq!(code(&exchange(handled, &late).unwrap()), ResponseCode::SESSION_TIMEOUT, "ended for both");
+}
+
+#[test]
+fn peers_of_every_version_administer_in_a_session_with_both() {
+    let ciphers = vec![CipherName::Aes, CipherName::Des];
+    let both = Both::start_with(&SessionsConfig { ciphers, ..SessionsConfig::default() });
+    let handled = both.served.as_ref().unwrap().address();
+    for minor in 1..=11 {
+        for hides in [false, true] {
+            let version = Version::new(2, minor);
+            let what = format!("{version}, encrypted: {hides}");
+            let pair = pair();
+            let set_up = exchange(handled, &set_up_request_as(version, &pair, ADMINISTRATOR, 0)).unwrap();
+            let mut session = ClientSession::from_answer(&pair, &set_up, Some(&server_key("root")));
+            assert_eq!(session.version, version);
+            let seal = |message: Vec<u8>, session: &mut ClientSession| {
+                let sealed = session.sealed(message);
+                if hides { session.hidden(&sealed) } else { sealed }
+            };
+            let flags = if hides { OpFlags(CERTIFIED.0 | OpFlags::ENCRYPT.0) } else { CERTIFIED };
+            // It is proven once who asks, and both know it from then on.
+            let name = |nth: u8| format!("TST/VERSION-{minor}-{hides}-{nth}");
+            let message = seal(create_as(&session, &name(1), flags), &mut session);
+            let (challenged, _, plain) = both.administer(&mut session, &message);
+            assert_eq!(challenged, ResponseCode::AUTHENTICATION_NEEDED, "{what}");
+            let proof = answer(&session, &plain);
+            let proof = if hides { session.hidden(&proof) } else { proof };
+            let (done, protection, _) = both.administer(&mut session, &proof);
+            assert_eq!(
+                (done, protection),
+                (ResponseCode::SUCCESS, Protection { mac: true, hidden: hides }),
+                "{what}"
+            );
+            let message = seal(create_as(&session, &name(2), flags), &mut session);
+            assert_eq!(both.administer(&mut session, &message).0, ResponseCode::SUCCESS, "{what}");
+            let again = both.administer(&mut session, &message).0;
+            let counts = minor >= 5;
+            let refused = if counts {
+                ResponseCode::SESSION_MESSAGE_REJECTED
+            } else {
+                ResponseCode::HANDLE_ALREADY_EXISTS
+            };
+            assert_eq!(again, refused, "{what}: a copy");
+            let private = OpFlags(flags.0 & !OpFlags::PUBLIC_ONLY.0);
+            let asked = seal(resolve(&session, "TST/HALF", private), &mut session);
+            let (plain, protection) = session.read(&exchange(handled, &asked).unwrap());
+            let expected = Protection { mac: true, hidden: hides || minor >= 8 };
+            assert_eq!((code(&plain), protection), (ResponseCode::SUCCESS, expected), "{what}");
+            let end = session.request(14, CERTIFIED, &Request::SessionTerminate(HandleBody { handle: b"/" }));
+            let end = seal(end, &mut session);
+            assert_eq!(both.administer(&mut session, &end).0, ResponseCode::SUCCESS, "{what}");
+            let late = resolve(&session, "TST/TARGET", OpFlags::PLAIN_REQUEST);
+            assert_eq!(code(&exchange(handled, &late).unwrap()), ResponseCode::SESSION_TIMEOUT, "{what}");
+        }
+    }
 }
 
 #[test]

@@ -3,9 +3,18 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
+use handle_auth::challenge::answer_with_key;
+use handle_auth::{PrivateKey, PublicKey};
+use handle_proto::wire::admin::HandleValues;
+use handle_proto::wire::auth::{self, ChallengeAnswer};
+use handle_proto::wire::list::Reference;
+use handle_proto::wire::{Body, Envelope, Message, Reply, Request, Response};
+use handle_proto::{OpFlags, ResponseCode, Value, Values};
 use handle_tests::batches::{batch, operations};
+use handle_tests::client::{exchange, exchange_over_tcp};
 use handle_tests::initialised::{Service, sorted};
 use handle_tests::process::{Running, fail, succeed, until};
+use handle_tests::session::{ClientSession, Exchange};
 use serde_json::Value as Json;
 
 #[test]
@@ -50,6 +59,61 @@ fn records_are_administered_over_the_network_and_answered_by_handled() {
     assert!(fail(anonymous).1.contains("who asks"));
     // Other prefixes are other servers' business.
     assert_eq!(fail(service.asks(["handle", "create", "10.9/a", "1:URL=x"])).0, 5);
+}
+
+/// The code of an answer in a session.
+fn code_of(session: &mut ClientSession, answer: &[u8]) -> (ResponseCode, Vec<u8>) {
+    let (plain, _) = session.read(answer);
+    (Message::decode(&plain[Envelope::LEN..]).unwrap().header.response_code, plain)
+}
+
+#[test]
+fn deployed_clients_set_a_session_up_for_queries_and_administer_in_it() {
+    let mut service = Service::start();
+    let read = |name: &str| std::fs::read(service.path("site").join(name)).unwrap();
+    let server_key = PublicKey::from_record(&read("server-public.bin")).unwrap();
+    let key = handle_auth::keyfile::decode(&read("admin-private.bin"), None).unwrap();
+    let key = PrivateKey::new(&key.view()).unwrap();
+    let administrator = Reference { handle: b"10.1045/ADMIN", index: 300 };
+    let flags = OpFlags::PLAIN_REQUEST.with(OpFlags::CERTIFY);
+    // They take the first interface for queries, over UDP or TCP, whatever is asked in the session later.
+    for (nth, set_up) in [exchange as Exchange, exchange_over_tcp].into_iter().enumerate() {
+        let mut session = ClientSession::open(set_up, service.queries, administrator, &server_key);
+        for round in 0..2 {
+            let mut storage = Vec::new();
+            let values = Values::build([Value::new(1, b"URL", b"https://a.example/")], &mut storage);
+            let handle = format!("10.1045/in-session-{nth}-{round}");
+            let body = HandleValues { handle: handle.as_bytes(), values };
+            let asked = session.request(1, flags, &Request::CreateHandle(body));
+            let asked = session.sealed(asked);
+            let answer = exchange_over_tcp(service.administration, &asked).unwrap();
+            let (code, plain) = code_of(&mut session, &answer);
+            if round == 0 {
+                assert_eq!(code, ResponseCode::AUTHENTICATION_NEEDED);
+                let (envelope, rest) = Envelope::split(&plain).unwrap();
+                let challenge = Message::decode(rest).unwrap().decode_body(envelope.version).unwrap();
+                let Body::Reply(Reply { response: Response::Challenge(asked), digest, .. }) = challenge
+                else {
+                    panic!("a challenge")
+                };
+                let covered = [asked.nonce, digest.unwrap().digest];
+                let body = ChallengeAnswer {
+                    auth_type: auth::PUBLIC_KEY,
+                    identity: administrator,
+                    signed_response: &answer_with_key(session.version, &covered, &key).unwrap(),
+                };
+                let proof = session.request(2, flags, &Request::AnswerChallenge(body));
+                let answer = exchange_over_tcp(service.administration, &proof).unwrap();
+                assert_eq!(code_of(&mut session, &answer).0, ResponseCode::SUCCESS);
+            } else {
+                assert_eq!(code, ResponseCode::SUCCESS, "known from now on");
+            }
+            service.until_resolved(&handle, 1, "https://a.example/");
+        }
+        // Whichever of the two is started again, clients only have to set up another session.
+        service.admin = None;
+        service.start_admin();
+    }
 }
 
 #[test]

@@ -137,6 +137,71 @@ fn what_the_server_could_not_do_then_is_asked_plainly_later() {
     assert!(log.lines().last().unwrap().contains("postponed"), "{log}");
 }
 
+/// The last line of a log: the line of the operation in the batch, and what came of it.
+fn last(log: &Path) -> (u64, Option<String>) {
+    let text = std::fs::read_to_string(log).unwrap();
+    let entry: serde_json::Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+    (entry["line"].as_u64().unwrap(), entry["result"].as_str().map(str::to_owned))
+}
+
+#[test]
+fn every_operation_goes_on_as_far_as_it_came() {
+    let create = "CREATE 10.1045/a\n1 URL 86400 1110 UTF8 x\n\n";
+    let operations = [
+        "CREATE 10.1045/b\n1 URL 86400 1110 UTF8 x\n\n",
+        "ADD 10.1045/a\n2 URL 86400 1110 UTF8 x\n\n",
+        "MODIFY 10.1045/a\n1 URL 86400 1110 UTF8 y\n\n",
+        "REMOVE 1:10.1045/a\n",
+        "DELETE 10.1045/a\n",
+        "HOME 127.0.0.1:PORT:TCP\n0.NA/10.1\n0.NA/10.2\n\n",
+        "UNHOME 127.0.0.1:PORT:TCP\n0.NA/10.1\n0.NA/10.2\n\n",
+    ];
+    for operation in operations {
+        let text = format!("{create}{operation}");
+        let place = Place::new(&text);
+        assert_eq!(fail(place.command(&[])).0, 0, "{operation}");
+        let expected = place.server.records();
+        for is_lost in [false, true] {
+            let place = Place::new(&text);
+            let stopped = |more: &[&str]| {
+                let output = place.command(more).output().unwrap();
+                let counts: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+                let (left, before) = (counts["left"].as_u64(), counts["doneBefore"].as_u64());
+                assert!(counts["stopped"].is_string() && left == Some(1), "{operation}: {counts}");
+                assert_eq!(before, Some(u64::from(!more.is_empty())), "{operation}: {counts}");
+            };
+            if is_lost {
+                // The first operation is answered, the second carried out and its answer lost.
+                place.server.lose_answer_after(1);
+                stopped(&[]);
+                assert_eq!(last(&place.log()), (4, None), "{operation}");
+                // What may have been done is not postponed by a server that can do nothing.
+                place.server.refuse_next(1);
+                stopped(&["--resume"]);
+                assert_eq!(last(&place.log()), (4, None), "{operation}");
+            } else {
+                place.server.refuse_after(1, 1);
+                stopped(&[]);
+                assert_eq!(last(&place.log()), (4, Some("postponed".to_owned())), "{operation}");
+            }
+            assert_eq!(fail(place.command(&["--resume"])).0, 0, "{operation}, {is_lost}");
+            assert_eq!(last(&place.log()), (4, Some("done".to_owned())), "{operation}");
+            assert_eq!(place.server.records(), expected, "{operation}, {is_lost}");
+        }
+    }
+    // One prefix was answered before; nobody says of the block that nothing came of it.
+    let place = Place::new(operations[5]);
+    place.server.refuse_after(1, 1);
+    assert!(place.run(&[]).contains("stopped: line 1"));
+    assert_eq!(last(&place.log()), (1, None));
+    // All prefixes are asked for, and those that are refused are named.
+    let place = Place::new("HOME 127.0.0.1:PORT:TCP\n0.NA/11.1\n0.NA/10.2\n0.NA/11.3\n");
+    let error = place.run(&[]);
+    let named = ["0.NA/11.1: ", "0.NA/11.3: "].iter().all(|prefix| error.contains(prefix));
+    assert!(named && !error.contains("10.2"), "{error}");
+    assert_eq!(last(&place.log()), (1, Some("refused".to_owned())));
+}
+
 #[test]
 fn what_came_of_it_is_told_by_exit_code_log_and_report() {
     let create = "CREATE 10.1045/a\n1 URL 86400 1110 UTF8 x\n\n";
@@ -179,6 +244,12 @@ fn what_came_of_it_is_told_by_exit_code_log_and_report() {
     std::fs::write(place.log(), format!("{begun}\n")).unwrap();
     let error = place.run(&["--resume"]);
     assert!(error.contains("line 4: modify 10.1045/a"), "{error}");
+
+    // What is wrong with the command begins no log, so that the same batch can be begun afterwards.
+    let place = Place::new(create);
+    let error = place.run(&["--auth", "300:10.1045/ADMIN", "--key", "nowhere.bin"]);
+    assert!(error.contains("nowhere.bin") && !place.log().exists(), "{error}");
+    assert_eq!(fail(place.command(&[])).0, 0);
 
     let place = Place::new(&format!("{create}{create}DELETE 10.1045/a\n"));
     let error = place.run(&["--stop-on-error"]);

@@ -7,26 +7,31 @@ use handle_snapshot::builder::Builder;
 use handle_snapshot::set::publisher::Publisher;
 use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
 use handle_tests::client::{Client, request};
-use handle_tests::daemon::{Daemon, free_address, handled};
+use handle_tests::daemon::{Daemon, ask, free_address, handled};
 use handle_tests::process::{hdl, run, until};
 use serde_json::{Value as Json, json};
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::ScopedJoinHandle;
 use std::time::Duration;
 use tempfile::TempDir;
 
 /// Publishes a record whose answer takes several datagrams.
 fn publish(set: &Path) {
     std::fs::create_dir(set).unwrap();
+    publish_with(&mut Publisher::open(set).unwrap(), &[b'x'; 2_000]);
+}
+
+fn publish_with(publisher: &mut Publisher, text: &[u8]) {
     let mut homed = HomedPrefixes::default();
     homed.add(b"10.1");
     let options = LayerOptions { seed: 1, folds: true, created_unix_ms: 1 };
-    let mut publisher = Publisher::open(set).unwrap();
     let published = publisher.publish_base(1, |file, temp_dir| {
         let mut builder = Builder::new(temp_dir, options).homed(homed);
-        builder.add(0, b"10.1/long", [Value::new(1, b"TEXT", &[b'x'; 2_000])])?;
+        builder.add(0, b"10.1/long", [Value::new(1, b"TEXT", text)])?;
         builder.finish(file)
     });
     published.unwrap();
@@ -400,4 +405,93 @@ fn what_is_watched_changes_while_serving() {
         "observe.sources_every = 1\nobserve.sources_shown = 0\nobserve.latency_every = 0\nobserve.sources_kept = 9",
         &["observe.http", "observe.sources_kept"],
     );
+}
+
+#[test]
+fn reloads_of_many_at_once_are_one_after_the_other_while_sets_come() {
+    const ROUNDS: usize = 12;
+    const ASKERS: usize = 4;
+    let place = Place::new();
+    let (set, control) = (place.path("set"), place.daemon.control.clone());
+    // As editors and packages do it, so that nobody reads half of it.
+    let configure = |name: &str, more: &str| {
+        std::fs::write(place.path(name), text(place.address, more)).unwrap();
+        std::fs::rename(place.path(name), place.path("handled.toml")).unwrap();
+    };
+    let is_over = AtomicBool::new(false);
+    place.manager.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+    let (answers, told, last, said_to_manager) = std::thread::scope(|scope| {
+        // A manager that does not read holds everything up.
+        let managing = scope.spawn(|| {
+            let (mut said, mut room) = (Vec::new(), [0; 1000]);
+            loop {
+                match place.manager.recv(&mut room) {
+                    Ok(len) => said.push(String::from_utf8_lossy(&room[..len]).into_owned()),
+                    Err(_) if is_over.load(Ordering::Relaxed) => return said,
+                    Err(_) => {}
+                }
+            }
+        });
+        let asking = scope.spawn(|| {
+            let mut client = Client::new(place.address);
+            let mut answers = 0;
+            while !is_over.load(Ordering::Relaxed) {
+                let answer = client.resolve(b"10.1/long").expect("no request is lost");
+                assert!(answer.code == ResponseCode::SUCCESS, "{:?}", answer.code);
+                answers += 1;
+            }
+            answers
+        });
+        let publishing = scope.spawn(|| {
+            let mut publisher = Publisher::open(&set).unwrap();
+            while !is_over.load(Ordering::Relaxed) {
+                publish_with(&mut publisher, &[b'y'; 1_000]);
+                std::thread::sleep(Duration::from_millis(40));
+            }
+            publisher.manifest().unwrap().generation
+        });
+        let reloading: Vec<_> = (0..ASKERS)
+            .map(|nth| {
+                let (configure, control) = (&configure, &control);
+                let place = &place;
+                scope.spawn(move || {
+                    let mut generation = 0;
+                    for round in 0..ROUNDS {
+                        let limit = 10 + (nth * ROUNDS + round) % 50;
+                        configure(&format!("new-{nth}"), &format!("limits.answer_datagrams = {limit}"));
+                        if round % 3 == 0 {
+                            place.daemon.process.signal("HUP");
+                        }
+                        let said = ask(control, "reload");
+                        assert_eq!(said["ok"], true, "{said}");
+                        let now = said["generation"].as_u64().unwrap();
+                        assert!(now >= generation, "{now} after {generation}");
+                        generation = now;
+                    }
+                })
+            })
+            .collect();
+        let reloaded: Vec<_> = reloading.into_iter().map(ScopedJoinHandle::join).collect();
+        // Whoever comes last reads what is there then, whatever others have read before.
+        configure("last", "limits.answer_datagrams = 9");
+        let said = ask(&control, "reload");
+        is_over.store(true, Ordering::Relaxed);
+        reloaded.into_iter().for_each(Result::unwrap);
+        (asking.join(), said, publishing.join().unwrap(), managing.join().unwrap())
+    });
+    assert_eq!(told["ok"], true, "{told}");
+    assert!(answers.unwrap() > 100);
+    until("the last set is live", || place.daemon.ask("status")["set"]["generation"] == last);
+    let status = hdl(["control", "reload", "--json", "--socket", control.to_str().unwrap()]);
+    let said: Json = serde_json::from_slice(&run(status).stdout).unwrap();
+    assert_eq!((&said["settings_changed"], &said["generation"]), (&json!([]), &json!(last)), "{said}");
+    // To the manager each has an end before the next one begins.
+    let mut is_reloading = false;
+    for text in said_to_manager {
+        let (begins, ends) = (text.contains("RELOADING=1"), text.contains("READY=1"));
+        assert!(!begins || !is_reloading, "{text}");
+        assert!(!ends || is_reloading, "{text}");
+        is_reloading = begins || is_reloading && !ends;
+    }
+    assert!(!is_reloading);
 }

@@ -152,6 +152,76 @@ fn damaged_files_are_named_and_nothing_is_lost() {
 }
 
 #[test]
+fn a_store_with_turned_bits_is_told_of_by_every_program_and_stays_as_it_is() {
+    const PLACES: usize = 24;
+    let mut service = Service::make();
+    let store = service.path("site/store.redb");
+    let lines = (0..400).map(|nth| {
+        let value =
+            serde_json::json!({ "index": 1, "type": "URL", "data": format!("http://a/{}", "x".repeat(nth)) });
+        serde_json::json!({ "handle": format!("10.1045/{nth}"), "values": [value] }).to_string() + "\n"
+    });
+    std::fs::write(service.path("records.jsonl"), lines.collect::<String>()).unwrap();
+    succeed(service.hdl(["import", "site/store.redb", "records.jsonl"]));
+    let expected = succeed(service.hdl(["export", "site/store.redb", "-"]));
+    let whole = std::fs::read(&store).unwrap();
+    let mut refused = Vec::new();
+    // Flags and slots of the header, and pages where they begin and anywhere.
+    let places = [9, 80, 250].into_iter().chain((0..PLACES).map(|nth| {
+        let page = nth * (whole.len() / 4096) / PLACES * 4096;
+        page + if nth % 2 == 0 { 2 } else { nth * 997 % 4096 }
+    }));
+    for at in places {
+        let mut bytes = whole.clone();
+        bytes[at] ^= 0x41;
+        let tries: [&[&str]; 4] = [
+            &["store", "check", "site/store.redb"],
+            &["store", "stats", "site/store.redb"],
+            &["import", "site/store.redb", "records.jsonl"],
+            &["export", "site/store.redb", "-"],
+        ];
+        let tries = tries.map(|args| service.hdl(args.iter().copied()));
+        let mut start = service.admin_command();
+        start.arg("--check-config");
+        let mut codes = Vec::new();
+        for mut command in tries.into_iter().chain([start]) {
+            std::fs::write(&store, &bytes).unwrap();
+            let output = command.output().unwrap();
+            let error = String::from_utf8(output.stderr).unwrap();
+            let what = format!("byte {at}, {command:?}: {error}");
+            assert!(!error.contains("panicked"), "{what}");
+            codes.push(output.status.success());
+            if output.status.success() {
+                let is_export = command.get_args().next().is_some_and(|first| first == "export");
+                assert!(!is_export || output.stdout == expected.as_bytes(), "{what}");
+                continue;
+            }
+            assert!(error.contains("store.redb is damaged") && error.contains("from a backup"), "{what}");
+            assert_eq!((error.lines().count(), output.stdout.len()), (1, 0), "{what}");
+            assert_eq!(std::fs::read(&store).unwrap(), bytes, "{what}");
+        }
+        assert!(codes.iter().all(|code| *code == codes[0]), "byte {at}: all say the same: {codes:?}");
+        if !codes[0] {
+            refused.push(at);
+        }
+    }
+    assert!(refused.len() > PLACES / 3, "{refused:?}");
+    // It does not start either, and the way back is as it is said.
+    let mut bytes = whole;
+    bytes[refused[refused.len() / 2]] ^= 0x41;
+    std::fs::write(&store, &bytes).unwrap();
+    let (code, error) = ended(service.admin_command());
+    assert!(code == Some(1) && error.contains("hdl import --create"), "{code:?} {error}");
+    std::fs::rename(&store, service.path("site/store.redb.broken")).unwrap();
+    std::fs::write(service.path("backup.jsonl"), &expected).unwrap();
+    succeed(service.hdl(["import", "site/store.redb", "backup.jsonl", "--create"]));
+    service.start_admin();
+    assert_eq!(fail(service.hdl(["export", "site/store.redb", "-"])).0, 1, "it is open");
+    service.admin = None;
+    assert_eq!(succeed(service.hdl(["export", "site/store.redb", "-"])), expected);
+}
+
+#[test]
 fn a_set_that_is_damaged_is_built_again_from_the_store() {
     let mut service = Service::make();
     std::fs::write(service.path("site/snapshot/MANIFEST"), "no manifest\n").unwrap();

@@ -171,6 +171,12 @@ fn serve(args: Args, config: &Config) -> anyhow::Result<()> {
     // Without a service manager there is nobody to tell.
     let _ = sd_notify::notify(&[NotifyState::MainPid(std::process::id()), NotifyState::Ready]);
     tracing::info!(addresses = ?server.addresses(), last_transaction = server.shared().service.store.last_id(), "serving");
+    if config.sessions.enabled && config.sessions.socket.is_none() {
+        tracing::info!(
+            "sessions are known to this process alone; deployed clients set them up with handled, and administer only where \
+             both have the same `sessions.socket`"
+        );
+    }
     while !server.is_finished() {
         for signal in signals.pending() {
             if signal != SIGHUP {

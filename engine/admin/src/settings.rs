@@ -86,6 +86,9 @@ impl Settings {
 
 /// Reads the configuration again, and says what came of it.
 pub fn reload(shared: &Shared) -> Value {
+    // Before the file is read: of two reloads at once, the later one must not be overtaken by what the other has read,
+    // nor may the service manager take the end of the one for that of the other.
+    let _taking = shared.settings.taking.lock().unwrap_or_else(PoisonError::into_inner);
     // Without a service manager there is nobody to tell.
     if let Ok(now) = sd_notify::NotifyState::monotonic_usec_now() {
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Reloading, now]);
@@ -116,8 +119,6 @@ pub fn reload(shared: &Shared) -> Value {
 /// Takes of the configuration as it is now what can change while serving. What may fail comes first.
 fn taken(shared: &Shared) -> anyhow::Result<Changes> {
     let settings = &shared.settings;
-    // Before the file is read: of two reloads at once, the later one must not be overtaken by what the other has read.
-    let _taking = settings.taking.lock().unwrap_or_else(PoisonError::into_inner);
     let read = settings.hooks.read_config.as_ref();
     let new = read.ok_or_else(|| anyhow::anyhow!("this server has no configuration to read again"))?()?;
     new.check()?;

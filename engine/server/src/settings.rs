@@ -136,14 +136,14 @@ impl Settings {
 
 /// Reads the configuration again, then the published set, and says what came of it.
 pub(crate) fn reload(shared: &Shared) -> Value {
+    // Before the file is read: of two reloads at once, the later one must not be overtaken by what the other has read,
+    // nor may the service manager take the end of the one for that of the other.
+    let _reloading = shared.settings.reloading.lock().unwrap_or_else(PoisonError::into_inner);
     // Without a service manager there is nobody to tell.
     if let Ok(now) = sd_notify::NotifyState::monotonic_usec_now() {
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Reloading, now]);
     }
-    // Before the file is read: of two reloads at once, the later one must not be overtaken by what the other has read.
-    let reloading = shared.settings.reloading.lock().unwrap_or_else(PoisonError::into_inner);
     let said = reload_all(shared);
-    drop(reloading);
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
     said
 }

@@ -397,6 +397,8 @@ struct State {
     changes: Vec<Change>,
     steps: usize,
     stop_at: Option<usize>,
+    /// Somebody takes away whatever gets this name.
+    robbed: Option<&'static str>,
 }
 
 fn apply(names: &mut BTreeMap<String, usize>, change: &Change) {
@@ -526,6 +528,9 @@ impl Storage for Faulty {
         let mut state = self.0.lock().unwrap();
         state.step()?;
         state.change(Change::Rename(from.into(), to.into()));
+        if state.robbed == Some(to) {
+            state.change(Change::Remove(to.into()));
+        }
         Ok(())
     }
 
@@ -597,6 +602,22 @@ fn publish_all(storage: Faulty, mut after: impl FnMut(&Faulty)) -> Result<(), Se
     publisher.forget(3, 7)?;
     publisher.prune(SystemTime::now(), NO_GRACE)?;
     Ok(())
+}
+
+#[test]
+fn a_set_that_is_taken_away_while_it_is_published_is_missing() {
+    let storage = Faulty(Arc::default(), std::env::temp_dir());
+    storage.0.lock().unwrap().robbed = Some("MANIFEST");
+    let mut publisher = Publisher::with_storage(storage.clone()).unwrap();
+    let publish = |publisher: &mut Publisher<Faulty>| {
+        let base = [("1/a", Some("a1"))];
+        publisher.publish_base(1, |file, _| builder(&base, true, OPTIONS).finish(file)).map(|_| ())
+    };
+    let error = publish(&mut publisher).unwrap_err();
+    assert!(matches!(error.why, Why::NotPublished), "{error}");
+    storage.0.lock().unwrap().robbed = None;
+    publish(&mut publisher).unwrap();
+    assert_eq!(publisher.manifest().unwrap().layers.len(), 1);
 }
 
 #[test]

@@ -44,13 +44,17 @@ pub(crate) struct Keeper {
 
 impl Keeper {
     pub(crate) fn start(dir: &Path, records: u64, core: usize) -> anyhow::Result<Self> {
-        let mut process = std::process::Command::new(std::env::current_exe()?)
+        // The load keeps its core for as long as it wants it, as if it came from another machine; the store has the rest.
+        let mut process = std::process::Command::new("chrt")
+            .args(["--idle", "0"])
+            .arg(std::env::current_exe()?)
             .arg("keep")
             .arg(dir)
             .args([records.to_string(), core.to_string()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .spawn()?;
+            .spawn()
+            .context("`chrt` (of util-linux) puts the store behind the load")?;
         let says = BufReader::new(process.stdout.take().context("it was piped")?);
         let hears = process.stdin.take().context("it was piped")?;
         Ok(Self { process, says, hears, records })

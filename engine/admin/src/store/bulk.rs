@@ -130,7 +130,7 @@ impl<'s> Bulk<'s> {
         let mut write = |batch: &mut Batch| {
             let begun = inner.begin_write()?;
             {
-                let mut transaction = Transaction::new(&begun, inner.folds)?;
+                let mut transaction = Transaction::new(&begun, inner.folds, &inner.config.file)?;
                 for (key, values) in batch.records() {
                     if keeps_existing && transaction.record(key)?.is_some() {
                         counts.kept += 1;
@@ -143,7 +143,7 @@ impl<'s> Bulk<'s> {
                     counts.written += 1;
                 }
             }
-            begun.commit()?;
+            inner.commit(begun)?;
             batch.clear();
             progress(&counts);
             Ok::<_, StoreError>(())

@@ -48,7 +48,7 @@ pub enum StoreError {
 impl StoreError {
     /// Whether nothing can be read or written any more.
     pub(super) const fn is_fatal(&self) -> bool {
-        matches!(self, Self::Database(_) | Self::Failed)
+        matches!(self, Self::Database(_) | Self::Broken { .. } | Self::Failed)
     }
 }
 

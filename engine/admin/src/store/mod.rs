@@ -10,9 +10,12 @@
 
 mod bulk;
 mod check;
+#[cfg(test)]
+mod damaged;
 mod error;
 #[cfg(test)]
 mod faults;
+mod guard;
 mod log;
 mod open;
 mod record;
@@ -22,6 +25,7 @@ mod sorter;
 #[cfg(test)]
 mod tests;
 mod transaction;
+mod unwritten;
 mod writer;
 
 pub use bulk::{Bulk, BulkCounts, Unfit, check_record};
@@ -57,6 +61,9 @@ pub struct StoreConfig {
     /// Write what is free with each commit, so that the store opens at once after a crash. Without it the whole file is
     /// read then, and commits take one sync instead of two.
     pub quick_repair: bool,
+    /// Read the whole file before it is opened, and compare its checksums. Without it damage of the disk is found where
+    /// it shows, if it does.
+    pub verify_at_start: bool,
     /// Changes that wait for the writer. Who comes then is told that the server is too busy.
     pub queue_changes: usize,
     /// Most changes that share one commit.
@@ -71,6 +78,7 @@ impl Default for StoreConfig {
             file: PathBuf::from("/var/lib/handle-admin/store.redb"),
             cache_bytes: 256 << 20,
             quick_repair: true,
+            verify_at_start: true,
             queue_changes: 1024,
             commit_changes: 512,
             log_days: 0,
@@ -134,7 +142,8 @@ pub struct Store {
 /// What the writer and readers share.
 #[derive(Debug)]
 struct Inner {
-    database: Database,
+    /// There until it is dropped.
+    database: Option<Database>,
     config: StoreConfig,
     folds: bool,
     identity: AtomicU64,
@@ -144,14 +153,43 @@ struct Inner {
 impl Inner {
     /// A transaction that is durable once it is committed.
     fn begin_write(&self) -> Result<WriteTransaction, StoreError> {
-        let mut transaction = self.database.begin_write()?;
-        transaction.set_durability(Durability::Immediate).map_err(redb::Error::from)?;
-        transaction.set_quick_repair(self.config.quick_repair);
-        Ok(transaction)
+        self.guarded(|| {
+            let mut transaction = self.database()?.begin_write()?;
+            transaction.set_durability(Durability::Immediate).map_err(redb::Error::from)?;
+            transaction.set_quick_repair(self.config.quick_repair);
+            Ok(transaction)
+        })
+    }
+
+    /// Makes what is in `transaction` durable.
+    fn commit(&self, transaction: WriteTransaction) -> Result<(), StoreError> {
+        self.guarded(|| Ok(transaction.commit()?))
     }
 
     fn snapshot(&self) -> Result<Snapshot, StoreError> {
-        Snapshot::new(&self.database.begin_read()?, self.folds)
+        self.guarded(|| Snapshot::new(&self.database()?.begin_read()?, self.folds, &self.config.file))
+    }
+
+    fn database(&self) -> Result<&Database, StoreError> {
+        self.database.as_ref().ok_or(StoreError::Failed)
+    }
+
+    fn guarded<T>(&self, work: impl FnOnce() -> Result<T, StoreError>) -> Result<T, StoreError> {
+        guard::guarded(&self.config.file, work)
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let database = self.database.take();
+        // Something is read and written once more, so what is damaged may be found out here.
+        let close = || {
+            drop(database);
+            Ok(())
+        };
+        if let Err(error) = self.guarded(close) {
+            tracing::error!(%error, "the store was not closed in order");
+        }
     }
 }
 
@@ -188,16 +226,41 @@ impl Store {
     /// # Errors
     /// When there is none, another process has it open, or it is of a newer schema.
     pub fn open(config: &StoreConfig) -> Result<Self, StoreError> {
-        let database = open::database(config)?;
-        schema::upgrade(&database, schema::UPGRADES)?;
-        Self::start(database, config)
+        Self::open_as(config, open::database)
+    }
+
+    /// Opens the store to read it. The file stays as it is, and need not be one that can be written: what is changed is
+    /// kept in memory, and gone when the store is dropped.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_to_read(config: &StoreConfig) -> Result<Self, StoreError> {
+        Self::open_as(config, open::unwritten)
+    }
+
+    fn open_as(
+        config: &StoreConfig,
+        open: impl FnOnce(&StoreConfig) -> Result<Database, StoreError>,
+    ) -> Result<Self, StoreError> {
+        let opened = guard::guarded(&config.file, || {
+            let database = open(config)?;
+            schema::upgrade(&database, schema::UPGRADES)?;
+            Self::start(database, config)
+        });
+        opened.map_err(|error| match error {
+            StoreError::Damaged(what) => {
+                StoreError::Broken { file: config.file.clone(), what: what.to_owned() }
+            }
+            error => error,
+        })
     }
 
     fn start(database: Database, config: &StoreConfig) -> Result<Self, StoreError> {
         let (folds, identity) = (schema::folds(&database)?, schema::identity(&database)?.into());
-        let last_id = Snapshot::new(&database.begin_read()?, folds)?.last_id()?;
+        let last_id = Snapshot::new(&database.begin_read()?, folds, &config.file)?.last_id()?;
         let commits = Commits::new(last_id);
-        let inner = Arc::new(Inner { database, config: config.clone(), folds, identity, commits });
+        let inner =
+            Arc::new(Inner { database: Some(database), config: config.clone(), folds, identity, commits });
         Ok(Self { writer: Writer::start(&inner), inner })
     }
 

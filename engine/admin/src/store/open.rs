@@ -1,59 +1,197 @@
 //! Opening the file: what is wrong with it is told, whatever it is.
 
+use super::guard::{SHORT, quietly};
+use super::unwritten::Unwritten;
 use super::{StoreConfig, StoreError};
-use redb::{Database, DatabaseError, StorageError};
-use std::cell::Cell;
+use redb::backends::FileBackend;
+use redb::{Database, DatabaseError, StorageBackend, StorageError};
+use std::fs::File;
 use std::io::ErrorKind;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Once;
+use std::ops::Range;
 
-/// Opens the file that `config` names.
+/// Opens the file that `config` names, after a look at all of it if that is wanted.
 ///
 /// # Errors
 /// When there is none, another process has it open, it may not be read and written, or it is damaged.
 pub(super) fn database(config: &StoreConfig) -> Result<Database, StoreError> {
-    let file = &config.file;
-    if !file.exists() {
-        return Err(StoreError::Missing(file.clone()));
+    look_through(config)?;
+    told(config, || super::builder(config).open(&config.file))
+}
+
+/// The same, but the file is only read: what is written stays in memory.
+///
+/// # Errors
+/// As [`database`], but for what cannot be written.
+pub(super) fn unwritten(config: &StoreConfig) -> Result<Database, StoreError> {
+    look_through(config)?;
+    told(config, || super::builder(config).create_with_backend(Unwritten::new(to_read(config)?)?))
+}
+
+fn look_through(config: &StoreConfig) -> Result<(), StoreError> {
+    if !config.file.exists() {
+        return Err(StoreError::Missing(config.file.clone()));
     }
+    match config.verify_at_start {
+        true => told(config, || verify(config, to_read(config)?)),
+        false => Ok(()),
+    }
+}
+
+/// The file, locked against others who have it open.
+fn to_read(config: &StoreConfig) -> Result<FileBackend, DatabaseError> {
+    FileBackend::new(File::open(&config.file)?)
+}
+
+fn told<T>(config: &StoreConfig, open: impl FnOnce() -> Result<T, DatabaseError>) -> Result<T, StoreError> {
+    let file = &config.file;
     let broken = |what: String| StoreError::Broken { file: file.clone(), what };
-    let opened = quietly(|| super::builder(config).open(file));
-    opened.map_err(broken)?.map_err(|error| match error {
+    quietly(open).map_err(broken)?.map_err(|error| match error {
         DatabaseError::DatabaseAlreadyOpen => StoreError::Locked(file.clone()),
         DatabaseError::Storage(StorageError::Corrupted(what)) => broken(what),
         DatabaseError::Storage(StorageError::Io(error)) if error.kind() == ErrorKind::InvalidData => {
             broken("it is no store".to_owned())
         }
+        DatabaseError::Storage(StorageError::Io(error)) if error.kind() == ErrorKind::UnexpectedEof => {
+            broken(SHORT.to_owned())
+        }
         error => StoreError::Unopened { file: file.clone(), error: Box::new(error.into()) },
     })
 }
 
-thread_local! {
-    /// Whether a panic of this thread is taken for what it says, and not shown.
-    static IS_QUIET: Cell<bool> = const { Cell::new(false) };
+/// What a file of redb begins with: version 3 of its format, as its documentation describes it.
+struct Header([u8; Self::LEN]);
+
+impl Header {
+    const LEN: usize = 320;
+    /// Where the flags are.
+    const FLAGS: usize = 9;
+    /// The second slot has the last commit, not the first.
+    const SECOND: u8 = 1;
+    /// The file was not closed.
+    const UNCLOSED: u8 = 2;
+    /// The last commit was synced before its slot was made the one that counts.
+    const SYNCED_FIRST: u8 = 4;
+    /// The two slots; each says what a commit has, and has a checksum of its own.
+    const SLOTS: [Range<usize>; 2] = [64..192, 192..320];
+    /// Where a slot has the number of its commit, which is little-endian.
+    const COMMIT: Range<usize> = 104..112;
+
+    const fn has(&self, flag: u8) -> bool {
+        self.0[Self::FLAGS] & flag != 0
+    }
+
+    /// The slot that counts, and the other one.
+    const fn slots(&self) -> [Range<usize>; 2] {
+        let [first, second] = Self::SLOTS;
+        if self.has(Self::SECOND) { [second, first] } else { [first, second] }
+    }
+
+    fn commit(&self, slot: Range<usize>) -> u64 {
+        let mut number = [0; 8];
+        number.copy_from_slice(&self.0[slot][Self::COMMIT]);
+        u64::from_le_bytes(number)
+    }
+
+    /// Has redb take the last commit for one that it must look through, and not find another in its place.
+    fn demand_repair(&mut self) {
+        self.0[Self::FLAGS] = self.0[Self::FLAGS] & !Self::SYNCED_FIRST | Self::UNCLOSED;
+        let [counts, other] = self.slots();
+        self.0.copy_within(counts, other.start);
+    }
 }
 
-/// Runs `open`; a panic becomes its words.
+/// Compares all that is in use with its checksums. Nothing is written.
 ///
-/// redb asserts what the header says of the rest of the file: of one that was cut short the only sign is a panic.
-fn quietly<T>(open: impl FnOnce() -> T) -> Result<T, String> {
-    static HOOK: Once = Once::new();
-    HOOK.call_once(|| {
-        let show = std::panic::take_hook();
-        std::panic::set_hook(Box::new(move |panic| {
-            if !IS_QUIET.get() {
-                show(panic);
-            }
-        }));
-    });
-    IS_QUIET.set(true);
-    // What it has begun is dropped with it, and nobody else has seen it.
-    let opened = catch_unwind(AssertUnwindSafe(open));
-    IS_QUIET.set(false);
-    opened.map_err(|panic| {
-        let words = panic.downcast_ref::<String>().cloned();
-        let words = words.or_else(|| panic.downcast_ref::<&str>().map(|&words| words.to_owned()));
-        // Of an assertion with values the first line says what was asserted.
-        words.and_then(|words| words.lines().next().map(str::to_owned)).unwrap_or_default()
-    })
+/// redb does so only when it repairs a file, and then goes back to the commit before if the last one is damaged. So it is
+/// given a file that needs repair and has no other commit, and which keeps what is written in memory. Pages are then read
+/// in the order in which their checksums are known to be right, so nothing of a damaged one is believed.
+pub(super) fn verify(config: &StoreConfig, file: impl StorageBackend) -> Result<(), DatabaseError> {
+    let mut header = Header([0; Header::LEN]);
+    file.read(0, &mut header.0)?;
+    if header.has(Header::UNCLOSED) && !header.has(Header::SYNCED_FIRST) {
+        // It is repaired when it is opened: its last commit may be half there, as it was not acknowledged.
+        return Ok(());
+    }
+    let [last, before] = header.slots().map(|slot| header.commit(slot));
+    if !header.has(Header::UNCLOSED) && last < before {
+        return Err(StorageError::Corrupted("it says that an older commit is the last".to_owned()).into());
+    }
+    header.demand_repair();
+    let file = Unwritten::new(file)?;
+    file.write(0, &header.0)?;
+    super::builder(config).create_with_backend(file).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::Store;
+    use redb::backends::InMemoryBackend;
+
+    /// The bytes of a store that was closed, or of one that was not.
+    fn file(quick_repair: bool, is_closed: bool) -> Vec<u8> {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("store");
+        let config = StoreConfig { quick_repair, ..StoreConfig::at(&file) };
+        let store = Store::create(&config, true).unwrap();
+        (0..3).for_each(|nth| assert!(store.home(format!("10.{nth}").as_bytes()).unwrap()));
+        if is_closed {
+            drop(store);
+            return std::fs::read(&file).unwrap();
+        }
+        std::fs::read(&file).unwrap()
+    }
+
+    fn verified(bytes: &[u8]) -> Result<(), DatabaseError> {
+        let file = InMemoryBackend::new();
+        file.set_len(bytes.len() as u64).unwrap();
+        file.write(0, bytes).unwrap();
+        verify(&StoreConfig { cache_bytes: 1 << 20, ..StoreConfig::default() }, file)
+    }
+
+    #[test]
+    fn what_is_whole_is_whole_however_it_was_left() {
+        for (quick_repair, is_closed) in [(true, true), (true, false), (false, true), (false, false)] {
+            let what = format!("quick repair: {quick_repair}, closed: {is_closed}");
+            let bytes = file(quick_repair, is_closed);
+            verified(&bytes).unwrap_or_else(|error| panic!("{what}: {error}"));
+            let mut header = Header([0; 320]);
+            header.0.copy_from_slice(&bytes[..320]);
+            assert_eq!(header.has(Header::UNCLOSED), !is_closed, "{what}");
+            assert_eq!(header.has(Header::SYNCED_FIRST), quick_repair || is_closed, "{what}");
+            let [last, before] = header.slots().map(|slot| header.commit(slot));
+            assert!(last == before + 1, "{what}: {last} after {before}");
+        }
+    }
+
+    #[test]
+    fn a_store_that_is_only_read_stays_as_it_is() {
+        for (quick_repair, is_closed) in [(true, true), (true, false), (false, false)] {
+            let bytes = file(quick_repair, is_closed);
+            let directory = tempfile::tempdir().unwrap();
+            let config = StoreConfig { quick_repair, ..StoreConfig::at(&directory.path().join("store")) };
+            std::fs::write(&config.file, &bytes).unwrap();
+            let store = Store::open_to_read(&config).unwrap();
+            assert_eq!(store.snapshot().unwrap().homed().unwrap().len(), 3);
+            assert!(matches!(Store::open(&config), Err(StoreError::Locked(_))));
+            assert!(store.home(b"10.9").unwrap());
+            drop(store);
+            assert!(std::fs::read(&config.file).unwrap() == bytes, "closed: {is_closed}");
+            assert_eq!(Store::open(&config).unwrap().stats().unwrap().homed_prefixes, 3);
+        }
+    }
+
+    #[test]
+    fn the_commit_before_is_not_taken_for_the_last() {
+        let mut bytes = file(true, true);
+        bytes[Header::FLAGS] ^= Header::SECOND;
+        let error = verified(&bytes).unwrap_err();
+        assert!(error.to_string().contains("older commit"), "{error}");
+        // Nor where the last one is damaged.
+        let mut bytes = file(true, true);
+        let at = Header::SLOTS[usize::from(bytes[Header::FLAGS] & Header::SECOND)].start;
+        bytes[at + 20] ^= 1;
+        let error = verified(&bytes).unwrap_err();
+        assert!(matches!(error, DatabaseError::Storage(StorageError::Corrupted(_))), "{error}");
+    }
 }

@@ -1,5 +1,6 @@
 //! Reading the store: as it is in one moment.
 
+use super::guard::{guarded, guarded_items};
 use super::log::LogEntry;
 use super::record::{Record, RecordBuf};
 use super::{StoreError, schema};
@@ -9,6 +10,7 @@ use redb::{
 };
 use std::collections::BTreeMap;
 use std::ops::Bound;
+use std::path::{Path, PathBuf};
 
 /// Records and homed prefixes, wherever they are read: what operations are decided on.
 pub trait Records {
@@ -36,6 +38,8 @@ pub struct Snapshot {
     log: ReadOnlyTable<u64, &'static [u8]>,
     meta: ReadOnlyTable<&'static str, u64>,
     folds: bool,
+    /// The file, for errors to name.
+    file: PathBuf,
 }
 
 /// A record and its name, borrowed from the file.
@@ -94,7 +98,7 @@ pub struct Changed {
 }
 
 impl Snapshot {
-    pub(super) fn new(transaction: &ReadTransaction, folds: bool) -> Result<Self, StoreError> {
+    pub(super) fn new(transaction: &ReadTransaction, folds: bool, file: &Path) -> Result<Self, StoreError> {
         fn open<K: redb::Key, V: redb::Value>(
             transaction: &ReadTransaction,
             table: TableDefinition<'static, K, V>,
@@ -107,6 +111,7 @@ impl Snapshot {
             log: open(transaction, schema::LOG)?,
             meta: open(transaction, schema::META)?,
             folds,
+            file: file.to_owned(),
         })
     }
 
@@ -135,7 +140,7 @@ impl Snapshot {
     }
 
     fn number(&self, name: &str) -> Result<u64, StoreError> {
-        Ok(self.meta.get(name)?.map_or(0, |number| number.value()))
+        guarded(&self.file, || Ok(self.meta.get(name)?.map_or(0, |number| number.value())))
     }
 
     /// How many records there are.
@@ -143,7 +148,7 @@ impl Snapshot {
     /// # Errors
     /// When the file cannot be read.
     pub fn records_count(&self) -> Result<u64, StoreError> {
-        Ok(self.records.len()?)
+        guarded(&self.file, || Ok(self.records.len()?))
     }
 
     /// All records, in ascending order of the names they are stored under.
@@ -174,15 +179,16 @@ impl Snapshot {
         start: &[u8],
     ) -> Result<impl Iterator<Item = Result<StoredRecord, StoreError>> + use<>, StoreError> {
         let start = start.to_vec();
-        let range = self.records.range::<&[u8]>((from, Bound::Unbounded))?;
-        Ok(range
-            .map(|entry| {
-                let (key, record) = entry?;
-                Ok(StoredRecord { key, record })
-            })
-            .take_while(move |entry| {
-                entry.as_ref().map_or(true, |entry: &StoredRecord| entry.handle().starts_with(&start))
-            }))
+        let range = guarded(&self.file, || Ok(self.records.range::<&[u8]>((from, Bound::Unbounded))?))?;
+        let records = guarded_items(&self.file, range, |entry| {
+            let (key, record) = entry?;
+            // Where they lie is found out here, not when somebody looks.
+            let _ = (key.value(), record.value());
+            Ok(StoredRecord { key, record })
+        });
+        Ok(records.take_while(move |entry| {
+            entry.as_ref().map_or(true, |entry: &StoredRecord| entry.handle().starts_with(&start))
+        }))
     }
 
     /// Homed prefixes without `0.NA/`, folded, in ascending order.
@@ -190,7 +196,7 @@ impl Snapshot {
     /// # Errors
     /// When the file cannot be read.
     pub fn homed(&self) -> Result<Vec<Vec<u8>>, StoreError> {
-        self.homed.iter()?.map(|entry| Ok(entry?.0.value().to_vec())).collect()
+        guarded(&self.file, || self.homed.iter()?.map(|entry| Ok(entry?.0.value().to_vec())).collect())
     }
 
     /// The transactions after number `id`, in order.
@@ -201,8 +207,8 @@ impl Snapshot {
         &self,
         id: u64,
     ) -> Result<impl Iterator<Item = Result<LogEntry, StoreError>> + use<>, StoreError> {
-        let range = self.log.range((Bound::Excluded(id), Bound::Unbounded))?;
-        Ok(range.map(|entry| {
+        let range = guarded(&self.file, || Ok(self.log.range((Bound::Excluded(id), Bound::Unbounded))?))?;
+        Ok(guarded_items(&self.file, range, |entry| {
             let (id, entry) = entry?;
             LogEntry::decode(id.value(), entry.value())
         }))
@@ -213,7 +219,7 @@ impl Snapshot {
     /// # Errors
     /// When the file cannot be read.
     pub fn log_count(&self) -> Result<u64, StoreError> {
-        Ok(self.log.len()?)
+        guarded(&self.file, || Ok(self.log.len()?))
     }
 
     /// What has changed after transaction `id`, of at most `most` transactions. The state of each handle is that of this
@@ -253,11 +259,11 @@ impl Records for Snapshot {
     }
 
     fn record(&self, key: &[u8]) -> Result<Option<RecordBuf>, StoreError> {
-        stored(&self.records, key)
+        guarded(&self.file, || stored(&self.records, key))
     }
 
     fn is_homed(&self, prefix: &[u8]) -> Result<bool, StoreError> {
-        Ok(self.homed.get(prefix)?.is_some())
+        guarded(&self.file, || Ok(self.homed.get(prefix)?.is_some()))
     }
 }
 

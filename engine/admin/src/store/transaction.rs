@@ -1,5 +1,6 @@
 //! Changing the store: what the writer's thread does with it, part by part.
 
+use super::guard::guarded;
 use super::log::{Action, LogEntry};
 use super::record::{Record, RecordBuf};
 use super::snapshot::{Records, stored};
@@ -8,6 +9,7 @@ use handle_proto::Values;
 use handle_proto::fold;
 use handle_proto::name::PREFIX_RECORDS;
 use redb::{ReadableTable as _, Table, WriteTransaction};
+use std::path::Path;
 
 /// The store while it is changed. Sees what was changed in it.
 #[derive(Debug)]
@@ -17,6 +19,8 @@ pub struct Transaction<'t> {
     log: Table<'t, u64, &'static [u8]>,
     meta: Table<'t, &'static str, u64>,
     folds: bool,
+    /// The file, for errors to name.
+    file: &'t Path,
     last_id: u64,
     last_unix_ms: u64,
     writes_count: u64,
@@ -24,20 +28,27 @@ pub struct Transaction<'t> {
 }
 
 impl<'t> Transaction<'t> {
-    pub(super) fn new(transaction: &'t WriteTransaction, folds: bool) -> Result<Self, StoreError> {
-        let meta = transaction.open_table(schema::META)?;
-        let number = |name| Ok::<_, StoreError>(meta.get(name)?.map_or(0, |number| number.value()));
-        let (last_id, last_unix_ms) = (number(schema::LAST_ID)?, number(schema::LAST_MS)?);
-        Ok(Self {
-            records: transaction.open_table(schema::RECORDS)?,
-            homed: transaction.open_table(schema::HOMED)?,
-            log: transaction.open_table(schema::LOG)?,
-            meta,
-            folds,
-            last_id,
-            last_unix_ms,
-            writes_count: 0,
-            room: Vec::new(),
+    pub(super) fn new(
+        transaction: &'t WriteTransaction,
+        folds: bool,
+        file: &'t Path,
+    ) -> Result<Self, StoreError> {
+        guarded(file, || {
+            let meta = transaction.open_table(schema::META)?;
+            let number = |name| Ok::<_, StoreError>(meta.get(name)?.map_or(0, |number| number.value()));
+            let (last_id, last_unix_ms) = (number(schema::LAST_ID)?, number(schema::LAST_MS)?);
+            Ok(Self {
+                records: transaction.open_table(schema::RECORDS)?,
+                homed: transaction.open_table(schema::HOMED)?,
+                log: transaction.open_table(schema::LOG)?,
+                meta,
+                folds,
+                file,
+                last_id,
+                last_unix_ms,
+                writes_count: 0,
+                room: Vec::new(),
+            })
         })
     }
 
@@ -59,7 +70,7 @@ impl<'t> Transaction<'t> {
     /// # Errors
     /// When the file cannot be written.
     pub fn delete(&mut self, key: &[u8]) -> Result<bool, StoreError> {
-        if self.records.remove(key)?.is_none() {
+        if !guarded(self.file, || Ok(self.records.remove(key)?.is_some()))? {
             return Ok(false);
         }
         self.log(Action::Delete, key)?;
@@ -75,7 +86,7 @@ impl<'t> Transaction<'t> {
         if self.is_homed(&prefix)? {
             return Ok(false);
         }
-        self.homed.insert(&*prefix, ())?;
+        self.put_homed(&prefix)?;
         self.log(Action::Home, &[PREFIX_RECORDS, &prefix].concat())?;
         Ok(true)
     }
@@ -86,7 +97,7 @@ impl<'t> Transaction<'t> {
     /// When the file cannot be written.
     pub fn unhome(&mut self, prefix: &[u8]) -> Result<bool, StoreError> {
         let prefix = bare_prefix(prefix);
-        if self.homed.remove(&*prefix)?.is_none() {
+        if !guarded(self.file, || Ok(self.homed.remove(&*prefix)?.is_some()))? {
             return Ok(false);
         }
         self.log(Action::Unhome, &[PREFIX_RECORDS, &prefix].concat())?;
@@ -98,46 +109,48 @@ impl<'t> Transaction<'t> {
     /// # Errors
     /// When the file cannot be written.
     pub fn put_probe(&mut self, number: u64) -> Result<(), StoreError> {
-        self.meta.insert(schema::PROBE, number)?;
+        self.put_number(schema::PROBE, number)?;
         self.writes_count += 1;
         Ok(())
     }
 
     /// See [`Store::renew_identity`](super::Store::renew_identity).
     pub(super) fn set_identity(&mut self, identity: u64) -> Result<(), StoreError> {
-        self.meta.insert(schema::IDENTITY, identity)?;
+        self.put_number(schema::IDENTITY, identity)?;
         self.writes_count += 1;
         Ok(())
     }
 
     /// See [`Store::prune_log`](super::Store::prune_log).
     pub(super) fn prune_log(&mut self, unix_ms: u64, most: usize) -> Result<usize, StoreError> {
-        let mut last = None;
-        for entry in self.log.iter()?.take(most) {
-            let (id, bytes) = entry?;
-            let entry = LogEntry::decode(id.value(), bytes.value())?;
-            if entry.unix_ms >= unix_ms {
-                break;
+        let count = guarded(self.file, || {
+            let mut last = None;
+            for entry in self.log.iter()?.take(most) {
+                let (id, bytes) = entry?;
+                let entry = LogEntry::decode(id.value(), bytes.value())?;
+                if entry.unix_ms >= unix_ms {
+                    break;
+                }
+                last = Some(entry.id);
             }
-            last = Some(entry.id);
-        }
-        let Some(last) = last else { return Ok(0) };
-        let mut count = 0;
-        self.log.retain_in(..=last, |_, _| {
-            count += 1;
-            false
+            let Some(last) = last else { return Ok(0) };
+            let mut count = 0;
+            self.log.retain_in(..=last, |_, _| {
+                count += 1;
+                false
+            })?;
+            self.meta.insert(schema::LOG_BASE, last)?;
+            Ok(count)
         })?;
-        self.meta.insert(schema::LOG_BASE, last)?;
-        self.writes_count += 1;
+        self.writes_count += u64::from(count > 0);
         Ok(count)
     }
 
     /// Makes the log say nothing of what was before: one number is used up for what it does not tell.
     pub(super) fn begin_log_anew(&mut self) -> Result<(), StoreError> {
         self.next_id()?;
-        self.log.retain(|_, _| false)?;
-        self.meta.insert(schema::LOG_BASE, self.last_id)?;
-        Ok(())
+        guarded(self.file, || Ok(self.log.retain(|_, _| false)?))?;
+        self.put_number(schema::LOG_BASE, self.last_id)
     }
 
     /// Puts a record of which the log says nothing.
@@ -147,20 +160,27 @@ impl<'t> Transaction<'t> {
 
     /// Homes a prefix of which the log says nothing.
     pub(super) fn home_unlogged(&mut self, prefix: &[u8]) -> Result<(), StoreError> {
-        self.homed.insert(&*bare_prefix(prefix), ())?;
-        Ok(())
+        self.put_homed(&bare_prefix(prefix))
     }
 
     fn put_record(&mut self, key: &[u8], record: &Record<'_>) -> Result<(), StoreError> {
         self.room.clear();
         record.encode(&mut self.room);
-        self.records.insert(key, &*self.room)?;
-        Ok(())
+        guarded(self.file, || self.records.insert(key, &*self.room).map(drop).map_err(Into::into))
+    }
+
+    fn put_homed(&mut self, prefix: &[u8]) -> Result<(), StoreError> {
+        guarded(self.file, || self.homed.insert(prefix, ()).map(drop).map_err(Into::into))
+    }
+
+    fn put_number(&mut self, name: &str, number: u64) -> Result<(), StoreError> {
+        guarded(self.file, || self.meta.insert(name, number).map(drop).map_err(Into::into))
     }
 
     fn log(&mut self, action: Action, handle: &[u8]) -> Result<u64, StoreError> {
         self.next_id()?;
-        self.log.insert(self.last_id, &*LogEntry::encode(self.last_unix_ms, action, handle))?;
+        let entry = LogEntry::encode(self.last_unix_ms, action, handle);
+        guarded(self.file, || self.log.insert(self.last_id, &*entry).map(drop).map_err(Into::into))?;
         Ok(self.last_unix_ms)
     }
 
@@ -168,8 +188,8 @@ impl<'t> Transaction<'t> {
         self.last_id += 1;
         // Clocks are set back; the log is not.
         self.last_unix_ms = self.last_unix_ms.max(now_unix_ms());
-        self.meta.insert(schema::LAST_ID, self.last_id)?;
-        self.meta.insert(schema::LAST_MS, self.last_unix_ms)?;
+        self.put_number(schema::LAST_ID, self.last_id)?;
+        self.put_number(schema::LAST_MS, self.last_unix_ms)?;
         self.writes_count += 1;
         Ok(())
     }
@@ -192,11 +212,11 @@ impl Records for Transaction<'_> {
     }
 
     fn record(&self, key: &[u8]) -> Result<Option<RecordBuf>, StoreError> {
-        stored(&self.records, key)
+        guarded(self.file, || stored(&self.records, key))
     }
 
     fn is_homed(&self, prefix: &[u8]) -> Result<bool, StoreError> {
-        Ok(self.homed.get(prefix)?.is_some())
+        guarded(self.file, || Ok(self.homed.get(prefix)?.is_some()))
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::transaction::Transaction;
 use super::{Inner, StoreError};
+use redb::WriteTransaction;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -129,7 +130,23 @@ fn write(
     changes: &mut Vec<Box<dyn Change>>,
 ) -> Result<Option<u64>, StoreError> {
     let begun = inner.begin_write()?;
-    let mut transaction = Transaction::new(&begun, inner.folds)?;
+    let made = make(inner, &begun, waiting, changes);
+    if let Ok(Some(last_id)) = made {
+        inner.commit(begun)?;
+        return Ok(Some(last_id));
+    }
+    let given_up = inner.guarded(|| Ok(begun.abort()?));
+    made.and_then(|none| given_up.map(|()| none))
+}
+
+/// Makes changes in a transaction that has `begun`: its last number, or nothing where they changed nothing.
+fn make(
+    inner: &Inner,
+    begun: &WriteTransaction,
+    waiting: &Receiver<Box<dyn Change>>,
+    changes: &mut Vec<Box<dyn Change>>,
+) -> Result<Option<u64>, StoreError> {
+    let mut transaction = Transaction::new(begun, inner.folds, &inner.config.file)?;
     let mut at = 0;
     while let Some(change) = changes.get_mut(at) {
         change.make(&mut transaction)?;
@@ -138,14 +155,7 @@ fn write(
             changes.extend(waiting.try_recv());
         }
     }
-    let (last_id, is_changed) = (transaction.last_id(), transaction.writes_count() > 0);
-    drop(transaction);
-    if !is_changed {
-        begun.abort()?;
-        return Ok(None);
-    }
-    begun.commit()?;
-    Ok(Some(last_id))
+    Ok((transaction.writes_count() > 0).then(|| transaction.last_id()))
 }
 
 /// Makes a panic of the writer known to those who look after the store.

@@ -5,7 +5,7 @@ mod report;
 mod work;
 
 use crate::server::{Clients, ServerArgs};
-use crate::{Outcome, output, progress};
+use crate::{Outcome, output};
 use anyhow::{Context as _, bail};
 use crossbeam_channel::{Receiver, Sender, bounded};
 use handle_client::administration::{AskError, Identity};
@@ -110,6 +110,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
     if args.dry_run || is_bad && !args.keep_going {
         return Ok(if is_bad { Outcome::BadInput } else { Outcome::Good });
     }
+    // Before the log begins: what is wrong with the command is no run that could be gone on with.
+    let identity = args.server.identity.read()?;
+    let clients = clients(args, identity.as_ref())?;
     let log_path = args.log.clone().or_else(|| log_beside(&args.file));
     let (log, earlier) = match (&log_path, args.resume) {
         (Some(path), true) => Log::resume(path, &hash).map(|(log, earlier)| (Some(log), earlier))?,
@@ -121,8 +124,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
         Some(path) => Some(File::create(path).with_context(|| format!("cannot write {}", path.display()))?),
         None => None,
     };
-    let report = Report::new(log, compat, progress::bar("operations", Some(checked.operations)));
-    carry_out(args, &mut file, &earlier, &report)?;
+    let report = Report::new(log, compat, checked.operations);
+    carry_out(args, clients, identity, &mut file, &earlier, &report)?;
     report.finish(args.json)?;
     let state = report.state();
     if let Some(why) = &state.broken {
@@ -181,19 +184,28 @@ fn check(file: &mut File) -> anyhow::Result<Checked> {
     Ok(checked)
 }
 
-fn carry_out(args: &Args, file: &mut File, earlier: &Earlier, report: &Report) -> anyhow::Result<()> {
+/// One for each connection; what one of them finds out all know.
+fn clients<'a>(args: &'a Args, identity: Option<&Arc<Identity>>) -> anyhow::Result<Vec<Clients<'a>>> {
+    let finder = args.server.finder()?;
+    let one = |_| {
+        let mut clients = Clients::new(&args.server, finder.clone())?;
+        clients.identify(identity.cloned());
+        Ok(clients)
+    };
+    (0..args.parallel).map(one).collect()
+}
+
+fn carry_out(
+    args: &Args,
+    clients: Vec<Clients<'_>>,
+    identity: Option<Arc<Identity>>,
+    file: &mut File,
+    earlier: &Earlier,
+    report: &Report,
+) -> anyhow::Result<()> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
-    }
-    let identity = args.server.identity.read()?;
-    // What one finds out all know.
-    let finder = args.server.finder()?;
-    let mut clients = Vec::new();
-    for _ in 0..args.parallel {
-        let mut each = Clients::new(&args.server, finder.clone())?;
-        each.identify(identity.clone());
-        clients.push(each);
     }
     std::thread::scope(|scope| {
         let queues = clients.into_iter().map(|clients| {
@@ -302,7 +314,7 @@ impl HandOut<'_> {
         match &block.operation {
             Operation::Home(home) => {
                 self.report.wait();
-                self.home(&block, home)
+                self.home(&block, home, was_begun)
             }
             Operation::Authenticate(authentication) => {
                 self.report.wait();
@@ -357,12 +369,16 @@ impl HandOut<'_> {
     }
 
     /// Prefixes go to the server that the batch names; it is asked over TCP, whatever protocol stands there.
-    fn home(&self, block: &Block, home: &Home) -> anyhow::Result<()> {
+    fn home(&self, block: &Block, home: &Home, was_begun: bool) -> anyhow::Result<()> {
         self.report.begins(block.line, &block.operation)?;
-        let came = match self.ask_home(home) {
-            Ok(came) => came,
-            // Nobody knows what came of it.
+        let (mut answered, mut refused) = (0, Vec::new());
+        let came = match self.ask_home(home, &mut answered, &mut refused) {
+            Ok(()) => refused.into_iter().reduce(Came::and).unwrap_or(Came::DONE),
+            // Nobody knows what came of the prefix; of those before it something may have come.
             Err(error) if error.is::<AskError>() || error.is::<NotNow>() => {
+                if work::was_not_begun(&error) && !was_begun && answered == 0 {
+                    self.report.postponed(block.line, &block.operation, format!("{error:#}"))?;
+                }
                 self.stop.store(true, Ordering::Relaxed);
                 self.report.state().broken = Some(format!("line {}: {error:#}", block.line));
                 return Ok(());
@@ -372,7 +388,8 @@ impl HandOut<'_> {
         self.local(block, &came)
     }
 
-    fn ask_home(&self, home: &Home) -> anyhow::Result<Came> {
+    /// Asks for all prefixes, also when some are refused; those are kept, and how many were answered.
+    fn ask_home(&self, home: &Home, answered: &mut usize, refused: &mut Vec<Came>) -> anyhow::Result<()> {
         let mut addresses =
             (home.address.as_str(), home.port).to_socket_addrs().with_context(|| home.address.clone())?;
         let address = addresses.next().with_context(|| format!("{} has no address", home.address))?;
@@ -380,11 +397,12 @@ impl HandOut<'_> {
         client.identify(self.identity.clone());
         for prefix in &home.prefixes {
             let came = work::home(&mut client, home.is_release, prefix)?;
+            *answered += 1;
             if came.verdict != Verdict::Done {
-                return Ok(came);
+                refused.push(came);
             }
         }
-        Ok(Came::DONE)
+        Ok(())
     }
 }
 

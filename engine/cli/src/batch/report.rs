@@ -2,7 +2,7 @@
 
 use super::log::{Entry, Log, Result as Verdict};
 use super::work::Came;
-use crate::output;
+use crate::{output, progress};
 use handle_formats::batch::Operation;
 use indicatif::ProgressBar;
 use std::fs::File;
@@ -23,6 +23,8 @@ pub(super) struct Report {
 pub(super) struct State {
     log: Option<Log>,
     compat: Option<File>,
+    /// In the whole file.
+    operations_count: u64,
     bar: ProgressBar,
     /// Operations that are under way or wait for it.
     under_way: usize,
@@ -42,9 +44,17 @@ pub(super) struct Counts {
 }
 
 impl Report {
-    pub(super) fn new(log: Option<Log>, compat: Option<File>, bar: ProgressBar) -> Self {
-        let counts = Counts::default();
-        let state = State { log, compat, bar, under_way: 0, counts, shown: Vec::new(), broken: None };
+    pub(super) fn new(log: Option<Log>, compat: Option<File>, operations_count: u64) -> Self {
+        let state = State {
+            log,
+            compat,
+            operations_count,
+            bar: progress::bar("operations", Some(operations_count)),
+            under_way: 0,
+            counts: Counts::default(),
+            shown: Vec::new(),
+            broken: None,
+        };
         Self { state: Mutex::new(state), idle: Condvar::new(), begun: Instant::now() }
     }
 
@@ -139,6 +149,8 @@ impl Report {
         let mut state = self.state();
         state.bar.finish_and_clear();
         let Counts { done, refused, failed, earlier } = state.counts;
+        // What is under way when a run stops may have been done; to us it has not.
+        let left = state.operations_count.saturating_sub(done + refused + failed + earlier);
         let took = self.begun.elapsed();
         if let Some(compat) = &mut state.compat {
             writeln!(compat, "Successes/Total Entries: {done}/{}", done + refused + failed)?;
@@ -152,15 +164,18 @@ impl Report {
         }
         if is_json {
             let json = serde_json::json!({
-                "done": done, "refused": refused, "failed": failed, "doneBefore": earlier,
+                "done": done, "refused": refused, "failed": failed, "doneBefore": earlier, "left": left,
                 "seconds": took.as_secs_f64(), "stopped": state.broken,
             });
             println!("{json}");
         } else {
-            let before =
-                if earlier > 0 { format!(", {} before", output::count(earlier)) } else { String::new() };
+            let some = |count: u64, what: &str| match count {
+                0 => String::new(),
+                count => format!(", {} {what}", output::count(count)),
+            };
+            let (before, left) = (some(earlier, "before"), some(left, "left"));
             println!(
-                "{} done, {} refused, {} failed{before}, in {:.1} s ({}/s)",
+                "{} done, {} refused, {} failed{before}{left}, in {:.1} s ({}/s)",
                 output::count(done),
                 output::count(refused),
                 output::count(failed),

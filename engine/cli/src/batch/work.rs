@@ -25,6 +25,15 @@ pub(super) struct Came {
 impl Came {
     pub(super) const DONE: Self = Self { verdict: Verdict::Done, code: Some(1), message: None };
 
+    /// Both, of one operation: the code is that of the first.
+    pub(super) fn and(mut self, other: Self) -> Self {
+        if let (Some(message), Some(more)) = (&mut self.message, other.message) {
+            message.push_str("; ");
+            message.push_str(&more);
+        }
+        self
+    }
+
     pub(super) fn failed(error: &anyhow::Error) -> Self {
         Self { verdict: Verdict::Failed, code: None, message: Some(format!("{error:#}")) }
     }
@@ -53,7 +62,7 @@ pub(super) fn ask(clients: &mut Clients<'_>, operation: &Operation, was_begun: b
         Operation::Add(..) => Some(ResponseCode::VALUE_ALREADY_EXISTS),
         Operation::Delete(_) => Some(ResponseCode::HANDLE_NOT_FOUND),
         Operation::Remove(..) => Some(ResponseCode::VALUES_NOT_FOUND),
-        // These may be done twice: a refusal is one.
+        // These may be done twice.
         _ => None,
     };
     let values = match operation {
@@ -89,10 +98,15 @@ pub(super) fn ask(clients: &mut Clients<'_>, operation: &Operation, was_begun: b
         Err(error) if error.downcast_ref().is_some_and(names_nobody) => return Ok(Came::failed(&error)),
         Err(error) => return Err(error),
     };
-    let came = came(client, &request)?;
+    let mut came = came(client, &request)?;
     if was_begun && done_already.is_some_and(|done| came.code == Some(done.0)) {
-        let message = Some("was done before the interruption".to_owned());
+        let message = Some("is found done after the interruption".to_owned());
         return Ok(Came { message, ..Came::DONE });
+    }
+    if let (true, Some(code), Some(message)) = (was_begun, came.code, &mut came.message)
+        && TAKEN_AWAY.contains(&ResponseCode(code))
+    {
+        message.push_str(" (or it was done before the interruption, and took this right away)");
     }
     Ok(came)
 }
@@ -109,13 +123,22 @@ const fn names_nobody(error: &LookupError) -> bool {
     matches!(error, LookupError::NoService { .. } | LookupError::NoServer { .. } | LookupError::Circle { .. })
 }
 
+/// What somebody is told who has lost a right or a key, be it by the very change that is asked for once more.
+const TAKEN_AWAY: [ResponseCode; 3] = [
+    ResponseCode::INVALID_ADMIN,
+    ResponseCode::INSUFFICIENT_PERMISSIONS,
+    ResponseCode::AUTHENTICATION_FAILED,
+];
+
 /// Takes a prefix into the server's care, or releases it.
 ///
 /// # Errors
 /// Those of [`ask`].
 pub(super) fn home(client: &mut Administrator, is_release: bool, prefix: &str) -> anyhow::Result<Came> {
     let body = HandleBody { handle: prefix.as_bytes() };
-    came(client, &if is_release { Request::UnhomeNa(body) } else { Request::HomeNa(body) })
+    let mut came = came(client, &if is_release { Request::UnhomeNa(body) } else { Request::HomeNa(body) })?;
+    came.message = came.message.map(|message| format!("{prefix}: {message}"));
+    Ok(came)
 }
 
 fn came(client: &mut Administrator, request: &Request<'_>) -> anyhow::Result<Came> {

@@ -26,6 +26,10 @@ impl Settings {
              [server_key]\n\
              file = \"server-private.bin\"\n\
              \n\
+             # Clients set their sessions up here, and administer in them with handle-admin.\n\
+             [sessions]\n\
+             socket = {SESSIONS}\n\
+             \n\
              [administrators]\n\
              server = [{administrator}]\n"
         )
@@ -49,11 +53,18 @@ impl Settings {
              [server_key]\n\
              file = \"server-private.bin\"\n\
              \n\
+             # Where handled has the sessions of both.\n\
+             [sessions]\n\
+             socket = {SESSIONS}\n\
+             \n\
              [administrators]\n\
              server = [{administrator}]\n"
         )
     }
 }
+
+/// The socket at which both processes have the same sessions, in TOML.
+const SESSIONS: &str = "\"run/sessions\"";
 
 /// A TOML string: of what may stand in one, JSON writes the same.
 fn quoted(text: &str) -> String {

@@ -70,7 +70,7 @@ fn records(source: &Path, out: &mut Lines<impl Write>) -> anyhow::Result<()> {
         }
         return published(&opened, out);
     }
-    let store = Store::open(&StoreConfig::at(source))?;
+    let store = Store::open_to_read(&StoreConfig::at(source))?;
     let snapshot = store.snapshot()?;
     for prefix in snapshot.homed()? {
         out.homed(&prefix)?;

@@ -67,7 +67,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
         }
         Command::Check(args) => check(args),
         Command::Stats(args) => {
-            let stats = Store::open(&StoreConfig::at(&args.store))?.stats()?;
+            let stats = Store::open_to_read(&StoreConfig::at(&args.store))?.stats()?;
             show(&stats, args.json, None);
             Ok(Outcome::Good)
         }
@@ -80,7 +80,7 @@ fn check(args: &StoreArgs) -> anyhow::Result<Outcome> {
     /// Findings that are told one by one.
     const TOLD_MAX: u64 = 100;
     let (mut damage, mut unusual) = (0, 0);
-    let stats = Store::open(&StoreConfig::at(&args.store))?.check(|finding| {
+    let stats = Store::open_to_read(&StoreConfig::at(&args.store))?.check(|finding| {
         let count = if finding.is_damage() { &mut damage } else { &mut unusual };
         *count += 1;
         if *count <= TOLD_MAX {

@@ -171,7 +171,9 @@ impl<S: Storage> Publisher<S> {
         self.retire(gone.map(|layer| layer.file), manifest.created_unix_ms);
         self.stager.replace(MANIFEST, &manifest.encode())?;
         self.refresh()?;
-        Ok(&self.current.as_ref().expect("a set was just published").manifest)
+        // Somebody may have taken it away meanwhile.
+        let missing = || SetError::new(self.dir(), Why::NotPublished);
+        self.current.as_ref().map(|current| &current.manifest).ok_or_else(missing)
     }
 
     /// Notes when files left a set.
