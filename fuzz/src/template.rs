@@ -2,7 +2,7 @@
 
 use handle_proto::Value;
 use handle_template::limit::{BUILT_LEN_MAX, VALUES_MAX};
-use handle_template::{Built, Chain, Namespace, Parts, ReferencedTemplates, Templates};
+use handle_template::{Built, Chain, Namespace, Notice, Parts, ReferencedTemplates, Templates};
 use std::collections::BTreeSet;
 
 /// Every reference leads to the same text, whatever its index; but none leads to `missing`.
@@ -30,6 +30,8 @@ pub fn template(bytes: &[u8]) {
     ];
     for folds in [false, true] {
         let Ok(namespace) = Namespace::parse(xml, folds) else { return };
+        let notice = Notice::of_record(std::iter::once(Value::new(1, b"HS_NAMESPACE", xml)));
+        assert!(notice.is_some(), "what reads for servers reads for people");
         let delimiter = namespace.delimiter().filter(|delimiter| !delimiter.is_empty()).unwrap_or("@");
         let handle = [b"1234/abc", delimiter.as_bytes(), extension].concat();
         let Some(parts) = Parts::of(&handle, delimiter.as_bytes()) else {

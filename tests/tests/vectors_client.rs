@@ -1,11 +1,12 @@
-//! The client against what the reference did: the server it chose, and how it proved who asks. `hashing.jsonl` and
-//! `credentials.jsonl`.
+//! The client against what the reference did: the server it chose, how it proved who asks, and what it answered over HTTP.
+//! `hashing.jsonl`, `credentials.jsonl` and `http.jsonl`.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use handle_auth::PrivateKey;
 use handle_client::administration::{Identity, Key};
 use handle_client::bootstrap::Root;
+use handle_client::exchange::{Answered, AttemptError, Exchange, Head, Patience};
 use handle_client::lookup::{Client, Lookup, Options, Whom};
 use handle_client::plan::{Preferences, Purpose, Target, plan};
 use handle_client::question::Wants;
@@ -230,4 +231,83 @@ fn vectors_transcripts_of_authenticated_reads_are_those_of_our_client() {
     let (certified, plain): (Vec<_>, Vec<_>) = replayed.partition(is_certified);
     assert!(plain.len() >= 30, "only {} transcripts are plain reads", plain.len());
     assert!(!certified.is_empty(), "none is certified");
+}
+
+/// What an exchange over HTTP that asks `message` makes of an answer that comes in parts of so many bytes.
+fn heard(message: &[u8], answer: &[u8], part_len: usize) -> Result<Option<Answered>, AttemptError> {
+    let (envelope, rest) = Envelope::split(message).unwrap();
+    let message = Message::decode(rest).unwrap();
+    let Ok(Body::Request(request)) = message.decode_body(envelope.version) else { panic!("a request") };
+    let head = Head {
+        answered_as: message.header.op_code,
+        ..Head::resolution(OpFlags::PLAIN_REQUEST, envelope.request_id)
+    };
+    let (now, target) =
+        (Now { ms: 0, unix_s: 0 }, Target::at(([127, 0, 0, 1], 80).into(), InterfaceProtocol::HTTP));
+    let mut exchange = Exchange::new(target, head, &request, &Patience::default(), now).unwrap();
+    for part in answer.chunks(part_len) {
+        if let Some(answered) = exchange.handle_stream(now, part)? {
+            return Ok(Some(answered));
+        }
+    }
+    Ok(None)
+}
+
+#[test]
+fn vectors_native_answers_over_http_are_read_however_they_come() {
+    let (mut answers, mut refusals, mut others) = (0, 0, 0);
+    for line in load("http.jsonl").iter().filter(|line| line["category"] == "native") {
+        let asked = line["request_body"]["hex"]
+            .as_str()
+            .map(|_| hex(&line["request_body"]["hex"]))
+            .unwrap_or_default();
+        let is_request = Envelope::split(&asked).is_ok_and(|(envelope, rest)| {
+            Message::decode(rest).is_ok_and(|message| message.decode_body(envelope.version).is_ok())
+        });
+        let fields = line["response_headers"].as_array().unwrap().iter();
+        let fields: Vec<_> =
+            fields.map(|field| (field[0].as_str().unwrap(), field[1].as_str().unwrap())).collect();
+        let head = |fields: &[(&str, &str)]| {
+            let fields: String = fields.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+            format!("HTTP/1.1 {} X\r\n{fields}\r\n", line["status"]).into_bytes()
+        };
+        let is_message = fields.contains(&("Content-Type", "application/x-hdl-message"));
+        if !is_message && is_request {
+            let body = line["body"].as_str().unwrap_or("<html></html>").as_bytes();
+            let answer = [&head(&fields), body].concat();
+            assert!(!matches!(heard(&asked, &answer, 1), Ok(Some(_))), "{line}");
+            others += 1;
+            continue;
+        }
+        if !is_request {
+            continue;
+        }
+        let body = hex(&line["body"]["hex"]);
+        let unframed: Vec<_> = fields.iter().copied().filter(|(name, _)| *name != "Content-Length").collect();
+        let chunked = [&unframed[..], &[("Transfer-Encoding", "chunked")]].concat();
+        let chunks: Vec<u8> = body
+            .chunks(100)
+            .flat_map(|chunk| [format!("{:x}\r\n", chunk.len()).as_bytes(), chunk, b"\r\n"].concat())
+            .collect();
+        for answer in [
+            [head(&fields), body.clone()].concat(),
+            [head(&unframed), body.clone()].concat(),
+            // An end of a line in front, which deployed software skips.
+            [head(&unframed), b"\n".to_vec(), body.clone()].concat(),
+            [head(&chunked), chunks, b"0\r\n\r\n".to_vec()].concat(),
+        ] {
+            for part_len in [1, 7, answer.len()] {
+                match heard(&asked, &answer, part_len) {
+                    Ok(Some(answered)) => {
+                        assert_eq!(answered.bytes(), body, "{line}");
+                        answers += 1;
+                    }
+                    // The server could not read the request, which then names none.
+                    Err(AttemptError::Refused(_)) if body[8..12] == [0xff; 4] => refusals += 1,
+                    heard => panic!("{heard:?}: {line}"),
+                }
+            }
+        }
+    }
+    assert!(answers >= 12 * 20 && refusals >= 12 && others >= 2, "{answers}, {refusals}, {others}");
 }

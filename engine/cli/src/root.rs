@@ -62,19 +62,16 @@ fn show_or_refresh(args: &Args) -> anyhow::Result<Outcome> {
     }
     let root = client.root.get();
     anyhow::ensure!(!root.sites.is_empty(), "the global service is not known: name a file of it (--root)");
-    let updated = root.updated_unix_ms.and_then(|ms| i64::try_from(ms / 1000).ok()).unwrap_or_default();
+    // The binary form does not say it.
+    let updated = root.updated_unix_ms.and_then(|ms| i64::try_from(ms / 1000).ok()).map(output::unix_time);
     if args.json {
         let sites: Vec<_> = root.sites.iter().map(|site| site_to_json(&site.view())).collect();
         let keys = root.trusted_keys.len();
-        println!(
-            "{}",
-            output::json(
-                &json!({ "written": output::unix_time(updated), "trustedKeys": keys, "sites": sites })
-            )
-        );
+        println!("{}", output::json(&json!({ "written": updated, "trustedKeys": keys, "sites": sites })));
         return Ok(Outcome::Good);
     }
-    println!("written {}, {} trusted keys", output::unix_time(updated), root.trusted_keys.len());
+    let written = updated.as_deref().unwrap_or("at an unknown time");
+    println!("written {written}, {} trusted keys", root.trusted_keys.len());
     for site in &root.sites {
         println!("{}", output::describe(handle_proto::data::kind::HS_SITE, site.as_bytes()));
     }

@@ -27,7 +27,7 @@ pub(super) fn of(error: &LookupError) -> Option<&'static str> {
 fn of_attempt(last: &AttemptError) -> Option<&'static str> {
     Some(match last {
         AttemptError::Silence => {
-            "try --tcp, in case a firewall keeps datagrams back; --trace shows who is silent"
+            "is a firewall between? --tcp asks without datagrams, and --trace shows who is silent"
         }
         AttemptError::Unreachable | AttemptError::Ended => {
             "hdl site shows where its servers are; is the network up?"
