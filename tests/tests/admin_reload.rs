@@ -174,7 +174,7 @@ fn one_bad_part_keeps_all_others_back() {
         ("elsewhere.rest_ms", |it| it.elsewhere.rest_ms = u32::MAX),
         ("log", |it| it.log = "what=is=this".to_owned()),
         ("nowhere", |it| it.audit = Some("/nowhere/audit.jsonl".into())),
-        ("no such log", |it| it.log = "refused".to_owned()),
+        ("no such log", |it| it.log = "refused=debug".to_owned()),
     ];
     let at = Arc::new(AtomicUsize::new(0));
     let logged = Arc::new(Mutex::new(Vec::new()));
@@ -206,7 +206,7 @@ fn one_bad_part_keeps_all_others_back() {
         {
             let logged = Arc::clone(&logged);
             move |filter| {
-                anyhow::ensure!(filter != "refused", "no such log");
+                anyhow::ensure!(filter != "refused=debug", "no such log");
                 logged.lock().unwrap().push(filter.to_owned());
                 Ok(())
             }

@@ -107,8 +107,9 @@ impl Cache {
     /// The part that is for a handle with this key, and what the handle is known by there.
     fn locked(&self, key: &[u8]) -> (MutexGuard<'_, Shard>, Name) {
         let name = self.namer.name(key);
-        // The table of the part takes the other half. The remainder is less than the number of parts.
-        let at = usize::from(name.0[1].to_be_bytes()[0]) % self.shards.len();
+        // The table of the part takes the other half, and the last byte of this one. Each part is as likely as any other.
+        let [a, b, ..] = name.0[1].to_be_bytes();
+        let at = (usize::from(u16::from_be_bytes([a, b])) * self.shards.len()) >> u16::BITS;
         (self.shard(at), name)
     }
 
@@ -496,6 +497,20 @@ mod tests {
         assert_ne!(one.name(b"a/b"), one.name(b"a/c"));
         assert_ne!(one.name(b"a/b"), other.name(b"a/b"));
         assert_eq!(format!("{one:?}"), "Namer { .. }", "the key is secret");
+    }
+
+    #[test]
+    fn any_number_of_parts_is_filled_evenly() {
+        let cache = cache(200 << 20);
+        assert_eq!(cache.shards.len(), 200);
+        for number in 0..20_000 {
+            let handle = format!("a/{number}");
+            cache.put(&Question::all(handle.as_bytes()), &answer(&handle, &[value(1, b"URL", 60)]), now(0));
+        }
+        // A hundred in each, give or take what ten thousand caches in a row stay below.
+        let handles = (0..cache.shards.len()).map(|at| cache.shard(at).stats.handles);
+        let (least, most) = handles.fold((u64::MAX, 0), |(least, most), it| (least.min(it), most.max(it)));
+        assert!(least >= 30 && most <= 180, "{least} to {most}");
     }
 
     #[test]

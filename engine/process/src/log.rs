@@ -2,7 +2,7 @@
 
 use anyhow::ensure;
 use std::io::{IsTerminal as _, stderr};
-use tracing_subscriber::filter::{EnvFilter, LevelFilter};
+use tracing_subscriber::filter::{EnvFilter, LevelFilter, ParseError};
 
 /// Changes what is logged.
 pub type SetLog = Box<dyn Fn(&str) -> anyhow::Result<()> + Send + Sync>;
@@ -13,12 +13,25 @@ pub type SetLog = Box<dyn Fn(&str) -> anyhow::Result<()> + Send + Sync>;
 /// # Errors
 /// Names the setting, and what it should be.
 pub fn check(filter: &str) -> anyhow::Result<()> {
-    let is_clear = |part: &str| part.contains(['=', '[']) || part.trim().parse::<LevelFilter>().is_ok();
+    let is_level = |text: &str| !text.is_empty() && text.parse::<LevelFilter>().is_ok();
+    let is_clear = |part: &str| match part.rsplit_once('=') {
+        Some((_, level)) if !part.ends_with(']') => is_level(level),
+        _ => part.contains('[') || is_level(part),
+    };
     ensure!(
-        EnvFilter::try_new(filter).is_ok() && filter.split(',').all(is_clear),
+        read(filter).is_ok() && parts(filter).all(is_clear),
         "`log` is {filter:?}: write error, warn, info, debug or trace, and module=level for one module"
     );
     Ok(())
+}
+
+/// The filter, without the blanks that people put between its parts and that would become part of a name.
+fn read(filter: &str) -> Result<EnvFilter, ParseError> {
+    EnvFilter::try_new(parts(filter).collect::<Vec<_>>().join(","))
+}
+
+fn parts(filter: &str) -> impl Iterator<Item = &str> {
+    filter.split(',').map(str::trim).filter(|part| !part.is_empty())
 }
 
 /// Begins to log what `filter` says, and returns the way to change that.
@@ -27,7 +40,7 @@ pub fn check(filter: &str) -> anyhow::Result<()> {
 /// When the filter is none.
 pub fn start(filter: &str, as_json: bool) -> anyhow::Result<SetLog> {
     let log = tracing_subscriber::fmt()
-        .with_env_filter(EnvFilter::try_new(filter)?)
+        .with_env_filter(read(filter)?)
         .with_writer(stderr)
         .with_ansi(is_colored())
         .with_target(false);
@@ -35,12 +48,12 @@ pub fn start(filter: &str, as_json: bool) -> anyhow::Result<SetLog> {
         let log = log.json().with_filter_reloading();
         let handle = log.reload_handle();
         log.init();
-        Box::new(move |filter| Ok(handle.reload(EnvFilter::try_new(filter)?)?))
+        Box::new(move |filter| Ok(handle.reload(read(filter)?)?))
     } else {
         let log = log.with_filter_reloading();
         let handle = log.reload_handle();
         log.init();
-        Box::new(move |filter| Ok(handle.reload(EnvFilter::try_new(filter)?)?))
+        Box::new(move |filter| Ok(handle.reload(read(filter)?)?))
     })
 }
 
@@ -59,7 +72,19 @@ mod tests {
         for good in ["info", "ERROR", "off", "info,handle_server=debug", "warn,handle_server::tcp=trace"] {
             check(good).unwrap();
         }
-        for bad in ["loud", "info,loud", "handle_server", "info=loud", "handle_server=debug,verbose"] {
+        for good in [" info", "warn, handle_server=debug ", "\u{a0}info,"] {
+            check(good).unwrap();
+            let read = read(good).unwrap();
+            assert!(read.max_level_hint() >= Some(LevelFilter::INFO), "{good:?}: {read}");
+        }
+        for bad in [
+            "loud",
+            "info,loud",
+            "handle_server",
+            "info=loud",
+            "handle_server=debug,verbose",
+            "handle_server=",
+        ] {
             let error = check(bad).unwrap_err().to_string();
             assert!(error.contains(&format!("`log` is {bad:?}")), "{error}");
         }

@@ -223,7 +223,9 @@ impl Config {
             "`take_over` needs `control`: the control socket of the process that serves now"
         );
         ensure!(!self.listen.is_empty(), "`listen` is empty: name at least one address, as \"[::]:2641\"");
-        each_once(&self.listen)?;
+        if !self.share_port {
+            each_once(&self.listen)?;
+        }
         ensure!(self.workers <= 1024, "`workers` is {}: at most 1024 make sense", self.workers);
         let limits = &self.limits;
         ensure!(

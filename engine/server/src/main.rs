@@ -165,7 +165,13 @@ fn check(config: &Config) -> anyhow::Result<()> {
         check_user(user)?;
     }
     if config.pin {
-        config.cores.iter().try_for_each(|&core| check_core(core))?;
+        // Those that workers come to: each has a socket for each address.
+        let workers_count = if config.workers == 0 { config.cores.len() } else { config.workers };
+        config
+            .cores
+            .iter()
+            .take(workers_count * config.listen.len())
+            .try_for_each(|&core| check_core(core))?;
     }
     let site = read_site(config)?;
     slow::open_signer(config, &site)?;
