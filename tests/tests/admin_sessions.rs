@@ -305,7 +305,7 @@ impl Asked for Numbering {
 fn an_answer_to_a_plain_challenge_proves_nothing_in_a_session_with_its_number() {
     let directory = tempfile::tempdir().unwrap();
     let path = socket(directory.path());
-    let holder = Holder::bind(&path, false).unwrap();
+    let holder = Holder::bind(&path, false).unwrap().take_place().unwrap();
     let numbering = Arc::new(Numbering {
         sessions: Sessions::new(SessionsConfig::default().limits()),
         number: AtomicU32::new(0),

@@ -280,6 +280,7 @@ impl Server {
     fn start_slow_path(&mut self, holder: Option<Holder>) -> anyhow::Result<()> {
         if let Some(slow) = &self.shared.slow {
             self.helpers.extend(slow.start(&self.shared)?);
+            let holder = holder.map(Holder::take_place).transpose().context("cannot share sessions")?;
             let slow = Arc::clone(slow);
             let thread =
                 std::thread::Builder::new().name("sessions".into()).spawn(move || slow.keep_sessions(holder));

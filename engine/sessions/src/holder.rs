@@ -45,13 +45,15 @@ pub trait Asked: Send + Sync + 'static {
 pub struct Holder {
     listener: UnixListener,
     path: PathBuf,
+    /// Where the file is until this process takes its place.
+    beside: PathBuf,
     /// Device and number of the file.
     file: (u64, u64),
 }
 
 impl Holder {
-    /// Binds the socket at `path`, for its owner only. With `replace` it takes the place of a process that still
-    /// answers there.
+    /// Binds a socket beside `path`, for its owner only, where nobody looks for it yet: see [`take_place`](Self::take_place).
+    /// With `replace` a process may still answer at `path`.
     ///
     /// # Errors
     /// When another process answers there and is not to be replaced, something else has the path, or the directory does
@@ -67,16 +69,23 @@ impl Holder {
             }
             _ => {}
         }
-        // Made beside its place and moved there: nobody finds it before it is for its owner only.
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let beside = path.with_file_name(format!(".{name}.{}", std::process::id()));
         let _ = std::fs::remove_file(&beside);
         let listener = UnixListener::bind(&beside)?;
         std::fs::set_permissions(&beside, Permissions::from_mode(0o600))?;
-        std::fs::rename(&beside, path)?;
         listener.set_nonblocking(true)?;
-        let file = std::fs::symlink_metadata(path)?;
-        Ok(Self { listener, path: path.to_owned(), file: (file.dev(), file.ino()) })
+        let file = std::fs::symlink_metadata(&beside)?;
+        Ok(Self { listener, path: path.to_owned(), beside, file: (file.dev(), file.ino()) })
+    }
+
+    /// From here on it is this process that is found. Until then the other one is, and stays so if this one ends.
+    ///
+    /// # Errors
+    /// When the directory does not allow it any more.
+    pub fn take_place(self) -> io::Result<Self> {
+        std::fs::rename(&self.beside, &self.path)?;
+        Ok(self)
     }
 
     /// Answers until it is time to stop.
@@ -127,8 +136,10 @@ impl Connections {
 impl Drop for Holder {
     fn drop(&mut self) {
         let is_ours = |file: std::fs::Metadata| (file.dev(), file.ino()) == self.file;
-        if std::fs::symlink_metadata(&self.path).is_ok_and(is_ours) {
-            let _ = std::fs::remove_file(&self.path);
+        for path in [&self.path, &self.beside] {
+            if std::fs::symlink_metadata(path).is_ok_and(is_ours) {
+                let _ = std::fs::remove_file(path);
+            }
         }
     }
 }

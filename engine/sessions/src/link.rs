@@ -222,7 +222,7 @@ mod tests {
     use crate::table::SessionLimits;
     use crate::table::tests::new_session;
     use std::io::Write as _;
-    use std::os::unix::fs::PermissionsExt as _;
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
     use std::sync::atomic::{AtomicBool, AtomicU32};
     use std::thread::JoinHandle;
 
@@ -266,7 +266,7 @@ mod tests {
 
     impl Held {
         fn start(path: &Path, replace: bool) -> Self {
-            let holder = Holder::bind(path, replace).unwrap();
+            let holder = Holder::bind(path, replace).unwrap().take_place().unwrap();
             let process = Arc::new(Process {
                 sessions: Sessions::new(LIMITS),
                 numbers: AtomicU32::new(10),
@@ -414,6 +414,12 @@ mod tests {
         let _held = Held::start(&path, false);
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert!(Holder::bind(&path, false).is_err(), "another process answers");
+        let replaces = Holder::bind(&path, true).unwrap();
+        let found = || std::fs::metadata(&path).unwrap().ino();
+        let held = found();
+        drop(replaces);
+        assert_eq!(found(), held, "who did not come so far");
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1, "leaves nothing");
         let file = directory.path().join("file");
         std::fs::write(&file, b"").unwrap();
         assert!(Holder::bind(&file, true).is_err(), "not a socket");
