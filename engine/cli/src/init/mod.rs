@@ -99,6 +99,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
     );
     let passphrase = args.passphrase.read()?;
     key::decided(passphrase.is_some(), args.plain, "--passphrase-file FILE or --passphrase-env NAME")?;
+    check_empty(&args.directory)?;
     let server_key = generate::rsa(args.bits)?;
     let admin_key = generate::rsa(args.bits)?;
     // When nothing is wrong with what was said, so that the next try finds none.
@@ -154,8 +155,8 @@ fn administrator(prefix: &str) -> String {
     format!("{KEY_INDEX}:{}", key_handle(prefix))
 }
 
-/// The directory and those in it, which are for their owner alone.
-fn make_directory(directory: &Path) -> anyhow::Result<()> {
+/// Before the keys are made, which takes a while.
+fn check_empty(directory: &Path) -> anyhow::Result<()> {
     if directory.is_dir() {
         let mut entries =
             directory.read_dir().with_context(|| format!("cannot read {}", directory.display()))?;
@@ -163,6 +164,11 @@ fn make_directory(directory: &Path) -> anyhow::Result<()> {
             bail!("{} is not empty; what is there stays as it is", directory.display());
         }
     }
+    Ok(())
+}
+
+/// The directory and those in it, which are for their owner alone.
+fn make_directory(directory: &Path) -> anyhow::Result<()> {
     for path in [directory.to_owned(), directory.join("snapshot"), directory.join("run")] {
         let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&path);
         // What was there already may be open to others.
