@@ -104,6 +104,11 @@ fn the_outcome_is_in_the_exit_code() {
         (&["20.500.LAB/hello", "20.500.LAB/hello", "--signatures"], 1, "do not go together"),
         (&["20.500.LAB/hello", "--url", "--signatures"], 1, "not every value"),
         (&["hdl://127.0.0.1/20.500.LAB/hello", "--server", "127.0.0.2"], 1, "take one of them off"),
+        (
+            &["hdl://127.0.0.2/20.500.LAB/hello", "--auth", "300:10.1016/ADMIN", "--secret-env", "HOME"],
+            1,
+            "add --server 127.0.0.2",
+        ),
         (&["10.1016/x", "--server", "127.0.0.1:1"], 7, "nobody listens"),
         (&["10.1016/x", "--server", "127.0.0.1:1", "--tcp"], 7, "cannot connect"),
         (&["--file", "/does/not/exist"], 1, "cannot read"),

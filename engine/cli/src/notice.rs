@@ -31,5 +31,26 @@ pub(crate) fn warn(client: &Client, handle: &[u8], wants: Wants) {
 pub(crate) fn inactive(notice: &Notice) -> Option<String> {
     let status = notice.status.as_deref().filter(|_| !notice.is_active())?;
     let message = notice.message.as_deref().map(|message| format!(": {message}"));
-    Some(crate::output::printable(&format!("{status}{}", message.unwrap_or_default())))
+    let said = format!("{status}{}", message.unwrap_or_default());
+    Some(crate::output::short(&said, said.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_stranger_says_is_one_line_of_a_bounded_length() {
+        let says = |status: &str, message: &str| Notice {
+            status: Some(status.to_owned()),
+            message: Some(message.to_owned()),
+            ..Notice::default()
+        };
+        assert_eq!(inactive(&says("active", "Moved.")), None);
+        assert_eq!(inactive(&says("gone", "a\nb")).unwrap(), "gone: a\\nb");
+        for notice in [says("gone", &"x".repeat(1 << 20)), says(&"x".repeat(1 << 20), "Moved.")] {
+            let shown = inactive(&notice).unwrap();
+            assert!(shown.len() < 3000 && shown.ends_with(" bytes)"), "{} bytes", shown.len());
+        }
+    }
 }

@@ -111,9 +111,14 @@ pub(crate) fn describe(kind: &[u8], bytes: &[u8]) -> String {
             None => hex(bytes),
         },
     };
-    let text = printable(&text);
+    short(&text, bytes.len())
+}
+
+/// `text`, of data of so many bytes, as [`printable`] shows it, up to a length.
+pub(crate) fn short(text: &str, len: usize) -> String {
+    let text = printable(text);
     match text.char_indices().nth(DATA_CHARS_MAX) {
-        Some((at, _)) => format!("{}... ({} bytes)", &text[..at], bytes.len()),
+        Some((at, _)) => format!("{}... ({len} bytes)", &text[..at]),
         None => text,
     }
 }

@@ -197,6 +197,13 @@ fn resolve(args: &Args) -> anyhow::Result<Outcome> {
     {
         bail!("--server says {server}, and the reference {named}: take one of them off");
     }
+    // Who wrote a reference does not choose who gets a proof: it can be passed on, and secrets be guessed from it.
+    if let (None, Some(named), true) = (&args.server, &reference.server, args.identity.auth.is_some()) {
+        bail!(
+            "the reference names a server, {named}, and --auth (or HDL_AUTH) would prove to it who asks: add --server \
+             {named} if that is meant, or take --auth off"
+        );
+    }
     match server {
         // Whoever wants more than is public has to answer what the server asks.
         Some(server) if args.identity.auth.is_some() => {

@@ -17,15 +17,15 @@ use handle_client::trace::{Origin, Step};
 use handle_client::{Driver, Question};
 use handle_proto::data::site::{Interface, Server};
 use handle_proto::json::site_to_json;
-use handle_proto::{Handle, HashOption};
+use handle_proto::{Handle, HashOption, ResponseCode};
 use handle_template::Notice;
 use serde_json::json;
 use std::sync::Arc;
 
 /// Show the sites and servers of the service that is responsible for a handle or a prefix.
 ///
-/// The server that the hash chooses in each site is marked. Who is to be written to about a prefix is shown, and that it is
-/// not active, where its namespace (HS_NAMESPACE) says so.
+/// The server that the hash chooses in each site is marked. Behind the sites stand whom to write to about a prefix, and
+/// that it is not active, where its namespace (HS_NAMESPACE) says so.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:
   hdl site 10.1045/july95-arms
@@ -89,14 +89,18 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
 fn show(args: &Args) -> anyhow::Result<Outcome> {
     let client = args.client.client()?;
     let located = locate(&client, &args.handle, args.certify)?;
-    let notice = match located.from {
+    let said = || match located.from {
         Origin::Prefix => said_to_people(&client, &located.handle, args.certify),
-        _ => Notice::default(),
+        _ => (Notice::default(), None),
     };
     if args.json {
         let sites: Vec<_> = located.sites.iter().map(|site| site_to_json(&site.view())).collect();
-        let namespace =
+        let (notice, unknown) = said();
+        let mut namespace =
             json!({ "contact": notice.contact, "status": notice.status, "statusMessage": notice.message });
+        if let Some(why) = unknown {
+            namespace["error"] = why.into();
+        }
         println!(
             "{}",
             output::json(&json!({ "handle": args.handle, "namespace": namespace, "sites": sites }))
@@ -104,23 +108,43 @@ fn show(args: &Args) -> anyhow::Result<Outcome> {
         return Ok(Outcome::Good);
     }
     println!("{}: {}", paint(Paint::Strong, printable(&args.handle)), located.from);
-    if let Some(what) = notice::inactive(&notice) {
-        println!("  {}", paint(Paint::Odd, what));
-    }
-    notice.contact.iter().for_each(|contact| println!("  contact {}", printable(contact)));
     for (number, site) in located.sites.iter().enumerate() {
         show_site(number + 1, site, Handle(&located.handle));
+    }
+    // The global service is asked for this, and may be silent for long.
+    let (notice, unknown) = said();
+    let inactive = notice::inactive(&notice).map(|what| paint(Paint::Odd, what).to_string());
+    let contact = notice.contact.map(|contact| format!("contact {}", output::short(&contact, contact.len())));
+    let lines: Vec<String> = inactive.into_iter().chain(contact).collect();
+    if !lines.is_empty() {
+        println!("\n{}", paint(Paint::Strong, "namespace"));
+        lines.iter().for_each(|line| println!("  {line}"));
+    }
+    if let Some(why) = unknown {
+        eprintln!("hdl: not all that the namespace says is known: {}", printable(&why));
     }
     Ok(Outcome::Good)
 }
 
 /// What the namespaces of a handle say to people: those of the global service, and of the prefix that was just asked for.
-fn said_to_people(client: &Arc<Client>, handle: &[u8], certified: bool) -> Notice {
+/// And why not all of it is known, where it is not.
+fn said_to_people(client: &Arc<Client>, handle: &[u8], certified: bool) -> (Notice, Option<String>) {
     let mut driver = Driver::new(Arc::clone(client));
-    notice::of(handle, Wants { certified, ..Wants::default() }, |question| {
-        let resolved = driver.resolve(question, &Options::default());
-        resolved.outcome.ok().map(|answer| (*answer).clone())
-    })
+    let mut unknown = None;
+    let notice = notice::of(handle, Wants { certified, ..Wants::default() }, |question| {
+        let why = match driver.resolve(question, &Options::default()).outcome {
+            Ok(answer) => match answer.code {
+                ResponseCode::SUCCESS | ResponseCode::HANDLE_NOT_FOUND | ResponseCode::VALUES_NOT_FOUND => {
+                    return Some((*answer).clone());
+                }
+                code => format!("{}: {} {code}", Handle(&question.handle), code.0),
+            },
+            Err(error) => error.to_string(),
+        };
+        unknown.get_or_insert(why);
+        None
+    });
+    (notice, unknown)
 }
 
 fn show_site(number: usize, site: &SharedSite, handle: Handle<'_>) {

@@ -26,12 +26,12 @@ impl Came {
     pub(super) const DONE: Self = Self { verdict: Verdict::Done, code: Some(1), message: None };
 
     /// Both, of one operation: the code is that of the first.
-    pub(super) fn and(mut self, other: Self) -> Self {
-        if let (Some(message), Some(more)) = (&mut self.message, other.message) {
-            message.push_str("; ");
-            message.push_str(&more);
-        }
-        self
+    pub(super) fn and(self, other: Self) -> Self {
+        let message = match (self.message, other.message) {
+            (Some(first), Some(second)) => Some(format!("{first}; {second}")),
+            (first, second) => first.or(second),
+        };
+        Self { message, ..self }
     }
 
     pub(super) fn failed(error: &anyhow::Error) -> Self {
@@ -171,4 +171,22 @@ pub(super) fn identity(authentication: &Authentication) -> anyhow::Result<Arc<Id
     };
     let (handle, index) = (authentication.identity.handle.as_bytes().to_vec(), authentication.identity.index);
     Ok(Arc::new(Identity { handle, index, key }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_two_parts_of_an_operation_say_is_all_kept() {
+        let says = |message: Option<&str>| Came { message: message.map(str::to_owned), ..Came::DONE };
+        for (first, second, both) in [
+            (Some("a"), Some("b"), Some("a; b")),
+            (Some("a"), None, Some("a")),
+            (None, Some("b"), Some("b")),
+            (None, None, None),
+        ] {
+            assert_eq!(says(first).and(says(second)).message.as_deref(), both);
+        }
+    }
 }

@@ -55,9 +55,11 @@ pub(super) fn run(args: &Args, rules: &Rules) -> anyhow::Result<Outcome> {
     };
     let ended = in_order(args.jobs.max(1).into(), |ask| read_all(args, rules, ask), &worker, &mut show_next);
     // What was resolved is shown, however it ended.
-    out.flush()?;
+    let flushed = out.flush();
     bar.finish_and_clear();
+    // Also where nobody reads any more: servers would keep the sessions until they expire.
     Driver::new(client).end_sessions();
+    flushed?;
     ended
 }
 
