@@ -123,14 +123,26 @@ impl<'a> Clients<'a> {
 
     /// From now on, `identity` asks.
     pub(crate) fn identify(&mut self, identity: Option<Arc<Identity>>) {
+        self.end_sessions();
         self.each(|client| client.identify(identity.clone()));
         self.identity = identity;
     }
 
     /// From now on, sessions are used so.
     pub(crate) fn use_sessions(&mut self, timeout_s: Option<i32>) {
+        if self.sessions != Some(timeout_s) {
+            self.end_sessions();
+        }
         self.each(|client| client.use_sessions(timeout_s));
         self.sessions = Some(timeout_s);
+    }
+
+    /// Ends all sessions at once: one by one, each server that does not answer would be waited for.
+    fn end_sessions(&mut self) {
+        match &mut self.to {
+            To::Named(client) => Administrator::end_sessions([&mut **client]),
+            To::Found(found) => Administrator::end_sessions(found.clients.values_mut()),
+        }
     }
 
     fn each(&mut self, mut act: impl FnMut(&mut Administrator)) {
@@ -164,6 +176,7 @@ impl<'a> Clients<'a> {
                     client.use_sessions(timeout_s);
                 }
                 if clients.len() >= CONNECTIONS_MAX {
+                    Administrator::end_sessions(clients.values_mut());
                     clients.clear();
                 }
                 clients.insert(known.clone(), client);
@@ -209,6 +222,12 @@ impl<'a> Clients<'a> {
             }
         }
         self.of(&handle)
+    }
+}
+
+impl Drop for Clients<'_> {
+    fn drop(&mut self) {
+        self.end_sessions();
     }
 }
 

@@ -24,13 +24,13 @@ use handle_proto::{DecodeError, OpCode, OpFlags, ResponseCode, Value, Version};
 use std::net::SocketAddr;
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use std::{fmt, io};
 use zeroize::Zeroizing;
 
 /// How often a challenge is answered before the server is believed not to want to be convinced.
 const CHALLENGES_MAX: usize = 2;
-/// How long a server may take to hear that a session is over.
+/// How long servers may take, all together, to hear that sessions are over.
 const PARTING: Duration = Duration::from_millis(300);
 /// Request id of replies to what a server could not read.
 const NO_REQUEST: i32 = -1;
@@ -186,20 +186,30 @@ impl Administrator {
     /// From now on, `identity` asks.
     pub fn identify(&mut self, identity: Option<Arc<Identity>>) {
         // A session belongs to whoever it was set up for.
-        self.end_session();
+        Self::end_sessions([&mut *self]);
         self.identity = identity;
     }
 
-    /// Tells the server that the session is over, which it would keep until it expires otherwise; and does not insist.
-    fn end_session(&mut self) {
-        let Some(session) = self.session.take() else { return };
+    /// Ends the sessions of all of these, and tells the servers, for these would keep them until they expire.
+    ///
+    /// All together may take 300 ms. Nobody is connected to for it, and nothing is sent twice: who does not hear it lets
+    /// the session expire.
+    pub fn end_sessions<'a>(clients: impl IntoIterator<Item = &'a mut Self>) {
+        let deadline = Instant::now() + PARTING;
+        let told: Vec<&mut Self> = clients.into_iter().filter_map(Self::take_leave).collect();
+        for client in told {
+            // Who leaves at once may tear the connection down before the server has read anything.
+            let _ = client.connection.receive_until(deadline);
+            client.connection.close();
+        }
+    }
+
+    /// Says that the session is over, if there is one and somebody to say it to; does not wait.
+    fn take_leave(&mut self) -> Option<&mut Self> {
+        let session = self.session.take()?;
         let request = Request::SessionTerminate(HandleBody { handle: BLANK });
-        let Ok(asked) = Asked::new(Some(&session), &request, OpFlags::PLAIN_REQUEST) else { return };
-        let patience = self.connection.wait_for(PARTING);
-        // Who leaves at once may tear the connection down before the server has read anything.
-        let _ = self.connection.send(&asked.message).and_then(|()| self.connection.receive());
-        self.connection.close();
-        self.connection.wait_for(patience);
+        let asked = Asked::new(Some(&session), &request, OpFlags::PLAIN_REQUEST).ok()?;
+        self.connection.send_now(&asked.message).then_some(self)
     }
 
     /// From now on, only answers count that are made with the private half of `key`, or in a session that was set up
@@ -209,11 +219,14 @@ impl Administrator {
     }
 
     /// From now on, requests of an identity go through a session that ends after `timeout_s` idle seconds; zero leaves
-    /// that to the server, and `None` ends the use of sessions.
+    /// that to the server, and `None` ends the use of sessions. One that was set up otherwise is ended.
     ///
     /// Without [`require_signatures`](Self::require_signatures) there is none all the same: it could be with anybody. Nor
     /// is there one when the server does not want it.
-    pub const fn use_sessions(&mut self, timeout_s: Option<i32>) {
+    pub fn use_sessions(&mut self, timeout_s: Option<i32>) {
+        if timeout_s != self.session_timeout_s {
+            Self::end_sessions([&mut *self]);
+        }
         self.session_timeout_s = timeout_s;
     }
 
@@ -413,7 +426,7 @@ impl Administrator {
 
 impl Drop for Administrator {
     fn drop(&mut self) {
-        self.end_session();
+        Self::end_sessions([self]);
     }
 }
 

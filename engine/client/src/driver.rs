@@ -230,9 +230,14 @@ impl Driver {
         ways.retain(|way| matches!(way.socket, Socket::Connection { .. }));
         while !ways.is_empty() {
             let left = deadline.saturating_duration_since(Instant::now());
-            let Some(ready) = ready(&ways, left).filter(|_| !left.is_zero()) else { return };
-            let mut ready = ready.into_iter();
-            ways.retain_mut(|way| !ready.next().unwrap_or(true) || way.says_more(&mut self.room));
+            // An interrupted wait is not the end of it; and what can go out goes out, however late it has become.
+            if let Some(ready) = ready(&ways, left) {
+                let mut ready = ready.into_iter();
+                ways.retain_mut(|way| !ready.next().unwrap_or(true) || way.says_more(&mut self.room));
+            }
+            if left.is_zero() {
+                return;
+            }
         }
     }
 

@@ -29,11 +29,6 @@ impl Connection {
         self.received.clear();
     }
 
-    /// From now on, no longer than this is waited; gives how long it was before.
-    pub(super) const fn wait_for(&mut self, patience: Duration) -> Duration {
-        std::mem::replace(&mut self.patience, patience)
-    }
-
     /// Whether there is a connection that the server has not left.
     pub(super) fn is_open(&self) -> bool {
         self.received.is_empty() && self.stream.as_ref().is_some_and(is_quiet)
@@ -63,6 +58,18 @@ impl Connection {
         }
     }
 
+    /// Sends a message on the connection that is there, if it takes the whole of it at once; whether it did.
+    pub(super) fn send_now(&mut self, message: &[u8]) -> bool {
+        let is_open = self.is_open();
+        let Some(stream) = self.stream.as_mut().filter(|_| is_open) else { return false };
+        let sent = stream.set_nonblocking(true).and_then(|()| stream.write(message));
+        let is_sent = sent.is_ok_and(|len| len == message.len()) && stream.set_nonblocking(false).is_ok();
+        if !is_sent {
+            self.close();
+        }
+        is_sent
+    }
+
     fn try_send(&mut self, message: &[u8]) -> Result<(), AskError> {
         self.stream()?.write_all(message).map_err(AskError::Lost)
     }
@@ -82,8 +89,11 @@ impl Connection {
 
     /// The next message of the server, envelope first.
     pub(super) fn receive(&mut self) -> Result<Vec<u8>, AskError> {
+        self.receive_until(Instant::now() + self.patience)
+    }
+
+    pub(super) fn receive_until(&mut self, deadline: Instant) -> Result<Vec<u8>, AskError> {
         let stream = self.stream.as_mut().ok_or_else(|| AskError::Lost(ErrorKind::NotConnected.into()))?;
-        let deadline = Instant::now() + self.patience;
         let mut room = [0; ROOM];
         loop {
             if let Front::Message(message, after) = split(&self.received, MESSAGE_LEN_MAX)? {
