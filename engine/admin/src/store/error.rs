@@ -37,6 +37,8 @@ pub enum StoreError {
     },
     /// It is no store of ours, or what is stored contradicts itself.
     Damaged(&'static str),
+    /// The thread that writes cannot be started.
+    NoThread(io::Error),
     /// As many changes as may wait do so.
     Busy,
     /// The writer has failed before; nothing is changed until the store is opened again.
@@ -75,14 +77,17 @@ impl fmt::Display for StoreError {
             }
             Self::Broken { file, what } => write!(
                 f,
-                "the store {} is damaged ({what}): move it away, and make it again from a backup or from the published \
-                 set (hdl export, hdl import --create)",
+                "the store {} is damaged ({what}): if `hdl store check` says so as well, move it away, and make it again \
+                 from a backup or from the published set (hdl export, hdl import --create)",
                 file.display()
             ),
             Self::Newer { found, known } => {
                 write!(f, "the store has schema {found}, and this program knows {known}: use a newer one")
             }
             Self::Damaged(what) => write!(f, "the store is damaged: {what}; `hdl store check` tells more"),
+            Self::NoThread(error) => {
+                write!(f, "no thread for the store can be started (may there be more: ulimit -u): {error}")
+            }
             Self::Busy => f.write_str("too many changes wait to be written"),
             Self::Failed => {
                 f.write_str("a change could not be written before, so the store has to be opened again")

@@ -4,7 +4,7 @@
 //! out by assertions. Pages are compared before a store is opened, so this is for what is damaged later, or is not compared.
 
 use super::StoreError;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::io::ErrorKind;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -16,6 +16,8 @@ pub(super) const SHORT: &str = "it is shorter than it says";
 thread_local! {
     /// Whether a panic of this thread is taken for what it says, and not shown.
     static IS_QUIET: Cell<bool> = const { Cell::new(false) };
+    /// Where the last such panic was.
+    static PANICKED_AT: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
 /// Runs `work`, which does nothing but call redb on `file`: a panic says that the file is damaged.
@@ -62,7 +64,9 @@ pub(super) fn quietly<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     HOOK.call_once(|| {
         let show = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
-            if !IS_QUIET.get() {
+            if IS_QUIET.get() {
+                PANICKED_AT.set(panic.location().map(ToString::to_string));
+            } else {
                 show(panic);
             }
         }));
@@ -74,8 +78,11 @@ pub(super) fn quietly<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     worked.map_err(|panic| {
         let words = panic.downcast_ref::<String>().cloned();
         let words = words.or_else(|| panic.downcast_ref::<&str>().map(|&words| words.to_owned()));
+        let words = words.unwrap_or_default();
+        let at = PANICKED_AT.take().unwrap_or_default();
+        tracing::info!(at, said = words, "a panic is taken for damage of the store");
         // Of an assertion with values the first line says what was asserted.
-        words.and_then(|words| words.lines().next().map(str::to_owned)).unwrap_or_default()
+        words.lines().next().map(str::to_owned).unwrap_or_default()
     })
 }
 
@@ -89,6 +96,7 @@ mod tests {
         let error = guarded(file, || -> Result<(), _> { panic!("page {} is\nnot there", 7) }).unwrap_err();
         let StoreError::Broken { file: named, what } = &error else { panic!("{error}") };
         assert_eq!((&**named, &**what), (file, "page 7 is"));
+        assert!(PANICKED_AT.take().is_none(), "it was told");
         assert!(error.to_string().contains("a/store"), "{error}");
         let read: Vec<_> = guarded_items(file, 1.., |nth| match nth {
             2 => Err(StoreError::Damaged("one of them")),

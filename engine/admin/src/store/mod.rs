@@ -261,7 +261,7 @@ impl Store {
         let commits = Commits::new(last_id);
         let inner =
             Arc::new(Inner { database: Some(database), config: config.clone(), folds, identity, commits });
-        Ok(Self { writer: Writer::start(&inner), inner })
+        Ok(Self { writer: Writer::start(&inner)?, inner })
     }
 
     /// Whether the service folds local names.

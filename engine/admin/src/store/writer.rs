@@ -56,15 +56,17 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    pub(super) fn start(inner: &Arc<Inner>) -> Self {
+    /// # Errors
+    /// When there may be no more threads.
+    pub(super) fn start(inner: &Arc<Inner>) -> Result<Self, StoreError> {
         let (changes, waiting) = sync_channel(inner.config.queue_changes);
         let inner = Arc::clone(inner);
         let write = move || run(&inner, &waiting);
         let thread = std::thread::Builder::new()
             .name("store".to_owned())
             .spawn(write)
-            .expect("a thread for the store");
-        Self { changes: Some(changes), thread: Some(thread) }
+            .map_err(StoreError::NoThread)?;
+        Ok(Self { changes: Some(changes), thread: Some(thread) })
     }
 
     pub(super) fn change<T, F>(&self, commits: &Commits, decide: F) -> Result<T, StoreError>
