@@ -32,6 +32,10 @@ use zeroize::Zeroizing;
 const CHALLENGES_MAX: usize = 2;
 /// How long servers may take, all together, to hear that sessions are over.
 const PARTING: Duration = Duration::from_millis(300);
+/// What servers say that do not know the session or cannot read what is said in it, and have done nothing; anything else
+/// about a session may come of a request that came before, like "seen before" does.
+const NOTHING_DONE: [ResponseCode; 3] =
+    [ResponseCode::SESSION_TIMEOUT, ResponseCode::SESSION_FAILED, ResponseCode::INVALID_SESSION_KEY];
 /// Request id of replies to what a server could not read.
 const NO_REQUEST: i32 = -1;
 
@@ -83,6 +87,8 @@ pub enum AskError {
     Undecodable(DecodeError),
     /// What came is no answer to this request.
     Another(&'static str),
+    /// The session is over or has seen the request before, as somebody says who need not be the server.
+    Rejected(ResponseCode),
     /// The challenge is one to another request, or the answer is not signed by the key of the server.
     Unproven(VerifyError),
     /// The challenge could not be answered.
@@ -97,7 +103,10 @@ impl AskError {
     /// Whether the server may have done what was asked all the same.
     #[must_use]
     pub const fn is_in_doubt(&self) -> bool {
-        matches!(self, Self::Lost(_) | Self::Late | Self::Undecodable(_) | Self::Another(_))
+        matches!(
+            self,
+            Self::Lost(_) | Self::Late | Self::Undecodable(_) | Self::Another(_) | Self::Rejected(_)
+        )
     }
 }
 
@@ -109,6 +118,7 @@ impl fmt::Display for AskError {
             Self::Late => f.write_str("no answer in time"),
             Self::Undecodable(error) => write!(f, "the answer does not decode: {error}"),
             Self::Another(what) => write!(f, "the answer is not one to this request: {what}"),
+            Self::Rejected(code) => write!(f, "the server may have done it all the same: {} {code}", code.0),
             Self::Unproven(error) => write!(f, "the server cannot be trusted: {error}"),
             Self::Unsigned(error) => write!(f, "the challenge cannot be answered: {error}"),
             Self::WhoAsks => f.write_str("the server wants to know who asks, and no identity was given"),
@@ -127,16 +137,23 @@ impl From<DecodeError> for AskError {
 
 /// An answer, checked to be one to what was asked.
 #[derive(Debug)]
-pub struct Answer(Vec<u8>);
+pub struct Answer {
+    bytes: Vec<u8>,
+    was_repeated: bool,
+}
 
 impl Answer {
+    const fn new(bytes: Vec<u8>) -> Self {
+        Self { bytes, was_repeated: false }
+    }
+
     /// What the answer says.
     ///
     /// # Panics
     /// Never: it has been decoded before.
     #[must_use]
     pub fn reply(&self) -> Reply<'_> {
-        taken_apart(&self.0).expect("decoded when it came").2
+        taken_apart(&self.bytes).expect("decoded when it came").2
     }
 
     /// The version it is written in: the highest that the server speaks, up to our own.
@@ -145,13 +162,20 @@ impl Answer {
     /// Never: it has been decoded before.
     #[must_use]
     pub fn version(&self) -> Version {
-        taken_apart(&self.0).expect("decoded when it came").0.version
+        taken_apart(&self.bytes).expect("decoded when it came").0.version
     }
 
     /// The code.
     #[must_use]
     pub fn code(&self) -> ResponseCode {
         self.reply().code
+    }
+
+    /// Whether the session was over, as somebody said who need not be the server, and the request was sent again in a
+    /// new one. A refusal may then come from the success of the first.
+    #[must_use]
+    pub const fn was_repeated(&self) -> bool {
+        self.was_repeated
     }
 
     /// What a server that refuses says about it; may be empty.
@@ -241,7 +265,7 @@ impl Administrator {
     /// Asks, answers up to two challenges, and gives the answer: a success, a referral or a refusal.
     ///
     /// Of a listing it is the first message; see [`list`](Self::list). When the server has forgotten the session, the
-    /// request is repeated once in a new one.
+    /// request is repeated once in a new one; see [`Answer::was_repeated`].
     ///
     /// # Errors
     /// When no answer comes, or none that can be believed. See [`AskError::is_in_doubt`].
@@ -253,15 +277,34 @@ impl Administrator {
     fn ask_covering(&mut self, request: &Request<'_>, flags: OpFlags) -> Result<(Answer, Vec<u8>), AskError> {
         let was_there = self.session.is_some();
         self.open_session()?;
-        let asked = self.ask_once(request, flags)?;
+        let asked = self.ask_decided(request, flags)?;
         if !(was_there && is_about_sessions(asked.0.code())) {
             return Ok(asked);
         }
+        self.leave_session();
+        self.open_session()?;
+        let (mut answer, covered) = self.ask_decided(request, flags)?;
+        answer.was_repeated = true;
+        Ok((answer, covered))
+    }
+
+    /// Asks; an error where something is to be changed and may have been, though the answer is about the session.
+    fn ask_decided(&mut self, request: &Request<'_>, flags: OpFlags) -> Result<(Answer, Vec<u8>), AskError> {
+        let asked = self.ask_once(request, flags)?;
+        let code = asked.0.code();
+        let is_in_session = self.session.is_some() && is_about_sessions(code);
+        if is_in_session && changes_records(request) && !NOTHING_DONE.contains(&code) {
+            self.leave_session();
+            return Err(AskError::Rejected(code));
+        }
+        Ok(asked)
+    }
+
+    /// Forgets a session that is over, and the connection.
+    fn leave_session(&mut self) {
         self.session = None;
         // Who could not decrypt a request does not know that the connection is to be kept either, and may be closing it.
         self.connection.close();
-        self.open_session()?;
-        self.ask_once(request, flags)
     }
 
     /// Sets up a session, if one is wanted and there is none.
@@ -274,7 +317,7 @@ impl Administrator {
         let proposal = Proposal::new(&random());
         let (answer, _) =
             self.ask_once(&proposal.request(Some(&identity), timeout_s), OpFlags::PLAIN_REQUEST)?;
-        let (envelope, _, reply) = taken_apart(&answer.0)?;
+        let (envelope, _, reply) = taken_apart(&answer.bytes)?;
         self.session = proposal.agree(&envelope, &reply);
         if self.session.is_none() {
             // Then every request proves itself, which takes longer and is as good.
@@ -314,7 +357,7 @@ impl Administrator {
         let (mut answer, covered) = self.ask_covering(request, OpFlags::PLAIN_REQUEST)?;
         let mut left = LIST_COUNT_MAX;
         loop {
-            let (envelope, message, reply) = taken_apart(&answer.0)?;
+            let (envelope, message, reply) = taken_apart(&answer.bytes)?;
             let Response::Listing(listing) = reply.response else { return Ok(answer) };
             if listing.handles.iter().try_for_each(&mut take).is_break() {
                 // With what still comes.
@@ -333,7 +376,7 @@ impl Administrator {
     /// The answer to a challenge.
     fn prove(&self, answer: &Answer, asked: &Asked, flags: OpFlags) -> Result<Asked, AskError> {
         let identity = self.identity.as_ref().ok_or(AskError::WhoAsks)?;
-        let (envelope, _, reply) = taken_apart(&answer.0)?;
+        let (envelope, _, reply) = taken_apart(&answer.bytes)?;
         let (Response::Challenge(challenge), Some(digest)) = (reply.response, reply.digest) else {
             return Err(AskError::Another("a challenge without the digest of the request"));
         };
@@ -381,10 +424,10 @@ impl Administrator {
     fn opened(&self, message: Vec<u8>) -> Result<Answer, AskError> {
         let is_encrypted = Envelope::split(&message)?.0.flags.has(EnvelopeFlags::ENCRYPTED);
         match (is_encrypted, &self.session) {
-            (false, _) => Ok(Answer(message)),
+            (false, _) => Ok(Answer::new(message)),
             (true, Some(session)) => {
                 let plain = session.decrypted(&message);
-                plain.map(Answer).ok_or(AskError::Another("it cannot be decrypted"))
+                plain.map(Answer::new).ok_or(AskError::Another("it cannot be decrypted"))
             }
             (true, None) => Err(AskError::Another("it is encrypted outside a session")),
         }
@@ -397,7 +440,7 @@ impl Administrator {
         request_id: i32,
         covered: &[u8],
     ) -> Result<(), AskError> {
-        let (envelope, message, reply) = taken_apart(&answer.0)?;
+        let (envelope, message, reply) = taken_apart(&answer.bytes)?;
         let id = envelope.request_id;
         if id != request_id && id != NO_REQUEST {
             return Err(AskError::Another("it is to another request"));
@@ -479,6 +522,19 @@ impl Asked {
         let envelope = Envelope { session_id, version, ..Envelope::request(request_id) };
         (envelope, MessageBuf::request(&envelope, &header, request))
     }
+}
+
+const fn changes_records(request: &Request<'_>) -> bool {
+    matches!(
+        request,
+        Request::CreateHandle(_)
+            | Request::DeleteHandle(_)
+            | Request::AddValue(_)
+            | Request::RemoveValue(_)
+            | Request::ModifyValue(_)
+            | Request::HomeNa(_)
+            | Request::UnhomeNa(_)
+    )
 }
 
 /// Whether the request has values that not everybody may read. In a session, those are encrypted.

@@ -4,7 +4,7 @@ use super::log::Result as Verdict;
 use crate::handle::values::from_file;
 use crate::secret;
 use crate::server::Clients;
-use handle_client::administration::{Administrator, AskError, Identity, Key};
+use handle_client::administration::{Administrator, Answer, AskError, Identity, Key};
 use handle_client::lookup::LookupError;
 use handle_formats::batch::{Authentication, BatchValue, Operation, Proof};
 use handle_proto::wire::Request;
@@ -98,7 +98,8 @@ pub(super) fn ask(clients: &mut Clients<'_>, operation: &Operation, was_begun: b
         Err(error) if error.downcast_ref().is_some_and(names_nobody) => return Ok(Came::failed(&error)),
         Err(error) => return Err(error),
     };
-    let mut came = came(client, &request)?;
+    let answer = client.ask(&request, OpFlags::PLAIN_REQUEST)?;
+    let mut came = came(&answer)?;
     if was_begun && done_already.is_some_and(|done| came.code == Some(done.0)) {
         let message = Some("is found done after the interruption".to_owned());
         return Ok(Came { message, ..Came::DONE });
@@ -107,6 +108,13 @@ pub(super) fn ask(clients: &mut Clients<'_>, operation: &Operation, was_begun: b
         && TAKEN_AWAY.contains(&ResponseCode(code))
     {
         message.push_str(" (or it was done before the interruption, and took this right away)");
+    }
+    // As a rule it was not: a server that was started anew has no sessions, and the handle of somebody else is in the way.
+    if let (true, Some(code), Some(message)) = (answer.was_repeated(), came.code, &mut came.message)
+        && (done_already.is_some_and(|done| code == done.0) || TAKEN_AWAY.contains(&ResponseCode(code)))
+    {
+        message
+            .push_str(" (or it was done at the first try: the session was over, and it was asked for again)");
     }
     Ok(came)
 }
@@ -136,13 +144,13 @@ const TAKEN_AWAY: [ResponseCode; 3] = [
 /// Those of [`ask`].
 pub(super) fn home(client: &mut Administrator, is_release: bool, prefix: &str) -> anyhow::Result<Came> {
     let body = HandleBody { handle: prefix.as_bytes() };
-    let mut came = came(client, &if is_release { Request::UnhomeNa(body) } else { Request::HomeNa(body) })?;
+    let request = if is_release { Request::UnhomeNa(body) } else { Request::HomeNa(body) };
+    let mut came = came(&client.ask(&request, OpFlags::PLAIN_REQUEST)?)?;
     came.message = came.message.map(|message| format!("{prefix}: {message}"));
     Ok(came)
 }
 
-fn came(client: &mut Administrator, request: &Request<'_>) -> anyhow::Result<Came> {
-    let answer = client.ask(request, OpFlags::PLAIN_REQUEST)?;
+fn came(answer: &Answer) -> anyhow::Result<Came> {
     let code = answer.code();
     if code == ResponseCode::SUCCESS {
         return Ok(Came::DONE);

@@ -313,6 +313,11 @@ fn tell(common: &Common, handle: &str, answer: &Answer) -> Outcome {
         let colon = if text.is_empty() { "" } else { ": " };
         eprintln!("hdl: {handle}: the server answers {} {code}{colon}{text}", code.0);
     }
+    if answer.was_repeated() && code != ResponseCode::SUCCESS {
+        eprintln!(
+            "hdl: {handle}: the session was over, and it was asked for again: it may have been done at the first try"
+        );
+    }
     outcome(code)
 }
 

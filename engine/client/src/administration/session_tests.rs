@@ -36,6 +36,8 @@ struct Server {
     said: Said,
     /// Answers with the counter of the answer before.
     repeats_itself: bool,
+    /// Refuses the next request in a session so, as anybody could.
+    refuses: Option<ResponseCode>,
     /// On which connection the last request came.
     connection: usize,
 }
@@ -99,6 +101,10 @@ impl Server {
                     return got.reply(ResponseCode::SESSION_TIMEOUT, nothing);
                 };
                 verify_mac_message(&got.envelope, &message, key.as_bytes()).unwrap();
+                if let Some(code) = self.refuses.take() {
+                    self.say("refused");
+                    return got.reply(code, Response::Failure(Failure { message: b"" }));
+                }
                 if !self.is_authenticated {
                     self.challenged = message.covered.to_vec();
                     self.say("challenged");
@@ -170,6 +176,7 @@ fn begin() -> (Administrator, Arc<Mutex<Server>>, Said) {
         counter: 0,
         said: Arc::clone(&said),
         repeats_itself: false,
+        refuses: None,
         connection: 0,
     }));
     let served = Arc::clone(&server);
@@ -241,6 +248,36 @@ fn a_session_ends_when_another_kind_is_wanted() {
         assert!(said.lock().unwrap().starts_with(seen), "{timeout_s:?}: {:?}", said.lock().unwrap());
     }
     assert!(client.session.is_none());
+}
+
+#[test]
+fn what_may_have_been_done_is_not_asked_for_again() {
+    let (mut client, server, said) = begin();
+    assert!(!client.ask(&DELETE, OpFlags(0)).unwrap().was_repeated());
+    for (code, is_repeated) in [
+        (ResponseCode::SESSION_TIMEOUT, true),
+        (ResponseCode::SESSION_FAILED, true),
+        (ResponseCode::INVALID_SESSION_KEY, true),
+        (ResponseCode::SESSION_MESSAGE_REJECTED, false),
+    ] {
+        server.lock().unwrap().refuses = Some(code);
+        said.lock().unwrap().clear();
+        let answer = client.ask(&DELETE, OpFlags(0));
+        assert_eq!(said.lock().unwrap().len() > 1, is_repeated, "{code}");
+        match answer {
+            Ok(answer) => assert!(is_repeated && answer.was_repeated(), "{code}"),
+            Err(error) => assert!(!is_repeated && error.is_in_doubt(), "{code}: {error}"),
+        }
+    }
+    // The next request has a session of its own; and to read twice does no harm.
+    server.lock().unwrap().refuses = None;
+    client.ask(&DELETE, OpFlags(0)).unwrap();
+    server.lock().unwrap().refuses = Some(ResponseCode::SESSION_MESSAGE_REJECTED);
+    let listing = Request::ListHandles(HandleBody { handle: b"0.NA/10" });
+    said.lock().unwrap().clear();
+    // This server says of whatever was challenged that it is deleted.
+    let _ = client.ask(&listing, OpFlags(0));
+    assert_eq!(*said.lock().unwrap(), ["refused", "set up", "challenged", "answered"]);
 }
 
 #[test]
