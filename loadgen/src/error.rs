@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Why a run did not start, or did not come to its end.
 #[derive(Debug)]
@@ -69,6 +69,17 @@ pub enum Error {
     Core(usize, io::Error),
     /// A datapath failed while it was in use.
     Datapath(io::Error),
+}
+
+impl Error {
+    /// Why the file at `path` was not read to its end: `source` says it, or that somebody stopped it.
+    pub(crate) fn read(path: &Path, source: io::Error) -> Self {
+        let inner = source.get_ref().and_then(|inner| inner.downcast_ref());
+        match inner {
+            Some(Self::Stopped) => Self::Stopped,
+            _ => Self::Read { path: path.to_owned(), source },
+        }
+    }
 }
 
 impl fmt::Display for Error {

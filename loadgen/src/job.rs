@@ -36,7 +36,7 @@ impl Job {
         mut go_on: impl FnMut() -> ControlFlow<()>,
     ) -> Result<Self, Error> {
         if let Names::Recording { path, port } = &options.names {
-            return Self::recorded(options, path, *port);
+            return Self::recorded(options, path, *port, &mut go_on);
         }
         let (sampler, path) = sample(options, &mut Interrupt::new(&mut go_on))?;
         let too_long = sampler.too_long();
@@ -48,9 +48,14 @@ impl Job {
     }
 
     /// The requests of a recording in their order, at their times or at others.
-    fn recorded(options: &RunOptions, path: &Path, port: u16) -> Result<Self, Error> {
-        let (recording, kind) = Recording::read(path, port)?;
-        let requests = recording.requests.iter();
+    fn recorded(
+        options: &RunOptions,
+        path: &Path,
+        port: u16,
+        go_on: &mut dyn FnMut() -> ControlFlow<()>,
+    ) -> Result<Self, Error> {
+        let (recording, kind) = Recording::read(path, port, &mut *go_on)?;
+        let mut requests = recording.requests.iter();
         let workload = match kind {
             Kind::Messages if options.forms != [Form::default()] => {
                 let what = "--mix is for names: the requests of a capture are sent as they are";
@@ -60,7 +65,11 @@ impl Job {
             Kind::Names => {
                 let mut sampler = Sampler::new(usize::MAX, options.seed);
                 sampler.for_forms(&options.forms, options.request_len_max());
-                requests.for_each(|request| sampler.offer(&request.what));
+                let mut interrupt = Interrupt::new(go_on);
+                requests.try_for_each(|request| {
+                    sampler.offer(&request.what);
+                    interrupt.step()
+                })?;
                 sampler.finish_as(&options.forms, connection_flags(options), now_unix_s())?
             }
         };

@@ -38,11 +38,10 @@ impl Records {
     ///
     /// When the file cannot be read, or a line is no record; and when it is not to go on.
     pub fn read(path: &Path, mut go_on: impl FnMut() -> ControlFlow<()>) -> Result<Self, Error> {
-        let read_error = |source| Error::Read { path: path.to_owned(), source };
-        let (mut lines, mut interrupt) = (Lines::open(path).map_err(read_error)?, Interrupt::new(&mut go_on));
+        let (read_error, mut interrupt) = (|source| Error::read(path, source), Interrupt::new(&mut go_on));
+        let mut lines = Lines::open(path, &mut interrupt).map_err(read_error)?;
         let mut records = Self::default();
         while let Some(line) = lines.next_text().map_err(read_error)? {
-            interrupt.step()?;
             if matches!(line, [] | [b'#', ..]) {
                 continue;
             }

@@ -5,6 +5,9 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::ops::ControlFlow;
 use std::path::Path;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
 use crate::error::Error;
 
 /// Most bytes of a line of names, records, requests or wrong answers, its end included; `hdl` reads as much of records.
@@ -12,6 +15,9 @@ pub const LINE_LEN_MAX: usize = 16 << 20;
 
 /// Most bytes of a report: a run of a week has 604,800 seconds, each of some six hundred bytes.
 pub const REPORT_LEN_MAX: u64 = 1 << 30;
+
+/// Bytes that are read of a file of lines at a time.
+pub(crate) const READ_LEN: usize = 1 << 16;
 
 /// Most bytes of a schedule.
 pub const SCHEDULE_LEN_MAX: u64 = 16 << 20;
@@ -44,9 +50,10 @@ pub(crate) struct Lines<R> {
     number: u64,
 }
 
-impl Lines<BufReader<File>> {
-    pub(crate) fn open(path: &Path) -> io::Result<Self> {
-        Ok(Self::new(BufReader::new(File::open(path)?)))
+impl<'a> Lines<BufReader<Stoppable<'a>>> {
+    pub(crate) fn open(path: &Path, interrupt: &'a mut Interrupt<'_>) -> io::Result<Self> {
+        let file = Stoppable { file: File::open(path)?, go_on: &mut *interrupt.go_on };
+        Ok(Self::new(BufReader::with_capacity(READ_LEN, file)))
     }
 }
 
@@ -81,6 +88,33 @@ impl<R: BufRead> Lines<R> {
             return Err(io::Error::other(what));
         }
         Ok((len > 0).then(|| self.line.strip_suffix(b"\n").unwrap_or(&self.line)))
+    }
+}
+
+/// A file that may be a pipe or a terminal, on which nothing comes for long: before each read, and now and then while there is
+/// nothing to read, it asks whether to go on. After a no it ends with [`Error::Stopped`], which [`Error::read`] finds.
+pub(crate) struct Stoppable<'a> {
+    pub(crate) file: File,
+    pub(crate) go_on: &'a mut dyn FnMut() -> ControlFlow<()>,
+}
+
+impl Stoppable<'_> {
+    /// Between two questions while nothing comes.
+    const WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+}
+
+impl Read for Stoppable<'_> {
+    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        loop {
+            if (self.go_on)().is_break() {
+                return Err(io::Error::other(Error::Stopped));
+            }
+            match poll(&mut [PollFd::new(&self.file, PollFlags::IN)], Some(&Self::WAIT)) {
+                Ok(0) | Err(Errno::INTR) => {}
+                // Where it cannot be waited for, the read says why.
+                Ok(_) | Err(_) => return self.file.read(room),
+            }
+        }
     }
 }
 
@@ -140,6 +174,23 @@ mod tests {
             assert_eq!(lines.number(), 3);
         }
         assert_eq!(Lines::new(&b""[..]).next().unwrap(), None);
+    }
+
+    #[test]
+    fn a_read_ends_also_where_nothing_comes_or_no_end() {
+        let (nothing, _held) = std::io::pipe().unwrap();
+        let silent = format!("/dev/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&nothing));
+        for path in [&silent, "/dev/zero"].map(Path::new) {
+            let mut left = 3;
+            let mut go_on = || {
+                left -= 1;
+                if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            };
+            let mut interrupt = Interrupt::new(&mut go_on);
+            let mut lines = Lines::open(path, &mut interrupt).unwrap();
+            let error = Error::read(path, lines.next().unwrap_err());
+            assert!(matches!(error, Error::Stopped), "{}: {error}", path.display());
+        }
     }
 
     #[test]

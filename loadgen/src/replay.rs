@@ -1,7 +1,8 @@
 //! Mismatches that a run kept, sent again: is the answer still wrong, and is it the same wrong one?
 
 use std::fmt;
-use std::io::{self, Read as _, Write as _};
+use std::fs::File;
+use std::io::{self, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -119,7 +120,8 @@ pub struct Replayed {
 /// When the file cannot be read, or a line is something else.
 pub fn read(path: &Path) -> Result<Vec<Mismatch>, Error> {
     let read_error = |source| Error::Read { path: path.to_owned(), source };
-    let (mut lines, mut mismatches) = (Lines::open(path).map_err(read_error)?, Vec::new());
+    let file = File::open(path).map_err(read_error)?;
+    let (mut lines, mut mismatches) = (Lines::new(BufReader::new(file)), Vec::new());
     while let Some(text) = lines.next_text().map_err(read_error)? {
         if !text.is_empty() {
             let parsed = serde_json::from_slice(text);

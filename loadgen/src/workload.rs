@@ -328,8 +328,8 @@ pub(crate) fn read_handles(
     sampler: &mut Sampler,
     interrupt: &mut Interrupt<'_>,
 ) -> Result<(), Error> {
-    let read_error = |source| Error::Read { path: path.to_owned(), source };
-    let mut lines = Lines::open(path).map_err(read_error)?;
+    let read_error = |source| Error::read(path, source);
+    let mut lines = Lines::open(path, interrupt).map_err(read_error)?;
     while let Some(text) = lines.next_text().map_err(read_error)? {
         let offered = match text {
             [] | [b'#', ..] => Ok(()),
@@ -339,7 +339,6 @@ pub(crate) fn read_handles(
             handle => offer(handle, sampler),
         };
         offered.map_err(|what| Error::Line { path: path.to_owned(), line: lines.number(), what })?;
-        interrupt.step()?;
     }
     Ok(())
 }

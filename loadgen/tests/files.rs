@@ -222,19 +222,27 @@ fn what_is_stopped_says_so_and_keeps_what_it_found() {
 #[test]
 fn what_is_stopped_while_names_are_read_says_so() {
     let server = server();
-    for how in [&["run", "--rate", "1", "--duration", "1h"][..], &["find-max"], &["run", "--max", "--quiet"]]
-    {
-        let names = ["--target", &server, "--handles", "/dev/stdin", "--handles-max", "5"];
-        let mut child =
-            command(&[how, &names].concat()).stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let names = ["--handles", "/dev/stdin", "--handles-max", "5"];
+    let recorded = ["--replay", "/dev/stdin", "--speed", "x1"];
+    for (how, from) in [
+        (&["run", "--rate", "1", "--duration", "1h"][..], &names[..]),
+        (&["find-max"], &names),
+        (&["run", "--max", "--quiet"], &names),
+        (&["run"], &recorded),
+    ] {
+        let mut child = command(&[how, &["--target", &server], from].concat())
+            .stdin(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
         let mut stdin = child.stdin.take().unwrap();
         // More than a pipe holds: that it was written says that some of it was read.
         let lines = b"10.1/abcdefghijklmnopqrstuvwxyz\n".repeat(4096);
         stdin.write_all(&lines).unwrap();
         kill_process(Pid::from_child(&child), Signal::INT).unwrap();
-        // There is no end of names; whoever does not read them any more has gone.
-        while stdin.write_all(&lines).is_ok() {}
+        // No more names come, nor the end of them.
         let output = child.wait_with_output().unwrap();
+        drop(stdin);
         assert_eq!(output.status.code(), Some(3), "{how:?}: {}", text(&output.stderr));
         assert_eq!(text(&output.stderr), "handle-loadgen: it was stopped\n", "{how:?}");
     }

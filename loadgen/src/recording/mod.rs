@@ -8,11 +8,12 @@ mod pcapng;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, BufReader, Read as _};
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::str::FromStr;
 
 use crate::error::Error;
-use crate::read::whole_of;
+use crate::read::{READ_LEN, Stoppable, whole_of};
 
 /// One recorded request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,24 +69,28 @@ impl Recording {
     /// Most requests that are taken of a file.
     pub const REQUESTS_MAX: usize = 1 << 26;
     /// Longest capture, which is held in memory while it is read.
-    pub const CAPTURE_LEN_MAX: u64 = 16 << 30;
+    pub const CAPTURE_LEN_MAX: u64 = 2 << 30;
 
-    /// Reads a capture or an access log; which, its first bytes tell.
+    /// Reads a capture or an access log; which, its first bytes tell. Asks `go_on` now and then.
     ///
     /// # Errors
     ///
-    /// When the file cannot be read, is neither, or holds no request.
-    pub fn read(path: &Path, port: u16) -> Result<(Self, Kind), Error> {
-        let read_error = |source| Error::Read { path: path.to_owned(), source };
+    /// When the file cannot be read, is neither, or holds no request; and when it is not to go on.
+    pub fn read(
+        path: &Path,
+        port: u16,
+        mut go_on: impl FnMut() -> ControlFlow<()>,
+    ) -> Result<(Self, Kind), Error> {
+        let read_error = |source| Error::read(path, source);
         let error = |what: String| Error::Recording { path: path.to_owned(), what };
-        let (file, head) = open(path).map_err(read_error)?;
+        let (file, head) = open(path, &mut go_on).map_err(read_error)?;
         let is_capture = pcap::is_capture(head.get_ref());
         let input = head.chain(file);
         let (mut recording, kind) = if is_capture {
             let bytes = whole_of(input, Self::CAPTURE_LEN_MAX).map_err(read_error)?;
             (pcap::read(&bytes, port).map_err(error)?, Kind::Messages)
         } else {
-            (access_log::read(BufReader::new(input)).map_err(read_error)?, Kind::Names)
+            (access_log::read(BufReader::with_capacity(READ_LEN, input)).map_err(read_error)?, Kind::Names)
         };
         recording.requests.sort_by_key(|request| request.at_ns);
         let Some(first_ns) = recording.requests.first().map(|first| first.at_ns) else {
@@ -117,8 +122,11 @@ impl Recording {
 }
 
 /// The file, and its first bytes, which tell what it is.
-fn open(path: &Path) -> io::Result<(File, io::Cursor<Vec<u8>>)> {
-    let (mut file, mut head) = (File::open(path)?, Vec::new());
+fn open<'a>(
+    path: &Path,
+    go_on: &'a mut dyn FnMut() -> ControlFlow<()>,
+) -> io::Result<(Stoppable<'a>, io::Cursor<Vec<u8>>)> {
+    let (mut file, mut head) = (Stoppable { file: File::open(path)?, go_on }, Vec::new());
     (&mut file).take(pcap::MAGIC_LEN).read_to_end(&mut head)?;
     Ok((file, io::Cursor::new(head)))
 }
@@ -159,7 +167,24 @@ mod tests {
     fn says_what_a_file_is_not() {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), "hello\n").unwrap();
-        let error = Recording::read(file.path(), 2641).unwrap_err().to_string();
+        let read = Recording::read(file.path(), 2641, || ControlFlow::Continue(()));
+        let error = read.unwrap_err().to_string();
         assert!(error.contains("no line of a resolution"), "{error}");
+    }
+
+    #[test]
+    fn a_recording_without_an_end_is_stopped() {
+        use std::io::Write as _;
+        for head in [&[0xd4, 0xc3, 0xb2, 0xa1][..], b"127.0.0.1 UDP:HDL(2.11) "] {
+            let (reader, mut writer) = std::io::pipe().unwrap();
+            writer.write_all(head).unwrap();
+            let path = format!("/dev/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&reader));
+            let mut asked = 0;
+            let read = Recording::read(Path::new(&path), 2641, || {
+                asked += 1;
+                if asked > 3 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            });
+            assert!(matches!(read, Err(Error::Stopped)), "{read:?}");
+        }
     }
 }
