@@ -1,6 +1,6 @@
 //! `handle-admin`: keeps the records of a service, and changes them for their administrators.
 
-use anyhow::anyhow;
+use anyhow::{Context as _, anyhow};
 use clap::Parser;
 use handle_admin::config::Config;
 use handle_admin::elsewhere::Elsewhere;
@@ -12,6 +12,7 @@ use handle_process::log;
 use handle_process::privileges::{check_user, is_root};
 use handle_process::reload::shown;
 use sd_notify::NotifyState;
+use std::fs::File;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -140,9 +141,14 @@ fn check(config: &Config) -> anyhow::Result<()> {
     }
     let (site, key) = read_identity(config)?;
     Elsewhere::open(&config.elsewhere)?;
-    let records = match Store::open(&config.store) {
+    let records = match Store::open_to_read(&config.store) {
         Ok(store) => {
             let stats = store.stats()?;
+            drop(store);
+            let file = &config.store.file;
+            File::options().write(true).open(file).with_context(|| {
+                format!("the store {0} cannot be written (who may: ls -l {0})", file.display())
+            })?;
             format!("{} records under {} homed prefixes", stats.records, stats.homed_prefixes)
         }
         // Asked before a reload: the process that serves has looked at it.
