@@ -16,6 +16,8 @@ use std::fs::File;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Keeps the authoritative records of a service, and changes them for their administrators.
@@ -170,6 +172,11 @@ fn check(config: &Config) -> anyhow::Result<()> {
 
 fn serve(args: Args, config: &Config) -> anyhow::Result<()> {
     use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+    // To look through the store takes a while, and nothing is under way until it serves.
+    let is_starting = Arc::new(AtomicBool::new(true));
+    for signal in [SIGTERM, SIGINT] {
+        signal_hook::flag::register_conditional_shutdown(signal, 0, Arc::clone(&is_starting))?;
+    }
     let set_log = Some(log::start(&config.log, args.log_json)?);
     let read_config: Option<ReadConfig> = Some(Box::new(move || args.config()));
     let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGHUP])?;
@@ -177,6 +184,7 @@ fn serve(args: Args, config: &Config) -> anyhow::Result<()> {
         tracing::warn!(%error, "the limit of open files stays as it is (ulimit -n)");
     }
     let server = Server::start_with(config, Hooks { read_config, set_log })?;
+    is_starting.store(false, Ordering::SeqCst);
     // Without a service manager there is nobody to tell.
     let _ = sd_notify::notify(&[NotifyState::MainPid(std::process::id()), NotifyState::Ready]);
     tracing::info!(addresses = ?server.addresses(), last_transaction = server.shared().service.store.last_id(), "serving");

@@ -9,14 +9,32 @@ use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::ops::Range;
 use std::path::Path;
+use std::time::Instant;
 
 /// Opens the file that `config` names, after a look at all of it if that is wanted.
 ///
 /// # Errors
 /// When there is none, another process has it open, it may not be read and written, or it is damaged.
 pub(super) fn database(config: &StoreConfig) -> Result<Database, StoreError> {
+    let (since, bytes) = (Instant::now(), config.file.metadata().map_or(0, |file| file.len()));
+    if config.verify_at_start {
+        tracing::info!(file = %config.file.display(), bytes, "comparing the checksums of the store");
+    }
     look_through(config, written)?;
-    told(config, || super::builder(config).open(&config.file))
+    if config.verify_at_start {
+        tracing::info!(bytes, seconds = since.elapsed().as_secs_f32(), "the store has been looked through");
+    }
+    let mut builder = super::builder(config);
+    builder.set_repair_callback(|repair| {
+        // It is called so only where the last commit is not whole.
+        if (0.1..0.5).contains(&repair.progress()) {
+            tracing::warn!(
+                "the last commit in the store is not whole, and is left out: it was not acknowledged when the process was \
+                 killed, or it was damaged since"
+            );
+        }
+    });
+    told(config, || builder.open(&config.file))
 }
 
 /// The same, but the file is only read: what is written stays in memory.
@@ -133,7 +151,17 @@ pub(super) fn verify(config: &StoreConfig, file: impl StorageBackend) -> Result<
     header.demand_repair();
     let file = Unwritten::new(file)?;
     file.write(0, &header.0)?;
-    drop(super::builder(config).create_with_backend(file)?);
+    let mut builder = super::builder(config);
+    // Then all checksums are right. What redb would go on with is to read everything again, for what is free.
+    builder.set_repair_callback(|repair| {
+        if repair.progress() > 0.5 {
+            repair.abort();
+        }
+    });
+    match builder.create_with_backend(file).map(drop) {
+        Ok(()) | Err(DatabaseError::RepairAborted) => {}
+        Err(error) => return Err(error),
+    }
     match is_older {
         true => Err(StorageError::Corrupted("it says that an older commit is the last".to_owned()).into()),
         false => Ok(()),
