@@ -1,6 +1,6 @@
 //! `handle-admin`: keeps the records of a service, and changes them for their administrators.
 
-use anyhow::anyhow;
+use anyhow::{Context as _, anyhow};
 use clap::Parser;
 use handle_admin::config::Config;
 use handle_admin::elsewhere::Elsewhere;
@@ -12,9 +12,12 @@ use handle_process::log;
 use handle_process::privileges::{check_user, is_root};
 use handle_process::reload::shown;
 use sd_notify::NotifyState;
+use std::fs::File;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Keeps the authoritative records of a service, and changes them for their administrators.
@@ -140,9 +143,14 @@ fn check(config: &Config) -> anyhow::Result<()> {
     }
     let (site, key) = read_identity(config)?;
     Elsewhere::open(&config.elsewhere)?;
-    let records = match Store::open(&config.store) {
+    let records = match Store::open_to_read(&config.store) {
         Ok(store) => {
             let stats = store.stats()?;
+            drop(store);
+            let file = &config.store.file;
+            File::options().write(true).open(file).with_context(|| {
+                format!("the store {0} cannot be written (who may: ls -l {0})", file.display())
+            })?;
             format!("{} records under {} homed prefixes", stats.records, stats.homed_prefixes)
         }
         // Asked before a reload: the process that serves has looked at it.
@@ -164,6 +172,11 @@ fn check(config: &Config) -> anyhow::Result<()> {
 
 fn serve(args: Args, config: &Config) -> anyhow::Result<()> {
     use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+    // To look through the store takes a while, and nothing is under way until it serves.
+    let is_starting = Arc::new(AtomicBool::new(true));
+    for signal in [SIGTERM, SIGINT] {
+        signal_hook::flag::register_conditional_shutdown(signal, 0, Arc::clone(&is_starting))?;
+    }
     let set_log = Some(log::start(&config.log, args.log_json)?);
     let read_config: Option<ReadConfig> = Some(Box::new(move || args.config()));
     let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGHUP])?;
@@ -171,6 +184,7 @@ fn serve(args: Args, config: &Config) -> anyhow::Result<()> {
         tracing::warn!(%error, "the limit of open files stays as it is (ulimit -n)");
     }
     let server = Server::start_with(config, Hooks { read_config, set_log })?;
+    is_starting.store(false, Ordering::SeqCst);
     // Without a service manager there is nobody to tell.
     let _ = sd_notify::notify(&[NotifyState::MainPid(std::process::id()), NotifyState::Ready]);
     tracing::info!(addresses = ?server.addresses(), last_transaction = server.shared().service.store.last_id(), "serving");

@@ -6,16 +6,35 @@ use super::{StoreConfig, StoreError};
 use redb::backends::FileBackend;
 use redb::{Database, DatabaseError, StorageBackend, StorageError};
 use std::fs::File;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::ops::Range;
+use std::path::Path;
+use std::time::Instant;
 
 /// Opens the file that `config` names, after a look at all of it if that is wanted.
 ///
 /// # Errors
 /// When there is none, another process has it open, it may not be read and written, or it is damaged.
 pub(super) fn database(config: &StoreConfig) -> Result<Database, StoreError> {
-    look_through(config)?;
-    told(config, || super::builder(config).open(&config.file))
+    let (since, bytes) = (Instant::now(), config.file.metadata().map_or(0, |file| file.len()));
+    if config.verify_at_start {
+        tracing::info!(file = %config.file.display(), bytes, "comparing the checksums of the store");
+    }
+    look_through(config, written)?;
+    if config.verify_at_start {
+        tracing::info!(bytes, seconds = since.elapsed().as_secs_f32(), "the store has been looked through");
+    }
+    let mut builder = super::builder(config);
+    builder.set_repair_callback(|repair| {
+        // It is called so only where the last commit is not whole.
+        if (0.1..0.5).contains(&repair.progress()) {
+            tracing::warn!(
+                "the last commit in the store is not whole, and is left out: it was not acknowledged when the process was \
+                 killed, or it was damaged since"
+            );
+        }
+    });
+    told(config, || builder.open(&config.file))
 }
 
 /// The same, but the file is only read: what is written stays in memory.
@@ -23,23 +42,30 @@ pub(super) fn database(config: &StoreConfig) -> Result<Database, StoreError> {
 /// # Errors
 /// As [`database`], but for what cannot be written.
 pub(super) fn unwritten(config: &StoreConfig) -> Result<Database, StoreError> {
-    look_through(config)?;
-    told(config, || super::builder(config).create_with_backend(Unwritten::new(to_read(config)?)?))
+    let open = |file: &Path| written(file).or_else(|_| File::open(file));
+    look_through(config, open)?;
+    told(config, || {
+        let file = FileBackend::new(open(&config.file)?)?;
+        super::builder(config).create_with_backend(Unwritten::new(file)?)
+    })
 }
 
-fn look_through(config: &StoreConfig) -> Result<(), StoreError> {
+/// Opens a file to read and write it. Only such a one can be locked where locks are those of `fcntl`, as with NFS.
+fn written(file: &Path) -> io::Result<File> {
+    File::options().read(true).write(true).open(file)
+}
+
+fn look_through(
+    config: &StoreConfig,
+    open: impl FnOnce(&Path) -> io::Result<File>,
+) -> Result<(), StoreError> {
     if !config.file.exists() {
         return Err(StoreError::Missing(config.file.clone()));
     }
     match config.verify_at_start {
-        true => told(config, || verify(config, to_read(config)?)),
+        true => told(config, || verify(config, FileBackend::new(open(&config.file)?)?)),
         false => Ok(()),
     }
-}
-
-/// The file, locked against others who have it open.
-fn to_read(config: &StoreConfig) -> Result<FileBackend, DatabaseError> {
-    FileBackend::new(File::open(&config.file)?)
 }
 
 fn told<T>(config: &StoreConfig, open: impl FnOnce() -> Result<T, DatabaseError>) -> Result<T, StoreError> {
@@ -109,9 +135,11 @@ impl Header {
 /// in the order in which their checksums are known to be right, so nothing of a damaged one is believed.
 pub(super) fn verify(config: &StoreConfig, file: impl StorageBackend) -> Result<(), DatabaseError> {
     let mut header = Header([0; Header::LEN]);
-    file.read(0, &mut header.0)?;
+    if file.len()? >= Header::LEN as u64 {
+        file.read(0, &mut header.0)?;
+    }
     if !header.0.starts_with(Header::MAGIC) {
-        // In another kind of file the flags and numbers are none.
+        // In another kind of file, as in one that is shorter, the flags and numbers are none.
         return Err(StorageError::Io(ErrorKind::InvalidData.into()).into());
     }
     if header.has(Header::UNCLOSED) && !header.has(Header::SYNCED_FIRST) {
@@ -123,7 +151,17 @@ pub(super) fn verify(config: &StoreConfig, file: impl StorageBackend) -> Result<
     header.demand_repair();
     let file = Unwritten::new(file)?;
     file.write(0, &header.0)?;
-    drop(super::builder(config).create_with_backend(file)?);
+    let mut builder = super::builder(config);
+    // Then all checksums are right. What redb would go on with is to read everything again, for what is free.
+    builder.set_repair_callback(|repair| {
+        if repair.progress() > 0.5 {
+            repair.abort();
+        }
+    });
+    match builder.create_with_backend(file).map(drop) {
+        Ok(()) | Err(DatabaseError::RepairAborted) => {}
+        Err(error) => return Err(error),
+    }
     match is_older {
         true => Err(StorageError::Corrupted("it says that an older commit is the last".to_owned()).into()),
         false => Ok(()),
@@ -194,8 +232,15 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let other = directory.path().join("siteinfo.json");
         std::fs::write(&other, "{\"version\": 1}\n".repeat(100)).unwrap();
-        let error = Store::open(&StoreConfig::at(&other)).unwrap_err();
-        assert!(error.to_string().contains("it is no store"), "{error}");
+        for len in [1500, 320, 319, 9, 3, 0] {
+            File::options().write(true).open(&other).unwrap().set_len(len).unwrap();
+            for verify_at_start in [true, false] {
+                let config = StoreConfig { verify_at_start, ..StoreConfig::at(&other) };
+                for error in [Store::open(&config).unwrap_err(), Store::open_to_read(&config).unwrap_err()] {
+                    assert!(error.to_string().contains("is no store"), "{len} bytes: {error}");
+                }
+            }
+        }
     }
 
     #[test]
