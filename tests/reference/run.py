@@ -1,0 +1,80 @@
+#!/usr/bin/env python3
+"""Runs the programs of the reference against ours, and ours against it. README.md says how."""
+
+import sys
+
+sys.dont_write_bytecode = True  # The directory stays as it is checked out.
+
+import argparse
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import foreign
+import moving
+import ours
+import together
+from checks import Checks
+from processes import binaries
+from records import starting_records
+from services import REFERENCE, Ours, Reference
+
+LAYOUTS = ("two-ports", "one-port", "reference")
+# Those in which both services take part.
+BOTH = {"moving": moving.all_groups, "together": together.all_groups}
+DIRECTIONS = {"foreign": ("programs of the reference", foreign.all_groups), "ours": ("our programs", ours.all_groups)}
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--layout", action="append", choices=LAYOUTS, help="all of them unless given")
+    parser.add_argument("--direction", action="append", choices=[*DIRECTIONS, *BOTH], help="all of them unless given")
+    parser.add_argument("--only", action="append", metavar="WORD", help="groups of checks with this word in their name")
+    parser.add_argument("--keep", action="store_true", help="leave the directory of the run where it is")
+    return parser.parse_args()
+
+
+def service_of(layout, directory):
+    if layout == "reference":
+        return Reference(directory / layout, "20.500.9")
+    return Ours(directory / layout, "20.500.8", layout)
+
+
+def main():
+    args = arguments()
+    if not REFERENCE:
+        print("skipped: REFERENCE is not set to the folder of the distribution")
+        return 0
+    checks = Checks(args.only)
+    directory = Path(tempfile.mkdtemp(prefix="handle-reference-"))
+    print(f"# {binaries()} and {REFERENCE}, in {directory}")
+    services = []
+    try:
+        for layout in args.layout or LAYOUTS:
+            for name, groups in BOTH.items():
+                if name in (args.direction or BOTH) and layout != "reference":
+                    checks.begin(name, layout)
+                    groups(checks, layout, directory / name / layout)
+            for direction in args.direction or DIRECTIONS:
+                if direction in BOTH:
+                    continue
+                # Each direction has a service of its own: what one changes, the other does not meet.
+                service = service_of(layout, directory / direction)
+                services.append(service)
+                service.make(starting_records).start()
+                name, groups = DIRECTIONS[direction]
+                checks.begin(name, layout)
+                groups(checks, service)
+                service.stop()
+    finally:
+        for service in services:
+            service.stop()
+        if not args.keep:
+            shutil.rmtree(directory, ignore_errors=True)
+    return checks.report()
+
+
+if __name__ == "__main__":
+    os.umask(0o077)
+    sys.exit(main())
