@@ -3,7 +3,7 @@
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use handle_benches::{lookups, sets};
-use handle_snapshot::{Layer, Records};
+use handle_snapshot::{Layer, Records, Trust};
 
 /// So many keys that a whole round of them does not stay in any cache.
 const KEYS_COUNT: usize = 1 << 21;
@@ -20,6 +20,9 @@ fn lookup(c: &mut Criterion) {
         group.bench_function("one", |b| b.iter(|| lookups::one(&records, &mut keys)));
         group.throughput(Throughput::Elements(lookups::BATCH_LEN as u64));
         group.bench_function("batch_32", |b| b.iter(|| lookups::batch(&records, &mut keys)));
+        let checked = set.with_trust(|_| Trust::Checked);
+        let records = checked.records();
+        group.bench_function("batch_32_checked", |b| b.iter(|| lookups::batch(&records, &mut keys)));
     }
 }
 

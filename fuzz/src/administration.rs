@@ -109,7 +109,7 @@ fn service() -> Arc<Service> {
         bounds: config.bounds(),
     };
     let challenges = Challenges::new(config.challenge_limits());
-    let audit = Audit::open(None, config.audit_bounds()).expect("no file");
+    let audit = Audit::open(None, config.audit_files(), config.audit_bounds()).expect("no file");
     let in_force = InForce { rules, effort: config.effort() };
     Arc::new(Service::new(Arc::new(store), in_force, Sealer { key: None }, challenges, audit))
 }

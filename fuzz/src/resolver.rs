@@ -152,6 +152,7 @@ fn written(outcome: &Outcome<'_>) -> Written {
         Outcome::Fragment(envelope) => Written::Fragment(*envelope),
         Outcome::Slow(_) => panic!("a server without a slow path leaves nothing to it"),
         Outcome::InSession(_) | Outcome::Encrypted => panic!("a server without sessions is in none"),
+        Outcome::Listing => panic!("a server that forwards nothing answers"),
     }
 }
 
@@ -169,9 +170,11 @@ fn check(fixture: &Fixture, asked: &[u8], outcome: &Outcome<'_>) {
             assert_ne!(header.response_code, ResponseCode::RESERVED);
             assert_eq!(envelope.request_id, Reply::UNREADABLE_REQUEST_ID);
         }
+        Outcome::Drop(DropReason::TooShort) => assert!(asked.len() < Envelope::LEN),
         Outcome::Drop(reason) => panic!("{reason:?} has no property"),
         Outcome::Slow(_) => panic!("a server without a slow path leaves nothing to it"),
         Outcome::InSession(_) | Outcome::Encrypted => panic!("a server without sessions is in none"),
+        Outcome::Listing => panic!("a server that forwards nothing answers"),
     }
 }
 

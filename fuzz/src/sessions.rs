@@ -2,21 +2,24 @@
 
 use arbitrary::{Arbitrary, Unstructured};
 use handle_auth::session::SessionKey;
+use handle_auth::source::{Origin, SourceList};
 use handle_proto::Version;
 use handle_proto::code::Cipher;
 use handle_proto::wire::list::Reference;
 use handle_proto::wire::{Envelope, Header, Message};
 use handle_sessions::holder::{Asked, answer};
 use handle_sessions::protocol::{Ask, Told};
-use handle_sessions::session::Claim;
+use handle_sessions::session::{Claim, PROTECTED_SINCE};
 use handle_sessions::traffic::{check, decrypt, encrypt, seal};
-use handle_sessions::{Live as _, NewSession, Refusal, Reject, SessionLimits, Sessions};
+use handle_sessions::{Live as _, NewSession, Refusal, Reject, SessionLimits, Sessions, SessionsConfig};
 use std::collections::BTreeSet;
 
 /// Most steps of one input.
 const STEPS_MAX: usize = 500;
 /// Sessions are of one of so many identities and sources.
 const WHO: u8 = 4;
+/// Seconds after which a session ends in which no message has come.
+const UNPROVEN_S: u32 = 60;
 
 #[derive(Debug, Arbitrary)]
 enum Step {
@@ -37,7 +40,10 @@ struct Plain {
     number: u8,
     source: u8,
     claim: Option<u8>,
-    proven: bool,
+    /// Whether a message has come in it.
+    is_proven: bool,
+    /// Whether its client has proven who it is.
+    is_authenticated: bool,
     used_s: u32,
     timeout_s: u32,
     version: Version,
@@ -45,8 +51,9 @@ struct Plain {
 }
 
 impl Plain {
-    const fn is_over(&self, now_s: u32) -> bool {
-        now_s - self.used_s > self.timeout_s
+    fn is_over(&self, now_s: u32) -> bool {
+        let idle_s_max = if self.is_proven { self.timeout_s } else { self.timeout_s.min(UNPROVEN_S) };
+        now_s - self.used_s > idle_s_max
     }
 }
 
@@ -65,6 +72,28 @@ fn message(number: u8, version: Version) -> Vec<u8> {
     [&envelope.to_bytes()[..], &[0; Header::LEN + 4]].concat()
 }
 
+/// Takes out of the list what has made room in the table for a session of `source`: the oldest unproven session of the
+/// same source, or of all; or where all are proven, the one that is idle for longest. Proven identities make room for
+/// the same source alone.
+fn make_room(table: &Sessions, plain: &mut Vec<Plain>, source: u8, now_s: u32) {
+    while let Some(at) = plain.iter().position(|one| table.find(one.number.into(), now_s).is_none()) {
+        let gone = plain.remove(at);
+        let older = &plain[..at];
+        if !gone.is_proven {
+            let is_oldest = older.iter().all(|one| one.is_proven);
+            let is_oldest_of_source = older.iter().all(|one| one.is_proven || one.source != gone.source);
+            assert!(is_oldest || is_oldest_of_source && gone.source == source, "the oldest");
+            continue;
+        }
+        assert!(plain.iter().all(|one| one.is_proven), "nothing unproven displaces what is proven");
+        assert!(!gone.is_authenticated || gone.source == source);
+        if !gone.is_authenticated {
+            let idle = plain.iter().filter(|one| !one.is_authenticated).map(|one| one.used_s).min();
+            assert!(idle.is_none_or(|used_s| gone.used_s <= used_s), "the longest idle");
+        }
+    }
+}
+
 /// Sessions are set up, used, forgotten and refused as by a plain list; no bound is passed; a message counts once,
 /// unchanged, and in its session alone.
 ///
@@ -74,9 +103,13 @@ pub fn session_table(bytes: &[u8]) {
     let Ok((sessions_max, per_source)) = input.arbitrary::<(u8, u8)>() else { return };
     let limits = SessionLimits {
         sessions_max: usize::from(sessions_max % 6) + 1,
-        per_source_max: usize::from(per_source % 6),
+        per_source_max: 1000,
+        unproven_per_source_max: usize::from(per_source % 6) + 1,
+        datagrams_per_source_max: None,
+        unproven_s: UNPROVEN_S,
+        exempt: SourceList::default(),
     };
-    let (table, mut plain, mut now_s) = (Sessions::new(limits), Vec::<Plain>::new(), 0);
+    let (table, mut plain, mut now_s) = (Sessions::new(limits.clone()), Vec::<Plain>::new(), 0);
     for _ in 0..STEPS_MAX {
         if input.is_empty() {
             break;
@@ -90,19 +123,18 @@ pub fn session_table(bytes: &[u8]) {
                     version,
                     claim: claim.map(|who| Claim::of(identity(who))),
                     timeout_s: timeout_s.into(),
-                    source: [192, 0, 2, source % WHO].into(),
+                    origin: Origin::connection([192, 0, 2, source % WHO].into()),
                 };
                 // Of several whose time is over it would not show which has made room.
                 table.expire(now_s);
                 plain.retain(|one| !one.is_over(now_s));
                 let opened = table.open(new, || number.into(), |number| number == 13, now_s);
-                let of_source = plain.iter().filter(|one| one.source == source % WHO).count();
-                let expected = if number == 0 || number == 13 || plain.iter().any(|one| one.number == number)
-                {
+                let source = source % WHO;
+                let is_taken = number == 0 || number == 13 || plain.iter().any(|one| one.number == number);
+                let stays = |one: &Plain| one.is_authenticated && one.source != source;
+                let expected = if is_taken {
                     Err(Refusal::NoNumber)
-                } else if of_source >= limits.per_source_max {
-                    Err(Refusal::TooManyOfSource)
-                } else if plain.len() >= limits.sessions_max && plain.iter().all(|one| one.proven) {
+                } else if plain.len() >= limits.sessions_max && plain.iter().all(stays) {
                     Err(Refusal::Full)
                 } else {
                     Ok(i32::from(number))
@@ -111,25 +143,20 @@ pub fn session_table(bytes: &[u8]) {
                 if expected.is_err() {
                     continue;
                 }
-                if plain.len() >= limits.sessions_max {
-                    let gone = plain.iter().position(|one| table.find(one.number.into(), now_s).is_none());
-                    let gone = plain.remove(gone.expect("one has made room"));
-                    let idle = plain.iter().filter(|one| !one.proven).map(|one| one.used_s).min();
-                    assert!(
-                        !gone.proven && idle.is_none_or(|used_s| gone.used_s <= used_s),
-                        "the longest idle"
-                    );
-                }
+                make_room(&table, &mut plain, source, now_s);
                 plain.push(Plain {
                     number,
-                    source: source % WHO,
+                    source,
                     claim: claim.map(|who| who % WHO),
-                    proven: false,
+                    is_proven: false,
+                    is_authenticated: false,
                     used_s: now_s,
                     timeout_s: timeout_s.into(),
                     version,
                     seen: BTreeSet::new(),
                 });
+                let unproven = plain.iter().filter(|one| one.source == source && !one.is_proven).count();
+                assert!(unproven <= limits.unproven_per_source_max);
             }
             Step::Message { number, back, forward, change, hidden } => {
                 let found = table.find(number.into(), now_s);
@@ -164,7 +191,10 @@ pub fn session_table(bytes: &[u8]) {
                 let is_new = !counts || !too_old && !known.seen.contains(&counter);
                 assert_eq!(verdict, if is_new { Ok(true) } else { Err(Reject::Replayed(counter)) });
                 if is_new {
-                    known.used_s = now_s;
+                    if known.version >= PROTECTED_SINCE || !known.is_proven {
+                        known.used_s = now_s;
+                    }
+                    known.is_proven = true;
                     if counts {
                         known.seen.insert(counter);
                     }
@@ -180,9 +210,9 @@ pub fn session_table(bytes: &[u8]) {
                 let is_right = session.authenticate(identity(who), 300, now_s);
                 assert_eq!(is_right, known.claim == Some(who % WHO));
                 if is_right {
-                    (known.proven, known.used_s) = (true, now_s);
+                    (known.is_proven, known.is_authenticated, known.used_s) = (true, true, now_s);
                 }
-                assert_eq!(session.identity().is_some(), known.proven);
+                assert_eq!(session.identity().is_some(), known.is_authenticated);
             }
             Step::End { number } => {
                 let at = plain.iter().position(|one| one.number == number);
@@ -229,7 +259,8 @@ impl Asked for Process {
 ///
 /// Input: frames, each behind its length in one byte.
 pub fn session_socket(bytes: &[u8]) {
-    let process = Process(Sessions::new(SessionLimits { sessions_max: 3, per_source_max: 2 }));
+    let process =
+        Process(Sessions::new(SessionLimits { sessions_max: 3, ..SessionsConfig::default().limits() }));
     let mut rest = bytes;
     while let Some((&len, after)) = rest.split_first() {
         let (frame, after) = after.split_at(after.len().min(len.into()));

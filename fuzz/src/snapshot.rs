@@ -1,7 +1,10 @@
 //! Files of a published set: layers, and the MANIFEST that names them.
 
 use handle_proto::{Permissions, Value, Values};
-use handle_snapshot::format::{BUCKET_LEN, HEADER_LEN, checksum, header_at};
+use handle_snapshot::format::{
+    BASE_BITS, BUCKET_LEN, BUCKET_SUM_MASK, HEADER_LEN, RECORD_HEAD_LEN, bucket_sum, checksum, header_at,
+    record_sum,
+};
 use handle_snapshot::set::manifest::{LAYERS_MAX, Manifest};
 use handle_snapshot::{
     Builder, Homed, HomedPrefixes, Layer, LayerOptions, LayerWriter, Record, Records, hash_key, merge, verify,
@@ -29,7 +32,7 @@ fn use_it(bytes: &[u8]) {
     let [layer] = &layers;
     let is_whole = verify::layer(layer).is_ok();
     let keys: Vec<_> = layer.records().map_while(Result::ok).map(|record| record.key()).collect();
-    assert!(layer.records().count() <= bytes.len() / 16 + 1, "no record is shorter");
+    assert!(layer.records().count() <= bytes.len() / RECORD_HEAD_LEN + 1, "no record is shorter");
     let records = Records::new(&layers).expect("one layer is like itself");
     for key in keys.iter().copied().chain([&b"10.1/A"[..], b"", b"no/such"]) {
         let hash = hash_key(records.seed(), key);
@@ -112,6 +115,13 @@ fn mend(bytes: &mut [u8]) -> Option<()> {
     put(bytes, header_at::HOMED_AT, homed_at);
     put(bytes, header_at::INDEX_AT, index_at);
     put(bytes, header_at::INDEX_LEN, index_len / BUCKET_LEN as u64 * BUCKET_LEN as u64);
+    let [homed_start, index_start] = [homed_at, index_at].map(|at| usize::try_from(at).ok());
+    mend_records(bytes.get_mut(HEADER_LEN..homed_start?)?);
+    for bucket in bytes.get_mut(index_start?..)?.as_chunks_mut::<BUCKET_LEN>().0 {
+        let sum = bucket_sum(bucket);
+        let (_, base) = bucket.split_last_chunk_mut::<8>()?;
+        *base = ((u64::from_le_bytes(*base) & !BUCKET_SUM_MASK) | sum << BASE_BITS).to_le_bytes();
+    }
     for (at, len, sum) in [
         (header_at::RECORDS_AT, header_at::RECORDS_LEN, header_at::RECORDS_SUM),
         (header_at::HOMED_AT, header_at::HOMED_LEN, header_at::HOMED_SUM),
@@ -125,6 +135,20 @@ fn mend(bytes: &mut [u8]) -> Option<()> {
     let of_header = checksum(&bytes[..header_at::HEADER_SUM]);
     put(bytes, header_at::HEADER_SUM, of_header);
     Some(())
+}
+
+/// Makes the checksums of records right, as far as their lengths lead from one to the next.
+fn mend_records(mut rest: &mut [u8]) {
+    while let Some(len) = rest.get(4..8).and_then(<[u8]>::first_chunk).map(|len| u32::from_le_bytes(*len)) {
+        match rest.split_at_mut_checked(len as usize) {
+            Some((record, after)) if record.len() >= RECORD_HEAD_LEN => {
+                let sum = record_sum(record).to_le_bytes();
+                record[..sum.len()].copy_from_slice(&sum);
+                rest = after;
+            }
+            _ => return,
+        }
+    }
 }
 
 /// Small layers that are whole, to begin with: empty, with and without homed prefixes, tombstones and private

@@ -103,16 +103,25 @@ pub fn reassembly(bytes: &[u8]) {
 #[derive(Default)]
 struct Plain {
     pending: BTreeMap<(u8, i32), PlainMessage>,
+    begun: u64,
     expired_count: u64,
 }
 
 struct PlainMessage {
     envelope: Envelope,
     since_ms: u64,
+    number: u64,
     parts: BTreeMap<u32, Vec<u8>>,
 }
 
 impl Plain {
+    /// Gives up the oldest message of the senders that `is_meant` says.
+    fn displace(&mut self, is_meant: impl Fn(u8) -> bool) {
+        let meant = self.pending.iter().filter(|((of, _), _)| is_meant(*of));
+        let oldest = meant.min_by_key(|(_, message)| message.number).map(|(key, _)| *key);
+        self.pending.remove(&oldest.expect("there are too many"));
+    }
+
     fn bytes(&self) -> usize {
         self.pending.values().map(|message| message.envelope.message_len as usize).sum()
     }
@@ -142,17 +151,22 @@ impl Plain {
         let whole = Envelope { flags, sequence: 0, ..envelope };
         let key = (sender, envelope.request_id);
         if !self.pending.contains_key(&key) {
-            if self.pending.len() >= LIMITS.messages_max {
-                return Err(Refusal::TooManyMessages);
+            let len = envelope.message_len as usize;
+            if len > LIMITS.bytes_max {
+                return Err(Refusal::NoRoom);
             }
-            if self.pending.keys().filter(|(of, _)| *of == sender).count() >= LIMITS.messages_per_sender_max {
-                return Err(Refusal::TooManyOfSender);
+            while self.pending.keys().filter(|(of, _)| *of == sender).count()
+                >= LIMITS.messages_per_sender_max
+            {
+                self.displace(|of| of == sender);
             }
-            if self.bytes() + envelope.message_len as usize > LIMITS.bytes_max {
-                return Err(Refusal::TooManyBytes);
+            while self.pending.len() >= LIMITS.messages_max || self.bytes() + len > LIMITS.bytes_max {
+                self.displace(|_| true);
             }
-            let message = PlainMessage { envelope: whole, since_ms: now_ms, parts: BTreeMap::new() };
+            let (since_ms, number) = (now_ms, self.begun);
+            let message = PlainMessage { envelope: whole, since_ms, number, parts: BTreeMap::new() };
             self.pending.insert(key, message);
+            self.begun += 1;
         }
         let message = self.pending.get_mut(&key).expect("just put there");
         if message.envelope != whole {

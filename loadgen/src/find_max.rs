@@ -2,7 +2,9 @@
 //!
 //! Rates are doubled until one is too high, and the gap is then halved until it is narrow. A rate is good when
 //! two of at most three trials are, so that one hiccup does not decide. What is found is run again for longer,
-//! several times; where that fails, the rate is lowered and run again. The spread of these runs is the result.
+//! several times; where that fails, the rate is lowered by steps that double until one is confirmed, and the
+//! gap above that is halved again. The highest rate that was confirmed, and the spread of its runs, is the
+//! result.
 
 use std::fmt;
 use std::time::Duration;
@@ -139,8 +141,8 @@ pub struct MaxReport {
 
 /// Most trials of one rate.
 const TRIES_MAX: usize = 3;
-/// Most times that the rate is lowered because a confirmation failed.
-const LOWERED_MAX: usize = 8;
+/// Most times that a rate is raised again after a lower one was confirmed.
+const RAISED_MAX: usize = 4;
 
 /// Looks for the highest rate; `run` does a run at a rate for so long, after which `tell` is told of it.
 ///
@@ -183,7 +185,6 @@ struct Found {
     trials: Vec<Trial>,
 }
 
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "rates are far below 2^53")]
 fn find(search: &Search, mut run: impl FnMut(u64, Duration) -> Result<Trial, Error>) -> Result<Found, Error> {
     check(search)?;
     let mut trials = Vec::new();
@@ -239,22 +240,61 @@ fn find(search: &Search, mut run: impl FnMut(u64, Duration) -> Result<Trial, Err
             Err(why) => (bad, bound) = (Some(middle), why),
         }
     }
-    for _ in 0..LOWERED_MAX {
-        let mut confirmations = Vec::new();
-        for _ in 0..search.repeat {
-            confirmations.push(run(good, search.confirm)?);
-        }
+    confirm(search, good, bound, trials, run)
+}
+
+/// Runs `rate` for longer, and lower ones until one is confirmed; then higher ones in between.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "rates are far below 2^53")]
+fn confirm(
+    search: &Search,
+    mut rate: u64,
+    mut bound: Bound,
+    mut trials: Vec<Trial>,
+    mut run: impl FnMut(u64, Duration) -> Result<Trial, Error>,
+) -> Result<Found, Error> {
+    let mut confirmed: Option<(u64, Vec<Trial>)> = None;
+    let (mut failed, mut raised, mut step) = (None, 0, search.precision.max(0.01));
+    loop {
+        let confirmations =
+            (0..search.repeat).map(|_| run(rate, search.confirm)).collect::<Result<Vec<Trial>, Error>>();
+        let confirmations = match confirmations {
+            // What was confirmed before is not lost.
+            Err(Error::Stopped) if confirmed.is_some() => break,
+            confirmations => confirmations?,
+        };
         // Most of them: with one run, that one.
-        let failed = confirmations.iter().filter(|trial| !trial.is_good(search)).count();
-        if failed * 2 < confirmations.len() {
-            return Ok(Found { rate: Some(good), bound, confirmations, trials });
+        let bad = confirmations.iter().filter(|trial| !trial.is_good(search)).count();
+        if bad * 2 < confirmations.len() {
+            trials.extend(confirmed.replace((rate, confirmations)).into_iter().flat_map(|(_, runs)| runs));
+        } else {
+            let is_kept = confirmations.iter().all(|trial| trial.is_kept);
+            bound = if is_kept { Bound::Server } else { Bound::Generator };
+            trials.extend(confirmations);
+            failed = Some(rate);
         }
-        let is_kept = confirmations.iter().all(|trial| trial.is_kept);
-        bound = if is_kept { Bound::Server } else { Bound::Generator };
-        trials.extend(confirmations);
-        good = ((good as f64 * (1.0 - search.precision.max(0.01))) as u64).max(1);
+        rate = match (&confirmed, failed) {
+            (Some(_), None) => break,
+            (Some((low, _)), Some(high)) => {
+                raised += 1;
+                if raised > RAISED_MAX || (high - low) as f64 <= search.precision * *low as f64 {
+                    break;
+                }
+                let middle = low + (high - low) / 2;
+                if middle == *low {
+                    break;
+                }
+                middle
+            }
+            (None, _) if rate == 1 => break,
+            (None, _) => {
+                let lower = (rate as f64 * (1.0 - step)) as u64;
+                step = (step * 2.0).min(0.5);
+                lower.clamp(1, rate - 1)
+            }
+        };
     }
-    Ok(Found { rate: None, bound, confirmations: Vec::new(), trials })
+    let (rate, confirmations) = confirmed.map_or((None, Vec::new()), |(rate, runs)| (Some(rate), runs));
+    Ok(Found { rate, bound, confirmations, trials })
 }
 
 fn check(search: &Search) -> Result<(), Error> {
@@ -452,6 +492,40 @@ mod tests {
             Trial { rate, p99_ns: if is_high { 6_000_000 } else { 5_000_000 }, wrong: rate / 70_000, ..sound }
         }));
         assert!(both.ends_with("bound by    the server: answers were slow and wrong above it\n"), "{both}");
+    }
+
+    /// A server that keeps up for a moment, and for longer only with `lasting` requests a second.
+    fn tiring(lasting: u64) -> impl FnMut(u64, Duration) -> Result<Trial, Error> {
+        let (mut fresh, mut tired) = (server(1_000_000, u64::MAX, 0), server(lasting, u64::MAX, 0));
+        move |rate, duration| {
+            if duration == SEARCH.confirm { tired(rate, duration) } else { fresh(rate, duration) }
+        }
+    }
+
+    #[test]
+    fn the_best_confirmed_rate_is_found_far_below_what_trials_say() {
+        // 1,000 to 9,000/s are good, and the search ends at a hundred times as much.
+        for lasting in [1, 7, 1000, 9000, 800_000] {
+            let found = find(&SEARCH, tiring(lasting)).unwrap();
+            let rate = found.rate.unwrap();
+            assert!(rate <= lasting + lasting / 500, "{rate} of {lasting}");
+            assert!(rate * 10 >= lasting * 8, "{rate} of {lasting}");
+            assert!(found.confirmations.iter().all(|trial| trial.rate == rate && trial.is_good(&SEARCH)));
+            assert_eq!((found.bound, found.confirmations.len()), (Bound::Server, 3));
+        }
+        let found = find(&SEARCH, tiring(0)).unwrap();
+        assert_eq!((found.rate, found.bound), (None, Bound::Server));
+    }
+
+    #[test]
+    fn a_rate_that_was_confirmed_is_not_lost_when_the_search_is_stopped() {
+        let (mut runs, mut server) = (0, tiring(9000));
+        let found = find(&SEARCH, |rate, duration| {
+            let trial = server(rate, duration)?;
+            runs += u32::from(duration == SEARCH.confirm && trial.is_good(&SEARCH));
+            if runs > 3 { Err(Error::Stopped) } else { Ok(trial) }
+        });
+        assert!(found.unwrap().rate.unwrap() <= 9000);
     }
 
     #[test]

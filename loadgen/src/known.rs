@@ -6,6 +6,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use handle_proto::json::RecordLine;
+use handle_proto::name::PREFIX_RECORDS;
 use handle_proto::value::Values;
 use handle_proto::wire::Message;
 use handle_proto::wire::query::Answer;
@@ -31,8 +32,8 @@ struct Record {
 }
 
 impl Records {
-    /// Reads records, each a line of JSON, and asks now and then whether to go on. Of two records with the same
-    /// handle the later one counts.
+    /// Reads records, each a line of JSON as `hdl export` writes them, and asks now and then whether to go on. Of two
+    /// records with the same handle the later one counts.
     ///
     /// # Errors
     ///
@@ -54,7 +55,14 @@ impl Records {
     fn add(&mut self, line: &[u8]) -> Result<(), String> {
         let line = std::str::from_utf8(line).map_err(|error| error.to_string())?;
         let mut values = Vec::new();
-        let record = RecordLine::parse(line, &mut values).map_err(|error| error.to_string())?;
+        let record = match RecordLine::parse(line, &mut values) {
+            Ok(record) => record,
+            Err(error) => {
+                let homed = homed_prefix(line).ok_or_else(|| error.to_string())?;
+                self.prefixes.insert(homed);
+                return Ok(());
+            }
+        };
         let count = u32::try_from(record.values_count).map_err(|error| error.to_string())?;
         let (mut public_count, mut public) = (0, Vec::new());
         each_of(count, &values, &mut |value, encoded| {
@@ -73,6 +81,15 @@ impl Records {
     fn find(&self, handle: &[u8]) -> Option<&Record> {
         self.records.get(&folded(handle))
     }
+}
+
+/// The prefix, folded, in a line `{"homed": "0.NA/10.1045"}`.
+pub(crate) fn homed_prefix(line: &str) -> Option<Vec<u8>> {
+    let json: serde_json::Value = serde_json::from_str(line).ok()?;
+    let homed = json.as_object().filter(|members| members.len() == 1)?.get("homed")?.as_str()?;
+    let mut name = homed.as_bytes().to_vec();
+    fold::fold(&mut name);
+    Some(name.strip_prefix(PREFIX_RECORDS).map_or(name.clone(), <[u8]>::to_vec))
 }
 
 fn folded(handle: &[u8]) -> Vec<u8> {
@@ -176,6 +193,7 @@ mod tests {
         let value = |index, permissions| {
             format!(r#"{{"index":{index},"type":"URL","data":"x","permissions":"{permissions}"}}"#)
         };
+        writeln!(file, r#"{{"homed":"0.NA/10.3"}}"#).unwrap();
         writeln!(file, r#"{{"handle":"10.1/Open","values":[{},{}]}}"#, value(1, "1110"), value(2, "1100"))
             .unwrap();
         writeln!(file, "\n# comment\n{{\"handle\":\"10.1/closed\",\"values\":[{}]}}", value(1, "1100"))
@@ -186,12 +204,13 @@ mod tests {
         assert_eq!(records.held(b"10.1/closed"), Ok(Held::NothingPublic));
         assert_eq!(records.held(b"10.1/none"), Ok(Held::Absent));
         assert_eq!(records.held(b"10.2/none"), Ok(Held::NotHere));
+        assert_eq!(records.held(b"10.3/none"), Ok(Held::Absent));
         let mut indexes = Vec::new();
         records.each_value(b"10.1/open", &mut |value, _| indexes.push(value.index)).unwrap();
         assert_eq!(indexes, [1, 2]);
         writeln!(&file, "{{}}").unwrap();
         let error = read().unwrap_err().to_string();
-        assert!(error.contains(":5: "), "{error}");
+        assert!(error.contains(":6: "), "{error}");
     }
 
     #[test]

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use handle_proto::ResponseCode;
 use handle_proto::limit::{MESSAGE_LEN_MAX, UDP_DATA_LEN_MAX};
+use handle_proto::printable::Printable;
 use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::{Envelope, Header, Message};
 use serde::Serialize;
@@ -95,7 +96,7 @@ impl fmt::Display for ReplayReport {
             return writeln!(f, "no answer was wrong: there is nothing to send again");
         }
         self.requests.iter().try_for_each(|Replayed { handle, outcome, difference, .. }| {
-            writeln!(f, "{handle}: {outcome} (it was: {difference})")
+            writeln!(f, "{}: {outcome} (it was: {})", Printable(handle), Printable(difference))
         })
     }
 }
@@ -143,7 +144,7 @@ pub fn read(path: &Path) -> Result<Vec<Mismatch>, Error> {
 pub fn write(mismatches: &[Mismatch], mut out: impl io::Write) -> io::Result<()> {
     for mismatch in mismatches {
         let line = serde_json::to_string(mismatch).map_err(io::Error::other)?;
-        writeln!(out, "{line}")?;
+        writeln!(out, "{}", Printable(line))?;
     }
     Ok(())
 }

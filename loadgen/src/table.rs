@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use handle_proto::printable::Printable;
+
 use crate::report::{Accounts, Report, Second, Setting, Times, Verification};
 use crate::steps::Step;
 use crate::stream::ConnectionCounts;
@@ -75,7 +77,7 @@ impl fmt::Display for Setting {
             f.write_str(", at random (Poisson)")?;
         }
         writeln!(f, ", {} s, timeout {} ms", self.duration_s, self.timeout_ms)?;
-        write!(f, "{:<12}{} from {}", "handles", self.handles, self.names)?;
+        write!(f, "{:<12}{} from {}", "handles", self.handles, Printable(&self.names))?;
         if self.handles_in_source > self.handles as u64 {
             write!(f, ", a sample of {}", self.handles_in_source)?;
         }
@@ -162,7 +164,7 @@ impl fmt::Display for Verification {
             writeln!(f, "{:<12}{} answers were not compared, because only a sample is", "", self.unjudged)?;
         }
         for mismatch in &self.mismatches {
-            writeln!(f, "  wrong: {}: {}", mismatch.handle, mismatch.difference)?;
+            writeln!(f, "  wrong: {}: {}", Printable(&mismatch.handle), Printable(&mismatch.difference))?;
         }
         Ok(())
     }

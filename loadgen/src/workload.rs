@@ -7,6 +7,7 @@ use handle_proto::limit::{HANDLE_LEN_MAX, UDP_MESSAGE_LEN_MAX};
 use handle_proto::wire::{Envelope, Header};
 
 use crate::error::Error;
+use crate::known::homed_prefix;
 use crate::question::{Form, Question, request_head};
 use crate::random::Random;
 use crate::read::{Interrupt, Lines};
@@ -318,7 +319,7 @@ struct RecordLine {
 
 /// Offers the handles of a file: one in each line, or a JSON record with a member `handle`.
 ///
-/// Empty lines, and those that begin with `#`, are passed over.
+/// Empty lines, those that begin with `#`, and the homed prefixes of `hdl export` are passed over.
 ///
 /// # Errors
 ///
@@ -333,9 +334,13 @@ pub(crate) fn read_handles(
     while let Some(text) = lines.next_text().map_err(read_error)? {
         let offered = match text {
             [] | [b'#', ..] => Ok(()),
-            record @ [b'{', ..] => serde_json::from_slice::<RecordLine>(record)
-                .map_err(|what| format!("not a record with a handle: {what}"))
-                .and_then(|record| offer(record.handle.as_bytes(), sampler)),
+            record @ [b'{', ..] => match serde_json::from_slice::<RecordLine>(record) {
+                Ok(record) => offer(record.handle.as_bytes(), sampler),
+                Err(_) if std::str::from_utf8(record).is_ok_and(|line| homed_prefix(line).is_some()) => {
+                    Ok(())
+                }
+                Err(what) => Err(format!("not a record with a handle: {what}")),
+            },
             handle => offer(handle, sampler),
         };
         offered.map_err(|what| Error::Line { path: path.to_owned(), line: lines.number(), what })?;

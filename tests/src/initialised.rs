@@ -29,7 +29,20 @@ impl Service {
     /// When that fails.
     #[must_use]
     pub fn make() -> Self {
-        let (queries, administration) = (free_address(), free_address());
+        Self::make_at(free_address(), free_address())
+    }
+
+    /// The same with one port, at which `handled` answers datagrams and `handle-admin` connections.
+    ///
+    /// # Panics
+    /// When that fails.
+    #[must_use]
+    pub fn make_with_one_port() -> Self {
+        let address = free_address();
+        Self::make_at(address, address)
+    }
+
+    fn make_at(queries: SocketAddr, administration: SocketAddr) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let service = Self { directory, queries, administration, admin: None, handled: None };
         let (port, admin_port) = (queries.port().to_string(), administration.port().to_string());

@@ -341,7 +341,7 @@ fn groups_in_circles_and_groups_of_thousands_end() {
 }
 
 #[test]
-fn an_overwrite_that_changes_nothing_takes_no_right_but_a_key() {
+fn an_overwrite_that_changes_nothing_of_what_is_open_takes_no_right_but_a_key() {
     let known = Reference { index: 305, ..ADMIN };
     let known_secret = b"read only admin";
     let administered = root(|_| ());
@@ -350,15 +350,17 @@ fn an_overwrite_that_changes_nothing_takes_no_right_but_a_key() {
     let stranger = Reference { handle: b"TST/nobody", index: 1 };
     with_values(&[url(1)], |values| {
         let body = HandleValues { handle: b"TST/same", values };
-        for request in [Request::CreateHandle(body), Request::AddValue(body)] {
-            for (identity, secret, code) in [
-                (stranger, SECRET, Code::AUTHENTICATION_FAILED),
-                (ADMIN, &b"another secret"[..], Code::AUTHENTICATION_FAILED),
-                (known, b"another secret", Code::AUTHENTICATION_FAILED),
-                (known, known_secret, Code::SUCCESS),
-                (ADMIN, SECRET, Code::SUCCESS),
-            ] {
-                let told = ask_as(administered.address(), identity, secret, overwrite, &request);
+        let (replace, add) = (Request::CreateHandle(body), Request::AddValue(body));
+        // Whether the whole record is replaced by an equal one depends on hidden values, too.
+        for (identity, secret, code_of_replace, code_of_add) in [
+            (stranger, SECRET, Code::INVALID_ADMIN, Code::AUTHENTICATION_FAILED),
+            (ADMIN, &b"another secret"[..], Code::AUTHENTICATION_FAILED, Code::AUTHENTICATION_FAILED),
+            (known, b"another secret", Code::INVALID_ADMIN, Code::AUTHENTICATION_FAILED),
+            (known, known_secret, Code::INVALID_ADMIN, Code::SUCCESS),
+            (ADMIN, SECRET, Code::SUCCESS, Code::SUCCESS),
+        ] {
+            for (request, code) in [(&replace, code_of_replace), (&add, code_of_add)] {
+                let told = ask_as(administered.address(), identity, secret, overwrite, request);
                 assert_eq!(told.code, code, "{identity}: {}", told.text);
             }
         }
@@ -614,8 +616,8 @@ fn strangers_learn_nothing_of_values_behind_the_first_that_takes_a_right() {
     let address = administered.address();
     for (indexes, stranger, known) in [
         (&[1, 9][..], Code::AUTHENTICATION_NEEDED, Code::VALUES_NOT_FOUND),
-        (&[9, 1], Code::VALUES_NOT_FOUND, Code::VALUES_NOT_FOUND),
-        (&[3, 9], Code::VALUES_NOT_FOUND, Code::VALUES_NOT_FOUND),
+        (&[9, 1], Code::AUTHENTICATION_NEEDED, Code::VALUES_NOT_FOUND),
+        (&[3, 9], Code::AUTHENTICATION_NEEDED, Code::VALUES_NOT_FOUND),
         (&[1, 2], Code::AUTHENTICATION_NEEDED, Code::INSUFFICIENT_PERMISSIONS),
         (&[2, 1], Code::INSUFFICIENT_PERMISSIONS, Code::INSUFFICIENT_PERMISSIONS),
         (&[3, 2, 1], Code::INSUFFICIENT_PERMISSIONS, Code::INSUFFICIENT_PERMISSIONS),

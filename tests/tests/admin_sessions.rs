@@ -185,7 +185,8 @@ fn a_session_set_up_with_handled_is_administered_in_with_handle_admin() {
 #[test]
 fn peers_of_every_version_administer_in_a_session_with_both() {
     let ciphers = vec![CipherName::Aes, CipherName::Des];
-    let both = Both::start_with(&SessionsConfig { ciphers, ..SessionsConfig::default() });
+    let old_versions = true;
+    let both = Both::start_with(&SessionsConfig { ciphers, old_versions, ..SessionsConfig::default() });
     let handled = both.served.as_ref().unwrap().address();
     for minor in 1..=11 {
         for hides in [false, true] {

@@ -200,7 +200,11 @@ fn a_batch_that_is_killed_ends_in_the_store_that_it_would_have_made() {
         let port = service.administration.port().to_string();
         std::fs::write(service.path("batch.txt"), text.replace("PORT", &port)).unwrap();
         let command = |more: &[&'static str]| {
-            service.asks(["batch", "batch.txt", "--parallel", "4"].into_iter().chain(more.iter().copied()))
+            service.asks(
+                ["batch", "batch.txt", "--parallel", "4", "--allow-cleartext-secrets"]
+                    .into_iter()
+                    .chain(more.iter().copied()),
+            )
         };
         let mut resume: &[&str] = &[];
         if is_killed {

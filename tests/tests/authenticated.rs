@@ -19,7 +19,7 @@ use handle_snapshot::Builder;
 use handle_snapshot::set::manifest::Source;
 use handle_snapshot::set::publisher::Publisher;
 use handle_snapshot::set::stager::Place;
-use handle_tests::client::exchange;
+use handle_tests::client::{exchange, exchange_over_tcp};
 use handle_tests::served::{Served, serve_with};
 use handle_tests::vectors::{document, hex};
 use std::net::{SocketAddr, UdpSocket};
@@ -250,23 +250,34 @@ fn administrators_whose_keys_are_elsewhere_are_told_so() {
 }
 
 #[test]
-fn a_source_has_so_many_challenges_and_no_more() {
-    let served = root(|config| config.slow.challenges_per_source = 3);
+fn a_source_has_so_many_challenges_over_udp_and_comes_over_tcp_then() {
+    let served = root(|config| {
+        (config.slow.challenges_per_source, config.slow.challenges_per_source_udp) = (4, 3);
+    });
     let ask = |at| read(&exchange(served.address(), &question("TST/PRIVATE", &[], READ, at)).unwrap());
     let challenges: Vec<_> = (0..3).map(|at| ask(at).2.unwrap()).collect();
-    assert_eq!(ask(3).0, ResponseCode::SERVER_BUSY);
+    assert_eq!(ask(3).0, ResponseCode::ERROR, "the code upon which clients come over TCP");
     // Whoever answers one, rightly or not, has room for another.
     answer(&served, challenges[1].id, auth::SECRET_KEY, who(301, "0.NA/TST"), b"\x02");
-    assert_eq!((ask(4).0, ask(5).0), (CHALLENGED, ResponseCode::SERVER_BUSY));
-    let stats = served.server.shared().stats();
-    assert_eq!(stats["slow"]["challenges"]["refused_of_source"], 2);
-    assert_eq!(stats["slow"]["challenges"]["waiting"], 3);
+    assert_eq!((ask(4).0, ask(5).0), (CHALLENGED, ResponseCode::ERROR));
+    let over_tcp = |at| {
+        let question = question("TST/PRIVATE", &[], READ, at);
+        read(&exchange_over_tcp(served.address(), &question).unwrap())
+    };
+    let latest: Vec<_> = (6..10).map(|at| over_tcp(at).2.unwrap()).collect();
+    let waiting = &served.server.shared().stats()["slow"]["challenges"];
+    assert_eq!((&waiting["sent_to_tcp"], &waiting["waiting"]), (&2.into(), &4.into()));
+    let code = |id| answer(&served, id, auth::SECRET_KEY, who(305, "0.NA/TST"), b"\x02").0;
+    assert_eq!(code(challenges[0].id), ResponseCode::AUTHENTICATION_TIMEOUT, "its own oldest made room");
+    assert_eq!(code(latest[0].id), ResponseCode::INVALID_ADMIN);
 }
 
 #[test]
 fn a_full_table_forgets_the_oldest_challenge() {
     let served = root(|config| {
         (config.slow.challenges, config.slow.challenges_per_source) = (2, 2);
+        config.slow.challenges_per_source_udp = 2;
+        config.tcp.enabled = false;
     });
     let socket_of = |host: u8| {
         let socket = UdpSocket::bind(SocketAddr::from(([127, 0, 0, host], 0))).unwrap();
@@ -291,7 +302,11 @@ fn a_full_table_forgets_the_oldest_challenge() {
 /// A slow path that is busy with one request for some tens of milliseconds, and has room for one.
 #[test]
 fn a_full_slow_path_says_so_at_once_and_everything_is_accounted_for() {
-    let served = root(|config| config.slow.queue_requests = 1);
+    let served = root(|config| {
+        config.slow.queue_requests = 1;
+        (config.slow.pbkdf2_key_bits_max, config.slow.pbkdf2_work) = (512, 400_000);
+        config.tcp.enabled = false;
+    });
     let challenge = challenge(&served, "TST/HALF", &[2]);
     let mut made = vec![];
     SecretAnswer::Pbkdf2 { salt: &SALT, iterations: 100_000, key_bits: 512, mac: &[0; 20] }.encode(&mut made);

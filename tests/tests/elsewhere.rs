@@ -310,7 +310,7 @@ fn the_server_that_administers_a_handle_is_found() {
     );
     succeed(hdl(&["handle", "delete", "10.1/found", "20.2/found"]));
     let (code, text) = fail(hdl(&["handle", "home", "0.NA/10.7"]));
-    assert!(code == 1 && text.contains("--server"), "{text}");
+    assert!(code == 2 && text.contains("--server"), "{text}");
     let (code, text) = fail(hdl(&["handle", "get", "99.9/none"]));
     assert!(code == 1 && text.contains("0.NA/99.9"), "{text}");
     // Of a batch, each operation goes where its handle is.

@@ -124,6 +124,7 @@ fn survive_on(datapath: Datapath) {
         + sum(|c| &c.requests_under_way)
         + sum(|c| &c.fragments_kept)
         + sum(|c| &c.dropped_error_reply)
+        + sum(|c| &c.dropped_too_short)
         + sum(|c| &c.dropped_fragment_invalid)
         + sum(|c| &c.dropped_fragment_too_long)
         + sum(|c| &c.dropped_fragment_no_room)

@@ -35,6 +35,8 @@ const TRACED: Options = Options {
     whom: handle_client::lookup::Whom::Responsible,
     identity: None,
     session_timeout_s: None,
+    recursion_count: 0,
+    allowances: handle_client::Allowances::NONE,
     aliases_max: 0,
     trace: true,
     service_only: false,

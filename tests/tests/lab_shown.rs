@@ -273,3 +273,41 @@ fn the_lab_tells_people_what_to_try_and_how_it_ends() {
     let (exit, error) = fail(hdl(["lab", "up", "--records", "/does/not/exist"]));
     assert!(exit == 1 && error.contains("cannot take records from"), "{error}");
 }
+
+/// Starts a lab whose standard input is closed, and waits until it is up.
+fn lab_without_input(dir: &Path, more: &[&str]) -> Running {
+    let mut command = hdl(["lab", "up", "--json", "--dir", dir.to_str().unwrap()]);
+    command.args(more).stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut lab = Running::start(command);
+    let mut line = String::new();
+    BufReader::new(lab.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.contains("bootstrap_handles"), "{line}");
+    lab
+}
+
+#[test]
+fn a_lab_without_standard_input_runs_until_a_signal_or_for_its_time() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut lab = lab_without_input(&directory.path().join("one"), &[]);
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    assert!(lab.0.try_wait().unwrap().is_none(), "it does not end by itself");
+    lab.signal("TERM");
+    assert_eq!(lab.wait(), Some(0));
+
+    let mut lab = lab_without_input(&directory.path().join("two"), &["--seconds", "1"]);
+    assert_eq!(lab.wait(), Some(0));
+    // Whoever still has its file in the environment is told what to do about it.
+    let root = directory.path().join("two/bootstrap_handles");
+    let list = directory.path().join("list");
+    std::fs::write(&list, "20.500.LAB/hello\n").unwrap();
+    for args in [&["resolve", "20.500.LAB/hello"][..], &["resolve", "--file", list.to_str().unwrap()]] {
+        let mut command = hdl(args);
+        command.env("HDL_ROOT", &root);
+        let (exit, error) = fail(command);
+        assert_eq!(exit, 7, "{error}");
+        assert!(
+            error.contains("HDL_ROOT=") && error.contains("hdl lab up") && error.contains("--root"),
+            "{error}"
+        );
+    }
+}

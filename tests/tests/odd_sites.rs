@@ -230,7 +230,7 @@ fn it_is_told_what_a_namespace_says(lab: &Lab) {
         [("hdl://127.0.0.1/77.GOOD/x?cert", "?cert"), ("hdl://127.0.0.1/77.GOOD/x?auth", "?auth")]
     {
         let (exit, error) = fail(lab.hdl(&["resolve", reference]));
-        assert!(exit == 1 && error.contains(&format!("{option} is not for a server")), "{error}");
+        assert!(exit == 2 && error.contains(&format!("{option} is not for a server")), "{error}");
     }
     let address = "https://handles.example/77.GOOD/x";
     assert!(fail(lab.hdl(&["resolve", address])).1.contains("not known as a proxy"));

@@ -2,7 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
-use handle_tests::daemon::{Daemon, free_address, handled};
+use handle_tests::daemon::{Daemon, ask, free_address, handled};
+use handle_tests::initialised::Service;
 use handle_tests::process::{fail, hdl, succeed};
 use serde_json::Value as Json;
 use std::os::unix::fs::PermissionsExt as _;
@@ -95,14 +96,15 @@ fn keys_are_made_converted_and_shown() {
         std::fs::read(place.path("public.bin")).unwrap()
     );
 
-    let refused = |args: &[&str], says: &str| {
+    let refused_as = |expected: i32, args: &[&str], says: &str| {
         let (code, error) = fail(place.hdl(args.iter().copied()));
-        assert!(code == 1 && error.contains(says), "{args:?}: {code} {error}");
+        assert!(code == expected && error.contains(says), "{args:?}: {code} {error}");
     };
+    let refused = |args: &[&str], says: &str| refused_as(1, args, says);
     refused(&["key", "show", "private.bin"], "encrypted");
     refused(&["key", "show", "private.bin", "--passphrase-file", "other"], "passphrase is wrong");
     refused(&["key", "generate", "private.bin", "p", "--plain"], "there already");
-    refused(&["key", "generate", "new.bin", "new.pub"], "--plain");
+    refused_as(2, &["key", "generate", "new.bin", "new.pub"], "--plain");
     refused(&["key", "generate", "new.bin", "new.pub", "--plain", "--bits", "1024"], "2048, 3072 or 4096");
     std::fs::set_permissions(place.path("again.bin"), std::fs::Permissions::from_mode(0o640)).unwrap();
     refused(&["key", "show", "again.bin"], "chmod 600");
@@ -110,7 +112,7 @@ fn keys_are_made_converted_and_shown() {
 
 const LINES: &str = r#"{"homed":"0.NA/10.1045"}
 {"handle":"10.1045/A","values":[{"index":1,"type":"URL","data":{"format":"string","value":"https://a.example/"},"ttl":86400,"timestamp":"2026-01-02T03:04:05Z"}]}
-{"handle":"10.1045/B","values":[{"index":1,"type":"URL","data":{"format":"string","value":"b"},"ttl":60},{"index":300,"type":"HS_SECKEY","data":{"format":"base64","value":"AP8Q"},"permissions":"1100","ttl":86400}]}
+{"handle":"10.1045/B","values":[{"index":1,"type":"URL","data":{"format":"string","value":"b"},"ttl":60,"timestamp":"1970-01-01T00:00:00Z"},{"index":300,"type":"HS_SECKEY","data":{"format":"base64","value":"AP8Q"},"permissions":"1100","ttl":86400,"timestamp":"1970-01-01T00:00:00Z"}]}
 "#;
 
 #[test]
@@ -230,16 +232,19 @@ fn init_makes_a_directory_from_which_handled_serves() {
     let init = ["init", "site", "--prefix", "10.1045", "--address", "127.0.0.1", "--plain", "--json"];
     let ports = ["--port", &port, "--admin-port", &admin_port, "--bind", "127.0.0.1"];
     // What is wrong with the command leaves nothing that would be in the way of the next try.
-    for wrong in [["--bits", "1024"], ["--port", &admin_port]] {
-        let args = init.into_iter().chain(["--admin-port", &admin_port]).chain(wrong);
+    for wrong in [["--bits", "1024"], ["--prefix", "10.1045/x"]] {
+        let init = init
+            .into_iter()
+            .filter(|arg| !wrong[0].contains("prefix") || !["--prefix", "10.1045"].contains(arg));
+        let args = init.chain(["--admin-port", &admin_port]).chain(wrong);
         assert_eq!(fail(place.hdl(args)).0, 1, "{wrong:?}");
         assert!(!place.path("site").exists(), "{wrong:?}");
     }
     std::fs::create_dir(place.path("site")).unwrap();
     let made = place.json(init.into_iter().chain(ports).collect::<Vec<_>>());
     assert_eq!(made["administrator"], "300:10.1045/ADMIN");
-    for directory in ["site", "site/snapshot", "site/run"] {
-        assert_eq!(mode(&place.path(directory)), 0o700, "{directory}");
+    for (directory, expected) in [("site", 0o700), ("site/snapshot", 0o750), ("site/run", 0o700)] {
+        assert_eq!(mode(&place.path(directory)), expected, "{directory}");
     }
     for private in ["site/server-private.bin", "site/admin-private.bin", "site/store.redb"] {
         assert_eq!(mode(&place.path(private)), 0o600, "{private}");
@@ -267,6 +272,91 @@ fn init_makes_a_directory_from_which_handled_serves() {
     let (code, error) = fail(place.hdl(init));
     assert!(code == 1 && error.contains("not empty"), "{error}");
     let (code, error) = fail(place.hdl(["init", "other", "--prefix", "10.1045", "--address", "127.0.0.1"]));
-    assert!(code == 1 && error.contains("--plain"), "{error}");
+    assert!(code == 2 && error.contains("--plain"), "{error}");
     assert!(!place.path("other").exists());
+}
+
+/// Datagrams go to `handled` and connections to `handle-admin`, which answers queries and changes records.
+#[test]
+fn one_port_serves_datagrams_and_connections() {
+    let mut service = Service::make_with_one_port();
+    service.start_admin();
+    service.start_handled();
+    let site: Json =
+        serde_json::from_str(&std::fs::read_to_string(service.path("site/siteinfo.json")).unwrap()).unwrap();
+    let interfaces = site["servers"][0]["interfaces"].as_array().unwrap().clone();
+    let listed = interfaces.iter().map(|it| {
+        (it["protocol"].as_str().unwrap(), it["query"].as_bool().unwrap(), it["admin"].as_bool().unwrap())
+    });
+    assert_eq!(listed.collect::<Vec<_>>(), [("TCP", true, true), ("UDP", true, false)]);
+    let content = || ask(&service.path("site/run/handle-admin.sock"), "status")["store"]["content"].clone();
+    let before = content();
+    // The prefix with site record and administrator, and the handle of the administrator's key.
+    assert_eq!((&before["records"], &before["values"]), (&2.into(), &4.into()), "{before}");
+    let value = "1:URL=https://example.org/";
+    succeed(service.asks(["handle", "create", "10.1045/one-port", value]));
+    let after = content();
+    assert_eq!((&after["records"], &after["values"]), (&3.into(), &5.into()), "{after}");
+    assert!(after["bytes"].as_u64() > before["bytes"].as_u64(), "{before} {after}");
+    service.until_resolved("10.1045/one-port", 1, "https://example.org/");
+    let server = service.queries.to_string();
+    let over_tcp = ["resolve", "10.1045/one-port", "--server", &server, "--json", "--tcp"];
+    let answer: Json = serde_json::from_str(&succeed(service.hdl(over_tcp))).unwrap();
+    assert_eq!(answer["values"][0]["data"]["value"], "https://example.org/");
+    assert!(succeed(service.asks(["handle", "list", "10.1045"])).contains("10.1045/ONE-PORT"));
+}
+
+#[test]
+fn what_both_processes_share_stands_in_one_file() {
+    let service = Service::make();
+    let check = |mut command: std::process::Command| {
+        command.arg("--check-config");
+        command
+    };
+    for command in [service.handled_command(), service.admin_command()] {
+        let said = succeed(check(command));
+        let shared = said.lines().last().unwrap();
+        assert!(shared.starts_with("shared with the other process, in "), "{shared}");
+        assert!(shared.ends_with("service.toml: administrators, server_key, sessions, site"), "{shared}");
+    }
+    // A setting in two places would be one that is changed in one of them.
+    let config = service.path("site/handled.toml");
+    let text = std::fs::read_to_string(&config).unwrap();
+    std::fs::write(&config, format!("{text}\n[administrators]\nserver = []\n")).unwrap();
+    let (code, error) = fail(check(service.handled_command()));
+    assert!(code == 2 && error.contains("`administrators` stands in"), "{code} {error}");
+    std::fs::write(&config, text).unwrap();
+    let shared = service.path("site/service.toml");
+    let text = std::fs::read_to_string(&shared).unwrap();
+    std::fs::write(&shared, text.replace("server = [", "server_reads_all = true\nserver = [")).unwrap();
+    for command in [service.handled_command(), service.admin_command()] {
+        let (code, error) = fail(check(command));
+        assert!(code == 2 && error.contains("server_full_access"), "the one name is told: {code} {error}");
+    }
+}
+
+#[test]
+fn records_of_derived_prefixes_are_homed_together() {
+    let service = Service::start();
+    let create = |handle| {
+        service.asks([
+            "handle",
+            "create",
+            handle,
+            "1:URL=https://example.org/",
+            "100:HS_ADMIN=300:10.1045/ADMIN",
+        ])
+    };
+    assert_eq!(service.resolve("0.NA/10.1045.1")["responseCode"], 301);
+    assert_eq!(fail(create("0.NA/10.1045.1")).0, 5, "not homed");
+    succeed(service.asks(["handle", "home", "0.NA/0.NA/10.1045"]));
+    for handle in ["0.NA/10.1045.1", "0.NA/10.1045.1.2"] {
+        succeed(create(handle));
+        service.until_resolved(handle, 1, "https://example.org/");
+    }
+    assert_eq!(service.resolve("0.NA/10.1045.9")["responseCode"], 100, "below it, and not there");
+    assert_eq!(service.resolve("10.1045.1/x")["responseCode"], 301, "handles under it are not homed");
+    let listed = succeed(service.asks(["handle", "list", "0.NA/0.NA/10.1045"]));
+    assert!(listed.contains("0.NA/10.1045.1") && listed.contains("0.NA/10.1045.1.2"), "{listed}");
+    assert!(succeed(service.asks(["handle", "list", "--homed"])).contains("0.NA/0.NA/10.1045"));
 }

@@ -7,6 +7,7 @@ use handle_auth::agreement::{Group, KeyPair};
 use handle_auth::challenge::{answer_with_key, answer_with_secret};
 use handle_auth::message::verify_message;
 use handle_proto::code::Cipher;
+use handle_proto::limit::FRAGMENTS_MAX;
 use handle_proto::wire::admin::HandleBody;
 use handle_proto::wire::auth::{self, ChallengeAnswer};
 use handle_proto::wire::fragment::cut;
@@ -17,7 +18,7 @@ use handle_proto::wire::{Body, Envelope, Message, Reply, Request, Response};
 use handle_proto::{OpFlags, ResponseCode, Version};
 use handle_server::config::{Config, Datapath};
 use handle_sessions::config::CipherName;
-use handle_sessions::{Joint, SessionLimits, Sessions};
+use handle_sessions::{Joint, Sessions, SessionsConfig};
 use handle_tests::client::{exchange, exchange_over_tcp};
 use handle_tests::served::{Served, serve_with, server_key};
 use handle_tests::session::{ClientSession, Exchange, NOBODY, Protection, pair, set_up_request};
@@ -110,7 +111,7 @@ fn slow_requests(served: &Served) -> i64 {
 }
 
 fn certified_answers(datapath: Datapath, exchange: Exchange) {
-    let served = serve_with("root", datapath, |_| ());
+    let served = serve_with("root", datapath, |config| config.limits.answer_datagrams = FRAGMENTS_MAX);
     let mut session = ClientSession::open(exchange, served.address(), NOBODY, &server_key("root"));
     let slow_before = slow_requests(&served);
     let ask = |session: &mut ClientSession, message: &[u8]| {
@@ -378,14 +379,26 @@ fn sessions_expire_and_end() {
 
 #[test]
 fn there_are_so_many_sessions_and_no_more() {
-    let served = root(|config| (config.sessions.sessions, config.sessions.sessions_per_source) = (3, 2));
-    let mut sessions = [open(&served, NOBODY), open(&served, NOBODY)];
-    let set_up = set_up_request(&pair(), NOBODY, 0);
-    assert_eq!(code(&served, &set_up), ResponseCode::SERVER_BUSY, "a source has so many");
+    let served = root(|config| {
+        (config.sessions.sessions, config.sessions.sessions_per_source) = (2, 1);
+        (config.sessions.unproven_per_source, config.sessions.unproven_per_source_udp) = (2, 2);
+        // Else clients of a table that small are sent to TCP.
+        config.tcp.enabled = false;
+    });
+    let mut sessions = [open(&served, ADMINISTRATOR), open(&served, OTHER)];
+    for (session, identity) in sessions.iter_mut().zip([ADMINISTRATOR, OTHER]) {
+        let challenge = ask_private(&served, session).0.2.unwrap();
+        assert_eq!(answer(&served, session, identity, &challenge).0.0, ResponseCode::SUCCESS);
+    }
+    let third = open(&served, NOBODY);
     let message = question(&sessions[0], "TST/TARGET", CERTIFIED);
-    assert_eq!(ask(&served, &mut sessions[0], &message).1, MAC, "those that there are stay");
+    let gone = exchange(served.address(), &message).unwrap();
+    assert_eq!(seen(&gone).0, ResponseCode::SESSION_TIMEOUT, "the longest idle of the same source made room");
+    let message = question(&sessions[1], "TST/TARGET", CERTIFIED);
+    assert_eq!(ask(&served, &mut sessions[1], &message).1, MAC);
+    drop(third);
     let counts = served.server.shared().stats()["sessions"].clone();
-    assert_eq!((&counts["open"], &counts["refused_of_source"]), (&2.into(), &1.into()));
+    assert_eq!((&counts["open"], &counts["displaced"]), (&2.into(), &1.into()));
 }
 
 /// Another process has the same sessions, and what happens there counts here.
@@ -394,8 +407,7 @@ fn a_session_is_handed_over_by_the_socket() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("sessions");
     let served = root(|config| config.sessions.socket = Some(path.clone()));
-    let limits = SessionLimits { sessions_max: 10, per_source_max: 10 };
-    let joint = Joint::new(Sessions::new(limits), Some(&path));
+    let joint = Joint::new(Sessions::new(SessionsConfig::default().limits()), Some(&path));
     let mut client = open(&served, ADMINISTRATOR);
     let there = joint.find(client.id, 0).expect("known to the other process");
     assert_eq!(there.keys().mac.key(), &client.key);

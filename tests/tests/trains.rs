@@ -132,8 +132,10 @@ fn long_answers_to_a_train_all_arrive_however_small_the_outbox() {
     }
     let requests = requests(records.iter().map(|record| record.handle.as_bytes()));
     for outbox_datagrams in [FRAGMENTS_MAX, 4096] {
-        let (server, _directory) =
-            serve(&records, |config| config.limits.outbox_datagrams = outbox_datagrams);
+        let (server, _directory) = serve(&records, |config| {
+            config.limits.outbox_datagrams = outbox_datagrams;
+            config.limits.answer_datagrams = 16;
+        });
         let options = Options::new(([127, 0, 0, 1], 0).into());
         let answers = ask(server.addresses()[0], &requests, &options);
         assert_eq!(answers.len(), 64);

@@ -108,10 +108,23 @@ fn damaged_files_are_named_and_nothing_is_lost() {
     let layer = layer(&service);
     let site = |name: &str| service.path("site").join(name);
     let [manifest, record, key] = ["snapshot/MANIFEST", "siteinfo.json", "server-private.bin"].map(site);
-    let read_by_handled =
-        [site("handled.toml"), record.clone(), key.clone(), manifest.clone(), layer.clone()];
-    let read_by_admin =
-        [site("handle-admin.toml"), record, key, site("store.redb"), manifest.clone(), layer.clone()];
+    let read_by_handled = [
+        site("handled.toml"),
+        site("service.toml"),
+        record.clone(),
+        key.clone(),
+        manifest.clone(),
+        layer.clone(),
+    ];
+    let read_by_admin = [
+        site("handle-admin.toml"),
+        site("service.toml"),
+        record,
+        key,
+        site("store.redb"),
+        manifest.clone(),
+        layer.clone(),
+    ];
     for (is_admin, files) in [(false, &read_by_handled[..]), (true, &read_by_admin)] {
         let command = || if is_admin { service.admin_command() } else { service.handled_command() };
         for (file, damage) in files.iter().flat_map(|file| Damage::ALL.map(|damage| (file, damage))) {
@@ -121,6 +134,7 @@ fn damaged_files_are_named_and_nothing_is_lost() {
                 // What is left may be right all the same.
                 Damage::Flipped if is_text || name.ends_with(".redb") => continue,
                 Damage::Empty if name.ends_with(".toml") => continue,
+                Damage::Half if name == "service.toml" => continue,
                 // It is built again from the store.
                 Damage::Gone if is_admin && *file == manifest => continue,
                 _ => {}
@@ -134,6 +148,8 @@ fn damaged_files_are_named_and_nothing_is_lost() {
             // At the start headers are read, so that it takes no time; and handle-admin checks layers when it merges them.
             match damage {
                 Damage::Flipped if *file == layer && is_admin => runs.clear(),
+                // It is waited for, as the first one is.
+                Damage::Gone if *file == manifest => {}
                 Damage::Flipped if *file == layer => {}
                 _ => runs.push(command()),
             }
@@ -211,7 +227,8 @@ fn a_store_with_turned_bits_is_told_of_by_every_program_and_stays_as_it_is() {
             refused.push(at);
         }
     }
-    assert!(refused.len() > PLACES / 3, "{refused:?}");
+    // About a third of the file is in use.
+    assert!(refused.len() > PLACES / 4, "{refused:?}");
     // It does not start either, and the way back is as it is said.
     let mut bytes = whole;
     bytes[refused[refused.len() / 2]] ^= 0x41;

@@ -13,7 +13,7 @@ use handle_auth::message::verify_message;
 use handle_proto::OpCode;
 use handle_proto::code::{Cipher, KeyExchangeMode};
 use handle_proto::data;
-use handle_proto::limit::{MESSAGE_LEN_MAX, UDP_DATA_LEN_MAX};
+use handle_proto::limit::{FRAGMENTS_MAX, MESSAGE_LEN_MAX, UDP_DATA_LEN_MAX};
 use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::fragment::cut;
 use handle_proto::wire::session::SessionKey;
@@ -21,7 +21,7 @@ use handle_proto::wire::stream::{Front, split};
 use handle_proto::wire::{Body, Envelope, Header, Message, Reply, Response};
 use handle_server::config::Datapath;
 use handle_tests::administered::{Administered, administer};
-use handle_tests::served::{serve, server_key};
+use handle_tests::served::{Served, serve_with, server_key};
 use handle_tests::vectors;
 use serde_json::Value as Json;
 use std::collections::BTreeMap;
@@ -164,6 +164,10 @@ fn exchange_over_udp(address: SocketAddr, line: &Json, expected: Expected) -> Ve
     }
 }
 
+/// Where a message has the flag for keeping the connection, behind the operation and the response code.
+const KEEP_CONNECTION_AT: usize = Envelope::LEN + 8;
+const KEEP_CONNECTION_BIT: u8 = 0x02;
+
 /// The answers with everything cleared that varies, and the bits that `expected` allows to differ.
 fn masked(answers: &[Vec<u8>], line: &Json, expected: Expected) -> Vec<Vec<u8>> {
     let mut answers = answers.to_vec();
@@ -178,6 +182,8 @@ fn masked(answers: &[Vec<u8>], line: &Json, expected: Expected) -> Vec<Vec<u8>> 
         match expected {
             Expected::EnvelopeFlags => answer[2] &= 0x03,
             Expected::Version => answer[..2].fill(0),
+            // Who keeps the connection says so.
+            Expected::KeepsOpen => answer[KEEP_CONNECTION_AT] &= !KEEP_CONNECTION_BIT,
             _ => {}
         }
     }
@@ -355,6 +361,11 @@ fn conversations<S>(
         }
     }
     assert!(wrong.is_empty(), "{} of {lines_count} lines:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+/// The server called `name`, whose answers over UDP may be as long as those of the reference.
+fn serve(name: &str, datapath: Datapath) -> Served {
+    serve_with(name, datapath, |config| config.limits.answer_datagrams = FRAGMENTS_MAX)
 }
 
 fn conversations_on(datapath: Datapath) {

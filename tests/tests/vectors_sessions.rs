@@ -162,6 +162,7 @@ fn sessions_end_as_recorded(datapath: Datapath, exchange: Exchange) {
     // The oldest of the recorded clients know DES alone.
     let served = serve_with("root", datapath, |config| {
         config.sessions.ciphers = vec![CipherName::Aes, CipherName::Des];
+        config.sessions.old_versions = true;
     });
     let count = replay_all(&Peer { address: served.address(), exchange, administers: false });
     let sessions = served.server.shared().slow.as_ref().unwrap().sessions.as_ref().unwrap().to_json();
@@ -173,6 +174,7 @@ fn sessions_end_as_recorded(datapath: Datapath, exchange: Exchange) {
 fn vectors_sessions_with_the_process_that_administers() {
     let administered = administer_with("root", |config| {
         config.sessions.ciphers = vec![CipherName::Aes, CipherName::Des];
+        config.sessions.old_versions = true;
     });
     let count =
         replay_all(&Peer { address: administered.address(), exchange: exchange_over_tcp, administers: true });

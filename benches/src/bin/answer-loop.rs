@@ -7,6 +7,7 @@ use clap::{Parser, ValueEnum};
 use handle_benches::answers::{Answerer, BATCH_LEN};
 use handle_benches::requests::{Ask, Requests};
 use handle_benches::sets;
+use handle_snapshot::Trust;
 use std::hint::black_box;
 use std::time::Instant;
 
@@ -22,6 +23,9 @@ struct Args {
     /// What is asked.
     #[arg(long, value_enum, default_value_t = What::Plain)]
     ask: What,
+    /// Compare each record with its checksum, as in sets with private values.
+    #[arg(long)]
+    checked: bool,
     /// One at a time instead of in stages.
     #[arg(long)]
     one: bool,
@@ -53,8 +57,11 @@ impl From<What> for Ask {
 
 fn main() -> anyhow::Result<()> {
     let args = Args::parse();
-    let set = sets::open(args.records)?;
+    let mut set = sets::open(args.records)?;
     sets::warm(&set);
+    if args.checked {
+        set = set.with_trust(|_| Trust::Checked);
+    }
     let requests = Requests::new(args.records, args.requests, args.ask.into(), 1)?;
     let mut answerer = Answerer::new(&set);
     // Not the clock of the thread: the call for it does not work under valgrind.

@@ -1,7 +1,9 @@
 //! What an operator says: a TOML file, with flags over it, checked before anything starts.
 
-use crate::audit::AuditBounds;
+use crate::audit::{AuditBounds, FileBounds};
+use crate::costly::CostlyConfig;
 use crate::elsewhere::ElsewhereConfig;
+use crate::forward::ForwardConfig;
 use crate::operation::Bounds;
 use crate::permission::Administrators;
 use crate::publish::PublishConfig;
@@ -10,12 +12,15 @@ use crate::store::StoreConfig;
 use anyhow::ensure;
 use handle_auth::challenges::ChallengeLimits;
 use handle_auth::kdf::Pbkdf2Limits;
+use handle_auth::source::SourceList;
+pub use handle_process::administrators::AdministratorsConfig;
 use handle_process::identity::identities;
 use handle_process::listen::each_once;
 use handle_process::server_key::ServerKeyConfig;
 use handle_process::{log, text};
 use handle_proto::limit;
 use handle_sessions::SessionsConfig;
+use handle_sessions::config::exempt_sources;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -24,6 +29,9 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
+    /// A file with settings that both processes read: administrators, sessions, site record and server key. They count
+    /// as if they stood here.
+    pub shared: Option<PathBuf>,
     /// The site record as JSON; the same as that of `handled`.
     pub site: PathBuf,
     /// Which server of the site this is, by its `serverId`; must be said where there are several.
@@ -46,6 +54,8 @@ pub struct Config {
     pub list_handles: bool,
     /// Whether whoever has no session is refused instead of challenged.
     pub require_sessions: bool,
+    /// Whether handles may be created whose names have control characters.
+    pub allow_control_characters: bool,
     /// Everybody may do everything. For tests, and for networks where nobody else is.
     pub anonymous_full_access: bool,
     /// The records.
@@ -60,32 +70,16 @@ pub struct Config {
     pub sessions: SessionsConfig,
     /// Other services, which may be asked about identities whose handles are not here.
     pub elsewhere: ElsewhereConfig,
+    /// Requests that `handled` hands over.
+    pub forward: ForwardConfig,
     /// Sizes of everything that is bounded.
     pub limits: Limits,
+    /// Work that strangers ask for and that takes long.
+    pub costly: CostlyConfig,
     /// Connections.
     pub tcp: TcpConfig,
     /// What the outside may see.
     pub observe: ObserveConfig,
-}
-
-/// Who may do what, as `index:handle`; groups too.
-#[derive(Clone, Debug, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct AdministratorsConfig {
-    /// Administrators of the server: home prefixes, and what the others below may.
-    pub server: Vec<String>,
-    /// Whether administrators of the server may do everything with every handle.
-    pub server_full_access: bool,
-    /// Who may home and release prefixes, and list them.
-    pub home_only: Vec<String>,
-    /// Who may ask for transactions and all records.
-    pub replication: Vec<String>,
-    /// Who may ask for a backup.
-    pub backup: Vec<String>,
-    /// Who may read `0.SITE/status`.
-    pub status: Vec<String>,
-    /// Whether administrators of a prefix may create and list handles under it.
-    pub prefix_administrators: bool,
 }
 
 /// Sizes of everything that is bounded.
@@ -104,20 +98,36 @@ pub struct Limits {
     pub challenges: usize,
     /// Bytes of the requests that were challenged.
     pub challenge_bytes: usize,
-    /// Challenges that wait for an answer of one source: an IPv4 address, or a /64 of IPv6.
+    /// Challenges that wait for an answer of one source: an IPv4 address, or a /64 of IPv6. One more displaces its oldest.
     pub challenges_per_source: usize,
+    /// Addresses and networks that limits of challenges and work by source do not apply to.
+    pub exempt_sources: Vec<String>,
     /// How long a challenge can be answered, in milliseconds.
     pub challenge_ms: u32,
     /// Most values of groups (HS_VLIST) that are looked up to find whether somebody is an administrator.
     pub group_lookups: usize,
     /// Most keys of one identity that are tried when it does not say which.
     pub keys_tried: usize,
-    /// Most PBKDF2 rounds that the answer to a challenge may ask for; each takes a microsecond or two.
+    /// Most PBKDF2 rounds that the answer to a challenge may ask for; four take about a microsecond.
     pub pbkdf2_iterations: u32,
-    /// Refusals in one second that get a line in the audit log.
+    /// Most rounds, times one for each 160 bits of the derived key, times the keys that are tried.
+    pub pbkdf2_work: u32,
+    /// Least bits of a derived key.
+    pub pbkdf2_key_bits_min: u32,
+    /// Most bits of a derived key.
+    pub pbkdf2_key_bits_max: u32,
+    /// Lines of the audit log in one second for requests that were refused, anonymous or without an effect.
     pub audit_refusals_per_s: u32,
     /// Of these, those of one source: an IPv4 address, or a /64 of IPv6.
     pub audit_refusals_per_source_per_s: u32,
+    /// Bytes of such lines in one second, over time; 64 times as many at once.
+    pub audit_refusals_bytes_per_s: usize,
+    /// Bytes at which the file of the audit log is rotated.
+    pub audit_file_bytes: usize,
+    /// Older files of the audit log that are kept.
+    pub audit_files: u32,
+    /// Free bytes of a file system below which it counts as nearly full.
+    pub disk_free_bytes: usize,
     /// Most bytes of a line on the control socket.
     pub control_line_bytes: usize,
 }
@@ -128,14 +138,16 @@ pub struct Limits {
 pub struct TcpConfig {
     /// Connections that wait to be accepted; the kernel grants at most `net.core.somaxconn`.
     pub backlog: u32,
-    /// Connections at a time. One more is refused.
+    /// Connections at a time. One more takes the place of one that is idle, or whose request does not arrive.
     pub connections: usize,
-    /// Of these, from one source: an IPv4 address, or a /64 of IPv6.
+    /// Of these, from one source: an IPv4 address, or a /64 of IPv6. A /56 may have twice as many, a /48 four times.
     pub connections_per_source: usize,
     /// Requests that are worked on at a time; the others wait. Each may need as much memory as the longest message.
     pub requests: usize,
     /// Most bytes of a request, without its envelope.
     pub request_bytes: u32,
+    /// Bytes of all requests that are not whole, without the first 4096 of each. The oldest make room for others.
+    pub input_bytes: usize,
     /// How long a connection may be open without a request, in milliseconds.
     pub idle_ms: u32,
     /// How long a request may take to arrive, from its first byte to its last, in milliseconds.
@@ -166,6 +178,7 @@ pub struct ObserveConfig {
 impl Default for Config {
     fn default() -> Self {
         Self {
+            shared: None,
             site: PathBuf::from("/etc/handled/siteinfo.json"),
             server_id: None,
             listen: vec![SocketAddr::from(([0u16; 8], 2642))],
@@ -177,6 +190,7 @@ impl Default for Config {
             log: "info".to_owned(),
             list_handles: true,
             require_sessions: false,
+            allow_control_characters: false,
             anonymous_full_access: false,
             store: StoreConfig::default(),
             publish: PublishConfig::default(),
@@ -184,23 +198,11 @@ impl Default for Config {
             administrators: AdministratorsConfig::default(),
             sessions: SessionsConfig::default(),
             elsewhere: ElsewhereConfig::default(),
+            forward: ForwardConfig::default(),
             limits: Limits::default(),
+            costly: CostlyConfig::default(),
             tcp: TcpConfig::default(),
             observe: ObserveConfig::default(),
-        }
-    }
-}
-
-impl Default for AdministratorsConfig {
-    fn default() -> Self {
-        Self {
-            server: Vec::new(),
-            server_full_access: true,
-            home_only: Vec::new(),
-            replication: Vec::new(),
-            backup: Vec::new(),
-            status: Vec::new(),
-            prefix_administrators: true,
         }
     }
 }
@@ -215,12 +217,20 @@ impl Default for Limits {
             challenges: 65_536,
             challenge_bytes: 64 << 20,
             challenges_per_source: 1024,
+            exempt_sources: Vec::new(),
             challenge_ms: 60_000,
             group_lookups: limit::VLIST_EXPANSION_MAX,
             keys_tried: 16,
             pbkdf2_iterations: 100_000,
+            pbkdf2_work: 160_000,
+            pbkdf2_key_bits_min: 160,
+            pbkdf2_key_bits_max: 256,
             audit_refusals_per_s: 50,
             audit_refusals_per_source_per_s: 10,
+            audit_refusals_bytes_per_s: 1024,
+            audit_file_bytes: 64 << 20,
+            audit_files: 16,
+            disk_free_bytes: 256 << 20,
             control_line_bytes: 4096,
         }
     }
@@ -234,6 +244,7 @@ impl Default for TcpConfig {
             connections_per_source: 512,
             requests: 256,
             request_bytes: limit::MESSAGE_LEN_MAX,
+            input_bytes: 64 << 20,
             idle_ms: limit::TCP_IDLE_TIMEOUT_MS,
             read_ms: 30_000,
             write_ms: 30_000,
@@ -266,6 +277,7 @@ impl Config {
     /// When it cannot be read, or says something that is not understood.
     pub fn read(path: &Path) -> anyhow::Result<Self> {
         let (mut config, directory): (Self, _) = text::configuration(path)?;
+        config.shared = config.shared.map(|shared| directory.join(shared));
         config.site = directory.join(&config.site);
         config.store.file = directory.join(&config.store.file);
         config.publish.directory = config.publish.directory.map(|set| directory.join(set));
@@ -274,6 +286,7 @@ impl Config {
         config.server_key = config.server_key.map(|key| key.relative_to(directory));
         config.sessions = config.sessions.relative_to(directory);
         config.elsewhere = config.elsewhere.relative_to(directory);
+        config.forward = config.forward.relative_to(directory);
         Ok(config)
     }
 
@@ -286,8 +299,11 @@ impl Config {
         ensure!(!self.listen.is_empty(), "`listen` is empty: name at least one address, as \"[::]:2642\"");
         each_once(&self.listen)?;
         self.sessions.check()?;
+        exempt_sources("limits.exempt_sources", &self.limits.exempt_sources)?;
         self.elsewhere.check()?;
+        self.forward.check()?;
         let (limits, tcp, observe) = (&self.limits, &self.tcp, &self.observe);
+        let (bits_min, bits_max) = (limits.pbkdf2_key_bits_min, limits.pbkdf2_key_bits_max);
         let bounds = [
             ("threads", self.threads, 0, 1024),
             ("limits.handle_bytes", limits.handle_bytes, 1, limit::HANDLE_LEN_MAX),
@@ -306,6 +322,9 @@ impl Config {
                 1,
                 limit::PBKDF2_ITERATIONS_MAX as usize,
             ),
+            ("limits.pbkdf2_work", limits.pbkdf2_work as usize, 1, 1 << 30),
+            ("limits.pbkdf2_key_bits_min", bits_min as usize, 128, bits_max as usize),
+            ("limits.pbkdf2_key_bits_max", bits_max as usize, 128, limit::PBKDF2_KEY_BITS_MAX as usize),
             ("limits.audit_refusals_per_s", limits.audit_refusals_per_s as usize, 1, 100_000),
             (
                 "limits.audit_refusals_per_source_per_s",
@@ -313,12 +332,19 @@ impl Config {
                 1,
                 limits.audit_refusals_per_s as usize,
             ),
+            ("limits.audit_refusals_bytes_per_s", limits.audit_refusals_bytes_per_s, 256, 1 << 30),
+            ("limits.audit_file_bytes", limits.audit_file_bytes, 64 << 10, 1 << 40),
+            ("limits.audit_files", limits.audit_files as usize, 1, 10_000),
+            ("limits.disk_free_bytes", limits.disk_free_bytes, 0, 1 << 50),
+            ("costly.threads", self.costly.threads, 0, 256),
+            ("costly.requests", self.costly.requests, 1, 1 << 12),
             ("limits.control_line_bytes", limits.control_line_bytes, 64, 1 << 20),
             ("tcp.backlog", tcp.backlog as usize, 1, 1 << 16),
             ("tcp.connections", tcp.connections, 1, 1 << 20),
             ("tcp.connections_per_source", tcp.connections_per_source, 1, tcp.connections),
             ("tcp.requests", tcp.requests, 1, 1 << 12),
             ("tcp.request_bytes", tcp.request_bytes as usize, 64, limit::MESSAGE_LEN_MAX as usize),
+            ("tcp.input_bytes", tcp.input_bytes, 1 << 20, 1 << 36),
             ("tcp.idle_ms", tcp.idle_ms as usize, 1, WAIT_MS_MAX),
             ("tcp.read_ms", tcp.read_ms as usize, 1, WAIT_MS_MAX),
             ("tcp.write_ms", tcp.write_ms as usize, 1, WAIT_MS_MAX),
@@ -360,13 +386,20 @@ impl Config {
         })
     }
 
-    /// How many refusals the audit log takes.
+    /// How many lines of requests without an effect the audit log takes.
     #[must_use]
     pub const fn audit_bounds(&self) -> AuditBounds {
         AuditBounds {
-            refusals_per_s: self.limits.audit_refusals_per_s,
-            refusals_per_source_per_s: self.limits.audit_refusals_per_source_per_s,
+            lines_per_s: self.limits.audit_refusals_per_s,
+            lines_per_source_per_s: self.limits.audit_refusals_per_source_per_s,
+            bytes_per_s: self.limits.audit_refusals_bytes_per_s as u64,
         }
+    }
+
+    /// How large the audit log grows.
+    #[must_use]
+    pub const fn audit_files(&self) -> FileBounds {
+        FileBounds { bytes_max: self.limits.audit_file_bytes as u64, files_max: self.limits.audit_files }
     }
 
     /// Bounds of what is stored.
@@ -377,6 +410,7 @@ impl Config {
             values: self.limits.record_values,
             references: self.limits.value_references,
             record_bytes: self.limits.record_bytes,
+            control_characters: self.allow_control_characters,
         }
     }
 
@@ -384,7 +418,12 @@ impl Config {
     #[must_use]
     pub const fn effort(&self) -> Effort {
         Effort {
-            pbkdf2: Pbkdf2Limits { iterations_max: self.limits.pbkdf2_iterations, ..Pbkdf2Limits::DEFAULT },
+            pbkdf2: Pbkdf2Limits {
+                iterations_max: self.limits.pbkdf2_iterations,
+                key_bits_min: self.limits.pbkdf2_key_bits_min,
+                key_bits_max: self.limits.pbkdf2_key_bits_max,
+                work_max: self.limits.pbkdf2_work,
+            },
             keys_tried: self.limits.keys_tried,
             requires_sessions: self.require_sessions,
         }
@@ -397,7 +436,9 @@ impl Config {
             challenges_max: self.limits.challenges,
             bytes_max: self.limits.challenge_bytes,
             per_source_max: self.limits.challenges_per_source,
+            datagrams_per_source_max: None,
             age_ms_max: self.limits.challenge_ms.into(),
+            exempt: SourceList::parse(&self.limits.exempt_sources).unwrap_or_default(),
         }
     }
 }

@@ -1,24 +1,32 @@
-//! Connections of the handle protocol: so many at a time, each message whole before it is answered, each wait with an end.
+//! Connections of the handle protocol: so many at a time, each message whole before it is answered, each wait with an
+//! end, and all requests that are not whole, or wait to be worked on, bounded together.
+//!
+//! When there are as many connections as may be, a new one takes the place of one that does little with it
+//! ([`handle_process::connections`]). When half requests hold as much memory as they may, the oldest make room.
 //!
 //! RFC 3652 section 2.3: a connection is closed after an answer, unless the request asks to keep it.
 
 use crate::config::TcpConfig;
+use crate::counters::Counters;
 use crate::operation::Refused;
 use crate::server::Shared;
 use crate::service::Replies;
 use crate::service::reply::unreadable;
 use crate::store::now_unix_ms;
+use handle_process::connections::{Table, TableLimits, Wait};
 use handle_proto::wire::Envelope;
 use handle_proto::{OpCode, ResponseCode};
-use std::collections::HashMap;
 use std::io;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::timeout;
+
+/// Bytes of a request that are not counted: most requests are shorter, and so never compete for room.
+const INPUT_FREE_LEN: usize = 4096;
 
 /// Who is connected.
 #[derive(Debug)]
@@ -27,38 +35,115 @@ pub struct Connections {
     gone: Notify,
     /// Requests that may be worked on.
     work: Semaphore,
+    started: Instant,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Open {
+    table: Table<Place, Input>,
     connections_max: usize,
-    per_source_max: usize,
-    count: usize,
-    of_source: HashMap<IpAddr, usize>,
+    input_max: usize,
+    /// Bytes of requests that are not whole or wait to be worked on, without those that are free.
+    input_len: usize,
+    /// Places of connections that are gone.
+    free: Vec<usize>,
+    turn: u64,
+}
+
+/// The place of a connection, and which of those that have had it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Place {
+    at: usize,
+    turn: u64,
+}
+
+impl From<Place> for usize {
+    fn from(place: Place) -> Self {
+        place.at
+    }
+}
+
+/// A request that has begun, and the way to end its connection.
+#[derive(Debug, Default)]
+struct Input {
+    len: usize,
+    evicted: Arc<Notify>,
+}
+
+/// Why there is no room for a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum NoRoom {
+    /// Its source has as many as it may.
+    OfSource,
+    /// All places are taken by requests that are worked on or arrive.
+    Full,
+}
+
+impl Open {
+    /// Forgets a connection, and tells its task.
+    fn evict(&mut self, place: Place) {
+        if let Some(input) = self.forget(place) {
+            input.evicted.notify_one();
+        }
+    }
+
+    fn forget(&mut self, place: Place) -> Option<Input> {
+        let input = self.table.remove(place)?;
+        self.input_len -= input.len;
+        self.free.push(place.at);
+        Some(input)
+    }
+}
+
+fn table_limits(config: &TcpConfig) -> TableLimits {
+    TableLimits {
+        per_source_max: config.connections_per_source,
+        source_prefix_v4: 32,
+        source_prefix_v6: 64,
+        idle_ms: config.idle_ms,
+        read_ms: config.read_ms,
+        write_ms: config.write_ms,
+        linger_ms: config.linger_ms,
+    }
 }
 
 impl Connections {
-    /// Nobody is, yet.
+    /// Nobody is connected yet.
     #[must_use]
     pub fn new(config: &TcpConfig) -> Self {
-        let (connections_max, per_source_max) = (config.connections, config.connections_per_source);
+        let open = Open {
+            table: Table::new(table_limits(config)),
+            connections_max: config.connections,
+            input_max: config.input_bytes,
+            input_len: 0,
+            free: Vec::new(),
+            turn: 0,
+        };
         Self {
-            open: Mutex::new(Open { connections_max, per_source_max, ..Open::default() }),
+            open: Mutex::new(open),
             gone: Notify::new(),
             work: Semaphore::new(config.requests),
+            started: Instant::now(),
         }
     }
 
     /// From now on so many may be; who is already there stays.
     pub fn set_limits(&self, config: &TcpConfig) {
         let mut open = self.open();
-        (open.connections_max, open.per_source_max) = (config.connections, config.connections_per_source);
+        open.table.set(table_limits(config));
+        (open.connections_max, open.input_max) = (config.connections, config.input_bytes);
     }
 
-    /// How many are.
+    /// How many there are.
     #[must_use]
     pub fn count(&self) -> usize {
-        self.open().count
+        self.open().table.len()
+    }
+
+    /// Bytes of requests that are not whole or wait to be worked on, without the first 4096 of each.
+    #[must_use]
+    pub fn input_len(&self) -> usize {
+        self.open().input_len
     }
 
     /// Requests that are worked on now.
@@ -67,7 +152,7 @@ impl Connections {
         config.requests.saturating_sub(self.work.available_permits())
     }
 
-    /// Waits until nobody is, but not longer than `patience`.
+    /// Waits until nobody is connected, but not longer than `patience`.
     pub async fn none_left(&self, patience: Duration) {
         let none = async {
             loop {
@@ -87,50 +172,86 @@ impl Connections {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a place for `source`, if there is one.
-    fn enter(&self, source: IpAddr) -> bool {
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Takes a place for `peer`, if need be that of another connection.
+    fn enter(&self, peer: SocketAddr, counters: &Counters) -> Result<(Place, Arc<Notify>), NoRoom> {
         let mut open = self.open();
-        if open.count >= open.connections_max {
-            return false;
+        if !open.table.has_room_for(peer) {
+            return Err(NoRoom::OfSource);
         }
-        let per_source_max = open.per_source_max;
-        let of_source = open.of_source.entry(group(source)).or_default();
-        if *of_source >= per_source_max {
-            return false;
+        while open.table.len() >= open.connections_max {
+            let place = open.table.evictable(self.now_ms()).ok_or(NoRoom::Full)?;
+            open.evict(place);
+            counters.connections_evicted.inc();
         }
-        *of_source += 1;
-        open.count += 1;
+        open.turn += 1;
+        let at = open.free.pop().unwrap_or(open.table.len());
+        let place = Place { at, turn: open.turn };
+        let input = Input::default();
+        let evicted = Arc::clone(&input.evicted);
+        open.table.insert(place, peer, self.now_ms(), input);
+        Ok((place, evicted))
+    }
+
+    /// Notes what a connection waits for from now on; false when its place was given to another.
+    fn wait(&self, place: Place, wait: Wait) -> bool {
+        let mut open = self.open();
+        open.table.wait_for(place, wait, self.now_ms());
+        if wait != Wait::Reading {
+            let len = open.table.get_mut(place).map_or(0, |connection| std::mem::take(&mut connection.len));
+            open.input_len -= len;
+        }
+        open.table.get(place).is_some()
+    }
+
+    /// Takes room for a request of which `len` bytes are kept, if need be that of older ones that are not whole; false
+    /// when there is none, or the place was given to another.
+    fn hold(&self, place: Place, len: usize, counters: &Counters) -> bool {
+        let len = len.saturating_sub(INPUT_FREE_LEN);
+        let mut open = self.open();
+        let Some(connection) = open.table.get_mut(place) else { return false };
+        let before = std::mem::replace(&mut connection.len, len);
+        open.input_len = open.input_len - before + len;
+        while open.input_len > open.input_max {
+            let Some(oldest) = open.table.oldest(Wait::Reading, |input| input.len > 0) else { return false };
+            open.evict(oldest);
+            counters.connections_evicted.inc();
+            if oldest == place {
+                return false;
+            }
+        }
         true
     }
 
-    fn leave(&self, source: IpAddr) {
-        let mut open = self.open();
-        open.count -= 1;
-        if let Some(of_source) = open.of_source.get_mut(&group(source)) {
-            *of_source -= 1;
-            if *of_source == 0 {
-                open.of_source.remove(&group(source));
-            }
-        }
-        drop(open);
+    fn leave(&self, place: Place) {
+        self.open().forget(place);
         self.gone.notify_one();
     }
 }
 
-/// One source: an IPv4 address, or a /64 of IPv6.
-pub(crate) fn group(source: IpAddr) -> IpAddr {
-    match source.to_canonical() {
-        IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() >> 64 << 64).into(),
-        ip => ip,
+/// The place of a connection, which is given back.
+struct Held<'s> {
+    shared: &'s Shared,
+    place: Place,
+    evicted: Arc<Notify>,
+}
+
+impl Held<'_> {
+    fn wait(&self, wait: Wait) -> bool {
+        self.shared.connections.wait(self.place, wait)
+    }
+
+    fn hold(&self, len: usize) -> bool {
+        self.shared.connections.hold(self.place, len, &self.shared.service.counters)
     }
 }
 
-/// A place that is given back.
-struct Place<'s>(&'s Shared, IpAddr);
-
-impl Drop for Place<'_> {
+impl Drop for Held<'_> {
     fn drop(&mut self) {
-        self.0.connections.leave(self.1);
+        self.shared.connections.leave(self.place);
     }
 }
 
@@ -170,15 +291,19 @@ pub async fn serve(listener: TcpListener, shared: Arc<Shared>) {
             }
         };
         let counters = &shared.service.counters;
-        if !shared.connections.enter(source.ip()) {
-            counters.connections_refused.inc();
-            continue;
-        }
+        let (place, evicted) = match shared.connections.enter(source, counters) {
+            Ok(entered) => entered,
+            Err(why) => {
+                tracing::debug!(%source, ?why, "a connection was refused");
+                counters.connections_refused.inc();
+                continue;
+            }
+        };
         counters.connections.inc();
         let shared = Arc::clone(&shared);
         tokio::spawn(async move {
-            let _place = Place(&shared, source.ip());
-            if let Err(error) = talk(stream, source, &shared).await {
+            let held = Held { shared: &shared, place, evicted };
+            if let Err(error) = talk(stream, source, &shared, &held).await {
                 tracing::debug!(%error, %source, "a connection went away");
             }
         });
@@ -195,27 +320,40 @@ enum Arrived {
     Bad(Refused),
     /// The server stops.
     Stop,
+    /// Another connection has the place.
+    Evicted,
 }
 
-async fn talk(mut stream: TcpStream, source: SocketAddr, shared: &Arc<Shared>) -> io::Result<()> {
+async fn talk(
+    mut stream: TcpStream,
+    source: SocketAddr,
+    shared: &Arc<Shared>,
+    held: &Held<'_>,
+) -> io::Result<()> {
     let config = shared.config();
     let tcp = &config.tcp;
     // Answers are whole when they are written.
     stream.set_nodelay(true)?;
     let mut is_first = true;
     loop {
-        let message = match arrive(&mut stream, shared, is_first).await? {
+        let arrived = tokio::select! {
+            arrived = arrive(&mut stream, shared, held, is_first) => arrived?,
+            () = held.evicted.notified() => Arrived::Evicted,
+        };
+        let message = match arrived {
             Arrived::Message(message) => message,
-            Arrived::Nothing | Arrived::Stop => return Ok(()),
+            Arrived::Nothing | Arrived::Stop | Arrived::Evicted => return Ok(()),
             Arrived::Bad(refused) => {
                 shared.service.counters.answered(OpCode::RESERVED, refused.code);
                 let bytes = unreadable(OpCode::RESERVED, &refused, unix_s());
+                held.wait(Wait::Sending);
                 send(&mut stream, &bytes, shared).await?;
-                return close(stream, tcp).await;
+                return close(stream, tcp, held).await;
             }
         };
         is_first = false;
-        let Some(replies) = work(message, source, shared).await else { return Ok(()) };
+        let Some(replies) = work(message, source, shared, held).await else { return Ok(()) };
+        held.wait(Wait::Sending);
         send(&mut stream, &replies.first, shared).await?;
         let mut rest = replies.rest;
         while let Some(mut pages) = rest {
@@ -225,14 +363,31 @@ async fn talk(mut stream: TcpStream, source: SocketAddr, shared: &Arc<Shared>) -
             rest = Some(pages);
         }
         if !replies.keeps_connection || shared.is_draining() {
-            return close(stream, tcp).await;
+            return close(stream, tcp, held).await;
+        }
+        if !held.wait(Wait::Idle) {
+            return Ok(());
         }
     }
 }
 
-/// Answers a message on a thread that may wait; `None` when that met a bug, which the log shows.
-async fn work(message: Vec<u8>, source: SocketAddr, shared: &Arc<Shared>) -> Option<Replies> {
-    let _permit = shared.connections.work.acquire().await.ok()?;
+/// Answers a message on a thread that may wait; `None` when its place was given to another before, or when that met a bug,
+/// which the log shows.
+async fn work(
+    message: Vec<u8>,
+    source: SocketAddr,
+    shared: &Arc<Shared>,
+    held: &Held<'_>,
+) -> Option<Replies> {
+    // Until it is worked on, a request can be given up like one that is not whole.
+    let permit = tokio::select! {
+        permit = shared.connections.work.acquire() => permit,
+        () = held.evicted.notified() => return None,
+    };
+    let _permit = permit.ok()?;
+    if !held.wait(Wait::Slow) {
+        return None;
+    }
     let service = Arc::clone(&shared.service);
     let answered = tokio::task::spawn_blocking(move || service.answer(&message, source)).await;
     if answered.is_err() {
@@ -243,7 +398,12 @@ async fn work(message: Vec<u8>, source: SocketAddr, shared: &Arc<Shared>) -> Opt
 }
 
 /// Waits for a message.
-async fn arrive(stream: &mut TcpStream, shared: &Shared, is_first: bool) -> io::Result<Arrived> {
+async fn arrive(
+    stream: &mut TcpStream,
+    shared: &Shared,
+    held: &Held<'_>,
+    is_first: bool,
+) -> io::Result<Arrived> {
     const SHORT: Refused = Refused::new(ResponseCode::PROTOCOL_ERROR, "Invalid message length");
     const LATE: Refused =
         Refused::new(ResponseCode::PROTOCOL_ERROR, "Timed out waiting for the rest of the request");
@@ -263,6 +423,9 @@ async fn arrive(stream: &mut TcpStream, shared: &Shared, is_first: bool) -> io::
     if len == 0 {
         return Ok(if is_first { Arrived::Bad(SHORT) } else { Arrived::Nothing });
     }
+    if !held.wait(Wait::Reading) {
+        return Ok(Arrived::Evicted);
+    }
     let rest = timeout(ms(tcp.read_ms), async {
         while len < envelope.len() {
             match stream.read(&mut envelope[len..]).await? {
@@ -281,10 +444,10 @@ async fn arrive(stream: &mut TcpStream, shared: &Shared, is_first: bool) -> io::
             let text = "The request is too long.";
             return Ok(Arrived::Bad(Refused::new(ResponseCode::PROTOCOL_ERROR, text)));
         }
-        // Grows as it comes: a length that lies costs nothing.
-        let mut message = envelope.to_vec();
-        let mut body = (&mut *stream).take(message_len.into());
-        let received = body.read_to_end(&mut message).await?;
+        let Some(message) = body(stream, held, &envelope, message_len as usize).await? else {
+            return Ok(Arrived::Evicted);
+        };
+        let received = message.len() - envelope.len();
         if received < message_len as usize {
             let text = format!("Expecting {message_len} bytes, only received {received}");
             let code = ResponseCode::PROTOCOL_ERROR;
@@ -298,6 +461,33 @@ async fn arrive(stream: &mut TcpStream, shared: &Shared, is_first: bool) -> io::
     })
 }
 
+/// Reads the `len` bytes behind an envelope, or as many as come; `None` where there is no room for them. The room grows as
+/// they come, so that a length that lies costs nothing.
+async fn body(
+    stream: &mut TcpStream,
+    held: &Held<'_>,
+    envelope: &[u8],
+    len: usize,
+) -> io::Result<Option<Vec<u8>>> {
+    let whole = envelope.len() + len;
+    let mut message = Vec::with_capacity(whole.min(INPUT_FREE_LEN));
+    message.extend_from_slice(envelope);
+    while message.len() < whole {
+        if message.len() == message.capacity() {
+            let room = whole.min(2 * message.len());
+            if !held.hold(room) {
+                return Ok(None);
+            }
+            message.reserve_exact(room - message.len());
+        }
+        let free = (message.capacity() - message.len()).min(whole - message.len());
+        if (&mut *stream).take(free as u64).read_buf(&mut message).await? == 0 {
+            break;
+        }
+    }
+    Ok(Some(message))
+}
+
 async fn send(stream: &mut TcpStream, bytes: &[u8], shared: &Shared) -> io::Result<()> {
     let sent = timeout(ms(shared.config().tcp.write_ms), stream.write_all(bytes)).await;
     sent.unwrap_or_else(|_| {
@@ -308,14 +498,20 @@ async fn send(stream: &mut TcpStream, bytes: &[u8], shared: &Shared) -> io::Resu
 
 /// Closes so that the answer arrives: what the other side still sends is thrown away, or the kernel would take the
 /// answer back.
-async fn close(mut stream: TcpStream, tcp: &TcpConfig) -> io::Result<()> {
+async fn close(mut stream: TcpStream, tcp: &TcpConfig, held: &Held<'_>) -> io::Result<()> {
+    if !held.wait(Wait::Closing) {
+        return Ok(());
+    }
     stream.shutdown().await?;
     let mut room = [0; 4096];
     let drained = async {
         while stream.read(&mut room).await? > 0 {}
         io::Result::Ok(())
     };
-    timeout(ms(tcp.linger_ms), drained).await.unwrap_or(Ok(()))
+    tokio::select! {
+        ended = timeout(ms(tcp.linger_ms), drained) => ended.unwrap_or(Ok(())),
+        () = held.evicted.notified() => Ok(()),
+    }
 }
 
 fn ms(ms: u32) -> Duration {

@@ -1,11 +1,13 @@
 //! Status, statistics and commands over a UNIX socket: a line in, a line of JSON out.
 
+use crate::costly::CostlyWork;
 use crate::publish::{Command, NoCommand, Publishing};
 use crate::server::Shared;
 use crate::settings::reload;
 use anyhow::{Context as _, bail};
+use handle_process::socket::bind_for_owner;
 use serde_json::{Value, json};
-use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
+use std::os::unix::fs::FileTypeExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -53,10 +55,9 @@ impl Control {
             Ok(_) => bail!("{shown} is there and is no socket; the control socket needs a path of its own"),
             Err(_) => {}
         }
-        let listener = std::os::unix::net::UnixListener::bind(path).with_context(|| {
+        let listener = bind_for_owner(path).with_context(|| {
             format!("cannot create the control socket {shown} (check: ls -ld of its directory)")
         })?;
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
         listener.set_nonblocking(true)?;
         Ok(Self { listener: Some(listener), path: path.to_owned() })
     }
@@ -144,7 +145,7 @@ async fn answer(command: &str, shared: &Arc<Shared>) -> Value {
                 .await
                 .unwrap_or_else(|error| json!({ "ok": false, "error": error.to_string() }))
         }
-        "reopen-log" => match shared.service.audit.reopen() {
+        "reopen-log" => match shared.service.audit.reopen(shared.config().audit_files()) {
             Ok(()) => json!({ "ok": true }),
             Err(error) => json!({ "ok": false, "error": format!("{error:#}") }),
         },
@@ -203,6 +204,7 @@ fn status(shared: &Shared) -> Value {
             "content": store,
             "failure": service.store.failure(),
         },
+        "disks": shared.disks.look(&config),
         "publish": shared.publishing.as_ref().map(Publishing::status),
         "health": match health {
             Ok(took) => json!({ "ok": true, "probe_us": u64::try_from(took.as_micros()).unwrap_or(u64::MAX) }),
@@ -223,16 +225,21 @@ fn stats(shared: &Shared) -> Value {
     let (commits, changes) = service.store.commits();
     let challenges = service.challenges();
     let counts = challenges.counts();
+    let (units, refused, waiting) = service.costly().map(CostlyWork::counts).unwrap_or_default();
     json!({
         "requests": counters.requests_count(),
         "requests_working": shared.connections.working(&shared.config().tcp),
         "connections": { "open": shared.connections.count(), "accepted": counters.connections.get(),
-            "refused": counters.connections_refused.get(), "timed_out": counters.connections_timed_out.get() },
+            "refused": counters.connections_refused.get(), "timed_out": counters.connections_timed_out.get(),
+            "evicted": counters.connections_evicted.get(), "input_bytes": shared.connections.input_len() },
+        "audit": service.audit.counts().into_iter().map(|(event, count)| (event.to_owned(), count.into()))
+            .collect::<serde_json::Map<_, Value>>(),
         "store": { "commits": commits, "changes": changes, "waiting": service.store.waiting(),
             "errors": counters.store_errors.get(), "last_transaction": service.store.last_id() },
         "challenges": { "issued": counts.issued, "answered": counts.taken, "expired": counts.expired,
-            "displaced": counts.displaced, "refused_of_source": counts.refused_of_source,
+            "displaced": counts.displaced,
             "waiting": challenges.len(), "bytes": challenges.bytes() },
+        "costly": { "units": units, "refused": refused, "waiting": waiting },
         "bugs": counters.bugs.get(),
     })
 }

@@ -33,8 +33,14 @@ pub struct Counters {
     pub connections: Counter,
     /// Connections that were refused, because there were as many as may be.
     pub connections_refused: Counter,
+    /// Connections whose place or room was given to another.
+    pub connections_evicted: Counter,
     /// Connections that were given up, because nothing came or nothing was read for too long.
     pub connections_timed_out: Counter,
+    /// Requests that `handled` has forwarded.
+    pub forwarded: Counter,
+    /// Connections to `forward.socket` that were refused or not understood.
+    pub forwarded_refused: Counter,
     /// Requests that met a bug; the first are shown in the log.
     pub bugs: Counter,
 }

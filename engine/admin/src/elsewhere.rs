@@ -119,7 +119,8 @@ impl ElsewhereConfig {
         Ok(())
     }
 
-    fn client(&self) -> anyhow::Result<Client> {
+    /// A client that asks as this says.
+    pub(crate) fn client(&self) -> anyhow::Result<Client> {
         let root = match &self.root {
             Some(path) => Root::read(&read(path)?).with_context(|| {
                 format!("`elsewhere.root`: {} is no file of the global service", path.display())

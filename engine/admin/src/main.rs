@@ -4,7 +4,7 @@ use anyhow::{Context as _, anyhow};
 use clap::Parser;
 use handle_admin::config::Config;
 use handle_admin::elsewhere::Elsewhere;
-use handle_admin::server::{Server, check_set, read_identity};
+use handle_admin::server::{Server, check_set, read_identity, site_differences};
 use handle_admin::settings::{Hooks, ReadConfig, reload};
 use handle_admin::store::{Store, StoreError};
 use handle_process::listen::raise_file_limit;
@@ -116,10 +116,11 @@ fn main() -> ExitCode {
         Err(error) => return fail(&error, 2),
     };
     if args.check_config {
-        return check(&config).map_or_else(|error| fail(&error, 2), |()| ExitCode::SUCCESS);
+        return check(&args, &config).map_or_else(|error| fail(&error, 2), |()| ExitCode::SUCCESS);
     }
     let done = if args.print_config {
-        shown(&config).map(|text| print!("{text}"))
+        // What is shared is printed with the rest.
+        shown(&Config { shared: None, ..config }).map(|text| print!("{text}"))
     } else if is_root() && config.user.is_none() && !config.allow_root {
         let error = anyhow!(
             "this does not serve as root: say which user to become (`user`, --user handle-admin; make one: \
@@ -137,11 +138,14 @@ fn fail(error: &anyhow::Error, code: u8) -> ExitCode {
     ExitCode::from(code)
 }
 
-fn check(config: &Config) -> anyhow::Result<()> {
+fn check(args: &Args, config: &Config) -> anyhow::Result<()> {
     if let Some(user) = &config.user {
         check_user(user)?;
     }
     let (site, key) = read_identity(config)?;
+    for difference in site_differences(config, &site) {
+        eprintln!("handle-admin: warning: {difference}");
+    }
     Elsewhere::open(&config.elsewhere)?;
     let records = match Store::open_to_read(&config.store) {
         Ok(store) => {
@@ -167,6 +171,9 @@ fn check(config: &Config) -> anyhow::Result<()> {
         if key.is_some() { "with a key to sign" } else { "without a key to sign" },
         config.listen.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
     );
+    if let Some(path) = &args.config {
+        println!("{}", handle_process::text::explain_shared(path)?);
+    }
     Ok(())
 }
 
@@ -200,7 +207,7 @@ fn serve(args: Args, config: &Config) -> anyhow::Result<()> {
                 server.shared().drain();
                 continue;
             }
-            if let Err(error) = server.shared().service.audit.reopen() {
+            if let Err(error) = server.shared().service.audit.reopen(server.shared().config().audit_files()) {
                 tracing::error!("{error:#}");
             }
             let said = reload(server.shared());

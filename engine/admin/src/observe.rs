@@ -2,8 +2,11 @@
 //!
 //! The names of all metrics: `docs/operations/admin-metrics.md`.
 
+use crate::costly::CostlyWork;
+use crate::disk::DiskRoom;
 use crate::elsewhere::{Elsewhere, ElsewhereCounts};
 use crate::publish;
+use crate::referral::{ReferralCounts, ReferralResolver};
 use crate::server::Shared;
 use handle_process::http::{self, BadRequest, Response, Status};
 use prometheus_client::encoding::text::encode;
@@ -96,7 +99,12 @@ fn respond(shared: &Shared, path: &str) -> Response {
         },
         "/readyz" if shared.is_draining() => Response::text(Status::Unavailable, "draining"),
         "/readyz" => match shared.health.look(store) {
-            Ok(took) => Response::text(Status::Ok, format!("ready: written and read back in {took:?}")),
+            Ok(took) => {
+                let low = shared.disks.look(&shared.config()).into_iter().filter(|room| room.is_low);
+                let low: String =
+                    low.map(|room| format!("; the disk of {} is nearly full", room.of)).collect();
+                Response::text(Status::Ok, format!("ready: written and read back in {took:?}{low}"))
+            }
             Err(why) => Response::text(Status::Unavailable, why),
         },
         _ => Response::text(Status::NotFound, "there are /metrics, /healthz and /readyz"),
@@ -115,11 +123,22 @@ pub fn metrics(shared: &Shared) -> Result<String, Box<dyn std::error::Error + Se
         ("connections", "Connections that were accepted", &counters.connections),
         ("connections_refused", "Connections over the bounds", &counters.connections_refused),
         (
+            "connections_evicted",
+            "Connections whose place or room was given to another",
+            &counters.connections_evicted,
+        ),
+        (
             "connections_timed_out",
             "Connections that were silent for too long",
             &counters.connections_timed_out,
         ),
         ("store_errors", "Requests that the store failed", &counters.store_errors),
+        ("forwarded", "Requests that handled has forwarded", &counters.forwarded),
+        (
+            "forwarded_refused",
+            "Connections of handled that were refused or not understood",
+            &counters.forwarded_refused,
+        ),
         ("bugs", "Requests that met a bug", &counters.bugs),
     ];
     for (name, help, counter) in simple {
@@ -127,6 +146,7 @@ pub fn metrics(shared: &Shared) -> Result<String, Box<dyn std::error::Error + Se
     }
     let (commits, changes) = service.store.commits();
     let counts = service.challenges().counts();
+    let (units, refused, costly_waiting) = service.costly().map(CostlyWork::counts).unwrap_or_default();
     let numbers = [
         ("store_commits", "Durable commits", commits),
         ("store_changes", "Changes that were made durable", changes),
@@ -134,11 +154,8 @@ pub fn metrics(shared: &Shared) -> Result<String, Box<dyn std::error::Error + Se
         ("challenges_answered", "Challenges that were answered", counts.taken),
         ("challenges_expired", "Challenges that were forgotten unanswered", counts.expired),
         ("challenges_displaced", "Challenges that made room for newer ones", counts.displaced),
-        (
-            "challenges_refused",
-            "Requests without one because their source had enough",
-            counts.refused_of_source,
-        ),
+        ("costly_units", "Rounds of PBKDF2, and what takes as long, that were done for others", units),
+        ("costly_refused", "Requests for which there was no place for such work", refused),
     ];
     for (name, help, number) in numbers {
         registry.register(name, help, ConstCounter::new(number));
@@ -159,9 +176,28 @@ pub fn metrics(shared: &Shared) -> Result<String, Box<dyn std::error::Error + Se
         ("cached", cached),
     ];
     registry.register("elsewhere", "Questions to other services about identities", EventCounts(events));
+    let lines = EventCounts(service.audit.counts().to_vec());
+    registry.register("audit_lines", "Lines of the audit log", lines);
+    let rooms = shared.disks.look(&shared.config());
+    registry.register("disk_free_bytes", "Free bytes of a disk", DiskGauges::new(&rooms, |it| it.free_bytes));
+    let low = DiskGauges::new(&rooms, |it| Some(it.is_low.into()));
+    registry.register("disk_low", "1 while a disk is nearly full", low);
+    let ReferralCounts { resolved, unresolved, refused } =
+        service.referrals().map(ReferralResolver::counts).unwrap_or_default();
+    let events = vec![("resolved", resolved), ("unresolved", unresolved), ("refused", refused)];
+    registry.register(
+        "referrals",
+        "Referrals resolved for clients that do not know them",
+        EventCounts(events),
+    );
     let stats = service.store.stats()?;
     let gauges = [
         ("connections_open", "Connections now", shared.connections.count() as u64),
+        (
+            "connections_input_bytes",
+            "Bytes of requests that are not whole, without the first 4096 of each",
+            shared.connections.input_len() as u64,
+        ),
         (
             "requests_working",
             "Requests that are worked on",
@@ -169,6 +205,8 @@ pub fn metrics(shared: &Shared) -> Result<String, Box<dyn std::error::Error + Se
         ),
         ("store_waiting", "Changes that wait for the writer", service.store.waiting() as u64),
         ("store_records", "Records", stats.records),
+        ("store_values", "Values in them", stats.values),
+        ("store_bytes", "Bytes of names and values", stats.bytes),
         ("store_homed_prefixes", "Homed prefixes", stats.homed_prefixes),
         ("store_last_transaction", "The last transaction", stats.last_transaction),
         ("store_log_transactions", "Transactions in the log", stats.log_transactions),
@@ -177,6 +215,7 @@ pub fn metrics(shared: &Shared) -> Result<String, Box<dyn std::error::Error + Se
             "1 once nothing can be written any more",
             u64::from(service.store.failure().is_some()),
         ),
+        ("costly_waiting", "Requests that wait for key exchanges or derived keys", costly_waiting as u64),
         ("challenges_waiting", "Challenges that wait for an answer", service.challenges().len() as u64),
         (
             "sessions_open",
@@ -199,6 +238,29 @@ pub fn metrics(shared: &Shared) -> Result<String, Box<dyn std::error::Error + Se
     let mut text = String::new();
     encode(&mut text, &registry)?;
     Ok(text)
+}
+
+/// A number of each disk, by what is written there.
+#[derive(Debug)]
+struct DiskGauges(Vec<(&'static str, u64)>);
+
+impl DiskGauges {
+    fn new(rooms: &[DiskRoom], number: impl Fn(&DiskRoom) -> Option<u64>) -> Self {
+        Self(rooms.iter().filter_map(|room| Some((room.of, number(room)?))).collect())
+    }
+}
+
+impl EncodeMetric for DiskGauges {
+    fn encode(&self, mut encoder: MetricEncoder<'_>) -> std::fmt::Result {
+        for (of, number) in &self.0 {
+            ConstGauge::new(*number).encode(encoder.encode_family(&[("of", *of)])?)?;
+        }
+        Ok(())
+    }
+
+    fn metric_type(&self) -> MetricType {
+        MetricType::Gauge
+    }
 }
 
 /// Counts of one metric, by their event.

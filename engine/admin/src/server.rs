@@ -4,10 +4,14 @@ use crate::audit::Audit;
 use crate::config::Config;
 use crate::connections::{Connections, serve};
 use crate::control::Control;
+use crate::costly::CostlyWork;
+use crate::disk::DiskWatch;
 use crate::elsewhere::Elsewhere;
+use crate::forward::ForwardSocket;
 use crate::health::Health;
 use crate::operation::Rules;
 use crate::publish::{PublishError, Publishing};
+use crate::referral::ReferralResolver;
 use crate::service::reply::Sealer;
 use crate::service::{InForce, Service};
 use crate::settings::{Hooks, Settings};
@@ -16,10 +20,11 @@ use crate::{control, observe};
 use anyhow::Context as _;
 use handle_auth::PrivateKey;
 use handle_auth::challenges::Challenges;
+use handle_auth::source::SourceList;
 use handle_process::listen::explain_refusal;
 use handle_process::privileges::become_user;
 use handle_process::server_key;
-use handle_process::site::SiteRecord;
+use handle_process::site::{Answers, SiteRecord, differences};
 use handle_sessions::Front;
 use handle_snapshot::How;
 use handle_snapshot::set::{PublishedSet, SetError, Why};
@@ -35,6 +40,8 @@ use tokio::sync::watch;
 const GOODBYE_PATIENCE: Duration = Duration::from_secs(10);
 /// How often sessions whose time is over are forgotten; nobody finds them before, either.
 const SESSIONS_EXPIRE: Duration = Duration::from_secs(60);
+/// How often it is looked for room on the disks.
+const DISKS_INTERVAL: Duration = Duration::from_secs(1);
 /// How often the log of transactions is looked through for old ones.
 const PRUNE_INTERVAL: Duration = Duration::from_secs(600);
 /// Transactions that one commit drops from the log.
@@ -58,6 +65,8 @@ pub struct Shared {
     pub connections: Connections,
     /// Whether the store does its part.
     pub health: Health,
+    /// Room on the disks.
+    pub disks: DiskWatch,
     /// What brings changes to resolvers, if a directory for that is configured.
     pub publishing: Option<Publishing>,
     /// What is in force of the configuration.
@@ -110,6 +119,13 @@ pub fn read_identity(config: &Config) -> anyhow::Result<(SiteRecord, Option<Priv
     Ok((site, key))
 }
 
+/// How `listen` differs from what the site record tells clients, in one sentence each.
+#[must_use]
+pub fn site_differences(config: &Config, site: &SiteRecord) -> Vec<String> {
+    let differences = |server| differences(&server, &config.listen, Answers::Administration);
+    site.server().map(differences).unwrap_or_default()
+}
+
 /// What requests are decided by.
 pub(crate) fn in_force(config: &Config, site: Arc<SiteRecord>) -> anyhow::Result<InForce> {
     let rules = Rules {
@@ -148,6 +164,9 @@ impl Server {
         }
         let control = config.control.as_deref().map(Control::bind).transpose()?;
         let (site, key) = read_identity(config)?;
+        for difference in site_differences(config, &site) {
+            tracing::warn!("{difference}");
+        }
         let store = Arc::new(Store::open(&config.store)?);
         let publish = &config.publish;
         let publishing = match &publish.directory {
@@ -157,19 +176,26 @@ impl Server {
             None => None,
         };
         let elsewhere = Elsewhere::open(&config.elsewhere)?;
+        let forward = config.forward.socket.as_deref().map(ForwardSocket::bind).transpose()?;
+        let referrals = open_referrals(config)?;
         let in_force = in_force(config, Arc::new(site))?;
         if config.anonymous_full_access {
             tracing::warn!("`anonymous_full_access`: everybody may do everything");
         }
-        let audit = Audit::open(config.audit.as_deref(), config.audit_bounds())?;
+        let audit = Audit::open(config.audit.as_deref(), config.audit_files(), config.audit_bounds())?;
         let challenges = Challenges::new(config.challenge_limits());
+        let exempt = SourceList::parse(&config.limits.exempt_sources).unwrap_or_default();
+        let costly = CostlyWork::start(&config.costly, exempt)?;
         let service = Service::new(store, in_force, Sealer { key }, challenges, audit)
+            .with_costly(costly)
             .with_sessions(Front::new(&config.sessions))
-            .with_elsewhere(elsewhere);
+            .with_elsewhere(elsewhere)
+            .with_referrals(referrals);
         let shared = Arc::new(Shared {
             service: Arc::new(service),
             connections: Connections::new(&config.tcp),
             health: Health::new(Duration::from_millis(config.observe.probe_every_ms.into())),
+            disks: DiskWatch::default(),
             publishing,
             settings: Settings::new(config.clone(), hooks),
             stop: watch::Sender::new(false),
@@ -188,9 +214,13 @@ impl Server {
                 let listener = tokio::net::TcpListener::from_std(http)?;
                 runtime.spawn(observe::serve(listener, Arc::clone(&shared)));
             }
+            if let Some(forward) = forward {
+                forward.serve(&shared)?;
+            }
             if let Some(control) = control {
                 runtime.spawn(control::serve(control.listen()?, Arc::clone(&shared)));
             }
+            runtime.spawn(look_after_disks(Arc::clone(&shared)));
             if config.store.log_days > 0 {
                 runtime.spawn(prune(Arc::clone(&shared)));
             }
@@ -240,9 +270,26 @@ impl Server {
         self.shared.drain();
         self.runtime.block_on(self.shared.connections.none_left(GOODBYE_PATIENCE));
         self.runtime.shutdown_timeout(GOODBYE_PATIENCE);
+        self.shared.service.audit.summarise();
+        self.shared.service.costly().into_iter().for_each(CostlyWork::close);
         if let Some(publishing) = &self.shared.publishing {
             publishing.stop();
         }
+    }
+}
+
+/// What resolves for clients that do not understand referrals, if that is wanted. Files that are named for other services
+/// matter only where these are asked about identities.
+fn open_referrals(config: &Config) -> anyhow::Result<Option<ReferralResolver>> {
+    if config.forward.socket.is_none() || !config.forward.resolve_for_old {
+        return Ok(None);
+    }
+    match ReferralResolver::open(&config.elsewhere, config.forward.resolutions) {
+        Err(error) if !config.elsewhere.enabled => {
+            tracing::warn!("old clients are referred, not resolved for: {error:#}");
+            Ok(None)
+        }
+        opened => opened.map(Some),
     }
 }
 
@@ -253,7 +300,7 @@ fn runtime(config: &Config) -> anyhow::Result<Runtime> {
         builder.worker_threads(config.threads);
     }
     // One for each request that is worked on, and a few for health and control.
-    builder.max_blocking_threads(config.tcp.requests + 8);
+    builder.max_blocking_threads(config.tcp.requests + config.forward.requests + 8);
     builder.build().context("cannot start the threads that answer")
 }
 
@@ -304,6 +351,26 @@ async fn expire_sessions(shared: Arc<Shared>) {
     let mut stopping = shared.stopping();
     while tokio::time::timeout(SESSIONS_EXPIRE, stopping.wait_for(|&stops| stops)).await.is_err() {
         shared.service.sessions().into_iter().for_each(Front::expire);
+    }
+}
+
+/// Looks for room on the disks now and then, and tells what the audit log has left out.
+async fn look_after_disks(shared: Arc<Shared>) {
+    let mut stopping = shared.stopping();
+    loop {
+        let looked = Arc::clone(&shared);
+        let looked = tokio::task::spawn_blocking(move || {
+            let audit = &looked.service.audit;
+            let rooms = looked.disks.look(&looked.config());
+            audit.set_disk_low(rooms.iter().any(|room| room.of == "audit" && room.is_low));
+            audit.summarise_if_due();
+        });
+        if looked.await.is_err() {
+            return;
+        }
+        if tokio::time::timeout(DISKS_INTERVAL, stopping.wait_for(|&stops| stops)).await.is_ok() {
+            return;
+        }
     }
 }
 

@@ -13,8 +13,9 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 /// Settings that take effect while serving; a name stands for all that begin with it and a dot, too.
-pub const LIVE: [&str; 27] = [
+pub const LIVE: [&str; 29] = [
     "administrators",
+    "allow_control_characters",
     "anonymous_full_access",
     "audit",
     "limits",
@@ -37,6 +38,7 @@ pub const LIVE: [&str; 27] = [
     "tcp.connections",
     "tcp.connections_per_source",
     "tcp.idle_ms",
+    "tcp.input_bytes",
     "tcp.linger_ms",
     "tcp.read_ms",
     "tcp.request_bytes",
@@ -128,7 +130,7 @@ fn taken(shared: &Shared) -> anyhow::Result<Changes> {
     config.check()?;
     let service = &shared.service;
     let in_force = in_force(&config, Arc::clone(&service.site))?;
-    let audit_target = Target::open(config.audit.as_deref())?;
+    let audit_target = Target::open(config.audit.as_deref(), config.audit_files())?;
     let set_log = settings.hooks.set_log.as_ref().filter(|_| config.log != old.log);
     if let Some(set_log) = set_log {
         set_log(&config.log)?;
@@ -142,7 +144,11 @@ fn taken(shared: &Shared) -> anyhow::Result<Changes> {
     }
     service.audit.put_in_force(audit_target, config.audit_bounds());
     service.put_in_force(in_force);
-    service.challenges().set_limits(config.challenge_limits());
+    let challenge_limits = config.challenge_limits();
+    if let Some(costly) = service.costly() {
+        costly.set_exempt(challenge_limits.exempt.clone());
+    }
+    service.challenges().set_limits(challenge_limits);
     shared.connections.set_limits(&config.tcp);
     if config.anonymous_full_access && !old.anonymous_full_access {
         tracing::warn!("`anonymous_full_access`: everybody may do everything");

@@ -202,6 +202,15 @@ pub fn respond(
     Ok((pair.public_record(), secret))
 }
 
+/// Bits of the modulus of a Diffie-Hellman key; `None` where `record` is none.
+#[must_use]
+pub fn modulus_bits(record: &[u8]) -> Option<usize> {
+    match PublicKey::decode(record) {
+        Ok(PublicKey::Dh { p, .. }) => Some(p.bits()),
+        _ => None,
+    }
+}
+
 /// RFC 2409 section 6.2.
 #[rustfmt::skip]
 const OAKLEY_2: [u8; 128] = [

@@ -1,9 +1,14 @@
 //! Challenges that wait for an answer: bounded in number, in bytes and by source, taken once, forgotten after
 //! a while. Pure: time and random numbers come in as arguments.
+//!
+//! A challenge is state that a stranger causes, and over UDP the stranger may be nobody who receives it. So it is kept
+//! for a short time, a source that has as many as it may loses its own oldest, and a full table loses the oldest of all.
+//! Of datagrams only a part of a source's challenges is kept: beyond it the sender is to come over TCP, where addresses
+//! are not forged, and nothing is kept.
 
 use crate::challenge::Covered;
 use crate::digest::Digest;
-use crate::source;
+use crate::source::{self, Origin, SourceList};
 use handle_proto::Version;
 use handle_proto::limit::NONCE_LEN;
 use std::collections::hash_map::Entry;
@@ -12,16 +17,21 @@ use std::net::IpAddr;
 use zeroize::Zeroizing;
 
 /// Bounds of the table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChallengeLimits {
     /// Most challenges that wait.
     pub challenges_max: usize,
     /// Most bytes of the requests that were challenged.
     pub bytes_max: usize,
-    /// Most challenges to one source: an IPv4 address, or a /64 of IPv6.
+    /// Most challenges to one source: an IPv4 address, or a /64 of IPv6. One more displaces its oldest.
     pub per_source_max: usize,
+    /// Of these, those to datagrams: beyond it, and beyond half of the table, senders are to come over TCP. `None`
+    /// where they cannot.
+    pub datagrams_per_source_max: Option<usize>,
     /// How long a challenge can be answered, in milliseconds.
     pub age_ms_max: u64,
+    /// Sources that the limits by source do not apply to.
+    pub exempt: SourceList,
 }
 
 /// A challenge that was taken from the table.
@@ -59,8 +69,8 @@ pub struct Pending {
 /// Why a request gets no challenge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// The source has as many as it may.
-    TooManyOfSource,
+    /// Too many challenges to datagrams wait: the sender is to come over TCP.
+    OverTcp,
     /// The request alone is longer than all together may be.
     TooLong,
     /// Every number that was tried names a challenge already: the random numbers are none.
@@ -78,8 +88,8 @@ pub struct ChallengeCounts {
     pub expired: u64,
     /// Forgotten early, because newer ones needed the room.
     pub displaced: u64,
-    /// Requests that got none because their source had as many as it may.
-    pub refused_of_source: u64,
+    /// Requests in datagrams whose senders were told to come over TCP.
+    pub sent_to_tcp: u64,
 }
 
 /// Numbers that are tried before it is given up that one is free.
@@ -88,17 +98,35 @@ const TRIES: usize = 8;
 /// The challenges of a server; those that wait are `issued - taken - expired - displaced`.
 ///
 /// When the table is full the oldest challenge makes room: whoever means it answers within a round trip, and
-/// whoever floods the table must not keep others out of it.
+/// whoever floods the table must not keep others out of it. Challenges in sessions, which only get one whose sender has
+/// the key of the session, go last.
 #[derive(Debug)]
 pub struct Challenges {
     limits: ChallengeLimits,
     waiting: HashMap<i32, Waiting>,
-    /// Numbers in the order they were given, with what tells a number from the same one given again later.
-    order: VecDeque<(i32, u64)>,
-    of_source: HashMap<IpAddr, usize>,
+    /// Those outside sessions, in the order they were given.
+    outside: IssueOrder,
+    /// Those in sessions.
+    in_sessions: IssueOrder,
+    /// Those outside sessions by source.
+    of_source: HashMap<IpAddr, OfSource>,
+    /// Those to datagrams, and their bytes.
+    datagrams: (usize, usize),
     bytes: usize,
     counts: ChallengeCounts,
     gone: Gone,
+}
+
+/// Numbers in the order they were given, with what tells a number from the same one given again later. Those that were
+/// taken stay until they come to the front, or are more than half.
+type IssueOrder = VecDeque<(i32, u64)>;
+
+/// The challenges to one source.
+#[derive(Debug, Default)]
+struct OfSource {
+    order: IssueOrder,
+    count: usize,
+    datagrams_count: usize,
 }
 
 /// Numbers of challenges that wait no more, the oldest first: as many as may wait.
@@ -125,7 +153,9 @@ impl Gone {
 #[derive(Debug)]
 struct Waiting {
     challenge: Challenge,
-    source: IpAddr,
+    origin: Origin,
+    /// Whether its number is that of a session.
+    is_in_session: bool,
     expires_ms: u64,
     /// How many were issued before.
     serial: u64,
@@ -138,8 +168,10 @@ impl Challenges {
         Self {
             limits,
             waiting: HashMap::new(),
-            order: VecDeque::new(),
+            outside: VecDeque::new(),
+            in_sessions: VecDeque::new(),
             of_source: HashMap::new(),
+            datagrams: (0, 0),
             bytes: 0,
             counts: ChallengeCounts::default(),
             gone: Gone::default(),
@@ -147,39 +179,45 @@ impl Challenges {
     }
 
     /// From now on so many are kept. What is kept already makes room for new ones, or is answered in its time.
-    pub const fn set_limits(&mut self, limits: ChallengeLimits) {
+    pub fn set_limits(&mut self, limits: ChallengeLimits) {
         self.limits = limits;
     }
 
-    /// Keeps `challenge` to `source` and gives the number it is answered under: one of `numbers`, made positive.
+    /// Keeps `challenge` to `origin` and gives the number it is answered under: one of `numbers`, made positive.
     ///
     /// # Errors
-    /// When the source has too many, or the challenge cannot be kept at all.
+    /// When the sender is to come over TCP, or the challenge cannot be kept at all.
     pub fn issue(
         &mut self,
-        source: IpAddr,
+        origin: Origin,
         challenge: Challenge,
         mut numbers: impl FnMut() -> u32,
         now_ms: u64,
     ) -> Result<i32, Refusal> {
         self.expire(now_ms);
-        self.admit(source, challenge.request.len())?;
+        self.admit(challenge.request.len())?;
+        if !origin.is_connected && self.wants_tcp(origin.ip) {
+            self.counts.sent_to_tcp += 1;
+            return Err(Refusal::OverTcp);
+        }
         let is_free = |id: &i32| *id > 0 && !self.waiting.contains_key(id);
         let id = (0..TRIES).map(|_| (numbers() & 0x7fff_ffff).cast_signed()).find(is_free);
         let id = id.ok_or(Refusal::NoNumber)?;
-        self.keep(id, source, challenge, now_ms);
+        self.make_room_of_source(origin.ip);
+        self.keep(id, origin, challenge, false, now_ms);
         Ok(id)
     }
 
-    /// Keeps `challenge` to `source` under `id`, the number of a session. Who sends a request once more, with the same
-    /// number and content, is sent once more what waits; any other takes the place of it.
+    /// Keeps `challenge` to `origin` under `id`, the number of a session whose key the sender has shown to have. Who sends
+    /// a request once more, with the same number and content, is sent once more what waits; any other takes the place of
+    /// it.
     ///
     /// # Errors
-    /// When the source has too many, or the challenge cannot be kept at all.
+    /// When the challenge cannot be kept at all.
     pub fn issue_in_session(
         &mut self,
         id: i32,
-        source: IpAddr,
+        origin: Origin,
         challenge: Challenge,
         now_ms: u64,
     ) -> Result<Pending, Refusal> {
@@ -192,9 +230,9 @@ impl Challenges {
             self.remove(id);
             self.counts.displaced += 1;
         }
-        self.admit(source, challenge.request.len())?;
+        self.admit(challenge.request.len())?;
         let (nonce, suggested) = (challenge.nonce, challenge.suggested);
-        self.keep(id, source, challenge, now_ms);
+        self.keep(id, origin, challenge, true, now_ms);
         Ok(Pending { nonce, suggested })
     }
 
@@ -204,33 +242,61 @@ impl Challenges {
         self.waiting.contains_key(&id)
     }
 
-    /// Whether a request of `len` bytes of `source` may be challenged.
-    fn admit(&mut self, source: IpAddr, len: usize) -> Result<(), Refusal> {
-        if len > self.limits.bytes_max || self.limits.challenges_max == 0 {
-            return Err(Refusal::TooLong);
+    /// Whether a request of `len` bytes may be challenged.
+    const fn admit(&self, len: usize) -> Result<(), Refusal> {
+        match len > self.limits.bytes_max || self.limits.challenges_max == 0 {
+            true => Err(Refusal::TooLong),
+            false => Ok(()),
         }
-        let of_source = self.of_source.get(&source::of(source)).copied().unwrap_or(0);
-        if of_source >= self.limits.per_source_max {
-            self.counts.refused_of_source += 1;
-            return Err(Refusal::TooManyOfSource);
+    }
+
+    /// Whether the sender of a datagram from `ip` gets no challenge before it comes over TCP.
+    fn wants_tcp(&self, ip: IpAddr) -> bool {
+        let Some(per_source_max) = self.limits.datagrams_per_source_max else { return false };
+        let (count, bytes) = self.datagrams;
+        let is_full = count >= self.limits.challenges_max.div_ceil(2) || bytes >= self.limits.bytes_max / 2;
+        let of_source = self.of_source.get(&source::of(ip)).map_or(0, |it| it.datagrams_count);
+        is_full || of_source >= per_source_max && !self.limits.exempt.contains(ip)
+    }
+
+    /// Forgets the oldest challenge to the source of `ip` where it has as many as it may.
+    fn make_room_of_source(&mut self, ip: IpAddr) {
+        let source = source::of(ip);
+        while let Some(of_source) = self.of_source.get_mut(&source)
+            && of_source.count >= self.limits.per_source_max
+            && !self.limits.exempt.contains(ip)
+            && let Some((id, serial)) = of_source.order.pop_front()
+        {
+            self.displace(id, serial);
         }
-        Ok(())
     }
 
     /// Keeps a challenge under a number that is free; the oldest make room for it.
-    fn keep(&mut self, id: i32, source: IpAddr, challenge: Challenge, now_ms: u64) {
-        let (source, len) = (source::of(source), challenge.request.len());
+    fn keep(&mut self, id: i32, origin: Origin, challenge: Challenge, is_in_session: bool, now_ms: u64) {
+        let len = challenge.request.len();
         while self.waiting.len() >= self.limits.challenges_max || self.bytes + len > self.limits.bytes_max {
-            self.displace();
+            self.displace_oldest();
         }
         let serial = self.counts.issued;
         let expires_ms = now_ms.saturating_add(self.limits.age_ms_max);
-        self.waiting.insert(id, Waiting { challenge, source, expires_ms, serial });
-        self.order.push_back((id, serial));
-        *self.of_source.entry(source).or_default() += 1;
+        self.waiting.insert(id, Waiting { challenge, origin, is_in_session, expires_ms, serial });
+        if is_in_session {
+            self.in_sessions.push_back((id, serial));
+        } else {
+            self.outside.push_back((id, serial));
+            let of_source = self.of_source.entry(source::of(origin.ip)).or_default();
+            of_source.order.push_back((id, serial));
+            of_source.count += 1;
+            if !origin.is_connected {
+                of_source.datagrams_count += 1;
+                self.datagrams = (self.datagrams.0 + 1, self.datagrams.1 + len);
+            }
+            tidy(&mut of_source.order, of_source.count, &self.waiting);
+        }
         self.bytes += len;
         self.counts.issued += 1;
-        self.tidy();
+        tidy(&mut self.outside, self.waiting.len(), &self.waiting);
+        tidy(&mut self.in_sessions, self.waiting.len(), &self.waiting);
     }
 
     /// Takes the challenge `id`; nobody gets it again. `None` when there is none, or not any more.
@@ -249,52 +315,63 @@ impl Challenges {
 
     /// Forgets what is too old.
     pub fn expire(&mut self, now_ms: u64) {
-        while let Some(&(id, serial)) = self.order.front() {
-            match self.waiting.get(&id) {
-                Some(waiting) if waiting.serial == serial => {
-                    if waiting.expires_ms > now_ms {
-                        return;
-                    }
+        let is_over = |waiting: &Waiting| waiting.expires_ms <= now_ms;
+        for in_sessions in [false, true] {
+            loop {
+                let order = if in_sessions { &mut self.in_sessions } else { &mut self.outside };
+                let Some(&(id, serial)) = order.front() else { break };
+                let waiting = self.waiting.get(&id).filter(|waiting| waiting.serial == serial);
+                if waiting.is_some_and(|waiting| !is_over(waiting)) {
+                    break;
+                }
+                order.pop_front();
+                if waiting.is_some() {
                     self.remove(id);
                     self.counts.expired += 1;
                 }
-                // It was taken.
-                _ => {}
             }
-            self.order.pop_front();
         }
     }
 
-    /// Forgets the oldest.
-    fn displace(&mut self) {
-        while let Some((id, serial)) = self.order.pop_front() {
-            if self.waiting.get(&id).is_some_and(|waiting| waiting.serial == serial) {
-                self.remove(id);
-                self.counts.displaced += 1;
+    /// Forgets the oldest, of those outside sessions as long as there are any.
+    fn displace_oldest(&mut self) {
+        while let Some((id, serial)) = self.outside.pop_front().or_else(|| self.in_sessions.pop_front()) {
+            if self.displace(id, serial) {
                 return;
             }
         }
     }
 
+    /// Forgets a challenge, if it is still there.
+    fn displace(&mut self, id: i32, serial: u64) -> bool {
+        let is_there = self.waiting.get(&id).is_some_and(|waiting| waiting.serial == serial);
+        if is_there {
+            self.remove(id);
+            self.counts.displaced += 1;
+        }
+        is_there
+    }
+
     fn remove(&mut self, id: i32) -> Option<Waiting> {
         let waiting = self.waiting.remove(&id)?;
         self.gone.add(id, self.limits.challenges_max);
-        self.bytes -= waiting.challenge.request.len();
-        if let Entry::Occupied(mut count) = self.of_source.entry(waiting.source) {
-            *count.get_mut() -= 1;
-            if *count.get() == 0 {
-                count.remove();
+        let len = waiting.challenge.request.len();
+        self.bytes -= len;
+        if waiting.is_in_session {
+            return Some(waiting);
+        }
+        let is_datagram = !waiting.origin.is_connected;
+        if is_datagram {
+            self.datagrams = (self.datagrams.0 - 1, self.datagrams.1 - len);
+        }
+        if let Entry::Occupied(mut of_source) = self.of_source.entry(source::of(waiting.origin.ip)) {
+            of_source.get_mut().count -= 1;
+            of_source.get_mut().datagrams_count -= usize::from(is_datagram);
+            if of_source.get().count == 0 {
+                of_source.remove();
             }
         }
         Some(waiting)
-    }
-
-    /// Drops the places of challenges that were taken when they are more than half.
-    fn tidy(&mut self) {
-        if self.order.len() > 2 * self.waiting.len() + 64 {
-            let waiting = &self.waiting;
-            self.order.retain(|(id, serial)| waiting.get(id).is_some_and(|one| one.serial == *serial));
-        }
     }
 
     /// How many wait.
@@ -322,6 +399,13 @@ impl Challenges {
     }
 }
 
+/// Drops the places of challenges that were taken from `order`, in which `count` wait, when they are more than half.
+fn tidy(order: &mut IssueOrder, count: usize, waiting: &HashMap<i32, Waiting>) {
+    if order.len() > 2 * count + 64 {
+        order.retain(|(id, serial)| waiting.get(id).is_some_and(|one| one.serial == *serial));
+    }
+}
+
 /// The number that its sender gave the request that was challenged.
 fn request_id(challenge: &Challenge) -> Option<&[u8]> {
     challenge.request.get(8..12)
@@ -331,8 +415,16 @@ fn request_id(challenge: &Challenge) -> Option<&[u8]> {
 mod tests {
     use super::*;
 
-    const LIMITS: ChallengeLimits =
-        ChallengeLimits { challenges_max: 4, bytes_max: 100, per_source_max: 2, age_ms_max: 1000 };
+    fn limits() -> ChallengeLimits {
+        ChallengeLimits {
+            challenges_max: 4,
+            bytes_max: 100,
+            per_source_max: 2,
+            datagrams_per_source_max: None,
+            age_ms_max: 1000,
+            exempt: SourceList::default(),
+        }
+    }
 
     fn source(n: u8) -> IpAddr {
         [192, 0, 2, n].into()
@@ -343,6 +435,10 @@ mod tests {
 
     impl Numbered {
         fn issue(&mut self, source: IpAddr, len: usize, now_ms: u64) -> Result<i32, Refusal> {
+            self.issue_to(Origin::datagram(source), len, now_ms)
+        }
+
+        fn issue_to(&mut self, origin: Origin, len: usize, now_ms: u64) -> Result<i32, Refusal> {
             let digest = digest();
             let challenge = Challenge {
                 version: Version::CURRENT,
@@ -356,7 +452,7 @@ mod tests {
                 *next += 1;
                 *next
             };
-            self.0.issue(source, challenge, numbers, now_ms)
+            self.0.issue(origin, challenge, numbers, now_ms)
         }
     }
 
@@ -366,7 +462,7 @@ mod tests {
 
     #[test]
     fn a_challenge_is_taken_once_and_in_time() {
-        let mut table = Numbered(Challenges::new(LIMITS), 0);
+        let mut table = Numbered(Challenges::new(limits()), 0);
         let id = table.issue(source(1), 10, 0).unwrap();
         assert_eq!(table.0.take(id + 1, 0), None);
         assert_eq!(table.0.take(id, 999).unwrap().request.len(), 10);
@@ -379,7 +475,7 @@ mod tests {
 
     #[test]
     fn numbers_are_remembered_for_a_while_and_no_more_of_them_than_may_wait() {
-        let mut table = Numbered(Challenges::new(LIMITS), 0);
+        let mut table = Numbered(Challenges::new(limits()), 0);
         let ids: Vec<i32> = (0..7).map(|n| table.issue(source(n), 10, 0).unwrap()).collect();
         let had = |table: &Numbered| ids.iter().map(|&id| table.0.had(id)).collect::<Vec<_>>();
         assert_eq!(had(&table), [true, true, true, false, false, false, false], "three made room");
@@ -390,37 +486,94 @@ mod tests {
     }
 
     #[test]
-    fn a_source_has_so_many_and_no_more() {
-        let mut table = Numbered(Challenges::new(LIMITS), 0);
-        let first = table.issue(source(1), 1, 0).unwrap();
+    fn a_source_that_has_as_many_as_it_may_loses_its_own_oldest() {
+        let mut table = Numbered(Challenges::new(ChallengeLimits { challenges_max: 8, ..limits() }), 0);
+        let other = table.issue(source(2), 1, 0).unwrap();
+        let ids: Vec<i32> = (0..5).map(|_| table.issue(source(1), 1, 0).unwrap()).collect();
+        let waits = |table: &Numbered| ids.iter().map(|&id| table.0.has(id)).collect::<Vec<_>>();
+        assert_eq!(waits(&table), [false, false, false, true, true]);
+        assert!(table.0.has(other), "and nobody else does");
+        table.0.take(ids[4], 0).unwrap();
         table.issue(source(1), 1, 0).unwrap();
-        assert_eq!(table.issue(source(1), 1, 0), Err(Refusal::TooManyOfSource));
-        table.issue(source(2), 1, 0).unwrap();
-        table.0.take(first, 0).unwrap();
-        table.issue(source(1), 1, 0).unwrap();
-        assert_eq!(table.issue(source(1), 1, 999), Err(Refusal::TooManyOfSource));
-        table.issue(source(1), 1, 1000).unwrap();
-        assert_eq!(table.0.counts().refused_of_source, 2);
+        assert!(table.0.has(ids[3]), "what was taken makes room");
+        assert_eq!(table.0.counts().displaced, 3);
         // An address of IPv6 is one of many; an IPv4 address is the same however it is written.
         let v6 = |n: u16| IpAddr::from([0x2001, 0xdb8, 0, 1, 0, 0, 0, n]);
-        table.issue(v6(1), 1, 5000).unwrap();
-        table.issue(v6(2), 1, 5000).unwrap();
-        assert_eq!(table.issue(v6(3), 1, 5000), Err(Refusal::TooManyOfSource));
+        let first = table.issue(v6(1), 1, 0).unwrap();
+        table.issue(v6(2), 1, 0).unwrap();
+        table.issue(v6(3), 1, 0).unwrap();
+        assert!(!table.0.has(first));
         let mapped = |n| IpAddr::V6(std::net::Ipv4Addr::new(192, 0, 2, n).to_ipv6_mapped());
-        table.issue(mapped(9), 1, 5000).unwrap();
-        table.issue(mapped(9), 1, 5000).unwrap();
-        assert_eq!(table.issue(source(9), 1, 5000), Err(Refusal::TooManyOfSource));
+        table.issue(mapped(2), 1, 0).unwrap();
+        table.issue(mapped(2), 1, 0).unwrap();
+        assert!(!table.0.has(other));
+    }
+
+    #[test]
+    fn listed_sources_have_no_limit_of_their_own() {
+        let exempt = SourceList::parse(&["192.0.2.1".to_owned()]).unwrap();
+        let mut table = Numbered(Challenges::new(ChallengeLimits { exempt, ..limits() }), 0);
+        for _ in 0..4 {
+            table.issue(source(1), 1, 0).unwrap();
+        }
+        assert_eq!(table.0.len(), 4);
+    }
+
+    #[test]
+    fn datagrams_take_a_part_and_their_senders_come_over_tcp_beyond_it() {
+        let limits = ChallengeLimits { per_source_max: 3, datagrams_per_source_max: Some(1), ..limits() };
+        let mut table = Numbered(Challenges::new(limits), 0);
+        let first = table.issue(source(1), 1, 0).unwrap();
+        assert_eq!(table.issue(source(1), 1, 0), Err(Refusal::OverTcp));
+        let connected = Origin::connection(source(1));
+        for _ in 0..2 {
+            table.issue_to(connected, 1, 0).unwrap();
+        }
+        assert!(table.0.has(first));
+        table.issue_to(connected, 1, 0).unwrap();
+        assert!(!table.0.has(first), "a connection displaces what may be forged");
+        table.issue(source(1), 1, 0).unwrap();
+        table.issue(source(2), 1, 0).unwrap();
+        assert_eq!(
+            table.issue(source(3), 1, 0),
+            Err(Refusal::OverTcp),
+            "half of the table is for connections"
+        );
+        assert_eq!(table.0.counts().sent_to_tcp, 2);
+        assert!(table.issue(source(3), 1, 1000).is_ok(), "until their time is over");
+        assert!(table.issue(source(4), 50, 1000).is_ok());
+        assert_eq!(table.issue(source(5), 1, 1000), Err(Refusal::OverTcp), "and so is half of the bytes");
+    }
+
+    #[test]
+    fn challenges_in_sessions_go_last() {
+        let mut table = Numbered(Challenges::new(limits()), 1000);
+        let in_session = |table: &mut Numbered, id| {
+            let (version, suggested) = (Version::CURRENT, Version::CURRENT);
+            let request = Zeroizing::new(vec![7; 1].into());
+            let challenge =
+                Challenge { version, suggested, nonce: [1; NONCE_LEN], digest: digest(), request };
+            table.0.issue_in_session(id, Origin::connection(source(9)), challenge, 0).unwrap();
+        };
+        (1..=3).for_each(|id| in_session(&mut table, id));
+        for n in 0..9 {
+            table.issue(source(n), 1, 0).unwrap();
+        }
+        assert!((1..=3).all(|id| table.0.has(id)), "whatever comes outside sessions");
+        (4..=5).for_each(|id| in_session(&mut table, id));
+        assert!(!table.0.has(1) && (2..=5).all(|id| table.0.has(id)));
+        assert_eq!(table.0.len(), 4);
     }
 
     #[test]
     fn in_a_session_one_challenge_waits_and_copies_get_the_same() {
-        let mut table = Numbered(Challenges::new(LIMITS), 0);
+        let mut table = Numbered(Challenges::new(limits()), 0);
         let mut ask = |request_id: u8, digest: u8, nonce: u8, from: u8, now_ms| {
             let request = [[0; 11].as_slice(), &[request_id]].concat().into_boxed_slice().into();
             let digest = Digest::from_bytes(&[digest; 20]);
             let (version, suggested) = (Version::CURRENT, Version::new(2, nonce));
             let challenge = Challenge { version, suggested, nonce: [nonce; NONCE_LEN], digest, request };
-            table.0.issue_in_session(7, source(from), challenge, now_ms).map(|pending| {
+            table.0.issue_in_session(7, Origin::datagram(source(from)), challenge, now_ms).map(|pending| {
                 assert_eq!(pending.suggested.minor, pending.nonce[0], "both of the same challenge");
                 pending.nonce[0]
             })
@@ -433,13 +586,13 @@ mod tests {
         assert!(table.0.has(7) && !table.0.has(8));
         assert_eq!(table.0.take(7, 1000).unwrap().nonce, [14; NONCE_LEN]);
         assert_eq!((table.0.take(7, 1000), table.0.len(), table.0.bytes()), (None, 0, 0));
-        let counts = ChallengeCounts { issued: 4, taken: 1, expired: 1, displaced: 2, refused_of_source: 0 };
+        let counts = ChallengeCounts { issued: 4, taken: 1, expired: 1, displaced: 2, sent_to_tcp: 0 };
         assert_eq!(table.0.counts(), counts);
     }
 
     #[test]
     fn the_oldest_makes_room() {
-        let mut table = Numbered(Challenges::new(LIMITS), 0);
+        let mut table = Numbered(Challenges::new(limits()), 0);
         let ids: Vec<i32> = (0..5).map(|n| table.issue(source(n), 10, 0).unwrap()).collect();
         assert_eq!((table.0.len(), table.0.take(ids[0], 0)), (4, None));
         table.issue(source(9), 70, 0).unwrap();
@@ -456,7 +609,7 @@ mod tests {
 
     #[test]
     fn numbers_are_positive_and_free() {
-        let mut table = Challenges::new(LIMITS);
+        let mut table = Challenges::new(limits());
         let version = Version::CURRENT;
         let challenge = Challenge {
             version,
@@ -467,23 +620,23 @@ mod tests {
         };
         let mut from = |numbers: &[u32]| {
             let mut numbers = numbers.iter().copied().chain(std::iter::repeat(0));
-            table.issue(source(1), challenge.clone(), || numbers.next().unwrap(), 0)
+            table.issue(Origin::datagram(source(1)), challenge.clone(), || numbers.next().unwrap(), 0)
         };
         assert_eq!(from(&[0, 0x8000_0000, 0xffff_fffe]), Ok(0x7fff_fffe));
         assert_eq!(from(&[0x7fff_fffe, 5]), Ok(5));
-        let mut table = Challenges::new(LIMITS);
-        assert_eq!(table.issue(source(1), challenge, || 0, 0), Err(Refusal::NoNumber));
+        let mut table = Challenges::new(limits());
+        assert_eq!(table.issue(Origin::datagram(source(1)), challenge, || 0, 0), Err(Refusal::NoNumber));
     }
 
     #[test]
     fn what_was_taken_leaves_no_trace() {
-        let limits = ChallengeLimits { challenges_max: 1000, per_source_max: 1000, ..LIMITS };
+        let limits = ChallengeLimits { challenges_max: 1000, per_source_max: 1000, ..limits() };
         let mut table = Numbered(Challenges::new(limits), 0);
         for _ in 0..10_000 {
             let id = table.issue(source(1), 1, 0).unwrap();
             table.0.take(id, 0).unwrap();
         }
-        assert!(table.0.order.len() <= 66, "{} places", table.0.order.len());
+        assert!(table.0.outside.len() <= 66, "{} places", table.0.outside.len());
         assert!(table.0.of_source.is_empty());
     }
 }

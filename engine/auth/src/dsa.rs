@@ -76,6 +76,11 @@ impl PublicKey {
         VerifyingKey::from_components(components, y).map(Self).map_err(|_| INCONSISTENT)
     }
 
+    /// The public number, in big-endian bytes.
+    pub(crate) fn y(&self) -> Box<[u8]> {
+        self.0.y().to_be_bytes()
+    }
+
     pub(crate) fn bits(&self) -> usize {
         self.0.components().p().bits() as usize
     }

@@ -1,5 +1,6 @@
 //! Keys made of passwords: PBKDF2, with the deployed rule for turning bytes into a password.
 
+use crate::cost;
 use handle_proto::limit;
 use handle_proto::wire::auth::SecretAnswer;
 use pbkdf2::pbkdf2_hmac;
@@ -15,19 +16,25 @@ pub struct Pbkdf2Limits {
     pub key_bits_min: u32,
     /// Most bits of the derived key; every 160 cost the rounds once more.
     pub key_bits_max: u32,
+    /// Most rounds, times one for each 160 bits, times the keys that are tried.
+    pub work_max: u32,
 }
 
 impl Pbkdf2Limits {
-    /// What the protocol's description recommends, for answers to challenges.
+    /// The widest that make sense for answers to challenges; what servers do for strangers is configured.
     pub const DEFAULT: Self = Self {
         iterations_max: limit::PBKDF2_ITERATIONS_MAX,
         key_bits_min: 128,
         key_bits_max: limit::PBKDF2_KEY_BITS_MAX,
+        work_max: u32::MAX,
     };
 
     /// Bytes of the derived key, when the sender asks for nothing outside the limits.
     #[must_use]
     pub fn key_len(&self, iterations: u32, key_bits: u32) -> Option<usize> {
+        if cost::pbkdf2(iterations, key_bits) > self.work_max.into() {
+            return None;
+        }
         let is_within = (1..=self.iterations_max).contains(&iterations)
             && (self.key_bits_min..=self.key_bits_max).contains(&key_bits);
         // Deployed software divides by eight without looking at the rest.
@@ -93,6 +100,17 @@ mod tests {
             assert_eq!(limits.key_len(iterations, key_bits), key_len, "{case}");
             let answer = SecretAnswer::Pbkdf2 { salt: b"", iterations, key_bits, mac: b"" };
             assert_eq!(limits.admit(&answer), key_len.is_some(), "{case}");
+        }
+    }
+
+    #[test]
+    fn rounds_and_length_are_bounded_together() {
+        let limits = Pbkdf2Limits { work_max: 20_000, ..Pbkdf2Limits::DEFAULT };
+        for (iterations, key_bits, is_admitted) in
+            [(20_000, 160, true), (20_001, 160, false), (10_000, 168, true), (10_001, 168, false)]
+        {
+            let case = format!("{iterations} rounds, {key_bits} bits");
+            assert_eq!(limits.key_len(iterations, key_bits).is_some(), is_admitted, "{case}");
         }
     }
 

@@ -6,6 +6,7 @@ use crate::{dsa, rsa};
 use handle_proto::Version;
 use handle_proto::code::DigestAlgorithm;
 use handle_proto::data;
+use handle_proto::data::key::Number;
 use std::fmt;
 
 /// What kind of key it is.
@@ -43,9 +44,28 @@ impl PrivateKey {
     /// # Errors
     /// As [`from_record`](Self::from_record).
     pub fn new(key: &data::PrivateKey<'_>) -> Result<Self, KeyError> {
+        Self::of(key, false)
+    }
+
+    /// A key from its numbers, which may also be an RSA key of 1024 or 1536 bits, as old administrators
+    /// have them. [`is_legacy`](Self::is_legacy) tells; whoever takes such a key says so.
+    ///
+    /// # Errors
+    /// As [`from_record`](Self::from_record), but for these sizes.
+    pub fn new_or_legacy(key: &data::PrivateKey<'_>) -> Result<Self, KeyError> {
+        Self::of(key, true)
+    }
+
+    /// Whether the key is shorter than what is made today.
+    #[must_use]
+    pub fn is_legacy(&self) -> bool {
+        self.algorithm() == Algorithm::Rsa && self.public.bits() < 2048
+    }
+
+    fn of(key: &data::PrivateKey<'_>, allow_legacy: bool) -> Result<Self, KeyError> {
         match *key {
             data::PrivateKey::RsaCrt { n, e, .. } => {
-                let secret = Secret::Rsa(Box::new(rsa::PrivateKey::new(key)?));
+                let secret = Secret::Rsa(Box::new(rsa::PrivateKey::new(key, allow_legacy)?));
                 Ok(Self { secret, public: PublicKey::new(&data::PublicKey::Rsa { e, n })? })
             }
             data::PrivateKey::Rsa { .. } => Err(KeyError::NoPrimes),
@@ -95,6 +115,20 @@ impl PrivateKey {
             Secret::Rsa(key) => key.sign(digest, parts),
             Secret::Dsa(key) => key.sign(digest, parts),
         }
+    }
+}
+
+/// The record of the public half of a private key: computed for DSA; `None` for an RSA key without its
+/// primes, and for numbers that are not those of a key.
+#[must_use]
+pub fn public_record_of(key: &data::PrivateKey<'_>) -> Option<Vec<u8>> {
+    match *key {
+        data::PrivateKey::Dsa { x, p, q, g } => {
+            let (_, public) = dsa::PrivateKey::new(x, p, q, g).ok()?;
+            let y = public.y();
+            Some(data::PublicKey::Dsa { q, p, g, y: Number::new(&y) }.to_bytes())
+        }
+        _ => Some(key.public()?.to_bytes()),
     }
 }
 
@@ -200,7 +234,6 @@ impl fmt::Debug for PublicKey {
 mod tests {
     use super::*;
     use crate::testing::{private_key, private_record, public_key, public_record};
-    use handle_proto::data::key::Number;
     use proptest::prelude::*;
 
     const IDS: [&str; 3] = ["admin_rsa", "admin_dsa", "admin_dsa2048"];
@@ -322,6 +355,43 @@ mod tests {
         assert_eq!(error, KeyError::NoPrimes);
         let error = PublicKey::new(&data::PublicKey::Dh { y: n, p: n, g: e }).unwrap_err();
         assert_eq!(error, KeyError::NotForSigning);
+    }
+
+    #[test]
+    fn a_legacy_key_signs_where_it_is_allowed() {
+        let record = private_record("rsa1024");
+        let key = PrivateKey::new_or_legacy(&data::PrivateKey::decode(&record).unwrap()).unwrap();
+        assert!(key.is_legacy() && !private_key("admin_rsa").is_legacy());
+        let public = public_key("rsa1024");
+        for digest in SIGNED {
+            let signature = key.sign(digest, &[b"ab", b"c"]).unwrap();
+            assert_eq!(signature.len(), 128);
+            assert_eq!(public.verify(digest, &[b"abc"], &signature), Ok(()), "{digest}");
+            assert_eq!(public.verify(digest, &[b"abd"], &signature), Err(VerifyError::Wrong), "{digest}");
+        }
+        // Of a key whose numbers do not belong together nothing is signed.
+        let data::PrivateKey::RsaCrt { n, e, d, p, q, dp, dq, qi } =
+            data::PrivateKey::decode(&record).unwrap()
+        else {
+            panic!("not a full RSA key");
+        };
+        for at in [0, 3, 4, 5, 6, 7] {
+            let mut numbers = [n, e, d, p, q, dp, dq, qi];
+            let bytes = changed(numbers[at]);
+            numbers[at] = Number::new(&bytes);
+            let [n, e, d, p, q, dp, dq, qi] = numbers;
+            let key = PrivateKey::new_or_legacy(&data::PrivateKey::RsaCrt { n, e, d, p, q, dp, dq, qi });
+            assert!(key.is_err(), "number {at}");
+        }
+    }
+
+    #[test]
+    fn the_public_half_of_a_private_key_is_that_of_its_file() {
+        for id in ["admin_rsa", "rsa1024", "admin_dsa", "admin_dsa2048"] {
+            let record = private_record(id);
+            let public = public_record_of(&data::PrivateKey::decode(&record).unwrap());
+            assert_eq!(public, Some(public_record(id)), "{id}");
+        }
     }
 
     #[test]

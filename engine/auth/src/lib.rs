@@ -5,6 +5,7 @@
 //! - [`message`]: the credential of a message, signature or MAC, by the version it is written in.
 //! - [`challenge`]: answers to challenges, made and verified.
 //! - [`challenges`], [`answered`]: challenges that wait for an answer, and whether one was made with a key.
+//! - [`source`], [`cost`], [`fair`]: where requests come from, what they cost, and whose turn it is.
 //! - [`agreement`], [`session`]: the keys of sessions, and the encryption of messages in them.
 //! - [`generate`]: new keys.
 //! - [`keyfile`], [`pem`], [`mod@file`]: keys at rest, encrypted or not, and files that only their owner can read.
@@ -21,9 +22,11 @@ mod backend;
 pub mod challenge;
 pub mod challenges;
 mod cipher;
+pub mod cost;
 pub mod digest;
 mod dsa;
 pub mod error;
+pub mod fair;
 pub mod file;
 pub mod generate;
 pub mod kdf;
@@ -31,6 +34,7 @@ pub mod key;
 pub mod keyfile;
 pub mod message;
 pub mod pem;
+mod pkcs12;
 mod rsa;
 pub mod session;
 pub mod source;
@@ -43,7 +47,7 @@ pub use digest::Digest;
 pub use error::{KeyError, SignError, VerifyError};
 pub use file::{open_key_file, open_secret_file};
 pub use kdf::Pbkdf2Limits;
-pub use key::{Algorithm, PrivateKey, PublicKey};
+pub use key::{Algorithm, PrivateKey, PublicKey, public_record_of};
 pub use value_digest::ValueDigest;
 
 /// Random bytes from the operating system: nonces, salts, initial vectors, private values.

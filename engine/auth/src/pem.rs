@@ -3,6 +3,7 @@
 
 use crate::cipher::{Block, Mode};
 use crate::keyfile::{ITERATIONS, KeyFileError};
+use crate::pkcs12;
 use crate::random;
 use handle_proto::data::key::Number;
 use handle_proto::data::{PrivateKey, PrivateKeyBuf, PublicKey};
@@ -19,6 +20,8 @@ use sha2::Sha256;
 use std::fmt;
 use zeroize::Zeroizing;
 
+/// Characters in a line of a body. RFC 7468 section 2.
+const LINE_LEN: usize = 64;
 const BEGIN: &[u8] = b"-----BEGIN ";
 const PUBLIC: &str = "PUBLIC KEY";
 const PRIVATE: &str = "PRIVATE KEY";
@@ -50,8 +53,8 @@ impl fmt::Display for PemError {
             Self::Label => "the PEM is of something else",
             Self::Algorithm => "the key is neither RSA nor DSA, which are all that the protocol has",
             Self::Cipher => {
-                "the PEM is encrypted otherwise than with PBKDF2 and AES-CBC; \
-                 `openssl pkcs8 -topk8 -v2 aes-256-cbc` makes it so"
+                "the PEM is encrypted with something else than PBKDF2 and AES-CBC, or triple DES as \
+                 hdl-convert-key does; convert it with `openssl pkcs8 -topk8 -v2 aes-256-cbc`"
             }
             Self::Form => "the key cannot be written as PEM",
         })
@@ -66,9 +69,36 @@ pub fn is_pem(file: &[u8]) -> bool {
     file.trim_ascii_start().starts_with(BEGIN)
 }
 
+/// The label of the first block, and the bytes in it.
+///
+/// Lines may have any length (`hdl-convert-key` writes 76 characters) and any line ends; the decoder
+/// takes 64 characters only, so the text is wrapped anew. RFC 7468 section 3, lax parsing.
 fn unwrapped(file: &[u8]) -> Result<(&str, Zeroizing<Vec<u8>>), PemError> {
-    // What stands in front of the first line, such as a comment, is not read.
-    let (label, der) = pem::decode_vec(file.trim_ascii_start()).map_err(|_| PemError::Malformed)?;
+    let text = std::str::from_utf8(file).map_err(|_| PemError::Malformed)?.trim_ascii_start();
+    let (label, rest) = text
+        .strip_prefix("-----BEGIN ")
+        .and_then(|rest| rest.split_once("-----"))
+        .ok_or(PemError::Malformed)?;
+    let (body, _) = rest.split_once("-----END ").ok_or(PemError::Malformed)?;
+    // RFC 1421 headers: the way in which OpenSSL encrypted keys before PKCS #8.
+    if body.contains("Proc-Type:") {
+        return Err(PemError::Cipher);
+    }
+    let end = &rest[body.len()..];
+    let end = end.lines().next().unwrap_or(end);
+    let digits = body.bytes().filter(|byte| !byte.is_ascii_whitespace());
+    let mut wrapped = Zeroizing::new(Vec::with_capacity(2 * text.len() + 256));
+    wrapped.extend_from_slice(format!("-----BEGIN {label}-----").as_bytes());
+    for (at, digit) in digits.enumerate() {
+        if at % LINE_LEN == 0 {
+            wrapped.push(b'\n');
+        }
+        wrapped.push(digit);
+    }
+    wrapped.push(b'\n');
+    wrapped.extend_from_slice(end.trim_end().as_bytes());
+    wrapped.push(b'\n');
+    let (_, der) = pem::decode_vec(&wrapped).map_err(|_| PemError::Malformed)?;
     Ok((label, Zeroizing::new(der)))
 }
 
@@ -181,6 +211,9 @@ fn integer(der: &[u8]) -> Result<Number<'_>, PemError> {
 /// PKCS #8 out of its encryption.
 fn decrypt(der: &[u8], passphrase: &[u8], iterations_max: u32) -> Result<Zeroizing<Vec<u8>>, KeyFileError> {
     let cipher = KeyFileError::Pem(PemError::Cipher);
+    if let Some(encrypted) = pkcs12::Encrypted::decode(der) {
+        return encrypted.decrypt(passphrase, iterations_max);
+    }
     let info = EncryptedPrivateKeyInfoRef::from_der(der).map_err(|_| cipher)?;
     let EncryptionScheme::Pbes2(parameters) = &info.encryption_algorithm else {
         return Err(cipher);
@@ -380,6 +413,44 @@ mod tests {
         let curve = include_str!("../testdata/openssl-ec.pem");
         let error = decode(curve.as_bytes(), None).unwrap_err();
         assert_eq!(error, KeyFileError::Pem(PemError::Algorithm));
+    }
+
+    #[test]
+    fn what_the_reference_tools_write_is_read() {
+        // hdl-keygen and hdl-convert-key of Handle.Net 9.3.1: lines of 76 characters that end with CR LF,
+        // encrypted with SHA-1 and triple DES, 10,000 rounds, under "secret".
+        let plain = include_str!("../testdata/handle-net-rsa1024.pem");
+        let key = decode(plain.as_bytes(), None).unwrap();
+        assert_eq!(key.view().public().unwrap().bits(), 1024);
+        let encrypted = include_str!("../testdata/handle-net-rsa1024-encrypted.pem").as_bytes();
+        assert_eq!(decode(encrypted, Some(b"secret")).unwrap().as_bytes(), key.as_bytes());
+        assert_eq!(decode(encrypted, None).unwrap_err(), KeyFileError::PassphraseNeeded);
+        assert_eq!(decode(encrypted, Some(b"secreT")).unwrap_err(), KeyFileError::Undecryptable);
+        assert_eq!(decode(encrypted, Some(b"\xff")).unwrap_err(), KeyFileError::Undecryptable);
+        for (rounds, error) in [(10_000, None), (9_999, Some(KeyFileError::Work))] {
+            let read = crate::keyfile::decode_within(encrypted, Some(b"secret"), rounds);
+            assert_eq!(read.err(), error, "{rounds}");
+        }
+        let public = include_str!("../testdata/handle-net-rsa1024-public.pem");
+        let public = decode_public_key(public.as_bytes()).unwrap();
+        assert_eq!(public, key.view().public().unwrap().to_bytes());
+    }
+
+    #[test]
+    fn lines_have_any_length() {
+        let (pem, record) = (text("admin_rsa", "pkcs8_pem"), private_record("admin_rsa"));
+        let (begin, end) = ("-----BEGIN PRIVATE KEY-----", "-----END PRIVATE KEY-----");
+        let body: String = pem.lines().filter(|line| !line.starts_with('-')).collect();
+        for (width, end_of_line) in [(1, "\n"), (63, "\r\n"), (64, "\n"), (76, "\r\n"), (body.len(), "\n")] {
+            let lines: Vec<&str> =
+                body.as_bytes().chunks(width).map(|line| std::str::from_utf8(line).unwrap()).collect();
+            let lines = [&[begin], &lines[..], &[end, ""]].concat().join(end_of_line);
+            assert_eq!(decode(lines.as_bytes(), None).unwrap().as_bytes(), record, "{width}");
+        }
+        let older = format!(
+            "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\n\n{body}\n-----END RSA PRIVATE KEY-----\n"
+        );
+        assert_eq!(decode(older.as_bytes(), None).unwrap_err(), KeyFileError::Pem(PemError::Cipher));
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! RSA signatures, PKCS #1 v1.5.
 //!
 //! SHA-256 is signed by the backend. Neither backend signs SHA-1 any more, and peers below version 2.7
-//! understand nothing else: that is computed here, in constant time, and thrown away unless it verifies.
+//! understand nothing else; nor do they sign with the short keys of old administrators. Both are computed
+//! here, in constant time, and thrown away unless they verify.
 
 use crate::ValueDigest;
 use crate::backend::{rand, rsa, signature};
@@ -17,23 +18,33 @@ use zeroize::Zeroizing;
 
 /// The sizes that sign: what both backends accept.
 const SIGNING_BITS: [usize; 3] = [2048, 3072, 4096];
+/// Sizes of keys that were made long ago and still administer; no backend signs with them.
+const LEGACY_BITS: [usize; 2] = [1024, 1536];
 /// DER of everything in front of a SHA-1 digest that is signed. RFC 8017 section 9.2.
-const SHA1_DIGEST_INFO: [u8; 15] =
-    [0x30, 0x21, 0x30, 0x09, 0x06, 0x05, 0x2b, 0x0e, 0x03, 0x02, 0x1a, 0x05, 0x00, 0x04, 0x14];
+const SHA1_DIGEST_INFO: &[u8] =
+    &[0x30, 0x21, 0x30, 0x09, 0x06, 0x05, 0x2b, 0x0e, 0x03, 0x02, 0x1a, 0x05, 0x00, 0x04, 0x14];
+/// The same for SHA-256.
+const SHA256_DIGEST_INFO: &[u8] = &[
+    0x30, 0x31, 0x30, 0x0d, 0x06, 0x09, 0x60, 0x86, 0x48, 0x01, 0x65, 0x03, 0x04, 0x02, 0x01, 0x05, 0x00,
+    0x04, 0x20,
+];
 
 /// A private key with its primes.
 pub(crate) struct PrivateKey {
-    pair: rsa::KeyPair,
+    /// The backend's key; `None` for a legacy size, which is signed with here.
+    pair: Option<rsa::KeyPair>,
     crt: Crt,
     public: PublicKey,
 }
 
 impl PrivateKey {
-    pub(crate) fn new(key: &data::PrivateKey<'_>) -> Result<Self, KeyError> {
+    /// A key of one of the sizes that sign, or of a legacy size where `allow_legacy` says so.
+    pub(crate) fn new(key: &data::PrivateKey<'_>, allow_legacy: bool) -> Result<Self, KeyError> {
         let data::PrivateKey::RsaCrt { n, e, d, p, q, dp, dq, qi } = key else {
             return Err(KeyError::NoPrimes);
         };
-        if !SIGNING_BITS.contains(&n.bits()) {
+        let is_legacy = allow_legacy && LEGACY_BITS.contains(&n.bits());
+        if !is_legacy && !SIGNING_BITS.contains(&n.bits()) {
             let accepted = "2048, 3072 or 4096 bits";
             return Err(KeyError::Size { algorithm: "RSA", bits: n.bits(), accepted });
         }
@@ -42,9 +53,11 @@ impl PrivateKey {
         #[expect(non_snake_case, reason = "the letters of the algorithm")]
         let [d, p, q, dP, dQ, qInv] = [d, p, q, dp, dq, qi].map(|number| number.as_bytes());
         // The backend checks that the numbers belong together, and that the exponent is not a weak one.
-        let pair =
-            rsa::KeyPair::from_components(&rsa::KeyPairComponents { public_key, d, p, q, dP, dQ, qInv })
-                .map_err(|_| inconsistent)?;
+        let components = rsa::KeyPairComponents { public_key, d, p, q, dP, dQ, qInv };
+        let pair = match is_legacy {
+            true => None,
+            false => Some(rsa::KeyPair::from_components(&components).map_err(|_| inconsistent)?),
+        };
         let crt = Crt::new(n.bits(), [p, q, dP, dQ, qInv]).ok_or(inconsistent)?;
         let key = Self { pair, crt, public: PublicKey::new(*e, *n)? };
         // Not every exponent that does not belong to the primes has been noticed so far.
@@ -55,28 +68,29 @@ impl PrivateKey {
     }
 
     pub(crate) fn sign(&self, algorithm: DigestAlgorithm, parts: &[&[u8]]) -> Result<Vec<u8>, SignError> {
-        match algorithm {
-            DigestAlgorithm::SHA256 => {
+        match (algorithm, &self.pair) {
+            (DigestAlgorithm::SHA256, Some(pair)) => {
                 let mut signature = vec![0; self.public.n.len()];
                 let random = rand::SystemRandom::new();
-                self.pair
-                    .sign(&signature::RSA_PKCS1_SHA256, &random, &joined(parts), &mut signature)
+                pair.sign(&signature::RSA_PKCS1_SHA256, &random, &joined(parts), &mut signature)
                     .map_err(|_| SignError::Failed)?;
                 Ok(signature)
             }
-            DigestAlgorithm::SHA1 => {
+            (DigestAlgorithm::SHA1 | DigestAlgorithm::SHA256, _) => {
                 let digest = digest::digest(algorithm, parts.iter().copied());
-                let signature = self.crt.sign_sha1(&digest.ok_or(SignError::Failed)?);
+                let info =
+                    if algorithm == DigestAlgorithm::SHA1 { SHA1_DIGEST_INFO } else { SHA256_DIGEST_INFO };
+                let signature = self.crt.sign(info, &digest.ok_or(SignError::Failed)?);
                 // A wrong result, whatever the reason, would give the primes away.
                 let verdict = self.public.verify(algorithm, parts, &signature);
                 verdict.map(|()| signature).map_err(|_| SignError::Failed)
             }
-            other => Err(SignError::Digest(other)),
+            (other, _) => Err(SignError::Digest(other)),
         }
     }
 }
 
-/// The primes and what belongs to them, for the one signature that the backends do not make.
+/// The primes and what belongs to them, for the signatures that the backends do not make.
 struct Crt {
     n_len: usize,
     p: BoxedMontyParams,
@@ -99,13 +113,13 @@ impl Crt {
     }
 
     /// RFC 8017 sections 9.2 and 5.2.1, the second form. Nothing branches on a secret.
-    fn sign_sha1(&self, digest: &[u8]) -> Vec<u8> {
+    fn sign(&self, info: &[u8], digest: &[u8]) -> Vec<u8> {
         let mut encoded = vec![0xff; self.n_len];
-        let info_at = self.n_len - SHA1_DIGEST_INFO.len() - digest.len();
+        let info_at = self.n_len - info.len() - digest.len();
         encoded[..2].copy_from_slice(&[0, 1]);
         encoded[info_at - 1] = 0;
-        encoded[info_at..info_at + SHA1_DIGEST_INFO.len()].copy_from_slice(&SHA1_DIGEST_INFO);
-        encoded[info_at + SHA1_DIGEST_INFO.len()..].copy_from_slice(digest);
+        encoded[info_at..info_at + info.len()].copy_from_slice(info);
+        encoded[info_at + info.len()..].copy_from_slice(digest);
         let message = BoxedUint::from_be_slice_vartime(&encoded);
 
         let power = |prime: &BoxedMontyParams, exponent: &BoxedUint| {

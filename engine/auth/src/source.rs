@@ -1,21 +1,143 @@
-//! What counts as one source of sessions and challenges.
+//! Where requests come from: sources, the networks they belong to, and lists of those that are exempt from limits.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::str::FromStr;
+use std::sync::Arc;
 
 /// The source that `address` belongs to: an IPv4 address, however it is written, or a /64 of IPv6. Whoever has an
 /// IPv6 address has 2^64 of them.
 #[must_use]
 pub fn of(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX))),
-        address => address,
+    Network::new(address.to_canonical(), if address.to_canonical().is_ipv4() { 32 } else { 64 }).address
+}
+
+/// The networks that `address` is in, from the widest to its [source](of): /24 and /32 of IPv4, /48, /56 and /64 of
+/// IPv6. Work is shared between the widest first.
+#[must_use]
+pub fn networks_of(address: IpAddr) -> [IpAddr; 3] {
+    let address = address.to_canonical();
+    let bits = if address.is_ipv4() { [24, 32, 32] } else { [48, 56, 64] };
+    bits.map(|bits| Network::new(address, bits).address)
+}
+
+/// The sender of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// The address that the request came from.
+    pub ip: IpAddr,
+    /// Whether the sender has shown that it receives what is sent to this address: a connection shows it, a datagram
+    /// can have any sender address.
+    pub is_connected: bool,
+}
+
+impl Origin {
+    /// The sender of a datagram.
+    #[must_use]
+    pub const fn datagram(ip: IpAddr) -> Self {
+        Self { ip, is_connected: false }
+    }
+
+    /// The other end of a connection.
+    #[must_use]
+    pub const fn connection(ip: IpAddr) -> Self {
+        Self { ip, is_connected: true }
+    }
+}
+
+/// A network: the first bits of an address, the others zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Network {
+    address: IpAddr,
+    bits: u8,
+}
+
+/// A text that is not an address or a network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InvalidNetwork;
+
+impl fmt::Display for InvalidNetwork {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("not a network: write an address, or ADDRESS/BITS")
+    }
+}
+
+impl std::error::Error for InvalidNetwork {}
+
+impl Network {
+    /// The first `bits` bits of `address`; more than it has stand for all of them.
+    #[must_use]
+    pub fn new(address: IpAddr, bits: u8) -> Self {
+        match address {
+            IpAddr::V4(ip) => {
+                let bits = bits.min(32);
+                let mask = u32::MAX.checked_shl(32 - u32::from(bits)).unwrap_or(0);
+                Self { address: Ipv4Addr::from_bits(ip.to_bits() & mask).into(), bits }
+            }
+            IpAddr::V6(ip) => {
+                let bits = bits.min(128);
+                let mask = u128::MAX.checked_shl(128 - u32::from(bits)).unwrap_or(0);
+                Self { address: Ipv6Addr::from_bits(ip.to_bits() & mask).into(), bits }
+            }
+        }
+    }
+
+    /// Whether `address` is in it. IPv4 in IPv6 counts as IPv4.
+    #[must_use]
+    pub fn contains(&self, address: IpAddr) -> bool {
+        Self::new(address.to_canonical(), self.bits).address == self.address
+    }
+}
+
+impl FromStr for Network {
+    type Err = InvalidNetwork;
+
+    fn from_str(text: &str) -> Result<Self, InvalidNetwork> {
+        let (address, bits) = text.split_once('/').map_or((text, None), |(ip, bits)| (ip, Some(bits)));
+        let address: IpAddr = address.parse().map_err(|_| InvalidNetwork)?;
+        let most = if address.is_ipv4() { 32 } else { 128 };
+        let bits = match bits {
+            Some(bits) => bits.parse().ok().filter(|&bits| bits <= most).ok_or(InvalidNetwork)?,
+            None => most,
+        };
+        Ok(Self::new(address, bits))
+    }
+}
+
+/// Networks that limits by source do not apply to. Cheap to clone.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SourceList(Arc<[Network]>);
+
+impl SourceList {
+    /// Most networks in a list: each request that is limited by source is compared with all of them.
+    pub const LEN_MAX: usize = 1024;
+
+    /// Reads the networks that `texts` name.
+    ///
+    /// # Errors
+    /// The first text that names none.
+    pub fn parse(texts: &[String]) -> Result<Self, &String> {
+        texts
+            .iter()
+            .map(|text| text.parse().map_err(|InvalidNetwork| text))
+            .collect::<Result<_, _>>()
+            .map(Self)
+    }
+
+    /// Whether `address` is in one of them.
+    #[must_use]
+    pub fn contains(&self, address: IpAddr) -> bool {
+        self.0.iter().any(|network| network.contains(address))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::Ipv4Addr;
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
 
     #[test]
     fn an_address_of_ipv6_is_one_of_many_and_ipv4_is_the_same_however_written() {
@@ -24,5 +146,35 @@ mod tests {
         assert_ne!(of(v6(1, 1)), of(v6(2, 1)));
         let v4 = Ipv4Addr::new(192, 0, 2, 9);
         assert_eq!(of(IpAddr::V6(v4.to_ipv6_mapped())), of(v4.into()));
+        assert_eq!(of(v4.into()), IpAddr::V4(v4));
+    }
+
+    #[test]
+    fn networks_go_from_the_widest_to_the_source() {
+        let shown = |text| networks_of(ip(text)).map(|network| network.to_string());
+        assert_eq!(shown("192.0.2.77"), ["192.0.2.0", "192.0.2.77", "192.0.2.77"]);
+        assert_eq!(shown("::ffff:192.0.2.77"), shown("192.0.2.77"));
+        assert_eq!(shown("2001:db8:1:2f3:4::5"), ["2001:db8:1::", "2001:db8:1:200::", "2001:db8:1:2f3::"]);
+    }
+
+    #[test]
+    fn lists_take_addresses_and_networks_and_nothing_else() {
+        let list = |texts: &[&str]| {
+            let texts: Vec<String> = texts.iter().map(|&text| text.to_owned()).collect();
+            SourceList::parse(&texts).map_err(Clone::clone)
+        };
+        let some = list(&["192.0.2.0/24", "198.51.100.7", "2001:db8::/32", "0.0.0.0/32"]).unwrap();
+        for inside in ["192.0.2.255", "::ffff:192.0.2.1", "198.51.100.7", "2001:db8:ffff::1", "0.0.0.0"] {
+            assert!(some.contains(ip(inside)), "{inside}");
+        }
+        for outside in ["192.0.3.1", "198.51.100.8", "2001:db9::1", "::", "::1"] {
+            assert!(!some.contains(ip(outside)), "{outside}");
+        }
+        assert!(list(&["0.0.0.0/0"]).unwrap().contains(ip("203.0.113.1")));
+        assert!(!list(&["0.0.0.0/0"]).unwrap().contains(ip("2001:db8::1")));
+        assert!(!list(&[]).unwrap().contains(ip("::1")));
+        for wrong in ["", "192.0.2.0/33", "::/129", "192.0.2.0/", "192.0.2/24", "host", "192.0.2.0/-1"] {
+            assert_eq!(list(&["::1", wrong]), Err(wrong.to_owned()));
+        }
     }
 }

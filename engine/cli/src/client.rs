@@ -63,6 +63,23 @@ impl ClientArgs {
         Ok(Arc::new(client))
     }
 
+    /// Which file says where the global service is, and how to have another.
+    pub(crate) fn root_source(&self) -> (String, &'static str) {
+        let Some(path) = &self.root else {
+            return (
+                "the directory of the client (~/.handle) or --client-dir".to_owned(),
+                "--root FILE names another",
+            );
+        };
+        let is_from_environment = std::env::var_os("HDL_ROOT").is_some_and(|root| root == **path);
+        match is_from_environment {
+            true => {
+                (format!("HDL_ROOT={}", path.display()), "unset HDL_ROOT, or name another file with --root")
+            }
+            false => (path.display().to_string(), "--root FILE names another"),
+        }
+    }
+
     /// The global service; of no sites where no file is named and none is there.
     fn root(&self, directory: &Directory, settings: &Settings) -> anyhow::Result<Root> {
         let found = || directory.file(&["bootstrap_handles", "root_info"]);

@@ -1,6 +1,8 @@
 //! One request and its answer: over UDP, with the retry scheme of deployed clients, or over TCP.
 
+use crate::resolve::of_partial_answer;
 use anyhow::{Context as _, bail, ensure};
+use handle_client::sockets::size_receive_buffer;
 use handle_proto::limit::{self, MESSAGE_LEN_MAX};
 use handle_proto::wire::fragment::cut;
 use handle_proto::wire::reassembly::{Reassembled, Reassembly, ReassemblyLimits};
@@ -82,6 +84,7 @@ pub(crate) fn request(request: &Request<'_>, flags: OpFlags) -> anyhow::Result<A
 pub(crate) fn ask(server: SocketAddr, asked: &Asked, waits_ms: &[u32]) -> anyhow::Result<Option<Answered>> {
     let any: SocketAddr = if server.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0u16; 8], 0).into() };
     let socket = UdpSocket::bind(any).context("cannot open a UDP socket")?;
+    size_receive_buffer(&socket).context("cannot size the buffer of a UDP socket")?;
     socket.connect(server).with_context(|| format!("cannot reach {server}"))?;
     let mut fragments = Reassembly::new(ReassemblyLimits {
         messages_max: 1,
@@ -124,7 +127,10 @@ pub(crate) fn ask(server: SocketAddr, asked: &Asked, waits_ms: &[u32]) -> anyhow
             return Ok(Some(Answered { message, took: sent.elapsed(), datagrams_count }));
         }
     }
-    Ok(None)
+    if fragments.is_empty() {
+        return Ok(None);
+    }
+    bail!(NoAnswer(format!("only a part of the answer of {server} came in time ({})", of_partial_answer())))
 }
 
 /// Sends a request over a connection of its own, and waits for the answer.

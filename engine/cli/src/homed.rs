@@ -1,6 +1,7 @@
 //! Which prefixes a layer says are homed: those it is told, or those that occur.
 
 use anyhow::{bail, ensure};
+use handle_proto::name::PREFIX_RECORDS;
 use handle_proto::{Handle, fold};
 use handle_snapshot::Homed;
 use handle_snapshot::writer::HomedPrefixes;
@@ -44,11 +45,7 @@ impl<'a> Gathered<'a> {
 
     /// Takes note of a prefix that is homed.
     pub(crate) fn home(&mut self, prefix: &str) -> anyhow::Result<()> {
-        let name = match fold::starts_with(prefix.as_bytes(), b"0.NA/") {
-            true => &prefix["0.NA/".len()..],
-            false => prefix,
-        };
-        ensure!(HomedPrefixes::default().add(name.as_bytes()), "the prefix {prefix} is too long");
+        let name = prefix_name(prefix)?;
         if !self.below.is_some_and(|below| below.has(name.as_bytes())) {
             self.new.insert(fold::folded(name.as_bytes()));
         }
@@ -102,6 +99,23 @@ impl<'a> Gathered<'a> {
     }
 }
 
+/// The name of a prefix that is written with or without `0.NA/`. That of the prefixes derived from one
+/// begins with `0.NA/` itself: `0.NA/0.NA/10` or, as homed, `0.NA/10`.
+///
+/// # Errors
+/// When it is a handle, or no name at all.
+pub(crate) fn prefix_name(prefix: &str) -> anyhow::Result<&str> {
+    let without =
+        |name: &'_ str| fold::starts_with(name.as_bytes(), PREFIX_RECORDS).then_some(PREFIX_RECORDS.len());
+    let name = &prefix[without(prefix).unwrap_or(0)..];
+    let last = &name[without(name).unwrap_or(0)..];
+    ensure!(!last.contains('/'), "{prefix:?} is a handle, not a prefix such as 10.1045 or 0.NA/10.1045");
+    let is_name = !last.is_empty() && !last.contains(|c: char| c.is_whitespace() || c.is_control());
+    ensure!(is_name, "{prefix:?} is not a prefix such as 10.1045 or 0.NA/10.1045");
+    ensure!(HomedPrefixes::default().add(name.as_bytes()), "the prefix {prefix} is too long");
+    Ok(name)
+}
+
 /// Refuses a delta that was built before the set below it homed more prefixes.
 pub(crate) fn check_delta(delta: Option<Homed<'_>>, below: Option<Homed<'_>>) -> anyhow::Result<()> {
     let (Some(delta), Some(below)) = (delta, below) else { return Ok(()) };
@@ -136,6 +150,18 @@ mod tests {
         }
         assert_eq!(gathered.outside(), Some(&(2, "10.2/b".to_owned())));
         assert!(gathered.table().is_some());
+    }
+
+    #[test]
+    fn prefixes_are_written_with_or_without_their_naming_authority() {
+        for (text, name) in
+            [("10.1", "10.1"), ("0.na/10.1", "10.1"), ("0.NA/0.NA/10", "0.NA/10"), ("0.NA/0.na/x", "0.na/x")]
+        {
+            assert_eq!(prefix_name(text).unwrap(), name);
+        }
+        for text in ["", "0.NA/", "10.1/a", "0.NA/10.1/a", "a b", "a\u{1b}", &"x".repeat(3000)] {
+            assert!(prefix_name(text).is_err(), "{text:?}");
+        }
     }
 
     #[test]

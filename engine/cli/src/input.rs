@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, anyhow, bail};
 use handle_proto::Values;
-use handle_proto::json::{RecordLine, record_from_json};
+use handle_proto::json::{RecordLine, record_from_json_dated};
 use handle_snapshot::BuildError;
 use indicatif::ProgressBar;
 use serde::Deserialize;
@@ -32,6 +32,7 @@ pub(crate) enum Entry<'a> {
 /// The files that records are read from; `-` is standard input.
 pub(crate) struct Inputs<'a> {
     paths: &'a [PathBuf],
+    default_timestamp: u32,
 }
 
 #[derive(Deserialize)]
@@ -48,7 +49,12 @@ struct HomedPrefix {
 impl<'a> Inputs<'a> {
     /// These files, in this order.
     pub(crate) const fn new(paths: &'a [PathBuf]) -> Self {
-        Self { paths }
+        Self { paths, default_timestamp: 0 }
+    }
+
+    /// Values without a time stamp get this one, in Unix seconds, instead of 0.
+    pub(crate) const fn dated(self, default_timestamp: u32) -> Self {
+        Self { default_timestamp, ..self }
     }
 
     /// Bytes of all files, when that is known.
@@ -75,9 +81,9 @@ impl<'a> Inputs<'a> {
                 .trim_ascii_start()
                 .starts_with(b"[");
             if is_array {
-                each_of_array(reader, file_at, path, &mut take)?;
+                each_of_array(reader, file_at, path, self.default_timestamp, &mut take)?;
             } else {
-                each_line(reader, file_at, path, bar, &mut take)?;
+                each_line(reader, file_at, path, self.default_timestamp, bar, &mut take)?;
             }
         }
         Ok(())
@@ -129,6 +135,7 @@ fn each_line(
     mut reader: Box<dyn BufRead>,
     file_at: usize,
     path: &Path,
+    default_timestamp: u32,
     bar: &ProgressBar,
     take: &mut impl FnMut(u64, Entry<'_>) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
@@ -149,7 +156,7 @@ fn each_line(
             continue;
         }
         values.clear();
-        match RecordLine::parse(text, &mut values) {
+        match RecordLine::parse_dated(text, &mut values, default_timestamp) {
             Ok(record) => {
                 let values = Values::from_encoded(record.values_count, &values).with_context(at)?;
                 take(origin(file_at, number), Entry::Record(&record.handle, values))?;
@@ -182,6 +189,7 @@ fn each_of_array(
     reader: Box<dyn BufRead>,
     file_at: usize,
     path: &Path,
+    default_timestamp: u32,
     take: &mut impl FnMut(u64, Entry<'_>) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let records: Vec<serde_json::Value> = serde_json::from_reader(reader)
@@ -198,7 +206,7 @@ fn each_of_array(
             continue;
         }
         let at = || format!("{}: {}", place(path, origin), json["handle"].as_str().unwrap_or("no handle"));
-        let record = record_from_json(json).with_context(at)?;
+        let record = record_from_json_dated(json, default_timestamp).with_context(at)?;
         encoded.clear();
         record.values.iter().for_each(|value| encoded.extend_from_slice(value.as_bytes()));
         let handle = std::str::from_utf8(&record.handle).with_context(at)?;

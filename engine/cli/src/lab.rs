@@ -13,6 +13,7 @@ use crate::served::{self, Process};
 use crate::style::{Paint, paint};
 use anyhow::{Context as _, ensure};
 use handle_server::config::Config;
+use handle_snapshot::set::storage::create_directory;
 use records::Records;
 use serde_json::json;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -35,12 +36,14 @@ pub(crate) struct Args {
 enum Command {
     /// Make the sites, start their servers, and say what can be tried.
     ///
-    /// Runs until standard input ends (^D) or it is interrupted (^C); the servers end with it, and what it wrote goes
+    /// Runs until it is interrupted (^C), for --seconds, or until standard input ends (^D); where that is closed when the
+    /// lab comes up, as in a container or a unit, its end does not count. The servers end with it, and what it wrote goes
     /// unless --dir says where it is to stay.
     #[command(after_help = "Examples:
   hdl lab up
   hdl lab up --dir /tmp/lab
   hdl lab up --records my.jsonl --json
+  hdl lab up --dir /tmp/lab --seconds 600 &
   hdl resolve 10.1016/j.rcae.2013.04.001 --root /tmp/lab/bootstrap_handles --trace --certify
   hdl check 10.1016/lab-new --root /tmp/lab/bootstrap_handles")]
     Up(UpArgs),
@@ -61,7 +64,13 @@ struct UpArgs {
     /// number, address, process and control socket.
     #[arg(long)]
     json: bool,
+    /// End so many seconds after the lab has come up.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MAX_SECONDS))]
+    seconds: Option<u64>,
 }
+
+/// Most seconds that a lab can be told to stay up: ten years.
+const MAX_SECONDS: u64 = 10 * 365 * 86_400;
 
 /// What a server process of the lab is told.
 #[derive(clap::Args, Debug)]
@@ -101,10 +110,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
             Process::start(["lab-server".as_ref(), "--config".as_ref(), config.as_os_str()], control)?;
         servers.push((place, process));
     }
-    show(args, &directory, &servers);
+    show(args, &directory, &servers, end.input_has_ended());
     // Nobody would know of it.
     output::check()?;
-    end.wait();
+    end.wait(args.seconds.map(Duration::from_secs));
     drop(servers);
     temporary.close().context("cannot clear the temporary directory")?;
     if !args.json {
@@ -120,7 +129,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
 fn make(directory: &Path, topology: &Topology, records: &Records, place: &Place) -> anyhow::Result<PathBuf> {
     let own = directory.join(format!("{}-{}", place.site.name(), place.at + 1));
     let set = own.join("set");
-    std::fs::create_dir_all(&set).with_context(|| format!("cannot make {}", set.display()))?;
+    create_directory(&set).with_context(|| format!("cannot make {}", set.display()))?;
     records.publish(&set, topology.site(place.site), place)?;
     std::fs::write(own.join("siteinfo.json"), format!("{:#}", topology.site_json(place.site)))?;
     handle_auth::file::create_secret_file(&own.join("privkey.bin"), topology.key_file(place.site))?;
@@ -135,7 +144,7 @@ fn make(directory: &Path, topology: &Topology, records: &Records, place: &Place)
     Ok(config)
 }
 
-fn show(args: &UpArgs, directory: &Path, servers: &[(Place, Process)]) {
+fn show(args: &UpArgs, directory: &Path, servers: &[(Place, Process)], is_input_closed: bool) {
     let root = directory.join("bootstrap_handles");
     if args.json {
         let list: Vec<_> = servers
@@ -150,7 +159,8 @@ fn show(args: &UpArgs, directory: &Path, servers: &[(Place, Process)]) {
         println!("{}", json!({ "root": root, "servers": list }));
         return;
     }
-    println!("{}\n", paint(Paint::Good, format_args!("the lab is up, in {}", directory.display())));
+    println!("{}", paint(Paint::Good, format_args!("the lab is up, in {}", directory.display())));
+    println!();
     let mut table = output::table(&["site", "server", "address", "process", "what it has"]);
     for (place, process) in servers {
         let what = if place.at == 0 { place.site.content() } else { "" };
@@ -162,7 +172,9 @@ fn show(args: &UpArgs, directory: &Path, servers: &[(Place, Process)]) {
             what.to_owned(),
         ]);
     }
-    println!("{table}\n\ntry, in another terminal:");
+    output::lines(&table);
+    println!();
+    println!("try, in another terminal:");
     println!("  export HDL_ROOT={}", root.display());
     let stop = servers
         .iter()
@@ -176,13 +188,19 @@ fn show(args: &UpArgs, directory: &Path, servers: &[(Place, Process)]) {
     ] {
         println!("  {command:<52} {}", paint(Paint::Dim, format_args!("# {why}")));
     }
-    println!("\n^C or ^D ends the lab");
+    println!();
+    let how = if is_input_closed { "SIGTERM or ^C" } else { "^C or ^D" };
+    match args.seconds {
+        Some(seconds) => println!("the lab ends after {seconds} s; {how} ends it before"),
+        None => println!("{how} ends the lab"),
+    }
 }
 
-/// What ends the lab: a signal, or the end of standard input.
+/// What ends the lab: a signal, the end of standard input, or the end of its time.
 struct End {
     is_signalled: Arc<AtomicBool>,
-    hear: mpsc::Receiver<Cause>,
+    is_input_over: Arc<AtomicBool>,
+    causes: mpsc::Receiver<Cause>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -193,39 +211,58 @@ enum Cause {
 
 impl End {
     fn listen() -> anyhow::Result<Self> {
-        let (say, hear) = mpsc::channel();
+        let (send, causes) = mpsc::channel();
         let is_signalled = Arc::new(AtomicBool::new(false));
+        let is_input_over = Arc::new(AtomicBool::new(false));
         let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot listen to signals")?;
         std::thread::spawn({
-            let (say, is_signalled) = (say.clone(), Arc::clone(&is_signalled));
+            let (send, is_signalled) = (send.clone(), Arc::clone(&is_signalled));
             move || {
                 for _ in &mut signals {
                     is_signalled.store(true, Ordering::Relaxed);
-                    let _ = say.send(Cause::Signal);
+                    let _ = send.send(Cause::Signal);
                 }
             }
         });
-        std::thread::spawn(move || {
-            let _ = std::io::stdin().read_to_end(&mut Vec::new());
-            say.send(Cause::Input)
+        std::thread::spawn({
+            let is_input_over = Arc::clone(&is_input_over);
+            move || {
+                let _ = std::io::stdin().read_to_end(&mut Vec::new());
+                is_input_over.store(true, Ordering::Relaxed);
+                send.send(Cause::Input)
+            }
         });
-        Ok(Self { is_signalled, hear })
+        Ok(Self { is_signalled, is_input_over, causes })
     }
 
-    /// Whether somebody has not waited for the lab to be up.
+    /// Whether a signal has come before the lab was up.
     fn has_come(&self) -> bool {
         self.is_signalled.load(Ordering::Relaxed)
     }
 
-    /// Waits for it. Where standard input is nothing at all, it comes at once.
-    fn wait(&self) {
-        let began = Instant::now();
-        let cause = self.hear.recv();
-        let is_at_once = began.elapsed() < Duration::from_millis(100);
-        if cause == Ok(Cause::Input) && is_at_once && !std::io::stdin().is_terminal() {
-            eprintln!(
-                "hdl: standard input has ended, and so does the lab: keep it open, as in `sleep 600 | hdl lab up`"
-            );
+    /// Whether standard input is at its end, and was not ended by somebody at a terminal.
+    fn input_has_ended(&self) -> bool {
+        self.is_input_over.load(Ordering::Relaxed) && !std::io::stdin().is_terminal()
+    }
+
+    /// Waits for the end. Standard input that is over by now was closed from the beginning, and its end means nothing.
+    fn wait(&self, at_most: Option<Duration>) {
+        let deadline = at_most.map(|at_most| Instant::now() + at_most);
+        let mut input_counts = !self.input_has_ended();
+        loop {
+            let cause = match deadline {
+                Some(deadline) => {
+                    let left = deadline.saturating_duration_since(Instant::now());
+                    let Ok(cause) = self.causes.recv_timeout(left) else { return };
+                    cause
+                }
+                // A channel whose senders are gone has nobody to wait for.
+                None => self.causes.recv().unwrap_or(Cause::Signal),
+            };
+            if cause == Cause::Signal || input_counts {
+                return;
+            }
+            input_counts = true;
         }
     }
 }

@@ -7,6 +7,7 @@
 #[macro_use]
 mod output;
 
+mod advice;
 mod batch;
 mod client;
 mod control;
@@ -121,7 +122,7 @@ enum Command {
     LabServer(lab::ServerArgs),
 }
 
-/// What a command came to, as an exit code. Usage errors are 2, by clap.
+/// What a command came to, as an exit code. Usage errors are 2, of clap and [`UsageError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// As asked.
@@ -142,8 +143,29 @@ pub(crate) enum Outcome {
     NoAnswer = 7,
 }
 
+/// A mistake on the command line that clap does not know of.
+#[derive(Debug)]
+pub(crate) struct UsageError(pub(crate) String);
+
+impl std::fmt::Display for UsageError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for UsageError {}
+
 fn main() -> ExitCode {
-    let args = Args::parse();
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        // Help and versions, which are this program's own text.
+        Err(error) if !error.use_stderr() => error.exit(),
+        // A usage error shows arguments, which may come from elsewhere.
+        Err(error) => {
+            error.render().to_string().lines().for_each(|line| eprintln!("{line}"));
+            return ExitCode::from(Outcome::BadInput as u8);
+        }
+    };
     style::choose(args.color);
     let done = match args.command {
         Command::Resolve(args) => resolve::run(&args),
@@ -168,7 +190,7 @@ fn main() -> ExitCode {
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Args::command(), "hdl", &mut script);
-            println!("{}", String::from_utf8_lossy(&script).trim_end());
+            output::lines(String::from_utf8_lossy(&script).trim_end());
             Ok(Outcome::Good)
         }
     };
@@ -181,10 +203,12 @@ fn main() -> ExitCode {
         // A reader that has seen enough, as `head` does, is not a failure.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("hdl: {}", output::printable_lines(&format!("{error:#}")));
-            let outcome = match error.is::<exchange::NoAnswer>() {
-                true => Outcome::NoAnswer,
-                false => Outcome::Failed,
+            eprintln!("hdl: {error:#}");
+            advice::of(&error).iter().for_each(|advice| eprintln!("hdl: {advice}"));
+            let outcome = match () {
+                () if error.is::<exchange::NoAnswer>() => Outcome::NoAnswer,
+                () if error.is::<UsageError>() => Outcome::BadInput,
+                () => Outcome::Failed,
             };
             ExitCode::from(outcome as u8)
         }

@@ -119,7 +119,7 @@ impl Printer<'_> {
         if bytes.len() > SHOWN_LEN {
             hex.push_str("..");
         }
-        println!("{:>6}  {hex:<34}  {name:<18}  {}", self.at, output::printable(meaning));
+        println!("{:>6}  {hex:<34}  {name:<18}  {meaning}", self.at);
         self.at = end;
     }
 
@@ -152,7 +152,7 @@ fn show(bytes: &[u8], was_cut: bool, as_json: bool) -> anyhow::Result<()> {
     })?;
     if as_json {
         let json = message_to_json(&envelope, rest);
-        println!("{}", output::json_line(&json));
+        println!("{json}");
         let in_body = json.get("body").and_then(|body| body.get("error"));
         if let Some(error) = json.get("error").or(in_body).and_then(|error| error.as_str()) {
             bail!("it does not decode: {error}");

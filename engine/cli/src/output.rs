@@ -1,8 +1,9 @@
 //! Values and times as people read them.
 
-use crate::style::{Paint, paint};
-use comfy_table::{Row, presets};
+use crate::style::{self, Paint, paint};
+use comfy_table::presets;
 use handle_proto::data::{self, Data};
+use handle_proto::printable::{Printable, PrintableLines};
 use handle_proto::value::Ttl;
 use handle_proto::{Handle, Value};
 use serde_json::Value as Json;
@@ -10,25 +11,67 @@ use std::fmt::{self, Write as _};
 use std::io::{self, Write as _};
 use std::sync::OnceLock;
 
-/// Prints a line, as that of std does, which panics when the reader has gone.
+/// Prints one line to standard output. What is unprintable in it, line ends included, is escaped.
 macro_rules! println {
     () => { $crate::output::line(format_args!("")) };
     ($($text:tt)*) => { $crate::output::line(format_args!($($text)*)) };
 }
 
-/// Why a line could not be printed, the first that was not.
+/// Prints one line to standard error, escaped like those of standard output.
+macro_rules! eprintln {
+    ($($text:tt)*) => { $crate::output::error_line(format_args!($($text)*)) };
+}
+
+/// The error of the first line that could not be printed.
 static UNPRINTED: OnceLock<io::Error> = OnceLock::new();
 
-/// Prints a line. After one that could not be printed none is; [`check`] says why.
+/// Prints a line. After the first one that could not be printed this does nothing; [`check`] gives
+/// the error.
+///
+/// Everything that is printed goes through here, [`lines`] or [`error_line`], so that no text from
+/// elsewhere reaches the terminal as it is.
 pub(crate) fn line(text: fmt::Arguments<'_>) {
+    put(&one_line(&text.to_string()));
+}
+
+/// Prints a text of several lines: a table, JSON, a script. Its line ends stay.
+pub(crate) fn lines(text: impl fmt::Display) {
+    put(&escaped(&text.to_string(), |text| PrintableLines(text).to_string()));
+}
+
+/// Prints a line to standard error.
+pub(crate) fn error_line(text: fmt::Arguments<'_>) {
+    // There is nowhere to report a failure to.
+    let _ = io::stderr().lock().write_all(format!("{}\n", one_line(&text.to_string())).as_bytes());
+}
+
+fn put(text: &str) {
     if UNPRINTED.get().is_some() {
         return;
     }
     let mut out = io::stdout().lock();
-    if let Err(error) = out.write_fmt(text).and_then(|()| out.write_all(b"\n")) {
-        // Another thread may have met it, too.
+    if let Err(error) = out.write_all(text.as_bytes()).and_then(|()| out.write_all(b"\n")) {
+        // Another thread may have set it.
         let _ = UNPRINTED.set(error);
     }
+}
+
+/// The text on one line, in which tabs separate columns.
+fn one_line(text: &str) -> String {
+    escaped(text, |text| PrintableLines(text).to_string().replace('\n', "\\n"))
+}
+
+/// Escapes everything but the colours of this program.
+fn escaped(text: &str, escape: impl Fn(&str) -> String) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((at, len)) = style::find_sequence(rest) {
+        out.push_str(&escape(&rest[..at]));
+        out.push_str(&rest[at..at + len]);
+        rest = &rest[at + len..];
+    }
+    out.push_str(&escape(rest));
+    out
 }
 
 /// Whether all lines could be printed. `main` asks this at the end, and before that whoever would go on for long.
@@ -61,13 +104,13 @@ pub(crate) fn table(header: &[&str]) -> Table {
 }
 
 impl Table {
-    pub(crate) fn add_row(&mut self, row: impl Into<Row>) {
+    pub(crate) fn add_row(&mut self, row: impl IntoIterator<Item: fmt::Display>) {
         self.add_painted(Paint::Plain, row);
     }
 
     /// Adds a row that is painted as a whole.
-    pub(crate) fn add_painted(&mut self, paint: Paint, row: impl Into<Row>) {
-        self.table.add_row(row);
+    pub(crate) fn add_painted(&mut self, paint: Paint, row: impl IntoIterator<Item: fmt::Display>) {
+        self.table.add_row(row.into_iter().map(|cell| Printable(cell).to_string()));
         self.paints.push(paint);
     }
 }
@@ -88,7 +131,7 @@ pub(crate) fn values<'a>(values: impl IntoIterator<Item = Value<'a>>) -> Table {
     for value in values {
         table.add_row([
             value.index.to_string(),
-            printable(&Handle(value.kind).to_string()),
+            Handle(value.kind).to_string(),
             ttl(value.ttl),
             value.permissions.to_string(),
             unix_time(value.timestamp.into()),
@@ -123,56 +166,19 @@ pub(crate) fn short(text: &str, len: usize) -> String {
     }
 }
 
-/// `text` with what steers written out: what others say ends no line, moves no cursor and turns no text around.
+/// `text` on one line, with everything in it escaped that a terminal would obey.
 pub(crate) fn printable(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        match steers(c) {
-            true => out.extend(c.escape_default()),
-            false => out.push(c),
-        }
-    }
-    out
+    Printable(text).to_string()
 }
 
-/// The same of a text of our own that may have several lines.
-pub(crate) fn printable_lines(text: &str) -> String {
-    text.split('\n').map(printable).collect::<Vec<_>>().join("\n")
+/// Prints JSON on several lines.
+pub(crate) fn print_json(json: &Json) {
+    lines(format_args!("{json:#}"));
 }
 
-/// Whether a terminal does something else with `c` than show it: controls, line ends of other kinds, and marks of the
-/// direction of writing, by which a text can look like another.
-fn steers(c: char) -> bool {
-    c.is_control()
-        || matches!(c, '\u{61c}' | '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-}
-
-/// JSON on several lines, where what steers a terminal is escaped, which means the same to whoever reads it.
-pub(crate) fn json(json: &Json) -> String {
-    escaped(&format!("{json:#}"))
-}
-
-/// The same on one line.
+/// JSON on one line, for files and buffers; `println!` needs no more than the JSON itself.
 pub(crate) fn json_line(json: &Json) -> String {
-    escaped(&json.to_string())
-}
-
-/// What serde_json leaves as it is can stand only inside strings, but for the ends of lines.
-fn escaped(text: &str) -> String {
-    if !text.contains(|c| c != '\n' && steers(c)) {
-        return text.to_owned();
-    }
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c != '\n' && steers(c) {
-            // All of them are in the basic plane.
-            true => {
-                let _ = write!(out, "\\u{:04x}", u32::from(c));
-            }
-            false => out.push(c),
-        }
-    }
-    out
+    PrintableLines(json).to_string()
 }
 
 fn site_line(site: &data::Site<'_>) -> String {
@@ -190,7 +196,7 @@ fn site_line(site: &data::Site<'_>) -> String {
 
 /// Says on standard output, for scripts that asked for JSON, why there is nothing else.
 pub(crate) fn error_as_json(why: &str) {
-    println!("{}", json_line(&serde_json::json!({ "error": why })));
+    println!("{}", serde_json::json!({ "error": why }));
 }
 
 /// What came of a command; if it failed also [as JSON](error_as_json), if that is wanted.
@@ -234,6 +240,11 @@ pub(crate) fn count(count: u64) -> String {
     indicatif::HumanCount(count).to_string()
 }
 
+/// A count and what is counted.
+pub(crate) fn counted(count: u64, one: &str, several: &str) -> String {
+    format!("{} {}", self::count(count), if count == 1 { one } else { several })
+}
+
 /// So many in that time, as a rate.
 pub(crate) fn rate(count: u64, took: std::time::Duration) -> String {
     indicatif::HumanFloatCount((count as f64 / took.as_secs_f64()).round()).to_string()
@@ -244,25 +255,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_others_say_is_one_line_and_steers_nothing() {
-        assert_eq!(printable("\u{202e}\u{2028}\u{61c}"), "\\u{202e}\\u{2028}\\u{61c}");
-        assert_eq!(printable_lines("a\nb\u{1b}"), "a\nb\\u{1b}");
-        assert_eq!(printable("a\n10.1/x\t\u{1b}[2J\u{9b}\u{7f}é"), "a\\n10.1/x\\t\\u{1b}[2J\\u{9b}\\u{7f}é");
+    fn a_line_stays_one_line_and_a_report_keeps_its_lines() {
+        assert_eq!(one_line("a\tb\n\u{1b}[2J\u{9b}\u{202e}é"), "a\tb\\n\\u001b[2J\\u009b\\u202eé");
+        // A colour that this program did not choose is none of its own.
+        assert_eq!(one_line("\u{1b}[31mred"), "\\u001b[31mred");
         let admin =
             handle_proto::data::Admin::new(handle_proto::data::AdminPermissions::ALL, b"10.1/\x1b[2J\n", 300);
         let mut data = Vec::new();
         admin.encode(&mut data);
         assert!(!describe(b"HS_ADMIN", &data).contains(char::is_control));
+        let mut table = table(&["a"]);
+        table.add_row(["1\n2 \u{9b}"]);
+        assert_eq!(table.to_string().lines().count(), 2);
     }
 
     #[test]
-    fn json_means_the_same_and_steers_nothing() {
+    fn json_means_the_same_on_one_line() {
         let value = serde_json::json!({ "a": "\u{9b}2J\u{202e}\u{7f}\n\u{1b}é", "b": [1, 2] });
-        for text in [json(&value), json_line(&value)] {
-            assert!(!text.contains(|c| c != '\n' && steers(c)), "{text:?}");
+        for text in [json_line(&value), one_line(&value.to_string())] {
+            assert!(!text.contains(handle_proto::printable::is_unprintable), "{text:?}");
             assert_eq!(serde_json::from_str::<Json>(&text).unwrap(), value);
         }
-        assert_eq!(json_line(&value).lines().count(), 1);
     }
 
     #[test]

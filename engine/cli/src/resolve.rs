@@ -5,11 +5,13 @@ mod direct;
 mod found;
 mod hint;
 
+pub(crate) use hint::of_partial_answer;
+
 use crate::client::ClientArgs;
 use crate::reference::RulesArgs;
 use crate::secret::IdentityArgs;
 use crate::server::SESSION_IDLE_S;
-use crate::{Outcome, exchange, output};
+use crate::{Outcome, UsageError, exchange, output};
 use anyhow::{Context as _, bail};
 use handle_client::Question;
 use handle_client::lookup::{Options, Whom};
@@ -161,9 +163,11 @@ impl Args {
             identity: self.identity.read()?,
             // For one question it would take longer.
             session_timeout_s: (self.file.is_some() || self.handles.len() > 1).then_some(SESSION_IDLE_S),
+            allowances: self.identity.allowances(),
             aliases_max: self.aliases,
             trace: self.trace,
             service_only: false,
+            ..Options::default()
         })
     }
 }
@@ -176,33 +180,34 @@ fn resolve(args: &Args) -> anyhow::Result<Outcome> {
     let rules = args.rules.rules()?;
     if args.file.is_some() || args.handles.len() > 1 {
         if args.server.is_some() || args.trace || args.signatures {
-            bail!(
-                "several handles, and one server, a trace or the signatures of values, do not go together: resolve \
-                 one handle"
-            );
+            bail!(UsageError(
+                "--server, --trace and --signatures are about one handle: name one, or leave the option out"
+                    .to_owned()
+            ));
         }
         return bulk::run(args, &rules);
     }
     let written = args.handles.first().context("a handle is missing")?;
-    let reference = Reference::parse(written, &rules).with_context(|| format!("{written:?} is no handle"))?;
+    let reference =
+        Reference::parse(written, &rules).with_context(|| UsageError(format!("{written:?} is no handle")))?;
     let question = args.question(&reference)?;
     let server = args.server.as_ref().or(reference.server.as_ref());
     if let (Some(server), Some(option)) = (server, args.unknown_to_servers(question.wants)) {
-        bail!(
+        bail!(UsageError(format!(
             "{option} is not for a server that is named, as {server} is: take it off, or ask for the handle alone"
-        );
+        )));
     }
     if let (Some(server), Some(named)) = (&args.server, &reference.server)
         && exchange::address(server)? != exchange::address(named)?
     {
-        bail!("--server says {server}, and the reference {named}: take one of them off");
+        bail!(UsageError(format!("--server says {server}, and the reference {named}: take one of them off")));
     }
     // Who wrote a reference does not choose who gets a proof: it can be passed on, and secrets be guessed from it.
     if let (None, Some(named), true) = (&args.server, &reference.server, args.identity.auth.is_some()) {
-        bail!(
+        bail!(UsageError(format!(
             "the reference names a server, {named}, and --auth (or HDL_AUTH) would prove to it who asks: add --server \
              {named} if that is meant, or take --auth off"
-        );
+        )));
     }
     match server {
         // Whoever wants more than is public has to answer what the server asks.

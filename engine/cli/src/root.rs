@@ -67,7 +67,7 @@ fn show_or_refresh(args: &Args) -> anyhow::Result<Outcome> {
     if args.json {
         let sites: Vec<_> = root.sites.iter().map(|site| site_to_json(&site.view())).collect();
         let keys = root.trusted_keys.len();
-        println!("{}", output::json(&json!({ "written": updated, "trustedKeys": keys, "sites": sites })));
+        output::print_json(&json!({ "written": updated, "trustedKeys": keys, "sites": sites }));
         return Ok(Outcome::Good);
     }
     let written = updated.as_deref().unwrap_or("at an unknown time");

@@ -1,13 +1,13 @@
 //! Passphrases, secrets and keys, as operators name them: in files and the environment, never as arguments, which
 //! everybody on the machine can read.
 
-use anyhow::{Context as _, anyhow, bail, ensure};
-use handle_auth::file::OpenError;
+use crate::{UsageError, key};
+use anyhow::{Context as _, bail, ensure};
 use handle_auth::file::open_secret_file;
-use handle_auth::keyfile::KeyFileError;
-use handle_auth::{PrivateKey, challenge, open_key_file};
+use handle_auth::{PrivateKey, challenge};
+use handle_client::Allowances;
 use handle_client::administration::{Identity, Key};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use zeroize::Zeroizing;
 
@@ -37,7 +37,11 @@ pub(crate) fn read(file: Option<&PathBuf>, variable: Option<&str>) -> anyhow::Re
         return Ok(Some(without_newline(open_secret_file(path)?)));
     }
     let Some(name) = variable else { return Ok(None) };
-    let value = std::env::var(name).with_context(|| format!("the environment variable {name} is not set"))?;
+    let value = std::env::var_os(name)
+        .with_context(|| UsageError(format!("the environment variable {name} is not set")))?;
+    let value = value
+        .into_string()
+        .map_err(|_| UsageError(format!("the environment variable {name} is not UTF-8")))?;
     Ok(Some(Zeroizing::new(value.into_bytes())))
 }
 
@@ -54,7 +58,7 @@ pub(crate) struct IdentityArgs {
     /// Who asks: the value with the key, as 300:10.1045/ADMIN.
     #[arg(long, value_name = "INDEX:HANDLE", env = "HDL_AUTH")]
     pub(crate) auth: Option<String>,
-    /// Private key file, native or PEM, which nobody else may read.
+    /// Private key file, native, PEM or JWK, which nobody else may read.
     #[arg(long, value_name = "FILE", env = "HDL_KEY", requires = "auth")]
     key: Option<PathBuf>,
     #[command(flatten)]
@@ -68,9 +72,18 @@ pub(crate) struct IdentityArgs {
     /// The value holds the secret in its hashed form (SHA-1 in hexadecimal), as some tools store it.
     #[arg(long)]
     hashed_secret: bool,
+    /// Answer challenges of versions below 2.7, with an MD5 or SHA-1 digest of the secret: whoever gets one can guess the
+    /// secret from it.
+    #[arg(long, requires = "auth")]
+    allow_old_proofs: bool,
 }
 
 impl IdentityArgs {
+    /// What may be done for old servers to prove who asks.
+    pub(crate) fn allowances(&self) -> Allowances {
+        Allowances { old_proofs: self.allow_old_proofs, ..Allowances::default() }
+    }
+
     /// The identity; `None` when none is named.
     pub(crate) fn read(&self) -> anyhow::Result<Option<Arc<Identity>>> {
         let Some(auth) = &self.auth else { return Ok(None) };
@@ -79,23 +92,26 @@ impl IdentityArgs {
             (Some(path), _) => private_key(path, self.passphrase.read()?.as_deref().map(Vec::as_slice))?,
             (None, Some(secret)) if self.hashed_secret => Key::Secret(challenge::hashed_secret(&secret)),
             (None, Some(secret)) => Key::Secret(secret),
-            (None, None) => bail!(
+            (None, None) => bail!(UsageError(
                 "--auth says who asks, but not how that is proven: add --key FILE, --secret-file FILE or --secret-env NAME"
-            ),
+                    .to_owned()
+            )),
         };
         Ok(Some(Arc::new(Identity { handle: handle.as_bytes().to_vec(), index, key })))
     }
 }
 
-/// The private key in a file, ready to sign.
-pub(crate) fn private_key(path: &std::path::Path, passphrase: Option<&[u8]>) -> anyhow::Result<Key> {
-    let record = open_key_file(path, passphrase).map_err(|error| match error {
-        OpenError::KeyFile { error: KeyFileError::PassphraseNeeded, .. } => {
-            anyhow!("{error}: add --passphrase-file FILE or --passphrase-env NAME")
-        }
-        error => error.into(),
-    })?;
-    let key = PrivateKey::new(&record.view()).with_context(|| format!("{}", path.display()))?;
+/// The private key in a file of any form, ready to sign.
+pub(crate) fn private_key(path: &Path, passphrase: Option<&[u8]>) -> anyhow::Result<Key> {
+    let record = key::private_record(path, passphrase)?;
+    let key = PrivateKey::new_or_legacy(&record.view()).with_context(|| format!("{}", path.display()))?;
+    if key.is_legacy() {
+        eprintln!(
+            "hdl: warning: {} is an RSA key of only {} bits, which can be broken; replace it (hdl key generate)",
+            path.display(),
+            key.public().bits()
+        );
+    }
     Ok(Key::Private(Box::new(key)))
 }
 
@@ -103,11 +119,16 @@ pub(crate) fn private_key(path: &std::path::Path, passphrase: Option<&[u8]>) -> 
 pub(crate) fn reference(text: &str) -> anyhow::Result<(i32, &str)> {
     let (index, handle) = match text.split_once(':') {
         Some((digits, handle)) if digits.bytes().all(|byte| byte.is_ascii_digit()) && !digits.is_empty() => {
-            (digits.parse().with_context(|| format!("{digits} is no index"))?, handle)
+            let index =
+                digits.parse().map_err(|_| UsageError(format!("{digits} is too great for an index")))?;
+            (index, handle)
         }
         _ => (0, text),
     };
-    ensure!(handle.contains('/'), "{text:?} is no identity: write INDEX:HANDLE, as 300:10.1045/ADMIN");
+    ensure!(
+        handle.contains('/'),
+        UsageError(format!("{text:?} is no identity: write INDEX:HANDLE, as 300:10.1045/ADMIN"))
+    );
     Ok((index, handle))
 }
 

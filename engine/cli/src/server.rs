@@ -1,16 +1,17 @@
 //! Which server is administered, and by whom: the one that is named, or for each handle the one that is responsible.
 
+use crate::UsageError;
 use crate::client::ClientArgs;
 use crate::exchange;
 use crate::key;
 use crate::secret::IdentityArgs;
 use anyhow::{Context as _, bail};
 use handle_auth::PublicKey;
-use handle_client::Driver;
 use handle_client::administration::{Administrator, Identity};
 use handle_client::driver::now;
 use handle_client::lookup::{Client, LookupError};
 use handle_client::plan::{Purpose, Target};
+use handle_client::{Allowances, Driver};
 use handle_proto::Handle;
 use handle_proto::data::site::InterfaceKind;
 use std::collections::HashMap;
@@ -31,10 +32,13 @@ pub(crate) struct ServerArgs {
     /// it, the server for administration at a primary site of the service that is responsible for each handle.
     #[arg(long, short, value_name = "HOST[:PORT]", env = "HDL_SERVER")]
     server: Option<String>,
-    /// Public key of the server: then only answers count that it has signed, and requests go through a session if the
-    /// server has them, so that each identity is challenged once. A server that is found has its key in the site record.
+    /// Public key of the server: then only answers count that it has signed, and requests go through a session, so that
+    /// each identity is challenged once and secrets travel encrypted. A server that is found has its key in the site
+    /// record.
     #[arg(long, value_name = "FILE", env = "HDL_SERVER_KEY")]
     server_key: Option<PathBuf>,
+    #[command(flatten)]
+    sessions: SessionArgs,
     /// Find servers only by records that are signed, all the way from the global service.
     #[arg(long, conflicts_with = "server")]
     certify: bool,
@@ -47,26 +51,56 @@ pub(crate) struct ServerArgs {
     client: ClientArgs,
 }
 
+/// Exceptions for servers without sessions and for old servers, each by its name.
+#[derive(clap::Args, Clone, Copy, Debug, Default)]
+struct SessionArgs {
+    /// Send requests without a session. Otherwise nothing is sent where the key of the server is known and no session
+    /// comes about.
+    #[arg(long)]
+    no_sessions: bool,
+    /// Send secrets (HS_SECKEY) and values that not everybody may read without a session as well: everybody on the way
+    /// can read them.
+    #[arg(long)]
+    allow_cleartext_secrets: bool,
+    /// Use sessions of versions below 2.7, in which messages can be changed or sent twice by others.
+    #[arg(long)]
+    allow_old_sessions: bool,
+}
+
 impl ServerArgs {
+    fn allowances(&self) -> Allowances {
+        Allowances {
+            cleartext_secrets: self.sessions.allow_cleartext_secrets,
+            old_sessions: self.sessions.allow_old_sessions,
+            ..self.identity.allowances()
+        }
+    }
+
+    /// How sessions are used where the key of the server is known.
+    fn session_timeout_s(&self) -> Option<i32> {
+        (!self.sessions.no_sessions).then_some(SESSION_IDLE_S)
+    }
+
     /// The server that was named.
     ///
     /// # Errors
     /// When none was, for `what` is not to be had of one that is found; or it has no address.
     pub(crate) fn named(&self, what: &str) -> anyhow::Result<SocketAddr> {
         let server = self.server.as_deref();
-        let server =
-            server.with_context(|| format!("{what}: name it, --server HOST[:PORT] or HDL_SERVER"))?;
+        let server = server
+            .with_context(|| UsageError(format!("{what}: name it, --server HOST[:PORT] or HDL_SERVER")))?;
         exchange::address(server)
     }
 
     /// Who asks `server`, as nobody yet.
     pub(crate) fn anonymous(&self, server: SocketAddr) -> anyhow::Result<Administrator> {
         let mut client = Administrator::new(server, Duration::from_secs(self.timeout));
+        client.allow(self.allowances());
         if let Some(path) = &self.server_key {
             let record = key::public_record(path)?;
             let key = PublicKey::from_record(&record).with_context(|| format!("{}", path.display()))?;
             client.require_signatures(key);
-            client.use_sessions(Some(SESSION_IDLE_S));
+            client.use_sessions(self.session_timeout_s());
         }
         Ok(client)
     }
@@ -128,8 +162,9 @@ impl<'a> Clients<'a> {
         self.identity = identity;
     }
 
-    /// From now on, sessions are used so.
+    /// From now on, sessions are used so, unless the command line has switched them off.
     pub(crate) fn use_sessions(&mut self, timeout_s: Option<i32>) {
+        let timeout_s = timeout_s.filter(|_| !self.args.sessions.no_sessions);
         if self.sessions != Some(timeout_s) {
             self.end_sessions();
         }
@@ -237,7 +272,7 @@ fn trust(client: &mut Administrator, args: &ServerArgs, server: &Target) {
         && let Ok(key) = PublicKey::from_record(&server.public_key)
     {
         client.require_signatures(key);
-        client.use_sessions(Some(SESSION_IDLE_S));
+        client.use_sessions(args.session_timeout_s());
     }
 }
 

@@ -101,10 +101,7 @@ fn show(args: &Args) -> anyhow::Result<Outcome> {
         if let Some(why) = unknown {
             namespace["error"] = why.into();
         }
-        println!(
-            "{}",
-            output::json(&json!({ "handle": args.handle, "namespace": namespace, "sites": sites }))
-        );
+        output::print_json(&json!({ "handle": args.handle, "namespace": namespace, "sites": sites }));
         return Ok(Outcome::Good);
     }
     println!("{}: {}", paint(Paint::Strong, printable(&args.handle)), located.from);
@@ -117,7 +114,8 @@ fn show(args: &Args) -> anyhow::Result<Outcome> {
     let contact = notice.contact.map(|contact| format!("contact {}", output::short(&contact, contact.len())));
     let lines: Vec<String> = inactive.into_iter().chain(contact).collect();
     if !lines.is_empty() {
-        println!("\n{}", paint(Paint::Strong, "namespace"));
+        println!();
+        println!("{}", paint(Paint::Strong, "namespace"));
         lines.iter().for_each(|line| println!("  {line}"));
     }
     if let Some(why) = unknown {
@@ -155,8 +153,9 @@ fn show_site(number: usize, site: &SharedSite, handle: Handle<'_>) {
         Some(HashOption::Handle) => "the whole handle",
         None => "nothing known",
     };
+    println!();
     println!(
-        "\n{}: {}, serial {}, protocol {}, servers by {hash}",
+        "{}: {}, serial {}, protocol {}, servers by {hash}",
         paint(Paint::Strong, format_args!("site {number}")),
         if view.is_primary() { "primary" } else { "secondary" },
         view.serial,
@@ -182,7 +181,7 @@ fn show_site(number: usize, site: &SharedSite, handle: Handle<'_>) {
             ],
         );
     }
-    println!("{table}");
+    output::lines(&table);
 }
 
 fn interface(interface: Interface) -> String {

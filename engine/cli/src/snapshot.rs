@@ -12,6 +12,7 @@ use handle_snapshot::map::{How, Mapped};
 use handle_snapshot::set::manifest::Manifest;
 use handle_snapshot::set::publisher::Publisher;
 use handle_snapshot::set::stager::{NewLayer, Place};
+use handle_snapshot::set::storage::create_directory;
 use handle_snapshot::set::{PublishedSet, SetError, Why};
 use handle_snapshot::writer::LayerOptions;
 use handle_snapshot::{Layer, Records, fold_key, format, hash_key, verify};
@@ -293,7 +294,7 @@ fn fresh_options(args: &RecordArgs) -> LayerOptions {
 }
 
 fn publish(args: &PublishArgs) -> anyhow::Result<Outcome> {
-    std::fs::create_dir_all(&args.dir).with_context(|| format!("cannot make {}", args.dir.display()))?;
+    create_directory(&args.dir).with_context(|| format!("cannot make {}", args.dir.display()))?;
     let mut publisher = Publisher::open(&args.dir)?;
     if args.delta {
         merge_when_due(&mut publisher)?;
@@ -585,7 +586,7 @@ fn get(args: &GetArgs) -> anyhow::Result<Outcome> {
         println!("{}", text(&record_to_json(args.handle.as_bytes(), values)));
     } else {
         println!("{}  {} values", args.handle, values.len());
-        println!("{}", output::values(values));
+        output::lines(output::values(values));
     }
     Ok(Outcome::Good)
 }

@@ -1,5 +1,6 @@
 //! Colours, where they help to read: on a terminal, unless somebody wants it otherwise.
 
+use handle_proto::printable::Printable;
 use std::fmt;
 use std::io::IsTerminal as _;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,6 +34,13 @@ pub(crate) enum Paint {
     Odd,
 }
 
+const END: &str = "\x1b[0m";
+const STRONG: &str = "\x1b[1m";
+const DIM: &str = "\x1b[2m";
+const GOOD: &str = "\x1b[32m";
+const BAD: &str = "\x1b[31m";
+const ODD: &str = "\x1b[33m";
+
 static IS_ON: AtomicBool = AtomicBool::new(false);
 
 /// Decides for the rest of the program.
@@ -64,12 +72,25 @@ impl<T: fmt::Display> fmt::Display for Painted<T> {
         let code = match self.paint {
             _ if !IS_ON.load(Ordering::Relaxed) => return self.text.fmt(f),
             Paint::Plain => return self.text.fmt(f),
-            Paint::Strong => "1",
-            Paint::Dim => "2",
-            Paint::Good => "32",
-            Paint::Bad => "31",
-            Paint::Odd => "33",
+            Paint::Strong => STRONG,
+            Paint::Dim => DIM,
+            Paint::Good => GOOD,
+            Paint::Bad => BAD,
+            Paint::Odd => ODD,
         };
-        write!(f, "\x1b[{code}m{}\x1b[0m", self.text)
+        // Only colours of this program may pass when the line is printed.
+        write!(f, "{code}{}{END}", Printable(&self.text))
     }
+}
+
+/// Finds the first colour sequence of this program: where it begins, and its length. There is none
+/// where colours are off.
+pub(crate) fn find_sequence(text: &str) -> Option<(usize, usize)> {
+    if !IS_ON.load(Ordering::Relaxed) {
+        return None;
+    }
+    text.match_indices('\x1b').find_map(|(at, _)| {
+        let known = [END, STRONG, DIM, GOOD, BAD, ODD].into_iter();
+        known.filter(|code| text[at..].starts_with(code)).map(|code| (at, code.len())).next()
+    })
 }

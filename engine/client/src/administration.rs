@@ -1,31 +1,43 @@
 //! The client of administrators: asks one server, over TCP, and proves who asks when it is challenged.
 //! RFC 3652 sections 3.5 and 3.6.
 //!
-//! Blocking, one request at a time; who wants more at once takes more of them. A challenge is answered only if the
-//! server repeats the digest of what was asked, and on the connection on which it came. In a session, which is set up
-//! only with a server whose key is known, one challenge serves for all requests.
+//! - Blocking, one request at a time; who wants more at once takes more of them.
+//! - A challenge is answered only if the server repeats the digest of what was asked.
+//! - In a session, which is set up only with a server whose key is known, one challenge serves for all requests. Where
+//!   a session is wanted and none comes about, nothing is sent.
+//! - Secrets and values that are not public are sent in an encrypted session only; [`Allowances`] has the exceptions.
+//! - Requests that change nothing go to the interface for queries where the server refuses them at the one it was asked at.
 
+mod answer;
 mod connection;
+mod error;
+mod outgoing;
 
+pub use answer::Answer;
+pub use error::{AskError, SessionFailure};
+
+use crate::allowances::Allowances;
 use crate::session::{Proposal, Session};
+use answer::decode_reply;
 use connection::Connection;
-use handle_auth::challenge::{answer_with_key, answer_with_secret, check_request_digest};
+use handle_auth::challenge::check_request_digest;
 use handle_auth::message::verify_message;
-use handle_auth::{PrivateKey, PublicKey, SignError, VerifyError, random};
-use handle_proto::limit::{LIST_COUNT_MAX, PBKDF2_SALT_LEN};
+use handle_auth::{PrivateKey, PublicKey, VerifyError, random};
+use handle_proto::data::site::{InterfaceKind, InterfaceProtocol, Server, Site};
+use handle_proto::limit::LIST_COUNT_MAX;
 use handle_proto::name::BLANK;
 use handle_proto::wire::admin::HandleBody;
-use handle_proto::wire::auth::{ChallengeAnswer, PUBLIC_KEY, SECRET_KEY};
+use handle_proto::wire::auth::ChallengeAnswer;
 use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::list::Reference;
-use handle_proto::wire::message::{Body, MessageTooLong};
-use handle_proto::wire::{Envelope, Header, Message, MessageBuf, Reply, Request, Response};
-use handle_proto::{DecodeError, OpCode, OpFlags, ResponseCode, Value, Version};
+use handle_proto::wire::{Envelope, Message, Reply, Request, Response};
+use handle_proto::{OpCode, OpFlags, ResponseCode};
+use outgoing::{OutgoingRequest, Repetition, changes_records, has_secrets};
+use std::fmt;
 use std::net::SocketAddr;
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use std::{fmt, io};
+use std::time::{Duration, Instant};
 use zeroize::Zeroizing;
 
 /// How often a challenge is answered before the server is believed not to want to be convinced.
@@ -73,138 +85,35 @@ impl fmt::Display for Identity {
     }
 }
 
-/// Why there is no answer.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum AskError {
-    /// No connection comes about.
-    Connect(io::Error),
-    /// The connection was lost while the request was on its way or its answer was waited for.
-    Lost(io::Error),
-    /// No answer within the patience of the client.
-    Late,
-    /// What came is no message.
-    Undecodable(DecodeError),
-    /// What came is no answer to this request.
-    Another(&'static str),
-    /// The session is over or has seen the request before, as somebody says who need not be the server.
-    Rejected(ResponseCode),
-    /// The challenge is one to another request, or the answer is not signed by the key of the server.
-    Unproven(VerifyError),
-    /// The challenge could not be answered.
-    Unsigned(SignError),
-    /// The server asks who asks, and there is no identity.
-    WhoAsks,
-    /// The request is longer than a message may be.
-    TooLong(MessageTooLong),
-}
-
-impl AskError {
-    /// Whether the server may have done what was asked all the same.
-    #[must_use]
-    pub const fn is_in_doubt(&self) -> bool {
-        matches!(
-            self,
-            Self::Lost(_) | Self::Late | Self::Undecodable(_) | Self::Another(_) | Self::Rejected(_)
-        )
-    }
-}
-
-impl fmt::Display for AskError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Connect(error) => write!(f, "cannot connect: {error}"),
-            Self::Lost(error) => write!(f, "the connection was lost before the answer came: {error}"),
-            Self::Late => f.write_str("no answer in time"),
-            Self::Undecodable(error) => write!(f, "the answer does not decode: {error}"),
-            Self::Another(what) => write!(f, "the answer is not one to this request: {what}"),
-            Self::Rejected(code) => write!(f, "the server may have done it all the same: {} {code}", code.0),
-            Self::Unproven(error) => write!(f, "the server cannot be trusted: {error}"),
-            Self::Unsigned(error) => write!(f, "the challenge cannot be answered: {error}"),
-            Self::WhoAsks => f.write_str("the server wants to know who asks, and no identity was given"),
-            Self::TooLong(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for AskError {}
-
-impl From<DecodeError> for AskError {
-    fn from(error: DecodeError) -> Self {
-        Self::Undecodable(error)
-    }
-}
-
-/// An answer, checked to be one to what was asked.
-#[derive(Debug)]
-pub struct Answer {
-    bytes: Vec<u8>,
-    was_repeated: bool,
-}
-
-impl Answer {
-    const fn new(bytes: Vec<u8>) -> Self {
-        Self { bytes, was_repeated: false }
-    }
-
-    /// What the answer says.
-    ///
-    /// # Panics
-    /// Never: it has been decoded before.
-    #[must_use]
-    pub fn reply(&self) -> Reply<'_> {
-        taken_apart(&self.bytes).expect("decoded when it came").2
-    }
-
-    /// The version it is written in: the highest that the server speaks, up to our own.
-    ///
-    /// # Panics
-    /// Never: it has been decoded before.
-    #[must_use]
-    pub fn version(&self) -> Version {
-        taken_apart(&self.bytes).expect("decoded when it came").0.version
-    }
-
-    /// The code.
-    #[must_use]
-    pub fn code(&self) -> ResponseCode {
-        self.reply().code
-    }
-
-    /// Whether the session was over, as somebody said who need not be the server, and the request was sent again in a
-    /// new one. A refusal may then come from the success of the first.
-    #[must_use]
-    pub const fn was_repeated(&self) -> bool {
-        self.was_repeated
-    }
-
-    /// What a server that refuses says about it; may be empty.
-    #[must_use]
-    pub fn text(&self) -> String {
-        match self.reply().response {
-            Response::Failure(failure) => String::from_utf8_lossy(failure.message).into_owned(),
-            _ => String::new(),
-        }
-    }
-}
-
 /// Asks one server, as one identity or none.
 #[derive(Debug)]
 pub struct Administrator {
+    /// The connection that is in use.
     connection: Connection,
+    /// The interface for queries, where the server refuses them at the one that was named. The two change places while
+    /// a query is asked.
+    query_connection: Option<Connection>,
     identity: Option<Arc<Identity>>,
     server_key: Option<PublicKey>,
     /// Idle seconds after which sessions end; `None` when none is wanted.
     session_timeout_s: Option<i32>,
     session: Option<Session>,
+    allowances: Allowances,
 }
 
 impl Administrator {
     /// Asks `server`, and waits for at most `patience` for a connection and for each answer.
     #[must_use]
-    pub const fn new(server: SocketAddr, patience: Duration) -> Self {
-        let connection = Connection::new(server, patience);
-        Self { connection, identity: None, server_key: None, session_timeout_s: None, session: None }
+    pub fn new(server: SocketAddr, patience: Duration) -> Self {
+        Self {
+            connection: Connection::new(server, patience),
+            query_connection: None,
+            identity: None,
+            server_key: None,
+            session_timeout_s: None,
+            session: None,
+            allowances: Allowances::default(),
+        }
     }
 
     /// From now on, `identity` asks.
@@ -232,8 +141,9 @@ impl Administrator {
     fn take_leave(&mut self) -> Option<&mut Self> {
         let session = self.session.take()?;
         let request = Request::SessionTerminate(HandleBody { handle: BLANK });
-        let asked = Asked::new(Some(&session), &request, OpFlags::PLAIN_REQUEST).ok()?;
-        self.connection.send_now(&asked.message).then_some(self)
+        let flags = OpFlags::PLAIN_REQUEST;
+        let outgoing = OutgoingRequest::new(Some(&session), &request, flags, self.allowances).ok()?;
+        self.connection.send_now(&outgoing.message).then_some(self)
     }
 
     /// From now on, only answers count that are made with the private half of `key`, or in a session that was set up
@@ -242,11 +152,12 @@ impl Administrator {
         self.server_key = Some(key);
     }
 
-    /// From now on, requests of an identity go through a session that ends after `timeout_s` idle seconds; zero leaves
-    /// that to the server, and `None` ends the use of sessions. One that was set up otherwise is ended.
+    /// From now on, requests of an identity and requests with secrets go through a session that ends after `timeout_s`
+    /// idle seconds; zero leaves that to the server, and `None` ends the use of sessions. One that was set up otherwise
+    /// is ended.
     ///
-    /// Without [`require_signatures`](Self::require_signatures) there is none all the same: it could be with anybody. Nor
-    /// is there one when the server does not want it.
+    /// A session needs the key of the server, [`require_signatures`](Self::require_signatures), for it could be with
+    /// anybody otherwise. Where none comes about, requests fail with [`AskError::NoSession`].
     pub fn use_sessions(&mut self, timeout_s: Option<i32>) {
         if timeout_s != self.session_timeout_s {
             Self::end_sessions([&mut *self]);
@@ -254,7 +165,12 @@ impl Administrator {
         self.session_timeout_s = timeout_s;
     }
 
-    /// Connects, unless there is a connection that the server has not left.
+    /// From now on, these exceptions are made.
+    pub const fn allow(&mut self, allowances: Allowances) {
+        self.allowances = allowances;
+    }
+
+    /// Connects, unless there is a connection that the server keeps.
     ///
     /// # Errors
     /// When no connection comes about.
@@ -268,24 +184,97 @@ impl Administrator {
     /// request is repeated once in a new one; see [`Answer::was_repeated`].
     ///
     /// # Errors
-    /// When no answer comes, or none that can be believed. See [`AskError::is_in_doubt`].
+    /// When no answer comes, or none that can be believed; [`AskError::NoSession`] when nothing was sent. See
+    /// [`AskError::is_in_doubt`].
     pub fn ask(&mut self, request: &Request<'_>, flags: OpFlags) -> Result<Answer, AskError> {
-        self.ask_covering(request, flags).map(|(answer, _)| answer)
+        self.at_an_interface(request, |client| client.ask_covering(request, flags).map(|(answer, _)| answer))
+    }
+
+    /// Asks for a listing and hands over every name in it, until no more is wanted; gives the last answer.
+    ///
+    /// # Errors
+    /// As [`ask`](Self::ask); what has been handed over is then not all.
+    pub fn list(
+        &mut self,
+        request: &Request<'_>,
+        mut take: impl FnMut(&[u8]) -> ControlFlow<()>,
+    ) -> Result<Answer, AskError> {
+        self.at_an_interface(request, |client| client.list_here(request, &mut take))
+    }
+
+    /// Asks at the interface that is connected to; what changes nothing and is refused there, at the interface for
+    /// queries, and all that follows of its kind.
+    fn at_an_interface(
+        &mut self,
+        request: &Request<'_>,
+        mut ask: impl FnMut(&mut Self) -> Result<Answer, AskError>,
+    ) -> Result<Answer, AskError> {
+        if changes_records(request) {
+            return ask(self);
+        }
+        if self.query_connection.is_none() {
+            let answer = ask(self);
+            let code = match &answer {
+                Ok(answer) => answer.code(),
+                Err(AskError::UnprovenRefusal { code, .. }) => *code,
+                Err(_) => return answer,
+            };
+            let server =
+                (code == ResponseCode::PROTOCOL_ERROR).then(|| self.find_query_interface()).flatten();
+            let Some(server) = server else { return answer };
+            self.query_connection = Some(self.connection.sibling(server));
+        }
+        self.change_places();
+        let answer = ask(self);
+        self.change_places();
+        answer
+    }
+
+    fn change_places(&mut self) {
+        if let Some(other) = &mut self.query_connection {
+            std::mem::swap(&mut self.connection, other);
+        }
+    }
+
+    /// Where the server answers queries over TCP by its own site record, where that is another port.
+    fn find_query_interface(&mut self) -> Option<SocketAddr> {
+        let answer = self.ask_site_info().ok()?;
+        let Response::SiteInfo(bytes) = answer.reply().response else { return None };
+        let site = Site::decode(bytes).ok()?;
+        let here = self.connection.server();
+        let is_here = |server: &Server<'_>| {
+            let mut interfaces = server.interfaces.iter();
+            interfaces.any(|one| one.protocol == InterfaceProtocol::TCP && one.port() == Some(here.port()))
+        };
+        // The record may have another address for it than the one it is reached at.
+        let is_same = |server: &Server<'_>| is_here(server) && server.address.ip() == here.ip();
+        let server = site.servers.iter().find(is_same).or_else(|| site.servers.iter().find(is_here))?;
+        let port = server.interface(InterfaceProtocol::TCP, InterfaceKind::QUERY)?.port()?;
+        (port != here.port()).then(|| SocketAddr::new(here.ip(), port))
+    }
+
+    fn ask_site_info(&mut self) -> Result<Answer, AskError> {
+        let request = Request::GetSiteInfo(HandleBody { handle: BLANK });
+        self.ask_once(&request, OpFlags::PLAIN_REQUEST).map(|(answer, _)| answer)
     }
 
     /// Asks; gives header and body of the request as well, whose digest all its answers have.
     fn ask_covering(&mut self, request: &Request<'_>, flags: OpFlags) -> Result<(Answer, Vec<u8>), AskError> {
         let was_there = self.session.is_some();
-        self.open_session()?;
-        let asked = self.ask_decided(request, flags)?;
-        if !(was_there && is_about_sessions(asked.0.code())) {
-            return Ok(asked);
+        self.open_session(request)?;
+        let mut asked = self.ask_decided(request, flags)?;
+        if was_there && is_about_sessions(asked.0.code()) {
+            self.leave_session();
+            self.open_session(request)?;
+            asked = self.ask_decided(request, flags)?;
+            asked.0.was_repeated = true;
         }
-        self.leave_session();
-        self.open_session()?;
-        let (mut answer, covered) = self.ask_decided(request, flags)?;
-        answer.was_repeated = true;
-        Ok((answer, covered))
+        if !asked.0.is_proven {
+            let (code, text) = (asked.0.code(), asked.0.text());
+            self.leave_session();
+            return Err(AskError::UnprovenRefusal { code, text });
+        }
+        Ok(asked)
     }
 
     /// Asks; an error where something is to be changed and may have been, though the answer is about the session.
@@ -307,22 +296,36 @@ impl Administrator {
         self.connection.close();
     }
 
-    /// Sets up a session, if one is wanted and there is none.
-    fn open_session(&mut self) -> Result<(), AskError> {
-        let (Some(timeout_s), Some(_), Some(identity), None) =
-            (self.session_timeout_s, &self.server_key, self.identity.clone(), &self.session)
-        else {
+    /// Sets up a session for `request`, if one is wanted for it and there is none.
+    ///
+    /// # Errors
+    /// [`AskError::NoSession`] when none comes about, whatever the reason: a refusal can be forged or provoked to make
+    /// the client go on without.
+    fn open_session(&mut self, request: &Request<'_>) -> Result<(), AskError> {
+        let has_secrets = has_secrets(request);
+        let no_session = |why| AskError::NoSession { why, has_secrets };
+        if self.session.is_some() {
             return Ok(());
-        };
-        let proposal = Proposal::new(&random());
-        let (answer, _) =
-            self.ask_once(&proposal.request(Some(&identity), timeout_s), OpFlags::PLAIN_REQUEST)?;
-        let (envelope, _, reply) = taken_apart(&answer.bytes)?;
-        self.session = proposal.agree(&envelope, &reply);
-        if self.session.is_none() {
-            // Then every request proves itself, which takes longer and is as good.
-            self.session_timeout_s = None;
         }
+        if has_secrets && self.server_key.is_none() && !self.allowances.cleartext_secrets {
+            return Err(no_session(SessionFailure::ServerKeyUnknown));
+        }
+        let Some(timeout_s) = self.session_timeout_s else { return Ok(()) };
+        if self.identity.is_none() && !has_secrets {
+            return Ok(());
+        }
+        if self.server_key.is_none() {
+            return Err(no_session(SessionFailure::ServerKeyUnknown));
+        }
+        let (identity, proposal) = (self.identity.clone(), Proposal::new(&random()));
+        let setup = proposal.request(identity.as_deref(), timeout_s);
+        let (answer, _) = self.ask_once(&setup, OpFlags::PLAIN_REQUEST)?;
+        let (envelope, _, reply) = decode_reply(&answer.bytes)?;
+        if let Response::Failure(_) | Response::Challenge(_) = reply.response {
+            let (code, text, is_proven) = (reply.code, answer.text(), answer.is_proven);
+            return Err(no_session(SessionFailure::Refused { code, text, is_proven }));
+        }
+        self.session = Some(proposal.agree(&envelope, &reply, self.allowances).map_err(no_session)?);
         Ok(())
     }
 
@@ -331,40 +334,73 @@ impl Administrator {
         if self.server_key.is_some() {
             flags = flags.with(OpFlags::CERTIFY).with(OpFlags::REQUEST_DIGEST);
         }
-        let asked = Asked::new(self.session.as_ref(), request, flags)?;
-        self.connection.send(&asked.message)?;
-        let mut answer = self.receive(request.op_code(), asked.request_id, &asked.covered)?;
+        let asked = OutgoingRequest::new(self.session.as_ref(), request, flags, self.allowances)?;
+        let mut answer = self.exchange(&asked, request.op_code(), &asked.covered)?;
         for _ in 0..CHALLENGES_MAX {
             if answer.code() != ResponseCode::AUTHENTICATION_NEEDED {
                 break;
             }
-            let proof = self.prove(&answer, &asked, flags)?;
-            self.connection.send(&proof.message)?;
-            answer = self.receive(request.op_code(), proof.request_id, &asked.covered)?;
+            let proof = self.prove(&answer, &asked, flags, changes_records(request))?;
+            answer = self.exchange(&proof, request.op_code(), &asked.covered)?;
         }
         Ok((answer, asked.covered))
     }
 
-    /// Asks for a listing and hands over every name in it, until no more is wanted; gives the last answer.
-    ///
-    /// # Errors
-    /// As [`ask`](Self::ask); what has been handed over is then not all.
-    pub fn list(
+    /// Sends a request and waits for its answer. One that is lost on a connection that was used before, with nothing
+    /// heard of its answer, goes out once more on a new one, where that changes nothing or changes nothing twice.
+    fn exchange(
+        &mut self,
+        outgoing: &OutgoingRequest,
+        op_code: OpCode,
+        covered: &[u8],
+    ) -> Result<Answer, AskError> {
+        if outgoing.repetition == Repetition::Forbidden {
+            self.prepare_connection();
+        }
+        self.connection.send(&outgoing.message)?;
+        let received = self.receive(op_code, outgoing.request_id, covered);
+        let is_lost = matches!(received, Err(AskError::Lost(_))) && self.connection.was_lost_unheard();
+        if !is_lost || outgoing.repetition == Repetition::Forbidden {
+            return received;
+        }
+        self.connection.send(&outgoing.message)?;
+        let answer = self.receive(op_code, outgoing.request_id, covered)?;
+        if outgoing.repetition == Repetition::Refused && is_about_sessions(answer.code()) {
+            // It may refuse the second because it has read the first.
+            let code = answer.code();
+            self.leave_session();
+            return Err(AskError::Rejected(code));
+        }
+        Ok(answer)
+    }
+
+    /// Sees to it that a request that must not get lost goes out on a new connection, or on one that the server has been
+    /// seen to keep: a server that says so, but closes it, is found out by a question that changes nothing.
+    fn prepare_connection(&mut self) {
+        if self.connection.is_open() && !self.connection.is_trusted() {
+            let tried = self.ask_site_info();
+            if tried.is_err() || !self.connection.is_trusted() {
+                self.connection.close();
+            }
+        }
+    }
+
+    fn list_here(
         &mut self,
         request: &Request<'_>,
-        mut take: impl FnMut(&[u8]) -> ControlFlow<()>,
+        take: &mut impl FnMut(&[u8]) -> ControlFlow<()>,
     ) -> Result<Answer, AskError> {
         let (mut answer, covered) = self.ask_covering(request, OpFlags::PLAIN_REQUEST)?;
         let mut left = LIST_COUNT_MAX;
         loop {
-            let (envelope, message, reply) = taken_apart(&answer.bytes)?;
+            let (envelope, _, reply) = decode_reply(&answer.bytes)?;
             let Response::Listing(listing) = reply.response else { return Ok(answer) };
-            if listing.handles.iter().try_for_each(&mut take).is_break() {
+            if listing.handles.iter().try_for_each(&mut *take).is_break() {
                 // With what still comes.
                 self.connection.close();
                 return Ok(answer);
             }
-            if !message.header.flags.has(OpFlags::CONTINUOUS) {
+            if !answer.is_continued() {
                 return Ok(answer);
             }
             // An endless listing is no listing.
@@ -374,47 +410,53 @@ impl Administrator {
     }
 
     /// The answer to a challenge.
-    fn prove(&self, answer: &Answer, asked: &Asked, flags: OpFlags) -> Result<Asked, AskError> {
+    fn prove(
+        &self,
+        answer: &Answer,
+        asked: &OutgoingRequest,
+        flags: OpFlags,
+        is_change: bool,
+    ) -> Result<OutgoingRequest, AskError> {
         let identity = self.identity.as_ref().ok_or(AskError::WhoAsks)?;
-        let (envelope, _, reply) = taken_apart(&answer.bytes)?;
+        let (envelope, _, reply) = decode_reply(&answer.bytes)?;
         let (Response::Challenge(challenge), Some(digest)) = (reply.response, reply.digest) else {
             return Err(AskError::Another("a challenge without the digest of the request"));
         };
         // Signing the challenge to another request would be doing what somebody else asks.
         check_request_digest(&digest, &asked.covered).map_err(AskError::Unproven)?;
+        let (version, suggested) = (envelope.version, envelope.effective_suggested());
+        if identity.gives_old_proof(version, suggested) && !self.allowances.old_proofs {
+            return Err(AskError::OldProof(version.min(suggested)));
+        }
         let covered = challenge.covered(&digest);
-        let (auth_type, signed_response) = match &identity.key {
-            Key::Secret(secret) => {
-                let (version, suggested) = (envelope.version, envelope.effective_suggested());
-                let salt = random::<PBKDF2_SALT_LEN>();
-                (SECRET_KEY, answer_with_secret(version, suggested, &covered, secret, &salt))
-            }
-            Key::Private(key) => {
-                let signed = answer_with_key(envelope.version, &covered, key);
-                (PUBLIC_KEY, signed.map_err(AskError::Unsigned)?)
-            }
-        };
+        let signed = identity.answer(version, suggested, &covered, &random());
+        let signed_response = signed.map_err(AskError::Unsigned)?;
         let answer = ChallengeAnswer {
-            auth_type,
-            identity: Reference { handle: &identity.handle, index: identity.index },
+            auth_type: identity.auth_type(),
+            identity: identity.reference(),
             signed_response: &signed_response,
         };
-        Asked::answer(&envelope, &Request::AnswerChallenge(answer), flags)
+        OutgoingRequest::answer(&envelope, &Request::AnswerChallenge(answer), flags, is_change)
     }
 
-    /// The answer to `request_id`; where answers are signed, one with the digest of `covered`.
+    /// The answer to `request_id`; where answers are signed, one with the digest of `covered`, or a refusal that is not
+    /// proven.
     fn receive(&mut self, op_code: OpCode, request_id: i32, covered: &[u8]) -> Result<Answer, AskError> {
         let received = self.connection.receive().and_then(|message| {
-            let answer = self.opened(message)?;
-            self.check(&answer, op_code, request_id, covered)?;
+            let mut answer = self.opened(message)?;
+            answer.is_proven = self.check(&answer, op_code, request_id, covered)?;
             Ok(answer)
         });
-        if let Err(error) = &received {
-            // What comes next on this connection would belong to what was asked before.
-            self.connection.close();
-            if !matches!(error, AskError::Lost(_) | AskError::Late) {
-                // Perhaps a server that was started anew has given the number of the session to somebody else.
-                self.session = None;
+        match &received {
+            Ok(answer) if !answer.is_continued() => self.connection.note_answer(answer.keeps_connection()),
+            Ok(_) => {}
+            Err(error) => {
+                // What comes next on this connection would belong to what was asked before.
+                self.connection.close();
+                if !matches!(error, AskError::Lost(_) | AskError::Late) {
+                    // Perhaps a server that was started anew has given the number of the session to somebody else.
+                    self.session = None;
+                }
             }
         }
         received
@@ -433,14 +475,19 @@ impl Administrator {
         }
     }
 
+    /// Whether the answer is proven to come from the server, or nobody wants that.
+    ///
+    /// # Errors
+    /// When it is no answer to the request; or when it is not proven, but for refusals, which anybody on the way can
+    /// make as well by keeping the request from the server.
     fn check(
-        &mut self,
+        &self,
         answer: &Answer,
         op_code: OpCode,
         request_id: i32,
         covered: &[u8],
-    ) -> Result<(), AskError> {
-        let (envelope, message, reply) = taken_apart(&answer.bytes)?;
+    ) -> Result<bool, AskError> {
+        let (envelope, message, reply) = decode_reply(&answer.bytes)?;
         let id = envelope.request_id;
         if id != request_id && id != NO_REQUEST {
             return Err(AskError::Another("it is to another request"));
@@ -449,18 +496,37 @@ impl Administrator {
         if is_success && (message.header.op_code != op_code || id == NO_REQUEST) {
             return Err(AskError::Another("it is to another operation"));
         }
-        let Some(key) = &self.server_key else { return Ok(()) };
-        if reply.code == ResponseCode::AUTHENTICATION_NEEDED || is_about_sessions(reply.code) {
-            return Ok(());
+        let Some(key) = &self.server_key else { return Ok(true) };
+        match self.verify(key, &envelope, &message, &reply, covered) {
+            Ok(()) => Ok(true),
+            Err(_) if reply.code == ResponseCode::AUTHENTICATION_NEEDED || is_about_sessions(reply.code) => {
+                Ok(false)
+            }
+            Err(AskError::Unproven(VerifyError::Unsigned))
+                if matches!(reply.response, Response::Failure(_)) =>
+            {
+                Ok(false)
+            }
+            Err(error) => Err(error),
         }
+    }
+
+    fn verify(
+        &self,
+        key: &PublicKey,
+        envelope: &Envelope,
+        message: &Message<'_>,
+        reply: &Reply<'_>,
+        covered: &[u8],
+    ) -> Result<(), AskError> {
         let is_mac = message.decode_credential()?.is_some_and(|credential| credential.is_mac());
         match &self.session {
             Some(session) if is_mac => {
-                if !session.is_new(&envelope, &message).map_err(AskError::Unproven)? {
+                if !session.is_new(envelope, message).map_err(AskError::Unproven)? {
                     return Err(AskError::Another("it has come before"));
                 }
             }
-            _ => drop(verify_message(&envelope, &message, key).map_err(AskError::Unproven)?),
+            _ => drop(verify_message(envelope, message, key).map_err(AskError::Unproven)?),
         }
         let digest = reply.digest.ok_or(AskError::Another("the digest of the request is missing"))?;
         check_request_digest(&digest, covered).map_err(AskError::Unproven)
@@ -473,94 +539,13 @@ impl Drop for Administrator {
     }
 }
 
-/// A request on its way.
-struct Asked {
-    request_id: i32,
-    message: Vec<u8>,
-    covered: Vec<u8>,
-}
-
-impl Asked {
-    /// A request, in a session if there is one.
-    fn new(session: Option<&Session>, request: &Request<'_>, flags: OpFlags) -> Result<Self, AskError> {
-        let (session_id, version) =
-            session.map_or((0, Version::CURRENT), |session| (session.id, session.version));
-        let (envelope, message) = Self::begin(session_id, version, request, flags);
-        let covered = message.covered().to_vec();
-        let message = message.unsigned().map_err(AskError::TooLong)?;
-        let message = match session {
-            Some(session) => session.sealed(message).and_then(|sealed| match has_secrets(request) {
-                true => session.encrypted(&sealed),
-                false => Ok(sealed),
-            }),
-            None => Ok(message),
-        };
-        let message = message.map_err(AskError::TooLong)?;
-        Ok(Self { request_id: envelope.request_id, message, covered })
-    }
-
-    /// An answer to a challenge, in its version; it proves itself.
-    fn answer(challenge: &Envelope, request: &Request<'_>, flags: OpFlags) -> Result<Self, AskError> {
-        let version = challenge.version.min(Version::CURRENT);
-        let (envelope, message) = Self::begin(challenge.session_id, version, request, flags);
-        let covered = message.covered().to_vec();
-        let message = message.unsigned().map_err(AskError::TooLong)?;
-        Ok(Self { request_id: envelope.request_id, message, covered })
-    }
-
-    fn begin(
-        session_id: i32,
-        version: Version,
-        request: &Request<'_>,
-        flags: OpFlags,
-    ) -> (Envelope, MessageBuf) {
-        // Positive, as deployed clients choose it, and hard to guess.
-        let request_id = (i32::from_be_bytes(random()) & i32::MAX).max(1);
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let now_unix_s = u32::try_from(now.as_secs()).unwrap_or(u32::MAX);
-        let header = Header::request(request.op_code(), flags, now_unix_s);
-        let envelope = Envelope { session_id, version, ..Envelope::request(request_id) };
-        (envelope, MessageBuf::request(&envelope, &header, request))
-    }
-}
-
-const fn changes_records(request: &Request<'_>) -> bool {
-    matches!(
-        request,
-        Request::CreateHandle(_)
-            | Request::DeleteHandle(_)
-            | Request::AddValue(_)
-            | Request::RemoveValue(_)
-            | Request::ModifyValue(_)
-            | Request::HomeNa(_)
-            | Request::UnhomeNa(_)
-    )
-}
-
-/// Whether the request has values that not everybody may read. In a session, those are encrypted.
-fn has_secrets(request: &Request<'_>) -> bool {
-    match request {
-        Request::CreateHandle(body) | Request::AddValue(body) | Request::ModifyValue(body) => {
-            !body.values.iter().all(|value: Value<'_>| value.is_public())
-        }
-        _ => false,
-    }
-}
-
 /// Whether the code says that something is wrong with the session.
 const fn is_about_sessions(code: ResponseCode) -> bool {
     500 <= code.0 && code.0 < 600
 }
 
-fn taken_apart(bytes: &[u8]) -> Result<(Envelope, Message<'_>, Reply<'_>), AskError> {
-    let (envelope, rest) = Envelope::split(bytes)?;
-    let message = Message::decode(rest)?;
-    match message.decode_body(envelope.version)? {
-        Body::Reply(reply) => Ok((envelope, message, reply)),
-        Body::Request(_) => Err(AskError::Another("it is a request itself")),
-    }
-}
-
+#[cfg(test)]
+mod connection_tests;
 #[cfg(test)]
 mod session_tests;
 #[cfg(test)]

@@ -127,7 +127,7 @@ fn is_shared(question: &Question, options: &Options) -> bool {
         && !options.trace
         && !options.service_only
         && options.aliases_max == Options::default().aliases_max
-        && matches!(options.whom, Whom::Responsible)
+        && matches!(options.whom, Whom::Responsible | Whom::Referral(_))
         && question.is_cacheable()
 }
 

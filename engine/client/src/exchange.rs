@@ -52,6 +52,8 @@ const NAME_TIMEOUT_MS: u32 = 5_000;
 pub enum AttemptError {
     /// No answer came in time.
     Silence,
+    /// A part of the answer came, and not the rest of its datagrams.
+    Partial,
     /// Nobody listens there, or the network does not lead there.
     Unreachable,
     /// The connection ended before the answer did.
@@ -88,6 +90,7 @@ impl fmt::Display for AttemptError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Silence => f.write_str("no answer in time"),
+            Self::Partial => f.write_str("only a part of the answer came in time"),
             Self::Unreachable => f.write_str("nobody listens there"),
             Self::Ended => f.write_str("the connection ended before the answer"),
             Self::Malformed(error) => write!(f, "the answer does not decode: {error}"),
@@ -383,7 +386,7 @@ impl Exchange {
     /// Time has passed: sends again, or gives up.
     ///
     /// # Errors
-    /// [`AttemptError::Silence`] when it was sent often enough.
+    /// [`AttemptError::Silence`] or [`AttemptError::Partial`] when it was sent often enough.
     pub fn handle_timeout(&mut self, now: Now) -> Result<(), AttemptError> {
         if now.ms < self.deadline_ms {
             return Ok(());
@@ -392,7 +395,10 @@ impl Exchange {
             self.to_send = true;
             return Ok(());
         }
-        Err(AttemptError::Silence)
+        match &self.incoming {
+            Incoming::Datagrams(fragments) if !fragments.is_empty() => Err(AttemptError::Partial),
+            _ => Err(AttemptError::Silence),
+        }
     }
 
     /// How long it has been waited so far, in milliseconds.

@@ -4,8 +4,9 @@ use crate::administration::{Identity, Key};
 use handle_auth::SignError;
 use handle_auth::challenge::{answer_with_key, answer_with_secret};
 use handle_proto::Version;
+use handle_proto::code::DigestAlgorithm;
 use handle_proto::limit::PBKDF2_SALT_LEN;
-use handle_proto::wire::auth::{PUBLIC_KEY, SECRET_KEY};
+use handle_proto::wire::auth::{PUBLIC_KEY, SECRET_KEY, SecretAnswer};
 use handle_proto::wire::list::Reference;
 
 impl Identity {
@@ -20,6 +21,13 @@ impl Identity {
             Key::Private(_) => PUBLIC_KEY,
             Key::Secret(_) => SECRET_KEY,
         }
+    }
+
+    /// Whether a challenge of `version` that suggests `suggested` is answered with a plain digest of the secret, so that
+    /// whoever made it up can guess the secret at the speed of that digest.
+    pub(crate) fn gives_old_proof(&self, version: Version, suggested: Version) -> bool {
+        let algorithm = SecretAnswer::algorithm_for(version, suggested);
+        matches!(self.key, Key::Secret(_)) && algorithm != DigestAlgorithm::PBKDF2_HMAC_SHA1
     }
 
     /// Answers a challenge of `version` that suggests `suggested`, with fresh `salt`.

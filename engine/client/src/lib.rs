@@ -13,11 +13,13 @@
 //! - [`cache`], [`flight`]: answers by their time to live; one request for many askers.
 //! - [`session`]: what proves who asks from the second request on.
 //! - [`administration`]: who asks, what proves it, and operations of administrators on one server.
+//! - [`allowances`]: what is done for servers without sessions and old servers where it is allowed by name.
 //! - [`signature`]: values that are signed, up to the keys one trusts; [`mod@refresh`]: the global service anew, when
 //!   all of it is signed so.
 #![forbid(unsafe_code)]
 
 pub mod administration;
+pub mod allowances;
 pub mod answer;
 pub mod bootstrap;
 pub mod cache;
@@ -35,12 +37,13 @@ pub mod refresh;
 pub mod service;
 pub mod session;
 pub mod signature;
-mod sockets;
+pub mod sockets;
 #[cfg(test)]
 mod testing;
 pub mod times;
 pub mod trace;
 
+pub use allowances::Allowances;
 pub use answer::Answer;
 pub use cache::SharedAnswer;
 pub use driver::Driver;

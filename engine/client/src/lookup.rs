@@ -19,6 +19,7 @@ pub(crate) mod world;
 pub use error::LookupError;
 
 use crate::administration::Identity;
+use crate::allowances::Allowances;
 use crate::bootstrap::{KnownRoot, Overrides, Root};
 use crate::cache::{Cache, CacheLimits};
 use crate::exchange::{Answered, AttemptError, Exchange, Patience, Transmit};
@@ -35,7 +36,7 @@ use ask::Ask;
 use find::Find;
 use handle_proto::data::kind;
 use handle_proto::limit::{CLIENT_INDIRECTION_MAX, SERVICE_NESTING_MAX};
-use handle_proto::{Handle, ResponseCode};
+use handle_proto::{Handle, ResponseCode, ValueBuf};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -130,6 +131,10 @@ pub struct Options {
     /// is challenged. Deployed clients set one up with the first challenge, which takes two requests more, and one less
     /// for each that follows.
     pub session_timeout_s: Option<i32>,
+    /// Through how many servers the question has come. With any, those that are asked are told not to ask others.
+    pub recursion_count: u8,
+    /// Exceptions that are made for old servers.
+    pub allowances: Allowances,
     /// How many aliases are followed. Deployed clients follow none.
     pub aliases_max: u8,
     /// Whether steps are written down.
@@ -146,6 +151,8 @@ impl Default for Options {
             whom: Whom::Responsible,
             identity: None,
             session_timeout_s: None,
+            recursion_count: 0,
+            allowances: Allowances::default(),
             aliases_max: 0,
             trace: false,
             service_only: false,
@@ -162,6 +169,8 @@ pub enum Whom {
     Sites(Vec<SharedSite>),
     /// These servers, in this order.
     Servers(Vec<Target>),
+    /// The service that a prefix referral with these values names, as if its server had been asked and had said so.
+    Referral(Vec<ValueBuf>),
 }
 
 /// A part of the work, above what it is done for.
@@ -248,7 +257,8 @@ impl Lookup {
         if lookup.options.aliases_max > 0 && !asked.is_for_all() {
             asked.types.push(kind::HS_ALIAS.to_vec());
         }
-        lookup.stack.push(Frame::Ask(Box::new(Ask::new(asked, Why::Asked, 0))));
+        let recursion_count = lookup.options.recursion_count;
+        lookup.stack.push(Frame::Ask(Box::new(Ask::new(asked, Why::Asked, recursion_count))));
         lookup.run(now, Signal::Begin);
         lookup
     }

@@ -3,7 +3,8 @@
 //!
 //! Administrators have one each. Lookups share those in which a challenge was answered: [`Sessions`].
 
-use crate::administration::Identity;
+use crate::administration::{Identity, SessionFailure};
+use crate::allowances::Allowances;
 use crate::exchange::{Exchange, Head, Patience, request_id};
 use crate::plan::Target;
 use crate::{Now, Random};
@@ -23,6 +24,9 @@ use handle_proto::wire::session::{self, ANONYMOUS_INDEX, KeyExchange, SessionSet
 use handle_proto::wire::{Envelope, Message, Reply, Request, Response};
 use handle_proto::{OpCode, OpFlags, Version};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+/// First version in which the MAC of a message covers its version and its number in the session.
+const PROTECTED_SINCE: Version = Version::new(2, 7);
 
 /// The key of a session, and the numbers of the messages in it.
 #[derive(Debug)]
@@ -64,20 +68,31 @@ impl Proposal {
         Request::SessionSetup(SessionSetup { exchange, timeout_s, identity })
     }
 
-    /// The session that a server agreed to, in an answer that it signed; none if it did not.
-    pub(crate) fn agree(&self, envelope: &Envelope, reply: &Reply<'_>) -> Option<Session> {
-        let Response::Session(agreed) = reply.response else { return None };
+    /// The session that a server agreed to, in an answer that it signed.
+    ///
+    /// # Errors
+    /// When it did not; or it is of a version below 2.7, and those are not allowed: the version that a request suggests
+    /// is not protected, so that anybody on the way can have chosen it.
+    pub(crate) fn agree(
+        &self,
+        envelope: &Envelope,
+        reply: &Reply<'_>,
+        allowances: Allowances,
+    ) -> Result<Session, SessionFailure> {
         let version = envelope.version.min(Version::CURRENT);
+        if version < PROTECTED_SINCE && !allowances.old_sessions {
+            return Err(SessionFailure::OldVersion(version));
+        }
+        self.agreed(version, envelope.session_id, reply).ok_or(SessionFailure::KeyExchange)
+    }
+
+    fn agreed(&self, version: Version, id: i32, reply: &Reply<'_>) -> Option<Session> {
+        let Response::Session(agreed) = reply.response else { return None };
         let since = session::SessionKey::DIFFIE_HELLMAN_SINCE;
         let theirs = session::SessionKey::decode(agreed.data, version, since).ok()?;
         let secret = self.pair.agree(theirs.key).ok()?;
         let key = MacKey::new(SessionKey::derive(theirs.cipher, &secret)?);
-        (envelope.session_id > 0).then_some(Session {
-            id: envelope.session_id,
-            version,
-            key,
-            counters: Mutex::default(),
-        })
+        (id > 0).then_some(Session { id, version, key, counters: Mutex::default() })
     }
 }
 
@@ -122,11 +137,19 @@ impl Session {
         Some([&Envelope { flags, message_len, ..envelope }.to_bytes()[..], &plain].concat())
     }
 
+    /// Whether the MAC of a message covers its number, so that a server refuses a copy of it.
+    pub(crate) fn counters_are_protected(&self) -> bool {
+        self.version >= PROTECTED_SINCE
+    }
+
     /// Whether a message with a MAC that is right is new, and has not come before.
     ///
     /// # Errors
-    /// When its MAC is wrong.
+    /// When its MAC is wrong, or of a form that does not cover its number in a session whose version does.
     pub(crate) fn is_new(&self, envelope: &Envelope, message: &Message<'_>) -> Result<bool, VerifyError> {
+        if self.counters_are_protected() && envelope.version < PROTECTED_SINCE {
+            return Err(VerifyError::Digest);
+        }
         let credential = self.key.verify(envelope, message)?;
         Ok(self.counters().seen.accept(credential.counter))
     }

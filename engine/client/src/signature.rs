@@ -11,7 +11,7 @@ mod make;
 #[cfg(test)]
 mod tests;
 
-pub use chain::{Fetch, Verifier};
+pub use chain::{CERTIFICATES_FETCHED_MAX, Fetch, Verifier};
 pub use claims::{Certificate, Claims, Permission, Permitted};
 pub use jws::{Jws, JwsError};
 pub use make::{certificate, signature};
@@ -79,6 +79,8 @@ pub enum SignatureError {
     Circle,
     /// The chain has too many links.
     TooLong,
+    /// The signatures of the record need more certificates than are fetched for one record.
+    TooManyCertificates,
     /// Whoever signed may not sign for this handle.
     Permission(String),
     /// The chain ends with a key that is not trusted.
@@ -94,6 +96,10 @@ impl fmt::Display for SignatureError {
             Self::NoCertificate(whose) => write!(f, "there is no certificate of {whose}"),
             Self::Circle => f.write_str("the chain of certificates is a circle"),
             Self::TooLong => f.write_str("the chain of certificates is too long"),
+            Self::TooManyCertificates => write!(
+                f,
+                "the signatures of this record need more than {CERTIFICATES_FETCHED_MAX} certificates"
+            ),
             Self::Permission(whose) => write!(f, "{whose} may not sign for this handle"),
             Self::Untrusted => f.write_str("the chain of certificates ends with a key that is not trusted"),
         }

@@ -67,6 +67,20 @@ impl Settings {
         self.0.get(key)
     }
 
+    /// The keys that are set.
+    pub fn keys(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().map(String::as_str)
+    }
+
+    /// The settings that are set to `key`; `None` where it is of another kind.
+    #[must_use]
+    pub fn settings_of(&self, key: &str) -> Option<&Self> {
+        match self.get(key)? {
+            Setting::Settings(settings) => Some(settings),
+            _ => None,
+        }
+    }
+
     /// The text that is set to `key`; none where it is of another kind.
     #[must_use]
     pub fn text(&self, key: &str) -> Option<&str> {

@@ -48,6 +48,12 @@ impl Peer {
         }
     }
 
+    /// The address of the other side as a number; IPv4 in its mapped form.
+    #[inline]
+    pub const fn remote_bits(&self) -> u128 {
+        self.remote.to_bits()
+    }
+
     /// Our address, if the socket is bound to several and this one was asked.
     pub fn local(&self) -> Option<IpAddr> {
         (!self.local.is_unspecified()).then(|| self.local.to_canonical())

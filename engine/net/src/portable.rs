@@ -190,6 +190,7 @@ impl Datapath for PortablePath {
             let streams = self.streams.as_ref().map(AsFd::as_fd);
             // The waker is asked about twice where the socket is another's.
             let socket = if self.stopped { self.waker.as_fd() } else { self.socket.as_fd() };
+            let patience = self.streams.as_ref().map_or(patience, |streams| streams.patience(patience));
             let ready = wait_for_input(socket, &self.waker, streams, patience)?;
             if ready.socket {
                 self.receive()?;

@@ -22,7 +22,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 /// Most events of one batch, so that datagrams do not wait long for the connections' turn.
 pub(crate) const EVENTS_MAX: usize = 64;
 /// After the system has run out of files or memory, how long until the next connection is accepted.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Sizes for the connections of a path.
 #[derive(Clone, Debug)]
@@ -114,6 +114,12 @@ impl StreamId {
     #[must_use]
     pub fn at(self) -> usize {
         self.at as usize
+    }
+}
+
+impl From<StreamId> for usize {
+    fn from(id: StreamId) -> Self {
+        id.at()
     }
 }
 
@@ -632,6 +638,11 @@ impl Listener {
             self.paused_since = None;
         }
         !self.watched && !self.is_closed && self.paused_since.is_none()
+    }
+
+    /// Whether it is to be watched again after a while.
+    pub(crate) const fn is_paused(&self) -> bool {
+        self.paused_since.is_some() && !self.is_closed
     }
 
     /// Accepts nobody any more.

@@ -12,7 +12,11 @@ use rustix::event::{EventfdFlags, eventfd};
 pub struct Waker(Arc<OwnedFd>);
 
 impl Waker {
-    pub(crate) fn new() -> io::Result<Self> {
+    /// One that no path has: whoever polls its descriptor is woken, from then on.
+    ///
+    /// # Errors
+    /// When the kernel has no more descriptors.
+    pub fn new() -> io::Result<Self> {
         Ok(Self(Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)))
     }
 

@@ -2,9 +2,10 @@
 
 use crate::text;
 use anyhow::{Context as _, anyhow, bail};
-use handle_proto::data::site::{Server, Site, SiteBuf};
+use handle_proto::data::site::{Interface, InterfaceKind, InterfaceProtocol, Server, Site, SiteBuf};
 use handle_proto::json::site_from_json;
 use handle_proto::{Handle, HashOption};
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
 /// A site record, and which of its servers this is.
@@ -99,5 +100,213 @@ impl SiteRecord {
     #[must_use]
     pub fn has(&self, handle: Handle<'_>) -> bool {
         handle.server_at(self.hash_option, self.servers_count) == Some(self.server_at)
+    }
+}
+
+/// What a process answers on the addresses of its `listen`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answers {
+    /// Queries over UDP, and over TCP where that is on.
+    Queries {
+        /// Whether it is.
+        over_tcp: bool,
+    },
+    /// Administration and queries over TCP.
+    Administration,
+}
+
+impl Answers {
+    /// Why this process does not answer on an interface that is its business; `None` where it does, or where the
+    /// interface is the other process's.
+    fn missing(self, interface: Interface, listen: &[SocketAddr]) -> Option<&'static str> {
+        let is_listened_on = listen.iter().any(|address| Some(address.port()) == interface.port());
+        let for_queries = interface.kind.has(InterfaceKind::QUERY);
+        match (self, interface.protocol) {
+            _ if interface.kind == InterfaceKind::NONE => None,
+            (Self::Queries { .. }, InterfaceProtocol::UDP) if !for_queries => {
+                Some("administration is answered over TCP only")
+            }
+            (Self::Queries { .. }, InterfaceProtocol::UDP) if !is_listened_on => Some(NO_SUCH_PORT),
+            // One that is for both is the other process's, where they share a port number.
+            (Self::Queries { over_tcp }, InterfaceProtocol::TCP)
+                if interface.kind == InterfaceKind::QUERY =>
+            {
+                match (is_listened_on, over_tcp) {
+                    (false, _) => Some(NO_SUCH_PORT),
+                    (true, false) => Some("`tcp.enabled` is off"),
+                    (true, true) => None,
+                }
+            }
+            (Self::Administration, InterfaceProtocol::TCP)
+                if interface.kind.has(InterfaceKind::ADMIN) && !is_listened_on =>
+            {
+                Some(NO_SUCH_PORT)
+            }
+            (_, InterfaceProtocol::UDP | InterfaceProtocol::TCP) => None,
+            (Self::Queries { .. }, _) => Some("neither handled nor handle-admin speaks this protocol"),
+            (Self::Administration, _) => None,
+        }
+    }
+
+    /// Whether this process may be the one behind an interface.
+    fn may_be_behind(self, interface: Interface) -> bool {
+        match self {
+            Self::Queries { .. } => interface.protocol.0 <= InterfaceProtocol::TCP.0,
+            Self::Administration => interface.protocol == InterfaceProtocol::TCP,
+        }
+    }
+}
+
+const NO_SUCH_PORT: &str = "`listen` has no such port";
+
+/// How `listen` differs from what the site record tells clients about a server, in one sentence each: interfaces that
+/// nobody answers on, ports that no client finds, and addresses that are not the server's.
+#[must_use]
+pub fn differences(server: &Server<'_>, listen: &[SocketAddr], answers: Answers) -> Vec<String> {
+    // A port that the kernel chooses is in no site record.
+    if listen.iter().any(|address| address.port() == 0) {
+        return Vec::new();
+    }
+    let mut found = Vec::new();
+    for interface in server.interfaces.iter() {
+        if let Some(why) = answers.missing(interface, listen) {
+            found.push(format!(
+                "nobody answers on the interface {} of the site record: {why}",
+                shown(interface)
+            ));
+        }
+    }
+    for address in listen {
+        let tells = |interface: Interface| {
+            Some(address.port()) == interface.port()
+                && interface.kind != InterfaceKind::NONE
+                && answers.may_be_behind(interface)
+        };
+        if !server.interfaces.iter().any(tells) {
+            found.push(format!(
+                "`listen` has {address}, and the site record tells no client of that port (server {})",
+                server.id
+            ));
+        }
+    }
+    let told = server.address.ip();
+    let is_reached = |ip: IpAddr| ip.is_unspecified() || ip.to_canonical() == told;
+    if !server.address.is_unspecified() && !listen.iter().any(|address| is_reached(address.ip())) {
+        let listens: Vec<String> = listen.iter().map(|address| address.ip().to_string()).collect();
+        found.push(format!(
+            "the site record sends clients to {told}, and `listen` has {} only (right where addresses are translated)",
+            listens.join(", ")
+        ));
+    }
+    found
+}
+
+fn shown(interface: Interface) -> String {
+    let kind = match interface.kind {
+        InterfaceKind::ADMIN => "for administration",
+        InterfaceKind::QUERY => "for queries",
+        _ => "for administration and queries",
+    };
+    let protocol = interface.protocol;
+    let name = protocol.name().map_or_else(|| format!("protocol {}", protocol.0), str::to_owned);
+    format!("{name} port {} {kind}", interface.port_number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A server at 192.0.2.1 with these interfaces, as a site record of one server.
+    fn site(interfaces: &[(&str, &str, u16)]) -> SiteRecord {
+        let interfaces: Vec<_> = interfaces
+            .iter()
+            .map(|(protocol, kind, port)| {
+                let (query, admin) = (kind.contains('q'), kind.contains('a'));
+                serde_json::json!({ "protocol": protocol, "query": query, "admin": admin, "port": port })
+            })
+            .collect();
+        let site = serde_json::json!({
+            "version": 1, "protocolVersion": "2.11", "serialNumber": 1, "primarySite": true, "multiPrimary": false,
+            "attributes": [], "servers": [
+                { "serverId": 1, "address": "192.0.2.1", "interfaces": interfaces }
+            ],
+        });
+        SiteRecord::parse(&site.to_string(), None).unwrap()
+    }
+
+    fn differ(interfaces: &[(&str, &str, u16)], listen: &[&str], answers: Answers) -> Vec<String> {
+        let site = site(interfaces);
+        let listen: Vec<SocketAddr> = listen.iter().map(|address| address.parse().unwrap()).collect();
+        differences(&site.server().unwrap(), &listen, answers)
+    }
+
+    const QUERIES: Answers = Answers::Queries { over_tcp: true };
+    const USUAL: [(&str, &str, u16); 3] = [("TCP", "q", 2641), ("TCP", "a", 2642), ("UDP", "q", 2641)];
+
+    #[test]
+    fn the_usual_layouts_are_as_the_site_record_says() {
+        assert_eq!(differ(&USUAL, &["[::]:2641"], QUERIES), [""; 0]);
+        assert_eq!(differ(&USUAL, &["192.0.2.1:2641"], QUERIES), [""; 0]);
+        assert_eq!(differ(&USUAL, &["0.0.0.0:2642"], Answers::Administration), [""; 0]);
+        let one_port = [("TCP", "qa", 2641), ("UDP", "q", 2641)];
+        let over_udp = Answers::Queries { over_tcp: false };
+        assert_eq!(differ(&one_port, &["[::]:2641"], Answers::Administration), [""; 0]);
+        assert_eq!(differ(&one_port, &["[::]:2641"], over_udp), [""; 0]);
+        assert_eq!(
+            differ(&[("UDP", "q", 2641)], &["127.0.0.1:0"], QUERIES),
+            [""; 0],
+            "a port of the kernel's choice"
+        );
+    }
+
+    #[test]
+    fn interfaces_that_nobody_answers_on_are_named() {
+        for (interface, answers, expected) in [
+            (
+                ("UDP", "q", 2643),
+                QUERIES,
+                "UDP port 2643 for queries of the site record: `listen` has no such port",
+            ),
+            (
+                ("TCP", "q", 2643),
+                QUERIES,
+                "TCP port 2643 for queries of the site record: `listen` has no such port",
+            ),
+            (
+                ("UDP", "a", 2641),
+                QUERIES,
+                "UDP port 2641 for administration of the site record: administration is",
+            ),
+            (
+                ("HTTP", "qa", 8000),
+                QUERIES,
+                "HTTP port 8000 for administration and queries of the site record",
+            ),
+            (
+                ("TCP", "a", 2644),
+                Answers::Administration,
+                "TCP port 2644 for administration of the site record",
+            ),
+            (("TCP", "q", 2641), Answers::Queries { over_tcp: false }, "`tcp.enabled` is off"),
+        ] {
+            let port = if answers == Answers::Administration { 2642 } else { 2641 };
+            let interfaces = [("UDP", "q", 2641), ("TCP", "a", 2642), interface];
+            let found = differ(&interfaces, &[&format!("[::]:{port}")], answers);
+            assert!(found.len() == 1 && found[0].contains(expected), "{interface:?}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn ports_and_addresses_that_clients_are_not_told_are_named() {
+        let found = differ(&USUAL, &["[::]:2641", "[::]:2700"], QUERIES);
+        assert!(
+            found.len() == 1 && found[0].contains("[::]:2700") && found[0].contains("tells no client"),
+            "{found:?}"
+        );
+        let found = differ(&USUAL, &["127.0.0.1:2641"], QUERIES);
+        assert!(
+            found.len() == 1 && found[0].contains("to 192.0.2.1, and `listen` has 127.0.0.1 only"),
+            "{found:?}"
+        );
     }
 }

@@ -98,6 +98,12 @@ impl OpCode {
         matches!(self.0, 100..=105 | 300..=302 | 1000..=1003)
     }
 
+    /// Whether the operation changes records or homed prefixes.
+    #[must_use]
+    pub const fn changes_records(self) -> bool {
+        matches!(self.0, 100..=104 | 300..=301)
+    }
+
     /// Whether a deployed server knows the operation.
     #[must_use]
     pub const fn is_deployed(self) -> bool {

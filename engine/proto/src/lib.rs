@@ -7,6 +7,7 @@
 //! - [`value`] and [`data`]: handle values and the predefined types inside them.
 //! - [`wire`]: messages, from the envelope to every body.
 //! - [`code`]: operation codes, response codes and flags, as open newtypes.
+//! - [`printable`]: text from elsewhere, made safe to show.
 //! - `json`: records and sites as JSON, in both directions (feature `json`).
 //!
 //! Decoding borrows: a view holds slices of the caller's bytes. A view exists only once every length
@@ -26,6 +27,7 @@ pub mod fold;
 pub mod json;
 pub mod limit;
 pub mod name;
+pub mod printable;
 pub mod value;
 pub mod wire;
 

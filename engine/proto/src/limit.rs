@@ -22,9 +22,9 @@ pub const FRAGMENTS_MAX: usize = (MESSAGE_LEN_MAX as usize).div_ceil(UDP_DATA_LE
 pub const LIST_COUNT_MAX: usize = 1_048_576;
 /// Most values in a response (resolution and referral). Deployed clients refuse more.
 pub const VALUES_COUNT_MAX: usize = 2048;
-/// Most comparisons that a query is worth: its indexes and types, together, times the values of the record. That many
-/// take milliseconds; a query as long as a message may be gets its answer from records of up to 30 values.
-pub const QUERY_COMPARISONS_MAX: usize = 1 << 21;
+/// Most comparisons of the lists of a query with the values of a record, one by one: the indexes and types together,
+/// times the values. That many take some 50 microseconds; for more the lists are sorted first.
+pub const QUERY_COMPARISONS_MAX: usize = 1 << 13;
 /// Most bytes of a handle in a response, and of a handle that may be created.
 pub const HANDLE_LEN_MAX: usize = 2048;
 /// Most references in one value that may be stored.

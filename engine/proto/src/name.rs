@@ -19,6 +19,17 @@ pub const TRUST_ROOT: &[u8] = b"0.0/0.0";
 /// Not stored: the live status of a server.
 pub const SITE_STATUS: &[u8] = b"0.SITE/STATUS";
 
+/// Whether `c` acts on a terminal or on the text around it instead of being shown: a control character of C0 or C1, a
+/// separator of lines, or one that changes the direction of text.
+#[must_use]
+pub fn is_control(c: char) -> bool {
+    c.is_control()
+        || matches!(
+            c,
+            '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+        )
+}
+
 /// A handle as it stands on the wire: any bytes, divided by their first slash.
 ///
 /// Deployed servers treat names as bytes and check UTF-8 only on creation.

@@ -30,6 +30,8 @@ pub enum Outcome<'a> {
     InSession(Reply<'a>),
     /// It is encrypted in a session. Once it is decrypted, [`answer_message`] answers it.
     Encrypted,
+    /// It asks for names to be listed, which another process does; [`refuse_listing`] where that cannot be asked.
+    Listing,
     /// It takes too long for a worker: a signature, who asks, or computed values.
     /// [`slow`](mod@crate::slow) goes on with it.
     Slow(Slow<'a>),
@@ -56,6 +58,22 @@ pub fn answer_message<'a, B: AsRef<[u8]>>(
 pub fn refuse_stream<'a, B>(context: &Context<'_, B>, refused: Refused, text: &'a [u8]) -> Reply<'a> {
     let reply = Reply::unreadable(refused, OpCode::RESERVED, context.now_unix_s);
     if text.is_empty() { reply } else { reply.with_text(text) }
+}
+
+/// The reply to a request to list names, `bytes` behind `envelope`, that is not carried out because of `refused`.
+#[cold]
+pub fn refuse_listing<'a, B>(
+    context: &Context<'_, B>,
+    envelope: Envelope,
+    bytes: &'a [u8],
+    refused: Refused,
+) -> Reply<'a> {
+    match Request::from_operation(&envelope, bytes) {
+        Some(request) => {
+            Reply::to(&request, refused.code(), &context.service, context.now_unix_s).refuse(refused)
+        }
+        None => refuse_stream(context, refused, b""),
+    }
 }
 
 pub(crate) fn answer_request<'a, B: AsRef<[u8]>>(
@@ -163,6 +181,9 @@ pub(crate) fn prepare<'a, B: AsRef<[u8]>, const N: usize>(
 ) -> Prepared<'a> {
     let request = match request {
         Ok(request) => request,
+        Err(Refusal::Reply(unreadable)) if unreadable.is_listing() && context.service.forwards_listing => {
+            return Prepared::Done(Outcome::Listing);
+        }
         Err(Refusal::Reply(unreadable)) => {
             return Prepared::Done(Outcome::Reply(unreadable.reply(context.now_unix_s)));
         }
@@ -274,20 +295,44 @@ pub(crate) fn locate_handle<'a, B: AsRef<[u8]>>(
     }
 }
 
-/// The record of `handle`, if this server has it: for keys and groups of administrators.
+/// A record that was looked for on behalf of administrators.
+pub(crate) struct LocalRecord<'a> {
+    /// The record, if there is one.
+    pub(crate) record: Option<Record<'a>>,
+    /// Whether it is a copy of a record that another service has, which need not be complete.
+    pub(crate) is_copy: bool,
+}
+
+/// The record of `handle`, if this server has it, or a copy of it where it is that of a prefix homed here: for keys and
+/// groups of administrators.
+///
+/// # Errors
+/// When another server has the record and there is no copy, or it is damaged.
 pub(crate) fn find_local<'a, B: AsRef<[u8]>>(
     context: &Context<'a, B>,
     handle: Handle<'_>,
-) -> Result<Option<Record<'a>>, NotLocal> {
+) -> Result<LocalRecord<'a>, NotLocal> {
     let mut key: KeyBuf = KeyBuf::new();
-    let is_here = context.service.has(handle)
-        && key.write(handle, context.records.folds())
-        && is_homed(context, key.as_bytes());
-    if !is_here {
+    if !key.write(handle, context.records.folds()) {
+        return Err(NotLocal::Elsewhere);
+    }
+    let is_here = context.service.has(handle) && is_homed(context, key.as_bytes());
+    if !is_here && !is_record_of_homed_prefix(context, key.as_bytes()) {
         return Err(NotLocal::Elsewhere);
     }
     let lookup = Lookup::new(context, key.as_bytes());
-    context.records.find(lookup.hash, lookup.key).map_err(|Corrupt { .. }| NotLocal::Damaged)
+    match context.records.find(lookup.hash, lookup.key) {
+        Ok(None) if !is_here => Err(NotLocal::Elsewhere),
+        Ok(record) => Ok(LocalRecord { record, is_copy: !is_here }),
+        Err(Corrupt { .. }) => Err(NotLocal::Damaged),
+    }
+}
+
+/// Whether this is the key of the record of a prefix that is homed here. The record itself is at the registry, but its
+/// operator may have put a copy into the set, whose keys and groups count.
+fn is_record_of_homed_prefix<B: AsRef<[u8]>>(context: &Context<'_, B>, key: &[u8]) -> bool {
+    let prefix = Handle(key).is_prefix_record().then(|| &key[PREFIX_RECORDS.len()..]);
+    prefix.zip(context.homed).is_some_and(|(prefix, homed)| homed.has(prefix))
 }
 
 /// Why a record cannot be read here.
@@ -328,6 +373,15 @@ fn is_homed_by_ancestor(homed: &Homed<'_>, key: &[u8]) -> bool {
 pub(crate) const ANCESTORS_MAX: usize = 16;
 
 impl<'a> Question<'a> {
+    /// Whether the handle, which is not stored, is one for which the asker would be referred to another service, and
+    /// does not understand that.
+    #[cold]
+    fn is_resolved_for_asker<B: AsRef<[u8]>>(&self, context: &Context<'a, B>, lookup: &Lookup<'_>) -> bool {
+        self.request.wants_no_referral(&context.service)
+            && Handle(lookup.key).is_derived_prefix_record()
+            && matches!(referral::find(context, lookup), Ok(Some(_)))
+    }
+
     /// The last stage: what becomes of the request, once the record was looked for.
     #[inline]
     pub(crate) fn outcome<B: AsRef<[u8]>>(
@@ -344,7 +398,8 @@ impl<'a> Question<'a> {
         }
     }
 
-    /// The reply, once the record was looked for, when there are no computed values.
+    /// The reply, once the record was looked for, when there are no computed values. Lists that are too long for a worker
+    /// are refused.
     #[inline]
     pub(crate) fn answer<B: AsRef<[u8]>>(
         &self,
@@ -353,16 +408,19 @@ impl<'a> Question<'a> {
         found: Result<Option<Record<'a>>, Corrupt>,
     ) -> Reply<'a> {
         let mut reply = self.success(context);
-        if self.answer_into(context, lookup, found, &mut reply) {
-            reply = self.refer(context, lookup);
+        let is_stored = matches!(found, Ok(Some(_)));
+        match self.answer_into(context, lookup, found, &mut reply) {
+            false => reply,
+            true if is_stored => self.refuse(context, Refused::QueryTooLong),
+            true => self.refer(context, lookup),
         }
-        reply
     }
 
     /// As [`answer`](Self::answer), into what [`success`](Self::success) gave. A reply is large, and to copy
     /// what was just written field by field makes the processor wait.
     ///
-    /// True when there is no such record, but its values may be computed; then nothing was written.
+    /// True when it goes the slow way, and nothing was written: there is no such record, but its values may be computed
+    /// or asked for elsewhere, or the lists of the query are too long.
     #[inline]
     #[must_use]
     pub(crate) fn answer_into<B: AsRef<[u8]>>(
@@ -373,10 +431,11 @@ impl<'a> Question<'a> {
         reply: &mut Reply<'a>,
     ) -> bool {
         match found {
-            Ok(Some(record)) if record.is_homed() => self.select(context, &record, reply),
+            Ok(Some(record)) if record.is_homed() => return self.select(context, &record, reply),
             _ if !is_homed(context, lookup.key) => *reply = self.refuse(context, Refused::NotHomed),
-            Ok(Some(record)) => self.select(context, &record, reply),
+            Ok(Some(record)) => return self.select(context, &record, reply),
             Ok(None) if context.may_compute(self.query.handle) => return true,
+            Ok(None) if self.is_resolved_for_asker(context, lookup) => return true,
             Ok(None) => *reply = self.refer(context, lookup),
             Err(Corrupt { .. }) => *reply = self.refuse(context, Refused::DamagedRecord),
         }
@@ -384,15 +443,25 @@ impl<'a> Question<'a> {
     }
 
     #[inline]
-    fn select<B: AsRef<[u8]>>(&self, context: &Context<'a, B>, record: &Record<'a>, reply: &mut Reply<'a>) {
-        let filter = match Filter::among(self.query, record.public_count()) {
+    fn select<B: AsRef<[u8]>>(
+        &self,
+        context: &Context<'a, B>,
+        record: &Record<'a>,
+        reply: &mut Reply<'a>,
+    ) -> bool {
+        let filter = match Filter::among(context, self.query, record.public_count()) {
             Ok(filter) => filter,
-            Err(refused) => return *reply = self.refuse(context, refused),
+            Err(Refused::QueryTooLong) if context.service.authenticates => return true,
+            Err(refused) => {
+                *reply = self.refuse(context, refused);
+                return false;
+            }
         };
         match Selected::from(record.public_bytes(), record.public_count(), filter) {
             Some(selected) => self.show_in(context, selected, reply),
             None => *reply = self.refuse(context, Refused::DamagedRecord),
         }
+        false
     }
 
     /// The reply that shows `selected`.
@@ -420,8 +489,8 @@ impl<'a> Question<'a> {
 
     /// Why values must not be shown where public-only is off: the first selected one that is not
     /// public decides. In a session identity always matters.
-    pub(crate) fn private(&self, record: &Record<'a>) -> Option<Refused> {
-        let filter = match Filter::among(self.query, record.values_count()) {
+    pub(crate) fn private<B>(&self, context: &Context<'a, B>, record: &Record<'a>) -> Option<Refused> {
+        let filter = match Filter::among(context, self.query, record.values_count()) {
             Ok(filter) => filter,
             Err(refused) => return Some(refused),
         };

@@ -1,7 +1,7 @@
 //! Who is entitled: administrators named directly, and those in groups. RFC 3651 section 4, with the deployed
 //! rules for index 0 and for groups.
 
-use crate::answer::find_local;
+use crate::answer::{LocalRecord, NotLocal, find_local};
 use crate::service::Context;
 use arrayvec::ArrayVec;
 use handle_proto::data::admin::names;
@@ -36,6 +36,8 @@ pub enum Entitled {
     No,
     /// Not as far as was looked: there are more groups than are looked up for one decision.
     GaveUp,
+    /// Not by what is known here: something that may be a group is at another service.
+    Elsewhere,
 }
 
 /// Whether one of `references` entitles `identity`.
@@ -43,7 +45,7 @@ pub enum Entitled {
 /// A reference names it directly when handle and index are the same, or the reference has index 0; the local
 /// name counts in its case whatever the service does. Otherwise references are looked up, breadth first and
 /// each once, and those that are groups (HS_VLIST) entitle whom they name. References with index 0 name no
-/// group. What cannot be looked up here entitles nobody.
+/// group. What cannot be looked up here entitles nobody, and the answer says so.
 pub fn entitles<'a, B: AsRef<[u8]>>(
     context: &Context<'a, B>,
     references: impl Iterator<Item = Reference<'a>>,
@@ -58,17 +60,23 @@ pub fn entitles<'a, B: AsRef<[u8]>>(
         }
         groups.push(reference);
     }
-    let mut next = 0;
+    let (mut next, mut is_elsewhere) = (0, false);
     while let Some(&reference) = groups.queue.get(next) {
         next += 1;
-        for entry in group(context, reference).into_iter().flat_map(|group| group.0.iter()) {
+        let group = group(context, reference);
+        is_elsewhere |= group == Err(NotLocal::Elsewhere);
+        for entry in group.ok().flatten().into_iter().flat_map(|group| group.0.iter()) {
             if is_named(&entry) {
                 return Entitled::Yes;
             }
             groups.push(entry);
         }
     }
-    if groups.has_more { Entitled::GaveUp } else { Entitled::No }
+    match (groups.has_more, is_elsewhere) {
+        (true, _) => Entitled::GaveUp,
+        (false, true) => Entitled::Elsewhere,
+        (false, false) => Entitled::No,
+    }
 }
 
 /// References that are, or were, to be looked up; each once, so that circles end.
@@ -93,10 +101,19 @@ impl<'a> Groups<'a> {
     }
 }
 
-/// The group that `reference` names, if it is one and is here. Who may read it does not matter.
-fn group<'a, B: AsRef<[u8]>>(context: &Context<'a, B>, reference: Reference<'_>) -> Option<Vlist<'a>> {
-    let record = find_local(context, Handle(reference.handle)).ok()??;
-    let mut values = record.values_in_order().map_while(Result::ok);
-    let value = values.find(|value| value.index == reference.index)?;
-    fold::eq(value.kind, HS_VLIST).then(|| Vlist::decode(value.data).ok())?
+/// The group that `reference` names, if it is one. Who may read it does not matter.
+///
+/// # Errors
+/// When the value is not here.
+fn group<'a, B: AsRef<[u8]>>(
+    context: &Context<'a, B>,
+    reference: Reference<'_>,
+) -> Result<Option<Vlist<'a>>, NotLocal> {
+    let LocalRecord { record, is_copy } = find_local(context, Handle(reference.handle))?;
+    let mut values = record.into_iter().flat_map(|record| record.values_in_order().map_while(Result::ok));
+    match values.find(|value| value.index == reference.index) {
+        Some(value) if fold::eq(value.kind, HS_VLIST) => Ok(Vlist::decode(value.data).ok()),
+        None if is_copy => Err(NotLocal::Elsewhere),
+        _ => Ok(None),
+    }
 }

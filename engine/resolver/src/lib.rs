@@ -29,11 +29,12 @@ mod service;
 pub mod slow;
 mod usual;
 
-pub use answer::{NotLocal, Outcome, answer, answer_message, refuse_stream};
+pub use answer::{NotLocal, Outcome, answer, answer_message, refuse_listing, refuse_stream};
 pub use batch::{InBatch, answer_batch, answer_messages};
 pub use refused::Refused;
 pub use reply::{Reply, too_long};
 pub use request::DropReason;
+pub use select::SortingRoom;
 pub use service::{Context, MayCompute, Service};
 pub use slow::Slow;
 pub use usual::Usual;

@@ -4,8 +4,12 @@
 use crate::answer::{ANCESTORS_MAX, Lookup};
 use crate::select::{Filter, Selected};
 use crate::service::Context;
-use handle_proto::{Handle, fold};
+use handle_proto::{Handle, Version, fold};
 use handle_snapshot::{Corrupt, hash_key};
+
+/// First version whose peers understand a prefix referral whatever they asked for. RFC 3652 knows none; deployed servers
+/// resolve for older ones.
+pub(crate) const UNDERSTOOD_SINCE: Version = Version::new(2, 10);
 
 /// Types whose values say which service has the records of derived prefixes.
 const DELEGATION: [&[u8]; 3] = [b"HS_SITE.PREFIX", b"HS_NA_DELEGATE", b"HS_SERV.PREFIX"];

@@ -85,6 +85,11 @@ reasons! {
     SessionCipher = "session_cipher", SESSION_FAILED, b"This server uses no cipher that the client knows.";
     /// There are more sessions than there is room for.
     TooManySessions = "too_many_sessions", SERVER_BUSY, b"Too many sessions; ask again later.";
+    /// The version that the client suggests is one in which messages in sessions are not protected.
+    SessionVersion = "session_version", SESSION_FAILED, b"This server has sessions of version 2.7 and later only.";
+    /// State would be kept for a sender that need not receive the answer, and there is much of it already. Deployed clients
+    /// ask again over TCP.
+    OverTcp = "over_tcp", ERROR, b"Ask over TCP.";
     /// A request in a session that has to tell who wrote it, and does not.
     NoMac = "no_mac", INVALID_CREDENTIAL, b"Session request missing MAC code.";
     /// A request in a session with a MAC that is wrong.
@@ -107,6 +112,8 @@ reasons! {
     NotPermitted = "not_permitted", INVALID_ADMIN, b"";
     /// The answer to the challenge is wrong, or the identity has no such key.
     WrongKey = "wrong_key", AUTHENTICATION_FAILED, b"";
+    /// The answer to the challenge asks for more work than is done for it.
+    TooMuchWork = "too_much_work", AUTHENTICATION_FAILED, b"The answer asks for more PBKDF2 rounds, or for a longer or shorter key, than this server accepts.";
     /// The key of the identity is at another server, and this one asks nobody.
     IdentityElsewhere = "identity_elsewhere", AUTHENTICATION_FAILED, b"This server can only check identities whose handles it has.";
     /// The answer to the challenge has no form that is known, whatever the key.
@@ -119,7 +126,8 @@ reasons! {
     OtherServer = "other_server", SERVER_NOT_RESPONSIBLE, b"Request was hashed incorrectly";
     /// The prefix is not homed.
     NotHomed = "not_homed", SERVER_NOT_RESPONSIBLE, b"That prefix doesn't live here";
-    /// More indexes and types are asked for than are compared with the values of this record.
+    /// More indexes and types are asked for than a worker compares with the values of this record, and there is no slow
+    /// path to sort them.
     QueryTooLong = "query_too_long", PROTOCOL_ERROR, b"Too many indexes and types; ask for all values.";
     /// The answer would be longer than a message.
     AnswerTooLong = "answer_too_long", PROTOCOL_ERROR, b"The values do not fit into an answer; ask by index or type.";

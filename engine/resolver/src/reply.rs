@@ -284,6 +284,22 @@ impl<'a> Reply<'a> {
         self.envelope.message_len as usize
     }
 
+    /// A number that equal answers from one set of records share, whoever asks and however the handle is spelt: where the
+    /// values are of which some are shown, and the operation and its outcome where there are none. Different answers
+    /// have different numbers.
+    #[must_use]
+    pub fn identity(&self) -> u64 {
+        match self.values_count {
+            Some(_) => self.values.identity(),
+            // No value is at so low an address.
+            None => {
+                let refused = self.refused.map_or(0, |refused| refused as u64 + 1);
+                let code = u64::from(self.header.response_code.0.cast_unsigned() & 0xff);
+                u64::from(self.header.op_code.0.cast_unsigned() & 0xfff) << 16 | code << 8 | refused
+            }
+        }
+    }
+
     /// Datagrams that the reply takes.
     #[must_use]
     pub const fn datagrams_count(&self) -> usize {

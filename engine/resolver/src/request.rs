@@ -1,5 +1,6 @@
 //! What a request is before it is answered: taken apart, or refused.
 
+use crate::referral::UNDERSTOOD_SINCE;
 use crate::refused::Refused;
 use crate::reply::Reply;
 use crate::service::Service;
@@ -14,6 +15,8 @@ use handle_proto::{OpCode, OpFlags, ResponseCode, Version};
 pub enum DropReason {
     /// It is somebody's answer to something unreadable. To answer that could go on for ever.
     ErrorReply,
+    /// The datagram is shorter than an envelope. No client sends such a request, and any answer would be longer.
+    TooShort,
 }
 
 /// A message that can be acted on: what a reply repeats, and the bytes of it.
@@ -52,6 +55,12 @@ pub(crate) struct Unreadable {
 }
 
 impl Unreadable {
+    /// Whether it is a request to list names, which belongs on an interface for administration.
+    pub(crate) const fn is_listing(&self) -> bool {
+        matches!(self.refused, Refused::Administration)
+            && matches!(self.op_code, OpCode::LIST_HANDLES | OpCode::LIST_HOMED_NAS)
+    }
+
     pub(crate) fn reply(self, now_unix_s: u32) -> Reply<'static> {
         Reply::unreadable(self.refused, self.op_code, now_unix_s)
     }
@@ -68,7 +77,7 @@ impl<'a> Request<'a> {
     #[inline]
     pub(crate) fn from_datagram(datagram: &'a [u8]) -> Result<Self, Refusal> {
         let Some((fixed, rest)) = datagram.split_first_chunk() else {
-            return Err(Refusal::Reply(Self::refuse_runt(datagram).into()));
+            return Err(Refusal::Drop(DropReason::TooShort));
         };
         let envelope = Envelope::from_bytes(fixed);
         if envelope.message_len > MESSAGE_LEN_MAX {
@@ -89,7 +98,8 @@ impl<'a> Request<'a> {
     pub(crate) fn from_stream(message: &'a [u8]) -> Result<Self, Refusal> {
         match message.split_first_chunk() {
             Some((envelope, rest)) => Self::from_message(Envelope::from_bytes(envelope), rest),
-            None => Err(Refusal::Reply(Self::refuse_runt(message).into())),
+            // Never: whoever reads streams splits them at envelopes.
+            None => Err(Refusal::Drop(DropReason::TooShort)),
         }
     }
 
@@ -126,15 +136,27 @@ impl<'a> Request<'a> {
         if op_code != OpCode::RESOLUTION {
             Self::check_other(&envelope, &message)?;
         }
-        Ok(Self {
+        Ok(Self::new(&envelope, &message))
+    }
+
+    /// A message that was checked, or is only to be refused.
+    #[inline]
+    fn new(envelope: &Envelope, message: &Message<'a>) -> Self {
+        Self {
             version: envelope.answer_version(),
             session_id: envelope.session_id,
             request_id: envelope.request_id,
-            op_code,
+            op_code: message.header.op_code,
             flags: message.header.flags,
             recursion_count: message.header.recursion_count,
             covered: message.covered,
-        })
+        }
+    }
+
+    /// What a reply repeats of `bytes` behind `envelope`, whatever the operation; `None` where they are no message.
+    pub(crate) fn from_operation(envelope: &Envelope, bytes: &'a [u8]) -> Option<Self> {
+        let bytes = &bytes[..bytes.len().min(envelope.message_len as usize)];
+        Some(Self::new(envelope, &Message::decode(bytes).ok()?))
     }
 
     /// Whether it asks for public values, and for no signature: what nearly every request is.
@@ -142,6 +164,14 @@ impl<'a> Request<'a> {
     pub(crate) const fn is_plain(&self) -> bool {
         const DECIDE: u32 = OpFlags::PUBLIC_ONLY.0 | OpFlags::CERTIFY.0;
         self.op_code.0 == OpCode::RESOLUTION.0 && self.flags.0 & DECIDE == OpFlags::PUBLIC_ONLY.0
+    }
+
+    /// Whether its sender does not understand a referral to another service, and is to be resolved for.
+    pub(crate) fn wants_no_referral(&self, service: &Service<'_>) -> bool {
+        service.resolves_for_old
+            && self.version < UNDERSTOOD_SINCE
+            && self.flags.has(OpFlags::RECURSIVE)
+            && !self.flags.has(OpFlags::DO_NOT_REFER)
     }
 
     /// Whether it is in a session of a server that has any.
@@ -188,17 +218,6 @@ impl<'a> Request<'a> {
         match announced && !begins && !envelope.flags.has(EnvelopeFlags::ENCRYPTED) {
             true => Refused::NoOperation,
             false => Refused::Short,
-        }
-    }
-
-    /// A datagram shorter than an envelope: missing bytes count as zero, as deployed.
-    #[cold]
-    fn refuse_runt(datagram: &[u8]) -> Refused {
-        let mut padded = [0; Envelope::LEN];
-        padded[..datagram.len()].copy_from_slice(datagram);
-        match Envelope::from_bytes(&padded).message_len {
-            0..=MESSAGE_LEN_MAX => Refused::Short,
-            _ => Refused::Malformed,
         }
     }
 }

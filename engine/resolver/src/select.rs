@@ -1,10 +1,11 @@
 //! Which values of a record answer a query. Index and type lists select their union.
 
 use crate::refused::Refused;
+use crate::service::Context;
+use core::cell::OnceCell;
 use handle_proto::Value;
 use handle_proto::limit::QUERY_COMPARISONS_MAX;
-use handle_proto::value::type_matches;
-use handle_proto::wire::query::Query;
+use handle_proto::wire::query::{Query, SortedQuery};
 
 /// What is asked of a record.
 #[derive(Clone, Copy, Debug)]
@@ -13,31 +14,60 @@ pub(crate) enum Filter<'a> {
     All,
     /// Values whose index or type is listed.
     Listed(Query<'a>),
+    /// The same of lists that are too long to be compared one by one.
+    Sorted(&'a SortedQuery),
     /// Values that delegate derived prefixes.
     Delegation,
 }
 
 impl<'a> Filter<'a> {
-    /// What `query` asks of a record with so many values, if it is not too much to compare.
-    pub(crate) const fn among(query: Query<'a>, values_count: usize) -> Result<Self, Refused> {
+    /// What `query` asks of a record with so many values. Long lists are sorted where `context` has room for that.
+    ///
+    /// # Errors
+    /// [`Refused::QueryTooLong`] where it has none, and comparing would take too long.
+    pub(crate) fn among<B>(
+        context: &Context<'a, B>,
+        query: Query<'a>,
+        values_count: usize,
+    ) -> Result<Self, Refused> {
         if query.indexes.is_empty() && query.types.is_empty() {
             return Ok(Self::All);
         }
-        match query.comparisons(values_count) {
-            0..=QUERY_COMPARISONS_MAX => Ok(Self::Listed(query)),
-            _ => Err(Refused::QueryTooLong),
+        match (query.comparisons(values_count), context.sorting) {
+            (0..=QUERY_COMPARISONS_MAX, _) => Ok(Self::Listed(query)),
+            (_, Some(room)) => room.sort(query).map(Self::Sorted),
+            (_, None) => Err(Refused::QueryTooLong),
         }
     }
 
     pub(crate) fn selects(&self, value: &Value<'_>) -> bool {
         match self {
             Self::All => true,
-            Self::Listed(query) => {
-                query.indexes.has(value.index)
-                    || query.types.iter().any(|asked| type_matches(asked, value.kind))
-            }
+            Self::Listed(query) => query.lists(value),
+            Self::Sorted(query) => query.selects(value),
             Self::Delegation => crate::referral::delegates(value.kind),
         }
+    }
+}
+
+/// Room for the lists of one query, sorted: on a thread that may take its time, where a worker has none.
+///
+/// Of any other query than the first, long lists are refused; a request has one.
+#[derive(Debug, Default)]
+pub struct SortingRoom(OnceCell<(usize, SortedQuery)>);
+
+impl SortingRoom {
+    /// Empty room.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(OnceCell::new())
+    }
+
+    fn sort(&self, query: Query<'_>) -> Result<&SortedQuery, Refused> {
+        // The handle of a query is where its message is.
+        let message = query.handle.as_ptr().addr();
+        let (sorted_for, sorted) = self.0.get_or_init(|| (message, SortedQuery::new(&query)));
+        if *sorted_for == message { Ok(sorted) } else { Err(Refused::QueryTooLong) }
     }
 }
 
@@ -77,6 +107,11 @@ impl<'a> Selected<'a> {
             rest = after;
         }
         Some(selected)
+    }
+
+    /// Where the values are that it selects from.
+    pub(crate) fn identity(&self) -> u64 {
+        self.values.as_ptr().addr() as u64
     }
 
     /// The bytes, in pieces.

@@ -1,5 +1,6 @@
 //! What a server knows about itself while it answers.
 
+use crate::select::SortingRoom;
 use handle_proto::limit::FRAGMENTS_MAX;
 use handle_proto::wire::Header;
 use handle_proto::{Handle, HashOption};
@@ -28,6 +29,10 @@ pub struct Service<'a> {
     pub authenticates: bool,
     /// Whether there are sessions. Who keeps them then looks whether those of requests are known.
     pub sessions: bool,
+    /// Whether requests to list names are forwarded to another process instead of refused.
+    pub forwards_listing: bool,
+    /// Whether derived prefixes that an ancestor delegates are resolved for clients that do not understand a referral.
+    pub resolves_for_old: bool,
 }
 
 impl Service<'_> {
@@ -43,6 +48,8 @@ impl Service<'_> {
         signs: false,
         authenticates: false,
         sessions: false,
+        forwards_listing: false,
+        resolves_for_old: false,
     };
 
     /// Whether `handle` hashes to this server. RFC 3652 section 3.1.3.
@@ -67,19 +74,28 @@ pub struct Context<'a, B> {
     pub(crate) service: Service<'a>,
     pub(crate) now_unix_s: u32,
     computed: Option<&'a dyn MayCompute>,
+    pub(crate) sorting: Option<&'a SortingRoom>,
 }
 
 impl<'a, B: AsRef<[u8]>> Context<'a, B> {
     /// Answers come from `records`, for the server that `service` describes, at `now_unix_s`.
     #[must_use]
     pub fn new(records: Records<'a, B>, service: Service<'a>, now_unix_s: u32) -> Self {
-        Self { records, homed: records.homed_table(), service, now_unix_s, computed: None }
+        Self { records, homed: records.homed_table(), service, now_unix_s, computed: None, sorting: None }
     }
 
     /// With handles that are not stored but `computed`: requests for them go the slow way.
     #[must_use]
     pub const fn computing(mut self, computed: Option<&'a dyn MayCompute>) -> Self {
         self.computed = computed;
+        self
+    }
+
+    /// With room to sort the lists of one query, which takes memory and time: requests that need it go the slow way
+    /// where there is none.
+    #[must_use]
+    pub const fn sorting_in(mut self, room: &'a SortingRoom) -> Self {
+        self.sorting = Some(room);
         self
     }
 

@@ -5,7 +5,8 @@
 //! challenges come in as arguments, and keys are checked by who calls.
 
 use crate::answer::{
-    KeyBuf, Lookup, NotLocal, Outcome, Question, find_local, locate, locate_handle, other_operation, refuse,
+    KeyBuf, LocalRecord, Lookup, NotLocal, Outcome, Question, find_local, locate, locate_handle,
+    other_operation, refuse,
 };
 use crate::authority::{Administrators, Entitled, entitles};
 use crate::digest::RequestDigest;
@@ -32,7 +33,8 @@ pub enum Why {
     Certify,
     /// The answer depends on who asks.
     Identity,
-    /// The handle is not stored, but may have computed values.
+    /// The handle is not stored, but may have computed values, or another service that has it; or indexes and types are
+    /// asked for that are too many to be compared with its values one by one.
     Template,
     /// It answers a challenge.
     ChallengeAnswer,
@@ -91,10 +93,18 @@ pub(crate) fn answer_unusual<'a, B: AsRef<[u8]>, const N: usize>(
         return Outcome::Slow(Slow { request: *request, why });
     }
     match evaluate(context, request, key) {
+        Evaluated::Reply(reply) if reply.refused() == Some(Refused::QueryTooLong) && can_sort(context) => {
+            Outcome::Slow(Slow::template(request))
+        }
         Evaluated::Reply(reply) => Outcome::Reply(reply),
         Evaluated::Identity => Outcome::Slow(Slow { request: *request, why: Why::Identity }),
         Evaluated::Template => Outcome::Slow(Slow::template(request)),
     }
+}
+
+/// Whether there are threads that can sort the lists of a query, and this is none of them.
+const fn can_sort<B>(context: &Context<'_, B>) -> bool {
+    context.service.authenticates && context.sorting.is_none()
 }
 
 /// The answer to whoever asks.
@@ -133,7 +143,7 @@ fn evaluate_question<'a, B: AsRef<[u8]>, const N: usize>(
     }
     if !question.request.flags.has(OpFlags::PUBLIC_ONLY)
         && let Ok(Some(record)) = &found
-        && let Some(refused) = question.private(record)
+        && let Some(refused) = question.private(context, record)
     {
         return Some(question.refuse(context, refused));
     }
@@ -181,6 +191,12 @@ impl<'a> Slow<'a> {
         self.request.body()
     }
 
+    /// Whether its sender does not understand a referral to another service, and is to be resolved for.
+    #[must_use]
+    pub fn wants_no_referral<B>(&self, context: &Context<'a, B>) -> bool {
+        self.request.wants_no_referral(&context.service)
+    }
+
     /// The answer to whoever asks, or that it depends on who that is.
     #[must_use]
     pub fn evaluate<B: AsRef<[u8]>>(&self, context: &Context<'a, B>) -> Evaluated<'a> {
@@ -207,12 +223,12 @@ impl<'a> Slow<'a> {
     /// Why computed values, `count` of them in wire form in `values`, are not for whoever asks; as for
     /// [stored ones](Self::evaluate), the first decides that is asked for and not public.
     #[must_use]
-    pub fn hides(&self, values: &[u8], count: usize) -> Option<Refused> {
+    pub fn hides<B>(&self, context: &Context<'a, B>, values: &[u8], count: usize) -> Option<Refused> {
         if self.request.flags.has(OpFlags::PUBLIC_ONLY) {
             return None;
         }
         let query = Query::decode(self.request.body()).ok()?;
-        let filter = match Filter::among(query, count) {
+        let filter = match Filter::among(context, query, count) {
             Ok(filter) => filter,
             Err(refused) => return Some(refused),
         };
@@ -240,7 +256,7 @@ impl<'a> Slow<'a> {
             Ok(question) => question,
             Err(reply) => return reply,
         };
-        let filter = match Filter::among(question.query, count) {
+        let filter = match Filter::among(context, question.query, count) {
             Ok(filter) => filter,
             Err(refused) => return self.refuse(context, refused),
         };
@@ -469,6 +485,12 @@ impl<'a> Challenged<'a> {
         matches!(self.subject, Subject::Status(_))
     }
 
+    /// Whether it is a stored record that is asked for.
+    #[must_use]
+    pub const fn is_stored(&self) -> bool {
+        matches!(self.subject, Subject::Record(..))
+    }
+
     /// The handle, where it is one whose values have to be [computed](Self::with_computed).
     #[must_use]
     pub const fn to_compute(&self) -> Option<&'a [u8]> {
@@ -517,7 +539,7 @@ impl<'a> Challenged<'a> {
             // Those of the base, which is stored: what is computed may say whatever the asker wants.
             Subject::Computed(question, _) => {
                 let base = context.base_of(question.query.handle);
-                let base = base.and_then(|base| find_local(context, Handle(base)).ok().flatten());
+                let base = base.and_then(|base| find_local(context, Handle(base)).ok()?.record);
                 let values = base.into_iter().flat_map(|base| base.values_in_order().map_while(Result::ok));
                 entitles(context, server.chain(readers(values)), identity, max)
             }
@@ -559,7 +581,7 @@ impl<'a> Challenged<'a> {
         values: impl Iterator<Item = Option<(Value<'v>, &'v [u8])>>,
         room: &'a mut [u8],
     ) -> Reply<'a> {
-        let filter = match Filter::among(question.query, values_count) {
+        let filter = match Filter::among(context, question.query, values_count) {
             Ok(filter) => filter,
             Err(refused) => return self.refuse(context, refused),
         };
@@ -618,7 +640,8 @@ fn readers<'a>(values: impl Iterator<Item = Value<'a>>) -> impl Iterator<Item = 
 }
 
 /// The values that may hold the key of `identity`, in ascending order of their index: the one with its index,
-/// or all of its type where that is 0. Read permissions do not matter.
+/// or all of its type where that is 0. Read permissions do not matter. Of a prefix that is homed here, a copy of its record
+/// counts.
 ///
 /// # Errors
 /// When the handle is not here, or damaged.
@@ -627,8 +650,13 @@ pub fn keys<'a, 'k, B: AsRef<[u8]>>(
     identity: Reference<'_>,
     kind: &'k [u8],
 ) -> Result<Keys<'a, 'k>, NotLocal> {
-    let record = find_local(context, Handle(identity.handle))?;
-    Ok(Keys { record, kind, index: identity.index, after: None })
+    let LocalRecord { record, is_copy } = find_local(context, Handle(identity.handle))?;
+    let keys = Keys { record, kind, index: identity.index, after: None };
+    // A copy need not have all that the registry has.
+    if is_copy && keys.clone().next().is_none() {
+        return Err(NotLocal::Elsewhere);
+    }
+    Ok(keys)
 }
 
 /// See [`keys`].

@@ -140,6 +140,12 @@ impl Usual<'_> {
         ResponseCode::SUCCESS
     }
 
+    /// A number that equal answers share. See [`Reply::identity`].
+    #[must_use]
+    pub fn identity(&self) -> u64 {
+        self.values.as_ptr().addr() as u64
+    }
+
     /// What goes out in its place when the receiver has had its answers. See [`Reply::limited`].
     #[must_use]
     pub fn limited(&self) -> Reply<'static> {

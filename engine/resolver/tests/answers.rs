@@ -11,8 +11,10 @@ use handle_proto::wire::query::Query;
 use handle_proto::wire::{Body, Envelope, Header, Message, MessageBuf, Reply as Answered, Request, Response};
 use handle_proto::{HashOption, OpCode, OpFlags, Permissions, ResponseCode, Value, Version};
 use handle_resolver::batch::Scratch;
+use handle_resolver::slow::Why;
 use handle_resolver::{
-    Context, DropReason, InBatch, Outcome, Refused, Service, answer, answer_batch, answer_message, too_long,
+    Context, DropReason, InBatch, Outcome, Refused, Service, SortingRoom, answer, answer_batch,
+    answer_message, too_long,
 };
 use handle_snapshot::builder::Builder;
 use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
@@ -339,7 +341,7 @@ fn a_request_digest_comes_where_it_was_asked_for_and_is_right() {
 #[test]
 fn errors_that_nobody_can_read_are_not_answered_for_ever() {
     let context = context(layer(), Service::ALONE);
-    let first = answer(&context, b"what is this?");
+    let first = answer(&context, b"what could this be about?");
     let Outcome::Reply(reply) = first else { panic!("the sender is told") };
     let mut datagram = vec![0; reply.datagrams_len()];
     reply.write_datagrams(&mut datagram);
@@ -347,10 +349,19 @@ fn errors_that_nobody_can_read_are_not_answered_for_ever() {
 }
 
 #[test]
+fn what_is_shorter_than_an_envelope_gets_no_answer() {
+    let datagram = Asked::new("10.1/public").datagram();
+    for len in 0..Envelope::LEN {
+        let outcome = answer(&context(layer(), Service::ALONE), &datagram[..len]);
+        assert!(matches!(outcome, Outcome::Drop(DropReason::TooShort)), "{len}");
+    }
+}
+
+#[test]
 fn every_truncation_of_a_request_is_answered() {
     let context = context(layer(), Service::ALONE);
     let datagram = Asked::new("10.1/mixed").index(1).kind("URL").datagram();
-    for len in 0..datagram.len() {
+    for len in Envelope::LEN..datagram.len() {
         let (_, message) = written(&answer(&context, &datagram[..len])).unwrap();
         let code = Message::decode(&message).unwrap().header.response_code;
         // Without the length of its credential a request is whole, and unsigned.
@@ -462,23 +473,48 @@ fn layer_of_one(count: i32) -> [Layer<Vec<u8>>; 1] {
 }
 
 #[test]
-fn a_query_may_be_as_long_as_a_message_where_little_is_to_be_compared() {
+fn lists_that_are_too_long_for_a_worker_go_the_slow_way_and_are_sorted_there() {
     const VALUES: i32 = 256;
     let layers = layer_of_one(VALUES);
-    let ask_for = |layers: &[Layer<Vec<u8>>], handle: &str, count: usize, flags: OpFlags| {
-        let mut asked = Asked { flags, ..Asked::new(handle) };
-        asked.indexes = (1u32..).take(count).map(u32::to_be_bytes).collect();
-        let datagram = asked.datagram();
-        let (envelope, bytes) = Envelope::split(&datagram).unwrap();
-        refused(&answer_message(&context(layers, Service::ALONE), envelope, bytes))
-    };
+    let alone = Service::ALONE;
+    let with_slow_path = Service { authenticates: true, ..alone };
     let most = QUERY_COMPARISONS_MAX / usize::try_from(VALUES).unwrap();
-    for flags in [OpFlags::PLAIN_REQUEST, OpFlags::PLAIN_REQUEST.without(OpFlags::PUBLIC_ONLY)] {
-        assert_eq!(ask_for(&layers, "10.1/many", most, flags), None);
-        assert_eq!(ask_for(&layers, "10.1/many", most + 1, flags), Some(Refused::QueryTooLong));
-    }
     let longest = (MESSAGE_LEN_MAX as usize - 100) / 4;
-    assert_eq!(ask_for(layer(), "10.1/public", longest, OpFlags::PLAIN_REQUEST), None);
+    for flags in [OpFlags::PLAIN_REQUEST, OpFlags::PLAIN_REQUEST.without(OpFlags::PUBLIC_ONLY)] {
+        let datagram = |count: usize| {
+            let indexes = (1u32..).take(count).map(u32::to_be_bytes).collect();
+            Asked { flags, indexes, ..Asked::new("10.1/many") }.datagram()
+        };
+        for (count, is_long) in [(most, false), (most + 1, true), (longest, true)] {
+            let datagram = datagram(count);
+            let (envelope, bytes) = Envelope::split(&datagram).unwrap();
+            let refused_alone = refused(&answer_message(&context(&layers, alone), envelope, bytes));
+            assert_eq!(refused_alone, is_long.then_some(Refused::QueryTooLong), "without a slow path");
+            let outcome = answer_message(&context(&layers, with_slow_path), envelope, bytes);
+            let why = match outcome {
+                Outcome::Slow(slow) => Some(slow.why()),
+                _ => None,
+            };
+            assert_eq!(why, is_long.then_some(Why::Template));
+            let room = SortingRoom::new();
+            let context = context(&layers, with_slow_path).sorting_in(&room);
+            let (_, message) = written(&answer_message(&context, envelope, bytes)).unwrap();
+            let plainly = plain_answer(&layers, count.min(256));
+            assert_eq!(Message::decode(&message).unwrap().body, plainly, "{count}");
+        }
+    }
+}
+
+/// The body of the answer that has the first `count` values of `10.1/many`.
+fn plain_answer(layers: &[Layer<Vec<u8>>], count: usize) -> Vec<u8> {
+    let all = Asked::new("10.1/many").datagram();
+    let (_, message) = written(&answer(&context(layers, Service::ALONE), &all)).unwrap();
+    let body = Message::decode(&message).unwrap().body.to_vec();
+    let values_at = 4 + "10.1/many".len() + 4;
+    let len = (body.len() - values_at) / 256 * count;
+    let mut body = body[..values_at + len].to_vec();
+    body[values_at - 4..values_at].copy_from_slice(&u32::try_from(count).unwrap().to_be_bytes());
+    body
 }
 
 #[test]

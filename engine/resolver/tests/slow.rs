@@ -16,7 +16,7 @@ use handle_resolver::batch::Scratch;
 use handle_resolver::slow::{Evaluated, Why, keys};
 use handle_resolver::{
     Context, InBatch, MayCompute, NotLocal, Outcome, Refused, Reply, Service, Slow, answer, answer_batch,
-    answer_message,
+    answer_message, refuse_listing,
 };
 use handle_snapshot::builder::Builder;
 use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
@@ -60,8 +60,12 @@ impl Set {
     }
 
     fn layer(&self, folds: bool) -> [Layer<Vec<u8>>; 1] {
+        self.layer_homing(folds, &[b"10.1", b"0.NA"])
+    }
+
+    fn layer_homing(&self, folds: bool, prefixes: &[&[u8]]) -> [Layer<Vec<u8>>; 1] {
         let mut homed = HomedPrefixes::default();
-        assert!(homed.add(b"10.1") && homed.add(b"0.NA"));
+        assert!(prefixes.iter().all(|prefix| homed.add(prefix)));
         let options = LayerOptions { seed: 7, folds, created_unix_ms: 1 };
         let mut builder = Builder::new(&std::env::temp_dir(), options).homed(homed);
         for (at, (handle, values)) in (0..).zip(&self.0) {
@@ -348,13 +352,15 @@ fn references_name_directly_and_through_groups() {
     // Through groups, and groups in groups, in any case that is stored; circles end.
     let groups = (1, "10.1/GROUPS");
     assert!(is(groups, 300, "10.1/a") && is(groups, 300, "10.1/deep") && is(groups, 9, "10.1/every"));
-    assert_eq!(may(groups, 300, "10.1/nobody"), Entitled::No);
+    assert_eq!(may(groups, 300, "10.1/nobody"), Entitled::Elsewhere, "one of them is at another service");
+    assert_eq!(may((3, "10.1/Groups"), 300, "10.1/nobody"), Entitled::No);
     assert!(!is((3, "10.1/Groups"), 300, "10.1/a"), "groups are not opened backwards");
     assert!(!is((0, "10.1/Groups"), 300, "10.1/a"), "index 0 names no group");
     assert!(!is((4, "10.1/Groups"), 1, "q"), "sub-types are no groups");
     assert_eq!(may((5, "10.1/Groups"), 300, "10.1/a"), Entitled::No, "damaged groups are skipped");
     assert_eq!(may((9, "10.1/Groups"), 300, "10.1/a"), Entitled::No);
-    assert_eq!(may((5, "99.9/elsewhere"), 300, "10.1/a"), Entitled::No);
+    assert_eq!(may((5, "99.9/elsewhere"), 300, "10.1/a"), Entitled::Elsewhere);
+    assert!(is((300, "99.9/elsewhere"), 300, "99.9/elsewhere"), "whom it names directly need not be here");
     assert!(is((1, "10.1"), 1, "10.1/prefix"), "a bare prefix stands for its record");
 }
 
@@ -493,7 +499,7 @@ fn computed_values_are_selected_as_stored_ones() {
         let asked = asks("10.1/a@b", indexes, flags);
         let mut values = encoded.clone();
         let slow = slow(&context, &asked);
-        assert_eq!(slow.hides(&values, 4), None);
+        assert_eq!(slow.hides(&context, &values, 4), None);
         let reply = slow.computed(&context, &mut values, 4);
         assert_eq!(shown(&reply), expected, "{indexes:?}");
     }
@@ -506,7 +512,7 @@ fn computed_values_are_selected_as_stored_ones() {
     ] {
         let mut asked = asks("10.1/a@b", indexes, FLAGS);
         asked[4..8].copy_from_slice(&i32::to_be_bytes(session_id));
-        assert_eq!(slow(&context, &asked).hides(&encoded, 4), hides, "{indexes:?}");
+        assert_eq!(slow(&context, &asked).hides(&context, &encoded, 4), hides, "{indexes:?}");
     }
     let asked = asks("10.1/a@b", &[], public);
     let (mut values, all) = (encoded.clone(), encoded.len());
@@ -634,5 +640,105 @@ fn what_is_confidential_follows_from_flags_version_and_values() {
         let reply = known.answer(&context, &mut room);
         assert_eq!(shown(&reply), (ResponseCode::SUCCESS, vec![index]));
         assert_eq!(reply.is_confidential(), is_confidential, "2.{minor}, index {index}");
+    }
+}
+
+#[test]
+fn a_copy_of_the_record_of_a_homed_prefix_counts_as_far_as_it_goes() {
+    let layers = Set::default()
+        .handle("0.NA/10.1")
+        .value(300, "HS_SECKEY", b"secret", PRIVATE)
+        .group(1, &[(300, "10.1/a")])
+        .handle("0.NA/10.2")
+        .value(300, "HS_SECKEY", b"secret", PRIVATE)
+        .layer_homing(true, &[b"10.1"]);
+    let context = context(&layers);
+    let found = |index, handle| keys(&context, who(index, handle), b"HS_SECKEY").map(|keys| keys.count());
+    assert_eq!(found(300, "0.NA/10.1"), Ok(1));
+    assert_eq!(found(300, "0.na/10.1"), Ok(1));
+    assert_eq!(found(0, "0.NA/10.1"), Ok(1));
+    assert_eq!(found(301, "0.NA/10.1"), Err(NotLocal::Elsewhere), "the registry may have it");
+    assert_eq!(found(300, "0.NA/10.2"), Err(NotLocal::Elsewhere), "a prefix that is not homed here");
+    assert_eq!(found(300, "0.NA/10.3"), Err(NotLocal::Elsewhere));
+    let may = |index, handle| entitles(&context, [who(index, handle)].into_iter(), who(300, "10.1/a"), 100);
+    assert_eq!(may(1, "0.NA/10.1"), Entitled::Yes);
+    assert_eq!(may(2, "0.NA/10.1"), Entitled::Elsewhere);
+    assert_eq!(may(300, "0.NA/10.1"), Entitled::No, "what is there is no group");
+}
+
+#[test]
+fn listing_is_left_to_another_process_where_one_does_it() {
+    let layers = Set::default().handle("10.1/a").value(1, "URL", b"x", PUBLIC).layer(true);
+    let records = Records::new(&layers).unwrap();
+    let with = Service { forwards_listing: true, ..SERVICE };
+    let (with, without) = (Context::new(records, with, NOW), context(&layers));
+    let handle = HandleBody { handle: b"0.NA/10.1" };
+    for (request, is_listing) in [
+        (Request::ListHandles(handle), true),
+        (Request::ListHomedNas(handle), true),
+        (Request::DeleteHandle(handle), false),
+    ] {
+        let asked = message(Envelope::request(5), FLAGS, &request);
+        assert_eq!(matches!(answer(&with, &asked), Outcome::Listing), is_listing, "{request:?}");
+        let refused = |outcome: Outcome<'_>| matches!(outcome, Outcome::Reply(reply) if reply.refused() == Some(Refused::Administration));
+        assert_ne!(refused(answer(&with, &asked)), is_listing, "{request:?}");
+        assert!(refused(answer(&without, &asked)), "{request:?}");
+        // The refusal of a listing refers to its request.
+        let (envelope, rest) = Envelope::split(&asked).unwrap();
+        let busy = refuse_listing(&with, envelope, rest, Refused::Busy);
+        let mut bytes = vec![0; Envelope::LEN + busy.message_len()];
+        busy.write_stream(&mut bytes);
+        assert_eq!(Envelope::split(&bytes).unwrap().0.request_id, 5);
+    }
+    let cut = message(Envelope::request(5), FLAGS, &Request::ListHandles(handle));
+    let (envelope, rest) = Envelope::split(&cut).unwrap();
+    let busy = refuse_listing(&with, envelope, &rest[..10], Refused::Busy);
+    assert_eq!(busy.refused(), Some(Refused::Busy), "whatever is missing");
+}
+
+#[test]
+fn old_clients_of_a_delegated_prefix_are_left_to_another_process_where_one_resolves_for_them() {
+    let layers = Set::default()
+        .handle("0.NA/10.5")
+        .value(1, "HS_SITE.PREFIX", b"a site", PUBLIC)
+        .handle("0.NA/10.6")
+        .value(1, "URL", b"x", PUBLIC)
+        .layer(true);
+    let records = Records::new(&layers).unwrap();
+    let with = Context::new(records, Service { resolves_for_old: true, ..SERVICE }, NOW);
+    let without = context(&layers);
+    let asked = |minor, handle: &str, flags| {
+        let (version, suggested) = (Version::new(2, minor), Version::new(2, minor));
+        let mut asked = asks(handle, &[], flags);
+        let (envelope, _) = Envelope::split(&asked).unwrap();
+        asked[..Envelope::LEN].copy_from_slice(&Envelope { version, suggested, ..envelope }.to_bytes());
+        asked
+    };
+    let plain = OpFlags::PLAIN_REQUEST;
+    for (minor, handle, flags, is_left) in [
+        (9, "0.NA/10.5.7", plain, true),
+        (1, "0.NA/10.5.7.8", plain, true),
+        (10, "0.NA/10.5.7", plain, false),
+        (9, "0.NA/10.6.7", plain, false),
+        (9, "0.NA/10.5", plain, false),
+        (9, "0.NA/10.5.7", plain.with(OpFlags::DO_NOT_REFER), false),
+        (9, "0.NA/10.5.7", plain.without(OpFlags::RECURSIVE), false),
+    ] {
+        let asked = asked(minor, handle, flags);
+        let case = format!("2.{minor} {handle}");
+        match answer(&with, &asked) {
+            Outcome::Slow(slow) => {
+                assert!(is_left && slow.wants_no_referral(&with), "{case}");
+                let Evaluated::Reply(reply) = slow.evaluate(&with) else { panic!("{case}") };
+                assert_eq!(reply.response_code(), ResponseCode::PREFIX_REFERRAL, "{case}");
+            }
+            outcome => assert!(!is_left && matches!(outcome, Outcome::Reply(_)), "{case}"),
+        }
+        let mut in_batch = None;
+        answer_batch(&with, &mut Scratch::new(), [&asked[..]], |_, outcome| {
+            in_batch = Some(matches!(outcome, InBatch::Other(Outcome::Slow(_))));
+        });
+        assert_eq!(in_batch, Some(is_left), "{case} in a batch");
+        assert!(matches!(answer(&without, &asked), Outcome::Reply(_)), "{case}");
     }
 }

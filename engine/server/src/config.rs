@@ -1,11 +1,13 @@
 //! What an operator says: a TOML file, with flags over it, checked before anything starts.
 
+use crate::forward::config::ForwardConfig;
 use crate::observe::settings::Observe;
 use crate::query_log;
 use crate::rate_limit::RateLimitConfig;
 use crate::slow::config::{AdministratorsConfig, ServerKeyConfig, SlowConfig};
 use crate::tcp::settings::TcpSettings;
 use crate::templates::TemplatesConfig;
+use crate::verification::RecordChecks;
 use anyhow::ensure;
 use handle_net::Choice;
 use handle_process::listen::each_once;
@@ -20,6 +22,9 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
+    /// A file with settings that both processes read: administrators, sessions, site record and server key. They count
+    /// as if they stood here.
+    pub shared: Option<PathBuf>,
     /// Directory of the published set: the one with the file `MANIFEST`.
     pub snapshot: PathBuf,
     /// The site record as JSON. Without it the server is alone in a site that has no record.
@@ -54,6 +59,12 @@ pub struct Config {
     pub take_over: bool,
     /// Check every byte of new layers before they go live, as their publisher has done.
     pub verify_new_layers: bool,
+    /// Compare each record with its checksum before it is answered from.
+    pub check_records: RecordChecks,
+    /// Bytes a second of the set that are verified in the background after the start; 0 for no verification.
+    pub verify_bytes_per_s: u64,
+    /// Wait for the first set where none has been published yet, instead of ending.
+    pub wait_for_set: bool,
     /// Copy the set into memory of our own instead of mapping its files.
     pub copy_to_memory: bool,
     /// Sizes of everything that is bounded.
@@ -72,6 +83,8 @@ pub struct Config {
     pub slow: SlowConfig,
     /// Keys agreed on with clients.
     pub sessions: SessionsConfig,
+    /// What is forwarded to `handle-admin`.
+    pub forward: ForwardConfig,
     /// How many datagrams go to whom.
     pub rate_limit: RateLimitConfig,
     /// Whether and how answers are logged.
@@ -118,8 +131,8 @@ pub struct Limits {
     pub socket_receive_bytes: usize,
     /// Send buffer of each socket in the kernel, in bytes; 0 for the kernel's own.
     pub socket_send_bytes: usize,
-    /// Most datagrams of one answer; who wants more is told to ask over TCP, or by index or type. This is also
-    /// the factor by which a forged sender address is flooded.
+    /// Most datagrams of one answer; longer ones are asked for over TCP, as the answer to the question says. A forged
+    /// question draws at most so many.
     pub answer_datagrams: usize,
     /// Most bytes of a request in fragments.
     pub fragmented_request_bytes: u32,
@@ -138,6 +151,7 @@ pub struct Limits {
 impl Default for Config {
     fn default() -> Self {
         Self {
+            shared: None,
             snapshot: PathBuf::from("/var/lib/handled/snapshot"),
             site: None,
             server_id: None,
@@ -155,6 +169,9 @@ impl Default for Config {
             log: "info".to_owned(),
             take_over: false,
             verify_new_layers: true,
+            check_records: RecordChecks::Auto,
+            verify_bytes_per_s: 64 << 20,
+            wait_for_set: true,
             copy_to_memory: false,
             limits: Limits::default(),
             observe: Observe::default(),
@@ -164,6 +181,7 @@ impl Default for Config {
             administrators: AdministratorsConfig::default(),
             slow: SlowConfig::default(),
             sessions: SessionsConfig::default(),
+            forward: ForwardConfig::default(),
             rate_limit: RateLimitConfig::default(),
             query_log: query_log::Settings::default(),
         }
@@ -179,7 +197,7 @@ impl Default for Limits {
             outbox_bytes: 8 << 20,
             socket_receive_bytes: 4 << 20,
             socket_send_bytes: 4 << 20,
-            answer_datagrams: 128,
+            answer_datagrams: 4,
             fragmented_request_bytes: 16 << 10,
             fragmented_requests: 256,
             fragmented_requests_per_sender: 16,
@@ -203,11 +221,13 @@ impl Config {
     /// When it cannot be read, or says something that is not understood.
     pub fn read(path: &Path) -> anyhow::Result<Self> {
         let (mut config, directory): (Self, _) = text::configuration(path)?;
+        config.shared = config.shared.map(|shared| directory.join(shared));
         config.snapshot = directory.join(&config.snapshot);
         config.site = config.site.map(|site| directory.join(site));
         config.control = config.control.map(|control| directory.join(control));
         config.server_key = config.server_key.map(|key| key.relative_to(directory));
         config.sessions = config.sessions.relative_to(directory);
+        config.forward = config.forward.relative_to(directory);
         config.query_log.path = config.query_log.path.map(|path| directory.join(path));
         Ok(config)
     }
@@ -227,6 +247,11 @@ impl Config {
             each_once(&self.listen)?;
         }
         ensure!(self.workers <= 1024, "`workers` is {}: at most 1024 make sense", self.workers);
+        ensure!(
+            self.verify_bytes_per_s <= 1 << 40,
+            "`verify_bytes_per_s` is {}: at most 1 TiB a second; 0 for no verification",
+            self.verify_bytes_per_s
+        );
         let limits = &self.limits;
         ensure!(
             (1..=1024).contains(&limits.batch_datagrams),
@@ -299,6 +324,7 @@ impl Config {
         self.administrators.check()?;
         self.slow.check()?;
         self.sessions.check()?;
+        self.forward.check()?;
         self.observe.check()?;
         self.query_log.check()?;
         self.rate_limit.check()?;

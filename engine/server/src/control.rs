@@ -3,9 +3,11 @@
 use crate::server::Shared;
 use crate::takeover;
 use anyhow::{Context as _, bail};
+use handle_process::socket::bind_for_owner;
 use serde_json::{Value, json};
 use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
-use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::FileTypeExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -30,7 +32,7 @@ const LINE_PATIENCE: Duration = Duration::from_secs(5);
 const CLIENTS_MAX: usize = 16;
 /// How long clients may take to go when the server stops.
 const GOODBYE_PATIENCE: Duration = Duration::from_millis(500);
-/// How often the listener looks whether it should stop.
+/// How long nobody is accepted after that has failed, and how often a client's thread looks whether it should stop.
 const ACCEPT_PATIENCE: Duration = Duration::from_millis(50);
 
 /// A bound control socket; its file is removed when it is dropped.
@@ -73,10 +75,9 @@ impl Control {
             ),
             Err(_) => {}
         }
-        let listener = UnixListener::bind(path).with_context(|| {
+        let listener = bind_for_owner(path).with_context(|| {
             format!("cannot create the control socket {} (check: ls -ld of its directory)", path.display())
         })?;
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
         listener.set_nonblocking(true)?;
         Ok(Self { listener, path: place.to_owned(), beside, line_len_max, is_replaced: false })
     }
@@ -98,9 +99,16 @@ impl Control {
     pub fn serve(mut self, shared: &Arc<Shared>) {
         let clients = Arc::new(AtomicUsize::new(0));
         while !shared.is_stopped() {
-            let Ok((client, _)) = self.listener.accept() else {
-                std::thread::sleep(ACCEPT_PATIENCE);
-                continue;
+            let client = match self.listener.accept() {
+                Ok((client, _)) => client,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    shared.shutdown.wait_for(self.listener.as_fd(), None);
+                    continue;
+                }
+                Err(_) => {
+                    std::thread::sleep(ACCEPT_PATIENCE);
+                    continue;
+                }
             };
             if clients.load(Ordering::Relaxed) >= CLIENTS_MAX {
                 // Closed at once; whoever it is may come again.

@@ -3,7 +3,7 @@
 //! A set has one writer, so counting is a load and a store; readers add the sets up.
 //!
 //! Every datagram is in exactly one of: `requests_answered`, `requests_under_way`, `fragments_kept`, `dropped_error_reply`,
-//! the four of dropped fragments, `dropped_rate_limited`, and `dropped_bug`. Their sum is `datagrams_received`.
+//! `dropped_too_short`, the four of dropped fragments, `dropped_rate_limited`, and `dropped_bug`. Their sum is `datagrams_received`.
 //!
 //! Every connection is in `tcp_accepted` or one of `tcp_refused_*`, and every accepted one that is given up in one of
 //! `tcp_closed_*`. Every message over one is in `tcp_requests_answered`, `tcp_requests_under_way` or one of `tcp_dropped_*`.
@@ -193,7 +193,7 @@ counters! {
     trains_refused,
     /// Bytes of answers, with their envelopes.
     bytes_sent => counter "bytes_sent" [transport = "udp"],
-    /// Times the worker looked for something to do; some each second even when there is nothing.
+    /// Times the worker looked for something to do; few where nothing comes.
     turns,
     /// Batches that held at least one datagram.
     batches,
@@ -203,6 +203,8 @@ counters! {
     fragmented_expired,
     /// Datagrams dropped: somebody's reply to something unreadable.
     dropped_error_reply => counter "datagrams_dropped" [reason = "error_reply"],
+    /// Datagrams dropped: shorter than an envelope.
+    dropped_too_short => counter "datagrams_dropped" [reason = "too_short"],
     /// Fragments dropped: their numbers or lengths make no sense.
     dropped_fragment_invalid => counter "datagrams_dropped" [reason = "fragment_invalid"],
     /// Fragments dropped: of a message that is longer than a request may be.

@@ -5,6 +5,7 @@
 //! - [`live`]: the current set, replaced between batches.
 //! - [`worker`]: one core: wait, answer, flush.
 //! - [`slow`]: what must not run on a worker: signatures, challenges and their answers.
+//! - [`forward`]: requests that `handle-admin` answers.
 //! - [`tcp`]: requests over connections, on the same core.
 //! - [`rate_limit`]: how many datagrams go to whom.
 //! - [`counters`]: what happened to every datagram, by reason.
@@ -22,6 +23,7 @@
 pub mod config;
 pub mod control;
 pub mod counters;
+pub mod forward;
 #[cfg(test)]
 mod injected;
 pub mod latency;
@@ -34,6 +36,7 @@ mod replies;
 pub mod server;
 pub mod sessions;
 mod settings;
+pub mod shutdown;
 pub mod site;
 pub mod slow;
 pub mod sources;
@@ -41,6 +44,8 @@ pub mod status;
 pub mod takeover;
 pub mod tcp;
 pub mod templates;
+pub mod verification;
+pub mod waiting;
 mod watch;
 pub mod watchdog;
 pub mod worker;

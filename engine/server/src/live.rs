@@ -3,19 +3,22 @@
 //! Workers read it without a lock. A set that does not open keeps the old one serving; the error stays
 //! visible in `status` until a set opens again.
 
+use crate::shutdown::{Shutdown, WorkerWakers};
 use crate::templates::{SetTemplates, TemplatesConfig};
+use crate::verification::{LayerState, Ledger, RecordChecks};
 use arc_swap::{ArcSwap, Cache};
 use handle_snapshot::map::How;
-use handle_snapshot::set::manifest::MANIFEST;
+use handle_snapshot::set::manifest::{LayerEntry, MANIFEST};
 use handle_snapshot::set::{PublishedSet, SetError, Why};
-use handle_snapshot::verify;
+use handle_snapshot::{Trust, verify};
 use inotify::{EventMask, Inotify, WatchMask};
 use serde_json::{Value, json};
 use std::ops::Deref;
+use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 /// A published set, with what is made of it once for all requests.
 #[derive(Debug)]
@@ -25,7 +28,14 @@ pub struct LiveSet {
 }
 
 impl LiveSet {
-    fn new(set: Arc<PublishedSet>, templates: Option<&TemplatesConfig>) -> Self {
+    /// The set with layers trusted as far as is known of them.
+    fn new(
+        set: &PublishedSet,
+        checks: RecordChecks,
+        ledger: &Ledger,
+        templates: Option<&TemplatesConfig>,
+    ) -> Self {
+        let set = Arc::new(set.with_trust(|entry| ledger.trust(entry, checks, set.has_private_values())));
         let templates = templates.and_then(|config| SetTemplates::of(&set.records(), config));
         Self { set, templates }
     }
@@ -51,7 +61,11 @@ pub struct Live {
     directory: PathBuf,
     verify_new_layers: AtomicBool,
     set: Arc<ArcSwap<LiveSet>>,
+    /// Workers sleep until there is something to answer, and let go of a set when they wake.
+    wakers: WorkerWakers,
     reloads: AtomicU64,
+    /// What is known of the layers of the set.
+    pub(crate) ledger: Ledger,
     /// Held while a set is opened, so that two reloads cannot overtake each other.
     opening: Mutex<Opening>,
 }
@@ -60,6 +74,7 @@ pub struct Live {
 #[derive(Debug)]
 struct Opening {
     templates: Option<TemplatesConfig>,
+    checks: RecordChecks,
     failure: Option<Failure>,
 }
 
@@ -83,8 +98,8 @@ pub enum Reloaded {
 }
 
 impl Live {
-    /// Opens the set in `directory`. With `verify_new_layers`, layers that come later are checked first;
-    /// with `templates`, those of each set are read.
+    /// Opens the set in `directory`. With `verify_new_layers`, layers that come later are verified first;
+    /// `checks` says whether records are compared with their checksums; with `templates`, those of each set are read.
     ///
     /// # Errors
     /// When there is none, or it is damaged.
@@ -92,15 +107,22 @@ impl Live {
         directory: &Path,
         how: How,
         verify_new_layers: bool,
+        checks: RecordChecks,
         templates: Option<TemplatesConfig>,
     ) -> Result<Arc<Self>, SetError> {
-        let set = LiveSet::new(Arc::new(PublishedSet::open(directory, how)?), templates.as_ref());
+        let set = PublishedSet::open(directory, how)?;
+        check_homed(&set, |_| false)?;
+        let ledger = Ledger::default();
+        ledger.begin(&set.manifest().layers, |_| false);
+        let live = LiveSet::new(&set, checks, &ledger, templates.as_ref());
         Ok(Arc::new(Self {
             directory: directory.to_owned(),
             verify_new_layers: AtomicBool::new(verify_new_layers),
-            set: Arc::new(ArcSwap::from_pointee(set)),
+            set: Arc::new(ArcSwap::from_pointee(live)),
+            wakers: WorkerWakers::default(),
             reloads: AtomicU64::new(0),
-            opening: Mutex::new(Opening { templates, failure: None }),
+            ledger,
+            opening: Mutex::new(Opening { templates, checks, failure: None }),
         }))
     }
 
@@ -113,10 +135,47 @@ impl Live {
     pub(crate) fn set_templates(&self, templates: Option<TemplatesConfig>) {
         let mut opening = self.opening();
         if opening.templates != templates {
-            let set = Arc::clone(&self.set.load().set);
-            self.set.store(Arc::new(LiveSet::new(set, templates.as_ref())));
             opening.templates = templates;
+            self.renew(&opening);
         }
+    }
+
+    /// Compares records with their checksums as `checks` says from now on.
+    pub(crate) fn set_checks(&self, checks: RecordChecks) {
+        let mut opening = self.opening();
+        if opening.checks != checks {
+            opening.checks = checks;
+            self.renew(&opening);
+        }
+    }
+
+    /// Notes what became of the verification of a layer, and answers accordingly from now on.
+    pub(crate) fn conclude(&self, entry: &LayerEntry, state: LayerState) {
+        let opening = self.opening();
+        let is_damaged = matches!(state, LayerState::Damaged(_));
+        if self.ledger.conclude(entry, state) && is_damaged {
+            self.renew(&opening);
+        }
+    }
+
+    /// Serves the live set as is known of it now.
+    fn renew(&self, opening: &Opening) {
+        let set = self.set.load();
+        self.replace(self.live_set(&set.set, opening));
+    }
+
+    fn live_set(&self, set: &PublishedSet, opening: &Opening) -> LiveSet {
+        LiveSet::new(set, opening.checks, &self.ledger, opening.templates.as_ref())
+    }
+
+    fn replace(&self, set: LiveSet) {
+        self.set.store(Arc::new(set));
+        self.wakers.wake();
+    }
+
+    /// What wakes the workers.
+    pub(crate) const fn wakers(&self) -> &WorkerWakers {
+        &self.wakers
     }
 
     fn opening(&self) -> MutexGuard<'_, Opening> {
@@ -140,20 +199,40 @@ impl Live {
     /// # Errors
     /// When it does not open; then the old one stays.
     pub fn reload(&self) -> Result<Reloaded, SetError> {
+        self.take(&[])
+    }
+
+    /// The same, and opens files again that were found damaged: an operator may have replaced them.
+    ///
+    /// # Errors
+    /// When the set does not open, or such a file is still damaged; then the old one stays.
+    pub fn reload_damaged(&self) -> Result<Reloaded, SetError> {
+        self.take(&self.ledger.damaged())
+    }
+
+    /// Takes the published set; the files of `stale` layers are opened again.
+    fn take(&self, stale: &[LayerEntry]) -> Result<Reloaded, SetError> {
         let mut opening = self.opening();
         let old = self.set.load_full();
-        match self.open_next(&old) {
+        let is_stale = |entry: &LayerEntry| stale.contains(entry);
+        match self.open_next(&old, &is_stale) {
             Ok(set) => {
                 opening.failure = None;
                 let generation = set.generation();
+                let layers = &set.manifest().layers;
                 // Not the generation alone: a directory that was made anew begins with the first again.
-                if set.manifest() == old.manifest() {
+                if set.manifest() == old.manifest() && !layers.iter().any(is_stale) {
                     return Ok(Reloaded::Unchanged(generation));
                 }
-                self.set.store(Arc::new(LiveSet::new(Arc::new(set), opening.templates.as_ref())));
+                let is_new = |entry: &LayerEntry| !old.manifest().layers.contains(entry);
+                let verified = |entry: &LayerEntry| is_stale(entry) || self.verifies_new() && is_new(entry);
+                self.ledger.begin(layers, verified);
+                self.replace(self.live_set(&set, &opening));
                 self.reloads.fetch_add(1, Ordering::Relaxed);
                 Ok(Reloaded::Changed(generation))
             }
+            // What is still damaged is known to be, and the next look at the directory would call it whole.
+            Err(error) if !stale.is_empty() => Err(error),
             Err(error) => {
                 let text = error.to_string();
                 // The time is when it was first seen.
@@ -165,19 +244,26 @@ impl Live {
         }
     }
 
+    fn verifies_new(&self) -> bool {
+        self.verify_new_layers.load(Ordering::Relaxed)
+    }
+
     /// What is published now. Layers that `old` does not have are checked, every byte of them: their
     /// publisher has done so, but they may have come a long way since.
-    fn open_next(&self, old: &PublishedSet) -> Result<PublishedSet, SetError> {
-        let set = PublishedSet::reopen(old)?;
-        if self.verify_new_layers.load(Ordering::Relaxed) {
-            let known = &old.manifest().layers;
-            for (entry, layer) in set.manifest().layers.iter().zip(set.layers()) {
-                if !known.contains(entry) {
-                    let path = self.directory.join(&entry.file);
-                    verify::layer(layer).map_err(|fault| SetError { path, why: Why::Fault(fault) })?;
-                }
+    fn open_next(
+        &self,
+        old: &PublishedSet,
+        is_stale: &impl Fn(&LayerEntry) -> bool,
+    ) -> Result<PublishedSet, SetError> {
+        let set = PublishedSet::reopen_stale(old, is_stale)?;
+        let is_known = |entry: &LayerEntry| old.manifest().layers.contains(entry) && !is_stale(entry);
+        for (entry, layer) in set.manifest().layers.iter().zip(set.layers()) {
+            if is_stale(entry) || self.verifies_new() && !is_known(entry) {
+                let path = self.directory.join(&entry.file);
+                verify::layer(layer).map_err(|fault| SetError { path, why: Why::Fault(fault) })?;
             }
         }
+        check_homed(&set, is_known)?;
         Ok(set)
     }
 
@@ -197,11 +283,16 @@ impl Live {
             .iter()
             .zip(set.layers())
             .map(|(entry, layer)| {
+                let state = self.ledger.state(entry);
                 json!({
                     "file": entry.file,
                     "bytes": entry.len,
                     "handles": layer.handles_count(),
                     "tombstones": layer.tombstones_count(),
+                    "private_values": layer.private_count(),
+                    "verification": state.name(),
+                    "fault": state.fault(),
+                    "records_checked": layer.trust() != Trust::Plain,
                 })
             })
             .collect();
@@ -234,13 +325,23 @@ impl Live {
     }
 }
 
-/// How long the watcher sleeps at most before it looks whether it should stop.
-const WATCH_PATIENCE: Duration = Duration::from_millis(50);
-/// How often it looks at the directory by itself: watches can be lost, and some file systems have none.
-const LOOK_INTERVAL: u32 = 20;
+/// Compares the tables of homed prefixes with their checksums, those of layers that are known already excepted. They
+/// decide for every answer whether it is this server's to give, and are short.
+fn check_homed(set: &PublishedSet, is_known: impl Fn(&LayerEntry) -> bool) -> Result<(), SetError> {
+    for (entry, layer) in set.manifest().layers.iter().zip(set.layers()) {
+        if !is_known(entry) {
+            let path = set.dir().join(&entry.file);
+            verify::homed_sum(layer).map_err(|fault| SetError { path, why: Why::Fault(fault) })?;
+        }
+    }
+    Ok(())
+}
 
-/// Reloads whenever a new set is published, until `stop`.
-pub fn watch(live: &Live, stop: &AtomicBool) {
+/// How often the watcher looks at the directory by itself: watches can be lost, and some file systems have none.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Reloads whenever a new set is published, until `shutdown`.
+pub fn watch(live: &Live, shutdown: &Shutdown) {
     let mut inotify = watch_directory(&live.directory);
     if let Err(error) = &inotify {
         tracing::warn!(
@@ -251,12 +352,13 @@ pub fn watch(live: &Live, stop: &AtomicBool) {
     }
     let mut events = [0; 4096];
     // What was published before the watch began is looked for at once.
-    let mut idle = LOOK_INTERVAL;
-    while !stop.load(Ordering::Relaxed) {
+    let mut look_at = Instant::now();
+    while !shutdown.is_stopped() {
+        let patience = look_at.saturating_duration_since(Instant::now());
         let seen = match &mut inotify {
-            Ok(inotify) => wait_for_events(inotify, &mut events),
+            Ok(inotify) => wait_for_events(inotify, &mut events, (shutdown, patience)),
             Err(_) => {
-                std::thread::sleep(WATCH_PATIENCE);
+                shutdown.poll(&mut [], Some(patience));
                 Seen::Nothing
             }
         };
@@ -265,14 +367,13 @@ pub fn watch(live: &Live, stop: &AtomicBool) {
             inotify = watch_directory(&live.directory);
         }
         let published = seen == Seen::Published;
-        idle += 1;
-        if !published && idle < LOOK_INTERVAL {
+        if !published && Instant::now() < look_at {
             continue;
         }
         if inotify.is_err() {
             inotify = watch_directory(&live.directory);
         }
-        idle = 0;
+        look_at = Instant::now() + LOOK_INTERVAL;
         let was_failing = live.is_failing();
         match live.reload() {
             Ok(Reloaded::Changed(generation)) => tracing::info!(generation, "serving a new set"),
@@ -306,12 +407,13 @@ enum Seen {
     Gone,
 }
 
-/// What happens within the patience of the watcher.
-fn wait_for_events(inotify: &mut Inotify, events: &mut [u8]) -> Seen {
-    use rustix::event::{PollFd, PollFlags, Timespec, poll};
-    let patience = Timespec { tv_sec: 0, tv_nsec: i64::from(WATCH_PATIENCE.subsec_nanos()) };
-    let mut fds = [PollFd::new(&*inotify, PollFlags::IN)];
-    if !matches!(poll(&mut fds, Some(&patience)), Ok(ready) if ready > 0) {
+/// What happens until the server ends, or the patience of the watcher is over.
+fn wait_for_events(
+    inotify: &mut Inotify,
+    events: &mut [u8],
+    (shutdown, patience): (&Shutdown, Duration),
+) -> Seen {
+    if !shutdown.wait_for(inotify.as_fd(), Some(patience)) {
         return Seen::Nothing;
     }
     let Ok(events) = inotify.read_events(events) else { return Seen::Published };

@@ -8,18 +8,21 @@ use handle_process::reload::shown;
 use handle_server::Server;
 use handle_server::config::{Config, Datapath};
 use handle_server::privileges::{check_user, is_root};
-use handle_server::server::{Hooks, ReadConfig, open_live, read_site};
+use handle_server::server::{Hooks, ReadConfig, Shared, open_live, read_site};
 use handle_server::slow;
 use handle_server::takeover::Program;
+use handle_server::waiting;
 use handle_server::watchdog::Watchdog;
 use sd_notify::NotifyState;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Serves a published set of handle records over UDP and TCP.
 ///
@@ -140,9 +143,10 @@ fn main() -> ExitCode {
         Err(error) => return fail(&error, 2),
     };
     let done = if args.print_config {
-        shown(&config).map(|text| print!("{text}"))
+        // What is shared is printed with the rest.
+        shown(&Config { shared: None, ..config }).map(|text| print!("{text}"))
     } else if args.check_config {
-        return check(&config).map_or_else(|error| fail(&error, 2), |()| ExitCode::SUCCESS);
+        return check(&args, &config).map_or_else(|error| fail(&error, 2), |()| ExitCode::SUCCESS);
     } else if is_root() && config.user.is_none() && !config.allow_root {
         let error = anyhow!(
             "this does not serve as root: say which user to become (`user`, --user handled; make one: \
@@ -160,7 +164,7 @@ fn fail(error: &anyhow::Error, code: u8) -> ExitCode {
     ExitCode::from(code)
 }
 
-fn check(config: &Config) -> anyhow::Result<()> {
+fn check(args: &Args, config: &Config) -> anyhow::Result<()> {
     if let Some(user) = &config.user {
         check_user(user)?;
     }
@@ -175,6 +179,9 @@ fn check(config: &Config) -> anyhow::Result<()> {
     }
     let site = read_site(config)?;
     slow::open_signer(config, &site)?;
+    for difference in site.differences() {
+        eprintln!("handled: warning: {difference}");
+    }
     let live = open_live(config)?;
     let set = live.current();
     set.verify()?;
@@ -187,6 +194,9 @@ fn check(config: &Config) -> anyhow::Result<()> {
         site.service().servers_count,
         config.listen.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
     );
+    if let Some(path) = &args.config {
+        println!("{}", handle_process::text::explain_shared(path)?);
+    }
     Ok(())
 }
 
@@ -221,32 +231,31 @@ fn quiet_panics() {
 fn serve(args: Args, config: &Config) -> anyhow::Result<()> {
     let set_log = Some(log::start(&config.log, args.log_json)?);
     let read_config: Option<ReadConfig> = Some(Box::new(move || args.config()));
-    let mut signals =
-        signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGHUP]).context("cannot listen to signals")?;
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).context("cannot listen to signals")?;
     quiet_panics();
     if let Err(error) = raise_file_limit() {
         tracing::warn!(%error, "the limit of open files stays as it is (ulimit -n)");
     }
+    let is_told_to_stop = || signals.pending().any(|signal| signal != SIGHUP);
+    if !waiting::wait_for_set(config, is_told_to_stop)? {
+        return Ok(());
+    }
     let server = Server::start_with(config, Hooks { program: program(), read_config, set_log })?;
     // Without a service manager there is nobody to tell.
-    let _ = sd_notify::notify(&[NotifyState::MainPid(std::process::id()), NotifyState::Ready]);
+    let _ = sd_notify::notify(&[
+        NotifyState::MainPid(std::process::id()),
+        NotifyState::Ready,
+        NotifyState::Status("serving"),
+    ]);
     tracing::info!(addresses = ?server.addresses(), generation = server.shared().live.current().generation(), "serving");
     let mut watchdog = sd_notify::watchdog_enabled()
         .map(|patience| Watchdog::new(server.shared(), patience, Instant::now()));
-    while !server.is_finished() && !server.shared().is_draining() {
+    heed(signals, server.shared())?;
+    while !server.shared().has_ended() && !server.shared().is_draining() {
         if watchdog.as_mut().is_some_and(|it| it.is_due(server.shared(), Instant::now())) {
             let _ = sd_notify::notify(&[NotifyState::Watchdog]);
         }
-        for signal in signals.pending() {
-            if signal == SIGHUP {
-                server.shared().reopen_log();
-                let said = server.shared().reload();
-                tracing::info!(%said, "reloaded");
-            } else {
-                server.shared().drain();
-            }
-        }
-        std::thread::sleep(Duration::from_millis(20));
+        server.shared().wait(watchdog.as_ref().map(Watchdog::interval));
     }
     // After a hand-over the service goes on.
     if !server.shared().is_handed_over() {
@@ -257,4 +266,21 @@ fn serve(args: Args, config: &Config) -> anyhow::Result<()> {
     server.stop()?;
     anyhow::ensure!(drained, "all workers have stopped by themselves; the log says why");
     Ok(())
+}
+
+/// Starts the thread that does what signals say; it ends with the process.
+fn heed(mut signals: Signals, shared: &Arc<Shared>) -> anyhow::Result<()> {
+    let shared = Arc::clone(shared);
+    let thread = std::thread::Builder::new().name("signals".into()).spawn(move || {
+        for signal in signals.forever() {
+            if signal == SIGHUP {
+                shared.reopen_log();
+                let said = shared.reload();
+                tracing::info!(%said, "reloaded");
+            } else {
+                shared.drain();
+            }
+        }
+    });
+    thread.map(drop).context("cannot start the thread that listens to signals")
 }

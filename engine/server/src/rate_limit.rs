@@ -1,33 +1,47 @@
-//! Response-rate limiting over UDP: how many datagrams go to a prefix of unproven source addresses.
+//! Response-rate limiting over UDP: what goes to addresses that nobody has proven to be theirs.
 //!
-//! A forged sender address draws our answers onto somebody else. So each prefix of addresses, narrow and
-//! wide, has a number of datagrams a second. Beyond it answers are dropped, but for every n-th, which
-//! *slips*: a reply of 52 bytes that only says that the request failed. Deployed clients then go on to the
-//! next site or to TCP, where the address is proven.
+//! A forged sender address draws our answers onto somebody else. What that is worth to a forger is the bytes of an
+//! answer beyond those of its question, so these are counted, as in the response-rate limiting of DNS servers:
 //!
-//! - [`Limiter`]: the decision, in fixed memory, without locks and allocation; time is an argument.
-//! - [`RateLimitConfig`], [`Prefix`]: what an operator says.
-//! - [`RateLimit`]: what a worker has of it.
+//! - *equal answers*: one answer to one network, /24 or /56. A reflector repeats a question; a cache does not, however
+//!   many different ones it has.
+//! - *long answers*, of more than one datagram, to an address and its networks.
+//! - *certified answers*, which cost a signature besides: the same with the lowest limit.
+//! - *datagrams* of any kind to an address and its networks; off unless configured.
 //!
-//! **Each worker has a table of its own**, and enforces its share: the configured rate divided by the
+//! Beyond a limit an answer *slips*: a reply of 52 bytes goes out that only says that the request failed, and never
+//! more than was received. Deployed clients then go on to the next site or to TCP, where the address is proven. This
+//! host, listed peers, and who writes in a session that it set up from the same address are not limited.
+//!
+//! - [`Limiter`], [`EqualAnswers`]: the decisions, in fixed memory, without locks and allocation; time is an argument.
+//! - [`RateLimitConfig`], [`Prefix`]: the section of the configuration.
+//! - [`RateLimit`]: the state of a worker.
+//!
+//! **Each worker has tables of its own**, and enforces its share: the configured rate divided by the
 //! workers. A forger chooses ports, so that the kernel spreads its requests over the workers, and all of
 //! them together allow what was configured. A table in common would be exact for a client with one port too,
 //! but answers to one client from two workers would then move cache lines between cores, on the path
 //! where nothing else is shared.
 
 mod config;
+mod equal;
 mod limiter;
 pub mod model;
 mod prefix;
 
 pub use config::RateLimitConfig;
+pub use equal::{EqualAnswers, NetworkHash};
 pub use limiter::{IPV4_PREFIXES, IPV6_PREFIXES, Limiter, Limits, Seed};
 pub use prefix::{InvalidPrefix, Prefix, Prefixes};
 
 use crate::counters::Counters;
 use handle_net::{Datagram, Peer};
+use handle_proto::wire::envelope::EnvelopeFlags;
+use handle_proto::wire::query::Query;
+use handle_proto::wire::{Envelope, Header};
+use handle_proto::{OpCode, OpFlags};
 use std::hash::{BuildHasher as _, RandomState};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Instant;
 
 /// What becomes of an answer.
@@ -45,16 +59,77 @@ pub enum Verdict {
 /// empty text and of no credential.
 pub const SLIP_LEN: usize = 20 + 24 + 4 + 4;
 
-/// The limiter of one worker, and when it is.
+/// Bytes that a request for a certified answer counts at once; what the answer has beyond, once it is made.
+const CERTIFIED_LEN: u32 = 512;
+
+/// An answer, as far as limits go.
+#[derive(Clone, Copy, Debug)]
+pub struct AnswerSize {
+    /// Bytes of all its datagrams.
+    pub len: usize,
+    /// How many datagrams it has.
+    pub datagrams: usize,
+    /// A number that equal answers share.
+    pub identity: u64,
+}
+
+/// A request that another thread answers, as far as limits go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SlowRequest {
+    /// A number that requests with equal answers share.
+    identity: u64,
+    certifies: bool,
+}
+
+impl SlowRequest {
+    /// Of `message`, envelope first.
+    #[must_use]
+    pub fn of(message: &[u8]) -> Self {
+        let Ok((envelope, rest)) = Envelope::split(message) else { return Self::default() };
+        if envelope.flags.has(EnvelopeFlags::ENCRYPTED) {
+            return Self { identity: envelope.session_id.cast_unsigned().into(), certifies: false };
+        }
+        let Ok((header, body)) = Header::split(rest) else { return Self::default() };
+        let identity = match header.op_code {
+            OpCode::RESOLUTION => Query::decode(body).map_or(0, |query| spelling_hash(query.handle)),
+            op_code => op_code.0.cast_unsigned().into(),
+        };
+        Self { identity, certifies: header.flags.has(OpFlags::CERTIFY) }
+    }
+}
+
+/// FNV-1a of a handle, however it is spelt. The table multiplies it by a secret.
+fn spelling_hash(handle: &[u8]) -> u64 {
+    handle.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {
+        (hash ^ u64::from(byte.to_ascii_uppercase())).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}
+
+/// The peer of the last answer, with what is the same for all answers to it: those of a train, and most of a batch.
+#[derive(Clone, Copy, Debug)]
+struct LastPeer {
+    bits: u128,
+    is_exempt: bool,
+    address: IpAddr,
+    network: NetworkHash,
+}
+
+/// The limits of one worker.
 #[derive(Debug)]
 pub struct RateLimit {
-    limiter: Limiter,
+    equal: EqualAnswers,
+    long: Limiter,
+    certified: Limiter,
+    /// Datagrams of any kind; none where they have no limit.
+    datagrams: Option<Limiter>,
     exempt: Prefixes,
+    last: LastPeer,
     dry_run: bool,
     slip: u32,
     limited_until_slip: u32,
     started: Instant,
     now_ns: u64,
+    seed: Seed,
 }
 
 impl RateLimit {
@@ -65,29 +140,50 @@ impl RateLimit {
     }
 
     fn new(config: &RateLimitConfig, workers_count: usize, seed: Seed, started: Instant) -> Self {
+        let (burst_ns, table_bytes) = (config.burst_ns(), config.table_bytes);
+        let byte_ns = config.equal_byte_ns(workers_count);
+        let equal = EqualAnswers::new(byte_ns, burst_ns, table_bytes, seed);
+        let limiter = |limits: &Limits| Limiter::new(limits, table_bytes / 4, seed);
         Self {
-            limiter: Limiter::new(&config.limits(workers_count), config.table_bytes, seed),
+            last: LastPeer {
+                bits: LOOPBACK[0],
+                is_exempt: true,
+                address: Ipv4Addr::LOCALHOST.into(),
+                network: equal.network(Ipv4Addr::LOCALHOST.into()),
+            },
+            equal,
+            long: limiter(&config.long_limits(workers_count)),
+            certified: limiter(&config.certified_limits(workers_count)),
+            datagrams: config.limits_datagrams().then(|| limiter(&config.limits(workers_count))),
             exempt: Prefixes::new(&config.exempt),
             dry_run: config.dry_run,
             slip: config.slip,
             limited_until_slip: config.slip,
             started,
             now_ns: 0,
+            seed,
         }
     }
 
     /// Changes the limiter `limited`, which may be none, into what `config` asks for. What prefixes have used up stays
     /// so.
     pub fn set(limited: &mut Option<Box<Self>>, config: &RateLimitConfig, workers_count: usize) {
-        match limited {
-            Some(this) if config.enabled => {
-                this.limiter.set(&config.limits(workers_count));
-                this.exempt = Prefixes::new(&config.exempt);
-                (this.dry_run, this.slip, this.limited_until_slip) =
-                    (config.dry_run, config.slip, config.slip);
-            }
-            _ => *limited = Self::open(config, workers_count),
+        let Some(this) = limited.as_mut().filter(|_| config.enabled) else {
+            *limited = Self::open(config, workers_count);
+            return;
+        };
+        this.equal.set(config.equal_byte_ns(workers_count), config.burst_ns());
+        this.long.set(&config.long_limits(workers_count));
+        this.certified.set(&config.certified_limits(workers_count));
+        let limits = config.limits(workers_count);
+        match (&mut this.datagrams, config.limits_datagrams()) {
+            (Some(limiter), true) => limiter.set(&limits),
+            (none, true) => *none = Some(Limiter::new(&limits, config.table_bytes / 4, this.seed)),
+            (some, false) => *some = None,
         }
+        this.exempt = Prefixes::new(&config.exempt);
+        this.look_up(LOOPBACK[0]);
+        (this.dry_run, this.slip, this.limited_until_slip) = (config.dry_run, config.slip, config.slip);
     }
 
     /// Reads the clock; once for a batch.
@@ -95,26 +191,114 @@ impl RateLimit {
         self.now_ns = u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
     }
 
-    /// What becomes of an answer of `datagrams` to `peer`, who asked in `request_len` bytes. An answer costs as
-    /// much as it has datagrams.
+    /// Whether `peer` has no limit: it is this host, or listed.
     #[inline]
+    pub fn exempts(&mut self, peer: Peer) -> bool {
+        let bits = peer.remote_bits();
+        if bits != self.last.bits {
+            self.look_up(bits);
+        }
+        self.last.is_exempt
+    }
+
+    fn look_up(&mut self, bits: u128) {
+        let address = Ipv6Addr::from_bits(bits).to_canonical();
+        self.last = LastPeer {
+            bits,
+            // Of the loopback network only the address that nobody else can have sent from: others may be forged there by
+            // whoever tests, or be given to containers.
+            is_exempt: LOOPBACK.contains(&bits) || self.exempt.has(address),
+            address,
+            network: self.equal.network(address),
+        };
+    }
+
+    /// What becomes of `answer` to `peer`, who asked in `request_len` bytes.
     pub fn verdict(
         &mut self,
         peer: Peer,
-        datagrams: usize,
+        answer: AnswerSize,
         request_len: usize,
         counters: &Counters,
     ) -> Verdict {
-        let address = peer.remote().ip();
-        if self.exempt.has(address) {
+        if self.exempts(peer) {
             counters.rate_limit_exempt.add(1);
             return Verdict::Send;
         }
+        let beyond = bytes_beyond(answer.len, request_len);
+        let (LastPeer { address, network, .. }, now_ns) = (self.last, self.now_ns);
+        let is_long = answer.datagrams > 1;
         // A message has at most 534 datagrams.
-        let datagrams = u32::try_from(datagrams).unwrap_or(u32::MAX);
-        match self.limiter.allows(address, datagrams, self.now_ns) {
-            true => Verdict::Send,
-            false => self.limited(request_len, counters),
+        let datagrams = u32::try_from(answer.datagrams).unwrap_or(u32::MAX);
+        let is_over = self.datagrams.as_mut().is_some_and(|limiter| limiter.is_over(address, now_ns))
+            || is_long && self.long.is_over(address, now_ns)
+            // No more than was received is worth nothing to a forger.
+            || beyond > 0 && !self.equal.allows(network, answer.identity, beyond, now_ns);
+        if is_over {
+            return self.limited(request_len, counters);
+        }
+        if is_long {
+            self.long.count(address, beyond, now_ns);
+        }
+        if let Some(limiter) = &mut self.datagrams {
+            limiter.count(address, datagrams, now_ns);
+        }
+        Verdict::Send
+    }
+
+    /// What becomes of `request` of `request_len` bytes from `peer`, whose answer takes another thread. What goes out is
+    /// counted by [`count_slow`](Self::count_slow), as it is not known yet.
+    pub fn verdict_slow(
+        &mut self,
+        peer: Peer,
+        request: SlowRequest,
+        request_len: usize,
+        counters: &Counters,
+    ) -> Verdict {
+        if self.exempts(peer) {
+            counters.rate_limit_exempt.add(1);
+            return Verdict::Send;
+        }
+        let (LastPeer { address, network, .. }, now_ns) = (self.last, self.now_ns);
+        let is_over = self.datagrams.as_mut().is_some_and(|limiter| limiter.is_over(address, now_ns))
+            || self.long.is_over(address, now_ns)
+            || match request.certifies {
+                true => self.certified.is_over(address, now_ns),
+                false => self.equal.is_over(network, request.identity, now_ns),
+            };
+        if is_over {
+            return self.limited(request_len, counters);
+        }
+        if request.certifies {
+            // At once, so that many in one batch do not all find something left.
+            self.certified.count(address, CERTIFIED_LEN, now_ns);
+        }
+        Verdict::Send
+    }
+
+    /// Counts the answer of `answer_len` bytes in `datagrams` to `request`, of `request_len` bytes, that another thread
+    /// made and that goes to `peer`.
+    pub fn count_slow(
+        &mut self,
+        peer: Peer,
+        request: SlowRequest,
+        request_len: usize,
+        (answer_len, datagrams): (usize, usize),
+    ) {
+        if self.exempts(peer) {
+            return;
+        }
+        let beyond = bytes_beyond(answer_len, request_len);
+        let (LastPeer { address, network, .. }, now_ns) = (self.last, self.now_ns);
+        match request.certifies {
+            true => self.certified.count(address, beyond.saturating_sub(CERTIFIED_LEN), now_ns),
+            false => self.equal.count(network, request.identity, beyond, now_ns),
+        }
+        if datagrams > 1 {
+            self.long.count(address, beyond, now_ns);
+        }
+        if let Some(limiter) = &mut self.datagrams {
+            limiter.count(address, u32::try_from(datagrams).unwrap_or(u32::MAX), now_ns);
         }
     }
 
@@ -138,6 +322,14 @@ impl RateLimit {
         counters.dropped_rate_limited.add(1);
         Verdict::Drop
     }
+}
+
+/// The addresses of this host that have no limit: 127.0.0.1 and ::1.
+const LOOPBACK: [u128; 2] = [Ipv4Addr::LOCALHOST.to_ipv6_mapped().to_bits(), Ipv6Addr::LOCALHOST.to_bits()];
+
+/// Bytes of an answer beyond those of its question.
+fn bytes_beyond(answer_len: usize, request_len: usize) -> u32 {
+    u32::try_from(answer_len.saturating_sub(request_len)).unwrap_or(u32::MAX)
 }
 
 /// Bytes of the shortest datagram of a train: its last may be shorter than the others.
@@ -168,8 +360,18 @@ fn bits_of(address: IpAddr) -> u128 {
 mod tests {
     use super::*;
 
+    const SEED: Seed = Seed([
+        0x9e37_79b9_7f4a_7c15,
+        0xbf58_476d_1ce4_e5b9,
+        0x94d0_49bb_1331_11eb,
+        0xd6e8_feb8_6659_fd93,
+        0xa076_1d64_78bd_642f,
+        0xe703_7ed1_a0b4_28db,
+        0x8ebc_6af0_9c88_c6e3,
+    ]);
+
     fn rate_limit(config: &RateLimitConfig) -> RateLimit {
-        RateLimit::new(config, 1, Seed([7; 7]), Instant::now())
+        RateLimit::new(config, 1, SEED, Instant::now())
     }
 
     fn limited(rate_limit: &mut RateLimit, request_len: usize, counters: &Counters) -> Verdict {
@@ -177,9 +379,113 @@ mod tests {
     }
 
     #[test]
-    fn is_there_only_when_it_is_on() {
-        assert!(RateLimit::open(&RateLimitConfig::default(), 1).is_none());
-        assert!(RateLimit::open(&RateLimitConfig { enabled: true, ..Default::default() }, 1).is_some());
+    fn is_there_unless_it_is_off() {
+        assert!(RateLimit::open(&RateLimitConfig::default(), 1).is_some());
+        assert!(RateLimit::open(&RateLimitConfig { enabled: false, ..Default::default() }, 1).is_none());
+    }
+
+    fn peer(address: &str) -> Peer {
+        Peer::to((address.parse::<IpAddr>().unwrap(), 1).into())
+    }
+
+    /// An answer of `len` bytes to a question of 80.
+    fn verdict(rate_limit: &mut RateLimit, from: &str, len: usize, identity: u64) -> Verdict {
+        let answer = AnswerSize { len, datagrams: len.div_ceil(512), identity };
+        rate_limit.verdict(peer(from), answer, 80, &Counters::default())
+    }
+
+    #[test]
+    fn only_this_host_and_listed_peers_are_exempt() {
+        let exempt = vec!["192.0.2.0/24".parse().unwrap(), "2001:db8::/32".parse().unwrap()];
+        let mut rate_limit = rate_limit(&RateLimitConfig { exempt, ..Default::default() });
+        for (address, expected) in [
+            ("127.0.0.1", true),
+            ("::1", true),
+            ("::ffff:127.0.0.1", true),
+            ("192.0.2.7", true),
+            ("2001:db8::1", true),
+            ("127.0.0.2", false),
+            ("::2", false),
+            ("192.0.3.7", false),
+            ("127.0.0.1", true),
+        ] {
+            assert_eq!(rate_limit.exempts(peer(address)), expected, "{address}");
+            let answered = (0..10_000).all(|_| verdict(&mut rate_limit, address, 400, 1) == Verdict::Send);
+            assert_eq!(answered, expected, "{address}");
+        }
+    }
+
+    #[test]
+    fn equal_answers_are_limited_and_different_ones_are_not() {
+        let mut rate_limit = rate_limit(&RateLimitConfig::default());
+        let mut sent = |from: &str, identity: fn(usize) -> u64| {
+            (0..10_000)
+                .filter(|&at| verdict(&mut rate_limit, from, 400, identity(at)) == Verdict::Send)
+                .count()
+        };
+        assert_eq!(sent("192.0.2.1", |_| 7), 52, "16 KiB of 320 bytes");
+        assert_eq!(sent("192.0.2.2", |_| 7), 0, "nor to the network");
+        assert_eq!(sent("192.0.3.1", |_| 7), 52, "but to another");
+        assert_eq!(sent("192.0.2.1", |at| at as u64 * 272), 10_000, "a cache asks for what is different");
+    }
+
+    #[test]
+    fn long_answers_are_limited_however_different_they_are() {
+        let mut rate_limit = rate_limit(&RateLimitConfig::default());
+        let mut sent = |from: &str, len: usize| {
+            (0..1000).filter(|&at| verdict(&mut rate_limit, from, len, at * 272) == Verdict::Send).count()
+        };
+        assert_eq!(sent("192.0.2.1", 2048), 67, "128 KiB of 1,968 bytes");
+        assert_eq!(sent("192.0.2.1", 512), 1000, "short ones are not");
+        assert_eq!(sent("192.0.2.2", 2048), 67, "to another address");
+    }
+
+    #[test]
+    fn answers_no_longer_than_their_questions_are_free() {
+        let mut rate_limit = rate_limit(&RateLimitConfig::default());
+        assert!((0..100_000).all(|_| verdict(&mut rate_limit, "192.0.2.1", 80, 7) == Verdict::Send));
+    }
+
+    #[test]
+    fn certified_answers_are_limited_first() {
+        let counters = Counters::default();
+        let mut rate_limit = rate_limit(&RateLimitConfig::default());
+        let mut sent = |certifies| {
+            let verdicts = (0..1000).map(|identity| {
+                let request = SlowRequest { identity: identity * 272, certifies };
+                let verdict = rate_limit.verdict_slow(peer("192.0.2.1"), request, 80, &counters);
+                if verdict == Verdict::Send {
+                    rate_limit.count_slow(peer("192.0.2.1"), request, 80, (900, 2));
+                }
+                verdict
+            });
+            verdicts.filter(|&verdict| verdict == Verdict::Send).count()
+        };
+        assert_eq!(sent(true), 40, "32 KiB of 820 bytes");
+        assert_eq!(sent(false), 160 - 40, "128 KiB of 820 bytes, of which the certified ones are some");
+    }
+
+    #[test]
+    fn a_slow_request_has_the_identity_of_its_handle_however_it_is_spelt() {
+        let request = |handle: &str, flags: OpFlags| {
+            let query = Query {
+                handle: handle.as_bytes(),
+                indexes: handle_proto::wire::list::Indexes::EMPTY,
+                types: handle_proto::wire::list::Strings::EMPTY,
+            };
+            let header = Header::request(OpCode::RESOLUTION, flags, 0);
+            let request = handle_proto::wire::Request::Resolution(query);
+            let message =
+                handle_proto::wire::MessageBuf::request(&Envelope::request(1), &header, &request).unsigned();
+            SlowRequest::of(&message.unwrap())
+        };
+        let (plain, signed) = (OpFlags::PLAIN_REQUEST, OpFlags::PLAIN_REQUEST.with(OpFlags::CERTIFY));
+        assert_eq!(request("10.1/a", plain), request("10.1/A", plain));
+        assert_ne!(request("10.1/a", plain), request("10.1/b", plain));
+        assert!(request("10.1/a", signed).certifies && !request("10.1/a", plain).certifies);
+        for len in 0..60 {
+            let _ = SlowRequest::of(&vec![0xff; len]);
+        }
     }
 
     #[test]
@@ -216,12 +522,12 @@ mod tests {
     #[test]
     fn other_settings_keep_what_was_counted() {
         let counters = Counters::default();
-        let strict = RateLimitConfig { enabled: true, ipv4_32_per_s: 1, slip: 0, ..Default::default() };
+        let strict = RateLimitConfig { ipv4_32_per_s: 1, slip: 0, ..Default::default() };
         let mut limited = RateLimit::open(&strict, 1);
         let mut change = |config: RateLimitConfig, expected| {
             RateLimit::set(&mut limited, &config, 1);
-            let verdict =
-                |it: &mut Box<RateLimit>| it.verdict(Peer::to(([127, 0, 0, 1], 1).into()), 1, 64, &counters);
+            let answer = AnswerSize { len: 64, datagrams: 1, identity: 1 };
+            let verdict = |it: &mut Box<RateLimit>| it.verdict(peer("127.0.0.2"), answer, 64, &counters);
             assert_eq!(limited.as_mut().map(verdict), expected, "{config:?}");
         };
         change(strict.clone(), Some(Verdict::Send));
@@ -231,6 +537,7 @@ mod tests {
         let exempt = vec!["127.0.0.0/8".parse().unwrap()];
         change(RateLimitConfig { exempt, ..strict.clone() }, Some(Verdict::Send));
         change(strict.clone(), Some(Verdict::Drop));
+        change(RateLimitConfig { ipv4_32_per_s: 0, ..strict.clone() }, Some(Verdict::Send));
         change(RateLimitConfig { enabled: false, ..strict.clone() }, None);
         change(strict, Some(Verdict::Send));
     }

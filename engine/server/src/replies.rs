@@ -1,8 +1,8 @@
 //! Where the replies of a worker go over UDP, and what is asked and counted on the way.
 
 use crate::counters::{Counters, Transport};
-use crate::rate_limit::{RateLimit, SLIP_LEN, Verdict};
-use crate::sessions::sealer::{Sealed, Sealer, each_datagram_part};
+use crate::rate_limit::{AnswerSize, RateLimit, SLIP_LEN, SlowRequest, Verdict};
+use crate::sessions::sealer::{Sealed, Sealer, Sender, each_datagram_part};
 use crate::slow::queue::Route;
 use crate::slow::shard::SlowShard;
 use crate::watch::Watch;
@@ -21,8 +21,15 @@ pub(crate) trait Answer {
     fn write_datagrams(&self, out: &mut [u8]);
     fn response_code(&self) -> ResponseCode;
     fn refused(&self) -> Option<Refused>;
+    /// A number that equal answers share.
+    fn identity(&self) -> u64;
     /// What goes out in its place to who has had its answers.
     fn limited(&self) -> Reply<'_>;
+
+    /// What limits are about.
+    fn size(&self) -> AnswerSize {
+        AnswerSize { len: self.datagrams_len(), datagrams: self.datagrams_count(), identity: self.identity() }
+    }
 }
 
 impl Answer for Reply<'_> {
@@ -49,6 +56,11 @@ impl Answer for Reply<'_> {
     #[inline]
     fn refused(&self) -> Option<Refused> {
         Reply::refused(self)
+    }
+
+    #[inline]
+    fn identity(&self) -> u64 {
+        Reply::identity(self)
     }
 
     fn limited(&self) -> Reply<'_> {
@@ -82,6 +94,11 @@ impl Answer for Usual<'_> {
         None
     }
 
+    #[inline]
+    fn identity(&self) -> u64 {
+        Usual::identity(self)
+    }
+
     fn limited(&self) -> Reply<'_> {
         Usual::limited(self)
     }
@@ -112,6 +129,8 @@ impl Replies<'_> {
             Outcome::Reply(reply) => self.send(peer, || asked_len, || request, &reply),
             Outcome::Drop(reason) => return count_drop(reason, self.counters),
             Outcome::Fragment(_) => return,
+            // The resolver forwards no listing over UDP.
+            Outcome::Listing => false,
             Outcome::InSession(reply) => self.send_in_session(context, peer, asked_len, request, &reply),
             Outcome::Encrypted => {
                 self.defer(peer, asked_len, request, &refuse_stream(context, Refused::Busy, b""))
@@ -135,18 +154,43 @@ impl Replies<'_> {
         request: impl FnOnce() -> &'r [u8],
         reply: &impl Answer,
     ) -> bool {
-        if let Some(rate_limit) = self.rate_limit {
-            // What has to wait for room is tried again; it counts when it goes out.
-            if !self.outbox.has_room(reply.datagrams_count(), reply.datagrams_len().max(SLIP_LEN)) {
-                return false;
-            }
-            match rate_limit.verdict(peer, reply.datagrams_count(), asked_len(), self.counters) {
-                Verdict::Send => {}
-                Verdict::Slip => return self.push(peer, request, &reply.limited()),
-                Verdict::Drop => return true,
-            }
+        let is_exempt = match self.rate_limit {
+            None => return self.push(peer, request, reply),
+            Some(rate_limit) => rate_limit.exempts(peer),
+        };
+        if !is_exempt {
+            return self.send_limited(peer, asked_len(), request, reply);
         }
-        self.push(peer, request, reply)
+        let pushed = self.push(peer, request, reply);
+        self.counters.rate_limit_exempt.add(pushed.into());
+        pushed
+    }
+
+    /// The same to a peer that has limits.
+    fn send_limited<'r>(
+        &mut self,
+        peer: Peer,
+        asked_len: usize,
+        request: impl FnOnce() -> &'r [u8],
+        reply: &impl Answer,
+    ) -> bool {
+        let size = reply.size();
+        // What has to wait for room is tried again; it counts when it goes out.
+        if !self.outbox.has_room(size.datagrams, size.len.max(SLIP_LEN)) {
+            return false;
+        }
+        match self.verdict(peer, size, asked_len) {
+            Verdict::Send => self.push(peer, request, reply),
+            Verdict::Slip => self.push(peer, request, &reply.limited()),
+            Verdict::Drop => true,
+        }
+    }
+
+    fn verdict(&mut self, peer: Peer, size: AnswerSize, asked_len: usize) -> Verdict {
+        match self.rate_limit {
+            Some(rate_limit) => rate_limit.verdict(peer, size, asked_len, self.counters),
+            None => Verdict::Send,
+        }
     }
 
     /// Hands `request` to the slow path, unless its sender has had its answers; where there is no place, the
@@ -156,18 +200,15 @@ impl Replies<'_> {
         if !self.outbox.has_room(busy.datagrams_count(), busy.datagrams_len().max(SLIP_LEN)) {
             return false;
         }
-        match self.verdict(peer, asked_len, busy) {
+        let verdict = match self.rate_limit {
+            Some(limit) => limit.verdict_slow(peer, SlowRequest::of(request), asked_len, self.counters),
+            None => Verdict::Send,
+        };
+        match verdict {
             Verdict::Send if self.slow.defer(Route::Udp(peer), request, self.counters) => true,
-            Verdict::Send => self.push(peer, || request, busy),
+            Verdict::Send => self.push(peer, || request, &busy.refusing(self.slow.when_full())),
             Verdict::Slip => self.push(peer, || request, &busy.limited()),
             Verdict::Drop => true,
-        }
-    }
-
-    fn verdict(&mut self, peer: Peer, asked_len: usize, reply: &Reply<'_>) -> Verdict {
-        match self.rate_limit {
-            Some(rate_limit) => rate_limit.verdict(peer, reply.datagrams_count(), asked_len, self.counters),
-            None => Verdict::Send,
         }
     }
 
@@ -185,37 +226,47 @@ impl Replies<'_> {
         if !self.outbox.has_room(datagrams_count, len) {
             return false;
         }
-        match self.verdict(peer, asked_len, reply) {
-            Verdict::Send => {}
-            Verdict::Slip => return self.push(peer, || request, &reply.limited()),
-            Verdict::Drop => return true,
-        }
-        let Replies { outbox, slow, sealer: Some(sealer), watch, counters, .. } = self else {
-            return self.push(peer, || request, &reply.refusing(Refused::UnknownSession));
+        let Replies { outbox, sealer: Some(sealer), rate_limit, watch, counters, .. } = self else {
+            return self.send(peer, || asked_len, || request, &reply.refusing(Refused::UnknownSession));
         };
-        let service = context.service();
-        match sealer.answer(request, reply, service.signs, service.answer_datagrams_max) {
-            Sealed::Plain(reply) => {
-                let pushed = push(outbox, peer, &reply, counters);
-                if pushed {
-                    watch.answered(Transport::Udp, peer, || request, reply.response_code(), counters);
-                }
-                pushed
+        let sealed = sealer.answer((request, peer.remote().ip()), reply, context.service());
+        let (reply, message, sender) = match sealed {
+            Sealed::Plain(reply, sender) => (reply, None, sender),
+            Sealed::Mac(reply, message, sender) => (reply, Some(message), sender),
+            Sealed::Elsewhere => {
+                return self.defer(peer, asked_len, request, &reply.refusing(Refused::Busy));
             }
-            Sealed::Mac(reply, message) => {
+        };
+        let verdict = match rate_limit {
+            Some(rate_limit) if sender == Sender::Unproven => {
+                let mut size = reply.size();
+                size.len = message.map_or(size.len, <[u8]>::len);
+                rate_limit.verdict(peer, size, asked_len, counters)
+            }
+            _ => Verdict::Send,
+        };
+        let mut code = reply.response_code();
+        let pushed = match (verdict, message) {
+            (Verdict::Send, None) => push(outbox, peer, &reply, counters),
+            (Verdict::Send, Some(message)) => {
                 let pushed = push_message(outbox, peer, message, counters);
                 if pushed {
                     counters.answers_with_mac.add(1);
                     counters.count_reply(Transport::Udp, reply.response_code(), reply.refused());
-                    watch.answered(Transport::Udp, peer, || request, reply.response_code(), counters);
                 }
                 pushed
             }
-            Sealed::Elsewhere => {
-                slow.defer(Route::Udp(peer), request, counters)
-                    || self.push(peer, || request, &reply.refusing(Refused::Busy))
+            (Verdict::Slip, _) => {
+                let limited = reply.limited();
+                code = limited.response_code();
+                push(outbox, peer, &limited, counters)
             }
+            (Verdict::Drop, _) => return true,
+        };
+        if pushed {
+            watch.answered(Transport::Udp, peer, || request, code, counters);
         }
+        pushed
     }
 
     #[inline]

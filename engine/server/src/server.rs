@@ -8,17 +8,20 @@ use crate::observe::Observer;
 use crate::privileges;
 use crate::query_log::{self, QueryLog};
 use crate::settings::{self, Settings};
+use crate::shutdown::Shutdown;
 use crate::site::OwnSite;
 use crate::slow::{self, SlowPath};
 use crate::sources::Sources;
 use crate::takeover::{Announced, Handover, Kind, Predecessor, Program};
 use crate::tcp;
 use crate::templates::TemplatesConfig;
+use crate::verification;
 use crate::worker::{Worker, WorkerInfo};
 use anyhow::{Context as _, anyhow, ensure};
 use handle_net::Options;
 use handle_process::listen::explain_refusal;
 use handle_process::log::SetLog;
+use handle_process::site::{Answers, SiteRecord, differences};
 use handle_sessions::Holder;
 use handle_snapshot::map::How;
 use handle_snapshot::set::Why;
@@ -27,8 +30,8 @@ use std::fmt;
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, mpsc};
-use std::thread::JoinHandle;
+use std::sync::{Arc, OnceLock, mpsc};
+use std::thread::{JoinHandle, Thread};
 use std::time::{Duration, Instant, SystemTime};
 
 /// What workers, watcher and control socket share.
@@ -45,16 +48,17 @@ pub struct Shared {
     pub(crate) settings: Settings,
     /// What needs a signature or an identity; none where it has no threads.
     pub slow: Option<Arc<SlowPath>>,
-    pub(crate) workers: std::sync::OnceLock<Vec<WorkerInfo>>,
+    pub(crate) workers: OnceLock<Vec<WorkerInfo>>,
     /// For each worker, whether it still runs.
     pub(crate) running: Box<[AtomicBool]>,
     pub(crate) started: SystemTime,
     /// The sockets of the workers, for another process to go on with.
     pub(crate) handover: Handover,
     pub(crate) hooks: Hooks,
+    pub(crate) shutdown: Arc<Shutdown>,
+    /// Who waits for the server to drain or a worker to end.
+    waiting: OnceLock<Thread>,
     share_port: bool,
-    draining: AtomicBool,
-    stopped: AtomicBool,
 }
 
 impl Shared {
@@ -64,13 +68,45 @@ impl Shared {
             // Whoever shares the port answers what comes from now on.
             self.handover.give_up(|_| false);
         }
-        self.draining.store(true, Ordering::Relaxed);
+        self.shutdown.drain();
+        self.wake_workers();
+        self.unpark();
+    }
+
+    /// Lets the workers look what has changed, and turn.
+    pub(crate) fn wake_workers(&self) {
+        self.live.wakers().wake();
+    }
+
+    /// Wakes who waits in [`wait`](Self::wait).
+    fn unpark(&self) {
+        if let Some(waiting) = self.waiting.get() {
+            waiting.unpark();
+        }
+    }
+
+    /// Sleeps until the server drains, a worker has ended, or `patience` is over; perhaps for less. One thread may.
+    pub fn wait(&self, patience: Option<Duration>) {
+        self.waiting.get_or_init(std::thread::current);
+        if self.is_draining() || self.has_ended() {
+            return;
+        }
+        match patience {
+            Some(patience) => std::thread::park_timeout(patience),
+            None => std::thread::park(),
+        }
     }
 
     /// Whether the workers are about to stop.
     #[must_use]
     pub fn is_draining(&self) -> bool {
-        self.draining.load(Ordering::Relaxed)
+        self.shutdown.is_draining()
+    }
+
+    /// Whether every worker has ended.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.running.iter().all(|running| !running.load(Ordering::Acquire))
     }
 
     /// Reads the configuration again, as far as the program can, then the published set; says what came of it.
@@ -91,7 +127,7 @@ impl Shared {
     }
 
     pub(crate) fn is_stopped(&self) -> bool {
-        self.stopped.load(Ordering::Relaxed)
+        self.shutdown.is_stopped()
     }
 }
 
@@ -133,8 +169,9 @@ struct Running<'s> {
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
-        self.shared.running[self.at].store(false, Ordering::Relaxed);
+        self.shared.running[self.at].store(false, Ordering::Release);
         self.shared.handover.release(self.at);
+        self.shared.unpark();
         if self.shared.is_degraded() {
             tracing::error!(worker = self.at, "a worker has ended; the kernel gives its share to the others");
         }
@@ -160,6 +197,7 @@ impl Server {
     pub fn start_with(config: &Config, hooks: Hooks) -> anyhow::Result<Self> {
         config.check()?;
         let site = read_site(config)?;
+        site.differences().iter().for_each(|difference| tracing::warn!("{difference}"));
         let signer = slow::open_signer(config, &site)?;
         let live = open_live(config)?;
         let cores = usable_cores(config)?;
@@ -184,7 +222,8 @@ impl Server {
             // What was opened as root must be there for the user, too, or the next set is not.
             readable(config, &live).with_context(|| format!("user {user} cannot go on with the set"))?;
         }
-        let slow = SlowPath::new(config, signer, sockets.len())?.map(Arc::new);
+        let shutdown = Arc::new(Shutdown::new().context("cannot make a signal for the end")?);
+        let slow = SlowPath::new(config, signer, sockets.len(), &shutdown)?.map(Arc::new);
         let control = match &config.control {
             Some(path) => Some(Control::bind(path, predecessor.is_some(), config.limits.control_line_bytes)?),
             None => None,
@@ -199,14 +238,14 @@ impl Server {
             query_log,
             settings: Settings::new(config.clone(), site),
             slow,
-            workers: std::sync::OnceLock::new(),
+            workers: OnceLock::new(),
             running: (0..sockets.len()).map(|_| AtomicBool::new(true)).collect(),
             started: SystemTime::now(),
             handover: Handover::default(),
             hooks,
+            shutdown,
+            waiting: OnceLock::new(),
             share_port: config.share_port,
-            draining: AtomicBool::new(false),
-            stopped: AtomicBool::new(false),
         });
         let mut server =
             Self { shared, addresses: Vec::new(), http_address, workers: Vec::new(), helpers: Vec::new() };
@@ -298,8 +337,13 @@ impl Server {
         let shared = Arc::clone(&self.shared);
         let watcher = std::thread::Builder::new()
             .name("watcher".into())
-            .spawn(move || live::watch(&shared.live, &shared.stopped));
+            .spawn(move || live::watch(&shared.live, &shared.shutdown));
         self.helpers.push(watcher.context("cannot start the watcher thread")?);
+        let live = Arc::clone(&self.shared.live);
+        live.ledger.set_rate(self.shared.settings.current().config.verify_bytes_per_s);
+        let verifier =
+            std::thread::Builder::new().name("verifier".into()).spawn(move || verification::run(&live));
+        self.helpers.push(verifier.context("cannot start the thread that verifies layers")?);
         if let Some(mut control) = control {
             if let Err(error) = control.take_place() {
                 // Nobody else serves any more, so this is no reason to go.
@@ -313,7 +357,7 @@ impl Server {
         if let Some(writer) = log_writer {
             let shared = Arc::clone(&self.shared);
             let thread = std::thread::Builder::new().name("query-log".into()).spawn(move || {
-                writer.run(|| shared.is_stopped(), || shared.settings.current().config.query_log.format)
+                writer.run(&shared.shutdown, || shared.settings.current().config.query_log.format)
             });
             self.helpers.push(thread.context("cannot start the thread of the query log")?);
         }
@@ -364,7 +408,8 @@ impl Server {
         while !self.is_finished() && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(2));
         }
-        self.shared.stopped.store(true, Ordering::Relaxed);
+        self.shared.shutdown.stop();
+        self.shared.live.ledger.stop();
         if let Some(slow) = &self.shared.slow {
             slow.stop();
         }
@@ -399,13 +444,24 @@ fn hold_sessions(config: &Config, replace: bool) -> anyhow::Result<Option<Holder
 /// When it cannot be read or does not have this server.
 pub fn read_site(config: &Config) -> anyhow::Result<OwnSite> {
     let site = match &config.site {
-        Some(path) => OwnSite::read(path, config.server_id)?,
+        Some(path) => {
+            let record = SiteRecord::read(path, config.server_id)?;
+            let answers = Answers::Queries { over_tcp: config.tcp.enabled };
+            let differences = record.server().map(|server| differences(&server, &config.listen, answers));
+            OwnSite::from(&record).differing_in(differences.unwrap_or_default())
+        }
         None => OwnSite::alone(),
     };
     let site = site.answering_in(config.limits.answer_datagrams);
     Ok(match config.slow.threads {
         0 => site,
-        _ => site.with_slow_path(config.server_key.is_some(), config.sessions.enabled),
+        _ => {
+            let forward = Some(&config.forward).filter(|forward| forward.socket.is_some());
+            site.with_slow_path(config.server_key.is_some(), config.sessions.enabled).forwarding(
+                forward.is_some_and(|forward| forward.listing),
+                forward.is_some_and(|forward| forward.old_clients),
+            )
+        }
     })
 }
 
@@ -416,7 +472,14 @@ pub fn read_site(config: &Config) -> anyhow::Result<OwnSite> {
 pub fn open_live(config: &Config) -> anyhow::Result<Arc<Live>> {
     let how = if config.copy_to_memory { How::CopyToMemory } else { How::Map };
     let directory = config.snapshot.display();
-    Live::open(&config.snapshot, how, config.verify_new_layers, templates_of(config)).map_err(|error| {
+    let opened = Live::open(
+        &config.snapshot,
+        how,
+        config.verify_new_layers,
+        config.check_records,
+        templates_of(config),
+    );
+    opened.map_err(|error| {
         if matches!(error.why, Why::NotPublished) {
             let hint =
                 format!("cannot serve {directory} (publish a set: hdl snapshot publish {directory} RECORDS)");

@@ -6,7 +6,7 @@
 pub mod sealer;
 
 use handle_sessions::config::SessionsConfig;
-use handle_sessions::{Sessions, Terms};
+use handle_sessions::{SessionLimits, Sessions, Terms};
 use serde_json::{Map, Value};
 use std::time::Instant;
 
@@ -20,11 +20,13 @@ pub struct ServerSessions {
 }
 
 impl ServerSessions {
-    /// No sessions yet; `None` where there are to be none.
+    /// No sessions yet; `None` where there are to be none. `has_tcp` says whether clients can come over TCP.
     #[must_use]
-    pub fn new(config: &SessionsConfig) -> Option<Self> {
+    pub fn new(config: &SessionsConfig, has_tcp: bool) -> Option<Self> {
+        let limits = config.limits();
+        let datagrams_per_source_max = limits.datagrams_per_source_max.filter(|_| has_tcp);
         config.enabled.then(|| Self {
-            table: Sessions::new(config.limits()),
+            table: Sessions::new(SessionLimits { datagrams_per_source_max, ..limits }),
             terms: config.terms(),
             started: Instant::now(),
         })

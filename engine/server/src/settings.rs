@@ -16,11 +16,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Settings that take effect while serving. What is not named here needs a new process.
-const LIVE: [&str; 52] = [
+const LIVE: [&str; 57] = [
     "site",
     "server_id",
     "log",
     "verify_new_layers",
+    "check_records",
+    "verify_bytes_per_s",
     "limits.answer_datagrams",
     "limits.fragmented_request_bytes",
     "limits.fragmented_requests",
@@ -43,8 +45,10 @@ const LIVE: [&str; 52] = [
     "query_log.sample_every",
     "query_log.whole_addresses",
     "rate_limit.burst_ms",
+    "rate_limit.certified_bytes_per_s",
     "rate_limit.dry_run",
     "rate_limit.enabled",
+    "rate_limit.equal_bytes_per_s",
     "rate_limit.exempt",
     "rate_limit.ipv4_24_per_s",
     "rate_limit.ipv4_32_per_s",
@@ -52,6 +56,7 @@ const LIVE: [&str; 52] = [
     "rate_limit.ipv6_48_per_s",
     "rate_limit.ipv6_56_per_s",
     "rate_limit.ipv6_64_per_s",
+    "rate_limit.long_bytes_per_s",
     "rate_limit.slip",
     "tcp.connections",
     "tcp.connections_per_source",
@@ -128,6 +133,9 @@ impl Settings {
         {
             set_log(&config.log)?;
         }
+        for difference in site.differences().iter().filter(|one| !old.site.differences().contains(one)) {
+            tracing::warn!("{difference}");
+        }
         self.current.store(Arc::new(InForce { config, site }));
         self.generation.fetch_add(1, Ordering::Release);
         Ok(changes)
@@ -159,7 +167,10 @@ fn reload_all(shared: &Shared) -> Value {
             Ok(changes) => {
                 let in_force = shared.settings.current();
                 shared.live.set_verify_new_layers(in_force.config.verify_new_layers);
+                shared.live.set_checks(in_force.config.check_records);
+                shared.live.ledger.set_rate(in_force.config.verify_bytes_per_s);
                 shared.live.set_templates(templates_of(&in_force.config));
+                shared.wake_workers();
                 tracing::info!(changed = ?changes.changed, "configuration reloaded");
                 said["settings_changed"] = changes.changed.into();
                 if !changes.need_restart.is_empty() {
@@ -179,7 +190,7 @@ fn reload_all(shared: &Shared) -> Value {
             }
         }
     }
-    match shared.live.reload() {
+    match shared.live.reload_damaged() {
         Ok(reloaded) => {
             said["changed"] = matches!(reloaded, crate::live::Reloaded::Changed(_)).into();
         }

@@ -2,8 +2,8 @@
 
 use handle_process::site::SiteRecord;
 use handle_proto::HashOption;
+use handle_proto::limit::FRAGMENTS_MAX;
 use handle_resolver::Service;
-use std::path::Path;
 
 /// The site record in wire form, with what is read from it for every reply.
 #[derive(Clone, Debug)]
@@ -20,6 +20,9 @@ pub struct OwnSite {
     signs: bool,
     authenticates: bool,
     sessions: bool,
+    forwards_listing: bool,
+    resolves_for_old: bool,
+    differences: Vec<String>,
 }
 
 impl From<&SiteRecord> for OwnSite {
@@ -54,16 +57,22 @@ impl OwnSite {
             signs: alone.signs,
             authenticates: alone.authenticates,
             sessions: alone.sessions,
+            forwards_listing: alone.forwards_listing,
+            resolves_for_old: alone.resolves_for_old,
+            differences: Vec::new(),
         }
     }
 
-    /// Reads a site record from a JSON file and finds the server with the number `server_id` in it; of a single
-    /// server the number need not be said.
-    ///
-    /// # Errors
-    /// When the file cannot be read, is not a site record, or has no such server.
-    pub fn read(path: &Path, server_id: Option<i32>) -> anyhow::Result<Self> {
-        Ok(Self::from(&SiteRecord::read(path, server_id)?))
+    /// With what `listen` differs in from the site record.
+    #[must_use]
+    pub fn differing_in(self, differences: Vec<String>) -> Self {
+        Self { differences, ..self }
+    }
+
+    /// How `listen` differs from what the site record tells clients, in one sentence each.
+    #[must_use]
+    pub fn differences(&self) -> &[String] {
+        &self.differences
     }
 
     /// With a bound on the datagrams of one answer.
@@ -80,13 +89,32 @@ impl OwnSite {
         self
     }
 
+    /// With requests that are forwarded to another process: to list names, where that `listing` says so, and of old clients
+    /// that are to be referred.
+    #[must_use]
+    pub const fn forwarding(mut self, listing: bool, old_clients: bool) -> Self {
+        (self.forwards_listing, self.resolves_for_old) = (listing, old_clients);
+        self
+    }
+
     /// The record of this server's key as the site record tells it to clients; `None` without a site record.
     #[must_use]
     pub fn public_key(&self) -> Option<&[u8]> {
         self.public_key.as_deref()
     }
 
-    /// What the resolver needs of it.
+    /// What the resolver needs of it for requests over TCP. Who is connected has proven their address: they may have as
+    /// long an answer as there is, and what is forwarded.
+    #[must_use]
+    pub fn stream_service(&self) -> Service<'_> {
+        Service {
+            answer_datagrams_max: FRAGMENTS_MAX,
+            forwards_listing: self.forwards_listing,
+            ..self.service()
+        }
+    }
+
+    /// What the resolver needs of it for requests over UDP.
     #[must_use]
     pub fn service(&self) -> Service<'_> {
         Service {
@@ -100,6 +128,8 @@ impl OwnSite {
             signs: self.signs,
             authenticates: self.authenticates,
             sessions: self.sessions,
+            forwards_listing: false,
+            resolves_for_old: self.resolves_for_old,
         }
     }
 }

@@ -5,6 +5,7 @@
 //! the worker says so at once.
 
 pub mod config;
+mod forwarding;
 mod in_session;
 pub(crate) mod queue;
 pub(crate) mod shard;
@@ -13,9 +14,11 @@ pub mod stats;
 mod work;
 
 use crate::config::Config;
+use crate::forward::{Forward, ForwardThread};
 use crate::server::Shared;
 use crate::server_key;
 use crate::sessions::ServerSessions;
+use crate::shutdown::Shutdown;
 use crate::site::OwnSite;
 use anyhow::{Context as _, bail};
 use config::{Identity, SlowConfig, identities};
@@ -23,12 +26,17 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use crossbeam_utils::CachePadded;
 pub use handle_auth::challenges;
 use handle_auth::challenges::{ChallengeCounts, ChallengeLimits, Challenges};
+use handle_process::priority::stand_back;
+use handle_resolver::Refused;
 use handle_sessions::Sessions;
-use handle_sessions::holder::{Asked, Holder};
+use handle_sessions::config::exempt_sources;
+use handle_sessions::holder::{Asked, Holder, TakenChallenge};
+use handle_sessions::numbers;
 use queue::Queues;
 use serde_json::{Value, json};
 use signer::Signer;
 use stats::SlowCounters;
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -44,6 +52,11 @@ pub type Random = fn(&mut [u8]) -> bool;
 #[derive(Debug)]
 pub struct SlowPath {
     pub(crate) queues: Queues,
+    /// What another process answers, where there is one.
+    pub(crate) forward: Option<Forward>,
+    /// What is said to a datagram for which there is no place: of all codes only one makes deployed clients come over TCP,
+    /// where they are not told from whoever forges their address.
+    pub(crate) when_full: Refused,
     signer: Option<Signer>,
     challenges: Mutex<Challenges>,
     /// Those of this process, where there are any.
@@ -54,6 +67,7 @@ pub struct SlowPath {
     config: SlowConfig,
     counters: Box<[CachePadded<SlowCounters>]>,
     random: Random,
+    shutdown: Arc<Shutdown>,
     started: Instant,
     /// Closed when those who keep sessions are to stop.
     stop: (Mutex<Option<Sender<()>>>, Receiver<()>),
@@ -86,29 +100,36 @@ impl SlowPath {
         config: &Config,
         signer: Option<Signer>,
         workers_count: usize,
+        shutdown: &Arc<Shutdown>,
     ) -> anyhow::Result<Option<Self>> {
         if config.slow.threads == 0 {
             return Ok(None);
         }
         let slow = config.slow.clone();
         let (sender, receiver) = bounded(0);
+        let exempt = exempt_sources("slow.exempt_sources", &slow.exempt_sources)?;
         let limits = ChallengeLimits {
             challenges_max: slow.challenges,
             bytes_max: slow.challenge_bytes,
             per_source_max: slow.challenges_per_source,
+            datagrams_per_source_max: config.tcp.enabled.then_some(slow.challenges_per_source_udp),
             age_ms_max: slow.challenge_ms.into(),
+            exempt: exempt.clone(),
         };
         Ok(Some(Self {
-            queues: Queues::new(workers_count, slow.queue_requests),
+            queues: Queues::new(workers_count, slow.queue_requests, exempt),
+            forward: Forward::new(&config.forward, slow.queue_requests),
+            when_full: if config.tcp.enabled { Refused::OverTcp } else { Refused::Busy },
             signer,
             challenges: Mutex::new(Challenges::new(limits)),
-            sessions: ServerSessions::new(&config.sessions).map(Arc::new),
+            sessions: ServerSessions::new(&config.sessions, config.tcp.enabled).map(Arc::new),
             server: identities("administrators.server", &config.administrators.server)?,
-            server_reads_all: config.administrators.server_reads_all,
+            server_reads_all: config.administrators.server_full_access,
             status: identities("administrators.status", &config.administrators.status)?,
             counters: (0..slow.threads).map(|_| CachePadded::default()).collect(),
             config: slow,
             random: kernel_random,
+            shutdown: Arc::clone(shutdown),
             started: Instant::now(),
             stop: (Mutex::new(Some(sender)), receiver),
         }))
@@ -142,17 +163,35 @@ impl SlowPath {
                 let (path, shared) = (Arc::clone(self), Arc::clone(shared));
                 let thread = std::thread::Builder::new().name(format!("slow-{at}"));
                 let thread = thread.spawn(move || {
-                    stand_back(&path.config);
+                    let_workers_go_first(&path.config);
                     SlowThread::new(&shared, &path, at).run();
                 });
                 thread.context("cannot start a thread for the slow path")
             })
+            .chain((0..self.forward.as_ref().map_or(0, |forward| forward.threads)).map(|at| {
+                let path = Arc::clone(self);
+                let thread = std::thread::Builder::new().name(format!("forward-{at}"));
+                let thread = thread.spawn(move || {
+                    let_workers_go_first(&path.config);
+                    ForwardThread::new(&path).run();
+                });
+                thread.context("cannot start a thread that forwards requests")
+            }))
             .collect()
+    }
+
+    /// Signs an answer that was made without a signature, where there is a key.
+    pub(crate) fn sign_late(&self, message: &mut Vec<u8>) {
+        if let Some(signer) = &self.signer {
+            // The client gets it unsigned where that fails, as deployed, and decides.
+            let _ = signer.sign(message);
+        }
     }
 
     /// Lets the threads come to an end.
     pub(crate) fn stop(&self) {
         self.queues.close();
+        self.forward.iter().for_each(|forward| forward.queue.close());
         drop(self.stop.0.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
 
@@ -216,11 +255,14 @@ impl SlowPath {
                 "answered": counts.taken,
                 "expired": counts.expired,
                 "displaced": counts.displaced,
-                "refused_of_source": counts.refused_of_source,
+                "sent_to_tcp": counts.sent_to_tcp,
                 "waiting": waiting,
                 "bytes": bytes,
             }),
         );
+        if let Some(forward) = &self.forward {
+            sums.insert("forward".into(), forward.stats().to_json());
+        }
         sums.into()
     }
 }
@@ -238,11 +280,24 @@ impl Asked for SlowPath {
     fn random(&self) -> u32 {
         let mut number = [0; 4];
         // 0 is the number of no session, so that none is set up without random numbers.
-        if (self.random)(&mut number) { u32::from_be_bytes(number) } else { 0 }
+        if (self.random)(&mut number) { numbers::of_handled(u32::from_be_bytes(number)) } else { 0 }
+    }
+
+    fn take_challenge(&self, id: i32) -> TakenChallenge {
+        let mut challenges = self.challenges();
+        match challenges.take(id, self.now_ms()) {
+            Some(challenge) => TakenChallenge::Waiting(challenge),
+            None if challenges.had(id) => TakenChallenge::Over,
+            None => TakenChallenge::Unknown,
+        }
     }
 
     fn is_taken(&self, number: i32) -> bool {
         self.challenges().has(number)
+    }
+
+    fn wait(&self, listener: BorrowedFd<'_>) {
+        self.shutdown.wait_for(listener, None);
     }
 
     fn is_stopped(&self) -> bool {
@@ -251,9 +306,8 @@ impl Asked for SlowPath {
 }
 
 /// Lets the workers go before this thread. What the kernel refuses is only told: answers are right anyway.
-fn stand_back(config: &SlowConfig) {
+fn let_workers_go_first(config: &SlowConfig) {
     use rustix::thread::{CpuSet, sched_setaffinity};
-    use thread_priority::{NormalThreadSchedulePolicy, ThreadPriority, ThreadSchedulePolicy};
     if !config.cores.is_empty() {
         let mut cores = CpuSet::new();
         config.cores.iter().for_each(|&core| cores.set(core));
@@ -261,17 +315,7 @@ fn stand_back(config: &SlowConfig) {
             tracing::warn!(%error, cores = ?config.cores, "the slow path does not run on the cores it should");
         }
     }
-    let refused = if config.idle {
-        let idle = ThreadSchedulePolicy::Normal(NormalThreadSchedulePolicy::Idle);
-        let thread = thread_priority::thread_native_id();
-        thread_priority::set_thread_priority_and_policy(thread, ThreadPriority::Min, idle)
-            .err()
-            .map(|error| error.to_string())
-    } else {
-        // On Linux this is about the calling thread alone.
-        rustix::process::setpriority_process(None, config.nice.into()).err().map(|error| error.to_string())
-    };
-    if let Some(error) = refused {
+    if let Err(error) = stand_back(config.idle, config.nice) {
         tracing::warn!(error, "the slow path does not stand back behind the workers");
     }
 }

@@ -23,6 +23,7 @@ mod tests;
 use crate::counters::Counters;
 use crate::query_log::Tap;
 use crate::sessions::sealer::Sealer;
+use crate::slow::shard::ListingReader;
 use handle_net::{Connections, Gone, StreamEvent, StreamId};
 use handle_proto::OpFlags;
 use handle_proto::limit::MESSAGE_LEN_MAX;
@@ -30,13 +31,13 @@ use handle_proto::wire::Envelope;
 use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::stream::{Front, split};
 use handle_resolver::batch::{STAGED_COUNT, Scratch};
-use handle_resolver::{Context, Refused, Reply, answer, answer_message, answer_messages, refuse_stream};
+use handle_resolver::{Context, Refused, Reply, answer_message, answer_messages, refuse_stream};
 use round::Round;
 use settings::TcpSettings;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use table::{Table, Wait};
+use table::{Stream, Table, Wait};
 
 /// While draining, how long who has just connected may take for the first byte of a request, in milliseconds.
 const FIRST_REQUEST_MS: u64 = 300;
@@ -189,7 +190,7 @@ impl Tcp {
     #[must_use]
     pub fn new(settings: TcpSettings) -> Self {
         Self {
-            table: Table::new(&settings),
+            table: Table::new(settings.table_limits()),
             settings,
             input_len: 0,
             draining_since_ms: None,
@@ -207,7 +208,7 @@ impl Tcp {
 
     /// Applies other settings from now on. Who is connected stays, and waits as long as they say.
     pub fn set(&mut self, settings: TcpSettings) {
-        self.table.set(&settings);
+        self.table.set(settings.table_limits());
         self.settings = settings;
     }
 
@@ -269,6 +270,12 @@ impl Tcp {
         self.gauge(turn.counters);
     }
 
+    /// When [`tick`](Self::tick) has something to do, at the earliest.
+    #[must_use]
+    pub fn next_expiry_ms(&self) -> Option<u64> {
+        Wait::ALL.iter().filter_map(|&wait| self.table.next_expiry_ms(wait)).min()
+    }
+
     /// Gives up on whom nothing was heard of for too long.
     pub fn tick<B: AsRef<[u8]>, W: Wire>(&mut self, turn: &mut Turn<'_, '_, B, W>) {
         for wait in Wait::ALL {
@@ -303,17 +310,30 @@ impl Tcp {
         self.gauge(turn.counters);
     }
 
-    /// Sends an answer that was made elsewhere. The client tells answers by the ids of its requests, so it may
+    /// What who is to read an answer in parts does: see [`reply`](Self::reply).
+    pub(crate) fn reader(&self, id: StreamId) -> ListingReader {
+        match self.table.get(id) {
+            Some(connection) if connection.wait.is_over() => ListingReader::Gone,
+            Some(connection) if connection.is_kept => ListingReader::Reading,
+            Some(_) => ListingReader::Ready,
+            None => ListingReader::Gone,
+        }
+    }
+
+    /// Sends an answer that was made elsewhere, or a part of it that is not the last. The client tells answers by the ids of its requests, so it may
     /// overtake others and be overtaken. Returns whether there is somebody left to get it; where not, that is counted.
     pub fn reply<B: AsRef<[u8]>, W: Wire>(
         &mut self,
         id: StreamId,
         message: &[u8],
+        is_last: bool,
         turn: &mut Turn<'_, '_, B, W>,
     ) -> bool {
         let is_there = match self.table.get_mut(id) {
             Some(connection) if !connection.wait.is_over() => {
-                connection.slow_count = connection.slow_count.saturating_sub(1);
+                // Who reads a part has time for the next one.
+                connection.has_progressed |= !is_last;
+                connection.slow_count = connection.slow_count.saturating_sub(is_last.into());
                 self.send(id, message, turn);
                 self.settle(id, turn);
                 true
@@ -356,21 +376,20 @@ impl Tcp {
             return turn.wire.abort(id);
         }
         turn.counters.tcp_accepted.add(1);
-        self.table.insert(id, peer, turn.now_ms);
+        self.table.insert(id, peer, turn.now_ms, Stream::default());
     }
 
-    /// Makes sure that there is a place: of who only waits for an end, else of who was idle for the longest.
+    /// Makes sure that there is a place: see [`Table::evictable`].
     fn make_place<B: AsRef<[u8]>, W: Wire>(&mut self, turn: &mut Turn<'_, '_, B, W>) -> bool {
         // More than one has to go where there were more places before.
         while self.table.len() >= self.settings.connections {
-            if let Some(id) = self.table.first(Wait::Closing) {
+            let Some(id) = self.table.evictable(turn.now_ms) else { return false };
+            if self.table.get(id).is_some_and(|connection| connection.wait.is_over()) {
                 // Counted when it was given up.
                 turn.wire.abort(id);
                 self.forget(id);
-            } else if let Some(id) = self.table.first(Wait::Idle) {
-                self.abort(id, Why::Evicted, turn);
             } else {
-                return false;
+                self.abort(id, Why::Evicted, turn);
             }
         }
         true
@@ -589,15 +608,14 @@ impl Tcp {
         // Shown by `conversations.jsonl`, `malformed/*_half_close`: who ends early is told so.
         match Envelope::split(&input) {
             Err(_) => {
-                // What lacks an envelope is answered as a datagram of the same bytes.
-                let outcome = answer(turn.context, &input);
-                let Answers { out, used, deferred, .. } = &mut self.answers;
-                let asker = (id, self.table.address_of(id));
-                Round { asker, out, used, deferred, turn }.finish(&input, &outcome);
-                if self.flush(id, turn).is_err() {
-                    return self.broke(id, turn);
-                }
-                self.give_up(id, why, None, turn);
+                // What lacks an envelope: missing bytes count as zero, as deployed.
+                let mut padded = [0; Envelope::LEN];
+                padded[..input.len()].copy_from_slice(&input);
+                let refused = match Envelope::from_bytes(&padded).message_len {
+                    0..=MESSAGE_LEN_MAX => Refused::Short,
+                    _ => Refused::Malformed,
+                };
+                self.give_up(id, why, Some((refused, b"")), turn);
             }
             Ok((envelope, rest)) => {
                 let text = format!("Expecting {} bytes, only received {}", envelope.message_len, rest.len());

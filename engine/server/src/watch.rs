@@ -133,7 +133,7 @@ impl Watch {
             counters.answer_times(transport, Way::Slow).add(job.since.elapsed(), 1);
         }
         if let Some(tap) = &mut self.tap {
-            tap.record_since(job.since, transport, job.route.source(), &job.request, job.code, counters);
+            tap.record_since(job.since, transport, job.route.origin().ip, &job.request, job.code, counters);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The sign of life for a service manager: given only while every worker turns.
 
-use crate::observe::health::Heartbeat;
+use crate::observe::health::{Heartbeat, look};
 use crate::server::Shared;
 use std::time::{Duration, Instant};
 
@@ -16,15 +16,21 @@ impl Watchdog {
     /// For a manager that gives us up when it has not heard for `patience`.
     #[must_use]
     pub fn new(shared: &Shared, patience: Duration, now: Instant) -> Self {
-        Self { heartbeat: Heartbeat::new(&shared.shards, now), patience, told: now }
+        Self { heartbeat: Heartbeat::new(&shared.shards), patience, told: now }
     }
 
-    /// Whether a sign is due, and may be given: every worker has turned within half the patience. To be asked
-    /// several times within the patience.
+    /// How long until the next question whether a sign is due.
+    #[must_use]
+    pub fn interval(&self) -> Duration {
+        self.patience / 8
+    }
+
+    /// Whether a sign is due, and may be given: no worker has owed a turn for half the patience. To be asked
+    /// several times within the patience: see [`interval`](Self::interval).
     ///
     /// Workers that drain end as they should; how long that may take is bounded elsewhere.
     pub fn is_due(&mut self, shared: &Shared, now: Instant) -> bool {
-        self.heartbeat.look(&shared.shards, now);
+        look(&mut self.heartbeat, shared, now);
         if now.saturating_duration_since(self.told) < self.patience / 4 {
             return false;
         }

@@ -12,7 +12,7 @@ use crate::sessions::sealer::Sealer;
 use crate::settings::InForce;
 use crate::slow;
 use crate::slow::queue::Route;
-use crate::slow::shard::SlowShard;
+use crate::slow::shard::{ListingReader, SlowShard};
 use crate::takeover;
 use crate::tcp::side::Side;
 use crate::watch::Watch;
@@ -33,8 +33,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long a worker waits for datagrams before it looks at the world: a new set, a stop.
-const PATIENCE_MAX: Duration = Duration::from_millis(20);
+/// How long a worker sleeps at most. What it has to know wakes it: requests, a new set, other settings, a stop.
+const PATIENCE_MAX: Duration = Duration::from_secs(3600);
+/// How long after the last request a worker looks around before it sleeps: what the kernel dropped is counted then.
+const PATIENCE_SETTLING: Duration = Duration::from_millis(20);
 /// The same while requests are on the slow path, from where answers come unannounced as long as there are more to make.
 const PATIENCE_SLOW: Duration = Duration::from_millis(1);
 /// While draining, how long no datagram must come before the worker stops.
@@ -91,6 +93,8 @@ pub(crate) struct Worker {
     settings_generation: u64,
     started: Instant,
     watch: Watch,
+    /// Nothing has come since the last look around.
+    has_settled: bool,
 }
 
 impl Worker {
@@ -117,6 +121,7 @@ impl Worker {
         let (kind, trains) = (opened.path.kind(), opened.path.trains());
         let info = WorkerInfo { at, address, core, kind, reason: opened.reason, trains };
         let slow = SlowShard::open(shared.slow.clone(), at, opened.path.waker());
+        shared.live.wakers().add(opened.path.waker());
         let sessions = shared.slow.as_ref().and_then(|path| path.sessions.as_ref());
         let worker = Self {
             slow,
@@ -137,6 +142,7 @@ impl Worker {
             settings_generation: shared.settings.generation(),
             started: Instant::now(),
             watch: Watch::new(config, shared, at),
+            has_settled: false,
         };
         Ok((worker, info))
     }
@@ -156,8 +162,7 @@ impl Worker {
                 (_, true) if !self.has_connections(Duration::ZERO) && self.slow.is_idle() => Duration::ZERO,
                 (_, true) => DRAIN_QUIET,
                 (true, false) => DRAIN_QUIET,
-                (false, false) if self.slow.is_idle() => PATIENCE_MAX,
-                (false, false) => PATIENCE_SLOW,
+                (false, false) => self.patience(),
             };
             let received = match self.turn(patience) {
                 Ok(received) => received + self.serve_connections(draining),
@@ -166,6 +171,7 @@ impl Worker {
                     return;
                 }
             };
+            self.has_settled = received == 0;
             if !draining {
                 continue;
             }
@@ -193,6 +199,25 @@ impl Worker {
         }
     }
 
+    /// How long to sleep where nothing comes.
+    fn patience(&self) -> Duration {
+        if !self.slow.is_idle() {
+            return PATIENCE_SLOW;
+        }
+        if !self.has_settled {
+            return PATIENCE_SETTLING;
+        }
+        let connections = self.tcp.as_ref().and_then(Side::next_expiry_ms);
+        match [self.fragments.next_expiry_ms(), connections].into_iter().flatten().min() {
+            None => PATIENCE_MAX,
+            // A millisecond later, as the clock that wakes us is another.
+            Some(at_ms) => {
+                let wait_ms = at_ms.saturating_sub(elapsed_ms(self.started)).saturating_add(1);
+                Duration::from_millis(wait_ms).min(PATIENCE_MAX)
+            }
+        }
+    }
+
     /// Ends the receiving. True also when that fails, as the path is then of no more use.
     fn stop_receiving(&mut self) -> bool {
         if let Err(error) = self.path.stop_receiving() {
@@ -214,7 +239,7 @@ impl Worker {
         let measured_since = if has_events { self.watch.begin_connections() } else { None };
         let set = self.live.load();
         let counters = self.shared.shards.shard(self.at);
-        let context = context_of(set, over_tcp(self.in_force.site.service()), now_unix_s());
+        let context = context_of(set, self.in_force.site.stream_service(), now_unix_s());
         let answered_before = counters.tcp_requests_answered.get();
         let elsewhere = (&mut self.slow, self.sealer.as_mut(), self.watch.tap());
         let happened = tcp.turn(&mut *self.path, &context, counters, elapsed_ms(self.started), elsewhere);
@@ -228,26 +253,40 @@ impl Worker {
     fn deliver(&mut self) -> std::io::Result<()> {
         let counters = self.shared.shards.shard(self.at);
         self.watch.begin_log();
+        if let Some(rate_limit) = &mut self.rate_limit {
+            rate_limit.tick();
+        }
         while let Some(job) = self.slow.answered(counters) {
             match (job.route, &mut self.tcp) {
                 (Route::Udp(peer), _) => {
-                    slow::shard::send(&mut *self.path, peer, &job, &mut self.watch, counters)?;
+                    let limits = (self.rate_limit.as_deref_mut(), &mut self.watch);
+                    slow::shard::send(&mut *self.path, peer, &job, limits, counters)?;
                 }
                 (Route::Tcp(id, _), Some(tcp)) => {
                     let set = self.live.load();
-                    let service = over_tcp(self.in_force.site.service());
+                    let service = self.in_force.site.stream_service();
                     let context = context_of(set, service, now_unix_s());
                     let now_ms = elapsed_ms(self.started);
                     let elsewhere = (&mut self.slow, self.sealer.as_mut(), self.watch.tap());
                     let path = &mut *self.path;
                     let is_there = tcp.reply(path, (id, &job), &context, counters, now_ms, elsewhere);
-                    if is_there && !job.answer.is_empty() {
+                    if is_there && !job.answer.is_empty() && !job.is_continued {
                         self.watch.sent(&job, counters);
+                    }
+                    if job.has_more() {
+                        self.slow.keep_listing(job);
+                        continue;
                     }
                 }
                 (Route::Tcp(..), None) => counters.tcp_dropped_bug.add(1),
             }
             self.slow.release(job);
+        }
+        // Those whose part has been read since, and those that have taken the one of just now at once.
+        if self.slow.has_listings() {
+            let tcp = &self.tcp;
+            let reader = |id| tcp.as_ref().map_or(ListingReader::Gone, |tcp| tcp.reader(id));
+            self.slow.go_on_listing(reader, counters);
         }
         flush(&mut *self.path, counters)
     }
@@ -261,7 +300,7 @@ impl Worker {
     fn abort_connections(&mut self) {
         let Some(tcp) = &mut self.tcp else { return };
         let set = self.live.load();
-        let context = context_of(set, over_tcp(self.in_force.site.service()), now_unix_s());
+        let context = context_of(set, self.in_force.site.stream_service(), now_unix_s());
         tcp.abort_all(&mut *self.path, &context, self.shared.shards.shard(self.at));
     }
 
@@ -369,6 +408,8 @@ impl Worker {
                         let busy = refuse_stream(&context, Refused::Busy, b"");
                         done[at] = replies.defer(asked.peer, shortest_len(&asked), bytes, &busy);
                     }
+                    // Not over UDP: the resolver forwards no listing there.
+                    InBatch::Other(Outcome::Listing) => counters.dropped_bug.add(1),
                     InBatch::Other(Outcome::Slow(request)) => {
                         let (asked, bytes) = asked_at(inbox, places, at);
                         let busy = request.refuse(&context, Refused::Busy);
@@ -433,11 +474,6 @@ fn reassembly_limits(config: &Config) -> ReassemblyLimits {
         bytes_max: config.limits.fragmented_bytes,
         age_ms_max: config.limits.fragmented_wait_ms.into(),
     }
-}
-
-/// Who is connected has proven their address, and may have as long an answer as there is.
-fn over_tcp(service: Service<'_>) -> Service<'_> {
-    Service { answer_datagrams_max: FRAGMENTS_MAX, ..service }
 }
 
 /// Counts what was received, and notes for each datagram where in the inbox it is.
@@ -536,9 +572,7 @@ impl Fragments<'_> {
             | Err(Refusal::Unreadable(_) | Refusal::Misfit | Refusal::Contradiction) => {
                 &counters.dropped_fragment_invalid
             }
-            Err(Refusal::TooManyMessages | Refusal::TooManyOfSender | Refusal::TooManyBytes) => {
-                &counters.dropped_fragment_no_room
-            }
+            Err(Refusal::NoRoom) => &counters.dropped_fragment_no_room,
         };
         counter.add(1);
         None
@@ -569,6 +603,7 @@ pub(crate) fn flush(path: &mut dyn Datapath, counters: &Counters) -> std::io::Re
 pub(crate) fn count_drop(reason: DropReason, counters: &Counters) {
     match reason {
         DropReason::ErrorReply => counters.dropped_error_reply.add(1),
+        DropReason::TooShort => counters.dropped_too_short.add(1),
         _ => counters.dropped_bug.add(1),
     }
 }

@@ -2,7 +2,8 @@
 
 use crate::setup::Terms;
 use crate::table::SessionLimits;
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, anyhow, ensure};
+use handle_auth::source::SourceList;
 use handle_proto::code::Cipher;
 use handle_proto::limit::{DH_MODULUS_BITS_MAX, DH_MODULUS_BITS_MIN, SESSION_TIMEOUT_DEFAULT_S};
 use serde::{Deserialize, Serialize};
@@ -17,8 +18,19 @@ pub struct SessionsConfig {
     pub enabled: bool,
     /// Most sessions. When they are reached, sessions of clients that have not proven who they are make room.
     pub sessions: usize,
-    /// Most sessions of one source: an IPv4 address, or a /64 of IPv6.
+    /// Most sessions of one source, an IPv4 address or a /64 of IPv6, in which messages have come. One more displaces the
+    /// one of the source that is idle for longest.
     pub sessions_per_source: usize,
+    /// Most sessions of one source in which no message has come. One more displaces its oldest.
+    pub unproven_per_source: usize,
+    /// Of these, those that are set up over UDP. One more gets code 2, upon which deployed clients come over TCP.
+    pub unproven_per_source_udp: usize,
+    /// Seconds after which a session ends in which no message has come.
+    pub unproven_s: u32,
+    /// Addresses and networks that limits by source do not apply to.
+    pub exempt_sources: Vec<String>,
+    /// Whether sessions may have versions below 2.7, in which messages are not protected against replay and downgrade.
+    pub old_versions: bool,
     /// Seconds without a message after which a session ends, where its client does not say.
     pub timeout_s: u32,
     /// The most seconds that a client may ask for.
@@ -64,12 +76,17 @@ impl Default for SessionsConfig {
         Self {
             enabled: true,
             sessions: 100_000,
-            sessions_per_source: 256,
+            sessions_per_source: 4096,
+            unproven_per_source: 64,
+            unproven_per_source_udp: 16,
+            unproven_s: 60,
+            exempt_sources: Vec::new(),
+            old_versions: false,
             timeout_s: SESSION_TIMEOUT_DEFAULT_S,
             timeout_s_max: SESSION_TIMEOUT_DEFAULT_S,
             ciphers: vec![CipherName::Aes],
             modulus_bits_min: 1024,
-            modulus_bits_max: 4096,
+            modulus_bits_max: 2048,
             socket: None,
         }
     }
@@ -78,8 +95,15 @@ impl Default for SessionsConfig {
 impl SessionsConfig {
     /// The bounds of the table.
     #[must_use]
-    pub const fn limits(&self) -> SessionLimits {
-        SessionLimits { sessions_max: self.sessions, per_source_max: self.sessions_per_source }
+    pub fn limits(&self) -> SessionLimits {
+        SessionLimits {
+            sessions_max: self.sessions,
+            per_source_max: self.sessions_per_source,
+            unproven_per_source_max: self.unproven_per_source,
+            datagrams_per_source_max: Some(self.unproven_per_source_udp),
+            unproven_s: self.unproven_s,
+            exempt: SourceList::parse(&self.exempt_sources).unwrap_or_default(),
+        }
     }
 
     /// What is agreed to.
@@ -90,6 +114,7 @@ impl SessionsConfig {
             modulus_bits: self.modulus_bits_min..=self.modulus_bits_max,
             timeout_s: self.timeout_s,
             timeout_s_max: self.timeout_s_max,
+            allows_old_versions: self.old_versions,
         }
     }
 
@@ -109,6 +134,9 @@ impl SessionsConfig {
         let bounds = [
             ("sessions", self.sessions, 1, 1 << 24),
             ("sessions_per_source", self.sessions_per_source, 1, self.sessions),
+            ("unproven_per_source", self.unproven_per_source, 1, self.sessions),
+            ("unproven_per_source_udp", self.unproven_per_source_udp, 0, self.unproven_per_source),
+            ("unproven_s", self.unproven_s as usize, 1, 3600),
             ("timeout_s_max", self.timeout_s_max as usize, 1, 366 * 86_400),
             ("timeout_s", self.timeout_s as usize, 1, self.timeout_s_max as usize),
             ("modulus_bits_max", self.modulus_bits_max as usize, least_bits, most_bits),
@@ -120,9 +148,21 @@ impl SessionsConfig {
                 "`sessions.{name}` is {value}: it must be from {least} to {most}"
             );
         }
+        exempt_sources("sessions.exempt_sources", &self.exempt_sources)?;
         self.ciphers.first().context("`sessions.ciphers` is empty: name at least one, as \"aes\"")?;
         Ok(())
     }
+}
+
+/// The networks that `texts`, the setting `name`, lists.
+///
+/// # Errors
+/// Names the one that is none.
+pub fn exempt_sources(name: &str, texts: &[String]) -> anyhow::Result<SourceList> {
+    let most = SourceList::LEN_MAX;
+    ensure!(texts.len() <= most, "`{name}` has {} entries: it may have {most}", texts.len());
+    SourceList::parse(texts)
+        .map_err(|text| anyhow!("`{name}` has {text:?}: not a network (write an address, or ADDRESS/BITS)"))
 }
 
 #[cfg(test)]
@@ -137,8 +177,22 @@ mod tests {
             config.check().is_ok()
         };
         assert!(with(|_| ()));
-        assert!(with(|it| (it.sessions, it.sessions_per_source) = (1, 1)));
-        assert!(!with(|it| (it.sessions, it.sessions_per_source) = (0, 0)));
+        let few = |it: &mut SessionsConfig, count| {
+            (it.sessions, it.sessions_per_source, it.unproven_per_source) = (count, count, count);
+            it.unproven_per_source_udp = 0;
+        };
+        assert!(with(|it| (it.sessions_per_source, it.unproven_per_source) = (1, 16)));
+        assert!(!with(|it| it.unproven_per_source = 15), "less than those over UDP");
+        assert!(with(|it| it.unproven_per_source_udp = 64) && !with(|it| it.unproven_per_source_udp = 65));
+        assert!(with(|it| it.unproven_s = 1) && !with(|it| it.unproven_s = 0));
+        assert!(with(|it| it.unproven_s = 3600) && !with(|it| it.unproven_s = 3601));
+        assert!(with(|it| it.exempt_sources = vec!["192.0.2.0/24".into()]));
+        assert!(!with(|it| it.exempt_sources = vec!["192.0.2.0/33".into()]));
+        for (count, is_valid) in [(1, true), (0, false)] {
+            let mut config = SessionsConfig::default();
+            few(&mut config, count);
+            assert_eq!(config.check().is_ok(), is_valid, "{count}");
+        }
         assert!(with(|it| it.sessions = 1 << 24) && !with(|it| it.sessions = (1 << 24) + 1));
         assert!(with(|it| it.sessions_per_source = 100_000));
         assert!(!with(|it| it.sessions_per_source = 100_001), "more than there are in all");
@@ -149,7 +203,7 @@ mod tests {
         );
         assert!(with(|it| it.modulus_bits_min = 512) && !with(|it| it.modulus_bits_min = 511));
         assert!(with(|it| it.modulus_bits_max = 8192) && !with(|it| it.modulus_bits_max = 8193));
-        assert!(with(|it| it.modulus_bits_min = 4096) && !with(|it| it.modulus_bits_min = 4097));
+        assert!(with(|it| it.modulus_bits_min = 2048) && !with(|it| it.modulus_bits_min = 2049));
         assert!(!with(|it| it.ciphers.clear()));
         let config = SessionsConfig { timeout_s: 0, ..SessionsConfig::default() };
         assert!(config.check().unwrap_err().to_string().contains("sessions.timeout_s"));

@@ -2,19 +2,23 @@
 //! sealed when they go.
 
 use crate::config::SessionsConfig;
+use crate::holder::TakenChallenge;
 use crate::link::{AnySession, Joint};
-use crate::session::{Claim, Identity, NewSession};
+use crate::numbers;
+use crate::session::{Claim, Identity, NewSession, PROTECTED_SINCE};
 use crate::setup::{Agreed, SetupError, Terms, agree};
 use crate::table::{Refusal, Sessions};
 use crate::traffic::{Reject, check, decrypt, encrypt, seal};
 use handle_auth::SignError;
+use handle_auth::cost::{self, Units};
+use handle_auth::source::Origin;
 use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::list::Reference;
-use handle_proto::wire::session::SessionSetup;
+use handle_proto::wire::session::{ANONYMOUS_INDEX, KeyExchange, SessionSetup};
 use handle_proto::wire::{Envelope, Message};
 use handle_proto::{OpCode, ResponseCode, Version};
 use std::fmt;
-use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 use zeroize::Zeroizing;
@@ -23,7 +27,7 @@ use zeroize::Zeroizing;
 #[derive(Debug)]
 pub struct Front {
     joint: Joint,
-    terms: Terms,
+    terms: Arc<Terms>,
     started: Instant,
     counts: Counts,
 }
@@ -116,7 +120,12 @@ pub enum NoSession {
     Disagreed(SetupError),
     /// There is no place for it.
     Refused(Refusal),
+    /// Too many key exchanges wait.
+    Busy,
 }
+
+/// A key exchange that is to be done where there is room for its cost.
+pub type KeyExchangeWork = Box<dyn FnOnce() -> Result<Agreed, SetupError> + Send>;
 
 impl NoSession {
     /// The code that says it.
@@ -124,7 +133,7 @@ impl NoSession {
     pub const fn code(&self) -> ResponseCode {
         match self {
             Self::Disagreed(_) => ResponseCode::SESSION_FAILED,
-            Self::Refused(_) => ResponseCode::SERVER_BUSY,
+            Self::Refused(_) | Self::Busy => ResponseCode::SERVER_BUSY,
         }
     }
 }
@@ -134,6 +143,7 @@ impl fmt::Display for NoSession {
         match self {
             Self::Disagreed(error) => error.fmt(f),
             Self::Refused(_) => f.write_str("Too many sessions; ask again later."),
+            Self::Busy => f.write_str("Too many sessions are being set up; ask again later."),
         }
     }
 }
@@ -147,7 +157,7 @@ impl Front {
     pub fn new(config: &SessionsConfig) -> Option<Self> {
         config.enabled.then(|| Self {
             joint: Joint::new(Sessions::new(config.limits()), config.socket.as_deref()),
-            terms: config.terms(),
+            terms: Arc::new(config.terms()),
             started: Instant::now(),
             counts: Counts::default(),
         })
@@ -210,9 +220,12 @@ impl Front {
 
     fn opened<'m>(&self, message: &'m [u8]) -> Result<Came<'m>, Undecryptable> {
         let Ok((mut envelope, rest)) = Envelope::split(message) else { return Ok(Came::outside(message)) };
-        let Some(session) = self.joint.find(envelope.session_id, self.now_s()) else {
-            return Ok(Came::outside(message));
+        let session = self.joint.find(envelope.session_id, self.now_s());
+        // Another process, which has it, may allow older versions than this one.
+        let is_allowed = |session: &AnySession| {
+            self.terms.allows_old_versions || session.keys().version >= PROTECTED_SINCE
         };
+        let Some(session) = session.filter(is_allowed) else { return Ok(Came::outside(message)) };
         let rest = &rest[..rest.len().min(envelope.message_len as usize)];
         if !envelope.flags.has(EnvelopeFlags::ENCRYPTED) {
             let proof = Message::decode(rest)
@@ -231,8 +244,31 @@ impl Front {
         Ok(Came { message: Text::Hidden(message), session: Some(session), proof })
     }
 
-    /// Sets up a session with a client at `source`, who is answered in `version`: its number, and the data of the
-    /// answer. `is_taken` says which numbers challenges have.
+    /// A message that the process with the sessions has opened and checked: `message`, envelope first and in the clear, of
+    /// the session that its envelope names. `was_hidden` says whether it came encrypted, and `has_mac` whether it had a
+    /// MAC, which was right and new.
+    #[must_use]
+    pub fn checked<'m>(&self, message: &'m [u8], was_hidden: bool, has_mac: bool) -> Came<'m> {
+        let envelope = Envelope::split(message).ok();
+        let session = envelope.and_then(|(envelope, _)| self.joint.find(envelope.session_id, self.now_s()));
+        // Where the session is over by now, nothing is proven.
+        let proof = Ok(has_mac && session.is_some());
+        let message = match was_hidden {
+            true => Text::Hidden(Zeroizing::new(message.to_vec())),
+            false => Text::Plain(message),
+        };
+        Came { message, session, proof }
+    }
+
+    /// Takes the challenge `id` of the process with the sessions, which nobody gets again.
+    #[must_use]
+    pub fn take_challenge(&self, id: i32) -> TakenChallenge {
+        self.joint.take_challenge(id)
+    }
+
+    /// Sets up a session with a client at `origin`, who is answered in `version`: its number, and the data of the
+    /// answer. `is_taken` says which numbers challenges have. The key exchange is done by `exchange`, which is told its
+    /// cost, and gives `None` where there is no room for it.
     ///
     /// # Errors
     /// When there is none.
@@ -240,14 +276,15 @@ impl Front {
         &self,
         setup: &SessionSetup<'_>,
         version: Version,
-        source: IpAddr,
+        origin: Origin,
         is_taken: impl Fn(i32) -> bool,
+        exchange: impl FnOnce(Units, KeyExchangeWork) -> Option<Result<Agreed, SetupError>>,
     ) -> Result<(i32, Vec<u8>), NoSession> {
-        let set_up = self.try_set_up(setup, version, source, is_taken);
+        let set_up = self.try_set_up(setup, version, origin, is_taken, exchange);
         count(match &set_up {
             Ok(_) => &self.counts.set_up,
             Err(NoSession::Disagreed(_)) => &self.counts.disagreed,
-            Err(NoSession::Refused(_)) => &self.counts.refused,
+            Err(NoSession::Refused(_) | NoSession::Busy) => &self.counts.refused,
         });
         set_up
     }
@@ -256,15 +293,30 @@ impl Front {
         &self,
         setup: &SessionSetup<'_>,
         version: Version,
-        source: IpAddr,
+        origin: Origin,
         is_taken: impl Fn(i32) -> bool,
+        exchange: impl FnOnce(Units, KeyExchangeWork) -> Option<Result<Agreed, SetupError>>,
     ) -> Result<(i32, Vec<u8>), NoSession> {
         let random = Zeroizing::new(handle_auth::random());
-        let agreed = agree(&self.terms, setup, version, &random).map_err(NoSession::Disagreed)?;
+        let agreed = match setup.exchange {
+            KeyExchange::DiffieHellman(record) => {
+                let (terms, record, timeout_s) = (Arc::clone(&self.terms), record.to_vec(), setup.timeout_s);
+                let cost = cost::agreement(&record, &terms.modulus_bits);
+                let work = Box::new(move || {
+                    let exchange = KeyExchange::DiffieHellman(&record);
+                    let identity = Reference { handle: b"", index: ANONYMOUS_INDEX };
+                    agree(&terms, &SessionSetup { exchange, timeout_s, identity }, version, &random)
+                });
+                exchange(cost, work).ok_or(NoSession::Busy)?
+            }
+            // Refused without work.
+            _ => agree(&self.terms, setup, version, &random),
+        };
+        let agreed = agreed.map_err(NoSession::Disagreed)?;
         let Agreed { key, data, timeout_s } = agreed;
         let claim = (!setup.is_anonymous()).then(|| Claim::of(setup.identity));
-        let new = NewSession { key, version, claim, timeout_s, source };
-        let number = || u32::from_be_bytes(handle_auth::random());
+        let new = NewSession { key, version, claim, timeout_s, origin };
+        let number = || numbers::of_admin(u32::from_be_bytes(handle_auth::random()));
         let id = self.joint.open(new, number, is_taken, self.now_s()).map_err(NoSession::Refused)?;
         Ok((id, data))
     }
@@ -370,11 +422,12 @@ mod tests {
     use handle_auth::agreement::{Group, KeyPair};
     use handle_auth::message::MacKey;
     use handle_auth::session::SessionKey;
-    use handle_proto::wire::session::{self, KeyExchange};
+    use handle_proto::wire::session;
     use handle_proto::wire::{Header, MessageBuf};
+    use std::net::{IpAddr, Ipv4Addr};
 
     const WHO: Reference<'_> = Reference { handle: b"0.NA/TST", index: 301 };
-    const SOURCE: [u8; 4] = [192, 0, 2, 1];
+    const ORIGIN: Origin = Origin::connection(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)));
 
     fn front() -> Front {
         Front::new(&SessionsConfig::default()).unwrap()
@@ -386,7 +439,8 @@ mod tests {
         let record = pair.public_record();
         let setup =
             SessionSetup { exchange: KeyExchange::DiffieHellman(&record), timeout_s: 0, identity: WHO };
-        let (id, data) = front.set_up(&setup, Version::CURRENT, SOURCE.into(), |_| false).unwrap();
+        let (id, data) =
+            front.set_up(&setup, Version::CURRENT, ORIGIN, |_| false, |_, work| Some(work())).unwrap();
         let since = session::SessionKey::DIFFIE_HELLMAN_SINCE;
         let told = session::SessionKey::decode(&data, Version::CURRENT, since).unwrap();
         let key = SessionKey::derive(told.cipher, &pair.agree(told.key).unwrap()).unwrap();
@@ -473,20 +527,28 @@ mod tests {
 
     #[test]
     fn there_is_no_session_without_agreement_and_place() {
-        let config = SessionsConfig { sessions_per_source: 1, ..SessionsConfig::default() };
+        let config = SessionsConfig { sessions: 1, ..SessionsConfig::default() };
         let front = Front::new(&config).unwrap();
-        set_up(&front);
+        let (id, key) = set_up(&front);
+        let mut asked = message(id, OpCode::CREATE_HANDLE);
+        key.seal(&mut asked, 1).unwrap();
+        front.authenticate(&front.open(&asked).unwrap(), WHO, 301);
+        let other = Origin::connection(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 2)));
         let pair = KeyPair::new(Group::oakley_2(), &[1; 64]).public_record();
         let setup = SessionSetup { exchange: KeyExchange::DiffieHellman(&pair), timeout_s: 0, identity: WHO };
         let refused = |setup: &SessionSetup<'_>| {
-            front.set_up(setup, Version::CURRENT, SOURCE.into(), |_| false).unwrap_err().code()
+            front
+                .set_up(setup, Version::CURRENT, other, |_| false, |_, work| Some(work()))
+                .unwrap_err()
+                .code()
         };
         assert_eq!(refused(&setup), ResponseCode::SERVER_BUSY);
         assert_eq!(
             refused(&SessionSetup { exchange: KeyExchange::ServerKey, ..setup }),
             ResponseCode::SESSION_FAILED
         );
-        let counts = FrontCounts { set_up: 1, refused: 1, disagreed: 1, ..FrontCounts::default() };
+        let counts =
+            FrontCounts { set_up: 1, with_mac: 1, refused: 1, disagreed: 1, ..FrontCounts::default() };
         assert_eq!(front.counts(), counts);
         assert!(Front::new(&SessionsConfig { enabled: false, ..config }).is_none());
     }

@@ -2,16 +2,18 @@
 //!
 //! Only processes of the same user are answered: the socket is for its owner alone, and the kernel says who connects.
 
-use crate::protocol::{Ask, Known, Told, frame_buffer, receive, send};
+use crate::protocol::{ASK_LEN_MAX, Ask, Known, Told, frame_buffer, receive, send};
 use crate::session::Session;
 use crate::table::Sessions;
 use crate::traffic::Live as _;
+use handle_auth::challenges::Challenge;
+use handle_process::socket::bind_for_owner;
 use rustix::net::sockopt::socket_peercred;
 use std::collections::HashMap;
-use std::fs::Permissions;
 use std::io;
 use std::net::Shutdown;
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,7 +21,7 @@ use std::time::Duration;
 
 /// Connections at a time; a process has a few.
 pub const CONNECTIONS_MAX: usize = 16;
-/// How often the listener looks whether it should stop.
+/// How long the listener sleeps where nothing wakes it.
 const ACCEPT_PATIENCE: Duration = Duration::from_millis(50);
 
 /// What a table in this process is asked with on behalf of others.
@@ -36,8 +38,29 @@ pub trait Asked: Send + Sync + 'static {
     /// Whether something other than a session has this number: a challenge.
     fn is_taken(&self, number: i32) -> bool;
 
+    /// Takes the challenge with this number, which nobody gets again.
+    fn take_challenge(&self, _id: i32) -> TakenChallenge {
+        TakenChallenge::Unknown
+    }
+
     /// Whether it is time to stop.
     fn is_stopped(&self) -> bool;
+
+    /// Sleeps until somebody comes to `listener`, or it may be time to stop.
+    fn wait(&self, _listener: BorrowedFd<'_>) {
+        std::thread::sleep(ACCEPT_PATIENCE);
+    }
+}
+
+/// A challenge that was looked for by its number.
+#[derive(Clone, Debug)]
+pub enum TakenChallenge {
+    /// It waited for an answer.
+    Waiting(Challenge),
+    /// It was answered, or has had its time.
+    Over,
+    /// There was none, as far as is known.
+    Unknown,
 }
 
 /// A bound socket; its file is removed when this is dropped, unless another process has taken its place.
@@ -72,8 +95,7 @@ impl Holder {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let beside = path.with_file_name(format!(".{name}.{}", std::process::id()));
         let _ = std::fs::remove_file(&beside);
-        let listener = UnixListener::bind(&beside)?;
-        std::fs::set_permissions(&beside, Permissions::from_mode(0o600))?;
+        let listener = bind_for_owner(&beside)?;
         listener.set_nonblocking(true)?;
         let file = std::fs::symlink_metadata(&beside)?;
         Ok(Self { listener, path: path.to_owned(), beside, file: (file.dev(), file.ino()) })
@@ -88,14 +110,29 @@ impl Holder {
         Ok(self)
     }
 
+    /// The listening socket, which does not block.
+    ///
+    /// # Errors
+    /// When there are no more descriptors.
+    pub fn listener(&self) -> io::Result<UnixListener> {
+        self.listener.try_clone()
+    }
+
     /// Answers until it is time to stop.
     pub fn serve(self, asked: &Arc<impl Asked>) {
         let connections = Arc::new(Connections::default());
         let mut number = 0;
         while !asked.is_stopped() {
-            let Ok((socket, _)) = self.listener.accept() else {
-                std::thread::sleep(ACCEPT_PATIENCE);
-                continue;
+            let socket = match self.listener.accept() {
+                Ok((socket, _)) => socket,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    asked.wait(self.listener.as_fd());
+                    continue;
+                }
+                Err(_) => {
+                    std::thread::sleep(ACCEPT_PATIENCE);
+                    continue;
+                }
             };
             if let Err(error) = admit(&socket) {
                 tracing::warn!(%error, "somebody who may not asks about sessions");
@@ -146,25 +183,38 @@ impl Drop for Holder {
 
 /// Lets in who is of our own user.
 fn admit(socket: &UnixStream) -> io::Result<()> {
-    let peer = socket_peercred(socket)?;
-    if peer.uid != rustix::process::geteuid() {
-        let who = format!("user {} with process {}", peer.uid.as_raw(), peer.pid.as_raw_nonzero());
-        return Err(io::Error::new(io::ErrorKind::PermissionDenied, who));
-    }
+    check_peer(socket)?;
     socket.set_nonblocking(false)
+}
+
+/// Checks that the process at the other end is of this user: who connects, and who listens.
+///
+/// # Errors
+/// When it is not, and when the kernel does not tell.
+pub fn check_peer(socket: &impl AsFd) -> io::Result<()> {
+    let peer = socket_peercred(socket)?;
+    if peer.uid == rustix::process::geteuid() {
+        return Ok(());
+    }
+    let who = format!("user {} with process {}", peer.uid.as_raw(), peer.pid.as_raw_nonzero());
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, who))
 }
 
 /// Answers one process until it goes, or says what is not understood.
 fn talk(mut socket: UnixStream, asked: &impl Asked) -> io::Result<()> {
     let mut buffer = frame_buffer();
     loop {
-        receive(&mut socket, &mut buffer)?;
+        receive(&mut socket, &mut buffer, ASK_LEN_MAX)?;
         let Some(ask) = Ask::decode(&buffer) else {
             tracing::warn!("a process that asks about sessions is not understood: is it of another version?");
             return Ok(());
         };
         let told = answer(asked, ask);
-        send(&mut socket, &mut buffer, |out| told.encode(out))?;
+        let expected_len = match &told {
+            Told::Challenge(challenge) => ASK_LEN_MAX + challenge.request.len(),
+            _ => ASK_LEN_MAX,
+        };
+        send(&mut socket, &mut buffer, expected_len, |out| told.encode(out))?;
     }
 }
 
@@ -191,5 +241,10 @@ pub fn answer(asked: &impl Asked, ask: Ask<'_>) -> Told {
             opened.map_or_else(Told::Refused, |session| Told::Number(session.keys().id))
         }
         Ask::End(id) => yes_or_no(sessions.end(id)),
+        Ask::TakeChallenge(id) => match asked.take_challenge(id) {
+            TakenChallenge::Waiting(challenge) => Told::Challenge(challenge),
+            TakenChallenge::Over => Told::Over,
+            TakenChallenge::Unknown => Told::No,
+        },
     }
 }

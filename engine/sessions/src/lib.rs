@@ -7,15 +7,19 @@
 //! - [`traffic`]: messages in a session: decrypted and checked when they come, with a MAC and encrypted when they go.
 //! - [`protocol`], [`holder`], [`link`]: one table for two processes, over a local socket. The process that answers
 //!   queries holds it; the one that administers asks, and has sessions of its own while nobody answers.
+//! - [`numbers`]: which process has made a challenge, by its number.
+//! - [`forward`]: requests that the one process hands to the other, as frames.
 //! - [`front`]: messages opened and sealed, for a process that asks.
 //!
 //! Time and random numbers come in as arguments. Keys are cleared in memory when a session ends.
 #![forbid(unsafe_code)]
 
 pub mod config;
+pub mod forward;
 pub mod front;
 pub mod holder;
 pub mod link;
+pub mod numbers;
 pub mod protocol;
 pub mod session;
 pub mod setup;
@@ -25,7 +29,7 @@ pub mod window;
 
 pub use config::SessionsConfig;
 pub use front::{Came, Front, FrontCounts, Sealing};
-pub use holder::Holder;
+pub use holder::{Holder, TakenChallenge};
 pub use link::{Joint, Linked};
 pub use session::{Identity, Keys, NewSession, Session};
 pub use setup::{SetupError, Terms, agree};

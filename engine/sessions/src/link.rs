@@ -1,6 +1,7 @@
 //! The side of the process that asks: a table in another process, and one of our own while nobody answers.
 
-use crate::protocol::{Ask, Known, Told, frame_buffer, receive, send};
+use crate::holder::{TakenChallenge, check_peer};
+use crate::protocol::{ASK_LEN_MAX, Ask, Known, TOLD_LEN_MAX, Told, frame_buffer, receive, send};
 use crate::session::{Identity, Keys, NewSession};
 use crate::table::{Refusal, Sessions};
 use crate::traffic::Live;
@@ -78,33 +79,39 @@ impl Link {
         // Out of its place until all has gone well.
         let mut connected = match socket.take() {
             Some(connected) => connected,
-            None => self.connect()?,
+            None => connect(&self.path, PATIENCE)?,
         };
         let mut buffer = frame_buffer();
-        send(&mut connected, &mut buffer, |out| ask.encode(out))?;
-        receive(&mut connected, &mut buffer)?;
+        send(&mut connected, &mut buffer, ASK_LEN_MAX, |out| ask.encode(out))?;
+        receive(&mut connected, &mut buffer, TOLD_LEN_MAX)?;
         let told = Told::decode(&buffer);
         let told =
             told.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "an answer of another version"))?;
         *socket = Some(connected);
         Ok(told)
     }
+}
 
-    fn connect(&self) -> io::Result<UnixStream> {
-        // Without blocking: where the other process accepts nobody any more, that takes for ever.
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-        rustix::net::connect(&socket, &SocketAddrUnix::new(&self.path)?)?;
-        let socket = UnixStream::from(socket);
-        socket.set_nonblocking(false)?;
-        socket.set_read_timeout(Some(PATIENCE))?;
-        socket.set_write_timeout(Some(PATIENCE))?;
-        Ok(socket)
-    }
+/// Connects to the process of this user that listens at `path`. Nothing is waited for longer than `patience`.
+///
+/// # Errors
+/// Those of the kernel, and when the process there is somebody else's.
+pub fn connect(path: &Path, patience: Duration) -> io::Result<UnixStream> {
+    // Without blocking: where the other process accepts nobody any more, that takes for ever.
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    check_peer(&socket)?;
+    let socket = UnixStream::from(socket);
+    socket.set_nonblocking(false)?;
+    socket.set_read_timeout(Some(patience))?;
+    socket.set_write_timeout(Some(patience))?;
+    Ok(socket)
 }
 
 /// Whether the other process is there, but does not answer in time.
-fn is_too_slow(error: &io::Error) -> bool {
+#[must_use]
+pub fn is_too_slow(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock)
 }
 
@@ -207,6 +214,16 @@ impl Joint {
         }
     }
 
+    /// Takes the challenge `id` of the other process, which nobody gets again.
+    #[must_use]
+    pub fn take_challenge(&self, id: i32) -> TakenChallenge {
+        match self.there.as_ref().and_then(|link| link.ask(&Ask::TakeChallenge(id))) {
+            Some(Told::Challenge(challenge)) => TakenChallenge::Waiting(challenge),
+            Some(Told::Over) => TakenChallenge::Over,
+            _ => TakenChallenge::Unknown,
+        }
+    }
+
     /// Ends a session. Whether there was one.
     pub fn end(&self, id: i32) -> bool {
         self.here.end(id)
@@ -221,12 +238,15 @@ mod tests {
     use crate::session::Claim;
     use crate::table::SessionLimits;
     use crate::table::tests::new_session;
+    use handle_auth::source::Origin;
     use std::io::Write as _;
     use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
     use std::sync::atomic::{AtomicBool, AtomicU32};
     use std::thread::JoinHandle;
 
-    const LIMITS: SessionLimits = SessionLimits { sessions_max: 3, per_source_max: 2 };
+    fn limits() -> SessionLimits {
+        SessionLimits { sessions_max: 3, ..crate::table::tests::limits() }
+    }
     const WHO: Reference<'_> = Reference { handle: b"0.NA/TST", index: 301 };
 
     struct Process {
@@ -268,7 +288,7 @@ mod tests {
         fn start(path: &Path, replace: bool) -> Self {
             let holder = Holder::bind(path, replace).unwrap().take_place().unwrap();
             let process = Arc::new(Process {
-                sessions: Sessions::new(LIMITS),
+                sessions: Sessions::new(limits()),
                 numbers: AtomicU32::new(10),
                 now_s: AtomicU32::new(0),
                 stopped: AtomicBool::new(false),
@@ -286,11 +306,15 @@ mod tests {
     }
 
     fn joint(path: &Path) -> Joint {
-        Joint::new(Sessions::new(LIMITS), Some(path))
+        Joint::new(Sessions::new(limits()), Some(path))
     }
 
     fn claimed(n: u8) -> NewSession {
-        NewSession { claim: Some(Claim::of(WHO)), source: [192, 0, 2, n].into(), ..new_session() }
+        NewSession {
+            claim: Some(Claim::of(WHO)),
+            origin: Origin::connection([192, 0, 2, n].into()),
+            ..new_session()
+        }
     }
 
     fn opened(joint: &Joint, n: u8) -> Result<i32, Refusal> {
@@ -319,9 +343,10 @@ mod tests {
         assert_eq!(joint.find(7, 0).unwrap().identity().unwrap().as_reference(), WHO);
         assert_eq!(opened(&joint, 2), Ok(10), "in their table, under a number of theirs");
         assert_eq!(opened(&joint, 2), Ok(12), "11 is a challenge of theirs");
-        assert_eq!(opened(&joint, 2), Err(Refusal::TooManyOfSource));
+        assert_eq!(opened(&joint, 2), Ok(13), "the oldest of which nothing was heard makes room");
         assert!(held.process.sessions.find(12, 0).is_some() && joint.here().is_empty());
-        assert!(joint.end(10) && !joint.end(10) && joint.find(10, 0).is_none());
+        assert!(joint.find(10, 0).is_none());
+        assert!(joint.end(12) && !joint.end(12) && joint.find(12, 0).is_none());
         assert!(joint.find(99, 0).is_none());
         held.process.now_s.store(100, Ordering::Relaxed);
         assert!(joint.find(7, 0).is_none(), "its time is over there");
@@ -398,7 +423,7 @@ mod tests {
         *not_before() = None;
         let mut waiting = Vec::new();
         let full = loop {
-            match joint.there.as_ref().unwrap().connect() {
+            match connect(&path, PATIENCE) {
                 Ok(socket) => waiting.push(socket),
                 Err(error) => break error,
             }
@@ -432,7 +457,7 @@ mod tests {
         let _held = Held::start(&path, false);
         let joint = joint(&path);
         assert_eq!(opened(&joint, 1), Ok(10));
-        for frame in [&[0, 1, 99][..], &[0xff, 0xff], &[0, 0]] {
+        for frame in [&[0, 0, 0, 1, 99][..], &[0xff; 4], &[0; 4]] {
             let mut socket = UnixStream::connect(&path).unwrap();
             socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
             socket.write_all(frame).unwrap();

@@ -1,21 +1,29 @@
 //! What two processes say to each other about the table that they share: frames over a local socket.
 //!
-//! A frame is the length of what follows in two bytes, a byte that says what it is, and its fields; numbers are
+//! A frame is the length of what follows in four bytes, a byte that says what it is, and its fields; numbers are
 //! big-endian. One side asks, the other answers, in order. Keys are in it: the socket is for one user alone.
 
 use crate::session::{Claim, Identity, NewSession};
 use crate::table::Refusal;
+use handle_auth::challenges::Challenge;
+use handle_auth::digest::Digest;
 use handle_auth::session::SessionKey;
+use handle_auth::source::Origin;
 use handle_proto::Version;
 use handle_proto::code::Cipher;
-use handle_proto::limit::HANDLE_LEN_MAX;
+use handle_proto::limit::{HANDLE_LEN_MAX, MESSAGE_LEN_MAX, NONCE_LEN};
+use handle_proto::wire::Envelope;
 use handle_proto::wire::list::Reference;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv6Addr};
 use zeroize::Zeroizing;
 
-/// Most bytes of a frame behind its length: the longest handle, and what is said of it.
-pub const FRAME_LEN_MAX: usize = HANDLE_LEN_MAX + 128;
+/// Most bytes of what is asked, behind its length: the longest handle, and what is said of it.
+pub const ASK_LEN_MAX: usize = HANDLE_LEN_MAX + 128;
+/// Most bytes of what is answered: the longest request that was challenged, and what is said of it.
+pub const TOLD_LEN_MAX: usize = Envelope::LEN + MESSAGE_LEN_MAX as usize + 128;
+/// Bytes of nearly every frame.
+const USUAL_LEN: usize = ASK_LEN_MAX;
 
 /// What is asked.
 #[derive(Clone, Debug)]
@@ -44,6 +52,8 @@ pub enum Ask<'a> {
     Open(NewSession),
     /// The end of one.
     End(i32),
+    /// The challenge with this number, which nobody gets again.
+    TakeChallenge(i32),
 }
 
 /// What is answered.
@@ -59,6 +69,10 @@ pub enum Told {
     Number(i32),
     /// What is known of a session.
     Session(Known),
+    /// A challenge.
+    Challenge(Challenge),
+    /// There was such a challenge, which is answered or has had its time.
+    Over,
 }
 
 /// What is known of a session.
@@ -79,6 +93,7 @@ impl<'a> Ask<'a> {
     const AUTHENTICATE: u8 = 4;
     const OPEN: u8 = 5;
     const END: u8 = 6;
+    const TAKE_CHALLENGE: u8 = 7;
 
     /// Appends the frame without its length.
     pub fn encode(&self, out: &mut Vec<u8>) {
@@ -94,7 +109,8 @@ impl<'a> Ask<'a> {
                 out.push(Self::OPEN);
                 put_key(out, &new.key, new.version);
                 out.extend_from_slice(&new.timeout_s.to_be_bytes());
-                let source = match new.source {
+                // Who asks has connections only, so that is not said.
+                let source = match new.origin.ip {
                     IpAddr::V4(source) => source.to_ipv6_mapped(),
                     IpAddr::V6(source) => source,
                 };
@@ -102,6 +118,7 @@ impl<'a> Ask<'a> {
                 out.extend(new.claim.iter().flat_map(|claim| claim.0));
             }
             Self::End(id) => put_numbers(out, Self::END, &[*id]),
+            Self::TakeChallenge(id) => put_numbers(out, Self::TAKE_CHALLENGE, &[*id]),
         }
     }
 
@@ -130,10 +147,11 @@ impl<'a> Ask<'a> {
                     [] => None,
                     claim => Some(Claim(claim.try_into().ok()?)),
                 };
-                let source = IpAddr::V6(Ipv6Addr::from(*source)).to_canonical();
-                Self::Open(NewSession { key, version, claim, timeout_s, source })
+                let origin = Origin::connection(IpAddr::V6(Ipv6Addr::from(*source)).to_canonical());
+                Self::Open(NewSession { key, version, claim, timeout_s, origin })
             }
             Self::END => Self::End(number(&mut rest)?),
+            Self::TAKE_CHALLENGE => Self::TakeChallenge(number(&mut rest)?),
             _ => return None,
         };
         rest.is_empty().then_some(ask)
@@ -146,8 +164,10 @@ impl Told {
     const REFUSED: u8 = 3;
     const NUMBER: u8 = 4;
     const SESSION: u8 = 5;
+    const CHALLENGE: u8 = 6;
+    const OVER: u8 = 7;
     /// In the order of their codes, from 0.
-    const REFUSALS: [Refusal; 3] = [Refusal::TooManyOfSource, Refusal::Full, Refusal::NoNumber];
+    const REFUSALS: [Refusal; 3] = [Refusal::OverTcp, Refusal::Full, Refusal::NoNumber];
 
     /// Appends the frame without its length.
     pub fn encode(&self, out: &mut Vec<u8>) {
@@ -168,6 +188,11 @@ impl Told {
                     out.extend_from_slice(&identity.handle);
                 }
             }
+            Self::Challenge(challenge) => {
+                out.push(Self::CHALLENGE);
+                put_challenge(out, challenge);
+            }
+            Self::Over => out.push(Self::OVER),
         }
     }
 
@@ -196,6 +221,8 @@ impl Told {
                 };
                 Self::Session(Known { key, version, identity })
             }
+            Self::CHALLENGE => Self::Challenge(challenge(std::mem::take(&mut rest))?),
+            Self::OVER => Self::Over,
             _ => return None,
         };
         rest.is_empty().then_some(told)
@@ -230,41 +257,78 @@ fn key(rest: &mut &[u8]) -> Option<(SessionKey, Version)> {
     Some((SessionKey::new(cipher, key.to_vec())?, Version::new(major, minor)))
 }
 
-/// Room for the longest frame with its length: a buffer that grows leaves keys where it was.
-#[must_use]
-pub fn frame_buffer() -> Zeroizing<Vec<u8>> {
-    Zeroizing::new(Vec::with_capacity(2 + FRAME_LEN_MAX))
+/// Appends a challenge: its versions, nonce, digest with its length, and the request.
+pub(crate) fn put_challenge(out: &mut Vec<u8>, challenge: &Challenge) {
+    let Challenge { version, suggested, nonce, digest, request } = challenge;
+    out.extend_from_slice(&[version.major, version.minor, suggested.major, suggested.minor]);
+    out.extend_from_slice(nonce);
+    out.push(u8::try_from(digest.len()).expect("no digest has more than 32 bytes"));
+    out.extend_from_slice(digest);
+    out.extend_from_slice(request);
 }
 
-/// Writes a frame; `buffer` is used for it.
+/// Reads a challenge, which is all of `bytes`.
+pub(crate) fn challenge(bytes: &[u8]) -> Option<Challenge> {
+    let (&[major, minor, suggested_major, suggested_minor], rest) = bytes.split_first_chunk()?;
+    let (nonce, rest) = rest.split_first_chunk::<NONCE_LEN>()?;
+    let (&len, rest) = rest.split_first()?;
+    let (digest, request) = rest.split_at_checked(len.into())?;
+    Some(Challenge {
+        version: Version::new(major, minor),
+        suggested: Version::new(suggested_major, suggested_minor),
+        nonce: *nonce,
+        digest: (digest.len() <= 32).then(|| Digest::from_bytes(digest))?,
+        request: Zeroizing::new(request.into()),
+    })
+}
+
+/// Room for a usual frame with its length: a buffer that grows leaves keys where it was.
+#[must_use]
+pub fn frame_buffer() -> Zeroizing<Vec<u8>> {
+    Zeroizing::new(Vec::with_capacity(LENGTH_LEN + USUAL_LEN))
+}
+
+/// Bytes of the length of a frame.
+const LENGTH_LEN: usize = 4;
+
+/// Makes sure that `buffer` holds `len` bytes without growing, which would leave what is in it behind.
+fn make_room(buffer: &mut Zeroizing<Vec<u8>>, len: usize) {
+    buffer.clear();
+    if buffer.capacity() < len {
+        *buffer = Zeroizing::new(Vec::with_capacity(len));
+    }
+}
+
+/// Writes a frame of about `expected_len` bytes; `buffer` is used for it.
 ///
 /// # Errors
 /// Those of the socket.
 pub fn send(
     socket: &mut impl Write,
     buffer: &mut Zeroizing<Vec<u8>>,
+    expected_len: usize,
     encode: impl FnOnce(&mut Vec<u8>),
 ) -> io::Result<()> {
-    buffer.clear();
-    buffer.extend_from_slice(&[0; 2]);
+    make_room(buffer, LENGTH_LEN + expected_len);
+    buffer.extend_from_slice(&[0; LENGTH_LEN]);
     encode(buffer);
-    let len = u16::try_from(buffer.len() - 2).expect("a frame is no longer than the longest");
-    buffer[..2].copy_from_slice(&len.to_be_bytes());
+    let len = u32::try_from(buffer.len() - LENGTH_LEN).expect("a frame is no longer than the longest");
+    buffer[..LENGTH_LEN].copy_from_slice(&len.to_be_bytes());
     socket.write_all(buffer)
 }
 
-/// Reads a frame into `buffer`, without its length.
+/// Reads a frame of at most `len_max` bytes into `buffer`, without its length.
 ///
 /// # Errors
-/// Those of the socket; when the other side has gone, and when the frame is longer than any.
-pub fn receive(socket: &mut impl Read, buffer: &mut Zeroizing<Vec<u8>>) -> io::Result<()> {
-    let mut len = [0; 2];
+/// Those of the socket; when the other side has gone, and when the frame is longer.
+pub fn receive(socket: &mut impl Read, buffer: &mut Zeroizing<Vec<u8>>, len_max: usize) -> io::Result<()> {
+    let mut len = [0; LENGTH_LEN];
     socket.read_exact(&mut len)?;
-    let len = usize::from(u16::from_be_bytes(len));
-    if len > FRAME_LEN_MAX {
+    let len = u32::from_be_bytes(len) as usize;
+    if len > len_max {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "a frame is too long"));
     }
-    buffer.clear();
+    make_room(buffer, len);
     buffer.resize(len, 0);
     socket.read_exact(buffer)
 }
@@ -276,14 +340,16 @@ mod tests {
 
     fn asks() -> Vec<Vec<u8>> {
         let claimed = Reference { handle: b"0.NA/TST", index: 301 };
+        let v6 = Origin::connection([1_u16; 8].into());
         let asks = [
             Ask::Find(5),
             Ask::Accept { id: 5, counter: 7 },
             Ask::Next(i32::MAX),
             Ask::Authenticate { id: 5, claimed, index: 300 },
             Ask::Open(new_session()),
-            Ask::Open(NewSession { claim: Some(Claim([9; 32])), source: [1_u16; 8].into(), ..new_session() }),
+            Ask::Open(NewSession { claim: Some(Claim([9; 32])), origin: v6, ..new_session() }),
             Ask::End(-1),
+            Ask::TakeChallenge(6),
         ];
         asks.iter().map(|ask| encoded(|out| ask.encode(out))).collect()
     }
@@ -294,7 +360,18 @@ mod tests {
         let mut all = vec![Told::Yes, Told::No, Told::Number(7), Told::Session(known.clone())];
         all.push(Told::Session(Known { identity, ..known }));
         all.extend(Told::REFUSALS.map(Told::Refused));
+        all.extend([Told::Over, Told::Challenge(a_challenge())]);
         all.iter().map(|told| encoded(|out| told.encode(out))).collect()
+    }
+
+    fn a_challenge() -> Challenge {
+        Challenge {
+            version: Version::new(2, 7),
+            suggested: Version::CURRENT,
+            nonce: [3; NONCE_LEN],
+            digest: Digest::from_bytes(&[4; 20]),
+            request: Zeroizing::new(Box::from(&b"a request"[..])),
+        }
     }
 
     fn encoded(encode: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
@@ -331,13 +408,19 @@ mod tests {
         for frame in told() {
             for len in 0..frame.len() {
                 if let Some(told) = Told::decode(&frame[..len]) {
-                    assert!(matches!(told, Told::Session(_)), "{told:?} cut to {len}");
+                    assert!(matches!(told, Told::Session(_) | Told::Challenge(_)), "{told:?} cut to {len}");
                 }
             }
         }
         assert!(
-            Ask::decode(&[7]).is_none() && Told::decode(&[6]).is_none() && Told::decode(&[3, 3]).is_none()
+            Ask::decode(&[8]).is_none() && Told::decode(&[8]).is_none() && Told::decode(&[3, 3]).is_none()
         );
+        let told = encoded(|out| Told::Challenge(a_challenge()).encode(out));
+        assert!(matches!(Told::decode(&told), Some(Told::Challenge(it)) if it == a_challenge()));
+        // 33 bytes are no digest.
+        let mut too_long = told[..5 + NONCE_LEN].to_vec();
+        too_long.extend_from_slice(&[33; 34]);
+        assert!(Told::decode(&too_long).is_none());
     }
 
     #[test]
@@ -346,14 +429,15 @@ mod tests {
         let claimed = Reference { handle: &handle, index: 1 };
         let ask = Ask::Authenticate { id: 1, claimed, index: 1 };
         let (mut sent, mut buffer) = (Vec::new(), Zeroizing::new(Vec::new()));
-        send(&mut sent, &mut buffer, |out| ask.encode(out)).unwrap();
-        receive(&mut &sent[..], &mut buffer).unwrap();
+        send(&mut sent, &mut buffer, USUAL_LEN, |out| ask.encode(out)).unwrap();
+        receive(&mut &sent[..], &mut buffer, ASK_LEN_MAX).unwrap();
         assert!(Ask::decode(&buffer).is_some());
         buffer.push(b'x');
         assert!(Ask::decode(&buffer).is_none(), "no handle is that long");
-        let len = u16::try_from(FRAME_LEN_MAX + 1).unwrap().to_be_bytes();
-        let frame = [&len[..], &vec![0; FRAME_LEN_MAX + 1]].concat();
-        assert_eq!(receive(&mut &frame[..], &mut buffer).unwrap_err().kind(), io::ErrorKind::InvalidData);
-        assert!(receive(&mut &sent[..9], &mut buffer).is_err(), "cut");
+        let len = u32::try_from(ASK_LEN_MAX + 1).unwrap().to_be_bytes();
+        let frame = [&len[..], &vec![0; ASK_LEN_MAX + 1]].concat();
+        let error = receive(&mut &frame[..], &mut buffer, ASK_LEN_MAX).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+        assert!(receive(&mut &sent[..9], &mut buffer, ASK_LEN_MAX).is_err(), "cut");
     }
 }

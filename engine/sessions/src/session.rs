@@ -5,15 +5,19 @@ use crate::window::CounterWindow;
 use ctutils::CtEq as _;
 use handle_auth::message::MacKey;
 use handle_auth::session::SessionKey;
+use handle_auth::source::Origin;
 use handle_proto::Version;
 use handle_proto::wire::list::Reference;
 use sha2::{Digest as _, Sha256};
-use std::net::IpAddr;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// First version whose messages are counted.
 pub const COUNTERS_SINCE: Version = Version::new(2, 5);
+
+/// First version whose messages are protected: below it a MAC does not cover the counter, or there is none, so that
+/// copies are accepted, and neither does it cover the version that an answer is to have.
+pub const PROTECTED_SINCE: Version = Version::new(2, 7);
 
 /// What a session is made of.
 #[derive(Clone, Debug)]
@@ -27,7 +31,7 @@ pub struct NewSession {
     /// Seconds without a message after which the session ends.
     pub timeout_s: u32,
     /// Who set it up.
-    pub source: IpAddr,
+    pub origin: Origin,
 }
 
 /// Who a client says it is, as much of it as has to be kept: its handle can be long, and nobody has proven yet that
@@ -80,13 +84,18 @@ pub struct Session {
     identity: OnceLock<Identity>,
     seen: CounterWindow,
     sent: AtomicU32,
-    pub(crate) used_s: AtomicU32,
+    /// When it was set up, and then when the last message came that is not a copy.
+    used_s: AtomicU32,
+    /// Whether a message with its MAC has come.
+    is_proven: AtomicBool,
     timeout_s: u32,
-    pub(crate) source: IpAddr,
+    unproven_s: u32,
+    origin: Origin,
 }
 
 impl Session {
-    pub(crate) fn new(id: i32, new: NewSession, now_s: u32) -> Self {
+    /// A session that ends after `unproven_s` seconds if no message comes in it.
+    pub(crate) fn new(id: i32, new: NewSession, unproven_s: u32, now_s: u32) -> Self {
         Self {
             keys: Keys { id, version: new.version, mac: MacKey::new(new.key) },
             claim: new.claim,
@@ -94,21 +103,30 @@ impl Session {
             seen: CounterWindow::new(),
             sent: AtomicU32::new(0),
             used_s: AtomicU32::new(now_s),
+            is_proven: AtomicBool::new(false),
             timeout_s: new.timeout_s,
-            source: new.source,
+            unproven_s,
+            origin: new.origin,
         }
     }
 
     /// Whether it may still be used. It ends when its time is over, and when it has no more numbers for messages.
     pub(crate) fn is_over(&self, now_s: u32) -> bool {
-        let idle_s = now_s.saturating_sub(self.used_s.load(Ordering::Relaxed));
-        idle_s > self.timeout_s || self.sent.load(Ordering::Relaxed) >= i32::MAX.cast_unsigned()
+        let idle_s = now_s.saturating_sub(self.used_s());
+        let idle_s_max = if self.is_proven() { self.timeout_s } else { self.timeout_s.min(self.unproven_s) };
+        idle_s > idle_s_max || self.sent.load(Ordering::Relaxed) >= i32::MAX.cast_unsigned()
     }
 
     /// Whether the client is to stay anonymous.
     #[must_use]
     pub const fn is_anonymous(&self) -> bool {
         self.claim.is_none()
+    }
+
+    /// Where it was set up from: an IPv4 address, or a /64 of IPv6.
+    #[must_use]
+    pub fn source(&self) -> std::net::IpAddr {
+        handle_auth::source::of(self.origin.ip)
     }
 
     /// Who the client says it is.
@@ -119,11 +137,31 @@ impl Session {
 
     /// Who has proven to be at the other end.
     #[must_use]
-    pub fn proven(&self) -> Option<&Identity> {
+    pub fn proven_identity(&self) -> Option<&Identity> {
         self.identity.get()
     }
 
+    /// Whether a message with its MAC has come: whoever set it up receives what is sent to its address.
+    #[must_use]
+    pub fn is_proven(&self) -> bool {
+        self.is_proven.load(Ordering::Relaxed)
+    }
+
+    /// Whether it was set up over a connection.
+    pub(crate) const fn is_connected(&self) -> bool {
+        self.origin.is_connected
+    }
+
+    /// When it was last used.
+    pub(crate) fn used_s(&self) -> u32 {
+        self.used_s.load(Ordering::Relaxed)
+    }
+
     fn touch(&self, now_s: u32) {
+        // Mostly set already, and then the line of memory stays where it is.
+        if !self.is_proven() {
+            self.is_proven.store(true, Ordering::Relaxed);
+        }
         self.used_s.fetch_max(now_s, Ordering::Relaxed);
     }
 }
@@ -135,7 +173,8 @@ impl Live for Session {
 
     fn accept(&self, counter: i32, now_s: u32) -> bool {
         let accepted = self.keys.version < COUNTERS_SINCE || self.seen.accept(counter);
-        if accepted {
+        if accepted && (self.keys.version >= PROTECTED_SINCE || !self.is_proven()) {
+            // In a session of an older version this may be a copy, which must not keep it alive.
             self.touch(now_s);
         }
         accepted
@@ -169,14 +208,14 @@ mod tests {
     const WHO: Reference<'_> = Reference { handle: b"0.NA/TST", index: 301 };
 
     fn session() -> Session {
-        Session::new(5, NewSession { claim: Some(Claim::of(WHO)), ..new_session() }, 100)
+        Session::new(5, NewSession { claim: Some(Claim::of(WHO)), ..new_session() }, 30, 100)
     }
 
     #[test]
     fn it_ends_so_long_after_its_last_message() {
         let session = session();
-        assert!(!session.is_over(160) && session.is_over(161));
-        assert!(session.accept(1, 150));
+        assert!(!session.is_over(130) && session.is_over(131), "no message has come");
+        assert!(!session.is_proven() && session.accept(1, 150) && session.is_proven());
         assert!(!session.is_over(210) && session.is_over(211));
         assert!(!session.accept(1, 200), "a copy does not keep it alive");
         assert!(session.is_over(211));
@@ -196,8 +235,8 @@ mod tests {
             assert_eq!(session.identity(), None);
         }
         assert!(session.authenticate(WHO, 301, 100));
-        assert_eq!(session.proven().unwrap().as_reference(), WHO);
-        let anonymous = Session::new(5, new_session(), 100);
+        assert_eq!(session.proven_identity().unwrap().as_reference(), WHO);
+        let anonymous = Session::new(5, new_session(), 30, 100);
         assert!(anonymous.is_anonymous() && !anonymous.authenticate(WHO, 301, 100));
     }
 
@@ -213,9 +252,18 @@ mod tests {
 
     #[test]
     fn counters_are_not_checked_before_they_existed() {
-        let old = Session::new(5, NewSession { version: Version::new(2, 4), ..new_session() }, 0);
+        let old = Session::new(5, NewSession { version: Version::new(2, 4), ..new_session() }, 30, 0);
         assert!(old.accept(1, 0) && old.accept(1, 0) && old.accept(0, 0));
-        let new = Session::new(5, NewSession { version: COUNTERS_SINCE, ..new_session() }, 0);
+        let new = Session::new(5, NewSession { version: COUNTERS_SINCE, ..new_session() }, 30, 0);
         assert!(new.accept(1, 0) && !new.accept(1, 0) && !new.accept(0, 0));
+    }
+    #[test]
+    fn messages_of_versions_in_which_copies_are_accepted_do_not_keep_it_alive() {
+        for (minor, ends_s) in [(4, 161), (5, 161), (6, 161), (7, 221)] {
+            let new = NewSession { version: Version::new(2, minor), ..new_session() };
+            let session = Session::new(5, new, 30, 90);
+            assert!(session.accept(1, 100) && session.accept(2, 160), "2.{minor}");
+            assert!(!session.is_over(ends_s - 1) && session.is_over(ends_s), "2.{minor}");
+        }
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! Diffie-Hellman is what works between deployed systems; keys encrypted with RSA do not, and are refused.
 
+use crate::session::PROTECTED_SINCE;
 use handle_auth::agreement::{AgreementError, PRIVATE_LEN, respond};
 use handle_auth::session::SessionKey;
 use handle_proto::Version;
@@ -21,6 +22,8 @@ pub struct Terms {
     pub timeout_s: u32,
     /// The most that a client may ask for.
     pub timeout_s_max: u32,
+    /// Whether sessions may have versions in which messages are not protected against replay and downgrade.
+    pub allows_old_versions: bool,
 }
 
 /// Why there is no agreement.
@@ -31,6 +34,8 @@ pub enum SetupError {
     Mode(KeyExchangeMode),
     /// The key of the client is of no use.
     Key(AgreementError),
+    /// The version is one in which messages are not protected against replay and downgrade.
+    Version,
     /// The peer knows only a cipher that is not to be used, or its secret is too short for the one that is.
     Cipher,
 }
@@ -46,6 +51,7 @@ impl fmt::Display for SetupError {
                 "Error encoding public session key"
             }
             Self::Key(_) => "This server does not accept the Diffie-Hellman group, or the value in it.",
+            Self::Version => "This server has sessions of version 2.7 and later only.",
             Self::Cipher => "This server uses no cipher that the client knows.",
         })
     }
@@ -77,6 +83,10 @@ pub fn agree(
     let KeyExchange::DiffieHellman(record) = setup.exchange else {
         return Err(SetupError::Mode(setup.exchange.mode()));
     };
+    // The version that is suggested is not protected: anybody on the way may have changed it.
+    if suggested < PROTECTED_SINCE && !terms.allows_old_versions {
+        return Err(SetupError::Version);
+    }
     let since = session::SessionKey::DIFFIE_HELLMAN_SINCE;
     let cipher = if suggested < since {
         terms.ciphers.contains(&Cipher::DES).then_some(Cipher::DES)
@@ -102,7 +112,8 @@ mod tests {
     use handle_proto::wire::list::Reference;
 
     fn terms() -> Terms {
-        Terms { ciphers: vec![Cipher::AES], modulus_bits: 1024..=2048, timeout_s: 100, timeout_s_max: 1000 }
+        let (ciphers, modulus_bits) = (vec![Cipher::AES], 1024..=2048);
+        Terms { ciphers, modulus_bits, timeout_s: 100, timeout_s_max: 1000, allows_old_versions: false }
     }
 
     fn setup(record: &[u8]) -> SessionSetup<'_> {
@@ -124,7 +135,7 @@ mod tests {
             (vec![], Version::CURRENT, None),
         ] {
             let case = format!("{ciphers:?} {suggested}");
-            let terms = Terms { ciphers, ..terms() };
+            let terms = Terms { ciphers, allows_old_versions: true, ..terms() };
             let agreed = agree(&terms, &setup(&record), suggested, &[2; PRIVATE_LEN]);
             let Some(cipher) = expected else {
                 assert_eq!(agreed.unwrap_err(), SetupError::Cipher, "{case}");
@@ -135,6 +146,20 @@ mod tests {
             assert_eq!(told.cipher, cipher, "{case}");
             let secret = client.agree(told.key).unwrap();
             assert_eq!(SessionKey::derive(cipher, &secret), Some(agreed.key), "{case}");
+        }
+    }
+
+    #[test]
+    fn versions_without_protection_are_refused_unless_allowed() {
+        let record = KeyPair::new(Group::oakley_2(), &[1; PRIVATE_LEN]).public_record();
+        for minor in 1..=11 {
+            let suggested = Version::new(2, minor);
+            for allows_old_versions in [false, true] {
+                let terms = Terms { allows_old_versions, ciphers: vec![Cipher::AES, Cipher::DES], ..terms() };
+                let agreed = agree(&terms, &setup(&record), suggested, &[2; PRIVATE_LEN]);
+                let refused = (minor < 7 && !allows_old_versions).then_some(SetupError::Version);
+                assert_eq!(agreed.err(), refused, "2.{minor} {allows_old_versions}");
+            }
         }
     }
 

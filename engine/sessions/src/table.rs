@@ -3,16 +3,21 @@
 //! The table is cut into shards. A shard is a map that is never changed, but replaced by a changed copy: whoever looks
 //! a session up takes what is there, without a lock, and a set-up pays for the copy of a few hundred pointers, which
 //! is little beside its key exchange.
+//!
+//! A session is *unproven* until a message with its MAC has come: until then whoever set it up need not even receive
+//! what is sent to its address. Unproven sessions live for a minute at most and make room for newer ones, first those of
+//! the same source. They never take the place of a proven session: where proven sessions are too many, the newest proven
+//! one takes the place of the one that is idle for longest.
 
 use crate::session::{NewSession, Session};
 use crate::traffic::Live as _;
 use arc_swap::ArcSwap;
-use handle_auth::source;
+use handle_auth::source::{self, Origin, SourceList};
 use rustc_hash::FxHashMap;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// Random numbers that are tried before a set-up is given up.
 const TRIES: usize = 8;
@@ -22,19 +27,29 @@ const SHARD_SESSIONS: usize = 256;
 const SHARDS_MAX: usize = 1024;
 
 /// Bounds of the table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionLimits {
     /// Most sessions.
     pub sessions_max: usize,
-    /// Most sessions of one source: an IPv4 address, or a /64 of IPv6.
+    /// Most proven sessions of one source: an IPv4 address, or a /64 of IPv6. One more displaces the one of the source
+    /// that is idle for longest.
     pub per_source_max: usize,
+    /// Most unproven sessions of one source. One more displaces its oldest.
+    pub unproven_per_source_max: usize,
+    /// Of these, those set up by datagrams: beyond it, and beyond a quarter of the table, clients are to come over TCP.
+    /// `None` where they cannot.
+    pub datagrams_per_source_max: Option<usize>,
+    /// Seconds after which an unproven session ends.
+    pub unproven_s: u32,
+    /// Sources that the limits by source do not apply to.
+    pub exempt: SourceList,
 }
 
 /// Why there is no session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// The source has as many as it may.
-    TooManyOfSource,
+    /// Too many unproven sessions were set up by datagrams: the client is to come over TCP.
+    OverTcp,
     /// All places are taken, and none by a session that may go.
     Full,
     /// Every number that was tried names something already: the random numbers are none.
@@ -54,8 +69,8 @@ pub struct SessionCounts {
     pub displaced: u64,
     /// Not set up because all places were taken.
     pub refused_full: u64,
-    /// Not set up because their source had as many as it may.
-    pub refused_of_source: u64,
+    /// Not set up because the client was told to come over TCP.
+    pub sent_to_tcp: u64,
 }
 
 impl SessionCounts {
@@ -68,7 +83,7 @@ impl SessionCounts {
             ("expired", self.expired),
             ("displaced", self.displaced),
             ("refused_full", self.refused_full),
-            ("refused_of_source", self.refused_of_source),
+            ("sent_to_tcp", self.sent_to_tcp),
         ]
     }
 }
@@ -99,22 +114,80 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// The table.
-///
-/// When it is full, the session that has been idle for longest among those of its shard whose client has not proven
-/// who it is makes room: whoever floods the table must not end the sessions of administrators.
 #[derive(Debug)]
 pub struct Sessions {
     limits: SessionLimits,
     shards: Box<[Shard]>,
-    /// Places that are taken, or about to be.
     count: AtomicUsize,
-    of_source: Mutex<HashMap<IpAddr, usize>>,
+    /// Held while a session is set up, and taken before the lock of any shard.
+    index: Mutex<Index>,
     opened: AtomicU64,
     ended: AtomicU64,
     expired: AtomicU64,
     displaced: AtomicU64,
     refused_full: AtomicU64,
-    refused_of_source: AtomicU64,
+    sent_to_tcp: AtomicU64,
+}
+
+/// Sessions in the order of their set-up, and by source. Workers prove and end sessions without a look at it, so an entry
+/// may be of a session that is gone or proven by now: that is found out when the entry is needed.
+#[derive(Debug, Default)]
+struct Index {
+    unproven: VecDeque<Weak<Session>>,
+    /// How many of these were set up by datagrams.
+    datagrams_count: usize,
+    /// When those that are not unproven any more were last dropped because of datagrams.
+    sorted_s: Option<u32>,
+    of_source: HashMap<IpAddr, OfSource>,
+}
+
+/// The sessions of one source, the oldest first.
+#[derive(Debug, Default)]
+struct OfSource {
+    unproven: VecDeque<Weak<Session>>,
+    proven: Vec<Weak<Session>>,
+    /// Entries of unproven sessions at which they are sorted out next.
+    sort_at: usize,
+}
+
+impl Index {
+    /// Drops entries that are not of an unproven session any more.
+    fn sort_out(&mut self) {
+        self.unproven.retain(|entry| unproven(entry).is_some());
+        let datagrams = self.unproven.iter().filter_map(unproven).filter(|session| !session.is_connected());
+        self.datagrams_count = datagrams.count();
+    }
+
+    /// The unproven session that was set up first; its entry is dropped.
+    fn pop_oldest(&mut self) -> Option<Arc<Session>> {
+        while let Some(entry) = self.unproven.pop_front() {
+            self.datagrams_count = self.datagrams_count.min(self.unproven.len());
+            if let Some(session) = unproven(&entry) {
+                return Some(session);
+            }
+        }
+        None
+    }
+}
+
+impl OfSource {
+    /// Moves entries of sessions that have become proven, and drops those of sessions that are gone.
+    fn sort_out(&mut self) {
+        let Self { unproven, proven, sort_at } = self;
+        unproven.retain(|entry| match entry.upgrade() {
+            Some(session) if session.is_proven() => {
+                proven.push(Arc::downgrade(&session));
+                false
+            }
+            session => session.is_some(),
+        });
+        *sort_at = 2 * unproven.len() + 64;
+    }
+}
+
+/// The session of an entry, if it is there and unproven.
+fn unproven(entry: &Weak<Session>) -> Option<Arc<Session>> {
+    entry.upgrade().filter(|session| !session.is_proven())
 }
 
 impl Sessions {
@@ -126,13 +199,13 @@ impl Sessions {
             limits,
             shards: (0..shards_count).map(|_| Shard::default()).collect(),
             count: AtomicUsize::new(0),
-            of_source: Mutex::default(),
+            index: Mutex::default(),
             opened: AtomicU64::new(0),
             ended: AtomicU64::new(0),
             expired: AtomicU64::new(0),
             displaced: AtomicU64::new(0),
             refused_full: AtomicU64::new(0),
-            refused_of_source: AtomicU64::new(0),
+            sent_to_tcp: AtomicU64::new(0),
         }
     }
 
@@ -148,11 +221,47 @@ impl Sessions {
         self.shards.get(id % self.shards.len())
     }
 
+    /// Whether a client at `origin` may set a session up. To be asked before the key exchange, which is work;
+    /// [`open`](Self::open) asks again.
+    ///
+    /// # Errors
+    /// When the client is to come over TCP.
+    pub fn admit(&self, origin: Origin, now_s: u32) -> Result<(), Refusal> {
+        match self.wants_tcp(&mut lock(&self.index), origin, now_s) {
+            true => {
+                self.sent_to_tcp.fetch_add(1, Ordering::Relaxed);
+                Err(Refusal::OverTcp)
+            }
+            false => Ok(()),
+        }
+    }
+
+    /// Whether too many unproven sessions were set up by datagrams, of this source or in all.
+    fn wants_tcp(&self, index: &mut Index, origin: Origin, now_s: u32) -> bool {
+        let limits = &self.limits;
+        let Some(per_source_max) = limits.datagrams_per_source_max.filter(|_| !origin.is_connected) else {
+            return false;
+        };
+        let all_max = limits.sessions_max.div_ceil(4);
+        if index.datagrams_count >= all_max && index.sorted_s != Some(now_s) {
+            index.sorted_s = Some(now_s);
+            index.sort_out();
+        }
+        if limits.exempt.contains(origin.ip) {
+            return false;
+        }
+        let of_source = index.of_source.get(&source::of(origin.ip)).map_or(0, |of_source| {
+            let unproven = of_source.unproven.iter().filter_map(unproven);
+            unproven.filter(|session| !session.is_connected() && !session.is_over(now_s)).count()
+        });
+        index.datagrams_count >= all_max || of_source >= per_source_max
+    }
+
     /// Keeps a new session under one of `numbers`, made positive, that is not taken: neither by another session nor,
     /// as `is_taken` says, by something else that is numbered alike.
     ///
     /// # Errors
-    /// When the source has too many, or there is no place.
+    /// When there is no place, or the client is to come over TCP.
     pub fn open(
         &self,
         new: NewSession,
@@ -160,66 +269,111 @@ impl Sessions {
         is_taken: impl Fn(i32) -> bool,
         now_s: u32,
     ) -> Result<Arc<Session>, Refusal> {
-        let source = source::of(new.source);
+        let origin = Origin { ip: source::of(new.origin.ip), ..new.origin };
+        let is_exempt = self.limits.exempt.contains(new.origin.ip);
         let is_free = |id: &i32| {
             let shard = self.shard(*id).filter(|_| *id > 0);
             shard.is_some_and(|shard| !shard.map.load().contains_key(id)) && !is_taken(*id)
         };
+        let mut index = lock(&self.index);
+        if self.wants_tcp(&mut index, new.origin, now_s) {
+            self.sent_to_tcp.fetch_add(1, Ordering::Relaxed);
+            return Err(Refusal::OverTcp);
+        }
         let id = (0..TRIES).map(|_| (numbers() & 0x7fff_ffff).cast_signed()).find(is_free);
         let (id, shard) = id.and_then(|id| Some((id, self.shard(id)?))).ok_or(Refusal::NoNumber)?;
-        if !self.take_of_source(source) {
-            self.refused_of_source.fetch_add(1, Ordering::Relaxed);
-            return Err(Refusal::TooManyOfSource);
+        if !is_exempt {
+            self.make_room_of_source(&mut index, origin.ip, now_s);
         }
-        let max = self.limits.sessions_max;
-        let reserve = |count| (count < max).then_some(count + 1);
-        let has_room = self.count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, reserve).is_ok();
-        let session = Arc::new(Session::new(id, NewSession { source, ..new }, now_s));
-        let opened = shard.change(|map| {
-            // Somebody may have been given the number meanwhile.
-            if map.contains_key(&id) {
-                return Err(Refusal::NoNumber);
-            }
-            if !has_room {
-                let displaced = longest_idle(map, now_s).ok_or(Refusal::Full)?;
-                self.displace(map, displaced, now_s);
-            }
-            map.insert(id, Arc::clone(&session));
-            Ok(())
-        });
-        match opened {
-            Ok(()) => {
-                self.opened.fetch_add(1, Ordering::Relaxed);
-                Ok(session)
-            }
-            Err(refusal) => {
-                if has_room {
-                    self.count.fetch_sub(1, Ordering::Relaxed);
-                }
-                if refusal == Refusal::Full {
-                    self.refused_full.fetch_add(1, Ordering::Relaxed);
-                }
-                self.give_back_of_source(source);
-                Err(refusal)
-            }
+        if !self.make_room(&mut index, origin.ip, shard, now_s) {
+            self.refused_full.fetch_add(1, Ordering::Relaxed);
+            return Err(Refusal::Full);
+        }
+        let session = Arc::new(Session::new(id, NewSession { origin, ..new }, self.limits.unproven_s, now_s));
+        shard.change(|map| map.insert(id, Arc::clone(&session)));
+        self.count.fetch_add(1, Ordering::Relaxed);
+        self.opened.fetch_add(1, Ordering::Relaxed);
+        if index.unproven.len() > 2 * self.len() + 64 {
+            index.sort_out();
+        }
+        index.unproven.push_back(Arc::downgrade(&session));
+        index.datagrams_count += usize::from(!origin.is_connected);
+        if !is_exempt {
+            let of_source = index.of_source.entry(origin.ip).or_default();
+            of_source.unproven.push_back(Arc::downgrade(&session));
+        }
+        Ok(session)
+    }
+
+    /// Lets the oldest unproven session of `source` go where it has as many as it may, and its proven sessions that are
+    /// idle for longest where these are too many.
+    fn make_room_of_source(&self, index: &mut Index, source: IpAddr, now_s: u32) {
+        let Some(of_source) = index.of_source.get_mut(&source) else { return };
+        // Now and then, so that it is little for each session, and before one has to go.
+        if of_source.unproven.len() >= self.limits.unproven_per_source_max.min(of_source.sort_at) {
+            of_source.sort_out();
+        }
+        while of_source.unproven.len() >= self.limits.unproven_per_source_max {
+            let Some(oldest) = of_source.unproven.pop_front() else { break };
+            oldest.upgrade().into_iter().for_each(|session| self.displace(&session, now_s));
+        }
+        if of_source.proven.len() > self.limits.per_source_max {
+            of_source.proven.retain(|entry| entry.strong_count() > 0);
+        }
+        while of_source.proven.len() > self.limits.per_source_max {
+            let used_s = |at: &usize| of_source.proven[*at].upgrade().map_or(0, |session| session.used_s());
+            let Some(at) = (0..of_source.proven.len()).min_by_key(used_s) else { break };
+            let idle = of_source.proven.swap_remove(at);
+            idle.upgrade().into_iter().for_each(|session| self.displace(&session, now_s));
         }
     }
 
-    /// Takes a session out of `map`, whose place another one takes at once.
-    fn displace(&self, map: &mut Map, id: i32, now_s: u32) {
-        if let Some(session) = map.remove(&id) {
+    /// Sees to it that there is a place for one more session of `source`. False where there is none to be had.
+    ///
+    /// Where at least an eighth of a full table is unproven sessions, the oldest of them goes. Else there are too many
+    /// proven ones, and of those whose client has not proven who it is the one goes that is idle for longest. Sessions of
+    /// proven identities stay, other than for those of the same source.
+    fn make_room(&self, index: &mut Index, source: IpAddr, shard: &Shard, now_s: u32) -> bool {
+        while self.len() >= self.limits.sessions_max {
+            let few = (self.limits.sessions_max / 8).max(1);
+            let map = shard.map.load();
+            let mut gone = map.values().find(|session| session.is_over(now_s)).cloned();
+            if index.unproven.len() >= few {
+                gone = gone.or_else(|| index.pop_oldest());
+            }
+            let others = || self.shards.iter().find_map(|shard| longest_idle(&shard.map.load(), now_s));
+            gone = gone.or_else(|| longest_idle(&map, now_s)).or_else(others);
+            gone = gone.or_else(|| index.pop_oldest());
+            gone = gone.or_else(|| {
+                let of_source = index.of_source.get(&source)?;
+                of_source.proven.iter().filter_map(Weak::upgrade).min_by_key(|session| session.used_s())
+            });
+            let Some(gone) = gone else { return false };
+            self.displace(&gone, now_s);
+        }
+        true
+    }
+
+    /// Takes a session out of the table before its time.
+    fn displace(&self, session: &Arc<Session>, now_s: u32) {
+        let id = session.keys().id;
+        let Some(shard) = self.shard(id) else { return };
+        let is_it = |map: &Map| map.get(&id).is_some_and(|there| Arc::ptr_eq(there, session));
+        if is_it(&shard.map.load()) && shard.change(|map| is_it(map) && map.remove(&id).is_some()) {
             let counter = if session.is_over(now_s) { &self.expired } else { &self.displaced };
             counter.fetch_add(1, Ordering::Relaxed);
-            self.give_back_of_source(session.source);
+            self.count.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
     /// Ends a session. Whether there was one.
     pub fn end(&self, id: i32) -> bool {
         let Some(shard) = self.shard(id) else { return false };
-        let Some(session) = shard.change(|map| map.remove(&id)) else { return false };
+        if shard.change(|map| map.remove(&id)).is_none() {
+            return false;
+        }
         self.ended.fetch_add(1, Ordering::Relaxed);
-        self.gone(&session);
+        self.count.fetch_sub(1, Ordering::Relaxed);
         true
     }
 
@@ -229,36 +383,17 @@ impl Sessions {
             if !shard.map.load().values().any(|session| session.is_over(now_s)) {
                 continue;
             }
-            let mut over = Vec::new();
-            shard.change(|map| over.extend(map.extract_if(|_, session| session.is_over(now_s))));
-            self.expired.fetch_add(over.len() as u64, Ordering::Relaxed);
-            over.iter().for_each(|(_, session)| self.gone(session));
+            let over = shard.change(|map| map.extract_if(|_, session| session.is_over(now_s)).count());
+            self.expired.fetch_add(over as u64, Ordering::Relaxed);
+            self.count.fetch_sub(over, Ordering::Relaxed);
         }
-    }
-
-    fn gone(&self, session: &Session) {
-        self.count.fetch_sub(1, Ordering::Relaxed);
-        self.give_back_of_source(session.source);
-    }
-
-    fn take_of_source(&self, source: IpAddr) -> bool {
-        let mut of_source = lock(&self.of_source);
-        let count = of_source.get(&source).copied().unwrap_or(0);
-        let has_room = count < self.limits.per_source_max;
-        if has_room {
-            of_source.insert(source, count + 1);
-        }
-        has_room
-    }
-
-    fn give_back_of_source(&self, source: IpAddr) {
-        let mut of_source = lock(&self.of_source);
-        if let Some(count) = of_source.get_mut(&source) {
-            *count -= 1;
-            if *count == 0 {
-                of_source.remove(&source);
-            }
-        }
+        let mut index = lock(&self.index);
+        index.sort_out();
+        index.of_source.retain(|_, of_source| {
+            of_source.sort_out();
+            of_source.proven.retain(|entry| entry.strong_count() > 0);
+            !of_source.unproven.is_empty() || !of_source.proven.is_empty()
+        });
     }
 
     /// How many there are.
@@ -276,24 +411,27 @@ impl Sessions {
     /// What happened so far.
     #[must_use]
     pub fn counts(&self) -> SessionCounts {
-        let [opened, ended, expired, displaced, refused_full, refused_of_source] = [
+        let [opened, ended, expired, displaced, refused_full, sent_to_tcp] = [
             &self.opened,
             &self.ended,
             &self.expired,
             &self.displaced,
             &self.refused_full,
-            &self.refused_of_source,
+            &self.sent_to_tcp,
         ]
         .map(|count| count.load(Ordering::Relaxed));
-        SessionCounts { opened, ended, expired, displaced, refused_full, refused_of_source }
+        SessionCounts { opened, ended, expired, displaced, refused_full, sent_to_tcp }
     }
 }
 
-/// The session that may go for another one: one that is over, or else the longest idle of unproven identity.
-fn longest_idle(map: &Map, now_s: u32) -> Option<i32> {
-    let may_go = map.values().filter(|session| session.proven().is_none() || session.is_over(now_s));
-    let idle = |session: &&Arc<Session>| (!session.is_over(now_s), session.used_s.load(Ordering::Relaxed));
-    Some(may_go.min_by_key(idle)?.keys().id)
+/// The session that may go for another proven one: one that is over, or else the longest idle of those that are proven
+/// and whose client has not proven who it is.
+fn longest_idle(map: &Map, now_s: u32) -> Option<Arc<Session>> {
+    let may_go = |session: &&Arc<Session>| {
+        session.is_over(now_s) || session.is_proven() && session.proven_identity().is_none()
+    };
+    let idle = |session: &&Arc<Session>| (!session.is_over(now_s), session.used_s());
+    map.values().filter(may_go).min_by_key(idle).cloned()
 }
 
 #[cfg(test)]
@@ -306,7 +444,17 @@ pub(crate) mod tests {
     use handle_proto::wire::list::Reference;
 
     const WHO: Reference<'_> = Reference { handle: b"0.NA/TST", index: 301 };
-    const LIMITS: SessionLimits = SessionLimits { sessions_max: 4, per_source_max: 3 };
+
+    pub(crate) fn limits() -> SessionLimits {
+        SessionLimits {
+            sessions_max: 4,
+            per_source_max: 3,
+            unproven_per_source_max: 3,
+            datagrams_per_source_max: None,
+            unproven_s: 60,
+            exempt: SourceList::default(),
+        }
+    }
 
     pub(crate) fn new_session() -> NewSession {
         NewSession {
@@ -314,12 +462,16 @@ pub(crate) mod tests {
             version: Version::CURRENT,
             claim: None,
             timeout_s: 60,
-            source: [192, 0, 2, 1].into(),
+            origin: Origin::connection([192, 0, 2, 1].into()),
         }
     }
 
     fn of(n: u8) -> NewSession {
-        NewSession { source: [192, 0, 2, n].into(), claim: Some(Claim::of(WHO)), ..new_session() }
+        NewSession {
+            origin: Origin::connection([192, 0, 2, n].into()),
+            claim: Some(Claim::of(WHO)),
+            ..new_session()
+        }
     }
 
     /// Opens a session under `number`.
@@ -329,7 +481,7 @@ pub(crate) mod tests {
 
     #[test]
     fn a_session_is_found_until_it_ends_or_expires() {
-        let table = Sessions::new(LIMITS);
+        let table = Sessions::new(limits());
         assert_eq!(open(&table, of(1), 7, 0), Ok(7));
         assert_eq!(open(&table, of(1), 0x8000_0009, 0), Ok(9), "made positive");
         assert!(table.find(7, 60).is_some() && table.find(7, 61).is_none());
@@ -338,14 +490,15 @@ pub(crate) mod tests {
         table.expire(60);
         assert_eq!(table.len(), 1, "nothing is over yet");
         table.expire(61);
-        assert!(table.is_empty() && lock(&table.of_source).is_empty());
+        let index = lock(&table.index);
+        assert!(table.is_empty() && index.of_source.is_empty() && index.unproven.is_empty());
         let counts = SessionCounts { opened: 2, ended: 1, expired: 1, ..SessionCounts::default() };
         assert_eq!(table.counts(), counts);
     }
 
     #[test]
     fn numbers_are_positive_and_free() {
-        let table = Sessions::new(LIMITS);
+        let table = Sessions::new(limits());
         assert_eq!(open(&table, of(1), 0, 0), Err(Refusal::NoNumber));
         assert_eq!(open(&table, of(1), 5, 0), Ok(5));
         assert_eq!(open(&table, of(1), 5, 0), Err(Refusal::NoNumber));
@@ -355,43 +508,125 @@ pub(crate) mod tests {
         assert_eq!(table.len(), 2);
     }
 
-    #[test]
-    fn a_source_has_so_many_and_no_more() {
-        let table = Sessions::new(LIMITS);
-        for number in 1..=3 {
-            open(&table, of(1), number, 0).unwrap();
-        }
-        assert_eq!(open(&table, of(1), 4, 0), Err(Refusal::TooManyOfSource));
-        assert_eq!(open(&table, of(2), 4, 0), Ok(4));
-        table.end(1);
-        assert_eq!(open(&table, of(1), 5, 0), Ok(5));
-        assert_eq!((table.counts().refused_of_source, table.len()), (1, 4));
+    /// Lets a message come in the session `id`.
+    fn prove(table: &Sessions, id: i32, now_s: u32) {
+        assert!(table.find(id, now_s).unwrap().accept(1, now_s), "{id}");
+    }
+
+    fn found(table: &Sessions, ids: impl IntoIterator<Item = i32>, now_s: u32) -> Vec<i32> {
+        ids.into_iter().filter(|&id| table.find(id, now_s).is_some()).collect()
     }
 
     #[test]
-    fn the_longest_idle_of_those_that_have_proven_nothing_makes_room() {
-        let table = Sessions::new(LIMITS);
+    fn a_source_loses_its_own_oldest_unproven_session_and_no_other_does() {
+        let table = Sessions::new(SessionLimits { sessions_max: 100, ..limits() });
+        for number in 1..=3 {
+            open(&table, of(1), number, 0).unwrap();
+        }
+        prove(&table, 1, 0);
+        open(&table, of(2), 9, 0).unwrap();
+        for number in 4..=6 {
+            open(&table, of(1), number, 0).unwrap();
+        }
+        assert_eq!(found(&table, 1..=9, 0), [1, 4, 5, 6, 9], "the proven one stays");
+        assert_eq!((table.len(), table.counts().displaced), (5, 2));
+    }
+
+    #[test]
+    fn proven_sessions_of_a_source_displace_the_one_that_is_idle_for_longest() {
+        let table = Sessions::new(SessionLimits { sessions_max: 100, ..limits() });
+        for number in 1..=20_u8 {
+            let now_s = u32::from(number);
+            let id = open(&table, of(1), now_s, now_s).unwrap();
+            prove(&table, id, now_s);
+            assert!(table.find(1, now_s).unwrap().accept(i32::from(number) + 1, now_s), "in use all day");
+        }
+        open(&table, of(1), 21, 20).unwrap();
+        // Those that have become proven since entries were sorted out are beside the limit.
+        assert_eq!(found(&table, 1..=21, 20), [1, 18, 19, 20, 21]);
+        assert_eq!(table.counts().displaced, 16);
+    }
+
+    #[test]
+    fn nothing_unproven_takes_the_place_of_a_proven_session() {
+        let table = Sessions::new(SessionLimits { sessions_max: 16, per_source_max: 8, ..limits() });
+        for number in 1..=12 {
+            open(&table, of(u8::try_from(number).unwrap()), number, 0).unwrap();
+            prove(&table, i32::try_from(number).unwrap(), 0);
+        }
+        for number in 13..1000 {
+            open(&table, of(u8::try_from(number % 200).unwrap()), number, 0).unwrap();
+        }
+        assert_eq!(found(&table, 1..=12, 0).len(), 12);
+        assert_eq!(found(&table, 996..=999, 0).len(), 4, "the newest");
+        assert_eq!(table.len(), 16);
+    }
+
+    #[test]
+    fn where_all_are_proven_the_longest_idle_goes_and_proven_identities_stay() {
+        let table = Sessions::new(limits());
         for number in 1..=4_u8 {
             open(&table, of(number), number.into(), number.into()).unwrap();
+            prove(&table, number.into(), number.into());
         }
-        let prove = |id| assert!(table.find(id, 4).unwrap().authenticate(WHO, 301, 1), "{id}");
-        prove(1);
-        assert!(table.find(2, 4).unwrap().accept(1, 50), "and this one is in use");
+        let authenticate = |id| assert!(table.find(id, 4).unwrap().authenticate(WHO, 301, 1), "{id}");
+        authenticate(1);
+        assert!(table.find(2, 4).unwrap().accept(2, 50), "and this one is in use");
         assert_eq!(open(&table, of(5), 5, 50), Ok(5));
         assert!(table.find(3, 4).is_none(), "the longest idle");
         assert_eq!((table.len(), table.counts().displaced), (4, 1));
         for id in [2, 4, 5] {
-            prove(id);
+            authenticate(id);
         }
         assert_eq!(open(&table, of(6), 6, 50), Err(Refusal::Full));
         assert_eq!((table.len(), table.counts().refused_full), (4, 1));
+        assert_eq!(open(&table, of(4), 7, 50), Ok(7), "for one of the same source");
+        assert!(table.find(4, 50).is_none());
         assert_eq!(open(&table, of(6), 6, 70), Ok(6), "the time of some is over");
         assert_eq!((table.len(), table.counts().expired), (4, 1));
     }
 
     #[test]
+    fn clients_are_sent_to_tcp_where_many_datagrams_set_up_what_nobody_uses() {
+        let limits = SessionLimits { sessions_max: 16, datagrams_per_source_max: Some(2), ..limits() };
+        let table = Sessions::new(limits);
+        let datagram = |n| NewSession { origin: Origin::datagram([192, 0, 2, n].into()), ..of(n) };
+        for number in 1..=2 {
+            open(&table, datagram(1), number, 0).unwrap();
+        }
+        assert_eq!(open(&table, datagram(1), 3, 0), Err(Refusal::OverTcp));
+        assert_eq!(table.admit(datagram(1).origin, 0), Err(Refusal::OverTcp));
+        assert_eq!(table.admit(of(1).origin, 0), Ok(()));
+        prove(&table, 1, 0);
+        assert_eq!(open(&table, datagram(1), 3, 0), Ok(3), "what is used does not count");
+        for number in 4..=5 {
+            open(&table, datagram(2), number, 0).unwrap();
+        }
+        assert_eq!(table.admit(datagram(3).origin, 0), Err(Refusal::OverTcp), "a quarter of the table");
+        assert_eq!(open(&table, of(3), 6, 0), Ok(6));
+        prove(&table, 2, 1);
+        assert_eq!(table.admit(datagram(3).origin, 1), Ok(()), "some of which is used by now");
+        assert_eq!(table.admit(datagram(1).origin, 61), Ok(()), "after a minute");
+        assert_eq!(table.counts().sent_to_tcp, 3);
+    }
+
+    #[test]
+    fn listed_sources_have_no_limits_of_their_own() {
+        let exempt = SourceList::parse(&["192.0.2.1".to_owned()]).unwrap();
+        let limits =
+            SessionLimits { sessions_max: 100, datagrams_per_source_max: Some(0), exempt, ..limits() };
+        let table = Sessions::new(limits);
+        for number in 1..=20 {
+            let new = NewSession { origin: Origin::datagram([192, 0, 2, 1].into()), ..of(1) };
+            open(&table, new, number, 0).unwrap();
+        }
+        assert_eq!((table.len(), table.counts().displaced), (20, 0));
+    }
+
+    #[test]
     fn threads_share_it_and_it_never_has_more_than_it_may() {
-        let table = Sessions::new(SessionLimits { sessions_max: 500, per_source_max: 10_000 });
+        let table =
+            Sessions::new(SessionLimits { sessions_max: 500, unproven_per_source_max: 10_000, ..limits() });
         let numbers = std::sync::atomic::AtomicU32::new(1);
         std::thread::scope(|scope| {
             for n in 0..4_u8 {
@@ -412,7 +647,9 @@ pub(crate) mod tests {
         let counts = table.counts();
         assert_eq!(there, table.len());
         assert_eq!(counts.opened, counts.ended + counts.displaced + there as u64);
-        assert_eq!(lock(&table.of_source).values().sum::<usize>(), there);
+        table.expire(0);
+        let entries: usize = lock(&table.index).of_source.values().map(|it| it.unproven.len()).sum();
+        assert_eq!(entries, there);
     }
 
     /// Bytes of this process that are in memory.
@@ -425,8 +662,9 @@ pub(crate) mod tests {
     #[test]
     fn a_hundred_thousand_sessions_take_less_than_a_kilobyte_each() {
         let count = 100_000_u32;
+        let all = count as usize;
         let table =
-            Sessions::new(SessionLimits { sessions_max: count as usize, per_source_max: count as usize });
+            Sessions::new(SessionLimits { sessions_max: all, unproven_per_source_max: all, ..limits() });
         let before = resident();
         // Numbers all over the range, as random ones are.
         for n in 1..=count {

@@ -1,7 +1,8 @@
 //! Messages in a session: what has to be right about one that comes, and what is done to one that goes.
 
-use crate::session::{Identity, Keys};
+use crate::session::{Identity, Keys, PROTECTED_SINCE};
 use handle_auth::SignError;
+use handle_proto::Version;
 use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::list::Reference;
 use handle_proto::wire::{Envelope, Message};
@@ -36,21 +37,34 @@ pub enum Reject {
     Replayed(i32),
 }
 
+/// Whether `version`, of a message or of the answer to it, protects less than the session does. No client wants that:
+/// whoever changes a version on its way wants an answer that says less of itself.
+#[must_use]
+pub fn is_downgraded(session: &(impl Live + ?Sized), version: Version) -> bool {
+    session.keys().version >= PROTECTED_SINCE && version < PROTECTED_SINCE
+}
+
 /// Checks a message that came behind `envelope`, in the clear: whether it has a MAC. One that has none proves nothing.
 ///
 /// # Errors
-/// When it has a MAC that is wrong, or has come before.
+/// When it has a MAC that is wrong, or has come before, or has a version that protects less than the session does.
 pub fn check(
     session: &(impl Live + ?Sized),
     envelope: &Envelope,
     message: &Message<'_>,
     now_s: u32,
 ) -> Result<bool, Reject> {
+    if is_downgraded(session, envelope.answer_version()) {
+        return Err(Reject::WrongMac);
+    }
     match message.decode_credential() {
         Ok(Some(credential)) if credential.is_mac() => {}
         // As deployed: a signature in a session is not looked at.
         Ok(_) => return Ok(false),
         Err(_) => return Err(Reject::WrongMac),
+    }
+    if is_downgraded(session, envelope.version) {
+        return Err(Reject::WrongMac);
     }
     let credential = session.keys().mac.verify(envelope, message).map_err(|_| Reject::WrongMac)?;
     match session.accept(credential.counter, now_s) {
@@ -62,8 +76,12 @@ pub fn check(
 /// Puts a MAC behind `message`, an answer with its envelope. Allocates nothing where there is room for it.
 ///
 /// # Errors
-/// When it is no message.
+/// When it is no message, or has a version that protects less than the session does.
 pub fn seal(session: &(impl Live + ?Sized), message: &mut Vec<u8>) -> Result<(), SignError> {
+    let version = Envelope::split(message).map_or(PROTECTED_SINCE, |(envelope, _)| envelope.version);
+    if is_downgraded(session, version) {
+        return Err(SignError::Failed);
+    }
     session.keys().mac.seal(message, session.next_counter())
 }
 
@@ -98,7 +116,7 @@ mod tests {
     use crate::table::tests::new_session;
     use handle_proto::wire::credential::Credential;
     use handle_proto::wire::{Header, MessageBuf};
-    use handle_proto::{OpCode, OpFlags, ResponseCode, Version};
+    use handle_proto::{OpCode, OpFlags, ResponseCode};
 
     fn message(version: Version) -> Vec<u8> {
         let envelope = Envelope { version, session_id: 5, ..Envelope::request(9) };
@@ -116,7 +134,7 @@ mod tests {
     }
 
     fn session(version: Version) -> Session {
-        Session::new(5, NewSession { version, ..new_session() }, 0)
+        Session::new(5, NewSession { version, ..new_session() }, 60, 0)
     }
 
     fn check_bytes(session: &Session, bytes: &[u8]) -> Result<bool, Reject> {
@@ -145,10 +163,32 @@ mod tests {
             assert_eq!(check_bytes(&server, &first), again, "2.{minor}");
             let mut second = message(version);
             seal(&client, &mut second).unwrap();
-            let elsewhere = Session::new(6, NewSession { version, ..new_session() }, 0);
+            let elsewhere = Session::new(6, NewSession { version, ..new_session() }, 60, 0);
             assert_eq!(check_bytes(&elsewhere, &second), Ok(true), "the same key, so nothing tells");
             assert_eq!(check_bytes(&server, &second), Ok(true), "2.{minor}");
         }
+    }
+
+    #[test]
+    fn a_session_has_no_messages_of_versions_that_protect_less() {
+        let session = session(Version::CURRENT);
+        let downgraded = Err(Reject::WrongMac);
+        for (minor, suggested, without_mac, with_mac) in [
+            (11, 11, Ok(false), Ok(true)),
+            (7, 7, Ok(false), Ok(true)),
+            // As clients write what they send before they know the version of a server.
+            (3, 11, Ok(false), downgraded),
+            (11, 6, downgraded, downgraded),
+        ] {
+            let case = format!("2.{minor} that suggests 2.{suggested}");
+            let mut asked = message(Version::new(2, minor));
+            asked[3] = suggested;
+            assert_eq!(check_bytes(&session, &asked), without_mac, "{case}");
+            session.keys().mac.seal(&mut asked, 100 + i32::from(minor)).unwrap();
+            assert_eq!(check_bytes(&session, &asked), with_mac, "{case}");
+        }
+        assert!(seal(&session, &mut message(Version::new(2, 6))).is_err());
+        assert!(seal(&session, &mut message(Version::new(2, 7))).is_ok());
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! One record into its bytes, or why not.
 
 use crate::format::{
-    KEY_LEN_MAX, RECORD_ALIGN, RECORD_HEAD_LEN, RECORD_LEN_MAX, RECORD_TOMBSTONE, RecordHead,
-    VALUES_COUNT_MAX, VALUES_LEN_MAX, fold_key,
+    KEY_LEN_MAX, RECORD_ALIGN, RECORD_HEAD_LEN, RECORD_LEN_MAX, RECORD_SUM_LEN, RECORD_TOMBSTONE, RecordHead,
+    VALUES_COUNT_MAX, VALUES_LEN_MAX, fold_key, record_sum,
 };
 use core::fmt;
 use handle_proto::{Value, limit};
@@ -166,7 +166,10 @@ fn finish(out: &mut Vec<u8>, start: usize, mut head: RecordHead) {
     out.resize(start + record_len, 0);
     head.record_len = small(record_len);
     head.padding = small(record_len - len);
-    out[start..start + RECORD_HEAD_LEN].copy_from_slice(&head.encode());
+    let record = &mut out[start..];
+    record[..RECORD_HEAD_LEN].copy_from_slice(&head.encode());
+    let sum = record_sum(record);
+    record[..RECORD_SUM_LEN].copy_from_slice(&sum.to_le_bytes());
 }
 
 const _: () = assert!(KEY_LEN_MAX <= u16::MAX as usize && VALUES_COUNT_MAX <= u16::MAX as usize);

@@ -10,7 +10,7 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 /// First bytes of a layer.
 pub const MAGIC: [u8; 8] = *b"HDLLAYER";
 /// The layout described here. Readers refuse every other.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// Bytes of the header.
 pub const HEADER_LEN: usize = 192;
 /// Every section begins at a multiple of this, which is a line of the processor's cache.
@@ -27,7 +27,9 @@ pub const FLAG_WITHIN: u32 = 4;
 /// Records begin at a multiple of this; the index counts in units of it.
 pub const RECORD_ALIGN: usize = 8;
 /// Bytes in front of the key of a record.
-pub const RECORD_HEAD_LEN: usize = 16;
+pub const RECORD_HEAD_LEN: usize = 20;
+/// Bytes of the checksum with which a record begins; it covers all that follows.
+pub const RECORD_SUM_LEN: usize = 4;
 /// Record flag: the handle was deleted; older layers are not asked.
 pub const RECORD_TOMBSTONE: u8 = 1;
 /// Bytes of the stored position in front of each private value.
@@ -45,8 +47,14 @@ pub const BUCKET_SPAN_LEN: u64 = 1 << 17;
 pub const DISTANCES_AT: usize = 28;
 /// Where the base of a bucket is.
 pub const BASE_AT: usize = 56;
+/// Bits of a base that are an offset, in units of [`RECORD_ALIGN`]; the checksum of the bucket is in those above.
+pub const BASE_BITS: u32 = 40;
+/// Bits of the checksum of a bucket.
+pub const BUCKET_SUM_BITS: u32 = 23;
 /// Bit of a base: a record that belongs into this bucket, or into one before it, is in a later one.
 pub const BASE_GOES_ON: u64 = 1 << 63;
+const _: () =
+    assert!(BASE_BITS + BUCKET_SUM_BITS == 63 && LAYER_LEN_MAX / RECORD_ALIGN as u64 <= 1 << BASE_BITS);
 const _: () =
     assert!(2 * BUCKET_SLOTS == DISTANCES_AT && 2 * DISTANCES_AT == BASE_AT && BASE_AT + 8 == BUCKET_LEN);
 /// Most buckets in which a lookup looks, and a builder puts, one hash.
@@ -89,6 +97,26 @@ pub fn hash_key(seed: u64, key: &[u8]) -> u64 {
 pub fn checksum(bytes: &[u8]) -> u64 {
     xxh3_64(bytes)
 }
+
+/// The checksum of a record: of all its bytes but those of the checksum.
+#[inline]
+#[must_use]
+#[expect(clippy::cast_possible_truncation, reason = "the low bits are meant")]
+pub fn record_sum(record: &[u8]) -> u32 {
+    xxh3_64(record.get(RECORD_SUM_LEN..).unwrap_or_default()) as u32
+}
+
+/// The checksum of a bucket, of which the bits where it is stored count as zero.
+#[must_use]
+pub fn bucket_sum(bucket: &[u8; BUCKET_LEN]) -> u64 {
+    let mut bytes = *bucket;
+    let (_, base) = bytes.split_last_chunk_mut::<8>().expect("a bucket ends with its base");
+    *base = (u64::from_le_bytes(*base) & !BUCKET_SUM_MASK).to_le_bytes();
+    xxh3_64(&bytes) & (BUCKET_SUM_MASK >> BASE_BITS)
+}
+
+/// Where the checksum of a bucket is in its base.
+pub const BUCKET_SUM_MASK: u64 = ((1 << BUCKET_SUM_BITS) - 1) << BASE_BITS;
 
 /// The bucket where a hash belongs, in order of hashes, below `buckets`.
 #[must_use]
@@ -147,7 +175,11 @@ impl fmt::Display for OpenError {
             Self::Magic => f.write_str("this is not a snapshot layer"),
             Self::Checksum => f.write_str("the header does not match its checksum"),
             Self::Version(version) => {
-                write!(f, "the layout is version {version}, this program reads version {VERSION}")
+                write!(
+                    f,
+                    "the layout is version {version}, this program reads version {VERSION}: publish the records \
+                     again, to an empty directory"
+                )
             }
             Self::Length { expected, found } => {
                 write!(f, "the file has {found} bytes, its header says {expected}")
@@ -182,6 +214,7 @@ pub struct Header {
     pub index_len: u64,
     pub index_sum: u64,
     pub index_buckets: u64,
+    pub private_count: u64,
 }
 
 /// Where each field of the header is.
@@ -208,7 +241,8 @@ pub mod header_at {
     pub const INDEX_LEN: usize = 136;
     pub const INDEX_SUM: usize = 144;
     pub const INDEX_BUCKETS: usize = 152;
-    pub const RESERVED: usize = 160;
+    pub const PRIVATE_COUNT: usize = 160;
+    pub const RESERVED: usize = 168;
     pub const HEADER_SUM: usize = 184;
 }
 const _: () = assert!(header_at::HEADER_SUM + 8 == HEADER_LEN && HEADER_LEN.is_multiple_of(SECTION_ALIGN));
@@ -259,6 +293,7 @@ impl Header {
             index_len: u64_at(header_at::INDEX_LEN),
             index_sum: u64_at(header_at::INDEX_SUM),
             index_buckets: u64_at(header_at::INDEX_BUCKETS),
+            private_count: u64_at(header_at::PRIVATE_COUNT),
         };
         header.check(found_len)?;
         Ok(header)
@@ -323,6 +358,7 @@ impl Header {
             (header_at::INDEX_LEN, self.index_len),
             (header_at::INDEX_SUM, self.index_sum),
             (header_at::INDEX_BUCKETS, self.index_buckets),
+            (header_at::PRIVATE_COUNT, self.private_count),
         ] {
             put(at, &number.to_le_bytes());
         }
@@ -339,6 +375,8 @@ fn chunk<const N: usize>(bytes: &[u8; HEADER_LEN], at: usize) -> &[u8; N] {
 /// What precedes the key of a record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecordHead {
+    /// What [`record_sum`] gives for the record.
+    pub sum: u32,
     /// Bytes of the whole record, a multiple of [`RECORD_ALIGN`].
     pub record_len: u32,
     /// Bytes of the key.
@@ -359,8 +397,9 @@ impl RecordHead {
     /// Reads the fields; what they say is for the caller to check.
     #[must_use]
     pub const fn decode(bytes: &[u8; RECORD_HEAD_LEN]) -> Self {
-        let [l0, l1, l2, l3, k0, k1, c0, c1, p0, p1, p2, p3, v0, v1, flags, padding] = *bytes;
+        let [s0, s1, s2, s3, l0, l1, l2, l3, k0, k1, c0, c1, p0, p1, p2, p3, v0, v1, flags, padding] = *bytes;
         Self {
+            sum: u32::from_le_bytes([s0, s1, s2, s3]),
             record_len: u32::from_le_bytes([l0, l1, l2, l3]),
             key_len: u16::from_le_bytes([k0, k1]),
             public_count: u16::from_le_bytes([c0, c1]),
@@ -374,12 +413,14 @@ impl RecordHead {
     /// The bytes in front of the key.
     #[must_use]
     pub const fn encode(&self) -> [u8; RECORD_HEAD_LEN] {
+        let [s0, s1, s2, s3] = self.sum.to_le_bytes();
         let [l0, l1, l2, l3] = self.record_len.to_le_bytes();
         let [k0, k1] = self.key_len.to_le_bytes();
         let [c0, c1] = self.public_count.to_le_bytes();
         let [p0, p1, p2, p3] = self.public_len.to_le_bytes();
         let [v0, v1] = self.private_count.to_le_bytes();
-        [l0, l1, l2, l3, k0, k1, c0, c1, p0, p1, p2, p3, v0, v1, self.flags, self.padding]
+        let (flags, padding) = (self.flags, self.padding);
+        [s0, s1, s2, s3, l0, l1, l2, l3, k0, k1, c0, c1, p0, p1, p2, p3, v0, v1, flags, padding]
     }
 }
 

@@ -1,8 +1,8 @@
 //! Buckets of slots in order of hashes: how records and homed prefixes are found.
 
 use crate::format::{
-    BASE_AT, BASE_GOES_ON, BUCKET_LEN, BUCKET_SLOTS, DISTANCES_AT, PROBE_BUCKETS_MAX, RECORD_ALIGN, bucket,
-    fingerprint,
+    BASE_AT, BASE_BITS, BASE_GOES_ON, BUCKET_LEN, BUCKET_SLOTS, BUCKET_SUM_MASK, DISTANCES_AT,
+    PROBE_BUCKETS_MAX, RECORD_ALIGN, bucket, bucket_sum, fingerprint,
 };
 use crate::prefetch::prefetch_all;
 
@@ -13,6 +13,8 @@ pub(crate) struct Index<'a> {
     buckets: &'a [[u8; BUCKET_LEN]],
     /// Buckets that hashes are spread over.
     spread: u64,
+    /// Whether a bucket must match its checksum before it is believed that something is not in it.
+    checks: bool,
 }
 
 /// What a fingerprint found, if anything. Numbers and no `Option`: this is kept between the steps of a lookup, and
@@ -28,6 +30,8 @@ pub(crate) struct Candidate {
 impl Candidate {
     /// Nothing has the fingerprint.
     pub(crate) const NONE: Self = Self { at: 0, slots_seen: 0 };
+    /// A bucket on the way is damaged. There is no record at this offset, so whoever reads it finds damage.
+    pub(crate) const DAMAGED: Self = Self { at: 1, slots_seen: 0 };
 
     /// Whether nothing has it.
     #[inline]
@@ -43,7 +47,13 @@ const _: () = assert!(SLOTS_SEEN_MAX <= u32::MAX as usize, "counted in 32 bits")
 impl<'a> Index<'a> {
     /// An index of the whole buckets in `bytes`, `spread` of which are where searches begin.
     pub(crate) const fn new(bytes: &'a [u8], spread: u64) -> Self {
-        Self { buckets: bytes.as_chunks().0, spread }
+        Self { buckets: bytes.as_chunks().0, spread, checks: false }
+    }
+
+    /// The same, that compares buckets with their checksums before it says that something is not there. What is
+    /// found needs no such check: it has the key.
+    pub(crate) const fn checked(self, checks: bool) -> Self {
+        Self { checks, ..self }
     }
 
     /// Starts loading the bucket where a search for `hash` begins.
@@ -57,11 +67,11 @@ impl<'a> Index<'a> {
     /// The first slot that has the fingerprint of `hash`.
     #[inline]
     pub(crate) fn first(&self, hash: u64) -> Candidate {
-        let Some(bucket) = self.bucket(hash, 0) else { return Candidate::NONE };
+        let Some(bucket) = self.bucket(hash, 0) else { return self.missing() };
         let slots = Slots(bucket);
         let matches = slots.matches(hash);
-        if matches == 0 && slots.goes_on() {
-            return self.search(hash, BUCKET_SLOTS);
+        if matches == 0 && (slots.goes_on() || self.checks) {
+            return self.search(hash, 0);
         }
         slots.candidate(matches, 0)
     }
@@ -81,12 +91,20 @@ impl<'a> Index<'a> {
         {
             let slots = Slots(bucket);
             let matches = slots.matches(hash) & (u32::MAX << seen);
+            if matches == 0 && self.checks && !slots.are_whole() {
+                return Candidate::DAMAGED;
+            }
             if matches != 0 || !slots.goes_on() {
                 return slots.candidate(matches, nth);
             }
             (nth, seen) = (nth + 1, 0);
         }
-        Candidate::NONE
+        self.missing()
+    }
+
+    /// There is no such bucket, or none that may be looked at: never in an index that is whole.
+    const fn missing(&self) -> Candidate {
+        if self.checks { Candidate::DAMAGED } else { Candidate::NONE }
     }
 
     #[inline]
@@ -117,7 +135,7 @@ impl Slots<'_> {
         // Without a match, any slot will do, and is masked.
         let n = matches.trailing_zeros() as usize % BUCKET_SLOTS.next_power_of_two();
         let distance = self.0[DISTANCES_AT + 2 * n..].first_chunk().map_or(0, |it| u16::from_le_bytes(*it));
-        let units = (self.base() & !BASE_GOES_ON).wrapping_add(distance.into());
+        let units = (self.base() & ((1 << BASE_BITS) - 1)).wrapping_add(distance.into());
         let at = if matches == 0 { 0 } else { units.wrapping_mul(RECORD_ALIGN as u64) };
         #[expect(clippy::cast_possible_truncation, reason = "see SLOTS_SEEN_MAX")]
         let slots_seen = (nth * BUCKET_SLOTS + n + 1) as u32;
@@ -127,6 +145,10 @@ impl Slots<'_> {
     #[inline]
     fn goes_on(&self) -> bool {
         self.base() & BASE_GOES_ON != 0
+    }
+
+    fn are_whole(&self) -> bool {
+        (self.base() & BUCKET_SUM_MASK) >> BASE_BITS == bucket_sum(self.0)
     }
 
     #[inline]

@@ -46,7 +46,7 @@ pub use homed::Homed;
 pub use map::{How, Mapped};
 #[cfg(feature = "std")]
 pub use merge::{Merging, merge};
-pub use reader::{Corrupt, Layer};
+pub use reader::{Corrupt, Layer, Trust};
 pub use record::Record;
 pub use records::{Records, Staged};
 #[cfg(feature = "std")]

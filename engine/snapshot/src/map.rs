@@ -125,7 +125,7 @@ impl AsRef<[u8]> for Mapped {
 
 fn map(file: &File) -> io::Result<Mmap> {
     // SAFETY: The requirement is that nobody changes the file while it is mapped. The publisher creates
-    // layers under new names, without write permission, holds a lock against a second publisher, and
+    // layers under new names, writable for itself alone, holds a lock against a second publisher, and
     // never opens one again to write; it removes names, which leaves mapped files whole. Operators who
     // cannot keep others out of the directory choose `CopyToMemory`.
     unsafe { Mmap::map(file) }

@@ -137,7 +137,12 @@ impl Source for LayerSource<'_> {
     }
 
     fn advance(&mut self) -> Result<(), Corrupt> {
+        let at = self.records.at();
         let record = self.records.next().transpose()?;
+        // A copy of a damaged record must not get into a new layer.
+        if record.is_some_and(|record| !record.is_whole()) {
+            return Err(Corrupt { at });
+        }
         self.head = record.map(|record| Head { hash: hash_key(self.seed, record.key()), origin: 0, record });
         Ok(())
     }

@@ -3,6 +3,7 @@
 //! - Opening checks the header and nothing else; `verify` is the full check, made once by the publisher.
 //! - No lookup trusts the bytes: each offset and length is checked where it is used, and a search ends
 //!   after [`PROBE_BUCKETS_MAX`](crate::format::PROBE_BUCKETS_MAX) buckets whatever they hold.
+//! - How far a lookup trusts what records and buckets say beyond that is the layer's [`Trust`].
 //! - The staged form is the same lookup in steps, so that a batch can wait for memory once.
 
 use crate::format::{FLAG_FOLDS, FLAG_HOMED, FLAG_WITHIN, HEADER_LEN, Header, OpenError};
@@ -20,6 +21,19 @@ const RECORD_PREFETCH_LEN: usize = 384;
 pub struct Layer<B> {
     bytes: B,
     header: Header,
+    trust: Trust,
+}
+
+/// How far lookups trust the bytes of a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trust {
+    /// Records are taken as they are: whoever published them has verified them.
+    Plain,
+    /// A record that is found is compared with its checksum, and so is a bucket of the index before a key counts
+    /// as missing. What is damaged is [`Corrupt`], all else is what was published.
+    Checked,
+    /// Every lookup that comes to this layer is [`Corrupt`].
+    Refused,
 }
 
 /// A record or slot contradicts itself: the file was damaged after it was verified.
@@ -45,6 +59,8 @@ pub(crate) struct View<'a> {
     index: Index<'a>,
     /// Whether the layer has the table of homed prefixes that counts, and all its records are within.
     vouches: bool,
+    /// Whether records are compared with their checksums.
+    checks: bool,
 }
 
 impl<'a> View<'a> {
@@ -75,7 +91,20 @@ impl<'a> View<'a> {
     #[inline]
     pub(crate) fn record_if(&self, candidate: Candidate, key: &[u8]) -> Result<Option<Record<'a>>, Corrupt> {
         let record = self.record(candidate.at)?;
-        Ok((record.key() == key).then_some(record))
+        if record.key() != key {
+            return Self::other_record(&record, candidate);
+        }
+        if self.checks && !record.is_whole() {
+            return Err(Corrupt { at: candidate.at });
+        }
+        Ok(Some(record))
+    }
+
+    /// A record with another key: only the fingerprint is the same, which happens once in some thousand lookups, or
+    /// the key is damaged. So this check costs nothing that matters, and is made in any case.
+    #[cold]
+    fn other_record(record: &Record<'_>, candidate: Candidate) -> Result<Option<Record<'a>>, Corrupt> {
+        if record.is_whole() { Ok(None) } else { Err(Corrupt { at: candidate.at }) }
     }
 
     /// Goes on where only the fingerprint was the same.
@@ -91,8 +120,10 @@ impl<'a> View<'a> {
             if candidate.is_none() {
                 return Ok(None);
             }
-            if let Some(record) = self.record_if(candidate, key)? {
-                return Ok(Some(record));
+            // Of those behind the first, only one with the key is compared with its checksum: a layer made to do harm
+            // could have a long record in hundreds of slots.
+            if self.record(candidate.at)?.key() == key {
+                return self.record_if(candidate, key);
             }
         }
     }
@@ -133,7 +164,20 @@ impl<B: AsRef<[u8]>> Layer<B> {
     pub fn open(bytes: B) -> Result<Self, OpenError> {
         let slice = bytes.as_ref();
         let header = Header::decode(slice, slice.len() as u64)?;
-        Ok(Self { bytes, header })
+        let trust = if header.private_count > 0 { Trust::Checked } else { Trust::Plain };
+        Ok(Self { bytes, header, trust })
+    }
+
+    /// How far lookups trust it: [`Trust::Checked`] at first where it has private values, [`Trust::Plain`] where not.
+    #[must_use]
+    pub const fn trust(&self) -> Trust {
+        self.trust
+    }
+
+    /// The same layer, trusted as far as `trust` says.
+    #[must_use]
+    pub fn with_trust(self, trust: Trust) -> Self {
+        Self { trust, ..self }
     }
 
     /// Seed of [`hash_key`](crate::hash_key); the same in all layers of a set.
@@ -158,6 +202,12 @@ impl<B: AsRef<[u8]>> Layer<B> {
     #[must_use]
     pub const fn tombstones_count(&self) -> u64 {
         self.header.tombstones_count
+    }
+
+    /// Values that not everyone may read, of all records.
+    #[must_use]
+    pub const fn private_count(&self) -> u64 {
+        self.header.private_count
     }
 
     /// When the layer was built, Unix milliseconds.
@@ -198,12 +248,17 @@ impl<B: AsRef<[u8]>> Layer<B> {
 
     /// `vouches`: whether this is the layer that does.
     pub(crate) fn view(&self, vouches: bool) -> View<'_> {
-        let bytes = self.as_bytes();
+        let (bytes, checks) = (self.as_bytes(), self.trust != Trust::Plain);
+        if self.trust == Trust::Refused {
+            // No bucket is there, so every search ends in damage.
+            return View { index: Index::new(&[], 1).checked(true), ..View::default() };
+        }
         let index = bytes.get(to_usize(self.header.index_at)..).unwrap_or_default();
         View {
             records: bytes.get(..to_usize(self.header.homed_at)).unwrap_or_default(),
-            index: Index::new(index, self.header.index_buckets),
+            index: Index::new(index, self.header.index_buckets).checked(checks),
             vouches,
+            checks,
         }
     }
 

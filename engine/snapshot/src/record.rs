@@ -1,6 +1,6 @@
 //! One record: its key, the values anyone may read as one run, and the others.
 
-use crate::format::{POSITION_LEN, RECORD_ALIGN, RECORD_HEAD_LEN, RECORD_TOMBSTONE, RecordHead};
+use crate::format::{POSITION_LEN, RECORD_ALIGN, RECORD_HEAD_LEN, RECORD_TOMBSTONE, RecordHead, record_sum};
 use handle_proto::Value;
 
 /// A record, borrowed from its layer. Its lengths are checked, the values inside it are not.
@@ -42,6 +42,13 @@ impl<'a> Record<'a> {
             is_homed: false,
         };
         Some((record, rest))
+    }
+
+    /// Whether the record is what was written, by its checksum.
+    #[inline]
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.bytes.first_chunk().is_some_and(|head| RecordHead::decode(head).sum == record_sum(self.bytes))
     }
 
     /// As its layer vouches for it.

@@ -11,7 +11,7 @@ pub mod storage;
 
 use crate::format::OpenError;
 use crate::map::{Access, How, Mapped};
-use crate::reader::Layer;
+use crate::reader::{Layer, Trust};
 use crate::records::Records;
 use crate::verify::{self, Fault, Report};
 use crate::writer::{BuildError, header_sum};
@@ -120,7 +120,7 @@ impl PublishedSet {
     /// # Errors
     /// When there is none, or it is not whole.
     pub fn open(dir: &Path, how: How) -> Result<Self, SetError> {
-        Self::open_from(dir, how, None)
+        Self::open_from(dir, how, &|_| None)
     }
 
     /// Opens what is published now in the directory of `previous`, sharing the layers it has already.
@@ -128,13 +128,26 @@ impl PublishedSet {
     /// # Errors
     /// When there is no set, or it is not whole.
     pub fn reopen(previous: &Self) -> Result<Self, SetError> {
-        Self::open_from(&previous.dir, previous.how, Some(previous))
+        Self::open_from(&previous.dir, previous.how, &|entry| previous.layer(entry))
     }
 
-    fn open_from(dir: &Path, how: How, previous: Option<&Self>) -> Result<Self, SetError> {
+    /// The same, but for the layers that `is_stale` names: these are opened again, for the file may be another now.
+    ///
+    /// # Errors
+    /// When there is no set, or it is not whole.
+    pub fn reopen_stale(previous: &Self, is_stale: impl Fn(&LayerEntry) -> bool) -> Result<Self, SetError> {
+        let shared = |entry: &LayerEntry| previous.layer(entry).filter(|_| !is_stale(entry));
+        Self::open_from(&previous.dir, previous.how, &shared)
+    }
+
+    fn open_from<'p>(
+        dir: &Path,
+        how: How,
+        shared: &impl Fn(&LayerEntry) -> Option<&'p Layer<Mapped>>,
+    ) -> Result<Self, SetError> {
         let mut manifest = read_manifest(dir)?;
         for _ in 1..OPEN_ATTEMPTS_MAX {
-            match Self::open_layers(dir, how, &manifest, previous) {
+            match Self::open_layers(dir, how, &manifest, shared) {
                 // A layer that is gone may have been replaced and removed since its manifest was read.
                 Err(error) if error.is_not_found() => {
                     let now = read_manifest(dir)?;
@@ -146,18 +159,18 @@ impl PublishedSet {
                 layers => return Ok(Self { dir: dir.into(), how, layers: layers?, manifest }),
             }
         }
-        let layers = Self::open_layers(dir, how, &manifest, previous)?;
+        let layers = Self::open_layers(dir, how, &manifest, shared)?;
         Ok(Self { dir: dir.into(), how, manifest, layers })
     }
 
-    fn open_layers(
+    fn open_layers<'p>(
         dir: &Path,
         how: How,
         manifest: &Manifest,
-        previous: Option<&Self>,
+        shared: &impl Fn(&LayerEntry) -> Option<&'p Layer<Mapped>>,
     ) -> Result<Box<[Layer<Mapped>]>, SetError> {
         let layers = manifest.layers.iter().map(|entry| {
-            if let Some(layer) = previous.and_then(|previous| previous.layer(entry)) {
+            if let Some(layer) = shared(entry) {
                 return Ok(layer.clone());
             }
             let path = dir.join(&entry.file);
@@ -166,7 +179,24 @@ impl PublishedSet {
         });
         let layers: Box<[_]> = layers.collect::<Result<_, _>>()?;
         check_alike(dir, manifest, &layers)?;
-        Ok(layers)
+        // A damaged disk may put what belongs into one layer into another.
+        let trust =
+            if layers.iter().any(|layer| layer.private_count() > 0) { Trust::Checked } else { Trust::Plain };
+        Ok(layers.into_iter().map(|layer| layer.with_trust(trust)).collect())
+    }
+
+    /// The same set, with layers trusted as far as `trust` says of each.
+    #[must_use]
+    pub fn with_trust(&self, trust: impl Fn(&LayerEntry) -> Trust) -> Self {
+        let layers = self.manifest.layers.iter().zip(&self.layers);
+        let layers = layers.map(|(entry, layer)| layer.clone().with_trust(trust(entry))).collect();
+        Self { layers, ..self.clone() }
+    }
+
+    /// Whether some record has a value that not everyone may read.
+    #[must_use]
+    pub fn has_private_values(&self) -> bool {
+        self.layers.iter().any(|layer| layer.private_count() > 0)
     }
 
     fn layer(&self, entry: &LayerEntry) -> Option<&Layer<Mapped>> {

@@ -2,13 +2,13 @@
 
 use crate::encode::Refused;
 use crate::format::{
-    BASE_AT, BUCKET_LEN, BUCKET_SLOTS, KEY_LEN_MAX, SECTION_ALIGN, VALUES_COUNT_MAX, VALUES_LEN_MAX,
-    buckets_for, checksum, hash_key,
+    BASE_AT, BASE_BITS, BUCKET_LEN, BUCKET_SLOTS, BUCKET_SUM_MASK, KEY_LEN_MAX, SECTION_ALIGN,
+    VALUES_COUNT_MAX, VALUES_LEN_MAX, bucket_sum, buckets_for, checksum, hash_key,
 };
 use crate::reader::{Corrupt, Layer};
 use crate::record::Record;
 use core::fmt;
-use core::ops::Range;
+use core::ops::{ControlFlow, Range};
 use handle_proto::{Handle, Value, limit};
 use std::vec::Vec;
 use xxhash_rust::xxh3::Xxh3Default;
@@ -52,6 +52,8 @@ pub enum What {
     RecordsSum,
     HomedSum,
     IndexSum,
+    RecordSum,
+    BucketSum,
     Padding,
     Record,
     Key,
@@ -75,6 +77,8 @@ impl fmt::Display for Fault {
             What::RecordsSum => "the records do not match their checksum",
             What::HomedSum => "the homed prefixes do not match their checksum",
             What::IndexSum => "the index does not match its checksum",
+            What::RecordSum => "a record does not match its checksum",
+            What::BucketSum => "a bucket of an index does not match its checksum",
             What::Padding => "there is something where only zeros belong",
             What::Record => "a record has impossible lengths",
             What::Key => "a key is not one a lookup would ask for",
@@ -97,6 +101,14 @@ impl fmt::Display for Fault {
 
 impl core::error::Error for Fault {}
 
+impl Fault {
+    /// Whether bytes are not those that were written. Otherwise they are, and were wrong from the beginning.
+    #[must_use]
+    pub const fn is_damage(&self) -> bool {
+        matches!(self.what, What::RecordsSum | What::HomedSum | What::IndexSum)
+    }
+}
+
 fn ensure(is_right: bool, at: u64, what: What) -> Result<(), Fault> {
     if is_right { Ok(()) } else { Err(Fault { at, what }) }
 }
@@ -107,35 +119,36 @@ fn ensure(is_right: bool, at: u64, what: What) -> Result<(), Fault> {
 /// # Errors
 /// With the first fault.
 pub fn layer<B: AsRef<[u8]>>(layer: &Layer<B>) -> Result<Report, Fault> {
-    layer_passing(layer, |_| {})
+    let report = layer_in_steps(layer, |_| ControlFlow::Continue(()))?;
+    Ok(report.expect("nobody stops it"))
 }
 
-/// As [`layer`], and tells which ranges of the file it is done with, so that a large one need not stay in
-/// memory as a whole.
-pub(crate) fn layer_passing<B: AsRef<[u8]>>(
-    layer: &Layer<B>,
-    mut passed: impl FnMut(Range<u64>),
-) -> Result<Report, Fault> {
+/// Checks the table of homed prefixes alone, by its checksum.
+///
+/// # Errors
+/// When it is damaged.
+pub fn homed_sum<B: AsRef<[u8]>>(layer: &Layer<B>) -> Result<(), Fault> {
     let header = layer.header();
-    let bytes = |range: Range<u64>| {
-        let [start, end] = [range.start, range.end].map(|at| usize::try_from(at).unwrap_or(usize::MAX));
-        layer.as_bytes().get(start..end).unwrap_or_default()
-    };
-    let records = bytes(header.records_at..header.homed_at);
-    let homed = bytes(header.homed_at..header.index_at);
-    let index = bytes(header.index_at..header.file_len);
-    // First the checksums: what they miss is a fault of the builder, not of the disk.
-    let mut sum = Xxh3Default::new();
-    let mut at = header.records_at;
-    for piece in records.chunks(PASS_LEN) {
-        sum.update(piece);
-        passed(at..at + piece.len() as u64);
-        at += piece.len() as u64;
-    }
-    ensure(sum.digest() == header.records_sum, header.records_at, What::RecordsSum)?;
-    ensure(checksum(homed) == header.homed_sum, header.homed_at, What::HomedSum)?;
-    ensure(checksum(index) == header.index_sum, header.index_at, What::IndexSum)?;
+    let homed = section(layer, header.homed_at..header.index_at);
+    ensure(checksum(homed) == header.homed_sum, header.homed_at, What::HomedSum)
+}
 
+/// As [`layer`], in steps of some mebibytes. `passed` is told which range of the file has been read, some of them
+/// twice: so a large file need not stay in memory as a whole, and whoever checks it can rest or stop, which gives
+/// `None`.
+///
+/// # Errors
+/// With the first fault.
+pub fn layer_in_steps<B: AsRef<[u8]>>(
+    layer: &Layer<B>,
+    mut passed: impl FnMut(Range<u64>) -> ControlFlow<()>,
+) -> Result<Option<Report>, Fault> {
+    if sums(layer, &mut passed)?.is_break() {
+        return Ok(None);
+    }
+    let header = layer.header();
+    let (homed, index) =
+        (section(layer, header.homed_at..header.index_at), section(layer, header.index_at..header.file_len));
     let mut report =
         Report { records_len: header.records_len, index_len: header.index_len, ..Report::default() };
     let mut iter = layer.records();
@@ -145,11 +158,14 @@ pub(crate) fn layer_passing<B: AsRef<[u8]>>(
     loop {
         let at = iter.at();
         if at - passed_to >= PASS_LEN as u64 {
-            passed(passed_to..at);
+            if passed(passed_to..at).is_break() {
+                return Ok(None);
+            }
             passed_to = at;
         }
         let Some(record) = iter.next() else { break };
         let record = record.map_err(|Corrupt { at }| Fault { at, what: What::Record })?;
+        ensure(record.is_whole(), at, What::RecordSum)?;
         let hash = hash_key(layer.seed(), record.key());
         ensure(is_key(record.key(), layer.folds()), at, What::Key)?;
         ensure(last.is_none_or(|last| last < (hash, record.key())), at, What::Order)?;
@@ -166,16 +182,59 @@ pub(crate) fn layer_passing<B: AsRef<[u8]>>(
         report.public_count += record.public_count() as u64;
         report.private_count += record.private_count() as u64;
     }
-    let counts = (report.handles_count, report.tombstones_count);
-    let at = header.records_at;
-    ensure(counts == (header.handles_count, header.tombstones_count), at, What::Counts)?;
+    let counts = (report.handles_count, report.tombstones_count, report.private_count);
+    let counted = (header.handles_count, header.tombstones_count, header.private_count);
+    ensure(counts == counted, header.records_at, What::Counts)?;
     ensure(is_padding(iter.rest(), SECTION_ALIGN), iter.at(), What::Padding)?;
 
     let records_count = report.handles_count + report.tombstones_count;
     slots(index, header.index_buckets, records_count, header.records_len)
         .map_err(|what| Fault { at: header.index_at, what })?;
     report.homed_count = self::homed(layer, homed).map_err(|what| Fault { at: header.homed_at, what })?;
-    Ok(report)
+    Ok(Some(report))
+}
+
+/// The bytes of a section.
+fn section<B: AsRef<[u8]>>(layer: &Layer<B>, range: Range<u64>) -> &[u8] {
+    let [start, end] = [range.start, range.end].map(|at| usize::try_from(at).unwrap_or(usize::MAX));
+    layer.as_bytes().get(start..end).unwrap_or_default()
+}
+
+/// Compares sections with their checksums, before all else: what they miss is a fault of the builder, not of the disk.
+fn sums<B: AsRef<[u8]>>(
+    layer: &Layer<B>,
+    passed: &mut impl FnMut(Range<u64>) -> ControlFlow<()>,
+) -> Result<ControlFlow<()>, Fault> {
+    let header = layer.header();
+    let mut sum = Xxh3Default::new();
+    let mut at = header.records_at;
+    for piece in section(layer, header.records_at..header.homed_at).chunks(PASS_LEN) {
+        sum.update(piece);
+        if passed(at..at + piece.len() as u64).is_break() {
+            return Ok(ControlFlow::Break(()));
+        }
+        at += piece.len() as u64;
+    }
+    if sum.digest() != header.records_sum {
+        return Err(Fault { at: first_damaged(layer), what: What::RecordsSum });
+    }
+    homed_sum(layer)?;
+    let index = section(layer, header.index_at..header.file_len);
+    ensure(checksum(index) == header.index_sum, header.index_at, What::IndexSum)?;
+    Ok(ControlFlow::Continue(()))
+}
+
+/// Where the first record is that does not match its checksum, as far as can be told.
+fn first_damaged<B: AsRef<[u8]>>(layer: &Layer<B>) -> u64 {
+    let mut records = layer.records();
+    loop {
+        let at = records.at();
+        match records.next() {
+            Some(Ok(record)) if record.is_whole() => {}
+            // Without a record it is the padding behind the last one.
+            Some(_) | None => return at,
+        }
+    }
 }
 
 fn is_padding(bytes: &[u8], align: usize) -> bool {
@@ -247,7 +306,12 @@ fn slots(index: &[u8], buckets: u64, count: u64, len: u64) -> Result<(), What> {
         let (fingerprints, distances) = (&words[..BUCKET_SLOTS], &words[BUCKET_SLOTS..2 * BUCKET_SLOTS]);
         let used = fingerprints.iter().take_while(|word| **word != [0; 2]).count();
         let unused = fingerprints[used..].iter().chain(&distances[used..]);
-        if unused.into_iter().any(|word| *word != [0; 2]) || (used == 0 && bucket[BASE_AT..] != [0; 8]) {
+        let base = bucket[BASE_AT..].first_chunk().map_or(0, |base| u64::from_le_bytes(*base));
+        if (base & BUCKET_SUM_MASK) >> BASE_BITS != bucket_sum(bucket) {
+            return Err(What::BucketSum);
+        }
+        let has_base = base & !BUCKET_SUM_MASK != 0;
+        if unused.into_iter().any(|word| *word != [0; 2]) || (used == 0 && has_base) {
             return Err(What::Slots);
         }
         used_in_all += used as u64;

@@ -2,9 +2,9 @@
 
 use crate::encode::Refused;
 use crate::format::{
-    BASE_AT, BASE_GOES_ON, BUCKET_LEN, BUCKET_SLOTS, DISTANCES_AT, FLAG_FOLDS, FLAG_HOMED, FLAG_WITHIN,
-    HEADER_LEN, Header, KEY_LEN_MAX, LAYER_LEN_MAX, PROBE_BUCKETS_MAX, RECORD_ALIGN, SECTION_ALIGN, bucket,
-    buckets_for, fingerprint, hash_key, header_at,
+    BASE_AT, BASE_BITS, BASE_GOES_ON, BUCKET_LEN, BUCKET_SLOTS, DISTANCES_AT, FLAG_FOLDS, FLAG_HOMED,
+    FLAG_WITHIN, HEADER_LEN, Header, KEY_LEN_MAX, LAYER_LEN_MAX, PROBE_BUCKETS_MAX, RECORD_ALIGN,
+    SECTION_ALIGN, bucket, bucket_sum, buckets_for, fingerprint, hash_key, header_at,
 };
 use crate::reader::Corrupt;
 use crate::record::Record;
@@ -137,6 +137,7 @@ pub struct LayerWriter<W> {
     pairs: BufWriter<SpooledTempFile>,
     handles_count: u64,
     tombstones_count: u64,
+    private_count: u64,
     last_hash: u64,
     last_key: Vec<u8>,
     /// The prefixes of all records; `None` once there were too many.
@@ -156,6 +157,7 @@ impl<W: Write + Seek> LayerWriter<W> {
             pairs: BufWriter::with_capacity(1 << 16, pairs),
             handles_count: 0,
             tombstones_count: 0,
+            private_count: 0,
             last_hash: 0,
             last_key: Vec::new(),
             prefixes: Some(HashSet::new()),
@@ -202,6 +204,7 @@ impl<W: Write + Seek> LayerWriter<W> {
             self.tombstones_count += 1;
         } else {
             self.handles_count += 1;
+            self.private_count += record.private_count() as u64;
             self.note_prefix(key);
         }
         let mut pair = [0; 16];
@@ -243,6 +246,7 @@ impl<W: Write + Seek> LayerWriter<W> {
             created_unix_ms: self.options.created_unix_ms,
             handles_count: self.handles_count,
             tombstones_count: self.tombstones_count,
+            private_count: self.private_count,
             ..Header::default()
         };
         if self.options.folds {
@@ -358,6 +362,8 @@ impl Filler {
 
     fn next(&mut self, goes_on: bool, out: &mut impl Put) -> Result<(), BuildError> {
         let base = self.base | if goes_on { BASE_GOES_ON } else { 0 };
+        self.bytes[BASE_AT..].copy_from_slice(&base.to_le_bytes());
+        let base = base | bucket_sum(&self.bytes) << BASE_BITS;
         self.bytes[BASE_AT..].copy_from_slice(&base.to_le_bytes());
         out.put(&self.bytes)?;
         *self = Self { current: self.current + 1, ..Self::new(self.buckets) };

@@ -3,8 +3,13 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use handle_proto::{Permissions, Value};
-use handle_snapshot::format::{BASE_GOES_ON, BUCKET_SLOTS, HEADER_LEN, Header, checksum, fingerprint};
-use handle_snapshot::{Builder, HomedPrefixes, Layer, LayerOptions, Records, hash_key, verify};
+use handle_snapshot::format::{
+    BASE_BITS, BASE_GOES_ON, BUCKET_LEN, BUCKET_SLOTS, BUCKET_SUM_MASK, HEADER_LEN, Header, bucket_sum,
+    checksum, fingerprint, header_at, record_sum,
+};
+use handle_snapshot::{
+    Builder, Corrupt, HomedPrefixes, Layer, LayerOptions, Records, Trust, hash_key, verify,
+};
 use proptest::prelude::*;
 use std::io::Cursor;
 
@@ -87,6 +92,15 @@ fn with_sums(mut bytes: Vec<u8>) -> Vec<u8> {
     };
     // Offset and length of each section stand side by side, and then its checksum.
     let sections = [56, 80, 128].map(|field| (field, at(field), at(field + 8)));
+    let [records_at, homed_at, index_at] = sections.map(|(_, at, _)| at);
+    let counts = at(header_at::HANDLES_COUNT).saturating_add(at(header_at::TOMBSTONES_COUNT));
+    mend_records(&mut bytes, records_at..homed_at, counts);
+    let buckets = index_at..bytes.len();
+    for bucket in bytes.get_mut(buckets).unwrap_or_default().as_chunks_mut::<BUCKET_LEN>().0 {
+        let sum = bucket_sum(bucket);
+        let (_, base) = bucket.split_last_chunk_mut::<8>().unwrap();
+        *base = ((u64::from_le_bytes(*base) & !BUCKET_SUM_MASK) | sum << BASE_BITS).to_le_bytes();
+    }
     for (field, start, len) in sections {
         let Some(section) = start.checked_add(len).and_then(|end| bytes.get(start..end)) else { continue };
         let sum = checksum(section).to_le_bytes();
@@ -95,6 +109,117 @@ fn with_sums(mut bytes: Vec<u8>) -> Vec<u8> {
     let sum = checksum(&bytes[..HEADER_LEN - 8]).to_le_bytes();
     bytes[HEADER_LEN - 8..HEADER_LEN].copy_from_slice(&sum);
     bytes
+}
+
+/// Makes the checksums of records right, as far as their lengths lead from one to the next.
+fn mend_records(bytes: &mut [u8], section: std::ops::Range<usize>, count: usize) {
+    let Some(mut rest) = bytes.get_mut(section) else { return };
+    for _ in 0..count {
+        let Some(len) = rest.get(4..8).map(|len| u32::from_le_bytes(*len.first_chunk().unwrap())) else {
+            return;
+        };
+        let Some((record, after)) = rest.split_at_mut_checked(len as usize) else { return };
+        if record.len() < 8 {
+            return;
+        }
+        let sum = record_sum(record).to_le_bytes();
+        record[..4].copy_from_slice(&sum);
+        rest = after;
+    }
+}
+
+/// Every key of the layer, and some that are not in it.
+fn keys() -> impl Iterator<Item = &'static [u8]> {
+    let missing = [&b"10.1/GONE"[..], b"no/such", b"10.1/C", b"0.NA/20"];
+    HANDLES.iter().map(|handle| handle.as_bytes()).chain(missing)
+}
+
+/// What lookups find: the bytes of the record, nothing, or damage.
+fn answers<B: AsRef<[u8]>>(layers: &[Layer<B>]) -> Vec<Result<Option<Vec<u8>>, Corrupt>> {
+    let records = Records::new(layers).unwrap();
+    let find = |key| {
+        let hash = hash_key(records.seed(), key);
+        let found = records.find(hash, key);
+        let staged = records.resolve(records.probe(hash), hash, key);
+        let bytes =
+            |record: Option<handle_snapshot::Record<'_>>| record.map(|record| record.as_bytes().to_vec());
+        assert_eq!(staged.map(bytes), found.map(bytes));
+        found.map(bytes)
+    };
+    keys().map(find).collect()
+}
+
+/// Asserts that a damaged layer gives what the whole one does, or an error.
+fn assert_right_or_damaged(expected: &[Result<Option<Vec<u8>>, Corrupt>], bytes: &[u8], what: &str) {
+    let Ok(layer) = Layer::open(bytes) else { return };
+    let found = answers(&[layer.with_trust(Trust::Checked)]);
+    for ((key, found), expected) in keys().zip(found).zip(expected) {
+        assert!(found.is_err() || found == *expected, "{what}: {} is {found:?}", key.escape_ascii());
+    }
+}
+
+#[test]
+fn a_flipped_bit_gives_a_right_answer_or_an_error() {
+    let whole = layer();
+    let opened = Layer::open(whole.as_slice()).unwrap();
+    assert_eq!(opened.trust(), Trust::Checked, "it has private values");
+    let expected = answers(&[opened]);
+    assert!(expected.iter().all(Result::is_ok));
+    let mut errors = 0;
+    for bit in 0..whole.len() * 8 {
+        let mut bytes = whole.clone();
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        assert_right_or_damaged(&expected, &bytes, &format!("bit {bit}"));
+        let Ok(layer) = Layer::open(bytes.as_slice()) else { continue };
+        errors += answers(&[layer]).iter().filter(|found| found.is_err()).count();
+    }
+    assert!(errors > 5_000, "{errors} answers met the damage");
+}
+
+#[test]
+fn a_flipped_bit_in_a_newer_layer_does_not_bring_an_older_record_back() {
+    let options = LayerOptions { seed: 99, folds: true, created_unix_ms: 6 };
+    let mut builder = Builder::new(&std::env::temp_dir(), options);
+    for (origin, handle) in (0..).zip(&HANDLES[..6]) {
+        builder.add(origin, handle.as_bytes(), [Value::new(1, b"URL", b"newer")]).unwrap();
+    }
+    builder.delete(100, HANDLES[6].as_bytes()).unwrap();
+    let newer = builder.finish(Cursor::new(Vec::new())).unwrap().0.into_inner();
+    let base = layer();
+    let open = |bytes: &[u8]| Layer::open(bytes.to_vec()).map(|layer| layer.with_trust(Trust::Checked));
+    let expected = answers(&[open(&newer).unwrap(), open(&base).unwrap()]);
+    for bit in HEADER_LEN * 8..newer.len() * 8 {
+        let mut bytes = newer.clone();
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        for (found, expected) in answers(&[open(&bytes).unwrap(), open(&base).unwrap()]).iter().zip(&expected)
+        {
+            assert!(found.is_err() || found == expected, "bit {bit}: {found:?}");
+        }
+    }
+}
+
+#[test]
+fn a_layer_that_is_refused_answers_nothing() {
+    let bytes = layer();
+    let refused = Layer::open(bytes.as_slice()).unwrap().with_trust(Trust::Refused);
+    assert!(answers(&[refused]).iter().all(Result::is_err));
+    let layers = [Layer::open(bytes.as_slice()).unwrap(), Layer::open(bytes.as_slice()).unwrap()];
+    let [newer, older] = layers.map(|layer| layer.with_trust(Trust::Checked));
+    let older = older.with_trust(Trust::Refused);
+    for (key, found) in keys().zip(answers(&[newer, older])) {
+        let is_in_newer = HANDLES.iter().any(|handle| handle.as_bytes() == key) || key == b"10.1/GONE";
+        assert_eq!(found.is_ok(), is_in_newer, "{}", key.escape_ascii());
+    }
+}
+
+#[test]
+fn a_layer_of_the_version_before_is_refused_with_what_to_do() {
+    let mut bytes = layer();
+    bytes[8] = 2;
+    let sum = checksum(&bytes[..HEADER_LEN - 8]).to_le_bytes();
+    bytes[HEADER_LEN - 8..HEADER_LEN].copy_from_slice(&sum);
+    let error = Layer::open(bytes).unwrap_err().to_string();
+    assert!(error.contains("version 2") && error.contains("publish the records again"), "{error}");
 }
 
 #[test]
@@ -144,12 +269,14 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
     #[test]
-    fn any_change_is_an_error_or_a_miss(changes in prop::collection::vec((any::<prop::sample::Index>(), any::<[u8; 8]>(), 1..9_usize), 1..6)) {
+    fn any_change_is_a_right_answer_or_an_error(changes in prop::collection::vec((any::<prop::sample::Index>(), any::<[u8; 8]>(), 1..9_usize), 1..6)) {
         let mut bytes = layer();
+        let expected = answers(&[Layer::open(bytes.as_slice()).unwrap()]);
         for (at, new, len) in changes {
             let at = at.index(bytes.len() - len);
             bytes[at..at + len].copy_from_slice(&new[..len]);
         }
+        assert_right_or_damaged(&expected, &bytes, "changed");
         use_it(&bytes);
         use_it(&with_sums(bytes));
     }
@@ -209,6 +336,7 @@ fn a_full_index_does_not_hold_a_lookup_up() {
     }
     let header = Header { file_len: bytes.len() as u64, index_len: buckets * 64, index_buckets: 1, ..header };
     bytes[..HEADER_LEN].copy_from_slice(&header.encode());
-    let layer = Layer::open(bytes).unwrap();
+    let layer = Layer::open(bytes).unwrap().with_trust(Trust::Plain);
     assert!(layer.find(hash, b"no/such").unwrap().is_none());
+    assert!(layer.with_trust(Trust::Checked).find(hash, b"no/such").is_err(), "it goes on past its end");
 }

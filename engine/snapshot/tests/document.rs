@@ -41,12 +41,13 @@ fn constants_are_those_of_the_code() {
     layer.insert("MAGIC", String::from_utf8_lossy(&format::MAGIC).into_owned());
     assert_same(&rows("## Layer..### Header"), &layer);
     let records = constants!(format:
-        RECORD_ALIGN RECORD_HEAD_LEN RECORD_TOMBSTONE POSITION_LEN KEY_LEN_MAX VALUES_COUNT_MAX
+        RECORD_ALIGN RECORD_HEAD_LEN RECORD_SUM_LEN RECORD_TOMBSTONE POSITION_LEN KEY_LEN_MAX VALUES_COUNT_MAX
         MESSAGE_OVERHEAD_LEN VALUES_LEN_MAX RECORD_LEN_MAX
     );
     assert_same(&rows("### Records..### Index"), &records);
     let index = constants!(format:
-        BUCKET_LEN BUCKET_SLOTS BUCKET_HANDLES BUCKET_SPAN_LEN DISTANCES_AT BASE_AT PROBE_BUCKETS_MAX
+        BUCKET_LEN BUCKET_SLOTS BUCKET_HANDLES BUCKET_SPAN_LEN DISTANCES_AT BASE_AT BASE_BITS
+        BUCKET_SUM_BITS PROBE_BUCKETS_MAX
     );
     assert_same(&rows("### Index..### Homed"), &index);
     let set = constants!(manifest:
@@ -60,7 +61,7 @@ fn header_offsets_are_those_of_the_code() {
     let header = constants!(header_at:
         MAGIC VERSION FLAGS FILE_LEN SEED CREATED_UNIX_MS HANDLES_COUNT TOMBSTONES_COUNT RECORDS_AT
         RECORDS_LEN RECORDS_SUM HOMED_AT HOMED_LEN HOMED_SUM HOMED_COUNT HOMED_BUCKETS HOMED_INDEX_LEN
-        INDEX_AT INDEX_LEN INDEX_SUM INDEX_BUCKETS RESERVED HEADER_SUM
+        INDEX_AT INDEX_LEN INDEX_SUM INDEX_BUCKETS PRIVATE_COUNT RESERVED HEADER_SUM
     );
     assert_same(&rows("### Header..### Records"), &header);
 }
@@ -94,7 +95,7 @@ fn the_layout_is_frozen() {
     let bytes = bytes.into_inner();
     assert_eq!(
         (bytes.len(), format::checksum(&bytes)),
-        (3840, 4_290_891_796_604_022_780),
+        (3904, 15_339_035_777_487_354_305),
         "length and checksum of the file"
     );
 }

@@ -5,15 +5,16 @@
 use handle_proto::Value;
 use handle_snapshot::set::Why;
 use handle_snapshot::set::manifest::{MANIFEST, Source};
-use handle_snapshot::set::storage::Storage;
+use handle_snapshot::set::storage::{Storage, create_directory};
 use handle_snapshot::{
-    BuildError, Builder, HomedPrefixes, How, Layer, LayerOptions, Merging, Place, PublishedSet, Publisher,
-    SetError, hash_key,
+    BuildError, Builder, HomedPrefixes, How, LayerOptions, Merging, Place, PublishedSet, Publisher, SetError,
+    hash_key,
 };
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Cursor, Seek, SeekFrom, Write};
 use std::ops::ControlFlow;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
@@ -718,15 +719,38 @@ fn readers_see_whole_sets_while_a_publisher_works() {
 }
 
 #[test]
-fn a_new_layer_is_readable_and_not_writable() {
-    use std::os::unix::fs::PermissionsExt as _;
-    let dir = tempfile::tempdir().unwrap();
-    let publisher = Publisher::open(dir.path()).unwrap();
-    let staged =
-        publisher.stager().stage(Place::Base, |file, _| builder(&[], true, OPTIONS).finish(file)).unwrap();
-    assert_eq!(staged.header().handles_count, 0);
-    let layer = fs::read_dir(dir.path()).unwrap().map(Result::unwrap).find(|file| file.file_name() != "LOCK");
-    let layer = layer.unwrap();
-    assert_eq!(layer.metadata().unwrap().permissions().mode() & 0o222, 0);
-    assert!(Layer::open(fs::read(layer.path()).unwrap()).is_ok());
+fn files_are_for_owner_and_group_and_the_lock_for_the_owner() {
+    let above = tempfile::tempdir().unwrap();
+    let dir = above.path().join("sets/one");
+    create_directory(&dir).unwrap();
+    let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o7777;
+    assert_eq!(mode(&dir), 0o750);
+    // A lock that an earlier version left open to others is closed.
+    fs::write(dir.join("LOCK"), "").unwrap();
+    fs::set_permissions(dir.join("LOCK"), fs::Permissions::from_mode(0o644)).unwrap();
+    let mut publisher = Publisher::open(&dir).unwrap();
+    publisher.publish_base(1, |file, _| builder(&[], true, OPTIONS).finish(file)).unwrap();
+    publisher.keep().unwrap();
+    publisher.hold("a test").unwrap();
+    let mut modes = BTreeMap::new();
+    for file in fs::read_dir(&dir).unwrap().map(Result::unwrap) {
+        modes.insert(file.file_name().into_string().unwrap(), mode(&file.path()));
+    }
+    assert_eq!(modes.remove("LOCK"), Some(0o600));
+    assert_eq!(modes.len(), 4, "{modes:?}");
+    assert!(modes.values().all(|&mode| mode == 0o640), "{modes:?}");
+}
+
+#[test]
+fn a_directory_that_exists_stays_as_it_is_and_groups_are_inherited() {
+    let above = tempfile::tempdir().unwrap();
+    let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o7777;
+    fs::set_permissions(above.path(), fs::Permissions::from_mode(0o2711)).unwrap();
+    create_directory(above.path()).unwrap();
+    assert_eq!(mode(above.path()), 0o2711);
+    let dir = above.path().join("set");
+    create_directory(&dir).unwrap();
+    assert_eq!(mode(&dir), 0o2750);
+    fs::write(above.path().join("file"), "").unwrap();
+    assert!(create_directory(&above.path().join("file")).is_err());
 }

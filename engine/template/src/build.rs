@@ -54,7 +54,7 @@ pub enum BuildError {
     TooLong,
     /// There are more steps than [`STEPS_MAX`].
     TooManySteps,
-    /// Patterns would be matched against more bytes than [`MATCHED_LEN_MAX`].
+    /// Matching the patterns would cost more than [`MATCHED_LEN_MAX`].
     TooMuchMatched,
     /// References lead from one to the next more than [`REFERENCES_MAX`] times.
     TooManyReferences,
@@ -68,7 +68,7 @@ impl fmt::Display for BuildError {
             Self::TooLong => write!(f, "the templates make more than {BUILT_LEN_MAX} bytes"),
             Self::TooManySteps => write!(f, "the templates take more than {STEPS_MAX} steps"),
             Self::TooMuchMatched => {
-                write!(f, "patterns of the templates look at more than {MATCHED_LEN_MAX} bytes")
+                write!(f, "matching the patterns of the templates costs more than {MATCHED_LEN_MAX} bytes")
             }
             Self::TooManyReferences => {
                 write!(f, "references between templates go further than {REFERENCES_MAX}")
@@ -265,7 +265,7 @@ impl Builder<'_> {
         let groups = match &condition.test {
             Test::Equals(expected) => (*text == *expected.as_str()).then(|| Rc::from([])),
             Test::Matches(pattern) => {
-                let left = self.matched_left.checked_sub(text.len() + 1);
+                let left = self.matched_left.checked_sub(pattern.cost(text.len()));
                 self.matched_left = left.ok_or(BuildError::TooMuchMatched)?;
                 pattern.groups(&text).map(Rc::from)
             }

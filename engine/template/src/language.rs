@@ -1,6 +1,6 @@
 //! The template language: what is read from XML, and kept to be applied.
 
-use crate::limit::XML_DEPTH_MAX;
+use crate::limit::{PATTERNS_LEN_MAX, XML_DEPTH_MAX};
 use crate::pattern::{InvalidPattern, Pattern};
 use crate::text::{EXTENSION, Parameter, Text};
 use roxmltree::Node;
@@ -55,9 +55,11 @@ pub(crate) enum Test {
 /// Reads elements of templates.
 pub(crate) struct Reader {
     /// Whether patterns ignore case.
-    pub(crate) folds: bool,
+    folds: bool,
     /// Patterns that cannot be used.
     pub(crate) invalid: Vec<InvalidPattern>,
+    /// Bytes that further compiled patterns may take together.
+    patterns_len_left: usize,
 }
 
 /// The elements stand in each other too deep.
@@ -65,6 +67,11 @@ pub(crate) struct Reader {
 pub(crate) struct TooDeep;
 
 impl Reader {
+    /// A reader of one text, whose patterns ignore case if the service `folds`.
+    pub(crate) const fn new(folds: bool) -> Self {
+        Self { folds, invalid: Vec::new(), patterns_len_left: PATTERNS_LEN_MAX }
+    }
+
     /// The template of an element `template`; `None` when its reference means nothing.
     pub(crate) fn template(&mut self, element: Node<'_, '_>) -> Result<Option<Template>, TooDeep> {
         let Some(reference) = element.attribute("ref") else {
@@ -117,8 +124,11 @@ impl Reader {
         let expression = element.attribute("expression")?;
         let test = match element.attribute("test").unwrap_or("equals") {
             "equals" => Test::Equals(expression.to_owned()),
-            "matches" => match Pattern::new(expression, self.folds) {
-                Ok(pattern) => Test::Matches(pattern),
+            "matches" => match Pattern::new(expression, self.folds, self.patterns_len_left) {
+                Ok(pattern) => {
+                    self.patterns_len_left -= pattern.len();
+                    Test::Matches(pattern)
+                }
                 Err(invalid) => {
                     self.invalid.push(invalid.clone());
                     Test::Invalid(invalid)

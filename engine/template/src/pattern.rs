@@ -1,6 +1,6 @@
 //! Regular expressions as the templates of deployed servers have them, in linear time.
 
-use crate::limit::{PATTERN_DEPTH_MAX, PATTERN_LEN_MAX};
+use crate::limit::{MATCHED_UNIT_LEN, PATTERN_DEPTH_MAX, PATTERN_LEN_MAX};
 use regex::{Regex, RegexBuilder};
 use std::fmt;
 use std::iter::Peekable;
@@ -12,7 +12,14 @@ use std::str::Chars;
 /// done in linear time are refused; possessive quantifiers do not keep what they have; `.` matches the
 /// rare line ends U+0085, U+2028 and U+2029.
 #[derive(Clone, Debug)]
-pub(crate) struct Pattern(Regex);
+pub(crate) struct Pattern {
+    regex: Regex,
+    /// Bytes of the compiled pattern, rounded up to a power of two.
+    len: usize,
+}
+
+/// The smallest size that is tried for a compiled pattern.
+const PATTERN_LEN_MIN: usize = 1 << 10;
 
 /// A pattern that cannot be used, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,31 +37,55 @@ impl fmt::Display for InvalidPattern {
 impl std::error::Error for InvalidPattern {}
 
 impl Pattern {
-    /// Compiles `java`, which ignores case where the service does.
-    pub(crate) fn new(java: &str, folds: bool) -> Result<Self, InvalidPattern> {
+    /// Compiles `java`, which ignores case where the service does, if it takes at most `len_max` bytes.
+    pub(crate) fn new(java: &str, folds: bool, len_max: usize) -> Result<Self, InvalidPattern> {
         let invalid = |why: String| InvalidPattern { pattern: java.to_owned(), why };
         let translated = translate(java).map_err(|why| invalid(why.to_owned()))?;
-        let compile = |pattern: &str| {
+        let compile = |pattern: &str, len_max: usize| {
             RegexBuilder::new(pattern)
                 .case_insensitive(folds)
                 .crlf(true)
-                .size_limit(PATTERN_LEN_MAX)
+                .size_limit(len_max)
                 .nest_limit(PATTERN_DEPTH_MAX)
                 .build()
-                .map_err(|error| match error {
-                    regex::Error::CompiledTooBig(_) => invalid("it is too large".to_owned()),
-                    // The last line says what is wrong, those above point to where.
-                    error => invalid(error.to_string().lines().last().unwrap_or_default().trim().to_owned()),
-                })
         };
-        // Alone first: "a)(b" must not be completed by what is put around it.
-        compile(&translated)?;
-        compile(&format!(r"\A(?:{translated})\z")).map(Self)
+        let whole = format!(r"\A(?:{translated})\z");
+        // The library does not tell the size of what it has compiled, but refuses what is larger than it may be.
+        let mut len = PATTERN_LEN_MIN;
+        while len <= len_max.min(PATTERN_LEN_MAX) {
+            // Alone first: "a)(b" must not be completed by what is put around it.
+            match compile(&translated, len).and_then(|_| compile(&whole, len)) {
+                Ok(regex) => return Ok(Self { regex, len }),
+                Err(regex::Error::CompiledTooBig(_)) => len *= 2,
+                // The last line says what is wrong, those above point to where.
+                Err(error) => {
+                    let why = error.to_string();
+                    return Err(invalid(why.lines().last().unwrap_or_default().trim().to_owned()));
+                }
+            }
+        }
+        let why = if len > PATTERN_LEN_MAX {
+            "it is too large"
+        } else {
+            "it is too large beside the other patterns"
+        };
+        Err(invalid(why.to_owned()))
+    }
+
+    /// Bytes of the compiled pattern, rounded up to a power of two.
+    pub(crate) const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// What a match with a text of `text_len` bytes costs, of
+    /// [`MATCHED_LEN_MAX`](crate::limit::MATCHED_LEN_MAX).
+    pub(crate) const fn cost(&self, text_len: usize) -> usize {
+        (text_len + 1).saturating_mul(self.len.div_ceil(MATCHED_UNIT_LEN))
     }
 
     /// The groups of a match with the whole of `text`, the whole first; `None` when it does not match.
     pub(crate) fn groups(&self, text: &str) -> Option<Vec<String>> {
-        let found = self.0.captures(text)?;
+        let found = self.regex.captures(text)?;
         Some(found.iter().map(|group| group.map_or("", |group| group.as_str()).to_owned()).collect())
     }
 }
@@ -181,7 +212,7 @@ mod tests {
     use super::*;
 
     fn groups(java: &str, text: &str) -> Option<Vec<String>> {
-        Pattern::new(java, false).unwrap_or_else(|error| panic!("{error}")).groups(text)
+        Pattern::new(java, false, PATTERN_LEN_MAX).unwrap_or_else(|error| panic!("{error}")).groups(text)
     }
 
     #[test]
@@ -195,9 +226,12 @@ mod tests {
 
     #[test]
     fn case_is_that_of_the_service() {
-        assert!(Pattern::new("ab\u{fc}", true).unwrap().groups("AB\u{dc}").is_some(), "beyond ASCII too");
-        assert!(Pattern::new("ab", false).unwrap().groups("AB").is_none());
-        assert!(Pattern::new("(?i)ab", false).unwrap().groups("AB").is_some());
+        assert!(
+            Pattern::new("ab\u{fc}", true, PATTERN_LEN_MAX).unwrap().groups("AB\u{dc}").is_some(),
+            "beyond ASCII too"
+        );
+        assert!(Pattern::new("ab", false, PATTERN_LEN_MAX).unwrap().groups("AB").is_none());
+        assert!(Pattern::new("(?i)ab", false, PATTERN_LEN_MAX).unwrap().groups("AB").is_some());
     }
 
     #[test]
@@ -262,11 +296,24 @@ mod tests {
             r"\p{InGreek}",
             "(?x)a #",
         ] {
-            let error = Pattern::new(java, true).expect_err(java);
+            let error = Pattern::new(java, true, PATTERN_LEN_MAX).expect_err(java);
             assert_eq!(error.pattern, java);
             assert!(!error.why.is_empty() && error.to_string().contains(java));
         }
         let deep = "(".repeat(40) + &")".repeat(40);
-        assert!(Pattern::new(&deep, true).is_err());
+        assert!(Pattern::new(&deep, true, PATTERN_LEN_MAX).is_err());
+    }
+
+    #[test]
+    fn a_pattern_costs_by_its_compiled_size() {
+        let small = Pattern::new("y", true, PATTERN_LEN_MAX).unwrap();
+        assert_eq!((small.len(), small.cost(9)), (PATTERN_LEN_MIN, 10));
+        let large = Pattern::new("(.*?)([a-c]?){200}x", true, PATTERN_LEN_MAX).unwrap();
+        assert!(large.len() >= 16 * MATCHED_UNIT_LEN, "{}", large.len());
+        assert_eq!(large.cost(9), 10 * large.len() / MATCHED_UNIT_LEN);
+        // At the edge of what is left for it, and beyond.
+        assert!(Pattern::new("(.*?)([a-c]?){200}x", true, large.len()).is_ok());
+        let refused = Pattern::new("(.*?)([a-c]?){200}x", true, large.len() - 1).unwrap_err();
+        assert!(refused.why.contains("beside"), "{refused}");
     }
 }

@@ -272,6 +272,23 @@ fn limits_hold_at_their_edges() {
     assert_eq!(count(build_over(steps, &bases(STEPS_MAX / 2, 0))), Err(BuildError::TooManySteps));
 }
 
+/// Of a query by anybody for a handle whose base has such a namespace.
+#[test]
+fn a_large_pattern_is_matched_against_few_bytes() {
+    let pattern = "(.*?)(?:[a-c]{0,30}[b-d]{0,30}){0,20}x";
+    let content = format!("<if value='extension' test='matches' expression='{pattern}'/>{}", value_of("y"));
+    assert_eq!(made(&content, &"a".repeat(100)), "1 T y");
+    assert_eq!(made(&content, &"a".repeat(1 << 15)), BuildError::TooMuchMatched.to_string());
+}
+
+#[test]
+fn patterns_of_one_text_share_a_bound() {
+    let pattern = "(.*?)([a-c]?){200}x";
+    let many = format!("<if test='matches' expression='{pattern}'/>").repeat(100);
+    let error = made(&format!("{many}{}", value_of("y")), "aa");
+    assert!(error.contains("too large beside the other patterns"), "{error}");
+}
+
 #[test]
 fn texts_do_not_grow_without_end() {
     let mut content = value_of("");

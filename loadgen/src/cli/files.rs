@@ -6,6 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 use handle_loadgen::Error;
+use handle_proto::printable::PrintableLines;
 use serde::Serialize;
 
 /// Makes sure that results can be written before hours are spent on them, and that none takes the place of another.
@@ -49,12 +50,12 @@ pub(super) fn create(path: &Path) -> io::Result<Box<dyn Write>> {
     Ok(if is_stdout(path) { Box::new(io::stdout()) } else { Box::new(File::create(path)?) })
 }
 
-/// Writes `report` as JSON, if there is a file for it.
+/// Writes `report` as JSON, if there is a file for it. What a terminal would obey is escaped in it.
 pub(super) fn write_json(path: Option<&Path>, report: &impl Serialize) -> anyhow::Result<()> {
     let Some(path) = path else { return Ok(()) };
     let mut text = serde_json::to_string_pretty(report).context("cannot write the report as JSON")?;
     text.push('\n');
-    write_text(path, &text)
+    write_text(path, &PrintableLines(text).to_string())
 }
 
 /// Writes `text`.

@@ -23,6 +23,7 @@ use handle_loadgen::html;
 use handle_loadgen::read::{REPORT_LEN_MAX, whole};
 use handle_loadgen::replay::ReplayReport;
 use handle_loadgen::{EchoOptions, Error, LimitOptions, echo, limit, replay, usable_cores};
+use handle_proto::printable::{Printable, PrintableLines};
 
 use args::{Args, Command, CompareArgs, EchoArgs, HostileArgs, LimitArgs, ReplayArgs};
 use files::{check_files, write_json, write_text};
@@ -37,7 +38,17 @@ const INVALID: u8 = 3;
 
 /// Does what the command line says.
 pub(crate) fn main() -> ExitCode {
-    let result = match Args::parse().command {
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        // Help and versions, which are this program's own text.
+        Err(error) if !error.use_stderr() => error.exit(),
+        // A usage error shows arguments, which may come from elsewhere.
+        Err(error) => {
+            eprint!("{}", PrintableLines(error.render()));
+            return ExitCode::from(USAGE);
+        }
+    };
+    let result = match args.command {
         Command::Run(args) => run::run_command(&args),
         Command::FindMax(args) => run::find_max_command(&args),
         Command::Compare(args) => compare_command(&args),
@@ -53,7 +64,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Man { dir } => man_command(&dir),
     };
     result.unwrap_or_else(|error| {
-        eprintln!("handle-loadgen: {error:#}");
+        eprintln!("handle-loadgen: {}", Printable(format_args!("{error:#}")));
         let is_usage = matches!(error.downcast_ref(), Some(Error::Option(_)));
         ExitCode::from(if is_usage { USAGE } else { INVALID })
     })

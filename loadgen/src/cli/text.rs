@@ -4,6 +4,8 @@ use std::fmt::Display;
 use std::io::{self, Write};
 use std::path::Path;
 
+use handle_proto::printable::PrintableLines;
+
 use super::files::is_stdout;
 
 /// The text of one command. Nobody has to read it: a pipe that is closed ends neither a run nor its report.
@@ -23,8 +25,9 @@ impl Text {
         !self.to_stderr
     }
 
-    /// Writes `text` as it is.
+    /// Writes `text` with its lines. What else a terminal would obey is escaped.
     pub(super) fn put(self, text: impl Display) {
+        let text = PrintableLines(text);
         let _ = if self.to_stderr {
             write!(io::stderr(), "{text}")
         } else {

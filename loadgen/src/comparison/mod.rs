@@ -8,6 +8,7 @@ mod bootstrap;
 use std::fmt;
 use std::path::Path;
 
+use handle_proto::printable::Printable;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
@@ -281,7 +282,7 @@ impl fmt::Display for Comparison {
             b - a,
             verdict(self.loss_interval, self.measures[0].samples)
         )?;
-        self.warnings.iter().try_for_each(|warning| writeln!(f, "{:<12}{warning}", "CAUTION"))
+        self.warnings.iter().try_for_each(|warning| writeln!(f, "{:<12}{}", "CAUTION", Printable(warning)))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Adding, removing and replacing values. RFC 3652 section 3.6.
 
 use super::create::{conflict, duplicate};
-use super::{Answer, Case, Decided, Decision, NO_VALUES, NOT_FOUND, Refused, Stop, Who, Write};
+use super::{Answer, Case, Decided, Decision, Effect, NO_VALUES, NOT_FOUND, Refused, Stop, Who, Write};
 use crate::permission::{Deed, Need, Requirement, is_admin};
 use crate::store::{RecordBuf, Records};
 use handle_proto::wire::list::Indexes;
@@ -18,28 +18,32 @@ impl<R: Records> Case<'_, R> {
         self.challenge_strangers()?;
         let record = self.existing(&key)?;
         let stored = record.view().values;
-        let overwrites = self.asked.flags.has(OpFlags::OVERWRITE);
         let there = by_index(&stored);
+        // Of values that are there the difference counts; others are not touched.
+        let new = by_index(&values);
+        let (mut room, mut open_room) = (Vec::new(), Vec::new());
+        let touched = stored.iter().filter(|value| new.contains_key(&value.index));
+        let touched = Values::build(touched, &mut room);
+        let open = Values::build(touched.iter().filter(is_open), &mut open_room);
+        let mut reads_hidden = true;
+        if open.len() < values.len() {
+            let deeds = Difference::between(&open, &values, true).deeds;
+            reads_hidden = self.hidden_values(&key, &self.requirement(&key, deeds))?;
+        }
+        let overwrites = self.asked.flags.has(OpFlags::OVERWRITE);
         let taken = values.iter().find(|value| !overwrites && there.contains_key(&value.index));
         if let Some(value) = taken {
             return Err(conflict(ResponseCode::VALUE_ALREADY_EXISTS, value.index).into());
         }
-        // Of values that are there the difference counts; others are not touched.
-        let new = by_index(&values);
-        let touched = stored.iter().filter(|value| new.contains_key(&value.index));
-        let mut room = Vec::new();
-        let difference = Difference::between(&Values::build(touched, &mut room), &values);
-        if difference.deeds.is_empty() {
-            self.permit(&Requirement::identity())?;
-        } else {
-            self.permit_deeds(&key, difference.deeds)?;
-        }
+        let difference = Difference::between(&touched, &values, reads_hidden);
+        self.permit(&self.requirement(&key, difference.deeds))?;
+        let effect = Effect { changed: difference.is_any, replaced: !touched.is_empty() };
         if !difference.is_any {
-            return Ok(Decision::Answer(Answer::Done));
+            return Ok(Decision::Answer(Answer::Done(effect)));
         }
         let mut merged = merge(stored, values, self.asked.now_unix_s, |_| true);
         merged.sort_by_key(|value| value.index);
-        self.put(key, &merged)
+        self.put(key, &merged, effect)
     }
 
     pub(super) fn remove(&self, handle: &[u8], indexes: Indexes<'_>) -> Decided {
@@ -49,6 +53,11 @@ impl<R: Records> Case<'_, R> {
         let stored = record.view().values;
         // The list may name one value tens of thousands of times.
         let (named, there): (BTreeSet<i32>, _) = (indexes.iter().collect(), by_index(&stored));
+        let open = |index: &i32| there.get(index).filter(|value| is_open(value));
+        if !named.iter().all(|index| open(index).is_some()) {
+            let deed = |index| open(index).map_or(Deed::RemoveValue, |value| removing(value.kind));
+            self.hidden_values(&key, &self.requirement(&key, named.iter().map(deed).collect()))?;
+        }
         if named.iter().any(|index| !there.contains_key(index)) {
             return Err(NO_VALUES.into());
         }
@@ -60,9 +69,9 @@ impl<R: Records> Case<'_, R> {
         }
         self.permit_deeds(&key, deeds)?;
         if gone.is_empty() {
-            return Ok(Decision::Answer(Answer::Done));
+            return Ok(Decision::Answer(Answer::Done(Effect::NONE)));
         }
-        self.put(key, &kept)
+        self.put(key, &kept, Effect::CHANGED)
     }
 
     pub(super) fn modify(&self, handle: &[u8], values: Values<'_>) -> Decided {
@@ -70,9 +79,14 @@ impl<R: Records> Case<'_, R> {
         let record = self.existing(&key)?;
         let stored = record.view().values;
         let there = by_index(&stored);
-        let mut deeds = Vec::new();
+        let (mut deeds, mut is_checked) = (Vec::new(), false);
         for value in values.iter() {
-            let Some(before) = there.get(&value.index) else {
+            let before = there.get(&value.index);
+            if !is_checked && !before.is_some_and(is_open) {
+                self.hidden_values(&key, &self.requirement(&key, open_modifications(&there, &values)))?;
+                is_checked = true;
+            }
+            let Some(before) = before else {
                 return Err(NO_VALUES.into());
             };
             if !before.permissions.has(Permissions::ADMIN_WRITE) {
@@ -88,13 +102,44 @@ impl<R: Records> Case<'_, R> {
         if let Some(index) = duplicate(&values) {
             return Err(conflict(ResponseCode::INVALID_VALUE, index).into());
         }
+        if values.is_empty() {
+            // To modify nothing still takes somebody who may: without a right, anybody could fill the audit log.
+            self.permit_deeds(&key, vec![Deed::ModifyValue])?;
+            return Ok(Decision::Answer(Answer::Done(Effect::NONE)));
+        }
         if !deeds.is_empty() {
             self.permit_deeds(&key, deeds)?;
         }
-        if values.is_empty() {
-            return Ok(Decision::Answer(Answer::Done));
+        self.put(key, &merge_all(stored, values, self.asked.now_unix_s), Effect::CHANGED)
+    }
+
+    /// Checks that whoever asks may find out about hidden values of the record: whether they exist, and whether they
+    /// equal a guess. Returns whether they may be read; else the request has the right to write them, `requirement`.
+    ///
+    /// `requirement` must depend on nothing but the request and the open values, so that a refusal says nothing about
+    /// the hidden ones. An identity that is only claimed has to be proven first, since refusals that follow may tell.
+    pub(super) fn hidden_values(&self, key: &[u8], requirement: &Requirement) -> Result<bool, Stop> {
+        let read = Need::of([Deed::Read], Handle(key), self.records.folds());
+        let may_read = match self.permit(&read.into()) {
+            Ok(()) => true,
+            Err(Stop::Refuse(_)) => false,
+            Err(stop) => return Err(stop),
+        };
+        if !may_read {
+            self.permit(requirement)?;
         }
-        self.put(key, &merge_all(stored, values, self.asked.now_unix_s))
+        if matches!(self.who, Who::Claims(_)) {
+            return Err(Stop::Prove);
+        }
+        Ok(may_read)
+    }
+
+    /// The rights for all of `deeds`; for none of them, a proven identity.
+    fn requirement(&self, key: &[u8], deeds: Vec<Deed>) -> Requirement {
+        match deeds.is_empty() {
+            true => Requirement::identity(),
+            false => Need::of(deeds, Handle(key), self.records.folds()).into(),
+        }
     }
 
     fn existing(&self, key: &[u8]) -> Result<RecordBuf, Stop> {
@@ -109,9 +154,9 @@ impl<R: Records> Case<'_, R> {
         self.permit(&Need::of(deeds, Handle(key), self.records.folds()).into())
     }
 
-    fn put(&self, key: Vec<u8>, values: &[Value<'_>]) -> Decided {
+    fn put(&self, key: Vec<u8>, values: &[Value<'_>], effect: Effect) -> Decided {
         let (count, bytes) = self.fitting(values)?;
-        Ok(Decision::Change(vec![Write::Put(key, count, bytes)], Answer::Done))
+        Ok(Decision::Change(vec![Write::Put(key, count, bytes)], Answer::Done(effect)))
     }
 }
 
@@ -125,19 +170,47 @@ pub(super) struct Difference {
 }
 
 impl Difference {
-    pub(super) fn between(before: &Values<'_>, after: &Values<'_>) -> Self {
+    /// Compares two records. Without `reads_hidden`, a hidden value takes the right to modify it even if it stays the
+    /// same, so that nobody finds out by guessing what it is.
+    pub(super) fn between(before: &Values<'_>, after: &Values<'_>, reads_hidden: bool) -> Self {
         let (old, new) = (by_index(before), by_index(after));
-        let gone =
-            old.values().filter(|value| !new.contains_key(&value.index)).map(|value| removing(value.kind));
-        let made = new.values().filter_map(|value| match old.get(&value.index) {
-            None => Some(Some(adding(value.kind))),
-            Some(before) if is_unchanged(before, value) => None,
-            Some(before) if may_everybody_write(before, value.kind) => Some(None),
-            Some(before) => Some(Some(Deed::modifying(before, value.kind))),
-        });
-        let all: Vec<Option<Deed>> = gone.map(Some).chain(made).collect();
-        Self { is_any: !all.is_empty(), deeds: all.into_iter().flatten().collect() }
+        let (mut deeds, mut is_any) = (Vec::new(), false);
+        for value in old.values().filter(|value| !new.contains_key(&value.index)) {
+            is_any = true;
+            deeds.push(removing(value.kind));
+        }
+        for value in new.values() {
+            let Some(before) = old.get(&value.index) else {
+                is_any = true;
+                deeds.push(adding(value.kind));
+                continue;
+            };
+            let is_same = is_unchanged(before, value);
+            is_any |= !is_same;
+            let needs_none = is_same && (reads_hidden || is_open(before));
+            if !needs_none && !may_everybody_write(before, value.kind) {
+                deeds.push(Deed::modifying(before, value.kind));
+            }
+        }
+        Self { deeds, is_any }
     }
+}
+
+/// The deeds of modifying `values`, as far as the open ones among the stored values tell: any other counts as a value
+/// that is no administrator.
+fn open_modifications(there: &BTreeMap<i32, Value<'_>>, values: &Values<'_>) -> Vec<Deed> {
+    let deed = |value: Value<'_>| match there.get(&value.index).filter(|before| is_open(before)) {
+        Some(before) if may_everybody_write(before, value.kind) => None,
+        Some(before) => Some(Deed::modifying(before, value.kind)),
+        None if is_admin(value.kind) => Some(Deed::ValueToAdmin),
+        None => Some(Deed::ModifyValue),
+    };
+    values.iter().filter_map(deed).collect()
+}
+
+/// Whether a value is no secret to anybody: everybody may read it, or replace it.
+pub(super) fn is_open(value: &Value<'_>) -> bool {
+    value.is_public() || may_everybody_write(value, value.kind)
 }
 
 /// Values by their indexes, of which a record has each once.
@@ -217,10 +290,10 @@ mod tests {
         assert_eq!(merge(Values::EMPTY, after, 7, |_| true), [Value { timestamp: 7, ..plain }], "new");
         assert_eq!(merge_all(before, after, 7), [Value { timestamp: 7, ..plain }], "replaced");
         assert_eq!(merge(before, after, 7, |_| true), [plain], "the same");
-        assert!(!Difference::between(&before, &after).is_any);
+        assert!(!Difference::between(&before, &after, true).is_any);
         let mut other = vec![];
         let other = list(Value { permissions: Permissions(0xfc), ..plain }, &mut other);
-        assert!(Difference::between(&before, &other).is_any);
+        assert!(Difference::between(&before, &other, true).is_any);
         let private = Value { permissions: Permissions(0x0c), timestamp: 7, ..plain };
         assert_eq!(merge(before, other, 7, |_| true), [private]);
     }

@@ -1,9 +1,10 @@
 //! Creating and deleting handles. RFC 3652 section 3.6.
 
-use super::change::{Difference, by_index, merge};
-use super::{Answer, Case, Decided, Decision, NOT_FOUND, Refused, Stop, Write};
+use super::change::{Difference, by_index, is_open, merge};
+use super::{Answer, Case, Decided, Decision, Effect, NOT_FOUND, Refused, Stop, Write};
 use crate::permission::{Deed, Need, Requirement};
 use crate::store::Records;
+use handle_proto::name::is_control;
 use handle_proto::{Handle, OpFlags, ResponseCode, Value, Values};
 
 impl<R: Records> Case<'_, R> {
@@ -22,24 +23,29 @@ impl<R: Records> Case<'_, R> {
         let name = Handle(&key);
         let create = Need::of([Deed::creating(name)], name, self.records.folds());
         let stored = self.records.record(&key)?;
-        let (requirement, stored) = match &stored {
+        let before = match &stored {
+            None => {
+                self.permit(&create.into())?;
+                Values::EMPTY
+            }
             Some(_) if !self.asked.flags.has(OpFlags::OVERWRITE) => {
                 return Err(Refused::new(ResponseCode::HANDLE_ALREADY_EXISTS, "").into());
             }
             Some(record) => {
-                (self.overwriting(name, &record.view().values, &values, create), Some(record.view()))
+                let before = record.view().values;
+                self.permit_overwriting(name, &before, &values, &create)?;
+                before
             }
-            None => (create.into(), None),
         };
-        self.permit(&requirement)?;
-        let answer = Answer::Created(handle.to_vec());
-        let before = stored.map_or(Values::EMPTY, |record| record.values);
-        let new = by_index(&values);
-        let merged = merge(before, values, self.asked.now_unix_s, |index| new.contains_key(&index));
-        if stored.is_some() && !Difference::between(&before, &values).is_any {
+        let changes = stored.is_none() || Difference::between(&before, &values, true).is_any;
+        let effect = Effect { changed: changes, replaced: stored.is_some() };
+        let answer = Answer::Created(handle.to_vec(), effect);
+        if !changes {
             // Nothing to write, and nothing for mirrors and resolvers to learn.
             return Ok(Decision::Answer(answer));
         }
+        let new = by_index(&values);
+        let merged = merge(before, values, self.asked.now_unix_s, |index| new.contains_key(&index));
         let (count, bytes) = self.fitting(&merged)?;
         Ok(Decision::Change(vec![Write::Put(key, count, bytes)], answer))
     }
@@ -55,37 +61,55 @@ impl<R: Records> Case<'_, R> {
             return Err(NOT_FOUND.into());
         }
         self.permit(&Need::of([Deed::Delete], Handle(&key), self.records.folds()).into())?;
-        Ok(Decision::Change(vec![Write::Delete(key)], Answer::Done))
+        Ok(Decision::Change(vec![Write::Delete(key)], Answer::Done(Effect::CHANGED)))
     }
 
-    /// What it takes to replace all values: the rights for each difference, or that to add administrators, who could
-    /// get them; or those to delete the handle and to create it. Where no difference takes a right, nothing but to be
-    /// somebody.
-    fn overwriting(
+    /// Stops unless whoever asks may replace all values of a handle.
+    ///
+    /// Whether hidden values exist and what they are must not show in the outcome for somebody who may neither read
+    /// nor write them. So first the request is judged by the open values alone, as if it changed something.
+    fn permit_overwriting(
         &self,
         name: Handle<'_>,
         before: &Values<'_>,
         after: &Values<'_>,
-        create: Need,
-    ) -> Requirement {
-        let folds = self.records.folds();
-        let difference = Difference::between(before, after);
-        let need = |deeds: &[Deed]| Need::of(deeds.iter().copied(), name, folds);
-        let mut alternatives = vec![vec![need(&[Deed::AddAdmin])], vec![need(&[Deed::Delete]), create]];
-        let adds_admin = difference.deeds.iter().any(|deed| deed.row().bits.has(Deed::AddAdmin.row().bits));
-        if !adds_admin {
-            if difference.deeds.is_empty() {
-                return Requirement::identity();
-            }
-            alternatives.insert(0, vec![need(&difference.deeds)]);
+        create: &Need,
+    ) -> Result<(), Stop> {
+        let mut room = Vec::new();
+        let open = Values::build(before.iter().filter(is_open), &mut room);
+        let mut deeds = Difference::between(&open, after, true).deeds;
+        if deeds.is_empty() {
+            deeds.push(Deed::ModifyValue);
+        }
+        let may_read = self.hidden_values(name.0, &self.overwriting(name, &deeds, create))?;
+        let deeds = Difference::between(before, after, may_read).deeds;
+        self.permit(&self.overwriting(name, &deeds, create))
+    }
+
+    /// What it takes to replace all values: the rights for each difference, or that to add administrators, who could
+    /// get them; or those to delete the handle and to create it. Where no difference takes a right, nothing but a
+    /// proven identity.
+    fn overwriting(&self, name: Handle<'_>, deeds: &[Deed], create: &Need) -> Requirement {
+        if deeds.is_empty() {
+            return Requirement::identity();
+        }
+        let need = |deeds: &[Deed]| Need::of(deeds.iter().copied(), name, self.records.folds());
+        let mut alternatives =
+            vec![vec![need(&[Deed::AddAdmin])], vec![need(&[Deed::Delete]), create.clone()]];
+        if !deeds.iter().any(|deed| deed.row().bits.has(Deed::AddAdmin.row().bits)) {
+            alternatives.insert(0, vec![need(deeds)]);
         }
         Requirement(alternatives)
     }
 
-    /// Names that come into being are UTF-8, and not too long.
-    fn check_name(&self, handle: &[u8]) -> Result<(), Stop> {
-        if std::str::from_utf8(handle).is_err() {
-            return Err(Refused::new(ResponseCode::INVALID_HANDLE, "Invalid UTF8 encoding").into());
+    /// New names are UTF-8, not too long, and without control characters unless these are allowed.
+    pub(super) fn check_name(&self, handle: &[u8]) -> Result<(), Stop> {
+        let refuse = |text| Err(Refused::new(ResponseCode::INVALID_HANDLE, text).into());
+        let Ok(name) = std::str::from_utf8(handle) else {
+            return refuse("Invalid UTF8 encoding");
+        };
+        if !self.rules.bounds.control_characters && name.chars().any(is_control) {
+            return refuse("The handle has a control character.");
         }
         self.check_handle_len(handle)
     }

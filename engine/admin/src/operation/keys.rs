@@ -1,7 +1,7 @@
 //! The values that may hold the key of an identity.
 
 use super::Rules;
-use crate::store::{Records, StoreError, is_responsible, key};
+use crate::store::{Records, StoreError, is_record_of_homed_prefix, is_responsible, key};
 use handle_proto::wire::list::Reference;
 use handle_proto::{Handle, fold};
 use zeroize::Zeroizing;
@@ -31,7 +31,8 @@ impl From<StoreError> for NotHere {
 }
 
 /// The values of type `kind` that may hold the key of `identity`, at most `most`, in ascending order of their index: the
-/// one with its index, or all where that is 0. Read permissions do not matter.
+/// one with its index, or all where that is 0. Read permissions do not matter. Of a prefix that is homed here, a copy of its
+/// record counts as far as it goes.
 ///
 /// # Errors
 /// When the handle is not here, or cannot be read.
@@ -43,10 +44,13 @@ pub fn keys(
     most: usize,
 ) -> Result<Vec<Key>, NotHere> {
     let key = key(identity.handle, records.folds());
-    if !rules.site.has(Handle(identity.handle)) || !is_responsible(records, &key)? {
+    let is_here = rules.site.has(Handle(identity.handle)) && is_responsible(records, &key)?;
+    if !is_here && !is_record_of_homed_prefix(records, &key)? {
         return Err(NotHere::Elsewhere);
     }
-    let Some(record) = records.record(&key)? else { return Ok(Vec::new()) };
+    let Some(record) = records.record(&key)? else {
+        return if is_here { Ok(Vec::new()) } else { Err(NotHere::Elsewhere) };
+    };
     let record = record.view();
     let mut keys: Vec<Key> = record
         .values
@@ -54,6 +58,9 @@ pub fn keys(
         .filter(|value| (identity.index == 0 || value.index == identity.index) && fold::eq(value.kind, kind))
         .map(|value| Key { index: value.index, data: Zeroizing::new(value.data.to_vec()) })
         .collect();
+    if keys.is_empty() && !is_here {
+        return Err(NotHere::Elsewhere);
+    }
     keys.sort_by_key(|key| key.index);
     keys.truncate(most);
     Ok(keys)

@@ -5,7 +5,7 @@ use crate::permission::{Need, prefix_record};
 use crate::store::{Records, Snapshot, StoreError};
 use handle_proto::fold;
 use handle_proto::limit::LIST_PAGE_COUNT;
-use handle_proto::name::PREFIX_RECORDS;
+use handle_proto::name::{PREFIX_OF_PREFIXES, PREFIX_RECORDS};
 
 impl<R: Records> Case<'_, R> {
     pub(super) fn list_handles(&self, handle: &[u8]) -> Decided {
@@ -16,8 +16,9 @@ impl<R: Records> Case<'_, R> {
         let prefix = &record[PREFIX_RECORDS.len()..];
         // What follows `0.NA/0.NA/` names a prefix: all that is derived from it is listed.
         let derived_from = prefix.strip_prefix(PREFIX_RECORDS).filter(|name| !name.is_empty());
-        let homed = if derived_from.is_some() { b"0.NA" } else { prefix };
-        if !self.records.is_homed(homed)? {
+        let is_homed = self.records.is_homed(prefix)?
+            || (derived_from.is_some() && self.records.is_homed(PREFIX_OF_PREFIXES)?);
+        if !is_homed {
             return Err(NOT_HOMED.into());
         }
         self.permit(&Need::listing(&record, self.records.folds()).into())?;

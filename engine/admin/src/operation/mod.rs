@@ -5,7 +5,8 @@
 //!
 //! What it takes to know of other services is given to it; what is missing is told ([`Known`]).
 //!
-//! The order of the checks is the deployed one, for it decides what strangers learn. RFC 3652 section 3.6.
+//! The order of the checks is the deployed one, except where it would tell of hidden values: their existence and their
+//! content show in the outcome only for identities that are proven and may read or write them. RFC 3652 section 3.6.
 
 mod change;
 mod create;
@@ -55,6 +56,8 @@ pub struct Bounds {
     pub references: usize,
     /// Bytes of the values of a record in wire form.
     pub record_bytes: usize,
+    /// Whether new names may have control characters.
+    pub control_characters: bool,
 }
 
 /// Who asks.
@@ -64,7 +67,9 @@ pub enum Who<'a> {
     Nobody,
     /// Whoever it is may do everything.
     Anyone,
-    /// This identity, or so it says: the caller sees to it that nothing but a refusal comes of a claim.
+    /// This identity, which has not proven it yet: the decision depends on nothing that is not public.
+    Claims(Reference<'a>),
+    /// This identity, which has proven it.
     Is(Reference<'a>),
 }
 
@@ -100,6 +105,8 @@ pub enum Decision {
     Verify,
     /// It depends on who asks, and nobody has said.
     Challenge,
+    /// It depends on hidden values: the claimed identity, which may know them, has to be proven first.
+    Prove,
 }
 
 impl Decision {
@@ -129,13 +136,29 @@ pub enum Write {
     Unhome(Vec<u8>),
 }
 
+/// What a request does to the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Effect {
+    /// Something is different afterwards.
+    pub changed: bool,
+    /// A record or value that existed was replaced, be it by an equal one: the answer says so by the flag OVERWRITE.
+    pub replaced: bool,
+}
+
+impl Effect {
+    /// Nothing is changed.
+    pub const NONE: Self = Self { changed: false, replaced: false };
+    /// Something is changed, and nothing replaced by a request for that.
+    pub const CHANGED: Self = Self { changed: true, replaced: false };
+}
+
 /// An answer, without digest and signature.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// Done.
-    Done,
+    Done(Effect),
     /// The handle that was created.
-    Created(Vec<u8>),
+    Created(Vec<u8>, Effect),
     /// The values that were asked for: the handle as it was spelt, how many, and their encodings.
     Values(Vec<u8>, usize, Vec<u8>),
     /// The site record.
@@ -146,6 +169,17 @@ pub enum Answer {
     Referral(usize, Vec<u8>),
     /// No.
     Refused(Refused),
+}
+
+impl Answer {
+    /// What the request did to the store.
+    #[must_use]
+    pub const fn effect(&self) -> Effect {
+        match self {
+            Self::Done(effect) | Self::Created(_, effect) => *effect,
+            _ => Effect::NONE,
+        }
+    }
 }
 
 /// Why not.
@@ -171,14 +205,15 @@ pub(crate) const NOT_HOMED: Refused =
 const OTHER_SERVER: Refused =
     Refused::new(ResponseCode::SERVER_NOT_RESPONSIBLE, "Request was hashed incorrectly");
 const NOT_PRIMARY: Refused = Refused::new(ResponseCode::SERVER_NOT_RESPONSIBLE, "Not a primary server");
-const NOT_FOUND: Refused = Refused::new(ResponseCode::HANDLE_NOT_FOUND, "");
-const NO_VALUES: Refused = Refused::new(ResponseCode::VALUES_NOT_FOUND, "");
+pub(crate) const NOT_FOUND: Refused = Refused::new(ResponseCode::HANDLE_NOT_FOUND, "");
+pub(crate) const NO_VALUES: Refused = Refused::new(ResponseCode::VALUES_NOT_FOUND, "");
 
 /// Why a decision ends early.
 enum Stop {
     Refuse(Refused),
     Refer(usize, Vec<u8>),
     Challenge,
+    Prove,
     Store(StoreError),
 }
 
@@ -213,6 +248,7 @@ pub fn decide(
         Err(Stop::Refuse(refused)) => Ok(Decision::Answer(Answer::Refused(refused))),
         Err(Stop::Refer(count, values)) => Ok(Decision::Answer(Answer::Referral(count, values))),
         Err(Stop::Challenge) => Ok(Decision::Challenge),
+        Err(Stop::Prove) => Ok(Decision::Prove),
         Err(Stop::Store(error)) => Err(error),
     }
 }
@@ -254,7 +290,10 @@ impl<R: Records> Case<'_, R> {
                 self.hold(Office::Homing)?;
                 Ok(Decision::List(Lister::homed()))
             }
-            Request::HomeNa(body) => self.home(body.handle, Write::Home),
+            Request::HomeNa(body) => {
+                self.check_name(body.handle)?;
+                self.home(body.handle, Write::Home)
+            }
             Request::UnhomeNa(body) => self.home(body.handle, Write::Unhome),
             Request::VerifyChallenge(body) => {
                 self.homed_key(body.identity.handle)?;
@@ -273,7 +312,7 @@ impl<R: Records> Case<'_, R> {
             Request::BackupServer(_) => {
                 self.hold(Office::Backup)?;
                 // What is acknowledged is on the disk already.
-                Ok(Decision::Answer(Answer::Done))
+                Ok(Decision::Answer(Answer::Done(Effect::NONE)))
             }
             _ => Err(not_supported("This server does not do that.").into()),
         }
@@ -286,7 +325,7 @@ impl<R: Records> Case<'_, R> {
         };
         self.check_handle_len(&prefix)?;
         self.hold(Office::Homing)?;
-        Ok(Decision::Change(vec![write(prefix)], Answer::Done))
+        Ok(Decision::Change(vec![write(prefix)], Answer::Done(Effect::CHANGED)))
     }
 
     /// The name under which the record of `handle` is stored, if this is the server to ask for it by its hash.
@@ -358,7 +397,7 @@ impl<R: Records> Case<'_, R> {
         let identity = match self.who {
             Who::Nobody => return Err(Stop::Challenge),
             Who::Anyone => return Ok(()),
-            Who::Is(identity) => identity,
+            Who::Is(identity) | Who::Claims(identity) => identity,
         };
         let has = |handle: Handle<'_>| self.rules.site.has(handle);
         let sight = Sight::new(self.records, &has, self.known);
@@ -413,7 +452,7 @@ fn delegates(kind: &[u8]) -> bool {
 }
 
 /// How many values there are, and their encodings.
-fn encoded<'v>(values: impl Iterator<Item = Value<'v>>) -> (usize, Vec<u8>) {
+pub(crate) fn encoded<'v>(values: impl Iterator<Item = Value<'v>>) -> (usize, Vec<u8>) {
     let (mut count, mut bytes) = (0, Vec::new());
     for value in values {
         value.encode(&mut bytes);

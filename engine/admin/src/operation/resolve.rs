@@ -5,8 +5,7 @@ use crate::permission::{Deed, Need, Office};
 use crate::store::Records;
 use handle_proto::limit::QUERY_COMPARISONS_MAX;
 use handle_proto::name::SITE_STATUS;
-use handle_proto::value::type_matches;
-use handle_proto::wire::query::Query;
+use handle_proto::wire::query::{Query, SortedQuery};
 use handle_proto::{Handle, OpFlags, Permissions, ResponseCode, Value, fold};
 
 const UNREADABLE: Refused = Refused::new(ResponseCode::INSUFFICIENT_PERMISSIONS, "");
@@ -24,11 +23,13 @@ impl<R: Records> Case<'_, R> {
         let key = self.homed_key(query.handle)?;
         let Some(record) = self.records.record(&key)? else { return Err(NOT_FOUND.into()) };
         let record = record.view();
-        if query.comparisons(record.values.len()) > QUERY_COMPARISONS_MAX {
-            let text = "Too many indexes and types; ask for all values.";
-            return Err(Refused::new(ResponseCode::PROTOCOL_ERROR, text).into());
-        }
-        let selected = || record.values.iter().filter(|value| selects(query, value));
+        let is_long = query.comparisons(record.values.len()) > QUERY_COMPARISONS_MAX;
+        let sorted = is_long.then(|| SortedQuery::new(query));
+        let selects = |value: &Value<'_>| match &sorted {
+            Some(sorted) => sorted.selects(value),
+            None => query.indexes.is_empty() && query.types.is_empty() || query.lists(value),
+        };
+        let selected = || record.values.iter().filter(selects);
         if !public_only {
             let hidden = selected().find(|value| !value.is_public());
             if hidden.is_some_and(|value| !value.permissions.has(Permissions::ADMIN_READ)) {
@@ -53,11 +54,4 @@ impl<R: Records> Case<'_, R> {
         }
         Ok(Decision::Answer(Answer::Values(query.handle.to_vec(), count, bytes)))
     }
-}
-
-/// Whether a value is asked for: the union of indexes and types, everything where there are none.
-fn selects(query: &Query<'_>, value: &Value<'_>) -> bool {
-    (query.indexes.is_empty() && query.types.is_empty())
-        || query.indexes.has(value.index)
-        || query.types.iter().any(|asked| type_matches(asked, value.kind))
 }

@@ -3,7 +3,7 @@
 //! A decision asks nobody. It takes note of what it would have to know, and who wants it decided asks for that and has
 //! it decided again: so the writer, and everything else that decides, never waits for a network.
 
-use crate::store::{RecordBuf, Records, StoreError, is_responsible, key};
+use crate::store::{RecordBuf, Records, StoreError, is_record_of_homed_prefix, is_responsible, key};
 use handle_proto::wire::list::Reference;
 use handle_proto::{Handle, ValueBuf};
 use std::cell::{Cell, RefCell};
@@ -102,6 +102,13 @@ impl<'a, R: Records> Sight<'a, R> {
         if self.is_here(reference.handle, &key)? {
             let record = self.records.record(&key)?;
             return Ok(record.and_then(|record| with(record.view().value(reference.index)?)));
+        }
+        // A copy of the record of a prefix need not have all that the registry has.
+        if is_record_of_homed_prefix(self.records, &key)?
+            && let Some(record) = self.records.record(&key)?
+            && let Some(value) = record.view().value(reference.index)
+        {
+            return Ok(with(value));
         }
         let handle = Handle(reference.handle).prefix_folded();
         let values = self.known.get(Wanted::Group { handle, index: reference.index });

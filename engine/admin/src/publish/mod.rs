@@ -31,7 +31,7 @@ pub use status::{Counts, JobStatus, KeptStatus, PublishStatus, SetStatus};
 use crate::store::{Store, now_unix_ms};
 use engine::Engine;
 use handle_snapshot::Publisher;
-use handle_snapshot::set::storage::Storage;
+use handle_snapshot::set::storage::{Storage, create_directory};
 use jobs::Made;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
@@ -76,7 +76,7 @@ impl Publishing {
     pub fn start(store: Arc<Store>, config: &PublishConfig) -> Result<Self, PublishError> {
         let dir = config.directory.as_deref();
         let dir = dir.ok_or(PublishError::Refused("`publish.directory` is not said"))?;
-        std::fs::create_dir_all(dir)?;
+        create_directory(dir)?;
         let publisher = Publisher::open(dir)?;
         check::clean(dir)?;
         let config = Arc::new(config.clone());

@@ -8,6 +8,7 @@ use crate::permission::sight::{Known, Wanted};
 use crate::store::{Records, StoreError};
 use handle_auth::answered::Answered;
 use handle_auth::challenges::Challenge;
+use handle_auth::source::Origin;
 use handle_auth::{Pbkdf2Limits, VerifyError};
 use handle_client::Answer as Told;
 use handle_proto::code::DigestAlgorithm;
@@ -26,6 +27,8 @@ pub(super) struct Outlook<'s> {
     errand: Option<Errand<'s>>,
     /// Why the first thing that is not known is not.
     unanswered: Option<Unanswered>,
+    /// Who asks, for whom work is done.
+    pub(super) origin: Origin,
 }
 
 /// What an answer to a challenge is checked with.
@@ -224,9 +227,9 @@ fn keys_among(told: &Told, identity: Reference<'_>, most: usize) -> Vec<Proof> {
 
 impl Service {
     /// What a request knows of other services before it has asked them: nothing.
-    pub(super) fn outlook(&self) -> Outlook<'_> {
+    pub(super) fn outlook(&self, origin: Origin) -> Outlook<'_> {
         let errand = self.elsewhere.as_ref().map(|elsewhere| elsewhere.errand());
-        Outlook { known: Known::default(), errand, unanswered: None }
+        Outlook { known: Known::default(), errand, unanswered: None, origin }
     }
 }
 

@@ -3,21 +3,28 @@
 //! A decision waits for nobody. The thread of a request may, for other services and until a change is durable, so this
 //! belongs on a thread that may wait.
 
+mod changes;
 mod elsewhere;
+mod forwarded;
 pub mod opening;
 pub mod reply;
 mod sessions;
 
 use crate::audit::{Audit, AuditLine};
+use crate::costly::CostlyWork;
 use crate::counters::Counters;
 use crate::elsewhere::Elsewhere;
-use crate::operation::{Answer, Asked, Decision, Lister, NotHere, Refused, Rules, Who, Write, decide, keys};
+use crate::operation::{Answer, Asked, Decision, Key, Lister, NotHere, Refused, Rules, Who, decide, keys};
 use crate::permission::sight::Known;
-use crate::store::{Snapshot, Store, StoreError, Transaction};
+use crate::referral::ReferralResolver;
+use crate::store::{Snapshot, Store, StoreError};
 use elsewhere::{Outlook, Proof};
+use forwarded::ForwardedContext;
 use handle_auth::answered::Answered;
 use handle_auth::challenges::{Challenge, Challenges, Pending};
 use handle_auth::kdf::Pbkdf2Limits;
+use handle_auth::source::Origin;
+use handle_auth::{VerifyError, cost};
 use handle_process::site::SiteRecord;
 use handle_proto::code::KeyExchangeMode;
 use handle_proto::limit::NONCE_LEN;
@@ -25,8 +32,8 @@ use handle_proto::wire::Request;
 use handle_proto::wire::auth::{self, ChallengeAnswer, Verification};
 use handle_proto::wire::list::Reference;
 use handle_proto::wire::session::SessionAnswer;
-use handle_proto::{Handle, OpCode, OpFlags, Permissions, ResponseCode, Value, Values, Version};
-use handle_sessions::{Came, Front};
+use handle_proto::{Handle, OpCode, OpFlags, Permissions, ResponseCode, Value, Version};
+use handle_sessions::{Came, Front, TakenChallenge, numbers};
 use opening::{Opened, UNREADABLE, Unopened, open};
 use reply::{ReplyTo, Sealer, unreadable};
 use sessions::{UNDECRYPTABLE, UNKNOWN};
@@ -51,6 +58,10 @@ pub struct Service {
     challenges: Mutex<Challenges>,
     sessions: Option<Front>,
     elsewhere: Option<Elsewhere>,
+    /// Where clients that do not understand referrals are resolved for.
+    referrals: Option<ReferralResolver>,
+    /// Where what takes long is done; without it, where it is found.
+    costly: Option<Arc<CostlyWork>>,
     in_force: RwLock<Arc<InForce>>,
     started: Instant,
 }
@@ -97,6 +108,12 @@ pub struct Pages {
 }
 
 impl Pages {
+    /// Whether there is a next message.
+    #[must_use]
+    pub const fn has_more(&self) -> bool {
+        self.has_more
+    }
+
     /// The next message; `None` after the last. Reads the store.
     pub fn next_page(&mut self) -> Option<Vec<u8>> {
         if !self.has_more {
@@ -150,6 +167,17 @@ enum Proven {
 const TOO_MANY_CHALLENGES: Refused =
     Refused::new(ResponseCode::SERVER_BUSY, "Too many challenges wait for an answer; ask again later.");
 
+/// The work of strangers has its own threads, and these have enough to do.
+const TOO_MUCH_WAITS: Refused = Refused::new(
+    ResponseCode::SERVER_BUSY,
+    "Too many key exchanges and answers wait to be checked; ask again later.",
+);
+
+const TOO_MUCH_WORK: Refused = Refused::new(
+    ResponseCode::AUTHENTICATION_FAILED,
+    "The answer asks for more PBKDF2 rounds, or for a longer or shorter key, than this server accepts.",
+);
+
 const UNREADABLE_ANSWER: Refused =
     Refused::new(ResponseCode::AUTHENTICATION_ERROR, "The answer to the challenge cannot be read.");
 
@@ -185,6 +213,8 @@ impl Service {
             challenges: Mutex::new(challenges),
             sessions: None,
             elsewhere: None,
+            referrals: None,
+            costly: None,
             in_force: RwLock::new(Arc::new(in_force)),
             started: Instant::now(),
         }
@@ -213,6 +243,30 @@ impl Service {
         Self { elsewhere, ..self }
     }
 
+    /// What resolves for clients that do not understand referrals, if anything does.
+    #[must_use]
+    pub const fn referrals(&self) -> Option<&ReferralResolver> {
+        self.referrals.as_ref()
+    }
+
+    /// With resolution for clients that do not understand referrals.
+    #[must_use]
+    pub fn with_referrals(self, referrals: Option<ReferralResolver>) -> Self {
+        Self { referrals, ..self }
+    }
+
+    /// Where what takes long is done.
+    #[must_use]
+    pub fn costly(&self) -> Option<&CostlyWork> {
+        self.costly.as_deref()
+    }
+
+    /// With threads for what takes long.
+    #[must_use]
+    pub fn with_costly(self, costly: Arc<CostlyWork>) -> Self {
+        Self { costly: Some(costly), ..self }
+    }
+
     /// Its sessions, if it is to have any.
     #[must_use]
     pub const fn sessions(&self) -> Option<&Front> {
@@ -228,12 +282,25 @@ impl Service {
     /// Answers `message`, envelope first, which came from `source`. Waits until what it changes is durable.
     #[must_use]
     pub fn answer(self: &Arc<Self>, message: &[u8], source: SocketAddr) -> Replies {
-        let now_unix_s = now_unix_s();
         let came = match &self.sessions {
             Some(sessions) => sessions.open(message),
             None => Ok(Came::outside(message)),
         };
-        let Ok(came) = came else { return self.unreadable(&UNDECRYPTABLE, now_unix_s) };
+        match came {
+            Ok(came) => self.answer_opened(&came, ForwardedContext::default(), source),
+            Err(_) => self.unreadable(&UNDECRYPTABLE, now_unix_s()),
+        }
+    }
+
+    /// Answers a message that was opened.
+    fn answer_opened(
+        self: &Arc<Self>,
+        came: &Came<'_>,
+        context: ForwardedContext,
+        source: SocketAddr,
+    ) -> Replies {
+        let now_unix_s = now_unix_s();
+        let (datagrams_max, resolves) = (context.datagrams_max, context.resolves);
         let opened = match open(came.message()) {
             Ok(opened) => opened,
             // Nobody learns from the answer whether what was made up had the right padding.
@@ -248,9 +315,10 @@ impl Service {
             }
         };
         let keeps_connection = opened.flags().has(OpFlags::KEEP_CONNECTION);
-        let (to, said) = self.say(&came, &opened, source, now_unix_s);
-        let site = &self.site;
-        let (first, rest) = match said {
+        let (to, said) = self.say(came, &opened, context.challenge, source, now_unix_s);
+        let said = if resolves { self.resolved(&opened, said) } else { said };
+        let (site, datagrams) = (&self.site, datagrams_max.map(|most| (most, to.clone())));
+        let (mut first, mut rest) = match said {
             Said::Answer(answer) => (self.sealer.answer(&to, site, &answer, now_unix_s), None),
             Said::Challenge(id, pending) => {
                 (self.sealer.challenge(&to, site, id, &pending, now_unix_s), None)
@@ -268,6 +336,12 @@ impl Service {
                 (pages.next_page().unwrap_or_default(), Some(pages))
             }
         };
+        if let Some((most, to)) = datagrams
+            && forwarded::is_too_long(&first, rest.as_ref(), most)
+        {
+            let answer = forwarded::too_many_datagrams();
+            (first, rest) = (self.sealer.answer(&to, site, &answer, now_unix_s), None);
+        }
         Replies { first, rest, keeps_connection }
     }
 
@@ -282,6 +356,7 @@ impl Service {
         &self,
         came: &Came<'_>,
         opened: &Opened<'_>,
+        challenge: Option<Challenge>,
         source: SocketAddr,
         now_unix_s: u32,
     ) -> (ReplyTo, Said) {
@@ -301,17 +376,27 @@ impl Service {
             return (ReplyTo::new(opened).in_session(came.sealing()), said);
         }
         // Whatever comes of it, nobody answers this challenge again.
-        let taken = self.challenges().take(opened.session_id, self.now_ms());
-        let Some((challenge, original)) = taken.as_ref().and_then(|it| Some((it, open(&it.request).ok()?)))
-        else {
-            let id = opened.session_id;
-            let is_made_up = id > 0 && !came.is_in_session() && !self.challenges().had(id);
+        let taken = match challenge {
+            Some(challenge) => TakenChallenge::Waiting(challenge),
+            None => self.take_challenge(opened.session_id, came.is_in_session()),
+        };
+        let waiting = match &taken {
+            TakenChallenge::Waiting(challenge) => Some(challenge),
+            TakenChallenge::Over | TakenChallenge::Unknown => None,
+        };
+        let Some((challenge, original)) = waiting.and_then(|it| Some((it, forwarded::original(it)?))) else {
+            let is_unknown = matches!(taken, TakenChallenge::Unknown);
+            let is_made_up = opened.session_id > 0 && !came.is_in_session() && is_unknown;
             let said = match came.may_be_a_guess() {
                 true => Said::Unreadable(UNDECRYPTABLE),
                 false if is_made_up => UNKNOWN.into(),
                 false => Refused::new(ResponseCode::AUTHENTICATION_TIMEOUT, "").into(),
             };
-            self.note(opened, claimed, source, &said);
+            match is_made_up {
+                // Whoever guesses numbers, over UDP from made-up addresses, says nothing that belongs into the audit log.
+                true => self.counters.answered(opened.op_code(), ResponseCode::SESSION_TIMEOUT),
+                false => self.note(opened, claimed, source, &said),
+            }
             return (ReplyTo::new(opened).in_session(came.sealing()), said);
         };
         // The number of a plain challenge can be that of a session, too: somebody else's. Nothing is proven there.
@@ -319,7 +404,8 @@ impl Service {
         let came = if original.session_id == opened.session_id { came } else { &outside };
         let to = ReplyTo::about(&original, opened, came.sealing());
         let asked = Asked { version: to.version(), ..asked(&original, challenge.nonce, now_unix_s) };
-        let said = match self.authenticated(came, challenge, &asked, &answer) {
+        let origin = Origin::connection(source.ip());
+        let said = match self.authenticated(came, challenge, &asked, &answer, origin) {
             Ok(Proven::Said(said)) => said,
             Ok(Proven::Older(suggested)) => self.challenge_again(came, challenge, &to, suggested, source),
             Err(error) => self.failed(&error).into(),
@@ -346,7 +432,7 @@ impl Service {
         let nonce = handle_auth::random();
         let asked = asked(opened, nonce, now_unix_s);
         let decided = self.store.snapshot().and_then(|snapshot| {
-            let mut outlook = self.outlook();
+            let mut outlook = self.outlook(Origin::connection(source.ip()));
             let decision = outlook.decide(&snapshot, &in_force.rules, &asked, who)?;
             self.carry_out(decision, snapshot, message, &asked, who, outlook)
         });
@@ -371,11 +457,11 @@ impl Service {
         outlook: Outlook<'_>,
     ) -> Result<Option<Said>, StoreError> {
         Ok(Some(match decision {
-            Decision::Challenge => return Ok(None),
+            Decision::Challenge | Decision::Prove => return Ok(None),
             Decision::Answer(answer) => answer.into(),
             Decision::List(lister) => Said::List(lister, Box::new(snapshot)),
             Decision::Status => self.status(&snapshot, asked)?.into(),
-            Decision::Verify => self.verify(&snapshot, asked)?,
+            Decision::Verify => self.verify(&snapshot, asked, outlook.origin)?,
             Decision::Change(..) => self.change(message, asked, who, outlook.into_known())?.into(),
         }))
     }
@@ -392,7 +478,7 @@ impl Service {
         let (random, now_unix_s, version) = (asked.random, asked.now_unix_s, asked.version);
         let identity = match who {
             Who::Is(identity) => Some((identity.index, identity.handle.to_vec())),
-            Who::Nobody | Who::Anyone => None,
+            Who::Nobody | Who::Anyone | Who::Claims(_) => None,
         };
         let is_anyone = matches!(who, Who::Anyone);
         self.store.change(move |transaction| {
@@ -405,7 +491,7 @@ impl Service {
             };
             Ok(match decide(transaction, &in_force.rules, &asked, who, &known)? {
                 Decision::Change(writes, answer) => {
-                    writes.into_iter().try_for_each(|write| make(transaction, write))?;
+                    writes.into_iter().try_for_each(|write| changes::make(transaction, write))?;
                     answer
                 }
                 Decision::Answer(answer) => answer,
@@ -450,10 +536,12 @@ impl Service {
             let id = (number & 0x7fff_ffff).cast_signed();
             self.sessions.as_ref().is_none_or(|sessions| !sessions.has(id))
         };
-        let free = (0..TRIES).map(|_| u32::from_be_bytes(handle_auth::random())).find(is_free);
+        let number = || numbers::of_admin(u32::from_be_bytes(handle_auth::random()));
+        let free = (0..TRIES).map(|_| number()).find(is_free);
         // 0 is the number of none, so that is refused.
         let number = || free.unwrap_or(0);
-        let issued = self.challenges().issue(source.ip(), challenge, number, self.now_ms());
+        let origin = Origin::connection(source.ip());
+        let issued = self.challenges().issue(origin, challenge, number, self.now_ms());
         issued.map_or_else(|_| TOO_MANY_CHALLENGES.into(), |id| Said::Challenge(id, pending))
     }
 
@@ -467,6 +555,7 @@ impl Service {
         challenge: &Challenge,
         asked: &Asked<'_>,
         answer: &ChallengeAnswer<'_>,
+        origin: Origin,
     ) -> Result<Proven, StoreError> {
         let kind = match answer.auth_type {
             auth::PUBLIC_KEY => auth::PUBLIC_KEY,
@@ -478,12 +567,13 @@ impl Service {
         };
         let (snapshot, claim, in_force) = (self.store.snapshot()?, answer.identity, self.in_force());
         let InForce { rules, effort } = &*in_force;
-        let mut outlook = self.outlook();
-        let first = outlook.decide(&snapshot, rules, asked, Who::Is(claim))?;
+        let mut outlook = self.outlook(origin);
+        let keys_tried = cost::keys_max(kind, answer.signed_response, &effort.pbkdf2, effort.keys_tried);
+        let first = outlook.decide(&snapshot, rules, asked, Who::Claims(claim))?;
         // With index 0 and a public key, the index of the key that fits counts too: in sessions as deployed, and here
         // also without.
         let promotes = claim.index == 0 && kind == auth::PUBLIC_KEY && first.is_not_permitted();
-        let proofs: Vec<Proof> = match keys(&snapshot, rules, claim, kind, effort.keys_tried) {
+        let proofs: Vec<Proof> = match keys(&snapshot, rules, claim, kind, keys_tried) {
             _ if first.is_refusal() && !promotes => Vec::new(),
             Err(NotHere::Store(error)) => return Err(error),
             Err(NotHere::Elsewhere) if promotes && !outlook.is_worth_promoting() => Vec::new(),
@@ -503,12 +593,19 @@ impl Service {
         for proof in &proofs {
             let index = proof.index(claim);
             let identity = if promotes { Reference { index, ..claim } } else { claim };
-            let who = Who::Is(identity);
-            let decision = outlook.decide(&snapshot, rules, asked, who)?;
-            if decision.is_not_permitted() {
+            if outlook.decide(&snapshot, rules, asked, Who::Claims(identity))?.is_not_permitted() {
                 continue;
             }
-            let checked = proof.check(&answered, kind);
+            let checked = match proof {
+                Proof::Key(key) => match self.check(&answered, kind, key, origin) {
+                    Some(checked) => checked,
+                    None => return Ok(Proven::Said(TOO_MUCH_WAITS.into())),
+                },
+                Proof::Told(_) => proof.check(&answered, kind),
+            };
+            if checked == Err(VerifyError::Work) {
+                return Ok(Proven::Said(TOO_MUCH_WORK.into()));
+            }
             if checked.is_ok() {
                 if let Some(sessions) = &self.sessions {
                     // For who the session was set up for; any other identity counts for this request alone. What
@@ -516,6 +613,8 @@ impl Service {
                     let is_any = claim.index == 0 && kind == auth::PUBLIC_KEY;
                     sessions.authenticate(came, claim, if is_any { index } else { claim.index });
                 }
+                let who = Who::Is(identity);
+                let decision = outlook.decide(&snapshot, rules, asked, who)?;
                 let said = self.carry_out(decision, snapshot, &challenge.request, asked, who, outlook)?;
                 return Ok(Proven::Said(said.unwrap_or_else(|| wrong_key(claim))));
             }
@@ -533,8 +632,28 @@ impl Service {
         }))
     }
 
+    /// Whether an answer was made with `key`, of type `kind`; `None` where too much of such work waits.
+    fn check(
+        &self,
+        answered: &Answered<'_>,
+        kind: &[u8],
+        key: &Key,
+        origin: Origin,
+    ) -> Option<Result<(), VerifyError>> {
+        let Some(costly) = &self.costly else { return Some(answered.check(kind, &key.data)) };
+        let Answered { version, covered, signed_response, limits } = *answered;
+        let cost = cost::check(kind, signed_response, &limits);
+        let kind = if kind == auth::PUBLIC_KEY { auth::PUBLIC_KEY } else { auth::SECRET_KEY };
+        let (covered, signed_response) = (covered.map(<[u8]>::to_vec), signed_response.to_vec());
+        let key = key.data.clone();
+        costly.run(origin, cost, move || {
+            let covered = [&covered[0][..], &covered[1]];
+            Answered { version, covered, signed_response: &signed_response, limits }.check(kind, &key)
+        })
+    }
+
     /// Another server asks whether the answer to its challenge is right. RFC 3652 section 3.5.3.
-    fn verify(&self, snapshot: &Snapshot, asked: &Asked<'_>) -> Result<Said, StoreError> {
+    fn verify(&self, snapshot: &Snapshot, asked: &Asked<'_>, origin: Origin) -> Result<Said, StoreError> {
         let in_force = self.in_force();
         let InForce { rules, effort } = &*in_force;
         let Request::VerifyChallenge(Verification { identity, nonce, digest, signed_response }) =
@@ -542,7 +661,9 @@ impl Service {
         else {
             return Ok(Answer::Verdict(false).into());
         };
-        let keys = match keys(snapshot, rules, identity, auth::SECRET_KEY, effort.keys_tried) {
+        let kind = auth::SECRET_KEY;
+        let keys_tried = cost::keys_max(kind, signed_response, &effort.pbkdf2, effort.keys_tried);
+        let keys = match keys(snapshot, rules, identity, kind, keys_tried) {
             Ok(keys) => keys,
             Err(NotHere::Elsewhere) => Vec::new(),
             Err(NotHere::Store(error)) => return Err(error),
@@ -555,9 +676,10 @@ impl Service {
         };
         let mut is_readable = true;
         for key in &keys {
-            match answered.check(auth::SECRET_KEY, &key.data) {
-                Ok(()) => return Ok(Answer::Verdict(true).into()),
-                Err(error) => is_readable &= !error.is_unreadable(),
+            match self.check(&answered, kind, key, origin) {
+                None => return Ok(TOO_MUCH_WAITS.into()),
+                Some(Ok(())) => return Ok(Answer::Verdict(true).into()),
+                Some(Err(error)) => is_readable &= !error.is_unreadable(),
             }
         }
         // As deployed: the vectors' `verify_auth_secret_md5_old`.
@@ -616,10 +738,12 @@ impl Service {
         };
         if is_of_interest && !matches!(said, Said::Challenge(..)) {
             let handle = match said {
-                Said::Answer(Answer::Created(handle)) => handle,
+                Said::Answer(Answer::Created(handle, _)) => handle,
                 _ => asked.request.handle().unwrap_or_default(),
             };
-            self.audit.write(&AuditLine { source, identity, op_code: asked.op_code(), handle, code, text });
+            let changed = matches!(said, Said::Answer(answer) if answer.effect().changed);
+            let op_code = asked.op_code();
+            self.audit.write(&AuditLine { source, identity, op_code, handle, code, text, changed });
         }
     }
 
@@ -661,18 +785,6 @@ fn asked<'a>(opened: &Opened<'a>, random: [u8; 16], now_unix_s: u32) -> Asked<'a
         in_session: opened.session_id != 0,
         random,
         now_unix_s,
-    }
-}
-
-fn make(transaction: &mut Transaction<'_>, write: Write) -> Result<(), StoreError> {
-    match write {
-        Write::Put(key, count, bytes) => {
-            let values = Values::from_encoded(count, &bytes);
-            transaction.put(&key, values.map_err(|_| StoreError::Damaged("values that were encoded before"))?)
-        }
-        Write::Delete(key) => transaction.delete(&key).map(|_| ()),
-        Write::Home(prefix) => transaction.home(&prefix).map(|_| ()),
-        Write::Unhome(prefix) => transaction.unhome(&prefix).map(|_| ()),
     }
 }
 

@@ -108,8 +108,8 @@ impl Sealer {
         let values = |count: usize, bytes| Values::from_encoded(count, bytes).unwrap_or(Values::EMPTY);
         let success = ResponseCode::SUCCESS;
         let (code, response) = match answer {
-            Answer::Done => (success, Response::Done),
-            Answer::Created(handle) => (success, Response::Created(Created { handle: Some(handle) })),
+            Answer::Done(_) => (success, Response::Done),
+            Answer::Created(handle, _) => (success, Response::Created(Created { handle: Some(handle) })),
             Answer::Values(handle, count, bytes) => {
                 (success, Response::Answer(query::Answer { handle, values: values(*count, bytes) }))
             }
@@ -121,7 +121,12 @@ impl Sealer {
             }
             Answer::Refused(refused) => (refused.code, failure(refused)),
         };
-        self.seal(to, site, code, response, to.flags, now_unix_s)
+        // As deployed servers do: `administration/create_overwrite` shows the flag of a record that was replaced.
+        let flags = match answer.effect().replaced {
+            true => to.flags,
+            false => to.flags.without(OpFlags::OVERWRITE),
+        };
+        self.seal(to, site, code, response, flags, now_unix_s)
     }
 
     /// One page of a listing; `has_more` when others follow.
@@ -139,7 +144,8 @@ impl Sealer {
         let flags = match has_more {
             true => to.flags.with(OpFlags::CONTINUOUS),
             false => to.flags.without(OpFlags::CONTINUOUS),
-        };
+        }
+        .without(OpFlags::OVERWRITE);
         self.seal(to, site, ResponseCode::SUCCESS, Response::Listing(Listing { handles }), flags, now_unix_s)
     }
 
@@ -190,13 +196,15 @@ impl Sealer {
                 | OpFlags::ENCRYPT.0
                 | OpFlags::CACHE_CERTIFY.0
                 | OpFlags::CONTINUOUS.0
+                | OpFlags::KEEP_CONNECTION.0
                 | OpFlags::PUBLIC_ONLY.0
                 | OpFlags::REQUEST_DIGEST.0
                 | OpFlags::OVERWRITE.0
                 | OpFlags::MINT_SUFFIX.0
                 | OpFlags::DO_NOT_REFER.0,
         );
-        // What is about changes and lists, queries do not repeat. Shown by `conversations.jsonl`, category `flags`.
+        // The flag for keeping the connection tells clients that they may use it again: deployed servers close theirs and
+        // never set it. What is about changes and lists, queries do not repeat. Shown by `conversations.jsonl`, category `flags`.
         let copied = match to.op_code.is_admin() {
             true => COPIED,
             false => {

@@ -3,12 +3,14 @@
 use super::opening::Opened;
 use super::reply::ReplyTo;
 use super::{Said, Service, TOO_MANY_CHALLENGES, new_challenge};
-use crate::operation::{Answer, Refused};
+use crate::operation::{Answer, Effect, Refused};
 use handle_auth::challenges::Challenge;
+use handle_auth::source::Origin;
 use handle_proto::limit::NONCE_LEN;
 use handle_proto::wire::Request;
 use handle_proto::wire::session::SessionSetup;
 use handle_proto::{ResponseCode, Version};
+use handle_sessions::front::KeyExchangeWork;
 use handle_sessions::{Came, Reject};
 use std::net::SocketAddr;
 
@@ -64,7 +66,7 @@ impl Service {
                 if let Some(sessions) = &self.sessions {
                     sessions.end(opened.session_id);
                 }
-                Answer::Done.into()
+                Answer::Done(Effect::NONE).into()
             }
             _ => return None,
         })
@@ -74,7 +76,12 @@ impl Service {
     fn set_up(&self, opened: &Opened<'_>, setup: &SessionSetup<'_>, source: SocketAddr) -> Said {
         let Some(sessions) = &self.sessions else { return NO_SESSIONS.into() };
         let is_taken = |number| self.challenges().has(number);
-        match sessions.set_up(setup, opened.version, source.ip(), is_taken) {
+        let origin = Origin::connection(source.ip());
+        let exchange = |cost, exchange: KeyExchangeWork| match &self.costly {
+            Some(costly) => costly.run(origin, cost, exchange),
+            None => Some(exchange()),
+        };
+        match sessions.set_up(setup, opened.version, origin, is_taken, exchange) {
             Ok((id, data)) => Said::Session(id, setup.exchange.mode(), data),
             Err(error) => Refused { code: error.code(), text: error.to_string().into() }.into(),
         }
@@ -98,7 +105,8 @@ impl Service {
 
     /// Has `challenge` wait in the session `id`.
     pub(super) fn issue_in_session(&self, id: i32, challenge: Challenge, source: SocketAddr) -> Said {
-        let issued = self.challenges().issue_in_session(id, source.ip(), challenge, self.now_ms());
+        let origin = Origin::connection(source.ip());
+        let issued = self.challenges().issue_in_session(id, origin, challenge, self.now_ms());
         issued.map_or_else(|_| TOO_MANY_CHALLENGES.into(), |pending| Said::Challenge(id, pending))
     }
 }

@@ -142,6 +142,7 @@ impl<'s> Bulk<'s> {
                     transaction.put_unlogged(key, values.map_err(damaged)?)?;
                     counts.written += 1;
                 }
+                transaction.finish()?;
             }
             inner.commit(begun)?;
             batch.clear();

@@ -3,6 +3,7 @@
 use super::Records as _;
 use super::record::Record;
 use super::snapshot::Snapshot;
+use super::transaction::Content;
 use super::{StoreError, check_record, is_responsible, key};
 use handle_proto::Handle;
 use serde::Serialize;
@@ -13,9 +14,9 @@ use std::fmt;
 pub struct Stats {
     /// Records.
     pub records: u64,
-    /// Values in them; counted by a check alone.
+    /// Values in them.
     pub values: u64,
-    /// Bytes of names and records; counted by a check alone.
+    /// Bytes of names and values.
     pub bytes: u64,
     /// Homed prefixes.
     pub homed_prefixes: u64,
@@ -75,19 +76,22 @@ impl fmt::Display for Finding {
 
 /// What costs nothing to tell.
 pub(super) fn stats(snapshot: &Snapshot) -> Result<Stats, StoreError> {
+    // Counted when the store was opened, and kept by each change.
+    let (values, bytes) = snapshot.content()?.unwrap_or_default();
     Ok(Stats {
+        values,
+        bytes,
         records: snapshot.records_count()?,
         homed_prefixes: snapshot.homed()?.len() as u64,
         last_transaction: snapshot.last_id()?,
         log_transactions: snapshot.log_count()?,
         log_base: snapshot.log_base()?,
-        ..Stats::default()
     })
 }
 
 /// Reads everything.
 pub(super) fn check(snapshot: &Snapshot, mut found: impl FnMut(Finding)) -> Result<Stats, StoreError> {
-    let mut stats = stats(snapshot)?;
+    let mut stats = Stats { values: 0, bytes: 0, ..stats(snapshot)? };
     for stored in snapshot.records()? {
         let stored = stored?;
         let name = stored.handle();
@@ -101,6 +105,16 @@ pub(super) fn check(snapshot: &Snapshot, mut found: impl FnMut(Finding)) -> Resu
     }
     check_log(snapshot, &stats, found)?;
     Ok(stats)
+}
+
+/// Reads all records, and counts what is in them. A record that is damaged counts by its bytes.
+pub(super) fn count(snapshot: &Snapshot) -> Result<Content, StoreError> {
+    let mut content = Content::default();
+    for stored in snapshot.records()? {
+        let stored = stored?;
+        content.add(Content::of(stored.handle(), stored.bytes()));
+    }
+    Ok(content)
 }
 
 fn check_one(

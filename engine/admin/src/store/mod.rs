@@ -33,7 +33,9 @@ pub use check::{Finding, Stats};
 pub use error::StoreError;
 pub use log::{Action, LogEntry};
 pub use record::{Record, RecordBuf};
-pub use snapshot::{Changed, Changes, Records, Snapshot, StoredRecord, is_responsible};
+pub use snapshot::{
+    Changed, Changes, Records, Snapshot, StoredRecord, is_record_of_homed_prefix, is_responsible,
+};
 pub use transaction::Transaction;
 
 use handle_proto::Handle;
@@ -257,10 +259,19 @@ impl Store {
 
     fn start(database: Database, config: &StoreConfig) -> Result<Self, StoreError> {
         let (folds, identity) = (schema::folds(&database)?, schema::identity(&database)?.into());
-        let last_id = Snapshot::new(&database.begin_read()?, folds, &config.file)?.last_id()?;
+        let snapshot = Snapshot::new(&database.begin_read()?, folds, &config.file)?;
+        let (last_id, is_counted) = (snapshot.last_id()?, snapshot.content()?.is_some());
+        let content = if is_counted { None } else { Some(check::count(&snapshot)?) };
+        drop(snapshot);
         let commits = Commits::new(last_id);
         let inner =
             Arc::new(Inner { database: Some(database), config: config.clone(), folds, identity, commits });
+        if let Some(content) = content {
+            // Software that does not keep the counts has written last.
+            let begun = inner.begin_write()?;
+            Transaction::new(&begun, folds, &config.file)?.set_content(content)?;
+            inner.commit(begun)?;
+        }
         Ok(Self { writer: Writer::start(&inner)?, inner })
     }
 

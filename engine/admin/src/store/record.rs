@@ -3,6 +3,9 @@
 use super::StoreError;
 use handle_proto::{Value, Values};
 
+/// Bytes before the values: number, time and count.
+pub(super) const HEAD_LEN: usize = 20;
+
 /// A stored record: its values, and when they became what they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record<'a> {
@@ -23,7 +26,7 @@ impl<'a> Record<'a> {
         const NO_RECORD: StoreError = StoreError::Damaged("a record does not decode");
         let (head, items) = bytes.split_first_chunk().ok_or(NO_RECORD)?;
         // Number, time, count.
-        let [i0, i1, i2, i3, i4, i5, i6, i7, t0, t1, t2, t3, t4, t5, t6, t7, c0, c1, c2, c3]: [u8; 20] =
+        let [i0, i1, i2, i3, i4, i5, i6, i7, t0, t1, t2, t3, t4, t5, t6, t7, c0, c1, c2, c3]: [u8; HEAD_LEN] =
             *head;
         let count = u32::from_be_bytes([c0, c1, c2, c3]) as usize;
         Ok(Self {

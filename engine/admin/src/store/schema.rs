@@ -24,6 +24,12 @@ pub(super) const LAST_ID: &str = "last_id";
 pub(super) const LAST_MS: &str = "last_unix_ms";
 /// Transactions up to this one are not in the log.
 pub(super) const LOG_BASE: &str = "log_base";
+/// Values of all records.
+pub(super) const VALUES: &str = "values";
+/// Bytes of the names and values of all records.
+pub(super) const BYTES: &str = "bytes";
+/// The last transaction that these two numbers count. Software that does not keep them leaves it behind.
+pub(super) const COUNTED_ID: &str = "counted_id";
 /// What health writes and reads back.
 pub(super) const PROBE: &str = "probe";
 

@@ -5,6 +5,7 @@ use super::log::LogEntry;
 use super::record::{Record, RecordBuf};
 use super::{StoreError, schema};
 use handle_proto::Handle;
+use handle_proto::name::PREFIX_RECORDS;
 use redb::{
     AccessGuard, ReadOnlyTable, ReadTransaction, ReadableTable, ReadableTableMetadata as _, TableDefinition,
 };
@@ -59,6 +60,11 @@ impl StoredRecord {
     #[must_use]
     pub fn handle(&self) -> &[u8] {
         self.key.value()
+    }
+
+    /// What is stored.
+    pub(super) fn bytes(&self) -> &[u8] {
+        self.record.value()
     }
 
     /// The record.
@@ -137,6 +143,17 @@ impl Snapshot {
     /// When the file cannot be read.
     pub fn probe(&self) -> Result<u64, StoreError> {
         self.number(schema::PROBE)
+    }
+
+    /// Values of all records, and bytes of their names and values; `None` where older software has written last.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn content(&self) -> Result<Option<(u64, u64)>, StoreError> {
+        if self.number(schema::COUNTED_ID)? != self.last_id()? {
+            return Ok(None);
+        }
+        Ok(Some((self.number(schema::VALUES)?, self.number(schema::BYTES)?)))
     }
 
     fn number(&self, name: &str) -> Result<u64, StoreError> {
@@ -297,4 +314,16 @@ pub fn is_responsible(records: &(impl Records + ?Sized), key: &[u8]) -> Result<b
         name = parent;
     }
     Ok(false)
+}
+
+/// Whether `key` is that of the record of a prefix that is homed here. The record itself is at the registry, but an
+/// operator may have put a copy into the store, whose keys and groups count.
+///
+/// # Errors
+/// When the file cannot be read.
+pub fn is_record_of_homed_prefix(records: &(impl Records + ?Sized), key: &[u8]) -> Result<bool, StoreError> {
+    match Handle(key).is_prefix_record() {
+        true => records.is_homed(&handle_proto::fold::folded(&key[PREFIX_RECORDS.len()..])),
+        false => Ok(false),
+    }
 }

@@ -288,3 +288,49 @@ fn the_settings_hold_at_their_edges() {
     assert!(!with(|config| config.file = PathBuf::new()));
     assert!(!with(|config| config.log_days = 36_501));
 }
+
+/// What the store says of its content, beside what a check counts.
+fn told_and_counted(store: &Store) -> [(u64, u64); 2] {
+    let counted = store.check(|_| ()).unwrap();
+    [store.stats().unwrap(), counted].map(|stats| (stats.values, stats.bytes))
+}
+
+#[test]
+fn values_and_bytes_are_told_without_counting_them() {
+    let (directory, store) = new_store();
+    assert_eq!(told_and_counted(&store), [(0, 0); 2]);
+    for number in 0..50 {
+        put(&store, &format!("10.1/{number}"), &"x".repeat(number));
+        put(&store, &format!("10.1/{}", number / 2), "y");
+    }
+    store.change(|transaction| transaction.delete(b"10.1/7")).unwrap();
+    store.change(|transaction| transaction.delete(b"10.1/7")).unwrap();
+    let mut bulk = store.bulk(directory.path(), 1 << 20);
+    let mut storage = Vec::new();
+    let values = [Value::new(1, b"URL", b"a"), Value::new(2, b"URL", b"b")];
+    let values = Values::build(values, &mut storage);
+    for handle in [&b"10.1/3"[..], b"10.1/BULK"] {
+        bulk.add(handle, values).unwrap();
+    }
+    bulk.finish(|_| ()).unwrap();
+    let [told, counted] = told_and_counted(&store);
+    assert_eq!(told, counted);
+    assert_eq!(told.0, 49 + 3, "one deleted, one more of two values, one that has two now");
+    drop(store);
+
+    // Software that does not keep the counts leaves them behind; they are counted when the store is opened.
+    let database = Database::open(config(&directory).file).unwrap();
+    let transaction = database.begin_write().unwrap();
+    {
+        let mut meta = transaction.open_table(schema::META).unwrap();
+        meta.insert(schema::VALUES, 7).unwrap();
+        meta.insert(schema::COUNTED_ID, 1).unwrap();
+    }
+    transaction.commit().unwrap();
+    drop(database);
+    let read_only = Store::open_to_read(&config(&directory)).unwrap();
+    assert_eq!(told_and_counted(&read_only), [counted; 2]);
+    drop(read_only);
+    let store = Store::open(&config(&directory)).unwrap();
+    assert_eq!(told_and_counted(&store), [counted; 2]);
+}

@@ -2,7 +2,7 @@
 
 use super::guard::guarded;
 use super::log::{Action, LogEntry};
-use super::record::{Record, RecordBuf};
+use super::record::{HEAD_LEN, Record, RecordBuf};
 use super::snapshot::{Records, stored};
 use super::{StoreError, now_unix_ms, schema};
 use handle_proto::Values;
@@ -24,7 +24,35 @@ pub struct Transaction<'t> {
     last_id: u64,
     last_unix_ms: u64,
     writes_count: u64,
+    /// Values and bytes of all records; `None` where nobody has counted them.
+    content: Option<Content>,
     room: Vec<u8>,
+}
+
+/// How much is in records.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Content {
+    pub(super) values: u64,
+    pub(super) bytes: u64,
+}
+
+impl Content {
+    /// That of one record, as it is stored under `key`.
+    pub(super) fn of(key: &[u8], stored: &[u8]) -> Self {
+        let values = Record::decode(stored).map_or(0, |record| record.values.len() as u64);
+        let bytes = (key.len() + stored.len().saturating_sub(HEAD_LEN)) as u64;
+        Self { values, bytes }
+    }
+
+    pub(super) const fn add(&mut self, other: Self) {
+        self.values = self.values.wrapping_add(other.values);
+        self.bytes = self.bytes.wrapping_add(other.bytes);
+    }
+
+    const fn subtract(&mut self, other: Self) {
+        self.values = self.values.wrapping_sub(other.values);
+        self.bytes = self.bytes.wrapping_sub(other.bytes);
+    }
 }
 
 impl<'t> Transaction<'t> {
@@ -37,6 +65,8 @@ impl<'t> Transaction<'t> {
             let meta = transaction.open_table(schema::META)?;
             let number = |name| Ok::<_, StoreError>(meta.get(name)?.map_or(0, |number| number.value()));
             let (last_id, last_unix_ms) = (number(schema::LAST_ID)?, number(schema::LAST_MS)?);
+            let content = Content { values: number(schema::VALUES)?, bytes: number(schema::BYTES)? };
+            let content = (number(schema::COUNTED_ID)? == last_id).then_some(content);
             Ok(Self {
                 records: transaction.open_table(schema::RECORDS)?,
                 homed: transaction.open_table(schema::HOMED)?,
@@ -47,6 +77,7 @@ impl<'t> Transaction<'t> {
                 last_id,
                 last_unix_ms,
                 writes_count: 0,
+                content,
                 room: Vec::new(),
             })
         })
@@ -70,8 +101,12 @@ impl<'t> Transaction<'t> {
     /// # Errors
     /// When the file cannot be written.
     pub fn delete(&mut self, key: &[u8]) -> Result<bool, StoreError> {
-        if !guarded(self.file, || Ok(self.records.remove(key)?.is_some()))? {
-            return Ok(false);
+        let removed = guarded(self.file, || {
+            Ok(self.records.remove(key)?.map(|stored| Content::of(key, stored.value())))
+        })?;
+        let Some(removed) = removed else { return Ok(false) };
+        if let Some(content) = &mut self.content {
+            content.subtract(removed);
         }
         self.log(Action::Delete, key)?;
         Ok(true)
@@ -166,7 +201,30 @@ impl<'t> Transaction<'t> {
     fn put_record(&mut self, key: &[u8], record: &Record<'_>) -> Result<(), StoreError> {
         self.room.clear();
         record.encode(&mut self.room);
-        guarded(self.file, || self.records.insert(key, &*self.room).map(drop).map_err(Into::into))
+        let replaced = guarded(self.file, || {
+            let replaced = self.records.insert(key, &*self.room)?;
+            Ok(replaced.map(|stored| Content::of(key, stored.value())))
+        })?;
+        if let Some(content) = &mut self.content {
+            content.add(Content::of(key, &self.room));
+            content.subtract(replaced.unwrap_or_default());
+        }
+        Ok(())
+    }
+
+    /// Writes how much is in records, once all changes were made.
+    pub(super) fn finish(&mut self) -> Result<(), StoreError> {
+        match self.content {
+            Some(content) => self.set_content(content),
+            None => Ok(()),
+        }
+    }
+
+    /// Says how much is in records.
+    pub(super) fn set_content(&mut self, content: Content) -> Result<(), StoreError> {
+        self.put_number(schema::VALUES, content.values)?;
+        self.put_number(schema::BYTES, content.bytes)?;
+        self.put_number(schema::COUNTED_ID, self.last_id)
     }
 
     fn put_homed(&mut self, prefix: &[u8]) -> Result<(), StoreError> {

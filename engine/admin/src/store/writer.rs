@@ -157,7 +157,11 @@ fn make(
             changes.extend(waiting.try_recv());
         }
     }
-    Ok((transaction.writes_count() > 0).then(|| transaction.last_id()))
+    if transaction.writes_count() == 0 {
+        return Ok(None);
+    }
+    transaction.finish()?;
+    Ok(Some(transaction.last_id()))
 }
 
 /// Makes a panic of the writer known to those who look after the store.

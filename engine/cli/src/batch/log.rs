@@ -5,12 +5,20 @@
 //! is found done already then counts as done. Where the server could do nothing, the second line says so: then the
 //! operation is asked for as if it had not been begun.
 
+use crate::output::hex;
 use anyhow::{Context as _, bail, ensure};
+use handle_proto::printable::Printable;
+use hmac::{Hmac, KeyInit as _, Mac as _};
 use serde::{Deserialize, Serialize};
+use sha2::Sha256;
 use std::collections::HashMap;
-use std::fs::{File, OpenOptions};
-use std::io::{BufRead as _, BufReader, Seek as _, SeekFrom, Write as _};
+use std::fs::{File, OpenOptions, Permissions};
+use std::io::{self, BufRead as _, BufReader, Read as _, Seek as _, SeekFrom, Write as _};
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
+
+/// Permissions of a log: handles, and what servers say of them, are its owner's alone.
+pub(super) const MODE: u32 = 0o600;
 
 /// What came of an operation. All but the last are final: a run that goes on passes them over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,11 +52,31 @@ pub(super) struct Entry {
     pub(super) message: Option<String>,
 }
 
-/// The first line.
+/// The first line: which batch file this is the log of.
+///
+/// The file may hold secrets that are easily guessed, and a plain digest of it would confirm a guess;
+/// each log has a key of its own, so that nothing can be computed beforehand or compared between logs.
 #[derive(Serialize, Deserialize)]
 struct Header {
-    /// SHA-256 of the batch file.
+    /// The key, in hexadecimal.
+    key: String,
+    /// HMAC-SHA256 of the batch file under that key, in hexadecimal.
     batch: String,
+}
+
+/// The HMAC of the whole file, which is then at its beginning again.
+fn keyed_digest(key: &[u8], batch: &mut File) -> io::Result<String> {
+    let mut mac = Hmac::<Sha256>::new_from_slice(key).map_err(io::Error::other)?;
+    let mut room = vec![0; 1 << 16];
+    batch.rewind()?;
+    loop {
+        match batch.read(&mut room)? {
+            0 => break,
+            len => mac.update(&room[..len]),
+        }
+    }
+    batch.rewind()?;
+    Ok(hex(&mac.finalize().into_bytes()))
 }
 
 /// What an earlier run has come to: by line, the result, or `None` where an operation was begun.
@@ -58,22 +86,26 @@ pub(super) type Earlier = HashMap<u64, Option<Result>>;
 pub(super) struct Log(File);
 
 impl Log {
-    /// Begins a log; there must be none.
-    pub(super) fn begin(path: &Path, batch: String) -> anyhow::Result<Self> {
+    /// Begins the log of a batch file; there must be none. It is its owner's alone.
+    pub(super) fn begin(path: &Path, batch: &mut File) -> anyhow::Result<Self> {
         let shown = path.display();
-        let file = OpenOptions::new().append(true).create_new(true).open(path);
+        let file = OpenOptions::new().append(true).create_new(true).mode(MODE).open(path);
         let mut log = Self(file.with_context(|| {
             format!("cannot begin the log {shown} (--resume goes on where it ends, --log names another)")
         })?);
-        log.write(&Header { batch })?;
+        let key: [u8; 32] = handle_auth::random();
+        let batch = keyed_digest(&key, batch).context("cannot read the batch file")?;
+        log.write(&Header { key: hex(&key), batch })?;
         Ok(log)
     }
 
     /// Opens the log of a run that was interrupted, and reads what that has come to.
-    pub(super) fn resume(path: &Path, batch: &str) -> anyhow::Result<(Self, Earlier)> {
+    pub(super) fn resume(path: &Path, batch: &mut File) -> anyhow::Result<(Self, Earlier)> {
         let shown = path.display();
         let mut file = OpenOptions::new().read(true).write(true).open(path);
         let file = file.as_mut().map_err(|error| anyhow::anyhow!("cannot open the log {shown}: {error}"))?;
+        file.set_permissions(Permissions::from_mode(MODE))
+            .with_context(|| format!("cannot set the permissions of {shown}"))?;
         let mut reader = BufReader::new(&*file);
         let (mut earlier, mut line, mut whole_len) = (Earlier::new(), String::new(), 0_u64);
         for number in 1.. {
@@ -87,8 +119,13 @@ impl Log {
             if number == 1 {
                 let header: Header =
                     serde_json::from_str(&line).with_context(|| format!("{shown} is no log of a batch"))?;
+                let key = data_encoding::HEXLOWER
+                    .decode(header.key.as_bytes())
+                    .ok()
+                    .with_context(|| format!("{shown} is no log of a batch"))?;
+                let digest = keyed_digest(&key, batch).context("cannot read the batch file")?;
                 ensure!(
-                    header.batch == batch,
+                    header.batch == digest,
                     "{shown} is the log of another batch file, or of one that has changed"
                 );
                 continue;
@@ -111,9 +148,9 @@ impl Log {
 
     /// Appends a line. It is the kernel's when this returns, so that it survives the process.
     pub(super) fn write(&mut self, line: &impl Serialize) -> anyhow::Result<()> {
-        let mut text = serde_json::to_vec(line)?;
-        text.push(b'\n');
-        self.0.write_all(&text).context("cannot write the log")
+        let text = serde_json::to_string(line)?;
+        let line = format!("{}\n", Printable(text));
+        self.0.write_all(line.as_bytes()).context("cannot write the log")
     }
 }
 
@@ -125,11 +162,38 @@ mod tests {
         Entry { line, operation: "create".to_owned(), handle: None, result, code: None, message: None }
     }
 
+    fn batch_of(text: &str) -> File {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(text.as_bytes()).unwrap();
+        file
+    }
+
+    fn mode(path: &Path) -> u32 {
+        std::fs::metadata(path).unwrap().permissions().mode() & 0o7777
+    }
+
+    #[test]
+    fn a_log_is_its_owners_alone_and_confirms_no_guess_of_the_batch() {
+        let directory = tempfile::tempdir().unwrap();
+        let (path, other) = (directory.path().join("log"), directory.path().join("other"));
+        let mut batch = batch_of("AUTHENTICATE SECKEY:301:10.1/a\n1234\n");
+        for path in [&path, &other] {
+            drop(Log::begin(path, &mut batch).unwrap());
+        }
+        assert_eq!(mode(&path), 0o600);
+        let header = |path| -> Header { serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap() };
+        assert_ne!(header(&path).batch, header(&other).batch, "each log has a key of its own");
+        std::fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
+        Log::resume(&path, &mut batch).unwrap();
+        assert_eq!(mode(&path), 0o600, "also one that was begun otherwise");
+    }
+
     #[test]
     fn a_log_is_read_up_to_where_it_was_cut() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("log");
-        let mut log = Log::begin(&path, "hash".to_owned()).unwrap();
+        let mut batch = batch_of("x");
+        let mut log = Log::begin(&path, &mut batch).unwrap();
         log.write(&entry(1, None)).unwrap();
         log.write(&entry(1, Some(Result::Done))).unwrap();
         log.write(&entry(5, None)).unwrap();
@@ -137,11 +201,11 @@ mod tests {
         let last_len = whole[..whole.len() - 1].iter().rev().take_while(|&&byte| byte != b'\n').count() + 1;
         for cut in 0..=last_len {
             std::fs::write(&path, &whole[..whole.len() - cut]).unwrap();
-            let (mut log, earlier) = Log::resume(&path, "hash").unwrap();
+            let (mut log, earlier) = Log::resume(&path, &mut batch).unwrap();
             assert_eq!(earlier.get(&1), Some(&Some(Result::Done)), "{cut}");
             assert_eq!(earlier.get(&5), (cut == 0).then_some(&None), "{cut}");
             log.write(&entry(9, Some(Result::Refused))).unwrap();
-            let (_, earlier) = Log::resume(&path, "hash").unwrap();
+            let (_, earlier) = Log::resume(&path, &mut batch).unwrap();
             assert_eq!(earlier.get(&9), Some(&Some(Result::Refused)), "{cut}");
         }
     }
@@ -150,10 +214,11 @@ mod tests {
     fn what_was_postponed_was_not_begun() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("log");
-        let mut log = Log::begin(&path, "hash".to_owned()).unwrap();
+        let mut batch = batch_of("x");
+        let mut log = Log::begin(&path, &mut batch).unwrap();
         for (result, expected) in [(None, Some(None)), (Some(Result::Postponed), None), (None, Some(None))] {
             log.write(&entry(1, result)).unwrap();
-            let (_, earlier) = Log::resume(&path, "hash").unwrap();
+            let (_, earlier) = Log::resume(&path, &mut batch).unwrap();
             assert_eq!(earlier.get(&1), expected.as_ref(), "{result:?}");
         }
     }
@@ -162,12 +227,14 @@ mod tests {
     fn the_log_of_another_batch_is_refused() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("log");
-        drop(Log::begin(&path, "hash".to_owned()).unwrap());
-        assert!(Log::begin(&path, "hash".to_owned()).is_err(), "it is there");
-        assert!(Log::resume(&path, "other").is_err());
-        for text in ["", "x", "{}\n", "{\"batch\":\"hash\"}\nx\n"] {
+        let mut batch = batch_of("x");
+        drop(Log::begin(&path, &mut batch).unwrap());
+        assert!(Log::begin(&path, &mut batch).is_err(), "it is there");
+        assert!(Log::resume(&path, &mut batch_of("y")).is_err());
+        let header = std::fs::read_to_string(&path).unwrap();
+        for text in ["", "x", "{}\n", "{\"key\":\"x\",\"batch\":\"\"}\n", &format!("{header}x\n")] {
             std::fs::write(&path, text).unwrap();
-            assert!(Log::resume(&path, "hash").is_err(), "{text:?}");
+            assert!(Log::resume(&path, &mut batch).is_err(), "{text:?}");
         }
     }
 }

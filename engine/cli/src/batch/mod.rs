@@ -1,22 +1,24 @@
 //! `hdl batch`: the operations of a batch file, one after the other or several at once; what was interrupted goes on.
 
+mod compat;
 mod log;
 mod report;
 mod work;
 
 use crate::server::{Clients, ServerArgs};
-use crate::{Outcome, output};
+use crate::{Outcome, UsageError, advice, output};
 use anyhow::{Context as _, bail};
+use compat::CompatLog;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use handle_client::administration::{AskError, Identity};
 use handle_formats::batch::{Batch, Block, Home, Operation};
 use handle_proto::fold;
 use log::{Earlier, Log, Result as Verdict};
 use report::Report;
-use sha2::{Digest as _, Sha256};
+use std::collections::HashSet;
 use std::fs::File;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
-use std::io::{BufReader, Read as _, Seek as _};
+use std::io::{BufReader, Seek as _};
 use std::net::ToSocketAddrs as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -31,7 +33,7 @@ const QUEUE: usize = 64;
 ///
 /// They go to the server that is named, or each to the one that is responsible for its handle.
 ///
-/// The file is checked first: if anything in it does not read, nothing is done. A log, one line of JSON for each
+/// The file is checked first: if anything in it does not read, or a file that it names, nothing is done. A log, one line of JSON for each
 /// result, stands beside it; after an interruption --resume goes on where that ends, and the store becomes what it
 /// would have been without. When the server does not answer, is too busy or takes no changes, the batch stops, and can
 /// go on in the same way.
@@ -94,10 +96,10 @@ enum Job {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
-    let (mut file, hash) = open(&args.file)?;
+    let mut file = open(&args.file)?;
     let checked = check(&mut file)?;
-    for invalid in &checked.invalid {
-        eprintln!("hdl: {}: {invalid}", args.file.display());
+    for (_, text) in &checked.invalid {
+        eprintln!("hdl: {}: {text}", args.file.display());
     }
     let is_bad = !checked.invalid.is_empty();
     if args.dry_run {
@@ -115,16 +117,16 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
     let clients = clients(args, identity.as_ref())?;
     let log_path = args.log.clone().or_else(|| log_beside(&args.file));
     let (log, earlier) = match (&log_path, args.resume) {
-        (Some(path), true) => Log::resume(path, &hash).map(|(log, earlier)| (Some(log), earlier))?,
-        (Some(path), false) => (Some(Log::begin(path, hash)?), Earlier::new()),
-        (None, true) => bail!("--resume needs the log of the run that was interrupted: name it with --log"),
+        (Some(path), true) => Log::resume(path, &mut file).map(|(log, earlier)| (Some(log), earlier))?,
+        (Some(path), false) => (Some(Log::begin(path, &mut file)?), Earlier::new()),
+        (None, true) => bail!(UsageError(
+            "--resume needs the log of the run that was interrupted: name it with --log".to_owned()
+        )),
         (None, false) => (None, Earlier::new()),
     };
-    let compat = match &args.compat_log {
-        Some(path) => Some(File::create(path).with_context(|| format!("cannot write {}", path.display()))?),
-        None => None,
-    };
+    let compat = args.compat_log.as_deref().map(CompatLog::begin).transpose()?;
     let report = Report::new(log, compat, checked.operations);
+    checked.invalid.iter().try_for_each(|(line, text)| report.invalid(*line, text))?;
     carry_out(args, clients, identity, &mut file, &earlier, &report)?;
     report.finish(args.json)?;
     let state = report.state();
@@ -146,38 +148,35 @@ fn log_beside(path: &Path) -> Option<PathBuf> {
     Some(path.with_file_name(name))
 }
 
-/// The batch, in a file that can be read twice, and its SHA-256.
-fn open(path: &Path) -> anyhow::Result<(File, String)> {
-    let mut file = if path == Path::new("-") {
-        let mut copy = tempfile::tempfile().context("cannot keep standard input")?;
-        std::io::copy(&mut std::io::stdin(), &mut copy).context("cannot read standard input")?;
-        copy.rewind()?;
-        copy
-    } else {
-        File::open(path).with_context(|| format!("cannot open {}", path.display()))?
-    };
-    let (mut sha256, mut room) = (Sha256::new(), vec![0; 1 << 16]);
-    loop {
-        match file.read(&mut room).with_context(|| format!("cannot read {}", path.display()))? {
-            0 => break,
-            len => sha256.update(&room[..len]),
-        }
+/// The batch, in a file that can be read twice.
+fn open(path: &Path) -> anyhow::Result<File> {
+    if path != Path::new("-") {
+        return File::open(path).with_context(|| format!("cannot open {}", path.display()));
     }
-    file.rewind()?;
-    Ok((file, output::hex(&sha256.finalize())))
+    let mut copy = tempfile::tempfile().context("cannot keep standard input")?;
+    std::io::copy(&mut std::io::stdin(), &mut copy).context("cannot read standard input")?;
+    copy.rewind()?;
+    Ok(copy)
 }
 
 struct Checked {
     operations: u64,
-    invalid: Vec<handle_formats::batch::Invalid>,
+    /// What does not read, by line: blocks, and files that blocks name.
+    invalid: Vec<(u64, String)>,
 }
 
 fn check(file: &mut File) -> anyhow::Result<Checked> {
     let mut checked = Checked { operations: 0, invalid: Vec::new() };
+    let mut files = HashSet::new();
     for block in Batch::new(BufReader::new(&mut *file)) {
         match block? {
-            Ok(_) => checked.operations += 1,
-            Err(invalid) => checked.invalid.push(invalid),
+            Ok(Block { line, operation }) => {
+                checked.operations += 1;
+                if let Err(error) = work::check_files(&operation, &mut files) {
+                    checked.invalid.push((line, format!("line {line}: {error:#}")));
+                }
+            }
+            Err(invalid) => checked.invalid.push((invalid.line, invalid.to_string())),
         }
     }
     file.rewind()?;
@@ -250,7 +249,7 @@ fn serve(
                 Err(error) => {
                     // What an earlier run began may be done all the same.
                     if work::was_not_begun(&error) && !was_begun {
-                        report.postponed(line, operation, format!("{error:#}"))?;
+                        report.postponed(line, operation, advice::line(&error))?;
                     }
                     return Err(error.context(format!("line {line}")));
                 }
@@ -262,7 +261,7 @@ fn serve(
         if is_over {
             stop.store(true, Ordering::Relaxed);
         }
-        report.ends(done.err().map(|error| format!("{error:#}")));
+        report.ends(done.err().map(|error| advice::line(&error)));
     }
 }
 
@@ -372,15 +371,15 @@ impl HandOut<'_> {
     fn home(&self, block: &Block, home: &Home, was_begun: bool) -> anyhow::Result<()> {
         self.report.begins(block.line, &block.operation)?;
         let (mut answered, mut refused) = (0, Vec::new());
-        let came = match self.ask_home(home, &mut answered, &mut refused) {
+        let came = match self.ask_home(block.line, home, &mut answered, &mut refused) {
             Ok(()) => refused.into_iter().reduce(Came::and).unwrap_or(Came::DONE),
             // Nobody knows what came of the prefix; of those before it something may have come.
             Err(error) if error.is::<AskError>() || error.is::<NotNow>() => {
                 if work::was_not_begun(&error) && !was_begun && answered == 0 {
-                    self.report.postponed(block.line, &block.operation, format!("{error:#}"))?;
+                    self.report.postponed(block.line, &block.operation, advice::line(&error))?;
                 }
                 self.stop.store(true, Ordering::Relaxed);
-                self.report.state().broken = Some(format!("line {}: {error:#}", block.line));
+                self.report.state().broken = Some(format!("line {}: {}", block.line, advice::line(&error)));
                 return Ok(());
             }
             Err(error) => Came::failed(&error),
@@ -389,7 +388,13 @@ impl HandOut<'_> {
     }
 
     /// Asks for all prefixes, also when some are refused; those are kept, and how many were answered.
-    fn ask_home(&self, home: &Home, answered: &mut usize, refused: &mut Vec<Came>) -> anyhow::Result<()> {
+    fn ask_home(
+        &self,
+        line: u64,
+        home: &Home,
+        answered: &mut usize,
+        refused: &mut Vec<Came>,
+    ) -> anyhow::Result<()> {
         let mut addresses =
             (home.address.as_str(), home.port).to_socket_addrs().with_context(|| home.address.clone())?;
         let address = addresses.next().with_context(|| format!("{} has no address", home.address))?;
@@ -398,6 +403,7 @@ impl HandOut<'_> {
         for prefix in &home.prefixes {
             let came = work::home(&mut client, home.is_release, prefix)?;
             *answered += 1;
+            self.report.homed(line, prefix, &came)?;
             if came.verdict != Verdict::Done {
                 refused.push(came);
             }

@@ -1,12 +1,11 @@
 //! What a batch comes to: the log, the counts, the bar, and what failed and why.
 
+use super::compat::CompatLog;
 use super::log::{Entry, Log, Result as Verdict};
 use super::work::Came;
 use crate::{output, progress};
 use handle_formats::batch::Operation;
 use indicatif::ProgressBar;
-use std::fs::File;
-use std::io::Write as _;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -22,7 +21,7 @@ pub(super) struct Report {
 
 pub(super) struct State {
     log: Option<Log>,
-    compat: Option<File>,
+    compat: Option<CompatLog>,
     /// In the whole file.
     operations_count: u64,
     bar: ProgressBar,
@@ -44,7 +43,7 @@ pub(super) struct Counts {
 }
 
 impl Report {
-    pub(super) fn new(log: Option<Log>, compat: Option<File>, operations_count: u64) -> Self {
+    pub(super) fn new(log: Option<Log>, compat: Option<CompatLog>, operations_count: u64) -> Self {
         let state = State {
             log,
             compat,
@@ -120,15 +119,7 @@ impl Report {
         }
         let about = operation.handle().unwrap_or_default();
         if let Some(compat) = &mut state.compat {
-            let (word, message) = (operation.word(), came.message.as_deref().unwrap_or_default());
-            match came.verdict {
-                Verdict::Done => writeln!(compat, "==>SUCCESS[{line}]: {word}:{about}")?,
-                _ => writeln!(
-                    compat,
-                    "==>FAILURE[{line}]: {word}:{about}: Error({}): {message}",
-                    came.code.unwrap_or(-1)
-                )?,
-            }
+            compat.came(line, operation, came)?;
         }
         match came.verdict {
             Verdict::Done => state.counts.done += 1,
@@ -138,10 +129,21 @@ impl Report {
         }
         if came.verdict != Verdict::Done && state.shown.len() < SHOWN_MAX {
             let message = came.message.as_deref().unwrap_or_default();
-            state.shown.push(format!("line {line}: {} {about}: {message}", operation.word()));
+            let blank = if about.is_empty() { "" } else { " " };
+            state.shown.push(format!("line {line}: {}{blank}{about}: {message}", operation.word()));
         }
         state.bar.inc(1);
         Ok(())
+    }
+
+    /// Writes down what came of one prefix of HOME or UNHOME.
+    pub(super) fn homed(&self, line: u64, prefix: &str, came: &Came) -> anyhow::Result<()> {
+        self.state().compat.as_mut().map_or(Ok(()), |compat| compat.homed(line, prefix, came))
+    }
+
+    /// Writes down a block that does not read.
+    pub(super) fn invalid(&self, line: u64, why: &str) -> anyhow::Result<()> {
+        self.state().compat.as_mut().map_or(Ok(()), |compat| compat.invalid(line, why))
     }
 
     /// Says what all came to.
@@ -153,7 +155,7 @@ impl Report {
         let left = state.operations_count.saturating_sub(done + refused + failed + earlier);
         let took = self.begun.elapsed();
         if let Some(compat) = &mut state.compat {
-            writeln!(compat, "Successes/Total Entries: {done}/{}", done + refused + failed)?;
+            compat.finish(took)?;
         }
         for line in &state.shown {
             eprintln!("hdl: {line}");

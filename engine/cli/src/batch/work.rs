@@ -2,15 +2,16 @@
 
 use super::log::Result as Verdict;
 use crate::handle::values::from_file;
-use crate::secret;
 use crate::server::Clients;
+use crate::{key, secret};
 use handle_client::administration::{Administrator, Answer, AskError, Identity, Key};
 use handle_client::lookup::LookupError;
-use handle_formats::batch::{Authentication, BatchValue, Operation, Proof};
+use handle_formats::batch::{Authentication, BatchValue, Content, Operation, Proof};
 use handle_proto::wire::Request;
 use handle_proto::wire::admin::{HandleBody, HandleIndexes, HandleValues};
 use handle_proto::wire::list::{Indexes, Values};
 use handle_proto::{OpFlags, ResponseCode, ValueBuf};
+use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 use zeroize::Zeroizing;
@@ -119,11 +120,13 @@ pub(super) fn ask(clients: &mut Clients<'_>, operation: &Operation, was_begun: b
     Ok(came)
 }
 
-/// Whether an error of [`ask`] says that nothing was done: nobody was found or reached, or could do anything now.
+/// Whether an error of [`ask`] says that nothing was done: nobody was found or reached, or could do anything now, or the
+/// request was not sent as it could be read or the challenge to it not answered.
 pub(super) fn was_not_begun(error: &anyhow::Error) -> bool {
-    error.is::<NotNow>()
-        || error.is::<LookupError>()
-        || matches!(error.downcast_ref(), Some(AskError::Connect(_)))
+    let is_unsent = |error: &AskError| {
+        matches!(error, AskError::Connect(_) | AskError::NoSession { .. } | AskError::OldProof(_))
+    };
+    error.is::<NotNow>() || error.is::<LookupError>() || error.downcast_ref().is_some_and(is_unsent)
 }
 
 /// Whether records that were found say that nobody administers the handle; and not that somebody did not answer.
@@ -163,6 +166,29 @@ fn came(answer: &Answer) -> anyhow::Result<Came> {
         return Err(NotNow(message).into());
     }
     Ok(Came { verdict: Verdict::Refused, code: Some(code.0), message: Some(message) })
+}
+
+/// Reads each file that an operation names, unless it is in `seen` already.
+///
+/// # Errors
+/// When one cannot be read, or does not hold what the operation takes it for.
+pub(super) fn check_files(operation: &Operation, seen: &mut HashSet<(String, String)>) -> anyhow::Result<()> {
+    match operation {
+        Operation::Create(_, values) | Operation::Add(_, values) | Operation::Modify(_, values) => {
+            for value in values {
+                if let Content::File(path) = &value.content
+                    && seen.insert((value.kind.clone(), path.clone()))
+                {
+                    from_file(&value.kind, Path::new(path))?;
+                }
+            }
+            Ok(())
+        }
+        Operation::Authenticate(Authentication { proof: Proof::KeyFile(path, phrase), .. }) => {
+            key::private_record(Path::new(path), phrase.as_ref().map(|phrase| phrase.as_bytes())).map(drop)
+        }
+        _ => Ok(()),
+    }
 }
 
 fn resolve(value: &BatchValue) -> anyhow::Result<ValueBuf> {

@@ -9,6 +9,7 @@ use crate::{Outcome, control, output, resolve};
 use anyhow::Context as _;
 use handle_loadgen::{Choice, Load, Report, RunOptions, usable_cores};
 use handle_snapshot::set::publisher::Publisher;
+use handle_snapshot::set::storage::create_directory;
 use records::CHANGED;
 pub(crate) use records::RECORDS;
 use serde_json::json;
@@ -61,7 +62,7 @@ impl Teller {
 
     fn line(&self, text: &str) {
         if !self.json {
-            println!("{text}");
+            output::lines(text);
         }
     }
 }
@@ -92,7 +93,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
     let temporary = tempfile::tempdir().context("cannot make a temporary directory")?;
     let directory = args.keep.as_deref().unwrap_or(temporary.path());
     let set = directory.join("set");
-    std::fs::create_dir_all(&set).with_context(|| format!("cannot make {}", set.display()))?;
+    create_directory(&set).with_context(|| format!("cannot make {}", set.display()))?;
     let tell = Teller { json: args.json };
     let mut publisher = Publisher::open(&set)?;
     let build_s = publish(&tell, &mut publisher)?;
@@ -188,7 +189,8 @@ fn measure(
 
 fn show_measured(measured: &Measured) -> anyhow::Result<()> {
     let Measured { fixed, fastest, changes_count } = measured;
-    println!("\n== what was measured");
+    println!();
+    println!("== what was measured");
     let mut table = output::table(&["", "at a fixed rate", "as fast as answers come"]);
     let row = |name: &str, value: &dyn Fn(&Report) -> String| [name.to_owned(), value(fixed), value(fastest)];
     table.add_row(row("answers a second", &|report| {
@@ -204,7 +206,7 @@ fn show_measured(measured: &Measured) -> anyhow::Result<()> {
     table.add_row(row("wrong", &|report| {
         report.verification.as_ref().map_or_else(String::new, |verified| verified.mismatched.to_string())
     }));
-    println!("{table}");
+    output::lines(&table);
     println!(
         "one worker on one core, the load on {}; {changes_count} changes published under load; {}",
         if cores()?.is_some() { "another" } else { "the same" },
@@ -215,7 +217,8 @@ fn show_measured(measured: &Measured) -> anyhow::Result<()> {
 
 /// Commands for someone who has built nothing but this program.
 fn show_what_next(args: &Args) {
-    println!("\n== what to try next");
+    println!();
+    println!("== what to try next");
     let directory = args.keep.as_deref().unwrap_or(Path::new("./demo-files"));
     let (set, run) = (directory.join("set"), "cargo run --release --bin");
     let set = set.display();

@@ -255,9 +255,9 @@ fn get(args: &GetArgs) -> anyhow::Result<Outcome> {
         let values: Vec<_> = found.values.iter().map(|value| json::value_to_json(&value)).collect();
         let record =
             json!({ "responseCode": 1, "handle": String::from_utf8_lossy(found.handle), "values": values });
-        println!("{record:#}");
+        output::print_json(&record);
     } else {
-        println!("{}", output::values(found.values));
+        output::lines(output::values(found.values));
     }
     Ok(Outcome::Good)
 }
@@ -288,7 +288,7 @@ fn list(args: &ListArgs) -> anyhow::Result<Outcome> {
         return Ok(tell(&args.common, name.as_deref().unwrap_or("/"), &answer));
     }
     if is_json {
-        println!("{:#}", json!({ "responseCode": 1, "handles": names }));
+        output::print_json(&json!({ "responseCode": 1, "handles": names }));
     }
     Ok(Outcome::Good)
 }

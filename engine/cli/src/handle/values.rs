@@ -1,6 +1,6 @@
 //! Values on the command line, and as JSON.
 
-use crate::{key, secret};
+use crate::{UsageError, key, secret};
 use anyhow::{Context as _, bail, ensure};
 use handle_proto::data::{Admin, AdminPermissions, is_a};
 use handle_proto::json::{Json, site_from_json, value_from_json};
@@ -40,10 +40,7 @@ impl ValueArgs {
             None => Vec::new(),
         };
         for text in &self.values {
-            let value = self.parse(text).with_context(|| {
-                format!("{text:?} is no value: write INDEX:TYPE=DATA, as 1:URL=https://example.org/")
-            })?;
-            values.push(value);
+            values.push(self.parse(text)?);
         }
         Ok(values)
     }
@@ -53,12 +50,11 @@ impl ValueArgs {
     }
 
     fn parse(&self, text: &str) -> anyhow::Result<ValueBuf> {
-        let (index, rest) = text.split_once(':').context("no colon")?;
-        let (kind, data) = rest.split_once('=').context("no equals sign")?;
-        let index = index.parse().with_context(|| format!("{index} is no index"))?;
+        let (index, kind, data) = split(text).map_err(UsageError)?;
         let bytes = match data.strip_prefix('@') {
             Some(path) => from_file(kind, Path::new(path))?,
-            None => from_text(kind, data)?,
+            None => from_text(kind, data)
+                .map_err(|error| UsageError(format!("the value {index}:{kind}=...: {error:#}")))?,
         };
         let mut value = Value::new(index, kind.as_bytes(), &bytes);
         value.ttl = Ttl::relative(self.ttl);
@@ -71,6 +67,20 @@ impl ValueArgs {
     }
 }
 
+/// Index, type and data of `INDEX:TYPE=DATA`; or what is missing, without the data, which may be secret.
+fn split(text: &str) -> Result<(i32, &str, &str), String> {
+    const FORM: &str = "write INDEX:TYPE=DATA, as 1:URL=https://example.org/";
+    // An index and a type alone, or words that were meant for another option.
+    let (head, data) = text.split_once('=').ok_or_else(|| format!("{text:?} has no data: {FORM}"))?;
+    let (index, kind) =
+        head.split_once(':').ok_or_else(|| format!("the index is missing: write 1:{head}=..."))?;
+    if kind.is_empty() {
+        return Err(format!("the type is missing: {FORM}"));
+    }
+    let number = index.parse().map_err(|_| format!("{index:?} is not an index: write 1:{kind}=..."))?;
+    Ok((number, kind, data))
+}
+
 /// Values in wire form, in `storage`.
 pub(super) fn encoded<'a>(values: &'a [ValueBuf], storage: &'a mut Vec<u8>) -> Values<'a> {
     Values::build(values.iter().map(ValueBuf::view), storage)
@@ -78,7 +88,7 @@ pub(super) fn encoded<'a>(values: &'a [ValueBuf], storage: &'a mut Vec<u8>) -> V
 
 fn permissions(bits: &str) -> anyhow::Result<Permissions> {
     let is_bits = bits.len() == 4 && bits.bytes().all(|bit| matches!(bit, b'0' | b'1'));
-    ensure!(is_bits, "the permissions {bits:?} are not four times 0 or 1, as 1110");
+    ensure!(is_bits, UsageError(format!("the permissions {bits:?} are not four times 0 or 1, as 1110")));
     Ok(Permissions(u8::from_str_radix(bits, 2)?))
 }
 

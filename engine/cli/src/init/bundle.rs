@@ -2,6 +2,7 @@
 //! archive under the names that registries know.
 
 use anyhow::Context as _;
+use handle_formats::dct::Settings;
 use std::io::{Cursor, Write as _};
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
@@ -24,6 +25,21 @@ pub(super) struct Contact {
 }
 
 impl Contact {
+    /// With what a `contactdata.dct` says where no option does.
+    pub(super) fn or(mut self, known: &Settings) -> Self {
+        for (name, field) in [
+            ("org_name", &mut self.organization),
+            ("contact_name", &mut self.contact_name),
+            ("contact_phone", &mut self.contact_phone),
+            ("contact_email", &mut self.contact_email),
+        ] {
+            if field.is_empty() {
+                field.push_str(known.text(name).unwrap_or_default());
+            }
+        }
+        self
+    }
+
     /// As text of names and values, in the way of deployed software.
     fn text(&self) -> String {
         let fields = [
@@ -73,5 +89,13 @@ mod tests {
             assert_eq!(text, expected, "{name}");
         }
         assert!(contact.text().contains(r#""org_name" = "A \"quoted\" \\ name""#));
+        // What was written reads back, and options count before it.
+        let known = Settings::parse(&contact.text()).unwrap();
+        let options = Contact { contact_email: "a@example.org".to_owned(), ..Contact::default() };
+        let both = options.or(&known);
+        assert_eq!(
+            (both.organization, both.contact_email),
+            (contact.organization, "a@example.org".to_owned())
+        );
     }
 }

@@ -13,34 +13,57 @@ pub(super) struct Settings {
 }
 
 impl Settings {
-    pub(super) fn handled(&self) -> String {
-        let (listen, administrator) =
-            (quoted(&SocketAddr::new(self.bind, self.port).to_string()), quoted(&self.administrator));
+    /// Whether connections for queries and for administration come to one port, that of `handle-admin`.
+    fn has_one_port(&self) -> bool {
+        self.port == self.admin_port
+    }
+
+    /// What both processes read.
+    pub(super) fn service(&self) -> String {
+        let administrator = quoted(&self.administrator);
         format!(
-            "# handled: answers queries from the set that handle-admin publishes. Paths are relative to this file.\n\
-             snapshot = \"snapshot\"\n\
+            "# What handled and handle-admin share. Paths are relative to their configuration.\n\
              site = \"siteinfo.json\"\n\
-             listen = [{listen}]\n\
-             control = \"run/handled.sock\"\n\
              \n\
              [server_key]\n\
              file = \"server-private.bin\"\n\
              \n\
-             # Clients set their sessions up here, and administer in them with handle-admin.\n\
+             # Clients set their sessions up with handled, and administer in them with handle-admin.\n\
              [sessions]\n\
-             socket = {SESSIONS}\n\
+             socket = \"run/sessions\"\n\
              \n\
              [administrators]\n\
              server = [{administrator}]\n"
         )
     }
 
+    pub(super) fn handled(&self) -> String {
+        let listen = quoted(&SocketAddr::new(self.bind, self.port).to_string());
+        let tcp = match self.has_one_port() {
+            true => {
+                "\n# Connections to the port are for handle-admin, which answers queries too.\n[tcp]\nenabled = false\n"
+            }
+            false => "",
+        };
+        format!(
+            "# handled: answers queries from the set that handle-admin publishes. Paths are relative to this file.\n\
+             shared = \"service.toml\"\n\
+             snapshot = \"snapshot\"\n\
+             listen = [{listen}]\n\
+             control = \"run/handled.sock\"\n\
+             {tcp}\
+             \n\
+             # What handle-admin answers instead: listings, and what takes a question to other services.\n\
+             [forward]\n\
+             socket = \"run/forward\"\n"
+        )
+    }
+
     pub(super) fn handle_admin(&self) -> String {
         let listen = quoted(&SocketAddr::new(self.bind, self.admin_port).to_string());
-        let administrator = quoted(&self.administrator);
         format!(
             "# handle-admin: keeps the records, and publishes them to handled. Paths are relative to this file.\n\
-             site = \"siteinfo.json\"\n\
+             shared = \"service.toml\"\n\
              listen = [{listen}]\n\
              control = \"run/handle-admin.sock\"\n\
              \n\
@@ -50,21 +73,12 @@ impl Settings {
              [publish]\n\
              directory = \"snapshot\"\n\
              \n\
-             [server_key]\n\
-             file = \"server-private.bin\"\n\
-             \n\
-             # Where handled has the sessions of both.\n\
-             [sessions]\n\
-             socket = {SESSIONS}\n\
-             \n\
-             [administrators]\n\
-             server = [{administrator}]\n"
+             # Where handled hands over requests that it does not answer itself.\n\
+             [forward]\n\
+             socket = \"run/forward\"\n"
         )
     }
 }
-
-/// The socket at which both processes have the same sessions, in TOML.
-const SESSIONS: &str = "\"run/sessions\"";
 
 /// A TOML string: of what may stand in one, JSON writes the same.
 fn quoted(text: &str) -> String {

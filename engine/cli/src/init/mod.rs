@@ -1,6 +1,7 @@
 //! `hdl init`: a directory from which `handled` and `handle-admin` start: keys, site record, configuration, store and
 //! first set, and what a registry asks for.
 
+mod adopt;
 mod bundle;
 mod config;
 mod site;
@@ -20,6 +21,7 @@ use handle_proto::value::Value;
 use handle_proto::{Handle, Values};
 use handle_snapshot::builder::Builder;
 use handle_snapshot::set::publisher::Publisher;
+use handle_snapshot::set::storage::create_directory;
 use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
 use std::fs::Permissions;
 use std::net::IpAddr;
@@ -45,23 +47,25 @@ const MEMORY: usize = 16 << 20;
   hdl handle create 10.1045/first 1:URL=https://example.org/ --server 192.0.2.10:2642 \\
       --auth 300:10.1045/ADMIN --key /srv/handle/admin-private.bin --passphrase-file passphrase
 
-What goes to the registry of the prefix is sitebndl.zip.")]
+What goes to the registry of the prefix is sitebndl.zip. From the directory of a reference server:
+  hdl init /srv/handle --adopt /hs/svr_1 --admin-port 2641")]
 pub(crate) struct Args {
     /// The directory to make.
     directory: PathBuf,
     /// The prefix, as 10.1045.
-    #[arg(long)]
-    prefix: String,
+    #[arg(long, required_unless_present = "adopt")]
+    prefix: Option<String>,
     /// The address at which clients reach the servers.
-    #[arg(long, value_name = "ADDRESS")]
-    address: IpAddr,
+    #[arg(long, value_name = "ADDRESS", required_unless_present = "adopt")]
+    address: Option<IpAddr>,
     /// The address on which the servers listen. All addresses of the machine unless given.
     #[arg(long, value_name = "ADDRESS")]
     bind: Option<IpAddr>,
     /// Port for queries, over UDP and TCP.
     #[arg(long, default_value_t = handle_proto::limit::PORT)]
     port: u16,
-    /// Port for administration, over TCP.
+    /// Port for administration, over TCP. If it is that for queries, handled answers datagrams to it and handle-admin
+    /// connections.
     #[arg(long, default_value_t = handle_proto::limit::PORT + 1)]
     admin_port: u16,
     /// What the site record says about the site.
@@ -80,23 +84,28 @@ pub(crate) struct Args {
     plain: bool,
     #[command(flatten)]
     contact: Contact,
+    #[command(flatten)]
+    adopt: adopt::AdoptArgs,
     /// Print what was made as JSON.
     #[arg(long)]
     json: bool,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
+    match (&args.adopt.adopt, &args.prefix, args.address) {
+        (Some(directory), ..) => adopt::run(args, directory),
+        (None, Some(prefix), Some(address)) => begin(args, prefix, address),
+        (None, ..) => bail!("--prefix and --address are needed, or --adopt"),
+    }
+}
+
+/// A service from nothing.
+fn begin(args: &Args, prefix: &str, address: IpAddr) -> anyhow::Result<Outcome> {
     ensure!(
-        !args.prefix.is_empty() && !args.prefix.contains(['/', ' ']) && args.prefix.is_ascii(),
-        "{:?} is no prefix: write it as 10.1045",
-        args.prefix
+        !prefix.is_empty() && !prefix.contains(['/', ' ']) && prefix.is_ascii(),
+        "{prefix:?} is no prefix: write it as 10.1045"
     );
-    ensure!(args.port != args.admin_port, "queries and administration need a port each");
-    ensure!(
-        !args.address.is_unspecified(),
-        "--address is what clients connect to, so it cannot be {}",
-        args.address
-    );
+    ensure!(!address.is_unspecified(), "--address is what clients connect to, so it cannot be {address}");
     let passphrase = args.passphrase.read()?;
     key::decided(passphrase.is_some(), args.plain, "--passphrase-file FILE or --passphrase-env NAME")?;
     check_empty(&args.directory)?;
@@ -120,7 +129,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
     key::create(&path("admin-public.bin"), &admin_public)?;
 
     let site = site::record(&site::Described {
-        address: args.address,
+        address,
         query_port: args.port,
         admin_port: args.admin_port,
         description: &args.description,
@@ -130,18 +139,19 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
     key::create(&path("siteinfo.json"), json.as_bytes())?;
     key::create(&path("sitebndl.zip"), &bundle::archive(site.as_bytes(), &admin_public, &args.contact)?)?;
     let settings = config::Settings {
-        bind: args.bind.unwrap_or(match args.address {
+        bind: args.bind.unwrap_or(match address {
             IpAddr::V4(_) => IpAddr::from([0, 0, 0, 0]),
             IpAddr::V6(_) => IpAddr::from([0_u16; 8]),
         }),
         port: args.port,
         admin_port: args.admin_port,
-        administrator: administrator(&args.prefix),
+        administrator: administrator(prefix),
     };
+    key::create(&path("service.toml"), settings.service().as_bytes())?;
     key::create(&path("handled.toml"), settings.handled().as_bytes())?;
     key::create(&path("handle-admin.toml"), settings.handle_admin().as_bytes())?;
-    make_records(args, site.as_bytes(), &admin_public)?;
-    told(args);
+    make_records(args, prefix, site.as_bytes(), &admin_public)?;
+    told(args, prefix);
     Ok(Outcome::Good)
 }
 
@@ -167,31 +177,32 @@ fn check_empty(directory: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The directory and those in it, which are for their owner alone.
+/// The directory and those in it, which are for their owner alone; that of the published set is as every other.
 fn make_directory(directory: &Path) -> anyhow::Result<()> {
-    for path in [directory.to_owned(), directory.join("snapshot"), directory.join("run")] {
+    for path in [directory.to_owned(), directory.join("run")] {
         let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&path);
         // What was there already may be open to others.
         let closed = made.and_then(|()| std::fs::set_permissions(&path, Permissions::from_mode(0o700)));
         closed.with_context(|| format!("cannot make {}", path.display()))?;
     }
-    Ok(())
+    let set = directory.join("snapshot");
+    create_directory(&set).with_context(|| format!("cannot make {}", set.display()))
 }
 
 /// The first records, in the store and as the first set: the prefix with its site and its administrator, and the handle
 /// that has the administrator's key.
-fn make_records(args: &Args, site: &[u8], admin_public: &[u8]) -> anyhow::Result<()> {
+fn make_records(args: &Args, prefix: &str, site: &[u8], admin_public: &[u8]) -> anyhow::Result<()> {
     let path = |name: &str| args.directory.join(name);
-    let key_handle = key_handle(&args.prefix);
+    let key_handle = key_handle(prefix);
     let mut admin = Vec::new();
     Admin::new(AdminPermissions::ALL, key_handle.as_bytes(), KEY_INDEX).encode(&mut admin);
     let admin = Value::new(ADMIN_INDEX, b"HS_ADMIN", &admin);
-    let prefix_handle = format!("0.NA/{}", args.prefix);
+    let prefix_handle = format!("0.NA/{prefix}");
     let records = [
         (prefix_handle.as_bytes(), [Value::new(SITE_INDEX, b"HS_SITE", site), admin]),
         (key_handle.as_bytes(), [admin, Value::new(KEY_INDEX, b"HS_PUBKEY", admin_public)]),
     ];
-    let prefix = args.prefix.as_bytes();
+    let prefix = prefix.as_bytes();
     let store = Store::create(&StoreConfig::at(&path("store.redb")), !args.case_sensitive)?;
     let mut bulk = store.bulk(&args.directory, MEMORY);
     bulk.home(prefix);
@@ -215,12 +226,12 @@ fn make_records(args: &Args, site: &[u8], admin_public: &[u8]) -> anyhow::Result
     Ok(())
 }
 
-fn told(args: &Args) {
+fn told(args: &Args, prefix: &str) {
     let path = |name: &str| args.directory.join(name);
     if args.json {
         let json = serde_json::json!({
-            "directory": args.directory, "administrator": administrator(&args.prefix),
-            "handled": path("handled.toml"), "handle_admin": path("handle-admin.toml"),
+            "directory": args.directory, "administrator": administrator(prefix),
+            "service": path("service.toml"), "handled": path("handled.toml"), "handle_admin": path("handle-admin.toml"),
             "key": path("admin-private.bin"), "bundle": path("sitebndl.zip"),
         });
         println!("{json}");
@@ -228,6 +239,7 @@ fn told(args: &Args) {
     }
     let mut table = output::table(&["what", "where"]);
     for (what, file) in [
+        ("configuration of both", "service.toml"),
         ("configuration of handled", "handled.toml"),
         ("configuration of handle-admin", "handle-admin.toml"),
         ("key of the administrator", "admin-private.bin"),
@@ -236,6 +248,6 @@ fn told(args: &Args) {
     ] {
         table.add_row([what.to_owned(), path(file).display().to_string()]);
     }
-    println!("{table}");
-    println!("{} administers {}", administrator(&args.prefix), args.prefix);
+    output::lines(&table);
+    println!("{} administers {prefix}", administrator(prefix));
 }

@@ -15,7 +15,8 @@ pub(super) struct Described<'a> {
     pub(super) public_key: &'a [u8],
 }
 
-/// The record: connections for queries, connections for administration, datagrams for queries.
+/// The record: connections for queries, connections for administration, datagrams for queries. Where connections have one
+/// port, they are one interface.
 ///
 /// Deployed clients take the first interface that fits, so the order is that in which they should try.
 pub(super) fn record(described: &Described<'_>) -> SiteBuf {
@@ -26,15 +27,22 @@ pub(super) fn record(described: &Described<'_>) -> SiteBuf {
         site.attribute("desc", described.description);
     }
     let interface = |kind, protocol, port: u16| Interface { kind, protocol, port_number: port.into() };
-    site.server(ServerBuilder {
-        id: 1,
-        address: Address::from(described.address),
-        public_key: described.public_key.to_vec(),
-        interfaces: vec![
+    let interfaces = match described.query_port == described.admin_port {
+        true => vec![
+            interface(InterfaceKind::BOTH, InterfaceProtocol::TCP, described.query_port),
+            interface(InterfaceKind::QUERY, InterfaceProtocol::UDP, described.query_port),
+        ],
+        false => vec![
             interface(InterfaceKind::QUERY, InterfaceProtocol::TCP, described.query_port),
             interface(InterfaceKind::ADMIN, InterfaceProtocol::TCP, described.admin_port),
             interface(InterfaceKind::QUERY, InterfaceProtocol::UDP, described.query_port),
         ],
+    };
+    site.server(ServerBuilder {
+        id: 1,
+        address: Address::from(described.address),
+        public_key: described.public_key.to_vec(),
+        interfaces,
     });
     site.build()
 }

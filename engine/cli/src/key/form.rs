@@ -110,7 +110,7 @@ fn private(bytes: &[u8], passphrase: Option<&[u8]>) -> anyhow::Result<KeyFile> {
         Err(keyfile::KeyFileError::PassphraseNeeded) => (keyfile::decode(bytes, passphrase), true),
         key => (key, false),
     };
-    let hint = "the key is encrypted: name --passphrase-file FILE or --passphrase-env NAME";
+    let hint = "the key is encrypted: add --passphrase-file FILE or --passphrase-env NAME";
     match key {
         Err(keyfile::KeyFileError::PassphraseNeeded) => bail!(hint),
         key => Ok(KeyFile::Private { form, key: key?, encrypted }),

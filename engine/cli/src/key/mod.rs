@@ -3,11 +3,11 @@
 mod form;
 
 use crate::secret::{self, PassphraseArgs};
-use crate::{Outcome, output};
+use crate::{Outcome, UsageError, output};
 use anyhow::{Context as _, bail, ensure};
 use form::{Form, KeyFile};
 use handle_auth::generate;
-use handle_proto::data::PublicKey;
+use handle_proto::data::{PrivateKeyBuf, PublicKey};
 use handle_proto::json::public_key_to_jwk;
 use serde_json::{Value as Json, json};
 use sha2::{Digest as _, Sha256};
@@ -119,7 +119,7 @@ fn generate(args: &GenerateArgs) -> anyhow::Result<()> {
     if args.json {
         let described =
             json!({ "algorithm": public.algorithm(), "bits": public.bits(), "form": args.form.name() });
-        println!("{}", output::json(&with_public(described, &public)));
+        output::print_json(&with_public(described, &public));
         return Ok(());
     }
     println!(
@@ -136,8 +136,10 @@ fn generate(args: &GenerateArgs) -> anyhow::Result<()> {
 /// Whether a private key is encrypted is never left to chance.
 pub(crate) fn decided(has_passphrase: bool, plain: bool, how: &str) -> anyhow::Result<()> {
     match (has_passphrase, plain) {
-        (true, true) => bail!("--plain and a passphrase exclude each other"),
-        (false, false) => bail!("say how the private key is kept: {how}, or --plain"),
+        (true, true) => bail!(UsageError("--plain and a passphrase exclude each other".to_owned())),
+        (false, false) => {
+            bail!(UsageError(format!("say how the private key is kept: {how}, or --plain")))
+        }
         _ => Ok(()),
     }
 }
@@ -169,10 +171,13 @@ fn with_public(mut described: Json, public: &PublicKey<'_>) -> Json {
 fn show(args: &ShowArgs) -> anyhow::Result<()> {
     let passphrase = args.passphrase.read()?;
     let file = form::read(&args.file, passphrase.as_deref().map(Vec::as_slice))?;
-    let (kind, encrypted, public) = match &file {
-        KeyFile::Public { record, .. } => ("public", false, Some(PublicKey::decode(record)?)),
-        KeyFile::Private { key, encrypted, .. } => ("private", *encrypted, key.view().public()),
+    let (kind, encrypted, record) = match &file {
+        KeyFile::Public { record, .. } => ("public", false, Some(record.clone())),
+        KeyFile::Private { key, encrypted, .. } => {
+            ("private", *encrypted, handle_auth::public_record_of(&key.view()))
+        }
     };
+    let public = record.as_deref().map(PublicKey::decode).transpose()?;
     let (algorithm, bits) = file.size()?;
     if args.json {
         let mut json = json!({
@@ -181,7 +186,7 @@ fn show(args: &ShowArgs) -> anyhow::Result<()> {
         if let Some(public) = &public {
             json = with_public(json, public);
         }
-        println!("{}", output::json(&json));
+        output::print_json(&json);
         return Ok(());
     }
     let kept = if encrypted { ", encrypted" } else { "" };
@@ -206,6 +211,17 @@ pub(crate) fn create(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
         file.sync_all()
     };
     write().with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// The private key in a file of any form.
+pub(crate) fn private_record(path: &Path, passphrase: Option<&[u8]>) -> anyhow::Result<PrivateKeyBuf> {
+    match form::read(path, passphrase)? {
+        KeyFile::Private { key, .. } => Ok(key),
+        KeyFile::Public { .. } => bail!(
+            "{} is a public key; name the file with the private key, which hdl key generate or hdl-keygen made with it",
+            path.display()
+        ),
+    }
 }
 
 /// The record of the public key in a file of any form.

@@ -6,6 +6,7 @@ use crate::{Outcome, progress};
 use anyhow::{Context as _, anyhow, bail, ensure};
 use crossbeam_channel::{Receiver, Sender, bounded};
 use handle_client::flight::Outcome as LookupOutcome;
+use handle_client::lookup::Client;
 use handle_client::reference::{Reference, Rules};
 use handle_client::{Driver, Question};
 use handle_proto::{Handle, ResponseCode};
@@ -51,7 +52,7 @@ pub(super) fn run(args: &Args, rules: &Rules) -> anyhow::Result<Outcome> {
     let mut out = BufWriter::new(std::io::stdout().lock());
     let mut show_next = |done: &Done| {
         bar.inc(1);
-        show(args, &mut out, done)
+        show(args, &client, &mut out, done)
     };
     let ended = in_order(args.jobs.max(1).into(), |ask| read_all(args, rules, ask), &worker, &mut show_next);
     // What was resolved is shown, however it ended.
@@ -203,12 +204,12 @@ fn show_in_order(
     Ok(first_bad.unwrap_or(Outcome::Good))
 }
 
-fn show(args: &Args, out: &mut impl Write, done: &Done) -> anyhow::Result<Outcome> {
+fn show(args: &Args, client: &Client, out: &mut impl Write, done: &Done) -> anyhow::Result<Outcome> {
     let answer = match &done.outcome {
         Ok(Ok(answer)) => answer,
         Ok(Err(error)) => {
-            let why =
-                format!("{error}{}", hint::of(error).map(|hint| format!(" ({hint})")).unwrap_or_default());
+            let hint = hint::of(error, client, &args.client);
+            let why = format!("{error}{}", hint.map(|hint| format!(" ({hint})")).unwrap_or_default());
             return complain(args, out, done, &why, found::failure(error));
         }
         Err(error) => return complain(args, out, done, &format!("{error:#}"), Outcome::Failed),

@@ -139,7 +139,7 @@ fn show_values(
             answer.values.iter().map(|value| handle_proto::json::value_to_json(&value)).collect();
         let handle = String::from_utf8_lossy(answer.handle);
         let record = json!({ "responseCode": 1, "handle": handle, "values": values });
-        println!("{}", output::json(&record));
+        output::print_json(&record);
         return Ok(());
     }
     let count = answer.values.len();
@@ -154,7 +154,7 @@ fn show_values(
         if count == 1 { "" } else { "s" },
         answered.took.as_secs_f64() * 1e3,
     );
-    println!("{}", output::values(answer.values));
+    output::lines(output::values(answer.values));
     Ok(())
 }
 
@@ -164,7 +164,7 @@ fn show_code(args: &Args, handle: &str, server: SocketAddr, code: ResponseCode, 
         if !text.is_empty() {
             json["message"] = text.into();
         }
-        println!("{}", output::json(&json));
+        output::print_json(&json);
         return;
     }
     let colon = if text.is_empty() { "" } else { ": " };

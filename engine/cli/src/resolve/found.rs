@@ -4,7 +4,7 @@ use super::{Args, hint, outcome};
 use crate::output::{self, printable};
 use crate::style::{Paint, paint};
 use crate::{Outcome, notice};
-use handle_client::lookup::Options;
+use handle_client::lookup::{Client, Options};
 use handle_client::signature::{Report, Verdict, Verifier};
 use handle_client::trace::{Event, Step};
 use handle_client::{Answer, Driver, LookupError, Question, driver};
@@ -27,7 +27,7 @@ pub(super) fn run(args: &Args, question: &Question, options: Options) -> anyhow:
     };
     let answer = match resolved.outcome {
         Ok(answer) => answer,
-        Err(error) => return Ok(show_error(args, &error, &resolved.events)),
+        Err(error) => return Ok(show_error(args, &client, &error, &resolved.events)),
     };
     let report = args.signatures.then(|| {
         let mut fetch = |question: &Question| {
@@ -82,23 +82,23 @@ pub(super) const fn failure(error: &LookupError) -> Outcome {
         LookupError::NoService { .. } | LookupError::NoServer { .. } | LookupError::Circle { .. } => {
             Outcome::NotResponsible
         }
-        LookupError::Challenge(_) => Outcome::Refused,
+        LookupError::Challenge(_) | LookupError::OldProof(_) => Outcome::Refused,
         _ => Outcome::Failed,
     }
 }
 
-fn show_error(args: &Args, error: &LookupError, events: &[Event]) -> Outcome {
-    let hint = hint::of(error);
+fn show_error(args: &Args, client: &Client, error: &LookupError, events: &[Event]) -> Outcome {
+    let hint = hint::of(error, client, &args.client);
     if args.json {
         let mut json = json!({ "error": error.to_string() });
-        if let Some(hint) = hint {
-            json["hint"] = hint.into();
+        if let Some(hint) = &hint {
+            json["hint"] = hint.as_str().into();
         }
         add_trace(args, &mut json, events);
-        println!("{}", output::json(&json));
+        output::print_json(&json);
     }
     eprintln!("hdl: {}", printable(&error.to_string()));
-    hint.iter().for_each(|hint| eprintln!("hdl: {hint}"));
+    hint.iter().for_each(|hint| eprintln!("hdl: {}", printable(hint)));
     failure(error)
 }
 
@@ -136,7 +136,7 @@ fn show(args: &Args, answer: &Answer, report: Option<&Report>, is_bad: bool, eve
             json["signatures"] = report_json(report);
         }
         add_trace(args, &mut json, events);
-        println!("{}", output::json(&json));
+        output::print_json(&json);
         return;
     }
     let handle = printable(&Handle(&answer.handle).to_string());
@@ -152,10 +152,10 @@ fn show(args: &Args, answer: &Answer, report: Option<&Report>, is_bad: bool, eve
     }
     if args.url {
         match target(answer) {
-            _ if is_bad => eprintln!(
-                "hdl: not every value of {handle} is there and signed by somebody who is trusted\n\
-                 hdl: without --url each of them is shown with what is wrong"
-            ),
+            _ if is_bad => {
+                eprintln!("hdl: not every value of {handle} is there and signed by somebody who is trusted");
+                eprintln!("hdl: without --url each of them is shown with what is wrong");
+            }
             Some(url) => println!("{}", printable(&url)),
             None => eprintln!("hdl: {handle} has no URL"),
         }
@@ -173,7 +173,7 @@ fn show(args: &Args, answer: &Answer, report: Option<&Report>, is_bad: bool, eve
         },
         if answer.cached { ", known from before" } else { "" },
     );
-    println!("{}", output::values(answer.values()));
+    output::lines(output::values(answer.values()));
     if let Some(report) = report {
         show_report(report);
     }

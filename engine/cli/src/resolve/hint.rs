@@ -1,11 +1,59 @@
 //! What to try when a lookup came to nothing.
 
+use crate::client::ClientArgs;
 use handle_client::LookupError;
 use handle_client::exchange::AttemptError;
+use handle_client::lookup::Client;
+use handle_client::sockets::RECEIVE_BUFFER_LEN;
 use handle_proto::ResponseCode;
+use std::net::SocketAddr;
 
 /// What to try next, in the words of this command.
-pub(super) fn of(error: &LookupError) -> Option<&'static str> {
+pub(super) fn of(error: &LookupError, client: &Client, args: &ClientArgs) -> Option<String> {
+    match error {
+        LookupError::AllFailed {
+            server,
+            last: AttemptError::Silence | AttemptError::Unreachable | AttemptError::Ended,
+            ..
+        } if is_of_the_root(client, *server) => Some(of_silent_root(*server, args)),
+        LookupError::AllFailed { last: AttemptError::Partial, .. } => Some(of_partial_answer()),
+        error => of_error(error).map(str::to_owned),
+    }
+}
+
+fn is_of_the_root(client: &Client, address: SocketAddr) -> bool {
+    client.root.get().sites.iter().any(|site| {
+        site.view().servers.iter().any(|server| {
+            client.preferences.reached(server.address.ip()) == address.ip()
+                && server.interfaces.iter().any(|interface| interface.port() == Some(address.port()))
+        })
+    })
+}
+
+fn of_silent_root(server: SocketAddr, args: &ClientArgs) -> String {
+    let (file, how_else) = args.root_source();
+    let lab = match server.ip().is_loopback() {
+        true => "; if it was the one of a lab, that is down: `hdl lab up` makes another",
+        false => "",
+    };
+    format!("that is the global service, as {file} says{lab}; {how_else}")
+}
+
+/// What to try when datagrams of an answer were lost: most often they found no room.
+pub(crate) fn of_partial_answer() -> String {
+    let allowed = std::fs::read_to_string("/proc/sys/net/core/rmem_max").ok();
+    let allowed = allowed.and_then(|text| text.trim().parse::<usize>().ok());
+    let too_low = match allowed {
+        Some(allowed) if allowed < RECEIVE_BUFFER_LEN => format!(
+            "; the kernel allows receive buffers of {allowed} bytes, too little for long answers (sysctl \
+             net.core.rmem_max={RECEIVE_BUFFER_LEN})"
+        ),
+        _ => String::new(),
+    };
+    format!("--tcp asks without datagrams{too_low}")
+}
+
+fn of_error(error: &LookupError) -> Option<&'static str> {
     Some(match error {
         LookupError::NoRoot => "try --root FILE, or --server HOST",
         LookupError::NoService { code: Some(ResponseCode::HANDLE_NOT_FOUND), .. } => {
@@ -19,6 +67,9 @@ pub(super) fn of(error: &LookupError) -> Option<&'static str> {
         }
         LookupError::TooManyRequests => "--trace shows whom they would go to",
         LookupError::TooSlow { .. } => "--patience SECONDS gives it more time, --trace shows who takes it",
+        LookupError::OldProof(_) => {
+            "prove it with a private key (--key), or pass --allow-old-proofs for a server that speaks nothing newer"
+        }
         LookupError::Challenge(_) => "is --auth the identity that may read it, with its own key?",
         _ => return None,
     })
@@ -70,9 +121,10 @@ mod tests {
             (failed(AttemptError::NoAddress), "domain"),
             (failed(AttemptError::Refused(ResponseCode::SERVER_BUSY)), "hdl check"),
         ] {
-            let hint = of(&error).unwrap_or_default();
+            let hint = of_error(&error).unwrap_or_default();
             assert!(hint.contains(says), "{error}: {hint}");
         }
-        assert_eq!(of(&failed(AttemptError::TooLong)), None);
+        assert!(of_partial_answer().contains("--tcp"));
+        assert_eq!(of_error(&failed(AttemptError::TooLong)), None);
     }
 }

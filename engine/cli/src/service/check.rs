@@ -3,7 +3,7 @@
 use super::{Located, locate};
 use crate::Outcome;
 use crate::client::ClientArgs;
-use crate::output::{self, printable};
+use crate::output;
 use crate::style::{Paint, paint};
 use handle_client::lookup::{Client, Options, Whom};
 use handle_client::plan::Target;
@@ -65,7 +65,8 @@ fn check(args: &Args) -> anyhow::Result<Outcome> {
     let expected = most_common(&said);
     let good: Vec<bool> = said.iter().map(|said| is_good(said, expected.as_ref())).collect();
     let agree = good.iter().all(|&good| good) && !said.is_empty();
-    show(args, &said, &good, agree);
+    let in_time: Vec<bool> = said.iter().map(|said| differs_in_time(said, expected.as_ref())).collect();
+    show(args, &said, &good, &in_time);
     Ok(if agree { Outcome::Good } else { Outcome::Failed })
 }
 
@@ -153,6 +154,20 @@ fn most_common(said: &[Said]) -> Option<Content> {
     counted.into_iter().max_by_key(|(_, count)| *count).map(|(content, _)| content)
 }
 
+/// Whether an answer says something else than `expected` only of when values were changed.
+fn differs_in_time(said: &Said, expected: Option<&Content>) -> bool {
+    let timeless = |(code, values): &Content| -> Content {
+        let mut values = values.clone();
+        // In each value, behind the index. RFC 3651 section 3.1, in the order of the wire.
+        values.iter_mut().for_each(|value| value[4..8].fill(0));
+        values.sort_unstable();
+        (*code, values)
+    };
+    let (Ok(answer), Some(expected)) = (&said.outcome, expected) else { return false };
+    let content = content(answer);
+    said.is_responsible && content != *expected && timeless(&content) == timeless(expected)
+}
+
 fn is_good(said: &Said, expected: Option<&Content>) -> bool {
     match &said.outcome {
         Ok(answer) if said.is_responsible => Some(&content(answer)) == expected,
@@ -161,8 +176,9 @@ fn is_good(said: &Said, expected: Option<&Content>) -> bool {
     }
 }
 
-fn show(args: &Args, said: &[Said], good: &[bool], agree: bool) {
-    let what = |said: &Said| match &said.outcome {
+fn show(args: &Args, said: &[Said], good: &[bool], in_time: &[bool]) {
+    let agree = good.iter().all(|&good| good) && !said.is_empty();
+    let found = |said: &Said| match &said.outcome {
         Ok(answer) if answer.code == ResponseCode::SUCCESS => match answer.values().len() {
             1 => "1 value".to_owned(),
             count => format!("{count} values"),
@@ -172,24 +188,29 @@ fn show(args: &Args, said: &[Said], good: &[bool], agree: bool) {
         Err(LookupError::NoServer { .. }) => "no interface that can be asked from here".to_owned(),
         Err(error) => error.to_string(),
     };
+    let what = |at: usize| match in_time[at] {
+        true => format!("{}, differs only in time stamps", found(&said[at])),
+        false => found(&said[at]),
+    };
     if args.json {
         let servers: Vec<Json> = said
             .iter()
             .zip(good)
-            .map(|(said, good)| {
+            .enumerate()
+            .map(|(at, (said, good))| {
                 json!({
                     "site": said.site + 1, "server": said.server + 1, "address": said.address,
                     "protocol": said.protocol.and_then(InterfaceProtocol::name), "responsible": said.is_responsible,
-                    "says": what(said), "ms": said.took_ms, "good": good,
+                    "says": what(at), "ms": said.took_ms, "good": good,
                 })
             })
             .collect();
         let json = json!({ "handle": args.handle, "agree": agree, "servers": servers });
-        println!("{}", output::json(&json));
+        output::print_json(&json);
         return;
     }
     let mut table = output::table(&["", "site", "server", "address", "over", "responsible", "says", "ms"]);
-    for (said, &good) in said.iter().zip(good) {
+    for (at, (said, &good)) in said.iter().zip(good).enumerate() {
         // Servers that were right to refuse are the many that nobody looks for.
         let of = match (good, said.is_responsible) {
             (false, _) => Paint::Bad,
@@ -205,12 +226,12 @@ fn show(args: &Args, said: &[Said], good: &[bool], agree: bool) {
                 said.address.clone(),
                 said.protocol.map_or("-", |protocol| protocol.name().unwrap_or("?")).to_owned(),
                 if said.is_responsible { "yes" } else { "no" }.to_owned(),
-                printable(&what(said)),
+                what(at),
                 said.took_ms.map_or_else(|| "-".to_owned(), |ms| ms.to_string()),
             ],
         );
     }
-    println!("{table}");
+    output::lines(&table);
     let (of, verdict) = if agree { (Paint::Good, "all agree") } else { (Paint::Bad, "not all agree") };
     println!("{}", paint(of, verdict));
 }

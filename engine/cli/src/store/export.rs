@@ -4,7 +4,7 @@ use crate::snapshot::Opened;
 use crate::{Outcome, output, progress};
 use anyhow::{Context as _, bail, ensure};
 use handle_admin::store::{Store, StoreConfig};
-use handle_proto::json::{RecordLine, record_to_json, text};
+use handle_proto::json::{RecordLine, record_to_json};
 use handle_proto::{Handle, Value};
 use handle_snapshot::Layer;
 use handle_snapshot::hash_key;
@@ -25,6 +25,8 @@ use tempfile::NamedTempFile;
   hdl export store.redb backup.jsonl               with handle-admin stopped
   hdl export /var/lib/handled/snapshot backup.jsonl    at any time
   hdl export store.redb - | zstd > backup.jsonl.zst
+  hdl export store.redb export.json --format reference    then, with a reference server stopped:
+      hdl-java net.handle.apps.tools.LoadHandlesIntoStorageFromJson -f export.json -h SERVER_DIRECTORY
 
 What JSON has no form for, as names that are not UTF-8, is an error; nothing is left behind then.")]
 pub(crate) struct Args {
@@ -32,14 +34,27 @@ pub(crate) struct Args {
     source: PathBuf,
     /// New file to write; `-` is standard output.
     file: PathBuf,
+    /// The form of the file.
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+}
+
+/// How records are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+enum Format {
+    /// Lines of JSON.
+    #[default]
+    Lines,
+    /// The JSON export of a reference server, which its programs load into its storage: to go back there.
+    Reference,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
     ensure!(args.source.exists(), "there is no {}", args.source.display());
     if args.file == Path::new("-") {
-        let mut out = Lines::new(std::io::stdout().lock());
+        let mut out = Records::new(std::io::stdout().lock(), args.format);
         records(&args.source, &mut out)?;
-        out.out.flush()?;
+        out.end()?.flush()?;
         return Ok(Outcome::Good);
     }
     ensure!(!args.file.exists(), "{} is there already; it stays as it is", args.file.display());
@@ -48,10 +63,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
     // Its owner's alone from the beginning, and under another name until it is whole.
     let file = NamedTempFile::new_in(directory)
         .with_context(|| format!("cannot write to {}", directory.display()))?;
-    let mut out = Lines::new(BufWriter::with_capacity(1 << 20, file.reopen()?));
+    let mut out = Records::new(BufWriter::with_capacity(1 << 20, file.reopen()?), args.format);
     records(&args.source, &mut out)?;
     let count = out.count;
-    finish(out.out)?;
+    finish(out.end()?)?;
     file.persist_noclobber(&args.file).with_context(|| format!("cannot write {}", args.file.display()))?;
     File::open(directory)?.sync_all()?;
     eprintln!("{} records in {}", output::count(count), args.file.display());
@@ -62,7 +77,7 @@ fn finish(out: BufWriter<File>) -> anyhow::Result<()> {
     Ok(out.into_inner().map_err(std::io::IntoInnerError::into_error)?.sync_all()?)
 }
 
-fn records(source: &Path, out: &mut Lines<impl Write>) -> anyhow::Result<()> {
+fn records(source: &Path, out: &mut Records<impl Write>) -> anyhow::Result<()> {
     if source.is_dir() {
         let opened = Opened::open(source)?;
         for prefix in opened.records()?.homed_table().into_iter().flatten() {
@@ -86,7 +101,7 @@ fn records(source: &Path, out: &mut Lines<impl Write>) -> anyhow::Result<()> {
 }
 
 /// The records of a set, each as the newest layer has it.
-fn published(opened: &Opened, out: &mut Lines<impl Write>) -> anyhow::Result<()> {
+fn published(opened: &Opened, out: &mut Records<impl Write>) -> anyhow::Result<()> {
     let records = opened.records()?;
     let bar = progress::bar("records", None);
     for (at, layer) in opened.layers().iter().enumerate() {
@@ -107,22 +122,31 @@ fn published(opened: &Opened, out: &mut Lines<impl Write>) -> anyhow::Result<()>
     Ok(())
 }
 
-/// Writes lines, each of which has been read back before.
-struct Lines<W> {
+/// Writes homed prefixes and then records, each of which has been read back before.
+struct Records<W> {
     out: W,
+    format: Format,
+    homed: Vec<String>,
+    /// Records so far.
     count: u64,
     encoded: Vec<u8>,
     again: Vec<u8>,
 }
 
-impl<W: Write> Lines<W> {
-    const fn new(out: W) -> Self {
-        Self { out, count: 0, encoded: Vec::new(), again: Vec::new() }
+impl<W: Write> Records<W> {
+    const fn new(out: W, format: Format) -> Self {
+        Self { out, format, homed: Vec::new(), count: 0, encoded: Vec::new(), again: Vec::new() }
     }
 
     fn homed(&mut self, prefix: &[u8]) -> anyhow::Result<()> {
         let name = std::str::from_utf8(prefix).context("a homed prefix is not UTF-8")?;
-        Ok(writeln!(self.out, "{}", json!({ "homed": format!("0.NA/{name}") }))?)
+        match self.format {
+            Format::Lines => {
+                writeln!(self.out, "{}", output::json_line(&json!({ "homed": format!("0.NA/{name}") })))?;
+            }
+            Format::Reference => self.homed.push(format!("0.NA/{name}")),
+        }
+        Ok(())
     }
 
     fn record<'v>(
@@ -131,7 +155,14 @@ impl<W: Write> Lines<W> {
         values: impl IntoIterator<Item = Value<'v>> + Clone,
         bar: &ProgressBar,
     ) -> anyhow::Result<()> {
-        let line = text(&record_to_json(handle, values.clone()));
+        let mut json = record_to_json(handle, values.clone());
+        // An import gives its own time to values without a time stamp, and JSON leaves out one of 0, as the reference does.
+        for member in json["values"].as_array_mut().into_iter().flatten() {
+            if self.format == Format::Lines && member.get("timestamp").is_none() {
+                member["timestamp"] = "1970-01-01T00:00:00Z".into();
+            }
+        }
+        let line = output::json_line(&json);
         self.encoded.clear();
         self.again.clear();
         values.into_iter().for_each(|value| value.encode(&mut self.encoded));
@@ -140,10 +171,35 @@ impl<W: Write> Lines<W> {
             Ok(record) if record.handle.as_bytes() == handle && self.again == self.encoded => {}
             _ => bail!("{} has something that JSON has no form for", Handle(handle)),
         }
+        if self.format == Format::Reference {
+            match self.count {
+                0 => self.begin()?,
+                _ => self.out.write_all(b",\n")?,
+            }
+            write!(self.out, "{}:", output::json_line(&json!(Handle(handle).to_string())))?;
+        }
         self.out.write_all(line.as_bytes())?;
-        self.out.write_all(b"\n")?;
+        if self.format == Format::Lines {
+            self.out.write_all(b"\n")?;
+        }
         self.count += 1;
         bar.inc(1);
         Ok(())
+    }
+
+    /// What stands in front of the records in the form of the reference.
+    fn begin(&mut self) -> anyhow::Result<()> {
+        Ok(write!(self.out, "{{\"homedPrefixes\":{},\n\"handleRecords\":{{\n", json!(self.homed))?)
+    }
+
+    /// What stands behind the records; gives the output back.
+    fn end(mut self) -> anyhow::Result<W> {
+        if self.format == Format::Reference {
+            if self.count == 0 {
+                self.begin()?;
+            }
+            self.out.write_all(b"\n}}\n")?;
+        }
+        Ok(self.out)
     }
 }

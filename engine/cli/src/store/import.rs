@@ -1,21 +1,25 @@
 //! `hdl import`: records from whatever has them, straight into a store.
 
+use super::foreign;
 use super::remote::{self, RemoteArgs};
+use crate::homed::prefix_name;
 use crate::input::{Entry, Inputs};
+use crate::snapshot::now_unix_ms;
 use crate::{Outcome, output, progress};
 use anyhow::{Context as _, bail, ensure};
-use handle_admin::store::{Bulk, Store, StoreConfig, check_record, key};
+use handle_admin::store::{Bulk, BulkCounts, Store, StoreConfig, check_record, key};
 use handle_formats::dump::{self, Dump};
 use handle_formats::export::{self, Export};
 use handle_proto::json::RecordLine;
+use handle_proto::name::PREFIX_RECORDS;
 use handle_proto::wire::list::Values;
-use handle_proto::{Handle, ValueBuf};
+use handle_proto::{Handle, ValueBuf, fold};
 use std::collections::HashSet;
 use std::fs::File;
 use std::hash::{BuildHasher as _, RandomState};
 use std::io::{BufRead, BufReader, Read as _};
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Take records into a store.
 ///
@@ -29,13 +33,16 @@ use std::time::Instant;
   hdl import store.redb --server 192.0.2.1 --prefix 10.1045 \\
       --auth 300:10.1045/ADMIN --key admin-private.bin
 
+  hdl import store.redb prefixes.txt            a list of prefixes to home, one on a line
+  hdl import store.redb records.jsonl --homed 10.1045 --homed 20.500.12345
+
 Lines are {\"handle\": ..., \"values\": [...]}, as the handle REST API shows records, or
-{\"homed\": \"0.NA/10.1045\"}.")]
+{\"homed\": \"0.NA/10.1045\"}. Values without a time stamp get the time of the import.")]
 pub(crate) struct Args {
     /// The file of the store.
     store: PathBuf,
     /// Files to read; `-` is standard input. All of one form.
-    #[arg(value_name = "FILE", required_unless_present = "server", conflicts_with = "server")]
+    #[arg(value_name = "FILE", required_unless_present_any = ["server", "homed"], conflicts_with = "server")]
     files: Vec<PathBuf>,
     /// The form of the files. Found out from the first of them unless given.
     #[arg(long, value_enum)]
@@ -48,13 +55,16 @@ pub(crate) struct Args {
     /// Local names are told apart by case in the store that is made.
     #[arg(long, requires = "create")]
     case_sensitive: bool,
+    /// Home this prefix, as 10.1045; may be given more than once.
+    #[arg(long, value_name = "PREFIX", value_parser = parse_prefix)]
+    homed: Vec<String>,
     /// Home the prefixes of all records.
     #[arg(long)]
     home: bool,
     /// Keep records that are there instead of replacing them.
     #[arg(long)]
     keep_existing: bool,
-    /// Pass over records that break a bound instead of stopping.
+    /// Pass over records that break a bound, or that another server does not give out, instead of stopping.
     #[arg(long)]
     keep_going: bool,
     /// Memory for sorting, in MiB.
@@ -74,10 +84,23 @@ enum From {
     Export,
     /// The SQL tables of a reference server.
     Sql,
+    /// Prefixes to home, one on a line, as 10.1045 or 0.NA/10.1045.
+    Prefixes,
+}
+
+/// A prefix on the command line.
+fn parse_prefix(text: &str) -> Result<String, String> {
+    prefix_name(text).map(|_| text.to_owned()).map_err(|error| error.to_string())
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
     let started = Instant::now();
+    args.files.iter().try_for_each(|path| foreign::refuse(path))?;
+    // First, so that no store is created for a file that is something else.
+    let form = match (args.from, args.files.first()) {
+        (None, Some(first)) => Some(recognise(first)?),
+        (given, _) => given,
+    };
     let config = StoreConfig::at(&args.store);
     let store = match args.create && !args.store.exists() {
         true => Store::create(&config, !args.case_sensitive)?,
@@ -90,38 +113,83 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
         bulk = bulk.keep_existing();
     }
     let folds = store.folds();
-    let mut taken = Taken { bulk, args, folds, homed: HashSet::new(), read: 0, passed_over: 0 };
-    match args.files.first() {
-        None => remote::each(&args.remote, &mut taken)?,
-        Some(first) => match args.from.map_or_else(|| recognise(first), Ok)? {
-            From::Lines => lines(args, &mut taken)?,
-            From::Export => args.files.iter().try_for_each(|path| json_export(path, &mut taken))?,
-            From::Sql => sql(args, &mut taken)?,
-        },
+    let now_unix_s = u32::try_from(now_unix_ms() / 1000).unwrap_or(u32::MAX);
+    let mut taken = Taken {
+        bulk,
+        args,
+        folds,
+        now_unix_s,
+        homed: HashSet::new(),
+        read: 0,
+        passed_over: 0,
+        withheld: 0,
+        unreadable: 0,
+    };
+    args.homed.iter().for_each(|prefix| taken.homed(prefix.as_bytes()));
+    match form.filter(|_| !args.files.is_empty()) {
+        None if args.remote.is_named() => remote::each(&args.remote, args.keep_going, &mut taken)?,
+        None => {}
+        Some(From::Lines) => lines(args, &mut taken)?,
+        Some(From::Export) => args.files.iter().try_for_each(|path| json_export(path, &mut taken))?,
+        Some(From::Sql) => sql(args, &mut taken)?,
+        Some(From::Prefixes) => args.files.iter().try_for_each(|path| prefixes(path, &mut taken))?,
     }
-    let Taken { bulk, read, passed_over, .. } = taken;
+    let Taken { bulk, read, passed_over, homed, withheld, unreadable, .. } = taken;
+    ensure!(read > 0 || !homed.is_empty(), "{}", nothing_read(form));
+    let homed = homed.len() as u64;
     let writing = progress::bar("writing", Some(read));
     let counts = bulk.finish(|counts| writing.set_position(counts.written + counts.kept))?;
     writing.finish_and_clear();
-    let took = started.elapsed();
-    if args.json {
-        let json = serde_json::json!({
-            "read": read, "written": counts.written, "kept": counts.kept, "passed_over": passed_over,
-            "seconds": took.as_secs_f64(),
-        });
-        println!("{json}");
-    } else {
-        println!(
-            "{} records read, {} written, {} kept, {} passed over, in {:.1} s ({}/s)",
-            output::count(read),
-            output::count(counts.written),
-            output::count(counts.kept),
-            output::count(passed_over),
-            took.as_secs_f64(),
-            output::rate(read, took),
-        );
+    let summary = Summary { read, passed_over, homed, withheld, unreadable, counts, took: started.elapsed() };
+    summary.show(args.json);
+    Ok(if passed_over + withheld + unreadable == 0 { Outcome::Good } else { Outcome::Failed })
+}
+
+/// What came of an import.
+struct Summary {
+    read: u64,
+    passed_over: u64,
+    homed: u64,
+    withheld: u64,
+    unreadable: u64,
+    counts: BulkCounts,
+    took: Duration,
+}
+
+impl Summary {
+    fn show(&self, is_json: bool) {
+        let Self { read, passed_over, homed, withheld, unreadable, counts, took } = self;
+        if is_json {
+            let json = serde_json::json!({
+                "read": read, "written": counts.written, "kept": counts.kept, "passed_over": passed_over,
+                "homed": homed, "public_values_only": withheld, "unreadable": unreadable,
+                "seconds": took.as_secs_f64(),
+            });
+            println!("{json}");
+            return;
+        }
+        let homed = output::counted(*homed, "prefix", "prefixes");
+        if *read == 0 {
+            println!("{homed} homed, no records read");
+        } else {
+            println!(
+                "{} records read, {} written, {} kept, {} passed over, {homed} homed, in {:.1} s ({}/s)",
+                output::count(*read),
+                output::count(counts.written),
+                output::count(counts.kept),
+                output::count(*passed_over),
+                took.as_secs_f64(),
+                output::rate(*read, *took),
+            );
+        }
+        if withheld + unreadable > 0 {
+            println!(
+                "{} of them with their public values alone, {} not readable",
+                output::count(*withheld),
+                output::count(*unreadable),
+            );
+        }
     }
-    Ok(if passed_over == 0 { Outcome::Good } else { Outcome::Failed })
 }
 
 /// What has been taken in so far.
@@ -130,10 +198,16 @@ pub(super) struct Taken<'a> {
     args: &'a Args,
     /// Whether the store folds local names.
     folds: bool,
-    /// Prefixes that have been homed for the sake of a record.
+    /// The time of the import, which values without a time stamp get.
+    now_unix_s: u32,
+    /// Prefixes that are homed by this import, folded and without 0.NA/.
     homed: HashSet<Vec<u8>>,
     read: u64,
     passed_over: u64,
+    /// Records of another server whose private values may not be read.
+    withheld: u64,
+    /// Handles and prefixes of another server that may not be read at all.
+    unreadable: u64,
 }
 
 impl Taken<'_> {
@@ -153,17 +227,40 @@ impl Taken<'_> {
             return Ok(());
         }
         if self.args.home {
-            let prefix = Handle(handle).naming_authority();
-            if !self.homed.contains(prefix) {
-                self.bulk.home(prefix);
-                self.homed.insert(prefix.to_vec());
-            }
+            self.homed(Handle(handle).naming_authority());
         }
         Ok(self.bulk.add(handle, values)?)
     }
 
+    /// Tells of a record that is taken with its `count` public values alone.
+    pub(super) fn withheld(&mut self, handle: &[u8], count: usize, why: &str) {
+        self.withheld += 1;
+        eprintln!("hdl: {}: only its {count} public values are taken: {why}", Handle(handle));
+    }
+
+    /// Tells of what is not taken because it may not be read.
+    pub(super) fn unreadable(&mut self, name: &[u8], why: &str) {
+        self.unreadable += 1;
+        eprintln!("hdl: {}: not taken: {why}", Handle(name));
+    }
+
     pub(super) fn homed(&mut self, prefix: &[u8]) {
-        self.bulk.home(prefix);
+        let name =
+            if fold::starts_with(prefix, PREFIX_RECORDS) { &prefix[PREFIX_RECORDS.len()..] } else { prefix };
+        if self.homed.insert(fold::folded(name)) {
+            self.bulk.home(prefix);
+        }
+    }
+}
+
+/// Why an import that read nothing fails, for an operator would take it for done.
+const fn nothing_read(form: Option<From>) -> &'static str {
+    match form {
+        Some(From::Sql) => {
+            "no rows of the tables `handles` and `nas` were found: the import takes the dump of mysqldump or pg_dump, \
+             lines of JSON, a JSON export, or a list of prefixes (--from says which)"
+        }
+        _ => "nothing to import: no record and no prefix was found",
     }
 }
 
@@ -185,22 +282,91 @@ fn recognise(path: &Path) -> anyhow::Result<From> {
         .take(4096)
         .read_to_end(&mut begin)
         .with_context(|| format!("cannot read {}", path.display()))?;
-    Ok(form_of(&begin))
+    form_of(&begin).with_context(|| {
+        format!(
+            "{} is none of the forms that are read: lines of JSON, a JSON export, a dump of mysqldump or pg_dump, or a \
+             list of prefixes (--from says which it is)",
+            path.display()
+        )
+    })
 }
 
-fn form_of(begin: &[u8]) -> From {
-    let begin = begin.trim_ascii_start();
-    let Some(object) = begin.strip_prefix(b"{") else {
-        return if begin.is_empty() || begin.starts_with(b"[") { From::Lines } else { From::Sql };
+/// The form of a file that begins so; `None` when it is none of them.
+fn form_of(begin: &[u8]) -> Option<From> {
+    let begin = begin.strip_prefix(b"\xef\xbb\xbf").unwrap_or(begin).trim_ascii_start();
+    if begin.is_empty() || begin.starts_with(b"[") {
+        return Some(From::Lines);
+    }
+    if let Some(object) = begin.strip_prefix(b"{") {
+        let is_export = ["\"homedPrefixes\"", "\"handleRecords\""]
+            .iter()
+            .any(|name| object.trim_ascii_start().starts_with(name.as_bytes()));
+        return Some(if is_export { From::Export } else { From::Lines });
+    }
+    if is_sql(begin) {
+        return Some(From::Sql);
+    }
+    // The last line may be cut; of a shorter file it is read as well.
+    is_list(begin.get(..LIST_LEN).unwrap_or(begin)).then_some(From::Prefixes)
+}
+
+/// Bytes by which a list is known.
+const LIST_LEN: usize = 1024;
+
+/// Whether a dump begins so: with a comment, a command of psql, or a statement.
+fn is_sql(begin: &[u8]) -> bool {
+    let is_end = |byte: &u8| byte.is_ascii_whitespace() || matches!(byte, b';' | b'(' | b'`' | b'"');
+    let word = begin.split(is_end).next().unwrap_or_default();
+    const WORDS: [&[u8]; 16] = [
+        b"ALTER",
+        b"BEGIN",
+        b"COMMIT",
+        b"COPY",
+        b"CREATE",
+        b"DELETE",
+        b"DROP",
+        b"INSERT",
+        b"LOCK",
+        b"PRAGMA",
+        b"REPLACE",
+        b"SELECT",
+        b"SET",
+        b"START",
+        b"TRUNCATE",
+        b"USE",
+    ];
+    begin.starts_with(b"--")
+        || begin.starts_with(b"/*")
+        || begin.starts_with(b"\\")
+        || WORDS.iter().any(|known| word.eq_ignore_ascii_case(known))
+}
+
+/// Whether each line is one word, as names are, or a comment. Names that are no prefixes are refused
+/// with their line when the list is read.
+fn is_list(begin: &[u8]) -> bool {
+    let is_word = |line: &[u8]| {
+        let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || *byte >= 0x80 || b"./-_:".contains(byte);
+        line.is_empty() || line.starts_with(b"#") || line.iter().all(is_name)
     };
-    let is_export = ["\"homedPrefixes\"", "\"handleRecords\""]
-        .iter()
-        .any(|name| object.trim_ascii_start().starts_with(name.as_bytes()));
-    if is_export { From::Export } else { From::Lines }
+    begin.split(|&byte| byte == b'\n').all(|line| is_word(line.trim_ascii()))
+}
+
+/// Prefixes to home, one on a line.
+fn prefixes(path: &Path, taken: &mut Taken<'_>) -> anyhow::Result<()> {
+    for (line, number) in open(path)?.lines().zip(1_u64..) {
+        let at = || format!("{}:{number}", path.display());
+        let line = line.with_context(at)?;
+        let line = line.strip_prefix('\u{feff}').filter(|_| number == 1).unwrap_or(&line).trim();
+        if !line.is_empty() && !line.starts_with('#') {
+            prefix_name(line).with_context(at)?;
+            taken.homed(line.as_bytes());
+        }
+    }
+    Ok(())
 }
 
 fn lines(args: &Args, taken: &mut Taken<'_>) -> anyhow::Result<()> {
-    let inputs = Inputs::new(&args.files);
+    let inputs = Inputs::new(&args.files).dated(taken.now_unix_s);
     let reading = progress::bar("reading", inputs.len());
     inputs.each(&reading, |origin, entry| match entry {
         Entry::Record(handle, values) => taken.record(handle.as_bytes(), values, || inputs.place(origin)),
@@ -227,7 +393,7 @@ fn json_export(path: &Path, taken: &mut Taken<'_>) -> anyhow::Result<()> {
             export::Item::Record(text) => {
                 count += 1;
                 encoded.clear();
-                let record = RecordLine::parse(text, &mut encoded);
+                let record = RecordLine::parse_dated(text, &mut encoded, taken.now_unix_s);
                 let record = record.with_context(|| format!("{shown}: record {count}"))?;
                 let values = Values::from_encoded(record.values_count, &encoded)?;
                 taken.record(record.handle.as_bytes(), values, || format!("{shown}: record {count}"))?;
@@ -274,7 +440,7 @@ mod tests {
     #[test]
     fn the_form_of_a_file_shows_at_its_beginning() {
         for (begin, form) in [
-            ("{\"handle\":\"10/a\",\"values\":[]}\n", From::Lines),
+            ("\u{feff}{\"handle\":\"10/a\",\"values\":[]}\n", From::Lines),
             ("{\"homed\":\"0.NA/10\"}\n", From::Lines),
             ("[{\"handle\"", From::Lines),
             ("", From::Lines),
@@ -283,8 +449,20 @@ mod tests {
             ("-- MySQL dump", From::Sql),
             ("--\n-- PostgreSQL database dump", From::Sql),
             ("INSERT INTO handles", From::Sql),
+            ("insert into `handles`", From::Sql),
+            ("/*!40101 SET NAMES utf8 */;", From::Sql),
+            ("\\restrict x\n", From::Sql),
+            ("BEGIN;\n", From::Sql),
+            ("10.1045", From::Prefixes),
+            ("# homed\n\n0.NA/10.1045\r\n0.na/20.500.12345\n", From::Prefixes),
+            ("11404\nabc\n", From::Prefixes),
+            // Refused by its first line.
+            ("10.1045/a\n10.1045/b\n", From::Prefixes),
         ] {
-            assert_eq!(form_of(begin.as_bytes()), form, "{begin}");
+            assert_eq!(form_of(begin.as_bytes()), Some(form), "{begin}");
+        }
+        for begin in ["prefix,count\n10.1045,7\n", "these are words", "<records/>", "\0\x01"] {
+            assert_eq!(form_of(begin.as_bytes()), None, "{begin}");
         }
     }
 }

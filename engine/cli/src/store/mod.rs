@@ -1,6 +1,7 @@
 //! `hdl store`, `hdl import` and `hdl export`: the records themselves, in and out, while no handle-admin has them open.
 
 pub(crate) mod export;
+mod foreign;
 pub(crate) mod import;
 mod remote;
 
@@ -96,13 +97,13 @@ fn show(stats: &Stats, is_json: bool, found: Option<(u64, u64)>) {
     if is_json {
         let mut json = json!({
             "records": stats.records,
+            "values": stats.values,
+            "bytes": stats.bytes,
             "homed_prefixes": stats.homed_prefixes,
             "last_transaction": stats.last_transaction,
             "log_transactions": stats.log_transactions,
         });
         if let Some((damage, unusual)) = found {
-            json["values"] = stats.values.into();
-            json["bytes"] = stats.bytes.into();
             json["damage"] = damage.into();
             json["unusual"] = unusual.into();
         }
@@ -110,8 +111,10 @@ fn show(stats: &Stats, is_json: bool, found: Option<(u64, u64)>) {
         return;
     }
     println!(
-        "{} records under {} homed prefixes",
+        "{} records with {} values, {}, under {} homed prefixes",
         output::count(stats.records),
+        output::count(stats.values),
+        output::bytes(stats.bytes),
         output::count(stats.homed_prefixes)
     );
     println!(
@@ -120,7 +123,6 @@ fn show(stats: &Stats, is_json: bool, found: Option<(u64, u64)>) {
         output::count(stats.log_transactions)
     );
     if let Some((damage, unusual)) = found {
-        println!("{} values, {}", output::count(stats.values), output::bytes(stats.bytes));
         println!("{} damaged, {} unusual", output::count(damage), output::count(unusual));
     }
 }

@@ -1,22 +1,22 @@
 //! Records of another server: its listing, and each handle in it resolved.
 
 use super::import::Taken;
-use crate::exchange;
 use crate::handle::prefix_handle;
-use crate::progress;
 use crate::secret::IdentityArgs;
-use anyhow::{Context as _, bail, ensure};
+use crate::server::SESSION_IDLE_S;
+use crate::{exchange, key, progress};
+use anyhow::{Context as _, bail};
 use crossbeam_channel::bounded;
-use handle_client::administration::{Administrator, Identity};
+use handle_auth::PublicKey;
+use handle_client::administration::{Administrator, Answer, AskError};
 use handle_proto::name::BLANK;
 use handle_proto::wire::admin::HandleBody;
 use handle_proto::wire::list::{Indexes, Strings, Values};
 use handle_proto::wire::query::Query;
 use handle_proto::wire::{Request, Response};
 use handle_proto::{Handle, OpFlags, ResponseCode};
-use std::net::SocketAddr;
 use std::ops::ControlFlow;
-use std::sync::Arc;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -34,6 +34,10 @@ pub(super) struct RemoteArgs {
     /// The prefix to list; may be given more than once. Without it all that the server has homed.
     #[arg(long, value_name = "PREFIX", requires = "server")]
     prefix: Vec<String>,
+    /// Public key of the server: then only answers count that it has signed, and values that are not public travel
+    /// encrypted in a session.
+    #[arg(long, value_name = "FILE", requires = "server")]
+    server_key: Option<PathBuf>,
     /// Connections at once.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256))]
     parallel: u16,
@@ -41,91 +45,195 @@ pub(super) struct RemoteArgs {
     identity: IdentityArgs,
 }
 
-/// A record that came: the handle, how many values, and their encoding.
-type Came = anyhow::Result<Option<(Vec<u8>, usize, Vec<u8>)>>;
+impl RemoteArgs {
+    /// Whether a server was named.
+    pub(super) const fn is_named(&self) -> bool {
+        self.server.is_some()
+    }
+}
 
-/// Takes in every record of the server.
-pub(super) fn each(args: &RemoteArgs, taken: &mut Taken<'_>) -> anyhow::Result<()> {
+/// What the server has of a handle that it lists.
+enum Fetched {
+    Record {
+        handle: Vec<u8>,
+        values_count: usize,
+        encoded: Vec<u8>,
+        /// Why it has only the public values, if it has.
+        withheld: Option<String>,
+    },
+    /// Nothing of it may be read.
+    Unreadable { handle: Vec<u8>, why: String },
+    /// Deleted in the meantime.
+    Gone,
+}
+
+/// Takes in every record of the server, as far as it may be read.
+pub(super) fn each(args: &RemoteArgs, keep_going: bool, taken: &mut Taken<'_>) -> anyhow::Result<()> {
     let server = args.server.as_deref().context("name files, or --server")?;
-    let address = exchange::address(server)?;
-    let identity = args.identity.read()?;
-    let connect = || connected(address, identity.clone());
+    let connect = args.connector(server)?;
     let mut client = connect();
-    let mut prefixes: Vec<Vec<u8>> =
-        args.prefix.iter().map(|prefix| prefix_handle(prefix).into_bytes()).collect();
-    if prefixes.is_empty() {
-        let request = Request::ListHomedNas(HandleBody { handle: BLANK });
-        list(&mut client, &request, |name| prefixes.push(name.to_vec())).context("the homed prefixes")?;
-    }
-    let mut names = Vec::new();
-    for prefix in &prefixes {
-        let request = Request::ListHandles(HandleBody { handle: prefix });
-        list(&mut client, &request, |name| names.push(name.to_vec()))
-            .with_context(|| format!("the handles under {}", Handle(prefix)))?;
-        taken.homed(prefix);
-    }
+    let names = list_all(args, &mut client, taken)?;
     let bar = progress::bar("resolving", Some(names.len() as u64));
     let next = AtomicUsize::new(0);
     std::thread::scope(|scope| {
-        let (send, receive) = bounded::<Came>(QUEUE);
+        let (send, receive) = bounded::<anyhow::Result<Fetched>>(QUEUE);
         for _ in 0..args.parallel {
             let (send, names, next, connect) = (send.clone(), &names, &next, &connect);
             scope.spawn(move || {
                 let mut client = connect();
                 while let Some(name) = names.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let came = resolve(&mut client, name);
-                    let is_over = came.is_err();
-                    if send.send(came).is_err() || is_over {
+                    let fetched =
+                        fetch(&mut client, name, keep_going).with_context(|| Handle(name).to_string());
+                    let is_over = fetched.is_err();
+                    if send.send(fetched).is_err() || is_over {
                         return;
                     }
                 }
             });
         }
         drop(send);
-        for came in receive {
+        for fetched in receive {
             bar.inc(1);
-            // Deleted in the meantime.
-            let Some((handle, count, encoded)) = came? else { continue };
-            let values = Values::from_encoded(count, &encoded)?;
-            taken.record(&handle, values, || server.to_owned())?;
+            match fetched? {
+                Fetched::Record { handle, values_count, encoded, withheld } => {
+                    let values = Values::from_encoded(values_count, &encoded)?;
+                    if let Some(why) = withheld {
+                        taken.withheld(&handle, values_count, &why);
+                    }
+                    taken.record(&handle, values, || server.to_owned())?;
+                }
+                Fetched::Unreadable { handle, why } => taken.unreadable(&handle, &why),
+                Fetched::Gone => {}
+            }
         }
         bar.finish_and_clear();
         Ok(())
     })
 }
 
-fn connected(server: SocketAddr, identity: Option<Arc<Identity>>) -> Administrator {
-    let mut client = Administrator::new(server, PATIENCE);
-    client.identify(identity);
-    client
+impl RemoteArgs {
+    /// What connects to the server, as the identity that is named.
+    fn connector(&self, server: &str) -> anyhow::Result<impl Fn() -> Administrator> {
+        let address = exchange::address(server)?;
+        let (identity, allowances) = (self.identity.read()?, self.identity.allowances());
+        let key = match &self.server_key {
+            Some(path) => {
+                let record = key::public_record(path)?;
+                Some(PublicKey::from_record(&record).with_context(|| path.display().to_string())?)
+            }
+            None => None,
+        };
+        Ok(move || {
+            let mut client = Administrator::new(address, PATIENCE);
+            client.allow(allowances);
+            if let Some(key) = &key {
+                client.require_signatures(key.clone());
+                client.use_sessions(Some(SESSION_IDLE_S));
+            }
+            client.identify(identity.clone());
+            client
+        })
+    }
 }
 
+/// The handles under all prefixes. A prefix that may not be listed is told about, unless none may.
+fn list_all(
+    args: &RemoteArgs,
+    client: &mut Administrator,
+    taken: &mut Taken<'_>,
+) -> anyhow::Result<Vec<Vec<u8>>> {
+    let mut prefixes: Vec<Vec<u8>> =
+        args.prefix.iter().map(|prefix| prefix_handle(prefix).into_bytes()).collect();
+    if prefixes.is_empty() {
+        let request = Request::ListHomedNas(HandleBody { handle: BLANK });
+        let refused = list(client, &request, |name| prefixes.push(name.to_vec()));
+        if let Some(why) = refused.context("the homed prefixes")? {
+            bail!("the homed prefixes: {why}");
+        }
+    }
+    let (mut names, mut refusals) = (Vec::new(), Vec::new());
+    for prefix in &prefixes {
+        let request = Request::ListHandles(HandleBody { handle: prefix });
+        let place = || format!("the handles under {}", Handle(prefix));
+        match list(client, &request, |name| names.push(name.to_vec())).with_context(place)? {
+            None => taken.homed(prefix),
+            Some(why) => refusals.push((prefix, why)),
+        }
+    }
+    if let (Some((_, why)), true) = (refusals.first(), refusals.len() == prefixes.len()) {
+        bail!("the handles under {}: {why}", Handle(&prefixes[0]));
+    }
+    refusals.iter().for_each(|(prefix, why)| taken.unreadable(prefix, why));
+    Ok(names)
+}
+
+/// Lists; why that is not allowed, if it is not.
 fn list(
     client: &mut Administrator,
     request: &Request<'_>,
     mut take: impl FnMut(&[u8]),
-) -> anyhow::Result<()> {
+) -> anyhow::Result<Option<String>> {
     let answer = client.list(request, |name| {
         take(name);
         ControlFlow::Continue(())
     })?;
-    let code = answer.code();
-    ensure!(code == ResponseCode::SUCCESS, "the server answers {} {code} {}", code.0, answer.text());
-    Ok(())
+    match answer.code() {
+        ResponseCode::SUCCESS => Ok(None),
+        code if is_about_rights(code) => Ok(Some(refusal(&answer))),
+        _ => bail!("{}", refusal(&answer)),
+    }
 }
 
-/// The whole record of a handle, with what its administrators see if somebody asks as one of them.
-fn resolve(client: &mut Administrator, handle: &[u8]) -> Came {
-    let flags = OpFlags::PLAIN_REQUEST.with(OpFlags::AUTHORITATIVE).without(OpFlags::PUBLIC_ONLY);
+/// The record of a handle: all of it where that may be read, else its public values.
+///
+/// # Errors
+/// When there is no answer, or another refusal than one about rights, unless such handles are passed over.
+fn fetch(client: &mut Administrator, handle: &[u8], keep_going: bool) -> anyhow::Result<Fetched> {
     let request = Request::Resolution(Query { handle, indexes: Indexes::EMPTY, types: Strings::EMPTY });
-    let answer = client.ask(&request, flags).with_context(|| Handle(handle).to_string())?;
-    match (answer.code(), answer.reply().response) {
-        (_, Response::Answer(found)) => {
-            Ok(Some((handle.to_vec(), found.values.len(), found.values.as_bytes().to_vec())))
-        }
-        (ResponseCode::HANDLE_NOT_FOUND, _) => Ok(None),
-        // A record without values is one, too.
-        (ResponseCode::VALUES_NOT_FOUND, _) => Ok(Some((handle.to_vec(), 0, Vec::new()))),
-        (code, _) => bail!("{}: the server answers {} {code} {}", Handle(handle), code.0, answer.text()),
+    let all = OpFlags::PLAIN_REQUEST.with(OpFlags::AUTHORITATIVE).without(OpFlags::PUBLIC_ONLY);
+    let withheld = match client.ask(&request, all) {
+        Ok(answer) if is_about_rights(answer.code()) => refusal(&answer),
+        Ok(answer) => return fetched(handle, &answer, None, keep_going),
+        // Nobody asks, so that nothing but what is public is to be had.
+        Err(error @ AskError::WhoAsks) => error.to_string(),
+        Err(error) => return Err(error.into()),
+    };
+    let answer = client.ask(&request, all.with(OpFlags::PUBLIC_ONLY))?;
+    match is_about_rights(answer.code()) {
+        true => Ok(Fetched::Unreadable { handle: handle.to_vec(), why: refusal(&answer) }),
+        false => fetched(handle, &answer, Some(withheld), keep_going),
     }
+}
+
+fn fetched(
+    handle: &[u8],
+    answer: &Answer,
+    withheld: Option<String>,
+    keep_going: bool,
+) -> anyhow::Result<Fetched> {
+    let handle = handle.to_vec();
+    Ok(match (answer.code(), answer.reply().response) {
+        (_, Response::Answer(found)) => {
+            let (values_count, encoded) = (found.values.len(), found.values.as_bytes().to_vec());
+            Fetched::Record { handle, values_count, encoded, withheld }
+        }
+        (ResponseCode::HANDLE_NOT_FOUND, _) => Fetched::Gone,
+        // A record without values is one, too.
+        (ResponseCode::VALUES_NOT_FOUND, _) => {
+            Fetched::Record { handle, values_count: 0, encoded: Vec::new(), withheld }
+        }
+        _ if keep_going => Fetched::Unreadable { handle, why: refusal(answer) },
+        _ => bail!("{}", refusal(answer)),
+    })
+}
+
+/// Whether a refusal is about who asks, and what they may do.
+fn is_about_rights(code: ResponseCode) -> bool {
+    (400..500).contains(&code.0)
+}
+
+fn refusal(answer: &Answer) -> String {
+    let (code, text) = (answer.code(), answer.text());
+    let colon = if text.is_empty() { "" } else { ": " };
+    format!("the server answers {} {code}{colon}{text}", code.0)
 }

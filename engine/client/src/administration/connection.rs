@@ -1,4 +1,7 @@
-//! A connection that is opened when it is needed, and used again while the server keeps it.
+//! A connection that is opened when it is needed, and used again where the server says that it keeps it.
+//!
+//! Deployed servers close a connection after one answer. The end of it arrives a moment after the answer, so that a
+//! connection on which nothing has arrived since need not be one on which another request is read.
 
 use super::AskError;
 use handle_proto::limit::MESSAGE_LEN_MAX;
@@ -16,25 +19,75 @@ pub(super) struct Connection {
     patience: Duration,
     stream: Option<TcpStream>,
     received: Vec<u8>,
+    /// Answers that have come on the connection there is.
+    answers_count: u32,
+    /// Whether the last of them said that the connection stays.
+    is_kept: bool,
+    /// Whether the server has answered again on a connection that it said would stay.
+    has_kept: bool,
+    /// Whether the last request was lost on a connection that was used before, with nothing heard of its answer.
+    was_lost_unheard: bool,
 }
 
 impl Connection {
     pub(super) const fn new(server: SocketAddr, patience: Duration) -> Self {
-        Self { server, patience, stream: None, received: Vec::new() }
+        Self {
+            server,
+            patience,
+            stream: None,
+            received: Vec::new(),
+            answers_count: 0,
+            is_kept: false,
+            has_kept: false,
+            was_lost_unheard: false,
+        }
+    }
+
+    /// The same to another address of the server.
+    pub(super) const fn sibling(&self, server: SocketAddr) -> Self {
+        Self::new(server, self.patience)
+    }
+
+    /// Where the server is.
+    pub(super) const fn server(&self) -> SocketAddr {
+        self.server
     }
 
     /// Forgets the connection, and what came on it.
     pub(super) fn close(&mut self) {
         self.stream = None;
         self.received.clear();
+        (self.answers_count, self.is_kept) = (0, false);
     }
 
-    /// Whether there is a connection that the server has not left.
+    /// Notes that a whole answer has come. The connection is closed unless the answer says that it stays.
+    pub(super) fn note_answer(&mut self, is_kept: bool) {
+        self.answers_count += 1;
+        self.is_kept = is_kept;
+        self.has_kept |= is_kept && self.answers_count > 1;
+        if !is_kept {
+            self.close();
+        }
+    }
+
+    /// Whether there is a connection that a request can go out on: one that is new, or that the server keeps and has
+    /// not left.
     pub(super) fn is_open(&self) -> bool {
-        self.received.is_empty() && self.stream.as_ref().is_some_and(is_quiet)
+        let may_be_used = self.answers_count == 0 || self.is_kept;
+        may_be_used && self.received.is_empty() && self.stream.as_ref().is_some_and(is_quiet)
     }
 
-    /// Sees to it that there is a connection: the one that is there if the server has not left it.
+    /// Whether the connection is new, or the server has been seen to keep its connections.
+    pub(super) const fn is_trusted(&self) -> bool {
+        self.answers_count == 0 || self.has_kept
+    }
+
+    /// Whether the last request was lost on a connection that was used before, with nothing heard of its answer.
+    pub(super) const fn was_lost_unheard(&self) -> bool {
+        self.was_lost_unheard
+    }
+
+    /// Sees to it that there is a connection: the one that is there if a request can go out on it.
     pub(super) fn open(&mut self) -> Result<(), AskError> {
         if !self.is_open() {
             self.close();
@@ -42,14 +95,15 @@ impl Connection {
         self.stream().map(|_| ())
     }
 
-    /// Sends a whole message, on the connection that is there if the server has not left it.
+    /// Sends a whole message, on the connection that is there if a request can go out on it.
     pub(super) fn send(&mut self, message: &[u8]) -> Result<(), AskError> {
+        self.was_lost_unheard = false;
         if !self.is_open() {
             self.close();
         }
         let is_used = self.stream.is_some();
         match self.try_send(message) {
-            // A server that leaves just now has read no whole request, so that it can be sent once more.
+            // Not all of it was taken, so the server has not read a whole request, and it can be sent once more.
             Err(AskError::Lost(_)) if is_used => {
                 self.close();
                 self.try_send(message)
@@ -89,7 +143,11 @@ impl Connection {
 
     /// The next message of the server, envelope first.
     pub(super) fn receive(&mut self) -> Result<Vec<u8>, AskError> {
-        self.receive_until(Instant::now() + self.patience)
+        let received = self.receive_until(Instant::now() + self.patience);
+        if let Err(AskError::Lost(_)) = &received {
+            self.was_lost_unheard = self.answers_count > 0 && self.received.is_empty();
+        }
+        received
     }
 
     pub(super) fn receive_until(&mut self, deadline: Instant) -> Result<Vec<u8>, AskError> {

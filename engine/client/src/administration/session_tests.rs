@@ -14,8 +14,10 @@ use handle_proto::wire::digest::RequestDigest;
 use handle_proto::wire::failure::Failure;
 use handle_proto::wire::message::encrypted;
 use handle_proto::wire::session::{self, KeyExchange, SessionAnswer};
-use handle_proto::{Permissions, Values, Version};
-use std::sync::Mutex;
+use handle_proto::wire::{Body, Header, MessageBuf};
+use handle_proto::{Permissions, Value, Values, Version};
+use std::io;
+use std::sync::{Mutex, OnceLock};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const DELETE: Request<'_> = Request::DeleteHandle(HandleBody { handle: b"10/a" });
@@ -40,6 +42,10 @@ struct Server {
     refuses: Option<ResponseCode>,
     /// On which connection the last request came.
     connection: usize,
+    /// The version in which it answers the request for a session.
+    version: Version,
+    /// Answers requests for sessions with this code, signed or not.
+    refuses_setup: Option<(ResponseCode, bool)>,
 }
 
 impl Server {
@@ -61,6 +67,15 @@ impl Server {
         let message = Message::decode(&bytes[Envelope::LEN..]).unwrap();
         let Ok(Body::Request(request)) = message.decode_body(Version::CURRENT) else { panic!("a request") };
         match request {
+            Request::SessionSetup(_) if self.refuses_setup.is_some() => {
+                let (code, is_signed) = self.refuses_setup.expect("just now");
+                let refusal = Response::Failure(Failure { message: b"too many" });
+                self.say("no session");
+                match is_signed {
+                    true => self.reply(got, &message, code, refusal, false),
+                    false => got.reply(code, refusal),
+                }
+            }
             Request::SessionSetup(setup) => {
                 let KeyExchange::DiffieHellman(theirs) = setup.exchange else { panic!("Diffie-Hellman") };
                 let (ours, secret) = respond(theirs, &(1024..=4096), &random()).unwrap();
@@ -68,7 +83,7 @@ impl Server {
                 (self.sessions, self.is_authenticated) = (self.sessions + 1, false);
                 let mut data = Vec::new();
                 let key = session::SessionKey { cipher: Cipher::AES, key: &ours };
-                key.encode(Version::CURRENT, session::SessionKey::DIFFIE_HELLMAN_SINCE, &mut data);
+                key.encode(self.version, session::SessionKey::DIFFIE_HELLMAN_SINCE, &mut data);
                 self.say("set up");
                 let answer = SessionAnswer { mode: KeyExchangeMode::DIFFIE_HELLMAN, data: &data };
                 self.reply(got, &message, ResponseCode::SUCCESS, Response::Session(answer), false)
@@ -141,31 +156,34 @@ impl Server {
         op_code: OpCode,
         encrypts: bool,
     ) -> Vec<u8> {
-        let envelope = Envelope { session_id: self.sessions, ..Envelope::request(got.envelope.request_id) };
-        let made = handle_auth::challenge::request_digest(Version::CURRENT, covered);
-        let algorithm = DigestAlgorithm::for_response(Version::CURRENT);
+        let version = if op_code == OpCode::SESSION_SETUP { self.version } else { Version::CURRENT };
+        let envelope =
+            Envelope { session_id: self.sessions, version, ..Envelope::request(got.envelope.request_id) };
+        let made = handle_auth::challenge::request_digest(version, covered);
+        let algorithm = DigestAlgorithm::for_response(version);
         let digest = Some(RequestDigest { algorithm, digest: &made });
-        let header = Header { op_code, ..Header::request(op_code, OpFlags(0), 0) };
-        let is_setup = matches!(response, Response::Session(_));
+        let header = Header { op_code, ..Header::request(op_code, OpFlags::KEEP_CONNECTION, 0) };
         let message = MessageBuf::reply(&envelope, &header, &Reply { code, digest, response });
-        let key = self.session.clone().unwrap();
         self.counter += i32::from(!self.repeats_itself || self.counter == 0);
-        let credential = match is_setup {
-            true => sign_message(&envelope, 0, message.covered(), &self.key).unwrap(),
-            false => mac_message(&envelope, self.counter, message.covered(), key.as_bytes()),
+        let key = self.session.clone();
+        let credential = match &key {
+            Some(key) if op_code != OpCode::SESSION_SETUP => {
+                mac_message(&envelope, self.counter, message.covered(), key.as_bytes())
+            }
+            _ => sign_message(&envelope, 0, message.covered(), &self.key).unwrap(),
         };
         let sealed = message.signed(&Credential::decode(&credential).unwrap()).unwrap();
-        if !encrypts {
-            return sealed;
-        }
+        let (true, Some(key)) = (encrypts, key) else { return sealed };
         encrypted(&envelope, &[&key.encrypt(Version::CURRENT, &random(), &sealed[Envelope::LEN..])]).unwrap()
     }
 }
 
 /// A client of a server with sessions, what the server has seen, and a way to change the server.
 fn begin() -> (Administrator, Arc<Mutex<Server>>, Said) {
-    let record = generate::rsa(2048).unwrap();
-    let key = Arc::new(PrivateKey::new(&record.view()).unwrap());
+    // Making one takes longer than any of these tests.
+    static KEY: OnceLock<Arc<PrivateKey>> = OnceLock::new();
+    let make = || Arc::new(PrivateKey::new(&generate::rsa(2048).unwrap().view()).unwrap());
+    let key = Arc::clone(KEY.get_or_init(make));
     let said = Arc::new(Mutex::new(Vec::new()));
     let server = Arc::new(Mutex::new(Server {
         key: Arc::clone(&key),
@@ -178,6 +196,8 @@ fn begin() -> (Administrator, Arc<Mutex<Server>>, Said) {
         repeats_itself: false,
         refuses: None,
         connection: 0,
+        version: Version::CURRENT,
+        refuses_setup: None,
     }));
     let served = Arc::clone(&server);
     let (address, _) = serve(move |got| Some((served.lock().unwrap().answer(got), true)));
@@ -295,8 +315,13 @@ fn values_that_not_everybody_may_read_travel_encrypted() {
     let (mut client, _, said) = begin();
     client.ask(&DELETE, OpFlags(0)).unwrap();
     let mut storage = Vec::new();
-    for (permissions, is_secret) in [(Permissions(0x0c), true), (Permissions::DEFAULT, false)] {
-        let mut value = Value::new(301, b"HS_SECKEY", b"hunter2");
+    for (kind, permissions, is_secret) in [
+        (&b"NOTE"[..], Permissions(0x0c), true),
+        (b"NOTE", Permissions::DEFAULT, false),
+        (b"HS_SECKEY", Permissions::DEFAULT, true),
+        (b"hs_seckey.old", Permissions::DEFAULT, true),
+    ] {
+        let mut value = Value::new(301, kind, b"hunter2");
         value.permissions = permissions;
         let values = Values::build([Value::new(1, b"URL", b"x"), value], &mut storage);
         said.lock().unwrap().clear();
@@ -327,14 +352,164 @@ fn an_answer_that_comes_twice_or_from_somebody_else_is_refused() {
 }
 
 #[test]
-fn without_the_key_of_the_server_there_is_no_session() {
-    let (server, _) = serve(|got| {
-        assert_ne!(got.message().header.op_code, OpCode::SESSION_SETUP);
-        Some((got.reply(ResponseCode::SUCCESS, Response::Done), true))
+fn without_a_session_nothing_is_sent_where_one_is_wanted() {
+    let refusals = [
+        (ResponseCode::SESSION_FAILED, false),
+        (ResponseCode::INVALID_SESSION_KEY, true),
+        (ResponseCode::SERVER_BUSY, false),
+        (ResponseCode::SERVER_BUSY, true),
+        (ResponseCode::OPERATION_NOT_SUPPORTED, true),
+    ];
+    for refusal in refusals {
+        let (mut client, server, said) = begin();
+        server.lock().unwrap().refuses_setup = Some(refusal);
+        for _ in 0..2 {
+            let error = client.ask(&DELETE, OpFlags(0)).unwrap_err();
+            let AskError::NoSession {
+                why: SessionFailure::Refused { code, is_proven, .. },
+                has_secrets: false,
+            } = &error
+            else {
+                panic!("{refusal:?}: {error}")
+            };
+            assert_eq!((*code, *is_proven), refusal);
+            assert!(!error.is_in_doubt() && error.to_string().contains("too many"), "{error}");
+        }
+        assert_eq!(*said.lock().unwrap(), ["no session"; 2], "nothing else went out");
+    }
+    // With a server whose key is not known, it could be with anybody.
+    let (mut client, _, said) = begin();
+    client.server_key = None;
+    let error = client.ask(&DELETE, OpFlags(0)).unwrap_err();
+    let AskError::NoSession { why: SessionFailure::ServerKeyUnknown, .. } = error else { panic!("{error}") };
+    assert!(said.lock().unwrap().is_empty());
+}
+
+/// Every request with a value in it.
+fn requests_with<'a>(values: Values<'a>) -> [Request<'a>; 3] {
+    let body = HandleValues { handle: b"10/b", values };
+    [Request::CreateHandle(body), Request::AddValue(body), Request::ModifyValue(body)]
+}
+
+#[test]
+fn secrets_are_sent_outside_a_session_only_where_that_is_allowed() {
+    let received = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&received);
+    let (server, _) = serve(move |got| {
+        seen.lock().unwrap().extend_from_slice(&got.bytes);
+        Some((got.reply(ResponseCode::SUCCESS, Response::Done), false))
     });
-    let mut client = Administrator::new(server, PATIENCE);
-    client.use_sessions(Some(60));
+    let has_arrived =
+        |received: &Mutex<Vec<u8>>| received.lock().unwrap().windows(7).any(|window| window == b"hunter2");
+    let mut storage = Vec::new();
+    let private = Value { permissions: Permissions::ADMIN_READ, ..Value::new(1, b"NOTE", b"hunter2") };
+    for value in [private, Value::new(301, b"HS_SECKEY", b"hunter2")] {
+        let values = Values::build([value], &mut storage);
+        for request in requests_with(values) {
+            for is_allowed in [false, true] {
+                let mut client = Administrator::new(server, PATIENCE);
+                client.allow(Allowances { cleartext_secrets: is_allowed, ..Allowances::default() });
+                received.lock().unwrap().clear();
+                let asked = client.ask(&request, OpFlags(0));
+                assert_eq!(has_arrived(&received), is_allowed);
+                if let Err(error) = asked {
+                    assert!(matches!(error, AskError::NoSession { has_secrets: true, .. }), "{error}");
+                }
+            }
+        }
+    }
+    // Who is nobody has a session for them as well.
+    let (mut client, _, said) = begin();
+    client.identity = None;
+    let values = Values::build([private], &mut storage);
+    let _ = client.ask(&requests_with(values)[0], OpFlags(0));
+    assert_eq!(said.lock().unwrap()[..2], ["set up", "encrypted"]);
+    // With the key of the server, and without the use of sessions.
+    let (mut client, _, said) = begin();
+    client.use_sessions(None);
+    let error = client.ask(&requests_with(values)[0], OpFlags(0)).unwrap_err();
+    let AskError::NoSession { why: SessionFailure::NotUsed, has_secrets: true } = error else {
+        panic!("{error}")
+    };
+    assert!(said.lock().unwrap().is_empty());
+}
+
+#[test]
+fn a_session_of_an_old_version_is_refused_unless_it_is_allowed() {
+    for minor in [1, 4, 5, 6, 7, 11] {
+        let version = Version::new(2, minor);
+        for is_allowed in [false, true] {
+            let (mut client, server, said) = begin();
+            server.lock().unwrap().version = version;
+            client.allow(Allowances { old_sessions: is_allowed, ..Allowances::default() });
+            let opened = client.open_session(&DELETE);
+            assert_eq!(client.session.is_some(), is_allowed || minor >= 7, "2.{minor}");
+            if let Err(error) = opened {
+                let AskError::NoSession { why: SessionFailure::OldVersion(chosen), .. } = error else {
+                    panic!("{error}")
+                };
+                assert_eq!(chosen, version);
+            }
+            client.session = None;
+            assert_eq!(*said.lock().unwrap(), ["set up"]);
+        }
+    }
+}
+
+#[test]
+fn an_answer_whose_mac_does_not_cover_its_number_is_refused_in_a_newer_session() {
+    let (mut client, ..) = begin();
+    client.open_session(&DELETE).unwrap();
+    let session = client.session.take().unwrap();
+    for (minor, is_taken) in [(11, true), (7, true), (6, false), (5, false), (1, false)] {
+        let envelope =
+            Envelope { session_id: session.id, version: Version::new(2, minor), ..Envelope::request(1) };
+        let header = Header::request(OpCode::DELETE_HANDLE, OpFlags(0), 0);
+        let reply = Reply { code: ResponseCode::SUCCESS, digest: None, response: Response::Done };
+        let message = MessageBuf::reply(&envelope, &header, &reply).unsigned().unwrap();
+        let sealed = session.sealed(message).unwrap();
+        let message = Message::decode(&sealed[Envelope::LEN..]).unwrap();
+        assert_eq!(session.is_new(&envelope, &message).is_ok(), is_taken, "2.{minor}");
+    }
+}
+
+#[test]
+fn a_change_that_is_lost_unheard_goes_out_again_as_the_same_message() {
+    let (mut client, server, said) = begin();
+    // Between the two: a way to lose what comes through it.
+    let lose = Arc::new(Mutex::new(0));
+    let (losing, seen) = (Arc::clone(&lose), Arc::new(Mutex::new(Vec::new())));
+    let (log, served) = (Arc::clone(&seen), Arc::clone(&server));
+    let (address, _) = serve(move |got| {
+        log.lock().unwrap().push(got.bytes.clone());
+        let mut left = losing.lock().unwrap();
+        if *left > 0 {
+            *left -= 1;
+            return Some((Vec::new(), false));
+        }
+        Some((served.lock().unwrap().answer(got), true))
+    });
+    client.connection = Connection::new(address, PATIENCE);
+    client.ask(&DELETE, OpFlags(0)).unwrap();
+    // Nobody has read it: it is done.
+    *lose.lock().unwrap() = 1;
+    said.lock().unwrap().clear();
+    seen.lock().unwrap().clear();
     assert_eq!(client.ask(&DELETE, OpFlags(0)).unwrap().code(), ResponseCode::SUCCESS);
+    assert_eq!(*said.lock().unwrap(), ["done"]);
+    let sent = std::mem::take(&mut *seen.lock().unwrap());
+    assert!(sent.len() == 2 && sent[0] == sent[1]);
+    // It was read: the server knows the message, and nobody knows whether it was done.
+    client.ask(&DELETE, OpFlags(0)).unwrap();
+    *lose.lock().unwrap() = 1;
+    server.lock().unwrap().refuses = Some(ResponseCode::SESSION_MESSAGE_REJECTED);
+    let error = client.ask(&DELETE, OpFlags(0)).unwrap_err();
+    assert!(matches!(error, AskError::Rejected(ResponseCode::SESSION_MESSAGE_REJECTED)), "{error}");
+    // It goes out twice and no more.
+    client.ask(&DELETE, OpFlags(0)).unwrap();
+    *lose.lock().unwrap() = 2;
+    let error = client.ask(&DELETE, OpFlags(0)).unwrap_err();
+    assert!(matches!(error, AskError::Lost(_)) && error.is_in_doubt(), "{error}");
 }
 
 /// The challenge of a session names it.
@@ -345,7 +520,7 @@ impl Got {
             Some(RequestDigest { algorithm: DigestAlgorithm::for_response(Version::CURRENT), digest: &made });
         let response = Response::Challenge(Challenge { nonce: &[9; 16] });
         let envelope = Envelope { session_id, ..Envelope::request(self.envelope.request_id) };
-        let header = Header::request(OpCode::DELETE_HANDLE, OpFlags(0), 0);
+        let header = Header::request(OpCode::DELETE_HANDLE, OpFlags::KEEP_CONNECTION, 0);
         let reply = Reply { code: ResponseCode::AUTHENTICATION_NEEDED, digest, response };
         MessageBuf::reply(&envelope, &header, &reply).unsigned().unwrap()
     }

@@ -1,16 +1,19 @@
 //! Against a server of a few lines that says what the test wants.
 
 use super::*;
+use crate::testing::site_at;
 use handle_auth::challenge::{request_digest, verify_secret};
 use handle_auth::kdf::Pbkdf2Limits;
 use handle_proto::Version;
 use handle_proto::code::DigestAlgorithm;
 use handle_proto::wire::admin::{HandleBody, Listing};
-use handle_proto::wire::auth::{Challenge, SecretAnswer};
+use handle_proto::wire::auth::{Challenge, SECRET_KEY, SecretAnswer};
 use handle_proto::wire::digest::RequestDigest;
 use handle_proto::wire::failure::Failure;
-use handle_proto::wire::list::Handles;
+use handle_proto::wire::list::{Handles, Indexes, Strings};
+use handle_proto::wire::query::Query;
 use handle_proto::wire::stream::{Front, split};
+use handle_proto::wire::{Body, Header, MessageBuf};
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
 use std::ops::ControlFlow;
@@ -98,7 +101,7 @@ fn with_secret(server: SocketAddr, secret: &[u8]) -> Administrator {
 }
 
 #[test]
-fn a_challenge_is_answered_on_the_connection_on_which_it_came() {
+fn a_challenge_is_answered_on_another_connection_where_the_server_does_not_keep_the_first() {
     let mut asked = Vec::new();
     let (server, _) = serve(move |got| {
         let message = got.message();
@@ -107,7 +110,7 @@ fn a_challenge_is_answered_on_the_connection_on_which_it_came() {
             asked = message.covered.to_vec();
             return Some((got.challenge(&asked), true));
         };
-        assert_eq!((got.connection, got.envelope.session_id), (0, 77));
+        assert_eq!((got.connection, got.envelope.session_id), (1, 77));
         assert_eq!((answer.auth_type, answer.identity.index), (SECRET_KEY, 300));
         let digest = request_digest(Version::CURRENT, &asked);
         let made = SecretAnswer::decode(answer.signed_response).unwrap();
@@ -156,30 +159,6 @@ fn without_an_identity_a_challenge_is_an_error() {
     let (server, _) = serve(|got| Some((got.challenge(got.message().covered), true)));
     let error = Administrator::new(server, PATIENCE).ask(&DELETE, OpFlags(0)).unwrap_err();
     assert!(matches!(error, AskError::WhoAsks), "{error}");
-}
-
-#[test]
-fn a_connection_is_used_again_while_the_server_keeps_it() {
-    for keeps in [true, false] {
-        let (server, _) = serve(move |got| {
-            let code = ResponseCode(if got.connection == 0 { 1 } else { 2 });
-            let response = match got.connection {
-                0 => Response::Done,
-                _ => Response::Failure(Failure { message: b"" }),
-            };
-            Some((got.reply(code, response), keeps))
-        });
-        let mut client = Administrator::new(server, PATIENCE);
-        assert_eq!(client.ask(&DELETE, OpFlags(0)).unwrap().code(), ResponseCode::SUCCESS);
-        if !keeps {
-            // The end of the connection has to arrive first.
-            while client.connection.is_open() {
-                std::thread::yield_now();
-            }
-        }
-        let second = if keeps { ResponseCode::SUCCESS } else { ResponseCode::ERROR };
-        assert_eq!(client.ask(&DELETE, OpFlags(0)).unwrap().code(), second, "kept: {keeps}");
-    }
 }
 
 #[test]
@@ -239,4 +218,128 @@ fn a_listing_is_read_to_its_end() {
     let last = client.list(&request, take).unwrap();
     assert_eq!(last.code(), ResponseCode::SUCCESS);
     assert_eq!(names, [b"10/A", b"10/B", b"10/C", b"10/D"]);
+}
+
+#[test]
+fn a_challenge_of_an_old_version_is_answered_only_where_that_is_allowed() {
+    // In the version of the message, or in the one that it suggests.
+    for (at, minor, form) in [(0, 6, 2), (2, 6, 2), (0, 1, 2), (2, 0, 0)] {
+        for is_allowed in [false, true] {
+            let answered = Arc::new(std::sync::Mutex::new(None));
+            let seen = Arc::clone(&answered);
+            let (server, _) = serve(move |got| {
+                let message = got.message();
+                if message.header.op_code == OpCode::RESPONSE_TO_CHALLENGE {
+                    let Ok(Body::Request(Request::AnswerChallenge(answer))) =
+                        message.decode_body(got.envelope.version)
+                    else {
+                        panic!("an answer")
+                    };
+                    *seen.lock().unwrap() = Some(answer.signed_response.to_vec());
+                    return Some((
+                        got.reply_with(
+                            ResponseCode::SUCCESS,
+                            None,
+                            Response::Done,
+                            OpFlags(0),
+                            OpCode::DELETE_HANDLE,
+                        ),
+                        true,
+                    ));
+                }
+                let mut challenge = got.challenge(message.covered);
+                challenge[at..at + 2].copy_from_slice(&[2, minor]);
+                Some((challenge, true))
+            });
+            let mut client = with_secret(server, b"secret");
+            client.allow(Allowances { old_proofs: is_allowed, ..Allowances::default() });
+            let asked = client.ask(&DELETE, OpFlags(0));
+            let answered = answered.lock().unwrap().take();
+            match is_allowed {
+                false => {
+                    let error = asked.unwrap_err();
+                    assert!(
+                        matches!(error, AskError::OldProof(version) if version == Version::new(2, minor)),
+                        "{error}"
+                    );
+                    assert!(!error.is_in_doubt() && answered.is_none(), "2.{minor}");
+                }
+                // Without a code, it is the bare MD5.
+                true if form == 0 => assert_eq!(answered.unwrap().len(), 16),
+                true => assert_eq!(answered.unwrap()[0], form, "2.{minor}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_refusal_that_is_not_signed_is_shown_as_unproven() {
+    let record = handle_auth::generate::rsa(2048).unwrap();
+    let key = PrivateKey::new(&record.view()).unwrap();
+    for code in [ResponseCode::ERROR, ResponseCode::PROTOCOL_ERROR, ResponseCode::SESSION_TIMEOUT] {
+        let (server, _) = serve(move |got| {
+            let mut reply = got.reply(code, Response::Failure(Failure { message: b"not at this interface" }));
+            // As of a server that has not read the request.
+            reply[8..12].copy_from_slice(&NO_REQUEST.to_be_bytes());
+            Some((reply, true))
+        });
+        let mut client = Administrator::new(server, PATIENCE);
+        client.require_signatures(key.public().clone());
+        let error = client.ask(&DELETE, OpFlags(0)).unwrap_err();
+        assert!(matches!(&error, AskError::UnprovenRefusal { code: came, .. } if *came == code), "{error}");
+        let shown = error.to_string();
+        assert!(shown.contains(&code.0.to_string()) && shown.contains("not at this interface"), "{shown}");
+        assert!(shown.contains("unproven") && error.is_in_doubt(), "{shown}");
+    }
+    // What is not signed and no refusal is not believed at all.
+    let (server, _) = serve(|got| Some((got.reply(ResponseCode::SUCCESS, Response::Done), true)));
+    let mut client = Administrator::new(server, PATIENCE);
+    client.require_signatures(key.public().clone());
+    let error = client.ask(&DELETE, OpFlags(0)).unwrap_err();
+    assert!(matches!(error, AskError::Unproven(VerifyError::Unsigned)), "{error}");
+}
+
+/// A server that refuses queries at one port and changes at the other.
+#[test]
+fn what_changes_nothing_goes_to_the_interface_for_queries() {
+    let asked = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let site = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let addresses = [false, true].map(|is_for_queries| {
+        let (asked, site) = (Arc::clone(&asked), Arc::clone(&site));
+        let answer = move |got: &Got| {
+            let op_code = got.message().header.op_code;
+            let refused = Response::Failure(Failure { message: b"not at this interface" });
+            let (code, bytes) = (ResponseCode::SUCCESS, site.lock().unwrap().clone());
+            let reply = match op_code {
+                OpCode::GET_SITE_INFO => got.reply(code, Response::SiteInfo(&bytes)),
+                OpCode::RESOLUTION if is_for_queries => {
+                    got.reply(ResponseCode::HANDLE_NOT_FOUND, Response::Failure(Failure { message: b"" }))
+                }
+                OpCode::DELETE_HANDLE if !is_for_queries => got.reply(code, Response::Done),
+                _ => got.reply(ResponseCode::PROTOCOL_ERROR, refused),
+            };
+            asked.lock().unwrap().push((is_for_queries, op_code));
+            Some((reply, false))
+        };
+        serve(answer).0
+    });
+    let mut record = site_at(1).edit();
+    record.servers[0].address = addresses[0].ip().into();
+    let kinds = [InterfaceKind::ADMIN, InterfaceKind::QUERY];
+    let interface = |(kind, address): (_, SocketAddr)| {
+        handle_proto::data::site::Interface::new(kind, InterfaceProtocol::TCP, address.port())
+    };
+    record.servers[0].interfaces = kinds.into_iter().zip(addresses).map(interface).collect();
+    *site.lock().unwrap() = record.build().into_bytes();
+    let query = Query { handle: b"10/a", indexes: Indexes::EMPTY, types: Strings::EMPTY };
+    let mut client = Administrator::new(addresses[0], PATIENCE);
+    for _ in 0..2 {
+        let answer = client.ask(&Request::Resolution(query), OpFlags::PLAIN_REQUEST).unwrap();
+        assert_eq!(answer.code(), ResponseCode::HANDLE_NOT_FOUND);
+        assert_eq!(client.ask(&DELETE, OpFlags(0)).unwrap().code(), ResponseCode::SUCCESS);
+    }
+    let (query, site, delete) = (OpCode::RESOLUTION, OpCode::GET_SITE_INFO, OpCode::DELETE_HANDLE);
+    let expected =
+        [(false, query), (false, site), (true, query), (false, delete), (true, query), (false, delete)];
+    assert_eq!(*asked.lock().unwrap(), expected);
 }

@@ -238,6 +238,7 @@ fn open(address: SocketAddr, is_udp: bool) -> io::Result<Socket> {
         })));
     }
     let socket = super::socket(address, socket2::Type::DGRAM)?;
+    crate::sockets::size_receive_buffer(&socket)?;
     Ok(Socket::Datagrams(UdpSocket::from_std(socket.into())?))
 }
 

@@ -17,7 +17,7 @@ use handle_proto::limit::PBKDF2_SALT_LEN;
 use handle_proto::wire::auth::{Challenge, ChallengeAnswer};
 use handle_proto::wire::referral::Referral;
 use handle_proto::wire::{Header, Reply, Request, Response};
-use handle_proto::{OpCode, OpFlags, ResponseCode, Version};
+use handle_proto::{OpCode, OpFlags, ResponseCode, ValueBuf, Values, Version};
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -130,6 +130,12 @@ impl Ask {
                     self.plan = servers.into();
                     return self.ask_next(lookup, now);
                 }
+                Whom::Referral(values) => {
+                    let mut storage = Vec::new();
+                    let values = Values::build(values.iter().map(ValueBuf::view), &mut storage);
+                    let referral = Referral { handle: b"", values: Some(values) };
+                    return self.refer(lookup, ResponseCode::PREFIX_REFERRAL, &referral);
+                }
             }
         }
         let handle = self.question.handle();
@@ -158,7 +164,8 @@ impl Ask {
     /// to one identity, is nobody else's answer, and such a caller wants no other.
     fn is_of_the_service(&self, lookup: &Lookup) -> bool {
         let options = &lookup.options;
-        self.why != Why::Asked || (matches!(options.whom, Whom::Responsible) && options.identity.is_none())
+        let is_found = matches!(options.whom, Whom::Responsible | Whom::Referral(_));
+        self.why != Why::Asked || (is_found && options.identity.is_none())
     }
 
     fn ask_sites(
@@ -242,7 +249,7 @@ impl Ask {
         }
         let mut head = Head {
             recursion_count: self.recursion_count,
-            ..Head::resolution(self.question.flags(), request_id((lookup.random)()))
+            ..Head::resolution(self.flags(lookup), request_id((lookup.random)()))
         };
         if let Some(session) = &session {
             (head.session_id, target.version) = (session.id, session.version);
@@ -267,6 +274,12 @@ impl Ask {
                 false
             }
         }
+    }
+
+    /// The flags of its requests. Who asks on behalf of somebody else asks for no more of that.
+    fn flags(&self, lookup: &Lookup) -> OpFlags {
+        let flags = self.question.flags();
+        if lookup.options.recursion_count > 0 { flags.without(OpFlags::RECURSIVE) } else { flags }
     }
 
     /// Who asks, where more than what is public is wanted, and sessions are.
@@ -335,7 +348,8 @@ impl Ask {
         answered: &Answered,
     ) -> Next {
         let Setup { proposal, target } = setup;
-        let session = proposal.agree(answered.envelope(), &answered.reply().1).map(Arc::new);
+        let allowances = lookup.options.allowances;
+        let session = proposal.agree(answered.envelope(), &answered.reply().1, allowances).ok().map(Arc::new);
         self.note_session(lookup, now, &target, session.is_some());
         (self.challenges, self.challenged) = (0, None);
         if self.start_in(lookup, now, target, session) {
@@ -501,7 +515,8 @@ impl Ask {
     /// Whether a referral counts: of a service that was found, and one of prefixes only for their records.
     fn follows(&self, lookup: &Lookup, code: ResponseCode, version: Version) -> bool {
         let handle = self.question.handle();
-        let is_found = self.why != Why::Asked || matches!(lookup.options.whom, Whom::Responsible);
+        let whom = &lookup.options.whom;
+        let is_found = self.why != Why::Asked || matches!(whom, Whom::Responsible | Whom::Referral(_));
         let counts = code == ResponseCode::SERVICE_REFERRAL
             || handle.is_prefix_record()
             || handle.slash_at().is_none();
@@ -549,9 +564,12 @@ impl Ask {
         let envelope = answered.envelope();
         let mut salt = [0; PBKDF2_SALT_LEN];
         salt.chunks_mut(4).for_each(|part| part.copy_from_slice(&(lookup.random)().to_be_bytes()));
+        let (version, suggested) = (envelope.version, envelope.effective_suggested());
+        if identity.gives_old_proof(version, suggested) && !lookup.options.allowances.old_proofs {
+            return Next::Done(Signal::Failed(LookupError::OldProof(version.min(suggested))));
+        }
         let covered = challenge.covered(digest);
-        let Ok(signed) = identity.answer(envelope.version, envelope.effective_suggested(), &covered, &salt)
-        else {
+        let Ok(signed) = identity.answer(version, suggested, &covered, &salt) else {
             return failed("the key does not sign");
         };
         let body = ChallengeAnswer {

@@ -1,7 +1,8 @@
 //! Why a lookup came to nothing: which step failed, and what may be done about it.
 
+use crate::administration::AskError;
 use crate::exchange::AttemptError;
-use handle_proto::{Handle, ResponseCode};
+use handle_proto::{Handle, ResponseCode, Version};
 use std::fmt;
 use std::net::SocketAddr;
 
@@ -53,6 +54,8 @@ pub enum LookupError {
     },
     /// The challenge could not be answered.
     Challenge(&'static str),
+    /// The challenge is of a version below 2.7, and would be answered with a plain digest of the secret.
+    OldProof(Version),
 }
 
 impl LookupError {
@@ -104,6 +107,7 @@ impl fmt::Display for LookupError {
             Self::TooSlow { handle } => {
                 write!(f, "it took too long; {} was being asked for", Handle(handle))
             }
+            Self::OldProof(version) => AskError::OldProof(*version).fmt(f),
             Self::Challenge(what) => write!(f, "the server wants to know who asks, and {what}"),
         }
     }

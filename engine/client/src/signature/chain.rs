@@ -9,6 +9,9 @@ use handle_proto::limit::CERTIFICATE_CHAIN_MAX;
 use handle_proto::name::TRUST_ROOT;
 use handle_proto::{Handle, ResponseCode, Value, fold};
 
+/// Most certificates that are fetched for all signatures of one record: two chains of the greatest length.
+pub const CERTIFICATES_FETCHED_MAX: usize = 2 * CERTIFICATE_CHAIN_MAX;
+
 /// Gets the answer to a question, from wherever; `None` when there is none.
 pub type Fetch<'a> = dyn FnMut(&Question) -> Option<Answer> + 'a;
 
@@ -22,7 +25,8 @@ pub struct Verifier<'a> {
 }
 
 impl Verifier<'_> {
-    /// What is known of the values of a record. Certificates come from `fetch`.
+    /// What is known of the values of a record. Certificates come from `fetch`, at most
+    /// [`CERTIFICATES_FETCHED_MAX`] of them: whoever wrote the record chooses how many it asks for.
     pub fn verify(&self, answer: &Answer, fetch: &mut Fetch<'_>) -> Report {
         let values: Vec<Value<'_>> = answer.values().iter().collect();
         let needing = values.iter().filter(|value| needs_signature(&answer.handle, value));
@@ -30,9 +34,23 @@ impl Verifier<'_> {
             values: needing.map(|value| (value.index, Verdict::Unsigned)).collect(),
             ..Report::default()
         };
+        let (mut fetches_left, mut is_exhausted) = (CERTIFICATES_FETCHED_MAX, false);
         for value in values.iter().filter(|value| fold::eq(value.kind, kind::HS_SIGNATURE)) {
-            match self.digests(Handle(&answer.handle), value.data, fetch) {
+            let mut bounded = |question: &Question| match fetches_left.checked_sub(1) {
+                Some(left) => {
+                    fetches_left = left;
+                    fetch(question)
+                }
+                None => {
+                    is_exhausted = true;
+                    None
+                }
+            };
+            match self.digests(Handle(&answer.handle), value.data, &mut bounded) {
                 Ok(digests) => compare(&mut report, &digests, &values),
+                Err(_) if is_exhausted => {
+                    report.refused.push((value.index, SignatureError::TooManyCertificates));
+                }
                 Err(error) => report.refused.push((value.index, error)),
             }
         }

@@ -86,8 +86,14 @@ fn scene() -> Scene {
 
 impl Scene {
     fn report(&self) -> Report {
+        self.report_counting(&std::cell::Cell::new(0))
+    }
+
+    /// As [`report`](Self::report), counting the certificates that are asked for.
+    fn report_counting(&self, asked: &std::cell::Cell<usize>) -> Report {
         let answer = Answer::new(HANDLE, ResponseCode::SUCCESS, self.values.iter().map(ValueBuf::view));
         let mut fetch = |question: &Question| {
+            asked.set(asked.get() + 1);
             let values = self.certificates.get(str::from_utf8(&question.handle).unwrap())?;
             let all = Answer::new(
                 question.handle.clone(),
@@ -251,6 +257,35 @@ fn a_link_counts_once_and_so_many_do() {
     assert_eq!(scene_of(2, &|_| "0.NA/A".to_owned()).refused(), SignatureError::Circle);
     assert!(scene_of(49, &|number| format!("{number}:0.NA/A")).report().is_good());
     assert_eq!(scene_of(50, &|number| format!("{number}:0.NA/A")).refused(), SignatureError::TooLong);
+}
+
+#[test]
+fn a_record_of_many_signatures_asks_for_a_bounded_number_of_certificates() {
+    let mut scene = scene();
+    let signed = scene.values.pop().unwrap();
+    // Each names an issuer of its own that nobody knows; the good signature comes first or last.
+    let unknown = |index: i32| {
+        let mut payload = signature(&scene.values);
+        (payload["iss"], payload["chain"]) = (format!("300:0.NA/{index}").into(), json!([]));
+        value(index, "HS_SIGNATURE", &compact("RS256", &payload, &private_key("mirror")))
+    };
+    let most = i32::try_from(CERTIFICATES_FETCHED_MAX).unwrap();
+    let unknown: Vec<ValueBuf> = (100..100 + most + 1).map(unknown).collect();
+    let asked = std::cell::Cell::new(0);
+    let mut report = |values: Vec<ValueBuf>| {
+        scene.values.truncate(2);
+        scene.values.extend(values);
+        asked.set(0);
+        scene.report_counting(&asked)
+    };
+    let first = report([vec![signed.clone()], unknown.clone()].concat());
+    assert!(first.is_good(), "{first:?}");
+    assert_eq!(asked.get(), CERTIFICATES_FETCHED_MAX);
+    assert_eq!(first.refused.last().unwrap().1, SignatureError::TooManyCertificates);
+    // The good one takes two: with so many before it there are just enough, with one more there are not.
+    let most = CERTIFICATES_FETCHED_MAX;
+    assert!(report([unknown[..most - 2].to_vec(), vec![signed.clone()]].concat()).is_good());
+    assert!(!report([unknown[..most - 1].to_vec(), vec![signed]].concat()).is_good());
 }
 
 #[test]

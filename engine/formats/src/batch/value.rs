@@ -109,34 +109,19 @@ fn parse_permissions(text: &str) -> Result<Permissions, Why> {
     }
 }
 
-/// The permissions in the order of batch files, which is neither that of the bits nor that of JSON.
-pub(super) const ADMIN_ORDER: [AdminPermissions; AdminPermissions::COUNT] = [
-    AdminPermissions::ADD_HANDLE,
-    AdminPermissions::DELETE_HANDLE,
-    AdminPermissions::ADD_DERIVED_PREFIX,
-    AdminPermissions::DELETE_DERIVED_PREFIX,
-    AdminPermissions::MODIFY_VALUE,
-    AdminPermissions::REMOVE_VALUE,
-    AdminPermissions::ADD_VALUE,
-    AdminPermissions::READ_VALUE,
-    AdminPermissions::MODIFY_ADMIN,
-    AdminPermissions::REMOVE_ADMIN,
-    AdminPermissions::ADD_ADMIN,
-    AdminPermissions::LIST_HANDLES,
-];
-
 /// `index:permissions:handle`; the handle may have colons itself.
+///
+/// The permissions stand in the order of their bits, "create handles" first and "list handles" last.
+/// That is the reverse of JSON and of [`AdminPermissions::parse`]; `hdl-genericbatch` shows it.
 fn admin(text: &str) -> Result<Vec<u8>, Why> {
     let mut parts = text.splitn(3, ':').map(trimmed);
     let mut part = |what| parts.next().filter(|part| !part.is_empty()).ok_or(Why::Missing(what));
     let index = number("index", part("the index of the administrator")?, 0)?;
     let bits = part("the permissions of the administrator")?;
     let handle = handle(part("the handle of the administrator")?)?;
-    if bits.len() != ADMIN_ORDER.len() || !bits.bytes().all(|bit| matches!(bit, b'0' | b'1')) {
-        return Err(Why::NotTwelve(bits.to_owned()));
-    }
-    let set = ADMIN_ORDER.into_iter().zip(bits.bytes()).filter(|&(_, bit)| bit == b'1');
-    let permissions = set.fold(AdminPermissions(0), |all, (permission, _)| all.with(permission));
+    let highest_first: String = bits.chars().rev().collect();
+    let permissions =
+        AdminPermissions::parse(&highest_first).ok_or_else(|| Why::NotTwelve(bits.to_owned()))?;
     let mut data = Vec::new();
     Admin::new(permissions, handle.as_bytes(), index).encode(&mut data);
     Ok(data)

@@ -6,6 +6,7 @@
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
@@ -13,7 +14,8 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SocketFlags, acceptfrom_with, recv};
 
 use crate::streams::{
-    Connections, EVENTS_MAX, Listener, RawEvent, StreamBatch, StreamInbox, StreamOptions, canonical,
+    ACCEPT_PAUSE, Connections, EVENTS_MAX, Listener, RawEvent, StreamBatch, StreamInbox, StreamOptions,
+    canonical,
 };
 
 /// Marks the numbers of listeners.
@@ -176,6 +178,14 @@ impl PortableStreams {
         };
         self.events.extend(event);
         matches!(event, Some(RawEvent::Received { .. }))
+    }
+
+    /// The longest that may pass until the next batch: no time at all brings a paused listener back.
+    pub(crate) fn patience(&self, patience: Duration) -> Duration {
+        match self.listeners.iter().any(Listener::is_paused) {
+            true => patience.min(ACCEPT_PAUSE),
+            false => patience,
+        }
     }
 
     pub(crate) fn has_events(&self) -> bool {

@@ -38,6 +38,8 @@ use crate::streams::{StreamBatch, no_streams};
 use crate::trains::Plan;
 use crate::waker::Waker;
 
+/// Longest wait where the waker is not watched.
+const UNWATCHED_PATIENCE: Duration = Duration::from_millis(10);
 /// Marks the completions of the receive. Those of sends are marked with the index of the message.
 const RECEIVE: u64 = u64::MAX;
 const CANCEL: u64 = u64::MAX - 1;
@@ -329,15 +331,20 @@ impl Datapath for UringPath {
     fn wait(&mut self, patience: Duration) -> io::Result<Batch<'_>> {
         self.give_back();
         self.complete(&mut Flushed::default());
-        let mut is_awake = self.woken;
+        let (mut is_awake, mut patience) = (self.woken, patience);
         if let Some(streams) = self.streams.as_mut() {
             streams.prepare(&mut self.ring);
+            patience = streams.patience(patience);
             is_awake |= streams.is_ready();
         }
         if self.ready.is_empty() {
             self.check()?;
             self.receive();
             self.watch();
+            if !self.watching {
+                // The ring is full: what cannot be waited for is looked for.
+                patience = patience.min(UNWATCHED_PATIENCE);
+            }
             let patience = if is_awake { Duration::ZERO } else { patience };
             self.turn(Some(patience), &mut Flushed::default())?;
         }

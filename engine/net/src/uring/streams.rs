@@ -13,6 +13,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::time::Duration;
 
 use io_uring::types::{CancelBuilder, Fd};
 use io_uring::{cqueue, opcode, squeue};
@@ -22,7 +23,8 @@ use rustix::net::getpeername;
 use super::buffers::Buffers;
 use super::ring::Ring;
 use crate::streams::{
-    Connections, EVENTS_MAX, Listener, Memory, RawEvent, StreamBatch, StreamInbox, StreamOptions, canonical,
+    ACCEPT_PAUSE, Connections, EVENTS_MAX, Listener, Memory, RawEvent, StreamBatch, StreamInbox,
+    StreamOptions, canonical,
 };
 
 /// Marks completions as ours. The low 32 bits are a place.
@@ -106,6 +108,14 @@ impl UringStreams {
     pub(super) fn batch(&mut self) -> StreamBatch<'_> {
         let inbox = StreamInbox { events: &self.events, memory: &self.buffers };
         StreamBatch { inbox, connections: &mut self.connections }
+    }
+
+    /// The longest that may pass until the next batch: no time at all brings a paused listener back.
+    pub(super) fn patience(&self, patience: Duration) -> Duration {
+        match self.listeners.iter().any(Listener::is_paused) {
+            true => patience.min(ACCEPT_PAUSE),
+            false => patience,
+        }
     }
 
     /// Whether a batch can be made without entering the kernel.

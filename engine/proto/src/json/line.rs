@@ -4,7 +4,7 @@
 //! like is read again by it, which also makes the error.
 
 use super::value::{Encoded, Format, permissions, ttl_text};
-use super::{Json, JsonError, Reading, admin, record_from_json, time};
+use super::{Json, JsonError, Reading, admin, record_from_json_dated, time};
 use crate::data::Admin;
 use crate::value::{Permissions, Ttl, Value};
 use crate::wire::list::Reference;
@@ -32,22 +32,35 @@ impl<'a> RecordLine<'a> {
     /// # Errors
     /// When the line is not JSON, or not a record; `values` is then as it was.
     pub fn parse(line: &'a str, values: &mut Vec<u8>) -> Result<Self, JsonError> {
+        Self::parse_dated(line, values, 0)
+    }
+
+    /// Reads a record as [`parse`](Self::parse) does; values without a time stamp get
+    /// `default_timestamp`, in Unix seconds.
+    ///
+    /// # Errors
+    /// As for [`parse`](Self::parse).
+    pub fn parse_dated(
+        line: &'a str,
+        values: &mut Vec<u8>,
+        default_timestamp: u32,
+    ) -> Result<Self, JsonError> {
         let start = values.len();
         let mut deserializer = serde_json::Deserializer::from_str(line);
-        let record = RecordSeed { values }.deserialize(&mut deserializer);
+        let record = RecordSeed { values, default_timestamp }.deserialize(&mut deserializer);
         match record.and_then(|record| deserializer.end().map(|()| record)) {
             Ok(record) => Ok(record),
             Err(_) => {
                 values.truncate(start);
-                Self::parse_slowly(line, values)
+                Self::parse_slowly(line, values, default_timestamp)
             }
         }
     }
 
-    fn parse_slowly(line: &str, values: &mut Vec<u8>) -> Result<Self, JsonError> {
+    fn parse_slowly(line: &str, values: &mut Vec<u8>, default_timestamp: u32) -> Result<Self, JsonError> {
         let json: Json =
             serde_json::from_str(line).map_err(|error| JsonError::new(format!("not JSON: {error}")))?;
-        let record = record_from_json(&json)?;
+        let record = record_from_json_dated(&json, default_timestamp)?;
         record.values.iter().for_each(|value| values.extend_from_slice(value.as_bytes()));
         let handle = String::from_utf8(record.handle).expect("JSON strings are UTF-8");
         Ok(Self { handle: Cow::Owned(handle), values_count: record.values.len() })
@@ -56,6 +69,7 @@ impl<'a> RecordLine<'a> {
 
 struct RecordSeed<'v> {
     values: &'v mut Vec<u8>,
+    default_timestamp: u32,
 }
 
 impl<'de> DeserializeSeed<'de> for RecordSeed<'_> {
@@ -82,7 +96,9 @@ impl<'de> Visitor<'de> for RecordSeed<'_> {
                 "values" => {
                     // Of members with one name the last counts, as in a tree.
                     self.values.truncate(start);
-                    count = Some(map.next_value_seed(ValuesSeed { values: self.values })?);
+                    let default_timestamp = self.default_timestamp;
+                    let seed = ValuesSeed { values: self.values, default_timestamp };
+                    count = Some(map.next_value_seed(seed)?);
                 }
                 _ => drop(map.next_value::<IgnoredAny>()?),
             }
@@ -96,6 +112,7 @@ impl<'de> Visitor<'de> for RecordSeed<'_> {
 
 struct ValuesSeed<'v> {
     values: &'v mut Vec<u8>,
+    default_timestamp: u32,
 }
 
 impl<'de> DeserializeSeed<'de> for ValuesSeed<'_> {
@@ -116,7 +133,7 @@ impl<'de> Visitor<'de> for ValuesSeed<'_> {
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<usize, A::Error> {
         let mut count = 0;
         while let Some(value) = list.next_element::<ValueLine<'_>>()? {
-            value.encode(self.values);
+            value.encode(self.values, self.default_timestamp);
             count += 1;
         }
         Ok(count)
@@ -130,15 +147,15 @@ struct ValueLine<'de> {
     data: Cow<'de, [u8]>,
     permissions: Permissions,
     ttl: Ttl,
-    timestamp: u32,
+    timestamp: Option<u32>,
     references: Encoded,
 }
 
 impl ValueLine<'_> {
-    fn encode(&self, out: &mut Vec<u8>) {
+    fn encode(&self, out: &mut Vec<u8>, default_timestamp: u32) {
         let value = Value {
             index: self.index,
-            timestamp: self.timestamp,
+            timestamp: self.timestamp.unwrap_or(default_timestamp),
             ttl: self.ttl,
             permissions: self.permissions,
             kind: self.kind.as_bytes(),
@@ -204,8 +221,8 @@ impl<'de> Visitor<'de> for ValueVisitor {
             None => Permissions::DEFAULT,
         };
         let timestamp = match timestamp {
-            Some(Text(text)) => time::from_text(&text).map_err(Error::custom)?,
-            None => 0,
+            Some(Text(text)) => Some(time::from_text(&text).map_err(Error::custom)?),
+            None => None,
         };
         let ttl = ttl.map_or(Ttl::DEFAULT, |TtlLine(ttl)| ttl);
         Ok(ValueLine { index, kind, data, permissions, ttl, timestamp, references })

@@ -63,9 +63,19 @@ pub struct Record {
 /// # Errors
 /// When the handle or the values are missing, or a value does not read.
 pub fn record_from_json(json: &Json) -> Result<Record, JsonError> {
+    record_from_json_dated(json, 0)
+}
+
+/// Reads a record as [`record_from_json`] does; values without a time stamp get `default_timestamp`, in
+/// Unix seconds.
+///
+/// # Errors
+/// As for [`record_from_json`].
+pub fn record_from_json_dated(json: &Json, default_timestamp: u32) -> Result<Record, JsonError> {
     let object = read::object(json)?;
     let handle = read::required(object, "handle", read::string)?.as_bytes().to_vec();
-    let values = read::required(object, "values", |values| read::each(values, value_from_json))?;
+    let value = |json: &Json| value::value_from_json_dated(json, Reading::Documented, default_timestamp);
+    let values = read::required(object, "values", |values| read::each(values, value))?;
     Ok(Record { handle, values })
 }
 

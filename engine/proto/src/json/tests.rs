@@ -396,3 +396,31 @@ proptest! {
         both(&line);
     }
 }
+
+#[test]
+fn values_without_a_time_stamp_get_the_time_that_is_given() {
+    let value =
+        |index: i32, more: &str| alloc::format!(r#"{{"index":{index},"type":"URL","data":"x"{more}}}"#);
+    let values = [
+        value(1, ""),
+        value(2, r#","timestamp":null"#),
+        value(3, r#","timestamp":"1970-01-01T00:00:00Z""#),
+        value(4, r#","timestamp":"2024-01-31T10:00:00Z""#),
+    ];
+    // The index as text is left to the slow reader.
+    let slow = value(5, "").replace(":5,", ":\"5\",");
+    for values in [values.join(","), [&values.join(","), ",", &slow].concat()] {
+        let line = alloc::format!(r#"{{"handle":"10.1/a","values":[{values}]}}"#);
+        for (default, expected) in [(0, [0, 0, 0]), (1_700_000_000, [1_700_000_000, 1_700_000_000, 0])] {
+            let mut encoded = Vec::new();
+            let record = RecordLine::parse_dated(&line, &mut encoded, default).unwrap();
+            let read = crate::Values::from_encoded(record.values_count, &encoded).unwrap();
+            let stamps: Vec<u32> = read.iter().map(|value| value.timestamp).collect();
+            assert_eq!((&stamps[..3], stamps[3]), (&expected[..], 1_706_695_200));
+            assert!(stamps[4..].iter().all(|&stamp| stamp == default));
+            let json: Json = serde_json::from_str(&line).unwrap();
+            let slow = record_from_json_dated(&json, default).unwrap();
+            assert!(slow.values.iter().map(|value| value.view().timestamp).eq(stamps));
+        }
+    }
+}

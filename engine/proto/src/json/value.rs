@@ -69,6 +69,15 @@ pub fn value_from_json(json: &Json) -> Result<ValueBuf> {
 /// # Errors
 /// When index, type or data is missing, or a member does not read.
 pub fn value_from_json_as(json: &Json, reading: Reading) -> Result<ValueBuf> {
+    value_from_json_dated(json, reading, 0)
+}
+
+/// Reads a value; without a time stamp it gets `default_timestamp`.
+pub(super) fn value_from_json_dated(
+    json: &Json,
+    reading: Reading,
+    default_timestamp: u32,
+) -> Result<ValueBuf> {
     let object = read::object(json)?;
     let index = read::required(object, "index", read::int32)?;
     let kind = read::required(object, "type", read::string)?;
@@ -82,7 +91,7 @@ pub fn value_from_json_as(json: &Json, reading: Reading) -> Result<ValueBuf> {
     let mut value = Value::new(index, kind.as_bytes(), &data);
     value.permissions = permissions.unwrap_or(Permissions::DEFAULT);
     value.ttl = ttl.unwrap_or(Ttl::DEFAULT);
-    value.timestamp = timestamp.unwrap_or(0);
+    value.timestamp = timestamp.unwrap_or(default_timestamp);
     value.references = references.view();
     Ok(ValueBuf::from(&value))
 }

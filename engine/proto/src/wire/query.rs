@@ -1,9 +1,14 @@
 //! Resolution: the query for handle values and its answer. RFC 3652 section 3.2.
 
+mod sorted;
+
+pub use sorted::SortedQuery;
+
 use super::cursor::Cursor;
 use super::list::{Indexes, Strings, Values};
 use super::put;
 use crate::error::{DecodeError, Field};
+use crate::value::{Value, type_matches};
 use alloc::vec::Vec;
 
 /// Body of a resolution request. RFC 3652 section 3.2.1.
@@ -39,7 +44,14 @@ impl<'a> Query<'a> {
         Ok(Self { handle, indexes, types: Strings::decode(&mut cursor)? })
     }
 
-    /// How many comparisons it takes, at most, to tell which of `values_count` values are asked for.
+    /// Whether `value` is in either list, which takes as many comparisons as they are long. Where both are empty every
+    /// value is asked for, and none is listed.
+    #[must_use]
+    pub fn lists(&self, value: &Value<'_>) -> bool {
+        self.indexes.has(value.index) || self.types.iter().any(|asked| type_matches(asked, value.kind))
+    }
+
+    /// How many comparisons it takes, at most, to tell which of `values_count` values are asked for one by one.
     #[must_use]
     pub const fn comparisons(&self, values_count: usize) -> usize {
         (self.indexes.len() + self.types.len()).saturating_mul(values_count)
@@ -93,7 +105,6 @@ mod tests {
     use super::super::testing::{refuses_every_truncation, survives_lies};
     use super::*;
     use crate::limit::{HANDLE_LEN_MAX, VALUES_COUNT_MAX};
-    use crate::value::Value;
     use alloc::vec;
 
     #[test]

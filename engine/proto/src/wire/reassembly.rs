@@ -31,12 +31,8 @@ pub enum Refusal {
     Misfit,
     /// Its envelope differs from that of the fragments before it.
     Contradiction,
-    /// There are too many incomplete messages.
-    TooManyMessages,
-    /// There are too many incomplete messages of this sender.
-    TooManyOfSender,
-    /// The incomplete messages have too many bytes.
-    TooManyBytes,
+    /// Nothing is kept, or the message has more bytes than all incomplete messages may have.
+    NoRoom,
 }
 
 /// What became of fragments since the table was made.
@@ -46,6 +42,8 @@ pub struct ReassemblyCounts {
     pub completed: u64,
     /// Messages given up because fragments stayed away.
     pub expired: u64,
+    /// Messages given up early, because newer ones needed the room.
+    pub displaced: u64,
     /// Fragments that came again; harmless.
     pub repeated: u64,
     /// Fragments refused as unreadable, misfits or contradictions.
@@ -67,12 +65,19 @@ pub enum Reassembled<'a> {
 
 /// Puts fragments together, within limits.
 ///
+/// Who sends a first fragment need not receive anything, so incomplete messages must not keep others out: a sender that
+/// has as many as it may loses its own oldest, and where there is no room the oldest of all goes. The fragments of an
+/// honest message come together.
+///
 /// `S` is the sender, whatever tells senders apart for the caller; deployed servers take the address
 /// without the port. Messages of a sender are told apart by their request ids.
 #[derive(Debug)]
 pub struct Reassembly<S> {
     limits: ReassemblyLimits,
     pending: BTreeMap<(S, i32), Pending>,
+    /// Messages in the order in which they began.
+    order: BTreeMap<u64, (S, i32)>,
+    begun: u64,
     bytes: usize,
     // No message expires before this; so a full table is not searched for each datagram.
     earliest_expiry_ms: u64,
@@ -88,15 +93,31 @@ struct Pending {
     seen: [u64; FRAGMENTS_MAX.div_ceil(64)],
     missing_count: usize,
     expires_ms: u64,
+    /// How many began before.
+    number: u64,
 }
 
 impl<S: Ord + Copy> Reassembly<S> {
     /// An empty table.
     #[must_use]
     pub const fn new(limits: ReassemblyLimits) -> Self {
-        let counts =
-            ReassemblyCounts { completed: 0, expired: 0, repeated: 0, refused_malformed: 0, refused_full: 0 };
-        Self { limits, pending: BTreeMap::new(), bytes: 0, earliest_expiry_ms: u64::MAX, counts }
+        let counts = ReassemblyCounts {
+            completed: 0,
+            expired: 0,
+            displaced: 0,
+            repeated: 0,
+            refused_malformed: 0,
+            refused_full: 0,
+        };
+        Self {
+            limits,
+            pending: BTreeMap::new(),
+            order: BTreeMap::new(),
+            begun: 0,
+            bytes: 0,
+            earliest_expiry_ms: u64::MAX,
+            counts,
+        }
     }
 
     /// Changes the limits. What is there already stays, also where it is more than there may be now.
@@ -124,9 +145,7 @@ impl<S: Ord + Copy> Reassembly<S> {
             Err(Refusal::Unreadable(_) | Refusal::Misfit | Refusal::Contradiction) => {
                 self.counts.refused_malformed += 1;
             }
-            Err(Refusal::TooManyMessages | Refusal::TooManyOfSender | Refusal::TooManyBytes) => {
-                self.counts.refused_full += 1;
-            }
+            Err(Refusal::NoRoom) => self.counts.refused_full += 1,
         }
         result
     }
@@ -151,8 +170,11 @@ impl<S: Ord + Copy> Reassembly<S> {
         self.expire(now_ms);
         let key = (sender, envelope.request_id);
         if !self.pending.contains_key(&key) {
-            self.check_room(sender, message_len)?;
-            let pending = Pending::new(&envelope, count, now_ms.saturating_add(self.limits.age_ms_max));
+            self.make_room(sender, message_len)?;
+            let expires_ms = now_ms.saturating_add(self.limits.age_ms_max);
+            let pending = Pending::new(&envelope, count, expires_ms, self.begun);
+            self.order.insert(self.begun, key);
+            self.begun += 1;
             self.earliest_expiry_ms = self.earliest_expiry_ms.min(pending.expires_ms);
             self.bytes += message_len;
             self.pending.insert(key, pending);
@@ -172,23 +194,35 @@ impl<S: Ord + Copy> Reassembly<S> {
         Ok(Reassembled::Complete(message.expect("just completed")))
     }
 
-    fn check_room(&self, sender: S, message_len: usize) -> Result<(), Refusal> {
-        if self.pending.len() >= self.limits.messages_max {
-            return Err(Refusal::TooManyMessages);
-        }
-        let of_sender = self.pending.range((sender, i32::MIN)..=(sender, i32::MAX)).count();
-        if of_sender >= self.limits.messages_per_sender_max {
-            return Err(Refusal::TooManyOfSender);
-        }
+    /// Gives up older messages until there is room for one of `message_len` bytes of `sender`.
+    fn make_room(&mut self, sender: S, message_len: usize) -> Result<(), Refusal> {
+        let ReassemblyLimits { messages_max, messages_per_sender_max, bytes_max, .. } = self.limits;
         // What is announced counts, not what has come: that much memory is taken.
-        if self.bytes + message_len > self.limits.bytes_max {
-            return Err(Refusal::TooManyBytes);
+        if messages_max == 0 || messages_per_sender_max == 0 || message_len > bytes_max {
+            return Err(Refusal::NoRoom);
         }
-        Ok(())
+        loop {
+            let of_sender = self.pending.range((sender, i32::MIN)..=(sender, i32::MAX));
+            let (count, oldest) = of_sender.fold((0, None), |(count, oldest), (key, pending)| {
+                let older = oldest.filter(|(number, _)| *number < pending.number);
+                (count + 1, Some(older.unwrap_or((pending.number, *key))))
+            });
+            let gone = if count >= messages_per_sender_max {
+                oldest.map(|(_, key)| key)
+            } else if self.pending.len() >= messages_max || self.bytes + message_len > bytes_max {
+                self.order.first_key_value().map(|(_, key)| *key)
+            } else {
+                None
+            };
+            let Some(gone) = gone else { return Ok(()) };
+            self.remove(gone);
+            self.counts.displaced += 1;
+        }
     }
 
     fn remove(&mut self, key: (S, i32)) -> Option<Pending> {
         let pending = self.pending.remove(&key)?;
+        self.order.remove(&pending.number);
         self.bytes -= pending.envelope.message_len as usize;
         Some(pending)
     }
@@ -200,6 +234,7 @@ impl<S: Ord + Copy> Reassembly<S> {
         }
         let count = self.pending.len();
         self.pending.retain(|_, pending| pending.expires_ms > now_ms);
+        self.order.retain(|_, key| self.pending.contains_key(key));
         self.counts.expired += (count - self.pending.len()) as u64;
         let left = || self.pending.values();
         self.bytes = left().map(|pending| pending.envelope.message_len as usize).sum();
@@ -232,12 +267,12 @@ impl<S: Ord + Copy> Reassembly<S> {
 }
 
 impl Pending {
-    fn new(envelope: &Envelope, fragments_count: usize, expires_ms: u64) -> Self {
+    fn new(envelope: &Envelope, fragments_count: usize, expires_ms: u64, number: u64) -> Self {
         let envelope = uncut(envelope);
         let mut message = vec![0; Envelope::LEN + envelope.message_len as usize];
         message[..Envelope::LEN].copy_from_slice(&envelope.to_bytes());
         let seen = [0; FRAGMENTS_MAX.div_ceil(64)];
-        Self { envelope, message, seen, missing_count: fragments_count, expires_ms }
+        Self { envelope, message, seen, missing_count: fragments_count, expires_ms, number }
     }
 
     /// Whether the fragment is new. The first copy counts.
@@ -305,7 +340,7 @@ mod tests {
             }
             prop_assert_eq!(whole, Some(message));
             prop_assert!(table.is_empty());
-            prop_assert_eq!(table.bytes, 0);
+            prop_assert_eq!((table.bytes, table.order.len()), (0, 0));
         }
     }
 
@@ -380,19 +415,35 @@ mod tests {
     }
 
     #[test]
-    fn every_limit_holds_at_its_edge_and_is_counted() {
+    fn the_oldest_makes_room_at_every_limit_and_is_counted() {
         let first = |request_id, len| datagrams(&message(request_id, len)).swap_remove(0);
+        let has = |table: &Reassembly<u8>, key| table.pending.contains_key(&key);
         let mut table = Reassembly::new(LIMITS);
+        table.accept(9, &first(0, 500), 0).unwrap();
         for request_id in 0..3 {
             table.accept(1, &first(request_id, 1000), 0).unwrap();
         }
-        assert_eq!(table.accept(1, &first(3, 1000), 0), Err(Refusal::TooManyOfSender));
-        assert_eq!(table.accept(2, &first(3, 1097), 0), Err(Refusal::TooManyBytes));
-        table.accept(2, &first(3, 1096), 0).unwrap();
-        assert_eq!(table.accept(3, &first(4, 500), 0), Err(Refusal::TooManyMessages));
-        assert_eq!(table.counts().refused_full, 3);
+        table.accept(1, &first(3, 1000), 0).unwrap();
+        assert!(!has(&table, (1, 0)) && has(&table, (9, 0)), "its own oldest, and nobody else's");
+        table.accept(2, &first(3, 596), 0).unwrap();
+        assert!(!has(&table, (9, 0)), "the oldest of all for a fifth message");
+        assert_eq!((table.len(), table.bytes), (4, 3596));
+        table.accept(2, &first(4, 1500), 0).unwrap();
+        assert!(!has(&table, (1, 1)), "and for its bytes");
+        assert_eq!((table.len(), table.bytes, table.counts().displaced), (4, 4096, 3));
         // What has a place is still served.
-        assert_eq!(table.accept(1, &datagrams(&message(0, 1000))[1], 0), Ok(Reassembled::Incomplete));
+        assert_eq!(table.accept(1, &datagrams(&message(3, 1000))[1], 0), Ok(Reassembled::Incomplete));
+        assert_eq!(table.accept(2, &first(5, 4097), 0), Err(Refusal::NoRoom), "alone too long");
+        for limits in [
+            ReassemblyLimits { messages_max: 0, ..LIMITS },
+            ReassemblyLimits { messages_per_sender_max: 0, ..LIMITS },
+        ] {
+            let mut none = Reassembly::new(limits);
+            assert_eq!(none.accept(1, &first(0, 1000), 0), Err(Refusal::NoRoom));
+            assert_eq!(none.counts().refused_full, 1);
+        }
+        table.expire(u64::MAX);
+        assert!(table.order.is_empty() && table.is_empty());
     }
 
     #[test]

@@ -11,35 +11,58 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// When each worker was last seen to turn.
+/// For how long each worker owes a turn.
 ///
-/// A worker counts its turns, of which it makes some every second even when nothing comes; whether it goes
-/// on is seen by looking at the count from time to time. The worker itself needs no clock.
+/// A worker counts its turns, and sleeps while there is nothing to do. So whoever looks and finds no turn since the last
+/// look wakes the worker, and then one is due. The worker itself needs no clock.
 #[derive(Debug)]
 pub struct Heartbeat {
-    seen: Vec<(u64, Instant)>,
+    seen: Vec<Beat>,
+}
+
+#[derive(Debug)]
+struct Beat {
+    turns: u64,
+    /// Since when a turn is due.
+    due_since: Option<Instant>,
 }
 
 impl Heartbeat {
-    /// For as many workers as there are sets of counters; all of them are alive `now`.
+    /// For as many workers as there are sets of counters; none of them owes a turn yet.
     #[must_use]
-    pub fn new(shards: &Shards, now: Instant) -> Self {
-        Self { seen: shards.iter().map(|counters| (counters.turns.get(), now)).collect() }
+    pub fn new(shards: &Shards) -> Self {
+        let beat = |turns| Beat { turns, due_since: None };
+        Self { seen: shards.iter().map(|counters| beat(counters.turns.get())).collect() }
     }
 
-    /// Looks at the counts.
-    pub fn look(&mut self, shards: &Shards, now: Instant) {
-        for ((turns, since), counters) in self.seen.iter_mut().zip(shards.iter()) {
+    /// Looks at the counts. Whether there are workers to be woken, who owe a turn from `now` on.
+    #[must_use]
+    pub fn look(&mut self, shards: &Shards, now: Instant) -> bool {
+        let mut are_to_wake = false;
+        for (beat, counters) in self.seen.iter_mut().zip(shards.iter()) {
             let turned = counters.turns.get();
-            if turned != *turns {
-                (*turns, *since) = (turned, now);
+            if turned == beat.turns {
+                beat.due_since.get_or_insert(now);
+                are_to_wake = true;
+            } else {
+                *beat = Beat { turns: turned, due_since: None };
             }
         }
+        are_to_wake
     }
 
-    /// How long ago each worker was last seen to turn.
+    /// For how long each worker owes a turn.
     pub fn ages(&self, now: Instant) -> impl Iterator<Item = Duration> {
-        self.seen.iter().map(move |&(_, since)| now.saturating_duration_since(since))
+        self.seen.iter().map(move |beat| {
+            beat.due_since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since))
+        })
+    }
+}
+
+/// Looks at the workers of `shared`, and wakes those that sleep.
+pub(crate) fn look(heartbeat: &mut Heartbeat, shared: &Shared, now: Instant) {
+    if heartbeat.look(&shared.shards, now) {
+        shared.wake_workers();
     }
 }
 
@@ -65,7 +88,7 @@ pub fn liveness(shared: &Shared, heartbeat: &Heartbeat, now: Instant, stalled_af
     ills
 }
 
-/// What keeps the server from taking requests: what keeps it from being alive, and that it drains.
+/// What keeps the server from taking requests: what keeps it from being alive, that it drains, and damaged layers.
 #[must_use]
 pub fn readiness(shared: &Shared, heartbeat: &Heartbeat, now: Instant, stalled_after: Duration) -> Ills {
     let mut ills = liveness(shared, heartbeat, now, stalled_after);
@@ -76,6 +99,8 @@ pub fn readiness(shared: &Shared, heartbeat: &Heartbeat, now: Instant, stalled_a
     if shared.workers.get().is_none() {
         ills.push("starting".to_owned());
     }
+    let faults = shared.live.ledger.faults();
+    ills.extend(faults.iter().map(|(entry, fault)| format!("layer {} is damaged: {fault}", entry.file)));
     ills
 }
 
@@ -95,7 +120,12 @@ fn look_up(shared: &Shared) -> Result<(), String> {
     let records = set.records();
     let in_force = shared.settings.current();
     let context = Context::new(records, in_force.site.service(), 0);
-    for (at, layer) in records.layers().iter().enumerate() {
+    let damaged = shared.live.ledger.damaged();
+    for (at, (entry, layer)) in set.manifest().layers.iter().zip(records.layers()).enumerate() {
+        if damaged.contains(entry) {
+            // Known, and no better after a restart: readiness tells.
+            continue;
+        }
         let key = match layer.records().next() {
             None => continue,
             Some(Ok(record)) => record.key().to_vec(),
@@ -123,20 +153,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_worker_that_does_not_turn_is_noticed_and_one_that_turns_again_too() {
+    fn a_worker_that_does_not_turn_when_woken_is_noticed_and_one_that_turns_again_too() {
         let (shards, start) = (Shards::new(2), Instant::now());
         let s = |seconds| start + Duration::from_secs(seconds);
-        let mut heartbeat = Heartbeat::new(&shards, start);
-        for second in 1..=5 {
-            shards.shard(1).turns.add(1);
-            heartbeat.look(&shards, s(second));
-        }
+        let mut heartbeat = Heartbeat::new(&shards);
         let ages =
             |heartbeat: &Heartbeat, at| heartbeat.ages(at).map(|age| age.as_secs()).collect::<Vec<_>>();
-        assert_eq!(ages(&heartbeat, s(6)), [6, 1]);
+        for second in 1..=5 {
+            shards.shard(1).turns.add(1);
+            assert!(heartbeat.look(&shards, s(second)), "worker 0 is to be woken");
+        }
+        assert_eq!(ages(&heartbeat, s(6)), [5, 0]);
         shards.shard(0).turns.add(1);
-        heartbeat.look(&shards, s(7));
-        assert_eq!(ages(&heartbeat, s(7)), [0, 2]);
+        assert!(heartbeat.look(&shards, s(7)), "now worker 1 sleeps");
+        assert_eq!(ages(&heartbeat, s(7)), [0, 0]);
+        assert_eq!(ages(&heartbeat, s(9)), [0, 2], "it owes a turn since it was woken");
+        shards.shard(0).turns.add(1);
+        shards.shard(1).turns.add(1);
+        assert!(!heartbeat.look(&shards, s(10)));
+        assert_eq!(ages(&heartbeat, s(60)), [0, 0], "nobody looks, and nobody has to turn");
         assert_eq!(ages(&heartbeat, start), [0, 0], "a clock that looks back is none the worse");
     }
 }

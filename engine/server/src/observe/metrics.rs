@@ -176,7 +176,7 @@ impl Metrics {
                 ("answered", counts.taken),
                 ("expired", counts.expired),
                 ("displaced", counts.displaced),
-                ("refused_of_source", counts.refused_of_source),
+                ("sent_to_tcp", counts.sent_to_tcp),
             ]
             .into_iter()
             .try_for_each(|(event, count)| family.counter(&labels([("event", event)]), count))
@@ -189,6 +189,21 @@ impl Metrics {
         out.gauge("handled_slow_challenges_waiting", "Challenges that wait for an answer.", gauge(waiting))?;
         let help = "Bytes of the requests whose challenges wait for an answer.";
         out.gauge("handled_slow_challenges_bytes", help, gauge(bytes))?;
+        if let Some(forward) = &slow.forward {
+            let stats = forward.stats();
+            let help = "Requests that handle-admin is to answer, by what came of them.";
+            out.family("handled_forwarded", help, MetricType::Counter, |mut family| {
+                stats
+                    .events
+                    .iter()
+                    .try_for_each(|&(event, count)| family.counter(&labels([("event", event)]), count))
+            })?;
+            let help = "Requests that are forwarded to handle-admin or wait for that.";
+            out.gauge("handled_forward_waiting", help, gauge(stats.waiting))?;
+            out.gauge("handled_forward_listings", "Listings under way.", gauge(stats.listings))?;
+            let help = "1 while handle-admin is given a rest because it did not answer in time.";
+            out.gauge("handled_forward_resting", help, u32::from(stats.is_resting))?;
+        }
         let Some(sessions) = &slow.sessions else { return Ok(()) };
         let help = "Sessions, by what became of them.";
         out.family("handled_sessions", help, MetricType::Counter, |mut family| {
@@ -269,6 +284,11 @@ impl Metrics {
             "Bytes of all layers mapped or copied now, retired ones among them.",
             mapped,
         )?;
+        let (whole, damaged) = (live.ledger.whole_count() as u64, live.ledger.damaged().len() as u64);
+        let help = "Layers of the set of which every byte has been verified.";
+        out.gauge("handled_snapshot_layers_verified", help, whole)?;
+        let help = "Layers of the set that are damaged; what is damaged of them is answered with an error.";
+        out.gauge("handled_snapshot_layers_damaged", help, damaged)?;
         let help = "Whether the newest published set could not be opened; the one before is served.";
         out.gauge("handled_snapshot_failing", help, u64::from(live.is_failing()))?;
         out.family(

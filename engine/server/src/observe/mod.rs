@@ -1,7 +1,8 @@
 //! What the outside may see: `/metrics`, `/healthz` and `/readyz` on an HTTP address of their own.
 //!
 //! - One thread serves all connections, a bounded number of them, each for a bounded time.
-//! - Workers are not asked: their counters are read, and a worker that does not turn is seen by its count.
+//! - Workers are not asked: their counters are read, and a worker that does not turn when it is woken is seen by its
+//!   count.
 //! - [`http`] is the protocol, [`health`] what is alive, `metrics` the text.
 //!
 //! The names of all metrics: `docs/operations/metrics.md`.
@@ -13,6 +14,7 @@ mod process;
 pub mod settings;
 
 use crate::server::Shared;
+use crate::shutdown::Shutdown;
 use anyhow::Context as _;
 use connection::{Connection, Step};
 pub use handle_process::http;
@@ -21,7 +23,7 @@ use health::Heartbeat;
 use http::{BadRequest, Request, Response, Status};
 use metrics::Metrics;
 use prometheus_client::registry::Registry;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags};
 use settings::Observe;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
@@ -30,7 +32,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How often the workers are looked at, and how late a stop is noticed at most.
+/// How often connections are looked at, of which some may have had their time.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A bound HTTP address.
@@ -85,7 +87,7 @@ impl Observer {
     pub fn serve(self, shared: &Arc<Shared>) {
         let state = Arc::new(State {
             shared: Arc::clone(shared),
-            heartbeat: Mutex::new(Heartbeat::new(&shared.shards, Instant::now())),
+            heartbeat: Mutex::new(Heartbeat::new(&shared.shards)),
             http_requests: std::array::from_fn(|_| AtomicU64::new(0)),
             http_abandoned: AtomicU64::new(0),
         });
@@ -99,9 +101,12 @@ impl Observer {
             let Observe { http_connections, http_header_bytes, http_patience_ms, .. } =
                 in_force.config.observe;
             let listens = !shared.is_handed_over() && connections.len() < http_connections;
-            let (listens, ready) = self.wait(&connections, listens);
+            let patience = (!connections.is_empty()).then_some(LOOK_INTERVAL);
+            let (listens, ready) = self.wait(&connections, listens, (&shared.shutdown, patience));
             let now = Instant::now();
-            state.heartbeat().look(&shared.shards, now);
+            if listens || ready.contains(&true) {
+                health::look(&mut state.heartbeat(), shared, now);
+            }
             if listens {
                 let deadline = now + Duration::from_millis(http_patience_ms.into());
                 self.accept(&mut connections, http_connections, deadline);
@@ -124,19 +129,52 @@ impl Observer {
         }
     }
 
+    /// Answers paths with `respond` until `is_over`, which is asked some times a second: while there is no server yet.
+    pub(crate) fn serve_until(
+        self,
+        config: &Observe,
+        mut is_over: impl FnMut() -> bool,
+        respond: impl Fn(&str) -> Response,
+    ) {
+        let Ok(never) = Shutdown::new() else {
+            // Nobody is answered for want of a descriptor.
+            while !is_over() {
+                std::thread::sleep(LOOK_INTERVAL);
+            }
+            return;
+        };
+        let mut connections: Vec<Connection> = Vec::new();
+        while !is_over() {
+            let listens = connections.len() < config.http_connections;
+            let (listens, _) = self.wait(&connections, listens, (&never, Some(LOOK_INTERVAL)));
+            let now = Instant::now();
+            if listens {
+                let deadline = now + Duration::from_millis(config.http_patience_ms.into());
+                self.accept(&mut connections, config.http_connections, deadline);
+            }
+            connections.retain_mut(|connection| {
+                let answer = |request: Result<Request<'_>, BadRequest>| match request {
+                    Ok(request) => respond(request.path),
+                    Err(bad) => Response::text(bad.status(), bad.status().text()),
+                };
+                connection.step(now, config.http_header_bytes, answer) == Step::Open
+            });
+        }
+    }
+
     /// Waits for something to do: whether somebody wants to connect, and which connections are ready.
-    fn wait(&self, connections: &[Connection], listens: bool) -> (bool, Vec<bool>) {
+    fn wait(
+        &self,
+        connections: &[Connection],
+        listens: bool,
+        (shutdown, patience): (&Shutdown, Option<Duration>),
+    ) -> (bool, Vec<bool>) {
         let mut fds: Vec<PollFd<'_>> =
             connections.iter().map(|one| PollFd::new(one.stream(), one.waits_for())).collect();
         if listens {
             fds.push(PollFd::new(&self.listener, PollFlags::IN));
         }
-        let patience = Timespec { tv_sec: 0, tv_nsec: i64::from(LOOK_INTERVAL.subsec_nanos()) };
-        if poll(&mut fds, Some(&patience)).is_err() {
-            // A signal; or no memory, for which there is no better answer than some patience.
-            std::thread::sleep(Duration::from_millis(1));
-            return (false, vec![false; connections.len()]);
-        }
+        shutdown.poll(&mut fds, patience);
         let is_ready = |fd: &PollFd<'_>| !fd.revents().is_empty();
         let listens = fds.len() > connections.len() && is_ready(&fds[connections.len()]);
         (listens, fds[..connections.len()].iter().map(is_ready).collect())

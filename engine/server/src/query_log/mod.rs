@@ -9,6 +9,7 @@ pub mod line;
 pub mod settings;
 
 use crate::counters::{Counters, Transport};
+use crate::shutdown::Shutdown;
 use anyhow::Context as _;
 use crossbeam_queue::ArrayQueue;
 use handle_proto::ResponseCode;
@@ -25,6 +26,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 /// How often the writer looks for entries. A queue of 1024 then holds 50,000 lines a second.
 const WRITE_INTERVAL: Duration = Duration::from_millis(20);
+/// The same where nothing is logged.
+const WRITE_INTERVAL_IDLE: Duration = Duration::from_millis(320);
 /// Who may read the file: its owner and its group.
 const MODE: u32 = 0o640;
 /// Bytes that are written together.
@@ -195,16 +198,21 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Writes lines of `format` until `stop`, and then what is left.
-    pub fn run(mut self, stop: impl Fn() -> bool, format: impl Fn() -> Format) {
+    /// Writes lines of `format` until `shutdown`, and then what is left.
+    pub fn run(mut self, shutdown: &Shutdown, format: impl Fn() -> Format) {
+        let mut interval = WRITE_INTERVAL;
         loop {
             // Asked before the queue is emptied: what comes before the stop is written.
-            let is_last = stop();
+            let is_last = shutdown.is_stopped();
+            interval = match self.log.queue.is_empty() {
+                true => (2 * interval).min(WRITE_INTERVAL_IDLE),
+                false => WRITE_INTERVAL,
+            };
             self.write_all(format());
             if is_last {
                 return;
             }
-            std::thread::sleep(WRITE_INTERVAL);
+            shutdown.poll(&mut [], Some(interval));
         }
     }
 
@@ -324,7 +332,9 @@ mod tests {
         writer.write_all(Format::Handle);
         record(&mut tap, &counters, "192.0.2.1");
         assert_eq!(counters.query_log_queued.get(), 5, "there is room again");
-        writer.run(|| true, || Format::Handle);
+        let shutdown = Shutdown::new().unwrap();
+        shutdown.stop();
+        writer.run(&shutdown, || Format::Handle);
         assert_eq!(lines(&log.path).len(), 5, "what is left is written at the end");
     }
 

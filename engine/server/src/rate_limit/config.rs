@@ -5,8 +5,8 @@ use super::prefix::Prefix;
 use anyhow::ensure;
 use serde::{Deserialize, Serialize};
 
-/// How many datagrams go to whom. A rate is of a prefix of source addresses and of the whole server; 0 is
-/// no limit.
+/// What goes to whom over UDP. A rate is of a prefix of source addresses and of the whole server; 0 is
+/// no limit. Bytes are those of answers beyond the bytes of their questions.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RateLimitConfig {
@@ -14,7 +14,14 @@ pub struct RateLimitConfig {
     pub enabled: bool,
     /// Only count what would be limited, and send it.
     pub dry_run: bool,
-    /// Datagrams a second to one IPv4 address.
+    /// Bytes a second of one answer to one network: an IPv4 /24, an IPv6 /56.
+    pub equal_bytes_per_s: u32,
+    /// Bytes a second of answers of more than one datagram to an IPv4 address or an IPv6 /64; a /24 or /48 may have four
+    /// times as much.
+    pub long_bytes_per_s: u32,
+    /// The same of certified answers.
+    pub certified_bytes_per_s: u32,
+    /// Datagrams a second, of whatever kind, to one IPv4 address.
     pub ipv4_32_per_s: u32,
     /// Datagrams a second to a /24 of IPv4.
     pub ipv4_24_per_s: u32,
@@ -32,25 +39,32 @@ pub struct RateLimitConfig {
     pub slip: u32,
     /// Addresses and prefixes without a limit.
     pub exempt: Vec<Prefix>,
-    /// Memory of the counters of each worker, in bytes.
+    /// Memory of the counters of equal answers of each worker, in bytes; each other limit has a quarter of it.
     pub table_bytes: usize,
 }
 
 impl Default for RateLimitConfig {
     fn default() -> Self {
         Self {
-            // The busiest clients of a resolver are a few large proxies, and cutting them off unasked would be
-            // worse than what it prevents: it is for the operator to list them first.
-            enabled: false,
+            enabled: true,
             dry_run: false,
-            ipv4_32_per_s: 1_000,
-            ipv4_24_per_s: 4_000,
-            ipv6_128_per_s: 1_000,
-            ipv6_64_per_s: 1_000,
-            ipv6_56_per_s: 2_000,
-            ipv6_48_per_s: 4_000,
+            // Some 80 times a second the same plain answer.
+            equal_bytes_per_s: 16 << 10,
+            // Some 65 answers of 2 KiB.
+            long_bytes_per_s: 128 << 10,
+            // Some 40 signed answers, which cost a fortieth of a core.
+            certified_bytes_per_s: 32 << 10,
+            // The busiest clients of a resolver are a few large caches, which these would cut off.
+            ipv4_32_per_s: 0,
+            ipv4_24_per_s: 0,
+            ipv6_128_per_s: 0,
+            ipv6_64_per_s: 0,
+            ipv6_56_per_s: 0,
+            ipv6_48_per_s: 0,
             burst_ms: 1_000,
-            slip: 2,
+            // A slipped answer is never longer than its question, so there is nothing to gain from silence, and honest
+            // clients do not wait for a time-out before they come by TCP.
+            slip: 1,
             exempt: Vec::new(),
             table_bytes: 1 << 20,
         }
@@ -84,20 +98,56 @@ impl RateLimitConfig {
         Ok(())
     }
 
-    /// What one of `workers_count` workers allows.
+    /// The datagrams that one of `workers_count` workers allows.
     #[must_use]
     pub fn limits(&self, workers_count: usize) -> Limits {
-        // Rounded up, so that all together do not allow more than is configured.
-        let share = |per_s: u32| match per_s {
-            0 => 0,
-            per_s => (1_000_000_000 * workers_count.max(1) as u64).div_ceil(per_s.into()),
-        };
+        let share = |per_s| share(per_s, workers_count);
         Limits {
             ipv4: [self.ipv4_32_per_s, self.ipv4_24_per_s].map(share),
             ipv6: [self.ipv6_128_per_s, self.ipv6_64_per_s, self.ipv6_56_per_s, self.ipv6_48_per_s]
                 .map(share),
-            burst_ns: u64::from(self.burst_ms) * 1_000_000,
+            burst_ns: self.burst_ns(),
         }
+    }
+
+    /// Whether there is a limit of datagrams.
+    pub(super) const fn limits_datagrams(&self) -> bool {
+        let v4 = self.ipv4_32_per_s | self.ipv4_24_per_s;
+        v4 | self.ipv6_128_per_s | self.ipv6_64_per_s | self.ipv6_56_per_s | self.ipv6_48_per_s > 0
+    }
+
+    /// How long a byte of an answer uses up what a network may have of it.
+    pub(super) fn equal_byte_ns(&self, workers_count: usize) -> u64 {
+        share(self.equal_bytes_per_s, workers_count)
+    }
+
+    /// The bytes of long answers that one of `workers_count` workers allows.
+    pub(super) fn long_limits(&self, workers_count: usize) -> Limits {
+        self.byte_limits(self.long_bytes_per_s, workers_count)
+    }
+
+    /// The bytes of certified answers that one of `workers_count` workers allows.
+    pub(super) fn certified_limits(&self, workers_count: usize) -> Limits {
+        self.byte_limits(self.certified_bytes_per_s, workers_count)
+    }
+
+    fn byte_limits(&self, per_s: u32, workers_count: usize) -> Limits {
+        let (one, network) = (share(per_s, workers_count), share(per_s.saturating_mul(4), workers_count));
+        Limits { ipv4: [one, network], ipv6: [0, one, 0, network], burst_ns: self.burst_ns() }
+    }
+
+    /// How much of the time to come may be used up.
+    pub(super) const fn burst_ns(&self) -> u64 {
+        self.burst_ms as u64 * 1_000_000
+    }
+}
+
+/// How long one of `per_s` uses its prefix up at one of `workers_count` workers, rounded up, so that all together do
+/// not allow more than is configured.
+fn share(per_s: u32, workers_count: usize) -> u64 {
+    match per_s {
+        0 => 0,
+        per_s => (1_000_000_000 * workers_count.max(1) as u64).div_ceil(per_s.into()),
     }
 }
 
@@ -128,7 +178,7 @@ mod tests {
     fn reads_toml_and_says_what_is_wrong_with_it() {
         let text = "enabled = true\nexempt = [\"192.0.2.0/24\", \"::1\"]\nipv4_24_per_s = 0";
         let config: RateLimitConfig = toml::from_str(text).unwrap();
-        assert_eq!((config.exempt.len(), config.ipv4_24_per_s, config.slip), (2, 0, 2));
+        assert_eq!((config.exempt.len(), config.ipv4_24_per_s, config.slip), (2, 0, 1));
         let again: RateLimitConfig = toml::from_str(&toml::to_string(&config).unwrap()).unwrap();
         assert_eq!(again.exempt, config.exempt);
         let error = toml::from_str::<RateLimitConfig>("exempt = [\"192.0.2.1/24\"]").unwrap_err();
@@ -137,9 +187,14 @@ mod tests {
 
     #[test]
     fn workers_share_what_is_configured() {
-        let config = RateLimitConfig { ipv4_32_per_s: 3, ipv4_24_per_s: 0, ..Default::default() };
+        let config = RateLimitConfig { ipv4_32_per_s: 3, ipv6_48_per_s: 4000, ..Default::default() };
         assert_eq!(config.limits(1).ipv4, [333_333_334, 0]);
         assert_eq!(config.limits(4).ipv4, [1_333_333_334, 0]);
-        assert_eq!(config.limits(2).ipv6, [2_000_000, 2_000_000, 1_000_000, 500_000]);
+        assert_eq!(config.limits(2).ipv6, [0, 0, 0, 500_000]);
+        let config = RateLimitConfig { long_bytes_per_s: 1000, certified_bytes_per_s: 0, ..config };
+        let long = config.long_limits(2);
+        assert_eq!((long.ipv4, long.ipv6), ([2_000_000, 500_000], [0, 2_000_000, 0, 500_000]));
+        assert_eq!(config.certified_limits(2).ipv4, [0, 0]);
+        assert!(config.limits_datagrams() && !RateLimitConfig::default().limits_datagrams());
     }
 }

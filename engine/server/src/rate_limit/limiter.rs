@@ -7,7 +7,7 @@ pub const IPV4_PREFIXES: [u32; 2] = [32, 24];
 /// The same of IPv6.
 pub const IPV6_PREFIXES: [u32; 4] = [128, 64, 56, 48];
 
-/// How many datagrams prefixes may draw: how long one datagram uses a prefix up, in nanoseconds; 0 for no limit.
+/// How much prefixes may draw, in datagrams or bytes: how long one uses a prefix up, in nanoseconds; 0 for no limit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
     /// In the order of [`IPV4_PREFIXES`].
@@ -102,12 +102,27 @@ impl Limiter {
     /// prefixes wait for longer.
     #[inline]
     pub fn allows(&mut self, address: IpAddr, datagrams: u32, now_ns: u64) -> bool {
+        self.take(address, (Step::Allow, datagrams), now_ns)
+    }
+
+    /// Whether a prefix of `address` has nothing left at `now_ns`.
+    pub fn is_over(&mut self, address: IpAddr, now_ns: u64) -> bool {
+        !self.take(address, (Step::Look, 0), now_ns)
+    }
+
+    /// Counts what went to `address`, whether or not it had anything left.
+    pub fn count(&mut self, address: IpAddr, datagrams: u32, now_ns: u64) {
+        self.take(address, (Step::Count, datagrams), now_ns);
+    }
+
+    #[inline]
+    fn take(&mut self, address: IpAddr, step: (Step, u32), now_ns: u64) -> bool {
         match address {
             IpAddr::V4(address) => {
                 let [host, network] = &self.ipv4;
                 let bits = u64::from(address.to_bits());
                 let hashes = [bits.wrapping_mul(host.factor), (bits >> 8).wrapping_mul(network.factor)];
-                decide(&mut self.slots, self.shift, hashes, &self.ipv4, datagrams, now_ns)
+                decide(&mut self.slots, self.shift, hashes, &self.ipv4, step, now_ns)
             }
             IpAddr::V6(address) => {
                 let [host, site64, site56, site48] = &self.ipv6;
@@ -118,10 +133,21 @@ impl Limiter {
                     (high >> 8).wrapping_mul(site56.factor),
                     (high >> 16).wrapping_mul(site48.factor),
                 ];
-                decide(&mut self.slots, self.shift, hashes, &self.ipv6, datagrams, now_ns)
+                decide(&mut self.slots, self.shift, hashes, &self.ipv6, step, now_ns)
             }
         }
     }
+}
+
+/// What a decision does.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Step {
+    /// Looks only.
+    Look,
+    /// Counts, if there is something left.
+    Allow,
+    /// Counts in any case.
+    Count,
 }
 
 #[inline]
@@ -131,7 +157,7 @@ fn decide<const N: usize>(
     shift: u32,
     hashes: [u64; N],
     levels: &[Level; N],
-    datagrams: u32,
+    (step, datagrams): (Step, u32),
     now_ns: u64,
 ) -> bool {
     let mut used_until_ns = [0; N];
@@ -140,8 +166,8 @@ fn decide<const N: usize>(
         *used_until_ns = slots[(hash >> shift) as usize].max(now_ns);
         is_over |= *used_until_ns - now_ns > level.ahead_ns_max;
     }
-    if is_over {
-        return false;
+    if step == Step::Look || step == Step::Allow && is_over {
+        return !is_over;
     }
     for ((hash, level), used_until_ns) in hashes.iter().zip(levels).zip(used_until_ns) {
         let used_ns = level.datagram_ns.saturating_mul(datagrams.into());
@@ -242,6 +268,21 @@ mod tests {
         let free_ns = MS + 1_280 * MS - 90 * MS;
         assert!(!limiter.allows(one, 1, free_ns - 1));
         assert!(limiter.allows(one, 1, free_ns));
+    }
+
+    #[test]
+    fn what_is_counted_without_asking_is_waited_for_and_looking_costs_nothing() {
+        let mut limiter = Limiter::new(&limits(), 1 << 20, SEED);
+        let one = address("192.0.2.1");
+        assert!(!limiter.is_over(one, MS));
+        for _ in 0..3 {
+            limiter.count(one, 100, MS);
+        }
+        // 300 datagrams at 100 a second, less the burst but for the next datagram.
+        let free_ns = MS + 3_000 * MS - 90 * MS;
+        assert!(limiter.is_over(one, free_ns - 1));
+        assert!(!limiter.is_over(one, free_ns) && !limiter.is_over(one, free_ns));
+        assert!(limiter.is_over(address("192.0.2.2"), MS), "the network counts too");
     }
 
     #[test]

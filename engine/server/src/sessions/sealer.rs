@@ -5,10 +5,11 @@ use super::ServerSessions;
 use crate::config::ANSWER_LEN_MAX;
 use handle_proto::limit::UDP_DATA_LEN_MAX;
 use handle_proto::wire::{Envelope, Message, fragment};
-use handle_resolver::{Refused, Reply};
-use handle_sessions::traffic::{check, seal};
+use handle_resolver::{Refused, Reply, Service};
+use handle_sessions::traffic::{check, is_downgraded, seal};
 use handle_sessions::{Live as _, Reject, Session};
 use std::io::Write as _;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 /// Bytes that a credential with a MAC takes, at most.
@@ -26,11 +27,20 @@ pub struct Sealer {
 #[derive(Debug)]
 pub(crate) enum Sealed<'s> {
     /// This answer, without a MAC.
-    Plain(Reply<'s>),
+    Plain(Reply<'s>, Sender),
     /// This answer, with a MAC: the whole message.
-    Mac(Reply<'s>, &'s [u8]),
+    Mac(Reply<'s>, &'s [u8], Sender),
     /// There is no such session, and the answer is to be signed all the same: the slow path does it.
     Elsewhere,
+}
+
+/// What a request in a session proves of the address that it came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sender {
+    /// Who has the session wrote it, and set the session up from there: answers to that address arrive.
+    Proven,
+    /// Nothing.
+    Unproven,
 }
 
 impl Sealer {
@@ -52,45 +62,48 @@ impl Sealer {
         (len + datagrams_count * Envelope::LEN, datagrams_count)
     }
 
-    /// Decides about `request`, a whole message with its envelope, to which `reply` is the answer if it is in order.
-    /// `signs` says whether the slow path signs, and `datagrams_max` how long the answer may be.
+    /// Decides about `request`, a whole message with its envelope that came from `source`, to which `reply` is the answer
+    /// if it is in order. `service` says whether the slow path signs, and how long the answer may be.
     pub(crate) fn answer<'s>(
         &'s mut self,
-        request: &[u8],
+        (request, source): (&[u8], IpAddr),
         reply: &Reply<'s>,
-        signs: bool,
-        datagrams_max: usize,
+        service: &Service<'_>,
     ) -> Sealed<'s> {
         let now_s = self.sessions.now_s();
         let Self { sessions, message, text } = self;
         let asked = Envelope::split(request).ok();
         let found = asked.and_then(|(envelope, _)| sessions.table.find(envelope.session_id, now_s));
         let (Some((envelope, rest)), Some(session)) = (asked, found) else {
-            return match reply.certifies() && signs {
+            return match reply.certifies() && service.signs {
                 true => Sealed::Elsewhere,
-                false => Sealed::Plain(reply.refusing(Refused::UnknownSession)),
+                false => Sealed::Plain(reply.refusing(Refused::UnknownSession), Sender::Unproven),
             };
         };
         let checked = match Message::decode(&rest[..rest.len().min(envelope.message_len as usize)]) {
             Ok(asked) => check(&*session, &envelope, &asked, now_s),
             Err(_) => Err(Reject::WrongMac),
         };
+        let sender = match checked {
+            Ok(true) if session.source() == handle_auth::source::of(source) => Sender::Proven,
+            _ => Sender::Unproven,
+        };
         let reply = match checked {
             Ok(_) => *reply,
             Err(reject) => refusing(reply, &session, reject, text),
         };
-        if !reply.certifies() {
-            return Sealed::Plain(reply);
+        if !reply.certifies() || is_downgraded(&*session, envelope.answer_version()) {
+            return Sealed::Plain(reply, sender);
         }
         let refused = match put(&reply, &session, message) {
-            true => too_long(message, datagrams_max),
+            true => too_long(message, service.answer_datagrams_max),
             false => Some(Refused::AnswerTooLong),
         };
-        let Some(refused) = refused else { return Sealed::Mac(reply, message) };
+        let Some(refused) = refused else { return Sealed::Mac(reply, message, sender) };
         let reply = reply.refusing(refused);
         match put(&reply, &session, message) {
-            true => Sealed::Mac(reply, message),
-            false => Sealed::Plain(reply),
+            true => Sealed::Mac(reply, message, sender),
+            false => Sealed::Plain(reply, sender),
         }
     }
 }

@@ -1,9 +1,14 @@
 //! What an operator says about the slow path: the server's key, its administrators, threads and bounds.
 
 use anyhow::ensure;
+use handle_auth::Pbkdf2Limits;
+pub use handle_process::administrators::AdministratorsConfig;
 pub use handle_process::identity::{Identity, identities};
 pub use handle_process::server_key::ServerKeyConfig;
-use handle_proto::limit::{MESSAGE_EXPIRATION_S, PBKDF2_ITERATIONS_MAX, VLIST_EXPANSION_MAX};
+use handle_proto::limit::{
+    MESSAGE_EXPIRATION_S, PBKDF2_ITERATIONS_MAX, PBKDF2_KEY_BITS_MAX, VLIST_EXPANSION_MAX,
+};
+use handle_sessions::config::exempt_sources;
 use serde::{Deserialize, Serialize};
 
 /// The slow path: what needs a signature or an identity.
@@ -24,16 +29,26 @@ pub struct SlowConfig {
     pub challenges: usize,
     /// Bytes of the requests that were challenged.
     pub challenge_bytes: usize,
-    /// Challenges that wait for an answer of one source: an IPv4 address, or a /64 of IPv6.
+    /// Challenges that wait for an answer of one source: an IPv4 address, or a /64 of IPv6. One more displaces its oldest.
     pub challenges_per_source: usize,
+    /// Of these, those to requests over UDP. One more gets code 2, upon which deployed clients come over TCP.
+    pub challenges_per_source_udp: usize,
+    /// Addresses and networks that limits by source do not apply to.
+    pub exempt_sources: Vec<String>,
     /// How long a challenge can be answered, in milliseconds.
     pub challenge_ms: u32,
     /// Most values of groups (HS_VLIST) that are looked up to find whether somebody is an administrator.
     pub group_lookups: usize,
     /// Most keys of one identity that are tried when it does not say which.
     pub keys_tried: usize,
-    /// Most PBKDF2 rounds that the answer to a challenge may ask for; each takes a microsecond or two.
+    /// Most PBKDF2 rounds that the answer to a challenge may ask for; four take about a microsecond.
     pub pbkdf2_iterations: u32,
+    /// Most rounds, times one for each 160 bits of the derived key, times the keys that are tried.
+    pub pbkdf2_work: u32,
+    /// Least bits of a derived key.
+    pub pbkdf2_key_bits_min: u32,
+    /// Most bits of a derived key.
+    pub pbkdf2_key_bits_max: u32,
     /// Signatures kept for peers below version 2.7, whose signatures do not cover the request id.
     pub signatures_kept: usize,
     /// How long such a signature is used again, in seconds. The time until which the answer counts is given
@@ -48,44 +63,43 @@ impl Default for SlowConfig {
             cores: Vec::new(),
             idle: true,
             nice: 10,
-            queue_requests: 256,
+            queue_requests: 1024,
             challenges: 65_536,
             challenge_bytes: 16 << 20,
-            challenges_per_source: 64,
+            challenges_per_source: 256,
+            challenges_per_source_udp: 64,
+            exempt_sources: Vec::new(),
             challenge_ms: 60_000,
             group_lookups: VLIST_EXPANSION_MAX,
             keys_tried: 16,
             pbkdf2_iterations: 100_000,
+            pbkdf2_work: 160_000,
+            pbkdf2_key_bits_min: 160,
+            pbkdf2_key_bits_max: 256,
             signatures_kept: 4096,
             signature_reuse_s: 600,
         }
     }
 }
 
-/// Who may read more than others, as `index:handle`; groups too.
-#[derive(Clone, Debug, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct AdministratorsConfig {
-    /// Administrators of the server.
-    pub server: Vec<String>,
-    /// Whether administrators of the server may read every handle.
-    pub server_reads_all: bool,
-    /// Who may read `0.SITE/status`, beside the administrators of the server.
-    pub status: Vec<String>,
-}
-
-impl Default for AdministratorsConfig {
-    fn default() -> Self {
-        Self { server: Vec::new(), server_reads_all: true, status: Vec::new() }
-    }
-}
-
 impl SlowConfig {
+    /// What PBKDF2 may be asked for.
+    #[must_use]
+    pub const fn pbkdf2(&self) -> Pbkdf2Limits {
+        Pbkdf2Limits {
+            iterations_max: self.pbkdf2_iterations,
+            key_bits_min: self.pbkdf2_key_bits_min,
+            key_bits_max: self.pbkdf2_key_bits_max,
+            work_max: self.pbkdf2_work,
+        }
+    }
+
     /// Checks what can be checked without opening anything.
     ///
     /// # Errors
     /// Names the setting, and what it should be.
     pub fn check(&self) -> anyhow::Result<()> {
+        let (bits_min, bits_max) = (self.pbkdf2_key_bits_min, self.pbkdf2_key_bits_max);
         let bounds = [
             ("threads", self.threads, 0, 256),
             ("nice", self.nice.into(), 0, 19),
@@ -93,10 +107,14 @@ impl SlowConfig {
             ("challenges", self.challenges, 1, 1 << 24),
             ("challenge_bytes", self.challenge_bytes, 1 << 10, 1 << 32),
             ("challenges_per_source", self.challenges_per_source, 1, self.challenges),
+            ("challenges_per_source_udp", self.challenges_per_source_udp, 0, self.challenges_per_source),
             ("challenge_ms", self.challenge_ms as usize, 1, 3_600_000),
             ("group_lookups", self.group_lookups, 0, VLIST_EXPANSION_MAX),
             ("keys_tried", self.keys_tried, 1, 1024),
             ("pbkdf2_iterations", self.pbkdf2_iterations as usize, 1, PBKDF2_ITERATIONS_MAX as usize),
+            ("pbkdf2_work", self.pbkdf2_work as usize, 1, 1 << 30),
+            ("pbkdf2_key_bits_min", bits_min as usize, 128, bits_max as usize),
+            ("pbkdf2_key_bits_max", bits_max as usize, 128, PBKDF2_KEY_BITS_MAX as usize),
             ("signatures_kept", self.signatures_kept, 0, 1 << 24),
             ("signature_reuse_s", self.signature_reuse_s as usize, 1, MESSAGE_EXPIRATION_S as usize / 2),
         ];
@@ -106,18 +124,7 @@ impl SlowConfig {
                 "`slow.{name}` is {value}: it must be from {least} to {most}"
             );
         }
-        Ok(())
-    }
-}
-
-impl AdministratorsConfig {
-    /// Checks that every identity is one.
-    ///
-    /// # Errors
-    /// Names the one that is none.
-    pub fn check(&self) -> anyhow::Result<()> {
-        identities("administrators.server", &self.server)?;
-        identities("administrators.status", &self.status)?;
+        exempt_sources("slow.exempt_sources", &self.exempt_sources)?;
         Ok(())
     }
 }
@@ -138,10 +145,18 @@ mod tests {
         assert!(!with(|slow| slow.threads = 257));
         assert!(with(|slow| slow.nice = 19) && !with(|slow| slow.nice = 20));
         assert!(with(|slow| slow.queue_requests = 1) && !with(|slow| slow.queue_requests = 0));
+        assert!(with(|slow| slow.challenges_per_source_udp = 256));
+        assert!(!with(|slow| slow.challenges_per_source_udp = 257), "more than over UDP and TCP together");
+        assert!(with(|slow| slow.exempt_sources = vec!["2001:db8::/32".into()]));
+        assert!(!with(|slow| slow.exempt_sources = vec!["2001:db8::/129".into()]));
         assert!(with(|slow| slow.challenges_per_source = 65_536));
         assert!(!with(|slow| slow.challenges_per_source = 65_537), "more than there are in all");
         assert!(with(|slow| slow.group_lookups = 0) && with(|slow| slow.group_lookups = 1000));
         assert!(!with(|slow| slow.group_lookups = 1001));
+        assert!(with(|slow| slow.pbkdf2_key_bits_max = 512) && !with(|slow| slow.pbkdf2_key_bits_max = 513));
+        assert!(with(|slow| slow.pbkdf2_key_bits_min = 128) && !with(|slow| slow.pbkdf2_key_bits_min = 127));
+        assert!(with(|slow| slow.pbkdf2_key_bits_min = 256) && !with(|slow| slow.pbkdf2_key_bits_min = 257));
+        assert!(with(|slow| slow.pbkdf2_work = 1) && !with(|slow| slow.pbkdf2_work = 0));
         assert!(with(|slow| slow.pbkdf2_iterations = 1_000_000));
         assert!(!with(|slow| slow.pbkdf2_iterations = 1_000_001));
         assert!(with(|slow| slow.signature_reuse_s = 21_600));

@@ -1,16 +1,18 @@
 //! Requests in sessions on the slow path: set-up and end, who asks, and what nobody else may read. RFC 3652 section
 //! 3.8.
 
-use super::work::{Held, Work};
+use super::work::{Held, Work, not_challenged};
 use handle_auth::agreement::PRIVATE_LEN;
-use handle_auth::challenges::{Pending, Refusal};
+use handle_auth::challenges::Pending;
+use handle_auth::cost;
 use handle_proto::OpCode;
 use handle_proto::code::KeyExchangeMode;
 use handle_proto::limit::NONCE_LEN;
-use handle_proto::wire::session::{SessionAnswer, SessionSetup};
+use handle_proto::wire::session::{KeyExchange, SessionAnswer, SessionSetup};
 use handle_proto::wire::{Envelope, Message};
 use handle_resolver::slow::{Evaluated, Slow};
 use handle_resolver::{Context, Refused, Reply};
+use handle_sessions::numbers::of_handled;
 use handle_sessions::session::{Claim, NewSession};
 use handle_sessions::traffic::{self, Live as _};
 use handle_sessions::{Reject, Session, SetupError, agree, table};
@@ -40,6 +42,12 @@ pub(crate) fn decrypt(session: &Session, request: &[u8]) -> Option<Zeroizing<Vec
 impl Work<'_> {
     /// Whether the request is from who has the key of `session`, as far as it says so.
     pub(crate) fn proof(&self, session: &Session) -> Result<Proof, Reject> {
+        let proof = self.check_proof(session)?;
+        self.has_mac.set(proof == Proof::Mac);
+        Ok(proof)
+    }
+
+    fn check_proof(&self, session: &Session) -> Result<Proof, Reject> {
         let (envelope, rest) = Envelope::split(self.request).map_err(|_| Reject::WrongMac)?;
         let message = Message::decode(rest).map_err(|_| Reject::WrongMac)?;
         let has_mac = traffic::check(session, &envelope, &message, self.now_s())?;
@@ -67,7 +75,7 @@ impl Work<'_> {
                 slow.done(context)
             }
             _ => match slow.evaluate(context) {
-                Evaluated::Reply(reply) => reply,
+                Evaluated::Reply(reply) => self.or_resolved(context, slow, reply),
                 Evaluated::Template => self.compute(context, slow, held, |held| {
                     self.who_asks(context, slow, (session, proof), held)
                 }),
@@ -87,10 +95,15 @@ impl Work<'_> {
         if proof == Proof::None {
             return slow.refuse(context, Refused::NoMac);
         }
-        let Some(identity) = session.proven() else { return self.challenge_in_session(context, slow, held) };
+        let Some(identity) = session.proven_identity() else {
+            return self.challenge_in_session(context, slow, held);
+        };
         let known = slow.by_somebody_known(context);
         match self.with_computed(context, known, &mut held.computed) {
             Ok(asked) if !self.permits(context, &asked, identity.as_reference()) => {
+                if self.is_elsewhere.get() {
+                    self.forward_read(&asked, None);
+                }
                 asked.refuse(context, Refused::NotPermitted)
             }
             Ok(asked) if asked.is_status() => self.status(context, &asked, &mut held.body),
@@ -113,12 +126,10 @@ impl Work<'_> {
             return slow.refuse(context, Refused::TooManyChallenges);
         }
         let (id, challenge) = (slow.session_id(), self.new_challenge(slow, nonce));
-        let pending = self.path.challenges().issue_in_session(id, self.source, challenge, self.path.now_ms());
+        let pending = self.path.challenges().issue_in_session(id, self.origin, challenge, self.path.now_ms());
         match pending {
             Ok(Pending { nonce, .. }) => self.put_challenge(context, slow, id, &nonce, held),
-            Err(Refusal::TooManyOfSource | Refusal::TooLong | Refusal::NoNumber) => {
-                slow.refuse(context, Refused::TooManyChallenges)
-            }
+            Err(refusal) => slow.refuse(context, not_challenged(refusal)),
         }
     }
 
@@ -133,10 +144,16 @@ impl Work<'_> {
             return slow.refuse(context, Refused::Malformed);
         };
         let Some(sessions) = self.sessions() else { return slow.refuse(context, Refused::NoSessions) };
+        if sessions.table.admit(self.origin, sessions.now_s()).is_err() {
+            return slow.refuse(context, Refused::OverTcp);
+        }
         let (mut private, mut numbers) = (Zeroizing::new([0; PRIVATE_LEN]), [0; 4 * 8]);
         if !(self.path.random)(&mut *private) || !(self.path.random)(&mut numbers) {
             self.counters.without_random.add(1);
             return slow.refuse(context, Refused::TooManySessions);
+        }
+        if let KeyExchange::DiffieHellman(record) = setup.exchange {
+            self.spend(cost::agreement(record, &sessions.terms.modulus_bits));
         }
         let agreed = match agree(&sessions.terms, &setup, slow.version(), &private) {
             Ok(agreed) => agreed,
@@ -147,10 +164,10 @@ impl Work<'_> {
             version: slow.version(),
             claim: (!setup.is_anonymous()).then(|| Claim::of(setup.identity)),
             timeout_s: agreed.timeout_s,
-            source: self.source,
+            origin: self.origin,
         };
         let mut numbers = numbers.as_chunks().0.iter().copied().map(u32::from_be_bytes);
-        let number = || numbers.next().unwrap_or(0);
+        let number = || of_handled(numbers.next().unwrap_or(0));
         let is_taken = |number| self.path.challenges().has(number);
         let opened = sessions.table.open(new, number, is_taken, sessions.now_s());
         match opened {
@@ -160,7 +177,8 @@ impl Work<'_> {
                 answer.encode(&mut held.body);
                 slow.session(context, session.keys().id, &held.body)
             }
-            Err(table::Refusal::TooManyOfSource | table::Refusal::Full | table::Refusal::NoNumber) => {
+            Err(table::Refusal::OverTcp) => slow.refuse(context, Refused::OverTcp),
+            Err(table::Refusal::Full | table::Refusal::NoNumber) => {
                 slow.refuse(context, Refused::TooManySessions)
             }
         }
@@ -175,6 +193,7 @@ fn refused(error: SetupError) -> Refused {
         SetupError::Mode(KeyExchangeMode::HANDLE_KEY) => Refused::HandleKeyExchange,
         SetupError::Key(AgreementError::Undecodable(_) | AgreementError::Kind) => Refused::SessionKey,
         SetupError::Key(_) => Refused::SessionGroup,
+        SetupError::Version => Refused::SessionVersion,
         SetupError::Cipher => Refused::SessionCipher,
         _ => Refused::KeyExchange,
     }

@@ -4,13 +4,20 @@
 //! full; a job that is on its way always has a place in the next queue, so no answer can be lost for want of
 //! room.
 //!
+//! Whose request is next is decided by the work that was done for its source ([`handle_auth::fair`]), and nobody takes
+//! all jobs.
+//!
 //! A slow thread stands back behind the workers, so it may stand still anywhere, also between taking a lock and
 //! giving it back, and a worker that waited for it (or spun, as lock-free queues do while another thread is halfway
 //! through) would keep it from going on. So a worker only tries the locks that slow threads take, and comes back
 //! later where it finds one taken.
 
 use crate::counters::Transport;
+use crate::forward::Forwarding;
 use crossbeam_utils::CachePadded;
+use handle_auth::cost::Units;
+use handle_auth::fair::{FairQueue, Shares};
+use handle_auth::source::{Origin, SourceList};
 use handle_net::{Peer, StreamId, Waker};
 use handle_proto::ResponseCode;
 use handle_resolver::Refused;
@@ -44,10 +51,10 @@ impl Route {
     }
 
     /// Who asks.
-    pub(crate) fn source(&self) -> IpAddr {
+    pub(crate) fn origin(&self) -> Origin {
         match self {
-            Self::Udp(peer) => peer.remote().ip(),
-            Self::Tcp(_, source) => *source,
+            Self::Udp(peer) => Origin::datagram(peer.remote().ip()),
+            Self::Tcp(_, source) => Origin::connection(*source),
         }
     }
 }
@@ -65,10 +72,18 @@ pub(crate) struct Job {
     pub(crate) request: Vec<u8>,
     /// The answer, as it goes to the network; empty when there is none because of a bug.
     pub(crate) answer: Vec<u8>,
+    /// Whether the request shows that answers to its sender arrive there, so that none is limited.
+    pub(crate) is_proven: bool,
     /// The code of the answer.
     pub(crate) code: ResponseCode,
     /// Why it is an error, if it is one.
     pub(crate) refused: Option<Refused>,
+    /// What it has while another process answers it.
+    pub(crate) forwarding: Option<Box<Forwarding>>,
+    /// Whether a part of its answer was sent already.
+    pub(crate) is_continued: bool,
+    /// The work that was done for it.
+    pub(crate) cost: Units,
 }
 
 /// Bytes that a buffer may keep between two jobs.
@@ -86,12 +101,22 @@ impl Job {
             since: Instant::now(),
             request: Vec::with_capacity(REQUEST_LEN),
             answer: Vec::with_capacity(ANSWER_LEN),
+            is_proven: false,
             code: ResponseCode::RESERVED,
             refused: None,
+            forwarding: None,
+            is_continued: false,
+            cost: 0,
         }
     }
 
+    /// Whether more of its answer will come.
+    pub(crate) fn has_more(&self) -> bool {
+        self.forwarding.as_ref().is_some_and(|forwarding| forwarding.has_more())
+    }
+
     fn clear(&mut self) {
+        (self.forwarding, self.is_continued, self.is_proven) = (None, false, false);
         for buffer in [&mut self.request, &mut self.answer] {
             buffer.clear();
             if buffer.capacity() > KEPT_LEN {
@@ -105,8 +130,8 @@ impl Job {
 #[derive(Debug)]
 pub(crate) struct Queues {
     /// Only workers take this lock, but for a job whose worker is not there.
-    #[expect(clippy::vec_box, reason = "a job moves from queue to queue")]
-    free: Mutex<Vec<Box<Job>>>,
+    free: Mutex<Free>,
+    started: Instant,
     asked: Mutex<Asked>,
     /// Somebody asked, or there will be no more.
     more: Condvar,
@@ -115,9 +140,17 @@ pub(crate) struct Queues {
     answered: Box<[CachePadded<Back>]>,
 }
 
+#[derive(Debug)]
+struct Free {
+    #[expect(clippy::vec_box, reason = "a job moves from queue to queue")]
+    jobs: Vec<Box<Job>>,
+    /// Who has those that are not.
+    shares: Shares,
+}
+
 #[derive(Debug, Default)]
 struct Asked {
-    jobs: VecDeque<Box<Job>>,
+    jobs: FairQueue<Box<Job>>,
     /// Slow threads that wait for one.
     idle: usize,
     closed: bool,
@@ -132,13 +165,17 @@ struct Back {
 }
 
 impl Queues {
-    /// Queues for `workers_count` workers and `jobs_count` jobs.
-    pub(crate) fn new(workers_count: usize, jobs_count: usize) -> Self {
+    /// Queues for `workers_count` workers and `jobs_count` jobs, of which sources in `exempt` may take all.
+    pub(crate) fn new(workers_count: usize, jobs_count: usize, exempt: SourceList) -> Self {
         let jobs = || VecDeque::with_capacity(jobs_count);
         let back = || CachePadded::new(Back { jobs: Mutex::new(jobs()), waker: OnceLock::new() });
         Self {
-            free: Mutex::new((0..jobs_count).map(|_| Box::new(Job::new())).collect()),
-            asked: Mutex::new(Asked { jobs: jobs(), ..Asked::default() }),
+            free: Mutex::new(Free {
+                jobs: (0..jobs_count).map(|_| Box::new(Job::new())).collect(),
+                shares: Shares::new(jobs_count, exempt),
+            }),
+            started: Instant::now(),
+            asked: Mutex::default(),
             more: Condvar::new(),
             waiting: AtomicUsize::new(0),
             answered: (0..workers_count).map(|_| back()).collect(),
@@ -151,12 +188,22 @@ impl Queues {
         let _ = self.answered[shard].waker.set(waker);
     }
 
-    /// A free job with a request; `None` when everything is full. To be [submitted](Self::submit).
+    /// A free job with a request; `None` when everything is full, or the source has its share. To be
+    /// [submitted](Self::submit).
     pub(crate) fn take(&self, shard: usize, route: Route, request: &[u8]) -> Option<Box<Job>> {
-        let mut job = lock(&self.free).pop()?;
-        (job.shard, job.route, job.since) = (shard, route, Instant::now());
+        let mut free = lock(&self.free);
+        if !free.shares.enter(route.origin()) {
+            return None;
+        }
+        let mut job = free.jobs.pop()?;
+        drop(free);
+        (job.shard, job.route, job.since, job.cost) = (shard, route, Instant::now(), 0);
         job.request.extend_from_slice(request);
         Some(job)
+    }
+
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
     /// Hands over the jobs of a worker, in their order. They stay where they are while a slow thread is at the queue.
@@ -164,7 +211,7 @@ impl Queues {
         let Some(mut asked) = try_lock(&self.asked) else { return };
         let woken = asked.idle.min(jobs.len());
         self.waiting.fetch_add(jobs.len(), Ordering::Relaxed);
-        asked.jobs.append(jobs);
+        jobs.drain(..).for_each(|job| asked.jobs.push(job.route.origin(), job));
         drop(asked);
         (0..woken).for_each(|_| self.more.notify_one());
     }
@@ -176,7 +223,7 @@ impl Queues {
             if asked.closed {
                 return None;
             }
-            if let Some(job) = asked.jobs.pop_front() {
+            if let Some(job) = asked.jobs.pop(self.now_ms()) {
                 self.waiting.fetch_sub(1, Ordering::Relaxed);
                 return Some(job);
             }
@@ -197,8 +244,9 @@ impl Queues {
         self.more.notify_all();
     }
 
-    /// Sends an answer back to its worker.
+    /// Sends an answer back to its worker, and charges its source with the work.
     pub(crate) fn give_back(&self, job: Box<Job>) {
+        lock(&self.asked).jobs.charge(job.route.origin(), job.cost, self.now_ms());
         let Some(back) = self.answered.get(job.shard) else { return self.release(job) };
         lock(&back.jobs).push_back(job);
         // To wake a worker for each answer costs a tenth of a signature, so while there is more to do it is left to
@@ -217,7 +265,9 @@ impl Queues {
     /// Lets a job be used again.
     pub(crate) fn release(&self, mut job: Box<Job>) {
         job.clear();
-        lock(&self.free).push(job);
+        let mut free = lock(&self.free);
+        free.shares.leave(job.route.origin());
+        free.jobs.push(job);
     }
 
     /// Requests that wait for a slow thread.
@@ -257,7 +307,7 @@ mod tests {
 
     #[test]
     fn so_many_requests_are_on_their_way_and_no_more() {
-        let queues = Queues::new(2, 3);
+        let queues = Queues::new(2, 3, SourceList::default());
         for n in 0..3 {
             assert!(ask(&queues, usize::from(n) % 2, n, &[1; 600]), "{n}");
         }
@@ -278,8 +328,26 @@ mod tests {
     }
 
     #[test]
+    fn a_source_waits_behind_those_that_less_was_done_for_and_does_not_take_all() {
+        let queues = Queues::new(1, 16, SourceList::default());
+        let ask = |host: u8, request: &[u8]| {
+            let route = Route::Udp(Peer::to(([10, host, 0, 1], 1).into()));
+            let job = queues.take(0, route, request).map(|job| queues.submit(&mut VecDeque::from([job])));
+            job.is_some()
+        };
+        assert!(ask(1, b"first"));
+        let mut dear = queues.next().unwrap();
+        dear.cost = 160_000;
+        queues.give_back(dear);
+        assert_eq!((0..9).filter(|_| ask(1, b"more")).count(), 3, "a quarter, with the one that is answered");
+        assert!(ask(2, b"other") && ask(3, b"third"));
+        let order: Vec<_> = (0..5).map(|_| queues.next().unwrap().request.clone()).collect();
+        assert_eq!(order[..2], [&b"other"[..], b"third"]);
+    }
+
+    #[test]
     fn large_buffers_are_not_kept() {
-        let queues = Queues::new(1, 1);
+        let queues = Queues::new(1, 1, SourceList::default());
         assert!(ask(&queues, 0, 1, &[0; 1 << 20]));
         queues.release(queues.next().unwrap());
         assert!(ask(&queues, 0, 1, b"x"));
@@ -288,7 +356,7 @@ mod tests {
 
     #[test]
     fn workers_do_not_wait_for_a_slow_thread_that_stands_still() {
-        let queues = Queues::new(1, 2);
+        let queues = Queues::new(1, 2, SourceList::default());
         let mut jobs: VecDeque<_> = (0..2).filter_map(|n| queues.take(0, route(n), b"asked")).collect();
         {
             let _standing = lock(&queues.asked);
@@ -309,7 +377,7 @@ mod tests {
 
     #[test]
     fn what_waits_is_let_go_at_the_end() {
-        let queues = Queues::new(1, 3);
+        let queues = Queues::new(1, 3, SourceList::default());
         assert!(ask(&queues, 0, 1, b"asked") && ask(&queues, 0, 2, b"asked, too"));
         let under_way = queues.next().unwrap();
         queues.close();
@@ -321,7 +389,7 @@ mod tests {
 
     #[test]
     fn who_waits_is_told_of_the_end() {
-        let queues = Queues::new(1, 1);
+        let queues = Queues::new(1, 1, SourceList::default());
         std::thread::scope(|scope| {
             let slow = scope.spawn(|| std::iter::from_fn(|| queues.next()).count());
             while lock(&queues.asked).idle == 0 {

@@ -3,9 +3,12 @@
 use super::SlowPath;
 use super::queue::{Job, Route};
 use crate::counters::{Counter, Counters, Transport};
+use crate::forward::queue::ForwardItem;
+use crate::rate_limit::{RateLimit, SlowRequest};
 use crate::watch::Watch;
-use handle_net::{Datapath, Peer, Waker};
+use handle_net::{Datapath, Peer, StreamId, Waker};
 use handle_proto::limit::UDP_MESSAGE_LEN_MAX;
+use handle_resolver::Refused;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -18,6 +21,22 @@ pub(crate) struct SlowShard {
     under_way: u64,
     /// Those that are not handed over yet.
     unsent: VecDeque<Box<Job>>,
+    /// Listings of which a part was sent, until that has been read.
+    #[expect(clippy::vec_box, reason = "a job moves from queue to queue")]
+    listings: Vec<Box<Job>>,
+    /// Listings whose next part is wanted, or that are to end, and are not handed over yet.
+    unsent_listings: VecDeque<ForwardItem>,
+}
+
+/// What the reader of a listing does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ListingReader {
+    /// It has read what was sent.
+    Ready,
+    /// It has not.
+    Reading,
+    /// It has gone.
+    Gone,
 }
 
 impl SlowShard {
@@ -26,7 +45,14 @@ impl SlowShard {
         if let Some(path) = &path {
             path.queues.attach(shard, waker);
         }
-        Self { path, shard, under_way: 0, unsent: VecDeque::new() }
+        Self {
+            path,
+            shard,
+            under_way: 0,
+            unsent: VecDeque::new(),
+            listings: Vec::new(),
+            unsent_listings: VecDeque::new(),
+        }
     }
 
     /// Hands over a request, envelope first. False when everything is full; then the worker says so.
@@ -42,9 +68,14 @@ impl SlowShard {
         true
     }
 
+    /// What is said to a datagram for which there is no place.
+    pub(crate) fn when_full(&self) -> Refused {
+        self.path.as_ref().map_or(Refused::Busy, |path| path.when_full)
+    }
+
     /// Whether every request has come back.
-    pub(crate) const fn is_idle(&self) -> bool {
-        self.under_way == 0
+    pub(crate) fn is_idle(&self) -> bool {
+        self.under_way == 0 && self.unsent_listings.is_empty()
     }
 
     /// The next request that has come back. It is to be [released](Self::release) once it is sent.
@@ -58,10 +89,56 @@ impl SlowShard {
             queues.submit(&mut self.unsent);
         }
         let job = queues.answered(self.shard)?;
+        if !job.has_more() {
+            self.came_back(&job, counters);
+        }
+        Some(job)
+    }
+
+    fn came_back(&mut self, job: &Job, counters: &Counters) {
         let under_way = self.under_way_of(&job.route, counters);
         under_way.set(under_way.get() - 1);
         self.under_way -= 1;
-        Some(job)
+    }
+
+    /// Keeps a job that [has more](Job::has_more) until what was sent of it has been read.
+    pub(crate) fn keep_listing(&mut self, mut job: Box<Job>) {
+        job.is_continued = true;
+        self.listings.push(job);
+    }
+
+    /// Goes on with listings whose readers are `ready` for more, and ends those whose readers have gone.
+    #[cold]
+    pub(crate) fn go_on_listing(&mut self, reader: impl Fn(StreamId) -> ListingReader, counters: &Counters) {
+        let state = |job: &Job| match job.route {
+            Route::Tcp(id, _) => reader(id),
+            Route::Udp(_) => ListingReader::Gone,
+        };
+        let mut at = 0;
+        while at < self.listings.len() {
+            match state(&self.listings[at]) {
+                ListingReader::Reading => at += 1,
+                ListingReader::Ready => {
+                    self.unsent_listings.push_back(ForwardItem::Job(self.listings.swap_remove(at)))
+                }
+                ListingReader::Gone => {
+                    let mut job = self.listings.swap_remove(at);
+                    self.unsent_listings.extend(job.forwarding.take().map(ForwardItem::End));
+                    self.came_back(&job, counters);
+                    self.release(job);
+                }
+            }
+        }
+        let forward = self.path.as_ref().and_then(|path| path.forward.as_ref());
+        if let Some(forward) = forward.filter(|_| !self.unsent_listings.is_empty()) {
+            forward.queue.try_submit(&mut self.unsent_listings);
+        }
+    }
+
+    /// Whether [`go_on_listing`](Self::go_on_listing) has something to do.
+    #[inline]
+    pub(crate) fn has_listings(&self) -> bool {
+        !self.listings.is_empty() || !self.unsent_listings.is_empty()
     }
 
     /// Lets a job be used again.
@@ -88,7 +165,7 @@ pub(crate) fn send(
     net: &mut dyn Datapath,
     peer: Peer,
     job: &Job,
-    watch: &mut Watch,
+    (rate_limit, watch): (Option<&mut RateLimit>, &mut Watch),
     counters: &Counters,
 ) -> std::io::Result<()> {
     let is_sent = !job.answer.is_empty()
@@ -98,6 +175,10 @@ pub(crate) fn send(
             push(net, peer, &job.answer)
         });
     if is_sent {
+        if let Some(rate_limit) = rate_limit.filter(|_| !job.is_proven) {
+            let answer = (job.answer.len(), job.answer.len().div_ceil(UDP_MESSAGE_LEN_MAX));
+            rate_limit.count_slow(peer, SlowRequest::of(&job.request), job.request.len(), answer);
+        }
         counters.requests_answered.add(1);
         counters.bytes_sent.add(job.answer.len() as u64);
         counters.count_reply(Transport::Udp, job.code, job.refused);

@@ -44,6 +44,8 @@ slow_counters! {
     verifications,
     /// Decisions without a look at all groups of administrators: there were too many.
     groups_given_up,
+    /// Work done for others, in rounds of PBKDF2 and what takes as long.
+    work_units,
     /// Challenges not made because the kernel gave no random numbers.
     without_random,
     /// Requests lost: answering them failed inside, which is a bug.

@@ -2,6 +2,7 @@
 //! challenge, and signs what comes of it.
 
 use super::SlowPath;
+use super::forwarding::ForwardNote;
 use super::in_session::{self, Proof};
 use super::queue::Job;
 use super::signer::{Signature, Signer};
@@ -10,12 +11,15 @@ use crate::server::Shared;
 use crate::sessions::ServerSessions;
 use crate::sessions::sealer::{each_datagram_part, refusing, too_long};
 use crate::templates::SetTemplates;
+use handle_auth::VerifyError;
 use handle_auth::answered::Answered;
 use handle_auth::challenges::{Challenge, Refusal};
+use handle_auth::cost::{self, Units};
 use handle_auth::digest::Digest;
 use handle_auth::kdf::Pbkdf2Limits;
+use handle_auth::source::{self, Origin};
 use handle_proto::OpCode;
-use handle_proto::limit::{FRAGMENTS_MAX, MESSAGE_LEN_MAX, NONCE_LEN};
+use handle_proto::limit::{MESSAGE_LEN_MAX, NONCE_LEN};
 use handle_proto::wire::Envelope;
 use handle_proto::wire::auth::{self, ChallengeAnswer, Verification};
 use handle_proto::wire::envelope::EnvelopeFlags;
@@ -23,12 +27,15 @@ use handle_proto::wire::list::Reference;
 use handle_proto::{Permissions, Value, Version};
 use handle_resolver::authority::{Administrators, Entitled};
 use handle_resolver::slow::{Challenged, Evaluated, Why, keys};
-use handle_resolver::{Context, NotLocal, Outcome, Refused, Reply, Slow, answer_message, refuse_stream};
+use handle_resolver::{
+    Context, NotLocal, Outcome, Refused, Reply, Slow, SortingRoom, answer_message, refuse_stream,
+};
+use handle_sessions::numbers::{is_of_admin, of_handled};
 use handle_sessions::traffic::{self, Live as _};
 use handle_sessions::{Reject, Session};
 use handle_snapshot::map::Mapped;
 use handle_template::Built;
-use std::net::IpAddr;
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use zeroize::Zeroizing;
@@ -54,6 +61,13 @@ pub(crate) struct Held {
     pub(crate) computed: Vec<u8>,
     /// Why a message in a session was not accepted.
     text: [u8; 80],
+}
+
+impl Held {
+    /// Room for why a message in a session was not accepted.
+    pub(crate) const fn text(&mut self) -> &mut [u8; 80] {
+        &mut self.text
+    }
 }
 
 impl SlowThread {
@@ -83,7 +97,10 @@ impl SlowThread {
                 path.counters[self.at].bugs.add(1);
             }
             self.held.challenge = None;
-            path.queues.give_back(job);
+            match &path.forward {
+                Some(forward) if job.forwarding.is_some() => forward.submit(job),
+                _ => path.queues.give_back(job),
+            }
         }
     }
 
@@ -103,6 +120,9 @@ impl SlowThread {
             Some(session) if hidden => in_session::decrypt(session, &job.request),
             _ => None,
         };
+        // Who encrypts has the session, and had the answer to its set-up from where it was set up.
+        job.is_proven = decrypted.is_some()
+            && session.as_ref().is_some_and(|it| it.source() == source::of(job.route.origin().ip));
         let request = decrypted.as_ref().map_or(&job.request[..], |plain| &plain[..]);
         let Ok((envelope, rest)) = Envelope::split(request) else { return };
         let now_unix_s = match &path.signer {
@@ -114,29 +134,43 @@ impl SlowThread {
             _ => crate::worker::now_unix_s(),
         };
         let in_force = shared.settings.current();
-        let mut service = in_force.site.service();
-        if !job.route.is_datagram() {
-            service.answer_datagrams_max = FRAGMENTS_MAX;
-        }
-        let templates = set.templates();
-        let context =
-            Context::new(set.records(), service, now_unix_s).computing(templates.map(|one| one as _));
+        let service = match job.route.is_datagram() {
+            true => in_force.site.service(),
+            false => in_force.site.stream_service(),
+        };
+        let (templates, sorting) = (set.templates(), SortingRoom::new());
+        let context = Context::new(set.records(), service, now_unix_s)
+            .computing(templates.map(|one| one as _))
+            .sorting_in(&sorting);
         let len = request.len().min(Envelope::LEN + envelope.message_len as usize);
         let work = Work {
             path,
             shared,
             counters,
-            source: job.route.source(),
+            origin: job.route.origin(),
             request: &request[..len],
             session: session.as_deref(),
             templates,
+            forward: None.into(),
+            is_elsewhere: false.into(),
+            has_mac: false.into(),
+            cost: Cell::new(0),
         };
         let unreadable = |refused| refuse_stream(&context, refused, b"");
         let reply = match answer_message(&context, envelope, rest) {
             Outcome::Encrypted if session.is_some() => unreadable(Refused::Undecryptable),
             Outcome::Encrypted => unreadable(Refused::EncryptedInUnknownSession),
-            // Nobody must learn from the answer whether what he made up had the right padding.
+            // Nobody must learn from the answer whether what was made up had the right padding, so only who has the key
+            // of the session is told that administration is done elsewhere.
+            Outcome::Reply(reply)
+                if decrypted.is_some()
+                    && reply.refused() == Some(Refused::Administration)
+                    && work.has_right_mac() =>
+            {
+                reply
+            }
             Outcome::Reply(_) | Outcome::Drop(_) if decrypted.is_some() => unreadable(Refused::Undecryptable),
+            Outcome::Listing => work.list(&context, (envelope, rest), &unreadable, decrypted.is_some(), held),
             // Another set than the worker's came in between.
             Outcome::Reply(reply) => reply,
             Outcome::InSession(reply) => {
@@ -148,6 +182,17 @@ impl SlowThread {
             Outcome::Slow(slow) => work.decide(&context, &slow, held),
             Outcome::Drop(_) | Outcome::Fragment(_) => return,
         };
+        let reply = match work.forward.take() {
+            Some(note) => {
+                let (busy, datagrams_max) = (reply.refusing(Refused::Busy), service.answer_datagrams_max);
+                job.forwarding = work.hand_over(note, &busy, decrypted.is_some(), job.route, datagrams_max);
+                if job.forwarding.is_some() {
+                    return;
+                }
+                busy
+            }
+            None => reply,
+        };
         (job.code, job.refused) = (reply.response_code(), reply.refused());
         work.write(&reply, message);
         if let Some(refused) = too_long(message, service.answer_datagrams_max) {
@@ -155,6 +200,8 @@ impl SlowThread {
             (job.code, job.refused) = (reply.response_code(), reply.refused());
             work.write(&reply, message);
         }
+        job.cost = work.cost.get();
+        counters.work_units.add(job.cost);
         match job.route.is_datagram() {
             true => each_datagram_part(message, |part| job.answer.extend_from_slice(part)),
             false => job.answer.extend_from_slice(message),
@@ -167,13 +214,21 @@ pub(crate) struct Work<'w> {
     pub(crate) path: &'w SlowPath,
     shared: &'w Shared,
     pub(crate) counters: &'w SlowCounters,
-    pub(crate) source: IpAddr,
+    pub(crate) origin: Origin,
     /// In the clear, envelope first.
     pub(crate) request: &'w [u8],
     /// The session that it is in, if there is one.
-    session: Option<&'w Session>,
+    pub(crate) session: Option<&'w Session>,
     /// Those of the set.
     templates: Option<&'w SetTemplates>,
+    /// Set where another process is to answer instead.
+    pub(crate) forward: Cell<Option<ForwardNote>>,
+    /// Whether what decided last may look different where other services are asked.
+    pub(crate) is_elsewhere: Cell<bool>,
+    /// Whether the request has a MAC of its session, which was right and new.
+    pub(crate) has_mac: Cell<bool>,
+    /// The work that was done for it so far.
+    pub(crate) cost: Cell<Units>,
 }
 
 impl Work<'_> {
@@ -190,7 +245,7 @@ impl Work<'_> {
     fn decide<'a>(&self, context: &Context<'a, Mapped>, slow: &Slow<'a>, held: &'a mut Held) -> Reply<'a> {
         match slow.why() {
             Why::Certify | Why::Identity | Why::Template => match slow.evaluate(context) {
-                Evaluated::Reply(reply) => reply,
+                Evaluated::Reply(reply) => self.or_resolved(context, slow, reply),
                 Evaluated::Identity => self.challenge(context, slow, held),
                 Evaluated::Template => {
                     self.compute(context, slow, held, |held| self.challenge(context, slow, held))
@@ -271,7 +326,7 @@ impl Work<'_> {
             Err(refused) => return slow.refuse(context, refused),
         };
         self.counters.computed.add(1);
-        match slow.hides(&bytes, count) {
+        match slow.hides(context, &bytes, count) {
             None => {
                 held.body = bytes;
                 slow.computed(context, &mut held.body, count)
@@ -310,7 +365,7 @@ impl Work<'_> {
             self.counters.without_random.add(1);
             return slow.refuse(context, Refused::TooManyChallenges);
         }
-        let mut numbers = numbers.as_chunks().0.iter().copied().map(u32::from_be_bytes);
+        let mut numbers = numbers.as_chunks().0.iter().copied().map(u32::from_be_bytes).map(of_handled);
         let challenge = self.new_challenge(slow, nonce);
         let number = || {
             let is_free = |number: &u32| {
@@ -319,12 +374,10 @@ impl Work<'_> {
             };
             numbers.find(is_free).unwrap_or(0)
         };
-        let issued = self.path.challenges().issue(self.source, challenge, number, self.path.now_ms());
+        let issued = self.path.challenges().issue(self.origin, challenge, number, self.path.now_ms());
         match issued {
             Ok(id) => self.put_challenge(context, slow, id, &nonce, held),
-            Err(Refusal::TooManyOfSource | Refusal::TooLong | Refusal::NoNumber) => {
-                slow.refuse(context, Refused::TooManyChallenges)
-            }
+            Err(refusal) => slow.refuse(context, not_challenged(refusal)),
         }
     }
 
@@ -367,6 +420,10 @@ impl Work<'_> {
         let Held { challenge: Some(challenge), values, body, computed, .. } = held else {
             // Numbers that were never given are those of sessions that nobody knows, as deployed.
             let id = slow.session_id();
+            // In a session, the other process may have made one under its number.
+            if self.session.is_some() || id > 0 && is_of_admin(id) {
+                self.forward_answer();
+            }
             let is_known = id <= 0 || self.session.is_some() || self.path.challenges().had(id);
             return slow
                 .refuse(context, if is_known { Refused::NoChallenge } else { Refused::UnknownSession });
@@ -395,7 +452,12 @@ impl Work<'_> {
                     false => challenged.answer(context, values),
                 }
             }
-            Err(refused) => challenged.refuse(context, refused),
+            Err(refused) => {
+                if self.is_elsewhere.get() {
+                    self.forward_read(&challenged, Some(challenge));
+                }
+                challenged.refuse(context, refused)
+            }
         }
     }
 
@@ -417,6 +479,7 @@ impl Work<'_> {
         if entitled == Entitled::GaveUp {
             self.counters.groups_given_up.add(1);
         }
+        self.is_elsewhere.set(entitled == Entitled::Elsewhere);
         entitled == Entitled::Yes
     }
 
@@ -442,17 +505,24 @@ impl Work<'_> {
             signed_response: answer.signed_response,
             limits: self.limits(),
         };
-        let keys_max = self.path.config.keys_tried;
+        let keys_max = self.keys_max(kind, &answered);
         let is_permitted = permits(identity.index);
-        let keys = match keys(context, identity, kind) {
-            Ok(keys) => keys.take(keys_max),
-            Err(NotLocal::Elsewhere) if is_permitted => return Err(Refused::IdentityElsewhere),
-            Err(NotLocal::Damaged) if is_permitted => return Err(Refused::DamagedRecord),
-            Err(_) => return Err(Refused::NotPermitted),
-        };
         // With index 0 and a public key, the index of the key that fits counts too: in sessions as deployed,
         // and here also without.
         let promotes = !is_permitted && identity.index == 0 && kind == auth::PUBLIC_KEY;
+        let keys = match keys(context, identity, kind) {
+            Ok(keys) => keys.take(keys_max),
+            Err(NotLocal::Elsewhere) if is_permitted => {
+                self.is_elsewhere.set(true);
+                return Err(Refused::IdentityElsewhere);
+            }
+            Err(NotLocal::Elsewhere) if promotes => {
+                self.is_elsewhere.set(true);
+                return Err(Refused::NotPermitted);
+            }
+            Err(NotLocal::Damaged) if is_permitted => return Err(Refused::DamagedRecord),
+            Err(_) => return Err(Refused::NotPermitted),
+        };
         if !is_permitted && !promotes {
             return Err(Refused::NotPermitted);
         }
@@ -462,6 +532,7 @@ impl Work<'_> {
                 continue;
             }
             is_anyone_permitted = true;
+            self.spend(cost::check(kind, answered.signed_response, &answered.limits));
             match answered.check(kind, key.data) {
                 Ok(()) => {
                     self.counters.answers_right.add(1);
@@ -469,6 +540,7 @@ impl Work<'_> {
                     let is_any = identity.index == 0 && kind == auth::PUBLIC_KEY;
                     return Ok(if is_any { key.index } else { identity.index });
                 }
+                Err(VerifyError::Work) => return Err(Refused::TooMuchWork),
                 Err(error) => is_readable &= !error.is_unreadable(),
             }
         }
@@ -504,21 +576,22 @@ impl Work<'_> {
         if let Err(reply) = slow.verifies(context, asked.identity.handle) {
             return reply;
         }
-        let keys = match keys(context, asked.identity, auth::SECRET_KEY) {
-            Ok(keys) => keys.take(self.path.config.keys_tried),
-            // A name that is too long for any record.
-            Err(NotLocal::Elsewhere) => return slow.verdict(context, false),
-            Err(NotLocal::Damaged) => return slow.refuse(context, Refused::DamagedRecord),
-        };
         let answered = Answered {
             version: slow.version(),
             covered: [asked.nonce, asked.digest.digest],
             signed_response: asked.signed_response,
             limits: self.limits(),
         };
+        let keys = match keys(context, asked.identity, auth::SECRET_KEY) {
+            Ok(keys) => keys.take(self.keys_max(auth::SECRET_KEY, &answered)),
+            // A name that is too long for any record.
+            Err(NotLocal::Elsewhere) => return slow.verdict(context, false),
+            Err(NotLocal::Damaged) => return slow.refuse(context, Refused::DamagedRecord),
+        };
         self.counters.verifications.add(1);
         let mut is_readable = true;
         for key in keys {
+            self.spend(cost::check(auth::SECRET_KEY, answered.signed_response, &answered.limits));
             match answered.check(auth::SECRET_KEY, key.data) {
                 Ok(()) => return slow.verdict(context, true),
                 Err(error) => is_readable &= !error.is_unreadable(),
@@ -530,24 +603,45 @@ impl Work<'_> {
 
     /// What the sender of an answer may ask for in work.
     fn limits(&self) -> Pbkdf2Limits {
-        Pbkdf2Limits { iterations_max: self.path.config.pbkdf2_iterations, ..Pbkdf2Limits::DEFAULT }
+        self.path.config.pbkdf2()
+    }
+
+    /// Notes work that is done.
+    pub(crate) fn spend(&self, units: Units) {
+        self.cost.set(self.cost.get() + units);
+    }
+
+    /// How many keys are tried with an answer: so many that the work stays within the limits.
+    fn keys_max(&self, kind: &[u8], answered: &Answered<'_>) -> usize {
+        cost::keys_max(kind, answered.signed_response, &answered.limits, self.path.config.keys_tried)
     }
 
     /// Writes `reply` to `message`: with the MAC of the session or signed if it is to be and can be, and encrypted if
     /// nobody else may read it. Nothing is written where that fails.
     fn write(&self, reply: &Reply<'_>, message: &mut Vec<u8>) {
+        if self.write_unsigned(reply, message) {
+            self.sign(message);
+        }
+    }
+
+    /// The same without a signature; whether it is to be signed.
+    pub(crate) fn write_unsigned(&self, reply: &Reply<'_>, message: &mut Vec<u8>) -> bool {
         message.clear();
         message.resize(Envelope::LEN + reply.message_len(), 0);
         reply.write_stream(message);
         // What sets a session up, or its key, is not in one yet.
         let sets_up = matches!(reply.op_code(), OpCode::SESSION_SETUP | OpCode::SESSION_EXCHANGE_KEY);
         let session = self.session.filter(|session| session.keys().id == reply.session_id() && !sets_up);
-        match session {
-            _ if !reply.certifies() => {}
-            Some(session) if traffic::seal(session, message).is_ok() => self.counters.with_mac.add(1),
-            _ => self.sign(message),
-        }
-        let Some(session) = session.filter(|_| reply.is_confidential()) else { return };
+        let signs = match session {
+            // What is said to many who need not be there is to cost nothing.
+            _ if !reply.certifies() || reply.refused() == Some(Refused::OverTcp) => false,
+            Some(session) if traffic::seal(session, message).is_ok() => {
+                self.counters.with_mac.add(1);
+                false
+            }
+            _ => true,
+        };
+        let Some(session) = session.filter(|_| reply.is_confidential()) else { return signs };
         let mut random = [0; 16];
         if (self.path.random)(&mut random) {
             self.counters.encrypted.add(1);
@@ -556,17 +650,29 @@ impl Work<'_> {
             self.counters.without_random.add(1);
             message.clear();
         }
+        signs
     }
 
     fn sign(&self, message: &mut Vec<u8>) {
         let Some(signer) = &self.path.signer else { return };
         let counter = match signer.sign(message) {
-            Ok(Signature::Made) => &self.counters.signed,
+            Ok(Signature::Made) => {
+                self.spend(cost::SIGNATURE);
+                &self.counters.signed
+            }
             Ok(Signature::Kept) => &self.counters.signed_before,
             // The client gets it unsigned, as deployed, and decides.
             Err(_) => &self.counters.signing_failed,
         };
         counter.add(1);
+    }
+}
+
+/// What the sender of a request is told that gets no challenge.
+pub(crate) const fn not_challenged(refusal: Refusal) -> Refused {
+    match refusal {
+        Refusal::OverTcp => Refused::OverTcp,
+        Refusal::TooLong | Refusal::NoNumber => Refused::TooManyChallenges,
     }
 }
 

@@ -6,7 +6,7 @@ use crate::sessions::sealer::{Sealed, Sealer};
 use handle_net::StreamId;
 use handle_proto::ResponseCode;
 use handle_proto::wire::Envelope;
-use handle_resolver::{Context, DropReason, InBatch, Outcome, Refused, Reply, refuse_stream};
+use handle_resolver::{Context, DropReason, InBatch, Outcome, Refused, Reply, refuse_listing, refuse_stream};
 use std::net::IpAddr;
 
 /// Room for the answers, and what else they are made with.
@@ -59,9 +59,16 @@ impl<'a, B: AsRef<[u8]>, W> Round<'_, '_, 'a, B, W> {
                 None if self.defer(message) => return true,
                 None => self.put(message, &reply.refusing(Refused::Busy)),
             },
-            Outcome::Slow(_) | Outcome::Encrypted if self.defer(message) => return true,
+            Outcome::Slow(_) | Outcome::Encrypted | Outcome::Listing if self.defer(message) => return true,
             Outcome::Slow(slow) => self.put(message, &slow.refuse(context, Refused::Busy)),
             Outcome::Encrypted => self.put(message, &refuse_stream(context, Refused::Busy, b"")),
+            Outcome::Listing => {
+                let busy = match Envelope::split(message) {
+                    Ok((envelope, rest)) => refuse_listing(context, envelope, rest, Refused::Busy),
+                    Err(_) => refuse_stream(context, Refused::Busy, b""),
+                };
+                self.put(message, &busy)
+            }
             Outcome::Drop(DropReason::ErrorReply) => {
                 self.turn.counters.tcp_dropped_error_reply.add(1);
                 return true;
@@ -94,10 +101,9 @@ impl<'a, B: AsRef<[u8]>, W> Round<'_, '_, 'a, B, W> {
             return Some(self.put(message, &reply.refusing(Refused::UnknownSession)));
         };
         let (out, used, counters) = (&mut *self.out, &mut *self.used, self.turn.counters);
-        let (is_put, code) = match sealer.answer(message, reply, service.signs, service.answer_datagrams_max)
-        {
-            Sealed::Plain(reply) => (put(&reply, out, used, counters), reply.response_code()),
-            Sealed::Mac(reply, sealed) => {
+        let (is_put, code) = match sealer.answer((message, self.asker.1), reply, service) {
+            Sealed::Plain(reply, _) => (put(&reply, out, used, counters), reply.response_code()),
+            Sealed::Mac(reply, sealed, _) => {
                 let room = out.get_mut(*used..*used + sealed.len());
                 let is_put = room.map(|room| room.copy_from_slice(sealed)).is_some();
                 if is_put {

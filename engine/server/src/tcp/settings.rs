@@ -16,9 +16,9 @@ pub struct TcpSettings {
     /// Connections that wait to be accepted; the kernel grants at most `net.core.somaxconn`.
     pub backlog: u16,
     /// Connections at a time. When all are taken, a new one takes the place of the one that was idle for
-    /// longest; when none is idle, it is refused.
+    /// longest, or whose request has not arrived for longest; when there is none, it is refused.
     pub connections: usize,
-    /// Of these, from one source.
+    /// Of these, from one source. Networks of IPv6 that are 8 and 16 bits shorter may have two and four times as many.
     pub connections_per_source: usize,
     /// Bits of an IPv4 address that make a source.
     pub source_prefix_v4: u32,

@@ -7,7 +7,7 @@ use crate::counters::{Counters, Transport};
 use crate::query_log::Tap;
 use crate::sessions::sealer::Sealer;
 use crate::slow::queue::{Job, Route};
-use crate::slow::shard::SlowShard;
+use crate::slow::shard::{ListingReader, SlowShard};
 use handle_net::{Datapath, StreamId, bind_listener};
 use handle_resolver::Context;
 use std::io;
@@ -75,6 +75,11 @@ impl Side {
         path.streams().is_some_and(|streams| !streams.inbox.is_empty())
     }
 
+    /// When there is something to do though nothing comes, at the earliest: somebody has waited for too long.
+    pub(crate) fn next_expiry_ms(&self) -> Option<u64> {
+        self.tcp.next_expiry_ms()
+    }
+
     /// Acts on what the last wait brought, and on time that has passed. Returns how much happened.
     pub(crate) fn turn<B: AsRef<[u8]>>(
         &mut self,
@@ -110,7 +115,9 @@ impl Side {
         now_ms: u64,
         (slow, sealer, tap): Elsewhere<'_>,
     ) -> bool {
-        if job.answer.is_empty() {
+        if job.is_continued {
+            // Counted with its first part.
+        } else if job.answer.is_empty() {
             counters.tcp_dropped_bug.add(1);
         } else {
             counters.tcp_requests_answered.add(1);
@@ -120,7 +127,12 @@ impl Side {
         let defer = &mut |id, source, request: &[u8]| slow.defer(Route::Tcp(id, source), request, counters);
         let wire = streams.connections;
         let mut turn = Turn { wire, context, counters, now_ms, defer, sealer, tap };
-        self.tcp.reply(id, &job.answer, &mut turn)
+        self.tcp.reply(id, &job.answer, !job.has_more(), &mut turn)
+    }
+
+    /// What the reader of a listing on connection `id` does.
+    pub(crate) fn reader(&self, id: StreamId) -> ListingReader {
+        self.tcp.reader(id)
     }
 
     /// Finishes what is under way, and lets nobody in any more: where listeners are `taken` another process does,

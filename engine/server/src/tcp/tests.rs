@@ -89,7 +89,7 @@ fn an_answer_made_elsewhere_holds_up_no_other() {
         made_elsewhere(tcp, id);
         tcp.handle(StreamEvent::Received { id, bytes: &request(2, true) }, turn);
         assert_eq!(turn.wire.sent.len(), 1, "the later request is answered first");
-        assert!(tcp.reply(id, b"made elsewhere", turn));
+        assert!(tcp.reply(id, b"made elsewhere", true, turn));
         assert_eq!(turn.wire.sent[1], b"made elsewhere");
         assert!(!turn.wire.closed, "it was asked to stay");
         tcp.handle(StreamEvent::Received { id, bytes: &request(3, true) }, turn);
@@ -115,9 +115,9 @@ fn the_end_waits_for_what_is_made_elsewhere() {
                 tcp.handle(StreamEvent::Ended { id }, turn);
             }
             // It is not idle while it waits for us.
-            tcp.reply(id, b"first", turn);
+            tcp.reply(id, b"first", true, turn);
             assert!(!turn.wire.closed);
-            tcp.reply(id, b"second", turn);
+            tcp.reply(id, b"second", true, turn);
             assert!(turn.wire.closed);
             assert_eq!(turn.wire.sent[1..], [b"first".to_vec(), b"second".to_vec()]);
         });
@@ -129,12 +129,12 @@ fn an_answer_for_nobody_is_counted() {
     with_connection(|tcp, id, turn| {
         made_elsewhere(tcp, id);
         tcp.handle(StreamEvent::Closed { id }, turn);
-        assert!(!tcp.reply(id, b"too late", turn), "it is not sent");
-        assert!(!tcp.reply(StreamId::new(77, 1), b"never was", turn));
+        assert!(!tcp.reply(id, b"too late", true, turn), "it is not sent");
+        assert!(!tcp.reply(StreamId::new(77, 1), b"never was", true, turn));
         // Somebody else in the same place does not get it.
         let other = StreamId::new(0, 2);
         tcp.handle(StreamEvent::Opened { id: other, peer: ([192, 0, 2, 1], 9).into() }, turn);
-        assert!(!tcp.reply(id, b"too late", turn));
+        assert!(!tcp.reply(id, b"too late", true, turn));
         assert_eq!((turn.counters.tcp_replies_late.get(), turn.wire.sent.len()), (3, 0));
     });
 }

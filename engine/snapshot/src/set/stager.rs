@@ -159,8 +159,11 @@ impl<S: Storage> Stager<S> {
         self.storage.sync_dir().map_err(|error| SetError::io(dir, "sync it", error))?;
         let entry = LayerEntry { file: name.into(), len: header.file_len, header_sum: header_sum(&header) };
         let layers = self.open_layers(core::slice::from_ref(&entry))?;
-        let passed = |range| self.storage.forget(layers[0].bytes(), range);
-        verify::layer_passing(&layers[0], passed).map_err(|fault| SetError::new(path, Why::Fault(fault)))?;
+        let passed = |range| {
+            self.storage.forget(layers[0].bytes(), range);
+            ControlFlow::Continue(())
+        };
+        verify::layer_in_steps(&layers[0], passed).map_err(|fault| SetError::new(path, Why::Fault(fault)))?;
         Ok((entry, header))
     }
 

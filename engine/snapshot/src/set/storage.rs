@@ -2,9 +2,9 @@
 
 use crate::map::{Access, How, Mapped};
 use core::ops::Range;
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{DirBuilder, File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Read as _, Seek, Write};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::string::String;
 use std::time::SystemTime;
@@ -15,6 +15,38 @@ const LARGE_LEN: u64 = 16 << 20;
 
 /// Name of the file that a publisher locks.
 pub const LOCK: &str = "LOCK";
+
+/// Mode of a directory of sets. Layers hold values that are not public, so only the owner and the group, which is
+/// that of the resolver, may look into it.
+const DIRECTORY_MODE: u32 = 0o750;
+/// Mode of layers and manifests.
+const FILE_MODE: u32 = 0o640;
+/// Mode of [`LOCK`]: whoever can open it can hold the lock, and so keep the publisher from publishing.
+const LOCK_MODE: u32 = 0o600;
+/// Mode of files until they have the one above.
+const NEW_MODE: u32 = 0o600;
+/// Bit of a directory whose files get its group.
+const SET_GROUP_ID: u32 = 0o2000;
+
+/// Creates a directory for sets, mode 0750 whatever the umask; one that exists stays as it is.
+///
+/// A set-group-ID bit that the directory gets from the one above stays.
+///
+/// # Errors
+/// What the system says.
+pub fn create_directory(dir: &Path) -> io::Result<()> {
+    if let Some(above) = dir.parent().filter(|above| !above.as_os_str().is_empty()) {
+        std::fs::create_dir_all(above)?;
+    }
+    match DirBuilder::new().mode(0o700).create(dir) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && dir.is_dir() => Ok(()),
+        Err(error) => Err(error),
+        Ok(()) => {
+            let set_group_id = std::fs::metadata(dir)?.permissions().mode() & SET_GROUP_ID;
+            std::fs::set_permissions(dir, Permissions::from_mode(DIRECTORY_MODE | set_group_id))
+        }
+    }
+}
 
 /// One directory. Names are plain file names in it.
 pub trait Storage: Send + Sync {
@@ -85,7 +117,13 @@ impl Disk {
     /// # Errors
     /// When the directory is not there or may not be written.
     pub fn lock(dir: &Path) -> io::Result<Option<Self>> {
-        let file = OpenOptions::new().create(true).truncate(false).write(true).open(dir.join(LOCK))?;
+        let mut options = OpenOptions::new();
+        options.create(true).truncate(false).write(true).mode(LOCK_MODE);
+        let file = options.open(dir.join(LOCK))?;
+        if file.metadata()?.permissions().mode() & 0o777 != LOCK_MODE {
+            // Only its owner can close it to others; a publisher that is somebody else can still use it.
+            let _ = file.set_permissions(Permissions::from_mode(LOCK_MODE));
+        }
         match file.try_lock() {
             Ok(()) => Ok(Some(Self { dir: dir.into(), _lock: file })),
             Err(TryLockError::WouldBlock) => Ok(None),
@@ -106,8 +144,12 @@ impl Storage for Disk {
     type Bytes = Mapped;
 
     fn create(&self, name: &str) -> io::Result<File> {
-        // Readable by all, writable by nobody who opens it later.
-        OpenOptions::new().read(true).write(true).create_new(true).mode(0o444).open(self.dir.join(name))
+        let mut options = OpenOptions::new();
+        let file =
+            options.read(true).write(true).create_new(true).mode(NEW_MODE).open(self.dir.join(name))?;
+        // Not by `open` alone, which leaves out what the umask says.
+        file.set_permissions(Permissions::from_mode(FILE_MODE))?;
+        Ok(file)
     }
 
     fn sync(&self, file: &File) -> io::Result<()> {

@@ -1,0 +1,151 @@
+//! How many lines that cost nobody anything are written: refusals, requests without a name or without an effect.
+
+use serde::Serialize;
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+/// So many times the bytes of a second may be written at once, after a time with fewer.
+const BURST_S: u64 = 64;
+
+/// How many such lines are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AuditBounds {
+    /// Lines in one second.
+    pub lines_per_s: u32,
+    /// Of these, those of one source: an IPv4 address, or a /64 of IPv6.
+    pub lines_per_source_per_s: u32,
+    /// Bytes in one second, over time.
+    pub bytes_per_s: u64,
+}
+
+/// Why a line is one of those that are bounded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Bounded {
+    /// The request was refused.
+    Refused,
+    /// Nobody had to say who asks.
+    Anonymous,
+    /// Nothing is different afterwards.
+    Unchanged,
+}
+
+/// Lines that were not written, since the last summary.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub(super) struct Summary {
+    pub(super) left_out: u64,
+    pub(super) refused: u64,
+    pub(super) anonymous: u64,
+    pub(super) unchanged: u64,
+}
+
+impl Summary {
+    fn count(&mut self, bounded: Bounded) {
+        self.left_out += 1;
+        match bounded {
+            Bounded::Refused => self.refused += 1,
+            Bounded::Anonymous => self.anonymous += 1,
+            Bounded::Unchanged => self.unchanged += 1,
+        }
+    }
+}
+
+/// Counts lines. Of the sources of one second no more are kept than lines are written.
+#[derive(Debug)]
+pub(super) struct Gate {
+    bounds: AuditBounds,
+    unix_s: u64,
+    written: u32,
+    of_source: HashMap<IpAddr, u32>,
+    bytes_left: u64,
+    summary: Summary,
+}
+
+impl Gate {
+    pub(super) fn new(bounds: AuditBounds) -> Self {
+        Self {
+            bounds,
+            unix_s: 0,
+            written: 0,
+            of_source: HashMap::new(),
+            bytes_left: bounds.bytes_per_s * BURST_S,
+            summary: Summary::default(),
+        }
+    }
+
+    pub(super) fn set(&mut self, bounds: AuditBounds) {
+        self.bounds = bounds;
+        self.bytes_left = self.bytes_left.min(bounds.bytes_per_s * BURST_S);
+    }
+
+    /// Whether a line of `len` bytes is written; it is counted where not.
+    pub(super) fn admit(&mut self, source: IpAddr, unix_s: u64, len: u64, bounded: Bounded) -> bool {
+        let bounds = self.bounds;
+        if self.unix_s != unix_s {
+            let refill = unix_s.saturating_sub(self.unix_s).saturating_mul(bounds.bytes_per_s);
+            self.bytes_left = self.bytes_left.saturating_add(refill).min(bounds.bytes_per_s * BURST_S);
+            (self.unix_s, self.written) = (unix_s, 0);
+            self.of_source.clear();
+        }
+        let of_source = self.of_source.get(&source).copied().unwrap_or(0);
+        let is_admitted = self.written < bounds.lines_per_s
+            && of_source < bounds.lines_per_source_per_s
+            && len <= self.bytes_left;
+        if is_admitted {
+            self.written += 1;
+            self.bytes_left -= len;
+            self.of_source.insert(source, of_source + 1);
+        } else {
+            self.summary.count(bounded);
+        }
+        is_admitted
+    }
+
+    /// Counts a line that is not written for another reason.
+    pub(super) fn leave_out(&mut self, bounded: Bounded) {
+        self.summary.count(bounded);
+    }
+
+    /// What was left out since the last time, if anything was.
+    pub(super) fn take_summary(&mut self) -> Option<Summary> {
+        let summary = std::mem::take(&mut self.summary);
+        (summary.left_out > 0).then_some(summary)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BOUNDS: AuditBounds = AuditBounds { lines_per_s: 10, lines_per_source_per_s: 3, bytes_per_s: 1000 };
+
+    fn ip(last: u8) -> IpAddr {
+        IpAddr::from([192, 0, 2, last])
+    }
+
+    #[test]
+    fn a_source_uses_up_its_own_lines_and_all_together_have_an_end() {
+        let mut gate = Gate::new(BOUNDS);
+        let mut admitted = |source, count, unix_s| {
+            (0..count).filter(|_| gate.admit(source, unix_s, 1, Bounded::Refused)).count()
+        };
+        assert_eq!(admitted(ip(1), 13, 5), 3);
+        assert_eq!(admitted(ip(2), 2, 5), 2, "who floods takes nobody else's");
+        assert_eq!((3..9).map(|last| admitted(ip(last), 3, 5)).sum::<usize>(), 5);
+        assert_eq!(admitted(ip(1), 1, 6), 1);
+        let left_out = Summary { left_out: 23, refused: 23, ..Summary::default() };
+        assert_eq!(gate.take_summary(), Some(left_out));
+        assert_eq!(gate.take_summary(), None);
+    }
+
+    #[test]
+    fn bytes_are_bounded_over_time() {
+        let bounds = AuditBounds { lines_per_s: 1000, lines_per_source_per_s: 1000, ..BOUNDS };
+        let mut gate = Gate::new(bounds);
+        let mut admitted =
+            |unix_s| (0..1000).filter(|_| gate.admit(ip(1), unix_s, 500, Bounded::Anonymous)).count();
+        assert_eq!(admitted(100), 128, "64,000 bytes at once");
+        assert_eq!((101..201).map(&mut admitted).sum::<usize>(), 200, "then 1000 in a second");
+        assert_eq!(admitted(10_000), 128);
+        assert_eq!(gate.take_summary().unwrap().anonymous, 1000 * 102 - 456);
+    }
+}

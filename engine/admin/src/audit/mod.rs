@@ -1,0 +1,340 @@
+//! The audit log: who did what, from where, and with which result, as a line for each administrative request.
+//! Secrets are not in it.
+//!
+//! Anybody who can connect can be refused as often as they like, so the lines of requests that were refused, that
+//! nobody had to sign, or that changed nothing are bounded: in number, for each source and for all, and in bytes. What
+//! is left out is counted, and a summary line tells how many it was (`bounds`). Changes always have their line.
+//!
+//! The file is rotated at its size ([`file`]). When its disk is nearly full, bounded lines are left out; when it is
+//! full, lines of changes go to the log of the process, and are counted as lost.
+
+mod bounds;
+mod file;
+
+pub use bounds::AuditBounds;
+pub use file::FileBounds;
+
+use anyhow::Context as _;
+use bounds::{Bounded, Gate, Summary};
+use file::AuditFile;
+use handle_auth::source;
+use handle_proto::limit::HANDLE_LEN_MAX;
+use handle_proto::wire::list::Reference;
+use handle_proto::{Handle, OpCode, ResponseCode};
+use serde::Serialize;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Most bytes that are written of why something was refused.
+const WHY_LEN_MAX: usize = 512;
+/// Most bytes that are written of a name, in a line that is bounded.
+const NAME_LEN_MAX: usize = 256;
+/// How often it is told how many lines were left out.
+const SUMMARY_INTERVAL: Duration = Duration::from_secs(60);
+
+/// One line.
+#[derive(Clone, Copy, Debug)]
+pub struct AuditLine<'a> {
+    /// From where.
+    pub source: SocketAddr,
+    /// Who, or who they say they are: the result tells.
+    pub identity: Option<Reference<'a>>,
+    /// What.
+    pub op_code: OpCode,
+    /// With which handle.
+    pub handle: &'a [u8],
+    /// What came of it.
+    pub code: ResponseCode,
+    /// Why not.
+    pub text: &'a str,
+    /// Whether anything is different afterwards.
+    pub changed: bool,
+}
+
+impl AuditLine<'_> {
+    /// Why the line is bounded; `None` for one that is always written.
+    fn bounded(&self) -> Option<Bounded> {
+        if self.code != ResponseCode::SUCCESS {
+            Some(Bounded::Refused)
+        } else if self.identity.is_none() {
+            Some(Bounded::Anonymous)
+        } else if !self.changed && self.op_code.changes_records() {
+            Some(Bounded::Unchanged)
+        } else {
+            None
+        }
+    }
+}
+
+/// Where the lines go.
+#[derive(Debug)]
+pub struct Audit {
+    target: Mutex<Target>,
+    gate: Mutex<Gate>,
+    summarised: Mutex<Instant>,
+    is_disk_low: AtomicBool,
+    written: AtomicU64,
+    left_out: AtomicU64,
+    lost: AtomicU64,
+}
+
+/// Where lines can go.
+#[derive(Debug, Default)]
+pub struct Target(Option<AuditFile>);
+
+impl Target {
+    /// The end of the file at `path`, which only its owner may read; the log of the process where there is none.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn open(path: Option<&Path>, bounds: FileBounds) -> anyhow::Result<Self> {
+        let opened = |path: &Path| {
+            AuditFile::open(path, bounds)
+                .with_context(|| format!("cannot write the audit log {}", path.display()))
+        };
+        path.map(opened).transpose().map(Self)
+    }
+
+    fn path(&self) -> Option<PathBuf> {
+        self.0.as_ref().map(|file| file.path().to_owned())
+    }
+}
+
+#[derive(Serialize)]
+struct Json<'a> {
+    time: String,
+    source: SocketAddr,
+    identity: Option<String>,
+    operation: String,
+    handle: String,
+    code: i32,
+    result: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    why: &'a str,
+}
+
+impl Audit {
+    /// Lines go to the end of the file at `path`, which only its owner may read; to the log where there is none.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn open(path: Option<&Path>, files: FileBounds, bounds: AuditBounds) -> anyhow::Result<Self> {
+        Ok(Self {
+            target: Mutex::new(Target::open(path, files)?),
+            gate: Mutex::new(Gate::new(bounds)),
+            summarised: Mutex::new(Instant::now()),
+            is_disk_low: AtomicBool::new(false),
+            written: AtomicU64::new(0),
+            left_out: AtomicU64::new(0),
+            lost: AtomicU64::new(0),
+        })
+    }
+
+    /// From now on, lines go there, and so many of them.
+    pub fn put_in_force(&self, target: Target, bounds: AuditBounds) {
+        *self.target() = target;
+        self.gate().set(bounds);
+    }
+
+    /// Writes a summary if one is due, and opens the file again, after it was renamed.
+    ///
+    /// # Errors
+    /// When it cannot be written; then lines go on to the old one.
+    pub fn reopen(&self, files: FileBounds) -> anyhow::Result<()> {
+        self.summarise();
+        let mut target = self.target();
+        let path = target.path();
+        *target = Target::open(path.as_deref(), files)?;
+        Ok(())
+    }
+
+    /// Leaves lines that are bounded out, or does not any more: the disk of the file is nearly full.
+    pub fn set_disk_low(&self, is_low: bool) {
+        self.is_disk_low.store(is_low, Ordering::Relaxed);
+    }
+
+    /// Lines that were written, left out, and lost because they could not be written.
+    #[must_use]
+    pub fn counts(&self) -> [(&'static str, u64); 3] {
+        let counts = [("written", &self.written), ("left_out", &self.left_out), ("lost", &self.lost)];
+        counts.map(|(event, count)| (event, count.load(Ordering::Relaxed)))
+    }
+
+    /// Writes a line, unless it is one too many of those that are bounded.
+    pub fn write(&self, line: &AuditLine<'_>) {
+        let bounded = line.bounded();
+        let name_len_max = if bounded.is_some() { NAME_LEN_MAX } else { HANDLE_LEN_MAX };
+        let name = |handle: &[u8]| Handle(&handle[..handle.len().min(name_len_max)]).to_string();
+        let json = Json {
+            time: now(),
+            source: line.source,
+            identity: line.identity.map(|it| format!("{}:{}", it.index, name(it.handle))),
+            operation: line.op_code.name().map_or_else(|| line.op_code.0.to_string(), str::to_owned),
+            handle: name(line.handle),
+            code: line.code.0,
+            result: line.code.name().unwrap_or("unknown"),
+            why: &line.text[..floor_char_boundary(line.text, WHY_LEN_MAX)],
+        };
+        let mut text = serde_json::to_vec(&json).unwrap_or_default();
+        text.push(b'\n');
+        if let Some(bounded) = bounded
+            && !self.admits(line.source, text.len() as u64, bounded)
+        {
+            self.left_out.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        self.append(&text, || {
+            let Json { source, identity, operation, handle, code, result, why, .. } = &json;
+            tracing::info!(%source, ?identity, operation, handle, code, result, why, "audit");
+        });
+        self.summarise_if_due();
+    }
+
+    /// Tells how many lines were left out, if the last time is a while ago.
+    pub fn summarise_if_due(&self) {
+        let mut last = self.summarised.lock().unwrap_or_else(PoisonError::into_inner);
+        if last.elapsed() >= SUMMARY_INTERVAL {
+            *last = Instant::now();
+            drop(last);
+            self.summarise();
+        }
+    }
+
+    /// Tells how many lines were left out since the last time.
+    pub fn summarise(&self) {
+        let Some(summary) = self.gate().take_summary() else { return };
+        let Summary { left_out, refused, anonymous, unchanged } = summary;
+        tracing::warn!(left_out, refused, anonymous, unchanged, "lines were left out of the audit log");
+        let json = SummaryJson { time: now(), summary };
+        let mut text = serde_json::to_vec(&json).unwrap_or_default();
+        text.push(b'\n');
+        self.append(&text, || ());
+    }
+
+    fn admits(&self, source: SocketAddr, len: u64, bounded: Bounded) -> bool {
+        let unix_s = crate::store::now_unix_ms() / 1000;
+        let mut gate = self.gate();
+        if self.is_disk_low.load(Ordering::Relaxed) {
+            gate.leave_out(bounded);
+            return false;
+        }
+        gate.admit(source::of(source.ip()), unix_s, len, bounded)
+    }
+
+    /// Appends a line to the file. Where there is none, `log` writes it to the log of the process; where it cannot be
+    /// written, it goes there as it is.
+    fn append(&self, text: &[u8], log: impl FnOnce()) {
+        let mut target = self.target();
+        let Some(file) = &mut target.0 else {
+            self.written.fetch_add(1, Ordering::Relaxed);
+            return log();
+        };
+        match file.append(text) {
+            Ok(()) => self.written.fetch_add(1, Ordering::Relaxed),
+            Err(error) => {
+                let line = String::from_utf8_lossy(text);
+                tracing::error!(%error, line = line.trim_end(), "cannot write to the audit log");
+                self.lost.fetch_add(1, Ordering::Relaxed)
+            }
+        };
+    }
+
+    fn target(&self) -> MutexGuard<'_, Target> {
+        self.target.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn gate(&self) -> MutexGuard<'_, Gate> {
+        self.gate.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[derive(Serialize)]
+struct SummaryJson {
+    time: String,
+    #[serde(flatten)]
+    summary: Summary,
+}
+
+/// The last place in `text`, up to `most`, where it can be cut.
+fn floor_char_boundary(text: &str, most: usize) -> usize {
+    (0..=most.min(text.len())).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0)
+}
+
+fn now() -> String {
+    let unix_ms = i64::try_from(crate::store::now_unix_ms()).unwrap_or(i64::MAX);
+    jiff::Timestamp::from_millisecond(unix_ms).map_or_else(|_| unix_ms.to_string(), |time| time.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    const FILES: FileBounds = FileBounds { bytes_max: 1 << 20, files_max: 1 };
+    const BOUNDS: AuditBounds = AuditBounds { lines_per_s: 10, lines_per_source_per_s: 3, bytes_per_s: 4096 };
+
+    #[test]
+    fn lines_say_who_did_what_and_only_the_owner_may_read_them() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("audit.jsonl");
+        let audit = Audit::open(Some(&path), FILES, BOUNDS).unwrap();
+        let line = AuditLine {
+            source: ([127, 0, 0, 1], 7).into(),
+            identity: Some(Reference { handle: b"0.NA/10.1", index: 300 }),
+            op_code: OpCode::CREATE_HANDLE,
+            handle: b"10.1/\xff\n",
+            code: ResponseCode::INVALID_ADMIN,
+            text: "lacks add_handle",
+            changed: false,
+        };
+        audit.write(&line);
+        std::fs::rename(&path, directory.path().join("old")).unwrap();
+        audit.reopen(FILES).unwrap();
+        audit.write(&AuditLine {
+            identity: None,
+            code: ResponseCode::SUCCESS,
+            text: "",
+            changed: true,
+            ..line
+        });
+        let read = |name: &str| -> serde_json::Value {
+            let text = std::fs::read_to_string(directory.path().join(name)).unwrap();
+            assert_eq!(text.lines().count(), 1, "{text}");
+            serde_json::from_str(&text).unwrap()
+        };
+        let (old, new) = (read("old"), read("audit.jsonl"));
+        assert_eq!(old["identity"], "300:0.NA/10.1");
+        assert_eq!(old["why"], "lacks add_handle");
+        assert_eq!((&old["code"], &new["code"]), (&400.into(), &1.into()));
+        assert!(new["identity"].is_null() && new.get("why").is_none());
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn who_is_refused_cannot_fill_the_disk() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("audit.jsonl");
+        let audit = Audit::open(Some(&path), FILES, BOUNDS).unwrap();
+        let (handle, text) = (vec![0xff; 250_000], "ä".repeat(250_000));
+        let line = AuditLine {
+            source: ([127, 0, 0, 1], 7).into(),
+            identity: Some(Reference { handle: &handle, index: 300 }),
+            op_code: OpCode::DELETE_HANDLE,
+            handle: &handle,
+            code: ResponseCode::AUTHENTICATION_FAILED,
+            text: &text,
+            changed: false,
+        };
+        audit.write(&line);
+        let len = std::fs::metadata(&path).unwrap().len();
+        assert!((500..6_000).contains(&len), "{len}");
+        assert!(Target::open(Some(directory.path()), FILES).is_err(), "a directory");
+        let other = directory.path().join("other.jsonl");
+        audit.put_in_force(Target::open(Some(&other), FILES).unwrap(), BOUNDS);
+        audit.write(&line);
+        assert!(other.exists() && std::fs::metadata(&path).unwrap().len() == len);
+    }
+}

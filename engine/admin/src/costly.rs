@@ -1,0 +1,245 @@
+//! Work that strangers ask for and that takes milliseconds: key exchanges and derived keys.
+//!
+//! It is done by a few threads that stand back behind everything else on the machine, in turns by source
+//! ([`handle_auth::fair`]), so that who asks for much waits for it alone: neither `handled` nor other administrators do.
+//! What waits is bounded, in all and by source; for more there is no place, and the sender is told so at once.
+
+use anyhow::Context as _;
+use handle_auth::cost::{self, Units};
+use handle_auth::fair::{FairQueue, Shares};
+use handle_auth::source::{Origin, SourceList};
+use handle_process::priority::stand_back;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::sync_channel;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How much its threads stand back: whoever wakes up goes first, and on a machine that is busy with other things they
+/// still get on.
+const NICE: u8 = 10;
+/// What costs less is done at once: to wait for another thread takes as long.
+const CHEAP: Units = cost::SIGNATURE_CHECK;
+/// How long a request waits for its work, on a machine that is busy with other things.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How much of it is done at a time, and how much waits.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct CostlyConfig {
+    /// Threads for it; 0 for one for each two cores, and one at least.
+    pub threads: usize,
+    /// Requests that wait for it or are in it. Of 8 or more, a source gets a quarter, and its /24 or /48 a half.
+    pub requests: usize,
+}
+
+impl Default for CostlyConfig {
+    fn default() -> Self {
+        Self { threads: 0, requests: 64 }
+    }
+}
+
+/// The threads, and what waits for them.
+pub struct CostlyWork {
+    state: Mutex<State>,
+    /// There is more to do, or there will be no more.
+    more: Condvar,
+    started: Instant,
+    units_done: AtomicU64,
+    refused: AtomicU64,
+}
+
+struct State {
+    jobs: FairQueue<Job>,
+    shares: Shares,
+    is_closed: bool,
+}
+
+struct Job {
+    origin: Origin,
+    cost: Units,
+    run: Box<dyn FnOnce() + Send>,
+}
+
+impl fmt::Debug for CostlyWork {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CostlyWork").finish_non_exhaustive()
+    }
+}
+
+impl CostlyWork {
+    /// Starts the threads. Sources in `exempt` may take all places.
+    ///
+    /// # Errors
+    /// When the kernel refuses a thread.
+    pub fn start(config: &CostlyConfig, exempt: SourceList) -> anyhow::Result<Arc<Self>> {
+        let state = State {
+            jobs: FairQueue::default(),
+            shares: Shares::new(config.requests, exempt),
+            is_closed: false,
+        };
+        let work = Arc::new(Self {
+            state: Mutex::new(state),
+            more: Condvar::new(),
+            started: Instant::now(),
+            units_done: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+        });
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = if config.threads > 0 { config.threads } else { (cores / 2).max(1) };
+        for at in 0..threads {
+            let work = Arc::clone(&work);
+            let thread = std::thread::Builder::new().name(format!("costly-{at}"));
+            let thread = thread.spawn(move || {
+                if let Err(error) = stand_back(false, NICE) {
+                    tracing::warn!(error, "costly work does not stand back behind everything else");
+                }
+                work.serve();
+            });
+            thread.context("cannot start a thread for costly work")?;
+        }
+        Ok(work)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// From now on sources in `exempt` may take all places.
+    pub fn set_exempt(&self, exempt: SourceList) {
+        self.state().shares.set_exempt(exempt);
+    }
+
+    /// Does `work`, which costs `cost`, for `origin`, and waits for it. `None` when there is no place for it.
+    pub fn run<T: Send + 'static>(
+        &self,
+        origin: Origin,
+        cost: Units,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<T> {
+        if cost <= CHEAP {
+            return Some(work());
+        }
+        let (sender, receiver) = sync_channel(1);
+        let run = Box::new(move || {
+            // Nobody waits any more, where it took too long.
+            let _ = sender.send(work());
+        });
+        let mut state = self.state();
+        if state.is_closed || !state.shares.enter(origin) {
+            drop(state);
+            self.refused.fetch_add(1, Ordering::Relaxed);
+            return None;
+        }
+        state.jobs.push(origin, Job { origin, cost, run });
+        drop(state);
+        self.more.notify_one();
+        receiver.recv_timeout(PATIENCE).ok()
+    }
+
+    /// Does what there is to do, until there will be no more.
+    fn serve(&self) {
+        let mut state = self.state();
+        while !state.is_closed {
+            let Some(Job { origin, cost, run }) = state.jobs.pop(self.now_ms()) else {
+                state = self.more.wait(state).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            drop(state);
+            // A bug costs the request that meets it: whoever waits for the result finds that there is none.
+            if catch_unwind(AssertUnwindSafe(run)).is_err() {
+                tracing::error!("costly work met a bug; it was shown where it happened");
+            }
+            self.units_done.fetch_add(cost, Ordering::Relaxed);
+            state = self.state();
+            state.shares.leave(origin);
+            state.jobs.charge(origin, cost, self.now_ms());
+        }
+    }
+
+    /// Lets the threads come to an end after what they are doing.
+    pub fn close(&self) {
+        let mut state = self.state();
+        state.is_closed = true;
+        state.jobs.clear();
+        drop(state);
+        self.more.notify_all();
+    }
+
+    /// The work that was done, in [units](handle_auth::cost), the requests for which there was no place, and those that
+    /// wait.
+    #[must_use]
+    pub fn counts(&self) -> (u64, u64, usize) {
+        let waiting = self.state().jobs.len();
+        (self.units_done.load(Ordering::Relaxed), self.refused.load(Ordering::Relaxed), waiting)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::channel;
+
+    fn origin(text: &str) -> Origin {
+        Origin::connection(text.parse().unwrap())
+    }
+
+    /// Waits until `count` wait.
+    fn until_waiting(work: &CostlyWork, count: usize) {
+        while work.counts().2 != count {
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn a_source_waits_behind_others_and_is_refused_beyond_its_share() {
+        let config = CostlyConfig { threads: 1, requests: 16 };
+        let work = CostlyWork::start(&config, SourceList::default()).unwrap();
+        let (attacker, other) = (origin("192.0.2.1"), origin("198.51.100.1"));
+        let (go_on, may_go_on) = channel::<()>();
+        let (begun, has_begun) = channel();
+        let (done, order) = channel();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                work.run(attacker, 100_000, move || {
+                    begun.send(()).unwrap();
+                    may_go_on.recv().unwrap();
+                })
+            });
+            has_begun.recv().unwrap();
+            for at in 1..=3 {
+                let (work, done) = (&work, done.clone());
+                scope.spawn(move || work.run(attacker, 100_000, move || done.send("attacker").unwrap()));
+                until_waiting(work, at);
+            }
+            assert_eq!(work.run(attacker, 100_000, || ()), None, "four of sixteen places");
+            assert_eq!(work.counts().1, 1);
+            let (work, done) = (&work, done.clone());
+            scope.spawn(move || work.run(other, 100_000, move || done.send("other").unwrap()));
+            until_waiting(work, 4);
+            go_on.send(()).unwrap();
+        });
+        drop(done);
+        assert_eq!(order.iter().collect::<Vec<_>>(), ["other", "attacker", "attacker", "attacker"]);
+        assert_eq!(work.counts(), (500_000, 1, 0));
+        work.close();
+        assert_eq!(work.run(other, 100_000, || 1), None);
+        assert_eq!(work.run(other, 1, || 1), Some(1), "what is cheap needs no thread");
+    }
+
+    #[test]
+    fn a_bug_costs_the_request_that_meets_it() {
+        let config = CostlyConfig { threads: 1, requests: 1 };
+        let work = CostlyWork::start(&config, SourceList::default()).unwrap();
+        let bug = || -> u8 { panic!("a bug") };
+        assert_eq!(work.run(origin("192.0.2.1"), 100_000, bug), None);
+        assert_eq!(work.run(origin("192.0.2.1"), 100_000, || 7), Some(7));
+        work.close();
+    }
+}

@@ -1,0 +1,136 @@
+//! Resolution on behalf of clients that do not understand a referral to the service of a derived prefix.
+//!
+//! The referral itself says whom to ask, with their keys, so nobody else needs to be known beforehand. Bounded: so many at
+//! a time, nobody waits for a place, each takes `elsewhere.patience_ms` at most, and answers are cached as
+//! `elsewhere.cache_bytes` and `elsewhere.cache_s` say. RFC 3652 section 3.4, with what deployed servers do.
+
+use crate::elsewhere::ElsewhereConfig;
+use crossbeam_channel::{Receiver, Sender, bounded};
+use handle_client::lookup::{Options, Whom};
+use handle_client::{Driver, Question, SharedAnswer};
+use handle_proto::wire::query::Query;
+use handle_proto::{ResponseCode, ValueBuf, Version};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Servers through which a request may have come and still is resolved here; as deployed.
+pub const RECURSION_MAX: u8 = 10;
+/// First version whose peers understand a referral whatever they asked for.
+pub const UNDERSTOOD_SINCE: Version = Version::new(2, 10);
+
+/// Asks the services that referrals lead to.
+#[derive(Debug)]
+pub struct ReferralResolver {
+    certified: bool,
+    /// One for each resolution that may be under way.
+    places: (Sender<Driver>, Receiver<Driver>),
+    counts: Counts,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    resolved: AtomicU64,
+    unresolved: AtomicU64,
+    refused: AtomicU64,
+}
+
+/// What came of resolutions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReferralCounts {
+    /// Answers that the other service gave.
+    pub resolved: u64,
+    /// Resolutions without an answer; the client was referred.
+    pub unresolved: u64,
+    /// Requests that found no place.
+    pub refused: u64,
+}
+
+/// Why a referral is not resolved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotResolved {
+    /// As many are under way as may be.
+    Busy,
+    /// The service that it leads to does not say.
+    Unanswered,
+}
+
+impl ReferralResolver {
+    /// For `at_once` resolutions at a time, each asked as `config` says.
+    ///
+    /// # Errors
+    /// When a file that `config` names cannot be used.
+    pub fn open(config: &ElsewhereConfig, at_once: usize) -> anyhow::Result<Self> {
+        let client = Arc::new(config.client()?);
+        let places = bounded(at_once);
+        for _ in 0..at_once {
+            // There is room for each, and both ends are here.
+            let _ = places.0.send(Driver::new(Arc::clone(&client)));
+        }
+        Ok(Self { certified: config.certified, places, counts: Counts::default() })
+    }
+
+    /// Asks the service that the values of `referral` name. The request has come through `recursion_count` servers.
+    ///
+    /// # Errors
+    /// Why there is no answer.
+    pub fn resolve(
+        &self,
+        query: &Query<'_>,
+        referral: Vec<ValueBuf>,
+        recursion_count: u8,
+    ) -> Result<SharedAnswer, NotResolved> {
+        let resolved = self.try_resolve(query, referral, recursion_count);
+        let counter = match &resolved {
+            Ok(_) => &self.counts.resolved,
+            Err(NotResolved::Unanswered) => &self.counts.unresolved,
+            Err(NotResolved::Busy) => &self.counts.refused,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+        resolved
+    }
+
+    fn try_resolve(
+        &self,
+        query: &Query<'_>,
+        referral: Vec<ValueBuf>,
+        recursion_count: u8,
+    ) -> Result<SharedAnswer, NotResolved> {
+        let mut driver = self.places.1.try_recv().map_err(|_| NotResolved::Busy)?;
+        let mut question = Question::all(query.handle);
+        question.indexes = query.indexes.iter().collect();
+        question.types = query.types.iter().map(<[u8]>::to_vec).collect();
+        question.wants.certified = self.certified;
+        let options = Options {
+            whom: Whom::Referral(referral),
+            recursion_count: recursion_count.saturating_add(1),
+            ..Options::default()
+        };
+        let outcome = driver.resolve(&question, &options).outcome;
+        // It goes where it came from, so there is room.
+        let _ = self.places.0.try_send(driver);
+        match outcome {
+            Ok(answer) if is_final(answer.code) => Ok(answer),
+            Ok(answer) => {
+                tracing::debug!(code = %answer.code, "a referral leads to no answer");
+                Err(NotResolved::Unanswered)
+            }
+            Err(error) => {
+                tracing::debug!(%error, "a referral leads to no answer");
+                Err(NotResolved::Unanswered)
+            }
+        }
+    }
+
+    /// What came of resolutions so far.
+    #[must_use]
+    pub fn counts(&self) -> ReferralCounts {
+        let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let Counts { resolved, unresolved, refused } = &self.counts;
+        ReferralCounts { resolved: of(resolved), unresolved: of(unresolved), refused: of(refused) }
+    }
+}
+
+/// Whether an answer with `code` says what there is.
+const fn is_final(code: ResponseCode) -> bool {
+    matches!(code, ResponseCode::SUCCESS | ResponseCode::HANDLE_NOT_FOUND | ResponseCode::VALUES_NOT_FOUND)
+}

@@ -1,0 +1,21 @@
+//! How a decided change is written to the store.
+
+use crate::operation::Write;
+use crate::store::{StoreError, Transaction};
+use handle_proto::Values;
+
+/// Carries out one write of a decision within `transaction`.
+///
+/// # Errors
+/// When the store refuses it.
+pub(super) fn make(transaction: &mut Transaction<'_>, write: Write) -> Result<(), StoreError> {
+    match write {
+        Write::Put(key, count, bytes) => {
+            let values = Values::from_encoded(count, &bytes);
+            transaction.put(&key, values.map_err(|_| StoreError::Damaged("values that were encoded before"))?)
+        }
+        Write::Delete(key) => transaction.delete(&key).map(|_| ()),
+        Write::Home(prefix) => transaction.home(&prefix).map(|_| ()),
+        Write::Unhome(prefix) => transaction.unhome(&prefix).map(|_| ()),
+    }
+}

@@ -1,0 +1,335 @@
+//! Whose turn it is: work for strangers, shared by source.
+//!
+//! What counts is the work that was done for a source and its networks, in [units](crate::cost), and not how many
+//! requests it sent; it fades, so that only the last seconds count. Connections and datagrams get a half each where both
+//! have something to do, for datagrams may have forged senders. Within these the widest networks share equally, then the
+//! networks in them, then the sources. Time comes in as an argument.
+
+use crate::cost::{self, Units};
+use crate::source::{Origin, SourceList, networks_of};
+use std::cmp::Ordering;
+use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
+
+/// In so many milliseconds half of what a source has had is forgotten.
+const HALF_LIFE_MS: f64 = 4000.0;
+/// Most accounts of networks; where there are more, those that have had less than the mean are forgotten.
+const ACCOUNTS_MAX: usize = 8192;
+
+/// What waits, in the order in which it is to be done.
+#[derive(Debug)]
+pub struct FairQueue<T> {
+    flows: HashMap<Flow, VecDeque<(u64, T)>>,
+    ledger: Ledger,
+    len: usize,
+    /// How many were added ever: of those with equal claims the first comes first.
+    added: u64,
+}
+
+/// What is shared out to: a source, by connections or by datagrams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Flow {
+    is_connected: bool,
+    networks: [IpAddr; 3],
+}
+
+impl Flow {
+    fn of(origin: Origin) -> Self {
+        Self { is_connected: origin.is_connected, networks: networks_of(origin.ip) }
+    }
+}
+
+impl<T> Default for FairQueue<T> {
+    fn default() -> Self {
+        Self { flows: HashMap::new(), ledger: Ledger::default(), len: 0, added: 0 }
+    }
+}
+
+impl<T> FairQueue<T> {
+    /// Adds what is to be done for `origin`.
+    pub fn push(&mut self, origin: Origin, item: T) {
+        self.flows.entry(Flow::of(origin)).or_default().push_back((self.added, item));
+        self.added += 1;
+        self.len += 1;
+    }
+
+    /// What is to be done next. It is charged as a [request](cost::REQUEST), the rest of its cost is for
+    /// [`charge`](Self::charge).
+    pub fn pop(&mut self, now_ms: u64) -> Option<T> {
+        let ledger = &self.ledger;
+        let claim = |(flow, items): (&Flow, &VecDeque<(u64, T)>)| {
+            (*flow, ledger.spent_by(flow, now_ms), items.front().map(|(number, _)| *number))
+        };
+        let (flow, ..) =
+            self.flows.iter().map(claim).min_by(|(_, spent, number), (_, other, other_number)| {
+                let pairs = spent.iter().zip(other);
+                let order =
+                    pairs.map(|(one, other)| one.total_cmp(other)).find(|order| *order != Ordering::Equal);
+                order.unwrap_or_else(|| number.cmp(other_number))
+            })?;
+        let items = self.flows.get_mut(&flow)?;
+        let item = items.pop_front().map(|(_, item)| item);
+        if items.is_empty() {
+            self.flows.remove(&flow);
+        }
+        self.len -= usize::from(item.is_some());
+        self.ledger.charge(&flow, cost::REQUEST, now_ms);
+        item
+    }
+
+    /// Notes that `units` of work were done for `origin`.
+    pub fn charge(&mut self, origin: Origin, units: Units, now_ms: u64) {
+        self.ledger.charge(&Flow::of(origin), units, now_ms);
+    }
+
+    /// How many wait.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether nothing waits.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Drops all that waits.
+    pub fn clear(&mut self) {
+        self.flows.clear();
+        self.len = 0;
+    }
+}
+
+/// The work that was done for datagrams and connections, and for networks.
+#[derive(Debug, Default)]
+struct Ledger {
+    kinds: [Account; 2],
+    /// By position in [`networks_of`] and network.
+    networks: HashMap<(u8, IpAddr), Account>,
+}
+
+/// Units as they were at a time.
+#[derive(Clone, Copy, Debug, Default)]
+struct Account {
+    units: f64,
+    at_ms: u64,
+}
+
+impl Account {
+    fn units(&self, now_ms: u64) -> f64 {
+        #[expect(clippy::cast_precision_loss, reason = "milliseconds since the start")]
+        let age_ms = now_ms.saturating_sub(self.at_ms) as f64;
+        self.units * (-age_ms / HALF_LIFE_MS).exp2()
+    }
+
+    fn charge(&mut self, units: Units, now_ms: u64) {
+        #[expect(clippy::cast_precision_loss, reason = "amounts of work")]
+        let units = units as f64;
+        *self = Self { units: self.units(now_ms) + units, at_ms: now_ms };
+    }
+}
+
+impl Ledger {
+    /// What the kind of `flow` and its networks have had, the widest first.
+    fn spent_by(&self, flow: &Flow, now_ms: u64) -> [f64; 4] {
+        let [wide, middle, source] = [0, 1, 2].map(|level: u8| {
+            let account = self.networks.get(&(level, flow.networks[usize::from(level)]));
+            account.map_or(0.0, |account| account.units(now_ms))
+        });
+        [self.kinds[usize::from(flow.is_connected)].units(now_ms), wide, middle, source]
+    }
+
+    fn charge(&mut self, flow: &Flow, units: Units, now_ms: u64) {
+        self.kinds[usize::from(flow.is_connected)].charge(units, now_ms);
+        if self.networks.len() + 3 > ACCOUNTS_MAX {
+            let all: f64 = self.networks.values().map(|account| account.units(now_ms)).sum();
+            #[expect(clippy::cast_precision_loss, reason = "a few thousand")]
+            let mean = all / self.networks.len() as f64;
+            self.networks.retain(|_, account| account.units(now_ms) > mean);
+        }
+        for (level, network) in (0..).zip(flow.networks) {
+            self.networks.entry((level, network)).or_default().charge(units, now_ms);
+        }
+    }
+}
+
+/// How many places of a bounded number are taken, and by whom: of 8 places or more a source gets a quarter, its widest
+/// network a half, and datagrams three quarters, so that nobody takes all of them.
+#[derive(Debug)]
+pub struct Shares {
+    places: usize,
+    taken: usize,
+    datagrams: usize,
+    of_network: HashMap<(bool, IpAddr), usize>,
+    exempt: SourceList,
+}
+
+impl Shares {
+    /// `places` places, of which those in `exempt` may take all.
+    #[must_use]
+    pub fn new(places: usize, exempt: SourceList) -> Self {
+        Self { places, taken: 0, datagrams: 0, of_network: HashMap::new(), exempt }
+    }
+
+    /// From now on those in `exempt` may take all places.
+    pub fn set_exempt(&mut self, exempt: SourceList) {
+        self.exempt = exempt;
+    }
+
+    fn most(&self, quarters: usize) -> usize {
+        if self.places < 8 { self.places } else { self.places * quarters / 4 }
+    }
+
+    /// The widest network of `origin` and its source, with how many places each may take.
+    fn networks(&self, origin: Origin) -> [((bool, IpAddr), usize); 2] {
+        let [wide, _, source] = networks_of(origin.ip);
+        [((true, wide), self.most(2)), ((false, source), self.most(1))]
+    }
+
+    /// Takes a place for `origin`; false where there is none for it.
+    pub fn enter(&mut self, origin: Origin) -> bool {
+        let networks = self.networks(origin);
+        let taken = |network: &(bool, IpAddr)| self.of_network.get(network).copied().unwrap_or(0);
+        let has_share = || {
+            (origin.is_connected || self.datagrams < self.most(3))
+                && networks.iter().all(|(network, most)| taken(network) < *most)
+        };
+        if self.taken >= self.places || !(self.exempt.contains(origin.ip) || has_share()) {
+            return false;
+        }
+        self.taken += 1;
+        self.datagrams += usize::from(!origin.is_connected);
+        for (network, _) in networks {
+            *self.of_network.entry(network).or_default() += 1;
+        }
+        true
+    }
+
+    /// Gives back the place that `origin` took.
+    pub fn leave(&mut self, origin: Origin) {
+        self.taken -= 1;
+        self.datagrams -= usize::from(!origin.is_connected);
+        for (network, _) in self.networks(origin) {
+            if let Some(count) = self.of_network.get_mut(&network) {
+                *count -= 1;
+                if *count == 0 {
+                    self.of_network.remove(&network);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn connection(text: &str) -> Origin {
+        Origin::connection(text.parse().unwrap())
+    }
+
+    fn datagram(text: &str) -> Origin {
+        Origin::datagram(text.parse().unwrap())
+    }
+
+    /// Lets each of `origins` ask for more and more, each request for so many units, and says what each has had after
+    /// `count` requests.
+    fn served(origins: &[(Origin, Units)], count: usize) -> Vec<Units> {
+        let (mut queue, mut had) = (FairQueue::default(), vec![0; origins.len()]);
+        for (at, (origin, _)) in origins.iter().enumerate() {
+            (0..count).for_each(|_| queue.push(*origin, at));
+        }
+        for _ in 0..count {
+            let at = queue.pop(0).unwrap();
+            let (origin, units) = origins[at];
+            queue.charge(origin, units, 0);
+            had[at] += units;
+        }
+        had
+    }
+
+    #[test]
+    fn what_comes_from_one_source_stays_in_order() {
+        let mut queue = FairQueue::default();
+        (0..5).for_each(|n| queue.push(connection("192.0.2.1"), n));
+        assert_eq!(queue.len(), 5);
+        assert_eq!((0..5).map(|_| queue.pop(0).unwrap()).collect::<Vec<_>>(), [0, 1, 2, 3, 4]);
+        assert!(queue.is_empty() && queue.pop(0).is_none());
+        queue.push(connection("192.0.2.1"), 6);
+        queue.clear();
+        assert!(queue.is_empty() && queue.pop(0).is_none());
+    }
+
+    #[test]
+    fn sources_share_work_and_not_requests() {
+        let had = served(&[(connection("192.0.2.1"), 100_000), (connection("198.51.100.1"), 1000)], 1000);
+        assert!(had[1] >= 900_000, "{had:?}: a hundred cheap requests for each dear one");
+    }
+
+    #[test]
+    fn many_addresses_of_one_network_share_what_one_network_gets() {
+        let v6 = |n| (connection(&format!("2001:db8:1:{n:x}::1")), 1000);
+        let mut origins: Vec<(Origin, Units)> = (0..50).map(v6).collect();
+        origins.push((connection("2001:db8:2::1"), 1000));
+        let had = served(&origins, 1000);
+        assert!((400_000..=600_000).contains(&had[50]), "{}", had[50]);
+        assert!(had[..50].iter().all(|had| *had <= 20_000), "{had:?}");
+        let v4 = |n| (connection(&format!("192.0.2.{n}")), 1000);
+        let mut origins: Vec<(Origin, Units)> = (0..50).map(v4).collect();
+        origins.push((connection("198.51.100.1"), 1000));
+        assert!(served(&origins, 1000)[50] >= 400_000);
+    }
+
+    #[test]
+    fn connections_get_their_half_whatever_datagrams_come() {
+        let forged = |n| (datagram(&format!("10.{n}.0.1")), 1000);
+        let mut origins: Vec<(Origin, Units)> = (0..100).map(forged).collect();
+        origins.push((connection("10.7.0.1"), 1000));
+        let had = served(&origins, 1000);
+        assert!(had[100] >= 400_000, "{}", had[100]);
+    }
+
+    #[test]
+    fn what_was_done_fades() {
+        let (busy, quiet) = (connection("192.0.2.1"), connection("198.51.100.1"));
+        let mut queue = FairQueue::default();
+        queue.charge(busy, 1_000_000, 0);
+        queue.charge(quiet, 1000, 60_000);
+        queue.push(quiet, "quiet");
+        queue.push(busy, "busy");
+        assert_eq!(queue.pop(60_000), Some("busy"), "after a minute nothing is left of a million");
+    }
+
+    #[test]
+    fn accounts_are_bounded() {
+        let mut queue = FairQueue::<()>::default();
+        queue.charge(connection("192.0.2.1"), 1_000_000, 0);
+        for n in 0..20_000_u32 {
+            queue.charge(Origin::datagram(std::net::Ipv4Addr::from_bits(n << 8).into()), 10, 0);
+            assert!(queue.ledger.networks.len() <= ACCOUNTS_MAX);
+        }
+        let flow = Flow::of(connection("192.0.2.1"));
+        assert!(queue.ledger.spent_by(&flow, 0)[1] >= 1_000_000.0, "who has had most is not forgotten");
+    }
+
+    #[test]
+    fn nobody_takes_all_places() {
+        let exempt = SourceList::parse(&["203.0.113.0/24".to_owned()]).unwrap();
+        let mut shares = Shares::new(16, exempt);
+        let mut entered = |origin: Origin| (0..100).take_while(|_| shares.enter(origin)).count();
+        assert_eq!(entered(datagram("192.0.2.1")), 4, "a source");
+        assert_eq!([entered(datagram("192.0.2.2")), entered(datagram("192.0.2.3"))], [4, 0], "a network");
+        assert_eq!([entered(datagram("10.0.0.1")), entered(datagram("10.1.0.1"))], [4, 0], "datagrams");
+        assert_eq!(entered(connection("10.1.0.1")), 4);
+        assert_eq!(entered(connection("203.0.113.1")), 0, "there are no more");
+        shares.leave(datagram("192.0.2.2"));
+        assert!(!shares.enter(connection("10.1.0.1")) && shares.enter(connection("203.0.113.1")));
+        let mut shares = Shares::new(16, SourceList::parse(&["203.0.113.1".to_owned()]).unwrap());
+        assert_eq!((0..100).take_while(|_| shares.enter(datagram("203.0.113.1"))).count(), 16);
+        (0..16).for_each(|_| shares.leave(datagram("203.0.113.1")));
+        assert!(shares.of_network.is_empty() && shares.taken == 0 && shares.datagrams == 0);
+        let mut few = Shares::new(2, SourceList::default());
+        assert_eq!((0..100).take_while(|_| few.enter(datagram("192.0.2.1"))).count(), 2);
+    }
+}

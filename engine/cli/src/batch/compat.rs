@@ -1,0 +1,104 @@
+//! The log that `hdl-genericbatch` writes, for programs that read it.
+//!
+//! Its counts are those of the reference: each operation on a handle and each prefix that is homed or
+//! released is an entry; AUTHENTICATE and SESSIONSETUP are none. Line numbers are those of the file.
+
+use super::log::{MODE, Result as Verdict};
+use super::work::Came;
+use crate::output::unix_time;
+use crate::snapshot::now_unix_ms;
+use anyhow::Context as _;
+use handle_formats::batch::Operation;
+use handle_proto::ResponseCode;
+use handle_proto::printable::Printable;
+use std::fs::{File, OpenOptions};
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+use std::time::Duration;
+
+/// The log, open for more.
+pub(super) struct CompatLog {
+    file: File,
+    done: u64,
+    entries: u64,
+}
+
+impl CompatLog {
+    /// Begins a log in place of what the file may hold.
+    pub(super) fn begin(path: &Path) -> anyhow::Result<Self> {
+        let mut options = OpenOptions::new();
+        let file = options.write(true).create(true).truncate(true).mode(MODE).open(path);
+        let file = file.with_context(|| format!("cannot write {}", path.display()))?;
+        let mut log = Self { file, done: 0, entries: 0 };
+        log.line(&format!("Start Time: {}", now()))?;
+        Ok(log)
+    }
+
+    fn line(&mut self, text: &str) -> anyhow::Result<()> {
+        writeln!(self.file, "{}", Printable(text))
+            .context("cannot write the log in the form of the reference")
+    }
+
+    /// What came of an operation that is not about homing.
+    pub(super) fn came(&mut self, line: u64, operation: &Operation, came: &Came) -> anyhow::Result<()> {
+        let words = match operation {
+            Operation::Create(..) => "create",
+            Operation::Add(..) => "add values",
+            Operation::Modify(..) => "modify values",
+            Operation::Remove(..) => "remove values",
+            Operation::Delete(_) => "delete",
+            Operation::Authenticate(_) if came.verdict != Verdict::Done => {
+                let why = came.message.as_deref().unwrap_or_default();
+                return self.invalid(line, &format!("error in authentication: {why}"));
+            }
+            // Each prefix has a line of its own.
+            Operation::Home(_) | Operation::Authenticate(_) | Operation::Session(_) => return Ok(()),
+        };
+        self.entry(line, words, operation.handle().unwrap_or_default(), came)
+    }
+
+    /// What came of one prefix.
+    pub(super) fn homed(&mut self, line: u64, prefix: &str, came: &Came) -> anyhow::Result<()> {
+        self.entry(line, "home/unhome", prefix, came)
+    }
+
+    fn entry(&mut self, line: u64, words: &str, about: &str, came: &Came) -> anyhow::Result<()> {
+        self.entries += 1;
+        if came.verdict == Verdict::Done {
+            self.done += 1;
+            return self.line(&format!("==>SUCCESS[{line}]: {words}:{about}"));
+        }
+        let why = error_text(came);
+        self.line(&format!("==>FAILURE[{line}]: {words}:{about}: {why}"))
+    }
+
+    /// A block that does not read.
+    pub(super) fn invalid(&mut self, line: u64, why: &str) -> anyhow::Result<()> {
+        self.line(&format!("==>INVALID[{line}]: {why}"))
+    }
+
+    /// The last lines.
+    pub(super) fn finish(&mut self, took: Duration) -> anyhow::Result<()> {
+        self.line(&format!("Successes/Total Entries: {}/{}", self.done, self.entries))?;
+        self.line(&format!("Finish Time: {}", now()))?;
+        let (seconds, rate) = (took.as_secs(), self.entries as f64 / took.as_secs_f64());
+        self.line(&format!(
+            "This batch took {seconds} seconds to complete at an average speed of {rate:.1} operations/second"
+        ))
+    }
+}
+
+fn now() -> String {
+    unix_time(i64::try_from(now_unix_ms() / 1000).unwrap_or(i64::MAX))
+}
+
+/// `Error(101): HANDLE ALREADY EXISTS: what the server adds`, or what else went wrong.
+fn error_text(came: &Came) -> String {
+    let message = came.message.as_deref().unwrap_or_default();
+    let Some(code) = came.code else { return message.to_owned() };
+    let name = ResponseCode(code).to_string();
+    // Of a prefix it begins with its name.
+    let (_, detail) = message.split_once(name.as_str()).unwrap_or(("", message));
+    format!("Error({code}): {}{detail}", name.to_uppercase())
+}

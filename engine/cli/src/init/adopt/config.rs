@@ -1,0 +1,96 @@
+//! The configuration of both processes, from settings by their names with dots.
+
+use serde_json::{Value as Json, json};
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+
+/// What the processes have to know, beside what every service says.
+#[derive(Debug, Default)]
+pub(super) struct Settings {
+    /// Where handled answers.
+    pub(super) listen: Vec<SocketAddr>,
+    /// Where handle-admin does.
+    pub(super) admin_listen: Vec<SocketAddr>,
+    /// Settings of both, and of each.
+    pub(super) shared: Vec<(&'static str, Json)>,
+    pub(super) handled: Vec<(&'static str, Json)>,
+    pub(super) handle_admin: Vec<(&'static str, Json)>,
+}
+
+impl Settings {
+    pub(super) fn service(&self) -> String {
+        let usual = [
+            ("site", json!("siteinfo.json")),
+            ("server_key.file", json!("server-private.bin")),
+            ("sessions.socket", json!("run/sessions")),
+        ];
+        let comment = "# What handled and handle-admin share. Paths are relative to their configuration.";
+        format!("{comment}\n{}", toml(usual.iter().chain(&self.shared)))
+    }
+
+    pub(super) fn handled(&self) -> String {
+        let usual = [
+            ("shared", json!("service.toml")),
+            ("snapshot", json!("snapshot")),
+            ("listen", addresses(&self.listen)),
+            ("control", json!("run/handled.sock")),
+        ];
+        let comment = "# handled: answers queries from the set that handle-admin publishes. Paths are relative to this file.";
+        format!("{comment}\n{}", toml(usual.iter().chain(&self.handled)))
+    }
+
+    pub(super) fn handle_admin(&self) -> String {
+        let usual = [
+            ("shared", json!("service.toml")),
+            ("listen", addresses(&self.admin_listen)),
+            ("control", json!("run/handle-admin.sock")),
+            ("store.file", json!("store.redb")),
+            ("publish.directory", json!("snapshot")),
+        ];
+        let comment = "# handle-admin: keeps the records, and publishes them to handled. Paths are relative to this file.";
+        format!("{comment}\n{}", toml(usual.iter().chain(&self.handle_admin)))
+    }
+}
+
+fn addresses(addresses: &[SocketAddr]) -> Json {
+    addresses.iter().map(SocketAddr::to_string).collect()
+}
+
+/// Settings by their names with dots, as TOML: those without a table first, then table by table in the order in which
+/// they come. Of texts, numbers, truth values and lists of them JSON writes what TOML reads.
+fn toml<'a>(settings: impl Iterator<Item = &'a (&'static str, Json)> + Clone) -> String {
+    let split = |name: &'static str| name.rsplit_once('.').unwrap_or(("", name));
+    let mut tables: Vec<&str> = vec![""];
+    for (name, _) in settings.clone() {
+        let (table, _) = split(name);
+        if !tables.contains(&table) {
+            tables.push(table);
+        }
+    }
+    let mut text = String::new();
+    for table in tables {
+        if !table.is_empty() {
+            let _ = writeln!(text, "\n[{table}]");
+        }
+        for (name, value) in settings.clone() {
+            let (its_table, key) = split(name);
+            if its_table == table {
+                let _ = writeln!(text, "{key} = {value}");
+            }
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_of_a_table_stand_together() {
+        let settings =
+            [("a.b", json!("x")), ("top", json!(["y", "\"z\""])), ("c.d", json!(1)), ("a.e", json!(true))];
+        let expected = "top = [\"y\",\"\\\"z\\\"\"]\n\n[a]\nb = \"x\"\ne = true\n\n[c]\nd = 1\n";
+        assert_eq!(toml(settings.iter()), expected);
+    }
+}

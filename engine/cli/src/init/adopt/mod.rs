@@ -1,0 +1,282 @@
+//! `hdl init --adopt`: the service of a reference server, with its keys, site record and settings, as one of ours.
+
+mod config;
+mod directory;
+mod settings;
+
+use super::{Args, bundle, check_empty, make_directory};
+use crate::secret::{self, Secret};
+use crate::{Outcome, key, output};
+use anyhow::{Context as _, ensure};
+use directory::ServerDirectory;
+use handle_admin::store::{Store, StoreConfig};
+use handle_auth::file::create_secret_file;
+use handle_auth::keyfile;
+use handle_proto::data::SiteBuf;
+use handle_proto::data::site::{Interface, InterfaceKind, InterfaceProtocol};
+use handle_proto::json::site_to_json;
+use serde_json::{Value as Json, json};
+use settings::Translated;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+/// What `--adopt` may be told beside the directory.
+#[derive(clap::Args, Debug)]
+pub(super) struct AdoptArgs {
+    /// Take over the service of a reference server: keys, site record, settings and contact of its directory, the one
+    /// with config.dct. Records come afterwards, by hdl import.
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["prefix", "address", "case_sensitive", "bits", "passphrase_file",
+        "passphrase_env", "plain", "description"])]
+    pub(super) adopt: Option<PathBuf>,
+    /// File with the passphrase of its privkey.bin, which nobody else may read. Here that key is kept without one.
+    #[arg(long, value_name = "FILE", requires = "adopt", conflicts_with = "server_passphrase_env")]
+    server_passphrase_file: Option<PathBuf>,
+    /// Environment variable with that passphrase.
+    #[arg(long, value_name = "NAME", requires = "adopt")]
+    server_passphrase_env: Option<String>,
+    /// The global service, as bootstrap_handles in the .handle folder of the server's user: then administrators whose
+    /// records are at other services are asked for there.
+    #[arg(long, value_name = "FILE", requires = "adopt")]
+    root: Option<PathBuf>,
+}
+
+impl AdoptArgs {
+    fn passphrase(&self) -> anyhow::Result<Option<Secret>> {
+        secret::read(self.server_passphrase_file.as_ref(), self.server_passphrase_env.as_deref())
+    }
+}
+
+/// Where the interfaces are, before and after.
+struct Layout {
+    listen: Vec<SocketAddr>,
+    admin_listen: Vec<SocketAddr>,
+    /// One number for both: datagrams at handled, connections at handle-admin.
+    one_port: bool,
+    site: SiteBuf,
+    /// Whether the site record is another one now.
+    site_changed: bool,
+}
+
+pub(super) fn run(args: &Args, from: &Path) -> anyhow::Result<Outcome> {
+    let passphrase = args.adopt.passphrase()?;
+    let adopted = ServerDirectory::read(from, passphrase.as_deref().map(Vec::as_slice))?;
+    let translated = settings::translate(&adopted.config, &adopted.server);
+    ensure!(
+        !translated.homed.iter().any(|name| name.contains("YOUR_PREFIX")),
+        "config.dct still has YOUR_PREFIX: nothing was served from this directory, so begin with hdl init --prefix"
+    );
+    let layout = layout(args, &adopted)?;
+    let root = args.adopt.root.as_deref().map(read_root).transpose()?;
+    check_empty(&args.directory)?;
+    make_directory(&args.directory)?;
+    let path = |name: &str| args.directory.join(name);
+    std::fs::create_dir(path("log")).context("cannot make log")?;
+    create_secret_file(&path("server-private.bin"), &keyfile::plain(&adopted.server_key.view()))?;
+    let server_public =
+        adopted.site.view().servers.iter().nth(adopted.server_at).map(|server| server.public_key.to_vec());
+    key::create(&path("server-public.bin"), &server_public.unwrap_or_default())?;
+    if let Some(file) = &adopted.admin_key {
+        create_secret_file(&path("admin-private.bin"), file)?;
+    }
+    if let Some(public) = &adopted.admin_public {
+        key::create(&path("admin-public.bin"), public)?;
+        let contact = args.contact.clone().or(&adopted.contact);
+        key::create(&path("sitebndl.zip"), &bundle::archive(layout.site.as_bytes(), public, &contact)?)?;
+    }
+    let site = format!("{}\n", serde_json::to_string_pretty(&site_to_json(&layout.site.view()))?);
+    key::create(&path("siteinfo.json"), site.as_bytes())?;
+    if let Some(root) = &root {
+        key::create(&path("bootstrap_handles"), root)?;
+    }
+    let config = configuration(&translated, &layout, &adopted, root.is_some());
+    key::create(&path("service.toml"), config.service().as_bytes())?;
+    key::create(&path("handled.toml"), config.handled().as_bytes())?;
+    key::create(&path("handle-admin.toml"), config.handle_admin().as_bytes())?;
+    make_store(&path("store.redb"), &args.directory, &translated)?;
+    report(args, from, &adopted, &translated, &layout);
+    Ok(Outcome::Good)
+}
+
+/// The site record with the interfaces of both processes, and where they listen.
+fn layout(args: &Args, adopted: &ServerDirectory) -> anyhow::Result<Layout> {
+    let server =
+        adopted.site.view().servers.iter().nth(adopted.server_at).context("the server is in the record")?;
+    let queries = [InterfaceProtocol::TCP, InterfaceProtocol::UDP]
+        .into_iter()
+        .find_map(|protocol| server.interface(protocol, InterfaceKind::QUERY).and_then(Interface::port))
+        .context("the site record names no interface for queries over TCP or UDP")?;
+    let admin_port = args.admin_port;
+    let one_port = admin_port == queries;
+    let has_udp = server.interface(InterfaceProtocol::UDP, InterfaceKind::QUERY).and_then(Interface::port);
+    let interface = |kind, protocol, port: u16| Interface::new(kind, protocol, port);
+    // Deployed clients take the first interface that fits.
+    let mut interfaces = match one_port {
+        true => vec![interface(InterfaceKind::BOTH, InterfaceProtocol::TCP, queries)],
+        false => vec![
+            interface(InterfaceKind::QUERY, InterfaceProtocol::TCP, queries),
+            interface(InterfaceKind::ADMIN, InterfaceProtocol::TCP, admin_port),
+        ],
+    };
+    interfaces.extend(has_udp.map(|port| interface(InterfaceKind::QUERY, InterfaceProtocol::UDP, port)));
+    let mut site = adopted.site.edit();
+    site.servers[adopted.server_at].interfaces = interfaces;
+    let site_changed = site.build().as_bytes() != adopted.site.as_bytes();
+    if site_changed {
+        site.serial = site.serial.wrapping_add(1);
+    }
+    let mut listen = settings::listened_on(&adopted.config, queries);
+    if listen.is_empty() {
+        listen.push(SocketAddr::new(server.address.ip(), queries));
+    }
+    let mut admin_listen: Vec<SocketAddr> = vec![];
+    for address in &listen {
+        let address = if one_port { *address } else { SocketAddr::new(address.ip(), admin_port) };
+        if !admin_listen.contains(&address) {
+            admin_listen.push(address);
+        }
+    }
+    Ok(Layout { listen, admin_listen, one_port, site: site.build(), site_changed })
+}
+
+fn configuration(
+    translated: &Translated,
+    layout: &Layout,
+    adopted: &ServerDirectory,
+    has_root: bool,
+) -> config::Settings {
+    let mut config = config::Settings {
+        listen: layout.listen.clone(),
+        admin_listen: layout.admin_listen.clone(),
+        shared: translated.shared.clone(),
+        handled: translated.handled.clone(),
+        handle_admin: translated.handle_admin.clone(),
+    };
+    let servers = adopted.site.view().servers;
+    if let Some(server) = servers.iter().nth(adopted.server_at).filter(|_| servers.len() > 1) {
+        config.shared.push(("server_id", json!(server.id)));
+    }
+    if layout.one_port {
+        config.handled.push(("tcp.enabled", json!(false)));
+    }
+    if has_root {
+        config.handle_admin.push(("elsewhere.enabled", json!(true)));
+        config.handle_admin.push(("elsewhere.root", json!("bootstrap_handles")));
+    }
+    config
+}
+
+fn read_root(path: &Path) -> anyhow::Result<Vec<u8>> {
+    let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+    handle_client::bootstrap::Root::read(&bytes)
+        .with_context(|| format!("{} is no file of the global service", path.display()))?;
+    Ok(bytes)
+}
+
+/// The store, with the homed prefixes and no records. No set is published: handled must not answer that handles do not
+/// exist which are only not imported yet.
+fn make_store(path: &Path, directory: &Path, translated: &Translated) -> anyhow::Result<()> {
+    let store = Store::create(&StoreConfig::at(path), !translated.case_sensitive)?;
+    let mut bulk = store.bulk(directory, super::MEMORY);
+    for name in &translated.homed {
+        bulk.home(name.as_bytes());
+    }
+    bulk.finish(|_| {})?;
+    Ok(())
+}
+
+fn report(args: &Args, from: &Path, adopted: &ServerDirectory, translated: &Translated, layout: &Layout) {
+    let next = next_steps(args, from, adopted, translated, layout);
+    let exposed: Vec<String> = adopted.exposed.iter().map(|path| path.display().to_string()).collect();
+    let listen: Vec<String> = layout.listen.iter().map(SocketAddr::to_string).collect();
+    let admin_listen: Vec<String> = layout.admin_listen.iter().map(SocketAddr::to_string).collect();
+    if args.json {
+        let left_out: Vec<Json> =
+            translated.left_out.iter().map(|(key, why)| json!({ "key": key, "why": why })).collect();
+        let json = json!({
+            "directory": args.directory, "homed": translated.homed, "administrators": translated.administrators,
+            "listen": listen, "admin_listen": admin_listen, "serial": layout.site.view().serial,
+            "site_changed": layout.site_changed, "left_out": left_out, "exposed_keys": exposed, "next": next,
+        });
+        output::print_json(&json);
+        return;
+    }
+    let mut table = output::table(&["what", "is now"]);
+    for (what, now) in [
+        ("homed prefixes", translated.homed.join(", ")),
+        ("administrators", translated.administrators.join(", ")),
+        ("queries", listen.join(", ")),
+        ("administration", admin_listen.join(", ")),
+        (
+            "site record",
+            match layout.site_changed {
+                true => format!("serial {}, changed: the registry has to know", layout.site.view().serial),
+                false => format!("serial {}, unchanged", layout.site.view().serial),
+            },
+        ),
+    ] {
+        table.add_row([what.to_owned(), now]);
+    }
+    output::lines(&table);
+    if !translated.left_out.is_empty() {
+        let mut table = output::table(&["not taken over", "because"]);
+        for (key, why) in &translated.left_out {
+            table.add_row([key.clone(), (*why).to_owned()]);
+        }
+        println!();
+        output::lines(&table);
+    }
+    for path in exposed {
+        eprintln!("hdl: {path}: others than its owner may read this private key: chmod 600 {path}");
+    }
+    println!();
+    println!("next:");
+    for (at, step) in next.iter().enumerate() {
+        println!("{:>2}. {step}", at + 1);
+    }
+}
+
+/// What is left to do, in order.
+fn next_steps(
+    args: &Args,
+    from: &Path,
+    adopted: &ServerDirectory,
+    translated: &Translated,
+    layout: &Layout,
+) -> Vec<String> {
+    let (here, from) = (args.directory.display(), from.display());
+    let mut steps = vec![
+        format!(
+            "export the records: hdl-java net.handle.apps.tools.StorageToJson {from} export.json (bin/ of the distribution)"
+        ),
+        format!("import them: hdl import {here}/store.redb export.json"),
+    ];
+    let elsewhere = |identity: &&String| {
+        let handle = identity.split_once(':').map_or(identity.as_str(), |(_, handle)| handle);
+        handle.get(..5).is_some_and(|start| start.eq_ignore_ascii_case("0.NA/"))
+    };
+    if args.adopt.root.is_none() {
+        for identity in translated.administrators.iter().filter(elsewhere) {
+            let handle = identity.split_once(':').map_or(identity.as_str(), |(_, handle)| handle);
+            steps.push(format!(
+                "the record of {identity} is at the registry: import a copy (hdl resolve {handle} --json > record.json; \
+                 hdl import {here}/store.redb record.json), or adopt with --root"
+            ));
+        }
+    }
+    steps
+        .push(format!("handle-admin --check-config --config {here}/handle-admin.toml, and handled likewise"));
+    steps.push("stop the reference server, then start handle-admin and handled".to_owned());
+    if layout.site_changed {
+        let what = match adopted.admin_public {
+            Some(_) => format!("{here}/sitebndl.zip"),
+            None => format!("{here}/siteinfo.json"),
+        };
+        steps.push(format!(
+            "send {what} to the registry of the prefix: it has the site record with its new serial number"
+        ));
+    }
+    if layout.one_port {
+        steps.push("connections go to handle-admin, datagrams to handled: both under one port".to_owned());
+    }
+    steps
+}

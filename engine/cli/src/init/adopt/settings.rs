@@ -1,0 +1,255 @@
+//! What the settings of a reference server are called here, and which of them nothing here stands for.
+
+use handle_formats::dct::Settings;
+use serde_json::{Value as Json, json};
+use std::net::{IpAddr, SocketAddr};
+
+/// Settings for both processes, and what is to be said about them.
+#[derive(Debug, Default)]
+pub(super) struct Translated {
+    pub(super) shared: Vec<(&'static str, Json)>,
+    pub(super) handled: Vec<(&'static str, Json)>,
+    pub(super) handle_admin: Vec<(&'static str, Json)>,
+    pub(super) case_sensitive: bool,
+    /// Prefixes that are homed.
+    pub(super) homed: Vec<String>,
+    /// Administrators whose records may be at other services.
+    pub(super) administrators: Vec<String>,
+    /// Keys with nothing here that does the same, and why or what to do.
+    pub(super) left_out: Vec<(String, &'static str)>,
+}
+
+/// Where a setting goes.
+#[derive(Clone, Copy)]
+enum Form {
+    /// Identities, for both.
+    Identities(&'static str),
+    /// Yes or no.
+    Truth(Process, &'static str),
+    /// Text for handled.
+    Text(&'static str),
+    /// Milliseconds in seconds, for both.
+    Seconds(&'static str, i64, i64),
+    /// Milliseconds, under these names.
+    Milliseconds(&'static str, &'static str),
+    /// Days, for handle-admin.
+    Days(&'static str),
+    /// Taken in elsewhere in this module.
+    Taken,
+    /// Nothing here does the same.
+    LeftOut(&'static str),
+}
+
+/// Who reads a setting.
+#[derive(Clone, Copy)]
+enum Process {
+    Both,
+    Handled,
+    HandleAdmin,
+}
+
+/// The keys of `server_config`.
+const SERVER: &[(&str, Form)] = &[
+    ("server_admins", Form::Identities("administrators.server")),
+    ("replication_admins", Form::Identities("administrators.replication")),
+    ("status_handle_admins", Form::Identities("administrators.status")),
+    ("home_only_admins", Form::Identities("administrators.home_only")),
+    ("backup_admins", Form::Identities("administrators.backup")),
+    ("server_admin_full_access", Form::Taken),
+    ("allow_na_admins", Form::Truth(Process::Both, "administrators.prefix_administrators")),
+    ("allow_list_hdls", Form::Truth(Process::HandleAdmin, "list_handles")),
+    ("require_sessions", Form::Truth(Process::HandleAdmin, "require_sessions")),
+    ("template_ns_override", Form::Truth(Process::Handled, "templates.override_prefixes")),
+    ("namespace", Form::Text("templates.namespace")),
+    ("template_delimiter", Form::Text("templates.delimiter")),
+    ("max_session_time", Form::Seconds("sessions.timeout_s", 1, 86_400)),
+    ("max_auth_time", Form::Milliseconds("slow.challenge_ms", "limits.challenge_ms")),
+    ("txnlog_num_days_to_keep", Form::Days("store.log_days")),
+    ("case_sensitive", Form::Taken),
+    ("auto_homed_prefixes", Form::Taken),
+    ("this_server_id", Form::Taken),
+    ("allow_recursion", Form::LeftOut("handles of other services are not resolved for clients")),
+    ("encryption_alg", Form::LeftOut("sessions use AES; sessions.ciphers allows others")),
+    ("storage_type", Form::LeftOut("records come by an export: see \"next\"")),
+    ("sql_settings", Form::LeftOut("records come by an export or a dump: see \"next\"")),
+    ("enable_monitor_daemon", Form::LeftOut("observe.http has metrics")),
+    ("enable_txn_queue", Form::LeftOut("the log of transactions is always kept")),
+    ("http_config", Form::LeftOut("there is no HTTP interface")),
+];
+
+/// The keys beside `server_config`.
+const OUTER: &[(&str, Form)] = &[
+    ("server_config", Form::Taken),
+    ("server_type", Form::Taken),
+    ("interfaces", Form::Taken),
+    (
+        "no_udp_resolution",
+        Form::LeftOut("datagrams are always answered; the site record says whether clients use them"),
+    ),
+    ("log_save_config", Form::LeftOut("logs are renamed by logrotate")),
+    ("hdl_http_config", Form::LeftOut("there is no HTTP interface; the site record has none either")),
+];
+
+/// Reads both levels of a `config.dct`.
+pub(super) fn translate(config: &Settings, server: &Settings) -> Translated {
+    let mut found = Translated {
+        case_sensitive: server.truth("case_sensitive").unwrap_or(false),
+        homed: server.texts("auto_homed_prefixes").into_iter().map(str::to_owned).collect(),
+        ..Translated::default()
+    };
+    // The reference takes what is not said for no.
+    let is_full = json!(server.truth("server_admin_full_access").unwrap_or(false));
+    found.shared.push(("administrators.server_full_access", is_full));
+    for key in server.keys() {
+        found.take(key, server, SERVER);
+    }
+    for key in config.keys().filter(|key| !is_interface(key)) {
+        found.take(key, config, OUTER);
+    }
+    if config.truth("no_udp_resolution") == Some(true) {
+        let why = "datagrams are always answered; the site record keeps clients from sending any";
+        found.left_out.push(("no_udp_resolution".to_owned(), why));
+    }
+    if interfaces(config).any(|interface| interface.truth("log_accesses") == Some(true)) {
+        found.handled.push(("query_log.path", json!("log/access.log")));
+        found.handle_admin.push(("audit", json!("log/audit.log")));
+    }
+    found
+}
+
+impl Translated {
+    fn take(&mut self, key: &str, settings: &Settings, table: &[(&str, Form)]) {
+        let form = table.iter().find(|(name, _)| *name == key).map(|(_, form)| *form);
+        let number = || settings.text(key).and_then(|text| text.trim().parse::<i64>().ok());
+        match form {
+            Some(Form::Taken) => {}
+            Some(Form::LeftOut(why)) => self.left_out.push((key.to_owned(), why)),
+            None => self.left_out.push((key.to_owned(), "nothing here stands for it")),
+            Some(Form::Identities(name)) => {
+                let identities = settings.texts(key);
+                for identity in identities.iter().copied().map(str::to_owned) {
+                    if !self.administrators.contains(&identity) {
+                        self.administrators.push(identity);
+                    }
+                }
+                self.shared.push((name, json!(identities)));
+            }
+            Some(Form::Truth(process, name)) => match settings.truth(key) {
+                Some(truth) => self.settings_of(process).push((name, json!(truth))),
+                None => self.left_out.push((key.to_owned(), "it is neither yes nor no")),
+            },
+            Some(Form::Text(name)) => match settings.text(key) {
+                Some(text) => self.handled.push((name, json!(text))),
+                None => self.left_out.push((key.to_owned(), "it is not a text")),
+            },
+            Some(Form::Seconds(name, from, to)) => match number() {
+                Some(ms) => self.shared.push((name, json!((ms / 1000).clamp(from, to)))),
+                None => self.left_out.push((key.to_owned(), "it is not a number")),
+            },
+            Some(Form::Milliseconds(handled, admin)) => match number() {
+                Some(ms) => {
+                    let ms = json!(ms.clamp(1, 3_600_000));
+                    self.handled.push((handled, ms.clone()));
+                    self.handle_admin.push((admin, ms));
+                }
+                None => self.left_out.push((key.to_owned(), "it is not a number")),
+            },
+            Some(Form::Days(name)) => match number() {
+                Some(days) => self.handle_admin.push((name, json!(days.clamp(0, 36_500)))),
+                None => self.left_out.push((key.to_owned(), "it is not a number")),
+            },
+        }
+    }
+}
+
+impl Translated {
+    const fn settings_of(&mut self, process: Process) -> &mut Vec<(&'static str, Json)> {
+        match process {
+            Process::Both => &mut self.shared,
+            Process::Handled => &mut self.handled,
+            Process::HandleAdmin => &mut self.handle_admin,
+        }
+    }
+}
+
+fn is_interface(key: &str) -> bool {
+    ["hdl_udp", "hdl_tcp"].iter().any(|name| key.starts_with(name)) && key.ends_with("_config")
+}
+
+/// The settings of the interfaces that are in use and stay.
+fn interfaces(config: &Settings) -> impl Iterator<Item = &Settings> {
+    let used = |name: &&str| name.starts_with("hdl_udp") || name.starts_with("hdl_tcp");
+    let names = config.texts("interfaces").into_iter().filter(used).collect::<Vec<_>>();
+    names.into_iter().filter_map(|name| config.settings_of(&format!("{name}_config")))
+}
+
+/// The addresses on which the reference listens, over TCP and UDP; each once.
+pub(super) fn listened_on(config: &Settings, fallback: u16) -> Vec<SocketAddr> {
+    let mut addresses = vec![];
+    for interface in interfaces(config) {
+        let ip = interface.text("bind_address").and_then(|text| text.trim().parse::<IpAddr>().ok());
+        let port = interface.text("bind_port").and_then(|text| text.trim().parse().ok()).unwrap_or(fallback);
+        let address = SocketAddr::new(ip.unwrap_or(IpAddr::from([0, 0, 0, 0])), port);
+        if !addresses.contains(&address) {
+            addresses.push(address);
+        }
+    }
+    addresses
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn translated(text: &str) -> Translated {
+        let config = Settings::parse(text).unwrap();
+        let server = config.settings_of("server_config").unwrap().clone();
+        translate(&config, &server)
+    }
+
+    #[test]
+    fn every_key_goes_somewhere_or_is_named() {
+        let found = translated(
+            r#"{ "interfaces" = ( "hdl_udp" "hdl_http" ) "hdl_udp_config" = { "log_accesses" = "yes" }
+                 "hdl_http_config" = { } "strange" = "x"
+                 "server_config" = {
+                   "server_admins" = ( "300:0.NA/10.1045" ) "server_admin_full_access" = "yes"
+                   "case_sensitive" = "yes" "auto_homed_prefixes" = ( "0.NA/10.1045" )
+                   "max_session_time" = "99999999999" "max_auth_time" = "5000" "allow_list_hdls" = "no"
+                   "allow_na_admins" = "perhaps" "template_delimiter" = "@" "other" = "y" } }"#,
+        );
+        let value = |settings: &[(&str, Json)], name| {
+            settings.iter().find(|(key, _)| *key == name).map(|(_, value)| value.clone()).unwrap_or_default()
+        };
+        assert!(found.case_sensitive && found.homed == ["0.NA/10.1045"]);
+        assert_eq!(found.administrators, ["300:0.NA/10.1045"]);
+        for (settings, name, expected) in [
+            (&found.shared, "administrators.server", json!(["300:0.NA/10.1045"])),
+            (&found.shared, "administrators.server_full_access", json!(true)),
+            (&found.shared, "administrators.prefix_administrators", Json::Null),
+            (&found.shared, "sessions.timeout_s", json!(86_400)),
+            (&found.handled, "slow.challenge_ms", json!(5000)),
+            (&found.handled, "templates.delimiter", json!("@")),
+            (&found.handled, "query_log.path", json!("log/access.log")),
+            (&found.handle_admin, "limits.challenge_ms", json!(5000)),
+            (&found.handle_admin, "list_handles", json!(false)),
+        ] {
+            assert_eq!(value(settings, name), expected, "{name}");
+        }
+        let named: Vec<&str> = found.left_out.iter().map(|(key, _)| key.as_str()).collect();
+        assert_eq!(named, ["allow_na_admins", "other", "hdl_http_config", "strange"]);
+    }
+
+    #[test]
+    fn addresses_are_those_of_the_interfaces_in_use() {
+        let config = Settings::parse(
+            r#"{ "interfaces" = ( "hdl_udp" "hdl_tcp" "hdl_tcp6" )
+                 "hdl_udp_config" = { "bind_address" = "192.0.2.1" "bind_port" = "2641" }
+                 "hdl_tcp_config" = { "bind_address" = "192.0.2.1" "bind_port" = "2641" }
+                 "hdl_tcp6_config" = { "bind_address" = "2001:db8::1" }
+                 "hdl_tcp4_config" = { "bind_address" = "192.0.2.9" } }"#,
+        );
+        let expected = ["192.0.2.1:2641", "[2001:db8::1]:2642"].map(|text| text.parse().unwrap());
+        assert_eq!(listened_on(&config.unwrap(), 2642), expected);
+    }
+}

@@ -1,0 +1,69 @@
+//! Storage of reference servers, which is not read here: what to do instead.
+
+use anyhow::bail;
+use std::ffi::OsStr;
+use std::path::Path;
+
+/// How records leave the storage of a reference server.
+const EXPORT: &str = "hdl-java net.handle.apps.tools.StorageToJson";
+
+/// Refuses the storage of a reference server, and directories, with what to do instead.
+pub(super) fn refuse(path: &Path) -> anyhow::Result<()> {
+    let shown = path.display();
+    if !path.is_dir() {
+        return match path.extension() == Some(OsStr::new("jdb")) {
+            true => bail!("{shown} is storage of a reference server, {}", instead(path)),
+            false => Ok(()),
+        };
+    }
+    if path.join("config.dct").is_file() {
+        bail!(
+            "{shown} is the directory of a reference server: export its records with {EXPORT} {shown} export.json, and import export.json"
+        );
+    }
+    let mut entries = path.read_dir()?.filter_map(Result::ok);
+    if entries.any(|entry| Path::new(&entry.file_name()).extension() == Some(OsStr::new("jdb"))) {
+        bail!("{shown} is storage of a reference server, {}", instead(&path.join("00000000.jdb")));
+    }
+    bail!("{shown} is a directory: name the files in it")
+}
+
+/// What to do with the storage that `file` belongs to.
+fn instead(file: &Path) -> String {
+    let is_old = ["handles.jdb", "nas.jdb"].iter().any(|name| file.file_name() == Some(OsStr::new(name)));
+    let directory = match (is_old, file.parent().and_then(Path::parent)) {
+        // In `bdbje` below the server's directory; without a path, nobody knows where that is.
+        (false, Some(parent)) if !parent.as_os_str().is_empty() => parent.display().to_string(),
+        _ => "SERVER_DIRECTORY".to_owned(),
+    };
+    let first = match is_old {
+        true => format!("of a version before 7: hdl-migrate-storage-to-bdbje {directory}, then "),
+        false => "which only its own programs read: ".to_owned(),
+    };
+    format!("{first}{EXPORT} {directory} export.json, and import export.json")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn storage_of_the_reference_is_refused_with_the_way_out() {
+        let place = tempfile::tempdir().unwrap();
+        let server = place.path().join("svr");
+        std::fs::create_dir_all(server.join("bdbje")).unwrap();
+        let log = server.join("bdbje/00000000.jdb");
+        std::fs::write(&log, "x").unwrap();
+        let way_out = format!("StorageToJson {} export.json", server.display());
+        for path in [&log, &server.join("bdbje")] {
+            let error = refuse(path).unwrap_err().to_string();
+            assert!(error.contains(&way_out), "{error}");
+        }
+        std::fs::write(server.join("config.dct"), "{}").unwrap();
+        assert!(refuse(&server).unwrap_err().to_string().contains(&way_out));
+        let old = refuse(Path::new("handles.jdb")).unwrap_err().to_string();
+        assert!(old.contains("hdl-migrate-storage-to-bdbje SERVER_DIRECTORY"), "{old}");
+        assert!(refuse(place.path()).unwrap_err().to_string().contains("is a directory"));
+        assert!(refuse(&server.join("records.jsonl")).is_ok() && refuse(Path::new("-")).is_ok());
+    }
+}

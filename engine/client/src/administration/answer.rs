@@ -1,0 +1,85 @@
+//! An answer of a server, checked to be one to what was asked.
+
+use super::AskError;
+use handle_proto::wire::message::Body;
+use handle_proto::wire::{Envelope, Message, Reply, Response};
+use handle_proto::{OpFlags, ResponseCode, Version};
+
+/// An answer, checked to be one to what was asked.
+#[derive(Debug)]
+pub struct Answer {
+    pub(super) bytes: Vec<u8>,
+    pub(super) was_repeated: bool,
+    /// Whether it is signed or has a MAC, or nobody wants that.
+    pub(super) is_proven: bool,
+}
+
+impl Answer {
+    pub(super) const fn new(bytes: Vec<u8>) -> Self {
+        Self { bytes, was_repeated: false, is_proven: false }
+    }
+
+    /// What the answer says.
+    ///
+    /// # Panics
+    /// Never: it has been decoded before.
+    #[must_use]
+    pub fn reply(&self) -> Reply<'_> {
+        decode_reply(&self.bytes).expect("decoded when it came").2
+    }
+
+    /// The version it is written in: the highest that the server speaks, up to our own.
+    ///
+    /// # Panics
+    /// Never: it has been decoded before.
+    #[must_use]
+    pub fn version(&self) -> Version {
+        decode_reply(&self.bytes).expect("decoded when it came").0.version
+    }
+
+    /// The code.
+    #[must_use]
+    pub fn code(&self) -> ResponseCode {
+        self.reply().code
+    }
+
+    /// Whether the session was over, as somebody said who need not be the server, and the request was sent again in a
+    /// new one. A refusal may then come from the success of the first.
+    #[must_use]
+    pub const fn was_repeated(&self) -> bool {
+        self.was_repeated
+    }
+
+    /// What a server that refuses says about it; may be empty.
+    #[must_use]
+    pub fn text(&self) -> String {
+        match self.reply().response {
+            Response::Failure(failure) => String::from_utf8_lossy(failure.message).into_owned(),
+            _ => String::new(),
+        }
+    }
+
+    /// Whether other messages to the same request follow.
+    pub(super) fn is_continued(&self) -> bool {
+        self.has_flag(OpFlags::CONTINUOUS)
+    }
+
+    /// Whether the server says that it keeps the connection.
+    pub(super) fn keeps_connection(&self) -> bool {
+        self.has_flag(OpFlags::KEEP_CONNECTION)
+    }
+
+    fn has_flag(&self, flag: OpFlags) -> bool {
+        decode_reply(&self.bytes).is_ok_and(|(_, message, _)| message.header.flags.has(flag))
+    }
+}
+
+/// Envelope, message and reply in these bytes.
+pub(super) fn decode_reply(bytes: &[u8]) -> Result<(Envelope, Message<'_>, Reply<'_>), AskError> {
+    let (envelope, rest) = Envelope::split(bytes)?;
+    let message = Message::decode(rest)?;
+    match message.decode_body(envelope.version)? {
+        Body::Reply(reply) => Ok((envelope, message, reply)),
+        Body::Request(_) => Err(AskError::Another("it is a request itself")),
+    }
+}

@@ -1,0 +1,119 @@
+//! Requests as they go out. Nothing with a secret in it becomes a message outside an encrypted session, unless that is
+//! allowed by name.
+
+use super::{AskError, SessionFailure};
+use crate::allowances::Allowances;
+use crate::session::Session;
+use handle_auth::random;
+use handle_proto::data::kind;
+use handle_proto::wire::{Envelope, Header, MessageBuf, Request};
+use handle_proto::{OpFlags, Value, Version};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Whether a request may go out again when its connection was lost before anything of its answer came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Repetition {
+    /// It changes nothing.
+    Harmless,
+    /// It changes something, and a server that has read it in its session refuses the same bytes.
+    Refused,
+    /// It could be carried out twice.
+    Forbidden,
+}
+
+/// A request on its way.
+pub(super) struct OutgoingRequest {
+    pub(super) request_id: i32,
+    pub(super) message: Vec<u8>,
+    /// Header and body, whose digest the answer has.
+    pub(super) covered: Vec<u8>,
+    pub(super) repetition: Repetition,
+}
+
+impl OutgoingRequest {
+    /// A request, in a session if there is one.
+    ///
+    /// # Errors
+    /// [`AskError::NoSession`] where it has secrets and there is no session, unless that is allowed;
+    /// [`AskError::TooLong`].
+    pub(super) fn new(
+        session: Option<&Session>,
+        request: &Request<'_>,
+        flags: OpFlags,
+        allowances: Allowances,
+    ) -> Result<Self, AskError> {
+        let has_secrets = has_secrets(request);
+        if session.is_none() && has_secrets && !allowances.cleartext_secrets {
+            return Err(AskError::NoSession { why: SessionFailure::NotUsed, has_secrets });
+        }
+        let (session_id, version) =
+            session.map_or((0, Version::CURRENT), |session| (session.id, session.version));
+        let (envelope, message) = begin(session_id, version, request, flags);
+        let covered = message.covered().to_vec();
+        let message = message.unsigned().map_err(AskError::TooLong)?;
+        let message = match session {
+            Some(session) => session.sealed(message).and_then(|sealed| match has_secrets {
+                true => session.encrypted(&sealed),
+                false => Ok(sealed),
+            }),
+            None => Ok(message),
+        };
+        let repetition = match (changes_records(request), session) {
+            (false, _) => Repetition::Harmless,
+            (true, Some(session)) if session.counters_are_protected() => Repetition::Refused,
+            (true, _) => Repetition::Forbidden,
+        };
+        let message = message.map_err(AskError::TooLong)?;
+        Ok(Self { request_id: envelope.request_id, message, covered, repetition })
+    }
+
+    /// An answer to a challenge, in its version; it proves itself.
+    pub(super) fn answer(
+        challenge: &Envelope,
+        request: &Request<'_>,
+        flags: OpFlags,
+        is_change: bool,
+    ) -> Result<Self, AskError> {
+        let version = challenge.version.min(Version::CURRENT);
+        let (envelope, message) = begin(challenge.session_id, version, request, flags);
+        let covered = message.covered().to_vec();
+        let message = message.unsigned().map_err(AskError::TooLong)?;
+        let repetition = if is_change { Repetition::Forbidden } else { Repetition::Harmless };
+        Ok(Self { request_id: envelope.request_id, message, covered, repetition })
+    }
+}
+
+fn begin(session_id: i32, version: Version, request: &Request<'_>, flags: OpFlags) -> (Envelope, MessageBuf) {
+    // Positive, as deployed clients choose it, and hard to guess.
+    let request_id = (i32::from_be_bytes(random()) & i32::MAX).max(1);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now_unix_s = u32::try_from(now.as_secs()).unwrap_or(u32::MAX);
+    let header = Header::request(request.op_code(), flags, now_unix_s);
+    let envelope = Envelope { session_id, version, ..Envelope::request(request_id) };
+    (envelope, MessageBuf::request(&envelope, &header, request))
+}
+
+/// Whether the request is for a change of what the server has.
+pub(super) const fn changes_records(request: &Request<'_>) -> bool {
+    matches!(
+        request,
+        Request::CreateHandle(_)
+            | Request::DeleteHandle(_)
+            | Request::AddValue(_)
+            | Request::RemoveValue(_)
+            | Request::ModifyValue(_)
+            | Request::HomeNa(_)
+            | Request::UnhomeNa(_)
+    )
+}
+
+/// Whether the request has secrets, whatever their permissions, or values that not everybody may read.
+pub(super) fn has_secrets(request: &Request<'_>) -> bool {
+    let is_secret = |value: Value<'_>| !value.is_public() || value.is_a(kind::HS_SECKEY);
+    match request {
+        Request::CreateHandle(body) | Request::AddValue(body) | Request::ModifyValue(body) => {
+            body.values.iter().any(is_secret)
+        }
+        _ => false,
+    }
+}

@@ -1,0 +1,479 @@
+//! Who is connected, from where, and what each connection waits for since when: for servers of either process.
+//!
+//! A connection is in one list for what it waits for. All of a list may wait equally long, so the first of it
+//! is the one whose time is up next, and nothing is ever searched.
+//!
+//! When there are as many connections as may be, [`Table::evictable`] names the one whose place a new one takes. So
+//! whoever fills the table with idle connections and half requests keeps nobody out.
+
+use crate::source_counts::SourceCounts;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::ops::{Deref, DerefMut};
+
+/// Time for which a half request keeps its place when places are short, in milliseconds.
+pub const READING_GRACE_MS: u64 = 1000;
+
+/// How many connections a source may have, and how long they may wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TableLimits {
+    /// Connections of one source.
+    pub per_source_max: usize,
+    /// Bits of an IPv4 address that make a source.
+    pub source_prefix_v4: u32,
+    /// Bits of an IPv6 address that make a source.
+    pub source_prefix_v6: u32,
+    /// For a request, or for an answer that is made elsewhere.
+    pub idle_ms: u32,
+    /// For the rest of a request.
+    pub read_ms: u32,
+    /// For answers to be read.
+    pub write_ms: u32,
+    /// For the end of the other side.
+    pub linger_ms: u32,
+}
+
+/// What a connection waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// A request.
+    Idle,
+    /// The rest of one.
+    Reading,
+    /// That answers are read.
+    Sending,
+    /// An answer that is made elsewhere.
+    Slow,
+    /// The end of the other side; ours has been sent.
+    Closing,
+    /// That the last answers are read, and then the end of the other side.
+    Ending,
+}
+
+impl Wait {
+    /// All of them.
+    pub const ALL: [Self; 6] =
+        [Self::Idle, Self::Reading, Self::Sending, Self::Slow, Self::Closing, Self::Ending];
+
+    /// Given up already: only the end is awaited.
+    #[must_use]
+    pub const fn is_over(self) -> bool {
+        matches!(self, Self::Closing | Self::Ending)
+    }
+}
+
+/// One connection, and what its server keeps of it.
+#[derive(Debug)]
+pub struct Connection<I, P> {
+    id: I,
+    /// Of who is connected; IPv4 in its mapped form.
+    address: Ipv6Addr,
+    /// What it waits for.
+    pub wait: Wait,
+    since_ms: u64,
+    before: u32,
+    after: u32,
+    /// A byte has come.
+    pub has_sent: bool,
+    payload: P,
+}
+
+impl<I, P> Deref for Connection<I, P> {
+    type Target = P;
+
+    fn deref(&self) -> &P {
+        &self.payload
+    }
+}
+
+impl<I, P> DerefMut for Connection<I, P> {
+    fn deref_mut(&mut self) -> &mut P {
+        &mut self.payload
+    }
+}
+
+/// No place.
+const NONE: u32 = u32::MAX;
+
+#[derive(Clone, Copy, Debug)]
+struct List {
+    first: u32,
+    last: u32,
+    count: usize,
+    /// How long one may be in it.
+    limit_ms: u64,
+}
+
+/// All connections, by ids that become small numbers: no two connections have the same number at a time.
+#[derive(Debug)]
+pub struct Table<I, P> {
+    places: Vec<Option<Connection<I, P>>>,
+    lists: [List; Wait::ALL.len()],
+    count: usize,
+    sources: SourceCounts,
+    limits: TableLimits,
+}
+
+impl<I: Copy + PartialEq + Into<usize>, P> Table<I, P> {
+    /// No connections.
+    #[must_use]
+    pub fn new(limits: TableLimits) -> Self {
+        let mut table = Self {
+            places: Vec::new(),
+            lists: [List { first: NONE, last: NONE, count: 0, limit_ms: 0 }; Wait::ALL.len()],
+            count: 0,
+            sources: SourceCounts::new(limits.source_prefix_v4, limits.source_prefix_v6),
+            limits,
+        };
+        table.set(limits);
+        table
+    }
+
+    /// Lets connections wait as long, and sources have as many, as `limits` say.
+    pub fn set(&mut self, limits: TableLimits) {
+        for wait in Wait::ALL {
+            self.lists[wait as usize].limit_ms = match wait {
+                Wait::Idle | Wait::Slow => limits.idle_ms,
+                Wait::Reading => limits.read_ms,
+                Wait::Sending | Wait::Ending => limits.write_ms,
+                Wait::Closing => limits.linger_ms,
+            }
+            .into();
+        }
+        let prefixes = |limits: &TableLimits| (limits.source_prefix_v4, limits.source_prefix_v6);
+        if prefixes(&limits) != prefixes(&self.limits) {
+            self.sources = SourceCounts::new(limits.source_prefix_v4, limits.source_prefix_v6);
+            for connection in self.places.iter().flatten() {
+                self.sources.add(connection.address.into());
+            }
+        }
+        self.limits = limits;
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// How many wait for this.
+    #[must_use]
+    pub const fn count(&self, wait: Wait) -> usize {
+        self.lists[wait as usize].count
+    }
+
+    /// The connection, if it is there.
+    #[must_use]
+    pub fn get(&self, id: I) -> Option<&Connection<I, P>> {
+        self.places.get(id.into())?.as_ref().filter(|connection| connection.id == id)
+    }
+
+    /// The connection, if it is there.
+    pub fn get_mut(&mut self, id: I) -> Option<&mut Connection<I, P>> {
+        self.places.get_mut(id.into())?.as_mut().filter(|connection| connection.id == id)
+    }
+
+    /// Who has waited longest.
+    #[must_use]
+    pub fn first(&self, wait: Wait) -> Option<I> {
+        let first = self.lists[wait as usize].first;
+        self.places.get(first as usize)?.as_ref().map(|connection| connection.id)
+    }
+
+    /// Who has waited longest, if that is too long at `now_ms`.
+    #[must_use]
+    pub fn expired(&self, wait: Wait, now_ms: u64) -> Option<I> {
+        let List { first, limit_ms, .. } = self.lists[wait as usize];
+        let connection = self.places.get(first as usize)?.as_ref()?;
+        (now_ms.saturating_sub(connection.since_ms) >= limit_ms).then_some(connection.id)
+    }
+
+    /// When the first of those that wait so has waited for too long.
+    #[must_use]
+    pub fn next_expiry_ms(&self, wait: Wait) -> Option<u64> {
+        let List { first, limit_ms, .. } = self.lists[wait as usize];
+        let connection = self.places.get(first as usize)?.as_ref()?;
+        Some(connection.since_ms.saturating_add(limit_ms))
+    }
+
+    /// Whose place a new connection takes: one that only waits for an end, else the one that was idle for longest, else
+    /// the one whose request has not arrived for longest, if that is more than [`READING_GRACE_MS`].
+    #[must_use]
+    pub fn evictable(&self, now_ms: u64) -> Option<I> {
+        let reading = || {
+            let first = self.get(self.first(Wait::Reading)?)?;
+            (now_ms.saturating_sub(first.since_ms) >= READING_GRACE_MS).then_some(first.id)
+        };
+        self.first(Wait::Closing).or_else(|| self.first(Wait::Idle)).or_else(reading)
+    }
+
+    /// The connection that has waited longest of those that are `chosen`. Looks at all before it.
+    #[must_use]
+    pub fn oldest(&self, wait: Wait, chosen: impl Fn(&P) -> bool) -> Option<I> {
+        let mut at = self.lists[wait as usize].first;
+        while let Some(Some(connection)) = self.places.get(at as usize) {
+            if chosen(&connection.payload) {
+                return Some(connection.id);
+            }
+            at = connection.after;
+        }
+        None
+    }
+
+    /// Whether nothing has come from a connection, and it is there for less than `ms`.
+    #[must_use]
+    pub fn is_new(&self, id: I, now_ms: u64, ms: u64) -> bool {
+        self.get(id).is_some_and(|it| !it.has_sent && now_ms.saturating_sub(it.since_ms) < ms)
+    }
+
+    /// Whether one more from where `peer` is may come.
+    #[must_use]
+    pub fn has_room_for(&self, peer: SocketAddr) -> bool {
+        self.sources.has_room(peer.ip(), self.limits.per_source_max)
+    }
+
+    /// Takes a connection, which waits for its first request.
+    pub fn insert(&mut self, id: I, peer: SocketAddr, now_ms: u64, payload: P) {
+        let place = id.into();
+        // Whatever was in its place is gone, or it would not be a place.
+        if let Some(Some(old)) = self.places.get(place) {
+            self.remove(old.id);
+        }
+        let address = match peer.ip() {
+            IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+            IpAddr::V6(ip) => ip,
+        };
+        self.sources.add(address.into());
+        if self.places.len() <= place {
+            self.places.resize_with(place + 1, || None);
+        }
+        self.places[place] = Some(Connection {
+            id,
+            address,
+            wait: Wait::Idle,
+            since_ms: now_ms,
+            before: NONE,
+            after: NONE,
+            has_sent: false,
+            payload,
+        });
+        self.count += 1;
+        self.link(place, Wait::Idle, now_ms);
+    }
+
+    /// Lets a connection wait for something from now on.
+    pub fn wait_for(&mut self, id: I, wait: Wait, now_ms: u64) {
+        if self.get(id).is_some() {
+            self.unlink(id.into());
+            self.link(id.into(), wait, now_ms);
+        }
+    }
+
+    /// Forgets a connection: what was kept of it, if it was there.
+    pub fn remove(&mut self, id: I) -> Option<P> {
+        self.get(id)?;
+        self.unlink(id.into());
+        let connection = self.places[id.into()].take()?;
+        self.count -= 1;
+        self.sources.remove(connection.address.into());
+        Some(connection.payload)
+    }
+
+    fn link(&mut self, at: usize, wait: Wait, now_ms: u64) {
+        let list = &mut self.lists[wait as usize];
+        let Some(Some(connection)) = self.places.get_mut(at) else { return };
+        (connection.wait, connection.since_ms) = (wait, now_ms);
+        (connection.before, connection.after) = (list.last, NONE);
+        // Places are counted in 32 bits, as in the id.
+        let place = u32::try_from(at).unwrap_or(NONE);
+        let last = std::mem::replace(&mut list.last, place);
+        list.count += 1;
+        match self.places.get_mut(last as usize) {
+            Some(Some(last)) => last.after = place,
+            _ => list.first = place,
+        }
+    }
+
+    fn unlink(&mut self, at: usize) {
+        let Some(Some(connection)) = self.places.get(at) else { return };
+        let (wait, before, after) = (connection.wait, connection.before, connection.after);
+        let list = &mut self.lists[wait as usize];
+        list.count -= 1;
+        match self.places.get_mut(before as usize) {
+            Some(Some(connection)) => connection.after = after,
+            _ => list.first = after,
+        }
+        match self.places.get_mut(after as usize) {
+            Some(Some(connection)) => connection.before = before,
+            _ => list.last = before,
+        }
+    }
+
+    /// The address of who is connected.
+    #[must_use]
+    pub fn address_of(&self, id: I) -> IpAddr {
+        self.get(id).map_or(Ipv6Addr::UNSPECIFIED, |connection| connection.address).to_canonical()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: TableLimits = TableLimits {
+        per_source_max: 1024,
+        source_prefix_v4: 32,
+        source_prefix_v6: 64,
+        idle_ms: 100,
+        read_ms: 30_000,
+        write_ms: 30_000,
+        linger_ms: 1000,
+    };
+
+    /// A place, and which of those that had it.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    struct Id(usize, u32);
+
+    impl From<Id> for usize {
+        fn from(id: Id) -> Self {
+            id.0
+        }
+    }
+
+    fn table(limits: TableLimits) -> Table<Id, ()> {
+        Table::new(limits)
+    }
+
+    fn insert(table: &mut Table<Id, ()>, at: usize, ip: &str, now_ms: u64) {
+        table.insert(id(at), peer(ip), now_ms, ());
+    }
+
+    fn peer(ip: &str) -> SocketAddr {
+        SocketAddr::new(ip.parse().unwrap(), 9)
+    }
+
+    fn id(at: usize) -> Id {
+        Id(at, 7)
+    }
+
+    #[test]
+    fn who_waits_longest_comes_first() {
+        let mut table = table(LIMITS);
+        for at in 0..5 {
+            insert(&mut table, at, "192.0.2.1", at as u64);
+        }
+        table.wait_for(id(0), Wait::Reading, 10);
+        table.wait_for(id(2), Wait::Idle, 20);
+        table.remove(id(1));
+        table.remove(Id(3, 8));
+        let mut order = Vec::new();
+        while let Some(id) = table.first(Wait::Idle) {
+            order.push(id.0);
+            table.remove(id);
+        }
+        assert_eq!(order, [3, 4, 2]);
+        assert_eq!((table.len(), table.count(Wait::Reading), table.count(Wait::Idle)), (1, 1, 0));
+        assert_eq!(table.first(Wait::Reading), Some(id(0)));
+    }
+
+    #[test]
+    fn time_is_up_at_the_limit_and_not_before() {
+        let mut table = table(LIMITS);
+        insert(&mut table, 0, "192.0.2.1", 50);
+        assert_eq!(table.expired(Wait::Idle, 149), None);
+        assert_eq!(table.expired(Wait::Idle, 150), Some(id(0)));
+        table.wait_for(id(0), Wait::Idle, 60);
+        assert_eq!(table.expired(Wait::Idle, 159), None);
+    }
+
+    #[test]
+    fn sources_are_counted_by_prefix() {
+        let mut table = table(TableLimits { per_source_max: 2, ..LIMITS });
+        insert(&mut table, 0, "192.0.2.1", 0);
+        insert(&mut table, 1, "192.0.2.1", 0);
+        assert!(!table.has_room_for(peer("192.0.2.1")));
+        assert!(table.has_room_for(peer("192.0.2.2")), "IPv4 addresses count alone");
+        insert(&mut table, 2, "2001:db8::1", 0);
+        insert(&mut table, 3, "2001:db8::ffff:1", 0);
+        assert!(!table.has_room_for(peer("2001:db8::2")), "one network");
+        assert!(table.has_room_for(peer("2001:db8:0:1::1")), "another");
+        table.remove(id(3));
+        assert!(table.has_room_for(peer("2001:db8::2")));
+        table.remove(id(2));
+        for at in 0..2 {
+            table.remove(id(at));
+        }
+        assert!(table.sources.is_empty(), "what is not needed is not kept");
+    }
+
+    #[test]
+    fn other_settings_hold_for_who_is_there() {
+        let mut table = table(LIMITS);
+        for (at, ip) in (0..).zip(["192.0.2.1", "192.0.2.2", "2001:db8::1", "2001:db8:0:1::1"]) {
+            insert(&mut table, at, ip, 0);
+        }
+        let change = |v4, v6| TableLimits {
+            idle_ms: 50,
+            per_source_max: 2,
+            source_prefix_v4: v4,
+            source_prefix_v6: v6,
+            ..LIMITS
+        };
+        table.set(change(32, 64));
+        assert_eq!((table.expired(Wait::Idle, 49), table.expired(Wait::Idle, 50)), (None, Some(id(0))));
+        assert!(table.has_room_for(peer("192.0.2.1")) && table.has_room_for(peer("2001:db8::1")));
+        table.set(change(24, 48));
+        assert!(!table.has_room_for(peer("192.0.2.9")) && !table.has_room_for(peer("2001:db8:0:9::1")));
+        assert!(table.has_room_for(peer("192.0.3.1")) && table.has_room_for(peer("2001:db8:1::1")));
+        for at in 0..4 {
+            table.remove(id(at));
+        }
+        assert!(table.sources.is_empty(), "counted out as they were counted in");
+    }
+
+    #[test]
+    fn a_prefix_of_nothing_is_everybody() {
+        let none = TableLimits { per_source_max: 1, source_prefix_v4: 0, source_prefix_v6: 0, ..LIMITS };
+        let mut table = table(none);
+        insert(&mut table, 0, "192.0.2.1", 0);
+        assert!(!table.has_room_for(peer("198.51.100.1")));
+        insert(&mut table, 1, "2001:db8::1", 0);
+        assert!(!table.has_room_for(peer("::1")));
+    }
+
+    #[test]
+    fn a_place_is_made_of_who_does_least_with_it() {
+        let mut table = table(LIMITS);
+        for at in 0..4 {
+            insert(&mut table, at, "192.0.2.1", at as u64);
+        }
+        let waits = [Wait::Reading, Wait::Idle, Wait::Slow, Wait::Closing];
+        for (at, wait) in waits.into_iter().enumerate() {
+            table.wait_for(id(at), wait, 10);
+        }
+        for expected in [3, 1] {
+            assert_eq!(table.evictable(10), Some(id(expected)));
+            table.remove(id(expected));
+        }
+        assert_eq!(table.evictable(9 + READING_GRACE_MS), None, "a request may be on its way");
+        assert_eq!(table.evictable(10 + READING_GRACE_MS), Some(id(0)));
+        table.remove(id(0));
+        assert_eq!(table.evictable(u64::MAX), None, "whose answer is being made stays");
+    }
+
+    #[test]
+    fn the_oldest_of_some_is_found() {
+        let mut table = Table::new(LIMITS);
+        for (at, len) in [0, 5, 0, 7].into_iter().enumerate() {
+            table.insert(id(at), peer("192.0.2.1"), 0, len);
+        }
+        assert_eq!(table.oldest(Wait::Idle, |&len| len > 0), Some(id(1)));
+        assert_eq!(table.oldest(Wait::Idle, |&len| len > 7), None);
+        assert_eq!(table.oldest(Wait::Reading, |_| true), None);
+    }
+}

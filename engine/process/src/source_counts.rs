@@ -1,0 +1,131 @@
+//! How many of something each source has: of addresses that many share, and of networks that one party has.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+/// How many of something each source has.
+///
+/// A source is an IPv4 address or a /64 of IPv6, or as many bits of them as are set. Providers give a customer a /56
+/// and an organisation a /48 of IPv6, so these count as well: a network that is 8 bits shorter may have twice as many
+/// as a source, and one that is 16 bits shorter four times as many.
+#[derive(Clone, Debug)]
+pub struct SourceCounts {
+    prefix_v4: u32,
+    prefix_v6: u32,
+    /// By the bits that count and the number of the network.
+    counts: HashMap<(u32, u128), usize>,
+}
+
+impl Default for SourceCounts {
+    fn default() -> Self {
+        Self::new(32, 64)
+    }
+}
+
+impl SourceCounts {
+    /// No counts, of sources with so many bits of IPv4 and of IPv6.
+    #[must_use]
+    pub fn new(prefix_v4: u32, prefix_v6: u32) -> Self {
+        Self { prefix_v4, prefix_v6, counts: HashMap::new() }
+    }
+
+    /// The networks that `address` is in, and how many times as many as a source each may have.
+    fn networks(&self, address: IpAddr) -> impl Iterator<Item = ((u32, u128), usize)> + use<> {
+        let (bits, prefix, count) = match address.to_canonical() {
+            IpAddr::V4(address) => (address.to_ipv6_mapped().to_bits(), 96 + self.prefix_v4.min(32), 1),
+            IpAddr::V6(address) => (address.to_bits(), self.prefix_v6.min(128), 3),
+        };
+        (0..count).filter_map(move |level| {
+            let prefix = prefix.checked_sub(8 * level)?;
+            let mask = u128::MAX.checked_shl(128 - prefix).unwrap_or(0);
+            Some(((prefix, bits & mask), 1 << level))
+        })
+    }
+
+    /// Whether the source of `address`, which may have `most`, and the networks around it may have one more.
+    #[must_use]
+    pub fn has_room(&self, address: IpAddr, most: usize) -> bool {
+        self.networks(address).all(|(network, times)| {
+            self.counts.get(&network).is_none_or(|&count| count < most.saturating_mul(times))
+        })
+    }
+
+    /// Counts one more of `address`.
+    pub fn add(&mut self, address: IpAddr) {
+        for (network, _) in self.networks(address) {
+            *self.counts.entry(network).or_default() += 1;
+        }
+    }
+
+    /// Counts one less of `address`, which was counted before.
+    pub fn remove(&mut self, address: IpAddr) {
+        for (network, _) in self.networks(address) {
+            if let Some(count) = self.counts.get_mut(&network) {
+                *count -= 1;
+                if *count == 0 {
+                    self.counts.remove(&network);
+                }
+            }
+        }
+    }
+
+    /// How many the source of `address` has.
+    #[must_use]
+    pub fn count(&self, address: IpAddr) -> usize {
+        let source = self.networks(address).next();
+        source.and_then(|(network, _)| self.counts.get(&network).copied()).unwrap_or(0)
+    }
+
+    /// Whether nothing is counted.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.counts.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_networks_around_a_source_of_ipv6_are_bounded_too() {
+        let v6 = |a: u16, b: u16| IpAddr::from([0x2001, 0xdb8, a, b, 0, 0, 0, 1]);
+        let mut counts = SourceCounts::default();
+        let mut admitted = 0;
+        // A /48 has 65,536 sources; 300 of one /56, then those of another.
+        for source in 0..600 {
+            while counts.has_room(v6(1, source), 10) {
+                counts.add(v6(1, source));
+                admitted += 1;
+            }
+            if source == 255 {
+                assert_eq!(admitted, 20, "a /56 has twice as many as a source");
+            }
+        }
+        assert_eq!(admitted, 40, "and a /48 four times as many");
+        assert_eq!(counts.count(v6(1, 0)), 10);
+        assert!(counts.has_room(v6(2, 0), 10), "another /48");
+        for (source, count) in [(0, 10), (1, 10), (256, 10), (257, 10)] {
+            (0..count).for_each(|_| counts.remove(v6(1, source)));
+        }
+        assert!(counts.is_empty(), "counted out as they were counted in");
+    }
+
+    #[test]
+    fn ipv4_addresses_count_alone_and_prefixes_may_be_set() {
+        let v4 = |last: u8| IpAddr::from([192, 0, 2, last]);
+        let mut counts = SourceCounts::default();
+        counts.add(v4(1));
+        assert!(!counts.has_room(v4(1), 1) && counts.has_room(v4(2), 1));
+        let mut all = SourceCounts::new(0, 0);
+        all.add(v4(1));
+        assert!(!all.has_room(IpAddr::from([198, 51, 100, 1]), 1), "a prefix of nothing is everybody");
+        assert!(all.has_room(IpAddr::from([0; 16]), 1), "of one protocol");
+        let mut one = SourceCounts::new(32, 128);
+        let v6 = |last: u16| IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, last]);
+        one.add(v6(1));
+        assert!(!one.has_room(v6(1), 1) && one.has_room(v6(2), 1));
+        one.add(v6(2));
+        assert!(!one.has_room(v6(3), 1), "twice as many of 120 bits");
+    }
+}

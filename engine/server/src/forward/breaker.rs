@@ -1,0 +1,86 @@
+//! Whether a process that may hang is asked.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Lets requests through until one takes too long; from then on, after a rest each, one at a time, until one is answered.
+/// So a process that hangs holds up what is forwarded at that moment and nothing else.
+#[derive(Debug)]
+pub(crate) struct Breaker {
+    rest: Duration,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Since a request took too long: when the next one may be tried.
+    not_before: Option<Instant>,
+    /// Whether it is being tried.
+    is_trying: bool,
+}
+
+impl Breaker {
+    pub(crate) fn new(rest: Duration) -> Self {
+        Self { rest, state: Mutex::default() }
+    }
+
+    /// Whether a request may be forwarded now. What came of it must be told by one of the functions below.
+    pub(crate) fn admits(&self, now: Instant) -> bool {
+        let mut state = self.state();
+        match state.not_before {
+            None => true,
+            Some(at) if now >= at && !state.is_trying => {
+                state.is_trying = true;
+                true
+            }
+            Some(_) => false,
+        }
+    }
+
+    /// A request was answered.
+    pub(crate) fn answered(&self) {
+        *self.state() = State::default();
+    }
+
+    /// A request took too long.
+    pub(crate) fn took_too_long(&self, now: Instant) {
+        *self.state() = State { not_before: Some(now + self.rest), is_trying: false };
+    }
+
+    /// Nobody was there to take too long.
+    pub(crate) fn not_there(&self) {
+        *self.state() = State::default();
+    }
+
+    /// Whether it rests.
+    pub(crate) fn is_resting(&self) -> bool {
+        self.state().not_before.is_some()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn after_a_long_wait_one_at_a_time_is_tried() {
+        let (breaker, start) = (Breaker::new(Duration::from_secs(5)), Instant::now());
+        let at = |s| start + Duration::from_secs(s);
+        assert!(breaker.admits(at(0)) && breaker.admits(at(0)));
+        breaker.took_too_long(at(10));
+        assert!(!breaker.admits(at(14)) && breaker.is_resting());
+        assert!(breaker.admits(at(15)) && !breaker.admits(at(16)), "one is being tried");
+        breaker.took_too_long(at(20));
+        assert!(!breaker.admits(at(24)) && breaker.admits(at(25)));
+        breaker.answered();
+        assert!(breaker.admits(at(25)) && breaker.admits(at(25)) && !breaker.is_resting());
+        breaker.took_too_long(at(30));
+        assert!(breaker.admits(at(35)));
+        breaker.not_there();
+        assert!(breaker.admits(at(35)) && breaker.admits(at(35)), "who is not there does not hang");
+    }
+}

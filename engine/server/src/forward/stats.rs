@@ -1,0 +1,72 @@
+//! What is counted about forwarding.
+
+use serde_json::{Value, json};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+macro_rules! forward_counts {
+    ($($(#[doc = $doc:literal])* $name:ident,)*) => {
+        /// Counters, which only grow.
+        #[derive(Debug, Default)]
+        pub(crate) struct ForwardCounts { $($name: AtomicU64,)* }
+
+        impl ForwardCounts {
+            $($(#[doc = $doc])* pub(crate) fn $name(&self) { self.$name.fetch_add(1, Ordering::Relaxed); })*
+
+            fn by_event(&self) -> Vec<(&'static str, u64)> {
+                vec![$((stringify!($name), self.$name.load(Ordering::Relaxed)),)*]
+            }
+        }
+    };
+}
+
+forward_counts! {
+    /// A request found a place.
+    accepted,
+    /// A request was answered by `handle-admin`; of a listing its end.
+    answered,
+    /// A request found all places taken.
+    refused_full,
+    /// A request found the places of its source taken.
+    refused_of_source,
+    /// A listing was not begun, because there were as many as may be.
+    refused_listing,
+    /// A request was not sent, because `handle-admin` did not answer a moment ago.
+    rested,
+    /// The answer to a request took too long.
+    timed_out,
+    /// A request met nobody, or a connection that broke.
+    failed,
+    /// A listing was given up, because its reader has gone.
+    abandoned,
+}
+
+/// What was counted, and what there is now.
+#[derive(Clone, Debug)]
+pub(crate) struct ForwardStats {
+    /// Counts by event.
+    pub(crate) events: Vec<(&'static str, u64)>,
+    /// Requests that are forwarded or wait for that.
+    pub(crate) waiting: usize,
+    /// Listings under way.
+    pub(crate) listings: usize,
+    /// Whether `handle-admin` is given a rest.
+    pub(crate) is_resting: bool,
+}
+
+impl ForwardCounts {
+    pub(crate) fn stats(&self, waiting: usize, listings: usize, is_resting: bool) -> ForwardStats {
+        ForwardStats { events: self.by_event(), waiting, listings, is_resting }
+    }
+}
+
+impl ForwardStats {
+    pub(crate) fn to_json(&self) -> Value {
+        let mut json = json!({
+            "waiting": self.waiting, "listings": self.listings, "resting": self.is_resting,
+        });
+        for (event, count) in &self.events {
+            json[*event] = (*count).into();
+        }
+        json
+    }
+}

@@ -1,0 +1,192 @@
+//! A thread that forwards requests and waits for their answers.
+
+use super::queue::ForwardItem;
+use super::{Forward, Forwarding, Stage};
+use crate::sessions::sealer::each_datagram_part;
+use crate::slow::SlowPath;
+use crate::slow::queue::Job;
+use handle_proto::ResponseCode;
+use handle_proto::wire::envelope::EnvelopeFlags;
+use handle_proto::wire::{Envelope, Header};
+use handle_resolver::Refused;
+use handle_sessions::forward::{ANSWER_LEN_MAX, Forwarded, ForwardedAnswer};
+use handle_sessions::link::{connect, is_too_slow};
+use handle_sessions::protocol::{frame_buffer, receive, send};
+use std::io::{self, Write as _};
+use std::os::unix::net::UnixStream;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Instant;
+use zeroize::Zeroizing;
+
+/// One forwarding thread, with its connection to `handle-admin`.
+pub(crate) struct ForwardThread {
+    path: Arc<SlowPath>,
+    lane: Option<UnixStream>,
+    buffer: Zeroizing<Vec<u8>>,
+}
+
+/// Why a request is not answered by `handle-admin`.
+enum NotForwarded {
+    /// It did not answer a moment ago.
+    Rested,
+    /// Nobody is there, or not in time.
+    Broken(io::Error),
+    /// There are as many listings as may be.
+    TooManyListings,
+}
+
+impl From<io::Error> for NotForwarded {
+    fn from(error: io::Error) -> Self {
+        Self::Broken(error)
+    }
+}
+
+impl ForwardThread {
+    pub(crate) fn new(path: &Arc<SlowPath>) -> Self {
+        Self { path: Arc::clone(path), lane: None, buffer: frame_buffer() }
+    }
+
+    /// Forwards requests until there will be no more.
+    pub(crate) fn run(&mut self) {
+        let path = Arc::clone(&self.path);
+        let Some(forward) = &path.forward else { return };
+        while let Some(item) = forward.queue.next() {
+            let mut job = match item {
+                ForwardItem::Job(job) => job,
+                ForwardItem::End(forwarding) => {
+                    forward.counts.abandoned();
+                    forward.places.leave(forwarding.place);
+                    continue;
+                }
+            };
+            // Taken out, so that a bug loses this answer alone and its place is given back.
+            let Some(mut forwarding) = job.forwarding.take() else { continue };
+            let step = AssertUnwindSafe(|| self.answer(forward, &mut job, &mut forwarding));
+            if catch_unwind(step).is_err() {
+                job.answer.clear();
+                forwarding.stage = Stage::Over;
+                forward.counts.failed();
+                forward.breaker.not_there();
+                self.lane = None;
+            }
+            match forwarding.has_more() {
+                true => job.forwarding = Some(forwarding),
+                false => forward.places.leave(forwarding.place),
+            }
+            path.queues.give_back(job);
+        }
+    }
+
+    /// Has the answer, or its next part, in `job`.
+    fn answer(&mut self, forward: &Forward, job: &mut Job, forwarding: &mut Forwarding) {
+        job.answer.clear();
+        let failed = match self.exchange(forward, job, forwarding) {
+            Ok(()) => return,
+            Err(failed) => failed,
+        };
+        match failed {
+            NotForwarded::Rested => forward.counts.rested(),
+            NotForwarded::TooManyListings => forward.counts.refused_listing(),
+            NotForwarded::Broken(error) if is_too_slow(&error) => {
+                forward.counts.timed_out();
+                forward.breaker.took_too_long(Instant::now());
+                tracing::warn!(patience = ?forward.patience, "handle-admin does not answer a forwarded request in time");
+            }
+            NotForwarded::Broken(error) => {
+                forward.counts.failed();
+                forward.breaker.not_there();
+                tracing::debug!(%error, "a request could not be forwarded to handle-admin");
+            }
+        }
+        forwarding.stage = Stage::Over;
+        if forwarding.signs {
+            self.path.sign_late(&mut forwarding.busy);
+        }
+        (job.code, job.refused) = (ResponseCode::SERVER_BUSY, Some(Refused::Busy));
+        put(job, &forwarding.busy);
+    }
+
+    fn exchange(
+        &mut self,
+        forward: &Forward,
+        job: &mut Job,
+        forwarding: &mut Forwarding,
+    ) -> Result<(), NotForwarded> {
+        let lane = match std::mem::replace(&mut forwarding.stage, Stage::Over) {
+            Stage::Request(frame) => {
+                if !forward.breaker.admits(Instant::now()) {
+                    return Err(NotForwarded::Rested);
+                }
+                let lane = self.begin(forward, &frame)?;
+                forward.breaker.answered();
+                lane
+            }
+            Stage::Listing(mut lane) => {
+                send(&mut lane, &mut self.buffer, 1, Forwarded::encode_next)?;
+                receive(&mut lane, &mut self.buffer, ANSWER_LEN_MAX)?;
+                lane
+            }
+            Stage::Over => return Ok(()),
+        };
+        let unreadable = || io::Error::new(io::ErrorKind::InvalidData, "an answer of another version");
+        match ForwardedAnswer::decode(&self.buffer).ok_or_else(unreadable)? {
+            ForwardedAnswer::Last(messages) => {
+                (job.code, job.refused) = (code_of(messages), None);
+                put(job, messages);
+                forward.counts.answered();
+                self.lane = Some(lane);
+            }
+            // Datagrams are not listed in: the other side is told so.
+            ForwardedAnswer::Part(_) if job.route.is_datagram() => return Err(unreadable().into()),
+            ForwardedAnswer::Part(_) if !forward.places.begin_listing(&mut forwarding.place) => {
+                return Err(NotForwarded::TooManyListings);
+            }
+            ForwardedAnswer::Part(messages) => {
+                (job.code, job.refused) = (code_of(messages), None);
+                put(job, messages);
+                forwarding.stage = Stage::Listing(lane);
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends a request and receives the first answer to it; the connection that it came over.
+    fn begin(&mut self, forward: &Forward, frame: &[u8]) -> io::Result<UnixStream> {
+        if let Some(lane) = self.lane.take() {
+            match self.begin_on(lane, frame) {
+                // The other process may have been started anew since. Its challenges are gone with it, so that nothing
+                // can be done twice.
+                Err(error) if !is_too_slow(&error) => {}
+                begun => return begun,
+            }
+        }
+        let lane = connect(&forward.path, forward.patience)?;
+        self.begin_on(lane, frame)
+    }
+
+    fn begin_on(&mut self, mut lane: UnixStream, frame: &[u8]) -> io::Result<UnixStream> {
+        lane.write_all(frame)?;
+        receive(&mut lane, &mut self.buffer, ANSWER_LEN_MAX)?;
+        Ok(lane)
+    }
+}
+
+/// Makes `messages` the answer of `job`, as it goes to the network.
+fn put(job: &mut Job, messages: &[u8]) {
+    match job.route.is_datagram() {
+        true => each_datagram_part(messages, |part| job.answer.extend_from_slice(part)),
+        false => job.answer.extend_from_slice(messages),
+    }
+}
+
+/// The code of the first of `messages`; of one that is encrypted, that it is an answer is all that is known.
+fn code_of(messages: &[u8]) -> ResponseCode {
+    let Ok((envelope, rest)) = Envelope::split(messages) else { return ResponseCode::ERROR };
+    match rest.first_chunk::<{ Header::LEN }>() {
+        Some(header) if !envelope.flags.has(EnvelopeFlags::ENCRYPTED) => {
+            Header::from_bytes(header).response_code
+        }
+        _ => ResponseCode::SUCCESS,
+    }
+}

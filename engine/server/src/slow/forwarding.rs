@@ -1,0 +1,118 @@
+//! Which requests of the slow path another process is to answer, and what it is told of them.
+
+use super::in_session::Proof;
+use super::queue::Route;
+use super::work::{Held, Work};
+use crate::forward::Forwarding;
+use crate::sessions::sealer::refusing;
+use handle_auth::challenges::Challenge;
+use handle_proto::ResponseCode;
+use handle_proto::wire::Envelope;
+use handle_resolver::slow::{Challenged, Slow};
+use handle_resolver::{Context, Refused, Reply, refuse_listing};
+use handle_sessions::Reject;
+use handle_sessions::forward::{ForwardedRequest, Opening, Task};
+use handle_snapshot::map::Mapped;
+use std::net::SocketAddr;
+
+/// That another process is to answer a request.
+#[derive(Debug)]
+pub(crate) struct ForwardNote {
+    task: Task,
+    /// The challenge that it answers, which was taken here.
+    challenge: Option<Challenge>,
+}
+
+impl Work<'_> {
+    /// Has a request that names be listed forwarded. The reply says why that does not come to be.
+    pub(crate) fn list<'a>(
+        &self,
+        context: &Context<'a, Mapped>,
+        (envelope, rest): (Envelope, &'a [u8]),
+        unreadable: &dyn Fn(Refused) -> Reply<'a>,
+        was_encrypted: bool,
+        held: &'a mut Held,
+    ) -> Reply<'a> {
+        let refuse = |refused| refuse_listing(context, envelope, rest, refused);
+        match self.session.map(|session| (session, self.proof(session))) {
+            Some((_, Ok(Proof::None) | Err(Reject::WrongMac))) if was_encrypted => {
+                return unreadable(Refused::Undecryptable);
+            }
+            Some((session, Err(reject))) => {
+                return refusing(&refuse(Refused::WrongMac), session, reject, held.text());
+            }
+            Some((_, Ok(_))) | None => {}
+        }
+        self.note(Task::Answer, None);
+        refuse(Refused::Busy)
+    }
+
+    /// Has the answer to a challenge that the other process may have made forwarded.
+    pub(crate) fn forward_answer(&self) {
+        if self.path.forward.is_some() {
+            self.note(Task::Answer, None);
+        }
+    }
+
+    /// Has a read forwarded that the other process may allow, because it asks other services; with the challenge that
+    /// was answered, where there was one. What is not stored only this process computes.
+    pub(crate) fn forward_read(&self, challenged: &Challenged<'_>, challenge: Option<&Challenge>) {
+        if challenged.is_stored() && self.path.forward.as_ref().is_some_and(|forward| forward.identities) {
+            self.note(Task::Answer, challenge.cloned());
+        }
+    }
+
+    /// `reply`; where it is a referral that its asker does not understand, resolution by the other process is wanted.
+    pub(crate) fn or_resolved<'a>(
+        &self,
+        context: &Context<'a, Mapped>,
+        slow: &Slow<'a>,
+        reply: Reply<'a>,
+    ) -> Reply<'a> {
+        let is_referral = reply.response_code() == ResponseCode::PREFIX_REFERRAL;
+        if is_referral && slow.wants_no_referral(context) && self.path.forward.is_some() {
+            self.note(Task::Resolve, None);
+        }
+        reply
+    }
+
+    /// Whether the request, which was encrypted, is from who has the key of its session.
+    pub(crate) fn has_right_mac(&self) -> bool {
+        self.session.is_some_and(|session| self.proof(session) == Ok(Proof::Mac))
+    }
+
+    fn note(&self, task: Task, challenge: Option<Challenge>) {
+        self.forward.set(Some(ForwardNote { task, challenge }));
+    }
+
+    /// The request as it is forwarded, if it has a place. `busy` is the answer where none comes; `was_hidden` says whether
+    /// it came encrypted.
+    pub(crate) fn hand_over(
+        &self,
+        note: ForwardNote,
+        busy: &Reply<'_>,
+        was_hidden: bool,
+        route: Route,
+        datagrams_max: usize,
+    ) -> Option<Box<Forwarding>> {
+        let forward = self.path.forward.as_ref()?;
+        let place = forward.enter(route.origin().ip, route.is_datagram())?;
+        let mut answer = Vec::new();
+        let signs = self.write_unsigned(busy, &mut answer);
+        let request = ForwardedRequest {
+            task: note.task,
+            source: match route {
+                Route::Udp(peer) => peer.remote(),
+                Route::Tcp(_, source) => SocketAddr::new(source, 0),
+            },
+            datagrams_max: route.is_datagram().then(|| u16::try_from(datagrams_max).unwrap_or(u16::MAX)),
+            opening: match self.session {
+                Some(_) => Opening::InSession { was_hidden, has_mac: self.has_mac.get() },
+                None => Opening::AsReceived,
+            },
+            challenge: note.challenge,
+            message: self.request,
+        };
+        Some(Forwarding::new(place, &request, answer, signs))
+    }
+}

@@ -1,0 +1,326 @@
+//! Verification of layers while they are served, and what becomes of one that is damaged.
+//!
+//! The start opens layers by their headers, so that it takes no time. One thread, which runs only where nothing else wants
+//! the core, then reads every byte of them, at most so many a second.
+//!
+//! - A layer whose bytes are not those that were written stays in use, but every record of it is compared with its
+//!   checksum, and every bucket of its index before a handle counts as missing: what is damaged is answered with an
+//!   error, all else is right.
+//! - A layer whose checksums are right and whose content is wrong was made wrongly, perhaps on purpose. Every lookup that
+//!   comes to it is answered with an error.
+
+use crate::live::Live;
+use handle_snapshot::map::Mapped;
+use handle_snapshot::set::manifest::LayerEntry;
+use handle_snapshot::verify::{self, Fault};
+use handle_snapshot::{Layer, Trust};
+use serde::{Deserialize, Serialize};
+use std::ops::{ControlFlow, Range};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// When records are compared with their checksums before they are answered from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RecordChecks {
+    /// Where the set has values that not everyone may read.
+    #[default]
+    Auto,
+    /// In every set.
+    On,
+    /// In none.
+    Off,
+}
+
+/// What is known of the bytes of a layer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum LayerState {
+    /// Nothing beyond its header and its homed prefixes yet.
+    #[default]
+    Pending,
+    /// They are what was published.
+    Whole,
+    /// They are not.
+    Damaged(Fault),
+}
+
+impl LayerState {
+    /// Its name in `status`.
+    pub(crate) const fn name(&self) -> &'static str {
+        match self {
+            Self::Pending => "pending",
+            Self::Whole => "whole",
+            Self::Damaged(_) => "damaged",
+        }
+    }
+
+    /// What is damaged.
+    pub(crate) fn fault(&self) -> Option<String> {
+        match self {
+            Self::Damaged(fault) => Some(fault.to_string()),
+            Self::Pending | Self::Whole => None,
+        }
+    }
+}
+
+/// What is known of the layers of the live set.
+#[derive(Debug, Default)]
+pub(crate) struct Ledger {
+    entries: Mutex<Entries>,
+    /// Told whenever a layer becomes pending, the rate changes, or it is time to stop.
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Entries {
+    states: Vec<(LayerEntry, LayerState)>,
+    /// Bytes a second; 0 for no verification.
+    rate: u64,
+    is_stopped: bool,
+}
+
+impl Ledger {
+    fn lock(&self) -> MutexGuard<'_, Entries> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes note of the layers of another set. What is known of those that stay is kept; the others are pending, but
+    /// for those that were `verified` just now.
+    pub(crate) fn begin(&self, layers: &[LayerEntry], verified: impl Fn(&LayerEntry) -> bool) {
+        let mut entries = self.lock();
+        let known = std::mem::take(&mut entries.states);
+        let state = |entry: &LayerEntry| match known.iter().find(|(known, _)| known == entry) {
+            _ if verified(entry) => LayerState::Whole,
+            Some((_, state)) => state.clone(),
+            None => LayerState::Pending,
+        };
+        entries.states = layers.iter().map(|entry| (entry.clone(), state(entry))).collect();
+        self.changed.notify_all();
+    }
+
+    /// What is known of a layer.
+    pub(crate) fn state(&self, entry: &LayerEntry) -> LayerState {
+        let entries = self.lock();
+        let found = entries.states.iter().find(|(known, _)| known == entry);
+        found.map_or(LayerState::Pending, |(_, state)| state.clone())
+    }
+
+    /// Notes what is known of a layer; false where it is in no set that counts any more.
+    pub(crate) fn conclude(&self, entry: &LayerEntry, state: LayerState) -> bool {
+        let mut entries = self.lock();
+        let found = entries.states.iter_mut().find(|(known, _)| known == entry);
+        found.is_some_and(|(_, known)| {
+            *known = state;
+            true
+        })
+    }
+
+    /// The layers that are damaged.
+    pub(crate) fn damaged(&self) -> Vec<LayerEntry> {
+        self.faults().into_iter().map(|(entry, _)| entry).collect()
+    }
+
+    /// The layers that are damaged, with what is.
+    pub(crate) fn faults(&self) -> Vec<(LayerEntry, Fault)> {
+        let entries = self.lock();
+        let fault = |(entry, state): &(LayerEntry, LayerState)| match state {
+            LayerState::Damaged(fault) => Some((entry.clone(), *fault)),
+            LayerState::Pending | LayerState::Whole => None,
+        };
+        entries.states.iter().filter_map(fault).collect()
+    }
+
+    /// How many layers are verified and whole.
+    pub(crate) fn whole_count(&self) -> usize {
+        self.lock().states.iter().filter(|(_, state)| *state == LayerState::Whole).count()
+    }
+
+    /// How far a layer is to be trusted, in a set that has private values or none.
+    pub(crate) fn trust(&self, entry: &LayerEntry, checks: RecordChecks, has_private: bool) -> Trust {
+        let is_checked = match checks {
+            RecordChecks::Auto => has_private,
+            RecordChecks::On => true,
+            RecordChecks::Off => false,
+        };
+        match self.state(entry) {
+            LayerState::Damaged(fault) if fault.is_damage() => Trust::Checked,
+            LayerState::Damaged(_) => Trust::Refused,
+            LayerState::Pending | LayerState::Whole if is_checked => Trust::Checked,
+            LayerState::Pending | LayerState::Whole => Trust::Plain,
+        }
+    }
+
+    /// Verifies at most so many bytes a second from now on; 0 for no verification.
+    pub(crate) fn set_rate(&self, bytes_per_s: u64) {
+        self.lock().rate = bytes_per_s;
+        self.changed.notify_all();
+    }
+
+    /// Lets the verification come to an end.
+    pub(crate) fn stop(&self) {
+        self.lock().is_stopped = true;
+        self.changed.notify_all();
+    }
+
+    /// Waits for a layer that is pending; `None` when it is time to stop.
+    fn next(&self) -> Option<LayerEntry> {
+        let mut entries = self.lock();
+        loop {
+            if entries.is_stopped {
+                return None;
+            }
+            let mut pending = entries.states.iter().filter(|(_, state)| *state == LayerState::Pending);
+            if let Some((entry, _)) = pending.next().filter(|_| entries.rate > 0) {
+                return Some(entry.clone());
+            }
+            entries = self.changed.wait(entries).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Rests for as long as `len` bytes may take, of which `took` has passed already; breaks when it is time to stop.
+    fn rest(&self, len: u64, took: Duration) -> ControlFlow<()> {
+        let mut entries = self.lock();
+        let begun = Instant::now();
+        loop {
+            if entries.is_stopped || entries.rate == 0 {
+                return ControlFlow::Break(());
+            }
+            let due = Duration::from_secs_f64(len as f64 / entries.rate as f64);
+            let left = due.saturating_sub(took).saturating_sub(begun.elapsed());
+            if left.is_zero() {
+                return ControlFlow::Continue(());
+            }
+            let waited = self.changed.wait_timeout(entries, left);
+            entries = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+/// Verifies layers that are pending, one after the other, until the ledger is [stopped](Ledger::stop).
+pub(crate) fn run(live: &Live) {
+    stand_back();
+    let ledger = &live.ledger;
+    while let Some(entry) = ledger.next() {
+        let set = live.current();
+        let at = set.manifest().layers.iter().position(|layer| *layer == entry);
+        let Some(layer) = at.and_then(|at| set.layers().get(at)) else { continue };
+        let begun = Instant::now();
+        let Some(result) = verify_slowly(layer, ledger).transpose() else { continue };
+        let file = &entry.file;
+        let state = match result {
+            Ok(report) => {
+                let (handles, seconds) = (report.handles_count, begun.elapsed().as_secs());
+                tracing::info!(file, handles, seconds, "a layer of the set is verified and whole");
+                LayerState::Whole
+            }
+            Err(fault) => {
+                let path = set.dir().join(file);
+                let path = path.display();
+                let error = fault.to_string();
+                match fault.is_damage() {
+                    true => tracing::error!(
+                        file,
+                        error,
+                        "a layer of the set is damaged: records of it that do not match their checksums are answered \
+                         with an error; replace it (check: hdl snapshot verify {path}), then: hdl control reload"
+                    ),
+                    false => tracing::error!(
+                        file,
+                        error,
+                        "a layer of the set was made wrongly: what would be answered from it is answered with an \
+                         error; publish the records again (check: hdl snapshot verify {path})"
+                    ),
+                }
+                LayerState::Damaged(fault)
+            }
+        };
+        live.conclude(&entry, state);
+    }
+}
+
+/// Verifies a layer with rests; `None` when it was stopped.
+fn verify_slowly(layer: &Layer<Mapped>, ledger: &Ledger) -> Result<Option<verify::Report>, Fault> {
+    let mut since = Instant::now();
+    verify::layer_in_steps(layer, |range: Range<u64>| {
+        let rested = ledger.rest(range.end - range.start, since.elapsed());
+        since = Instant::now();
+        rested
+    })
+}
+
+/// Lets everything else go first. Where the kernel does not allow that, the rate still bounds it.
+fn stand_back() {
+    use thread_priority::{NormalThreadSchedulePolicy, ThreadPriority, ThreadSchedulePolicy};
+    let idle = ThreadSchedulePolicy::Normal(NormalThreadSchedulePolicy::Idle);
+    let thread = thread_priority::thread_native_id();
+    if let Err(error) = thread_priority::set_thread_priority_and_policy(thread, ThreadPriority::Min, idle) {
+        tracing::debug!(%error, "the verification of layers runs with usual priority");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use handle_snapshot::verify::What;
+
+    fn entry(name: &str) -> LayerEntry {
+        LayerEntry { file: name.to_owned(), len: 1, header_sum: 1 }
+    }
+
+    #[test]
+    fn what_is_known_of_a_layer_stays_with_it_from_set_to_set() {
+        let ledger = Ledger::default();
+        let [a, b, c] = ["a", "b", "c"].map(entry);
+        let damage = LayerState::Damaged(Fault { at: 9, what: What::RecordsSum });
+        ledger.begin(&[a.clone(), b.clone()], |_| false);
+        assert!(ledger.conclude(&a, damage.clone()) && ledger.conclude(&b, LayerState::Whole));
+        ledger.begin(&[c.clone(), a.clone()], |entry| *entry == c);
+        assert_eq!((ledger.state(&a), ledger.state(&c)), (damage, LayerState::Whole));
+        assert_eq!((ledger.whole_count(), ledger.damaged()), (1, vec![a.clone()]));
+        assert!(!ledger.conclude(&b, LayerState::Whole), "it is gone");
+        ledger.begin(std::slice::from_ref(&a), |_| true);
+        assert_eq!(ledger.state(&a), LayerState::Whole, "replaced, and verified");
+    }
+
+    #[test]
+    fn records_are_checked_where_private_values_are_and_in_damaged_layers_in_any_case() {
+        let ledger = Ledger::default();
+        let [damaged, crafted, pending] = ["damaged", "crafted", "pending"].map(entry);
+        ledger.begin(&[damaged.clone(), crafted.clone(), pending.clone()], |_| false);
+        ledger.conclude(&damaged, LayerState::Damaged(Fault { at: 1, what: What::IndexSum }));
+        ledger.conclude(&crafted, LayerState::Damaged(Fault { at: 1, what: What::Public }));
+        use RecordChecks::{Auto, Off, On};
+        for (checks, has_private, expected) in [
+            (Auto, false, Trust::Plain),
+            (Auto, true, Trust::Checked),
+            (On, false, Trust::Checked),
+            (Off, true, Trust::Plain),
+        ] {
+            assert_eq!(ledger.trust(&pending, checks, has_private), expected, "{checks:?} {has_private}");
+            assert_eq!(ledger.trust(&damaged, checks, has_private), Trust::Checked);
+            assert_eq!(ledger.trust(&crafted, checks, has_private), Trust::Refused);
+        }
+    }
+
+    #[test]
+    fn the_verification_rests_as_long_as_its_rate_says_and_stops_when_told() {
+        let ledger = Ledger::default();
+        ledger.begin(&[entry("a")], |_| false);
+        ledger.set_rate(1 << 20);
+        let begun = Instant::now();
+        assert_eq!(ledger.rest(1 << 17, Duration::ZERO), ControlFlow::Continue(()));
+        assert!(begun.elapsed() >= Duration::from_millis(125));
+        assert_eq!(
+            ledger.rest(1 << 17, Duration::from_secs(1)),
+            ControlFlow::Continue(()),
+            "it took long enough"
+        );
+        assert_eq!(ledger.next(), Some(entry("a")));
+        std::thread::scope(|scope| {
+            let rests = scope.spawn(|| ledger.rest(1 << 40, Duration::ZERO));
+            ledger.stop();
+            assert_eq!(rests.join().unwrap(), ControlFlow::Break(()));
+        });
+        assert_eq!(ledger.next(), None);
+    }
+}

@@ -1,0 +1,290 @@
+//! Requests that `handled` forwards to `handle-admin`, as frames over a local socket.
+//!
+//! `handled` sends a request and reads its answer; of a listing it asks for the next part until there is none, or hangs
+//! up. A frame is a length of four bytes, a byte that says what it is, and its fields; numbers are big-endian. What was
+//! encrypted is in the clear here, so the socket is for one user alone, and both sides look who the other one is.
+
+use crate::protocol::{challenge, put_challenge};
+use handle_auth::challenges::Challenge;
+use handle_proto::limit::MESSAGE_LEN_MAX;
+use handle_proto::wire::Envelope;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+/// Most bytes of a frame to `handle-admin`: a request, and the one that was challenged before.
+pub const REQUEST_LEN_MAX: usize = 2 * (Envelope::LEN + MESSAGE_LEN_MAX as usize) + 256;
+/// Most bytes of a frame from it: some pages of a listing, or the longest message.
+pub const ANSWER_LEN_MAX: usize = PART_LEN + Envelope::LEN + MESSAGE_LEN_MAX as usize + 64;
+/// Bytes of pages after which no other is added to a part of a listing.
+pub const PART_LEN: usize = 64 << 10;
+
+/// What is to be done with a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Task {
+    /// Answer it as if it had come from its client.
+    Answer,
+    /// Where the answer is a referral, answer with what the service says that it leads to.
+    Resolve,
+}
+
+/// How far `handled` has opened a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Opening {
+    /// It is as it came: in no session, or in one that `handled` does not have.
+    AsReceived,
+    /// It is in a session of `handled`, and in the clear.
+    InSession {
+        /// Whether it came encrypted.
+        was_hidden: bool,
+        /// Whether it had a MAC, which was right and new.
+        has_mac: bool,
+    },
+}
+
+/// A request with what `handled` knows of it.
+#[derive(Clone, Debug)]
+pub struct ForwardedRequest<'a> {
+    /// What is to be done.
+    pub task: Task,
+    /// Where its client is.
+    pub source: SocketAddr,
+    /// Over UDP, the most datagrams of an answer; `None` over TCP.
+    pub datagrams_max: Option<u16>,
+    /// How far it was opened.
+    pub opening: Opening,
+    /// The challenge that it answers, where `handled` has made and taken that.
+    pub challenge: Option<Challenge>,
+    /// The message, envelope first.
+    pub message: &'a [u8],
+}
+
+/// What `handled` sends.
+#[derive(Clone, Debug)]
+pub enum Forwarded<'a> {
+    /// A request.
+    Request(Box<ForwardedRequest<'a>>),
+    /// The next part of the listing that was begun is wanted.
+    Next,
+}
+
+/// What comes back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ForwardedAnswer<'a> {
+    /// These messages, one behind the other, are the last; none where there is nothing to say.
+    Last(&'a [u8]),
+    /// More messages follow these when [`Forwarded::Next`] asks for them.
+    Part(&'a [u8]),
+}
+
+impl Task {
+    const ANSWER: u8 = 1;
+    const RESOLVE: u8 = 2;
+    const NEXT: u8 = 3;
+}
+
+impl Opening {
+    const KNOWN: u8 = 1;
+    const HIDDEN: u8 = 2;
+    const MAC: u8 = 4;
+
+    const fn bits(self) -> u8 {
+        match self {
+            Self::AsReceived => 0,
+            Self::InSession { was_hidden, has_mac } => {
+                Self::KNOWN | (Self::HIDDEN * was_hidden as u8) | (Self::MAC * has_mac as u8)
+            }
+        }
+    }
+
+    const fn from_bits(bits: u8) -> Option<Self> {
+        match bits {
+            0 => Some(Self::AsReceived),
+            _ if bits & Self::KNOWN == 0 || bits > Self::KNOWN | Self::HIDDEN | Self::MAC => None,
+            _ => {
+                Some(Self::InSession { was_hidden: bits & Self::HIDDEN != 0, has_mac: bits & Self::MAC != 0 })
+            }
+        }
+    }
+}
+
+impl ForwardedRequest<'_> {
+    /// Bytes that it takes, about.
+    #[must_use]
+    pub fn expected_len(&self) -> usize {
+        128 + self.message.len() + self.challenge.as_ref().map_or(0, |it| it.request.len())
+    }
+
+    /// Appends the frame without its length.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        out.push(match self.task {
+            Task::Answer => Task::ANSWER,
+            Task::Resolve => Task::RESOLVE,
+        });
+        out.push(self.opening.bits());
+        let ip = match self.source.ip() {
+            IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+            IpAddr::V6(ip) => ip,
+        };
+        out.extend_from_slice(&ip.octets());
+        out.extend_from_slice(&self.source.port().to_be_bytes());
+        out.extend_from_slice(&self.datagrams_max.unwrap_or(0).to_be_bytes());
+        let len_at = out.len();
+        out.extend_from_slice(&[0; 4]);
+        if let Some(challenge) = &self.challenge {
+            put_challenge(out, challenge);
+        }
+        let len = u32::try_from(out.len() - len_at - 4).expect("a challenge is no longer than a message");
+        out[len_at..len_at + 4].copy_from_slice(&len.to_be_bytes());
+        out.extend_from_slice(self.message);
+    }
+
+    fn decode(task: Task, rest: &[u8]) -> Option<ForwardedRequest<'_>> {
+        let (&bits, rest) = rest.split_first()?;
+        let (ip, rest) = rest.split_first_chunk::<16>()?;
+        let (port, rest) = rest.split_first_chunk()?;
+        let (datagrams_max, rest) = rest.split_first_chunk()?;
+        let (challenge_len, rest) = rest.split_first_chunk()?;
+        let (challenged, message) = rest.split_at_checked(u32::from_be_bytes(*challenge_len) as usize)?;
+        let challenge = match challenged {
+            [] => None,
+            bytes => Some(challenge(bytes)?),
+        };
+        let ip = IpAddr::V6(Ipv6Addr::from(*ip)).to_canonical();
+        Some(ForwardedRequest {
+            task,
+            source: SocketAddr::new(ip, u16::from_be_bytes(*port)),
+            datagrams_max: Some(u16::from_be_bytes(*datagrams_max)).filter(|&most| most > 0),
+            opening: Opening::from_bits(bits)?,
+            challenge,
+            message,
+        })
+    }
+}
+
+impl<'a> Forwarded<'a> {
+    /// Appends the frame that asks for the next part of a listing, without its length.
+    pub fn encode_next(out: &mut Vec<u8>) {
+        out.push(Task::NEXT);
+    }
+
+    /// Reads a frame without its length; `None` when it is none.
+    #[must_use]
+    pub fn decode(frame: &'a [u8]) -> Option<Self> {
+        let (&what, rest) = frame.split_first()?;
+        let task = match what {
+            Task::ANSWER => Task::Answer,
+            Task::RESOLVE => Task::Resolve,
+            Task::NEXT => return rest.is_empty().then_some(Self::Next),
+            _ => return None,
+        };
+        ForwardedRequest::decode(task, rest).map(|request| Self::Request(Box::new(request)))
+    }
+}
+
+impl<'a> ForwardedAnswer<'a> {
+    const LAST: u8 = 1;
+    const PART: u8 = 2;
+
+    /// Appends the frame without its length.
+    pub fn encode(self, out: &mut Vec<u8>) {
+        let (what, messages) = match self {
+            Self::Last(messages) => (Self::LAST, messages),
+            Self::Part(messages) => (Self::PART, messages),
+        };
+        out.push(what);
+        out.extend_from_slice(messages);
+    }
+
+    /// Reads a frame without its length; `None` when it is none.
+    #[must_use]
+    pub fn decode(frame: &'a [u8]) -> Option<Self> {
+        match frame.split_first()? {
+            (&Self::LAST, messages) => Some(Self::Last(messages)),
+            (&Self::PART, messages) => Some(Self::Part(messages)),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use handle_auth::digest::Digest;
+    use handle_proto::Version;
+    use zeroize::Zeroizing;
+
+    fn requests() -> Vec<ForwardedRequest<'static>> {
+        let challenge = Challenge {
+            version: Version::new(2, 7),
+            suggested: Version::CURRENT,
+            nonce: [3; 16],
+            digest: Digest::from_bytes(&[4; 32]),
+            request: Zeroizing::new(Box::from(&b"a request"[..])),
+        };
+        let plain = ForwardedRequest {
+            task: Task::Answer,
+            source: ([192, 0, 2, 1], 4711).into(),
+            datagrams_max: None,
+            opening: Opening::AsReceived,
+            challenge: None,
+            message: b"a message",
+        };
+        let opening = Opening::InSession { was_hidden: true, has_mac: false };
+        let source = ([0x2001, 0xdb8, 0, 0, 0, 0, 0, 1], 1).into();
+        let (task, challenge) = (Task::Resolve, Some(challenge));
+        vec![
+            ForwardedRequest { task, source, datagrams_max: Some(4), opening, challenge, message: b"" },
+            ForwardedRequest {
+                opening: Opening::InSession { was_hidden: false, has_mac: true },
+                ..plain.clone()
+            },
+            plain,
+        ]
+    }
+
+    fn encoded(request: &ForwardedRequest<'_>) -> Vec<u8> {
+        let mut frame = Vec::new();
+        request.encode(&mut frame);
+        assert!(frame.len() <= request.expected_len());
+        frame
+    }
+
+    #[test]
+    fn every_frame_decodes_to_what_encodes_to_it() {
+        for request in requests() {
+            let frame = encoded(&request);
+            let Some(Forwarded::Request(decoded)) = Forwarded::decode(&frame) else { panic!("{request:?}") };
+            assert_eq!(format!("{decoded:?}"), format!("{request:?}"));
+            assert_eq!(encoded(&decoded), frame);
+        }
+        let mut next = Vec::new();
+        Forwarded::encode_next(&mut next);
+        assert!(matches!(Forwarded::decode(&next), Some(Forwarded::Next)));
+        for answer in [ForwardedAnswer::Last(b""), ForwardedAnswer::Part(b"two pages")] {
+            let mut frame = Vec::new();
+            answer.encode(&mut frame);
+            assert_eq!(ForwardedAnswer::decode(&frame), Some(answer));
+        }
+    }
+
+    #[test]
+    fn what_is_cut_or_made_up_is_no_frame() {
+        for request in requests() {
+            let (frame, fixed_len) = (encoded(&request), encoded(&request).len() - request.message.len());
+            for len in 0..fixed_len {
+                assert!(Forwarded::decode(&frame[..len]).is_none(), "{request:?} cut to {len}");
+            }
+        }
+        for bits in 0..=u8::MAX {
+            let is_known = bits == 0 || bits % 2 == 1 && bits < 8;
+            assert_eq!(Opening::from_bits(bits).is_some(), is_known, "{bits}");
+        }
+        for frame in [&b""[..], b"\x00", b"\x04", b"\x03more"] {
+            assert!(Forwarded::decode(frame).is_none(), "{frame:?}");
+        }
+        assert!(ForwardedAnswer::decode(b"").is_none() && ForwardedAnswer::decode(b"\x03").is_none());
+        // A length of the challenge that lies.
+        let mut frame = encoded(&requests()[2]);
+        frame[22..26].fill(0xff);
+        assert!(Forwarded::decode(&frame).is_none());
+    }
+}

@@ -1,0 +1,173 @@
+//! Both processes over the records of a [`Plan`], with the sockets between them.
+
+use crate::administered::Administered;
+use crate::daemon::free_address;
+use crate::process::until;
+use crate::served;
+use crate::services::Plan;
+use handle_auth::challenge::answer_with_secret;
+use handle_proto::wire::auth::{self, ChallengeAnswer};
+use handle_proto::wire::list::Reference;
+use handle_proto::wire::{Body, Envelope, Header, Message, MessageBuf, Reply, Request, Response};
+use handle_proto::{OpCode, OpFlags, ResponseCode, Version};
+use handle_server::Server;
+use handle_server::config::{Config, Datapath};
+use handle_server::slow::config::ServerKeyConfig;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::time::Duration;
+
+/// `handled` and `handle-admin` in this process.
+pub struct BothProcesses {
+    /// `handled`.
+    pub handled: Server,
+    /// `handle-admin`.
+    pub admin: Administered,
+}
+
+impl BothProcesses {
+    /// Starts both over the records of `here`, which knows `there`; with changes of their configurations.
+    ///
+    /// # Panics
+    /// When one does not start.
+    #[must_use]
+    pub fn start(
+        here: &Plan,
+        there: &Plan,
+        change_handled: impl FnOnce(&mut Config),
+        change_admin: impl FnOnce(&mut handle_admin::config::Config),
+    ) -> Self {
+        let admin = here.start(there, |config| {
+            let directory = config.site.parent().expect("a directory").to_owned();
+            let set = directory.join("set");
+            std::fs::create_dir(&set).expect("a directory for the set");
+            config.publish.directory = Some(set);
+            config.sessions.socket = Some(directory.join("sessions"));
+            config.forward.socket = Some(directory.join("forward"));
+            change_admin(config);
+        });
+        let directory = admin.directory.path();
+        until("the records are published", || directory.join("set/MANIFEST").exists());
+        let mut config = configuration(directory);
+        change_handled(&mut config);
+        Self { handled: Server::start(&config).expect("handled starts"), admin }
+    }
+
+    /// Where `handled` answers.
+    #[must_use]
+    pub fn queries(&self) -> SocketAddr {
+        self.handled.addresses()[0]
+    }
+
+    /// Where `handle-admin` does.
+    #[must_use]
+    pub fn administration(&self) -> SocketAddr {
+        self.admin.address()
+    }
+
+    /// How often `event` was counted by what forwards requests.
+    ///
+    /// # Panics
+    /// When nothing is forwarded.
+    #[must_use]
+    pub fn forwarded(&self, event: &str) -> u64 {
+        let slow = self.handled.shared().slow.as_ref().expect("a slow path").to_json();
+        slow["forward"][event].as_u64().expect("a count")
+    }
+}
+
+fn configuration(directory: &Path) -> Config {
+    let mut config = served::config(&directory.join("set"), Datapath::Portable);
+    config.listen = vec![free_address()];
+    config.site = Some(directory.join("siteinfo.json"));
+    let file = directory.join("privkey.bin");
+    config.server_key = Some(ServerKeyConfig { file, ..ServerKeyConfig::default() });
+    config.sessions.socket = Some(directory.join("sessions"));
+    config.forward.socket = Some(directory.join("forward"));
+    config
+}
+
+/// A request outside sessions, by a client that knows no version above `version`.
+///
+/// # Panics
+/// When it is too long.
+#[must_use]
+pub fn message(version: Version, request_id: i32, flags: OpFlags, request: &Request<'_>) -> Vec<u8> {
+    let envelope = Envelope { version, suggested: version, ..Envelope::request(request_id) };
+    let header = Header::request(OpCode::RESERVED, flags, 0);
+    MessageBuf::request(&envelope, &header, request).unsigned().expect("a message that is not too long")
+}
+
+/// The code of a message.
+///
+/// # Panics
+/// When it is none.
+#[must_use]
+pub fn code(message: &[u8]) -> ResponseCode {
+    Message::decode(&message[Envelope::LEN..]).expect("a message").header.response_code
+}
+
+/// The answer of `identity`, by its secret, to the challenge in a message.
+///
+/// # Panics
+/// When there is none in it.
+#[must_use]
+pub fn answer_to(challenge: &[u8], identity: Reference<'_>, secret: &[u8]) -> Vec<u8> {
+    let (envelope, rest) = Envelope::split(challenge).expect("an envelope");
+    let body = Message::decode(rest).expect("a message").decode_body(envelope.version).expect("a body");
+    let Body::Reply(Reply { response: Response::Challenge(asked), digest, .. }) = body else {
+        panic!("no challenge: {:?}", code(challenge))
+    };
+    let covered = [asked.nonce, digest.expect("a digest").digest];
+    let (version, suggested) = (envelope.version, envelope.effective_suggested());
+    let signed_response = &answer_with_secret(version, suggested, &covered, secret, &[7; 16]);
+    let answer = ChallengeAnswer { auth_type: auth::SECRET_KEY, identity, signed_response };
+    let envelope =
+        Envelope { version, suggested, session_id: envelope.session_id, ..Envelope::request(4712) };
+    let header = Header::request(OpCode::RESERVED, OpFlags::PLAIN_REQUEST, 0);
+    let message = MessageBuf::request(&envelope, &header, &Request::AnswerChallenge(answer));
+    message.unsigned().expect("a short message")
+}
+
+/// All messages that come back over a connection until it is closed.
+///
+/// # Panics
+/// When there is no connection, or it does not end.
+#[must_use]
+pub fn exchange_all(server: SocketAddr, message: &[u8]) -> Vec<Vec<u8>> {
+    let mut stream = TcpStream::connect(server).expect("a connection");
+    stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
+    stream.write_all(message).expect("the request goes out");
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).expect("the connection is closed in order");
+    let (mut messages, mut rest) = (Vec::new(), &bytes[..]);
+    while let Ok((envelope, _)) = Envelope::split(rest) {
+        let (one, after) = rest.split_at(Envelope::LEN + envelope.message_len as usize);
+        messages.push(one.to_vec());
+        rest = after;
+    }
+    messages
+}
+
+/// The names that the messages of a listing have.
+///
+/// # Panics
+/// When one of them is none.
+#[must_use]
+pub fn listed(messages: &[Vec<u8>]) -> Vec<String> {
+    let mut names = Vec::new();
+    for (at, message) in messages.iter().enumerate() {
+        let (envelope, rest) = Envelope::split(message).expect("an envelope");
+        let message = Message::decode(rest).expect("a message");
+        let is_last = at + 1 == messages.len();
+        assert_eq!(message.header.flags.has(OpFlags::CONTINUOUS), !is_last, "message {at}");
+        let Ok(Body::Reply(Reply { response: Response::Listing(page), .. })) =
+            message.decode_body(envelope.version)
+        else {
+            panic!("no listing: {:?}", message.header.response_code)
+        };
+        names.extend(page.handles.iter().map(|name| String::from_utf8_lossy(name).into_owned()));
+    }
+    names
+}

@@ -1,0 +1,144 @@
+//! Somebody between a client and a server, over TCP: hears every message, may change it or answer in the server's place,
+//! and treats connections as the test wants.
+
+use handle_proto::OpFlags;
+use handle_proto::wire::Envelope;
+use std::io::{self, Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// What becomes of a message of the client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It goes on to the server, as it was or changed.
+    Passed(Vec<u8>),
+    /// The client gets this answer, and the server nothing.
+    Answered(Vec<u8>),
+}
+
+/// What becomes of a connection of the client.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Manners {
+    /// The connection ends so long after each answer, as deployed servers do it; nothing is read from it meanwhile.
+    pub ends_after: Option<Duration>,
+    /// Answers that are not signed lose the flag that says that the connection is kept.
+    pub clears_flag: bool,
+}
+
+/// Somebody on the way; its threads end with the test.
+#[derive(Debug)]
+pub struct Middle {
+    /// Where clients connect to.
+    pub address: SocketAddr,
+    heard: Arc<Mutex<Vec<Vec<u8>>>>,
+    connections: Arc<AtomicUsize>,
+}
+
+type Act = dyn FnMut(&[u8]) -> Fate + Send;
+
+impl Middle {
+    /// Stands in front of `server`; `act` says what becomes of each message of a client.
+    ///
+    /// # Panics
+    /// When there is no port.
+    #[must_use]
+    pub fn start(
+        server: SocketAddr,
+        manners: Manners,
+        act: impl FnMut(&[u8]) -> Fate + Send + 'static,
+    ) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let heard = Arc::new(Mutex::new(Vec::new()));
+        let connections = Arc::new(AtomicUsize::new(0));
+        let (log, count) = (Arc::clone(&heard), Arc::clone(&connections));
+        let act: Arc<Mutex<Box<Act>>> = Arc::new(Mutex::new(Box::new(act)));
+        std::thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                count.fetch_add(1, Ordering::Relaxed);
+                let (act, log) = (Arc::clone(&act), Arc::clone(&log));
+                // However the connection ends, the client notices.
+                std::thread::spawn(move || drop(relay(client, server, manners, &act, &log)));
+            }
+        });
+        Self { address, heard, connections }
+    }
+
+    /// Stands in front of `server` and changes nothing.
+    #[must_use]
+    pub fn passive(server: SocketAddr, manners: Manners) -> Self {
+        Self::start(server, manners, |message| Fate::Passed(message.to_vec()))
+    }
+
+    /// How many connections of clients there have been.
+    #[must_use]
+    pub fn connections_count(&self) -> usize {
+        self.connections.load(Ordering::Relaxed)
+    }
+
+    /// All messages of clients since this was asked last, as they came.
+    #[must_use]
+    pub fn take_heard(&self) -> Vec<Vec<u8>> {
+        std::mem::take(&mut self.heard.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+fn relay(
+    mut client: TcpStream,
+    server: SocketAddr,
+    manners: Manners,
+    act: &Mutex<Box<Act>>,
+    heard: &Mutex<Vec<Vec<u8>>>,
+) -> io::Result<()> {
+    let mut upstream: Option<TcpStream> = None;
+    loop {
+        let message = read_message(&mut client)?;
+        heard.lock().unwrap_or_else(PoisonError::into_inner).push(message.clone());
+        let fate = act.lock().unwrap_or_else(PoisonError::into_inner)(&message);
+        match fate {
+            Fate::Answered(answer) => client.write_all(&answer)?,
+            Fate::Passed(message) => {
+                let server = match &mut upstream {
+                    Some(stream) => stream,
+                    none => none.insert(TcpStream::connect(server)?),
+                };
+                server.write_all(&message)?;
+                loop {
+                    let mut answer = read_message(server)?;
+                    let flags = flags_of(&answer);
+                    if manners.clears_flag {
+                        let cleared = flags.without(OpFlags::KEEP_CONNECTION).0.to_be_bytes();
+                        answer[FLAGS_AT..FLAGS_AT + 4].copy_from_slice(&cleared);
+                    }
+                    client.write_all(&answer)?;
+                    if !flags.has(OpFlags::CONTINUOUS) {
+                        break;
+                    }
+                }
+            }
+        }
+        if let Some(later) = manners.ends_after {
+            std::thread::sleep(later);
+            return Ok(());
+        }
+    }
+}
+
+/// Of a header, behind the operation and the response code.
+const FLAGS_AT: usize = Envelope::LEN + 8;
+
+fn flags_of(message: &[u8]) -> OpFlags {
+    let flags = message.get(FLAGS_AT..).and_then(|rest| rest.first_chunk());
+    OpFlags(flags.map_or(0, |flags| u32::from_be_bytes(*flags)))
+}
+
+fn read_message(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
+    let mut message = vec![0; Envelope::LEN];
+    stream.read_exact(&mut message)?;
+    let (envelope, _) = Envelope::split(&message).map_err(|_| io::ErrorKind::InvalidData)?;
+    message.resize(Envelope::LEN + envelope.message_len as usize, 0);
+    stream.read_exact(&mut message[Envelope::LEN..])?;
+    Ok(message)
+}

@@ -1,0 +1,177 @@
+//! A service moves from the directory of a reference server to one of ours, and its records back.
+
+use handle_auth::keyfile;
+use handle_tests::initialised::Service;
+use handle_tests::process::{fail, succeed, until};
+use serde_json::{Value as Json, json};
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+
+/// A directory with the files of a reference server, beside a service that has none yet: what `hdl init` has made under the
+/// names of the reference, with the records in an export.
+fn reference_directory() -> Service {
+    let service = Service::make();
+    succeed(service.hdl(["export", "site/store.redb", "export.json", "--format", "reference"]));
+    let old = service.path("svr");
+    fs::rename(service.path("site"), &old).expect("as hdl init makes it");
+    for (ours, theirs) in [
+        ("server-private.bin", "privkey.bin"),
+        ("server-public.bin", "pubkey.bin"),
+        ("admin-private.bin", "admpriv.bin"),
+        ("admin-public.bin", "admpub.bin"),
+    ] {
+        fs::rename(old.join(ours), old.join(theirs)).expect("as hdl init makes it");
+    }
+    for name in ["handled.toml", "handle-admin.toml", "service.toml", "sitebndl.zip"] {
+        let _ = fs::remove_file(old.join(name));
+    }
+    // As deployed: queries and administration at one interface over TCP, and one over HTTP.
+    let port = service.queries.port();
+    let mut site = site_of(&service, "svr");
+    site["servers"][0]["interfaces"] = json!([
+        { "query": true, "admin": true, "protocol": "TCP", "port": port },
+        { "query": true, "admin": false, "protocol": "UDP", "port": port },
+        { "query": true, "admin": true, "protocol": "HTTP", "port": 8000 },
+    ]);
+    fs::write(old.join("siteinfo.json"), site.to_string()).expect("as hdl init makes it");
+    let interface = format!(
+        "{{ \"bind_address\" = \"127.0.0.1\" \"bind_port\" = \"{port}\" \"log_accesses\" = \"no\" }}"
+    );
+    let config = format!(
+        "{{ \"server_type\" = \"server\" \"interfaces\" = ( \"hdl_udp\" \"hdl_tcp\" \"hdl_http\" )
+          \"hdl_udp_config\" = {interface} \"hdl_tcp_config\" = {interface} \"hdl_http_config\" = {interface}
+          \"server_config\" = {{
+            \"server_admins\" = ( \"300:10.1045/ADMIN\" ) \"server_admin_full_access\" = \"yes\"
+            \"auto_homed_prefixes\" = ( \"0.NA/10.1045\" ) \"this_server_id\" = \"1\" \"case_sensitive\" = \"no\"
+            \"max_session_time\" = \"3600000\" \"enable_monitor_daemon\" = \"yes\" \"odd\" = \"x\" }} }}"
+    );
+    fs::write(old.join("config.dct"), config).expect("as hdl init makes it");
+    fs::write(old.join("contactdata.dct"), "{ \"org_name\" = \"An organisation\" }")
+        .expect("as hdl init makes it");
+    service
+}
+
+fn site_of(service: &Service, directory: &str) -> Json {
+    serde_json::from_slice(
+        &fs::read(service.path(directory).join("siteinfo.json")).expect("as hdl init makes it"),
+    )
+    .expect("as hdl init makes it")
+}
+
+fn adopt(service: &Service, port: u16) -> Json {
+    let port = port.to_string();
+    let made = succeed(service.hdl(["init", "site", "--adopt", "svr", "--admin-port", &port, "--json"]));
+    serde_json::from_str(&made).expect("as hdl init makes it")
+}
+
+/// Both processes serve the imported records, and the administrator of before administers.
+fn serves(mut service: Service) {
+    succeed(service.hdl(["import", "site/store.redb", "export.json"]));
+    service.start_admin();
+    // Published by handle-admin: nothing was before, so that nobody is told that handles do not exist.
+    until("a set is published", || service.path("site/snapshot/MANIFEST").exists());
+    service.start_handled();
+    service.until_resolved("10.1045/ADMIN", 1, "");
+    let create = ["handle", "create", "10.1045/moved", "1:URL=https://example.org/"];
+    succeed(service.asks(create));
+    service.until_resolved("10.1045/moved", 1, "https://example.org/");
+    // And back: what is exported has everything, under the names that the storage of the reference has.
+    service.admin = None;
+    succeed(service.hdl(["export", "site/store.redb", "back.json", "--format", "reference"]));
+    let back: Json =
+        serde_json::from_slice(&fs::read(service.path("back.json")).expect("as hdl init makes it"))
+            .expect("as hdl init makes it");
+    assert_eq!(back["homedPrefixes"], json!(["0.NA/10.1045"]));
+    let names: Vec<&String> =
+        back["handleRecords"].as_object().expect("as hdl init makes it").keys().collect();
+    assert_eq!(names.len(), 3, "{names:?}");
+    for name in ["0.NA/10.1045", "10.1045/ADMIN", "10.1045/MOVED"] {
+        assert_eq!(back["handleRecords"][name]["handle"], name);
+    }
+}
+
+#[test]
+fn a_reference_directory_becomes_a_service_with_two_ports() {
+    let service = reference_directory();
+    let before = site_of(&service, "svr");
+    let report = adopt(&service, service.administration.port());
+    assert_eq!((&report["homed"], &report["site_changed"]), (&json!(["0.NA/10.1045"]), &json!(true)));
+    let left_out: Vec<&str> =
+        report["left_out"].as_array().unwrap().iter().map(|one| one["key"].as_str().unwrap()).collect();
+    assert_eq!(left_out, ["enable_monitor_daemon", "odd", "hdl_http_config"]);
+    let site = site_of(&service, "site");
+    assert_eq!(site["serialNumber"], before["serialNumber"].as_i64().unwrap() + 1);
+    assert_eq!(site["servers"][0]["publicKey"], before["servers"][0]["publicKey"]);
+    let (port, admin_port) = (service.queries.port(), service.administration.port());
+    assert_eq!(
+        site["servers"][0]["interfaces"],
+        json!([
+            { "query": true, "admin": false, "protocol": "TCP", "port": port },
+            { "query": false, "admin": true, "protocol": "TCP", "port": admin_port },
+            { "query": true, "admin": false, "protocol": "UDP", "port": port },
+        ])
+    );
+    let bundle = fs::read(service.path("site/sitebndl.zip")).unwrap();
+    assert!(bundle.windows(15).any(|part| part == b"An organisation"), "the contact is in the bundle");
+    serves(service);
+}
+
+#[test]
+fn a_reference_directory_becomes_a_service_with_one_port() {
+    let mut service = reference_directory();
+    adopt(&service, service.queries.port());
+    let site = site_of(&service, "site");
+    let port = service.queries.port();
+    assert_eq!(
+        site["servers"][0]["interfaces"],
+        json!([
+            { "query": true, "admin": true, "protocol": "TCP", "port": port },
+            { "query": true, "admin": false, "protocol": "UDP", "port": port },
+        ])
+    );
+    service.administration = service.queries;
+    serves(service);
+}
+
+#[test]
+fn keys_are_adopted_as_they_are_kept() {
+    let service = reference_directory();
+    let key_file = service.path("svr/privkey.bin");
+    let plain = fs::read(&key_file).unwrap();
+    let key = keyfile::decode(&plain, None).unwrap();
+    // Readable for everybody, as the reference leaves it, and encrypted.
+    fs::write(&key_file, keyfile::encrypt(&key.view(), b"a passphrase")).unwrap();
+    fs::set_permissions(&key_file, fs::Permissions::from_mode(0o644)).unwrap();
+    let (code, error) = fail(service.hdl(["init", "site", "--adopt", "svr"]));
+    assert!(code == 1 && error.contains("--server-passphrase-file"), "{error}");
+    assert!(!service.path("site").exists(), "nothing is made before everything is read");
+    let encrypted = |args: &[&'static str]| {
+        let mut command =
+            service.hdl(["init", "site", "--adopt", "svr", "--server-passphrase-env", "PHRASE"]);
+        command.args(args).env("PHRASE", "a passphrase");
+        command
+    };
+    let output = handle_tests::process::run(encrypted(&[]));
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && error.contains("chmod 600"), "{error}");
+    let adopted = service.path("site/server-private.bin");
+    assert_eq!(fs::read(&adopted).unwrap(), plain);
+    assert_eq!(adopted.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    // Another key than the site record names would make every signature a forged one.
+    fs::rename(service.path("site"), service.path("first")).unwrap();
+    fs::copy(service.path("svr/admpriv.bin"), &key_file).unwrap();
+    let (code, error) = fail(service.hdl(["init", "site", "--adopt", "svr"]));
+    assert!(code == 1 && error.contains("is not the key of server 1"), "{error}");
+}
+
+#[test]
+fn storage_of_a_reference_server_is_refused_with_the_way_out() {
+    let service = reference_directory();
+    fs::create_dir(service.path("svr/bdbje")).unwrap();
+    fs::write(service.path("svr/bdbje/00000000.jdb"), "x").unwrap();
+    for name in ["svr", "svr/bdbje", "svr/bdbje/00000000.jdb"] {
+        let (code, error) = fail(service.hdl(["import", "new.redb", name, "--create"]));
+        assert!(code == 1 && error.contains("StorageToJson svr export.json"), "{name}: {error}");
+        assert!(!service.path("new.redb").exists());
+    }
+}

@@ -1,0 +1,246 @@
+//! `hdl` with servers as they are deployed: they close each connection a moment after its answer, have queries and
+//! administration at two ports, do not sign what they could not read, and give out only what one may read.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+use handle_proto::data::site::{Interface, InterfaceKind, InterfaceProtocol};
+use handle_proto::data::site_build::{ServerBuilder, SiteBuilder};
+use handle_proto::wire::failure::Failure;
+use handle_proto::wire::{Envelope, Header, Message, MessageBuf, Reply, Response};
+use handle_proto::{OpCode, OpFlags, ResponseCode};
+use handle_tests::initialised::Service;
+use handle_tests::middle::{Fate, Manners, Middle};
+use handle_tests::process::{fail, run, succeed};
+use serde_json::{Value as Json, json};
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+use std::process::Command;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+/// How long after an answer the end of the connection comes; requests that go out on it meanwhile are lost.
+const LATER: Duration = Duration::from_millis(40);
+
+/// A running service with records that two administrators share.
+fn service() -> &'static Service {
+    static SERVICE: OnceLock<Service> = OnceLock::new();
+    SERVICE.get_or_init(|| {
+        let mut service = Service::make();
+        // The second may list, and read some of it.
+        let records = succeed(service.hdl(["export", "site/store.redb", "-"]));
+        let prefix = records.lines().find(|line| line.starts_with("{\"handle\":\"0.NA/10.1045\"")).unwrap();
+        let mut prefix: Json = serde_json::from_str(prefix).unwrap();
+        let admin = json!({ "handle": "10.1045/SECOND", "index": 300, "permissions": "100000000000" });
+        let data = json!({ "format": "admin", "value": admin });
+        let list = json!({ "index": 150, "type": "HS_ADMIN", "data": data, "ttl": 86400 });
+        prefix["values"].as_array_mut().unwrap().push(list);
+        std::fs::write(service.path("prefix.jsonl"), prefix.to_string()).unwrap();
+        succeed(service.hdl(["import", "site/store.redb", "prefix.jsonl"]));
+        service.start_admin();
+        let generate = ["key", "generate", "second-private.bin", "second-public.bin", "--plain"];
+        succeed(service.hdl(generate));
+        for change in [
+            &[
+                "create",
+                "10.1045/SECOND",
+                "300:HS_PUBKEY=@second-public.bin",
+                "100:HS_ADMIN=300:10.1045/ADMIN",
+            ][..],
+            &[
+                "create",
+                "10.1045/mine",
+                "1:URL=x",
+                "2:NOTE=for us",
+                "100:HS_ADMIN=300:10.1045/SECOND",
+                "--permissions",
+                "1100",
+            ],
+            &["create", "10.1045/open", "1:URL=x", "100:HS_ADMIN=300:10.1045/ADMIN"],
+            &["create", "10.1045/half", "1:URL=x", "100:HS_ADMIN=300:10.1045/ADMIN"],
+            &["update", "10.1045/half", "2:NOTE=for others", "--permissions", "1100"],
+            &[
+                "create",
+                "10.1045/none",
+                "1:NOTE=for others",
+                "100:HS_ADMIN=300:10.1045/ADMIN",
+                "--permissions",
+                "1100",
+            ],
+        ] {
+            let allowed = ["--allow-cleartext-secrets"];
+            succeed(service.asks(["handle"].into_iter().chain(change.iter().copied()).chain(allowed)));
+        }
+        service
+    })
+}
+
+fn ask_as(server: SocketAddr, args: &[&str], who: &str, key: &str) -> Command {
+    let mut command = service().hdl(args.iter().copied());
+    command.args(["--server", &server.to_string(), "--auth", who, "--key", key]);
+    command
+}
+
+fn ask(server: SocketAddr, args: &[&str]) -> Command {
+    ask_as(server, args, "300:10.1045/ADMIN", "site/admin-private.bin")
+}
+
+fn op_code(message: &[u8]) -> OpCode {
+    Message::decode(&message[Envelope::LEN..]).unwrap().header.op_code
+}
+
+#[test]
+fn changes_come_through_to_servers_that_close_each_connection_after_its_answer() {
+    let key = ["--server-key", "site/server-public.bin"];
+    for (name, manners, options, connections_max) in [
+        // As `handle-admin` itself: one connection for each of eight runs, and one for a batch of five operations.
+        ("keeps", Manners::default(), &[][..], Some(9)),
+        ("keeps-in-session", Manners::default(), &key, Some(9)),
+        ("closes", Manners { ends_after: Some(LATER), clears_flag: true }, &[], None),
+        // These say that they keep it.
+        ("lies", Manners { ends_after: Some(LATER), clears_flag: false }, &[], None),
+        ("lies-in-session", Manners { ends_after: Some(LATER), clears_flag: false }, &key, None),
+    ] {
+        let middle = Middle::passive(service().administration, manners);
+        for number in 0..8 {
+            let handle = format!("10.1045/{name}-{number}");
+            let args = ["handle", "create", &handle, "1:URL=x", "100:HS_ADMIN=300:10.1045/ADMIN"];
+            succeed(ask(middle.address, &[&args, options].concat()));
+        }
+        let mut batch = String::new();
+        for number in 0..5 {
+            write!(batch, "MODIFY 10.1045/{name}-{number}\n1 URL 86400 1110 UTF8 y\n\n").unwrap();
+        }
+        let path = service().path(&format!("batch-{name}"));
+        std::fs::write(&path, batch).unwrap();
+        let args = ["batch", path.to_str().unwrap(), "--json"];
+        let counts: Json =
+            serde_json::from_str(&succeed(ask(middle.address, &[&args, options].concat()))).unwrap();
+        assert_eq!(counts["done"], 5, "{counts}");
+        let count = middle.connections_count();
+        assert!(connections_max.is_none_or(|max| count <= max), "{name}: {count} connections");
+    }
+}
+
+#[test]
+fn records_are_imported_from_a_server_that_closes_each_connection_after_its_answer() {
+    let manners = Manners { ends_after: Some(LATER), clears_flag: true };
+    let middle = Middle::passive(service().administration, manners);
+    let store = service().path("closes.redb");
+    let args = ["import", store.to_str().unwrap(), "--create", "--prefix", "10.1045", "--json"];
+    let counts: Json = serde_json::from_str(&succeed(ask(middle.address, &args))).unwrap();
+    assert!(counts["read"].as_u64().unwrap() >= 6 && counts["public_values_only"] == 0, "{counts}");
+}
+
+#[test]
+fn an_import_takes_what_may_be_read_and_lists_what_may_not() {
+    let store = service().path("shared.redb");
+    let args = ["import", store.to_str().unwrap(), "--create", "--prefix", "10.1045", "--json"];
+    let output = run(ask_as(service().administration, &args, "300:10.1045/SECOND", "second-private.bin"));
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "not all of it: {error}");
+    let counts: Json = serde_json::from_slice(&output.stdout).unwrap();
+    for (handle, says) in [("10.1045/half", "2 public values"), ("10.1045/none", "0 public values")] {
+        let line = error.lines().find(|line| line.to_uppercase().contains(&handle.to_uppercase()));
+        let line = line.unwrap_or_else(|| panic!("{handle}: {error}"));
+        assert!(line.contains(says) && line.contains("400"), "{line}");
+    }
+    assert!(
+        !error.to_uppercase().contains("10.1045/MINE:") && !error.to_uppercase().contains("10.1045/OPEN:")
+    );
+    assert!(counts["public_values_only"].as_u64().unwrap() >= 2 && counts["unreadable"] == 0, "{counts}");
+    let records = succeed(service().hdl(["export", store.to_str().unwrap(), "-"]));
+    assert!(records.contains("for us") && !records.contains("for others"), "{records}");
+    for handle in ["MINE", "OPEN", "HALF", "NONE"] {
+        assert!(records.to_uppercase().contains(&format!("10.1045/{handle}")), "{handle}: {records}");
+    }
+    // Nobody in particular reads what is public.
+    let middle =
+        Middle::start(service().administration, Manners::default(), |message| Fate::Passed(message.to_vec()));
+    let store = service().path("nobody.redb");
+    let args = ["import", store.to_str().unwrap(), "--create", "--server", &middle.address.to_string()];
+    let (exit, error) = fail(service().hdl(args));
+    assert!(exit == 1 && error.contains("homed prefixes"), "nobody may list: {error}");
+}
+
+/// A reply to `request`, as of a server that has not read it where `is_unreadable`.
+fn reply(request: &[u8], code: ResponseCode, response: Response<'_>, is_unreadable: bool) -> Vec<u8> {
+    let (mut envelope, rest) = Envelope::split(request).unwrap();
+    let header = Message::decode(rest).unwrap().header;
+    if is_unreadable {
+        envelope.request_id = -1;
+    }
+    let header = Header { flags: OpFlags(0), ..header };
+    MessageBuf::reply(&envelope, &header, &Reply { code, digest: None, response }).unsigned().unwrap()
+}
+
+/// A server whose port for administration, which is given, refuses queries and lists; these have a port of their own.
+fn two_ports() -> (Middle, Middle) {
+    let queries = Middle::passive(service().administration, Manners::default());
+    let own = Arc::new(OnceLock::new());
+    let (address, query_address) = (Arc::clone(&own), queries.address);
+    let administration = Middle::start(service().administration, Manners::default(), move |message| {
+        let own: SocketAddr = *address.get().unwrap();
+        match op_code(message) {
+            OpCode::RESOLUTION | OpCode::LIST_HANDLES | OpCode::LIST_HOMED_NAS => {
+                let refusal = Response::Failure(Failure { message: b"not at this interface" });
+                Fate::Answered(reply(message, ResponseCode::PROTOCOL_ERROR, refusal, true))
+            }
+            OpCode::GET_SITE_INFO => {
+                let mut site = SiteBuilder::new();
+                let interfaces = [(InterfaceKind::ADMIN, own), (InterfaceKind::QUERY, query_address)];
+                let interface =
+                    |(kind, at): (_, SocketAddr)| Interface::new(kind, InterfaceProtocol::TCP, at.port());
+                site.server(ServerBuilder {
+                    id: 1,
+                    // As a server has it that is reached by another address.
+                    address: std::net::IpAddr::from([192, 0, 2, 1]).into(),
+                    public_key: vec![],
+                    interfaces: interfaces.map(interface).to_vec(),
+                });
+                let response = site.build();
+                Fate::Answered(reply(
+                    message,
+                    ResponseCode::SUCCESS,
+                    Response::SiteInfo(response.as_bytes()),
+                    false,
+                ))
+            }
+            _ => Fate::Passed(message.to_vec()),
+        }
+    });
+    own.set(administration.address).unwrap();
+    (administration, queries)
+}
+
+#[test]
+fn queries_go_to_the_port_for_queries_and_changes_to_the_other() {
+    let (administration, queries) = two_ports();
+    let got = succeed(ask(administration.address, &["handle", "get", "10.1045/half"]));
+    assert!(got.contains("for others"), "{got}");
+    let store = service().path("two-ports.redb");
+    let args = ["import", store.to_str().unwrap(), "--create", "--prefix", "10.1045"];
+    succeed(ask(administration.address, &args));
+    let asked: Vec<_> = queries.take_heard().iter().map(|message| op_code(message)).collect();
+    assert!(asked.contains(&OpCode::RESOLUTION) && asked.contains(&OpCode::LIST_HANDLES), "{asked:?}");
+    succeed(ask(administration.address, &["handle", "update", "10.1045/open", "5:NOTE=x"]));
+    assert!(queries.take_heard().is_empty());
+}
+
+#[test]
+fn what_a_server_says_without_signing_it_is_shown_as_unproven() {
+    let middle = Middle::start(service().administration, Manners::default(), |message| {
+        let refusal = Response::Failure(Failure { message: b"not at this interface" });
+        Fate::Answered(reply(message, ResponseCode::PROTOCOL_ERROR, refusal, true))
+    });
+    let key = ["--server-key", "site/server-public.bin"];
+    let store = service().path("unproven.redb");
+    for args in [
+        &["handle", "get", "10.1045/half", "--no-sessions"][..],
+        &["handle", "get", "10.1045/half"],
+        &["import", store.to_str().unwrap(), "--create", "--prefix", "10.1045"],
+    ] {
+        let (exit, error) = fail(ask(middle.address, &[args, &key].concat()));
+        assert!(exit == 1 && error.contains("4 protocol error: not at this interface"), "{error}");
+        assert!(error.contains("unproven") && !error.contains("cannot be trusted"), "{error}");
+    }
+}

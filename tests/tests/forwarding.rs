@@ -1,0 +1,375 @@
+//! Requests that `handled` forwards to `handle-admin`: listings, reads by identities of other services, answers to
+//! challenges of either process, and resolution for clients that do not understand referrals.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+use handle_process::site::SiteRecord;
+use handle_proto::wire::admin::{HandleBody, HandleValues};
+use handle_proto::wire::list::{Indexes, Reference, Strings};
+use handle_proto::wire::query::Query;
+use handle_proto::wire::{Body, Envelope, Message, Reply, Request, Response};
+use handle_proto::{OpFlags, Permissions, ResponseCode as Code, Value, ValueBuf, Values, Version};
+use handle_sessions::numbers::is_of_admin;
+use handle_tests::administered::Administered;
+use handle_tests::client::{exchange, exchange_over_tcp};
+use handle_tests::forwarding::{BothProcesses, answer_to, code, exchange_all, listed, message};
+use handle_tests::served::server_key;
+use handle_tests::services::{Plan, admin, group, secret};
+use handle_tests::session::{ClientSession, Exchange};
+use std::net::SocketAddr;
+
+const SECRET: &[u8] = b"a secret of this service";
+const OTHER_SECRET: &[u8] = b"a secret that only the other service knows";
+const ADMIN: Reference<'_> = Reference { handle: b"10.1/who", index: 301 };
+const OTHER: Reference<'_> = Reference { handle: b"20.2/who", index: 301 };
+const PRIVATE: OpFlags = OpFlags(OpFlags::PLAIN_REQUEST.0 & !OpFlags::PUBLIC_ONLY.0);
+
+fn hidden(at: i32) -> ValueBuf {
+    let value = Value::new(at, b"NOTE", b"not for all");
+    ValueBuf::from(&Value { permissions: Permissions::ADMIN_READ, ..value })
+}
+
+/// Here `10.1`, whose items are administered by identities of both services, directly and through a group there.
+fn plans() -> (Plan, Plan) {
+    let here = Plan::new(
+        "server",
+        &["10.1"],
+        vec![
+            ("0.NA/10.1", vec![admin(100, 301, "10.1/who"), secret(302, SECRET)]),
+            ("10.1/who", vec![secret(301, SECRET)]),
+            ("10.1/mine", vec![hidden(1), admin(100, 301, "10.1/who")]),
+            ("10.1/theirs", vec![hidden(1), admin(100, 301, "20.2/who")]),
+            ("10.1/group", vec![hidden(1), admin(100, 1, "20.2/group")]),
+            ("10.1/prefix", vec![hidden(1), admin(100, 302, "0.NA/10.1")]),
+        ],
+    );
+    let there = Plan::new(
+        "mirror",
+        &["20.2"],
+        vec![
+            ("20.2/group", vec![group(1, &[(301, "20.2/who"), (301, "10.1/who")])]),
+            ("20.2/who", vec![secret(301, OTHER_SECRET)]),
+        ],
+    );
+    (here, there)
+}
+
+fn start() -> (BothProcesses, Administered) {
+    let (here, there) = plans();
+    (BothProcesses::start(&here, &there, |_| (), |_| ()), there.start(&here, |_| ()))
+}
+
+fn list(prefix: &str) -> Vec<u8> {
+    let body = HandleBody { handle: prefix.as_bytes() };
+    message(Version::CURRENT, 11, OpFlags::PLAIN_REQUEST, &Request::ListHandles(body))
+}
+
+fn query(handle: &str) -> Request<'_> {
+    let (indexes, types) = (Indexes::EMPTY, Strings::EMPTY);
+    Request::Resolution(Query { handle: handle.as_bytes(), indexes, types })
+}
+
+fn read(handle: &str) -> Vec<u8> {
+    message(Version::CURRENT, 12, PRIVATE, &query(handle))
+}
+
+fn session_of(challenge: &[u8]) -> i32 {
+    Envelope::split(challenge).unwrap().0.session_id
+}
+
+/// What comes of reading `handle` as `identity`, asked and answered by `ask` at `server`.
+fn read_as(ask: Exchange, server: SocketAddr, handle: &str, identity: Reference<'_>, secret: &[u8]) -> Code {
+    let challenge = ask(server, &read(handle)).unwrap();
+    assert_eq!(code(&challenge), Code::AUTHENTICATION_NEEDED, "{handle}");
+    code(&ask(server, &answer_to(&challenge, identity, secret)).unwrap())
+}
+
+#[test]
+fn handles_are_listed_at_the_interface_for_queries_over_tcp() {
+    let (both, _there) = start();
+    let server = both.queries();
+    for prefix in ["0.NA/10.1", "10.1"] {
+        let challenge = exchange_over_tcp(server, &list(prefix)).unwrap();
+        assert_eq!(code(&challenge), Code::AUTHENTICATION_NEEDED);
+        assert!(is_of_admin(session_of(&challenge)));
+        let answer = answer_to(&challenge, ADMIN, SECRET);
+        let names = listed(&exchange_all(server, &answer));
+        assert_eq!(names.len(), 5, "{names:?}");
+        let again = exchange_over_tcp(server, &answer).unwrap();
+        assert_eq!(code(&again), Code::AUTHENTICATION_TIMEOUT, "a challenge is answered once");
+    }
+    let challenge = exchange_over_tcp(server, &list("10.1")).unwrap();
+    let wrong = answer_to(&challenge, ADMIN, b"something else");
+    assert_eq!(code(&exchange_over_tcp(server, &wrong).unwrap()), Code::AUTHENTICATION_FAILED);
+    // Homed prefixes, for which the configuration names nobody.
+    let homed = Request::ListHomedNas(HandleBody { handle: b"/" });
+    let homed = message(Version::CURRENT, 13, OpFlags::PLAIN_REQUEST, &homed);
+    let challenge = exchange_over_tcp(server, &homed).unwrap();
+    let answer = answer_to(&challenge, ADMIN, SECRET);
+    assert_eq!(code(&exchange_over_tcp(server, &answer).unwrap()), Code::INVALID_ADMIN);
+    // Over UDP a sender need not be who it says, and gets the answer of before.
+    assert_eq!(code(&exchange_over_udp_unreadable(server, &list("10.1"))), Code::PROTOCOL_ERROR);
+}
+
+/// The answer to a request that is refused as unreadable: it has no request id.
+fn exchange_over_udp_unreadable(server: SocketAddr, message: &[u8]) -> Vec<u8> {
+    let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.set_read_timeout(Some(std::time::Duration::from_secs(10))).unwrap();
+    socket.send_to(message, server).unwrap();
+    let mut room = [0; 2048];
+    let len = socket.recv(&mut room).unwrap();
+    room[..len].to_vec()
+}
+
+#[test]
+fn handles_are_listed_in_a_session_with_either_process() {
+    let (both, _there) = start();
+    let mut session = ClientSession::open(exchange, both.queries(), ADMIN, &server_key("root"));
+    for hides in [false, true, true] {
+        let body = HandleBody { handle: b"0.NA/10.1" };
+        let request = session.request(14, OpFlags::PLAIN_REQUEST, &Request::ListHandles(body));
+        let request = session.sealed(request);
+        let request = if hides { session.hidden(&request) } else { request };
+        let mut answers = exchange_all(both.queries(), &request);
+        if code(&session.read(&answers[0]).0) == Code::AUTHENTICATION_NEEDED {
+            let (challenge, _) = session.read(&answers[0]);
+            assert_eq!(session_of(&challenge), session.id);
+            answers = exchange_all(both.queries(), &answer_to(&challenge, ADMIN, SECRET));
+        }
+        let pages: Vec<_> = answers.iter().map(|answer| session.read(answer).0).collect();
+        assert_eq!(listed(&pages).len(), 5, "encrypted: {hides}");
+        let copy = exchange_over_tcp(both.queries(), &request).unwrap();
+        assert_eq!(code(&session.read(&copy).0), Code::SESSION_MESSAGE_REJECTED, "encrypted: {hides}");
+    }
+    assert_eq!(both.admin.server().shared().service.challenges().counts().issued, 1, "proven once");
+}
+
+#[test]
+fn administration_that_is_not_forwarded_is_told_so_encrypted_too() {
+    let (both, _there) = start();
+    let mut session = ClientSession::open(exchange, both.queries(), ADMIN, &server_key("root"));
+    let create = |session: &mut ClientSession| {
+        let body = HandleValues { handle: b"10.1/new", values: Values::EMPTY };
+        let request = session.request(15, OpFlags::PLAIN_REQUEST, &Request::CreateHandle(body));
+        session.sealed(request)
+    };
+    let bare = HandleBody { handle: b"10.1/a" };
+    let bare = session.request(16, OpFlags::PLAIN_REQUEST, &Request::DeleteHandle(bare));
+    let over_tcp = |server, message: &[u8]| exchange_over_tcp(server, message).unwrap();
+    for ask in [exchange_over_udp_unreadable as fn(SocketAddr, &[u8]) -> Vec<u8>, over_tcp] {
+        let right = create(&mut session);
+        let mut wrong = create(&mut session);
+        *wrong.last_mut().unwrap() ^= 1;
+        for (what, request, expected) in [
+            ("right", &right, Code::PROTOCOL_ERROR),
+            ("a copy", &right, Code::SESSION_FAILED),
+            ("a wrong MAC", &wrong, Code::SESSION_FAILED),
+            ("no MAC", &bare, Code::SESSION_FAILED),
+        ] {
+            assert_eq!(code(&ask(both.queries(), &session.hidden(request))), expected, "{what}");
+        }
+        assert_eq!(code(&ask(both.queries(), &right)), Code::PROTOCOL_ERROR, "in the clear");
+    }
+}
+
+#[test]
+fn a_challenge_of_one_process_is_answered_at_the_other_and_once() {
+    let (both, _there) = start();
+    let (queries, administration) = (both.queries(), both.administration());
+    // Made over UDP by the one, answered over TCP at the other.
+    let challenge = exchange(queries, &read("10.1/mine")).unwrap();
+    assert!(!is_of_admin(session_of(&challenge)));
+    let answer = answer_to(&challenge, ADMIN, SECRET);
+    assert_eq!(code(&exchange_over_tcp(administration, &answer).unwrap()), Code::SUCCESS);
+    for (ask, server) in [(exchange_over_tcp as Exchange, administration), (exchange, queries)] {
+        assert_eq!(code(&ask(server, &answer).unwrap()), Code::AUTHENTICATION_TIMEOUT, "{server}");
+    }
+    // And the other way round.
+    for ask in [exchange as Exchange, exchange_over_tcp] {
+        let challenge = exchange_over_tcp(administration, &read("10.1/mine")).unwrap();
+        assert!(is_of_admin(session_of(&challenge)));
+        let answer = answer_to(&challenge, ADMIN, SECRET);
+        assert_eq!(code(&ask(queries, &answer).unwrap()), Code::SUCCESS);
+        assert_eq!(code(&ask(queries, &answer).unwrap()), Code::AUTHENTICATION_TIMEOUT);
+        let again = exchange_over_tcp(administration, &answer).unwrap();
+        assert_eq!(code(&again), Code::AUTHENTICATION_TIMEOUT);
+    }
+    // Also where it was a change that was challenged.
+    let body = HandleValues { handle: b"10.1/new", values: Values::EMPTY };
+    let create = message(Version::CURRENT, 17, OpFlags::PLAIN_REQUEST, &Request::CreateHandle(body));
+    let challenge = exchange_over_tcp(administration, &create).unwrap();
+    let answer = answer_to(&challenge, ADMIN, SECRET);
+    let created = exchange(queries, &answer).unwrap();
+    assert!(matches!(code(&created), Code::SUCCESS | Code::INVALID_HANDLE), "{:?}", code(&created));
+    assert_eq!(code(&exchange(queries, &answer).unwrap()), Code::AUTHENTICATION_TIMEOUT);
+    // In a session, under its number.
+    let mut session = ClientSession::open(exchange, queries, ADMIN, &server_key("root"));
+    for (first, then) in [(queries, administration), (administration, queries)] {
+        let request = session.request(18, PRIVATE, &query("10.1/theirs"));
+        let request = session.sealed(request);
+        let (challenge, _) = session.read(&exchange_over_tcp(first, &request).unwrap());
+        let answer = answer_to(&challenge, OTHER, OTHER_SECRET);
+        let (plain, _) = session.read(&exchange_over_tcp(then, &answer).unwrap());
+        assert_eq!(code(&plain), Code::SUCCESS, "asked at {first}, answered at {then}");
+    }
+    // Numbers that nobody has given.
+    for id in [0x1234_5670, 0x1234_5671] {
+        let mut made_up = answer.clone();
+        made_up[4..8].copy_from_slice(&i32::to_be_bytes(id));
+        for (ask, server) in [(exchange as Exchange, queries), (exchange_over_tcp, administration)] {
+            assert_eq!(code(&ask(server, &made_up).unwrap()), Code::SESSION_TIMEOUT, "{id} at {server}");
+        }
+    }
+}
+
+#[test]
+fn identities_of_other_services_read_over_udp_and_tcp() {
+    let (both, _there) = start();
+    let server = both.queries();
+    for ask in [exchange as Exchange, exchange_over_tcp] {
+        assert_eq!(read_as(ask, server, "10.1/theirs", OTHER, OTHER_SECRET), Code::SUCCESS);
+        assert_eq!(read_as(ask, server, "10.1/theirs", OTHER, b"wrong"), Code::AUTHENTICATION_FAILED);
+        assert_eq!(
+            read_as(ask, server, "10.1/group", OTHER, OTHER_SECRET),
+            Code::SUCCESS,
+            "by a group there"
+        );
+        assert_eq!(read_as(ask, server, "10.1/group", ADMIN, SECRET), Code::SUCCESS, "who is here, by it");
+        let nobody = Reference { handle: b"20.2/nobody", index: 301 };
+        assert_eq!(read_as(ask, server, "10.1/theirs", nobody, b"any"), Code::INVALID_ADMIN);
+        // What is decided here is not forwarded.
+        let before = both.forwarded("accepted");
+        assert_eq!(read_as(ask, server, "10.1/mine", ADMIN, SECRET), Code::SUCCESS);
+        assert_eq!(read_as(ask, server, "10.1/mine", OTHER, OTHER_SECRET), Code::INVALID_ADMIN);
+        assert_eq!(both.forwarded("accepted"), before);
+    }
+    // In a session, proven once.
+    let mut session = ClientSession::open(exchange, server, OTHER, &server_key("root"));
+    for handle in ["10.1/group", "10.1/group", "10.1/theirs"] {
+        let request = session.request(19, PRIVATE, &query(handle));
+        let request = session.sealed(request);
+        let (mut plain, _) = session.read(&exchange(server, &request).unwrap());
+        if code(&plain) == Code::AUTHENTICATION_NEEDED {
+            plain = session.read(&exchange(server, &answer_to(&plain, OTHER, OTHER_SECRET)).unwrap()).0;
+        }
+        assert_eq!(code(&plain), Code::SUCCESS, "{handle}");
+    }
+    assert_eq!(both.forwarded("timed_out") + both.forwarded("failed"), 0);
+}
+
+#[test]
+fn keys_of_a_prefix_record_count_from_its_copy() {
+    let (both, _there) = start();
+    let prefix = Reference { handle: b"0.NA/10.1", index: 302 };
+    let before = both.forwarded("accepted");
+    assert_eq!(read_as(exchange, both.queries(), "10.1/prefix", prefix, SECRET), Code::SUCCESS);
+    assert_eq!(
+        read_as(exchange, both.queries(), "10.1/prefix", prefix, b"wrong"),
+        Code::AUTHENTICATION_FAILED
+    );
+    assert_eq!(both.forwarded("accepted"), before, "it is in the published set");
+    let administration = both.administration();
+    assert_eq!(read_as(exchange_over_tcp, administration, "10.1/prefix", prefix, SECRET), Code::SUCCESS);
+}
+
+#[test]
+fn nothing_is_forwarded_that_the_operator_does_not_want() {
+    let (here, there) = plans();
+    let off = |config: &mut handle_server::Config| {
+        (config.forward.listing, config.forward.identities) = (false, false);
+    };
+    let both = BothProcesses::start(&here, &there, off, |_| ());
+    let _there = there.start(&here, |_| ());
+    let server = both.queries();
+    let refused = exchange_over_tcp(server, &list("10.1")).unwrap();
+    assert_eq!(code(&refused), Code::PROTOCOL_ERROR);
+    assert_eq!(read_as(exchange, server, "10.1/theirs", OTHER, OTHER_SECRET), Code::AUTHENTICATION_FAILED);
+    assert_eq!(read_as(exchange, server, "10.1/group", OTHER, OTHER_SECRET), Code::INVALID_ADMIN);
+    assert_eq!(both.forwarded("accepted"), 0);
+}
+
+/// A registry here, which delegates what is derived from `10.5` to the service there.
+fn delegating(there: &Administered) -> Plan {
+    let site = SiteRecord::read(&there.config.site, None).unwrap();
+    let delegation = ValueBuf::from(&Value::new(1, b"HS_SITE.PREFIX", site.as_bytes()));
+    Plan::new("server", &["0.NA"], vec![("0.NA/10.5", vec![delegation])])
+}
+
+/// The code of an answer, and the data of its first value.
+fn shown(answer: &[u8]) -> (Code, Vec<u8>) {
+    let (envelope, rest) = Envelope::split(answer).unwrap();
+    let body = Message::decode(rest).unwrap().decode_body(envelope.version).unwrap();
+    let Body::Reply(Reply { code, response, .. }) = body else { panic!("a request") };
+    let data = match response {
+        Response::Answer(answer) => answer.values.iter().next().map(|value| value.data.to_vec()),
+        _ => None,
+    };
+    (code, data.unwrap_or_default())
+}
+
+#[test]
+fn clients_that_know_no_referrals_are_resolved_for() {
+    let url = ValueBuf::from(&Value::new(1, b"URL", b"https://example.org/"));
+    let there = Plan::new("mirror", &["0.NA/0.NA/10.5"], vec![("0.NA/10.5.7", vec![url, hidden(2)])]);
+    let unknown = Plan::new("server", &["10.9"], vec![]);
+    let mut admin = there.start(&unknown, |_| ());
+    let here = delegating(&admin);
+    let both = BothProcesses::start(&here, &there, |_| (), |_| ());
+    let old = |minor, handle: &str, flags| message(Version::new(2, minor), 21, flags, &query(handle));
+    let plain = OpFlags::PLAIN_REQUEST;
+    for ask in [exchange as Exchange, exchange_over_tcp] {
+        let asked = |minor, handle, flags| shown(&ask(both.queries(), &old(minor, handle, flags)).unwrap());
+        for minor in [1, 4, 5, 9] {
+            assert_eq!(
+                asked(minor, "0.NA/10.5.7", plain),
+                (Code::SUCCESS, b"https://example.org/".to_vec()),
+                "{minor}"
+            );
+        }
+        for minor in [10, 11] {
+            assert_eq!(asked(minor, "0.NA/10.5.7", plain).0, Code::PREFIX_REFERRAL, "{minor}");
+        }
+        assert_eq!(asked(9, "0.NA/10.5.8", plain).0, Code::HANDLE_NOT_FOUND, "the other service says so");
+        let signed = plain.with(OpFlags::CERTIFY);
+        assert_eq!(asked(9, "0.NA/10.5.7", signed).0, Code::SUCCESS);
+        assert_eq!(asked(9, "0.NA/10.5.7", plain.with(OpFlags::DO_NOT_REFER)).0, Code::HANDLE_NOT_FOUND);
+        assert_eq!(asked(9, "0.NA/10.5.7", plain.without(OpFlags::RECURSIVE)).0, Code::PREFIX_REFERRAL);
+        assert_eq!(asked(9, "0.NA/10.6.7", plain).0, Code::HANDLE_NOT_FOUND, "nobody has that");
+    }
+    // It has come through too many servers.
+    let mut deep = old(9, "0.NA/10.5.7", plain);
+    deep[34] = 10;
+    assert_eq!(shown(&exchange(both.queries(), &deep).unwrap()).0, Code::RECURSION_COUNT_TOO_HIGH);
+    let referrals = both.admin.server().shared().service.referrals().unwrap().counts();
+    assert!(referrals.resolved > 8 && referrals.unresolved == 0, "{referrals:?}");
+    // Nobody says: the client is told what is known.
+    admin.stop();
+    let (said, _) = shown(&exchange(both.queries(), &old(9, "0.NA/10.5.9", plain)).unwrap());
+    assert_eq!(said, Code::PREFIX_REFERRAL);
+    assert_eq!(
+        shown(&exchange(both.queries(), &old(9, "0.NA/10.5.7", plain)).unwrap()).0,
+        Code::SUCCESS,
+        "known"
+    );
+}
+
+#[test]
+fn old_clients_are_referred_where_the_operator_says_so() {
+    let there = Plan::new("mirror", &["0.NA/0.NA/10.5"], vec![]);
+    let unknown = Plan::new("server", &["10.9"], vec![]);
+    let admin = there.start(&unknown, |_| ());
+    let here = delegating(&admin);
+    for (in_handled, in_admin) in [(false, true), (true, false)] {
+        let here = Plan { address: handle_tests::daemon::free_address(), ..delegating(&admin) };
+        let both = BothProcesses::start(
+            &here,
+            &there,
+            |config| config.forward.old_clients = in_handled,
+            |config| config.forward.resolve_for_old = in_admin,
+        );
+        let old = message(Version::new(2, 9), 22, OpFlags::PLAIN_REQUEST, &query("0.NA/10.5.7"));
+        assert_eq!(shown(&exchange(both.queries(), &old).unwrap()).0, Code::PREFIX_REFERRAL);
+        assert_eq!(both.forwarded("accepted"), u64::from(in_handled));
+    }
+    drop(here);
+}

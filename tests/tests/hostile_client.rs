@@ -1,0 +1,234 @@
+//! `hdl` with somebody on the way to the server: no secret is given away, whatever is forged, provoked or downgraded.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+use handle_auth::message::sign_message;
+use handle_auth::{PrivateKey, keyfile};
+use handle_proto::code::DigestAlgorithm;
+use handle_proto::wire::auth::{Challenge, SecretAnswer};
+use handle_proto::wire::digest::RequestDigest;
+use handle_proto::wire::envelope::EnvelopeFlags;
+use handle_proto::wire::failure::Failure;
+use handle_proto::wire::{Body, Credential, Envelope, Header, Message, MessageBuf, Reply, Request, Response};
+use handle_proto::{OpCode, OpFlags, ResponseCode, Version};
+use handle_tests::initialised::Service;
+use handle_tests::middle::{Fate, Manners, Middle};
+use handle_tests::process::{fail, hdl, succeed};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::process::Command;
+use std::sync::OnceLock;
+
+const SECRET: &str = "correct horse battery staple";
+
+/// A running service with the handle 10.1045/victim, and files for changes of it: its secret, and a batch that sets it.
+fn service() -> &'static Service {
+    static SERVICE: OnceLock<Service> = OnceLock::new();
+    SERVICE.get_or_init(|| {
+        let mut service = Service::make();
+        service.start_admin();
+        write_private(&service, "secret", SECRET);
+        let batch = format!("ADD 10.1045/victim\n302 HS_SECKEY 86400 1100 UTF8 {SECRET}\n");
+        write_private(&service, "batch.txt", &batch);
+        let values = ["1:URL=https://example.org/", "100:HS_ADMIN=300:10.1045/ADMIN"];
+        succeed(service.asks(["handle", "create", "10.1045/victim"].into_iter().chain(values)));
+        service
+    })
+}
+
+fn write_private(service: &Service, name: &str, text: &str) {
+    let mut options = std::fs::OpenOptions::new();
+    let mut file = options.write(true).create_new(true).mode(0o600).open(service.path(name)).unwrap();
+    std::io::Write::write_all(&mut file, text.as_bytes()).unwrap();
+}
+
+/// `hdl` as the administrator, who asks whoever is in the middle.
+fn through(middle: &Middle, args: &[&str]) -> Command {
+    let mut command = service().hdl(args.iter().copied());
+    command.args(["--server", &middle.address.to_string(), "--auth", "300:10.1045/ADMIN"]);
+    command.args(["--key", "site/admin-private.bin"]);
+    command
+}
+
+const WITH_KEY: [&str; 2] = ["--server-key", "site/server-public.bin"];
+const UPDATE: [&str; 4] = ["handle", "update", "10.1045/victim", "301:HS_SECKEY=@secret"];
+
+fn op_code(message: &[u8]) -> Option<OpCode> {
+    let (envelope, rest) = Envelope::split(message).unwrap();
+    let is_plain = !envelope.flags.has(EnvelopeFlags::ENCRYPTED);
+    is_plain.then(|| Message::decode(rest).unwrap().header.op_code)
+}
+
+fn op_codes(messages: &[Vec<u8>]) -> Vec<Option<OpCode>> {
+    messages.iter().map(|message| op_code(message)).collect()
+}
+
+fn has_secret(messages: &[Vec<u8>]) -> bool {
+    messages.iter().any(|message| message.windows(SECRET.len()).any(|window| window == SECRET.as_bytes()))
+}
+
+/// What is stored, without whoever is in the middle.
+fn stored() -> String {
+    succeed(service().asks(["handle", "get", "10.1045/victim", "--json"]))
+}
+
+/// A refusal of `request`, signed with the key of the server or not at all.
+fn refusal(request: &[u8], code: ResponseCode, is_signed: bool) -> Vec<u8> {
+    let (envelope, rest) = Envelope::split(request).unwrap();
+    let message = Message::decode(rest).unwrap();
+    let digest = handle_auth::challenge::request_digest(Version::CURRENT, message.covered);
+    let algorithm = DigestAlgorithm::for_response(Version::CURRENT);
+    let digest = Some(RequestDigest { algorithm, digest: &digest });
+    let envelope = Envelope { version: Version::CURRENT, ..envelope };
+    let response = Response::Failure(Failure { message: b"come back later" });
+    let reply = MessageBuf::reply(&envelope, &message.header, &Reply { code, digest, response });
+    if !is_signed {
+        return reply.unsigned().unwrap();
+    }
+    let key = std::fs::read(service().path("site/server-private.bin")).unwrap();
+    let key = keyfile::decode(&key, None).unwrap();
+    let key = PrivateKey::from_record(key.as_bytes()).unwrap();
+    let credential = sign_message(&envelope, 0, reply.covered(), &key).unwrap();
+    reply.signed(&Credential::decode(&credential).unwrap()).unwrap()
+}
+
+#[test]
+fn a_refused_session_gives_no_secret_away() {
+    let before = stored();
+    // Forged, and as the server itself says it to whom somebody has taken the last place from.
+    for (code, is_signed) in [
+        (ResponseCode::SESSION_TIMEOUT, false),
+        (ResponseCode::SESSION_FAILED, false),
+        (ResponseCode::SERVER_BUSY, false),
+        (ResponseCode::SERVER_BUSY, true),
+        (ResponseCode::OPERATION_NOT_SUPPORTED, true),
+    ] {
+        let middle =
+            Middle::start(service().administration, Manners::default(), move |message| {
+                match op_code(message) {
+                    Some(OpCode::SESSION_SETUP) => Fate::Answered(refusal(message, code, is_signed)),
+                    _ => Fate::Passed(message.to_vec()),
+                }
+            });
+        let log = format!("log-{}-{is_signed}", code.0);
+        let batch = ["batch", "batch.txt", "--log", &log];
+        let plain = ["handle", "update", "10.1045/victim", "1:URL=https://example.org/moved"];
+        for (args, option) in [
+            (&UPDATE[..], "--allow-cleartext-secrets"),
+            (&batch[..], "--allow-cleartext-secrets"),
+            (&plain[..], "--no-sessions"),
+        ] {
+            let (exit, error) = fail(through(&middle, &[args, &WITH_KEY].concat()));
+            let heard = middle.take_heard();
+            assert!(!has_secret(&heard), "{code} {args:?}");
+            assert_eq!(op_codes(&heard), [Some(OpCode::SESSION_SETUP)], "{code} {args:?}: {error}");
+            assert!(exit == 1 && error.contains("come back later") && error.contains(option), "{error}");
+            assert_eq!(error.contains("unproven"), !is_signed, "{error}");
+        }
+    }
+    assert_eq!(stored(), before);
+}
+
+#[test]
+fn secrets_are_readable_on_the_way_only_where_that_was_allowed() {
+    let middle = Middle::passive(service().administration, Manners::default());
+    // Without the key of the server, a session could be with anybody.
+    let (exit, error) = fail(through(&middle, &UPDATE));
+    assert!(exit == 1 && error.contains("--server-key"), "{error}");
+    assert!(middle.take_heard().is_empty());
+    // In a session.
+    succeed(through(&middle, &[&UPDATE[..], &WITH_KEY].concat()));
+    let heard = middle.take_heard();
+    assert!(!has_secret(&heard) && op_codes(&heard).contains(&None), "{:?}", op_codes(&heard));
+    assert!(stored().contains(SECRET));
+    // Without one, as it was asked for: whoever listens does read it.
+    for options in [&["--allow-cleartext-secrets"][..], &["--allow-cleartext-secrets", "--no-sessions"]] {
+        let key = if options.len() > 1 { &WITH_KEY[..] } else { &[] };
+        succeed(through(&middle, &[&UPDATE[..], key, options].concat()));
+        assert!(has_secret(&middle.take_heard()), "{options:?}");
+    }
+    let (exit, error) = fail(through(&middle, &[&UPDATE[..], &WITH_KEY, &["--no-sessions"]].concat()));
+    assert!(exit == 1 && error.contains("switched off") && middle.take_heard().is_empty(), "{error}");
+}
+
+#[test]
+fn a_session_whose_version_was_changed_on_the_way_is_not_used() {
+    let before = stored();
+    for minor in [1, 4, 5, 6] {
+        let middle = Middle::start(service().administration, Manners::default(), move |message| {
+            let mut message = message.to_vec();
+            if op_code(&message) == Some(OpCode::SESSION_SETUP) {
+                // The version that is suggested, which nothing protects.
+                message[3] = minor;
+            }
+            Fate::Passed(message)
+        });
+        let (exit, error) = fail(through(&middle, &[&UPDATE[..], &WITH_KEY].concat()));
+        let heard = middle.take_heard();
+        assert_eq!(op_codes(&heard), [Some(OpCode::SESSION_SETUP)], "2.{minor}: {error}");
+        assert!(exit == 1 && error.contains("no session"), "{error}");
+    }
+    assert_eq!(stored(), before);
+}
+
+/// A challenge to `request` in an old version.
+fn old_challenge(request: &[u8], version: Version) -> Vec<u8> {
+    let (envelope, rest) = Envelope::split(request).unwrap();
+    let message = Message::decode(rest).unwrap();
+    let digest = handle_auth::challenge::request_digest(version, message.covered);
+    let algorithm = DigestAlgorithm::for_response(version);
+    let envelope = Envelope { version, suggested: version, session_id: 77, ..envelope };
+    let header = Header { flags: OpFlags::REQUEST_DIGEST, ..message.header };
+    let response = Response::Challenge(Challenge { nonce: &[7; 16] });
+    let digest = Some(RequestDigest { algorithm, digest: &digest });
+    let reply = Reply { code: ResponseCode::AUTHENTICATION_NEEDED, digest, response };
+    MessageBuf::reply(&envelope, &header, &reply).unsigned().unwrap()
+}
+
+/// The proof in the answer to a challenge.
+fn proof(message: &[u8]) -> Option<Vec<u8>> {
+    let (envelope, rest) = Envelope::split(message).unwrap();
+    let message = Message::decode(rest).unwrap();
+    match message.decode_body(envelope.version).unwrap() {
+        Body::Request(Request::AnswerChallenge(answer)) => Some(answer.signed_response.to_vec()),
+        _ => None,
+    }
+}
+
+#[test]
+fn challenges_of_old_versions_get_no_digest_of_the_secret() {
+    let file = service().path("secret");
+    let prove = ["--auth", "300:10.1045/ADMIN", "--secret-file", file.to_str().unwrap()];
+    let batch = service().path("delete.txt");
+    std::fs::write(&batch, "DELETE 10.1045/victim\n").unwrap();
+    for version in [Version::new(2, 6), Version::new(2, 1)] {
+        let middle =
+            Middle::start(service().administration, Manners::default(), move |message| {
+                match op_code(message) {
+                    Some(OpCode::RESPONSE_TO_CHALLENGE) => {
+                        Fate::Answered(refusal(message, ResponseCode::AUTHENTICATION_FAILED, false))
+                    }
+                    _ => Fate::Answered(old_challenge(message, version)),
+                }
+            });
+        let server = ["--server", &middle.address.to_string()];
+        let log = service().path(&format!("log-{}", version.minor));
+        let commands: [&[&str]; 3] = [
+            &["handle", "delete", "10.1045/victim"],
+            &["batch", batch.to_str().unwrap(), "--log", log.to_str().unwrap()],
+            &["resolve", "10.1045/victim", "--tcp"],
+        ];
+        for command in commands {
+            let (_, error) = fail(hdl([command, &server, &prove].concat()));
+            let proofs: Vec<_> = middle.take_heard().iter().filter_map(|message| proof(message)).collect();
+            assert!(proofs.is_empty() && error.contains("--allow-old-proofs"), "{command:?}: {error}");
+            let _ = std::fs::remove_file(&log);
+            fail(hdl([command, &server, &prove, &["--allow-old-proofs"]].concat()));
+            let proofs: Vec<_> = middle.take_heard().iter().filter_map(|message| proof(message)).collect();
+            let Some(SecretAnswer::Mac { algorithm: DigestAlgorithm::SHA1, .. }) =
+                proofs.first().map(|proof| SecretAnswer::decode(proof).unwrap())
+            else {
+                panic!("{command:?}: {proofs:?}")
+            };
+        }
+    }
+}

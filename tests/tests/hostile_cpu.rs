@@ -1,0 +1,238 @@
+//! Processor time of strangers: what they may ask for is bounded, shared by source, and not felt by anybody else. And
+//! sessions of versions that protect nothing, which are refused.
+//!
+//! Costs are counted, not measured: a unit is a round of PBKDF2. Each test prints what it saw.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+use handle_auth::agreement::{self, Group, KeyPair};
+use handle_proto::code::DigestAlgorithm;
+use handle_proto::data::key::Number;
+use handle_proto::wire::auth::{SecretAnswer, Verification};
+use handle_proto::wire::digest::RequestDigest;
+use handle_proto::wire::list::{Indexes, Reference, Strings};
+use handle_proto::wire::query::Query;
+use handle_proto::wire::{Envelope, Header, Message, MessageBuf, Request};
+use handle_proto::{OpCode, OpFlags, ResponseCode, Version};
+use handle_server::config::Datapath;
+use handle_tests::administered::{administer, administer_with};
+use handle_tests::client::{Client, exchange, exchange_over_tcp};
+use handle_tests::forged::{ask_over, next_answer, tcp_from};
+use handle_tests::served::{serve, serve_with, server_key};
+use handle_tests::session::{ClientSession, NOBODY, pair, set_up_request, set_up_request_as};
+use std::io::Write as _;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+const KEEPS: OpFlags = OpFlags(OpFlags::PLAIN_REQUEST.0 | OpFlags::KEEP_CONNECTION.0);
+const CERTIFIED: OpFlags = OpFlags(OpFlags::PLAIN_REQUEST.0 | OpFlags::CERTIFY.0);
+const ATTACKER: Ipv4Addr = Ipv4Addr::new(127, 66, 6, 6);
+const OTHER: Ipv4Addr = Ipv4Addr::new(127, 1, 2, 3);
+
+/// A question of another server whether an answer is right that asks for so much work.
+fn verification(iterations: u32, key_bits: u32, index: i32) -> Vec<u8> {
+    let mut made = vec![];
+    SecretAnswer::Pbkdf2 { salt: b"0123456789abcdef", iterations, key_bits, mac: &[0; 20] }.encode(&mut made);
+    let identity = Reference { handle: b"0.NA/TST", index };
+    let digest = RequestDigest { algorithm: DigestAlgorithm::OLD_MD5, digest: &[2; 32] };
+    let asked = Verification { identity, nonce: &[1; 16], digest, signed_response: &made };
+    let header = Header::request(OpCode::RESERVED, KEEPS, 0);
+    let request = Request::VerifyChallenge(asked);
+    MessageBuf::request(&Envelope::request(9), &header, &request).unsigned().unwrap()
+}
+
+/// A certified question.
+fn certified() -> Vec<u8> {
+    let query = Query { handle: b"TST/TARGET", indexes: Indexes::EMPTY, types: Strings::EMPTY };
+    let header = Header::request(OpCode::RESOLUTION, CERTIFIED, 0);
+    MessageBuf::request(&Envelope::request(10), &header, &Request::Resolution(query)).unsigned().unwrap()
+}
+
+fn code(answer: &[u8]) -> ResponseCode {
+    Message::decode(&answer[Envelope::LEN..]).unwrap().header.response_code
+}
+
+/// The most rounds that one request gets by default.
+const WORK_MAX: u64 = 160_000;
+
+/// Asks for one absurd amount of work after the other; each is refused, as deployed servers say that an answer is wrong.
+fn ask_for_too_much(address: SocketAddr, done: &dyn Fn() -> u64) {
+    let mut stream = tcp_from(ATTACKER, address);
+    for (iterations, key_bits) in
+        [(100_000, 512), (100_000, 256), (100_001, 160), (u32::MAX, 160), (10_000, 128), (10_000, u32::MAX)]
+    {
+        for index in [301, 0] {
+            let answer = ask_over(&mut stream, &verification(iterations, key_bits, index));
+            assert_eq!(code(&answer), ResponseCode::SUCCESS, "{iterations} rounds, {key_bits} bits");
+            assert_eq!(answer.last_chunk(), Some(&[0, 0, 0, 0]), "no credential");
+        }
+    }
+    println!("absurd requests: {} units", done());
+    assert!(done() < 2_000, "{} units: refused without work", done());
+    let before = done();
+    let answer = ask_over(&mut stream, &verification(80_000, 256, 301));
+    assert_eq!(code(&answer), ResponseCode::SUCCESS);
+    assert!((WORK_MAX..WORK_MAX + 1000).contains(&(done() - before)), "{}", done() - before);
+    let _ = ask_over(&mut stream, &verification(100_000, 160, 0));
+    assert!(done() - before < 2 * WORK_MAX + 1000, "however many keys there are");
+}
+
+#[test]
+fn absurd_work_is_refused_at_once_by_handled() {
+    let served = serve("root", Datapath::Portable);
+    let done = || served.server.shared().stats()["slow"]["work_units"].as_u64().unwrap();
+    ask_for_too_much(served.address(), &done);
+}
+
+#[test]
+fn absurd_work_is_refused_at_once_by_handle_admin() {
+    let administered = administer("root");
+    let service = &administered.server().shared().service;
+    ask_for_too_much(administered.address(), &|| service.costly().unwrap().counts().0);
+}
+
+/// Lets an attacker ask for as much as it gets, and others for what they need meanwhile: how many of the attacker's
+/// requests were answered before others were.
+fn others_first(address: SocketAddr, ask: impl Fn() -> ResponseCode) -> (usize, usize, usize) {
+    const CONNECTIONS: usize = 40;
+    let (done, busy) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let message = verification(20_000, 160, 301);
+    let mut before = 0;
+    std::thread::scope(|scope| {
+        let mut streams: Vec<_> = (0..CONNECTIONS).map(|_| tcp_from(ATTACKER, address)).collect();
+        // The first requests are under way before anybody else asks.
+        streams.iter_mut().for_each(|stream| stream.write_all(&message).unwrap());
+        for mut stream in streams {
+            let (done, busy) = (&done, &busy);
+            scope.spawn(move || {
+                let was_busy = code(&next_answer(&mut stream)) == ResponseCode::SERVER_BUSY;
+                if was_busy { busy } else { done }.fetch_add(1, Ordering::Relaxed);
+            });
+        }
+        for _ in 0..5 {
+            assert_eq!(ask(), ResponseCode::SUCCESS);
+        }
+        before = done.load(Ordering::Relaxed);
+    });
+    (before, done.into_inner(), busy.into_inner())
+}
+
+#[test]
+fn what_a_stranger_asks_of_handled_holds_nobody_up() {
+    let served = serve_with("root", Datapath::Portable, |config| {
+        // On a machine that is busy with other tests, idle threads stand still.
+        (config.slow.idle, config.slow.nice) = (false, 0);
+    });
+    let plain = || {
+        let mut client = Client::new(served.address());
+        client.resolve(b"TST/TARGET").expect("an answer").code
+    };
+    let (before, done, busy) = others_first(served.address(), || {
+        assert_eq!(plain(), ResponseCode::SUCCESS);
+        code(&ask_over(&mut tcp_from(OTHER, served.address()), &certified()))
+    });
+    println!("handled: {done} done, {busy} refused, {before} before five others");
+    assert!(done > 20, "{done}: it is served in its turn");
+    assert!(before <= 25, "{before} of {done} before five certified answers to another source");
+}
+
+#[test]
+fn what_a_stranger_asks_of_handle_admin_holds_nobody_up() {
+    let administered = administer("root");
+    let (pair, key) = (pair(), server_key("root"));
+    let set_up = set_up_request(&pair, NOBODY, 0);
+    let (before, done, busy) = others_first(administered.address(), || {
+        let answer = ask_over(&mut tcp_from(OTHER, administered.address()), &set_up);
+        let _ = ClientSession::from_answer(&pair, &answer, Some(&key));
+        code(&answer)
+    });
+    println!("handle-admin: {done} done, {busy} refused, {before} before five others");
+    assert!(busy >= 20, "{busy} refused at once: a source has 16 places of 64");
+    assert!(before <= 14, "{before} of {done} before five sessions of another source");
+    assert_eq!(done + busy, 40);
+}
+
+#[test]
+fn groups_above_2048_bits_are_refused_unless_configured() {
+    let mut p = [0xff; 512];
+    p[511] = 0xfd;
+    let group = Group::new(Number::new(&p), Number::new(&[2]), &agreement::BITS).unwrap();
+    let large = set_up_request(&KeyPair::new(group, &[3; 64]), NOBODY, 0);
+    let served = serve("root", Datapath::Portable);
+    assert_eq!(code(&exchange(served.address(), &large).unwrap()), ResponseCode::SESSION_FAILED);
+    let work = served.server.shared().stats()["slow"]["work_units"].as_u64().unwrap();
+    assert!(work < 5000, "{work} units, with the signature");
+    let administered = administer("root");
+    let refused = exchange_over_tcp(administered.address(), &large).unwrap();
+    assert_eq!(code(&refused), ResponseCode::SESSION_FAILED);
+    let allowing = serve_with("root", Datapath::Portable, |config| config.sessions.modulus_bits_max = 4096);
+    assert_eq!(code(&exchange(allowing.address(), &large).unwrap()), ResponseCode::SUCCESS);
+    let usual = KeyPair::new(Group::modp_14(), &[3; 64]);
+    let usual = exchange(served.address(), &set_up_request(&usual, NOBODY, 0)).unwrap();
+    assert_eq!(code(&usual), ResponseCode::SUCCESS, "2048 bits");
+}
+
+#[test]
+fn sessions_of_versions_without_protection_are_refused_unless_allowed() {
+    let strict = (serve("root", Datapath::Portable), administer("root"));
+    let lax = (
+        serve_with("root", Datapath::Portable, |config| config.sessions.old_versions = true),
+        administer_with("root", |config| config.sessions.old_versions = true),
+    );
+    for minor in 4..=11 {
+        let set_up = set_up_request_as(Version::new(2, minor), &pair(), NOBODY, 0);
+        let codes = |servers: &(handle_tests::served::Served, handle_tests::administered::Administered)| {
+            let served = code(&exchange(servers.0.address(), &set_up).unwrap());
+            (served, code(&exchange_over_tcp(servers.1.address(), &set_up).unwrap()))
+        };
+        let refused = (ResponseCode::SESSION_FAILED, ResponseCode::SESSION_FAILED);
+        let agreed = (ResponseCode::SUCCESS, ResponseCode::SUCCESS);
+        assert_eq!(codes(&strict), if minor < 7 { refused } else { agreed }, "2.{minor}");
+        assert_eq!(codes(&lax), agreed, "2.{minor}, allowed");
+    }
+}
+
+/// Who changes the version that a message in a session suggests gets no answer that protects less.
+#[test]
+fn a_message_that_suggests_less_than_its_session_protects_is_refused() {
+    let served = serve("root", Datapath::Portable);
+    let (pair, key) = (pair(), server_key("root"));
+    let answer = exchange(served.address(), &set_up_request(&pair, NOBODY, 0)).unwrap();
+    let mut session = ClientSession::from_answer(&pair, &answer, Some(&key));
+    let query = Query { handle: b"TST/TARGET", indexes: Indexes::EMPTY, types: Strings::EMPTY };
+    let asked = session.request(5, CERTIFIED, &Request::Resolution(query));
+    for minor in [4, 6] {
+        let mut changed = asked.clone();
+        changed[3] = minor;
+        let answer = exchange(served.address(), &changed).unwrap();
+        assert_eq!(code(&answer), ResponseCode::INVALID_SESSION_KEY, "2.{minor}");
+        let (envelope, rest) = Envelope::split(&answer).unwrap();
+        let credential = Message::decode(rest).unwrap().decode_credential().unwrap();
+        let has_mac = credential.is_some_and(|it| it.is_mac());
+        assert!(!has_mac, "{}: no MAC of a form that covers neither version nor counter", envelope.version);
+    }
+    let sealed = session.sealed(asked);
+    let (plain, protection) = session.read(&exchange(served.address(), &sealed).unwrap());
+    assert_eq!((code(&plain), protection.mac), (ResponseCode::SUCCESS, true));
+}
+
+/// A captured message keeps no session alive, in whatever version.
+#[test]
+fn replayed_messages_do_not_keep_a_session_alive() {
+    let served = serve_with("root", Datapath::Portable, |config| config.sessions.old_versions = true);
+    for minor in [4, 6, 11] {
+        let pair = pair();
+        let version = Version::new(2, minor);
+        let answer = exchange(served.address(), &set_up_request_as(version, &pair, NOBODY, 2)).unwrap();
+        let mut session = ClientSession::from_answer(&pair, &answer, None);
+        let query = Query { handle: b"TST/TARGET", indexes: Indexes::EMPTY, types: Strings::EMPTY };
+        let message = session.request(5, OpFlags::PLAIN_REQUEST, &Request::Resolution(query));
+        let captured = session.sealed(message);
+        let begun = Instant::now();
+        while code(&exchange(served.address(), &captured).unwrap()) != ResponseCode::SESSION_TIMEOUT {
+            assert!(begun.elapsed() < Duration::from_secs(30), "2.{minor}: two seconds are over");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+}

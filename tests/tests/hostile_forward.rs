@@ -1,0 +1,226 @@
+//! What strangers, and a `handle-admin` that hangs or is gone, can do to `handled` through the requests that it forwards.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+use handle_auth::PrivateKey;
+use handle_auth::challenge::answer_with_key;
+use handle_proto::wire::admin::HandleBody;
+use handle_proto::wire::auth::{self, ChallengeAnswer};
+use handle_proto::wire::list::{Indexes, Reference, Strings};
+use handle_proto::wire::query::Query;
+use handle_proto::wire::{Body, Envelope, Header, Message, MessageBuf, Reply, Request, Response};
+use handle_proto::{OpCode, OpFlags, ResponseCode as Code, Version};
+use handle_tests::client::{Client, exchange, exchange_over_tcp};
+use handle_tests::forwarding::{code, exchange_all, listed, message};
+use handle_tests::initialised::Service;
+use handle_tests::process::{succeed, until};
+use std::fmt::Write as _;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+const CERTIFIED: OpFlags = OpFlags(OpFlags::PLAIN_REQUEST.0 | OpFlags::CERTIFY.0);
+const FORWARD: &str = "socket = \"run/forward\"\n";
+
+fn list() -> Vec<u8> {
+    let body = HandleBody { handle: b"0.NA/10.1045" };
+    message(Version::CURRENT, 31, OpFlags::PLAIN_REQUEST, &Request::ListHandles(body))
+}
+
+fn certified(handle: &str) -> Vec<u8> {
+    let query = Query { handle: handle.as_bytes(), indexes: Indexes::EMPTY, types: Strings::EMPTY };
+    message(Version::CURRENT, 32, CERTIFIED, &Request::Resolution(query))
+}
+
+/// The administrator's answer to the challenge in a message.
+fn answer(service: &Service, challenge: &[u8]) -> Vec<u8> {
+    let file = std::fs::read(service.path("site/admin-private.bin")).unwrap();
+    // Behind a number that says that it is not encrypted.
+    let key = PrivateKey::from_record(&file[4..]).unwrap();
+    let (envelope, rest) = Envelope::split(challenge).unwrap();
+    let body = Message::decode(rest).unwrap().decode_body(envelope.version).unwrap();
+    let Body::Reply(Reply { response: Response::Challenge(asked), digest, .. }) = body else {
+        panic!("no challenge: {:?}", code(challenge))
+    };
+    let covered = [asked.nonce, digest.unwrap().digest];
+    let signed_response = &answer_with_key(envelope.version, &covered, &key).unwrap();
+    let identity = Reference { handle: b"10.1045/ADMIN", index: 300 };
+    let answer = ChallengeAnswer { auth_type: auth::PUBLIC_KEY, identity, signed_response };
+    let envelope = Envelope { session_id: envelope.session_id, ..Envelope::request(33) };
+    let header = Header::request(OpCode::RESERVED, OpFlags::PLAIN_REQUEST, 0);
+    MessageBuf::request(&envelope, &header, &Request::AnswerChallenge(answer)).unsigned().unwrap()
+}
+
+/// A service whose `handled` has these settings of forwarding beside those of `hdl init`.
+fn service_with(settings: &str) -> Service {
+    let service = Service::make();
+    let file = service.path("site/handled.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    assert_eq!(text.matches(FORWARD).count(), 1, "hdl init says where requests are handed over");
+    std::fs::write(&file, text.replace(FORWARD, &format!("{FORWARD}{settings}"))).unwrap();
+    service
+}
+
+fn event(service: &Service, name: &str) -> u64 {
+    let stats = service.handled.as_ref().unwrap().ask("stats");
+    stats["slow"]["forward"][name].as_u64().unwrap_or_else(|| panic!("{name} in {stats}"))
+}
+
+/// Plain and certified requests over UDP, all of which are answered.
+fn resolve_many(service: &Service) {
+    let mut client = Client::new(service.queries);
+    for _ in 0..200 {
+        assert_eq!(client.resolve(b"10.1045/ADMIN").unwrap().code, Code::SUCCESS);
+    }
+    for _ in 0..5 {
+        // Code 2 sends a client whose address has much under way over UDP to TCP.
+        let asked = certified("10.1045/ADMIN");
+        let answer = match exchange(service.queries, &asked).unwrap() {
+            answer if code(&answer) == Code::ERROR => exchange_over_tcp(service.queries, &asked).unwrap(),
+            answer => answer,
+        };
+        assert_eq!(code(&answer), Code::SUCCESS);
+    }
+}
+
+#[test]
+fn a_handle_admin_that_hangs_holds_up_nothing_but_what_is_forwarded() {
+    let mut service = service_with("patience_ms = 1000\nrest_ms = 2000\nrequests_per_source = 4\n");
+    service.start_admin();
+    service.start_handled();
+    assert_eq!(code(&exchange_over_tcp(service.queries, &list()).unwrap()), Code::AUTHENTICATION_NEEDED);
+    service.admin.as_ref().unwrap().signal("STOP");
+    let queries = service.queries;
+    std::thread::scope(|scope| {
+        let waiting: Vec<_> =
+            (0..12).map(|_| scope.spawn(move || exchange_over_tcp(queries, &list()).unwrap())).collect();
+        resolve_many(&service);
+        for waiting in waiting {
+            assert_eq!(code(&waiting.join().unwrap()), Code::SERVER_BUSY);
+        }
+    });
+    assert!(event(&service, "refused_of_source") >= 1, "12 at a time are more than 4");
+    assert!((1..=8).contains(&event(&service, "timed_out")), "{}", event(&service, "timed_out"));
+    // Now one at a time is tried, and others are told at once. Places and jobs have all come back.
+    let (before, began) = (event(&service, "rested"), Instant::now());
+    for _ in 0..20 {
+        assert_eq!(code(&exchange_over_tcp(queries, &list()).unwrap()), Code::SERVER_BUSY);
+    }
+    assert!(event(&service, "rested") > before);
+    assert!(began.elapsed() < Duration::from_secs(20), "not as long as 20 that are waited for");
+    resolve_many(&service);
+    assert_eq!(event(&service, "waiting"), 0);
+    service.admin.as_ref().unwrap().signal("CONT");
+    until("it is asked again", || {
+        code(&exchange_over_tcp(queries, &list()).unwrap()) == Code::AUTHENTICATION_NEEDED
+    });
+    // Gone, and back again.
+    service.admin = None;
+    assert_eq!(code(&exchange_over_tcp(queries, &list()).unwrap()), Code::SERVER_BUSY);
+    resolve_many(&service);
+    service.start_admin();
+    assert_eq!(code(&exchange_over_tcp(queries, &list()).unwrap()), Code::AUTHENTICATION_NEEDED);
+}
+
+#[test]
+fn made_up_answers_to_challenges_take_only_their_places() {
+    let mut service = service_with("requests_per_source = 2\ndatagrams = 1\n");
+    service.start_admin();
+    service.start_handled();
+    let challenge = exchange_over_tcp(service.queries, &list()).unwrap();
+    let right = answer(&service, &challenge);
+    // Numbers that handle-admin may have given, over UDP, many at a time and without waiting.
+    let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    for n in 0..500 {
+        let mut made_up = right.clone();
+        made_up[4..8].copy_from_slice(&(2 * n + 1_i32).to_be_bytes());
+        for part in handle_proto::wire::fragment::cut(&Envelope::split(&made_up).unwrap().0) {
+            let rest = &made_up[Envelope::LEN..][part.range];
+            socket.send_to(&[&part.envelope[..], rest].concat(), service.queries).unwrap();
+        }
+    }
+    resolve_many(&service);
+    until("all are dealt with", || {
+        let stats = service.handled.as_ref().unwrap().ask("stats");
+        stats["slow"]["requests_waiting"] == 0 && stats["slow"]["forward"]["waiting"] == 0
+    });
+    // The challenge that was meant is answered by who got it, and by nobody before.
+    let names = listed(&exchange_all(service.queries, &right));
+    assert_eq!(names, ["10.1045/ADMIN"]);
+    assert_eq!(code(&exchange_over_tcp(service.queries, &right).unwrap()), Code::AUTHENTICATION_TIMEOUT);
+}
+
+#[test]
+fn the_socket_takes_nothing_but_requests_of_its_owner() {
+    let service = Service::start();
+    let path = service.path("site/run/forward");
+    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    for frame in [&[0xff; 4][..], &[0, 0, 0, 1, 99], &[0, 0, 0, 0], &[0, 0, 0, 3, 1, 0, 0]] {
+        let mut socket = UnixStream::connect(&path).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        socket.write_all(frame).unwrap();
+        assert_eq!(socket.read(&mut [0; 8]).unwrap(), 0, "{frame:?} is hung up on");
+    }
+    // Who connects and says nothing takes places of connections, and whoever has more is refused.
+    let silent: Vec<_> = (0..70).map(|_| UnixStream::connect(&path).unwrap()).collect();
+    drop(silent);
+    until("there is a place again", || {
+        code(&exchange_over_tcp(service.queries, &list()).unwrap()) == Code::AUTHENTICATION_NEEDED
+    });
+}
+
+#[test]
+fn long_listings_come_whole_and_slow_readers_hold_up_nobody() {
+    // More bytes than the kernel keeps for a connection that is not read.
+    const COUNT: usize = 8_000;
+    let long = "N".repeat(1500);
+    let mut service = service_with("listings = 1\n");
+    let mut lines = String::new();
+    for n in 0..COUNT {
+        let value = r#"{"index":1,"type":"URL","data":{"format":"string","value":"https://example.org/"}}"#;
+        writeln!(lines, r#"{{"handle":"10.1045/{n:08}-{long}","values":[{value}]}}"#).unwrap();
+    }
+    std::fs::write(service.path("records.jsonl"), lines).unwrap();
+    succeed(service.hdl(["import", "site/store.redb", "records.jsonl"]));
+    service.start_admin();
+    service.start_handled();
+    let challenge = exchange_over_tcp(service.queries, &list()).unwrap();
+    let mut slow = TcpStream::connect(service.queries).unwrap();
+    slow.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    slow.write_all(&answer(&service, &challenge)).unwrap();
+    until("the listing has begun", || event(&service, "listings") == 1);
+    // Meanwhile others are answered, but for a second listing: one is all there may be.
+    resolve_many(&service);
+    let challenge = exchange_over_tcp(service.queries, &list()).unwrap();
+    let refused = exchange_all(service.queries, &answer(&service, &challenge));
+    assert_eq!((refused.len(), code(&refused[0])), (1, Code::SERVER_BUSY));
+    assert_eq!(event(&service, "refused_listing"), 1);
+    let mut bytes = Vec::new();
+    slow.read_to_end(&mut bytes).unwrap();
+    let (mut messages, mut rest) = (Vec::new(), &bytes[..]);
+    while let Ok((envelope, _)) = Envelope::split(rest) {
+        let (one, after) = rest.split_at(Envelope::LEN + envelope.message_len as usize);
+        messages.push(one.to_vec());
+        rest = after;
+    }
+    let names = listed(&messages);
+    assert_eq!(names.len(), COUNT + 1);
+    assert!(names.is_sorted() && messages.len() == names.len().div_ceil(50));
+    // By the program, too.
+    let server = service.queries.to_string();
+    let args = ["handle", "list", "10.1045", "--server", &server, "--auth", "300:10.1045/ADMIN"];
+    let key = ["--key", "site/admin-private.bin"];
+    let shown = succeed(service.hdl(args.into_iter().chain(key)));
+    assert_eq!(shown.lines().filter(|line| line.contains("-NNN")).count(), COUNT);
+    // Who goes ends its listing.
+    let challenge = exchange_over_tcp(service.queries, &list()).unwrap();
+    let mut gone = TcpStream::connect(service.queries).unwrap();
+    gone.write_all(&answer(&service, &challenge)).unwrap();
+    until("the listing has begun", || event(&service, "listings") == 1);
+    drop(gone);
+    until("it is over", || event(&service, "listings") == 0 && event(&service, "waiting") == 0);
+    assert_eq!(event(&service, "abandoned"), 1);
+    resolve_many(&service);
+}

@@ -1,0 +1,358 @@
+//! Published sets that were damaged, or are not there yet, and configurations that differ from the site record.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+use handle_proto::{Permissions, ResponseCode, Value};
+use handle_server::Server;
+use handle_server::config::{Config, Datapath};
+use handle_server::verification::RecordChecks;
+use handle_snapshot::builder::Builder;
+use handle_snapshot::set::publisher::Publisher;
+use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
+use handle_tests::client::{Answer, Client};
+use handle_tests::daemon::{Daemon, ask, free_address, handled};
+use handle_tests::initialised::Service;
+use handle_tests::process::{Running, fail, run, until};
+use handle_tests::served;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use tempfile::TempDir;
+
+/// What only its administrator may read; in every record.
+const SECRET: &[u8] = b"this-is-the-secret-of-a-record";
+const HANDLES: usize = 24;
+
+fn handle(n: usize) -> String {
+    format!("10.1/RECORD-{n}")
+}
+
+/// A set of two layers with a private value in each record of the older one.
+fn publish(set: &Path) {
+    let mut publisher = Publisher::open(set).unwrap();
+    let mut homed = HomedPrefixes::default();
+    homed.add(b"10.1");
+    let options = LayerOptions { seed: 7, folds: true, created_unix_ms: 1 };
+    let published = publisher.publish_base(1, |file, temp_dir| {
+        let mut builder = Builder::new(temp_dir, options).homed(homed);
+        for n in 0..HANDLES {
+            let url = format!("https://example.org/{n}");
+            let secret = Value { permissions: Permissions(0x0c), ..Value::new(300, b"HS_SECKEY", SECRET) };
+            let values = [Value::new(1, b"URL", url.as_bytes()), secret, Value::new(2, b"DESC", b"words")];
+            builder.add(n as u64, handle(n).as_bytes(), values)?;
+        }
+        builder.finish(file)
+    });
+    published.unwrap();
+    let published = publisher.publish_delta(2, |file, temp_dir| {
+        let mut builder = Builder::new(temp_dir, options);
+        builder.add(0, handle(0).as_bytes(), [Value::new(1, b"URL", b"https://example.org/moved")])?;
+        builder.delete(1, handle(1).as_bytes())?;
+        builder.finish(file)
+    });
+    published.unwrap();
+}
+
+fn layers(set: &Path) -> Vec<PathBuf> {
+    let mut files: Vec<PathBuf> =
+        std::fs::read_dir(set).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.retain(|path| path.extension().is_some_and(|extension| extension == "layer"));
+    files.sort();
+    files
+}
+
+/// The handles that are asked for: all, and one that is not there.
+fn names() -> impl Iterator<Item = String> {
+    (0..HANDLES).map(handle).chain(["10.1/NONE".to_owned()])
+}
+
+/// The answers to requests for them.
+fn answers(address: SocketAddr) -> Vec<Answer> {
+    let mut client = Client::new(address);
+    names().map(|name| client.resolve(name.as_bytes()).expect("an answer")).collect()
+}
+
+/// The answer to one of them; none where what comes does not decode.
+fn try_answer(address: SocketAddr, name: &str) -> Option<Answer> {
+    std::panic::catch_unwind(|| Client::new(address).resolve(name.as_bytes())).ok()?
+}
+
+fn contains(bytes: &[u8], part: &[u8]) -> bool {
+    bytes.windows(part.len()).any(|window| window == part)
+}
+
+fn config(set: &Path, checks: RecordChecks) -> Config {
+    let mut config = served::config(set, Datapath::Portable);
+    // What is answered before the verification has come to it is the point here.
+    (config.check_records, config.verify_bytes_per_s) = (checks, 0);
+    config.slow.threads = 0;
+    config
+}
+
+/// What became of sets with one changed place each.
+#[derive(Debug, Default)]
+struct Outcome {
+    refused_at_start: usize,
+    answers_right: usize,
+    answers_error: usize,
+    answers_wrong: Vec<String>,
+}
+
+/// Serves sets with a flipped bit here and there, and asks them everything.
+fn serve_damaged(checks: RecordChecks, flips: usize) -> Outcome {
+    let directory = tempfile::tempdir().unwrap();
+    let whole = directory.path().join("whole");
+    std::fs::create_dir(&whole).unwrap();
+    publish(&whole);
+    let expected = answers(Server::start(&config(&whole, checks)).unwrap().addresses()[0]);
+    assert_eq!(expected[1].code, ResponseCode::HANDLE_NOT_FOUND, "deleted");
+    let files = layers(&whole);
+    let lens: Vec<usize> = files.iter().map(|file| std::fs::read(file).unwrap().len()).collect();
+    let bits = lens.iter().sum::<usize>() * 8;
+    let mut outcome = Outcome::default();
+    for flip in 0..flips {
+        let set = directory.path().join(format!("set-{flip}"));
+        std::fs::create_dir(&set).unwrap();
+        for file in std::fs::read_dir(&whole).unwrap().map(|entry| entry.unwrap().path()) {
+            std::fs::copy(&file, set.join(file.file_name().unwrap())).unwrap();
+        }
+        // Evenly over both files, at another bit of the byte each time.
+        let mut bit = flip * (bits / flips) + flip % 8;
+        let at = lens
+            .iter()
+            .position(|len| {
+                bit < len * 8 || {
+                    bit -= len * 8;
+                    false
+                }
+            })
+            .unwrap();
+        let damaged = set.join(files[at].file_name().unwrap());
+        let mut bytes = std::fs::read(&damaged).unwrap();
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        std::fs::write(&damaged, bytes).unwrap();
+        let Ok(server) = Server::start(&config(&set, checks)) else {
+            outcome.refused_at_start += 1;
+            continue;
+        };
+        for (name, expected) in names().zip(&expected) {
+            let found = try_answer(server.addresses()[0], &name);
+            let is_error = found.as_ref().is_some_and(|found| {
+                found.code != ResponseCode::SUCCESS && found.code != ResponseCode::HANDLE_NOT_FOUND
+            });
+            match found {
+                Some(found) if found == *expected => outcome.answers_right += 1,
+                _ if is_error => outcome.answers_error += 1,
+                found => {
+                    let shows = found.is_some_and(|found| contains(&found.values, SECRET));
+                    let what = if shows { "a private value" } else { "something else" };
+                    outcome.answers_wrong.push(format!("bit {bit} of file {at}, {name}: {what}"));
+                }
+            }
+        }
+    }
+    println!(
+        "{checks:?}: {flips} flips: {} refused at the start; {} right answers, {} errors, {} wrong answers",
+        outcome.refused_at_start,
+        outcome.answers_right,
+        outcome.answers_error,
+        outcome.answers_wrong.len()
+    );
+    outcome
+}
+
+#[test]
+fn a_set_with_a_flipped_bit_gives_right_answers_and_errors_and_nothing_else() {
+    let outcome = serve_damaged(RecordChecks::Auto, 48);
+    assert_eq!(outcome.answers_wrong, [""; 0]);
+    assert!(outcome.refused_at_start > 0 && outcome.answers_error > 0, "{outcome:?}");
+    assert!(outcome.answers_right > 5 * outcome.answers_error, "damage stays where it is: {outcome:?}");
+}
+
+#[test]
+fn without_checks_damage_is_answered_from() {
+    // What the test above would be worth otherwise.
+    let outcome = serve_damaged(RecordChecks::Off, 48);
+    assert!(!outcome.answers_wrong.is_empty(), "{outcome:?}");
+}
+
+/// Status and body of an HTTP response.
+fn get(address: SocketAddr, path: &str) -> Option<(String, String)> {
+    let mut stream = TcpStream::connect(address).ok()?;
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").ok()?;
+    let mut response = String::new();
+    stream.read_to_string(&mut response).ok()?;
+    let (head, body) = response.split_once("\r\n\r\n")?;
+    Some((head.get(9..12)?.to_owned(), body.to_owned()))
+}
+
+/// A directory with a set, and what `handled` needs to serve it.
+struct Place {
+    directory: TempDir,
+    address: SocketAddr,
+    http: SocketAddr,
+}
+
+impl Place {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let place = Self { directory, address: free_address(), http: free_address() };
+        let config = format!(
+            "snapshot = \"set\"\nlisten = [\"{}\"]\ncontrol = \"control\"\nworkers = 1\npin = false\n\
+             [observe]\nhttp = \"{}\"\n",
+            place.address, place.http
+        );
+        std::fs::write(place.path("config"), config).unwrap();
+        place
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn command(&self) -> Command {
+        let mut command = handled();
+        command.arg("--config").arg(self.path("config")).args(["--log", "info"]);
+        command
+    }
+
+    /// Starts it, with its log in a file.
+    fn start(&self) -> Running {
+        let log = std::fs::File::create(self.path("log")).unwrap();
+        let mut command = self.command();
+        command.stdout(Stdio::from(log.try_clone().unwrap())).stderr(log);
+        Running::start(command)
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.path("log")).unwrap()
+    }
+
+    fn is_ready(&self) -> bool {
+        get(self.http, "/readyz").is_some_and(|(status, _)| status == "200")
+    }
+}
+
+#[test]
+fn damage_is_found_in_the_background_told_and_mended_by_a_reload() {
+    let place = Place::new();
+    std::fs::create_dir(place.path("set")).unwrap();
+    publish(&place.path("set"));
+    let base = layers(&place.path("set")).remove(0);
+    let whole = std::fs::read(&base).unwrap();
+    let mut damaged = whole.clone();
+    let secret_at = whole.windows(SECRET.len()).position(|window| window == SECRET).unwrap();
+    damaged[secret_at] ^= 0x20;
+    std::fs::write(&base, &damaged).unwrap();
+    let _handled = place.start();
+    let status = || ask(&place.path("control"), "status");
+    let state = |nth: usize| status()["set"]["layers"][nth]["verification"].clone();
+    until("the damage is found", || state(1) == "damaged" && state(0) == "whole");
+    assert_eq!(status()["set"]["layers"][1]["records_checked"], true);
+    let (ready, why) = get(place.http, "/readyz").unwrap();
+    let name = base.file_name().unwrap().to_string_lossy().into_owned();
+    assert!(ready == "503" && why.contains(&name) && why.contains("is damaged"), "{ready} {why}");
+    assert_eq!(get(place.http, "/healthz").unwrap().0, "200", "a restart would not help");
+    let (_, metrics) = get(place.http, "/metrics").unwrap();
+    assert!(metrics.contains("handled_snapshot_layers_damaged 1\n"), "{metrics}");
+    assert!(metrics.contains("handled_snapshot_layers_verified 1\n"), "{metrics}");
+    let log = place.log();
+    assert!(log.contains(&name) && log.contains("a layer of the set is damaged"), "{log}");
+    // One record is damaged, the others are answered.
+    let codes = |answers: Vec<Answer>| {
+        let count = |code| answers.iter().filter(|answer| answer.code == code).count();
+        (count(ResponseCode::SUCCESS), count(ResponseCode::HANDLE_NOT_FOUND), count(ResponseCode::ERROR))
+    };
+    let (found, missing, errors) = codes(answers(place.address));
+    assert_eq!((found + errors, missing), (HANDLES - 1, 2));
+    assert!(errors <= 1, "{errors} of them are the record");
+    // A reload finds the same file again.
+    let answer = ask(&place.path("control"), "reload");
+    assert!(answer["ok"] == false && answer["error"].as_str().unwrap().contains(&name), "{answer}");
+    // The operator puts the right file in its place.
+    std::fs::write(place.path("copy"), &whole).unwrap();
+    std::fs::rename(place.path("copy"), &base).unwrap();
+    let answer = ask(&place.path("control"), "reload");
+    assert_eq!((&answer["ok"], &answer["changed"]), (&true.into(), &true.into()), "{answer}");
+    assert_eq!((state(0), state(1)), ("whole".into(), "whole".into()));
+    assert!(place.is_ready());
+    assert_eq!(codes(answers(place.address)), (HANDLES - 1, 2, 0));
+}
+
+#[test]
+fn handled_waits_for_its_first_set_says_so_and_then_serves() {
+    let place = Place::new();
+    let (code, error) = fail({
+        let mut command = place.command();
+        command.arg("--check-config");
+        command
+    });
+    assert!(code == 2 && error.contains("no set has been published here"), "{code}: {error}");
+    let mut process = place.start();
+    until("it is alive", || get(place.http, "/healthz").is_some_and(|(status, _)| status == "200"));
+    let (ready, why) = get(place.http, "/readyz").unwrap();
+    let set = place.path("set");
+    assert!(
+        ready == "503" && why.contains(&format!("waiting for the first set in {}", set.display())),
+        "{why}"
+    );
+    assert!(place.log().contains("hdl snapshot publish"), "{}", place.log());
+    std::fs::create_dir(&set).unwrap();
+    publish(&set);
+    until("it serves", || ask(&place.path("control"), "status")["state"] == "serving" && place.is_ready());
+    assert_eq!(answers(place.address)[2].code, ResponseCode::SUCCESS);
+    process.signal("TERM");
+    assert_eq!(process.wait(), Some(0));
+}
+
+#[test]
+fn waiting_ends_by_a_signal_and_is_off_where_the_configuration_says_so() {
+    let place = Place::new();
+    let mut process = place.start();
+    until("it waits", || place.log().contains("waiting for the first set"));
+    process.signal("TERM");
+    assert_eq!(process.wait(), Some(0));
+    let text = std::fs::read_to_string(place.path("config")).unwrap();
+    std::fs::write(place.path("config"), format!("wait_for_set = false\n{text}")).unwrap();
+    let (code, error) = fail(place.command());
+    assert!(code == 1 && error.contains("no set has been published here"), "{code}: {error}");
+}
+
+#[test]
+fn check_config_names_interfaces_that_nobody_answers_and_ports_that_nobody_is_told() {
+    let service = Service::make();
+    let warnings = |mut command: Command| {
+        command.arg("--check-config");
+        let output = run(command);
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success(), "{text}");
+        text.lines().filter(|line| line.contains(" warning: ")).map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(warnings(service.handled_command()), [""; 0], "as hdl init has made it");
+    assert_eq!(warnings(service.admin_command()), [""; 0]);
+    let site = service.path("site/siteinfo.json");
+    let mut json: serde_json::Value = serde_json::from_slice(&std::fs::read(&site).unwrap()).unwrap();
+    let interfaces = json["servers"][0]["interfaces"].as_array_mut().unwrap();
+    interfaces.push(serde_json::json!({ "protocol": "HTTP", "query": true, "admin": true, "port": 8000 }));
+    interfaces.push(serde_json::json!({ "protocol": "TCP", "query": false, "admin": true, "port": 2649 }));
+    std::fs::write(&site, json.to_string()).unwrap();
+    let found = warnings(service.handled_command());
+    assert!(found.len() == 1 && found[0].contains("HTTP port 8000"), "{found:?}");
+    let found = warnings(service.admin_command());
+    assert!(found.len() == 1 && found[0].contains("TCP port 2649"), "{found:?}");
+    let mut command = service.handled_command();
+    command.args(["--listen", &free_address().to_string()]);
+    let found = warnings(command);
+    assert!(
+        found.iter().any(|line| line.contains("the site record tells no client of that port")),
+        "{found:?}"
+    );
+    // At the start it is in the log.
+    let log = std::fs::File::create(service.path("log")).unwrap();
+    let mut command = service.handled_command();
+    command.stdout(Stdio::from(log.try_clone().unwrap())).stderr(log);
+    let _daemon = Daemon::start(command, &service.path("site/run/handled.sock"));
+    let log = std::fs::read_to_string(service.path("log")).unwrap();
+    assert!(log.contains("HTTP port 8000"), "{log}");
+}

@@ -1,0 +1,149 @@
+//! A `handled` that nobody asks anything sleeps, and is awake at once when something happens.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+use handle_proto::ResponseCode;
+use handle_snapshot::set::publisher::Publisher;
+use handle_tests::client::Client;
+use handle_tests::daemon::{Daemon, free_address, handled};
+use handle_tests::process::until;
+use handle_tests::records::{self, Record};
+use std::fs::read_to_string;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+struct Place {
+    daemon: Daemon,
+    address: SocketAddr,
+    http: SocketAddr,
+    publisher: Publisher,
+    directory: TempDir,
+}
+
+impl Place {
+    /// A server with everything that could wake it: workers, control socket, metrics, sessions to share, a query log.
+    fn start(datapath: &str) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let (address, http) = (free_address(), free_address());
+        let mut publisher = Publisher::open(directory.path()).unwrap();
+        records::publish(&mut publisher, &[record("https://example.org/0")], 1);
+        let text = format!(
+            "snapshot = \".\"\nlisten = [\"{address}\"]\nworkers = 2\nlog = \"warn\"\ndatapath = \"{datapath}\"\n\
+             control = \"control.sock\"\nobserve.http = \"{http}\"\nsessions.socket = \"sessions.sock\"\n\
+             query_log.path = \"queries.log\"\n"
+        );
+        std::fs::write(directory.path().join("handled.toml"), text).unwrap();
+        let mut command = handled();
+        command.arg("--config").arg(directory.path().join("handled.toml"));
+        let daemon = Daemon::start(command, &directory.path().join("control.sock"));
+        Self { daemon, address, http, publisher, directory }
+    }
+
+    /// How often threads of the process have gone to sleep so far.
+    fn sleeps(&self) -> u64 {
+        let tasks = format!("/proc/{}/task", self.daemon.process.0.id());
+        let threads = std::fs::read_dir(tasks).unwrap().flatten();
+        let status = threads.filter_map(|thread| read_to_string(thread.path().join("status")).ok());
+        status.map(|status| field(&status, "voluntary_ctxt_switches:")).sum()
+    }
+
+    fn health(&self) -> String {
+        let mut stream = TcpStream::connect(self.http).unwrap();
+        stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        text
+    }
+}
+
+fn record(url: &str) -> Record {
+    let mut values = vec![];
+    handle_proto::Value::new(1, b"URL", url.as_bytes()).encode(&mut values);
+    Record { handle: "10.1/a".to_owned(), values, values_count: 1 }
+}
+
+fn field(text: &str, name: &str) -> u64 {
+    let value = text.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+    value.trim().parse().unwrap()
+}
+
+/// Wake-ups a second that are allowed: the watcher looks at the directory once, and the query log three times.
+const WAKE_UPS_MAX: u64 = 10;
+
+fn sleeps_and_wakes(datapath: &str) {
+    let mut place = Place::start(datapath);
+    let mut client = Client::new(place.address);
+    assert_eq!(client.resolve(b"10.1/a").unwrap().code, ResponseCode::SUCCESS);
+    // After the last request workers look around once more, and the query log lengthens its intervals.
+    std::thread::sleep(Duration::from_millis(700));
+    let (before, since) = (place.sleeps(), Instant::now());
+    std::thread::sleep(Duration::from_secs(3));
+    let (sleeps, seconds) = (place.sleeps() - before, since.elapsed().as_secs() + 1);
+    assert!(sleeps <= seconds * WAKE_UPS_MAX, "{datapath}: {sleeps} wake-ups in {seconds} s");
+
+    // Healthy all the same, however often and late it is asked.
+    for _ in 0..3 {
+        assert!(place.health().starts_with("HTTP/1.1 200"), "{}", place.health());
+    }
+    assert_eq!(place.daemon.ask("status")["state"], "serving");
+
+    let mut delays: Vec<_> = (1..=7)
+        .map(|at| {
+            // In the middle of the second after which the watcher would look by itself.
+            std::thread::sleep(Duration::from_millis(300));
+            let url = format!("https://example.org/{at}");
+            records::publish(&mut place.publisher, &[record(&url)], at + 1);
+            let since = Instant::now();
+            let is_new =
+                |client: &mut Client| client.resolve(b"10.1/a").unwrap().values == record(&url).values;
+            until("the new set is served", || is_new(&mut client));
+            since.elapsed()
+        })
+        .collect();
+    delays.sort();
+    println!("{datapath}: {sleeps} wake-ups in {seconds} s; new sets after {delays:?}");
+    assert!(delays[0] < Duration::from_millis(100), "{datapath}: a new set is served after {delays:?}");
+    assert!(delays[3] < Duration::from_millis(500), "{datapath}: {delays:?}");
+
+    let log = place.directory.path().join("queries.log");
+    until("the query log is written", || lines(&log) >= 8);
+    let since = Instant::now();
+    place.daemon.process.signal("TERM");
+    assert_eq!(place.daemon.process.wait(), Some(0));
+    assert!(since.elapsed() < Duration::from_secs(10), "a sleeping server stops when it is told to");
+}
+
+fn lines(path: &Path) -> usize {
+    read_to_string(path).unwrap_or_default().lines().count()
+}
+
+#[test]
+fn an_idle_server_sleeps_and_takes_new_sets_at_once_with_io_uring() {
+    sleeps_and_wakes("auto");
+}
+
+#[test]
+fn an_idle_server_sleeps_and_takes_new_sets_at_once_with_the_portable_datapath() {
+    sleeps_and_wakes("portable");
+}
+
+#[test]
+fn connections_are_given_up_in_time_by_a_server_that_sleeps() {
+    let place = Place::start("auto");
+    let config = place.directory.path().join("handled.toml");
+    let text = read_to_string(&config).unwrap();
+    std::fs::write(&config, format!("{text}tcp.idle_ms = 300\n")).unwrap();
+    assert_eq!(place.daemon.ask("reload")["ok"], true);
+    // The workers take other settings when they are woken for them.
+    std::thread::sleep(Duration::from_millis(100));
+    let mut stream = TcpStream::connect(place.address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let since = Instant::now();
+    let mut rest = vec![];
+    stream.read_to_end(&mut rest).unwrap();
+    assert!(since.elapsed() >= Duration::from_millis(250), "{:?}", since.elapsed());
+    assert!(since.elapsed() < Duration::from_secs(5), "{:?}", since.elapsed());
+}
