@@ -82,6 +82,22 @@ impl Service {
         command
     }
 
+    /// The service for all tests of this process, at the end of which its `handle-admin` is killed and its directory
+    /// removed: statics are never dropped.
+    ///
+    /// # Panics
+    /// When `sh` does not run.
+    #[must_use]
+    pub fn for_all_tests(self) -> Self {
+        let admin = self.admin.as_ref().map_or_else(String::new, |admin| admin.0.id().to_string());
+        let mut end = Command::new("sh");
+        end.args(["-c", "cat; kill -9 $1; rm -rf \"$2\"", "sh", &admin]).arg(self.path(""));
+        end.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        // The shell waits for the end of its input, which comes when this process ends.
+        std::mem::forget(end.spawn().expect("sh runs").stdin);
+        self
+    }
+
     /// Starts `handle-admin`, and waits until it serves.
     pub fn start_admin(&mut self) {
         self.start_admin_as(self.admin_command());

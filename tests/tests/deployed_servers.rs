@@ -70,7 +70,7 @@ fn service() -> &'static Service {
             let allowed = ["--allow-cleartext-secrets"];
             succeed(service.asks(["handle"].into_iter().chain(change.iter().copied()).chain(allowed)));
         }
-        service
+        service.for_all_tests()
     })
 }
 

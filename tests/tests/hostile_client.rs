@@ -16,9 +16,12 @@ use handle_tests::middle::{Fate, Manners, Middle};
 use handle_tests::process::{fail, hdl, succeed};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::process::Command;
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 const SECRET: &str = "correct horse battery staple";
+
+/// Held by tests while they compare or change what is stored.
+static STORED: Mutex<()> = Mutex::new(());
 
 /// A running service with the handle 10.1045/victim, and files for changes of it: its secret, and a batch that sets it.
 fn service() -> &'static Service {
@@ -31,7 +34,7 @@ fn service() -> &'static Service {
         write_private(&service, "batch.txt", &batch);
         let values = ["1:URL=https://example.org/", "100:HS_ADMIN=300:10.1045/ADMIN"];
         succeed(service.asks(["handle", "create", "10.1045/victim"].into_iter().chain(values)));
-        service
+        service.for_all_tests()
     })
 }
 
@@ -93,6 +96,7 @@ fn refusal(request: &[u8], code: ResponseCode, is_signed: bool) -> Vec<u8> {
 
 #[test]
 fn a_refused_session_gives_no_secret_away() {
+    let _alone = STORED.lock().unwrap_or_else(PoisonError::into_inner);
     let before = stored();
     // Forged, and as the server itself says it to whom somebody has taken the last place from.
     for (code, is_signed) in [
@@ -130,6 +134,7 @@ fn a_refused_session_gives_no_secret_away() {
 
 #[test]
 fn secrets_are_readable_on_the_way_only_where_that_was_allowed() {
+    let _alone = STORED.lock().unwrap_or_else(PoisonError::into_inner);
     let middle = Middle::passive(service().administration, Manners::default());
     // Without the key of the server, a session could be with anybody.
     let (exit, error) = fail(through(&middle, &UPDATE));
@@ -152,6 +157,7 @@ fn secrets_are_readable_on_the_way_only_where_that_was_allowed() {
 
 #[test]
 fn a_session_whose_version_was_changed_on_the_way_is_not_used() {
+    let _alone = STORED.lock().unwrap_or_else(PoisonError::into_inner);
     let before = stored();
     for minor in [1, 4, 5, 6] {
         let middle = Middle::start(service().administration, Manners::default(), move |message| {

@@ -11,7 +11,7 @@ use handle_client::lookup::{Client, Lookup, Options, Whom};
 use handle_client::plan::{Preferences, Purpose, Target, plan};
 use handle_client::question::Wants;
 use handle_client::times::Times;
-use handle_client::{Now, Question};
+use handle_client::{Allowances, Now, Question};
 use handle_proto::data::site::{Interface, InterfaceKind, InterfaceProtocol};
 use handle_proto::data::site_build::{ServerBuilder, SiteBuilder};
 use handle_proto::limit::{MESSAGE_EXPIRATION_S, PBKDF2_SALT_LEN};
@@ -170,6 +170,8 @@ fn replays(line: &Json, records: &HashMap<String, Vec<u8>>) -> bool {
     let options = Options {
         identity: Some(identity(line, records)),
         whom: Whom::Servers(vec![target]),
+        // Some were recorded with versions below 2.7.
+        allowances: Allowances { old_proofs: true, ..Allowances::NONE },
         ..Options::default()
     };
     // Asked so late, and answered so early, as it was recorded.

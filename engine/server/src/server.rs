@@ -551,11 +551,7 @@ fn bind_missing(
         let workers = number * workers_count..(number + 1) * workers_count;
         let missing: Vec<usize> = workers.filter(|at| !has(at)).collect();
         if !config.share_port && missing.len() == workers_count {
-            // Workers share a port among themselves, so the kernel would let another process share it too.
-            let mut alone = net_options(config, listen);
-            alone.reuse_port = false;
-            handle_net::bind(&alone).map_err(|error| explain_refusal(listen, error))?;
-            tcp::side::probe(config, listen).map_err(|error| explain_refusal(listen, error))?;
+            wait_until_free(config, listen).map_err(|error| explain_refusal(listen, error))?;
         }
         let mut options = net_options(config, listen);
         for at in missing {
@@ -566,6 +562,27 @@ fn bind_missing(
         }
     }
     Ok(())
+}
+
+/// Waits until no other process has `address`, for a second at most: the kernel closes the sockets of a ring some
+/// milliseconds after a process that was killed is gone, and the service manager may be faster.
+///
+/// Workers share a port among themselves, so the kernel would let another process share it too.
+fn wait_until_free(config: &Config, address: SocketAddr) -> std::io::Result<()> {
+    const PATIENCE: Duration = Duration::from_secs(1);
+    const PAUSE: Duration = Duration::from_millis(20);
+    let mut alone = net_options(config, address);
+    alone.reuse_port = false;
+    let begun = Instant::now();
+    loop {
+        let free = handle_net::bind(&alone).and_then(|_| tcp::side::probe(config, address));
+        match free {
+            Err(error) if error.kind() == ErrorKind::AddrInUse && begun.elapsed() < PATIENCE => {
+                std::thread::sleep(PAUSE);
+            }
+            free => return free,
+        }
+    }
 }
 
 /// Listeners for each socket of datagrams, on the same address: another process's, or a new one.
