@@ -5,10 +5,12 @@
 use handle_auth::message::sign_message;
 use handle_auth::{PrivateKey, keyfile};
 use handle_proto::code::DigestAlgorithm;
+use handle_proto::wire::admin::Listing;
 use handle_proto::wire::auth::{Challenge, SecretAnswer};
 use handle_proto::wire::digest::RequestDigest;
 use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::failure::Failure;
+use handle_proto::wire::list::Handles;
 use handle_proto::wire::{Body, Credential, Envelope, Header, Message, MessageBuf, Reply, Request, Response};
 use handle_proto::{OpCode, OpFlags, ResponseCode, Version};
 use handle_tests::initialised::Service;
@@ -237,4 +239,32 @@ fn challenges_of_old_versions_get_no_digest_of_the_secret() {
             };
         }
     }
+}
+
+/// Part of an answer to a request to list, with so many names of 100 bytes; more will come.
+fn listing(request: &[u8], names_count: usize) -> Vec<u8> {
+    let (envelope, rest) = Envelope::split(request).unwrap();
+    let message = Message::decode(rest).unwrap();
+    let header = Header { flags: message.header.flags.with(OpFlags::CONTINUOUS), ..message.header };
+    let (name, mut storage) = ([b'x'; 100], Vec::new());
+    let handles = Handles::build(std::iter::repeat_n(&name[..], names_count), &mut storage);
+    let response = Response::Listing(Listing { handles });
+    let reply = Reply { code: ResponseCode::SUCCESS, digest: None, response };
+    MessageBuf::reply(&envelope, &header, &reply).unsigned().unwrap()
+}
+
+#[test]
+fn a_listing_that_does_not_end_stops_the_import_at_its_bound() {
+    // 16 MB of names.
+    let middle = Middle::start(service().administration, Manners::default(), |message| {
+        Fate::Answered(listing(message, 1000).repeat(160))
+    });
+    let store = service().path("endless.redb");
+    let server = middle.address.to_string();
+    let import = ["import", store.to_str().unwrap(), "--create", "--server", &server];
+    for listing in [&["--prefix", "10.1045"][..], &[]] {
+        let (exit, error) = fail(hdl([&import[..], listing, &["--list-mib", "15"]].concat()));
+        assert!(exit == 1 && error.contains("--list-mib"), "{listing:?}: {error}");
+    }
+    assert_eq!(middle.take_heard().len(), 2, "no handle of the list was resolved");
 }

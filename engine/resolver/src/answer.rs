@@ -375,10 +375,16 @@ pub(crate) const ANCESTORS_MAX: usize = 16;
 impl<'a> Question<'a> {
     /// Whether the handle, which is not stored, is one for which the asker would be referred to another service, and
     /// does not understand that.
-    #[cold]
+    #[inline]
     fn is_resolved_for_asker<B: AsRef<[u8]>>(&self, context: &Context<'a, B>, lookup: &Lookup<'_>) -> bool {
-        self.request.wants_no_referral(&context.service)
-            && Handle(lookup.key).is_derived_prefix_record()
+        context.service.resolves_for_old
+            && self.request.wants_no_referral()
+            && Self::is_referred(context, lookup)
+    }
+
+    #[cold]
+    fn is_referred<B: AsRef<[u8]>>(context: &Context<'a, B>, lookup: &Lookup<'_>) -> bool {
+        Handle(lookup.key).is_derived_prefix_record()
             && matches!(referral::find(context, lookup), Ok(Some(_)))
     }
 

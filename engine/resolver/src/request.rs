@@ -167,9 +167,9 @@ impl<'a> Request<'a> {
     }
 
     /// Whether its sender does not understand a referral to another service, and is to be resolved for.
-    pub(crate) fn wants_no_referral(&self, service: &Service<'_>) -> bool {
-        service.resolves_for_old
-            && self.version < UNDERSTOOD_SINCE
+    #[inline]
+    pub(crate) fn wants_no_referral(&self) -> bool {
+        self.version < UNDERSTOOD_SINCE
             && self.flags.has(OpFlags::RECURSIVE)
             && !self.flags.has(OpFlags::DO_NOT_REFER)
     }

@@ -194,7 +194,7 @@ impl<'a> Slow<'a> {
     /// Whether its sender does not understand a referral to another service, and is to be resolved for.
     #[must_use]
     pub fn wants_no_referral<B>(&self, context: &Context<'a, B>) -> bool {
-        self.request.wants_no_referral(&context.service)
+        context.service.resolves_for_old && self.request.wants_no_referral()
     }
 
     /// The answer to whoever asks, or that it depends on who that is.

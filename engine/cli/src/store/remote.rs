@@ -41,8 +41,36 @@ pub(super) struct RemoteArgs {
     /// Connections at once.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256))]
     parallel: u16,
+    /// Most memory for the handles that the server lists, in MiB: a handle takes its length and 40 bytes. A longer list
+    /// stops the import.
+    #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..))]
+    list_mib: u32,
     #[command(flatten)]
     identity: IdentityArgs,
+}
+
+/// Handles that the server has listed, up to a number of bytes.
+struct ListedHandles {
+    handles: Vec<Vec<u8>>,
+    bytes_left: u64,
+}
+
+impl ListedHandles {
+    /// What a handle takes besides its bytes: its place in the list, and what the allocator adds.
+    const OVERHEAD: u64 = 40;
+
+    const fn new(mib: u32) -> Self {
+        Self { handles: Vec::new(), bytes_left: (mib as u64) << 20 }
+    }
+
+    /// Keeps `handle`; breaks where there is no room left.
+    fn push(&mut self, handle: &[u8]) -> ControlFlow<()> {
+        let needed = handle.len() as u64 + Self::OVERHEAD;
+        let Some(left) = self.bytes_left.checked_sub(needed) else { return ControlFlow::Break(()) };
+        self.bytes_left = left;
+        self.handles.push(handle.to_vec());
+        ControlFlow::Continue(())
+    }
 }
 
 impl RemoteArgs {
@@ -146,16 +174,18 @@ fn list_all(
         args.prefix.iter().map(|prefix| prefix_handle(prefix).into_bytes()).collect();
     if prefixes.is_empty() {
         let request = Request::ListHomedNas(HandleBody { handle: BLANK });
-        let refused = list(client, &request, |name| prefixes.push(name.to_vec()));
+        let mut homed = ListedHandles::new(args.list_mib);
+        let refused = list(client, &request, &mut homed);
         if let Some(why) = refused.context("the homed prefixes")? {
             bail!("the homed prefixes: {why}");
         }
+        prefixes = homed.handles;
     }
-    let (mut names, mut refusals) = (Vec::new(), Vec::new());
+    let (mut names, mut refusals) = (ListedHandles::new(args.list_mib), Vec::new());
     for prefix in &prefixes {
         let request = Request::ListHandles(HandleBody { handle: prefix });
         let place = || format!("the handles under {}", Handle(prefix));
-        match list(client, &request, |name| names.push(name.to_vec())).with_context(place)? {
+        match list(client, &request, &mut names).with_context(place)? {
             None => taken.homed(prefix),
             Some(why) => refusals.push((prefix, why)),
         }
@@ -164,19 +194,24 @@ fn list_all(
         bail!("the handles under {}: {why}", Handle(&prefixes[0]));
     }
     refusals.iter().for_each(|(prefix, why)| taken.unreadable(prefix, why));
-    Ok(names)
+    Ok(names.handles)
 }
 
 /// Lists; why that is not allowed, if it is not.
 fn list(
     client: &mut Administrator,
     request: &Request<'_>,
-    mut take: impl FnMut(&[u8]),
+    listed: &mut ListedHandles,
 ) -> anyhow::Result<Option<String>> {
-    let answer = client.list(request, |name| {
-        take(name);
-        ControlFlow::Continue(())
+    let mut is_full = false;
+    let answer = client.list(request, |handle| {
+        let kept = listed.push(handle);
+        is_full |= kept.is_break();
+        kept
     })?;
+    if is_full {
+        bail!("the server lists more handles than fit into --list-mib: raise it, or name prefixes");
+    }
     match answer.code() {
         ResponseCode::SUCCESS => Ok(None),
         code if is_about_rights(code) => Ok(Some(refusal(&answer))),
