@@ -34,7 +34,7 @@ free_port.given = set()
 def binaries():
     """The directory of our programs: HANDLE_BIN, or the newest build of this repository."""
     named = os.environ.get("HANDLE_BIN")
-    places = [Path(named)] if named else [REPOSITORY / "target" / kind for kind in ("release", "debug")]
+    places = [Path(named).resolve()] if named else [REPOSITORY / "target" / kind for kind in ("release", "debug")]
     places = [place for place in places if all((place / name).exists() for name in PROGRAMS)]
     if not places:
         raise SystemExit("our programs are not built: cargo build --release, or set HANDLE_BIN")

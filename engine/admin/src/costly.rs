@@ -152,11 +152,12 @@ impl CostlyWork {
                 continue;
             };
             drop(state);
+            // Before whoever waits for the result sees it.
+            self.units_done.fetch_add(cost, Ordering::Relaxed);
             // A bug costs the request that meets it: whoever waits for the result finds that there is none.
             if catch_unwind(AssertUnwindSafe(run)).is_err() {
                 tracing::error!("costly work met a bug; it was shown where it happened");
             }
-            self.units_done.fetch_add(cost, Ordering::Relaxed);
             state = self.state();
             state.shares.leave(origin);
             state.jobs.charge(origin, cost, self.now_ms());
@@ -172,7 +173,7 @@ impl CostlyWork {
         self.more.notify_all();
     }
 
-    /// The work that was done, in [units](handle_auth::cost), the requests for which there was no place, and those that
+    /// The work that was done or is under way, in [units](handle_auth::cost), the requests for which there was no place, and those that
     /// wait.
     #[must_use]
     pub fn counts(&self) -> (u64, u64, usize) {
