@@ -193,8 +193,8 @@ def ask_as(port, handle, version, patience=5):
     """The reply to a plain question for all values of a handle, over UDP."""
     name = handle.encode()
     body = struct.pack(">I", len(name)) + name + struct.pack(">II", 0, 0)
-    # Header: opcode 1, no response code, flags to ask the authority for public values, no site serial, expiry.
-    header = struct.pack(">IIIHBBII", 1, 0, 0x00000008, 0xFFFF, 0, 0, 0x7FFFFFFF, len(body))
+    # Header: opcode 1, no response code, flags REC and PO, no site serial, expiry.
+    header = struct.pack(">IIIHBBII", 1, 0, 0x11000000, 0xFFFF, 0, 0, 0x7FFFFFFF, len(body))
     message = header + body + struct.pack(">I", 0)
     major, minor = version
     envelope = struct.pack(">BBBBIIII", major, minor, major, minor, 0, 0x1234, 0, len(message))
