@@ -141,8 +141,8 @@ def rehearsing(checks, old, new, export):
     new.start(handled=["--listen", f"127.0.0.1:{new.query_port}"], handle_admin=["--listen", f"127.0.0.1:{new.admin_port}"])
     records = lines_of(export, new.directory / "records.jsonl")
     for what, where in (("old", old.queries), ("new", new.queries)):
-        done = run([binaries() / "handle-loadgen", "run", "--target", where, "--handles", records, "--records", records,
-                    "--pattern", "sequential", "--rate", "100", "--duration", "2s", "--timeout", "5s"], timeout=90)
+        done = run([binaries() / "handle-loadgen", "run", "--target", where, "--transport", "tcp", "--handles", records,
+                    "--records", records, "--pattern", "sequential", "--rate", "100", "--duration", "2s", "--timeout", "5s"], timeout=90)
         checks.that(f"every record compared at the {what} server", done.code == 0, done.brief())
     wrong = new.directory / "wrong.jsonl"
     wrong.write_text(records.read_text().replace("https://example.org/0", "https://example.org/other"))

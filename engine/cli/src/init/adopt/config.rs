@@ -34,6 +34,7 @@ impl Settings {
             ("snapshot", json!("snapshot")),
             ("listen", addresses(&self.listen)),
             ("control", json!("run/handled.sock")),
+            ("forward.socket", json!("run/forward")),
         ];
         let comment = "# handled: answers queries from the set that handle-admin publishes. Paths are relative to this file.";
         format!("{comment}\n{}", toml(usual.iter().chain(&self.handled)))
@@ -46,6 +47,7 @@ impl Settings {
             ("control", json!("run/handle-admin.sock")),
             ("store.file", json!("store.redb")),
             ("publish.directory", json!("snapshot")),
+            ("forward.socket", json!("run/forward")),
         ];
         let comment = "# handle-admin: keeps the records, and publishes them to handled. Paths are relative to this file.";
         format!("{comment}\n{}", toml(usual.iter().chain(&self.handle_admin)))
