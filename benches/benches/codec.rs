@@ -5,7 +5,7 @@ use handle_benches::records::{Generator, Room};
 use handle_benches::requests::{Ask, request};
 use handle_proto::data::site::Site;
 use handle_proto::json::{Json, RecordLine, site_from_json};
-use handle_proto::wire::query::{Answer, Query};
+use handle_proto::wire::query::{Query, QueryAnswer};
 use handle_proto::wire::{Envelope, Header, Message};
 use handle_proto::{Value, Values};
 use std::hint::black_box;
@@ -61,7 +61,7 @@ fn values(c: &mut Criterion) {
         let mut out = Vec::with_capacity(512);
         b.iter(|| {
             out.clear();
-            Answer { handle: black_box(record.handle), values }.encode(&mut out);
+            QueryAnswer { handle: black_box(record.handle), values }.encode(&mut out);
             out.len()
         });
     });

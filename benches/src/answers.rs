@@ -5,7 +5,7 @@ use handle_net::{Outbox, Peer};
 use handle_proto::limit::UDP_MESSAGE_LEN_MAX;
 use handle_resolver::batch::Scratch;
 use handle_resolver::{Context, InBatch, Outcome, Reply, Service, Usual, answer, answer_batch};
-use handle_snapshot::{Mapped, PublishedSet};
+use handle_snapshot::{MappedFile, PublishedSet};
 use std::net::SocketAddr;
 
 /// Requests answered together.
@@ -15,7 +15,7 @@ const NOW_UNIX_S: u32 = 1_700_000_000;
 
 /// What a worker needs beside the requests.
 pub struct Answerer<'a> {
-    context: Context<'a, Mapped>,
+    context: Context<'a, MappedFile>,
     scratch: Box<Scratch>,
     outbox: Outbox,
     peer: Peer,
@@ -66,7 +66,7 @@ impl<'a> Answerer<'a> {
 
 /// What answers from `set` depend on.
 #[must_use]
-pub fn context(set: &PublishedSet) -> Context<'_, Mapped> {
+pub fn context(set: &PublishedSet) -> Context<'_, MappedFile> {
     Context::new(set.records(), Service::ALONE, NOW_UNIX_S)
 }
 

@@ -3,7 +3,7 @@
 
 use crate::records::Random;
 use crate::requests::Requests;
-use handle_net::{Choice, Datapath, Options, Peer, open};
+use handle_net::{Datapath, DatapathChoice, Options, Peer, open};
 use handle_proto::limit::UDP_MESSAGE_LEN_MAX;
 use std::collections::BTreeMap;
 use std::io;
@@ -99,7 +99,7 @@ impl<'r> Flood<'r> {
         };
         let options = if shape.is_single() { options.one_at_a_time() } else { options };
         Ok(Self {
-            path: open(Choice::Portable, &options)?.path,
+            path: open(DatapathChoice::Portable, &options)?.path,
             requests,
             order: Order::new(requests, &shape),
             random: Random(1),

@@ -1,7 +1,7 @@
 //! Keys, and the lookup of them: what a resolver spends on finding a record.
 
 use crate::records::{Generator, Random};
-use handle_snapshot::{Records, Staged, fold_key, hash_key};
+use handle_snapshot::{Records, StagedLookup, fold_key, hash_key};
 
 /// Lookups that are in flight together.
 pub const BATCH_LEN: usize = 32;
@@ -84,7 +84,7 @@ pub fn one<B: AsRef<[u8]>>(records: &Records<'_, B>, keys: &mut Keys) -> u64 {
 pub fn batch<B: AsRef<[u8]>>(records: &Records<'_, B>, keys: &mut Keys) -> u64 {
     let (seed, first) = (records.seed(), keys.next_batch());
     let mut hashes = [0; BATCH_LEN];
-    let mut staged = [Staged::default(); BATCH_LEN];
+    let mut staged = [StagedLookup::default(); BATCH_LEN];
     for (n, hash) in hashes.iter_mut().enumerate() {
         *hash = hash_key(seed, keys.get(first + n));
         records.prefetch_index(*hash);

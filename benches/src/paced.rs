@@ -7,7 +7,7 @@
 )]
 
 use crate::requests::Requests;
-use handle_net::{Choice, Datapath, Options, Peer, open};
+use handle_net::{Datapath, DatapathChoice, Options, Peer, open};
 use handle_proto::limit::UDP_MESSAGE_LEN_MAX;
 use hdrhistogram::Histogram;
 use std::io;
@@ -77,7 +77,7 @@ impl<'r> Paced<'r> {
             outbox_len: (SEND_MAX + 1) * UDP_MESSAGE_LEN_MAX,
             ..Options::new(SocketAddr::from(([0, 0, 0, 0], 0)))
         };
-        let path = open(Choice::Portable, &options.one_at_a_time())?.path;
+        let path = open(DatapathChoice::Portable, &options.one_at_a_time())?.path;
         Ok(Self { path, requests, due_ns: vec![0; UNDER_WAY_MAX] })
     }
 

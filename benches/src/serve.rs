@@ -7,7 +7,7 @@ use crate::requests::noted_answer_len;
 use crate::sets;
 use anyhow::{Context as _, ensure};
 use clap::ValueEnum;
-use handle_net::{Choice, Datapath, Kind, Options, open, pin_to_core};
+use handle_net::{Datapath, DatapathChoice, Kind, Options, open, pin_to_core};
 use handle_proto::ResponseCode;
 use handle_server::Server;
 use handle_server::config::{self, Config, Limits};
@@ -136,8 +136,8 @@ pub fn open_loopback(kind: Kind) -> anyhow::Result<Box<dyn Datapath>> {
 
 fn open_with(kind: Kind, limits: &Limits) -> anyhow::Result<Box<dyn Datapath>> {
     let choice = match kind {
-        Kind::Uring => Choice::Uring,
-        Kind::Portable => Choice::Portable,
+        Kind::Uring => DatapathChoice::Uring,
+        Kind::Portable => DatapathChoice::Portable,
     };
     let options = Options {
         batch_len: limits.batch_datagrams,

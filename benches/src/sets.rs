@@ -4,7 +4,7 @@ use crate::records::{Generator, Room};
 use anyhow::Context as _;
 use handle_proto::Value;
 use handle_snapshot::format::VERSION;
-use handle_snapshot::{Builder, HomedPrefixes, How, LayerOptions, PublishedSet, Publisher};
+use handle_snapshot::{Builder, HomedPrefixes, LayerOptions, LoadMode, PublishedSet, SetPublisher};
 use std::path::{Path, PathBuf};
 
 /// A handle that every set has besides the generated ones; the answer takes several datagrams.
@@ -64,18 +64,18 @@ pub fn directory(records: u64) -> PathBuf {
 /// When it cannot be built or opened.
 pub fn open(records: u64) -> anyhow::Result<PublishedSet> {
     let directory = directory(records);
-    if let Ok(set) = PublishedSet::open(&directory, How::Map) {
+    if let Ok(set) = PublishedSet::open(&directory, LoadMode::Map) {
         return Ok(set);
     }
     eprintln!("building {records} records in {}", directory.display());
     publish(records, &directory).with_context(|| format!("cannot build {}", directory.display()))?;
-    Ok(PublishedSet::open(&directory, How::Map)?)
+    Ok(PublishedSet::open(&directory, LoadMode::Map)?)
 }
 
 fn publish(records: u64, directory: &Path) -> anyhow::Result<()> {
     std::fs::create_dir_all(directory)?;
     let generator = Generator::new()?;
-    let mut publisher = Publisher::open(directory)?;
+    let mut publisher = SetPublisher::open(directory)?;
     publisher.publish_base(OPTIONS.created_unix_ms, |file, temp_dir| {
         let mut builder = builder(&generator, temp_dir);
         add_all(&mut builder, &generator, records)?;

@@ -1,7 +1,7 @@
 //! The table of challenges against a plain list.
 
 use arbitrary::{Arbitrary, Unstructured};
-use handle_auth::challenges::{Challenge, ChallengeCounts, ChallengeLimits, Challenges, Refusal};
+use handle_auth::challenges::{Challenge, ChallengeCounts, ChallengeLimits, ChallengeRefusal, Challenges};
 use handle_auth::digest::Digest;
 use handle_auth::source::{Origin, SourceList};
 use handle_proto::Version;
@@ -74,14 +74,14 @@ impl Plain {
     }
 
     /// The number, and how many made room.
-    fn issue(&mut self, source: u8, len: usize, numbers: &[u32]) -> (Result<i32, Refusal>, u64) {
+    fn issue(&mut self, source: u8, len: usize, numbers: &[u32]) -> (Result<i32, ChallengeRefusal>, u64) {
         let limits = &self.limits;
         if limits.challenges_max == 0 || len > limits.bytes_max {
-            return (Err(Refusal::TooLong), 0);
+            return (Err(ChallengeRefusal::TooLong), 0);
         }
         let ids = numbers.iter().map(|number| i32::try_from(number % (1 << 31)).expect("31 bits"));
         let free = ids.take(TRIES).find(|&id| id != 0 && self.waiting.iter().all(|kept| kept.id != id));
-        let Some(id) = free else { return (Err(Refusal::NoNumber), 0) };
+        let Some(id) = free else { return (Err(ChallengeRefusal::NoNumber), 0) };
         let mut displaced = 0;
         let of_source = |kept: &Kept| group(kept.source) == group(source);
         while self.waiting.iter().filter(|kept| of_source(kept)).count() >= limits.per_source_max {

@@ -2,12 +2,12 @@
 
 use crate::fixture::FIXTURES;
 use crate::generator::Generator;
-use handle_net::{Gone, StreamEvent, StreamId};
+use handle_net::{ConnectionGone, StreamEvent, StreamId};
 use handle_proto::limit::MESSAGE_LEN_MAX;
 use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::list::{Indexes, Strings};
 use handle_proto::wire::query::Query;
-use handle_proto::wire::stream::{Front, split};
+use handle_proto::wire::stream::{StreamFront, split};
 use handle_proto::wire::{Envelope, Header, MessageBuf, Request};
 use handle_proto::{OpCode, OpFlags};
 use handle_resolver::{Context, Outcome, answer_message};
@@ -64,8 +64,8 @@ impl Wires {
 }
 
 impl Wire for Wires {
-    fn send(&mut self, id: StreamId, bytes: &[u8]) -> Result<usize, Gone> {
-        let model = self.get(id).ok_or(Gone)?;
+    fn send(&mut self, id: StreamId, bytes: &[u8]) -> Result<usize, ConnectionGone> {
+        let model = self.get(id).ok_or(ConnectionGone)?;
         assert!(!model.closed, "nothing is sent behind the end");
         model.got.extend_from_slice(bytes);
         let taken = if model.kept > 0 { 0 } else { model.room.min(bytes.len()) };
@@ -283,7 +283,7 @@ fn check<B: AsRef<[u8]>>(model: &Model, is_all: bool, context: &Context<'_, B>) 
     let mut expected: BTreeMap<Vec<u8>, usize> = BTreeMap::new();
     let mut rest = &model.sent[..];
     let mut is_last = false;
-    while let Ok(Front::Message(message, after)) = split(rest, REQUEST_LEN_MAX)
+    while let Ok(StreamFront::Message(message, after)) = split(rest, REQUEST_LEN_MAX)
         && !is_last
     {
         rest = after;
@@ -298,7 +298,8 @@ fn check<B: AsRef<[u8]>>(model: &Model, is_all: bool, context: &Context<'_, B>) 
     }
     let mut got = &model.got[..];
     let mut notices = 0;
-    while let Front::Message(message, after) = split(got, MESSAGE_LEN_MAX).expect("answers can be read") {
+    while let StreamFront::Message(message, after) = split(got, MESSAGE_LEN_MAX).expect("answers can be read")
+    {
         got = after;
         match expected.get_mut(message) {
             Some(count) if *count > 0 => *count -= 1,

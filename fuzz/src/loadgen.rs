@@ -8,7 +8,7 @@ use handle_loadgen::stream::http::{self, Parsed};
 use handle_loadgen::stream::json;
 use handle_proto::ResponseCode;
 use handle_proto::limit::UDP_MESSAGE_LEN_MAX;
-use handle_proto::wire::query::Answer;
+use handle_proto::wire::query::QueryAnswer;
 use handle_proto::wire::{Envelope, Message};
 
 /// Requests of a capture are whole, stand in it as they are, and are the first of a longer one.
@@ -81,7 +81,7 @@ pub fn json_answer(bytes: &[u8]) {
             "values are there where they are wanted"
         );
         if with_values && is_found {
-            let answer = Answer::decode(message.body).expect("it is an answer");
+            let answer = QueryAnswer::decode(message.body).expect("it is an answer");
             assert!(answer.values.iter().count() == answer.values.len());
         }
         Some(message.header.response_code)

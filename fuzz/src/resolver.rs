@@ -10,7 +10,7 @@ use handle_proto::value::type_matches;
 use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::list::{Indexes, Strings};
 use handle_proto::wire::query::Query;
-use handle_proto::wire::reassembly::{Reassembled, Reassembly, ReassemblyLimits};
+use handle_proto::wire::reassembly::{Reassembly, ReassemblyLimits, ReassemblyOutcome};
 use handle_proto::wire::{Body, Envelope, Header, Message, MessageBuf, Request, Response};
 use handle_proto::{Handle, OpCode, OpFlags, Permissions, ResponseCode, Value, ValueBuf, Version, fold};
 use handle_resolver::batch::Scratch;
@@ -227,15 +227,15 @@ fn reassembled(reply: &Reply<'_>) -> Vec<u8> {
     });
     for (n, datagram) in datagrams.chunks(UDP_MESSAGE_LEN_MAX).enumerate() {
         match table.accept((), datagram, 0).expect("fragments that fit") {
-            Reassembled::Whole(bytes) => {
+            ReassemblyOutcome::Whole(bytes) => {
                 assert_eq!(count, 1);
                 return bytes.to_vec();
             }
-            Reassembled::Complete(bytes) => {
+            ReassemblyOutcome::Complete(bytes) => {
                 assert_eq!(n + 1, count);
                 return bytes;
             }
-            Reassembled::Incomplete => {}
+            ReassemblyOutcome::Incomplete => {}
         }
     }
     panic!("{count} datagrams are not a message");

@@ -7,7 +7,8 @@ use handle_snapshot::format::{
 };
 use handle_snapshot::set::manifest::{LAYERS_MAX, Manifest};
 use handle_snapshot::{
-    Builder, Homed, HomedPrefixes, Layer, LayerOptions, LayerWriter, Record, Records, hash_key, merge, verify,
+    Builder, HomedPrefixes, HomedTable, Layer, LayerOptions, LayerWriter, Record, Records, hash_key, merge,
+    verify,
 };
 use std::io::Cursor;
 use std::ops::ControlFlow;
@@ -47,7 +48,7 @@ fn use_it(bytes: &[u8]) {
             read(&record, is_whole);
         }
     }
-    let prefixes: Vec<_> = records.homed_table().iter().flat_map(Homed::iter).collect();
+    let prefixes: Vec<_> = records.homed_table().iter().flat_map(HomedTable::iter).collect();
     assert!(prefixes.len() <= bytes.len());
     let homed_count = prefixes.iter().filter(|prefix| records.homed(prefix)).count();
     let _ = records.homed(b"0.na");
@@ -91,7 +92,8 @@ fn copy(layer: &Layer<&[u8]>) {
     verify::layer(&copied).expect("a copy of a whole layer is whole");
     let bytes_of = |record: Result<Record<'_>, _>| record.map(|record| record.as_bytes().to_vec());
     assert!(copied.records().map(bytes_of).eq(layer.records().map(bytes_of)));
-    let prefixes = |homed: Option<Homed<'_>>| homed.map(|homed| homed.iter().map(<[u8]>::to_vec).collect());
+    let prefixes =
+        |homed: Option<HomedTable<'_>>| homed.map(|homed| homed.iter().map(<[u8]>::to_vec).collect());
     let prefixes: [Option<Vec<_>>; 2] = [prefixes(copied.homed()), prefixes(layer.homed())];
     assert_eq!(prefixes[0], prefixes[1]);
 }

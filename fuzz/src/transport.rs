@@ -7,8 +7,8 @@ use handle_proto::limit::{MESSAGE_LEN_MAX, UDP_DATA_LEN_MAX};
 use handle_proto::wire::Envelope;
 use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::fragment::cut;
-use handle_proto::wire::reassembly::{Reassembled, Reassembly, ReassemblyLimits, Refusal};
-use handle_proto::wire::stream::{Front, Stream, split};
+use handle_proto::wire::reassembly::{FragmentRefusal, Reassembly, ReassemblyLimits, ReassemblyOutcome};
+use handle_proto::wire::stream::{Stream, StreamFront, split};
 use handle_proto::{DecodeError, Version};
 use std::collections::BTreeMap;
 
@@ -34,11 +34,11 @@ fn plainly(mut bytes: &[u8], message_len_max: u32) -> Read {
     let mut messages = Vec::new();
     loop {
         match split(bytes, message_len_max) {
-            Ok(Front::Message(message, after)) => {
+            Ok(StreamFront::Message(message, after)) => {
                 messages.push(message.to_vec());
                 bytes = after;
             }
-            Ok(Front::Needs(needed)) => {
+            Ok(StreamFront::Needs(needed)) => {
                 assert!(needed > 0);
                 return (messages, None, bytes.to_vec());
             }
@@ -131,18 +131,18 @@ impl Plain {
         sender: u8,
         datagram: &'a [u8],
         now_ms: u64,
-    ) -> Result<Reassembled<'a>, Refusal> {
-        let (envelope, data) = Envelope::split(datagram).map_err(Refusal::Unreadable)?;
+    ) -> Result<ReassemblyOutcome<'a>, FragmentRefusal> {
+        let (envelope, data) = Envelope::split(datagram).map_err(FragmentRefusal::Unreadable)?;
         if !envelope.flags.has(EnvelopeFlags::TRUNCATED) {
-            return Ok(Reassembled::Whole(datagram));
+            return Ok(ReassemblyOutcome::Whole(datagram));
         }
-        let fragment = cut(&envelope).nth(envelope.sequence as usize).ok_or(Refusal::Misfit)?;
+        let fragment = cut(&envelope).nth(envelope.sequence as usize).ok_or(FragmentRefusal::Misfit)?;
         if fragment.range.len() != data.len() {
-            return Err(Refusal::Misfit);
+            return Err(FragmentRefusal::Misfit);
         }
         let fragments_count = cut(&envelope).len();
         if fragments_count == 1 {
-            return Ok(Reassembled::Whole(datagram));
+            return Ok(ReassemblyOutcome::Whole(datagram));
         }
         let before = self.pending.len();
         self.pending.retain(|_, message| now_ms < message.since_ms + LIMITS.age_ms_max);
@@ -153,7 +153,7 @@ impl Plain {
         if !self.pending.contains_key(&key) {
             let len = envelope.message_len as usize;
             if len > LIMITS.bytes_max {
-                return Err(Refusal::NoRoom);
+                return Err(FragmentRefusal::NoRoom);
             }
             while self.pending.keys().filter(|(of, _)| *of == sender).count()
                 >= LIMITS.messages_per_sender_max
@@ -170,16 +170,16 @@ impl Plain {
         }
         let message = self.pending.get_mut(&key).expect("just put there");
         if message.envelope != whole {
-            return Err(Refusal::Contradiction);
+            return Err(FragmentRefusal::Contradiction);
         }
         message.parts.entry(envelope.sequence).or_insert_with(|| data.to_vec());
         if message.parts.len() < fragments_count {
-            return Ok(Reassembled::Incomplete);
+            return Ok(ReassemblyOutcome::Incomplete);
         }
         let message = self.pending.remove(&key).expect("there it is");
         let mut bytes = message.envelope.to_bytes().to_vec();
         message.parts.values().for_each(|part| bytes.extend_from_slice(part));
-        Ok(Reassembled::Complete(bytes))
+        Ok(ReassemblyOutcome::Complete(bytes))
     }
 }
 
@@ -240,12 +240,12 @@ pub fn fragments(bytes: &[u8]) {
         let accepted = table.accept(1, datagram, 0);
         missing[of][number] = false;
         if missing[of].contains(&true) {
-            assert_eq!(accepted, Ok(Reassembled::Incomplete));
+            assert_eq!(accepted, Ok(ReassemblyOutcome::Incomplete));
             return;
         }
         match accepted {
-            Ok(Reassembled::Complete(bytes)) => assert_eq!(bytes, whole[of]),
-            Ok(Reassembled::Whole(bytes)) => assert_eq!((bytes, sent[of].len()), (&whole[of][..], 1)),
+            Ok(ReassemblyOutcome::Complete(bytes)) => assert_eq!(bytes, whole[of]),
+            Ok(ReassemblyOutcome::Whole(bytes)) => assert_eq!((bytes, sent[of].len()), (&whole[of][..], 1)),
             other => panic!("all fragments came: {other:?}"),
         }
         // From now on its fragments are those of a new message with the same id.
@@ -282,9 +282,9 @@ pub fn fragments(bytes: &[u8]) {
             }
             let accepted = among_others.accept(1, datagram, 0);
             match accepted {
-                Ok(Reassembled::Incomplete) => assert_ne!(number, 0),
-                Ok(Reassembled::Complete(bytes)) => assert_eq!((bytes, number), (whole[of].clone(), 0)),
-                Ok(Reassembled::Whole(bytes)) => assert_eq!(bytes, &whole[of][..]),
+                Ok(ReassemblyOutcome::Incomplete) => assert_ne!(number, 0),
+                Ok(ReassemblyOutcome::Complete(bytes)) => assert_eq!((bytes, number), (whole[of].clone(), 0)),
+                Ok(ReassemblyOutcome::Whole(bytes)) => assert_eq!(bytes, &whole[of][..]),
                 Err(refusal) => panic!("{refusal:?}"),
             }
         }

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use handle_net::{Choice, Kind, Options, open, pin_to_core};
+use handle_net::{DatapathChoice, Kind, Options, open, pin_to_core};
 use handle_proto::ResponseCode;
 use handle_proto::limit::UDP_MESSAGE_LEN_MAX;
 use handle_proto::wire::{Envelope, Header};
@@ -19,7 +19,7 @@ pub struct EchoOptions {
     /// Bytes of each answer; `None` answers with the request itself.
     pub answer_len: Option<usize>,
     /// How datagrams are sent and received.
-    pub datapath: Choice,
+    pub datapath: DatapathChoice,
     /// The core to run on.
     pub core: Option<usize>,
 }

@@ -9,7 +9,7 @@ use handle_proto::json::RecordLine;
 use handle_proto::name::PREFIX_RECORDS;
 use handle_proto::value::Values;
 use handle_proto::wire::Message;
-use handle_proto::wire::query::Answer;
+use handle_proto::wire::query::QueryAnswer;
 use handle_proto::{Handle, ResponseCode, fold};
 
 use crate::error::Error;
@@ -143,7 +143,7 @@ impl Learned {
     pub fn learn(&mut self, handle: &[u8], message: &[u8]) {
         let Ok(message) = Message::decode(message) else { return };
         let code = message.header.response_code;
-        let values = match Answer::decode(message.body) {
+        let values = match QueryAnswer::decode(message.body) {
             Ok(answer) if code == ResponseCode::SUCCESS => answer.values,
             _ => Values::EMPTY,
         };

@@ -60,7 +60,7 @@ pub mod workload;
 
 pub use echo::{EchoCounts, EchoOptions, echo};
 pub use error::Error;
-pub use handle_net::{Choice, usable_cores};
+pub use handle_net::{DatapathChoice, usable_cores};
 pub use limit::{LimitOptions, LimitReport, limit};
 pub use options::{Idle, KeySource, Load, Names, RunOptions, Truth, Verify};
 pub use pattern::Pattern;

@@ -9,7 +9,7 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
-use handle_net::Choice;
+use handle_net::DatapathChoice;
 use serde::{Deserialize, Serialize};
 
 use crate::echo::{EchoOptions, echo};
@@ -37,7 +37,7 @@ pub struct LimitOptions {
     /// Requests that wait at a time.
     pub window: usize,
     /// How datagrams are sent and received, on both sides.
-    pub datapath: Choice,
+    pub datapath: DatapathChoice,
     /// The core that asks, and the one that answers; `None` leaves it to the system.
     pub cores: Option<(usize, usize)>,
 }

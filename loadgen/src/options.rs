@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use handle_net::Choice;
+use handle_net::DatapathChoice;
 use handle_proto::OpFlags;
 use handle_proto::limit::UDP_MESSAGE_LEN_MAX;
 
@@ -57,7 +57,7 @@ pub struct RunOptions {
     /// Cores to run on, given to threads in turn; empty leaves it to the system.
     pub cores: Vec<usize>,
     /// How datagrams are sent and received.
-    pub datapath: Choice,
+    pub datapath: DatapathChoice,
     /// How the time until the next request of an open loop is spent.
     pub idle: Idle,
 }
@@ -201,7 +201,7 @@ impl RunOptions {
             threads: 1,
             sources: 0,
             cores: Vec::new(),
-            datapath: Choice::Auto,
+            datapath: DatapathChoice::Auto,
             idle: Idle::Auto,
         }
     }

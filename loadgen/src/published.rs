@@ -11,7 +11,7 @@ use std::time::Duration;
 use handle_proto::Handle;
 use handle_proto::limit::HANDLE_LEN_MAX;
 use handle_snapshot::set::manifest::MANIFEST;
-use handle_snapshot::{How, PublishedSet, Record, fold_key, hash_key};
+use handle_snapshot::{LoadMode, PublishedSet, Record, fold_key, hash_key};
 
 use crate::clock::Clock;
 use crate::error::Error;
@@ -32,7 +32,7 @@ const FILE_TIME_ERROR_NS: i64 = 10_000_000;
 ///
 /// When there is none, or it is not whole.
 pub fn open(dir: &Path) -> Result<PublishedSet, Error> {
-    PublishedSet::open(dir, How::Map).map_err(|error| damaged(dir, &error))
+    PublishedSet::open(dir, LoadMode::Map).map_err(|error| damaged(dir, &error))
 }
 
 fn damaged(dir: &Path, what: &impl ToString) -> Error {

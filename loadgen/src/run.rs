@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use handle_net::{Choice, Datapath, Options, Peer, open, pin_to_core};
+use handle_net::{Datapath, DatapathChoice, Options, Peer, open, pin_to_core};
 
 use crate::clock::Clock;
 use crate::counts::{Codes, Counts};
@@ -404,7 +404,7 @@ impl Thread<'_> {
         let choice = match options.datapath {
             // A look at io_uring without patience enters the scheduler, which was measured to quadruple the median of the
             // schedule error on a machine that does other things as well.
-            Choice::Auto if self.job.schedule.is_some() => Choice::Portable,
+            DatapathChoice::Auto if self.job.schedule.is_some() => DatapathChoice::Portable,
             choice => choice,
         };
         Ok(Path::Datagrams(open(choice, &socket)?.path))

@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::net::IpAddr;
 
-use handle_net::{Flushed, Outbox, Peer};
+use handle_net::{FlushReport, Outbox, Peer};
 use handle_proto::ResponseCode;
 use handle_proto::limit::UDP_DATA_LEN_MAX;
 use handle_proto::wire::envelope::EnvelopeFlags;
@@ -269,7 +269,7 @@ impl<'a> Worker<'a> {
     }
 
     /// Notes what became of the outbox, at `now_ns`, when the kernel had taken all of it.
-    pub fn flushed(&mut self, now_ns: u64, flushed: Flushed) {
+    pub fn flushed(&mut self, now_ns: u64, flushed: FlushReport) {
         self.counts.sent += u64::from(flushed.sent);
         self.counts.refused += u64::from(flushed.failed);
         self.counts.blocked += u64::from(flushed.would_block);

@@ -168,7 +168,7 @@ impl Simulation {
         let (mut outbox, mut now_ns) = (outbox(), 0);
         while !worker.is_done(now_ns) {
             worker.push_due(now_ns, &mut outbox);
-            let mut flushed = Flushed::default();
+            let mut flushed = FlushReport::default();
             for i in 0..outbox.len() {
                 let is_sent = self.send(now_ns, outbox.get(i).1);
                 flushed.sent += u32::from(is_sent);
@@ -252,7 +252,10 @@ fn what_the_kernel_does_not_take_hides_no_loss() {
             outbox.clear();
             let sent = count - failed - would_block;
             // It takes a while.
-            worker.flushed(now_ns + MS / 2, Flushed { sent, failed, would_block, ..Flushed::default() });
+            worker.flushed(
+                now_ns + MS / 2,
+                FlushReport { sent, failed, would_block, ..FlushReport::default() },
+            );
             ticks.push((now_ns, u64::from(sent)));
         }
         worker.advance(now_ns);
@@ -276,7 +279,7 @@ fn requests_leave_from_all_addresses_in_turn() {
     worker.push_due(6 * MS, &mut outbox);
     let left: Vec<_> = (0..6).map(|i| outbox.get(i).0.local().unwrap()).collect();
     assert_eq!(left, [&sources[..], &sources[..]].concat());
-    worker.flushed(6 * MS, Flushed { sent: 6, ..Flushed::default() });
+    worker.flushed(6 * MS, FlushReport { sent: 6, ..FlushReport::default() });
     for (i, source) in left.into_iter().enumerate() {
         // Answers come back to the address that asked.
         let from = target().leaving_from(source);
@@ -294,7 +297,7 @@ fn response_time_counts_from_when_it_was_due() {
     // The generator sleeps until all ten are due.
     worker.push_due(9 * MS, &mut outbox);
     assert_eq!(outbox.len(), 10);
-    worker.flushed(9 * MS, Flushed { sent: 10, ..Flushed::default() });
+    worker.flushed(9 * MS, FlushReport { sent: 10, ..FlushReport::default() });
     for i in 0..10 {
         worker.receive(10 * MS, target(), &answer(outbox.get(i).1, 1, 9)[0], true);
     }
@@ -322,7 +325,7 @@ fn a_full_table_leaves_requests_unsent_and_says_so() {
         worker.push_due(ms * MS, &mut outbox);
         let sent = u32::try_from(outbox.len()).unwrap();
         outbox.clear();
-        worker.flushed(ms * MS, Flushed { sent, ..Flushed::default() });
+        worker.flushed(ms * MS, FlushReport { sent, ..FlushReport::default() });
         worker.advance(ms * MS);
     }
     assert!(!worker.is_done(120 * MS));
@@ -345,7 +348,10 @@ fn no_name_is_left_out_when_the_table_was_full() {
             asked.push(Question::of_message(request).unwrap().handle.to_vec());
             worker.receive(20 * MS, target(), &answer(request, 1, 9)[0], true);
         }
-        worker.flushed(20 * MS, Flushed { sent: u32::try_from(outbox.len()).unwrap(), ..Flushed::default() });
+        worker.flushed(
+            20 * MS,
+            FlushReport { sent: u32::try_from(outbox.len()).unwrap(), ..FlushReport::default() },
+        );
         outbox.clear();
     }
     let expected: Vec<_> = (0..20).map(|number| workload.handle(number).to_vec()).collect();
@@ -359,7 +365,7 @@ fn answers_from_elsewhere_are_unmatched() {
     let mut worker = worker(open_plan(&schedule), &workload, TIMEOUT_NS, 16);
     let mut outbox = outbox();
     worker.push_due(0, &mut outbox);
-    worker.flushed(0, Flushed { sent: 1, ..Flushed::default() });
+    worker.flushed(0, FlushReport { sent: 1, ..FlushReport::default() });
     let elsewhere = Peer::to(SocketAddr::from(([127, 0, 0, 1], 2642)));
     worker.receive(1, elsewhere, &answer(outbox.get(0).1, 1, 9)[0], true);
     let counts = worker.finish(0).counts;
@@ -373,7 +379,7 @@ fn a_fragment_that_lies_makes_the_answer_malformed() {
     let mut worker = worker(open_plan(&schedule), &workload, TIMEOUT_NS, 16);
     let mut outbox = outbox();
     worker.push_due(0, &mut outbox);
-    worker.flushed(0, Flushed { sent: 1, ..Flushed::default() });
+    worker.flushed(0, FlushReport { sent: 1, ..FlushReport::default() });
     let pieces = answer(outbox.get(0).1, 1, 1000);
     worker.receive(1, target(), &pieces[0], true);
     worker.receive(2, target(), &pieces[1][..400], true);
@@ -389,7 +395,7 @@ fn stopping_leaves_the_rest_unsent() {
     let mut worker = worker(open_plan(&schedule), &workload, TIMEOUT_NS, 64);
     let mut outbox = outbox();
     worker.push_due(4 * MS, &mut outbox);
-    worker.flushed(4 * MS, Flushed { sent: 5, ..Flushed::default() });
+    worker.flushed(4 * MS, FlushReport { sent: 5, ..FlushReport::default() });
     worker.stop();
     worker.push_due(50 * MS, &mut outbox);
     assert_eq!(outbox.len(), 5, "nothing was added");
@@ -430,6 +436,6 @@ fn what_answers_said_is_learned() {
     for i in 0..9 {
         worker.receive(1, target(), &answer(outbox.get(i).1, 100, 4)[0], true);
     }
-    worker.flushed(0, Flushed { sent: 10, ..Flushed::default() });
+    worker.flushed(0, FlushReport { sent: 10, ..FlushReport::default() });
     assert_eq!(worker.finish(0).learned.unwrap().counts(), (9, 2));
 }

@@ -17,13 +17,13 @@ use handle_loadgen::find_max::{Bound, Search, find_max};
 use handle_loadgen::{
     Error, LimitOptions, LimitReport, Load, Names, Report, RunOptions, Truth, Verify, limit, run,
 };
-use handle_net::{Choice, Options};
+use handle_net::{DatapathChoice, Options};
 use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::query::Query;
 use handle_proto::wire::{Envelope, Header, Message};
 use handle_proto::{ResponseCode, Value};
 use handle_snapshot::{
-    Builder, HomedPrefixes, How, LayerOptions, PublishedSet, Publisher, fold_key, hash_key,
+    Builder, HomedPrefixes, LayerOptions, LoadMode, PublishedSet, SetPublisher, fold_key, hash_key,
 };
 
 const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
@@ -35,12 +35,12 @@ const LATE: Duration = Duration::from_millis(550);
 macro_rules! on_both_paths {
     ($($promise:ident),* $(,)?) => {
         mod portable {
-            $(#[test] fn $promise() { super::$promise(handle_net::Choice::Portable) })*
+            $(#[test] fn $promise() { super::$promise(handle_net::DatapathChoice::Portable) })*
         }
         mod uring {
             $(#[test] fn $promise() {
-                match handle_net::open(handle_net::Choice::Uring, &super::Options::new(super::LOOPBACK)) {
-                    Ok(_) => super::$promise(handle_net::Choice::Uring),
+                match handle_net::open(handle_net::DatapathChoice::Uring, &super::Options::new(super::LOOPBACK)) {
+                    Ok(_) => super::$promise(handle_net::DatapathChoice::Uring),
                     Err(error) => eprintln!("not tested: {error}"),
                 }
             })*
@@ -133,7 +133,7 @@ fn answer(request: &[u8], code: ResponseCode, body: &[u8]) -> Vec<Vec<u8>> {
         .collect()
 }
 
-fn options(choice: Choice, target: SocketAddr) -> RunOptions {
+fn options(choice: DatapathChoice, target: SocketAddr) -> RunOptions {
     let handles = (0..50).map(|i| format!("10.5072/{i}").into_bytes()).collect();
     RunOptions {
         load: Load::Open { rate: NonZeroU64::new(1000).unwrap() },
@@ -183,7 +183,7 @@ fn misbehave(number: u64, request: &[u8]) -> Vec<(Duration, Vec<u8>)> {
     }
 }
 
-fn counts_what_happened_exactly(choice: Choice) {
+fn counts_what_happened_exactly(choice: DatapathChoice) {
     let server = Server::start(misbehave);
     let report = go(&options(choice, server.address));
     let accounts = &report.accounts;
@@ -202,7 +202,7 @@ fn counts_what_happened_exactly(choice: Choice) {
     assert_eq!(report.seconds.last().unwrap().lost_so_far, 25);
 }
 
-fn a_closed_loop_counts_as_exactly(choice: Choice) {
+fn a_closed_loop_counts_as_exactly(choice: DatapathChoice) {
     let server = Server::start(misbehave);
     let options = RunOptions { load: Load::Closed { window: 3 }, ..options(choice, server.address) };
     let report = go(&options);
@@ -216,7 +216,7 @@ fn a_closed_loop_counts_as_exactly(choice: Choice) {
     assert!(report.to_string().contains("closed loop"), "{report}");
 }
 
-fn nobody_there_is_said(choice: Choice) {
+fn nobody_there_is_said(choice: DatapathChoice) {
     // Bound, so that nobody else gets the port, and silent.
     let silent = UdpSocket::bind(LOOPBACK).unwrap();
     let options = RunOptions {
@@ -229,7 +229,7 @@ fn nobody_there_is_said(choice: Choice) {
     assert!(report.invalid.iter().any(|reason| reason.contains("no answer at all")), "{report}");
 }
 
-fn stops_when_told_and_counts_the_rest(choice: Choice) {
+fn stops_when_told_and_counts_the_rest(choice: DatapathChoice) {
     let server = Server::start(|_, request| {
         vec![(Duration::ZERO, answer(request, ResponseCode::SUCCESS, &[]).remove(0))]
     });
@@ -246,7 +246,7 @@ fn stops_when_told_and_counts_the_rest(choice: Choice) {
     );
 }
 
-fn measures_a_limit(choice: Choice) {
+fn measures_a_limit(choice: DatapathChoice) {
     let options = LimitOptions {
         request_len: 64,
         answer_len: 180,
@@ -266,7 +266,7 @@ fn measures_a_limit(choice: Choice) {
 }
 
 /// More addresses than threads and fewer: the server sees all of them, and each thread has a port.
-fn leaves_from_as_many_addresses_as_was_asked_for(choice: Choice) {
+fn leaves_from_as_many_addresses_as_was_asked_for(choice: DatapathChoice) {
     for (sources, threads) in [(40, 3), (2, 3)] {
         let peers = Arc::<Mutex<BTreeMap<SocketAddr, u64>>>::default();
         let noted = Arc::clone(&peers);
@@ -320,7 +320,7 @@ fn the_highest_rate_is_that_of_the_server() {
         confirm: Duration::from_millis(600),
         repeat: 3,
     };
-    let options = options(Choice::Auto, server.address);
+    let options = options(DatapathChoice::Auto, server.address);
     let mut trials = 0;
     let found = find_max(
         &search,
@@ -354,7 +354,7 @@ fn unix_ms() -> u64 {
 /// Publishes a set of sixty handles, the first time, and later changes every third of them.
 ///
 /// Some answers take several datagrams, and one handle comes and goes.
-fn publish(publisher: &mut Publisher, number: usize) {
+fn publish(publisher: &mut SetPublisher, number: usize) {
     let is_base = publisher.manifest().is_none();
     let first = LayerOptions { seed: 9, folds: true, created_unix_ms: unix_ms() };
     let layer_options = publisher.options(unix_ms()).unwrap_or(first);
@@ -405,7 +405,7 @@ fn at_once(datagrams: Vec<Vec<u8>>) -> Vec<(Duration, Vec<u8>)> {
     datagrams.into_iter().map(|bytes| (Duration::ZERO, bytes)).collect()
 }
 
-fn verified(choice: Choice, target: SocketAddr, dir: &Path) -> RunOptions {
+fn verified(choice: DatapathChoice, target: SocketAddr, dir: &Path) -> RunOptions {
     RunOptions {
         names: Names::Snapshot(dir.to_owned()),
         verify: Some(Verify::with(Truth::Snapshot(dir.to_owned()))),
@@ -413,11 +413,11 @@ fn verified(choice: Choice, target: SocketAddr, dir: &Path) -> RunOptions {
     }
 }
 
-fn verifies_while_sets_are_published(choice: Choice) {
+fn verifies_while_sets_are_published(choice: DatapathChoice) {
     let dir = tempfile::tempdir().unwrap();
-    let mut publisher = Publisher::open(dir.path()).unwrap();
+    let mut publisher = SetPublisher::open(dir.path()).unwrap();
     publish(&mut publisher, 0);
-    let mut set = PublishedSet::open(dir.path(), How::Map).unwrap();
+    let mut set = PublishedSet::open(dir.path(), LoadMode::Map).unwrap();
     let server = Server::start(move |_, request| {
         set = PublishedSet::reopen(&set).unwrap();
         at_once(answer_from(&set, request))
@@ -448,11 +448,11 @@ fn verifies_while_sets_are_published(choice: Choice) {
     assert!(codes == [1, 100] || codes == [1], "{report}");
 }
 
-fn calls_lies_and_stale_answers_wrong(choice: Choice) {
+fn calls_lies_and_stale_answers_wrong(choice: DatapathChoice) {
     let dir = tempfile::tempdir().unwrap();
-    let mut publisher = Publisher::open(dir.path()).unwrap();
+    let mut publisher = SetPublisher::open(dir.path()).unwrap();
     publish(&mut publisher, 0);
-    let set = PublishedSet::open(dir.path(), How::Map).unwrap();
+    let set = PublishedSet::open(dir.path(), LoadMode::Map).unwrap();
     let of_server = set.clone();
     let server = Server::start(move |number, request| {
         let mut datagrams = answer_from(&of_server, request);

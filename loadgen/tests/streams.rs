@@ -18,7 +18,7 @@ use handle_loadgen::stream::Protocol;
 use handle_loadgen::{Load, Names, Report, RunOptions, Streams, Transport, Truth, Verify, run};
 use handle_proto::json::{record_to_json, text};
 use handle_proto::wire::list::Values;
-use handle_proto::wire::query::Answer;
+use handle_proto::wire::query::QueryAnswer;
 use handle_proto::wire::{Envelope, Header, Message};
 use handle_proto::{OpFlags, ResponseCode, Value};
 
@@ -206,7 +206,7 @@ fn answer(request: &[u8]) -> Vec<u8> {
         Some(url) => {
             let mut room = Vec::new();
             let values = Values::build([Value::new(1, b"URL", &url)], &mut room);
-            Answer { handle, values }.encode(&mut body);
+            QueryAnswer { handle, values }.encode(&mut body);
             ResponseCode::SUCCESS
         }
     };

@@ -3,7 +3,7 @@
 use handle_proto::wire::fragment::cut;
 use handle_proto::wire::list::{Indexes, Strings};
 use handle_proto::wire::query::Query;
-use handle_proto::wire::reassembly::{Reassembled, Reassembly, ReassemblyLimits};
+use handle_proto::wire::reassembly::{Reassembly, ReassemblyLimits, ReassemblyOutcome};
 use handle_proto::wire::{Body, Envelope, Header, Message, MessageBuf, Request, Response};
 use handle_proto::{OpCode, OpFlags, ResponseCode};
 use std::io::{Read as _, Write as _};
@@ -115,9 +115,9 @@ fn receive(socket: &UdpSocket, request_id: i32) -> Option<Vec<u8>> {
             continue;
         }
         match fragments.accept((), &room[..len], 0).expect("a fragment that fits") {
-            Reassembled::Incomplete => {}
-            Reassembled::Whole(message) => return Some(message.to_vec()),
-            Reassembled::Complete(message) => return Some(message),
+            ReassemblyOutcome::Incomplete => {}
+            ReassemblyOutcome::Whole(message) => return Some(message.to_vec()),
+            ReassemblyOutcome::Complete(message) => return Some(message),
         }
     }
 }

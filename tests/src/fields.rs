@@ -8,14 +8,14 @@ use crate::vectors::{bytes, hex};
 use handle_proto::code::{DigestAlgorithm, KeyExchangeMode};
 use handle_proto::json::message_to_json;
 use handle_proto::value::{Permissions, Ttl};
-use handle_proto::wire::admin::{Created, HandleBody, HandleIndexes, HandleValues, Listing};
-use handle_proto::wire::auth::{Challenge, ChallengeAnswer, Verdict, Verification};
+use handle_proto::wire::admin::{CreatedHandle, HandleBody, HandleIndexes, HandleValues, Listing};
+use handle_proto::wire::auth::{Challenge, ChallengeAnswer, Verification, VerificationAnswer};
 use handle_proto::wire::credential::Credential;
 use handle_proto::wire::digest::RequestDigest;
 use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::failure::Failure;
 use handle_proto::wire::list::{Handles, Indexes, Reference, References, Strings};
-use handle_proto::wire::query::{Answer, Query};
+use handle_proto::wire::query::{Query, QueryAnswer};
 use handle_proto::wire::referral::Referral;
 use handle_proto::wire::replication::{
     DumpHandles, NextTransaction, Progress, Receiver, RetrieveTransactions, StartingPoint, TransactionsFollow,
@@ -269,17 +269,20 @@ fn to_response(code: ResponseCode, op_code: OpCode, body: &Json) -> Response<'st
 
 fn to_success(op_code: OpCode, body: &Json) -> Response<'static> {
     match op_code {
-        OpCode::RESOLUTION => {
-            Response::Answer(Answer { handle: text(&body["handle"]), values: to_values(&body["values"]) })
-        }
+        OpCode::RESOLUTION => Response::Answer(QueryAnswer {
+            handle: text(&body["handle"]),
+            values: to_values(&body["values"]),
+        }),
         OpCode::GET_SITE_INFO => Response::SiteInfo(leak(site::from_json(&body["site"]))),
-        OpCode::CREATE_HANDLE => {
-            Response::Created(Created { handle: (!body["handle"].is_null()).then(|| text(&body["handle"])) })
-        }
+        OpCode::CREATE_HANDLE => Response::Created(CreatedHandle {
+            handle: (!body["handle"].is_null()).then(|| text(&body["handle"])),
+        }),
         OpCode::LIST_HANDLES | OpCode::LIST_HOMED_NAS => Response::Listing(Listing {
             handles: Handles::build(array(&body["handles"]).iter().map(text), leak(vec![])),
         }),
-        OpCode::VERIFY_CHALLENGE => Response::Verdict(Verdict { is_valid: body["is_valid"] == true }),
+        OpCode::VERIFY_CHALLENGE => {
+            Response::Verdict(VerificationAnswer { is_valid: body["is_valid"] == true })
+        }
         OpCode::SESSION_SETUP => Response::Session(SessionAnswer {
             mode: KeyExchangeMode(integer(&body["key_exchange_mode"])),
             data: raw(&body["data_hex"]),

@@ -7,7 +7,7 @@ use handle_server::Server;
 use handle_server::config::{Config, Datapath};
 use handle_server::slow::config::ServerKeyConfig;
 use handle_snapshot::builder::Builder;
-use handle_snapshot::set::publisher::Publisher;
+use handle_snapshot::set::publisher::SetPublisher;
 use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
 use serde_json::Value as Json;
 use std::fs::OpenOptions;
@@ -124,7 +124,7 @@ fn publish(server: &Json, set: &Path) {
     let options = LayerOptions { seed: 1, folds, created_unix_ms: 1 };
     let records = vectors::document("records.json");
     std::fs::create_dir(set).expect("a directory for the set");
-    let mut publisher = Publisher::open(set).expect("a directory to publish to");
+    let mut publisher = SetPublisher::open(set).expect("a directory to publish to");
     let published = publisher.publish_base(1, |file, temp_dir| {
         let mut builder = Builder::new(temp_dir, options).homed(homed);
         for (at, record) in records.as_array().expect("a list of records").iter().enumerate() {

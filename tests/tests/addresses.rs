@@ -6,7 +6,7 @@ use handle_proto::ResponseCode;
 use handle_proto::wire::{Envelope, Header};
 use handle_server::Server;
 use handle_server::config::{Config, Datapath};
-use handle_snapshot::set::publisher::Publisher;
+use handle_snapshot::set::publisher::SetPublisher;
 use handle_tests::client::{Client, exchange_over_tcp, request};
 use handle_tests::{records, served};
 use std::net::{IpAddr, SocketAddr};
@@ -15,7 +15,7 @@ use std::net::{IpAddr, SocketAddr};
 fn answer_from_where_asked(datapath: Datapath) {
     let records = records::load();
     let directory = tempfile::tempdir().unwrap();
-    records::publish(&mut Publisher::open(directory.path()).unwrap(), &records, 1);
+    records::publish(&mut SetPublisher::open(directory.path()).unwrap(), &records, 1);
     let listen: Vec<SocketAddr> =
         ["[::]:0", "127.0.0.1:0", "[::1]:0"].map(|address| address.parse().unwrap()).into();
     let config = Config { listen, ..served::config(directory.path(), datapath) };

@@ -17,8 +17,8 @@ use handle_proto::{OpCode, OpFlags, ResponseCode, Version};
 use handle_server::config::{Config, Datapath};
 use handle_snapshot::Builder;
 use handle_snapshot::set::manifest::Source;
-use handle_snapshot::set::publisher::Publisher;
-use handle_snapshot::set::stager::Place;
+use handle_snapshot::set::publisher::SetPublisher;
+use handle_snapshot::set::stager::LayerPlace;
 use handle_tests::client::{exchange, exchange_over_tcp};
 use handle_tests::served::{Served, serve_with};
 use handle_tests::vectors::{document, hex};
@@ -419,11 +419,11 @@ fn the_state_of_the_server_is_for_its_administrators() {
     };
     let shown = |indexes: &[i32]| (ResponseCode::SUCCESS, indexes.to_vec());
     assert_eq!(read_as(who(301, "0.NA/TST"), SECRET), shown(&[1]), "the set is of no store");
-    let mut publisher = Publisher::open(&served.directory.path().join("set")).unwrap();
+    let mut publisher = SetPublisher::open(&served.directory.path().join("set")).unwrap();
     let options = publisher.options(2).unwrap();
     let nothing = publisher
         .stager()
-        .stage(Place::Delta, |file, temp_dir| Builder::new(temp_dir, options).finish(file))
+        .stage(LayerPlace::Delta, |file, temp_dir| Builder::new(temp_dir, options).finish(file))
         .unwrap();
     publisher.publish(nothing.showing(Source { store: 1, transaction: 77 }), 2).unwrap();
     served.server.shared().live.reload().unwrap();

@@ -5,7 +5,7 @@
 
 use handle_proto::{ResponseCode, Value};
 use handle_snapshot::builder::Builder;
-use handle_snapshot::set::publisher::Publisher;
+use handle_snapshot::set::publisher::SetPublisher;
 use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
 use handle_tests::client::{Client, request};
 use handle_tests::process::{Running, program, until};
@@ -39,7 +39,7 @@ impl Handled {
         homed.add(b"10.1");
         let options = LayerOptions { seed: 1, folds: true, created_unix_ms: 1 };
         std::fs::create_dir(directory.join("set")).unwrap();
-        let mut publisher = Publisher::open(&directory.join("set")).unwrap();
+        let mut publisher = SetPublisher::open(&directory.join("set")).unwrap();
         let published = publisher.publish_base(1, |file, temp_dir| {
             let mut builder = Builder::new(temp_dir, options).homed(homed);
             builder.add(0, b"10.1/a", [Value::new(1, b"URL", b"https://a.example/")])?;

@@ -9,7 +9,7 @@ use handle_proto::ResponseCode;
 use handle_server::Server;
 use handle_server::config::Datapath;
 use handle_server::counters::Counters;
-use handle_snapshot::set::publisher::Publisher;
+use handle_snapshot::set::publisher::SetPublisher;
 use handle_tests::client::{Client, request};
 use handle_tests::process::until;
 use handle_tests::records::Record;
@@ -77,7 +77,7 @@ struct Served {
 fn serve(datapath: Datapath) -> Served {
     let records = records::load();
     let directory = tempfile::tempdir().unwrap();
-    records::publish(&mut Publisher::open(directory.path()).unwrap(), &records, 1);
+    records::publish(&mut SetPublisher::open(directory.path()).unwrap(), &records, 1);
     let server = Server::start(&served::config(directory.path(), datapath)).unwrap();
     let mut good: Vec<Vec<u8>> =
         records.iter().take(100).map(|record| request(record.handle.as_bytes(), 7)).collect();

@@ -13,7 +13,7 @@ use handle_server::config::{Config, Datapath};
 use handle_server::counters::{Counter, Counters};
 use handle_server::rate_limit::SLIP_LEN;
 use handle_snapshot::builder::Builder;
-use handle_snapshot::set::publisher::Publisher;
+use handle_snapshot::set::publisher::SetPublisher;
 use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
 use handle_tests::client::{Client, exchange_over_tcp, request};
 use handle_tests::served::{Served, serve_with};
@@ -113,7 +113,7 @@ fn publish(set: &Path) {
         records.push((format!("10.5072/name-{at:08}").into_bytes(), vec![value(1, "URL", url.as_bytes())]));
     }
     let options = LayerOptions { seed: 1, folds: true, created_unix_ms: 1 };
-    let mut publisher = Publisher::open(set).unwrap();
+    let mut publisher = SetPublisher::open(set).unwrap();
     let published = publisher.publish_base(1, |file, temp_dir| {
         let mut builder = Builder::new(temp_dir, options).homed(homed);
         for (at, (handle, values)) in records.iter().enumerate() {

@@ -7,7 +7,7 @@ use handle_server::Server;
 use handle_server::config::{Config, Datapath};
 use handle_server::verification::RecordChecks;
 use handle_snapshot::builder::Builder;
-use handle_snapshot::set::publisher::Publisher;
+use handle_snapshot::set::publisher::SetPublisher;
 use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
 use handle_tests::client::{Answer, Client};
 use handle_tests::daemon::{Daemon, ask, free_address, handled};
@@ -30,7 +30,7 @@ fn handle(n: usize) -> String {
 
 /// A set of two layers with a private value in each record of the older one.
 fn publish(set: &Path) {
-    let mut publisher = Publisher::open(set).unwrap();
+    let mut publisher = SetPublisher::open(set).unwrap();
     let mut homed = HomedPrefixes::default();
     homed.add(b"10.1");
     let options = LayerOptions { seed: 7, folds: true, created_unix_ms: 1 };

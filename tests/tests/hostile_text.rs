@@ -12,8 +12,8 @@ use handle_proto::wire::admin::Listing;
 use handle_proto::wire::failure::Failure;
 use handle_proto::wire::list::Handles;
 use handle_proto::wire::message::Body;
-use handle_proto::wire::query::Answer;
-use handle_proto::wire::stream::{Front, split};
+use handle_proto::wire::query::QueryAnswer;
+use handle_proto::wire::stream::{StreamFront, split};
 use handle_proto::wire::{Envelope, Header, Message, MessageBuf, Reply, Request, Response, put};
 use handle_proto::{OpFlags, ResponseCode, Values, limit};
 use handle_tests::process::{hdl, program, run};
@@ -61,7 +61,7 @@ fn serve_connection(mut stream: TcpStream) -> std::io::Result<()> {
             return Ok(());
         }
         bytes.extend_from_slice(&room[..len]);
-        while let Ok(Front::Message(message, after)) = split(&bytes, limit::MESSAGE_LEN_MAX) {
+        while let Ok(StreamFront::Message(message, after)) = split(&bytes, limit::MESSAGE_LEN_MAX) {
             let after = after.to_vec();
             stream.write_all(&answer(message))?;
             bytes = after;
@@ -78,7 +78,7 @@ fn answer(message: &[u8]) -> Vec<u8> {
     let (code, response) = match &request {
         Request::Resolution(query) if !query.handle.ends_with(b"refused") => {
             let values = hostile_values(&mut values);
-            (ResponseCode::SUCCESS, Response::Answer(Answer { handle: query.handle, values }))
+            (ResponseCode::SUCCESS, Response::Answer(QueryAnswer { handle: query.handle, values }))
         }
         Request::ListHandles(_) | Request::ListHomedNas(_) => {
             let hostile = format!("0.NA/10.1{HOSTILE}");

@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use handle_proto::ResponseCode;
-use handle_snapshot::set::publisher::Publisher;
+use handle_snapshot::set::publisher::SetPublisher;
 use handle_tests::client::Client;
 use handle_tests::daemon::{Daemon, free_address, handled};
 use handle_tests::process::until;
@@ -19,7 +19,7 @@ struct Place {
     daemon: Daemon,
     address: SocketAddr,
     http: SocketAddr,
-    publisher: Publisher,
+    publisher: SetPublisher,
     directory: TempDir,
 }
 
@@ -28,7 +28,7 @@ impl Place {
     fn start(datapath: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let (address, http) = (free_address(), free_address());
-        let mut publisher = Publisher::open(directory.path()).unwrap();
+        let mut publisher = SetPublisher::open(directory.path()).unwrap();
         records::publish(&mut publisher, &[record("https://example.org/0")], 1);
         let text = format!(
             "snapshot = \".\"\nlisten = [\"{address}\"]\nworkers = 2\nlog = \"warn\"\ndatapath = \"{datapath}\"\n\

@@ -6,7 +6,7 @@
 use handle_admin::publish::Publishing;
 use handle_admin::store::{Store, StoreConfig};
 use handle_snapshot::set::manifest::Manifest;
-use handle_snapshot::{How, PublishedSet, Record, hash_key};
+use handle_snapshot::{LoadMode, PublishedSet, Record, hash_key};
 use handle_tests::killed::{KEYS, WRITERS, key, publish_config};
 use handle_tests::process::Running;
 use std::collections::BTreeMap;
@@ -86,7 +86,7 @@ fn stored(store: &Store) -> State {
 }
 
 fn published(dir: &Path) -> (Manifest, State) {
-    let set = PublishedSet::open(dir, How::Map).unwrap();
+    let set = PublishedSet::open(dir, LoadMode::Map).unwrap();
     set.verify().unwrap();
     let records = set.records();
     let mut state = State::new();
@@ -101,7 +101,7 @@ fn published(dir: &Path) -> (Manifest, State) {
 
 /// Reads as `handled` does, all the time.
 fn watch(dir: &Path, stop: &AtomicBool) -> u64 {
-    let mut set = PublishedSet::open(dir, How::Map).unwrap();
+    let mut set = PublishedSet::open(dir, LoadMode::Map).unwrap();
     let transaction = |set: &PublishedSet| set.manifest().source.unwrap().transaction;
     let (mut sets, mut nth) = (1, 0);
     while !stop.load(Ordering::Relaxed) {

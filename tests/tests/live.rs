@@ -8,7 +8,7 @@ use handle_server::Server;
 use handle_server::config::{Config, Datapath};
 use handle_snapshot::builder::Builder;
 use handle_snapshot::map::mapped_bytes_now;
-use handle_snapshot::set::publisher::Publisher;
+use handle_snapshot::set::publisher::SetPublisher;
 use handle_tests::records::{self, Record};
 use handle_tests::served;
 use std::num::NonZeroU64;
@@ -30,7 +30,7 @@ fn now_unix_ms() -> u64 {
 }
 
 /// Publishes a delta: some records changed, one gone, the one that was gone before back again.
-fn publish_changes(publisher: &mut Publisher, records: &[Record], round: usize) {
+fn publish_changes(publisher: &mut SetPublisher, records: &[Record], round: usize) {
     let options = publisher.options(now_unix_ms()).unwrap();
     let published = publisher.publish_delta(now_unix_ms(), |file, temp_dir| {
         let mut builder = Builder::new(temp_dir, options);
@@ -68,7 +68,7 @@ fn seconds() -> u64 {
 fn ten_sets_a_second_lose_nothing_and_leave_nothing() {
     let records = records::load();
     let directory = tempfile::tempdir().unwrap();
-    let mut publisher = Publisher::open(directory.path()).unwrap();
+    let mut publisher = SetPublisher::open(directory.path()).unwrap();
     records::publish(&mut publisher, &records, now_unix_ms());
     let config = Config { workers: WORKERS, ..served::config(directory.path(), Datapath::Auto) };
     let server = Server::start(&config).unwrap();

@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use handle_proto::ResponseCode;
-use handle_snapshot::set::publisher::Publisher;
+use handle_snapshot::set::publisher::SetPublisher;
 use handle_tests::client::Client;
 use handle_tests::daemon::{Daemon, Successor, ask, handled};
 use handle_tests::process::{fail, until};
@@ -60,7 +60,7 @@ impl Place {
     }
 
     fn publish(&self) {
-        records::publish(&mut Publisher::open(&self.set()).unwrap(), &self.records, 1);
+        records::publish(&mut SetPublisher::open(&self.set()).unwrap(), &self.records, 1);
         for entry in std::fs::read_dir(self.set()).unwrap() {
             allow(&entry.unwrap().path(), 0o644);
         }

@@ -4,7 +4,7 @@
 
 use handle_proto::code::DigestAlgorithm;
 use handle_proto::wire::digest::RequestDigest;
-use handle_proto::wire::query::Answer;
+use handle_proto::wire::query::QueryAnswer;
 use handle_proto::wire::{Envelope, Header, Message, MessageBuf, Reply, Response};
 use handle_proto::{OpCode, OpFlags, ResponseCode, Value, Values};
 use handle_tests::client::{Client, request};
@@ -633,7 +633,7 @@ fn resolve_believes_only_answers_to_what_it_asked() {
             let mut encoded = Vec::new();
             values.iter().for_each(|value| value.encode(&mut encoded));
             let values = Values::from_encoded(1, &encoded).unwrap();
-            let response = Response::Answer(Answer { handle, values });
+            let response = Response::Answer(QueryAnswer { handle, values });
             let reply = Reply { code: ResponseCode::SUCCESS, digest, response };
             let header = Header { op_code, ..message.header };
             MessageBuf::reply(&envelope, &header, &reply).unsigned().unwrap()

@@ -5,7 +5,7 @@
 use handle_proto::ResponseCode;
 use handle_server::Server;
 use handle_server::config::Datapath;
-use handle_snapshot::set::publisher::Publisher;
+use handle_snapshot::set::publisher::SetPublisher;
 use handle_tests::client::Client;
 use handle_tests::{records, served};
 
@@ -14,7 +14,7 @@ fn resolve_all_over(datapath: Datapath) {
     let records = records::load();
     assert!(records.len() > 1000, "a sample that says something");
     let directory = tempfile::tempdir().unwrap();
-    records::publish(&mut Publisher::open(directory.path()).unwrap(), &records, 1);
+    records::publish(&mut SetPublisher::open(directory.path()).unwrap(), &records, 1);
     let server = Server::start(&served::config(directory.path(), datapath)).unwrap();
     let mut client = Client::new(server.addresses()[0]);
     for record in &records {

@@ -4,7 +4,7 @@
 
 use handle_proto::{ResponseCode, Value};
 use handle_snapshot::builder::Builder;
-use handle_snapshot::set::publisher::Publisher;
+use handle_snapshot::set::publisher::SetPublisher;
 use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
 use handle_tests::client::{Client, request};
 use handle_tests::daemon::{Daemon, ask, free_address, handled};
@@ -22,10 +22,10 @@ use tempfile::TempDir;
 /// Publishes a record whose answer takes several datagrams.
 fn publish(set: &Path) {
     std::fs::create_dir(set).unwrap();
-    publish_with(&mut Publisher::open(set).unwrap(), &[b'x'; 1_500]);
+    publish_with(&mut SetPublisher::open(set).unwrap(), &[b'x'; 1_500]);
 }
 
-fn publish_with(publisher: &mut Publisher, text: &[u8]) {
+fn publish_with(publisher: &mut SetPublisher, text: &[u8]) {
     let mut homed = HomedPrefixes::default();
     homed.add(b"10.1");
     let options = LayerOptions { seed: 1, folds: true, created_unix_ms: 1 };
@@ -450,7 +450,7 @@ fn reloads_of_many_at_once_are_one_after_the_other_while_sets_come() {
             answers
         });
         let publishing = scope.spawn(|| {
-            let mut publisher = Publisher::open(&set).unwrap();
+            let mut publisher = SetPublisher::open(&set).unwrap();
             while !is_over.load(Ordering::Relaxed) {
                 publish_with(&mut publisher, &[b'y'; 1_000]);
                 std::thread::sleep(Duration::from_millis(40));

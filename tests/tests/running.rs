@@ -6,7 +6,7 @@ use handle_proto::{ResponseCode, Value};
 use handle_server::Server;
 use handle_server::config::{Config, Datapath};
 use handle_snapshot::builder::Builder;
-use handle_snapshot::set::publisher::Publisher;
+use handle_snapshot::set::publisher::SetPublisher;
 use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
 use handle_tests::client::Client;
 use handle_tests::process::until;
@@ -25,7 +25,7 @@ fn publish(directory: &Path, url: &str) {
     let mut homed = HomedPrefixes::default();
     homed.add(b"10.1");
     let options = LayerOptions { seed: 1, folds: true, created_unix_ms: 1 };
-    let mut publisher = Publisher::open(directory).unwrap();
+    let mut publisher = SetPublisher::open(directory).unwrap();
     let published = publisher.publish_base(1, |file, temp_dir| {
         let mut builder = Builder::new(temp_dir, options).homed(homed);
         builder.add(0, b"10.1/a", [Value::new(1, b"URL", url.as_bytes())])?;

@@ -5,7 +5,7 @@
 use handle_loadgen::{Load, Names, Report, RunOptions, Truth, Verify};
 use handle_proto::ResponseCode;
 use handle_proto::wire::{Envelope, Message};
-use handle_snapshot::set::publisher::Publisher;
+use handle_snapshot::set::publisher::SetPublisher;
 use handle_tests::client::{Client, request};
 use handle_tests::daemon::{self, Daemon, Successor, free_address, handled};
 use handle_tests::process::{Running, fail, hdl, run, until};
@@ -63,7 +63,7 @@ impl Place {
         let directory = tempfile::tempdir().unwrap();
         let set = directory.path().join("set");
         std::fs::create_dir(&set).unwrap();
-        records::publish(&mut Publisher::open(&set).unwrap(), &records::load(), 1);
+        records::publish(&mut SetPublisher::open(&set).unwrap(), &records::load(), 1);
         Self { directory, address: free_address() }
     }
 

@@ -5,14 +5,14 @@
 use handle_proto::limit::MESSAGE_LEN_MAX;
 use handle_proto::wire::list::{Indexes, Strings};
 use handle_proto::wire::query::Query;
-use handle_proto::wire::stream::{Front, split};
+use handle_proto::wire::stream::{StreamFront, split};
 use handle_proto::wire::{Envelope, Header, Message, MessageBuf, Request};
 use handle_proto::{OpCode, OpFlags, ResponseCode, Value};
 use handle_server::Server;
 use handle_server::config::{Config, Datapath};
 use handle_server::tcp::settings::TcpSettings;
 use handle_snapshot::builder::Builder;
-use handle_snapshot::set::publisher::Publisher;
+use handle_snapshot::set::publisher::SetPublisher;
 use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
 use handle_tests::process::until;
 use handle_tests::served::config;
@@ -65,7 +65,7 @@ fn serve(datapath: Datapath, change: impl FnOnce(&mut TcpSettings)) -> Served {
     let mut homed = HomedPrefixes::default();
     homed.add(b"10.1");
     let options = LayerOptions { seed: 1, folds: true, created_unix_ms: 1 };
-    let mut publisher = Publisher::open(directory.path()).unwrap();
+    let mut publisher = SetPublisher::open(directory.path()).unwrap();
     let published = publisher.publish_base(1, |file, temp_dir| {
         let mut builder = Builder::new(temp_dir, options).homed(homed);
         builder.add(0, b"10.1/a", [Value::new(1, b"URL", b"https://a.example/")])?;
@@ -146,7 +146,7 @@ impl Answers {
     fn next(&mut self) -> Option<(i32, ResponseCode)> {
         loop {
             let front = split(&self.bytes, MESSAGE_LEN_MAX).unwrap();
-            if let Front::Message(message, rest) = front {
+            if let StreamFront::Message(message, rest) = front {
                 let (envelope, message) = Envelope::split(message).unwrap();
                 let answer = (envelope.request_id, Message::decode(message).unwrap().header.response_code);
                 self.bytes = rest.to_vec();

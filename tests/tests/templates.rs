@@ -7,7 +7,7 @@ use handle_server::Server;
 use handle_server::config::Datapath;
 use handle_server::templates::TemplatesConfig;
 use handle_snapshot::builder::Builder;
-use handle_snapshot::set::publisher::Publisher;
+use handle_snapshot::set::publisher::SetPublisher;
 use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
 use handle_tests::client::{Answer, Client};
 use handle_tests::served;
@@ -22,7 +22,7 @@ fn publish(directory: &Path, generation: u64, records: Records<'_>) {
     homed.add(b"1234");
     homed.add(b"5678");
     let options = LayerOptions { seed: 1, folds: true, created_unix_ms: generation };
-    let mut publisher = Publisher::open(directory).unwrap();
+    let mut publisher = SetPublisher::open(directory).unwrap();
     let published = publisher.publish_base(generation, |file, temp_dir| {
         let mut builder = Builder::new(temp_dir, options).homed(homed);
         for (at, (handle, values)) in records.iter().enumerate() {

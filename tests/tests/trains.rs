@@ -2,14 +2,14 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
-use handle_net::{Choice, Options, Peer, open};
+use handle_net::{DatapathChoice, Options, Peer, open};
 use handle_proto::Value;
 use handle_proto::limit::FRAGMENTS_MAX;
 use handle_proto::wire::Envelope;
 use handle_server::Server;
 use handle_server::config::{Config, Datapath};
 use handle_server::counters::{Counter, Counters};
-use handle_snapshot::set::publisher::Publisher;
+use handle_snapshot::set::publisher::SetPublisher;
 use handle_tests::client::request;
 use handle_tests::records::{self, Record};
 use handle_tests::served;
@@ -27,7 +27,7 @@ type Answers = BTreeMap<i32, Vec<Vec<u8>>>;
 
 /// Asks for everything at once, and waits until all is answered.
 fn ask(server: SocketAddr, requests: &[Vec<u8>], options: &Options) -> Answers {
-    let mut path = open(Choice::Portable, options).unwrap().path;
+    let mut path = open(DatapathChoice::Portable, options).unwrap().path;
     for request in requests {
         let copy = |room: &mut [u8]| {
             room.copy_from_slice(request);
@@ -63,7 +63,7 @@ fn requests<'a>(handles: impl IntoIterator<Item = &'a [u8]>) -> Vec<Vec<u8>> {
 
 fn serve(records: &[Record], change: impl FnOnce(&mut Config)) -> (Server, tempfile::TempDir) {
     let directory = tempfile::tempdir().unwrap();
-    records::publish(&mut Publisher::open(directory.path()).unwrap(), records, 1);
+    records::publish(&mut SetPublisher::open(directory.path()).unwrap(), records, 1);
     let mut config = served::config(directory.path(), Datapath::Auto);
     change(&mut config);
     (Server::start(&config).unwrap(), directory)

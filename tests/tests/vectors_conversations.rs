@@ -17,7 +17,7 @@ use handle_proto::limit::{FRAGMENTS_MAX, MESSAGE_LEN_MAX, UDP_DATA_LEN_MAX};
 use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::fragment::cut;
 use handle_proto::wire::session::SessionKey;
-use handle_proto::wire::stream::{Front, split};
+use handle_proto::wire::stream::{StreamFront, split};
 use handle_proto::wire::{Body, Envelope, Header, Message, Reply, Response};
 use handle_server::config::Datapath;
 use handle_tests::administered::{Administered, administer};
@@ -129,7 +129,7 @@ fn exchange_over_tcp(address: SocketAddr, line: &Json, expected: Expected) -> An
         }
     };
     let (mut units, mut rest) = (Vec::new(), &bytes[..]);
-    while let Ok(Front::Message(unit, after)) = split(rest, MESSAGE_LEN_MAX) {
+    while let Ok(StreamFront::Message(unit, after)) = split(rest, MESSAGE_LEN_MAX) {
         units.push(unit.to_vec());
         rest = after;
     }

@@ -12,7 +12,7 @@ use handle_loadgen::known::Records;
 use handle_loadgen::question::Question;
 use handle_loadgen::stream::json::message;
 use handle_proto::wire::envelope::EnvelopeFlags;
-use handle_proto::wire::query::Answer;
+use handle_proto::wire::query::QueryAnswer;
 use handle_proto::wire::{Envelope, Message};
 use handle_proto::{Handle, ResponseCode, fold};
 use handle_tests::vectors::{bytes, document, hex, load};
@@ -126,7 +126,7 @@ fn the_json_of_the_reference_stands_for_the_same_answers() {
         let code = message.header.response_code;
         assert_eq!(Some(i64::from(code.0)), told["responseCode"].as_i64(), "{line}");
         if code == ResponseCode::SUCCESS {
-            let answer = Answer::decode(message.body).unwrap();
+            let answer = QueryAnswer::decode(message.body).unwrap();
             assert_eq!(answer.handle, bytes(&told["handle"]), "{line}");
             let expected = wire(&records, answer.handle, told["values"].as_array().unwrap());
             match answer.values.as_bytes() == expected {

@@ -4,8 +4,8 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use handle_admin::elsewhere::{ElsewhereConfig, ElsewhereCounts};
-use handle_auth::answered::Answered;
 use handle_auth::challenge::request_digest;
+use handle_auth::challenge_proof::ChallengeProof;
 use handle_auth::message::sign_message;
 use handle_auth::{Pbkdf2Limits, PrivateKey, PublicKey};
 use handle_client::Allowances;
@@ -13,7 +13,7 @@ use handle_client::administration::{Administrator, Identity, Key};
 use handle_proto::code::DigestAlgorithm;
 use handle_proto::limit::HANDLE_LEN_MAX;
 use handle_proto::wire::admin::HandleValues;
-use handle_proto::wire::auth::{SECRET_KEY, SecretAnswer, Verdict, Verification};
+use handle_proto::wire::auth::{SECRET_KEY, SecretAnswer, Verification, VerificationAnswer};
 use handle_proto::wire::digest::RequestDigest;
 use handle_proto::wire::failure::Failure;
 use handle_proto::wire::list::Reference;
@@ -103,7 +103,7 @@ fn say(mut stream: TcpStream, says: Says, shown: &Mutex<Vec<u8>>) {
     let (version, code, response) = match says {
         Says::Truth(version) => {
             let is_valid = is_right(&verification, version);
-            (version, Code::SUCCESS, Response::Verdict(Verdict { is_valid }))
+            (version, Code::SUCCESS, Response::Verdict(VerificationAnswer { is_valid }))
         }
         Says::Error => (Version::CURRENT, Code::ERROR, Response::Failure(Failure { message: b"" })),
         Says::Nothing => return,
@@ -124,7 +124,7 @@ fn is_right(asked: &Verification<'_>, version: Version) -> bool {
     let form = SecretAnswer::decode(asked.signed_response).unwrap();
     let covered = [asked.nonce, asked.digest.digest];
     let (signed_response, limits) = (asked.signed_response, Pbkdf2Limits::DEFAULT);
-    let answered = Answered { version, covered, signed_response, limits };
+    let answered = ChallengeProof { version, covered, signed_response, limits };
     !form.is_too_new_for(version) && answered.is_made_with(SECRET_KEY, SECRET)
 }
 

@@ -10,7 +10,7 @@ use handle_proto::{OpCode, OpFlags};
 use handle_server::Server;
 use handle_server::config::{Config, Datapath};
 use handle_server::query_log::Format;
-use handle_snapshot::set::publisher::Publisher;
+use handle_snapshot::set::publisher::SetPublisher;
 use handle_tests::client::{Client, exchange, exchange_over_tcp, request};
 use handle_tests::daemon::free_address;
 use handle_tests::process::{Running, hdl, program, succeed, until};
@@ -31,7 +31,7 @@ fn start(change: impl FnOnce(&mut Config)) -> (Server, String, PathBuf, TempDir)
     let (directory, records) = (tempfile::tempdir().unwrap(), records::load());
     let set = directory.path().join("set");
     std::fs::create_dir(&set).unwrap();
-    records::publish(&mut Publisher::open(&set).unwrap(), &records, 1);
+    records::publish(&mut SetPublisher::open(&set).unwrap(), &records, 1);
     let mut config = served::config(&set, Datapath::Auto);
     let log = directory.path().join("query.log");
     config.query_log.path = Some(log.clone());

@@ -14,7 +14,7 @@ use handle_benches::serve::{self, Child, Echo, Path};
 use handle_benches::spread::Spread;
 use handle_benches::usage::{self, Usage};
 use handle_loadgen::workload::REQUEST_OVERHEAD_LEN;
-use handle_loadgen::{Choice, Load, Names, RunOptions, run};
+use handle_loadgen::{DatapathChoice, Load, Names, RunOptions, run};
 use serde_json::json;
 use std::io::Write as _;
 use std::net::{SocketAddr, UdpSocket};
@@ -32,8 +32,8 @@ struct Args {
     #[arg(long, value_enum, default_value_t = Path::Uring)]
     kind: Path,
     /// How `handle-loadgen` moves them: auto, uring or portable.
-    #[arg(long, default_value_t = Choice::Auto)]
-    datapath: Choice,
+    #[arg(long, default_value_t = DatapathChoice::Auto)]
+    datapath: DatapathChoice,
     /// Turns of each.
     #[arg(long, default_value_t = 5)]
     rounds: usize,

@@ -9,7 +9,7 @@ use handle_benches::records::{Generator, Room};
 use handle_benches::spread::Spread;
 use handle_benches::usage::{self, Usage};
 use handle_benches::{serve, sets};
-use handle_snapshot::{How, PublishedSet};
+use handle_snapshot::{LoadMode, PublishedSet};
 use serde_json::{Value, json};
 use std::hint::black_box;
 use std::process::{Command, Stdio};
@@ -177,7 +177,7 @@ fn open_ms(set: &PublishedSet) -> anyhow::Result<Spread> {
     let mut all = Vec::new();
     for _ in 0..OPENS_COUNT {
         let start = Instant::now();
-        let opened = PublishedSet::open(set.dir(), How::Map)?;
+        let opened = PublishedSet::open(set.dir(), LoadMode::Map)?;
         all.push(start.elapsed().as_secs_f64() * 1e3);
         drop(opened);
     }
@@ -186,7 +186,7 @@ fn open_ms(set: &PublishedSet) -> anyhow::Result<Spread> {
 
 /// Nanoseconds of processor time of a lookup: one at a time, and in batches.
 fn lookup_ns(records: u64, args: &Args) -> anyhow::Result<(Spread, Spread)> {
-    let how = if args.copy_to_memory { How::CopyToMemory } else { How::Map };
+    let how = if args.copy_to_memory { LoadMode::CopyToMemory } else { LoadMode::Map };
     let set = PublishedSet::open(sets::open(records)?.dir(), how)?;
     sets::warm(&set);
     let (records, mut keys) = (set.records(), Keys::new(records, KEYS_COUNT, 1)?);

@@ -13,7 +13,7 @@ use crate::server::Shared;
 use crate::service::Replies;
 use crate::service::reply::unreadable;
 use crate::store::now_unix_ms;
-use handle_process::connections::{Table, TableLimits, Wait};
+use handle_process::connections::{ConnectionTable, ConnectionWait, TableLimits};
 use handle_proto::wire::Envelope;
 use handle_proto::{OpCode, ResponseCode};
 use std::io;
@@ -40,7 +40,7 @@ pub struct Connections {
 
 #[derive(Debug)]
 struct Open {
-    table: Table<Place, Input>,
+    table: ConnectionTable<Place, Input>,
     connections_max: usize,
     input_max: usize,
     /// Bytes of requests that are not whole or wait to be worked on, without those that are free.
@@ -112,7 +112,7 @@ impl Connections {
     #[must_use]
     pub fn new(config: &TcpConfig) -> Self {
         let open = Open {
-            table: Table::new(table_limits(config)),
+            table: ConnectionTable::new(table_limits(config)),
             connections_max: config.connections,
             input_max: config.input_bytes,
             input_len: 0,
@@ -197,10 +197,10 @@ impl Connections {
     }
 
     /// Notes what a connection waits for from now on; false when its place was given to another.
-    fn wait(&self, place: Place, wait: Wait) -> bool {
+    fn wait(&self, place: Place, wait: ConnectionWait) -> bool {
         let mut open = self.open();
         open.table.wait_for(place, wait, self.now_ms());
-        if wait != Wait::Reading {
+        if wait != ConnectionWait::Reading {
             let len = open.table.get_mut(place).map_or(0, |connection| std::mem::take(&mut connection.len));
             open.input_len -= len;
         }
@@ -216,7 +216,9 @@ impl Connections {
         let before = std::mem::replace(&mut connection.len, len);
         open.input_len = open.input_len - before + len;
         while open.input_len > open.input_max {
-            let Some(oldest) = open.table.oldest(Wait::Reading, |input| input.len > 0) else { return false };
+            let Some(oldest) = open.table.oldest(ConnectionWait::Reading, |input| input.len > 0) else {
+                return false;
+            };
             open.evict(oldest);
             counters.connections_evicted.inc();
             if oldest == place {
@@ -240,7 +242,7 @@ struct Held<'s> {
 }
 
 impl Held<'_> {
-    fn wait(&self, wait: Wait) -> bool {
+    fn wait(&self, wait: ConnectionWait) -> bool {
         self.shared.connections.wait(self.place, wait)
     }
 
@@ -346,14 +348,14 @@ async fn talk(
             Arrived::Bad(refused) => {
                 shared.service.counters.answered(OpCode::RESERVED, refused.code);
                 let bytes = unreadable(OpCode::RESERVED, &refused, unix_s());
-                held.wait(Wait::Sending);
+                held.wait(ConnectionWait::Sending);
                 send(&mut stream, &bytes, shared).await?;
                 return close(stream, tcp, held).await;
             }
         };
         is_first = false;
         let Some(replies) = work(message, source, shared, held).await else { return Ok(()) };
-        held.wait(Wait::Sending);
+        held.wait(ConnectionWait::Sending);
         send(&mut stream, &replies.first, shared).await?;
         let mut rest = replies.rest;
         while let Some(mut pages) = rest {
@@ -365,7 +367,7 @@ async fn talk(
         if !replies.keeps_connection || shared.is_draining() {
             return close(stream, tcp, held).await;
         }
-        if !held.wait(Wait::Idle) {
+        if !held.wait(ConnectionWait::Idle) {
             return Ok(());
         }
     }
@@ -385,7 +387,7 @@ async fn work(
         () = held.evicted.notified() => return None,
     };
     let _permit = permit.ok()?;
-    if !held.wait(Wait::Slow) {
+    if !held.wait(ConnectionWait::Slow) {
         return None;
     }
     let service = Arc::clone(&shared.service);
@@ -423,7 +425,7 @@ async fn arrive(
     if len == 0 {
         return Ok(if is_first { Arrived::Bad(SHORT) } else { Arrived::Nothing });
     }
-    if !held.wait(Wait::Reading) {
+    if !held.wait(ConnectionWait::Reading) {
         return Ok(Arrived::Evicted);
     }
     let rest = timeout(ms(tcp.read_ms), async {
@@ -499,7 +501,7 @@ async fn send(stream: &mut TcpStream, bytes: &[u8], shared: &Shared) -> io::Resu
 /// Closes so that the answer arrives: what the other side still sends is thrown away, or the kernel would take the
 /// answer back.
 async fn close(mut stream: TcpStream, tcp: &TcpConfig, held: &Held<'_>) -> io::Result<()> {
-    if !held.wait(Wait::Closing) {
+    if !held.wait(ConnectionWait::Closing) {
         return Ok(());
     }
     stream.shutdown().await?;

@@ -537,7 +537,7 @@ fn verdict_of(server: &Target, asked: &Verification<'_>, certified: bool, patien
     let flags = OpFlags::PLAIN_REQUEST.with(OpFlags::CERTIFY).with(OpFlags::REQUEST_DIGEST);
     let Ok(answer) = client.ask(&Request::VerifyChallenge(*asked), flags) else { return Heard::Nothing };
     match answer.reply().response {
-        Response::Verdict(wire::auth::Verdict { is_valid: is_right }) => {
+        Response::Verdict(wire::auth::VerificationAnswer { is_valid: is_right }) => {
             Heard::Verdict(Verdict { is_right, verifier: answer.version() })
         }
         _ => Heard::Something,

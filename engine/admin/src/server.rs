@@ -24,10 +24,10 @@ use handle_auth::source::SourceList;
 use handle_process::listen::explain_refusal;
 use handle_process::privileges::become_user;
 use handle_process::server_key;
-use handle_process::site::{Answers, SiteRecord, differences};
+use handle_process::site::{ListenerService, SiteRecord, differences};
 use handle_sessions::Front;
-use handle_snapshot::How;
-use handle_snapshot::set::{PublishedSet, SetError, Why};
+use handle_snapshot::LoadMode;
+use handle_snapshot::set::{PublishedSet, SetError, SetErrorKind};
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
@@ -122,7 +122,7 @@ pub fn read_identity(config: &Config) -> anyhow::Result<(SiteRecord, Option<Priv
 /// How `listen` differs from what the site record tells clients, in one sentence each.
 #[must_use]
 pub fn site_differences(config: &Config, site: &SiteRecord) -> Vec<String> {
-    let differences = |server| differences(&server, &config.listen, Answers::Administration);
+    let differences = |server| differences(&server, &config.listen, ListenerService::Administration);
     site.server().map(differences).unwrap_or_default()
 }
 
@@ -313,8 +313,10 @@ fn connections_listener(address: SocketAddr, backlog: u32) -> anyhow::Result<Tcp
 /// # Errors
 /// One sentence with the likely cause, and what to do.
 pub fn check_set(directory: &Path) -> anyhow::Result<()> {
-    match PublishedSet::open(directory, How::Map) {
-        Err(error) if !matches!(error.why, Why::NotPublished) => Err(explain_set(directory, error.into())),
+    match PublishedSet::open(directory, LoadMode::Map) {
+        Err(error) if !matches!(error.why, SetErrorKind::NotPublished) => {
+            Err(explain_set(directory, error.into()))
+        }
         Ok(_) | Err(_) => Ok(()),
     }
 }
@@ -323,10 +325,10 @@ pub fn check_set(directory: &Path) -> anyhow::Result<()> {
 fn explain_set(directory: &Path, error: PublishError) -> anyhow::Error {
     let set = directory.display();
     let hint = match &error {
-        PublishError::Set(SetError { why: Why::Locked, .. }) => {
+        PublishError::Set(SetError { why: SetErrorKind::Locked, .. }) => {
             " (is handle-admin running already?)".to_owned()
         }
-        PublishError::Set(SetError { why: Why::Io { error, .. }, .. }) | PublishError::Io(error) => {
+        PublishError::Set(SetError { why: SetErrorKind::Io { error, .. }, .. }) | PublishError::Io(error) => {
             match error.kind() {
                 ErrorKind::StorageFull | ErrorKind::QuotaExceeded => format!(" (is there room: df -h {set})"),
                 ErrorKind::PermissionDenied => format!(" (who may write there: ls -ld {set})"),
@@ -338,7 +340,12 @@ fn explain_set(directory: &Path, error: PublishError) -> anyhow::Error {
         }
         // Whatever is published comes from the store. For any other reason, the set may be the good copy.
         PublishError::Set(SetError {
-            why: Why::Manifest(_) | Why::Open(_) | Why::OtherFile { .. } | Why::Mixed | Why::Fault(_),
+            why:
+                SetErrorKind::Manifest(_)
+                | SetErrorKind::Open(_)
+                | SetErrorKind::OtherFile { .. }
+                | SetErrorKind::Mixed
+                | SetErrorKind::Fault(_),
             ..
         }) => format!(" (without {set}/MANIFEST, it is built again from the store: move that away)"),
         _ => String::new(),
@@ -406,12 +413,15 @@ mod tests {
     #[test]
     fn a_set_is_given_up_only_where_it_is_damaged() {
         let set = |why| PublishError::Set(SetError { path: "/set/MANIFEST".into(), why });
-        let io = |kind: ErrorKind| set(Why::Io { doing: "write it", error: kind.into() });
+        let io = |kind: ErrorKind| set(SetErrorKind::Io { doing: "write it", error: kind.into() });
         let full = || std::io::Error::from(ErrorKind::StorageFull);
         for (error, hint) in [
-            (set(Why::Mixed), "(without /set/MANIFEST, it is built again from the store: move that away)"),
-            (set(Why::OtherFile { what: "length" }), "move that away)"),
-            (set(Why::Locked), "(is handle-admin running already?)"),
+            (
+                set(SetErrorKind::Mixed),
+                "(without /set/MANIFEST, it is built again from the store: move that away)",
+            ),
+            (set(SetErrorKind::OtherFile { what: "length" }), "move that away)"),
+            (set(SetErrorKind::Locked), "(is handle-admin running already?)"),
             (io(ErrorKind::StorageFull), "(is there room: df -h /set)"),
             (PublishError::Io(full()), "(is there room: df -h /set)"),
             (io(ErrorKind::PermissionDenied), "(who may write there: ls -ld /set)"),

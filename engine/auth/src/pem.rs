@@ -211,7 +211,7 @@ fn integer(der: &[u8]) -> Result<Number<'_>, PemError> {
 /// PKCS #8 out of its encryption.
 fn decrypt(der: &[u8], passphrase: &[u8], iterations_max: u32) -> Result<Zeroizing<Vec<u8>>, KeyFileError> {
     let cipher = KeyFileError::Pem(PemError::Cipher);
-    if let Some(encrypted) = pkcs12::Encrypted::decode(der) {
+    if let Some(encrypted) = pkcs12::EncryptedKey::decode(der) {
         return encrypted.decrypt(passphrase, iterations_max);
     }
     let info = EncryptedPrivateKeyInfoRef::from_der(der).map_err(|_| cipher)?;

@@ -20,13 +20,13 @@ const FOR_KEY: u8 = 1;
 const FOR_IV: u8 = 2;
 
 /// A PKCS #8 key that is encrypted in this way.
-pub(crate) struct Encrypted<'a> {
+pub(crate) struct EncryptedKey<'a> {
     salt: &'a [u8],
     iterations: u32,
     ciphertext: &'a [u8],
 }
 
-impl<'a> Encrypted<'a> {
+impl<'a> EncryptedKey<'a> {
     /// Reads an EncryptedPrivateKeyInfo; `None` when it is encrypted in another way.
     pub(crate) fn decode(der: &'a [u8]) -> Option<Self> {
         let outer = AnyRef::from_der(der).ok()?;

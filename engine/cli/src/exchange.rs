@@ -5,8 +5,8 @@ use anyhow::{Context as _, bail, ensure};
 use handle_client::sockets::size_receive_buffer;
 use handle_proto::limit::{self, MESSAGE_LEN_MAX};
 use handle_proto::wire::fragment::cut;
-use handle_proto::wire::reassembly::{Reassembled, Reassembly, ReassemblyLimits};
-use handle_proto::wire::stream::{Front, split};
+use handle_proto::wire::reassembly::{Reassembly, ReassemblyLimits, ReassemblyOutcome};
+use handle_proto::wire::stream::{StreamFront, split};
 use handle_proto::wire::{Envelope, Header, MessageBuf, Request};
 use handle_proto::{OpCode, OpFlags, Version};
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -118,10 +118,10 @@ pub(crate) fn ask(server: SocketAddr, asked: &Asked, waits_ms: &[u32]) -> anyhow
                 continue;
             }
             let message = match fragments.accept((), datagram, 0) {
-                Ok(Reassembled::Whole(message)) => message.to_vec(),
-                Ok(Reassembled::Complete(message)) => message,
+                Ok(ReassemblyOutcome::Whole(message)) => message.to_vec(),
+                Ok(ReassemblyOutcome::Complete(message)) => message,
                 // What cannot be a fragment is not our answer.
-                Ok(Reassembled::Incomplete) | Err(_) => continue,
+                Ok(ReassemblyOutcome::Incomplete) | Err(_) => continue,
             };
             let datagrams_count = cut(&envelope).len();
             return Ok(Some(Answered { message, took: sent.elapsed(), datagrams_count }));
@@ -157,7 +157,7 @@ pub(crate) fn ask_over_tcp(
     stream.write_all(&asked.message).with_context(|| format!("cannot send to {server}"))?;
     let (mut bytes, mut room) = (Vec::new(), vec![0; 1 << 16]);
     loop {
-        if let Front::Message(message, _) =
+        if let StreamFront::Message(message, _) =
             split(&bytes, MESSAGE_LEN_MAX).context("the answer does not decode")?
         {
             let (envelope, _) = Envelope::split(message).context("the answer does not decode")?;

@@ -3,7 +3,7 @@
 use anyhow::{bail, ensure};
 use handle_proto::name::PREFIX_RECORDS;
 use handle_proto::{Handle, fold};
-use handle_snapshot::Homed;
+use handle_snapshot::HomedTable;
 use handle_snapshot::writer::HomedPrefixes;
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 /// below it: a delta adds prefixes and never takes one away.
 pub(crate) struct Gathered<'a> {
     /// The table that counts below a delta.
-    below: Option<Homed<'a>>,
+    below: Option<HomedTable<'a>>,
     is_delta: bool,
     /// Prefixes were named, so those that occur do not matter.
     is_told: bool,
@@ -30,11 +30,11 @@ impl<'a> Gathered<'a> {
     }
 
     /// For a layer above others, among which `below` is the table that counts.
-    pub(crate) fn delta(told: &[String], below: Option<Homed<'a>>) -> anyhow::Result<Self> {
+    pub(crate) fn delta(told: &[String], below: Option<HomedTable<'a>>) -> anyhow::Result<Self> {
         Self::new(told, below, true)
     }
 
-    fn new(told: &[String], below: Option<Homed<'a>>, is_delta: bool) -> anyhow::Result<Self> {
+    fn new(told: &[String], below: Option<HomedTable<'a>>, is_delta: bool) -> anyhow::Result<Self> {
         let mut gathered =
             Self { below, is_delta, is_told: !told.is_empty(), new: BTreeSet::new(), outside: None };
         for prefix in told {
@@ -117,7 +117,10 @@ pub(crate) fn prefix_name(prefix: &str) -> anyhow::Result<&str> {
 }
 
 /// Refuses a delta that was built before the set below it homed more prefixes.
-pub(crate) fn check_delta(delta: Option<Homed<'_>>, below: Option<Homed<'_>>) -> anyhow::Result<()> {
+pub(crate) fn check_delta(
+    delta: Option<HomedTable<'_>>,
+    below: Option<HomedTable<'_>>,
+) -> anyhow::Result<()> {
     let (Some(delta), Some(below)) = (delta, below) else { return Ok(()) };
     if let Some(prefix) = below.iter().find(|prefix| !delta.has(prefix)) {
         bail!(

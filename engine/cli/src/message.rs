@@ -8,7 +8,7 @@ use handle_proto::code::DigestAlgorithm;
 use handle_proto::json::message_to_json;
 use handle_proto::limit::{MESSAGE_LEN_MAX, UDP_DATA_LEN_MAX, UDP_REASSEMBLY_MS};
 use handle_proto::wire::envelope::EnvelopeFlags;
-use handle_proto::wire::reassembly::{Reassembled, Reassembly, ReassemblyLimits};
+use handle_proto::wire::reassembly::{Reassembly, ReassemblyLimits, ReassemblyOutcome};
 use handle_proto::wire::{Body, Envelope, Header, Message};
 use handle_proto::{DecodeError, Handle, OpFlags};
 use std::borrow::Cow;
@@ -69,10 +69,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
             let (bytes, after) = unit(rest);
             rest = after;
             let (message, was_cut) = match fragments.accept((), bytes, 0) {
-                Ok(Reassembled::Complete(message)) => (Cow::Owned(message), true),
-                Ok(Reassembled::Incomplete) => continue,
+                Ok(ReassemblyOutcome::Complete(message)) => (Cow::Owned(message), true),
+                Ok(ReassemblyOutcome::Incomplete) => continue,
                 // What is no whole fragment is shown as far as it goes.
-                Ok(Reassembled::Whole(_)) | Err(_) => (Cow::Borrowed(bytes), false),
+                Ok(ReassemblyOutcome::Whole(_)) | Err(_) => (Cow::Borrowed(bytes), false),
             };
             if let Err(error) = show(&message, was_cut, args.json) {
                 outcome = Outcome::Failed;

@@ -8,12 +8,12 @@ use anyhow::{Context as _, bail, ensure};
 use handle_proto::json::{record_to_json, text};
 use handle_proto::{Handle, Value};
 use handle_snapshot::builder::{Builder, Progress};
-use handle_snapshot::map::{How, Mapped};
+use handle_snapshot::map::{LoadMode, MappedFile};
 use handle_snapshot::set::manifest::Manifest;
-use handle_snapshot::set::publisher::Publisher;
-use handle_snapshot::set::stager::{NewLayer, Place};
+use handle_snapshot::set::publisher::SetPublisher;
+use handle_snapshot::set::stager::{LayerPlace, NewLayer};
 use handle_snapshot::set::storage::create_directory;
-use handle_snapshot::set::{PublishedSet, SetError, Why};
+use handle_snapshot::set::{PublishedSet, SetError, SetErrorKind};
 use handle_snapshot::writer::LayerOptions;
 use handle_snapshot::{Layer, Records, fold_key, format, hash_key, verify};
 use serde_json::json;
@@ -264,7 +264,7 @@ fn build_layer<W: Write + Seek>(
 }
 
 fn build(args: &BuildArgs) -> anyhow::Result<Outcome> {
-    let below = args.delta_for.as_ref().map(|dir| PublishedSet::open(dir, How::Map)).transpose()?;
+    let below = args.delta_for.as_ref().map(|dir| PublishedSet::open(dir, LoadMode::Map)).transpose()?;
     let told = &args.records.homed;
     let (options, homed) = match below.as_ref().map(PublishedSet::records) {
         Some(below) => {
@@ -295,15 +295,15 @@ fn fresh_options(args: &RecordArgs) -> LayerOptions {
 
 fn publish(args: &PublishArgs) -> anyhow::Result<Outcome> {
     create_directory(&args.dir).with_context(|| format!("cannot make {}", args.dir.display()))?;
-    let mut publisher = Publisher::open(&args.dir)?;
+    let mut publisher = SetPublisher::open(&args.dir)?;
     if args.delta {
         merge_when_due(&mut publisher)?;
     }
     let started = std::time::Instant::now();
-    let place = if args.delta { Place::Delta } else { Place::Base };
+    let place = if args.delta { LayerPlace::Delta } else { LayerPlace::Base };
     let layer = if let Some(path) = &args.layer {
         let mut source = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
-        let layer = Layer::open(Mapped::open(path, How::Map)?)
+        let layer = Layer::open(MappedFile::open(path, LoadMode::Map)?)
             .with_context(|| format!("{} is no layer file", path.display()))?;
         let header = *layer.header();
         if args.delta {
@@ -331,10 +331,10 @@ fn publish(args: &PublishArgs) -> anyhow::Result<Outcome> {
 
 /// Builds in the directory of the set. What is wrong with the records is told with their places.
 fn stage_records(
-    publisher: &Publisher,
+    publisher: &SetPublisher,
     args: &PublishArgs,
     options: LayerOptions,
-    place: Place,
+    place: LayerPlace,
 ) -> anyhow::Result<NewLayer> {
     let told = &args.records.homed;
     let homed = match publisher.records() {
@@ -355,7 +355,7 @@ fn stage_records(
 }
 
 /// Merges the deltas once there are several, so that they do not become too many.
-fn merge_when_due(publisher: &mut Publisher) -> anyhow::Result<()> {
+fn merge_when_due(publisher: &mut SetPublisher) -> anyhow::Result<()> {
     let Some(manifest) = publisher.manifest().cloned() else { return Ok(()) };
     if manifest.layers.len() < LAYERS_BEFORE_MERGE {
         return Ok(());
@@ -363,7 +363,7 @@ fn merge_when_due(publisher: &mut Publisher) -> anyhow::Result<()> {
     merge_newest(publisher, &manifest, manifest.layers.len() - 1)
 }
 
-fn merge_newest(publisher: &mut Publisher, manifest: &Manifest, count: usize) -> anyhow::Result<()> {
+fn merge_newest(publisher: &mut SetPublisher, manifest: &Manifest, count: usize) -> anyhow::Result<()> {
     let bar = progress::bar("merging", None);
     let stager = publisher.stager();
     let layer = stager.stage_merge(manifest, 0..count, now_unix_ms(), |merging| {
@@ -376,11 +376,11 @@ fn merge_newest(publisher: &mut Publisher, manifest: &Manifest, count: usize) ->
 }
 
 fn merge(args: &MergeArgs) -> anyhow::Result<Outcome> {
-    let mut publisher = Publisher::open(&args.dir)?;
+    let mut publisher = SetPublisher::open(&args.dir)?;
     let manifest = publisher
         .manifest()
         .cloned()
-        .ok_or_else(|| SetError { path: args.dir.clone(), why: Why::NotPublished })?;
+        .ok_or_else(|| SetError { path: args.dir.clone(), why: SetErrorKind::NotPublished })?;
     let count = manifest.layers.len() - usize::from(args.deltas);
     let started = std::time::Instant::now();
     if count > 1 {
@@ -455,28 +455,28 @@ fn show_layer(path: &Path, header: &format::Header, took: Option<Duration>, as_j
 /// A published set, or a layer by itself.
 pub(crate) enum Opened {
     Set(PublishedSet),
-    Layer(Box<Layer<Mapped>>),
+    Layer(Box<Layer<MappedFile>>),
 }
 
 impl Opened {
     pub(crate) fn open(path: &Path) -> anyhow::Result<Self> {
         if path.is_dir() {
-            return Ok(Self::Set(PublishedSet::open(path, How::Map)?));
+            return Ok(Self::Set(PublishedSet::open(path, LoadMode::Map)?));
         }
-        let bytes =
-            Mapped::open(path, How::Map).with_context(|| format!("cannot read {}", path.display()))?;
+        let bytes = MappedFile::open(path, LoadMode::Map)
+            .with_context(|| format!("cannot read {}", path.display()))?;
         let layer = Layer::open(bytes).with_context(|| format!("{} is no whole layer", path.display()))?;
         Ok(Self::Layer(Box::new(layer)))
     }
 
-    pub(crate) fn layers(&self) -> &[Layer<Mapped>] {
+    pub(crate) fn layers(&self) -> &[Layer<MappedFile>] {
         match self {
             Self::Set(set) => set.layers(),
             Self::Layer(layer) => std::slice::from_ref(layer),
         }
     }
 
-    pub(crate) fn records(&self) -> anyhow::Result<Records<'_, Mapped>> {
+    pub(crate) fn records(&self) -> anyhow::Result<Records<'_, MappedFile>> {
         Ok(Records::new(self.layers())?)
     }
 

@@ -19,7 +19,7 @@ use handle_proto::limit::{MESSAGE_LEN_MAX, TCP_TIMEOUT_MS, UDP_REASSEMBLY_MS, UD
 use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::fragment::cut;
 use handle_proto::wire::message::{Body, MessageTooLong};
-use handle_proto::wire::reassembly::{Reassembled, Reassembly, ReassemblyLimits};
+use handle_proto::wire::reassembly::{Reassembly, ReassemblyLimits, ReassemblyOutcome};
 use handle_proto::wire::{Envelope, Header, Message, MessageBuf, Reply, Request};
 use handle_proto::{DecodeError, OpCode, OpFlags, ResponseCode, Version};
 use std::fmt;
@@ -420,10 +420,10 @@ impl Exchange {
         }
         let Incoming::Datagrams(fragments) = &mut self.incoming else { return Ok(None) };
         let message = match fragments.accept((), datagram, now.ms) {
-            Ok(Reassembled::Whole(message)) => message.to_vec(),
-            Ok(Reassembled::Complete(message)) => message,
+            Ok(ReassemblyOutcome::Whole(message)) => message.to_vec(),
+            Ok(ReassemblyOutcome::Complete(message)) => message,
             // What cannot be a fragment of the answer is none.
-            Ok(Reassembled::Incomplete) | Err(_) => return Ok(None),
+            Ok(ReassemblyOutcome::Incomplete) | Err(_) => return Ok(None),
         };
         let datagrams_count = cut(&envelope).len();
         self.check(now, message, datagrams_count).map(Some)

@@ -28,12 +28,13 @@ mod waker;
 
 pub use batch::{Batch, Datagram, Inbox, Peer};
 pub use datapath::{
-    Choice, Datapath, Flushed, Kind, Opened, Trains, UnknownChoice, open, open_on, pin_to_core, usable_cores,
+    Datapath, DatapathChoice, FlushReport, Kind, OpenedDatapath, Trains, UnknownChoice, open, open_on,
+    pin_to_core, usable_cores,
 };
-pub use outbox::{Full, Outbox};
+pub use outbox::{Outbox, OutboxFull};
 pub use socket::{Options, bind, leave_port};
 pub use streams::{
-    Connections, Gone, StreamBatch, StreamEvent, StreamId, StreamInbox, StreamOptions, bind_listener,
-    close_listener,
+    ConnectionGone, Connections, StreamBatch, StreamEvent, StreamId, StreamInbox, StreamOptions,
+    bind_listener, close_listener,
 };
 pub use waker::Waker;

@@ -25,15 +25,15 @@ pub(crate) struct Slot {
 
 /// No slot or no room is left: flush first, or drop the datagram and count it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Full;
+pub struct OutboxFull;
 
-impl fmt::Display for Full {
+impl fmt::Display for OutboxFull {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the outbox is full")
     }
 }
 
-impl core::error::Error for Full {}
+impl core::error::Error for OutboxFull {}
 
 impl Outbox {
     /// An outbox for at most `datagrams_max` datagrams and `len_max` bytes together.
@@ -58,7 +58,7 @@ impl Outbox {
     ///
     /// # Errors
     ///
-    /// `Full`, without a call of `write`, when no slot or less than `len_max` bytes are left.
+    /// `OutboxFull`, without a call of `write`, when no slot or less than `len_max` bytes are left.
     ///
     /// # Panics
     ///
@@ -69,9 +69,9 @@ impl Outbox {
         peer: Peer,
         len_max: usize,
         write: impl FnOnce(&mut [u8]) -> usize,
-    ) -> Result<(), Full> {
+    ) -> Result<(), OutboxFull> {
         if self.slots.len() >= self.slots_max {
-            return Err(Full);
+            return Err(OutboxFull);
         }
         let Range { start, end } = self.write(len_max, write)?;
         let to = self.destinations.number(peer);
@@ -85,7 +85,7 @@ impl Outbox {
     ///
     /// # Errors
     ///
-    /// `Full`, without a call of `write`, when less than `len_max` bytes or fewer slots than so many
+    /// `OutboxFull`, without a call of `write`, when less than `len_max` bytes or fewer slots than so many
     /// bytes would need are left. Part of a train is never sent alone for want of room.
     ///
     /// # Panics
@@ -97,10 +97,10 @@ impl Outbox {
         segment_len: usize,
         len_max: usize,
         write: impl FnOnce(&mut [u8]) -> usize,
-    ) -> Result<(), Full> {
+    ) -> Result<(), OutboxFull> {
         assert!(segment_len > 0, "a train of empty segments has no length");
         if self.slots_max - self.slots.len() < len_max.div_ceil(segment_len).max(1) {
-            return Err(Full);
+            return Err(OutboxFull);
         }
         let Range { mut start, end } = self.write(len_max, write)?;
         let to = self.destinations.number(peer);
@@ -168,8 +168,12 @@ impl Outbox {
         self.destinations.clear();
     }
 
-    fn write(&mut self, len_max: usize, write: impl FnOnce(&mut [u8]) -> usize) -> Result<Range<u32>, Full> {
-        let room = self.bytes[self.bytes_used..].get_mut(..len_max).ok_or(Full)?;
+    fn write(
+        &mut self,
+        len_max: usize,
+        write: impl FnOnce(&mut [u8]) -> usize,
+    ) -> Result<Range<u32>, OutboxFull> {
+        let room = self.bytes[self.bytes_used..].get_mut(..len_max).ok_or(OutboxFull)?;
         let len = write(room);
         assert!(len <= len_max, "wrote {len} bytes into room for {len_max}");
         let start = self.bytes_used;
@@ -276,9 +280,9 @@ mod tests {
     fn refuses_when_slots_or_bytes_run_out() {
         let mut outbox = Outbox::new(2, 100);
         outbox.push(peer(), 60, fill(10)).unwrap();
-        assert_eq!(outbox.push(peer(), 91, |_| unreachable!()), Err(Full), "10 of 100 are used");
+        assert_eq!(outbox.push(peer(), 91, |_| unreachable!()), Err(OutboxFull), "10 of 100 are used");
         outbox.push(peer(), 90, fill(0)).unwrap();
-        assert_eq!(outbox.push(peer(), 1, |_| unreachable!()), Err(Full), "both slots are used");
+        assert_eq!(outbox.push(peer(), 1, |_| unreachable!()), Err(OutboxFull), "both slots are used");
         assert_eq!((outbox.get(0).1.len(), outbox.get(1).1.len()), (10, 0));
         outbox.clear();
         outbox.push(peer(), 100, fill(100)).unwrap();
@@ -287,7 +291,7 @@ mod tests {
     #[test]
     fn a_train_is_its_segments_or_nothing() {
         let mut outbox = Outbox::new(4, 100);
-        assert_eq!(outbox.push_train(peer(), 10, 41, |_| unreachable!()), Err(Full), "needs 5 slots");
+        assert_eq!(outbox.push_train(peer(), 10, 41, |_| unreachable!()), Err(OutboxFull), "needs 5 slots");
         outbox.push_train(peer(), 10, 40, fill(25)).unwrap();
         outbox.push_train(peer(), 10, 10, fill(0)).unwrap();
         let lens: Vec<_> = (0..outbox.len()).map(|i| outbox.get(i).1.len()).collect();

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use crate::batch::{Batch, Datagram, Inbox};
 use crate::control::{self, ADDRESS_LEN, CONTROL_LEN, Family, NAME_LEN, SEGMENT_LEN};
-use crate::datapath::{Datapath, Flushed, Kind, Trains};
+use crate::datapath::{Datapath, FlushReport, Kind, Trains};
 use crate::outbox::Outbox;
 use crate::socket::{Options, SendPatience, is_transient, wait_for_input};
 use crate::streams::{StreamBatch, no_streams};
@@ -209,8 +209,8 @@ impl Datapath for PortablePath {
         &mut self.outbox
     }
 
-    fn flush(&mut self) -> io::Result<Flushed> {
-        let mut flushed = Flushed::default();
+    fn flush(&mut self) -> io::Result<FlushReport> {
+        let mut flushed = FlushReport::default();
         let mut patience = SendPatience::default();
         self.plan.make(&self.outbox);
         loop {
@@ -627,19 +627,19 @@ impl Drops {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Choice, Opened, Peer, bind, open_on};
+    use crate::{DatapathChoice, OpenedDatapath, Peer, bind, open_on};
 
     /// A path on whose socket the kernel takes datagrams and refuses trains: it is told to send without
     /// checksums, which is for each segment to have.
-    fn refusing(choice: Choice) -> io::Result<Opened> {
+    fn refusing(choice: DatapathChoice) -> io::Result<OpenedDatapath> {
         let options = Options::new(([127, 0, 0, 1], 0).into());
         let socket = bind(&options)?;
         set_option(&socket, libc::SOL_SOCKET, libc::SO_NO_CHECK, 1)?;
         open_on(socket, choice, &options)
     }
 
-    fn sends_one_by_one_what_is_refused_as_a_train(choice: Choice) {
-        let Ok(Opened { mut path, .. }) = refusing(choice) else {
+    fn sends_one_by_one_what_is_refused_as_a_train(choice: DatapathChoice) {
+        let Ok(OpenedDatapath { mut path, .. }) = refusing(choice) else {
             return eprintln!("not tested: {choice} does not work here");
         };
         assert!(path.trains().sent);
@@ -683,11 +683,11 @@ mod tests {
 
     #[test]
     fn sends_one_by_one_what_is_refused_as_a_train_portable() {
-        sends_one_by_one_what_is_refused_as_a_train(Choice::Portable);
+        sends_one_by_one_what_is_refused_as_a_train(DatapathChoice::Portable);
     }
 
     #[test]
     fn sends_one_by_one_what_is_refused_as_a_train_uring() {
-        sends_one_by_one_what_is_refused_as_a_train(Choice::Uring);
+        sends_one_by_one_what_is_refused_as_a_train(DatapathChoice::Uring);
     }
 }

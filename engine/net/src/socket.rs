@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use rustix::net::sockopt::{Ipv4PathMtuDiscovery, set_ip_mtu_discover};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
-use crate::datapath::Flushed;
+use crate::datapath::FlushReport;
 use crate::portable;
 use crate::streams::StreamOptions;
 use crate::waker::Waker;
@@ -191,7 +191,7 @@ pub(crate) fn wait_for(socket: BorrowedFd<'_>, what: PollFlags, patience: Durati
 }
 
 /// Where there is input.
-pub(crate) struct Ready {
+pub(crate) struct ReadySources {
     pub(crate) socket: bool,
     pub(crate) streams: bool,
 }
@@ -205,7 +205,7 @@ pub(crate) fn wait_for_input(
     waker: &Waker,
     streams: Option<BorrowedFd<'_>>,
     patience: Duration,
-) -> io::Result<Ready> {
+) -> io::Result<ReadySources> {
     let patience = Timespec::try_from(patience).ok();
     // Without streams the waker stands twice, and the second is not asked.
     let (count, streams) = streams.map_or((2, waker.as_fd()), |streams| (3, streams));
@@ -218,7 +218,7 @@ pub(crate) fn wait_for_input(
     if is_woken {
         waker.reset();
     }
-    Ok(Ready { socket, streams })
+    Ok(ReadySources { socket, streams })
 }
 
 /// What is left of the time that one flush may wait for room in the send queue.
@@ -229,7 +229,7 @@ impl SendPatience {
     /// Waits for room, and returns whether to try again. The clock runs from the first time on.
     pub(crate) fn wait(&mut self, socket: BorrowedFd<'_>) -> bool {
         let now = Instant::now();
-        let left = self.0.get_or_insert(now + Flushed::PATIENCE_MAX).saturating_duration_since(now);
+        let left = self.0.get_or_insert(now + FlushReport::PATIENCE_MAX).saturating_duration_since(now);
         !left.is_zero() && wait_for(socket, PollFlags::OUT, left).is_ok()
     }
 }

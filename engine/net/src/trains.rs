@@ -8,7 +8,7 @@
 //! Where the kernel refuses a train but takes its datagrams one by one, trains rest for a while, longer
 //! each time: then they are tried again, for it may be only one of several devices that cannot.
 
-use crate::datapath::Flushed;
+use crate::datapath::FlushReport;
 use crate::outbox::{Outbox, Slot};
 
 /// Most datagrams of one train: `UDP_MAX_SEGMENTS` of Linux until 6.8. More would save little for each.
@@ -135,7 +135,7 @@ impl Plan {
 
     /// Counts train number `i` as sent.
     #[inline]
-    pub(crate) fn sent(&mut self, i: usize, flushed: &mut Flushed) {
+    pub(crate) fn sent(&mut self, i: usize, flushed: &mut FlushReport) {
         let train = &self.trains[i];
         flushed.sent += train.count;
         if train.count > 1 {
@@ -148,13 +148,13 @@ impl Plan {
     }
 
     /// Counts train number `i` as given up because the queue stayed full.
-    pub(crate) fn blocked(&self, i: usize, flushed: &mut Flushed) {
+    pub(crate) fn blocked(&self, i: usize, flushed: &mut FlushReport) {
         flushed.would_block += self.trains[i].count;
     }
 
     /// Notes that the kernel refused train number `i` with `error`: counts a datagram, keeps a train.
     #[cold]
-    pub(crate) fn refused(&mut self, i: usize, error: i32, flushed: &mut Flushed) {
+    pub(crate) fn refused(&mut self, i: usize, error: i32, flushed: &mut FlushReport) {
         let train = self.trains[i];
         if train.count > 1 && may_be_about_trains(error) {
             flushed.trains_refused += 1;
@@ -414,7 +414,7 @@ mod tests {
         let mut plan = Plan::new(5, true);
         let mut rests = Vec::new();
         for _ in 0..4 {
-            let mut flushed = Flushed::default();
+            let mut flushed = FlushReport::default();
             plan.make(&outbox);
             assert_eq!(plan.trains().len(), 2);
             plan.refused(0, libc::EIO, &mut flushed);
@@ -437,7 +437,7 @@ mod tests {
             rests.push(rest);
         }
         assert_eq!(rests, [16, 32, 64, 128]);
-        let mut flushed = Flushed::default();
+        let mut flushed = FlushReport::default();
         plan.sent(0, &mut flushed);
         assert_eq!((plan.rest_next, flushed.sent, flushed.trains), (REST_MIN, 3, 1));
     }

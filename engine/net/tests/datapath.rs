@@ -9,7 +9,9 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use common::{LOOPBACK, LOOPBACK_V6, SOON, copy, path, receive};
-use handle_net::{Choice, Datapath, Full, Kind, Options, Peer, bind, leave_port, open, open_on, pin_to_core};
+use handle_net::{
+    Datapath, DatapathChoice, Kind, Options, OutboxFull, Peer, bind, leave_port, open, open_on, pin_to_core,
+};
 
 on_both_paths!(
     says_what_it_is,
@@ -63,17 +65,17 @@ fn echo(path: &mut dyn Datapath, count: usize) {
     }
 }
 
-fn says_what_it_is(choice: Choice) {
+fn says_what_it_is(choice: DatapathChoice) {
     let opened = open(choice, &Options::new(LOOPBACK)).unwrap();
     let kind = opened.path.kind();
-    assert_eq!(kind, if choice == Choice::Uring { Kind::Uring } else { Kind::Portable });
+    assert_eq!(kind, if choice == DatapathChoice::Uring { Kind::Uring } else { Kind::Portable });
     assert!(opened.reason.starts_with(&kind.to_string()), "{}", opened.reason);
     let address = opened.path.local_addr().unwrap();
     assert_eq!(address.ip(), LOOPBACK.ip());
     assert_ne!(address.port(), 0);
 }
 
-fn echoes(choice: Choice, address: SocketAddr) {
+fn echoes(choice: DatapathChoice, address: SocketAddr) {
     let mut path = path(choice, &Options::new(address));
     let client = client(path.local_addr().unwrap());
     for question in [&b"one"[..], b"two", b"three"] {
@@ -93,11 +95,11 @@ fn echoes(choice: Choice, address: SocketAddr) {
     }
 }
 
-fn echoes_over_ipv4(choice: Choice) {
+fn echoes_over_ipv4(choice: DatapathChoice) {
     echoes(choice, LOOPBACK);
 }
 
-fn echoes_over_ipv6(choice: Choice) {
+fn echoes_over_ipv6(choice: DatapathChoice) {
     echoes(choice, LOOPBACK_V6);
 }
 
@@ -116,19 +118,19 @@ fn answers_from(path: &mut dyn Datapath, asked: &[SocketAddr]) {
     }
 }
 
-fn wildcard_answers_from_the_address_asked(choice: Choice) {
+fn wildcard_answers_from_the_address_asked(choice: DatapathChoice) {
     let mut path = path(choice, &Options::new((Ipv4Addr::UNSPECIFIED, 0).into()));
     let port = path.local_addr().unwrap().port();
     answers_from(&mut *path, &[([127, 0, 0, 2], port).into(), ([127, 0, 0, 1], port).into()]);
 }
 
-fn dual_stack_answers_from_the_ipv4_address_asked(choice: Choice) {
+fn dual_stack_answers_from_the_ipv4_address_asked(choice: DatapathChoice) {
     let mut path = path(choice, &Options::new((Ipv6Addr::UNSPECIFIED, 0).into()));
     let port = path.local_addr().unwrap().port();
     answers_from(&mut *path, &[([127, 0, 0, 2], port).into(), (Ipv6Addr::LOCALHOST, port).into()]);
 }
 
-fn takes_more_than_a_batch(choice: Choice) {
+fn takes_more_than_a_batch(choice: DatapathChoice) {
     let mut path = path(choice, &Options { batch_len: 8, ..Options::new(LOOPBACK) });
     let client = client(path.local_addr().unwrap());
     for i in 0..100u8 {
@@ -148,8 +150,8 @@ fn takes_more_than_a_batch(choice: Choice) {
 fn a_portable_batch_has_more_trains_than_single_datagrams() {
     const SINGLES: usize = 64;
     let options = Options { batch_len: 256, ..Options::new(LOOPBACK) };
-    let mut path = path(Choice::Portable, &options);
-    let mut from = self::path(Choice::Portable, &Options::new(LOOPBACK));
+    let mut path = path(DatapathChoice::Portable, &options);
+    let mut from = self::path(DatapathChoice::Portable, &Options::new(LOOPBACK));
     let peer = Peer::to(path.local_addr().unwrap());
     let mut first_batch_of = |count: u8, train_len: usize| {
         for i in 0..count {
@@ -175,7 +177,7 @@ fn a_portable_batch_has_more_trains_than_single_datagrams() {
     assert!(trains == 200 || !from.trains().sent, "{trains}");
 }
 
-fn takes_more_than_there_are_buffers(choice: Choice) {
+fn takes_more_than_there_are_buffers(choice: DatapathChoice) {
     let mut path = path(choice, &Options { batch_len: 1, ..Options::new(LOOPBACK) });
     let client = client(path.local_addr().unwrap());
     for round in 0..5 {
@@ -187,7 +189,7 @@ fn takes_more_than_there_are_buffers(choice: Choice) {
     assert!(path.wait(Duration::ZERO).unwrap().inbox.is_empty());
 }
 
-fn sends_more_than_a_system_call_takes(choice: Choice) {
+fn sends_more_than_a_system_call_takes(choice: DatapathChoice) {
     let options = Options { outbox_datagrams: 2000, ..Options::new(LOOPBACK).one_at_a_time() };
     let (mut from, mut to) = (path(choice, &options), path(choice, &options));
     let peer = Peer::to(to.local_addr().unwrap());
@@ -202,7 +204,7 @@ fn sends_more_than_a_system_call_takes(choice: Choice) {
     });
 }
 
-fn empty_datagrams_are_datagrams(choice: Choice) {
+fn empty_datagrams_are_datagrams(choice: DatapathChoice) {
     let mut path = path(choice, &Options::new(LOOPBACK));
     let client = client(path.local_addr().unwrap());
     for bytes in [&b""[..], b"", b"full", b""] {
@@ -216,7 +218,7 @@ fn empty_datagrams_are_datagrams(choice: Choice) {
     assert_eq!(client.recv(&mut [0; 9]).unwrap(), 0);
 }
 
-fn too_large_is_truncated_and_said(choice: Choice) {
+fn too_large_is_truncated_and_said(choice: DatapathChoice) {
     let mut path = path(choice, &Options { receive_len: 100, ..Options::new(LOOPBACK) });
     let client = client(path.local_addr().unwrap());
     for len in [99, 100, 101, 5000, 10] {
@@ -228,23 +230,23 @@ fn too_large_is_truncated_and_said(choice: Choice) {
     }
 }
 
-fn a_full_outbox_refuses(choice: Choice) {
+fn a_full_outbox_refuses(choice: DatapathChoice) {
     let options = Options { outbox_datagrams: 3, outbox_len: 100, ..Options::new(LOOPBACK) };
     let mut path = path(choice, &options);
     let client = client(path.local_addr().unwrap());
     let peer = Peer::to(client.local_addr().unwrap());
     for _ in 0..3 {
         let outbox = path.outbox();
-        assert_eq!(outbox.push(peer, 101, |_| unreachable!()), Err(Full));
+        assert_eq!(outbox.push(peer, 101, |_| unreachable!()), Err(OutboxFull));
         outbox.push_train(peer, 10, 20, |room| room.len()).unwrap();
         outbox.push(peer, 10, |room| room.len()).unwrap();
-        assert_eq!(outbox.push(peer, 0, |_| unreachable!()), Err(Full));
+        assert_eq!(outbox.push(peer, 0, |_| unreachable!()), Err(OutboxFull));
         assert_eq!(outbox.len(), 3);
         assert_eq!(path.flush().unwrap().sent, 3, "and a flush makes room");
     }
 }
 
-fn trains_arrive_as_datagrams(choice: Choice) {
+fn trains_arrive_as_datagrams(choice: DatapathChoice) {
     let mut path = path(choice, &Options::new(LOOPBACK));
     let client = client(path.local_addr().unwrap());
     let peer = Peer::to(client.local_addr().unwrap());
@@ -258,7 +260,7 @@ fn trains_arrive_as_datagrams(choice: Choice) {
     }
 }
 
-fn refused_datagrams_are_counted_and_harm_no_other(choice: Choice) {
+fn refused_datagrams_are_counted_and_harm_no_other(choice: DatapathChoice) {
     let mut path = path(choice, &Options::new(LOOPBACK));
     let client = client(path.local_addr().unwrap());
     let good = Peer::to(client.local_addr().unwrap());
@@ -276,7 +278,7 @@ fn refused_datagrams_are_counted_and_harm_no_other(choice: Choice) {
     assert_eq!((client.recv(&mut bytes).unwrap(), client.recv(&mut bytes).unwrap()), (6, 5));
 }
 
-fn a_peer_that_is_gone_does_not_poison_the_path(choice: Choice) {
+fn a_peer_that_is_gone_does_not_poison_the_path(choice: DatapathChoice) {
     let mut path = path(choice, &Options::new(LOOPBACK));
     let gone = UdpSocket::bind(LOOPBACK).unwrap().local_addr().unwrap();
     let client = client(path.local_addr().unwrap());
@@ -289,11 +291,11 @@ fn a_peer_that_is_gone_does_not_poison_the_path(choice: Choice) {
     }
 }
 
-fn an_empty_flush_sends_nothing(choice: Choice) {
+fn an_empty_flush_sends_nothing(choice: DatapathChoice) {
     assert_eq!(path(choice, &Options::new(LOOPBACK)).flush().unwrap(), Default::default());
 }
 
-fn patience_has_bounds(choice: Choice) {
+fn patience_has_bounds(choice: DatapathChoice) {
     let mut path = path(choice, &Options::new(LOOPBACK));
     for patience_ms in [0, 1, 30] {
         let (start, patience) = (Instant::now(), Duration::from_millis(patience_ms));
@@ -308,7 +310,7 @@ fn patience_has_bounds(choice: Choice) {
     assert_eq!(batch.inbox.len(), 1);
 }
 
-fn a_waker_ends_a_wait(choice: Choice) {
+fn a_waker_ends_a_wait(choice: DatapathChoice) {
     let mut path = path(choice, &Options::new(LOOPBACK));
     let client = client(path.local_addr().unwrap());
     let patience = Duration::from_millis(300);
@@ -350,7 +352,7 @@ fn a_waker_ends_a_wait(choice: Choice) {
     waker.wake();
 }
 
-fn received_bytes_stay_until_the_next_wait(choice: Choice) {
+fn received_bytes_stay_until_the_next_wait(choice: DatapathChoice) {
     let mut path = path(choice, &Options { batch_len: 4, ..Options::new(LOOPBACK) });
     let client = client(path.local_addr().unwrap());
     for i in 0..4u8 {
@@ -370,7 +372,7 @@ fn received_bytes_stay_until_the_next_wait(choice: Choice) {
     }
 }
 
-fn reuse_port_shares(choice: Choice) {
+fn reuse_port_shares(choice: DatapathChoice) {
     let options = Options { reuse_port: true, ..Options::new(LOOPBACK) };
     let first = path(choice, &options);
     let address = first.local_addr().unwrap();
@@ -390,7 +392,7 @@ fn reuse_port_shares(choice: Choice) {
 }
 
 /// Else what others who share the port should get would go to nobody.
-fn a_dropped_path_leaves_its_port_at_once(choice: Choice) {
+fn a_dropped_path_leaves_its_port_at_once(choice: DatapathChoice) {
     for _ in 0..50 {
         let mut path = path(choice, &Options::new(LOOPBACK));
         let address = path.local_addr().unwrap();
@@ -401,8 +403,8 @@ fn a_dropped_path_leaves_its_port_at_once(choice: Choice) {
     }
 }
 
-fn two_paths_on_one_socket_hand_over_without_loss(choice: Choice) {
-    for other in [choice, Choice::Portable] {
+fn two_paths_on_one_socket_hand_over_without_loss(choice: DatapathChoice) {
+    for other in [choice, DatapathChoice::Portable] {
         let options = Options::new(LOOPBACK);
         let socket = bind(&options).unwrap();
         let mut old = open_on(socket.try_clone().unwrap(), choice, &options).unwrap().path;
@@ -438,7 +440,7 @@ fn two_paths_on_one_socket_hand_over_without_loss(choice: Choice) {
     }
 }
 
-fn leaving_the_port_keeps_what_is_queued(choice: Choice) {
+fn leaving_the_port_keeps_what_is_queued(choice: DatapathChoice) {
     let any = |ip: &str| SocketAddr::new(ip.parse().unwrap(), 0);
     for (bound, asked) in [
         (LOOPBACK, "127.0.0.1"),
@@ -486,7 +488,7 @@ fn leaving_the_port_keeps_what_is_queued(choice: Choice) {
     }
 }
 
-fn kernel_drops_are_counted(choice: Choice) {
+fn kernel_drops_are_counted(choice: DatapathChoice) {
     let options = Options { batch_len: 1, socket_receive_buffer_len: 1, ..Options::new(LOOPBACK) };
     let mut path = path(choice, &options);
     assert_eq!(path.kernel_drops(), 0);
@@ -506,7 +508,7 @@ fn kernel_drops_are_counted(choice: Choice) {
     assert_eq!(received + path.kernel_drops(), 500);
 }
 
-fn drops_in_the_middle_of_traffic(choice: Choice) {
+fn drops_in_the_middle_of_traffic(choice: DatapathChoice) {
     let stop = std::sync::atomic::AtomicBool::new(false);
     let socket = bind(&Options { reuse_port: true, ..Options::new(LOOPBACK) }).unwrap();
     let address = socket.local_addr().unwrap();
@@ -539,8 +541,8 @@ fn drops_in_the_middle_of_traffic(choice: Choice) {
 
 #[test]
 fn auto_takes_what_there_is_and_says_why() {
-    let opened = open(Choice::Auto, &Options::new(LOOPBACK)).unwrap();
-    let uring = open(Choice::Uring, &Options::new(LOOPBACK));
+    let opened = open(DatapathChoice::Auto, &Options::new(LOOPBACK)).unwrap();
+    let uring = open(DatapathChoice::Uring, &Options::new(LOOPBACK));
     assert_eq!(opened.path.kind() == Kind::Uring, uring.is_ok(), "{}", opened.reason);
     if let Err(error) = uring {
         assert!(opened.reason.contains(&error.to_string()), "{} / {error}", opened.reason);
@@ -552,13 +554,14 @@ fn a_port_in_use_is_reported_as_such() {
     let socket = bind(&Options::new(LOOPBACK)).unwrap();
     let error = bind(&Options::new(socket.local_addr().unwrap())).unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse);
-    let error = open(Choice::Auto, &Options::new("192.0.2.1:0".parse().unwrap())).unwrap_err();
+    let error = open(DatapathChoice::Auto, &Options::new("192.0.2.1:0".parse().unwrap())).unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::AddrNotAvailable);
 }
 
 #[test]
 fn sizes_without_sense_are_refused_by_name() {
-    let error = open(Choice::Portable, &Options { batch_len: 0, ..Options::new(LOOPBACK) }).unwrap_err();
+    let error =
+        open(DatapathChoice::Portable, &Options { batch_len: 0, ..Options::new(LOOPBACK) }).unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
     assert!(error.to_string().contains("batch_len"), "{error}");
 }

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::os::fd::AsRawFd as _;
 
-use handle_net::{Choice, Kind, Options, bind, open_on};
+use handle_net::{DatapathChoice, Kind, Options, bind, open_on};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 #[test]
@@ -18,12 +18,12 @@ fn without_uring_auto_falls_back_and_says_why() {
     allow(1);
 
     let [first, second] = sockets;
-    let opened = open_on(first, Choice::Auto, &Options::default()).unwrap();
+    let opened = open_on(first, DatapathChoice::Auto, &Options::default()).unwrap();
     assert_eq!(opened.path.kind(), Kind::Portable);
     assert!(opened.reason.starts_with("portable: io_uring_setup failed: "), "{}", opened.reason);
     assert!(opened.reason.contains("ulimit -n"), "{}", opened.reason);
 
     allow(2);
-    let error = open_on(second, Choice::Uring, &Options::default()).unwrap_err();
+    let error = open_on(second, DatapathChoice::Uring, &Options::default()).unwrap_err();
     assert!(error.to_string().starts_with("io_uring_setup failed: "), "{error}");
 }

@@ -13,7 +13,7 @@ use handle_proto::wire::Envelope;
 use handle_proto::wire::list::{Indexes, Strings};
 use handle_proto::wire::query::Query;
 use handle_proto::{Handle, OpCode, OpFlags, Permissions, ResponseCode, Value, fold};
-use handle_snapshot::{Corrupt, Homed, Record, hash_key};
+use handle_snapshot::{CorruptRecord, HomedTable, Record, hash_key};
 
 /// What becomes of a datagram.
 #[derive(Clone, Copy, Debug)]
@@ -286,7 +286,7 @@ pub(crate) fn locate_handle<'a, B: AsRef<[u8]>>(
             _ if !is_homed(context, lookup.key) => Err(question.refuse(context, Refused::NotHomed)),
             Ok(Some(_)) => Ok(()),
             Ok(None) => Err(question.refer(context, &lookup)),
-            Err(Corrupt { .. }) => Err(question.refuse(context, Refused::DamagedRecord)),
+            Err(CorruptRecord { .. }) => Err(question.refuse(context, Refused::DamagedRecord)),
         }
     });
     match located {
@@ -324,7 +324,7 @@ pub(crate) fn find_local<'a, B: AsRef<[u8]>>(
     match context.records.find(lookup.hash, lookup.key) {
         Ok(None) if !is_here => Err(NotLocal::Elsewhere),
         Ok(record) => Ok(LocalRecord { record, is_copy: !is_here }),
-        Err(Corrupt { .. }) => Err(NotLocal::Damaged),
+        Err(CorruptRecord { .. }) => Err(NotLocal::Damaged),
     }
 }
 
@@ -356,7 +356,7 @@ fn is_homed<B: AsRef<[u8]>>(context: &Context<'_, B>, key: &[u8]) -> bool {
 
 /// `0.NA/a.b` is ours too when `0.NA/0.NA/a` is homed: "derived prefixes only".
 #[cold]
-fn is_homed_by_ancestor(homed: &Homed<'_>, key: &[u8]) -> bool {
+fn is_homed_by_ancestor(homed: &HomedTable<'_>, key: &[u8]) -> bool {
     let mut name = Handle(key);
     for _ in 0..ANCESTORS_MAX {
         let Some(parent) = name.parent_prefix_record() else { return false };
@@ -388,7 +388,7 @@ impl<'a> Question<'a> {
         &self,
         context: &Context<'a, B>,
         lookup: &Lookup<'_>,
-        found: Result<Option<Record<'a>>, Corrupt>,
+        found: Result<Option<Record<'a>>, CorruptRecord>,
     ) -> Outcome<'a> {
         let mut reply = self.success(context);
         match self.answer_into(context, lookup, found, &mut reply) {
@@ -405,7 +405,7 @@ impl<'a> Question<'a> {
         &self,
         context: &Context<'a, B>,
         lookup: &Lookup<'_>,
-        found: Result<Option<Record<'a>>, Corrupt>,
+        found: Result<Option<Record<'a>>, CorruptRecord>,
     ) -> Reply<'a> {
         let mut reply = self.success(context);
         let is_stored = matches!(found, Ok(Some(_)));
@@ -427,7 +427,7 @@ impl<'a> Question<'a> {
         &self,
         context: &Context<'a, B>,
         lookup: &Lookup<'_>,
-        found: Result<Option<Record<'a>>, Corrupt>,
+        found: Result<Option<Record<'a>>, CorruptRecord>,
         reply: &mut Reply<'a>,
     ) -> bool {
         match found {
@@ -437,7 +437,7 @@ impl<'a> Question<'a> {
             Ok(None) if context.may_compute(self.query.handle) => return true,
             Ok(None) if self.is_resolved_for_asker(context, lookup) => return true,
             Ok(None) => *reply = self.refer(context, lookup),
-            Err(Corrupt { .. }) => *reply = self.refuse(context, Refused::DamagedRecord),
+            Err(CorruptRecord { .. }) => *reply = self.refuse(context, Refused::DamagedRecord),
         }
         false
     }
@@ -526,7 +526,7 @@ impl<'a> Question<'a> {
         }
         match referral::find(context, lookup) {
             Ok(None) => not_found(),
-            Err(Corrupt { .. }) => self.refuse(context, Refused::DamagedRecord),
+            Err(CorruptRecord { .. }) => self.refuse(context, Refused::DamagedRecord),
             Ok(Some(delegation)) => {
                 let mut reply = self.reply(context, ResponseCode::PREFIX_REFERRAL);
                 reply.push_text(b"");

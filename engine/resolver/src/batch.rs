@@ -13,7 +13,7 @@ use crate::slow::Slow;
 use crate::usual::{Asked, Usual};
 use arrayvec::ArrayVec;
 use handle_proto::limit::UDP_MESSAGE_LEN_MAX;
-use handle_snapshot::{Corrupt, Record, Staged as StagedLookup};
+use handle_snapshot::{CorruptRecord, Record, StagedLookup};
 
 /// Requests that are in flight together. More would only push each other out of the cache.
 pub const STAGED_COUNT: usize = 32;
@@ -154,7 +154,7 @@ fn answer_staged<'a, B: AsRef<[u8]>>(
 fn usual<'a, B>(
     context: &Context<'a, B>,
     asked: Asked<'a>,
-    found: &Result<Option<Record<'a>>, Corrupt>,
+    found: &Result<Option<Record<'a>>, CorruptRecord>,
 ) -> Option<Usual<'a>> {
     match found {
         Ok(Some(record)) => asked.answer(record, &context.service, context.now_unix_s),
@@ -168,7 +168,7 @@ fn unusual<'a, B: AsRef<[u8]>>(
     context: &Context<'a, B>,
     asked: Asked<'a>,
     lookup: &Lookup<'_>,
-    found: Result<Option<Record<'a>>, Corrupt>,
+    found: Result<Option<Record<'a>>, CorruptRecord>,
 ) -> Outcome<'a> {
     match Request::from_stream(asked.bytes()) {
         Ok(request) => Question { request, query: asked.query() }.outcome(context, lookup, found),

@@ -5,7 +5,7 @@ use crate::answer::{ANCESTORS_MAX, Lookup};
 use crate::select::{Filter, Selected};
 use crate::service::Context;
 use handle_proto::{Handle, Version, fold};
-use handle_snapshot::{Corrupt, hash_key};
+use handle_snapshot::{CorruptRecord, hash_key};
 
 /// First version whose peers understand a prefix referral whatever they asked for. RFC 3652 knows none; deployed servers
 /// resolve for older ones.
@@ -24,7 +24,7 @@ pub(crate) fn delegates(kind: &[u8]) -> bool {
 pub(crate) fn find<'a, B: AsRef<[u8]>>(
     context: &Context<'a, B>,
     lookup: &Lookup<'_>,
-) -> Result<Option<Selected<'a>>, Corrupt> {
+) -> Result<Option<Selected<'a>>, CorruptRecord> {
     let mut name = Handle(lookup.key());
     for _ in 0..ANCESTORS_MAX {
         let Some(parent) = name.parent_prefix_record() else { break };
@@ -32,7 +32,7 @@ pub(crate) fn find<'a, B: AsRef<[u8]>>(
         if let Some(record) = context.records.find(hash, parent.0)? {
             let selected = Selected::from(record.public_bytes(), record.public_count(), Filter::Delegation);
             match selected {
-                None => return Err(Corrupt { at: 0 }),
+                None => return Err(CorruptRecord { at: 0 }),
                 Some(selected) if selected.count > 0 => return Ok(Some(selected)),
                 Some(_) => {}
             }

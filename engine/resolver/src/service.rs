@@ -4,7 +4,7 @@ use crate::select::SortingRoom;
 use handle_proto::limit::FRAGMENTS_MAX;
 use handle_proto::wire::Header;
 use handle_proto::{Handle, HashOption};
-use handle_snapshot::{Homed, Records};
+use handle_snapshot::{HomedTable, Records};
 
 /// The server's place in its site: what decides which handles it answers for, and how replies look.
 #[derive(Clone, Copy, Debug)]
@@ -70,7 +70,7 @@ pub trait MayCompute: core::fmt::Debug {
 #[derive(Debug)]
 pub struct Context<'a, B> {
     pub(crate) records: Records<'a, B>,
-    pub(crate) homed: Option<Homed<'a>>,
+    pub(crate) homed: Option<HomedTable<'a>>,
     pub(crate) service: Service<'a>,
     pub(crate) now_unix_s: u32,
     computed: Option<&'a dyn MayCompute>,

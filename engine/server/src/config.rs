@@ -9,7 +9,7 @@ use crate::tcp::settings::TcpSettings;
 use crate::templates::TemplatesConfig;
 use crate::verification::RecordChecks;
 use anyhow::ensure;
-use handle_net::Choice;
+use handle_net::DatapathChoice;
 use handle_process::listen::each_once;
 use handle_process::{log, text};
 use handle_proto::limit;
@@ -104,7 +104,7 @@ pub enum Datapath {
     Portable,
 }
 
-impl From<Datapath> for Choice {
+impl From<Datapath> for DatapathChoice {
     fn from(datapath: Datapath) -> Self {
         match datapath {
             Datapath::Auto => Self::Auto,

@@ -9,7 +9,7 @@ use handle_proto::wire::query::Query;
 use handle_proto::wire::{Envelope, Header, Message, MessageBuf, Request};
 use handle_proto::{OpCode, OpFlags, Permissions, ResponseCode, Value};
 use handle_snapshot::builder::Builder;
-use handle_snapshot::set::publisher::Publisher;
+use handle_snapshot::set::publisher::SetPublisher;
 use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
@@ -70,7 +70,7 @@ fn serve_with(datapath: Datapath, change: impl FnOnce(&mut Config)) -> (Server, 
     let mut homed = HomedPrefixes::default();
     homed.add(b"10.1");
     let options = LayerOptions { seed: 1, folds: true, created_unix_ms: 1 };
-    let mut publisher = Publisher::open(directory.path()).unwrap();
+    let mut publisher = SetPublisher::open(directory.path()).unwrap();
     let published = publisher.publish_base(1, |file, temp_dir| {
         let mut builder = Builder::new(temp_dir, options).homed(homed);
         builder.add(0, b"10.1/a", [Value::new(1, b"URL", b"https://a.example/")])?;
@@ -242,7 +242,7 @@ fn loses_one_of_a_train(datapath: Datapath) {
         let (server, _directory) = serve(datapath);
         let good = format!("10.1/{}", "x".repeat(bug.len() - 5));
         let options = handle_net::Options::new(([127, 0, 0, 1], 0).into());
-        let mut client = handle_net::open(handle_net::Choice::Portable, &options).unwrap().path;
+        let mut client = handle_net::open(handle_net::DatapathChoice::Portable, &options).unwrap().path;
         let train: Vec<u8> =
             (0..30).flat_map(|at| request(if at % 10 == 3 { bug } else { &good }, at)).collect();
         let (peer, len) = (handle_net::Peer::to(server.addresses()[0]), train.len());

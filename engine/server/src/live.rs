@@ -7,9 +7,9 @@ use crate::shutdown::{Shutdown, WorkerWakers};
 use crate::templates::{SetTemplates, TemplatesConfig};
 use crate::verification::{LayerState, Ledger, RecordChecks};
 use arc_swap::{ArcSwap, Cache};
-use handle_snapshot::map::How;
+use handle_snapshot::map::LoadMode;
 use handle_snapshot::set::manifest::{LayerEntry, MANIFEST};
-use handle_snapshot::set::{PublishedSet, SetError, Why};
+use handle_snapshot::set::{PublishedSet, SetError, SetErrorKind};
 use handle_snapshot::{Trust, verify};
 use inotify::{EventMask, Inotify, WatchMask};
 use serde_json::{Value, json};
@@ -105,7 +105,7 @@ impl Live {
     /// When there is none, or it is damaged.
     pub fn open(
         directory: &Path,
-        how: How,
+        how: LoadMode,
         verify_new_layers: bool,
         checks: RecordChecks,
         templates: Option<TemplatesConfig>,
@@ -260,7 +260,7 @@ impl Live {
         for (entry, layer) in set.manifest().layers.iter().zip(set.layers()) {
             if is_stale(entry) || self.verifies_new() && !is_known(entry) {
                 let path = self.directory.join(&entry.file);
-                verify::layer(layer).map_err(|fault| SetError { path, why: Why::Fault(fault) })?;
+                verify::layer(layer).map_err(|fault| SetError { path, why: SetErrorKind::Fault(fault) })?;
             }
         }
         check_homed(&set, is_known)?;
@@ -331,7 +331,7 @@ fn check_homed(set: &PublishedSet, is_known: impl Fn(&LayerEntry) -> bool) -> Re
     for (entry, layer) in set.manifest().layers.iter().zip(set.layers()) {
         if !is_known(entry) {
             let path = set.dir().join(&entry.file);
-            verify::homed_sum(layer).map_err(|fault| SetError { path, why: Why::Fault(fault) })?;
+            verify::homed_sum(layer).map_err(|fault| SetError { path, why: SetErrorKind::Fault(fault) })?;
         }
     }
     Ok(())

@@ -12,7 +12,7 @@ use handle_proto::ResponseCode;
 use handle_proto::limit::{UDP_DATA_LEN_MAX, UDP_MESSAGE_LEN_MAX};
 use handle_proto::wire::Envelope;
 use handle_resolver::{Context, Outcome, Refused, Reply, Usual, refuse_stream};
-use handle_snapshot::map::Mapped;
+use handle_snapshot::map::MappedFile;
 
 /// An answer that can be sent in datagrams.
 pub(crate) trait Answer {
@@ -119,7 +119,7 @@ impl Replies<'_> {
     /// message, its envelope first.
     pub(crate) fn finish(
         &mut self,
-        context: &Context<'_, Mapped>,
+        context: &Context<'_, MappedFile>,
         outcome: Outcome<'_>,
         peer: Peer,
         asked_len: usize,
@@ -216,7 +216,7 @@ impl Replies<'_> {
     /// room.
     pub(crate) fn send_in_session<'r>(
         &mut self,
-        context: &Context<'_, Mapped>,
+        context: &Context<'_, MappedFile>,
         peer: Peer,
         asked_len: usize,
         request: &'r [u8],

@@ -21,10 +21,10 @@ use anyhow::{Context as _, anyhow, ensure};
 use handle_net::Options;
 use handle_process::listen::explain_refusal;
 use handle_process::log::SetLog;
-use handle_process::site::{Answers, SiteRecord, differences};
+use handle_process::site::{ListenerService, SiteRecord, differences};
 use handle_sessions::Holder;
-use handle_snapshot::map::How;
-use handle_snapshot::set::Why;
+use handle_snapshot::map::LoadMode;
+use handle_snapshot::set::SetErrorKind;
 use serde_json::Value;
 use std::fmt;
 use std::io::ErrorKind;
@@ -446,7 +446,7 @@ pub fn read_site(config: &Config) -> anyhow::Result<OwnSite> {
     let site = match &config.site {
         Some(path) => {
             let record = SiteRecord::read(path, config.server_id)?;
-            let answers = Answers::Queries { over_tcp: config.tcp.enabled };
+            let answers = ListenerService::Queries { over_tcp: config.tcp.enabled };
             let differences = record.server().map(|server| differences(&server, &config.listen, answers));
             OwnSite::from(&record).differing_in(differences.unwrap_or_default())
         }
@@ -470,7 +470,7 @@ pub fn read_site(config: &Config) -> anyhow::Result<OwnSite> {
 /// # Errors
 /// When there is none or it is damaged.
 pub fn open_live(config: &Config) -> anyhow::Result<Arc<Live>> {
-    let how = if config.copy_to_memory { How::CopyToMemory } else { How::Map };
+    let how = if config.copy_to_memory { LoadMode::CopyToMemory } else { LoadMode::Map };
     let directory = config.snapshot.display();
     let opened = Live::open(
         &config.snapshot,
@@ -480,13 +480,13 @@ pub fn open_live(config: &Config) -> anyhow::Result<Arc<Live>> {
         templates_of(config),
     );
     opened.map_err(|error| {
-        if matches!(error.why, Why::NotPublished) {
+        if matches!(error.why, SetErrorKind::NotPublished) {
             let hint =
                 format!("cannot serve {directory} (publish a set: hdl snapshot publish {directory} RECORDS)");
             return anyhow::Error::new(error).context(hint);
         }
         let kind = match &error.why {
-            Why::Io { error, .. } => error.kind(),
+            SetErrorKind::Io { error, .. } => error.kind(),
             _ => ErrorKind::Other,
         };
         let check = match kind {

@@ -192,7 +192,7 @@ fn reload_all(shared: &Shared) -> Value {
     }
     match shared.live.reload_damaged() {
         Ok(reloaded) => {
-            said["changed"] = matches!(reloaded, crate::live::Reloaded::Changed(_)).into();
+            said["changed"] = matches!(reloaded, crate::live::ReloadOutcome::Changed(_)).into();
         }
         Err(error) => {
             tracing::error!(%error, "the published set does not open; the old one stays live");

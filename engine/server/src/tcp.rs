@@ -24,12 +24,12 @@ use crate::counters::Counters;
 use crate::query_log::Tap;
 use crate::sessions::sealer::Sealer;
 use crate::slow::shard::ListingReader;
-use handle_net::{Connections, Gone, StreamEvent, StreamId};
+use handle_net::{ConnectionGone, Connections, StreamEvent, StreamId};
 use handle_proto::OpFlags;
 use handle_proto::limit::MESSAGE_LEN_MAX;
 use handle_proto::wire::Envelope;
 use handle_proto::wire::envelope::EnvelopeFlags;
-use handle_proto::wire::stream::{Front, split};
+use handle_proto::wire::stream::{StreamFront, split};
 use handle_resolver::batch::{STAGED_COUNT, Scratch};
 use handle_resolver::{Context, Refused, Reply, answer_message, answer_messages, refuse_stream};
 use round::Round;
@@ -37,7 +37,7 @@ use settings::TcpSettings;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use table::{Stream, Table, Wait};
+use table::{ConnectionWait, Stream, Table};
 
 /// While draining, how long who has just connected may take for the first byte of a request, in milliseconds.
 const FIRST_REQUEST_MS: u64 = 300;
@@ -52,7 +52,7 @@ pub trait Wire {
     ///
     /// # Errors
     /// When there is nobody any more.
-    fn send(&mut self, id: StreamId, bytes: &[u8]) -> Result<usize, Gone>;
+    fn send(&mut self, id: StreamId, bytes: &[u8]) -> Result<usize, ConnectionGone>;
     /// Bytes kept for all connections.
     fn kept_len_all(&self) -> usize;
     /// Reads from the connection, or does not.
@@ -64,7 +64,7 @@ pub trait Wire {
 }
 
 impl Wire for Connections {
-    fn send(&mut self, id: StreamId, bytes: &[u8]) -> Result<usize, Gone> {
+    fn send(&mut self, id: StreamId, bytes: &[u8]) -> Result<usize, ConnectionGone> {
         self.send(id, bytes)
     }
 
@@ -233,12 +233,12 @@ impl Tcp {
     /// Whether nothing is under way: no connection is left but such as only wait for the other side's end.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
-        self.table.len() == self.table.count(Wait::Closing)
+        self.table.len() == self.table.count(ConnectionWait::Closing)
     }
 
     /// Gives up on everybody, as time is up.
     pub fn abort_all<B: AsRef<[u8]>, W: Wire>(&mut self, turn: &mut Turn<'_, '_, B, W>) {
-        for wait in Wait::ALL {
+        for wait in ConnectionWait::ALL {
             while let Some(id) = self.table.first(wait) {
                 if !wait.is_over() {
                     Why::Drained.count(turn.counters);
@@ -273,21 +273,21 @@ impl Tcp {
     /// When [`tick`](Self::tick) has something to do, at the earliest.
     #[must_use]
     pub fn next_expiry_ms(&self) -> Option<u64> {
-        Wait::ALL.iter().filter_map(|&wait| self.table.next_expiry_ms(wait)).min()
+        ConnectionWait::ALL.iter().filter_map(|&wait| self.table.next_expiry_ms(wait)).min()
     }
 
     /// Gives up on whom nothing was heard of for too long.
     pub fn tick<B: AsRef<[u8]>, W: Wire>(&mut self, turn: &mut Turn<'_, '_, B, W>) {
-        for wait in Wait::ALL {
+        for wait in ConnectionWait::ALL {
             while let Some(id) = self.table.expired(wait, turn.now_ms) {
                 match wait {
-                    Wait::Idle => self.give_up(id, Why::Idle, Some((Refused::Idle, b"")), turn),
-                    Wait::Reading => {
+                    ConnectionWait::Idle => self.give_up(id, Why::Idle, Some((Refused::Idle, b"")), turn),
+                    ConnectionWait::Reading => {
                         self.give_up(id, Why::HalfRequest, Some((Refused::HalfRequest, b"")), turn)
                     }
-                    Wait::Sending => self.abort(id, Why::SlowReader, turn),
-                    Wait::Slow => self.give_up(id, Why::Idle, None, turn),
-                    Wait::Closing | Wait::Ending => {
+                    ConnectionWait::Sending => self.abort(id, Why::SlowReader, turn),
+                    ConnectionWait::Slow => self.give_up(id, Why::Idle, None, turn),
+                    ConnectionWait::Closing | ConnectionWait::Ending => {
                         turn.wire.abort(id);
                         self.forget(id);
                     }
@@ -302,7 +302,7 @@ impl Tcp {
     pub fn drain<B: AsRef<[u8]>, W: Wire>(&mut self, turn: &mut Turn<'_, '_, B, W>) {
         let since_ms = *self.draining_since_ms.get_or_insert(turn.now_ms);
         self.draining = turn.now_ms.saturating_sub(since_ms) >= FIRST_REQUEST_MS;
-        while let Some(id) = self.table.first(Wait::Idle)
+        while let Some(id) = self.table.first(ConnectionWait::Idle)
             && !self.table.is_new(id, turn.now_ms, FIRST_REQUEST_MS)
         {
             self.give_up(id, Why::Drained, None, turn);
@@ -422,7 +422,7 @@ impl Tcp {
         if !connection.wait.is_over() && !connection.is_kept {
             let mut input = std::mem::take(&mut connection.input);
             self.input_len -= input.len();
-            let is_begun = matches!(split(&input, self.settings.request_bytes), Ok(Front::Needs(_)));
+            let is_begun = matches!(split(&input, self.settings.request_bytes), Ok(StreamFront::Needs(_)));
             if is_begun {
                 // Nothing to answer: keep it where it is.
                 self.keep(id, input);
@@ -509,7 +509,7 @@ impl Tcp {
         &mut self,
         id: StreamId,
         turn: &mut Turn<'_, '_, B, W>,
-    ) -> Result<usize, Gone> {
+    ) -> Result<usize, ConnectionGone> {
         let used = std::mem::take(&mut self.answers.used);
         if used == 0 {
             return Ok(0);
@@ -520,7 +520,7 @@ impl Tcp {
         kept
     }
 
-    fn note_kept(&mut self, id: StreamId, kept: Result<usize, Gone>) {
+    fn note_kept(&mut self, id: StreamId, kept: Result<usize, ConnectionGone>) {
         if let (Some(connection), Ok(kept)) = (self.table.get_mut(id), kept) {
             connection.is_kept |= kept > 0;
         }
@@ -570,22 +570,22 @@ impl Tcp {
             return self.abort(id, Why::NoRoom, turn);
         }
         let wait = if connection.is_kept {
-            Wait::Sending
+            ConnectionWait::Sending
         } else if connection.slow_count > 0 && (connection.is_last || connection.has_ended || !is_begun) {
-            Wait::Slow
+            ConnectionWait::Slow
         } else if connection.is_last && !is_begun {
             return self.give_up(id, Why::Done, None, turn);
         } else if connection.has_ended {
             return self.ended(id, turn);
         } else if is_begun {
-            Wait::Reading
+            ConnectionWait::Reading
         } else if self.draining_since_ms.is_some() {
             return self.give_up(id, Why::Drained, None, turn);
         } else {
-            Wait::Idle
+            ConnectionWait::Idle
         };
         let Some(connection) = self.table.get_mut(id) else { return };
-        let reads = wait != Wait::Sending;
+        let reads = wait != ConnectionWait::Sending;
         if connection.is_paused == reads {
             connection.is_paused = !reads;
             turn.wire.set_reading(id, reads);
@@ -647,7 +647,7 @@ impl Tcp {
         self.drop_input(id);
         // With answers to be read it may take as long as that may take.
         let is_kept = self.table.get(id).is_some_and(|connection| connection.is_kept);
-        let wait = if is_kept { Wait::Ending } else { Wait::Closing };
+        let wait = if is_kept { ConnectionWait::Ending } else { ConnectionWait::Closing };
         self.table.wait_for(id, wait, turn.now_ms);
     }
 
@@ -681,7 +681,7 @@ impl Answers {
         self.messages.clear();
         while self.messages.len() < STAGED_COUNT {
             match split(&input[*at..], message_len_max) {
-                Ok(Front::Message(message, _)) => {
+                Ok(StreamFront::Message(message, _)) => {
                     let start = *at;
                     *at += message.len();
                     self.messages.push(start..*at);
@@ -689,7 +689,7 @@ impl Answers {
                         return After::Last;
                     }
                 }
-                Ok(Front::Needs(_)) => return After::Begun,
+                Ok(StreamFront::Needs(_)) => return After::Begun,
                 Err(_) => return After::Unreadable,
             }
         }

@@ -10,7 +10,7 @@
 //!   comes to it is answered with an error.
 
 use crate::live::Live;
-use handle_snapshot::map::Mapped;
+use handle_snapshot::map::MappedFile;
 use handle_snapshot::set::manifest::LayerEntry;
 use handle_snapshot::verify::{self, Fault};
 use handle_snapshot::{Layer, Trust};
@@ -239,7 +239,7 @@ pub(crate) fn run(live: &Live) {
 }
 
 /// Verifies a layer with rests; `None` when it was stopped.
-fn verify_slowly(layer: &Layer<Mapped>, ledger: &Ledger) -> Result<Option<verify::Report>, Fault> {
+fn verify_slowly(layer: &Layer<MappedFile>, ledger: &Ledger) -> Result<Option<verify::Report>, Fault> {
     let mut since = Instant::now();
     verify::layer_in_steps(layer, |range: Range<u64>| {
         let rested = ledger.rest(range.end - range.start, since.elapsed());
@@ -261,7 +261,7 @@ fn stand_back() {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use handle_snapshot::verify::What;
+    use handle_snapshot::verify::FaultKind;
 
     fn entry(name: &str) -> LayerEntry {
         LayerEntry { file: name.to_owned(), len: 1, header_sum: 1 }
@@ -271,7 +271,7 @@ mod tests {
     fn what_is_known_of_a_layer_stays_with_it_from_set_to_set() {
         let ledger = Ledger::default();
         let [a, b, c] = ["a", "b", "c"].map(entry);
-        let damage = LayerState::Damaged(Fault { at: 9, what: What::RecordsSum });
+        let damage = LayerState::Damaged(Fault { at: 9, what: FaultKind::RecordsSum });
         ledger.begin(&[a.clone(), b.clone()], |_| false);
         assert!(ledger.conclude(&a, damage.clone()) && ledger.conclude(&b, LayerState::Whole));
         ledger.begin(&[c.clone(), a.clone()], |entry| *entry == c);
@@ -287,8 +287,8 @@ mod tests {
         let ledger = Ledger::default();
         let [damaged, crafted, pending] = ["damaged", "crafted", "pending"].map(entry);
         ledger.begin(&[damaged.clone(), crafted.clone(), pending.clone()], |_| false);
-        ledger.conclude(&damaged, LayerState::Damaged(Fault { at: 1, what: What::IndexSum }));
-        ledger.conclude(&crafted, LayerState::Damaged(Fault { at: 1, what: What::Public }));
+        ledger.conclude(&damaged, LayerState::Damaged(Fault { at: 1, what: FaultKind::IndexSum }));
+        ledger.conclude(&crafted, LayerState::Damaged(Fault { at: 1, what: FaultKind::Public }));
         use RecordChecks::{Auto, Off, On};
         for (checks, has_private, expected) in [
             (Auto, false, Trust::Plain),

@@ -3,7 +3,7 @@
 use crate::config::Config;
 use crate::observe::Observer;
 use crate::observe::http::{Response, Status};
-use handle_snapshot::set::{SetError, Why, read_manifest};
+use handle_snapshot::set::{SetError, SetErrorKind, read_manifest};
 use sd_notify::NotifyState;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
@@ -13,7 +13,7 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Whether there is nothing to serve yet: no set has been published in the directory of the configuration.
 fn is_unpublished(config: &Config) -> bool {
-    matches!(read_manifest(&config.snapshot), Err(SetError { why: Why::NotPublished, .. }))
+    matches!(read_manifest(&config.snapshot), Err(SetError { why: SetErrorKind::NotPublished, .. }))
 }
 
 /// What is said while it is so.

@@ -20,13 +20,13 @@ use anyhow::Context as _;
 use handle_net::{Datagram, Datapath, Inbox, Kind, Peer, Trains};
 use handle_proto::limit::FRAGMENTS_MAX;
 use handle_proto::wire::Envelope;
-use handle_proto::wire::reassembly::{Reassembled, Reassembly, ReassemblyLimits, Refusal};
+use handle_proto::wire::reassembly::{FragmentRefusal, Reassembly, ReassemblyLimits, ReassemblyOutcome};
 use handle_resolver::batch::Scratch;
 use handle_resolver::{
     Context, DropReason, InBatch, MayCompute, Outcome, Refused, Service, answer, answer_batch,
     answer_message, refuse_stream,
 };
-use handle_snapshot::map::Mapped;
+use handle_snapshot::map::MappedFile;
 use std::cell::Cell;
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -462,7 +462,7 @@ impl Worker {
 }
 
 /// What answers from `set` depend on.
-fn context_of<'a>(set: &'a LiveSet, service: Service<'a>, now_unix_s: u32) -> Context<'a, Mapped> {
+fn context_of<'a>(set: &'a LiveSet, service: Service<'a>, now_unix_s: u32) -> Context<'a, MappedFile> {
     let templates = set.templates().map(|templates| templates as &dyn MayCompute);
     Context::new(set.records(), service, now_unix_s).computing(templates)
 }
@@ -510,7 +510,7 @@ fn datagram_at<'a>(inbox: Inbox<'a>, places: &[u16], at: usize) -> &'a [u8] {
 /// datagram that hit a bug.
 #[cold]
 fn answer_alone(
-    context: &Context<'_, Mapped>,
+    context: &Context<'_, MappedFile>,
     fragments: Fragments<'_>,
     replies: &mut Replies<'_>,
     peer: Peer,
@@ -561,18 +561,18 @@ impl Fragments<'_> {
         }
         let repeated = self.table.counts().repeated;
         let counter = match self.table.accept(peer.remote().ip(), datagram, self.now_ms) {
-            Ok(Reassembled::Complete(message)) => return Some(message),
-            Ok(Reassembled::Incomplete) if self.table.counts().repeated > repeated => {
+            Ok(ReassemblyOutcome::Complete(message)) => return Some(message),
+            Ok(ReassemblyOutcome::Incomplete) if self.table.counts().repeated > repeated => {
                 &counters.dropped_fragment_repeated
             }
-            Ok(Reassembled::Incomplete) => &counters.fragments_kept,
+            Ok(ReassemblyOutcome::Incomplete) => &counters.fragments_kept,
             // Deployed servers keep silent about a message in one fragment: `conversations.jsonl`,
             // `truncated_flag_single_packet`.
-            Ok(Reassembled::Whole(_))
-            | Err(Refusal::Unreadable(_) | Refusal::Misfit | Refusal::Contradiction) => {
-                &counters.dropped_fragment_invalid
-            }
-            Err(Refusal::NoRoom) => &counters.dropped_fragment_no_room,
+            Ok(ReassemblyOutcome::Whole(_))
+            | Err(
+                FragmentRefusal::Unreadable(_) | FragmentRefusal::Misfit | FragmentRefusal::Contradiction,
+            ) => &counters.dropped_fragment_invalid,
+            Err(FragmentRefusal::NoRoom) => &counters.dropped_fragment_no_room,
         };
         counter.add(1);
         None

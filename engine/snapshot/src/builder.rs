@@ -1,6 +1,6 @@
 //! Records in any order, one layer file out, in bounded memory.
 
-use crate::encode::{Encoder, Refused, tombstone};
+use crate::encode::{Encoder, RecordRefusal, tombstone};
 use crate::format::{Header, KEY_LEN_MAX, RECORD_ALIGN, RECORD_HEAD_LEN, RecordHead, hash_key};
 use crate::merge::{Head, Merge, Source};
 use crate::record::Record;
@@ -140,7 +140,7 @@ impl<'p> Builder<'p> {
         origin: u64,
         handle: &[u8],
         at: usize,
-        result: Result<(), Refused>,
+        result: Result<(), RecordRefusal>,
     ) -> Result<(), BuildError> {
         if let Err(why) = result {
             let handle = handle[..handle.len().min(KEY_LEN_MAX)].into();

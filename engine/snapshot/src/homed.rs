@@ -12,7 +12,7 @@ const USUAL_LEN: usize = 96;
 /// A prefix is what follows `0.NA/` in the name of its record: `10.5072`, `0.NA`, and `0.NA/10` for all
 /// that is derived from `10`.
 #[derive(Clone, Copy, Debug)]
-pub struct Homed<'a> {
+pub struct HomedTable<'a> {
     pub(crate) section: &'a [u8],
     pub(crate) index: Index<'a>,
     pub(crate) entries_at: usize,
@@ -20,7 +20,7 @@ pub struct Homed<'a> {
     pub(crate) seed: u64,
 }
 
-impl<'a> Homed<'a> {
+impl<'a> HomedTable<'a> {
     /// Whether the prefix, in any case, is homed.
     #[must_use]
     pub fn has(&self, prefix: &[u8]) -> bool {
@@ -76,7 +76,7 @@ impl<'a> Homed<'a> {
     }
 }
 
-impl<'a> IntoIterator for Homed<'a> {
+impl<'a> IntoIterator for HomedTable<'a> {
     type Item = &'a [u8];
     type IntoIter = Prefixes<'a>;
 
@@ -85,7 +85,7 @@ impl<'a> IntoIterator for Homed<'a> {
     }
 }
 
-/// Homed prefixes in ascending order of (hash, prefix). See [`Homed::iter`].
+/// Homed prefixes in ascending order of (hash, prefix). See [`HomedTable::iter`].
 #[derive(Clone, Copy, Debug)]
 pub struct Prefixes<'a> {
     left: u64,

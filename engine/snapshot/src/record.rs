@@ -97,8 +97,8 @@ impl<'a> Record<'a> {
     ///
     /// Ends early where the bytes are damaged.
     #[must_use]
-    pub const fn private(&self) -> Private<'a> {
-        Private { left: self.private_count, bytes: self.private }
+    pub const fn private(&self) -> PrivateValues<'a> {
+        PrivateValues { left: self.private_count, bytes: self.private }
     }
 
     /// All values, in stored order.
@@ -128,12 +128,12 @@ impl<'a> Record<'a> {
 
 /// The private values of a record. See [`Record::private`].
 #[derive(Clone, Copy, Debug)]
-pub struct Private<'a> {
+pub struct PrivateValues<'a> {
     left: u16,
     bytes: &'a [u8],
 }
 
-impl<'a> Private<'a> {
+impl<'a> PrivateValues<'a> {
     fn split(&mut self) -> Option<(u16, &'a [u8], Value<'a>)> {
         let left = self.left.checked_sub(1)?;
         let (position, bytes) = self.bytes.split_first_chunk::<POSITION_LEN>()?;
@@ -150,7 +150,7 @@ impl<'a> Private<'a> {
     }
 }
 
-impl<'a> Iterator for Private<'a> {
+impl<'a> Iterator for PrivateValues<'a> {
     type Item = (u16, &'a [u8]);
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -164,7 +164,7 @@ pub struct ValuesInOrder<'a> {
     position: usize,
     public_left: u16,
     public: &'a [u8],
-    private: Private<'a>,
+    private: PrivateValues<'a>,
     private_next: Option<(u16, Value<'a>, &'a [u8])>,
 }
 

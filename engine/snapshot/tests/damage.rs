@@ -8,7 +8,7 @@ use handle_snapshot::format::{
     checksum, fingerprint, header_at, record_sum,
 };
 use handle_snapshot::{
-    Builder, Corrupt, HomedPrefixes, Layer, LayerOptions, Records, Trust, hash_key, verify,
+    Builder, CorruptRecord, HomedPrefixes, Layer, LayerOptions, Records, Trust, hash_key, verify,
 };
 use proptest::prelude::*;
 use std::io::Cursor;
@@ -135,7 +135,7 @@ fn keys() -> impl Iterator<Item = &'static [u8]> {
 }
 
 /// What lookups find: the bytes of the record, nothing, or damage.
-fn answers<B: AsRef<[u8]>>(layers: &[Layer<B>]) -> Vec<Result<Option<Vec<u8>>, Corrupt>> {
+fn answers<B: AsRef<[u8]>>(layers: &[Layer<B>]) -> Vec<Result<Option<Vec<u8>>, CorruptRecord>> {
     let records = Records::new(layers).unwrap();
     let find = |key| {
         let hash = hash_key(records.seed(), key);
@@ -150,7 +150,7 @@ fn answers<B: AsRef<[u8]>>(layers: &[Layer<B>]) -> Vec<Result<Option<Vec<u8>>, C
 }
 
 /// Asserts that a damaged layer gives what the whole one does, or an error.
-fn assert_right_or_damaged(expected: &[Result<Option<Vec<u8>>, Corrupt>], bytes: &[u8], what: &str) {
+fn assert_right_or_damaged(expected: &[Result<Option<Vec<u8>>, CorruptRecord>], bytes: &[u8], what: &str) {
     let Ok(layer) = Layer::open(bytes) else { return };
     let found = answers(&[layer.with_trust(Trust::Checked)]);
     for ((key, found), expected) in keys().zip(found).zip(expected) {

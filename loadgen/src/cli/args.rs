@@ -11,7 +11,7 @@ use handle_loadgen::assertion::{Assertion, number};
 use handle_loadgen::names::Template;
 use handle_loadgen::recording::Speed;
 use handle_loadgen::{Form, Idle, Pattern, RunOptions, Transport, phases};
-use handle_net::Choice;
+use handle_net::DatapathChoice;
 
 use super::help;
 
@@ -158,8 +158,8 @@ pub(crate) struct AskArgs {
     pub(crate) cores: Vec<usize>,
     /// How datagrams are sent and received: over `io_uring` (uring), with `recvmmsg` and `sendmmsg`
     /// (portable), or the first of these that works (auto); in an open loop auto is portable, which is more on time.
-    #[arg(long, value_name = "auto|uring|portable", default_value_t = Choice::Auto)]
-    pub(crate) datapath: Choice,
+    #[arg(long, value_name = "auto|uring|portable", default_value_t = DatapathChoice::Auto)]
+    pub(crate) datapath: DatapathChoice,
     /// How the time until the next request is spent: looking at the clock (spin) takes a whole core and is most
     /// exact, sleeping leaves the core to others, and auto sleeps until shortly before.
     #[arg(long, value_name = "auto|spin|sleep", default_value_t = Idle::Auto)]
@@ -376,8 +376,8 @@ pub(crate) struct EchoArgs {
     pub(crate) answer_len: Option<usize>,
     /// How datagrams are sent and received: over `io_uring` (uring), with `recvmmsg` and `sendmmsg`
     /// (portable), or the first of these that works (auto).
-    #[arg(long, value_name = "auto|uring|portable", default_value_t = Choice::Auto)]
-    pub(crate) datapath: Choice,
+    #[arg(long, value_name = "auto|uring|portable", default_value_t = DatapathChoice::Auto)]
+    pub(crate) datapath: DatapathChoice,
     /// The core to run on.
     #[arg(long, value_name = "N")]
     pub(crate) core: Option<usize>,
@@ -399,8 +399,8 @@ pub(crate) struct LimitArgs {
     pub(crate) window: usize,
     /// How datagrams are sent and received: over `io_uring` (uring), with `recvmmsg` and `sendmmsg`
     /// (portable), or the first of these that works (auto).
-    #[arg(long, value_name = "auto|uring|portable", default_value_t = Choice::Auto)]
-    pub(crate) datapath: Choice,
+    #[arg(long, value_name = "auto|uring|portable", default_value_t = DatapathChoice::Auto)]
+    pub(crate) datapath: DatapathChoice,
     /// The core that asks and the one that answers; the first two that may be used, if there are two.
     #[arg(long, value_name = "ASK,ANSWER", value_delimiter = ',')]
     pub(crate) cores: Vec<usize>,

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 use handle_proto::json::record_from_json;
 use handle_proto::wire::list::Values;
-use handle_proto::wire::query::Answer;
+use handle_proto::wire::query::QueryAnswer;
 use handle_proto::wire::{Envelope, Header};
 use handle_proto::{OpCode, OpFlags, ResponseCode};
 use percent_encoding::{AsciiSet, percent_encode};
@@ -56,7 +56,7 @@ pub fn message(body: &[u8], request_id: i32, with_values: bool) -> Option<Vec<u8
         let mut bytes = Vec::new();
         let views: Vec<_> = record.values.iter().map(|value| value.view()).collect();
         let values = Values::build(views, &mut bytes);
-        Answer { handle: &record.handle, values }.encode(&mut content);
+        QueryAnswer { handle: &record.handle, values }.encode(&mut content);
     }
     let len = u32::try_from(content.len()).ok()?;
     let header =
@@ -106,7 +106,7 @@ mod tests {
         let bytes = message(body, 9, true).unwrap();
         let (envelope, rest) = Envelope::split(&bytes).unwrap();
         let decoded = Message::decode(rest).unwrap();
-        let answer = Answer::decode(decoded.body).unwrap();
+        let answer = QueryAnswer::decode(decoded.body).unwrap();
         assert_eq!((envelope.request_id, decoded.header.response_code), (9, ResponseCode::SUCCESS));
         assert_eq!((answer.handle, answer.values.len()), (&b"10.1/a"[..], 1));
         assert_eq!(answer.values.iter().next().map(|value| value.data), Some(&b"http://x"[..]));

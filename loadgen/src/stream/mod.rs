@@ -15,7 +15,7 @@ use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use handle_net::{Flushed, Outbox, Peer};
+use handle_net::{FlushReport, Outbox, Peer};
 use mio::{Events, Poll, Token};
 use serde::Serialize;
 
@@ -245,7 +245,7 @@ impl Pool {
         if self.outbox.is_empty() {
             return;
         }
-        let mut flushed = Flushed::default();
+        let mut flushed = FlushReport::default();
         for i in 0..self.outbox.len() {
             match self.send(i, now_ns) {
                 Ok(()) => flushed.sent += 1,

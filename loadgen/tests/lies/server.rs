@@ -12,7 +12,7 @@ use std::time::Duration;
 use handle_loadgen::{Load, Names, Pattern, RunOptions, Truth, Verify};
 use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::list::Values;
-use handle_proto::wire::query::{Answer, Query};
+use handle_proto::wire::query::{Query, QueryAnswer};
 use handle_proto::wire::{Envelope, Header, Message};
 use handle_proto::{ResponseCode, Value};
 
@@ -34,7 +34,7 @@ pub(crate) fn answer(request: &[u8], url: &[u8]) -> Vec<Vec<u8>> {
     let handle = Query::decode(asked.body).unwrap().handle;
     let (mut room, mut body) = (Vec::new(), Vec::new());
     let values = Values::build([Value::new(1, b"URL", url)], &mut room);
-    Answer { handle, values }.encode(&mut body);
+    QueryAnswer { handle, values }.encode(&mut body);
     let len = u32::try_from(body.len()).unwrap();
     let header = Header { response_code: ResponseCode::SUCCESS, body_len: len, ..asked.header };
     let message = [&header.to_bytes()[..], &body, &[0; 4]].concat();

@@ -54,7 +54,7 @@ impl<R: Records> Case<'_, R> {
         // Also where the prefix is not homed any more, for cleaning up.
         let key = self.key(handle)?;
         self.refer(&key)?;
-        if matches!(self.who, super::Who::Nobody) {
+        if matches!(self.who, super::Requester::Nobody) {
             return Err(Stop::Challenge);
         }
         if self.records.record(&key)?.is_none() {

@@ -161,7 +161,7 @@ fn of_the_record_of_a_prefix_public_values_count_and_only_if_they_shall() {
 
 #[test]
 fn administrators_of_the_server_may_everything_if_they_shall_and_offices_are_kept_apart() {
-    let who = || vec![Configured { index: WHO.index, handle: WHO.handle.to_vec() }];
+    let who = || vec![ConfiguredIdentity { index: WHO.index, handle: WHO.handle.to_vec() }];
     let records = Plain::default();
     let requirement = Requirement::from(Need::of([Deed::Delete], Handle(b"10.1/X"), true));
     let server = Administrators { server: who(), ..usual() };

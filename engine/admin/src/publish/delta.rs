@@ -6,7 +6,7 @@ use handle_snapshot::set::manifest::LayerEntry;
 use handle_snapshot::set::stager::NewLayer;
 use handle_snapshot::set::storage::Storage;
 use handle_snapshot::{
-    BuildError, Builder, HomedPrefixes, Layer, LayerOptions, LayerWriter, Place, SetError, Stager, merge,
+    BuildError, Builder, HomedPrefixes, Layer, LayerOptions, LayerPlace, LayerWriter, SetError, Stager, merge,
 };
 use std::io::{Cursor, Write as _};
 use std::ops::ControlFlow;
@@ -88,7 +88,7 @@ impl Delta {
 
     /// Writes it as it is.
     pub(super) fn stage<S: Storage>(&self, stager: &Stager<S>) -> Result<NewLayer, SetError> {
-        stager.stage(Place::Delta, |mut file, _| {
+        stager.stage(LayerPlace::Delta, |mut file, _| {
             file.write_all(&self.bytes)?;
             Ok((file, self.header))
         })
@@ -101,7 +101,7 @@ impl Delta {
         gone: &[LayerEntry],
         layers: &[Layer<S::Bytes>],
     ) -> Result<NewLayer, SetError> {
-        stager.stage(Place::Absorbing(gone.to_vec()), |file, temp_dir| {
+        stager.stage(LayerPlace::Absorbing(gone.to_vec()), |file, temp_dir| {
             let open = |bytes| Layer::open(bytes).expect("these are open already");
             let own = std::iter::once(open(self.bytes.as_slice()));
             let inputs: Vec<_> = own.chain(layers.iter().map(|layer| open(layer.as_bytes()))).collect();

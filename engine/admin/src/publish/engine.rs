@@ -13,8 +13,8 @@ use crate::store::{Changed, Changes, Store};
 use handle_snapshot::set::manifest::{LAYERS_MAX, LayerEntry, Manifest, Source};
 use handle_snapshot::set::stager::NewLayer;
 use handle_snapshot::set::storage::Storage;
-use handle_snapshot::set::{SetError, Why};
-use handle_snapshot::{HomedPrefixes, LayerOptions, Publisher};
+use handle_snapshot::set::{SetError, SetErrorKind};
+use handle_snapshot::{HomedPrefixes, LayerOptions, SetPublisher};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::SystemTime;
@@ -30,7 +30,7 @@ const CATCH_UP_CHANGES: usize = 100_000;
 /// Publishes the records of a store.
 pub(super) struct Engine<S: Storage> {
     store: Arc<Store>,
-    publisher: Publisher<S>,
+    publisher: SetPublisher<S>,
     config: Arc<PublishConfig>,
     running: Vec<Running>,
     jobs_count: u64,
@@ -58,7 +58,7 @@ struct Running {
 impl<S: Storage> Engine<S> {
     pub(super) fn new(
         store: Arc<Store>,
-        publisher: Publisher<S>,
+        publisher: SetPublisher<S>,
         config: Arc<PublishConfig>,
     ) -> Result<Self, PublishError> {
         let (held, kept) = (publisher.held()?, publisher.kept()?);
@@ -204,7 +204,7 @@ impl<S: Storage> Engine<S> {
     ) -> Result<Delta, PublishError> {
         let dir = self.publisher.dir();
         let delta = Delta::build(dir, options, changed, homed)
-            .map_err(|error| SetError { path: dir.to_owned(), why: Why::Build(error) })?;
+            .map_err(|error| SetError { path: dir.to_owned(), why: SetErrorKind::Build(error) })?;
         self.counts.left_out += delta.left_out;
         Ok(delta)
     }
@@ -328,7 +328,7 @@ impl<S: Storage> Engine<S> {
                 Ok(())
             }
             // Its layers went with a rebuild or a roll back.
-            Err(SetError { why: Why::Refused(_), .. }) => Ok(()),
+            Err(SetError { why: SetErrorKind::Refused(_), .. }) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }

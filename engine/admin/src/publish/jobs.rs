@@ -8,8 +8,8 @@ use crate::store::{Records as _, Snapshot, Store, StoreError, now_unix_ms};
 use handle_snapshot::set::manifest::{LayerEntry, Manifest, Source};
 use handle_snapshot::set::stager::NewLayer;
 use handle_snapshot::set::storage::Storage;
-use handle_snapshot::set::{SetError, Why};
-use handle_snapshot::{BuildError, Builder, LayerOptions, Place, Progress, Stager};
+use handle_snapshot::set::{SetError, SetErrorKind};
+use handle_snapshot::{BuildError, Builder, LayerOptions, LayerPlace, Progress, Stager};
 use std::io::{self, Seek, SeekFrom, Write};
 use std::ops::{ControlFlow, Range};
 use std::path::Path;
@@ -105,7 +105,7 @@ impl<S: Storage> Job<S> {
         let homed = homed_prefixes(&snapshot)?;
         let mut problem = None;
         let mut leaving = Leaving::default();
-        let layer = self.stager.stage(Place::Base, |file, temp_dir| {
+        let layer = self.stager.stage(LayerPlace::Base, |file, temp_dir| {
             let tell = |progress| {
                 if let Progress::Written { records, .. } = progress {
                     self.watch.records.store(records, Ordering::Relaxed);
@@ -195,7 +195,7 @@ impl From<StoreError> for Taking {
 /// Tells the end that we asked for from one that happened.
 fn stopped(error: SetError) -> PublishError {
     match error.why {
-        Why::Build(BuildError::Stopped) => PublishError::Stopped,
+        SetErrorKind::Build(BuildError::Stopped) => PublishError::Stopped,
         _ => error.into(),
     }
 }

@@ -30,7 +30,7 @@ pub use status::{Counts, JobStatus, KeptStatus, PublishStatus, SetStatus};
 
 use crate::store::{Store, now_unix_ms};
 use engine::Engine;
-use handle_snapshot::Publisher;
+use handle_snapshot::SetPublisher;
 use handle_snapshot::set::storage::{Storage, create_directory};
 use jobs::Made;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -77,7 +77,7 @@ impl Publishing {
         let dir = config.directory.as_deref();
         let dir = dir.ok_or(PublishError::Refused("`publish.directory` is not said"))?;
         create_directory(dir)?;
-        let publisher = Publisher::open(dir)?;
+        let publisher = SetPublisher::open(dir)?;
         check::clean(dir)?;
         let config = Arc::new(config.clone());
         let engine = Engine::new(store.clone(), publisher, config.clone())?;

@@ -8,7 +8,9 @@ use crate::store::StoreConfig;
 use handle_proto::{Value, Values};
 use handle_snapshot::set::manifest::{MANIFEST, Manifest};
 use handle_snapshot::set::storage::Disk;
-use handle_snapshot::{Builder, HomedPrefixes, How, LayerOptions, Mapped, PublishedSet, SetError, hash_key};
+use handle_snapshot::{
+    Builder, HomedPrefixes, LayerOptions, LoadMode, MappedFile, PublishedSet, SetError, hash_key,
+};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
@@ -64,7 +66,7 @@ impl Place {
     }
 
     fn engine_with(&self, config: PublishConfig) -> Engine<Disk> {
-        let publisher = Publisher::open(&self.set()).unwrap();
+        let publisher = SetPublisher::open(&self.set()).unwrap();
         Engine::new(self.store().clone(), publisher, Arc::new(config)).unwrap()
     }
 
@@ -122,7 +124,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 fn seen(dir: &Path) -> Seen {
-    let set = PublishedSet::open(dir, How::Map).unwrap();
+    let set = PublishedSet::open(dir, LoadMode::Map).unwrap();
     set.verify().unwrap();
     let mut seen = Seen::new();
     for layer in set.layers() {
@@ -271,7 +273,7 @@ fn a_set_that_does_not_fit_the_store_is_rebuilt() {
     // A set that somebody else has put there.
     assert_eq!(
         rebuilds_after(&|place| {
-            let mut publisher = Publisher::open(&place.set()).unwrap();
+            let mut publisher = SetPublisher::open(&place.set()).unwrap();
             let options = LayerOptions { seed: 1, folds: true, created_unix_ms: 1 };
             let base = |file, temp_dir: &Path| {
                 let mut builder = Builder::new(temp_dir, options).homed(HomedPrefixes::default());
@@ -304,7 +306,7 @@ fn what_is_visible_stays_so_when_the_set_is_rebuilt() {
     engine.finish(job.number, made, now_unix_ms()).unwrap();
     assert!(place.shown() > shown);
     assert_eq!(place.seen(), place.stored());
-    let set = PublishedSet::open(&place.set(), How::Map).unwrap();
+    let set = PublishedSet::open(&place.set(), LoadMode::Map).unwrap();
     assert!(set.records().homed(b"1") && set.records().homed(b"2"));
     assert!(engine.status().rebuild.is_none());
 }
@@ -340,7 +342,7 @@ fn homing_is_a_change() {
     let place = Place::new();
     let mut engine = place.engine();
     let homed = || {
-        let set = PublishedSet::open(&place.set(), How::Map).unwrap();
+        let set = PublishedSet::open(&place.set(), LoadMode::Map).unwrap();
         [b"1", b"2", b"3"].map(|prefix| set.records().homed(prefix))
     };
     assert_eq!(homed(), [true, false, false]);
@@ -571,7 +573,7 @@ impl Seek for FailingFile {
 
 impl Storage for Failing {
     type File = FailingFile;
-    type Bytes = Mapped;
+    type Bytes = MappedFile;
 
     fn create(&self, name: &str) -> io::Result<FailingFile> {
         self.step()?;
@@ -600,11 +602,11 @@ impl Storage for Failing {
     fn read(&self, name: &str, len_max: usize) -> io::Result<Vec<u8>> {
         self.disk.read(name, len_max)
     }
-    fn open(&self, name: &str) -> io::Result<Mapped> {
+    fn open(&self, name: &str) -> io::Result<MappedFile> {
         self.step()?;
         self.disk.open(name)
     }
-    fn forget(&self, bytes: &Mapped, range: Range<u64>) {
+    fn forget(&self, bytes: &MappedFile, range: Range<u64>) {
         self.disk.forget(bytes, range);
     }
     fn dir(&self) -> &Path {
@@ -667,7 +669,7 @@ fn whatever_step_fails_nothing_is_lost_and_nothing_becomes_older() {
         let disk = Disk::lock(&place.set()).unwrap().unwrap();
         let steps = Arc::new(AtomicUsize::new(0));
         let storage = Failing { disk, steps: steps.clone(), fails_at: Arc::new(AtomicUsize::new(fails_at)) };
-        let publisher = Publisher::with_storage(storage).unwrap();
+        let publisher = SetPublisher::with_storage(storage).unwrap();
         let config = PublishConfig { grace_s: 0, ..place.config() };
         let mut engine = Engine::new(place.store().clone(), publisher, Arc::new(config)).unwrap();
         let failures = work(&place, &mut engine);

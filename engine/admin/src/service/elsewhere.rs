@@ -6,7 +6,7 @@ use crate::elsewhere::{Errand, Unanswered, Verdict};
 use crate::operation::{Answer, Asked, Decision, Key, Refused, Rules, Who, decide};
 use crate::permission::sight::{Known, Wanted};
 use crate::store::{Records, StoreError};
-use handle_auth::answered::Answered;
+use handle_auth::challenge_proof::ChallengeProof;
 use handle_auth::challenges::Challenge;
 use handle_auth::source::Origin;
 use handle_auth::{Pbkdf2Limits, VerifyError};
@@ -52,7 +52,7 @@ impl Proof {
     }
 
     /// Whether the answer is right by it, or why not.
-    pub(super) fn check(&self, answered: &Answered<'_>, kind: &[u8]) -> Result<(), VerifyError> {
+    pub(super) fn check(&self, answered: &ChallengeProof<'_>, kind: &[u8]) -> Result<(), VerifyError> {
         match self {
             Self::Key(key) => answered.check(kind, &key.data),
             Self::Told(verdict) if verdict.is_right => Ok(()),
@@ -201,7 +201,7 @@ fn is_unreadable(challenge: &Challenge, signed_response: &[u8]) -> bool {
     // The form is looked at, and no work is done.
     let limits = Pbkdf2Limits { iterations_max: 0, ..Pbkdf2Limits::DEFAULT };
     let (version, covered) = (challenge.version, challenge.covered());
-    let answered = Answered { version, covered, signed_response, limits };
+    let answered = ChallengeProof { version, covered, signed_response, limits };
     answered.check(auth::SECRET_KEY, b"any").is_err_and(|error| error.is_unreadable())
 }
 

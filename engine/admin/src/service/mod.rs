@@ -20,8 +20,8 @@ use crate::referral::ReferralResolver;
 use crate::store::{Snapshot, Store, StoreError};
 use elsewhere::{Outlook, Proof};
 use forwarded::ForwardedContext;
-use handle_auth::answered::Answered;
-use handle_auth::challenges::{Challenge, Challenges, Pending};
+use handle_auth::challenge_proof::ChallengeProof;
+use handle_auth::challenges::{Challenge, Challenges, SessionChallenge};
 use handle_auth::kdf::Pbkdf2Limits;
 use handle_auth::source::Origin;
 use handle_auth::{VerifyError, cost};
@@ -138,7 +138,7 @@ enum Said {
     Answer(Answer),
     List(Lister, Box<Snapshot>),
     /// The number of a challenge, and what it says.
-    Challenge(i32, Pending),
+    Challenge(i32, SessionChallenge),
     /// A new session: its number, and what its client is told.
     Session(i32, KeyExchangeMode, Vec<u8>),
     /// That it cannot be read, and not which request it was.
@@ -530,7 +530,7 @@ impl Service {
     }
 
     fn issue(&self, challenge: Challenge, source: SocketAddr) -> Said {
-        let pending = Pending { nonce: challenge.nonce, suggested: challenge.suggested };
+        let pending = SessionChallenge { nonce: challenge.nonce, suggested: challenge.suggested };
         // Looked for before the table is locked: another process may have to be asked.
         let is_free = |number: &u32| {
             let id = (number & 0x7fff_ffff).cast_signed();
@@ -583,7 +583,7 @@ impl Service {
             },
             Ok(keys) => keys.into_iter().map(Proof::Key).collect(),
         };
-        let answered = Answered {
+        let answered = ChallengeProof {
             version: challenge.version,
             covered: challenge.covered(),
             signed_response: answer.signed_response,
@@ -635,20 +635,20 @@ impl Service {
     /// Whether an answer was made with `key`, of type `kind`; `None` where too much of such work waits.
     fn check(
         &self,
-        answered: &Answered<'_>,
+        answered: &ChallengeProof<'_>,
         kind: &[u8],
         key: &Key,
         origin: Origin,
     ) -> Option<Result<(), VerifyError>> {
         let Some(costly) = &self.costly else { return Some(answered.check(kind, &key.data)) };
-        let Answered { version, covered, signed_response, limits } = *answered;
+        let ChallengeProof { version, covered, signed_response, limits } = *answered;
         let cost = cost::check(kind, signed_response, &limits);
         let kind = if kind == auth::PUBLIC_KEY { auth::PUBLIC_KEY } else { auth::SECRET_KEY };
         let (covered, signed_response) = (covered.map(<[u8]>::to_vec), signed_response.to_vec());
         let key = key.data.clone();
         costly.run(origin, cost, move || {
             let covered = [&covered[0][..], &covered[1]];
-            Answered { version, covered, signed_response: &signed_response, limits }.check(kind, &key)
+            ChallengeProof { version, covered, signed_response: &signed_response, limits }.check(kind, &key)
         })
     }
 
@@ -668,7 +668,7 @@ impl Service {
             Err(NotHere::Elsewhere) => Vec::new(),
             Err(NotHere::Store(error)) => return Err(error),
         };
-        let answered = Answered {
+        let answered = ChallengeProof {
             version: asked.version,
             covered: [nonce, digest.digest],
             signed_response,

@@ -5,14 +5,14 @@
 use super::opening::{Opened, UNREADABLE_REQUEST_ID};
 use crate::operation::{Answer, Refused};
 use handle_auth::challenge::request_digest;
-use handle_auth::challenges::Pending;
+use handle_auth::challenges::SessionChallenge;
 use handle_auth::message::sign_message;
 use handle_auth::{Digest, PrivateKey};
 use handle_process::site::SiteRecord;
 use handle_proto::code::DigestAlgorithm;
 use handle_proto::limit::MESSAGE_EXPIRATION_S;
-use handle_proto::wire::admin::{Created, Listing};
-use handle_proto::wire::auth::{Challenge, Verdict};
+use handle_proto::wire::admin::{CreatedHandle, Listing};
+use handle_proto::wire::auth::{Challenge, VerificationAnswer};
 use handle_proto::wire::digest::RequestDigest;
 use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::failure::Failure;
@@ -108,18 +108,22 @@ impl Sealer {
         let values = |count: usize, bytes| Values::from_encoded(count, bytes).unwrap_or(Values::EMPTY);
         let success = ResponseCode::SUCCESS;
         let (code, response) = match answer {
-            Answer::Done(_) => (success, Response::Done),
-            Answer::Created(handle, _) => (success, Response::Created(Created { handle: Some(handle) })),
-            Answer::Values(handle, count, bytes) => {
-                (success, Response::Answer(query::Answer { handle, values: values(*count, bytes) }))
+            QueryAnswer::Done(_) => (success, Response::Done),
+            QueryAnswer::Created(handle, _) => {
+                (success, Response::Created(CreatedHandle { handle: Some(handle) }))
             }
-            Answer::Site => (success, Response::SiteInfo(site.as_bytes())),
-            Answer::Verdict(is_valid) => (success, Response::Verdict(Verdict { is_valid: *is_valid })),
-            Answer::Referral(count, bytes) => {
+            QueryAnswer::Values(handle, count, bytes) => {
+                (success, Response::Answer(query::QueryAnswer { handle, values: values(*count, bytes) }))
+            }
+            QueryAnswer::Site => (success, Response::SiteInfo(site.as_bytes())),
+            QueryAnswer::Verdict(is_valid) => {
+                (success, Response::Verdict(VerificationAnswer { is_valid: *is_valid }))
+            }
+            QueryAnswer::Referral(count, bytes) => {
                 let referral = Referral { handle: b"", values: Some(values(*count, bytes)) };
                 (ResponseCode::PREFIX_REFERRAL, Response::Referral(referral))
             }
-            Answer::Refused(refused) => (refused.code, failure(refused)),
+            QueryAnswer::Refused(refused) => (refused.code, failure(refused)),
         };
         // As deployed servers do: `administration/create_overwrite` shows the flag of a record that was replaced.
         let flags = match answer.effect().replaced {
@@ -156,7 +160,7 @@ impl Sealer {
         to: &ReplyTo,
         site: &SiteRecord,
         id: i32,
-        pending: &Pending,
+        pending: &SessionChallenge,
         now_unix_s: u32,
     ) -> Vec<u8> {
         // A challenge carries the digest, asked for or not; nothing was overwritten, and no name made.

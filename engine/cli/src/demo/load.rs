@@ -5,7 +5,7 @@ use super::{Args, Teller, cores};
 use crate::output;
 use crate::served::Process;
 use handle_loadgen::{Load, Names, Report, RunOptions, Second, Truth, Verify};
-use handle_snapshot::set::publisher::Publisher;
+use handle_snapshot::set::publisher::SetPublisher;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::Duration;
@@ -15,7 +15,7 @@ pub(super) fn run_while_publishing(
     args: &Args,
     server: &Process,
     set: &Path,
-    publisher: &mut Publisher,
+    publisher: &mut SetPublisher,
     load: Load,
 ) -> anyhow::Result<(Report, u64)> {
     std::thread::scope(|scope| {

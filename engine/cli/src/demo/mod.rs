@@ -7,8 +7,8 @@ mod server;
 use crate::served::Process;
 use crate::{Outcome, control, output, resolve};
 use anyhow::Context as _;
-use handle_loadgen::{Choice, Load, Report, RunOptions, usable_cores};
-use handle_snapshot::set::publisher::Publisher;
+use handle_loadgen::{DatapathChoice, Load, Report, RunOptions, usable_cores};
+use handle_snapshot::set::publisher::SetPublisher;
 use handle_snapshot::set::storage::create_directory;
 use records::CHANGED;
 pub(crate) use records::RECORDS;
@@ -40,8 +40,8 @@ pub(crate) struct Args {
     rate: NonZeroU64,
     /// How handled moves datagrams: over io_uring (uring), with recvmmsg and sendmmsg (portable), or the
     /// first of these that works (auto).
-    #[arg(long, value_name = "auto|uring|portable", default_value_t = Choice::Auto)]
-    datapath: Choice,
+    #[arg(long, value_name = "auto|uring|portable", default_value_t = DatapathChoice::Auto)]
+    datapath: DatapathChoice,
     /// Work in this directory and leave everything there.
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
@@ -95,7 +95,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
     let set = directory.join("set");
     create_directory(&set).with_context(|| format!("cannot make {}", set.display()))?;
     let tell = Teller { json: args.json };
-    let mut publisher = Publisher::open(&set)?;
+    let mut publisher = SetPublisher::open(&set)?;
     let build_s = publish(&tell, &mut publisher)?;
     let handles = publisher.manifest().map_or(0, |manifest| manifest.handles_count);
     let server = start(&tell, args, &set, directory.join("control.sock"))?;
@@ -125,7 +125,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
 }
 
 /// Publishes the records, and returns how many seconds that took.
-fn publish(tell: &Teller, publisher: &mut Publisher) -> anyhow::Result<f64> {
+fn publish(tell: &Teller, publisher: &mut SetPublisher) -> anyhow::Result<f64> {
     tell.step("build and publish a snapshot of real DOI records");
     let built = Instant::now();
     records::publish_all(publisher)?;
@@ -167,7 +167,7 @@ fn measure(
     args: &Args,
     server: &Process,
     set: &Path,
-    publisher: &mut Publisher,
+    publisher: &mut SetPublisher,
 ) -> anyhow::Result<Measured> {
     tell.step(&format!(
         "load: {} requests a second for {} s, every answer verified, a change published every 100 ms",

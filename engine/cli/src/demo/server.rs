@@ -3,7 +3,7 @@
 use super::{Args, cores};
 use crate::Outcome;
 use crate::served::{self, Process};
-use handle_loadgen::Choice;
+use handle_loadgen::DatapathChoice;
 use handle_server::config::{Config, Datapath};
 use std::path::{Path, PathBuf};
 
@@ -15,7 +15,7 @@ pub(crate) struct ServerArgs {
     #[arg(long)]
     control: PathBuf,
     #[arg(long)]
-    datapath: Choice,
+    datapath: DatapathChoice,
 }
 
 /// The server process.
@@ -29,9 +29,9 @@ pub(crate) fn serve(args: &ServerArgs) -> anyhow::Result<Outcome> {
         cores: cores.map(|(server, _)| server).into_iter().collect(),
         pin: cores.is_some(),
         datapath: match args.datapath {
-            Choice::Auto => Datapath::Auto,
-            Choice::Uring => Datapath::Uring,
-            Choice::Portable => Datapath::Portable,
+            DatapathChoice::Auto => Datapath::Auto,
+            DatapathChoice::Uring => Datapath::Uring,
+            DatapathChoice::Portable => Datapath::Portable,
         },
         ..Config::default()
     })

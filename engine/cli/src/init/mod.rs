@@ -20,7 +20,7 @@ use handle_proto::json::site_to_json;
 use handle_proto::value::Value;
 use handle_proto::{Handle, Values};
 use handle_snapshot::builder::Builder;
-use handle_snapshot::set::publisher::Publisher;
+use handle_snapshot::set::publisher::SetPublisher;
 use handle_snapshot::set::storage::create_directory;
 use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
 use std::fs::Permissions;
@@ -214,7 +214,7 @@ fn make_records(args: &Args, prefix: &str, site: &[u8], admin_public: &[u8]) -> 
     // So that handled finds something to serve, whichever of the two starts first.
     let now = now_unix_ms();
     let options = LayerOptions { seed: rand::random(), folds: !args.case_sensitive, created_unix_ms: now };
-    Publisher::open(&path("snapshot"))?.publish_base(now, |file, temp_dir| {
+    SetPublisher::open(&path("snapshot"))?.publish_base(now, |file, temp_dir| {
         let mut homed = HomedPrefixes::default();
         homed.add(prefix);
         let mut builder = Builder::new(temp_dir, options).homed(homed);

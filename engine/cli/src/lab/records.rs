@@ -12,7 +12,7 @@ use handle_proto::json::{Json, RecordLine, record_to_json};
 use handle_proto::name::{ROOT, TRUST_ROOT};
 use handle_proto::{Handle, Value, ValueBuf, Values};
 use handle_snapshot::builder::Builder;
-use handle_snapshot::set::publisher::Publisher;
+use handle_snapshot::set::publisher::SetPublisher;
 use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
@@ -128,7 +128,7 @@ impl Records {
         }
         let now = snapshot::now_unix_ms();
         let options = LayerOptions { seed: rand::random(), folds: true, created_unix_ms: now };
-        Publisher::open(set)?.publish_base(now, |file, temp_dir| {
+        SetPublisher::open(set)?.publish_base(now, |file, temp_dir| {
             let mut builder = Builder::new(temp_dir, options).homed(table);
             for (origin, (handle, values)) in (0..).zip(records.iter().filter(is_here)) {
                 builder.add(origin, handle.as_bytes(), values.iter().map(ValueBuf::view))?;

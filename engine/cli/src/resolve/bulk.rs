@@ -217,7 +217,7 @@ fn show(args: &Args, client: &Client, out: &mut impl Write, done: &Done) -> anyh
     let handle = printable(&Handle(&answer.handle).to_string());
     let url = if args.url { found::target(answer) } else { None };
     if args.json {
-        writeln!(out, "{}", output::json_line(&found::to_json(answer)))?;
+        writeln!(out, "{}", output::json_line(&global::to_json(answer)))?;
     } else if answer.code != ResponseCode::SUCCESS {
         eprintln!("hdl: {}: {} {}", printable(&done.written), answer.code.0, answer.code);
     } else if let Some(url) = &url {

@@ -11,7 +11,7 @@ use handle_proto::code::DigestAlgorithm;
 use handle_proto::limit::UDP_RETRY_MS;
 use handle_proto::wire::list::{Indexes, Strings};
 use handle_proto::wire::message::Body;
-use handle_proto::wire::query::{Answer, Query};
+use handle_proto::wire::query::{Query, QueryAnswer};
 use handle_proto::wire::{Envelope, Message, Reply, Request, Response, put};
 use handle_proto::{Handle, OpCode, OpFlags, ResponseCode, Version};
 use serde_json::json;
@@ -132,7 +132,7 @@ fn show_values(
     args: &Args,
     server: SocketAddr,
     answered: &Answered,
-    answer: &Answer<'_>,
+    answer: &QueryAnswer<'_>,
 ) -> anyhow::Result<()> {
     if args.json {
         let values: Vec<_> =

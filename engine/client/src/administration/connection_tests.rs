@@ -6,7 +6,7 @@ use super::*;
 use handle_proto::wire::failure::Failure;
 use handle_proto::wire::list::{Indexes, Strings};
 use handle_proto::wire::query::Query;
-use handle_proto::wire::stream::{Front, split};
+use handle_proto::wire::stream::{StreamFront, split};
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Mutex;
@@ -48,7 +48,7 @@ fn serve(manners: Manners) -> (SocketAddr, Log) {
 fn talk(mut stream: TcpStream, manners: Manners, log: &Log, connection: usize) {
     let (mut bytes, mut room) = (Vec::new(), [0; 4096]);
     for _ in 0..manners.requests_max {
-        while !matches!(split(&bytes, 1 << 18).unwrap(), Front::Message(..)) {
+        while !matches!(split(&bytes, 1 << 18).unwrap(), StreamFront::Message(..)) {
             match stream.read(&mut room) {
                 Ok(0) | Err(_) => return,
                 Ok(len) => bytes.extend_from_slice(&room[..len]),

@@ -8,7 +8,7 @@ use handle_auth::session::SessionKey;
 use handle_auth::{PrivateKey, generate};
 use handle_proto::code::{Cipher, DigestAlgorithm, KeyExchangeMode};
 use handle_proto::wire::Credential;
-use handle_proto::wire::admin::{Created, HandleBody, HandleValues};
+use handle_proto::wire::admin::{CreatedHandle, HandleBody, HandleValues};
 use handle_proto::wire::auth::Challenge;
 use handle_proto::wire::digest::RequestDigest;
 use handle_proto::wire::failure::Failure;
@@ -127,7 +127,9 @@ impl Server {
                 }
                 self.say("done");
                 let response = match request {
-                    Request::CreateHandle(body) => Response::Created(Created { handle: Some(body.handle) }),
+                    Request::CreateHandle(body) => {
+                        Response::Created(CreatedHandle { handle: Some(body.handle) })
+                    }
                     _ => Response::Done,
                 };
                 self.reply(got, &message, ResponseCode::SUCCESS, response, is_encrypted)
@@ -327,7 +329,7 @@ fn values_that_not_everybody_may_read_travel_encrypted() {
         said.lock().unwrap().clear();
         let body = HandleValues { handle: b"10/b", values };
         let answer = client.ask(&Request::CreateHandle(body), OpFlags(0)).unwrap();
-        assert_eq!(answer.reply().response, Response::Created(Created { handle: Some(b"10/b") }));
+        assert_eq!(answer.reply().response, Response::Created(CreatedHandle { handle: Some(b"10/b") }));
         assert_eq!(said.lock().unwrap().contains(&"encrypted"), is_secret);
     }
 }

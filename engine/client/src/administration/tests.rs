@@ -12,7 +12,7 @@ use handle_proto::wire::digest::RequestDigest;
 use handle_proto::wire::failure::Failure;
 use handle_proto::wire::list::{Handles, Indexes, Strings};
 use handle_proto::wire::query::Query;
-use handle_proto::wire::stream::{Front, split};
+use handle_proto::wire::stream::{StreamFront, split};
 use handle_proto::wire::{Body, Header, MessageBuf};
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
@@ -74,7 +74,7 @@ pub(super) fn serve(
             let (mut stream, _) = listener.accept().unwrap();
             let (mut bytes, mut room) = (Vec::new(), [0; 4096]);
             loop {
-                if let Front::Message(message, _) = split(&bytes, 1 << 18).unwrap() {
+                if let StreamFront::Message(message, _) = split(&bytes, 1 << 18).unwrap() {
                     let (envelope, _) = Envelope::split(message).unwrap();
                     let got = Got { connection, envelope, bytes: std::mem::take(&mut bytes) };
                     let Some((reply, stays)) = answer(&got) else { return };

@@ -4,7 +4,7 @@ use super::{AttemptError, http};
 use crate::plan::Target;
 use handle_proto::data::site::InterfaceProtocol;
 use handle_proto::limit::MESSAGE_LEN_MAX;
-use handle_proto::wire::stream::{Front, split};
+use handle_proto::wire::stream::{StreamFront, split};
 
 #[cfg(feature = "tls")]
 use super::tls::Tls;
@@ -89,12 +89,12 @@ impl Stream {
         let begins_a_line = self.received.first().is_some_and(|byte| b"\r\n".contains(byte));
         let message = &self.received[usize::from(self.http.is_some() && begins_a_line)..];
         match split(message, MESSAGE_LEN_MAX)? {
-            Front::Message(message, _) => Ok(Some(message.to_vec())),
+            StreamFront::Message(message, _) => Ok(Some(message.to_vec())),
             // No more will come, so that nobody has to wait for it.
-            Front::Needs(_) if self.http.as_ref().is_some_and(http::Incoming::is_over) => {
+            StreamFront::Needs(_) if self.http.as_ref().is_some_and(http::Incoming::is_over) => {
                 Err(AttemptError::Ended)
             }
-            Front::Needs(_) => Ok(None),
+            StreamFront::Needs(_) => Ok(None),
         }
     }
 }

@@ -19,7 +19,7 @@ use handle_proto::wire::failure::Failure;
 use handle_proto::wire::fragment::cut;
 use handle_proto::wire::list::Values;
 use handle_proto::wire::message::Body;
-use handle_proto::wire::query::{Answer as WireAnswer, Query};
+use handle_proto::wire::query::{Query, QueryAnswer as WireAnswer};
 use handle_proto::wire::referral::Referral;
 use handle_proto::wire::session::SessionSetup;
 use handle_proto::wire::{Credential, Envelope, Header, Message, MessageBuf, Reply, Request, Response};

@@ -123,7 +123,7 @@ fn identities_prove_themselves_by_secret_or_key_file() {
     let Operation::Authenticate(secret) = one("AUTHENTICATE SECKEY:301:10/A:B\npass | word\n\n") else {
         panic!()
     };
-    assert_eq!(secret.identity, Named { index: 301, handle: "10/A:B".to_owned() });
+    assert_eq!(secret.identity, ValueReference { index: 301, handle: "10/A:B".to_owned() });
     assert!(secret.proof == Proof::Secret(Zeroizing::new("pass | word".to_owned())));
     assert!(!format!("{secret:?}").contains("word"));
     let key = |phrase: Option<&str>| {

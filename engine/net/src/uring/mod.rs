@@ -30,7 +30,7 @@ use self::ring::{Ring, SOCKET, explain};
 use self::streams::UringStreams;
 use crate::batch::{Batch, Datagram, Inbox};
 use crate::control::Family;
-use crate::datapath::{Datapath, Flushed, Kind, Trains};
+use crate::datapath::{Datapath, FlushReport, Kind, Trains};
 use crate::outbox::Outbox;
 use crate::portable::{Control, Drops, Messages, Slab, knows_trains, prepare_control};
 use crate::socket::{Options, SendPatience, is_transient};
@@ -150,7 +150,7 @@ impl UringPath {
         unsafe { path.memory.buffers.register(&path.ring) }?;
         path.receive();
         path.watch();
-        path.turn(Some(Duration::ZERO), &mut Flushed::default())?;
+        path.turn(Some(Duration::ZERO), &mut FlushReport::default())?;
         match path.failure {
             None => Ok(path),
             Some(error) => Err(explain("multishot receive")(io::Error::from_raw_os_error(error))),
@@ -203,7 +203,7 @@ impl UringPath {
     }
 
     /// Enters the kernel, then looks at what is complete.
-    fn turn(&mut self, patience: Option<Duration>, flushed: &mut Flushed) -> io::Result<()> {
+    fn turn(&mut self, patience: Option<Duration>, flushed: &mut FlushReport) -> io::Result<()> {
         if let Err(error) = self.ring.enter(patience) {
             self.failure = Some(error.raw_os_error().unwrap_or(libc::EIO));
             return Err(error);
@@ -213,7 +213,7 @@ impl UringPath {
     }
 
     /// Looks at what is complete. Does not enter the kernel.
-    fn complete(&mut self, flushed: &mut Flushed) {
+    fn complete(&mut self, flushed: &mut FlushReport) {
         for completion in self.ring.completions() {
             let (result, flags) = (completion.result(), completion.flags());
             match completion.user_data() {
@@ -268,7 +268,7 @@ impl UringPath {
     }
 
     /// Waits until all queued sends are complete; those that would block are sent again for a while.
-    fn finish_sends(&mut self, patience: &mut SendPatience, flushed: &mut Flushed) -> io::Result<()> {
+    fn finish_sends(&mut self, patience: &mut SendPatience, flushed: &mut FlushReport) -> io::Result<()> {
         loop {
             while self.sending > 0 {
                 self.turn(None, flushed)?;
@@ -292,7 +292,7 @@ impl UringPath {
     /// Ends the receive, and with `all` what connections have, and returns whether nothing of it is in flight
     /// any more.
     fn quiesce(&mut self, all: bool) -> bool {
-        let mut unseen = Flushed::default();
+        let mut unseen = FlushReport::default();
         let cancel = opcode::AsyncCancel::new(RECEIVE).build().user_data(CANCEL);
         // SAFETY: It holds no pointer.
         let queued = unsafe { self.ring.submissions().push(&cancel) };
@@ -330,7 +330,7 @@ impl Datapath for UringPath {
 
     fn wait(&mut self, patience: Duration) -> io::Result<Batch<'_>> {
         self.give_back();
-        self.complete(&mut Flushed::default());
+        self.complete(&mut FlushReport::default());
         let (mut is_awake, mut patience) = (self.woken, patience);
         if let Some(streams) = self.streams.as_mut() {
             streams.prepare(&mut self.ring);
@@ -346,7 +346,7 @@ impl Datapath for UringPath {
                 patience = patience.min(UNWATCHED_PATIENCE);
             }
             let patience = if is_awake { Duration::ZERO } else { patience };
-            self.turn(Some(patience), &mut Flushed::default())?;
+            self.turn(Some(patience), &mut FlushReport::default())?;
         }
         self.woken = false;
         if let Some(streams) = self.streams.as_mut() {
@@ -374,9 +374,9 @@ impl Datapath for UringPath {
         &mut self.memory.outbox
     }
 
-    fn flush(&mut self) -> io::Result<Flushed> {
+    fn flush(&mut self) -> io::Result<FlushReport> {
         self.check()?;
-        let (mut flushed, mut patience) = (Flushed::default(), SendPatience::default());
+        let (mut flushed, mut patience) = (FlushReport::default(), SendPatience::default());
         // The same turn may then receive.
         self.give_back();
         self.receive();

@@ -55,7 +55,7 @@ pub(super) struct UringStreams {
     connections: Connections,
     listeners: Vec<Listener>,
     events: Vec<RawEvent>,
-    completed: VecDeque<Completed>,
+    completed: VecDeque<CompletedEvent>,
     /// Buffers of the last batch, and such that held nothing of interest.
     lent: Vec<u16>,
     buffers: Buffers,
@@ -63,7 +63,7 @@ pub(super) struct UringStreams {
     in_flight: usize,
 }
 
-enum Completed {
+enum CompletedEvent {
     Accepted(OwnedFd),
     Other { what: u64, result: i32, flags: u32 },
 }
@@ -135,12 +135,12 @@ impl UringStreams {
         }
         if what & WHAT == ACCEPT && result >= 0 {
             // SAFETY: The kernel made the file for us, and this is the only place that hears of it.
-            self.completed.push_back(Completed::Accepted(unsafe { OwnedFd::from_raw_fd(result) }));
+            self.completed.push_back(CompletedEvent::Accepted(unsafe { OwnedFd::from_raw_fd(result) }));
             if cqueue::more(flags) {
                 return;
             }
         }
-        self.completed.push_back(Completed::Other { what, result, flags });
+        self.completed.push_back(CompletedEvent::Other { what, result, flags });
     }
 
     /// Forgets the last batch, and asks the kernel what has to be asked now.
@@ -217,12 +217,12 @@ impl UringStreams {
             && let Some(completed) = self.completed.pop_front()
         {
             match completed {
-                Completed::Accepted(socket) => {
+                CompletedEvent::Accepted(socket) => {
                     let peer = getpeername(&socket).ok().flatten();
                     let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok()).map(canonical);
                     self.events.extend(self.connections.opened(socket, peer));
                 }
-                Completed::Other { what, result, flags } => {
+                CompletedEvent::Other { what, result, flags } => {
                     #[expect(clippy::cast_possible_truncation, reason = "the low half is the place")]
                     let at = what as u32;
                     match what & WHAT {

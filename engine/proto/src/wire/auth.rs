@@ -255,12 +255,12 @@ impl<'a> Verification<'a> {
 
 /// Body of the answer to a [`Verification`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Verdict {
+pub struct VerificationAnswer {
     /// Whether the answer was right: 1 is yes, everything else is no.
     pub is_valid: bool,
 }
 
-impl Verdict {
+impl VerificationAnswer {
     /// Decodes a body. Bytes after it are ignored, as deployed.
     ///
     /// # Errors
@@ -378,8 +378,8 @@ mod tests {
     #[test]
     fn only_one_is_a_yes() {
         for byte in 0..=255 {
-            assert_eq!(Verdict::decode(&[byte]), Ok(Verdict { is_valid: byte == 1 }));
+            assert_eq!(VerificationAnswer::decode(&[byte]), Ok(VerificationAnswer { is_valid: byte == 1 }));
         }
-        assert!(Verdict::decode(b"").is_err());
+        assert!(VerificationAnswer::decode(b"").is_err());
     }
 }

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 
 /// What stands at the front of some bytes of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Front<'a> {
+pub enum StreamFront<'a> {
     /// A whole message, envelope first, and what follows it.
     Message(&'a [u8], &'a [u8]),
     /// A part of one: so many bytes more are needed at least.
@@ -17,9 +17,9 @@ pub enum Front<'a> {
 ///
 /// # Errors
 /// As soon as the envelope shows that the message is too long.
-pub fn split(bytes: &[u8], message_len_max: u32) -> Result<Front<'_>, DecodeError> {
+pub fn split(bytes: &[u8], message_len_max: u32) -> Result<StreamFront<'_>, DecodeError> {
     if bytes.len() < Envelope::LEN {
-        return Ok(Front::Needs(Envelope::LEN - bytes.len()));
+        return Ok(StreamFront::Needs(Envelope::LEN - bytes.len()));
     }
     let (envelope, rest) = Envelope::split(bytes)?;
     if envelope.message_len > message_len_max {
@@ -27,8 +27,8 @@ pub fn split(bytes: &[u8], message_len_max: u32) -> Result<Front<'_>, DecodeErro
     }
     let message_len = envelope.message_len as usize;
     Ok(match bytes.split_at_checked(Envelope::LEN + message_len) {
-        Some((message, after)) => Front::Message(message, after),
-        None => Front::Needs(message_len - rest.len()),
+        Some((message, after)) => StreamFront::Message(message, after),
+        None => StreamFront::Needs(message_len - rest.len()),
     })
 }
 
@@ -64,13 +64,13 @@ impl Stream {
             self.is_done = false;
         }
         if self.kept.is_empty()
-            && let Front::Message(message, _) = split(bytes, self.message_len_max)?
+            && let StreamFront::Message(message, _) = split(bytes, self.message_len_max)?
         {
             return Ok((message.len(), Some(message)));
         }
         let mut taken = 0;
         // Twice at most: first the envelope, then what it announces.
-        while let Front::Needs(needed) = split(&self.kept, self.message_len_max)? {
+        while let StreamFront::Needs(needed) = split(&self.kept, self.message_len_max)? {
             let more = &bytes[taken..];
             let more = &more[..needed.min(more.len())];
             if more.is_empty() {
@@ -89,7 +89,7 @@ impl Stream {
         match self.pending() {
             [] => Envelope::LEN,
             kept => match split(kept, self.message_len_max) {
-                Ok(Front::Needs(needed)) => needed,
+                Ok(StreamFront::Needs(needed)) => needed,
                 _ => 0,
             },
         }

@@ -12,7 +12,7 @@ use handle_resolver::slow::{Challenged, Slow};
 use handle_resolver::{Context, Refused, Reply, refuse_listing};
 use handle_sessions::Reject;
 use handle_sessions::forward::{ForwardedRequest, Opening, Task};
-use handle_snapshot::map::Mapped;
+use handle_snapshot::map::MappedFile;
 use std::net::SocketAddr;
 
 /// That another process is to answer a request.
@@ -27,7 +27,7 @@ impl Work<'_> {
     /// Has a request that names be listed forwarded. The reply says why that does not come to be.
     pub(crate) fn list<'a>(
         &self,
-        context: &Context<'a, Mapped>,
+        context: &Context<'a, MappedFile>,
         (envelope, rest): (Envelope, &'a [u8]),
         unreadable: &dyn Fn(Refused) -> Reply<'a>,
         was_encrypted: bool,
@@ -65,7 +65,7 @@ impl Work<'_> {
     /// `reply`; where it is a referral that its asker does not understand, resolution by the other process is wanted.
     pub(crate) fn or_resolved<'a>(
         &self,
-        context: &Context<'a, Mapped>,
+        context: &Context<'a, MappedFile>,
         slow: &Slow<'a>,
         reply: Reply<'a>,
     ) -> Reply<'a> {

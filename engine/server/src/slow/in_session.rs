@@ -3,7 +3,7 @@
 
 use super::work::{Held, Work, not_challenged};
 use handle_auth::agreement::PRIVATE_LEN;
-use handle_auth::challenges::Pending;
+use handle_auth::challenges::SessionChallenge;
 use handle_auth::cost;
 use handle_proto::OpCode;
 use handle_proto::code::KeyExchangeMode;
@@ -16,7 +16,7 @@ use handle_sessions::numbers::of_handled;
 use handle_sessions::session::{Claim, NewSession};
 use handle_sessions::traffic::{self, Live as _};
 use handle_sessions::{Reject, Session, SetupError, agree, table};
-use handle_snapshot::map::Mapped;
+use handle_snapshot::map::MappedFile;
 use zeroize::Zeroizing;
 
 /// What a message proves by its credential.
@@ -57,7 +57,7 @@ impl Work<'_> {
     /// The answer to a request in `session`, whose MAC is not wrong.
     pub(crate) fn in_session<'a>(
         &self,
-        context: &Context<'a, Mapped>,
+        context: &Context<'a, MappedFile>,
         slow: &Slow<'a>,
         session: &Session,
         proof: Proof,
@@ -87,7 +87,7 @@ impl Work<'_> {
     /// The answer that depends on who is at the other end of the session, which the request has to prove to come from.
     fn who_asks<'a>(
         &self,
-        context: &Context<'a, Mapped>,
+        context: &Context<'a, MappedFile>,
         slow: &Slow<'a>,
         (session, proof): (&Session, Proof),
         held: &'a mut Held,
@@ -116,7 +116,7 @@ impl Work<'_> {
     /// another request another.
     fn challenge_in_session<'a>(
         &self,
-        context: &Context<'a, Mapped>,
+        context: &Context<'a, MappedFile>,
         slow: &Slow<'a>,
         held: &'a mut Held,
     ) -> Reply<'a> {
@@ -128,7 +128,7 @@ impl Work<'_> {
         let (id, challenge) = (slow.session_id(), self.new_challenge(slow, nonce));
         let pending = self.path.challenges().issue_in_session(id, self.origin, challenge, self.path.now_ms());
         match pending {
-            Ok(Pending { nonce, .. }) => self.put_challenge(context, slow, id, &nonce, held),
+            Ok(SessionChallenge { nonce, .. }) => self.put_challenge(context, slow, id, &nonce, held),
             Err(refusal) => slow.refuse(context, not_challenged(refusal)),
         }
     }
@@ -136,7 +136,7 @@ impl Work<'_> {
     /// Sets a session up. RFC 3652 section 3.8.1.
     pub(crate) fn set_up<'a>(
         &self,
-        context: &Context<'a, Mapped>,
+        context: &Context<'a, MappedFile>,
         slow: &Slow<'a>,
         held: &'a mut Held,
     ) -> Reply<'a> {

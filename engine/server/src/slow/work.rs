@@ -12,8 +12,8 @@ use crate::sessions::ServerSessions;
 use crate::sessions::sealer::{each_datagram_part, refusing, too_long};
 use crate::templates::SetTemplates;
 use handle_auth::VerifyError;
-use handle_auth::answered::Answered;
-use handle_auth::challenges::{Challenge, Refusal};
+use handle_auth::challenge_proof::ChallengeProof;
+use handle_auth::challenges::{Challenge, ChallengeRefusal};
 use handle_auth::cost::{self, Units};
 use handle_auth::digest::Digest;
 use handle_auth::kdf::Pbkdf2Limits;
@@ -33,8 +33,8 @@ use handle_resolver::{
 use handle_sessions::numbers::{is_of_admin, of_handled};
 use handle_sessions::traffic::{self, Live as _};
 use handle_sessions::{Reject, Session};
-use handle_snapshot::map::Mapped;
-use handle_template::Built;
+use handle_snapshot::map::MappedFile;
+use handle_template::BuildOutcome;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -242,7 +242,12 @@ impl Work<'_> {
     }
 
     /// The answer to a request outside sessions.
-    fn decide<'a>(&self, context: &Context<'a, Mapped>, slow: &Slow<'a>, held: &'a mut Held) -> Reply<'a> {
+    fn decide<'a>(
+        &self,
+        context: &Context<'a, MappedFile>,
+        slow: &Slow<'a>,
+        held: &'a mut Held,
+    ) -> Reply<'a> {
         match slow.why() {
             Why::Certify | Why::Identity | Why::Template => match slow.evaluate(context) {
                 Evaluated::Reply(reply) => self.or_resolved(context, slow, reply),
@@ -277,7 +282,7 @@ impl Work<'_> {
     /// The answer to any other request in a session.
     fn any_in_session<'a>(
         &self,
-        context: &Context<'a, Mapped>,
+        context: &Context<'a, MappedFile>,
         slow: &Slow<'a>,
         unreadable: &dyn Fn(Refused) -> Reply<'a>,
         was_encrypted: bool,
@@ -314,15 +319,15 @@ impl Work<'_> {
     /// Computes the values of a handle that is not stored; `identify` goes on where they are not for everybody.
     pub(crate) fn compute<'a>(
         &self,
-        context: &Context<'a, Mapped>,
+        context: &Context<'a, MappedFile>,
         slow: &Slow<'a>,
         held: &'a mut Held,
         identify: impl FnOnce(&'a mut Held) -> Reply<'a>,
     ) -> Reply<'a> {
         let Some(templates) = self.templates else { return slow.not_computed(context) };
         let (bytes, count) = match templates.compute(context, slow.handle()) {
-            Ok(Built::Values { bytes, count }) => (bytes, count),
-            Ok(Built::NotFound) => return slow.not_computed(context),
+            Ok(BuildOutcome::Values { bytes, count }) => (bytes, count),
+            Ok(BuildOutcome::NotFound) => return slow.not_computed(context),
             Err(refused) => return slow.refuse(context, refused),
         };
         self.counters.computed.add(1);
@@ -340,25 +345,30 @@ impl Work<'_> {
     #[expect(clippy::result_large_err, reason = "replies are never allocated")]
     pub(crate) fn with_computed<'a>(
         &self,
-        context: &Context<'a, Mapped>,
+        context: &Context<'a, MappedFile>,
         challenged: Result<Challenged<'a>, Reply<'a>>,
         room: &'a mut Vec<u8>,
     ) -> Result<Challenged<'a>, Reply<'a>> {
         let challenged = challenged?;
         let Some(handle) = challenged.to_compute() else { return Ok(challenged) };
         match self.templates.map(|templates| templates.compute(context, handle)) {
-            Some(Ok(Built::Values { bytes, .. })) => {
+            Some(Ok(BuildOutcome::Values { bytes, .. })) => {
                 self.counters.computed.add(1);
                 *room = bytes;
                 Ok(challenged.with_computed(room))
             }
-            Some(Ok(Built::NotFound)) | None => Err(challenged.not_computed(context)),
+            Some(Ok(BuildOutcome::NotFound)) | None => Err(challenged.not_computed(context)),
             Some(Err(refused)) => Err(challenged.refuse(context, refused)),
         }
     }
 
     /// Asks who wants to know. RFC 3652 section 3.5.1.
-    fn challenge<'a>(&self, context: &Context<'a, Mapped>, slow: &Slow<'a>, held: &'a mut Held) -> Reply<'a> {
+    fn challenge<'a>(
+        &self,
+        context: &Context<'a, MappedFile>,
+        slow: &Slow<'a>,
+        held: &'a mut Held,
+    ) -> Reply<'a> {
         let mut nonce = [0; NONCE_LEN];
         let mut numbers = [0; 4 * 8];
         if !(self.path.random)(&mut nonce) || !(self.path.random)(&mut numbers) {
@@ -391,7 +401,7 @@ impl Work<'_> {
     /// The reply with the challenge `id`.
     pub(crate) fn put_challenge<'a>(
         &self,
-        context: &Context<'a, Mapped>,
+        context: &Context<'a, MappedFile>,
         slow: &Slow<'a>,
         id: i32,
         nonce: &[u8; NONCE_LEN],
@@ -409,7 +419,7 @@ impl Work<'_> {
     /// Somebody says who they are. RFC 3652 section 3.5.2.
     pub(crate) fn challenge_answer<'a>(
         &self,
-        context: &Context<'a, Mapped>,
+        context: &Context<'a, MappedFile>,
         slow: &Slow<'a>,
         held: &'a mut Held,
     ) -> Reply<'a> {
@@ -464,7 +474,7 @@ impl Work<'_> {
     /// Whether `identity` may read what is asked for.
     pub(crate) fn permits<'a>(
         &self,
-        context: &Context<'a, Mapped>,
+        context: &Context<'a, MappedFile>,
         challenged: &Challenged<'a>,
         identity: Reference<'_>,
     ) -> bool {
@@ -487,7 +497,7 @@ impl Work<'_> {
     /// those who may learn whether the key was right. Gives the index of the value with the key.
     fn check<'a>(
         &self,
-        context: &Context<'a, Mapped>,
+        context: &Context<'a, MappedFile>,
         challenged: &Challenged<'a>,
         answer: &ChallengeAnswer<'_>,
         challenge: &Challenge,
@@ -499,7 +509,7 @@ impl Work<'_> {
         };
         let identity = answer.identity;
         let permits = |index| self.permits(context, challenged, Reference { index, ..identity });
-        let answered = Answered {
+        let answered = ChallengeProof {
             version: challenge.version,
             covered: challenge.covered(),
             signed_response: answer.signed_response,
@@ -554,7 +564,7 @@ impl Work<'_> {
     /// The state of the server.
     pub(crate) fn status<'a>(
         &self,
-        context: &Context<'a, Mapped>,
+        context: &Context<'a, MappedFile>,
         challenged: &Challenged<'a>,
         body: &'a mut Vec<u8>,
     ) -> Reply<'a> {
@@ -570,13 +580,13 @@ impl Work<'_> {
     }
 
     /// Another server asks whether the answer to its challenge is right. RFC 3652 section 3.5.3.
-    pub(crate) fn verification<'a>(&self, context: &Context<'a, Mapped>, slow: &Slow<'a>) -> Reply<'a> {
+    pub(crate) fn verification<'a>(&self, context: &Context<'a, MappedFile>, slow: &Slow<'a>) -> Reply<'a> {
         let unreadable = || refuse_stream(context, Refused::Malformed, b"");
         let Ok(asked) = Verification::decode(slow.body()) else { return unreadable() };
         if let Err(reply) = slow.verifies(context, asked.identity.handle) {
             return reply;
         }
-        let answered = Answered {
+        let answered = ChallengeProof {
             version: slow.version(),
             covered: [asked.nonce, asked.digest.digest],
             signed_response: asked.signed_response,
@@ -612,7 +622,7 @@ impl Work<'_> {
     }
 
     /// How many keys are tried with an answer: so many that the work stays within the limits.
-    fn keys_max(&self, kind: &[u8], answered: &Answered<'_>) -> usize {
+    fn keys_max(&self, kind: &[u8], answered: &ChallengeProof<'_>) -> usize {
         cost::keys_max(kind, answered.signed_response, &answered.limits, self.path.config.keys_tried)
     }
 
@@ -669,10 +679,10 @@ impl Work<'_> {
 }
 
 /// What the sender of a request is told that gets no challenge.
-pub(crate) const fn not_challenged(refusal: Refusal) -> Refused {
+pub(crate) const fn not_challenged(refusal: ChallengeRefusal) -> Refused {
     match refusal {
-        Refusal::OverTcp => Refused::OverTcp,
-        Refusal::TooLong | Refusal::NoNumber => Refused::TooManyChallenges,
+        ChallengeRefusal::OverTcp => Refused::OverTcp,
+        ChallengeRefusal::TooLong | ChallengeRefusal::NoNumber => Refused::TooManyChallenges,
     }
 }
 

@@ -2,11 +2,11 @@
 
 use super::settings::TcpSettings;
 use handle_net::StreamId;
-pub(super) use handle_process::connections::Wait;
+pub(super) use handle_process::connections::ConnectionWait;
 use handle_process::connections::{self, TableLimits};
 
 /// All connections of a worker.
-pub(super) type Table = connections::Table<StreamId, Stream>;
+pub(super) type Table = connections::ConnectionTable<StreamId, Stream>;
 
 /// What is under way on a connection.
 #[derive(Debug, Default)]

@@ -3,7 +3,7 @@
 use super::settings::TcpSettings;
 use super::{Tcp, Turn, Wire};
 use crate::counters::Counters;
-use handle_net::{Gone, StreamEvent, StreamId};
+use handle_net::{ConnectionGone, StreamEvent, StreamId};
 use handle_proto::wire::list::{Indexes, Strings};
 use handle_proto::wire::query::Query;
 use handle_proto::wire::{Envelope, Header, MessageBuf, Request};
@@ -23,7 +23,7 @@ struct Noted {
 }
 
 impl Wire for Noted {
-    fn send(&mut self, _: StreamId, bytes: &[u8]) -> Result<usize, Gone> {
+    fn send(&mut self, _: StreamId, bytes: &[u8]) -> Result<usize, ConnectionGone> {
         self.sent.push(bytes.to_vec());
         Ok(0)
     }
