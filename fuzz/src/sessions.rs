@@ -7,11 +7,13 @@ use handle_proto::Version;
 use handle_proto::code::Cipher;
 use handle_proto::wire::list::Reference;
 use handle_proto::wire::{Envelope, Header, Message};
-use handle_sessions::holder::{Asked, answer};
-use handle_sessions::protocol::{Ask, Told};
-use handle_sessions::session::{Claim, PROTECTED_SINCE};
+use handle_sessions::holder::{SharedTable, answer};
+use handle_sessions::protocol::{LinkReply, LinkRequest};
+use handle_sessions::session::{IdentityClaim, PROTECTED_SINCE};
 use handle_sessions::traffic::{check, decrypt, encrypt, seal};
-use handle_sessions::{Live as _, NewSession, Refusal, Reject, SessionLimits, Sessions, SessionsConfig};
+use handle_sessions::{
+    LiveSession as _, MessageRejection, NewSession, SessionLimits, SessionRefusal, Sessions, SessionsConfig,
+};
 use std::collections::BTreeSet;
 
 /// Most steps of one input.
@@ -121,7 +123,7 @@ pub fn session_table(bytes: &[u8]) {
                 let new = NewSession {
                     key: key(number),
                     version,
-                    claim: claim.map(|who| Claim::of(identity(who))),
+                    claim: claim.map(|who| IdentityClaim::of(identity(who))),
                     timeout_s: timeout_s.into(),
                     origin: Origin::connection([192, 0, 2, source % WHO].into()),
                 };
@@ -133,9 +135,9 @@ pub fn session_table(bytes: &[u8]) {
                 let is_taken = number == 0 || number == 13 || plain.iter().any(|one| one.number == number);
                 let stays = |one: &Plain| one.is_authenticated && one.source != source;
                 let expected = if is_taken {
-                    Err(Refusal::NoNumber)
+                    Err(SessionRefusal::NoNumber)
                 } else if plain.len() >= limits.sessions_max && plain.iter().all(stays) {
-                    Err(Refusal::Full)
+                    Err(SessionRefusal::Full)
                 } else {
                     Ok(i32::from(number))
                 };
@@ -189,7 +191,7 @@ pub fn session_table(bytes: &[u8]) {
                 let counts = known.version >= Version::new(2, 5);
                 let too_old = counter < 1 || counter + 200 < highest;
                 let is_new = !counts || !too_old && !known.seen.contains(&counter);
-                assert_eq!(verdict, if is_new { Ok(true) } else { Err(Reject::Replayed(counter)) });
+                assert_eq!(verdict, if is_new { Ok(true) } else { Err(MessageRejection::Replayed(counter)) });
                 if is_new {
                     if known.version >= PROTECTED_SINCE || !known.is_proven {
                         known.used_s = now_s;
@@ -232,7 +234,7 @@ pub fn session_table(bytes: &[u8]) {
 /// A process with a few sessions.
 struct Process(Sessions);
 
-impl Asked for Process {
+impl SharedTable for Process {
     fn sessions(&self) -> Option<&Sessions> {
         Some(&self.0)
     }
@@ -265,13 +267,13 @@ pub fn session_socket(bytes: &[u8]) {
     while let Some((&len, after)) = rest.split_first() {
         let (frame, after) = after.split_at(after.len().min(len.into()));
         rest = after;
-        if let Some(told) = Told::decode(frame) {
+        if let Some(told) = LinkReply::decode(frame) {
             assert_eq!(encoded(|out| told.encode(out)), frame, "{told:?}");
         }
-        let Some(ask) = Ask::decode(frame) else { continue };
+        let Some(ask) = LinkRequest::decode(frame) else { continue };
         assert_eq!(encoded(|out| ask.encode(out)).len(), frame.len(), "{ask:?}");
         let told = encoded(|out| answer(&process, ask).encode(out));
-        let again = Told::decode(&told).expect("an answer of ours");
+        let again = LinkReply::decode(&told).expect("an answer of ours");
         assert_eq!(encoded(|out| again.encode(out)), told, "{again:?}");
         assert!(process.0.len() <= 3);
     }

@@ -14,7 +14,7 @@ use handle_proto::wire::{Body, Envelope, Message, Reply, Request, Response};
 use handle_proto::{OpFlags, Permissions, ResponseCode, Value, ValueBuf, Values, Version};
 use handle_server::config::Datapath;
 use handle_sessions::config::CipherName;
-use handle_sessions::holder::{Asked, Holder};
+use handle_sessions::holder::{Holder, SharedTable};
 use handle_sessions::{Sessions, SessionsConfig};
 use handle_tests::administered::{Administered, administer_with};
 use handle_tests::client::{exchange, exchange_over_tcp};
@@ -280,7 +280,7 @@ struct Numbering {
     stopped: AtomicBool,
 }
 
-impl Asked for Numbering {
+impl SharedTable for Numbering {
     fn sessions(&self) -> Option<&Sessions> {
         Some(&self.sessions)
     }

@@ -18,7 +18,7 @@ use handle_proto::wire::{Body, Envelope, Message, Reply, Request, Response};
 use handle_proto::{OpFlags, ResponseCode, Version};
 use handle_server::config::{Config, Datapath};
 use handle_sessions::config::CipherName;
-use handle_sessions::{Joint, Sessions, SessionsConfig};
+use handle_sessions::{JointSessions, Sessions, SessionsConfig};
 use handle_tests::client::{exchange, exchange_over_tcp};
 use handle_tests::served::{Served, serve_with, server_key};
 use handle_tests::session::{ClientSession, Exchange, NOBODY, Protection, pair, set_up_request};
@@ -407,7 +407,7 @@ fn a_session_is_handed_over_by_the_socket() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("sessions");
     let served = root(|config| config.sessions.socket = Some(path.clone()));
-    let joint = Joint::new(Sessions::new(SessionsConfig::default().limits()), Some(&path));
+    let joint = JointSessions::new(Sessions::new(SessionsConfig::default().limits()), Some(&path));
     let mut client = open(&served, ADMINISTRATOR);
     let there = joint.find(client.id, 0).expect("known to the other process");
     assert_eq!(there.keys().mac.key(), &client.key);

@@ -7,7 +7,7 @@ use crate::server::Shared;
 use crate::service::Pages;
 use anyhow::{Context as _, ensure};
 use handle_sessions::Holder;
-use handle_sessions::forward::{Forwarded, ForwardedAnswer, PART_LEN, REQUEST_LEN_MAX};
+use handle_sessions::forward::{ForwardFrame, ForwardedAnswer, PART_LEN, REQUEST_LEN_MAX};
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -145,13 +145,13 @@ async fn talk(mut stream: UnixStream, shared: &Arc<Shared>, work: &Semaphore) ->
         };
         let Ok(_permit) = work.acquire().await else { return Ok(()) };
         let (service, begun) = (Arc::clone(&shared.service), listing.take());
-        let answered = tokio::task::spawn_blocking(move || match Forwarded::decode(&frame)? {
-            Forwarded::Request(request) => {
+        let answered = tokio::task::spawn_blocking(move || match ForwardFrame::decode(&frame)? {
+            ForwardFrame::Request(request) => {
                 service.counters.forwarded.inc();
                 let replies = service.answer_forwarded(*request);
                 Some(part(replies.first, replies.rest))
             }
-            Forwarded::Next => Some(part(Vec::new(), begun)),
+            ForwardFrame::Next => Some(part(Vec::new(), begun)),
         });
         let Ok(answered) = answered.await else {
             // Nothing is kept of a decision that was not made; a bug of the writer stops the process.

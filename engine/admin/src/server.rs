@@ -25,7 +25,7 @@ use handle_process::listen::explain_refusal;
 use handle_process::privileges::become_user;
 use handle_process::server_key;
 use handle_process::site::{ListenerService, SiteRecord, differences};
-use handle_sessions::Front;
+use handle_sessions::SessionEndpoint;
 use handle_snapshot::LoadMode;
 use handle_snapshot::set::{PublishedSet, SetError, SetErrorKind};
 use std::io::ErrorKind;
@@ -188,7 +188,7 @@ impl Server {
         let costly = CostlyWork::start(&config.costly, exempt)?;
         let service = Service::new(store, in_force, Sealer { key }, challenges, audit)
             .with_costly(costly)
-            .with_sessions(Front::new(&config.sessions))
+            .with_sessions(SessionEndpoint::new(&config.sessions))
             .with_elsewhere(elsewhere)
             .with_referrals(referrals);
         let shared = Arc::new(Shared {
@@ -357,7 +357,7 @@ fn explain_set(directory: &Path, error: PublishError) -> anyhow::Error {
 async fn expire_sessions(shared: Arc<Shared>) {
     let mut stopping = shared.stopping();
     while tokio::time::timeout(SESSIONS_EXPIRE, stopping.wait_for(|&stops| stops)).await.is_err() {
-        shared.service.sessions().into_iter().for_each(Front::expire);
+        shared.service.sessions().into_iter().for_each(SessionEndpoint::expire);
     }
 }
 

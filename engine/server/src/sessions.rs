@@ -6,7 +6,7 @@
 pub mod sealer;
 
 use handle_sessions::config::SessionsConfig;
-use handle_sessions::{SessionLimits, Sessions, Terms};
+use handle_sessions::{SessionLimits, Sessions, SetupTerms};
 use serde_json::{Map, Value};
 use std::time::Instant;
 
@@ -15,7 +15,7 @@ use std::time::Instant;
 pub struct ServerSessions {
     /// The table.
     pub table: Sessions,
-    pub(crate) terms: Terms,
+    pub(crate) terms: SetupTerms,
     started: Instant,
 }
 

@@ -30,7 +30,7 @@ use handle_process::priority::stand_back;
 use handle_resolver::Refused;
 use handle_sessions::Sessions;
 use handle_sessions::config::exempt_sources;
-use handle_sessions::holder::{Asked, Holder, TakenChallenge};
+use handle_sessions::holder::{Holder, SharedTable, TakenChallenge};
 use handle_sessions::numbers;
 use queue::Queues;
 use serde_json::{Value, json};
@@ -268,7 +268,7 @@ impl SlowPath {
 }
 
 /// Another process asks about sessions.
-impl Asked for SlowPath {
+impl SharedTable for SlowPath {
     fn sessions(&self) -> Option<&Sessions> {
         self.sessions.as_ref().map(|sessions| &sessions.table)
     }

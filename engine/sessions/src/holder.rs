@@ -2,10 +2,10 @@
 //!
 //! Only processes of the same user are answered: the socket is for its owner alone, and the kernel says who connects.
 
-use crate::protocol::{ASK_LEN_MAX, Ask, Known, Told, frame_buffer, receive, send};
+use crate::protocol::{ASK_LEN_MAX, LinkReply, LinkRequest, SessionFacts, frame_buffer, receive, send};
 use crate::session::Session;
 use crate::table::Sessions;
-use crate::traffic::Live as _;
+use crate::traffic::LiveSession as _;
 use handle_auth::challenges::Challenge;
 use handle_process::socket::bind_for_owner;
 use rustix::net::sockopt::socket_peercred;
@@ -25,7 +25,7 @@ pub const CONNECTIONS_MAX: usize = 16;
 const ACCEPT_PATIENCE: Duration = Duration::from_millis(50);
 
 /// What a table in this process is asked with on behalf of others.
-pub trait Asked: Send + Sync + 'static {
+pub trait SharedTable: Send + Sync + 'static {
     /// The table; none where there are to be no sessions.
     fn sessions(&self) -> Option<&Sessions>;
 
@@ -119,7 +119,7 @@ impl Holder {
     }
 
     /// Answers until it is time to stop.
-    pub fn serve(self, asked: &Arc<impl Asked>) {
+    pub fn serve(self, asked: &Arc<impl SharedTable>) {
         let connections = Arc::new(Connections::default());
         let mut number = 0;
         while !asked.is_stopped() {
@@ -201,17 +201,17 @@ pub fn check_peer(socket: &impl AsFd) -> io::Result<()> {
 }
 
 /// Answers one process until it goes, or says what is not understood.
-fn talk(mut socket: UnixStream, asked: &impl Asked) -> io::Result<()> {
+fn talk(mut socket: UnixStream, asked: &impl SharedTable) -> io::Result<()> {
     let mut buffer = frame_buffer();
     loop {
         receive(&mut socket, &mut buffer, ASK_LEN_MAX)?;
-        let Some(ask) = Ask::decode(&buffer) else {
+        let Some(ask) = LinkRequest::decode(&buffer) else {
             tracing::warn!("a process that asks about sessions is not understood: is it of another version?");
             return Ok(());
         };
         let told = answer(asked, ask);
         let expected_len = match &told {
-            Told::Challenge(challenge) => ASK_LEN_MAX + challenge.request.len(),
+            LinkReply::Challenge(challenge) => ASK_LEN_MAX + challenge.request.len(),
             _ => ASK_LEN_MAX,
         };
         send(&mut socket, &mut buffer, expected_len, |out| told.encode(out))?;
@@ -220,31 +220,32 @@ fn talk(mut socket: UnixStream, asked: &impl Asked) -> io::Result<()> {
 
 /// What is answered.
 #[must_use]
-pub fn answer(asked: &impl Asked, ask: Ask<'_>) -> Told {
-    let (Some(sessions), now_s) = (asked.sessions(), asked.now_s()) else { return Told::No };
-    let with =
-        |id, then: &dyn Fn(&Session) -> Told| sessions.find(id, now_s).map_or(Told::No, |one| then(&one));
-    let yes_or_no = |yes| if yes { Told::Yes } else { Told::No };
+pub fn answer(asked: &impl SharedTable, ask: LinkRequest<'_>) -> LinkReply {
+    let (Some(sessions), now_s) = (asked.sessions(), asked.now_s()) else { return LinkReply::No };
+    let with = |id, then: &dyn Fn(&Session) -> LinkReply| {
+        sessions.find(id, now_s).map_or(LinkReply::No, |one| then(&one))
+    };
+    let yes_or_no = |yes| if yes { LinkReply::Yes } else { LinkReply::No };
     match ask {
-        Ask::Find(id) => with(id, &|session| {
+        LinkRequest::Find(id) => with(id, &|session| {
             let keys = session.keys();
             let (key, version) = (keys.mac.key().clone(), keys.version);
-            Told::Session(Known { key, version, identity: session.identity() })
+            LinkReply::Session(SessionFacts { key, version, identity: session.identity() })
         }),
-        Ask::Accept { id, counter } => with(id, &|session| yes_or_no(session.accept(counter, now_s))),
-        Ask::Next(id) => with(id, &|session| Told::Number(session.next_counter())),
-        Ask::Authenticate { id, claimed, index } => {
+        LinkRequest::Accept { id, counter } => with(id, &|session| yes_or_no(session.accept(counter, now_s))),
+        LinkRequest::Next(id) => with(id, &|session| LinkReply::Number(session.next_counter())),
+        LinkRequest::Authenticate { id, claimed, index } => {
             with(id, &|session| yes_or_no(session.authenticate(claimed, index, now_s)))
         }
-        Ask::Open(new) => {
+        LinkRequest::Open(new) => {
             let opened = sessions.open(new, || asked.random(), |number| asked.is_taken(number), now_s);
-            opened.map_or_else(Told::Refused, |session| Told::Number(session.keys().id))
+            opened.map_or_else(LinkReply::Refused, |session| LinkReply::Number(session.keys().id))
         }
-        Ask::End(id) => yes_or_no(sessions.end(id)),
-        Ask::TakeChallenge(id) => match asked.take_challenge(id) {
-            TakenChallenge::Waiting(challenge) => Told::Challenge(challenge),
-            TakenChallenge::Over => Told::Over,
-            TakenChallenge::Unknown => Told::No,
+        LinkRequest::End(id) => yes_or_no(sessions.end(id)),
+        LinkRequest::TakeChallenge(id) => match asked.take_challenge(id) {
+            TakenChallenge::Waiting(challenge) => LinkReply::Challenge(challenge),
+            TakenChallenge::Over => LinkReply::Over,
+            TakenChallenge::Unknown => LinkReply::No,
         },
     }
 }

@@ -1,6 +1,6 @@
 //! One session: its key, who it is of, and what has been seen and sent in it.
 
-use crate::traffic::Live;
+use crate::traffic::LiveSession;
 use crate::window::CounterWindow;
 use ctutils::CtEq as _;
 use handle_auth::message::MacKey;
@@ -27,7 +27,7 @@ pub struct NewSession {
     /// The version of the answer to the set-up; messages in the session are written in it.
     pub version: Version,
     /// Who the client says it is; nobody where it stays anonymous.
-    pub claim: Option<Claim>,
+    pub claim: Option<IdentityClaim>,
     /// Seconds without a message after which the session ends.
     pub timeout_s: u32,
     /// Who set it up.
@@ -37,9 +37,9 @@ pub struct NewSession {
 /// Who a client says it is, as much of it as has to be kept: its handle can be long, and nobody has proven yet that
 /// it is theirs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Claim(pub [u8; 32]);
+pub struct IdentityClaim(pub [u8; 32]);
 
-impl Claim {
+impl IdentityClaim {
     /// The claim to be `identity`: handle and index, byte for byte.
     #[must_use]
     pub fn of(identity: Reference<'_>) -> Self {
@@ -80,7 +80,7 @@ pub struct Keys {
 #[derive(Debug)]
 pub struct Session {
     keys: Keys,
-    claim: Option<Claim>,
+    claim: Option<IdentityClaim>,
     identity: OnceLock<Identity>,
     seen: CounterWindow,
     sent: AtomicU32,
@@ -131,7 +131,7 @@ impl Session {
 
     /// Who the client says it is.
     #[must_use]
-    pub const fn claim(&self) -> Option<Claim> {
+    pub const fn claim(&self) -> Option<IdentityClaim> {
         self.claim
     }
 
@@ -166,7 +166,7 @@ impl Session {
     }
 }
 
-impl Live for Session {
+impl LiveSession for Session {
     fn keys(&self) -> &Keys {
         &self.keys
     }
@@ -191,7 +191,7 @@ impl Live for Session {
     }
 
     fn authenticate(&self, claimed: Reference<'_>, index: i32, now_s: u32) -> bool {
-        let claims = self.claim.is_some_and(|claim| claim.0.ct_eq(&Claim::of(claimed).0).to_bool());
+        let claims = self.claim.is_some_and(|claim| claim.0.ct_eq(&IdentityClaim::of(claimed).0).to_bool());
         if claims {
             self.identity.get_or_init(|| Identity { index, handle: claimed.handle.into() });
             self.touch(now_s);
@@ -208,7 +208,7 @@ mod tests {
     const WHO: Reference<'_> = Reference { handle: b"0.NA/TST", index: 301 };
 
     fn session() -> Session {
-        Session::new(5, NewSession { claim: Some(Claim::of(WHO)), ..new_session() }, 30, 100)
+        Session::new(5, NewSession { claim: Some(IdentityClaim::of(WHO)), ..new_session() }, 30, 100)
     }
 
     #[test]

@@ -10,7 +10,7 @@
 //! one takes the place of the one that is idle for longest.
 
 use crate::session::{NewSession, Session};
-use crate::traffic::Live as _;
+use crate::traffic::LiveSession as _;
 use arc_swap::ArcSwap;
 use handle_auth::source::{self, Origin, SourceList};
 use rustc_hash::FxHashMap;
@@ -47,7 +47,7 @@ pub struct SessionLimits {
 
 /// Why there is no session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum SessionRefusal {
     /// Too many unproven sessions were set up by datagrams: the client is to come over TCP.
     OverTcp,
     /// All places are taken, and none by a session that may go.
@@ -89,20 +89,20 @@ impl SessionCounts {
 }
 
 /// A map that is replaced, never changed.
-type Map = FxHashMap<i32, Arc<Session>>;
+type SessionMap = FxHashMap<i32, Arc<Session>>;
 
 #[derive(Debug, Default)]
 struct Shard {
-    map: ArcSwap<Map>,
+    map: ArcSwap<SessionMap>,
     /// Held by whoever makes the next map.
     writing: Mutex<()>,
 }
 
 impl Shard {
     /// Replaces the map by one that `change` has changed.
-    fn change<T>(&self, change: impl FnOnce(&mut Map) -> T) -> T {
+    fn change<T>(&self, change: impl FnOnce(&mut SessionMap) -> T) -> T {
         let _writing = lock(&self.writing);
-        let mut map = Map::clone(&self.map.load());
+        let mut map = SessionMap::clone(&self.map.load());
         let result = change(&mut map);
         self.map.store(Arc::new(map));
         result
@@ -226,11 +226,11 @@ impl Sessions {
     ///
     /// # Errors
     /// When the client is to come over TCP.
-    pub fn admit(&self, origin: Origin, now_s: u32) -> Result<(), Refusal> {
+    pub fn admit(&self, origin: Origin, now_s: u32) -> Result<(), SessionRefusal> {
         match self.wants_tcp(&mut lock(&self.index), origin, now_s) {
             true => {
                 self.sent_to_tcp.fetch_add(1, Ordering::Relaxed);
-                Err(Refusal::OverTcp)
+                Err(SessionRefusal::OverTcp)
             }
             false => Ok(()),
         }
@@ -268,7 +268,7 @@ impl Sessions {
         mut numbers: impl FnMut() -> u32,
         is_taken: impl Fn(i32) -> bool,
         now_s: u32,
-    ) -> Result<Arc<Session>, Refusal> {
+    ) -> Result<Arc<Session>, SessionRefusal> {
         let origin = Origin { ip: source::of(new.origin.ip), ..new.origin };
         let is_exempt = self.limits.exempt.contains(new.origin.ip);
         let is_free = |id: &i32| {
@@ -278,16 +278,16 @@ impl Sessions {
         let mut index = lock(&self.index);
         if self.wants_tcp(&mut index, new.origin, now_s) {
             self.sent_to_tcp.fetch_add(1, Ordering::Relaxed);
-            return Err(Refusal::OverTcp);
+            return Err(SessionRefusal::OverTcp);
         }
         let id = (0..TRIES).map(|_| (numbers() & 0x7fff_ffff).cast_signed()).find(is_free);
-        let (id, shard) = id.and_then(|id| Some((id, self.shard(id)?))).ok_or(Refusal::NoNumber)?;
+        let (id, shard) = id.and_then(|id| Some((id, self.shard(id)?))).ok_or(SessionRefusal::NoNumber)?;
         if !is_exempt {
             self.make_room_of_source(&mut index, origin.ip, now_s);
         }
         if !self.make_room(&mut index, origin.ip, shard, now_s) {
             self.refused_full.fetch_add(1, Ordering::Relaxed);
-            return Err(Refusal::Full);
+            return Err(SessionRefusal::Full);
         }
         let session = Arc::new(Session::new(id, NewSession { origin, ..new }, self.limits.unproven_s, now_s));
         shard.change(|map| map.insert(id, Arc::clone(&session)));
@@ -358,7 +358,7 @@ impl Sessions {
     fn displace(&self, session: &Arc<Session>, now_s: u32) {
         let id = session.keys().id;
         let Some(shard) = self.shard(id) else { return };
-        let is_it = |map: &Map| map.get(&id).is_some_and(|there| Arc::ptr_eq(there, session));
+        let is_it = |map: &SessionMap| map.get(&id).is_some_and(|there| Arc::ptr_eq(there, session));
         if is_it(&shard.map.load()) && shard.change(|map| is_it(map) && map.remove(&id).is_some()) {
             let counter = if session.is_over(now_s) { &self.expired } else { &self.displaced };
             counter.fetch_add(1, Ordering::Relaxed);
@@ -426,7 +426,7 @@ impl Sessions {
 
 /// The session that may go for another proven one: one that is over, or else the longest idle of those that are proven
 /// and whose client has not proven who it is.
-fn longest_idle(map: &Map, now_s: u32) -> Option<Arc<Session>> {
+fn longest_idle(map: &SessionMap, now_s: u32) -> Option<Arc<Session>> {
     let may_go = |session: &&Arc<Session>| {
         session.is_over(now_s) || session.is_proven() && session.proven_identity().is_none()
     };
@@ -437,7 +437,7 @@ fn longest_idle(map: &Map, now_s: u32) -> Option<Arc<Session>> {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::session::Claim;
+    use crate::session::IdentityClaim;
     use handle_auth::session::SessionKey;
     use handle_proto::Version;
     use handle_proto::code::Cipher;
@@ -469,13 +469,13 @@ pub(crate) mod tests {
     fn of(n: u8) -> NewSession {
         NewSession {
             origin: Origin::connection([192, 0, 2, n].into()),
-            claim: Some(Claim::of(WHO)),
+            claim: Some(IdentityClaim::of(WHO)),
             ..new_session()
         }
     }
 
     /// Opens a session under `number`.
-    fn open(table: &Sessions, new: NewSession, number: u32, now_s: u32) -> Result<i32, Refusal> {
+    fn open(table: &Sessions, new: NewSession, number: u32, now_s: u32) -> Result<i32, SessionRefusal> {
         table.open(new, || number, |_| false, now_s).map(|session| session.keys().id)
     }
 
@@ -499,9 +499,9 @@ pub(crate) mod tests {
     #[test]
     fn numbers_are_positive_and_free() {
         let table = Sessions::new(limits());
-        assert_eq!(open(&table, of(1), 0, 0), Err(Refusal::NoNumber));
+        assert_eq!(open(&table, of(1), 0, 0), Err(SessionRefusal::NoNumber));
         assert_eq!(open(&table, of(1), 5, 0), Ok(5));
-        assert_eq!(open(&table, of(1), 5, 0), Err(Refusal::NoNumber));
+        assert_eq!(open(&table, of(1), 5, 0), Err(SessionRefusal::NoNumber));
         let mut numbers = [5, 6, 8].into_iter();
         let session = table.open(of(1), || numbers.next().unwrap(), |id| id == 6, 0);
         assert_eq!(session.unwrap().keys().id, 8, "6 is that of a challenge");
@@ -578,7 +578,7 @@ pub(crate) mod tests {
         for id in [2, 4, 5] {
             authenticate(id);
         }
-        assert_eq!(open(&table, of(6), 6, 50), Err(Refusal::Full));
+        assert_eq!(open(&table, of(6), 6, 50), Err(SessionRefusal::Full));
         assert_eq!((table.len(), table.counts().refused_full), (4, 1));
         assert_eq!(open(&table, of(4), 7, 50), Ok(7), "for one of the same source");
         assert!(table.find(4, 50).is_none());
@@ -594,15 +594,19 @@ pub(crate) mod tests {
         for number in 1..=2 {
             open(&table, datagram(1), number, 0).unwrap();
         }
-        assert_eq!(open(&table, datagram(1), 3, 0), Err(Refusal::OverTcp));
-        assert_eq!(table.admit(datagram(1).origin, 0), Err(Refusal::OverTcp));
+        assert_eq!(open(&table, datagram(1), 3, 0), Err(SessionRefusal::OverTcp));
+        assert_eq!(table.admit(datagram(1).origin, 0), Err(SessionRefusal::OverTcp));
         assert_eq!(table.admit(of(1).origin, 0), Ok(()));
         prove(&table, 1, 0);
         assert_eq!(open(&table, datagram(1), 3, 0), Ok(3), "what is used does not count");
         for number in 4..=5 {
             open(&table, datagram(2), number, 0).unwrap();
         }
-        assert_eq!(table.admit(datagram(3).origin, 0), Err(Refusal::OverTcp), "a quarter of the table");
+        assert_eq!(
+            table.admit(datagram(3).origin, 0),
+            Err(SessionRefusal::OverTcp),
+            "a quarter of the table"
+        );
         assert_eq!(open(&table, of(3), 6, 0), Ok(6));
         prove(&table, 2, 1);
         assert_eq!(table.admit(datagram(3).origin, 1), Ok(()), "some of which is used by now");

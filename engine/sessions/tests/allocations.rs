@@ -9,7 +9,7 @@ use handle_proto::code::Cipher;
 use handle_proto::wire::{Envelope, Header, Message, MessageBuf};
 use handle_proto::{OpCode, OpFlags, Version};
 use handle_sessions::traffic::{check, decrypt, encrypt, seal};
-use handle_sessions::{Live as _, NewSession, Sessions, SessionsConfig};
+use handle_sessions::{LiveSession as _, NewSession, Sessions, SessionsConfig};
 
 /// Messages in each measurement.
 const COUNT: usize = 16;

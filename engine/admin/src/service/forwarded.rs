@@ -8,8 +8,8 @@ use handle_auth::challenges::Challenge;
 use handle_proto::limit::UDP_DATA_LEN_MAX;
 use handle_proto::wire::{Envelope, Request};
 use handle_proto::{OpFlags, ResponseCode, ValueBuf, Values};
-use handle_sessions::forward::{ForwardedRequest, Opening, Task};
-use handle_sessions::{Came, TakenChallenge, numbers};
+use handle_sessions::forward::{ForwardedForm, ForwardedRequest, Task};
+use handle_sessions::{IncomingMessage, TakenChallenge, numbers};
 use std::sync::Arc;
 
 const TOO_MANY_DATAGRAMS: Refused = Refused::new(
@@ -41,11 +41,11 @@ impl Service {
         let ForwardedRequest { task, source, datagrams_max, opening, challenge, message } = request;
         let context = ForwardedContext { challenge, datagrams_max, resolves: task == Task::Resolve };
         let came = match (opening, &self.sessions) {
-            (Opening::InSession { was_hidden, has_mac }, Some(sessions)) => {
+            (ForwardedForm::InSession { was_hidden, has_mac }, Some(sessions)) => {
                 Ok(sessions.checked(message, was_hidden, has_mac))
             }
-            (Opening::AsReceived, Some(sessions)) => sessions.open(message),
-            (_, None) => Ok(Came::outside(message)),
+            (ForwardedForm::AsReceived, Some(sessions)) => sessions.open(message),
+            (_, None) => Ok(IncomingMessage::outside(message)),
         };
         match came {
             Ok(came) => self.answer_opened(&came, context, source),

@@ -33,7 +33,7 @@ use handle_proto::wire::auth::{self, ChallengeAnswer, Verification};
 use handle_proto::wire::list::Reference;
 use handle_proto::wire::session::SessionAnswer;
 use handle_proto::{Handle, OpCode, OpFlags, Permissions, ResponseCode, Value, Version};
-use handle_sessions::{Came, Front, TakenChallenge, numbers};
+use handle_sessions::{IncomingMessage, SessionEndpoint, TakenChallenge, numbers};
 use opening::{Opened, UNREADABLE, Unopened, open};
 use reply::{ReplyTo, Sealer, unreadable};
 use sessions::{UNDECRYPTABLE, UNKNOWN};
@@ -56,7 +56,7 @@ pub struct Service {
     /// What happened, by kind.
     pub counters: Counters,
     challenges: Mutex<Challenges>,
-    sessions: Option<Front>,
+    sessions: Option<SessionEndpoint>,
     elsewhere: Option<Elsewhere>,
     /// Where clients that do not understand referrals are resolved for.
     referrals: Option<ReferralResolver>,
@@ -269,13 +269,13 @@ impl Service {
 
     /// Its sessions, if it is to have any.
     #[must_use]
-    pub const fn sessions(&self) -> Option<&Front> {
+    pub const fn sessions(&self) -> Option<&SessionEndpoint> {
         self.sessions.as_ref()
     }
 
     /// With these sessions.
     #[must_use]
-    pub fn with_sessions(self, sessions: Option<Front>) -> Self {
+    pub fn with_sessions(self, sessions: Option<SessionEndpoint>) -> Self {
         Self { sessions, ..self }
     }
 
@@ -284,7 +284,7 @@ impl Service {
     pub fn answer(self: &Arc<Self>, message: &[u8], source: SocketAddr) -> Replies {
         let came = match &self.sessions {
             Some(sessions) => sessions.open(message),
-            None => Ok(Came::outside(message)),
+            None => Ok(IncomingMessage::outside(message)),
         };
         match came {
             Ok(came) => self.answer_opened(&came, ForwardedContext::default(), source),
@@ -295,7 +295,7 @@ impl Service {
     /// Answers a message that was opened.
     fn answer_opened(
         self: &Arc<Self>,
-        came: &Came<'_>,
+        came: &IncomingMessage<'_>,
         context: ForwardedContext,
         source: SocketAddr,
     ) -> Replies {
@@ -354,7 +354,7 @@ impl Service {
 
     fn say(
         &self,
-        came: &Came<'_>,
+        came: &IncomingMessage<'_>,
         opened: &Opened<'_>,
         challenge: Option<Challenge>,
         source: SocketAddr,
@@ -400,7 +400,7 @@ impl Service {
             return (ReplyTo::new(opened).in_session(came.sealing()), said);
         };
         // The number of a plain challenge can be that of a session, too: somebody else's. Nothing is proven there.
-        let outside = Came::outside(came.message());
+        let outside = IncomingMessage::outside(came.message());
         let came = if original.session_id == opened.session_id { came } else { &outside };
         let to = ReplyTo::about(&original, opened, came.sealing());
         let asked = Asked { version: to.version(), ..asked(&original, challenge.nonce, now_unix_s) };
@@ -417,7 +417,7 @@ impl Service {
     /// Decides a request of which nobody knows who sent it, unless its session tells.
     fn first_time(
         &self,
-        came: &Came<'_>,
+        came: &IncomingMessage<'_>,
         opened: &Opened<'_>,
         to: &ReplyTo,
         source: SocketAddr,
@@ -516,7 +516,7 @@ impl Service {
     /// session or outside.
     fn challenge_again(
         &self,
-        came: &Came<'_>,
+        came: &IncomingMessage<'_>,
         challenge: &Challenge,
         to: &ReplyTo,
         suggested: Version,
@@ -551,7 +551,7 @@ impl Service {
     /// Nothing but a refusal is said before the key was.
     fn authenticated(
         &self,
-        came: &Came<'_>,
+        came: &IncomingMessage<'_>,
         challenge: &Challenge,
         asked: &Asked<'_>,
         answer: &ChallengeAnswer<'_>,

@@ -22,7 +22,7 @@ use handle_proto::wire::referral::Referral;
 use handle_proto::wire::session::SessionAnswer;
 use handle_proto::wire::{Credential, Envelope, Header, MessageBuf, Reply, Response};
 use handle_proto::{OpCode, OpFlags, ResponseCode, Values, Version};
-use handle_sessions::Sealing;
+use handle_sessions::AnswerSealer;
 
 /// What a reply repeats of its request.
 #[derive(Clone, Debug)]
@@ -36,7 +36,7 @@ pub struct ReplyTo {
     recursion_count: u8,
     digest: Digest,
     /// The session that it is said in.
-    session: Option<Sealing>,
+    session: Option<AnswerSealer>,
 }
 
 impl ReplyTo {
@@ -59,7 +59,7 @@ impl ReplyTo {
     /// The same, in a session if there is one. What sets a session up, or its key, is not in one yet, though sent under
     /// the number of an old one.
     #[must_use]
-    pub fn in_session(self, session: Option<Sealing>) -> Self {
+    pub fn in_session(self, session: Option<AnswerSealer>) -> Self {
         let sets_up = matches!(self.op_code, OpCode::SESSION_SETUP | OpCode::SESSION_EXCHANGE_KEY);
         Self { session: session.filter(|_| !sets_up), ..self }
     }
@@ -67,7 +67,7 @@ impl ReplyTo {
     /// A reply to the sender of `answer`, about `original`, whose challenge it has answered; in `session`, if it came in
     /// one.
     #[must_use]
-    pub fn about(original: &Opened<'_>, answer: &Opened<'_>, session: Option<Sealing>) -> Self {
+    pub fn about(original: &Opened<'_>, answer: &Opened<'_>, session: Option<AnswerSealer>) -> Self {
         let version = answer.version;
         let digest = request_digest(version, original.message.covered);
         let session_id = if session.is_some() { answer.session_id } else { 0 };

@@ -10,8 +10,8 @@ use handle_proto::limit::NONCE_LEN;
 use handle_proto::wire::Request;
 use handle_proto::wire::session::SessionSetup;
 use handle_proto::{ResponseCode, Version};
-use handle_sessions::front::KeyExchangeWork;
-use handle_sessions::{Came, Reject};
+use handle_sessions::endpoint::KeyExchangeWork;
+use handle_sessions::{IncomingMessage, MessageRejection};
 use std::net::SocketAddr;
 
 // Texts of what deployed servers refuse are theirs; shown by `conversations.jsonl` and `credentials.jsonl`.
@@ -30,11 +30,11 @@ const WRONG_MAC: Refused = Refused::new(ResponseCode::INVALID_SESSION_KEY, "Sess
 const NO_MAC: Refused = Refused::new(ResponseCode::INVALID_CREDENTIAL, "Session request missing MAC code.");
 
 /// What is said to a message whose MAC is wrong, or has come before.
-pub(super) fn not_accepted(came: &Came<'_>, opened: &Opened<'_>) -> Option<Said> {
+pub(super) fn not_accepted(came: &IncomingMessage<'_>, opened: &Opened<'_>) -> Option<Said> {
     match came.proof() {
         Ok(_) => None,
-        Err(Reject::WrongMac) => Some(WRONG_MAC.into()),
-        Err(Reject::Replayed(counter)) => {
+        Err(MessageRejection::WrongMac) => Some(WRONG_MAC.into()),
+        Err(MessageRejection::Replayed(counter)) => {
             let text = format!("Duplicate session counter {counter} in session {}", opened.session_id);
             let code = ResponseCode::SESSION_MESSAGE_REJECTED;
             Some(Refused { code, text: text.into() }.into())
@@ -47,7 +47,7 @@ impl Service {
     /// to be decided.
     pub(super) fn about_sessions(
         &self,
-        came: &Came<'_>,
+        came: &IncomingMessage<'_>,
         opened: &Opened<'_>,
         source: SocketAddr,
     ) -> Option<Said> {
@@ -90,7 +90,7 @@ impl Service {
     /// Asks in a session who wants to know; a copy of the request gets the challenge that waits.
     pub(super) fn challenge_in_session(
         &self,
-        came: &Came<'_>,
+        came: &IncomingMessage<'_>,
         opened: &Opened<'_>,
         to: &ReplyTo,
         nonce: [u8; NONCE_LEN],

@@ -9,7 +9,7 @@ use handle_proto::ResponseCode;
 use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::{Envelope, Header};
 use handle_resolver::Refused;
-use handle_sessions::forward::{ANSWER_LEN_MAX, Forwarded, ForwardedAnswer};
+use handle_sessions::forward::{ANSWER_LEN_MAX, ForwardFrame, ForwardedAnswer};
 use handle_sessions::link::{connect, is_too_slow};
 use handle_sessions::protocol::{frame_buffer, receive, send};
 use std::io::{self, Write as _};
@@ -123,7 +123,7 @@ impl ForwardThread {
                 lane
             }
             Stage::Listing(mut lane) => {
-                send(&mut lane, &mut self.buffer, 1, Forwarded::encode_next)?;
+                send(&mut lane, &mut self.buffer, 1, ForwardFrame::encode_next)?;
                 receive(&mut lane, &mut self.buffer, ANSWER_LEN_MAX)?;
                 lane
             }

@@ -7,7 +7,7 @@ use handle_proto::limit::UDP_DATA_LEN_MAX;
 use handle_proto::wire::{Envelope, Message, fragment};
 use handle_resolver::{Refused, Reply, Service};
 use handle_sessions::traffic::{check, is_downgraded, seal};
-use handle_sessions::{Live as _, Reject, Session};
+use handle_sessions::{LiveSession as _, MessageRejection, Session};
 use std::io::Write as _;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -82,7 +82,7 @@ impl Sealer {
         };
         let checked = match Message::decode(&rest[..rest.len().min(envelope.message_len as usize)]) {
             Ok(asked) => check(&*session, &envelope, &asked, now_s),
-            Err(_) => Err(Reject::WrongMac),
+            Err(_) => Err(MessageRejection::WrongMac),
         };
         let sender = match checked {
             Ok(true) if session.source() == handle_auth::source::of(source) => Sender::Proven,
@@ -112,10 +112,10 @@ impl Sealer {
 pub(crate) fn refusing<'t>(
     reply: &Reply<'_>,
     session: &Session,
-    reject: Reject,
+    reject: MessageRejection,
     text: &'t mut [u8; 80],
 ) -> Reply<'t> {
-    let Reject::Replayed(counter) = reject else { return reply.refusing(Refused::WrongMac) };
+    let MessageRejection::Replayed(counter) = reject else { return reply.refusing(Refused::WrongMac) };
     let mut room = &mut text[..];
     let id = session.keys().id;
     // As deployed; 80 bytes are enough for any two numbers.

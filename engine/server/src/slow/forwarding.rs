@@ -10,8 +10,8 @@ use handle_proto::ResponseCode;
 use handle_proto::wire::Envelope;
 use handle_resolver::slow::{Challenged, Slow};
 use handle_resolver::{Context, Refused, Reply, refuse_listing};
-use handle_sessions::Reject;
-use handle_sessions::forward::{ForwardedRequest, Opening, Task};
+use handle_sessions::MessageRejection;
+use handle_sessions::forward::{ForwardedForm, ForwardedRequest, Task};
 use handle_snapshot::map::MappedFile;
 use std::net::SocketAddr;
 
@@ -35,7 +35,7 @@ impl Work<'_> {
     ) -> Reply<'a> {
         let refuse = |refused| refuse_listing(context, envelope, rest, refused);
         match self.session.map(|session| (session, self.proof(session))) {
-            Some((_, Ok(Proof::None) | Err(Reject::WrongMac))) if was_encrypted => {
+            Some((_, Ok(Proof::None) | Err(MessageRejection::WrongMac))) if was_encrypted => {
                 return unreadable(Refused::Undecryptable);
             }
             Some((session, Err(reject))) => {
@@ -107,8 +107,8 @@ impl Work<'_> {
             },
             datagrams_max: route.is_datagram().then(|| u16::try_from(datagrams_max).unwrap_or(u16::MAX)),
             opening: match self.session {
-                Some(_) => Opening::InSession { was_hidden, has_mac: self.has_mac.get() },
-                None => Opening::AsReceived,
+                Some(_) => ForwardedForm::InSession { was_hidden, has_mac: self.has_mac.get() },
+                None => ForwardedForm::AsReceived,
             },
             challenge: note.challenge,
             message: self.request,

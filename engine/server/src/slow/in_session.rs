@@ -13,9 +13,9 @@ use handle_proto::wire::{Envelope, Message};
 use handle_resolver::slow::{Evaluated, Slow};
 use handle_resolver::{Context, Refused, Reply};
 use handle_sessions::numbers::of_handled;
-use handle_sessions::session::{Claim, NewSession};
-use handle_sessions::traffic::{self, Live as _};
-use handle_sessions::{Reject, Session, SetupError, agree, table};
+use handle_sessions::session::{IdentityClaim, NewSession};
+use handle_sessions::traffic::{self, LiveSession as _};
+use handle_sessions::{MessageRejection, Session, SetupError, agree, table};
 use handle_snapshot::map::MappedFile;
 use zeroize::Zeroizing;
 
@@ -41,15 +41,15 @@ pub(crate) fn decrypt(session: &Session, request: &[u8]) -> Option<Zeroizing<Vec
 
 impl Work<'_> {
     /// Whether the request is from who has the key of `session`, as far as it says so.
-    pub(crate) fn proof(&self, session: &Session) -> Result<Proof, Reject> {
+    pub(crate) fn proof(&self, session: &Session) -> Result<Proof, MessageRejection> {
         let proof = self.check_proof(session)?;
         self.has_mac.set(proof == Proof::Mac);
         Ok(proof)
     }
 
-    fn check_proof(&self, session: &Session) -> Result<Proof, Reject> {
-        let (envelope, rest) = Envelope::split(self.request).map_err(|_| Reject::WrongMac)?;
-        let message = Message::decode(rest).map_err(|_| Reject::WrongMac)?;
+    fn check_proof(&self, session: &Session) -> Result<Proof, MessageRejection> {
+        let (envelope, rest) = Envelope::split(self.request).map_err(|_| MessageRejection::WrongMac)?;
+        let message = Message::decode(rest).map_err(|_| MessageRejection::WrongMac)?;
         let has_mac = traffic::check(session, &envelope, &message, self.now_s())?;
         Ok(if has_mac { Proof::Mac } else { Proof::None })
     }
@@ -162,7 +162,7 @@ impl Work<'_> {
         let new = NewSession {
             key: agreed.key,
             version: slow.version(),
-            claim: (!setup.is_anonymous()).then(|| Claim::of(setup.identity)),
+            claim: (!setup.is_anonymous()).then(|| IdentityClaim::of(setup.identity)),
             timeout_s: agreed.timeout_s,
             origin: self.origin,
         };
@@ -177,8 +177,8 @@ impl Work<'_> {
                 answer.encode(&mut held.body);
                 slow.session(context, session.keys().id, &held.body)
             }
-            Err(table::Refusal::OverTcp) => slow.refuse(context, Refused::OverTcp),
-            Err(table::Refusal::Full | table::Refusal::NoNumber) => {
+            Err(table::SessionRefusal::OverTcp) => slow.refuse(context, Refused::OverTcp),
+            Err(table::SessionRefusal::Full | table::SessionRefusal::NoNumber) => {
                 slow.refuse(context, Refused::TooManySessions)
             }
         }

@@ -31,8 +31,8 @@ use handle_resolver::{
     Context, NotLocal, Outcome, Refused, Reply, Slow, SortingRoom, answer_message, refuse_stream,
 };
 use handle_sessions::numbers::{is_of_admin, of_handled};
-use handle_sessions::traffic::{self, Live as _};
-use handle_sessions::{Reject, Session};
+use handle_sessions::traffic::{self, LiveSession as _};
+use handle_sessions::{MessageRejection, Session};
 use handle_snapshot::map::MappedFile;
 use handle_template::BuildOutcome;
 use std::cell::Cell;
@@ -299,7 +299,7 @@ impl Work<'_> {
         match self.proof(session) {
             // Answers to challenges have no MAC.
             Ok(Proof::None) if was_encrypted && !is_answer => unreadable(Refused::Undecryptable),
-            Err(Reject::WrongMac) if was_encrypted => unreadable(Refused::Undecryptable),
+            Err(MessageRejection::WrongMac) if was_encrypted => unreadable(Refused::Undecryptable),
             Ok(proof) => {
                 let reply = self.in_session(context, slow, session, proof, held);
                 // Without a MAC nothing tells who wrote it: only who answers the challenge that waits is told more.
