@@ -4,7 +4,7 @@ use crate::requests::Requests;
 use handle_net::{Outbox, Peer};
 use handle_proto::limit::UDP_MESSAGE_LEN_MAX;
 use handle_resolver::batch::Scratch;
-use handle_resolver::{Context, InBatch, Outcome, Reply, Service, Usual, answer, answer_batch};
+use handle_resolver::{Context, FastAnswer, InBatch, Outcome, Reply, Service, answer, answer_batch};
 use handle_snapshot::{MappedFile, PublishedSet};
 use std::net::SocketAddr;
 
@@ -72,7 +72,7 @@ pub fn context(set: &PublishedSet) -> Context<'_, MappedFile> {
 
 /// Puts a usual answer into the outbox.
 #[inline]
-pub fn push_usual(outbox: &mut Outbox, peer: Peer, reply: &Usual<'_>) -> usize {
+pub fn push_usual(outbox: &mut Outbox, peer: Peer, reply: &FastAnswer<'_>) -> usize {
     let len = reply.len();
     let write = |room: &mut [u8]| {
         reply.write(room);

@@ -14,9 +14,10 @@ use handle_proto::wire::reassembly::{Reassembly, ReassemblyLimits, ReassemblyOut
 use handle_proto::wire::{Body, Envelope, Header, Message, MessageBuf, Request, Response};
 use handle_proto::{Handle, OpCode, OpFlags, Permissions, ResponseCode, Value, ValueBuf, Version, fold};
 use handle_resolver::batch::Scratch;
-use handle_resolver::slow::{Evaluated, Why};
+use handle_resolver::slow::{FirstEvaluation, SlowReason};
 use handle_resolver::{
-    Context, DropReason, InBatch, Outcome, Refused, Reply, Slow, answer, answer_batch, answer_message,
+    Context, DropReason, InBatch, Outcome, RefusalReason, Reply, SlowPathRequest, answer, answer_batch,
+    answer_message,
 };
 
 /// Types whose values delegate derived prefixes.
@@ -80,8 +81,8 @@ fn check_in_session(fixture: &Fixture, envelope: Envelope, rest: &[u8]) {
             assert!(envelope.flags.has(EnvelopeFlags::ENCRYPTED) && envelope.session_id > 0);
         }
         Outcome::Slow(slow) => match slow.why() {
-            Why::Session => assert!(envelope.session_id > 0),
-            Why::SessionSetup => assert_eq!(slow.op_code(), OpCode::SESSION_SETUP),
+            SlowReason::Session => assert!(envelope.session_id > 0),
+            SlowReason::SessionSetup => assert_eq!(slow.op_code(), OpCode::SESSION_SETUP),
             _ => assert!(envelope.session_id <= 0),
         },
         other => assert_eq!(written(&other), plain(envelope)),
@@ -89,26 +90,29 @@ fn check_in_session(fixture: &Fixture, envelope: Envelope, rest: &[u8]) {
 }
 
 /// What the slow path says before it is known who asks, against what a server without one says.
-fn check_slow(context: &Context<'_, Vec<u8>>, slow: &Slow<'_>, plain: &Outcome<'_>) {
+fn check_slow(context: &Context<'_, Vec<u8>>, slow: &SlowPathRequest<'_>, plain: &Outcome<'_>) {
     let Outcome::Reply(plain) = plain else { panic!("{plain:?} for what goes the slow way") };
     match slow.why() {
-        Why::Certify => assert!(slow.certifies()),
-        Why::Identity => assert_eq!(plain.refused(), Some(Refused::NotPublic)),
-        Why::Template => assert!(slow.handle().contains(&b'@')),
-        Why::ChallengeAnswer | Why::Verification | Why::SessionSetup | Why::Session => return,
+        SlowReason::Certify => assert!(slow.certifies()),
+        SlowReason::Identity => assert_eq!(plain.refused(), Some(RefusalReason::NotPublic)),
+        SlowReason::Template => assert!(slow.handle().contains(&b'@')),
+        SlowReason::ChallengeAnswer
+        | SlowReason::Verification
+        | SlowReason::SessionSetup
+        | SlowReason::Session => return,
     }
     match slow.evaluate(context) {
-        Evaluated::Reply(reply) => {
-            assert_eq!(slow.why(), Why::Certify);
+        FirstEvaluation::Reply(reply) => {
+            assert_eq!(slow.why(), SlowReason::Certify);
             assert_eq!(written(&Outcome::Reply(reply)), written(&Outcome::Reply(*plain)));
         }
-        Evaluated::Template => {
+        FirstEvaluation::Template => {
             let reply = slow.not_computed(context);
             assert_eq!(written(&Outcome::Reply(reply)), written(&Outcome::Reply(*plain)));
             check_computed(context, slow);
         }
-        Evaluated::Identity => {
-            assert_eq!(plain.refused(), Some(Refused::NotPublic));
+        FirstEvaluation::Identity => {
+            assert_eq!(plain.refused(), Some(RefusalReason::NotPublic));
             let reply = slow.challenge(context, 7, &[0; 16]);
             assert_eq!(reply.response_code(), ResponseCode::AUTHENTICATION_NEEDED);
             assert!(matches!(slow.digest().as_bytes().len(), 16 | 20 | 32));
@@ -117,7 +121,7 @@ fn check_slow(context: &Context<'_, Vec<u8>>, slow: &Slow<'_>, plain: &Outcome<'
 }
 
 /// Of computed values only those go out that are public and asked for.
-fn check_computed(context: &Context<'_, Vec<u8>>, slow: &Slow<'_>) {
+fn check_computed(context: &Context<'_, Vec<u8>>, slow: &SlowPathRequest<'_>) {
     let values = [
         Value::new(1, b"URL", b"public"),
         Value { permissions: Permissions::ADMIN_READ, ..Value::new(2, b"URL", b"withheld") },
@@ -192,7 +196,7 @@ fn check_reply(fixture: &Fixture, asked: &[u8], reply: &Reply<'_>) {
     assert!(reply.datagrams_count() <= fixture.service.answer_datagrams_max);
     if let Some(refused) = reply.refused() {
         assert_eq!(refused.code().for_version(envelope.version), reply.response_code());
-        assert_ne!(refused, Refused::DamagedRecord, "nothing is wrong with the records");
+        assert_ne!(refused, RefusalReason::DamagedRecord, "nothing is wrong with the records");
     }
     let body = message.decode_body(envelope.version).expect("a body was written");
     let Body::Reply(body) = body else { panic!("a request was written: {body:?}") };
@@ -271,7 +275,7 @@ fn compare(fixture: &Fixture, asked: &[u8], reply: &Reply<'_>, code: ResponseCod
     let Ok(query) = Query::decode(message.body) else { return };
     let values = plainly(fixture, query.handle).map(|values| selected(values, &query));
     let public = |values: &[Value<'_>]| values.iter().filter(|value| value.is_public()).count();
-    if matches!(reply.refused(), Some(Refused::AnswerTooLong | Refused::TooManyDatagrams)) {
+    if matches!(reply.refused(), Some(RefusalReason::AnswerTooLong | RefusalReason::TooManyDatagrams)) {
         let found = values.clone().or_else(|| delegation(fixture, query.handle)).expect("a record");
         let values_len =
             found.iter().filter(|value| value.is_public()).map(Value::encoded_len).sum::<usize>();
@@ -427,11 +431,11 @@ pub fn question(bytes: &[u8]) {
         if is_plain && let Some(refused) = reply.refused() {
             assert!(matches!(
                 refused,
-                Refused::OtherServer
-                    | Refused::NotHomed
-                    | Refused::QueryTooLong
-                    | Refused::AnswerTooLong
-                    | Refused::TooManyDatagrams
+                RefusalReason::OtherServer
+                    | RefusalReason::NotHomed
+                    | RefusalReason::QueryTooLong
+                    | RefusalReason::AnswerTooLong
+                    | RefusalReason::TooManyDatagrams
             ));
         }
     }

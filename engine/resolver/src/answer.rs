@@ -1,12 +1,12 @@
 //! Decode, find, select, assemble: one request. The definition that the batch form is tested against.
 
 use crate::referral;
-use crate::refused::Refused;
+use crate::refusal::RefusalReason;
 use crate::reply::{Reply, too_long};
-use crate::request::{DropReason, Refusal, Request, Unreadable};
-use crate::select::{Filter, Selected};
+use crate::request::{DropReason, Request, UndecidableMessage, UnreadableRequest};
+use crate::select::{Filter, SelectedValues};
 use crate::service::Context;
-use crate::slow::{self, Slow};
+use crate::slow::{self, SlowPathRequest};
 use handle_proto::limit::HANDLE_LEN_MAX;
 use handle_proto::name::{PREFIX_RECORDS, SITE_STATUS};
 use handle_proto::wire::Envelope;
@@ -34,7 +34,7 @@ pub enum Outcome<'a> {
     Listing,
     /// It takes too long for a worker: a signature, who asks, or computed values.
     /// [`slow`](mod@crate::slow) goes on with it.
-    Slow(Slow<'a>),
+    Slow(SlowPathRequest<'a>),
 }
 
 /// Answers one datagram.
@@ -55,7 +55,7 @@ pub fn answer_message<'a, B: AsRef<[u8]>>(
 
 /// What a stream is told that cannot be read on, whether or not a request had begun: `text`, or what goes with
 /// `refused` where that is empty.
-pub fn refuse_stream<'a, B>(context: &Context<'_, B>, refused: Refused, text: &'a [u8]) -> Reply<'a> {
+pub fn refuse_stream<'a, B>(context: &Context<'_, B>, refused: RefusalReason, text: &'a [u8]) -> Reply<'a> {
     let reply = Reply::unreadable(refused, OpCode::RESERVED, context.now_unix_s);
     if text.is_empty() { reply } else { reply.with_text(text) }
 }
@@ -66,7 +66,7 @@ pub fn refuse_listing<'a, B>(
     context: &Context<'_, B>,
     envelope: Envelope,
     bytes: &'a [u8],
-    refused: Refused,
+    refused: RefusalReason,
 ) -> Reply<'a> {
     match Request::from_operation(&envelope, bytes) {
         Some(request) => {
@@ -78,12 +78,12 @@ pub fn refuse_listing<'a, B>(
 
 pub(crate) fn answer_request<'a, B: AsRef<[u8]>>(
     context: &Context<'a, B>,
-    request: Result<Request<'a>, Refusal>,
+    request: Result<Request<'a>, UndecidableMessage>,
 ) -> Outcome<'a> {
     let mut key: KeyBuf = KeyBuf::new();
     match prepare(context, request, &mut key) {
-        Prepared::Done(outcome) => outcome,
-        Prepared::Find(question) => {
+        PreparedRequest::Done(outcome) => outcome,
+        PreparedRequest::Find(question) => {
             let lookup = Lookup::new(context, key.as_bytes());
             let found = context.records.find(lookup.hash, lookup.key);
             question.outcome(context, &lookup, found)
@@ -92,7 +92,7 @@ pub(crate) fn answer_request<'a, B: AsRef<[u8]>>(
 }
 
 /// A request after the first stage.
-pub(crate) enum Prepared<'a> {
+pub(crate) enum PreparedRequest<'a> {
     /// No record is needed.
     Done(Outcome<'a>),
     /// The record with the key that was written must be found first.
@@ -176,33 +176,39 @@ impl<const N: usize> KeyBuf<N> {
 #[inline]
 pub(crate) fn prepare<'a, B: AsRef<[u8]>, const N: usize>(
     context: &Context<'a, B>,
-    request: Result<Request<'a>, Refusal>,
+    request: Result<Request<'a>, UndecidableMessage>,
     key: &mut KeyBuf<N>,
-) -> Prepared<'a> {
+) -> PreparedRequest<'a> {
     let request = match request {
         Ok(request) => request,
-        Err(Refusal::Reply(unreadable)) if unreadable.is_listing() && context.service.forwards_listing => {
-            return Prepared::Done(Outcome::Listing);
+        Err(UndecidableMessage::Reply(unreadable))
+            if unreadable.is_listing() && context.service.forwards_listing =>
+        {
+            return PreparedRequest::Done(Outcome::Listing);
         }
-        Err(Refusal::Reply(unreadable)) => {
-            return Prepared::Done(Outcome::Reply(unreadable.reply(context.now_unix_s)));
+        Err(UndecidableMessage::Reply(unreadable)) => {
+            return PreparedRequest::Done(Outcome::Reply(unreadable.reply(context.now_unix_s)));
         }
-        Err(Refusal::Drop(reason)) => return Prepared::Done(Outcome::Drop(reason)),
-        Err(Refusal::Fragment(envelope)) => return Prepared::Done(Outcome::Fragment(envelope)),
-        Err(Refusal::Encrypted) if context.service.sessions => return Prepared::Done(Outcome::Encrypted),
-        Err(Refusal::Encrypted) => {
-            let refused = Unreadable::from(Refused::EncryptedInUnknownSession);
-            return Prepared::Done(Outcome::Reply(refused.reply(context.now_unix_s)));
+        Err(UndecidableMessage::Drop(reason)) => return PreparedRequest::Done(Outcome::Drop(reason)),
+        Err(UndecidableMessage::Fragment(envelope)) => {
+            return PreparedRequest::Done(Outcome::Fragment(envelope));
+        }
+        Err(UndecidableMessage::Encrypted) if context.service.sessions => {
+            return PreparedRequest::Done(Outcome::Encrypted);
+        }
+        Err(UndecidableMessage::Encrypted) => {
+            let refused = UnreadableRequest::from(RefusalReason::EncryptedInUnknownSession);
+            return PreparedRequest::Done(Outcome::Reply(refused.reply(context.now_unix_s)));
         }
     };
     let is_in_session = request.is_in_session(&context.service);
     if !(request.is_plain() && !is_in_session || is_in_session && request.is_public_in_the_clear()) {
-        return Prepared::Done(slow::answer_unusual(context, &request, key));
+        return PreparedRequest::Done(slow::answer_unusual(context, &request, key));
     }
     match decode(context, &request, key) {
-        Ok(question) => Prepared::Find(question),
-        Err(reply) if is_in_session => Prepared::Done(Outcome::InSession(reply)),
-        Err(reply) => Prepared::Done(Outcome::Reply(reply)),
+        Ok(question) => PreparedRequest::Find(question),
+        Err(reply) if is_in_session => PreparedRequest::Done(Outcome::InSession(reply)),
+        Err(reply) => PreparedRequest::Done(Outcome::Reply(reply)),
     }
 }
 
@@ -216,7 +222,7 @@ pub(crate) fn locate<'a, B: AsRef<[u8]>, const N: usize>(
     let question = decode(context, request, key)?;
     match is_homed(context, key.as_bytes()) {
         true => Ok(question),
-        false => Err(refuse(context, request, Refused::NotHomed)),
+        false => Err(refuse(context, request, RefusalReason::NotHomed)),
     }
 }
 
@@ -231,15 +237,15 @@ fn decode<'a, B: AsRef<[u8]>, const N: usize>(
 ) -> Result<Question<'a>, Reply<'a>> {
     let refuse = |refused| Err(refuse(context, request, refused));
     let Ok(query) = Query::decode(request.body()) else {
-        return Err(Unreadable::from(Refused::Malformed).reply(context.now_unix_s));
+        return Err(UnreadableRequest::from(RefusalReason::Malformed).reply(context.now_unix_s));
     };
     if request.session_id > 0 && !context.service.sessions {
-        return refuse(Refused::UnknownSession);
+        return refuse(RefusalReason::UnknownSession);
     }
     if fold::eq(query.handle, SITE_STATUS) {
         return match request.flags.has(OpFlags::PUBLIC_ONLY) {
             true => Err(none(context, request, ResponseCode::VALUES_NOT_FOUND)),
-            false => refuse(Refused::NotPublic),
+            false => refuse(RefusalReason::NotPublic),
         };
     }
     question(context, request, query, key)
@@ -256,13 +262,13 @@ fn question<'a, B: AsRef<[u8]>, const N: usize>(
 ) -> Result<Question<'a>, Reply<'a>> {
     let handle = Handle(query.handle);
     if !context.service.has(handle) {
-        return Err(refuse(context, request, Refused::OtherServer));
+        return Err(refuse(context, request, RefusalReason::OtherServer));
     }
     if !key.write(handle, context.records.folds()) {
         // Too long to be stored: not found, or not ours to look for.
         return Err(match context.homed.is_some_and(|homed| homed.has(handle.naming_authority())) {
             true => none(context, request, ResponseCode::HANDLE_NOT_FOUND),
-            false => refuse(context, request, Refused::NotHomed),
+            false => refuse(context, request, RefusalReason::NotHomed),
         });
     }
     Ok(Question { request: *request, query })
@@ -283,10 +289,10 @@ pub(crate) fn locate_handle<'a, B: AsRef<[u8]>>(
     let located = question(context, request, query, &mut key).and_then(|question| {
         let lookup = Lookup::new(context, key.as_bytes());
         match context.records.find(lookup.hash, lookup.key) {
-            _ if !is_homed(context, lookup.key) => Err(question.refuse(context, Refused::NotHomed)),
+            _ if !is_homed(context, lookup.key) => Err(question.refuse(context, RefusalReason::NotHomed)),
             Ok(Some(_)) => Ok(()),
             Ok(None) => Err(question.refer(context, &lookup)),
-            Err(CorruptRecord { .. }) => Err(question.refuse(context, Refused::DamagedRecord)),
+            Err(CorruptRecord { .. }) => Err(question.refuse(context, RefusalReason::DamagedRecord)),
         }
     });
     match located {
@@ -392,7 +398,7 @@ impl<'a> Question<'a> {
     ) -> Outcome<'a> {
         let mut reply = self.success(context);
         match self.answer_into(context, lookup, found, &mut reply) {
-            true => Outcome::Slow(Slow::template(&self.request)),
+            true => Outcome::Slow(SlowPathRequest::template(&self.request)),
             false if self.request.is_in_session(&context.service) => Outcome::InSession(reply),
             false => Outcome::Reply(reply),
         }
@@ -411,7 +417,7 @@ impl<'a> Question<'a> {
         let is_stored = matches!(found, Ok(Some(_)));
         match self.answer_into(context, lookup, found, &mut reply) {
             false => reply,
-            true if is_stored => self.refuse(context, Refused::QueryTooLong),
+            true if is_stored => self.refuse(context, RefusalReason::QueryTooLong),
             true => self.refer(context, lookup),
         }
     }
@@ -432,12 +438,12 @@ impl<'a> Question<'a> {
     ) -> bool {
         match found {
             Ok(Some(record)) if record.is_homed() => return self.select(context, &record, reply),
-            _ if !is_homed(context, lookup.key) => *reply = self.refuse(context, Refused::NotHomed),
+            _ if !is_homed(context, lookup.key) => *reply = self.refuse(context, RefusalReason::NotHomed),
             Ok(Some(record)) => return self.select(context, &record, reply),
             Ok(None) if context.may_compute(self.query.handle) => return true,
             Ok(None) if self.is_resolved_for_asker(context, lookup) => return true,
             Ok(None) => *reply = self.refer(context, lookup),
-            Err(CorruptRecord { .. }) => *reply = self.refuse(context, Refused::DamagedRecord),
+            Err(CorruptRecord { .. }) => *reply = self.refuse(context, RefusalReason::DamagedRecord),
         }
         false
     }
@@ -451,21 +457,25 @@ impl<'a> Question<'a> {
     ) -> bool {
         let filter = match Filter::among(context, self.query, record.public_count()) {
             Ok(filter) => filter,
-            Err(Refused::QueryTooLong) if context.service.authenticates => return true,
+            Err(RefusalReason::QueryTooLong) if context.service.authenticates => return true,
             Err(refused) => {
                 *reply = self.refuse(context, refused);
                 return false;
             }
         };
-        match Selected::from(record.public_bytes(), record.public_count(), filter) {
+        match SelectedValues::from(record.public_bytes(), record.public_count(), filter) {
             Some(selected) => self.show_in(context, selected, reply),
-            None => *reply = self.refuse(context, Refused::DamagedRecord),
+            None => *reply = self.refuse(context, RefusalReason::DamagedRecord),
         }
         false
     }
 
     /// The reply that shows `selected`.
-    pub(crate) fn show<B: AsRef<[u8]>>(&self, context: &Context<'a, B>, selected: Selected<'a>) -> Reply<'a> {
+    pub(crate) fn show<B: AsRef<[u8]>>(
+        &self,
+        context: &Context<'a, B>,
+        selected: SelectedValues<'a>,
+    ) -> Reply<'a> {
         let mut reply = self.success(context);
         self.show_in(context, selected, &mut reply);
         reply
@@ -475,7 +485,7 @@ impl<'a> Question<'a> {
     fn show_in<B: AsRef<[u8]>>(
         &self,
         context: &Context<'a, B>,
-        selected: Selected<'a>,
+        selected: SelectedValues<'a>,
         reply: &mut Reply<'a>,
     ) {
         if selected.count == 0 {
@@ -489,22 +499,22 @@ impl<'a> Question<'a> {
 
     /// Why values must not be shown where public-only is off: the first selected one that is not
     /// public decides. In a session identity always matters.
-    pub(crate) fn private<B>(&self, context: &Context<'a, B>, record: &Record<'a>) -> Option<Refused> {
+    pub(crate) fn private<B>(&self, context: &Context<'a, B>, record: &Record<'a>) -> Option<RefusalReason> {
         let filter = match Filter::among(context, self.query, record.values_count()) {
             Ok(filter) => filter,
             Err(refused) => return Some(refused),
         };
-        let Some(public) = Selected::from(record.public_bytes(), record.public_count(), filter) else {
-            return Some(Refused::DamagedRecord);
+        let Some(public) = SelectedValues::from(record.public_bytes(), record.public_count(), filter) else {
+            return Some(RefusalReason::DamagedRecord);
         };
         for (_, bytes) in record.private() {
-            let Ok((value, _)) = Value::split(bytes) else { return Some(Refused::DamagedRecord) };
+            let Ok((value, _)) = Value::split(bytes) else { return Some(RefusalReason::DamagedRecord) };
             if filter.selects(&value) {
                 let readable = value.permissions.has(Permissions::ADMIN_READ);
-                return Some(if readable { Refused::NotPublic } else { Refused::Unreadable });
+                return Some(if readable { RefusalReason::NotPublic } else { RefusalReason::Unreadable });
             }
         }
-        (self.request.session_id != 0 && public.count > 0).then_some(Refused::NotPublic)
+        (self.request.session_id != 0 && public.count > 0).then_some(RefusalReason::NotPublic)
     }
 
     /// Fills in the lengths, unless they are too much.
@@ -526,7 +536,7 @@ impl<'a> Question<'a> {
         }
         match referral::find(context, lookup) {
             Ok(None) => not_found(),
-            Err(CorruptRecord { .. }) => self.refuse(context, Refused::DamagedRecord),
+            Err(CorruptRecord { .. }) => self.refuse(context, RefusalReason::DamagedRecord),
             Ok(Some(delegation)) => {
                 let mut reply = self.reply(context, ResponseCode::PREFIX_REFERRAL);
                 reply.push_text(b"");
@@ -548,7 +558,7 @@ impl<'a> Question<'a> {
         Reply::to(&self.request, code, &context.service, context.now_unix_s)
     }
 
-    pub(crate) fn refuse<B>(&self, context: &Context<'a, B>, refused: Refused) -> Reply<'a> {
+    pub(crate) fn refuse<B>(&self, context: &Context<'a, B>, refused: RefusalReason) -> Reply<'a> {
         refuse(context, &self.request, refused)
     }
 }
@@ -556,26 +566,30 @@ impl<'a> Question<'a> {
 /// Operations other than resolution.
 pub(crate) fn other_operation<'a, B>(context: &Context<'a, B>, request: &Request<'a>) -> Reply<'a> {
     let refused = match request.op_code {
-        OpCode::SESSION_EXCHANGE_KEY if request.is_in_session(&context.service) => Refused::KeyExchange,
-        _ if request.session_id > 0 && !context.service.sessions => Refused::UnknownSession,
-        OpCode::GET_SITE_INFO if context.service.site.is_empty() => Refused::NoSiteRecord,
+        OpCode::SESSION_EXCHANGE_KEY if request.is_in_session(&context.service) => RefusalReason::KeyExchange,
+        _ if request.session_id > 0 && !context.service.sessions => RefusalReason::UnknownSession,
+        OpCode::GET_SITE_INFO if context.service.site.is_empty() => RefusalReason::NoSiteRecord,
         OpCode::GET_SITE_INFO => {
             let mut reply = Reply::to(request, ResponseCode::SUCCESS, &context.service, context.now_unix_s);
             reply.push_rest(context.service.site);
             return reply.finish();
         }
-        OpCode::RESPONSE_TO_CHALLENGE => Refused::NoChallenge,
-        OpCode::SESSION_SETUP => Refused::NoSessions,
-        OpCode::SESSION_EXCHANGE_KEY => Refused::UnknownSession,
-        OpCode::SESSION_TERMINATE => Refused::NoSession,
-        _ => Refused::NotSupported,
+        OpCode::RESPONSE_TO_CHALLENGE => RefusalReason::NoChallenge,
+        OpCode::SESSION_SETUP => RefusalReason::NoSessions,
+        OpCode::SESSION_EXCHANGE_KEY => RefusalReason::UnknownSession,
+        OpCode::SESSION_TERMINATE => RefusalReason::NoSession,
+        _ => RefusalReason::NotSupported,
     };
     refuse(context, request, refused)
 }
 
 /// A reply that says why there is no answer.
 #[cold]
-pub(crate) fn refuse<'a, B>(context: &Context<'a, B>, request: &Request<'a>, refused: Refused) -> Reply<'a> {
+pub(crate) fn refuse<'a, B>(
+    context: &Context<'a, B>,
+    request: &Request<'a>,
+    refused: RefusalReason,
+) -> Reply<'a> {
     Reply::to(request, refused.code(), &context.service, context.now_unix_s).refuse(refused)
 }
 

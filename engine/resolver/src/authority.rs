@@ -29,7 +29,7 @@ pub struct Administrators<'a> {
 
 /// Whether somebody is entitled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Entitled {
+pub enum AuthorityOutcome {
     /// Yes.
     Yes,
     /// No.
@@ -37,7 +37,7 @@ pub enum Entitled {
     /// Not as far as was looked: there are more groups than are looked up for one decision.
     GaveUp,
     /// Not by what is known here: something that may be a group is at another service.
-    Elsewhere,
+    Remote,
 }
 
 /// Whether one of `references` entitles `identity`.
@@ -51,12 +51,12 @@ pub fn entitles<'a, B: AsRef<[u8]>>(
     references: impl Iterator<Item = Reference<'a>>,
     identity: Reference<'_>,
     lookups_max: usize,
-) -> Entitled {
+) -> AuthorityOutcome {
     let mut groups = Groups { queue: ArrayVec::new(), lookups_max, has_more: false };
     let is_named = |reference: &Reference<'a>| names(reference, Handle(identity.handle), identity.index);
     for reference in references {
         if is_named(&reference) {
-            return Entitled::Yes;
+            return AuthorityOutcome::Yes;
         }
         groups.push(reference);
     }
@@ -67,15 +67,15 @@ pub fn entitles<'a, B: AsRef<[u8]>>(
         is_elsewhere |= group == Err(NotLocal::Elsewhere);
         for entry in group.ok().flatten().into_iter().flat_map(|group| group.0.iter()) {
             if is_named(&entry) {
-                return Entitled::Yes;
+                return AuthorityOutcome::Yes;
             }
             groups.push(entry);
         }
     }
     match (groups.has_more, is_elsewhere) {
-        (true, _) => Entitled::GaveUp,
-        (false, true) => Entitled::Elsewhere,
-        (false, false) => Entitled::No,
+        (true, _) => AuthorityOutcome::GaveUp,
+        (false, true) => AuthorityOutcome::Remote,
+        (false, false) => AuthorityOutcome::No,
     }
 }
 

@@ -6,11 +6,11 @@
 //! every record is read. To ask for records only some requests ahead of the one that is answered was
 //! tried, and is slower: memory is further away than a few replies.
 
-use crate::answer::{KeyBuf, Lookup, Outcome, Prepared, Question, answer_request, prepare};
-use crate::request::{Refusal, Request};
+use crate::answer::{KeyBuf, Lookup, Outcome, PreparedRequest, Question, answer_request, prepare};
+use crate::fast_path::{FastAnswer, FastRequest};
+use crate::request::{Request, UndecidableMessage};
 use crate::service::Context;
-use crate::slow::Slow;
-use crate::usual::{Asked, Usual};
+use crate::slow::SlowPathRequest;
 use arrayvec::ArrayVec;
 use handle_proto::limit::UDP_MESSAGE_LEN_MAX;
 use handle_snapshot::{CorruptRecord, Record, StagedLookup};
@@ -44,7 +44,7 @@ impl Default for Scratch {
 #[derive(Clone, Copy, Debug)]
 pub enum InBatch<'a> {
     /// What nearly every answer is goes back.
-    Usual(Usual<'a>),
+    Usual(FastAnswer<'a>),
     /// Anything, the like of it included.
     Other(Outcome<'a>),
 }
@@ -76,11 +76,11 @@ fn answer_staged<'a, B: AsRef<[u8]>>(
     context: &Context<'a, B>,
     scratch: &mut Scratch,
     requests: impl IntoIterator<Item = &'a [u8]>,
-    read: impl Fn(&'a [u8]) -> Result<Request<'a>, Refusal>,
+    read: impl Fn(&'a [u8]) -> Result<Request<'a>, UndecidableMessage>,
     mut sink: impl FnMut(usize, &InBatch<'a>),
 ) {
     let mut requests = requests.into_iter().enumerate();
-    let mut staged: ArrayVec<Staged<'a>, STAGED_COUNT> = ArrayVec::new();
+    let mut staged: ArrayVec<StagedRequest<'a>, STAGED_COUNT> = ArrayVec::new();
     let mut questions: ArrayVec<Question<'a>, STAGED_COUNT> = ArrayVec::new();
     loop {
         staged.clear();
@@ -94,19 +94,19 @@ fn answer_staged<'a, B: AsRef<[u8]>>(
                 continue;
             }
             let key = &mut scratch.keys[staged.len()];
-            if let Some(asked) = Asked::read(bytes)
+            if let Some(asked) = FastRequest::read(bytes)
                 && context.service.has(asked.handle())
                 && key.write(asked.handle(), context.records.folds())
             {
                 let hash = Lookup::new(context, key.as_bytes()).hash;
-                staged.push(Staged { at, hash, asked: Ok(asked) });
+                staged.push(StagedRequest { at, hash, asked: Ok(asked) });
                 continue;
             }
             match prepare(context, read(bytes), key) {
-                Prepared::Done(outcome) => sink(at, &InBatch::Other(outcome)),
-                Prepared::Find(question) => {
+                PreparedRequest::Done(outcome) => sink(at, &InBatch::Other(outcome)),
+                PreparedRequest::Find(question) => {
                     let hash = Lookup::new(context, key.as_bytes()).hash;
-                    staged.push(Staged { at, hash, asked: Err(questions.len()) });
+                    staged.push(StagedRequest { at, hash, asked: Err(questions.len()) });
                     questions.push(question);
                 }
             }
@@ -134,7 +134,7 @@ fn answer_staged<'a, B: AsRef<[u8]>>(
                     if let InBatch::Other(Outcome::Reply(reply)) = &mut outcome
                         && question.answer_into(context, &lookup, found, reply)
                     {
-                        outcome = InBatch::Other(Outcome::Slow(Slow::template(&question.request)));
+                        outcome = InBatch::Other(Outcome::Slow(SlowPathRequest::template(&question.request)));
                     } else if question.request.is_in_session(&context.service)
                         && let InBatch::Other(Outcome::Reply(reply)) = outcome
                     {
@@ -153,9 +153,9 @@ fn answer_staged<'a, B: AsRef<[u8]>>(
 #[inline]
 fn usual<'a, B>(
     context: &Context<'a, B>,
-    asked: Asked<'a>,
+    asked: FastRequest<'a>,
     found: &Result<Option<Record<'a>>, CorruptRecord>,
-) -> Option<Usual<'a>> {
+) -> Option<FastAnswer<'a>> {
     match found {
         Ok(Some(record)) => asked.answer(record, &context.service, context.now_unix_s),
         _ => None,
@@ -166,7 +166,7 @@ fn usual<'a, B>(
 #[inline(never)]
 fn unusual<'a, B: AsRef<[u8]>>(
     context: &Context<'a, B>,
-    asked: Asked<'a>,
+    asked: FastRequest<'a>,
     lookup: &Lookup<'_>,
     found: Result<Option<Record<'a>>, CorruptRecord>,
 ) -> Outcome<'a> {
@@ -178,9 +178,9 @@ fn unusual<'a, B: AsRef<[u8]>>(
 }
 
 /// A request between two stages.
-struct Staged<'a> {
+struct StagedRequest<'a> {
     at: usize,
     hash: u64,
     /// A usual request, or the position of the question among those of the batch.
-    asked: Result<Asked<'a>, usize>,
+    asked: Result<FastRequest<'a>, usize>,
 }

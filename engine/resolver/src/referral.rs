@@ -2,7 +2,7 @@
 //! deployed body; shown by `conversations.jsonl`, category `prefix_referral`.
 
 use crate::answer::{ANCESTORS_MAX, Lookup};
-use crate::select::{Filter, Selected};
+use crate::select::{Filter, SelectedValues};
 use crate::service::Context;
 use handle_proto::{Handle, Version, fold};
 use handle_snapshot::{CorruptRecord, hash_key};
@@ -24,13 +24,14 @@ pub(crate) fn delegates(kind: &[u8]) -> bool {
 pub(crate) fn find<'a, B: AsRef<[u8]>>(
     context: &Context<'a, B>,
     lookup: &Lookup<'_>,
-) -> Result<Option<Selected<'a>>, CorruptRecord> {
+) -> Result<Option<SelectedValues<'a>>, CorruptRecord> {
     let mut name = Handle(lookup.key());
     for _ in 0..ANCESTORS_MAX {
         let Some(parent) = name.parent_prefix_record() else { break };
         let hash = hash_key(context.records.seed(), parent.0);
         if let Some(record) = context.records.find(hash, parent.0)? {
-            let selected = Selected::from(record.public_bytes(), record.public_count(), Filter::Delegation);
+            let selected =
+                SelectedValues::from(record.public_bytes(), record.public_count(), Filter::Delegation);
             match selected {
                 None => return Err(CorruptRecord { at: 0 }),
                 Some(selected) if selected.count > 0 => return Ok(Some(selected)),

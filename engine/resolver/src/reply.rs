@@ -1,9 +1,9 @@
 //! The parts of a reply: computed head, borrowed tail, and how they are written as datagrams.
 
 use crate::digest::RequestDigest;
-use crate::refused::Refused;
+use crate::refusal::RefusalReason;
 use crate::request::Request;
-use crate::select::Selected;
+use crate::select::SelectedValues;
 use crate::service::Service;
 use handle_proto::limit::{MESSAGE_EXPIRATION_S, MESSAGE_LEN_MAX, UDP_DATA_LEN_MAX, UDP_MESSAGE_LEN_MAX};
 use handle_proto::wire::envelope::EnvelopeFlags;
@@ -26,8 +26,8 @@ pub struct Reply<'a> {
     text: &'a [u8],
     /// The number of values, when values follow.
     values_count: Option<[u8; 4]>,
-    values: Selected<'a>,
-    refused: Option<Refused>,
+    values: SelectedValues<'a>,
+    refused: Option<RefusalReason>,
     /// Whether some of the values are not for everybody.
     private: bool,
 }
@@ -35,11 +35,11 @@ pub struct Reply<'a> {
 /// Why an answer of `message_len` bytes behind the envelope, its credential included, is not sent: no message is that
 /// long, or it takes more than `datagrams_max` datagrams.
 #[must_use]
-pub const fn too_long(message_len: usize, datagrams_max: usize) -> Option<Refused> {
+pub const fn too_long(message_len: usize, datagrams_max: usize) -> Option<RefusalReason> {
     if message_len > MESSAGE_LEN_MAX as usize {
-        Some(Refused::AnswerTooLong)
+        Some(RefusalReason::AnswerTooLong)
     } else if message_len.div_ceil(UDP_DATA_LEN_MAX) > datagrams_max {
-        Some(Refused::TooManyDatagrams)
+        Some(RefusalReason::TooManyDatagrams)
     } else {
         None
     }
@@ -72,7 +72,7 @@ impl<'a> Reply<'a> {
     pub const UNREADABLE_REQUEST_ID: i32 = -1;
 
     /// A reply to a message that cannot be read: in version 2.3, to no request in particular.
-    pub(crate) fn unreadable(refused: Refused, op_code: OpCode, now_unix_s: u32) -> Self {
+    pub(crate) fn unreadable(refused: RefusalReason, op_code: OpCode, now_unix_s: u32) -> Self {
         let envelope = Envelope {
             version: Version::COMPATIBLE,
             flags: EnvelopeFlags::default(),
@@ -96,7 +96,7 @@ impl<'a> Reply<'a> {
     }
 
     /// With `refused` as what is said.
-    pub(crate) fn refuse(mut self, refused: Refused) -> Self {
+    pub(crate) fn refuse(mut self, refused: RefusalReason) -> Self {
         self.refused = Some(refused);
         self.push_text(refused.text());
         self.finish()
@@ -154,7 +154,7 @@ impl<'a> Reply<'a> {
 
     #[inline]
     const fn empty(envelope: Envelope, header: Header) -> Self {
-        let (text, values) = (&[], Selected::NONE);
+        let (text, values) = (&[], SelectedValues::NONE);
         Self {
             envelope,
             header,
@@ -182,7 +182,7 @@ impl<'a> Reply<'a> {
 
     /// With values as the last part of the body.
     #[inline]
-    pub(crate) const fn push_values(&mut self, values: Selected<'a>) {
+    pub(crate) const fn push_values(&mut self, values: SelectedValues<'a>) {
         self.values_count = Some(values.count.to_be_bytes());
         self.values = values;
     }
@@ -216,16 +216,16 @@ impl<'a> Reply<'a> {
 
     /// The reply that says so, in the frame of another.
     pub(crate) fn limited_to(envelope: Envelope, header: Header) -> Self {
-        let code = Refused::RateLimited.code().for_version(envelope.version);
+        let code = RefusalReason::RateLimited.code().for_version(envelope.version);
         let flags = header.flags.without(OpFlags::REQUEST_DIGEST);
         let envelope = Envelope { flags: EnvelopeFlags::default(), ..envelope };
         let header = Header { response_code: code, flags, ..header };
-        Self::empty(envelope, header).refuse(Refused::RateLimited)
+        Self::empty(envelope, header).refuse(RefusalReason::RateLimited)
     }
 
     /// The same frame with an error.
     #[must_use]
-    pub fn refusing<'t>(&self, refused: Refused) -> Reply<'t> {
+    pub fn refusing<'t>(&self, refused: RefusalReason) -> Reply<'t> {
         let envelope = Envelope { flags: EnvelopeFlags::default(), ..self.envelope };
         let code = refused.code().for_version(self.envelope.version);
         let header = Header { response_code: code, ..self.header };
@@ -256,7 +256,7 @@ impl<'a> Reply<'a> {
 
     /// Why it is an error, if it is one.
     #[must_use]
-    pub const fn refused(&self) -> Option<Refused> {
+    pub const fn refused(&self) -> Option<RefusalReason> {
         self.refused
     }
 

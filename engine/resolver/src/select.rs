@@ -1,6 +1,6 @@
 //! Which values of a record answer a query. Index and type lists select their union.
 
-use crate::refused::Refused;
+use crate::refusal::RefusalReason;
 use crate::service::Context;
 use core::cell::OnceCell;
 use handle_proto::Value;
@@ -24,19 +24,19 @@ impl<'a> Filter<'a> {
     /// What `query` asks of a record with so many values. Long lists are sorted where `context` has room for that.
     ///
     /// # Errors
-    /// [`Refused::QueryTooLong`] where it has none, and comparing would take too long.
+    /// [`RefusalReason::QueryTooLong`] where it has none, and comparing would take too long.
     pub(crate) fn among<B>(
         context: &Context<'a, B>,
         query: Query<'a>,
         values_count: usize,
-    ) -> Result<Self, Refused> {
+    ) -> Result<Self, RefusalReason> {
         if query.indexes.is_empty() && query.types.is_empty() {
             return Ok(Self::All);
         }
         match (query.comparisons(values_count), context.sorting) {
             (0..=QUERY_COMPARISONS_MAX, _) => Ok(Self::Listed(query)),
             (_, Some(room)) => room.sort(query).map(Self::Sorted),
-            (_, None) => Err(Refused::QueryTooLong),
+            (_, None) => Err(RefusalReason::QueryTooLong),
         }
     }
 
@@ -63,17 +63,17 @@ impl SortingRoom {
         Self(OnceCell::new())
     }
 
-    fn sort(&self, query: Query<'_>) -> Result<&SortedQuery, Refused> {
+    fn sort(&self, query: Query<'_>) -> Result<&SortedQuery, RefusalReason> {
         // The handle of a query is where its message is.
         let message = query.handle.as_ptr().addr();
         let (sorted_for, sorted) = self.0.get_or_init(|| (message, SortedQuery::new(&query)));
-        if *sorted_for == message { Ok(sorted) } else { Err(Refused::QueryTooLong) }
+        if *sorted_for == message { Ok(sorted) } else { Err(RefusalReason::QueryTooLong) }
     }
 }
 
 /// Selected values, as runs of their encoded bytes in stored order.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Selected<'a> {
+pub(crate) struct SelectedValues<'a> {
     values: &'a [u8],
     filter: Filter<'a>,
     /// How many there are.
@@ -82,7 +82,7 @@ pub(crate) struct Selected<'a> {
     pub(crate) len: usize,
 }
 
-impl<'a> Selected<'a> {
+impl<'a> SelectedValues<'a> {
     pub(crate) const NONE: Self = Self { values: &[], filter: Filter::All, count: 0, len: 0 };
 
     /// Selects from `values`, which are `count` encoded values. `None` when they do not decode.

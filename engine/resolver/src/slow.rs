@@ -1,6 +1,6 @@
 //! What is not for a worker: requests whose answer takes a signature, depends on who asks, or is computed.
 //!
-//! A worker finds such a request by [`answer`](crate::answer()), which gives [`Outcome::Slow`]: it is copied to
+//! A worker finds such a request by [`answer`](crate::answer()), which gives [`Outcome::SlowPathRequest`]: it is copied to
 //! another thread, answered by what is here, and signed there. Nothing here waits or draws random numbers:
 //! challenges come in as arguments, and keys are checked by who calls.
 
@@ -8,12 +8,12 @@ use crate::answer::{
     KeyBuf, LocalRecord, Lookup, NotLocal, Outcome, Question, find_local, locate, locate_handle,
     other_operation, refuse,
 };
-use crate::authority::{Administrators, Entitled, entitles};
+use crate::authority::{Administrators, AuthorityOutcome, entitles};
 use crate::digest::RequestDigest;
-use crate::refused::Refused;
+use crate::refusal::RefusalReason;
 use crate::reply::Reply;
 use crate::request::Request;
-use crate::select::{Filter, Selected};
+use crate::select::{Filter, SelectedValues};
 use crate::service::{Context, Service};
 use handle_proto::data::admin::{Admin, AdminPermissions};
 use handle_proto::name::SITE_STATUS;
@@ -28,7 +28,7 @@ const HS_ADMIN: &[u8] = b"HS_ADMIN";
 
 /// Why a request goes the slow way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
+pub enum SlowReason {
     /// The answer is to be signed.
     Certify,
     /// The answer depends on who asks.
@@ -46,7 +46,7 @@ pub enum Why {
     Session,
 }
 
-impl Why {
+impl SlowReason {
     /// What can be told without looking anything up.
     fn of(service: &Service<'_>, request: &Request<'_>) -> Option<Self> {
         match request.op_code {
@@ -64,20 +64,20 @@ impl Why {
 
 /// A request that goes the slow way.
 #[derive(Clone, Copy, Debug)]
-pub struct Slow<'a> {
+pub struct SlowPathRequest<'a> {
     request: Request<'a>,
-    why: Why,
+    why: SlowReason,
 }
 
 /// What comes of a request before anybody has said who they are.
 #[derive(Clone, Copy, Debug)]
 #[expect(clippy::large_enum_variant, reason = "nearly every one is a reply, and nothing is allocated")]
-pub enum Evaluated<'a> {
+pub enum FirstEvaluation<'a> {
     /// This answer, to be signed where that was asked for.
     Reply(Reply<'a>),
-    /// It depends on who asks: a [`challenge`](Slow::challenge) is due.
+    /// It depends on who asks: a [`challenge`](SlowPathRequest::challenge) is due.
     Identity,
-    /// The handle is not stored, but may have [`computed`](Slow::computed) values.
+    /// The handle is not stored, but may have [`computed`](SlowPathRequest::computed) values.
     Template,
 }
 
@@ -89,16 +89,20 @@ pub(crate) fn answer_unusual<'a, B: AsRef<[u8]>, const N: usize>(
     request: &Request<'a>,
     key: &mut KeyBuf<N>,
 ) -> Outcome<'a> {
-    if let Some(why) = Why::of(&context.service, request) {
-        return Outcome::Slow(Slow { request: *request, why });
+    if let Some(why) = SlowReason::of(&context.service, request) {
+        return Outcome::Slow(SlowPathRequest { request: *request, why });
     }
     match evaluate(context, request, key) {
-        Evaluated::Reply(reply) if reply.refused() == Some(Refused::QueryTooLong) && can_sort(context) => {
-            Outcome::Slow(Slow::template(request))
+        FirstEvaluation::Reply(reply)
+            if reply.refused() == Some(RefusalReason::QueryTooLong) && can_sort(context) =>
+        {
+            Outcome::Slow(SlowPathRequest::template(request))
         }
-        Evaluated::Reply(reply) => Outcome::Reply(reply),
-        Evaluated::Identity => Outcome::Slow(Slow { request: *request, why: Why::Identity }),
-        Evaluated::Template => Outcome::Slow(Slow::template(request)),
+        FirstEvaluation::Reply(reply) => Outcome::Reply(reply),
+        FirstEvaluation::Identity => {
+            Outcome::Slow(SlowPathRequest { request: *request, why: SlowReason::Identity })
+        }
+        FirstEvaluation::Template => Outcome::Slow(SlowPathRequest::template(request)),
     }
 }
 
@@ -112,12 +116,12 @@ fn evaluate<'a, B: AsRef<[u8]>, const N: usize>(
     context: &Context<'a, B>,
     request: &Request<'a>,
     key: &mut KeyBuf<N>,
-) -> Evaluated<'a> {
+) -> FirstEvaluation<'a> {
     let reply = if request.op_code == OpCode::RESOLUTION {
         match locate(context, request, key) {
             Ok(question) => match evaluate_question(context, &question, key) {
                 Some(reply) => reply,
-                None => return Evaluated::Template,
+                None => return FirstEvaluation::Template,
             },
             Err(reply) => reply,
         }
@@ -125,8 +129,8 @@ fn evaluate<'a, B: AsRef<[u8]>, const N: usize>(
         other_operation(context, request)
     };
     match reply.refused() {
-        Some(Refused::NotPublic) if context.service.authenticates => Evaluated::Identity,
-        _ => Evaluated::Reply(reply),
+        Some(RefusalReason::NotPublic) if context.service.authenticates => FirstEvaluation::Identity,
+        _ => FirstEvaluation::Reply(reply),
     }
 }
 
@@ -150,14 +154,14 @@ fn evaluate_question<'a, B: AsRef<[u8]>, const N: usize>(
     Some(question.answer(context, &lookup, found))
 }
 
-impl<'a> Slow<'a> {
+impl<'a> SlowPathRequest<'a> {
     pub(crate) const fn template(request: &Request<'a>) -> Self {
-        Self { request: *request, why: Why::Template }
+        Self { request: *request, why: SlowReason::Template }
     }
 
     /// Why it goes the slow way.
     #[must_use]
-    pub const fn why(&self) -> Why {
+    pub const fn why(&self) -> SlowReason {
         self.why
     }
 
@@ -199,7 +203,7 @@ impl<'a> Slow<'a> {
 
     /// The answer to whoever asks, or that it depends on who that is.
     #[must_use]
-    pub fn evaluate<B: AsRef<[u8]>>(&self, context: &Context<'a, B>) -> Evaluated<'a> {
+    pub fn evaluate<B: AsRef<[u8]>>(&self, context: &Context<'a, B>) -> FirstEvaluation<'a> {
         let mut key: KeyBuf = KeyBuf::new();
         evaluate(context, &self.request, &mut key)
     }
@@ -223,7 +227,7 @@ impl<'a> Slow<'a> {
     /// Why computed values, `count` of them in wire form in `values`, are not for whoever asks; as for
     /// [stored ones](Self::evaluate), the first decides that is asked for and not public.
     #[must_use]
-    pub fn hides<B>(&self, context: &Context<'a, B>, values: &[u8], count: usize) -> Option<Refused> {
+    pub fn hides<B>(&self, context: &Context<'a, B>, values: &[u8], count: usize) -> Option<RefusalReason> {
         if self.request.flags.has(OpFlags::PUBLIC_ONLY) {
             return None;
         }
@@ -234,11 +238,12 @@ impl<'a> Slow<'a> {
         };
         let selected = || computed(values).filter(|(value, _)| filter.selects(value));
         match selected().find(|(value, _)| !value.is_public()) {
-            Some((value, _)) if !value.permissions.has(Permissions::ADMIN_READ) => Some(Refused::Unreadable),
-            Some(_) => Some(Refused::NotPublic),
-            None => {
-                (self.request.session_id != 0 && selected().next().is_some()).then_some(Refused::NotPublic)
+            Some((value, _)) if !value.permissions.has(Permissions::ADMIN_READ) => {
+                Some(RefusalReason::Unreadable)
             }
+            Some(_) => Some(RefusalReason::NotPublic),
+            None => (self.request.session_id != 0 && selected().next().is_some())
+                .then_some(RefusalReason::NotPublic),
         }
     }
 
@@ -263,7 +268,7 @@ impl<'a> Slow<'a> {
         let (mut at, mut kept_len, mut kept_count) = (0, 0, 0);
         for _ in 0..count {
             let Ok((value, _)) = Value::split(&values[at..]) else {
-                return self.refuse(context, Refused::TemplateFailed);
+                return self.refuse(context, RefusalReason::TemplateFailed);
             };
             let len = value.encoded_len();
             if value.is_public() && filter.selects(&value) {
@@ -273,15 +278,15 @@ impl<'a> Slow<'a> {
             }
             at += len;
         }
-        match Selected::from(&values[..kept_len], kept_count, Filter::All) {
+        match SelectedValues::from(&values[..kept_len], kept_count, Filter::All) {
             Some(selected) => question.show(context, selected),
-            None => self.refuse(context, Refused::TemplateFailed),
+            None => self.refuse(context, RefusalReason::TemplateFailed),
         }
     }
 
     /// The reply that says why there is no other.
     #[must_use]
-    pub fn refuse<B>(&self, context: &Context<'a, B>, refused: Refused) -> Reply<'a> {
+    pub fn refuse<B>(&self, context: &Context<'a, B>, refused: RefusalReason) -> Reply<'a> {
         refuse(context, &self.request, refused)
     }
 
@@ -363,7 +368,7 @@ impl<'a> Slow<'a> {
     pub fn by_somebody_known<B: AsRef<[u8]>>(
         &self,
         context: &Context<'a, B>,
-    ) -> Result<Challenged<'a>, Reply<'a>> {
+    ) -> Result<AnsweredChallenge<'a>, Reply<'a>> {
         challenged(context, &self.request)
     }
 
@@ -380,9 +385,9 @@ impl<'a> Slow<'a> {
         envelope: Envelope,
         message: &'a [u8],
         in_session: bool,
-    ) -> Result<Challenged<'a>, Reply<'a>> {
+    ) -> Result<AnsweredChallenge<'a>, Reply<'a>> {
         let Ok(request) = Request::from_message(envelope, message) else {
-            return Err(self.refuse(context, Refused::NoChallenge));
+            return Err(self.refuse(context, RefusalReason::NoChallenge));
         };
         let (version, request_id) = (self.request.version, self.request.request_id);
         let session_id = if in_session { self.request.session_id } else { 0 };
@@ -405,21 +410,23 @@ fn computed<'v>(mut values: &'v [u8]) -> impl Iterator<Item = (Value<'v>, &'v [u
 fn challenged<'a, B: AsRef<[u8]>>(
     context: &Context<'a, B>,
     request: &Request<'a>,
-) -> Result<Challenged<'a>, Reply<'a>> {
+) -> Result<AnsweredChallenge<'a>, Reply<'a>> {
     let mut key: KeyBuf = KeyBuf::new();
     let question = match locate(context, request, &mut key) {
         Ok(question) => question,
-        Err(reply) if reply.refused() == Some(Refused::NotPublic) => {
+        Err(reply) if reply.refused() == Some(RefusalReason::NotPublic) => {
             let spelt = Query::decode(request.body()).map_or(SITE_STATUS, |query| query.handle);
-            return Ok(Challenged { request: *request, subject: Subject::Status(spelt) });
+            return Ok(AnsweredChallenge { request: *request, subject: Subject::Status(spelt) });
         }
         Err(reply) => return Err(reply),
     };
     let lookup = Lookup::new(context, key.as_bytes());
     match context.records.find(lookup.hash, lookup.key()) {
-        Ok(Some(record)) => Ok(Challenged { request: *request, subject: Subject::Record(question, record) }),
+        Ok(Some(record)) => {
+            Ok(AnsweredChallenge { request: *request, subject: Subject::Record(question, record) })
+        }
         Ok(None) if context.may_compute(question.query.handle) => {
-            Ok(Challenged { request: *request, subject: Subject::Computed(question, &[]) })
+            Ok(AnsweredChallenge { request: *request, subject: Subject::Computed(question, &[]) })
         }
         found => Err(question.answer(context, &lookup, found)),
     }
@@ -463,7 +470,7 @@ impl Digest {
 /// The order is that of deployed servers: [`permits`](Self::permits) first, then the key, then
 /// [`answer`](Self::answer). Who is not permitted does not learn whether the key was right.
 #[derive(Clone, Copy, Debug)]
-pub struct Challenged<'a> {
+pub struct AnsweredChallenge<'a> {
     request: Request<'a>,
     subject: Subject<'a>,
 }
@@ -478,7 +485,7 @@ enum Subject<'a> {
     Status(&'a [u8]),
 }
 
-impl<'a> Challenged<'a> {
+impl<'a> AnsweredChallenge<'a> {
     /// Whether the state of the server is asked for, which only the server can tell.
     #[must_use]
     pub const fn is_status(&self) -> bool {
@@ -512,7 +519,7 @@ impl<'a> Challenged<'a> {
     /// The reply once it is known that there are no computed values either.
     #[must_use]
     pub fn not_computed<B: AsRef<[u8]>>(&self, context: &Context<'a, B>) -> Reply<'a> {
-        Slow::template(&self.request).not_computed(context)
+        SlowPathRequest::template(&self.request).not_computed(context)
     }
 
     /// Whether `identity` may read: it has the right through one administrator's value of the handle, or is an
@@ -523,7 +530,7 @@ impl<'a> Challenged<'a> {
         context: &Context<'a, B>,
         identity: Reference<'_>,
         administrators: &Administrators<'a>,
-    ) -> Entitled {
+    ) -> AuthorityOutcome {
         let max = administrators.lookups_max;
         let server: &[_] = if administrators.server_reads_all { administrators.server } else { &[] };
         let server = server.iter().copied();
@@ -548,7 +555,7 @@ impl<'a> Challenged<'a> {
 
     /// The reply that says why there is no other.
     #[must_use]
-    pub fn refuse<B>(&self, context: &Context<'a, B>, refused: Refused) -> Reply<'a> {
+    pub fn refuse<B>(&self, context: &Context<'a, B>, refused: RefusalReason) -> Reply<'a> {
         refuse(context, &self.request, refused)
     }
 
@@ -568,7 +575,7 @@ impl<'a> Challenged<'a> {
                 let count = computed(values).count();
                 self.answer_with(context, question, count, computed(values).map(Some), room)
             }
-            Subject::Status(_) => self.refuse(context, Refused::NotPublic),
+            Subject::Status(_) => self.refuse(context, RefusalReason::NotPublic),
         }
     }
 
@@ -589,7 +596,7 @@ impl<'a> Challenged<'a> {
         let (mut len, mut count, mut withheld, mut private) = (0, 0, false, false);
         for value in values {
             let Some((value, encoded)) = value else {
-                return self.refuse(context, Refused::DamagedRecord);
+                return self.refuse(context, RefusalReason::DamagedRecord);
             };
             if !filter.selects(&value) {
                 continue;
@@ -599,7 +606,7 @@ impl<'a> Challenged<'a> {
                 continue;
             }
             let Some(room) = room.get_mut(len..len + encoded.len()) else {
-                return self.refuse(context, Refused::AnswerTooLong);
+                return self.refuse(context, RefusalReason::AnswerTooLong);
             };
             room.copy_from_slice(encoded);
             private |= !value.is_public();
@@ -607,12 +614,12 @@ impl<'a> Challenged<'a> {
             count += 1;
         }
         if count == 0 && withheld {
-            return self.refuse(context, Refused::Unreadable);
+            return self.refuse(context, RefusalReason::Unreadable);
         }
-        match Selected::from(&room[..len], count, Filter::All) {
+        match SelectedValues::from(&room[..len], count, Filter::All) {
             Some(selected) if private => question.show(context, selected).private(),
             Some(selected) => question.show(context, selected),
-            None => self.refuse(context, Refused::DamagedRecord),
+            None => self.refuse(context, RefusalReason::DamagedRecord),
         }
     }
 
@@ -620,9 +627,9 @@ impl<'a> Challenged<'a> {
     #[must_use]
     pub fn status<B>(&self, context: &Context<'a, B>, values: &'a [u8], count: usize) -> Reply<'a> {
         let (Subject::Status(spelt), Some(selected)) =
-            (self.subject, Selected::from(values, count, Filter::All))
+            (self.subject, SelectedValues::from(values, count, Filter::All))
         else {
-            return self.refuse(context, Refused::NotPublic);
+            return self.refuse(context, RefusalReason::NotPublic);
         };
         let mut reply = Reply::to(&self.request, ResponseCode::SUCCESS, &context.service, context.now_unix_s);
         reply.push_text(spelt);

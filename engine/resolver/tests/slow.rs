@@ -11,12 +11,12 @@ use handle_proto::wire::query::Query;
 use handle_proto::wire::session::{KeyExchange, SessionSetup};
 use handle_proto::wire::{Body, Envelope, Header, Message, MessageBuf, Request, Response};
 use handle_proto::{OpCode, OpFlags, Permissions, ResponseCode, Value, ValueBuf, Version};
-use handle_resolver::authority::{Administrators, Entitled, entitles};
+use handle_resolver::authority::{Administrators, AuthorityOutcome, entitles};
 use handle_resolver::batch::Scratch;
-use handle_resolver::slow::{Evaluated, Why, keys};
+use handle_resolver::slow::{FirstEvaluation, SlowReason, keys};
 use handle_resolver::{
-    Context, InBatch, MayCompute, NotLocal, Outcome, Refused, Reply, Service, Slow, answer, answer_batch,
-    answer_message, refuse_listing,
+    Context, InBatch, MayCompute, NotLocal, Outcome, RefusalReason, Reply, Service, SlowPathRequest, answer,
+    answer_batch, answer_message, refuse_listing,
 };
 use handle_snapshot::builder::Builder;
 use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
@@ -32,9 +32,9 @@ const SERVICE: Service<'static> = Service { signs: true, authenticates: true, ..
 
 /// Records as they are given: a handle and its values.
 #[derive(Default)]
-struct Set(Vec<(String, Vec<ValueBuf>)>);
+struct TestSet(Vec<(String, Vec<ValueBuf>)>);
 
-impl Set {
+impl TestSet {
     fn handle(mut self, handle: &str) -> Self {
         self.0.push((handle.to_owned(), vec![]));
         self
@@ -106,7 +106,7 @@ fn answers() -> Vec<u8> {
     message(envelope, FLAGS, &Request::AnswerChallenge(answer))
 }
 
-fn slow<'a>(context: &Context<'a, Vec<u8>>, datagram: &'a [u8]) -> Slow<'a> {
+fn slow<'a>(context: &Context<'a, Vec<u8>>, datagram: &'a [u8]) -> SlowPathRequest<'a> {
     match answer(context, datagram) {
         Outcome::Slow(slow) => slow,
         other => panic!("{other:?}"),
@@ -135,8 +135,8 @@ fn shown(reply: &Reply<'_>) -> (ResponseCode, Vec<i32>) {
     (reply.code, answer.values.iter().map(|value| value.index).collect())
 }
 
-fn records() -> Set {
-    Set::default()
+fn records() -> TestSet {
+    TestSet::default()
         .handle("10.1/half")
         .value(3, "URL", b"https://a.example/", PUBLIC)
         .value(1, "NOTE", b"for administrators", PRIVATE)
@@ -163,10 +163,10 @@ fn only_what_needs_it_goes_the_slow_way() {
         ("10.1/half", OpFlags::PLAIN_REQUEST, None),
         ("10.1/public", FLAGS, None),
         ("10.1/missing", FLAGS, None),
-        ("10.1/half", FLAGS, Some(Why::Identity)),
-        ("0.site/status", FLAGS, Some(Why::Identity)),
-        ("10.1/public", certify, Some(Why::Certify)),
-        ("99.9/elsewhere", certify, Some(Why::Certify)),
+        ("10.1/half", FLAGS, Some(SlowReason::Identity)),
+        ("0.site/status", FLAGS, Some(SlowReason::Identity)),
+        ("10.1/public", certify, Some(SlowReason::Certify)),
+        ("99.9/elsewhere", certify, Some(SlowReason::Certify)),
     ] {
         let asked = asks(handle, &[], flags);
         let outcome = answer(&context, &asked);
@@ -183,14 +183,18 @@ fn only_what_needs_it_goes_the_slow_way() {
     let unreadable = asks("10.1/unreadable", &[], FLAGS);
     assert_eq!(code(&answer(&context, &unreadable)), ResponseCode::INSUFFICIENT_PERMISSIONS);
     let site = message(Envelope::request(1), certify, &Request::GetSiteInfo(HandleBody { handle: b"/" }));
-    assert_eq!(slow(&context, &site).why(), Why::Certify);
+    assert_eq!(slow(&context, &site).why(), SlowReason::Certify);
     let answers = answers();
-    assert_eq!(slow(&context, &answers).why(), Why::ChallengeAnswer);
+    assert_eq!(slow(&context, &answers).why(), SlowReason::ChallengeAnswer);
     assert_eq!(code(&answer(&plain, &answers)), ResponseCode::SESSION_TIMEOUT);
     let session = Envelope { session_id: -5, ..Envelope::request(1) };
     let query = Query { handle: b"10.1/public", indexes: Indexes::EMPTY, types: Strings::EMPTY };
     let in_session = message(session, FLAGS, &Request::Resolution(query));
-    assert_eq!(slow(&context, &in_session).why(), Why::Identity, "in a session identity always matters");
+    assert_eq!(
+        slow(&context, &in_session).why(),
+        SlowReason::Identity,
+        "in a session identity always matters"
+    );
 }
 
 #[test]
@@ -199,11 +203,13 @@ fn a_certified_request_is_evaluated_like_another() {
     let context = context(&layers);
     for (handle, flags) in [("10.1/public", OpFlags::PLAIN_REQUEST), ("10.1/none", OpFlags::PLAIN_REQUEST)] {
         let (asked, plain) = (asks(handle, &[], flags.with(OpFlags::CERTIFY)), asks(handle, &[], flags));
-        let Evaluated::Reply(reply) = slow(&context, &asked).evaluate(&context) else { panic!("{handle}") };
+        let FirstEvaluation::Reply(reply) = slow(&context, &asked).evaluate(&context) else {
+            panic!("{handle}")
+        };
         assert_eq!(reply.response_code(), code(&answer(&context, &plain)));
     }
     let asked = asks("10.1/half", &[], FLAGS.with(OpFlags::CERTIFY));
-    assert!(matches!(slow(&context, &asked).evaluate(&context), Evaluated::Identity));
+    assert!(matches!(slow(&context, &asked).evaluate(&context), FirstEvaluation::Identity));
 }
 
 #[test]
@@ -264,7 +270,7 @@ fn an_administrator_sees_what_administrators_may_and_nobody_what_nobody_may() {
     let (envelope, rest) = Envelope::split(&original).unwrap();
     let challenged = slow.take_up(&context, envelope, rest, false).unwrap();
     let reply = challenged.answer(&context, &mut room[..60]);
-    assert_eq!(reply.refused(), Some(Refused::AnswerTooLong), "no more than there is room for");
+    assert_eq!(reply.refused(), Some(RefusalReason::AnswerTooLong), "no more than there is room for");
     for (handle, code) in
         [("10.1/gone", ResponseCode::HANDLE_NOT_FOUND), ("99.9/moved", ResponseCode::SERVER_NOT_RESPONSIBLE)]
     {
@@ -281,7 +287,7 @@ fn an_administrator_sees_what_administrators_may_and_nobody_what_nobody_may() {
 #[test]
 fn one_administrators_value_must_hold_the_right_to_read() {
     let others = AdminPermissions(AdminPermissions::ALL.0 & !READ.0);
-    let layers = Set::default()
+    let layers = TestSet::default()
         .handle("10.1/x")
         .value(1, "NOTE", b"for administrators", PRIVATE)
         .admin(100, others, (300, "10.1/most"))
@@ -300,14 +306,18 @@ fn one_administrators_value_must_hold_the_right_to_read() {
     let permits = |administrators: &Administrators<'_>, index, handle| {
         challenged.permits(&context, who(index, handle), administrators)
     };
-    assert_eq!(permits(&administrators, 300, "10.1/most"), Entitled::No);
-    assert_eq!(permits(&administrators, 300, "10.1/read"), Entitled::Yes);
-    assert_eq!(permits(&administrators, 301, "10.1/read"), Entitled::No);
-    assert_eq!(permits(&administrators, 1, "a"), Entitled::Yes, "types in any case, whoever may read them");
-    assert_eq!(permits(&administrators, 1, "b"), Entitled::No, "sub-types do not count");
-    assert_eq!(permits(&administrators, 1, "10.1/root"), Entitled::Yes, "the server's own");
+    assert_eq!(permits(&administrators, 300, "10.1/most"), AuthorityOutcome::No);
+    assert_eq!(permits(&administrators, 300, "10.1/read"), AuthorityOutcome::Yes);
+    assert_eq!(permits(&administrators, 301, "10.1/read"), AuthorityOutcome::No);
+    assert_eq!(
+        permits(&administrators, 1, "a"),
+        AuthorityOutcome::Yes,
+        "types in any case, whoever may read them"
+    );
+    assert_eq!(permits(&administrators, 1, "b"), AuthorityOutcome::No, "sub-types do not count");
+    assert_eq!(permits(&administrators, 1, "10.1/root"), AuthorityOutcome::Yes, "the server's own");
     administrators.server_reads_all = false;
-    assert_eq!(permits(&administrators, 1, "10.1/root"), Entitled::No);
+    assert_eq!(permits(&administrators, 1, "10.1/root"), AuthorityOutcome::No);
 
     let original = asks("0.site/STATUS", &[], FLAGS);
     let (envelope, rest) = Envelope::split(&original).unwrap();
@@ -315,18 +325,18 @@ fn one_administrators_value_must_hold_the_right_to_read() {
     assert!(status.is_status() && !challenged.is_status());
     let watchers = [who(5, "10.1/watch")];
     administrators.status = &watchers;
-    assert_eq!(status.permits(&context, who(5, "10.1/watch"), &administrators), Entitled::Yes);
-    assert_eq!(status.permits(&context, who(1, "10.1/root"), &administrators), Entitled::Yes);
-    assert_eq!(status.permits(&context, who(300, "10.1/read"), &administrators), Entitled::No);
+    assert_eq!(status.permits(&context, who(5, "10.1/watch"), &administrators), AuthorityOutcome::Yes);
+    assert_eq!(status.permits(&context, who(1, "10.1/root"), &administrators), AuthorityOutcome::Yes);
+    assert_eq!(status.permits(&context, who(300, "10.1/read"), &administrators), AuthorityOutcome::No);
     let values = ValueBuf::from(&Value::new(1, b"CNRI.SERVER_STATUS", b"requests=1;"));
     let reply = status.status(&context, values.as_bytes(), 1);
     assert_eq!(shown(&reply), (ResponseCode::SUCCESS, vec![1]));
-    assert_eq!(status.answer(&context, &mut []).refused(), Some(Refused::NotPublic));
+    assert_eq!(status.answer(&context, &mut []).refused(), Some(RefusalReason::NotPublic));
 }
 
 #[test]
 fn references_name_directly_and_through_groups() {
-    let layers = Set::default()
+    let layers = TestSet::default()
         .handle("10.1/Groups")
         .group(1, &[(300, "10.1/a"), (2, "10.1/Groups"), (5, "99.9/elsewhere"), (0, "10.1/every")])
         .group(2, &[(3, "10.1/Groups"), (1, "10.1/Groups")])
@@ -340,7 +350,7 @@ fn references_name_directly_and_through_groups() {
     let may = |from: (i32, &str), index, handle| {
         entitles(&context, [who(from.0, from.1)].into_iter(), who(index, handle), 100)
     };
-    let is = |from, index, handle| may(from, index, handle) == Entitled::Yes;
+    let is = |from, index, handle| may(from, index, handle) == AuthorityOutcome::Yes;
     // Directly: prefixes fold, local names do not, even where the service folds.
     assert!(is((300, "10.1/a"), 300, "10.1/a"));
     assert!(is((300, "abc/a"), 300, "ABC/a") && !is((300, "10.1/a"), 300, "10.1/A"));
@@ -352,21 +362,25 @@ fn references_name_directly_and_through_groups() {
     // Through groups, and groups in groups, in any case that is stored; circles end.
     let groups = (1, "10.1/GROUPS");
     assert!(is(groups, 300, "10.1/a") && is(groups, 300, "10.1/deep") && is(groups, 9, "10.1/every"));
-    assert_eq!(may(groups, 300, "10.1/nobody"), Entitled::Elsewhere, "one of them is at another service");
-    assert_eq!(may((3, "10.1/Groups"), 300, "10.1/nobody"), Entitled::No);
+    assert_eq!(
+        may(groups, 300, "10.1/nobody"),
+        AuthorityOutcome::Remote,
+        "one of them is at another service"
+    );
+    assert_eq!(may((3, "10.1/Groups"), 300, "10.1/nobody"), AuthorityOutcome::No);
     assert!(!is((3, "10.1/Groups"), 300, "10.1/a"), "groups are not opened backwards");
     assert!(!is((0, "10.1/Groups"), 300, "10.1/a"), "index 0 names no group");
     assert!(!is((4, "10.1/Groups"), 1, "q"), "sub-types are no groups");
-    assert_eq!(may((5, "10.1/Groups"), 300, "10.1/a"), Entitled::No, "damaged groups are skipped");
-    assert_eq!(may((9, "10.1/Groups"), 300, "10.1/a"), Entitled::No);
-    assert_eq!(may((5, "99.9/elsewhere"), 300, "10.1/a"), Entitled::Elsewhere);
+    assert_eq!(may((5, "10.1/Groups"), 300, "10.1/a"), AuthorityOutcome::No, "damaged groups are skipped");
+    assert_eq!(may((9, "10.1/Groups"), 300, "10.1/a"), AuthorityOutcome::No);
+    assert_eq!(may((5, "99.9/elsewhere"), 300, "10.1/a"), AuthorityOutcome::Remote);
     assert!(is((300, "99.9/elsewhere"), 300, "99.9/elsewhere"), "whom it names directly need not be here");
     assert!(is((1, "10.1"), 1, "10.1/prefix"), "a bare prefix stands for its record");
 }
 
 #[test]
 fn lookups_of_groups_are_bounded() {
-    let mut set = Set::default().handle("10.1/chain");
+    let mut set = TestSet::default().handle("10.1/chain");
     for index in 1..=20 {
         set = set.group(index, &[(index + 1, "10.1/chain")]);
     }
@@ -375,12 +389,15 @@ fn lookups_of_groups_are_bounded() {
     let may = |lookups_max| {
         entitles(&context, [who(1, "10.1/chain")].into_iter(), who(300, "10.1/last"), lookups_max)
     };
-    assert_eq!((may(21), may(20), may(0)), (Entitled::Yes, Entitled::GaveUp, Entitled::GaveUp));
+    assert_eq!(
+        (may(21), may(20), may(0)),
+        (AuthorityOutcome::Yes, AuthorityOutcome::GaveUp, AuthorityOutcome::GaveUp)
+    );
 }
 
 #[test]
 fn keys_come_in_the_order_of_their_indexes() {
-    let layers = Set::default()
+    let layers = TestSet::default()
         .handle("10.1/Keys")
         .value(7, "HS_SECKEY", b"seven", PRIVATE)
         .value(3, "hs_seckey", b"three", UNREADABLE)
@@ -414,7 +431,7 @@ fn another_server_gets_its_verdict() {
     let asked = message(Envelope::request(1), FLAGS, &Request::VerifyChallenge(verification));
     let (envelope, rest) = Envelope::split(&asked).unwrap();
     let Outcome::Slow(slow) = answer_message(&context, envelope, rest) else { panic!("a slow one") };
-    assert_eq!(slow.why(), Why::Verification);
+    assert_eq!(slow.why(), SlowReason::Verification);
     for is_valid in [false, true] {
         let bytes = stream(&slow.verdict(&context, is_valid));
         assert_eq!(Message::decode(&bytes[Envelope::LEN..]).unwrap().body, [u8::from(is_valid)]);
@@ -423,7 +440,7 @@ fn another_server_gets_its_verdict() {
 
 #[test]
 fn keys_that_are_not_here_are_verified_by_those_who_have_them() {
-    let layers = Set::default()
+    let layers = TestSet::default()
         .handle("0.NA/10.1")
         .value(1, "HS_SERV.PREFIX", b"0.SERV/x", PUBLIC)
         .handle("10.1/a")
@@ -438,21 +455,21 @@ fn keys_that_are_not_here_are_verified_by_those_who_have_them() {
         assert_eq!(verifies(&alone, handle), None, "{handle}");
     }
     let not_responsible = |refused| Some((ResponseCode::SERVER_NOT_RESPONSIBLE, Some(refused)));
-    assert_eq!(verifies(&alone, "99.9/a"), not_responsible(Refused::NotHomed));
+    assert_eq!(verifies(&alone, "99.9/a"), not_responsible(RefusalReason::NotHomed));
     assert_eq!(verifies(&alone, "0.NA/10.1.2"), Some((ResponseCode::PREFIX_REFERRAL, None)));
     let second = Context::new(Records::new(&layers).unwrap(), second, NOW);
     let elsewhere = ["10.1/a", "10.1/b", "10.1/c", "10.1/d", "10.1/e", "10.1/f"];
     let (here, there): (Vec<_>, Vec<_>) =
         elsewhere.iter().map(|handle| verifies(&second, handle)).partition(Option::is_none);
     assert!(!here.is_empty() && !there.is_empty());
-    assert!(there.iter().all(|verifies| *verifies == not_responsible(Refused::OtherServer)));
+    assert!(there.iter().all(|verifies| *verifies == not_responsible(RefusalReason::OtherServer)));
 }
 
 /// Handles under an @ may be computed.
 #[derive(Debug)]
-struct Extended;
+struct ExtendedNames;
 
-impl MayCompute for Extended {
+impl MayCompute for ExtendedNames {
     fn base_of<'h>(&self, handle: &'h [u8]) -> Option<&'h [u8]> {
         Some(&handle[..handle.iter().position(|&byte| byte == b'@')?])
     }
@@ -460,9 +477,9 @@ impl MayCompute for Extended {
 
 #[test]
 fn only_what_is_not_stored_is_computed() {
-    let layers = Set::default().handle("10.1/a@b").value(1, "URL", b"u", PUBLIC).layer(true);
+    let layers = TestSet::default().handle("10.1/a@b").value(1, "URL", b"u", PUBLIC).layer(true);
     let plain = context(&layers);
-    let computing = plain.computing(Some(&Extended));
+    let computing = plain.computing(Some(&ExtendedNames));
     let (public, certify) = (OpFlags::PLAIN_REQUEST, OpFlags::PLAIN_REQUEST.with(OpFlags::CERTIFY));
     assert_eq!(code(&answer(&computing, &asks("10.1/a@b", &[], public))), ResponseCode::SUCCESS);
     assert_eq!(code(&answer(&computing, &asks("10.1/none", &[], public))), ResponseCode::HANDLE_NOT_FOUND);
@@ -471,19 +488,21 @@ fn only_what_is_not_stored_is_computed() {
         code(&answer(&computing, &asks("99.9/a@c", &[], public))),
         ResponseCode::SERVER_NOT_RESPONSIBLE
     );
-    for (flags, why) in [(public, Why::Template), (FLAGS, Why::Template), (certify, Why::Certify)] {
+    for (flags, why) in
+        [(public, SlowReason::Template), (FLAGS, SlowReason::Template), (certify, SlowReason::Certify)]
+    {
         let asked = asks("10.1/a@c", &[], flags);
         let slow = slow(&computing, &asked);
         assert_eq!((slow.why(), slow.handle()), (why, &b"10.1/a@c"[..]));
-        assert!(matches!(slow.evaluate(&computing), Evaluated::Template));
+        assert!(matches!(slow.evaluate(&computing), FirstEvaluation::Template));
         assert_eq!(slow.not_computed(&computing).response_code(), ResponseCode::HANDLE_NOT_FOUND);
     }
 }
 
 #[test]
 fn computed_values_are_selected_as_stored_ones() {
-    let layers = Set::default().handle("10.1/a").layer(true);
-    let context = context(&layers).computing(Some(&Extended));
+    let layers = TestSet::default().handle("10.1/a").layer(true);
+    let context = context(&layers).computing(Some(&ExtendedNames));
     let value = |index, permissions| Value { permissions, ..Value::new(index, b"URL", b"u") };
     let values = [value(1, PUBLIC), value(2, PRIVATE), value(3, UNREADABLE), value(4, PUBLIC)];
     let mut encoded = vec![];
@@ -504,10 +523,10 @@ fn computed_values_are_selected_as_stored_ones() {
         assert_eq!(shown(&reply), expected, "{indexes:?}");
     }
     for (session_id, indexes, hides) in [
-        (0, &[][..], Some(Refused::NotPublic)),
-        (0, &[3, 2], Some(Refused::NotPublic)),
-        (0, &[3], Some(Refused::Unreadable)),
-        (-1, &[1], Some(Refused::NotPublic)),
+        (0, &[][..], Some(RefusalReason::NotPublic)),
+        (0, &[3, 2], Some(RefusalReason::NotPublic)),
+        (0, &[3], Some(RefusalReason::Unreadable)),
+        (-1, &[1], Some(RefusalReason::NotPublic)),
         (-1, &[9], None),
     ] {
         let mut asked = asks("10.1/a@b", indexes, FLAGS);
@@ -517,13 +536,13 @@ fn computed_values_are_selected_as_stored_ones() {
     let asked = asks("10.1/a@b", &[], public);
     let (mut values, all) = (encoded.clone(), encoded.len());
     let reply = slow(&context, &asked).computed(&context, &mut values[..all - 1], 4);
-    assert_eq!(reply.refused(), Some(Refused::TemplateFailed), "what does not decode is not sent");
+    assert_eq!(reply.refused(), Some(RefusalReason::TemplateFailed), "what does not decode is not sent");
 }
 
 #[test]
 fn computed_values_are_for_administrators_of_their_base_and_of_the_server() {
-    let layers = Set::default().handle("10.1/a").admin(100, READ, (300, "10.1/read")).layer(true);
-    let context = context(&layers).computing(Some(&Extended));
+    let layers = TestSet::default().handle("10.1/a").admin(100, READ, (300, "10.1/read")).layer(true);
+    let context = context(&layers).computing(Some(&ExtendedNames));
     let (answers, original) = (answers(), asks("10.1/a@b", &[], FLAGS));
     let (envelope, rest) = Envelope::split(&original).unwrap();
     let challenged = slow(&context, &answers).take_up(&context, envelope, rest, false).unwrap();
@@ -544,9 +563,9 @@ fn computed_values_are_for_administrators_of_their_base_and_of_the_server() {
     let administrators =
         Administrators { server: &server, server_reads_all: true, status: &[], lookups_max: 10 };
     let permits = |index, handle| challenged.permits(&context, who(index, handle), &administrators);
-    assert_eq!(permits(300, "10.1/read"), Entitled::Yes);
-    assert_eq!(permits(1, "10.1/root"), Entitled::Yes);
-    assert_eq!(permits(300, "10.1/forger"), Entitled::No, "what is computed gives no rights");
+    assert_eq!(permits(300, "10.1/read"), AuthorityOutcome::Yes);
+    assert_eq!(permits(1, "10.1/root"), AuthorityOutcome::Yes);
+    assert_eq!(permits(300, "10.1/forger"), AuthorityOutcome::No, "what is computed gives no rights");
     let mut room = [0; 4096];
     let reply = challenged.answer(&context, &mut room);
     assert_eq!(shown(&reply), (ResponseCode::SUCCESS, vec![1, 100]));
@@ -572,7 +591,7 @@ fn in_sessions_public_values_are_answered_at_once_and_all_else_is_for_who_knows_
     for asked in &public {
         let Outcome::InSession(reply) = answer(&context, asked) else { panic!("{asked:?}") };
         assert_eq!(reply.session_id(), 9);
-        let refused = reply.refusing(Refused::WrongMac);
+        let refused = reply.refusing(RefusalReason::WrongMac);
         let (envelope, _) = Envelope::split(&stream(&refused)).map(|(envelope, _)| (envelope, ())).unwrap();
         assert_eq!((envelope.session_id, envelope.request_id), (9, 1), "the same frame");
         let mut outside = asked.clone();
@@ -596,18 +615,21 @@ fn in_sessions_public_values_are_answered_at_once_and_all_else_is_for_who_knows_
     assert_eq!(batched, public.len());
     let site = Request::GetSiteInfo(HandleBody { handle: b"/" });
     for (asked, why) in [
-        (asks("10.1/public", FLAGS), Why::Session),
-        (asks("10.1/public", certified.with(OpFlags::ENCRYPT)), Why::Session),
-        (message(envelope, certified, &site), Why::Session),
-        (message(envelope, FLAGS, &Request::SessionTerminate(HandleBody { handle: b"/" })), Why::Session),
-        (answers(), Why::Session),
+        (asks("10.1/public", FLAGS), SlowReason::Session),
+        (asks("10.1/public", certified.with(OpFlags::ENCRYPT)), SlowReason::Session),
+        (message(envelope, certified, &site), SlowReason::Session),
+        (
+            message(envelope, FLAGS, &Request::SessionTerminate(HandleBody { handle: b"/" })),
+            SlowReason::Session,
+        ),
+        (answers(), SlowReason::Session),
     ] {
         assert_eq!(slow(&context, &asked).why(), why);
     }
     let exchange = KeyExchange::ServerKey;
     let setup = SessionSetup { exchange, timeout_s: 0, identity: who(1, "10.1/admin") };
     let setup = message(Envelope::request(1), FLAGS, &Request::SessionSetup(setup));
-    assert_eq!(slow(&context, &setup).why(), Why::SessionSetup);
+    assert_eq!(slow(&context, &setup).why(), SlowReason::SessionSetup);
     assert_eq!(code(&answer(&without, &setup)), ResponseCode::SESSION_FAILED);
     // What is encrypted has to be decrypted first; nobody does without sessions.
     let mut hidden = asks("10.1/public", certified);
@@ -645,7 +667,7 @@ fn what_is_confidential_follows_from_flags_version_and_values() {
 
 #[test]
 fn a_copy_of_the_record_of_a_homed_prefix_counts_as_far_as_it_goes() {
-    let layers = Set::default()
+    let layers = TestSet::default()
         .handle("0.NA/10.1")
         .value(300, "HS_SECKEY", b"secret", PRIVATE)
         .group(1, &[(300, "10.1/a")])
@@ -661,14 +683,14 @@ fn a_copy_of_the_record_of_a_homed_prefix_counts_as_far_as_it_goes() {
     assert_eq!(found(300, "0.NA/10.2"), Err(NotLocal::Elsewhere), "a prefix that is not homed here");
     assert_eq!(found(300, "0.NA/10.3"), Err(NotLocal::Elsewhere));
     let may = |index, handle| entitles(&context, [who(index, handle)].into_iter(), who(300, "10.1/a"), 100);
-    assert_eq!(may(1, "0.NA/10.1"), Entitled::Yes);
-    assert_eq!(may(2, "0.NA/10.1"), Entitled::Elsewhere);
-    assert_eq!(may(300, "0.NA/10.1"), Entitled::No, "what is there is no group");
+    assert_eq!(may(1, "0.NA/10.1"), AuthorityOutcome::Yes);
+    assert_eq!(may(2, "0.NA/10.1"), AuthorityOutcome::Remote);
+    assert_eq!(may(300, "0.NA/10.1"), AuthorityOutcome::No, "what is there is no group");
 }
 
 #[test]
 fn listing_is_left_to_another_process_where_one_does_it() {
-    let layers = Set::default().handle("10.1/a").value(1, "URL", b"x", PUBLIC).layer(true);
+    let layers = TestSet::default().handle("10.1/a").value(1, "URL", b"x", PUBLIC).layer(true);
     let records = Records::new(&layers).unwrap();
     let with = Service { forwards_listing: true, ..SERVICE };
     let (with, without) = (Context::new(records, with, NOW), context(&layers));
@@ -680,25 +702,25 @@ fn listing_is_left_to_another_process_where_one_does_it() {
     ] {
         let asked = message(Envelope::request(5), FLAGS, &request);
         assert_eq!(matches!(answer(&with, &asked), Outcome::Listing), is_listing, "{request:?}");
-        let refused = |outcome: Outcome<'_>| matches!(outcome, Outcome::Reply(reply) if reply.refused() == Some(Refused::Administration));
+        let refused = |outcome: Outcome<'_>| matches!(outcome, Outcome::Reply(reply) if reply.refused() == Some(RefusalReason::Administration));
         assert_ne!(refused(answer(&with, &asked)), is_listing, "{request:?}");
         assert!(refused(answer(&without, &asked)), "{request:?}");
         // The refusal of a listing refers to its request.
         let (envelope, rest) = Envelope::split(&asked).unwrap();
-        let busy = refuse_listing(&with, envelope, rest, Refused::Busy);
+        let busy = refuse_listing(&with, envelope, rest, RefusalReason::Busy);
         let mut bytes = vec![0; Envelope::LEN + busy.message_len()];
         busy.write_stream(&mut bytes);
         assert_eq!(Envelope::split(&bytes).unwrap().0.request_id, 5);
     }
     let cut = message(Envelope::request(5), FLAGS, &Request::ListHandles(handle));
     let (envelope, rest) = Envelope::split(&cut).unwrap();
-    let busy = refuse_listing(&with, envelope, &rest[..10], Refused::Busy);
-    assert_eq!(busy.refused(), Some(Refused::Busy), "whatever is missing");
+    let busy = refuse_listing(&with, envelope, &rest[..10], RefusalReason::Busy);
+    assert_eq!(busy.refused(), Some(RefusalReason::Busy), "whatever is missing");
 }
 
 #[test]
 fn old_clients_of_a_delegated_prefix_are_left_to_another_process_where_one_resolves_for_them() {
-    let layers = Set::default()
+    let layers = TestSet::default()
         .handle("0.NA/10.5")
         .value(1, "HS_SITE.PREFIX", b"a site", PUBLIC)
         .handle("0.NA/10.6")
@@ -729,7 +751,7 @@ fn old_clients_of_a_delegated_prefix_are_left_to_another_process_where_one_resol
         match answer(&with, &asked) {
             Outcome::Slow(slow) => {
                 assert!(is_left && slow.wants_no_referral(&with), "{case}");
-                let Evaluated::Reply(reply) = slow.evaluate(&with) else { panic!("{case}") };
+                let FirstEvaluation::Reply(reply) = slow.evaluate(&with) else { panic!("{case}") };
                 assert_eq!(reply.response_code(), ResponseCode::PREFIX_REFERRAL, "{case}");
             }
             outcome => assert!(!is_left && matches!(outcome, Outcome::Reply(_)), "{case}"),

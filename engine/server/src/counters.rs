@@ -11,7 +11,7 @@
 use crate::latency::{Histogram, Times};
 use crossbeam_utils::CachePadded;
 use handle_proto::ResponseCode;
-use handle_resolver::Refused;
+use handle_resolver::RefusalReason;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -136,8 +136,8 @@ macro_rules! counters {
             $($(#[doc = $doc])* pub $name: Counter,)*
             /// How long answers took, by transport and way.
             answer_times: [[Histogram; Way::ALL.len()]; Transport::ALL.len()],
-            /// Errors, by reason in the order of [`Refused::ALL`].
-            refused: [Counter; Refused::ALL.len()],
+            /// Errors, by reason in the order of [`RefusalReason::ALL`].
+            refused: [Counter; RefusalReason::ALL.len()],
             /// Replies by transport, and by response code in the order of [`ResponseCode::KNOWN`].
             replies: [[Counter; ResponseCode::KNOWN.len()]; Transport::ALL.len()],
         }
@@ -317,7 +317,7 @@ impl Counters {
         for replies in &self.replies {
             add_named(sums, "replies", codes().zip(replies));
         }
-        let reasons = Refused::ALL.iter().map(|refused| refused.name().to_owned());
+        let reasons = RefusalReason::ALL.iter().map(|refused| refused.name().to_owned());
         add_named(sums, "refused", reasons.zip(&self.refused));
     }
 
@@ -328,7 +328,7 @@ impl Counters {
     }
 
     /// Counts a reply by its code, and an error by its reason.
-    pub fn count_reply(&self, transport: Transport, code: ResponseCode, refused: Option<Refused>) {
+    pub fn count_reply(&self, transport: Transport, code: ResponseCode, refused: Option<RefusalReason>) {
         if let Some(at) = CODE_AT.get(usize::try_from(code.0).unwrap_or(usize::MAX)).copied() {
             self.replies[transport as usize][usize::from(at)].add(1);
         }
@@ -411,10 +411,10 @@ impl Shards {
         ResponseCode::KNOWN.iter().enumerate().map(move |(at, &code)| (code, count(at)))
     }
 
-    /// Errors by reason, of all workers, in the order of [`Refused::ALL`].
-    pub fn refused(&self) -> impl Iterator<Item = (Refused, u64)> {
+    /// Errors by reason, of all workers, in the order of [`RefusalReason::ALL`].
+    pub fn refused(&self) -> impl Iterator<Item = (RefusalReason, u64)> {
         let count = |at: usize| self.iter().map(|set| set.refused[at].get()).sum();
-        Refused::ALL.iter().enumerate().map(move |(at, &refused)| (refused, count(at)))
+        RefusalReason::ALL.iter().enumerate().map(move |(at, &refused)| (refused, count(at)))
     }
 
     /// The sum of one counter over all workers.
@@ -441,11 +441,11 @@ mod tests {
             Transport::ALL.map(|transport| shards.replies(transport).map(|(_, count)| count).sum());
         let odd = ResponseCode::KNOWN.len() as u64 / 2;
         assert_eq!(replied, [ResponseCode::KNOWN.len() as u64 - odd, odd]);
-        for &refused in Refused::ALL {
+        for &refused in RefusalReason::ALL {
             shards.shard(1).count_reply(Transport::Udp, refused.code(), Some(refused));
         }
         let json = shards.to_json();
-        for refused in Refused::ALL {
+        for refused in RefusalReason::ALL {
             assert_eq!(json["total"]["refused"][refused.name()], 1, "{refused:?}");
         }
     }

@@ -11,7 +11,7 @@ use handle_net::{Outbox, Peer};
 use handle_proto::ResponseCode;
 use handle_proto::limit::{UDP_DATA_LEN_MAX, UDP_MESSAGE_LEN_MAX};
 use handle_proto::wire::Envelope;
-use handle_resolver::{Context, Outcome, Refused, Reply, Usual, refuse_stream};
+use handle_resolver::{Context, FastAnswer, Outcome, RefusalReason, Reply, refuse_stream};
 use handle_snapshot::map::MappedFile;
 
 /// An answer that can be sent in datagrams.
@@ -20,7 +20,7 @@ pub(crate) trait Answer {
     fn datagrams_len(&self) -> usize;
     fn write_datagrams(&self, out: &mut [u8]);
     fn response_code(&self) -> ResponseCode;
-    fn refused(&self) -> Option<Refused>;
+    fn refused(&self) -> Option<RefusalReason>;
     /// A number that equal answers share.
     fn identity(&self) -> u64;
     /// What goes out in its place to who has had its answers.
@@ -54,7 +54,7 @@ impl Answer for Reply<'_> {
     }
 
     #[inline]
-    fn refused(&self) -> Option<Refused> {
+    fn refused(&self) -> Option<RefusalReason> {
         Reply::refused(self)
     }
 
@@ -68,7 +68,7 @@ impl Answer for Reply<'_> {
     }
 }
 
-impl Answer for Usual<'_> {
+impl Answer for FastAnswer<'_> {
     #[inline]
     fn datagrams_count(&self) -> usize {
         1
@@ -86,21 +86,21 @@ impl Answer for Usual<'_> {
 
     #[inline]
     fn response_code(&self) -> ResponseCode {
-        Usual::response_code(self)
+        FastAnswer::response_code(self)
     }
 
     #[inline]
-    fn refused(&self) -> Option<Refused> {
+    fn refused(&self) -> Option<RefusalReason> {
         None
     }
 
     #[inline]
     fn identity(&self) -> u64 {
-        Usual::identity(self)
+        FastAnswer::identity(self)
     }
 
     fn limited(&self) -> Reply<'_> {
-        Usual::limited(self)
+        FastAnswer::limited(self)
     }
 }
 
@@ -133,9 +133,11 @@ impl Replies<'_> {
             Outcome::Listing => false,
             Outcome::InSession(reply) => self.send_in_session(context, peer, asked_len, request, &reply),
             Outcome::Encrypted => {
-                self.defer(peer, asked_len, request, &refuse_stream(context, Refused::Busy, b""))
+                self.defer(peer, asked_len, request, &refuse_stream(context, RefusalReason::Busy, b""))
             }
-            Outcome::Slow(slow) => self.defer(peer, asked_len, request, &slow.refuse(context, Refused::Busy)),
+            Outcome::Slow(slow) => {
+                self.defer(peer, asked_len, request, &slow.refuse(context, RefusalReason::Busy))
+            }
         };
         // The caller made sure that the longest answer has room.
         if !is_done {
@@ -227,14 +229,14 @@ impl Replies<'_> {
             return false;
         }
         let Replies { outbox, sealer: Some(sealer), rate_limit, watch, counters, .. } = self else {
-            return self.send(peer, || asked_len, || request, &reply.refusing(Refused::UnknownSession));
+            return self.send(peer, || asked_len, || request, &reply.refusing(RefusalReason::UnknownSession));
         };
         let sealed = sealer.answer((request, peer.remote().ip()), reply, context.service());
         let (reply, message, sender) = match sealed {
             Sealed::Plain(reply, sender) => (reply, None, sender),
             Sealed::Mac(reply, message, sender) => (reply, Some(message), sender),
             Sealed::Elsewhere => {
-                return self.defer(peer, asked_len, request, &reply.refusing(Refused::Busy));
+                return self.defer(peer, asked_len, request, &reply.refusing(RefusalReason::Busy));
             }
         };
         let verdict = match rate_limit {

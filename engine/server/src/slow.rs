@@ -27,7 +27,7 @@ use crossbeam_utils::CachePadded;
 pub use handle_auth::challenges;
 use handle_auth::challenges::{ChallengeCounts, ChallengeLimits, Challenges};
 use handle_process::priority::stand_back;
-use handle_resolver::Refused;
+use handle_resolver::RefusalReason;
 use handle_sessions::Sessions;
 use handle_sessions::config::exempt_sources;
 use handle_sessions::holder::{Holder, SharedTable, TakenChallenge};
@@ -56,7 +56,7 @@ pub struct SlowPath {
     pub(crate) forward: Option<Forward>,
     /// What is said to a datagram for which there is no place: of all codes only one makes deployed clients come over TCP,
     /// where they are not told from whoever forges their address.
-    pub(crate) when_full: Refused,
+    pub(crate) when_full: RefusalReason,
     signer: Option<Signer>,
     challenges: Mutex<Challenges>,
     /// Those of this process, where there are any.
@@ -119,7 +119,7 @@ impl SlowPath {
         Ok(Some(Self {
             queues: Queues::new(workers_count, slow.queue_requests, exempt),
             forward: Forward::new(&config.forward, slow.queue_requests),
-            when_full: if config.tcp.enabled { Refused::OverTcp } else { Refused::Busy },
+            when_full: if config.tcp.enabled { RefusalReason::OverTcp } else { RefusalReason::Busy },
             signer,
             challenges: Mutex::new(Challenges::new(limits)),
             sessions: ServerSessions::new(&config.sessions, config.tcp.enabled).map(Arc::new),

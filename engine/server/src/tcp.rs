@@ -31,7 +31,7 @@ use handle_proto::wire::Envelope;
 use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::stream::{StreamFront, split};
 use handle_resolver::batch::{STAGED_COUNT, Scratch};
-use handle_resolver::{Context, Refused, Reply, answer_message, answer_messages, refuse_stream};
+use handle_resolver::{Context, RefusalReason, Reply, answer_message, answer_messages, refuse_stream};
 use round::Round;
 use settings::TcpSettings;
 use std::net::{IpAddr, SocketAddr};
@@ -281,9 +281,11 @@ impl Tcp {
         for wait in ConnectionWait::ALL {
             while let Some(id) = self.table.expired(wait, turn.now_ms) {
                 match wait {
-                    ConnectionWait::Idle => self.give_up(id, Why::Idle, Some((Refused::Idle, b"")), turn),
+                    ConnectionWait::Idle => {
+                        self.give_up(id, Why::Idle, Some((RefusalReason::Idle, b"")), turn)
+                    }
                     ConnectionWait::Reading => {
-                        self.give_up(id, Why::HalfRequest, Some((Refused::HalfRequest, b"")), turn)
+                        self.give_up(id, Why::HalfRequest, Some((RefusalReason::HalfRequest, b"")), turn)
                     }
                     ConnectionWait::Sending => self.abort(id, Why::SlowReader, turn),
                     ConnectionWait::Slow => self.give_up(id, Why::Idle, None, turn),
@@ -484,8 +486,8 @@ impl Tcp {
                 let rest = &input[at..];
                 let refused = match Envelope::split(rest) {
                     // It could be read, were it allowed to be so long.
-                    Ok((envelope, _)) if envelope.message_len <= MESSAGE_LEN_MAX => Refused::TooLong,
-                    _ => Refused::Malformed,
+                    Ok((envelope, _)) if envelope.message_len <= MESSAGE_LEN_MAX => RefusalReason::TooLong,
+                    _ => RefusalReason::Malformed,
                 };
                 self.give_up(id, Why::Unreadable, Some((refused, b"")), turn);
             }
@@ -612,14 +614,14 @@ impl Tcp {
                 let mut padded = [0; Envelope::LEN];
                 padded[..input.len()].copy_from_slice(&input);
                 let refused = match Envelope::from_bytes(&padded).message_len {
-                    0..=MESSAGE_LEN_MAX => Refused::Short,
-                    _ => Refused::Malformed,
+                    0..=MESSAGE_LEN_MAX => RefusalReason::Short,
+                    _ => RefusalReason::Malformed,
                 };
                 self.give_up(id, why, Some((refused, b"")), turn);
             }
             Ok((envelope, rest)) => {
                 let text = format!("Expecting {} bytes, only received {}", envelope.message_len, rest.len());
-                self.give_up(id, why, Some((Refused::CutOff, text.as_bytes())), turn);
+                self.give_up(id, why, Some((RefusalReason::CutOff, text.as_bytes())), turn);
             }
         }
     }
@@ -629,7 +631,7 @@ impl Tcp {
         &mut self,
         id: StreamId,
         why: Why,
-        said: Option<(Refused, &[u8])>,
+        said: Option<(RefusalReason, &[u8])>,
         turn: &mut Turn<'_, '_, B, W>,
     ) {
         if let Some((refused, text)) = said {

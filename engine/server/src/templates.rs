@@ -12,7 +12,7 @@
 use anyhow::{Context as _, ensure};
 use handle_proto::name::{PREFIX_RECORDS, ROOT};
 use handle_proto::{Handle, Value, fold};
-use handle_resolver::{Context, MayCompute, Refused};
+use handle_resolver::{Context, MayCompute, RefusalReason};
 use handle_snapshot::map::MappedFile;
 use handle_snapshot::{CorruptRecord, Record, Records, hash_key};
 use handle_template::{BuildOutcome, Chain, Namespace, Parts, ReferencedTemplates, Templates};
@@ -149,24 +149,29 @@ impl SetTemplates {
     ///
     /// # Errors
     /// When the templates cannot be applied, or the base is not to be had.
-    pub fn compute(&self, context: &Context<'_, MappedFile>, handle: &[u8]) -> Result<BuildOutcome, Refused> {
+    pub fn compute(
+        &self,
+        context: &Context<'_, MappedFile>,
+        handle: &[u8],
+    ) -> Result<BuildOutcome, RefusalReason> {
         let mut chain = self.chain(handle);
         let Some(parts) = self.parts(&chain, handle) else { return Ok(BuildOutcome::NotFound) };
         let records = context.records();
-        let damaged = |_| Refused::DamagedRecord;
+        let damaged = |_| RefusalReason::DamagedRecord;
         let values = match find(records, parts.base).map_err(damaged)? {
             None if chain.is_empty() => return Ok(BuildOutcome::NotFound),
             None => Vec::new(),
-            Some(base) => {
-                base.values_in_order().collect::<Result<Vec<_>, _>>().map_err(|_| Refused::DamagedRecord)?
-            }
+            Some(base) => base
+                .values_in_order()
+                .collect::<Result<Vec<_>, _>>()
+                .map_err(|_| RefusalReason::DamagedRecord)?,
         };
         let own = Namespace::of_record(values.iter().copied(), self.folds);
         own.iter().for_each(|namespace| chain.push(namespace));
         let stored = Stored { records, folds: self.folds };
         chain.build(&parts, &values, &stored).map_err(|error| {
             tracing::debug!(handle = %String::from_utf8_lossy(handle), %error, "templates cannot be applied");
-            Refused::TemplateFailed
+            RefusalReason::TemplateFailed
         })
     }
 }

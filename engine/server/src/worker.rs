@@ -23,7 +23,7 @@ use handle_proto::wire::Envelope;
 use handle_proto::wire::reassembly::{FragmentRefusal, Reassembly, ReassemblyLimits, ReassemblyOutcome};
 use handle_resolver::batch::Scratch;
 use handle_resolver::{
-    Context, DropReason, InBatch, MayCompute, Outcome, Refused, Service, answer, answer_batch,
+    Context, DropReason, InBatch, MayCompute, Outcome, RefusalReason, Service, answer, answer_batch,
     answer_message, refuse_stream,
 };
 use handle_snapshot::map::MappedFile;
@@ -405,14 +405,14 @@ impl Worker {
                     }
                     InBatch::Other(Outcome::Encrypted) => {
                         let (asked, bytes) = asked_at(inbox, places, at);
-                        let busy = refuse_stream(&context, Refused::Busy, b"");
+                        let busy = refuse_stream(&context, RefusalReason::Busy, b"");
                         done[at] = replies.defer(asked.peer, shortest_len(&asked), bytes, &busy);
                     }
                     // Not over UDP: the resolver forwards no listing there.
                     InBatch::Other(Outcome::Listing) => counters.dropped_bug.add(1),
                     InBatch::Other(Outcome::Slow(request)) => {
                         let (asked, bytes) = asked_at(inbox, places, at);
-                        let busy = request.refuse(&context, Refused::Busy);
+                        let busy = request.refuse(&context, RefusalReason::Busy);
                         done[at] = replies.defer(asked.peer, shortest_len(&asked), bytes, &busy);
                     }
                 }

@@ -8,7 +8,7 @@ use crate::slow::queue::Job;
 use handle_proto::ResponseCode;
 use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::{Envelope, Header};
-use handle_resolver::Refused;
+use handle_resolver::RefusalReason;
 use handle_sessions::forward::{ANSWER_LEN_MAX, ForwardFrame, ForwardedAnswer};
 use handle_sessions::link::{connect, is_too_slow};
 use handle_sessions::protocol::{frame_buffer, receive, send};
@@ -103,7 +103,7 @@ impl ForwardThread {
         if forwarding.signs {
             self.path.sign_late(&mut forwarding.busy);
         }
-        (job.code, job.refused) = (ResponseCode::SERVER_BUSY, Some(Refused::Busy));
+        (job.code, job.refused) = (ResponseCode::SERVER_BUSY, Some(RefusalReason::Busy));
         put(job, &forwarding.busy);
     }
 

@@ -6,7 +6,7 @@ use handle_proto::wire::list::{Indexes, Strings};
 use handle_proto::wire::query::Query;
 use handle_proto::wire::{Envelope, Header, MessageBuf, Request};
 use handle_proto::{OpCode, OpFlags};
-use handle_resolver::{Context, Outcome, Refused, answer_message};
+use handle_resolver::{Context, Outcome, RefusalReason, answer_message};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -137,7 +137,7 @@ fn look_up(shared: &Shared) -> Result<(), String> {
         let answered = catch_unwind(AssertUnwindSafe(|| {
             let Ok((envelope, bytes)) = Envelope::split(&message) else { return false };
             match answer_message(&context, envelope, bytes) {
-                Outcome::Reply(reply) => reply.refused() != Some(Refused::DamagedRecord),
+                Outcome::Reply(reply) => reply.refused() != Some(RefusalReason::DamagedRecord),
                 _ => false,
             }
         }));

@@ -5,7 +5,7 @@ use super::ServerSessions;
 use crate::config::ANSWER_LEN_MAX;
 use handle_proto::limit::UDP_DATA_LEN_MAX;
 use handle_proto::wire::{Envelope, Message, fragment};
-use handle_resolver::{Refused, Reply, Service};
+use handle_resolver::{RefusalReason, Reply, Service};
 use handle_sessions::traffic::{check, is_downgraded, seal};
 use handle_sessions::{LiveSession as _, MessageRejection, Session};
 use std::io::Write as _;
@@ -77,7 +77,7 @@ impl Sealer {
         let (Some((envelope, rest)), Some(session)) = (asked, found) else {
             return match reply.certifies() && service.signs {
                 true => Sealed::Elsewhere,
-                false => Sealed::Plain(reply.refusing(Refused::UnknownSession), Sender::Unproven),
+                false => Sealed::Plain(reply.refusing(RefusalReason::UnknownSession), Sender::Unproven),
             };
         };
         let checked = match Message::decode(&rest[..rest.len().min(envelope.message_len as usize)]) {
@@ -97,7 +97,7 @@ impl Sealer {
         }
         let refused = match put(&reply, &session, message) {
             true => too_long(message, service.answer_datagrams_max),
-            false => Some(Refused::AnswerTooLong),
+            false => Some(RefusalReason::AnswerTooLong),
         };
         let Some(refused) = refused else { return Sealed::Mac(reply, message, sender) };
         let reply = reply.refusing(refused);
@@ -115,13 +115,13 @@ pub(crate) fn refusing<'t>(
     reject: MessageRejection,
     text: &'t mut [u8; 80],
 ) -> Reply<'t> {
-    let MessageRejection::Replayed(counter) = reject else { return reply.refusing(Refused::WrongMac) };
+    let MessageRejection::Replayed(counter) = reject else { return reply.refusing(RefusalReason::WrongMac) };
     let mut room = &mut text[..];
     let id = session.keys().id;
     // As deployed; 80 bytes are enough for any two numbers.
     let _ = write!(room, "Duplicate session counter {counter} in session {id}");
     let left = room.len();
-    reply.refusing(Refused::Replayed).with_text(&text[..text.len() - left])
+    reply.refusing(RefusalReason::Replayed).with_text(&text[..text.len() - left])
 }
 
 /// Writes `reply` to `message` with the MAC of the session; false when that fails, which it does for no reply.
@@ -133,7 +133,7 @@ fn put(reply: &Reply<'_>, session: &Session, message: &mut Vec<u8>) -> bool {
 }
 
 /// Why a message, envelope first and with its credential, is too long to be sent, if it is.
-pub(crate) fn too_long(message: &[u8], datagrams_max: usize) -> Option<Refused> {
+pub(crate) fn too_long(message: &[u8], datagrams_max: usize) -> Option<RefusalReason> {
     handle_resolver::too_long(message.len().saturating_sub(Envelope::LEN), datagrams_max)
 }
 

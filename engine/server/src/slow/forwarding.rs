@@ -8,8 +8,8 @@ use crate::sessions::sealer::refusing;
 use handle_auth::challenges::Challenge;
 use handle_proto::ResponseCode;
 use handle_proto::wire::Envelope;
-use handle_resolver::slow::{Challenged, Slow};
-use handle_resolver::{Context, Refused, Reply, refuse_listing};
+use handle_resolver::slow::{AnsweredChallenge, SlowPathRequest};
+use handle_resolver::{Context, RefusalReason, Reply, refuse_listing};
 use handle_sessions::MessageRejection;
 use handle_sessions::forward::{ForwardedForm, ForwardedRequest, Task};
 use handle_snapshot::map::MappedFile;
@@ -29,22 +29,22 @@ impl Work<'_> {
         &self,
         context: &Context<'a, MappedFile>,
         (envelope, rest): (Envelope, &'a [u8]),
-        unreadable: &dyn Fn(Refused) -> Reply<'a>,
+        unreadable: &dyn Fn(RefusalReason) -> Reply<'a>,
         was_encrypted: bool,
         held: &'a mut Held,
     ) -> Reply<'a> {
         let refuse = |refused| refuse_listing(context, envelope, rest, refused);
         match self.session.map(|session| (session, self.proof(session))) {
             Some((_, Ok(Proof::None) | Err(MessageRejection::WrongMac))) if was_encrypted => {
-                return unreadable(Refused::Undecryptable);
+                return unreadable(RefusalReason::Undecryptable);
             }
             Some((session, Err(reject))) => {
-                return refusing(&refuse(Refused::WrongMac), session, reject, held.text());
+                return refusing(&refuse(RefusalReason::WrongMac), session, reject, held.text());
             }
             Some((_, Ok(_))) | None => {}
         }
         self.note(Task::Answer, None);
-        refuse(Refused::Busy)
+        refuse(RefusalReason::Busy)
     }
 
     /// Has the answer to a challenge that the other process may have made forwarded.
@@ -56,7 +56,7 @@ impl Work<'_> {
 
     /// Has a read forwarded that the other process may allow, because it asks other services; with the challenge that
     /// was answered, where there was one. What is not stored only this process computes.
-    pub(crate) fn forward_read(&self, challenged: &Challenged<'_>, challenge: Option<&Challenge>) {
+    pub(crate) fn forward_read(&self, challenged: &AnsweredChallenge<'_>, challenge: Option<&Challenge>) {
         if challenged.is_stored() && self.path.forward.as_ref().is_some_and(|forward| forward.identities) {
             self.note(Task::Answer, challenge.cloned());
         }
@@ -66,7 +66,7 @@ impl Work<'_> {
     pub(crate) fn or_resolved<'a>(
         &self,
         context: &Context<'a, MappedFile>,
-        slow: &Slow<'a>,
+        slow: &SlowPathRequest<'a>,
         reply: Reply<'a>,
     ) -> Reply<'a> {
         let is_referral = reply.response_code() == ResponseCode::PREFIX_REFERRAL;

@@ -10,8 +10,8 @@ use handle_proto::code::KeyExchangeMode;
 use handle_proto::limit::NONCE_LEN;
 use handle_proto::wire::session::{KeyExchange, SessionAnswer, SessionSetup};
 use handle_proto::wire::{Envelope, Message};
-use handle_resolver::slow::{Evaluated, Slow};
-use handle_resolver::{Context, Refused, Reply};
+use handle_resolver::slow::{FirstEvaluation, SlowPathRequest};
+use handle_resolver::{Context, RefusalReason, Reply};
 use handle_sessions::numbers::of_handled;
 use handle_sessions::session::{IdentityClaim, NewSession};
 use handle_sessions::traffic::{self, LiveSession as _};
@@ -58,7 +58,7 @@ impl Work<'_> {
     pub(crate) fn in_session<'a>(
         &self,
         context: &Context<'a, MappedFile>,
-        slow: &Slow<'a>,
+        slow: &SlowPathRequest<'a>,
         session: &Session,
         proof: Proof,
         held: &'a mut Held,
@@ -67,7 +67,9 @@ impl Work<'_> {
             OpCode::RESPONSE_TO_CHALLENGE => self.challenge_answer(context, slow, held),
             OpCode::VERIFY_CHALLENGE => self.verification(context, slow),
             OpCode::SESSION_SETUP => self.set_up(context, slow, held),
-            OpCode::SESSION_TERMINATE if proof == Proof::None => slow.refuse(context, Refused::WrongMac),
+            OpCode::SESSION_TERMINATE if proof == Proof::None => {
+                slow.refuse(context, RefusalReason::WrongMac)
+            }
             OpCode::SESSION_TERMINATE => {
                 if let Some(sessions) = self.sessions() {
                     sessions.table.end(slow.session_id());
@@ -75,11 +77,11 @@ impl Work<'_> {
                 slow.done(context)
             }
             _ => match slow.evaluate(context) {
-                Evaluated::Reply(reply) => self.or_resolved(context, slow, reply),
-                Evaluated::Template => self.compute(context, slow, held, |held| {
+                FirstEvaluation::Reply(reply) => self.or_resolved(context, slow, reply),
+                FirstEvaluation::Template => self.compute(context, slow, held, |held| {
                     self.who_asks(context, slow, (session, proof), held)
                 }),
-                Evaluated::Identity => self.who_asks(context, slow, (session, proof), held),
+                FirstEvaluation::Identity => self.who_asks(context, slow, (session, proof), held),
             },
         }
     }
@@ -88,12 +90,12 @@ impl Work<'_> {
     fn who_asks<'a>(
         &self,
         context: &Context<'a, MappedFile>,
-        slow: &Slow<'a>,
+        slow: &SlowPathRequest<'a>,
         (session, proof): (&Session, Proof),
         held: &'a mut Held,
     ) -> Reply<'a> {
         if proof == Proof::None {
-            return slow.refuse(context, Refused::NoMac);
+            return slow.refuse(context, RefusalReason::NoMac);
         }
         let Some(identity) = session.proven_identity() else {
             return self.challenge_in_session(context, slow, held);
@@ -104,7 +106,7 @@ impl Work<'_> {
                 if self.is_elsewhere.get() {
                     self.forward_read(&asked, None);
                 }
-                asked.refuse(context, Refused::NotPermitted)
+                asked.refuse(context, RefusalReason::NotPermitted)
             }
             Ok(asked) if asked.is_status() => self.status(context, &asked, &mut held.body),
             Ok(asked) => asked.answer(context, &mut held.values),
@@ -117,13 +119,13 @@ impl Work<'_> {
     fn challenge_in_session<'a>(
         &self,
         context: &Context<'a, MappedFile>,
-        slow: &Slow<'a>,
+        slow: &SlowPathRequest<'a>,
         held: &'a mut Held,
     ) -> Reply<'a> {
         let mut nonce = [0; NONCE_LEN];
         if !(self.path.random)(&mut nonce) {
             self.counters.without_random.add(1);
-            return slow.refuse(context, Refused::TooManyChallenges);
+            return slow.refuse(context, RefusalReason::TooManyChallenges);
         }
         let (id, challenge) = (slow.session_id(), self.new_challenge(slow, nonce));
         let pending = self.path.challenges().issue_in_session(id, self.origin, challenge, self.path.now_ms());
@@ -137,20 +139,20 @@ impl Work<'_> {
     pub(crate) fn set_up<'a>(
         &self,
         context: &Context<'a, MappedFile>,
-        slow: &Slow<'a>,
+        slow: &SlowPathRequest<'a>,
         held: &'a mut Held,
     ) -> Reply<'a> {
         let Ok(setup) = SessionSetup::decode(slow.body()) else {
-            return slow.refuse(context, Refused::Malformed);
+            return slow.refuse(context, RefusalReason::Malformed);
         };
-        let Some(sessions) = self.sessions() else { return slow.refuse(context, Refused::NoSessions) };
+        let Some(sessions) = self.sessions() else { return slow.refuse(context, RefusalReason::NoSessions) };
         if sessions.table.admit(self.origin, sessions.now_s()).is_err() {
-            return slow.refuse(context, Refused::OverTcp);
+            return slow.refuse(context, RefusalReason::OverTcp);
         }
         let (mut private, mut numbers) = (Zeroizing::new([0; PRIVATE_LEN]), [0; 4 * 8]);
         if !(self.path.random)(&mut *private) || !(self.path.random)(&mut numbers) {
             self.counters.without_random.add(1);
-            return slow.refuse(context, Refused::TooManySessions);
+            return slow.refuse(context, RefusalReason::TooManySessions);
         }
         if let KeyExchange::DiffieHellman(record) = setup.exchange {
             self.spend(cost::agreement(record, &sessions.terms.modulus_bits));
@@ -177,24 +179,24 @@ impl Work<'_> {
                 answer.encode(&mut held.body);
                 slow.session(context, session.keys().id, &held.body)
             }
-            Err(table::SessionRefusal::OverTcp) => slow.refuse(context, Refused::OverTcp),
+            Err(table::SessionRefusal::OverTcp) => slow.refuse(context, RefusalReason::OverTcp),
             Err(table::SessionRefusal::Full | table::SessionRefusal::NoNumber) => {
-                slow.refuse(context, Refused::TooManySessions)
+                slow.refuse(context, RefusalReason::TooManySessions)
             }
         }
     }
 }
 
 /// What a client is told with whom there is no agreement.
-fn refused(error: SetupError) -> Refused {
+fn refused(error: SetupError) -> RefusalReason {
     use handle_auth::agreement::AgreementError;
     match error {
-        SetupError::Mode(KeyExchangeMode::CLIENT_KEY) => Refused::ClientKeyExchange,
-        SetupError::Mode(KeyExchangeMode::HANDLE_KEY) => Refused::HandleKeyExchange,
-        SetupError::Key(AgreementError::Undecodable(_) | AgreementError::Kind) => Refused::SessionKey,
-        SetupError::Key(_) => Refused::SessionGroup,
-        SetupError::Version => Refused::SessionVersion,
-        SetupError::Cipher => Refused::SessionCipher,
-        _ => Refused::KeyExchange,
+        SetupError::Mode(KeyExchangeMode::CLIENT_KEY) => RefusalReason::ClientKeyExchange,
+        SetupError::Mode(KeyExchangeMode::HANDLE_KEY) => RefusalReason::HandleKeyExchange,
+        SetupError::Key(AgreementError::Undecodable(_) | AgreementError::Kind) => RefusalReason::SessionKey,
+        SetupError::Key(_) => RefusalReason::SessionGroup,
+        SetupError::Version => RefusalReason::SessionVersion,
+        SetupError::Cipher => RefusalReason::SessionCipher,
+        _ => RefusalReason::KeyExchange,
     }
 }

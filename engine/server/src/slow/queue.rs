@@ -20,7 +20,7 @@ use handle_auth::fair::{FairQueue, Shares};
 use handle_auth::source::{Origin, SourceList};
 use handle_net::{Peer, StreamId, Waker};
 use handle_proto::ResponseCode;
-use handle_resolver::Refused;
+use handle_resolver::RefusalReason;
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -77,7 +77,7 @@ pub(crate) struct Job {
     /// The code of the answer.
     pub(crate) code: ResponseCode,
     /// Why it is an error, if it is one.
-    pub(crate) refused: Option<Refused>,
+    pub(crate) refused: Option<RefusalReason>,
     /// What it has while another process answers it.
     pub(crate) forwarding: Option<Box<Forwarding>>,
     /// Whether a part of its answer was sent already.

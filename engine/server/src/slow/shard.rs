@@ -8,7 +8,7 @@ use crate::rate_limit::{RateLimit, SlowRequest};
 use crate::watch::Watch;
 use handle_net::{Datapath, Peer, StreamId, Waker};
 use handle_proto::limit::UDP_MESSAGE_LEN_MAX;
-use handle_resolver::Refused;
+use handle_resolver::RefusalReason;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -69,8 +69,8 @@ impl SlowShard {
     }
 
     /// What is said to a datagram for which there is no place.
-    pub(crate) fn when_full(&self) -> Refused {
-        self.path.as_ref().map_or(Refused::Busy, |path| path.when_full)
+    pub(crate) fn when_full(&self) -> RefusalReason {
+        self.path.as_ref().map_or(RefusalReason::Busy, |path| path.when_full)
     }
 
     /// Whether every request has come back.

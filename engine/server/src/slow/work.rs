@@ -25,10 +25,11 @@ use handle_proto::wire::auth::{self, ChallengeAnswer, Verification};
 use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::list::Reference;
 use handle_proto::{Permissions, Value, Version};
-use handle_resolver::authority::{Administrators, Entitled};
-use handle_resolver::slow::{Challenged, Evaluated, Why, keys};
+use handle_resolver::authority::{Administrators, AuthorityOutcome};
+use handle_resolver::slow::{AnsweredChallenge, FirstEvaluation, SlowReason, keys};
 use handle_resolver::{
-    Context, NotLocal, Outcome, Refused, Reply, Slow, SortingRoom, answer_message, refuse_stream,
+    Context, NotLocal, Outcome, RefusalReason, Reply, SlowPathRequest, SortingRoom, answer_message,
+    refuse_stream,
 };
 use handle_sessions::numbers::{is_of_admin, of_handled};
 use handle_sessions::traffic::{self, LiveSession as _};
@@ -158,18 +159,20 @@ impl SlowThread {
         };
         let unreadable = |refused| refuse_stream(&context, refused, b"");
         let reply = match answer_message(&context, envelope, rest) {
-            Outcome::Encrypted if session.is_some() => unreadable(Refused::Undecryptable),
-            Outcome::Encrypted => unreadable(Refused::EncryptedInUnknownSession),
+            Outcome::Encrypted if session.is_some() => unreadable(RefusalReason::Undecryptable),
+            Outcome::Encrypted => unreadable(RefusalReason::EncryptedInUnknownSession),
             // Nobody must learn from the answer whether what was made up had the right padding, so only who has the key
             // of the session is told that administration is done elsewhere.
             Outcome::Reply(reply)
                 if decrypted.is_some()
-                    && reply.refused() == Some(Refused::Administration)
+                    && reply.refused() == Some(RefusalReason::Administration)
                     && work.has_right_mac() =>
             {
                 reply
             }
-            Outcome::Reply(_) | Outcome::Drop(_) if decrypted.is_some() => unreadable(Refused::Undecryptable),
+            Outcome::Reply(_) | Outcome::Drop(_) if decrypted.is_some() => {
+                unreadable(RefusalReason::Undecryptable)
+            }
             Outcome::Listing => work.list(&context, (envelope, rest), &unreadable, decrypted.is_some(), held),
             // Another set than the worker's came in between.
             Outcome::Reply(reply) => reply,
@@ -184,7 +187,8 @@ impl SlowThread {
         };
         let reply = match work.forward.take() {
             Some(note) => {
-                let (busy, datagrams_max) = (reply.refusing(Refused::Busy), service.answer_datagrams_max);
+                let (busy, datagrams_max) =
+                    (reply.refusing(RefusalReason::Busy), service.answer_datagrams_max);
                 job.forwarding = work.hand_over(note, &busy, decrypted.is_some(), job.route, datagrams_max);
                 if job.forwarding.is_some() {
                     return;
@@ -245,21 +249,22 @@ impl Work<'_> {
     fn decide<'a>(
         &self,
         context: &Context<'a, MappedFile>,
-        slow: &Slow<'a>,
+        slow: &SlowPathRequest<'a>,
         held: &'a mut Held,
     ) -> Reply<'a> {
         match slow.why() {
-            Why::Certify | Why::Identity | Why::Template => match slow.evaluate(context) {
-                Evaluated::Reply(reply) => self.or_resolved(context, slow, reply),
-                Evaluated::Identity => self.challenge(context, slow, held),
-                Evaluated::Template => {
+            SlowReason::Certify | SlowReason::Identity | SlowReason::Template => match slow.evaluate(context)
+            {
+                FirstEvaluation::Reply(reply) => self.or_resolved(context, slow, reply),
+                FirstEvaluation::Identity => self.challenge(context, slow, held),
+                FirstEvaluation::Template => {
                     self.compute(context, slow, held, |held| self.challenge(context, slow, held))
                 }
             },
-            Why::ChallengeAnswer => self.challenge_answer(context, slow, held),
-            Why::Verification => self.verification(context, slow),
-            Why::SessionSetup => self.set_up(context, slow, held),
-            Why::Session => slow.refuse(context, Refused::UnknownSession),
+            SlowReason::ChallengeAnswer => self.challenge_answer(context, slow, held),
+            SlowReason::Verification => self.verification(context, slow),
+            SlowReason::SessionSetup => self.set_up(context, slow, held),
+            SlowReason::Session => slow.refuse(context, RefusalReason::UnknownSession),
         }
     }
 
@@ -267,13 +272,13 @@ impl Work<'_> {
     fn public_in_session<'a>(
         &self,
         reply: Reply<'a>,
-        unreadable: &dyn Fn(Refused) -> Reply<'a>,
+        unreadable: &dyn Fn(RefusalReason) -> Reply<'a>,
         was_encrypted: bool,
         held: &'a mut Held,
     ) -> Reply<'a> {
-        let Some(session) = self.session else { return reply.refusing(Refused::UnknownSession) };
+        let Some(session) = self.session else { return reply.refusing(RefusalReason::UnknownSession) };
         match self.proof(session) {
-            Ok(Proof::None) | Err(_) if was_encrypted => unreadable(Refused::Undecryptable),
+            Ok(Proof::None) | Err(_) if was_encrypted => unreadable(RefusalReason::Undecryptable),
             Ok(_) => reply,
             Err(reject) => refusing(&reply, session, reject, &mut held.text),
         }
@@ -283,8 +288,8 @@ impl Work<'_> {
     fn any_in_session<'a>(
         &self,
         context: &Context<'a, MappedFile>,
-        slow: &Slow<'a>,
-        unreadable: &dyn Fn(Refused) -> Reply<'a>,
+        slow: &SlowPathRequest<'a>,
+        unreadable: &dyn Fn(RefusalReason) -> Reply<'a>,
         was_encrypted: bool,
         held: &'a mut Held,
     ) -> Reply<'a> {
@@ -293,24 +298,25 @@ impl Work<'_> {
             // Challenges have numbers of the same kind.
             return match is_answer {
                 true => self.challenge_answer(context, slow, held),
-                false => slow.refuse(context, Refused::UnknownSession),
+                false => slow.refuse(context, RefusalReason::UnknownSession),
             };
         };
         match self.proof(session) {
             // Answers to challenges have no MAC.
-            Ok(Proof::None) if was_encrypted && !is_answer => unreadable(Refused::Undecryptable),
-            Err(MessageRejection::WrongMac) if was_encrypted => unreadable(Refused::Undecryptable),
+            Ok(Proof::None) if was_encrypted && !is_answer => unreadable(RefusalReason::Undecryptable),
+            Err(MessageRejection::WrongMac) if was_encrypted => unreadable(RefusalReason::Undecryptable),
             Ok(proof) => {
                 let reply = self.in_session(context, slow, session, proof, held);
                 // Without a MAC nothing tells who wrote it: only who answers the challenge that waits is told more.
-                let is_guess = matches!(reply.refused(), Some(Refused::Malformed | Refused::NoChallenge));
+                let is_guess =
+                    matches!(reply.refused(), Some(RefusalReason::Malformed | RefusalReason::NoChallenge));
                 match was_encrypted && proof == Proof::None && is_guess {
-                    true => unreadable(Refused::Undecryptable),
+                    true => unreadable(RefusalReason::Undecryptable),
                     false => reply,
                 }
             }
             Err(reject) => {
-                let reply = slow.refuse(context, Refused::WrongMac);
+                let reply = slow.refuse(context, RefusalReason::WrongMac);
                 refusing(&reply, session, reject, &mut held.text)
             }
         }
@@ -320,7 +326,7 @@ impl Work<'_> {
     pub(crate) fn compute<'a>(
         &self,
         context: &Context<'a, MappedFile>,
-        slow: &Slow<'a>,
+        slow: &SlowPathRequest<'a>,
         held: &'a mut Held,
         identify: impl FnOnce(&'a mut Held) -> Reply<'a>,
     ) -> Reply<'a> {
@@ -336,7 +342,7 @@ impl Work<'_> {
                 held.body = bytes;
                 slow.computed(context, &mut held.body, count)
             }
-            Some(Refused::NotPublic) => identify(held),
+            Some(RefusalReason::NotPublic) => identify(held),
             Some(refused) => slow.refuse(context, refused),
         }
     }
@@ -346,9 +352,9 @@ impl Work<'_> {
     pub(crate) fn with_computed<'a>(
         &self,
         context: &Context<'a, MappedFile>,
-        challenged: Result<Challenged<'a>, Reply<'a>>,
+        challenged: Result<AnsweredChallenge<'a>, Reply<'a>>,
         room: &'a mut Vec<u8>,
-    ) -> Result<Challenged<'a>, Reply<'a>> {
+    ) -> Result<AnsweredChallenge<'a>, Reply<'a>> {
         let challenged = challenged?;
         let Some(handle) = challenged.to_compute() else { return Ok(challenged) };
         match self.templates.map(|templates| templates.compute(context, handle)) {
@@ -366,14 +372,14 @@ impl Work<'_> {
     fn challenge<'a>(
         &self,
         context: &Context<'a, MappedFile>,
-        slow: &Slow<'a>,
+        slow: &SlowPathRequest<'a>,
         held: &'a mut Held,
     ) -> Reply<'a> {
         let mut nonce = [0; NONCE_LEN];
         let mut numbers = [0; 4 * 8];
         if !(self.path.random)(&mut nonce) || !(self.path.random)(&mut numbers) {
             self.counters.without_random.add(1);
-            return slow.refuse(context, Refused::TooManyChallenges);
+            return slow.refuse(context, RefusalReason::TooManyChallenges);
         }
         let mut numbers = numbers.as_chunks().0.iter().copied().map(u32::from_be_bytes).map(of_handled);
         let challenge = self.new_challenge(slow, nonce);
@@ -392,7 +398,7 @@ impl Work<'_> {
     }
 
     /// A challenge to who sent the request.
-    pub(crate) fn new_challenge(&self, slow: &Slow<'_>, nonce: [u8; NONCE_LEN]) -> Challenge {
+    pub(crate) fn new_challenge(&self, slow: &SlowPathRequest<'_>, nonce: [u8; NONCE_LEN]) -> Challenge {
         let digest = Digest::from_bytes(slow.digest().as_bytes());
         let request = Zeroizing::new(self.request.into());
         Challenge { version: slow.version(), suggested: Version::CURRENT, nonce, digest, request }
@@ -402,7 +408,7 @@ impl Work<'_> {
     pub(crate) fn put_challenge<'a>(
         &self,
         context: &Context<'a, MappedFile>,
-        slow: &Slow<'a>,
+        slow: &SlowPathRequest<'a>,
         id: i32,
         nonce: &[u8; NONCE_LEN],
         held: &'a mut Held,
@@ -420,11 +426,11 @@ impl Work<'_> {
     pub(crate) fn challenge_answer<'a>(
         &self,
         context: &Context<'a, MappedFile>,
-        slow: &Slow<'a>,
+        slow: &SlowPathRequest<'a>,
         held: &'a mut Held,
     ) -> Reply<'a> {
         let Ok(answer) = ChallengeAnswer::decode(slow.body()) else {
-            return slow.refuse(context, Refused::Malformed);
+            return slow.refuse(context, RefusalReason::Malformed);
         };
         held.challenge = self.path.challenges().take(slow.session_id(), self.path.now_ms());
         let Held { challenge: Some(challenge), values, body, computed, .. } = held else {
@@ -435,8 +441,10 @@ impl Work<'_> {
                 self.forward_answer();
             }
             let is_known = id <= 0 || self.session.is_some() || self.path.challenges().had(id);
-            return slow
-                .refuse(context, if is_known { Refused::NoChallenge } else { Refused::UnknownSession });
+            return slow.refuse(
+                context,
+                if is_known { RefusalReason::NoChallenge } else { RefusalReason::UnknownSession },
+            );
         };
         // The number of a plain challenge can be that of a session, too: somebody else's. Nothing is proven there.
         let mut session = None;
@@ -445,7 +453,7 @@ impl Work<'_> {
                 session = self.session.filter(|_| envelope.session_id == slow.session_id());
                 slow.take_up(context, envelope, rest, session.is_some())
             }
-            Err(_) => Err(slow.refuse(context, Refused::NoChallenge)),
+            Err(_) => Err(slow.refuse(context, RefusalReason::NoChallenge)),
         };
         let challenged = match self.with_computed(context, taken_up, computed) {
             Ok(challenged) => challenged,
@@ -475,7 +483,7 @@ impl Work<'_> {
     pub(crate) fn permits<'a>(
         &self,
         context: &Context<'a, MappedFile>,
-        challenged: &Challenged<'a>,
+        challenged: &AnsweredChallenge<'a>,
         identity: Reference<'_>,
     ) -> bool {
         let (server, status) = (references(&self.path.server), references(&self.path.status));
@@ -486,11 +494,11 @@ impl Work<'_> {
             lookups_max: self.path.config.group_lookups,
         };
         let entitled = challenged.permits(context, identity, &administrators);
-        if entitled == Entitled::GaveUp {
+        if entitled == AuthorityOutcome::GaveUp {
             self.counters.groups_given_up.add(1);
         }
-        self.is_elsewhere.set(entitled == Entitled::Elsewhere);
-        entitled == Entitled::Yes
+        self.is_elsewhere.set(entitled == AuthorityOutcome::Remote);
+        entitled == AuthorityOutcome::Yes
     }
 
     /// Whether `answer` is right, and its identity may read: first whether it may, as deployed, so that only
@@ -498,14 +506,14 @@ impl Work<'_> {
     fn check<'a>(
         &self,
         context: &Context<'a, MappedFile>,
-        challenged: &Challenged<'a>,
+        challenged: &AnsweredChallenge<'a>,
         answer: &ChallengeAnswer<'_>,
         challenge: &Challenge,
-    ) -> Result<i32, Refused> {
+    ) -> Result<i32, RefusalReason> {
         let kind = match answer.auth_type {
             auth::PUBLIC_KEY => auth::PUBLIC_KEY,
             auth::SECRET_KEY => auth::SECRET_KEY,
-            _ => return Err(Refused::UnknownAuthentication),
+            _ => return Err(RefusalReason::UnknownAuthentication),
         };
         let identity = answer.identity;
         let permits = |index| self.permits(context, challenged, Reference { index, ..identity });
@@ -524,17 +532,17 @@ impl Work<'_> {
             Ok(keys) => keys.take(keys_max),
             Err(NotLocal::Elsewhere) if is_permitted => {
                 self.is_elsewhere.set(true);
-                return Err(Refused::IdentityElsewhere);
+                return Err(RefusalReason::IdentityElsewhere);
             }
             Err(NotLocal::Elsewhere) if promotes => {
                 self.is_elsewhere.set(true);
-                return Err(Refused::NotPermitted);
+                return Err(RefusalReason::NotPermitted);
             }
-            Err(NotLocal::Damaged) if is_permitted => return Err(Refused::DamagedRecord),
-            Err(_) => return Err(Refused::NotPermitted),
+            Err(NotLocal::Damaged) if is_permitted => return Err(RefusalReason::DamagedRecord),
+            Err(_) => return Err(RefusalReason::NotPermitted),
         };
         if !is_permitted && !promotes {
-            return Err(Refused::NotPermitted);
+            return Err(RefusalReason::NotPermitted);
         }
         let (mut is_anyone_permitted, mut is_readable) = (is_permitted, true);
         for key in keys {
@@ -550,14 +558,14 @@ impl Work<'_> {
                     let is_any = identity.index == 0 && kind == auth::PUBLIC_KEY;
                     return Ok(if is_any { key.index } else { identity.index });
                 }
-                Err(VerifyError::Work) => return Err(Refused::TooMuchWork),
+                Err(VerifyError::Work) => return Err(RefusalReason::TooMuchWork),
                 Err(error) => is_readable &= !error.is_unreadable(),
             }
         }
         Err(match (is_anyone_permitted, is_readable) {
-            (false, _) => Refused::NotPermitted,
-            (true, true) => Refused::WrongKey,
-            (true, false) => Refused::UnreadableAnswer,
+            (false, _) => RefusalReason::NotPermitted,
+            (true, true) => RefusalReason::WrongKey,
+            (true, false) => RefusalReason::UnreadableAnswer,
         })
     }
 
@@ -565,7 +573,7 @@ impl Work<'_> {
     pub(crate) fn status<'a>(
         &self,
         context: &Context<'a, MappedFile>,
-        challenged: &Challenged<'a>,
+        challenged: &AnsweredChallenge<'a>,
         body: &'a mut Vec<u8>,
     ) -> Reply<'a> {
         body.clear();
@@ -580,8 +588,12 @@ impl Work<'_> {
     }
 
     /// Another server asks whether the answer to its challenge is right. RFC 3652 section 3.5.3.
-    pub(crate) fn verification<'a>(&self, context: &Context<'a, MappedFile>, slow: &Slow<'a>) -> Reply<'a> {
-        let unreadable = || refuse_stream(context, Refused::Malformed, b"");
+    pub(crate) fn verification<'a>(
+        &self,
+        context: &Context<'a, MappedFile>,
+        slow: &SlowPathRequest<'a>,
+    ) -> Reply<'a> {
+        let unreadable = || refuse_stream(context, RefusalReason::Malformed, b"");
         let Ok(asked) = Verification::decode(slow.body()) else { return unreadable() };
         if let Err(reply) = slow.verifies(context, asked.identity.handle) {
             return reply;
@@ -596,7 +608,7 @@ impl Work<'_> {
             Ok(keys) => keys.take(self.keys_max(auth::SECRET_KEY, &answered)),
             // A name that is too long for any record.
             Err(NotLocal::Elsewhere) => return slow.verdict(context, false),
-            Err(NotLocal::Damaged) => return slow.refuse(context, Refused::DamagedRecord),
+            Err(NotLocal::Damaged) => return slow.refuse(context, RefusalReason::DamagedRecord),
         };
         self.counters.verifications.add(1);
         let mut is_readable = true;
@@ -644,7 +656,7 @@ impl Work<'_> {
         let session = self.session.filter(|session| session.keys().id == reply.session_id() && !sets_up);
         let signs = match session {
             // What is said to many who need not be there is to cost nothing.
-            _ if !reply.certifies() || reply.refused() == Some(Refused::OverTcp) => false,
+            _ if !reply.certifies() || reply.refused() == Some(RefusalReason::OverTcp) => false,
             Some(session) if traffic::seal(session, message).is_ok() => {
                 self.counters.with_mac.add(1);
                 false
@@ -679,10 +691,10 @@ impl Work<'_> {
 }
 
 /// What the sender of a request is told that gets no challenge.
-pub(crate) const fn not_challenged(refusal: ChallengeRefusal) -> Refused {
+pub(crate) const fn not_challenged(refusal: ChallengeRefusal) -> RefusalReason {
     match refusal {
-        ChallengeRefusal::OverTcp => Refused::OverTcp,
-        ChallengeRefusal::TooLong | ChallengeRefusal::NoNumber => Refused::TooManyChallenges,
+        ChallengeRefusal::OverTcp => RefusalReason::OverTcp,
+        ChallengeRefusal::TooLong | ChallengeRefusal::NoNumber => RefusalReason::TooManyChallenges,
     }
 }
 

@@ -6,7 +6,9 @@ use crate::sessions::sealer::{Sealed, Sealer};
 use handle_net::StreamId;
 use handle_proto::ResponseCode;
 use handle_proto::wire::Envelope;
-use handle_resolver::{Context, DropReason, InBatch, Outcome, Refused, Reply, refuse_listing, refuse_stream};
+use handle_resolver::{
+    Context, DropReason, InBatch, Outcome, RefusalReason, Reply, refuse_listing, refuse_stream,
+};
 use std::net::IpAddr;
 
 /// Room for the answers, and what else they are made with.
@@ -57,15 +59,15 @@ impl<'a, B: AsRef<[u8]>, W> Round<'_, '_, 'a, B, W> {
             Outcome::InSession(reply) => match self.put_in_session(message, reply) {
                 Some(is_put) => is_put,
                 None if self.defer(message) => return true,
-                None => self.put(message, &reply.refusing(Refused::Busy)),
+                None => self.put(message, &reply.refusing(RefusalReason::Busy)),
             },
             Outcome::Slow(_) | Outcome::Encrypted | Outcome::Listing if self.defer(message) => return true,
-            Outcome::Slow(slow) => self.put(message, &slow.refuse(context, Refused::Busy)),
-            Outcome::Encrypted => self.put(message, &refuse_stream(context, Refused::Busy, b"")),
+            Outcome::Slow(slow) => self.put(message, &slow.refuse(context, RefusalReason::Busy)),
+            Outcome::Encrypted => self.put(message, &refuse_stream(context, RefusalReason::Busy, b"")),
             Outcome::Listing => {
                 let busy = match Envelope::split(message) {
-                    Ok((envelope, rest)) => refuse_listing(context, envelope, rest, Refused::Busy),
-                    Err(_) => refuse_stream(context, Refused::Busy, b""),
+                    Ok((envelope, rest)) => refuse_listing(context, envelope, rest, RefusalReason::Busy),
+                    Err(_) => refuse_stream(context, RefusalReason::Busy, b""),
                 };
                 self.put(message, &busy)
             }
@@ -98,7 +100,7 @@ impl<'a, B: AsRef<[u8]>, W> Round<'_, '_, 'a, B, W> {
         }
         let service = self.turn.context.service();
         let Some(sealer) = &mut self.turn.sealer else {
-            return Some(self.put(message, &reply.refusing(Refused::UnknownSession)));
+            return Some(self.put(message, &reply.refusing(RefusalReason::UnknownSession)));
         };
         let (out, used, counters) = (&mut *self.out, &mut *self.used, self.turn.counters);
         let (is_put, code) = match sealer.answer((message, self.asker.1), reply, service) {

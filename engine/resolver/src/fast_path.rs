@@ -1,7 +1,7 @@
 //! What nearly every request is, and its answer, in a third fewer steps.
 //!
 //! A whole message outside sessions asks for all public values of a handle, without digest or signature; the
-//! answer fits into one datagram. [`Asked`] recognises exactly that, and [`Usual`] writes what
+//! answer fits into one datagram. [`FastRequest`] recognises exactly that, and [`FastAnswer`] writes what
 //! [`answer`](crate::answer()) would; all else is left to it. A test and the fuzz targets hold both to the same
 //! bytes.
 
@@ -28,9 +28,9 @@ const FIXED_LEN: usize = HANDLE_AT + 4 + 4;
 
 /// A usual request.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Asked<'a>(&'a [u8]);
+pub(crate) struct FastRequest<'a>(&'a [u8]);
 
-impl<'a> Asked<'a> {
+impl<'a> FastRequest<'a> {
     /// `bytes` as a usual request, envelope first, if they are one.
     #[inline]
     pub(crate) fn read(bytes: &'a [u8]) -> Option<Self> {
@@ -76,11 +76,11 @@ impl<'a> Asked<'a> {
         record: &Record<'a>,
         service: &Service<'_>,
         now_unix_s: u32,
-    ) -> Option<Usual<'a>> {
+    ) -> Option<FastAnswer<'a>> {
         let (values, count) = (record.public_bytes(), record.public_count());
         let len = FIXED_LEN + self.handle().0.len() + values.len();
         let fits = len <= Envelope::LEN + UDP_DATA_LEN_MAX;
-        (fits && count > 0 && record.is_homed()).then_some(Usual {
+        (fits && count > 0 && record.is_homed()).then_some(FastAnswer {
             asked: self.0,
             values,
             values_count: len_u32(count),
@@ -111,7 +111,7 @@ const fn len_u32(len: usize) -> u32 {
 
 /// The answer to a usual request: one datagram with values, ready to be written.
 #[derive(Clone, Copy, Debug)]
-pub struct Usual<'a> {
+pub struct FastAnswer<'a> {
     asked: &'a [u8],
     values: &'a [u8],
     values_count: u32,
@@ -121,7 +121,7 @@ pub struct Usual<'a> {
     primary: bool,
 }
 
-impl Usual<'_> {
+impl FastAnswer<'_> {
     /// Bytes of the datagram, envelope first.
     #[must_use]
     pub const fn len(&self) -> usize {
@@ -161,7 +161,7 @@ impl Usual<'_> {
     #[inline]
     pub fn write(&self, out: &mut [u8]) {
         let (envelope, header) = self.frame();
-        let handle = Asked(self.asked).handle().0;
+        let handle = FastRequest(self.asked).handle().0;
         let (head, out) = out.split_at_mut(HANDLE_AT);
         head[..Envelope::LEN].copy_from_slice(&envelope.to_bytes());
         head[Envelope::LEN..BODY_AT].copy_from_slice(&header.to_bytes());
