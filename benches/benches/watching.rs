@@ -5,7 +5,7 @@ use handle_benches::requests::{Ask, request};
 use handle_proto::ResponseCode;
 use handle_server::counters::{Counters, Transport};
 use handle_server::latency::{Histogram, Stopwatch};
-use handle_server::query_log::{QueryLog, Settings, Tap, unix_now};
+use handle_server::query_log::{QueryLog, QueryLogTap, Settings, unix_now};
 use handle_server::sources::{PrefixBits, Sampler, Sources};
 use std::hint::black_box;
 use std::net::IpAddr;
@@ -57,7 +57,7 @@ fn query_log(c: &mut Criterion) {
             let path = Some(directory.path().join(name));
             let settings = Settings { path, lines_per_second, queue_lines, ..Settings::default() };
             let (log, _writer) = QueryLog::open(&settings).expect("a file").expect("a log");
-            let (mut tap, mut now) = (Some(Tap::new(log, &settings)), Instant::now());
+            let (mut tap, mut now) = (Some(QueryLogTap::new(log, &settings)), Instant::now());
             b.iter(|| {
                 if let Some(tap) = black_box(&mut tap) {
                     now += Duration::from_secs(step_s);
@@ -70,7 +70,7 @@ fn query_log(c: &mut Criterion) {
         });
     }
     group.bench_function("off", |b| {
-        let mut tap = black_box(None::<Tap>);
+        let mut tap = black_box(None::<QueryLogTap>);
         b.iter(|| {
             for _ in 0..BATCH_LEN {
                 if let Some(tap) = black_box(&mut tap) {

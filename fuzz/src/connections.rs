@@ -13,7 +13,7 @@ use handle_proto::{OpCode, OpFlags};
 use handle_resolver::{Context, Outcome, answer_message};
 use handle_server::counters::Counters;
 use handle_server::tcp::settings::TcpSettings;
-use handle_server::tcp::{Tcp, Turn, Wire};
+use handle_server::tcp::{ConnectionActions, ConnectionTurn, TcpConnections};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
@@ -63,7 +63,7 @@ impl Wires {
     }
 }
 
-impl Wire for Wires {
+impl ConnectionActions for Wires {
     fn send(&mut self, id: StreamId, bytes: &[u8]) -> Result<usize, ConnectionGone> {
         let model = self.get(id).ok_or(ConnectionGone)?;
         assert!(!model.closed, "nothing is sent behind the end");
@@ -147,7 +147,7 @@ fn run<B: AsRef<[u8]>>(
     counters: &Counters,
     mut next_request: impl FnMut(&mut Generator) -> Vec<u8>,
 ) {
-    let (mut tcp, mut wires, mut now_ms) = (Tcp::new(settings), Wires::default(), 0);
+    let (mut tcp, mut wires, mut now_ms) = (TcpConnections::new(settings), Wires::default(), 0);
     let mut defer = |_: StreamId, _: IpAddr, _: &[u8]| false;
     let mut generator = Generator::new(bytes.len() as u64);
     let mut to_send: BTreeMap<usize, Vec<u8>> = BTreeMap::new();
@@ -158,8 +158,15 @@ fn run<B: AsRef<[u8]>>(
         rest = after;
         let (what, at) = (what % 10, usize::from(what / 10 % 4));
         let id = wires.all.get(&at).map(|(id, _)| *id);
-        let mut turn =
-            Turn { wire: &mut wires, context, counters, now_ms, defer: &mut defer, sealer: None, tap: None };
+        let mut turn = ConnectionTurn {
+            wire: &mut wires,
+            context,
+            counters,
+            now_ms,
+            defer: &mut defer,
+            sealer: None,
+            tap: None,
+        };
         match (what, id) {
             (0, None) => {
                 generation += 1;
@@ -218,14 +225,28 @@ fn run<B: AsRef<[u8]>>(
             (9, _) => now_ms += u64::from(much) * 4,
             _ => {}
         }
-        let mut turn =
-            Turn { wire: &mut wires, context, counters, now_ms, defer: &mut defer, sealer: None, tap: None };
+        let mut turn = ConnectionTurn {
+            wire: &mut wires,
+            context,
+            counters,
+            now_ms,
+            defer: &mut defer,
+            sealer: None,
+            tap: None,
+        };
         tcp.tick(&mut turn);
         check_now(&tcp, &wires, counters);
     }
     // Everybody reads all there is, and is closed then.
-    let mut turn =
-        Turn { wire: &mut wires, context, counters, now_ms, defer: &mut defer, sealer: None, tap: None };
+    let mut turn = ConnectionTurn {
+        wire: &mut wires,
+        context,
+        counters,
+        now_ms,
+        defer: &mut defer,
+        sealer: None,
+        tap: None,
+    };
     loop {
         let kept = turn.wire.all.values().find(|(_, model)| model.kept > 0).map(|(id, _)| *id);
         let Some(id) = kept else { break };
@@ -250,7 +271,12 @@ fn run<B: AsRef<[u8]>>(
 }
 
 /// The other side reads: what was kept goes, and there is room for so much.
-fn read<B: AsRef<[u8]>>(tcp: &mut Tcp, id: StreamId, room: usize, turn: &mut Turn<'_, '_, B, Wires>) {
+fn read<B: AsRef<[u8]>>(
+    tcp: &mut TcpConnections,
+    id: StreamId,
+    room: usize,
+    turn: &mut ConnectionTurn<'_, '_, B, Wires>,
+) {
     let model = turn.wire.get(id).expect("it is there");
     model.room = room;
     if std::mem::take(&mut model.kept) == 0 {
@@ -265,7 +291,7 @@ fn read<B: AsRef<[u8]>>(tcp: &mut Tcp, id: StreamId, room: usize, turn: &mut Tur
 }
 
 /// What is true between any two steps.
-fn check_now(tcp: &Tcp, wires: &Wires, counters: &Counters) {
+fn check_now(tcp: &TcpConnections, wires: &Wires, counters: &Counters) {
     assert_eq!(tcp.len(), wires.all.len());
     assert!(tcp.len() <= 3);
     assert_eq!(counters.tcp_connections.get(), tcp.len() as u64);

@@ -1,7 +1,7 @@
 //! What an operator says: a TOML file, with flags over it, checked before anything starts.
 
 use crate::forward::config::ForwardConfig;
-use crate::observe::settings::Observe;
+use crate::observe::settings::ObserveParameters;
 use crate::query_log;
 use crate::rate_limit::RateLimitConfig;
 use crate::slow::config::{AdministratorsConfig, ServerKeyConfig, SlowConfig};
@@ -70,7 +70,7 @@ pub struct Config {
     /// Sizes of everything that is bounded.
     pub limits: Limits,
     /// What the outside may see.
-    pub observe: Observe,
+    pub observe: ObserveParameters,
     /// Connections.
     pub tcp: TcpSettings,
     /// Values computed for handles that are not stored.
@@ -174,7 +174,7 @@ impl Default for Config {
             wait_for_set: true,
             copy_to_memory: false,
             limits: Limits::default(),
-            observe: Observe::default(),
+            observe: ObserveParameters::default(),
             tcp: TcpSettings::default(),
             templates: TemplatesConfig::default(),
             server_key: None,

@@ -62,14 +62,14 @@ impl Transport {
 
 /// Which way an answer took.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum AnswerPath {
     /// The worker that received the request answered it.
     Worker,
     /// It was made on the slow path, and the worker sent it.
     Slow,
 }
 
-impl Way {
+impl AnswerPath {
     /// Both; the position of each is its number.
     pub const ALL: [Self; 2] = [Self::Worker, Self::Slow];
 
@@ -135,7 +135,7 @@ macro_rules! counters {
         pub struct Counters {
             $($(#[doc = $doc])* pub $name: Counter,)*
             /// How long answers took, by transport and way.
-            answer_times: [[Histogram; Way::ALL.len()]; Transport::ALL.len()],
+            answer_times: [[Histogram; AnswerPath::ALL.len()]; Transport::ALL.len()],
             /// Errors, by reason in the order of [`RefusalReason::ALL`].
             refused: [Counter; RefusalReason::ALL.len()],
             /// Replies by transport, and by response code in the order of [`ResponseCode::KNOWN`].
@@ -323,7 +323,7 @@ impl Counters {
 
     /// How long answers over `transport` took that came this way.
     #[must_use]
-    pub const fn answer_times(&self, transport: Transport, way: Way) -> &Histogram {
+    pub const fn answer_times(&self, transport: Transport, way: AnswerPath) -> &Histogram {
         &self.answer_times[transport as usize][way as usize]
     }
 
@@ -340,14 +340,14 @@ impl Counters {
 
 /// How long answers took that are counted in `sets`, by transport and way.
 fn times<'c>(sets: impl Iterator<Item = &'c Counters> + Clone) -> Value {
-    let times = |transport, way: Way| {
+    let times = |transport, way: AnswerPath| {
         let times = Times::of(sets.clone().map(|counters| counters.answer_times(transport, way)));
         (way.name().to_owned(), times.to_json())
     };
     let by_way = |transport: Transport| {
         (
             transport.name().to_owned(),
-            Way::ALL.into_iter().map(|way| times(transport, way)).collect::<Value>(),
+            AnswerPath::ALL.into_iter().map(|way| times(transport, way)).collect::<Value>(),
         )
     };
     Transport::ALL.into_iter().map(by_way).collect()

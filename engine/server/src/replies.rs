@@ -1,11 +1,11 @@
 //! Where the replies of a worker go over UDP, and what is asked and counted on the way.
 
 use crate::counters::{Counters, Transport};
-use crate::rate_limit::{AnswerSize, RateLimit, SLIP_LEN, SlowRequest, Verdict};
-use crate::sessions::sealer::{Sealed, Sealer, Sender, each_datagram_part};
+use crate::rate_limit::{AnswerSize, LimitVerdict, RateLimit, SLIP_LEN, SlowRequest};
+use crate::sessions::sealer::{SealOutcome, Sealer, Sender, each_datagram_part};
 use crate::slow::queue::Route;
 use crate::slow::shard::SlowShard;
-use crate::watch::Watch;
+use crate::telemetry::WorkerTelemetry;
 use crate::worker::count_drop;
 use handle_net::{Outbox, Peer};
 use handle_proto::ResponseCode;
@@ -15,7 +15,7 @@ use handle_resolver::{Context, FastAnswer, Outcome, RefusalReason, Reply, refuse
 use handle_snapshot::map::MappedFile;
 
 /// An answer that can be sent in datagrams.
-pub(crate) trait Answer {
+pub(crate) trait DatagramAnswer {
     fn datagrams_count(&self) -> usize;
     fn datagrams_len(&self) -> usize;
     fn write_datagrams(&self, out: &mut [u8]);
@@ -32,7 +32,7 @@ pub(crate) trait Answer {
     }
 }
 
-impl Answer for Reply<'_> {
+impl DatagramAnswer for Reply<'_> {
     #[inline]
     fn datagrams_count(&self) -> usize {
         Reply::datagrams_count(self)
@@ -68,7 +68,7 @@ impl Answer for Reply<'_> {
     }
 }
 
-impl Answer for FastAnswer<'_> {
+impl DatagramAnswer for FastAnswer<'_> {
     #[inline]
     fn datagrams_count(&self) -> usize {
         1
@@ -110,7 +110,7 @@ pub(crate) struct Replies<'w> {
     pub(crate) slow: &'w mut SlowShard,
     pub(crate) sealer: &'w mut Option<Sealer>,
     pub(crate) rate_limit: &'w mut Option<Box<RateLimit>>,
-    pub(crate) watch: &'w mut Watch,
+    pub(crate) watch: &'w mut WorkerTelemetry,
     pub(crate) counters: &'w Counters,
 }
 
@@ -154,7 +154,7 @@ impl Replies<'_> {
         peer: Peer,
         asked_len: impl FnOnce() -> usize,
         request: impl FnOnce() -> &'r [u8],
-        reply: &impl Answer,
+        reply: &impl DatagramAnswer,
     ) -> bool {
         let is_exempt = match self.rate_limit {
             None => return self.push(peer, request, reply),
@@ -174,7 +174,7 @@ impl Replies<'_> {
         peer: Peer,
         asked_len: usize,
         request: impl FnOnce() -> &'r [u8],
-        reply: &impl Answer,
+        reply: &impl DatagramAnswer,
     ) -> bool {
         let size = reply.size();
         // What has to wait for room is tried again; it counts when it goes out.
@@ -182,16 +182,16 @@ impl Replies<'_> {
             return false;
         }
         match self.verdict(peer, size, asked_len) {
-            Verdict::Send => self.push(peer, request, reply),
-            Verdict::Slip => self.push(peer, request, &reply.limited()),
-            Verdict::Drop => true,
+            LimitVerdict::Send => self.push(peer, request, reply),
+            LimitVerdict::Slip => self.push(peer, request, &reply.limited()),
+            LimitVerdict::Drop => true,
         }
     }
 
-    fn verdict(&mut self, peer: Peer, size: AnswerSize, asked_len: usize) -> Verdict {
+    fn verdict(&mut self, peer: Peer, size: AnswerSize, asked_len: usize) -> LimitVerdict {
         match self.rate_limit {
             Some(rate_limit) => rate_limit.verdict(peer, size, asked_len, self.counters),
-            None => Verdict::Send,
+            None => LimitVerdict::Send,
         }
     }
 
@@ -204,13 +204,13 @@ impl Replies<'_> {
         }
         let verdict = match self.rate_limit {
             Some(limit) => limit.verdict_slow(peer, SlowRequest::of(request), asked_len, self.counters),
-            None => Verdict::Send,
+            None => LimitVerdict::Send,
         };
         match verdict {
-            Verdict::Send if self.slow.defer(Route::Udp(peer), request, self.counters) => true,
-            Verdict::Send => self.push(peer, || request, &busy.refusing(self.slow.when_full())),
-            Verdict::Slip => self.push(peer, || request, &busy.limited()),
-            Verdict::Drop => true,
+            LimitVerdict::Send if self.slow.defer(Route::Udp(peer), request, self.counters) => true,
+            LimitVerdict::Send => self.push(peer, || request, &busy.refusing(self.slow.when_full())),
+            LimitVerdict::Slip => self.push(peer, || request, &busy.limited()),
+            LimitVerdict::Drop => true,
         }
     }
 
@@ -233,9 +233,9 @@ impl Replies<'_> {
         };
         let sealed = sealer.answer((request, peer.remote().ip()), reply, context.service());
         let (reply, message, sender) = match sealed {
-            Sealed::Plain(reply, sender) => (reply, None, sender),
-            Sealed::Mac(reply, message, sender) => (reply, Some(message), sender),
-            Sealed::Elsewhere => {
+            SealOutcome::Plain(reply, sender) => (reply, None, sender),
+            SealOutcome::Mac(reply, message, sender) => (reply, Some(message), sender),
+            SealOutcome::SlowPath => {
                 return self.defer(peer, asked_len, request, &reply.refusing(RefusalReason::Busy));
             }
         };
@@ -245,12 +245,12 @@ impl Replies<'_> {
                 size.len = message.map_or(size.len, <[u8]>::len);
                 rate_limit.verdict(peer, size, asked_len, counters)
             }
-            _ => Verdict::Send,
+            _ => LimitVerdict::Send,
         };
         let mut code = reply.response_code();
         let pushed = match (verdict, message) {
-            (Verdict::Send, None) => push(outbox, peer, &reply, counters),
-            (Verdict::Send, Some(message)) => {
+            (LimitVerdict::Send, None) => push(outbox, peer, &reply, counters),
+            (LimitVerdict::Send, Some(message)) => {
                 let pushed = push_message(outbox, peer, message, counters);
                 if pushed {
                     counters.answers_with_mac.add(1);
@@ -258,12 +258,12 @@ impl Replies<'_> {
                 }
                 pushed
             }
-            (Verdict::Slip, _) => {
+            (LimitVerdict::Slip, _) => {
                 let limited = reply.limited();
                 code = limited.response_code();
                 push(outbox, peer, &limited, counters)
             }
-            (Verdict::Drop, _) => return true,
+            (LimitVerdict::Drop, _) => return true,
         };
         if pushed {
             watch.answered(Transport::Udp, peer, || request, code, counters);
@@ -272,7 +272,12 @@ impl Replies<'_> {
     }
 
     #[inline]
-    fn push<'r>(&mut self, peer: Peer, request: impl FnOnce() -> &'r [u8], reply: &impl Answer) -> bool {
+    fn push<'r>(
+        &mut self,
+        peer: Peer,
+        request: impl FnOnce() -> &'r [u8],
+        reply: &impl DatagramAnswer,
+    ) -> bool {
         let pushed = push(self.outbox, peer, reply, self.counters);
         if pushed {
             self.watch.answered(Transport::Udp, peer, request, reply.response_code(), self.counters);
@@ -283,7 +288,7 @@ impl Replies<'_> {
 
 /// Puts a reply into the outbox. False when there is no room.
 #[inline]
-fn push(outbox: &mut Outbox, peer: Peer, reply: &impl Answer, counters: &Counters) -> bool {
+fn push(outbox: &mut Outbox, peer: Peer, reply: &impl DatagramAnswer, counters: &Counters) -> bool {
     let len = reply.datagrams_len();
     let write = |room: &mut [u8]| {
         reply.write_datagrams(room);

@@ -3,7 +3,7 @@
 use crate::config::Config;
 use crate::control::Control;
 use crate::counters::Shards;
-use crate::live::{self, Live};
+use crate::live::{self, ServedSet};
 use crate::observe::Observer;
 use crate::privileges;
 use crate::query_log::{self, QueryLog};
@@ -12,7 +12,7 @@ use crate::shutdown::Shutdown;
 use crate::site::OwnSite;
 use crate::slow::{self, SlowPath};
 use crate::sources::Sources;
-use crate::takeover::{Announced, Handover, Kind, Predecessor, Program};
+use crate::takeover::{Handover, Kind, Predecessor, Program, SocketAnnouncement};
 use crate::tcp;
 use crate::templates::TemplatesConfig;
 use crate::verification;
@@ -36,9 +36,9 @@ use std::time::{Duration, Instant, SystemTime};
 
 /// What workers, watcher and control socket share.
 #[derive(Debug)]
-pub struct Shared {
+pub struct ServerState {
     /// The current set.
-    pub live: Arc<Live>,
+    pub live: Arc<ServedSet>,
     /// What happened to every datagram.
     pub shards: Shards,
     /// Who asks most, by worker.
@@ -61,7 +61,7 @@ pub struct Shared {
     share_port: bool,
 }
 
-impl Shared {
+impl ServerState {
     /// Lets the workers answer what has arrived, and then stop.
     pub fn drain(&self) {
         if self.share_port && !self.is_draining() {
@@ -154,7 +154,7 @@ impl fmt::Debug for Hooks {
 /// A running server. Dropping it stops it.
 #[derive(Debug)]
 pub struct Server {
-    shared: Arc<Shared>,
+    shared: Arc<ServerState>,
     addresses: Vec<SocketAddr>,
     http_address: Option<SocketAddr>,
     workers: Vec<JoinHandle<()>>,
@@ -162,12 +162,12 @@ pub struct Server {
 }
 
 /// Says when a worker does not run any more, however it ended.
-struct Running<'s> {
-    shared: &'s Shared,
+struct WorkerGuard<'s> {
+    shared: &'s ServerState,
     at: usize,
 }
 
-impl Drop for Running<'_> {
+impl Drop for WorkerGuard<'_> {
     fn drop(&mut self) {
         self.shared.running[self.at].store(false, Ordering::Release);
         self.shared.handover.release(self.at);
@@ -231,7 +231,7 @@ impl Server {
         let holder = hold_sessions(config, predecessor.is_some())?;
         let (query_log, log_writer) = QueryLog::open(&config.query_log)?.unzip();
         let http_address = observer.as_ref().map(Observer::address).transpose()?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ServerState {
             live,
             shards: Shards::new(sockets.len()),
             sources: sockets.iter().map(|_| Sources::new(config.observe.sources_kept)).collect(),
@@ -256,7 +256,7 @@ impl Server {
             return Err(error);
         }
         if let Some(observer) = &observer {
-            let announced = Announced { kind: Kind::Http, address: observer.address()? };
+            let announced = SocketAnnouncement { kind: Kind::Http, address: observer.address()? };
             server.shared.handover.hold(None, announced, observer.descriptor()?);
         }
         server.start_slow_path(holder)?;
@@ -275,13 +275,13 @@ impl Server {
         let mut held = Vec::new();
         for ((at, socket), listeners) in sockets {
             let address = socket.local_addr()?;
-            let announced = Announced { kind: Kind::Udp, address };
+            let announced = SocketAnnouncement { kind: Kind::Udp, address };
             self.shared.handover.hold(Some(at), announced, socket.try_clone()?.into());
             if !self.addresses.contains(&address) {
                 self.addresses.push(address);
             }
             for listener in &listeners {
-                held.push((at, Announced { kind: Kind::Tcp, address }, listener.try_clone()?));
+                held.push((at, SocketAnnouncement { kind: Kind::Tcp, address }, listener.try_clone()?));
             }
             let (shared, opened) = (Arc::clone(&self.shared), opened.clone());
             let (config, core) = (config.clone(), config.pin.then(|| cores[at % cores.len()]));
@@ -292,7 +292,7 @@ impl Server {
                     Ok((mut worker, info)) => {
                         drop(opened.send(Ok(info)));
                         drop(opened);
-                        let running = Running { shared: &shared, at };
+                        let running = WorkerGuard { shared: &shared, at };
                         worker.run();
                         drop(running);
                     }
@@ -384,7 +384,7 @@ impl Server {
 
     /// What is shared with the workers: the set, the counters, the way to drain.
     #[must_use]
-    pub fn shared(&self) -> &Arc<Shared> {
+    pub fn shared(&self) -> &Arc<ServerState> {
         &self.shared
     }
 
@@ -469,10 +469,10 @@ pub fn read_site(config: &Config) -> anyhow::Result<OwnSite> {
 ///
 /// # Errors
 /// When there is none or it is damaged.
-pub fn open_live(config: &Config) -> anyhow::Result<Arc<Live>> {
+pub fn open_live(config: &Config) -> anyhow::Result<Arc<ServedSet>> {
     let how = if config.copy_to_memory { LoadMode::CopyToMemory } else { LoadMode::Map };
     let directory = config.snapshot.display();
-    let opened = Live::open(
+    let opened = ServedSet::open(
         &config.snapshot,
         how,
         config.verify_new_layers,
@@ -504,7 +504,7 @@ pub(crate) fn templates_of(config: &Config) -> Option<TemplatesConfig> {
 }
 
 /// Whether this user may read what is served, and look for what is published next.
-fn readable(config: &Config, live: &Live) -> anyhow::Result<()> {
+fn readable(config: &Config, live: &ServedSet) -> anyhow::Result<()> {
     live.reload()?;
     for entry in &live.current().manifest().layers {
         let path = config.snapshot.join(&entry.file);
@@ -555,7 +555,7 @@ fn bind_missing(
             let mut alone = net_options(config, listen);
             alone.reuse_port = false;
             handle_net::bind(&alone).map_err(|error| explain_refusal(listen, error))?;
-            tcp::side::probe(config, listen).map_err(|error| explain_refusal(listen, error))?;
+            tcp::worker::probe(config, listen).map_err(|error| explain_refusal(listen, error))?;
         }
         let mut options = net_options(config, listen);
         for at in missing {
@@ -592,7 +592,7 @@ fn bind_listeners(
     }
     for (&address, listeners) in addresses.iter().zip(&mut listeners).filter(|(_, it)| it.is_empty()) {
         listeners
-            .extend(tcp::side::listen(config, address).map_err(|error| explain_refusal(address, error))?);
+            .extend(tcp::worker::listen(config, address).map_err(|error| explain_refusal(address, error))?);
     }
     Ok(listeners)
 }
@@ -604,7 +604,7 @@ fn bind_with_tcp(config: &Config, options: &Options) -> std::io::Result<UdpSocke
     loop {
         let socket = handle_net::bind(options)?;
         tries += 1;
-        match tcp::side::probe(config, socket.local_addr()?) {
+        match tcp::worker::probe(config, socket.local_addr()?) {
             Err(error) if options.address.port() == 0 && error.kind() == ErrorKind::AddrInUse => {
                 if tries == TRIES_MAX {
                     return Err(error);

@@ -14,8 +14,8 @@ pub mod stats;
 mod work;
 
 use crate::config::Config;
-use crate::forward::{Forward, ForwardThread};
-use crate::server::Shared;
+use crate::forward::{ForwardThread, Forwarder};
+use crate::server::ServerState;
 use crate::server_key;
 use crate::sessions::ServerSessions;
 use crate::shutdown::Shutdown;
@@ -53,7 +53,7 @@ pub type Random = fn(&mut [u8]) -> bool;
 pub struct SlowPath {
     pub(crate) queues: Queues,
     /// What another process answers, where there is one.
-    pub(crate) forward: Option<Forward>,
+    pub(crate) forward: Option<Forwarder>,
     /// What is said to a datagram for which there is no place: of all codes only one makes deployed clients come over TCP,
     /// where they are not told from whoever forges their address.
     pub(crate) when_full: RefusalReason,
@@ -118,7 +118,7 @@ impl SlowPath {
         };
         Ok(Some(Self {
             queues: Queues::new(workers_count, slow.queue_requests, exempt),
-            forward: Forward::new(&config.forward, slow.queue_requests),
+            forward: Forwarder::new(&config.forward, slow.queue_requests),
             when_full: if config.tcp.enabled { RefusalReason::OverTcp } else { RefusalReason::Busy },
             signer,
             challenges: Mutex::new(Challenges::new(limits)),
@@ -153,7 +153,7 @@ impl SlowPath {
     ///
     /// # Errors
     /// When the kernel refuses one, or the cores it should run on.
-    pub(crate) fn start(self: &Arc<Self>, shared: &Arc<Shared>) -> anyhow::Result<Vec<JoinHandle<()>>> {
+    pub(crate) fn start(self: &Arc<Self>, shared: &Arc<ServerState>) -> anyhow::Result<Vec<JoinHandle<()>>> {
         let usable = handle_net::usable_cores().context("cannot ask which cores are ours")?;
         if let Some(core) = self.config.cores.iter().find(|core| !usable.contains(core)) {
             bail!("`slow.cores` has {core}: this process may use {usable:?}");

@@ -1,12 +1,12 @@
 //! What `status` says.
 
-use crate::server::Shared;
+use crate::server::ServerState;
 use crate::sources::{self, Prefix};
 use serde_json::{Value, json};
 use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 
-impl Shared {
+impl ServerState {
     /// Counters, in all, for each worker and of the slow path; times, and who asks most.
     #[must_use]
     pub fn stats(&self) -> Value {

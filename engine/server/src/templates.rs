@@ -168,7 +168,7 @@ impl SetTemplates {
         };
         let own = Namespace::of_record(values.iter().copied(), self.folds);
         own.iter().for_each(|namespace| chain.push(namespace));
-        let stored = Stored { records, folds: self.folds };
+        let stored = StoredReferences { records, folds: self.folds };
         chain.build(&parts, &values, &stored).map_err(|error| {
             tracing::debug!(handle = %String::from_utf8_lossy(handle), %error, "templates cannot be applied");
             RefusalReason::TemplateFailed
@@ -192,12 +192,12 @@ fn find<'a>(records: &Records<'a, MappedFile>, handle: &[u8]) -> Result<Option<R
 }
 
 /// References lead to public values of this set.
-struct Stored<'s> {
+struct StoredReferences<'s> {
     records: &'s Records<'s, MappedFile>,
     folds: bool,
 }
 
-impl Templates for Stored<'_> {
+impl Templates for StoredReferences<'_> {
     fn at(&self, handle: &[u8], index: i32) -> Option<ReferencedTemplates> {
         let record = find(self.records, handle).ok()??;
         let mut public = record.values_in_order().map_while(Result::ok).filter(Value::is_public);

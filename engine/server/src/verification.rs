@@ -9,7 +9,7 @@
 //! - A layer whose checksums are right and whose content is wrong was made wrongly, perhaps on purpose. Every lookup that
 //!   comes to it is answered with an error.
 
-use crate::live::Live;
+use crate::live::ServedSet;
 use handle_snapshot::map::MappedFile;
 use handle_snapshot::set::manifest::LayerEntry;
 use handle_snapshot::verify::{self, Fault};
@@ -197,7 +197,7 @@ impl Ledger {
 }
 
 /// Verifies layers that are pending, one after the other, until the ledger is [stopped](Ledger::stop).
-pub(crate) fn run(live: &Live) {
+pub(crate) fn run(live: &ServedSet) {
     stand_back();
     let ledger = &live.ledger;
     while let Some(entry) = ledger.next() {

@@ -2,20 +2,20 @@
 
 use crate::config::{ANSWER_LEN_MAX, Config};
 use crate::counters::Counters;
-use crate::left::Left;
+use crate::leftovers::LeftoverDatagrams;
 use crate::live::{LiveSet, Reader};
 use crate::query_log::unix_now;
 use crate::rate_limit::{RateLimit, shortest_len};
 use crate::replies::Replies;
-use crate::server::{Shared, net_options};
+use crate::server::{ServerState, net_options};
 use crate::sessions::sealer::Sealer;
-use crate::settings::InForce;
+use crate::settings::ActiveSettings;
 use crate::slow;
 use crate::slow::queue::Route;
 use crate::slow::shard::{ListingReader, SlowShard};
 use crate::takeover;
-use crate::tcp::side::Side;
-use crate::watch::Watch;
+use crate::tcp::worker::TcpWorker;
+use crate::telemetry::WorkerTelemetry;
 use anyhow::Context as _;
 use handle_net::{Datagram, Datapath, Inbox, Kind, Peer, Trains};
 use handle_proto::limit::FRAGMENTS_MAX;
@@ -66,11 +66,11 @@ pub struct WorkerInfo {
 
 /// One thread that answers on one socket.
 pub(crate) struct Worker {
-    shared: Arc<Shared>,
+    shared: Arc<ServerState>,
     at: usize,
     path: Box<dyn Datapath>,
     /// Connections, where there may be any.
-    tcp: Option<Side>,
+    tcp: Option<TcpWorker>,
     live: Reader,
     scratch: Scratch,
     /// Requests in fragments, by the address of the sender, as deployed.
@@ -85,14 +85,14 @@ pub(crate) struct Worker {
     /// Answers in sessions, where there are any.
     sealer: Option<Sealer>,
     /// What a batch could not answer.
-    left: Left,
+    left: LeftoverDatagrams,
     /// Batches before the next look at what is not done for each.
     batches_until_look: u32,
     /// The settings, and which they are.
-    in_force: Arc<InForce>,
+    in_force: Arc<ActiveSettings>,
     settings_generation: u64,
     started: Instant,
-    watch: Watch,
+    watch: WorkerTelemetry,
     /// Nothing has come since the last look around.
     has_settled: bool,
 }
@@ -101,7 +101,7 @@ impl Worker {
     /// Opens the datapath on `socket`; on the thread that will run the worker.
     pub(crate) fn open(
         config: &Config,
-        shared: &Arc<Shared>,
+        shared: &Arc<ServerState>,
         at: usize,
         (socket, listeners): (UdpSocket, Vec<TcpListener>),
         core: Option<usize>,
@@ -115,7 +115,7 @@ impl Worker {
         let mut opened = handle_net::open_on(socket, config.datapath.into(), &net_options(config, address))
             .with_context(|| format!("cannot open the datapath on {address}"))?;
         let tcp = (!listeners.is_empty())
-            .then(|| Side::open(config, &mut *opened.path, listeners))
+            .then(|| TcpWorker::open(config, &mut *opened.path, listeners))
             .transpose()
             .with_context(|| format!("cannot accept connections on {address}"))?;
         let (kind, trains) = (opened.path.kind(), opened.path.trains());
@@ -136,12 +136,12 @@ impl Worker {
             rate_limit: RateLimit::open(&config.rate_limit, shared.running.len()),
             places: Vec::new(),
             done: Vec::new(),
-            left: Left::default(),
+            left: LeftoverDatagrams::default(),
             batches_until_look: BATCHES_UNTIL_LOOK,
             in_force: shared.settings.current(),
             settings_generation: shared.settings.generation(),
             started: Instant::now(),
-            watch: Watch::new(config, shared, at),
+            watch: WorkerTelemetry::new(config, shared, at),
             has_settled: false,
         };
         Ok((worker, info))
@@ -207,7 +207,7 @@ impl Worker {
         if !self.has_settled {
             return PATIENCE_SETTLING;
         }
-        let connections = self.tcp.as_ref().and_then(Side::next_expiry_ms);
+        let connections = self.tcp.as_ref().and_then(TcpWorker::next_expiry_ms);
         match [self.fragments.next_expiry_ms(), connections].into_iter().flatten().min() {
             None => PATIENCE_MAX,
             // A millisecond later, as the clock that wakes us is another.
@@ -229,7 +229,7 @@ impl Worker {
     /// What happened on connections. Returns how much that was.
     fn serve_connections(&mut self, draining: bool) -> usize {
         let Some(tcp) = &mut self.tcp else { return 0 };
-        let has_events = Side::has_events(&mut *self.path);
+        let has_events = TcpWorker::has_events(&mut *self.path);
         if draining {
             tcp.drain(&mut *self.path, self.shared.handover.is_taken(self.at, takeover::Kind::Tcp));
         } else if !has_events && self.batches_until_look != BATCHES_UNTIL_LOOK {

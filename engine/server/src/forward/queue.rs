@@ -1,6 +1,6 @@
 //! Requests on their way to `handle-admin`. Their number is bounded by their places.
 
-use super::Forwarding;
+use super::ForwardState;
 use crate::slow::queue::Job;
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, PoisonError, TryLockError};
@@ -11,7 +11,7 @@ pub(crate) enum ForwardItem {
     /// Forward this request, or ask for the next part of its listing.
     Job(Box<Job>),
     /// End this listing: nobody reads it any more.
-    End(Box<Forwarding>),
+    End(Box<ForwardState>),
 }
 
 /// Items in their order.

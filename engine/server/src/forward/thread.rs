@@ -1,7 +1,7 @@
 //! A thread that forwards requests and waits for their answers.
 
 use super::queue::ForwardItem;
-use super::{Forward, Forwarding, Stage};
+use super::{ForwardStage, ForwardState, Forwarder};
 use crate::sessions::sealer::each_datagram_part;
 use crate::slow::SlowPath;
 use crate::slow::queue::Job;
@@ -65,7 +65,7 @@ impl ForwardThread {
             let step = AssertUnwindSafe(|| self.answer(forward, &mut job, &mut forwarding));
             if catch_unwind(step).is_err() {
                 job.answer.clear();
-                forwarding.stage = Stage::Over;
+                forwarding.stage = ForwardStage::Over;
                 forward.counts.failed();
                 forward.breaker.not_there();
                 self.lane = None;
@@ -79,7 +79,7 @@ impl ForwardThread {
     }
 
     /// Has the answer, or its next part, in `job`.
-    fn answer(&mut self, forward: &Forward, job: &mut Job, forwarding: &mut Forwarding) {
+    fn answer(&mut self, forward: &Forwarder, job: &mut Job, forwarding: &mut ForwardState) {
         job.answer.clear();
         let failed = match self.exchange(forward, job, forwarding) {
             Ok(()) => return,
@@ -99,7 +99,7 @@ impl ForwardThread {
                 tracing::debug!(%error, "a request could not be forwarded to handle-admin");
             }
         }
-        forwarding.stage = Stage::Over;
+        forwarding.stage = ForwardStage::Over;
         if forwarding.signs {
             self.path.sign_late(&mut forwarding.busy);
         }
@@ -109,12 +109,12 @@ impl ForwardThread {
 
     fn exchange(
         &mut self,
-        forward: &Forward,
+        forward: &Forwarder,
         job: &mut Job,
-        forwarding: &mut Forwarding,
+        forwarding: &mut ForwardState,
     ) -> Result<(), NotForwarded> {
-        let lane = match std::mem::replace(&mut forwarding.stage, Stage::Over) {
-            Stage::Request(frame) => {
+        let lane = match std::mem::replace(&mut forwarding.stage, ForwardStage::Over) {
+            ForwardStage::Request(frame) => {
                 if !forward.breaker.admits(Instant::now()) {
                     return Err(NotForwarded::Rested);
                 }
@@ -122,12 +122,12 @@ impl ForwardThread {
                 forward.breaker.answered();
                 lane
             }
-            Stage::Listing(mut lane) => {
+            ForwardStage::Listing(mut lane) => {
                 send(&mut lane, &mut self.buffer, 1, ForwardFrame::encode_next)?;
                 receive(&mut lane, &mut self.buffer, ANSWER_LEN_MAX)?;
                 lane
             }
-            Stage::Over => return Ok(()),
+            ForwardStage::Over => return Ok(()),
         };
         let unreadable = || io::Error::new(io::ErrorKind::InvalidData, "an answer of another version");
         match ForwardedAnswer::decode(&self.buffer).ok_or_else(unreadable)? {
@@ -145,14 +145,14 @@ impl ForwardThread {
             ForwardedAnswer::Part(messages) => {
                 (job.code, job.refused) = (code_of(messages), None);
                 put(job, messages);
-                forwarding.stage = Stage::Listing(lane);
+                forwarding.stage = ForwardStage::Listing(lane);
             }
         }
         Ok(())
     }
 
     /// Sends a request and receives the first answer to it; the connection that it came over.
-    fn begin(&mut self, forward: &Forward, frame: &[u8]) -> io::Result<UnixStream> {
+    fn begin(&mut self, forward: &Forwarder, frame: &[u8]) -> io::Result<UnixStream> {
         if let Some(lane) = self.lane.take() {
             match self.begin_on(lane, frame) {
                 // The other process may have been started anew since. Its challenges are gone with it, so that nothing

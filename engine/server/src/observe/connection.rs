@@ -13,12 +13,12 @@ const LINGER: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct Connection {
     stream: TcpStream,
-    doing: Doing,
+    doing: ConnectionPhase,
     deadline: Instant,
 }
 
 #[derive(Debug)]
-enum Doing {
+enum ConnectionPhase {
     /// The head of the request, as far as it is there.
     Reading(Vec<u8>),
     /// The response, and how much of it is sent.
@@ -43,7 +43,7 @@ impl Connection {
     /// A connection that was accepted, and must be over by `deadline`.
     pub(super) fn new(stream: TcpStream, deadline: Instant) -> std::io::Result<Self> {
         stream.set_nonblocking(true)?;
-        Ok(Self { stream, doing: Doing::Reading(Vec::new()), deadline })
+        Ok(Self { stream, doing: ConnectionPhase::Reading(Vec::new()), deadline })
     }
 
     pub(super) const fn stream(&self) -> &TcpStream {
@@ -58,8 +58,8 @@ impl Connection {
     /// What it waits for.
     pub(super) const fn waits_for(&self) -> PollFlags {
         match self.doing {
-            Doing::Writing(..) => PollFlags::OUT,
-            Doing::Reading(_) | Doing::Closing => PollFlags::IN,
+            ConnectionPhase::Writing(..) => PollFlags::OUT,
+            ConnectionPhase::Reading(_) | ConnectionPhase::Closing => PollFlags::IN,
         }
     }
 
@@ -70,7 +70,7 @@ impl Connection {
         head_len_max: usize,
         respond: impl FnOnce(Result<http::Request<'_>, BadRequest>) -> Response,
     ) -> Step {
-        if let Doing::Reading(head) = &mut self.doing {
+        if let ConnectionPhase::Reading(head) = &mut self.doing {
             match read_head(&mut self.stream, head, head_len_max) {
                 Ok(false) if now < self.deadline => return Step::Open,
                 Ok(true) => {}
@@ -81,9 +81,9 @@ impl Connection {
                 Ok(None) => return Step::Open,
                 Err(bad) => (respond(Err(bad)), false),
             };
-            self.doing = Doing::Writing(response.to_bytes(is_head), 0);
+            self.doing = ConnectionPhase::Writing(response.to_bytes(is_head), 0);
         }
-        if let Doing::Writing(bytes, at) = &mut self.doing {
+        if let ConnectionPhase::Writing(bytes, at) = &mut self.doing {
             while *at < bytes.len() {
                 match self.stream.write(&bytes[*at..]) {
                     Ok(0) => return Step::Abandoned,
@@ -98,7 +98,7 @@ impl Connection {
             if self.stream.shutdown(Shutdown::Write).is_err() {
                 return Step::Done;
             }
-            self.doing = Doing::Closing;
+            self.doing = ConnectionPhase::Closing;
             self.deadline = self.deadline.min(now + LINGER);
         }
         match self.throw_away() {

@@ -6,7 +6,7 @@ use super::State;
 use super::health::{liveness, readiness};
 use super::http::Status;
 use super::process::Process;
-use crate::counters::{Counters, Kind, Transport, Way};
+use crate::counters::{AnswerPath, Counters, Kind, Transport};
 use crate::latency::Times;
 use crate::slow::stats::SlowCounters;
 use prometheus_client::collector::Collector;
@@ -56,9 +56,9 @@ impl Family<'_> {
 }
 
 /// Writes metrics one after the other.
-struct Out<'e>(DescriptorEncoder<'e>);
+struct MetricWriter<'e>(DescriptorEncoder<'e>);
 
-impl Out<'_> {
+impl MetricWriter<'_> {
     fn family(
         &mut self,
         name: &str,
@@ -87,7 +87,7 @@ fn unix_s(at: SystemTime) -> f64 {
 
 impl Collector for Metrics {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
-        let mut out = Out(encoder);
+        let mut out = MetricWriter(encoder);
         self.counters(&mut out)?;
         self.replies(&mut out)?;
         self.slow(&mut out)?;
@@ -103,7 +103,7 @@ impl Collector for Metrics {
 
 impl Metrics {
     /// The table of counters: each metric once, with a series for each row and worker.
-    fn counters(&self, out: &mut Out<'_>) -> Result<(), Error> {
+    fn counters(&self, out: &mut MetricWriter<'_>) -> Result<(), Error> {
         let values: Vec<_> = self.0.shared.shards.iter().map(Counters::values).collect();
         let table = Counters::TABLE;
         for (first, row) in table.iter().enumerate() {
@@ -140,7 +140,7 @@ impl Metrics {
 
     /// Replies and refusals. All workers together, and those that were never sent as well, so that the first
     /// of a kind is an increase.
-    fn replies(&self, out: &mut Out<'_>) -> Result<(), Error> {
+    fn replies(&self, out: &mut MetricWriter<'_>) -> Result<(), Error> {
         let shards = &self.0.shared.shards;
         out.family("handled_replies", "Replies by response code.", MetricType::Counter, |mut family| {
             for transport in Transport::ALL {
@@ -162,7 +162,7 @@ impl Metrics {
     }
 
     /// The slow path, where there is one.
-    fn slow(&self, out: &mut Out<'_>) -> Result<(), Error> {
+    fn slow(&self, out: &mut MetricWriter<'_>) -> Result<(), Error> {
         let Some(slow) = &self.0.shared.slow else { return Ok(()) };
         for ((name, help), sum) in SlowCounters::TABLE.iter().zip(slow.sums()) {
             let name = format!("handled_slow_{name}");
@@ -214,10 +214,12 @@ impl Metrics {
     }
 
     /// How long answers took, by transport, way and worker.
-    fn times(&self, out: &mut Out<'_>) -> Result<(), Error> {
+    fn times(&self, out: &mut MetricWriter<'_>) -> Result<(), Error> {
         let help = "Time from requests handed over to their answers with the kernel, for each answer that was measured.";
         out.family("handled_answer_seconds", help, MetricType::Histogram, |mut family| {
-            for (transport, way) in Transport::ALL.into_iter().flat_map(|it| Way::ALL.map(|way| (it, way))) {
+            for (transport, way) in
+                Transport::ALL.into_iter().flat_map(|it| AnswerPath::ALL.map(|way| (it, way)))
+            {
                 for (shard, counters) in self.0.shared.shards.iter().enumerate() {
                     let times = Times::of([counters.answer_times(transport, way)]);
                     let series = labels([
@@ -233,7 +235,7 @@ impl Metrics {
     }
 
     /// Who asks most.
-    fn sources(&self, out: &mut Out<'_>) -> Result<(), Error> {
+    fn sources(&self, out: &mut MetricWriter<'_>) -> Result<(), Error> {
         let shared = &self.0.shared;
         let bits = shared.settings.current().config.observe.sources_bits();
         let help = "Share of the networks that send most, among the sampled datagrams of the last minutes.";
@@ -244,7 +246,7 @@ impl Metrics {
     }
 
     /// What became of the lines that workers handed over.
-    fn query_log(&self, out: &mut Out<'_>) -> Result<(), Error> {
+    fn query_log(&self, out: &mut MetricWriter<'_>) -> Result<(), Error> {
         let (written, failed) = self.0.shared.query_log.as_ref().map_or((0, 0), |log| log.counts());
         let numbers = [
             ("handled_query_log_written", "Lines of the query log written.", written),
@@ -260,7 +262,7 @@ impl Metrics {
     }
 
     /// The published set.
-    fn set(&self, out: &mut Out<'_>) -> Result<(), Error> {
+    fn set(&self, out: &mut MetricWriter<'_>) -> Result<(), Error> {
         let live = &self.0.shared.live;
         let set = live.current();
         let created = SystemTime::UNIX_EPOCH + Duration::from_millis(set.created_unix_ms());
@@ -300,7 +302,7 @@ impl Metrics {
     }
 
     /// Who answers, and how.
-    fn workers(&self, out: &mut Out<'_>) -> Result<(), Error> {
+    fn workers(&self, out: &mut MetricWriter<'_>) -> Result<(), Error> {
         let shared = &self.0.shared;
         let help = "Whether a worker runs, with the address it answers on and how it moves datagrams.";
         out.family("handled_worker_running", help, MetricType::Gauge, |mut family| {
@@ -324,7 +326,7 @@ impl Metrics {
     }
 
     /// What `/healthz` and `/readyz` say, and how this endpoint is used.
-    fn health(&self, out: &mut Out<'_>) -> Result<(), Error> {
+    fn health(&self, out: &mut MetricWriter<'_>) -> Result<(), Error> {
         let state = &*self.0;
         let (now, stalled_after) = (Instant::now(), state.stalled_after());
         let alive = liveness(&state.shared, &state.heartbeat(), now, stalled_after).is_empty();
@@ -355,7 +357,7 @@ impl Metrics {
     }
 
     /// The process, under the names that Prometheus clients use everywhere.
-    fn process(&self, out: &mut Out<'_>) -> Result<(), Error> {
+    fn process(&self, out: &mut MetricWriter<'_>) -> Result<(), Error> {
         let build = labels([
             ("version", env!("CARGO_PKG_VERSION")),
             ("architecture", std::env::consts::ARCH),

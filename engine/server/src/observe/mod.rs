@@ -13,7 +13,7 @@ mod metrics;
 mod process;
 pub mod settings;
 
-use crate::server::Shared;
+use crate::server::ServerState;
 use crate::shutdown::Shutdown;
 use anyhow::Context as _;
 use connection::{Connection, Step};
@@ -24,7 +24,7 @@ use http::{BadRequest, Request, Response, Status};
 use metrics::Metrics;
 use prometheus_client::registry::Registry;
 use rustix::event::{PollFd, PollFlags};
-use settings::Observe;
+use settings::ObserveParameters;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -44,7 +44,7 @@ pub struct Observer {
 /// What responses are made of.
 #[derive(Debug)]
 struct State {
-    shared: Arc<Shared>,
+    shared: Arc<ServerState>,
     heartbeat: Mutex<Heartbeat>,
     /// Requests, by status in the order of [`Status::ALL`].
     http_requests: [AtomicU64; Status::ALL.len()],
@@ -84,7 +84,7 @@ impl Observer {
     }
 
     /// Serves until the server stops.
-    pub fn serve(self, shared: &Arc<Shared>) {
+    pub fn serve(self, shared: &Arc<ServerState>) {
         let state = Arc::new(State {
             shared: Arc::clone(shared),
             heartbeat: Mutex::new(Heartbeat::new(&shared.shards)),
@@ -98,7 +98,7 @@ impl Observer {
         while !shared.is_stopped() || shared.is_handed_over() && !connections.is_empty() {
             // Who has taken over answers for the service.
             let in_force = shared.settings.current();
-            let Observe { http_connections, http_header_bytes, http_patience_ms, .. } =
+            let ObserveParameters { http_connections, http_header_bytes, http_patience_ms, .. } =
                 in_force.config.observe;
             let listens = !shared.is_handed_over() && connections.len() < http_connections;
             let patience = (!connections.is_empty()).then_some(LOOK_INTERVAL);
@@ -132,7 +132,7 @@ impl Observer {
     /// Answers paths with `respond` until `is_over`, which is asked some times a second: while there is no server yet.
     pub(crate) fn serve_until(
         self,
-        config: &Observe,
+        config: &ObserveParameters,
         mut is_over: impl FnMut() -> bool,
         respond: impl Fn(&str) -> Response,
     ) {
@@ -216,15 +216,16 @@ impl State {
     }
 
     fn answer(&self, path: &str, registry: &Registry) -> Response {
-        let health = |ask: fn(&Shared, &Heartbeat, Instant, Duration) -> health::Ills| match ask(
-            &self.shared,
-            &self.heartbeat(),
-            Instant::now(),
-            self.stalled_after(),
-        ) {
-            ills if ills.is_empty() => Response::text(Status::Ok, "ok"),
-            ills => Response::text(Status::Unavailable, ills.join("\n")),
-        };
+        let health =
+            |ask: fn(&ServerState, &Heartbeat, Instant, Duration) -> health::HealthProblems| match ask(
+                &self.shared,
+                &self.heartbeat(),
+                Instant::now(),
+                self.stalled_after(),
+            ) {
+                ills if ills.is_empty() => Response::text(Status::Ok, "ok"),
+                ills => Response::text(Status::Unavailable, ills.join("\n")),
+            };
         match path {
             "/healthz" => health(health::liveness),
             "/readyz" => health(health::readiness),

@@ -41,13 +41,13 @@ pub struct Entry {
 
 /// What a request says that the log wants to know; the zeroes of its fields where it cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Asked<'a> {
+pub struct RequestSummary<'a> {
     version: Version,
     op_code: OpCode,
     handle: &'a [u8],
 }
 
-impl<'a> Asked<'a> {
+impl<'a> RequestSummary<'a> {
     /// Reads a request, envelope first.
     #[must_use]
     pub fn read(request: &'a [u8]) -> Self {
@@ -76,7 +76,7 @@ impl Entry {
     pub fn new(
         transport: Transport,
         (ip, ip_bits): (IpAddr, u8),
-        asked: Asked<'_>,
+        asked: RequestSummary<'_>,
         response_code: ResponseCode,
     ) -> Self {
         let handle_len = asked.handle.len().min(HANDLE_KEPT);
@@ -189,7 +189,8 @@ mod tests {
     }
 
     fn line(format: Format, transport: Transport, request: &[u8], code: ResponseCode) -> String {
-        let mut entry = Entry::new(transport, ([127, 0, 0, 1].into(), 32), Asked::read(request), code);
+        let mut entry =
+            Entry::new(transport, ([127, 0, 0, 1].into(), 32), RequestSummary::read(request), code);
         // 2026-11-20 08:31:04.689 UTC and some microseconds.
         (entry.unix_us, entry.took_us) = (1_795_163_464_689_123, 1999);
         let mut line = String::new();

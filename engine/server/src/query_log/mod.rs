@@ -13,7 +13,7 @@ use crate::shutdown::Shutdown;
 use anyhow::Context as _;
 use crossbeam_queue::ArrayQueue;
 use handle_proto::ResponseCode;
-use line::{Asked, Entry};
+use line::{Entry, RequestSummary};
 pub use settings::{Format, Settings};
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{ErrorKind, Write as _};
@@ -97,7 +97,7 @@ impl QueryLog {
 
 /// A worker's end of the log.
 #[derive(Debug)]
-pub struct Tap {
+pub struct QueryLogTap {
     log: Arc<QueryLog>,
     settings: Settings,
     /// Answers until the next that is logged.
@@ -109,7 +109,7 @@ pub struct Tap {
     unix_us: i64,
 }
 
-impl Tap {
+impl QueryLogTap {
     /// An end for one worker.
     #[must_use]
     pub fn new(log: Arc<QueryLog>, settings: &Settings) -> Self {
@@ -171,7 +171,7 @@ impl Tap {
             counters.query_log_dropped_rate.add(1);
             return;
         }
-        let mut entry = Entry::new(transport, self.settings.cut(ip), Asked::read(request), code);
+        let mut entry = Entry::new(transport, self.settings.cut(ip), RequestSummary::read(request), code);
         let before = self.received.saturating_duration_since(since).as_micros();
         entry.unix_us = self.unix_us.saturating_sub(i64::try_from(before).unwrap_or(i64::MAX));
         entry.took_us = u32::try_from(since.elapsed().as_micros()).unwrap_or(u32::MAX);
@@ -281,15 +281,15 @@ fn open(path: &Path) -> std::io::Result<File> {
 mod tests {
     use super::*;
 
-    fn log(change: impl FnOnce(&mut Settings)) -> (Tap, Writer, tempfile::TempDir) {
+    fn log(change: impl FnOnce(&mut Settings)) -> (QueryLogTap, Writer, tempfile::TempDir) {
         let directory = tempfile::tempdir().unwrap();
         let mut settings = Settings { path: Some(directory.path().join("query.log")), ..Settings::default() };
         change(&mut settings);
         let (log, writer) = QueryLog::open(&settings).unwrap().unwrap();
-        (Tap::new(log, &settings), writer, directory)
+        (QueryLogTap::new(log, &settings), writer, directory)
     }
 
-    fn record(tap: &mut Tap, counters: &Counters, ip: &str) {
+    fn record(tap: &mut QueryLogTap, counters: &Counters, ip: &str) {
         tap.record(Transport::Udp, ip.parse().unwrap(), b"", ResponseCode::SUCCESS, counters);
     }
 
@@ -302,7 +302,7 @@ mod tests {
         let (tap, mut writer, _directory) =
             log(|settings| (settings.lines_per_second, settings.queue_lines) = (10, 64));
         let counters = [Counters::default(), Counters::default()];
-        let (log, other) = (Arc::clone(&tap.log), Tap::new(Arc::clone(&tap.log), &tap.settings));
+        let (log, other) = (Arc::clone(&tap.log), QueryLogTap::new(Arc::clone(&tap.log), &tap.settings));
         let mut taps = [tap, other];
         let start = log.started;
         for second in 0..3 {

@@ -25,13 +25,13 @@ pub struct Sealer {
 
 /// What becomes of a request for public values in a session.
 #[derive(Debug)]
-pub(crate) enum Sealed<'s> {
+pub(crate) enum SealOutcome<'s> {
     /// This answer, without a MAC.
     Plain(Reply<'s>, Sender),
     /// This answer, with a MAC: the whole message.
     Mac(Reply<'s>, &'s [u8], Sender),
     /// There is no such session, and the answer is to be signed all the same: the slow path does it.
-    Elsewhere,
+    SlowPath,
 }
 
 /// What a request in a session proves of the address that it came from.
@@ -69,15 +69,15 @@ impl Sealer {
         (request, source): (&[u8], IpAddr),
         reply: &Reply<'s>,
         service: &Service<'_>,
-    ) -> Sealed<'s> {
+    ) -> SealOutcome<'s> {
         let now_s = self.sessions.now_s();
         let Self { sessions, message, text } = self;
         let asked = Envelope::split(request).ok();
         let found = asked.and_then(|(envelope, _)| sessions.table.find(envelope.session_id, now_s));
         let (Some((envelope, rest)), Some(session)) = (asked, found) else {
             return match reply.certifies() && service.signs {
-                true => Sealed::Elsewhere,
-                false => Sealed::Plain(reply.refusing(RefusalReason::UnknownSession), Sender::Unproven),
+                true => SealOutcome::SlowPath,
+                false => SealOutcome::Plain(reply.refusing(RefusalReason::UnknownSession), Sender::Unproven),
             };
         };
         let checked = match Message::decode(&rest[..rest.len().min(envelope.message_len as usize)]) {
@@ -93,17 +93,17 @@ impl Sealer {
             Err(reject) => refusing(reply, &session, reject, text),
         };
         if !reply.certifies() || is_downgraded(&*session, envelope.answer_version()) {
-            return Sealed::Plain(reply, sender);
+            return SealOutcome::Plain(reply, sender);
         }
         let refused = match put(&reply, &session, message) {
             true => too_long(message, service.answer_datagrams_max),
             false => Some(RefusalReason::AnswerTooLong),
         };
-        let Some(refused) = refused else { return Sealed::Mac(reply, message, sender) };
+        let Some(refused) = refused else { return SealOutcome::Mac(reply, message, sender) };
         let reply = reply.refusing(refused);
         match put(&reply, &session, message) {
-            true => Sealed::Mac(reply, message, sender),
-            false => Sealed::Plain(reply, sender),
+            true => SealOutcome::Mac(reply, message, sender),
+            false => SealOutcome::Plain(reply, sender),
         }
     }
 }

@@ -1,9 +1,9 @@
 //! Which requests of the slow path another process is to answer, and what it is told of them.
 
-use super::in_session::Proof;
+use super::in_session::SessionProof;
 use super::queue::Route;
-use super::work::{Held, Work};
-use crate::forward::Forwarding;
+use super::work::{AnswerBuffers, JobContext};
+use crate::forward::ForwardState;
 use crate::sessions::sealer::refusing;
 use handle_auth::challenges::Challenge;
 use handle_proto::ResponseCode;
@@ -23,7 +23,7 @@ pub(crate) struct ForwardNote {
     challenge: Option<Challenge>,
 }
 
-impl Work<'_> {
+impl JobContext<'_> {
     /// Has a request that names be listed forwarded. The reply says why that does not come to be.
     pub(crate) fn list<'a>(
         &self,
@@ -31,11 +31,11 @@ impl Work<'_> {
         (envelope, rest): (Envelope, &'a [u8]),
         unreadable: &dyn Fn(RefusalReason) -> Reply<'a>,
         was_encrypted: bool,
-        held: &'a mut Held,
+        held: &'a mut AnswerBuffers,
     ) -> Reply<'a> {
         let refuse = |refused| refuse_listing(context, envelope, rest, refused);
         match self.session.map(|session| (session, self.proof(session))) {
-            Some((_, Ok(Proof::None) | Err(MessageRejection::WrongMac))) if was_encrypted => {
+            Some((_, Ok(SessionProof::None) | Err(MessageRejection::WrongMac))) if was_encrypted => {
                 return unreadable(RefusalReason::Undecryptable);
             }
             Some((session, Err(reject))) => {
@@ -78,7 +78,7 @@ impl Work<'_> {
 
     /// Whether the request, which was encrypted, is from who has the key of its session.
     pub(crate) fn has_right_mac(&self) -> bool {
-        self.session.is_some_and(|session| self.proof(session) == Ok(Proof::Mac))
+        self.session.is_some_and(|session| self.proof(session) == Ok(SessionProof::Mac))
     }
 
     fn note(&self, task: Task, challenge: Option<Challenge>) {
@@ -94,7 +94,7 @@ impl Work<'_> {
         was_hidden: bool,
         route: Route,
         datagrams_max: usize,
-    ) -> Option<Box<Forwarding>> {
+    ) -> Option<Box<ForwardState>> {
         let forward = self.path.forward.as_ref()?;
         let place = forward.enter(route.origin().ip, route.is_datagram())?;
         let mut answer = Vec::new();
@@ -113,6 +113,6 @@ impl Work<'_> {
             challenge: note.challenge,
             message: self.request,
         };
-        Some(Forwarding::new(place, &request, answer, signs))
+        Some(ForwardState::new(place, &request, answer, signs))
     }
 }

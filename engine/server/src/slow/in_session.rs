@@ -1,7 +1,7 @@
 //! Requests in sessions on the slow path: set-up and end, who asks, and what nobody else may read. RFC 3652 section
 //! 3.8.
 
-use super::work::{Held, Work, not_challenged};
+use super::work::{AnswerBuffers, JobContext, not_challenged};
 use handle_auth::agreement::PRIVATE_LEN;
 use handle_auth::challenges::SessionChallenge;
 use handle_auth::cost;
@@ -21,7 +21,7 @@ use zeroize::Zeroizing;
 
 /// What a message proves by its credential.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Proof {
+pub(crate) enum SessionProof {
     /// Nothing: there is no MAC.
     None,
     /// Who has the key of the session wrote it.
@@ -39,19 +39,19 @@ pub(crate) fn decrypt(session: &Session, request: &[u8]) -> Option<Zeroizing<Vec
     Some(message)
 }
 
-impl Work<'_> {
+impl JobContext<'_> {
     /// Whether the request is from who has the key of `session`, as far as it says so.
-    pub(crate) fn proof(&self, session: &Session) -> Result<Proof, MessageRejection> {
+    pub(crate) fn proof(&self, session: &Session) -> Result<SessionProof, MessageRejection> {
         let proof = self.check_proof(session)?;
-        self.has_mac.set(proof == Proof::Mac);
+        self.has_mac.set(proof == SessionProof::Mac);
         Ok(proof)
     }
 
-    fn check_proof(&self, session: &Session) -> Result<Proof, MessageRejection> {
+    fn check_proof(&self, session: &Session) -> Result<SessionProof, MessageRejection> {
         let (envelope, rest) = Envelope::split(self.request).map_err(|_| MessageRejection::WrongMac)?;
         let message = Message::decode(rest).map_err(|_| MessageRejection::WrongMac)?;
         let has_mac = traffic::check(session, &envelope, &message, self.now_s())?;
-        Ok(if has_mac { Proof::Mac } else { Proof::None })
+        Ok(if has_mac { SessionProof::Mac } else { SessionProof::None })
     }
 
     /// The answer to a request in `session`, whose MAC is not wrong.
@@ -60,14 +60,14 @@ impl Work<'_> {
         context: &Context<'a, MappedFile>,
         slow: &SlowPathRequest<'a>,
         session: &Session,
-        proof: Proof,
-        held: &'a mut Held,
+        proof: SessionProof,
+        held: &'a mut AnswerBuffers,
     ) -> Reply<'a> {
         match slow.op_code() {
             OpCode::RESPONSE_TO_CHALLENGE => self.challenge_answer(context, slow, held),
             OpCode::VERIFY_CHALLENGE => self.verification(context, slow),
             OpCode::SESSION_SETUP => self.set_up(context, slow, held),
-            OpCode::SESSION_TERMINATE if proof == Proof::None => {
+            OpCode::SESSION_TERMINATE if proof == SessionProof::None => {
                 slow.refuse(context, RefusalReason::WrongMac)
             }
             OpCode::SESSION_TERMINATE => {
@@ -91,10 +91,10 @@ impl Work<'_> {
         &self,
         context: &Context<'a, MappedFile>,
         slow: &SlowPathRequest<'a>,
-        (session, proof): (&Session, Proof),
-        held: &'a mut Held,
+        (session, proof): (&Session, SessionProof),
+        held: &'a mut AnswerBuffers,
     ) -> Reply<'a> {
-        if proof == Proof::None {
+        if proof == SessionProof::None {
             return slow.refuse(context, RefusalReason::NoMac);
         }
         let Some(identity) = session.proven_identity() else {
@@ -120,7 +120,7 @@ impl Work<'_> {
         &self,
         context: &Context<'a, MappedFile>,
         slow: &SlowPathRequest<'a>,
-        held: &'a mut Held,
+        held: &'a mut AnswerBuffers,
     ) -> Reply<'a> {
         let mut nonce = [0; NONCE_LEN];
         if !(self.path.random)(&mut nonce) {
@@ -140,7 +140,7 @@ impl Work<'_> {
         &self,
         context: &Context<'a, MappedFile>,
         slow: &SlowPathRequest<'a>,
-        held: &'a mut Held,
+        held: &'a mut AnswerBuffers,
     ) -> Reply<'a> {
         let Ok(setup) = SessionSetup::decode(slow.body()) else {
             return slow.refuse(context, RefusalReason::Malformed);

@@ -13,7 +13,7 @@
 //! later where it finds one taken.
 
 use crate::counters::Transport;
-use crate::forward::Forwarding;
+use crate::forward::ForwardState;
 use crossbeam_utils::CachePadded;
 use handle_auth::cost::Units;
 use handle_auth::fair::{FairQueue, Shares};
@@ -79,7 +79,7 @@ pub(crate) struct Job {
     /// Why it is an error, if it is one.
     pub(crate) refused: Option<RefusalReason>,
     /// What it has while another process answers it.
-    pub(crate) forwarding: Option<Box<Forwarding>>,
+    pub(crate) forwarding: Option<Box<ForwardState>>,
     /// Whether a part of its answer was sent already.
     pub(crate) is_continued: bool,
     /// The work that was done for it.
@@ -130,18 +130,18 @@ impl Job {
 #[derive(Debug)]
 pub(crate) struct Queues {
     /// Only workers take this lock, but for a job whose worker is not there.
-    free: Mutex<Free>,
+    free: Mutex<FreeJobs>,
     started: Instant,
-    asked: Mutex<Asked>,
+    asked: Mutex<JobQueue>,
     /// Somebody asked, or there will be no more.
     more: Condvar,
     /// How many jobs are in `asked`.
     waiting: AtomicUsize,
-    answered: Box<[CachePadded<Back>]>,
+    answered: Box<[CachePadded<ReturnQueue>]>,
 }
 
 #[derive(Debug)]
-struct Free {
+struct FreeJobs {
     #[expect(clippy::vec_box, reason = "a job moves from queue to queue")]
     jobs: Vec<Box<Job>>,
     /// Who has those that are not.
@@ -149,7 +149,7 @@ struct Free {
 }
 
 #[derive(Debug, Default)]
-struct Asked {
+struct JobQueue {
     jobs: FairQueue<Box<Job>>,
     /// Slow threads that wait for one.
     idle: usize,
@@ -158,7 +158,7 @@ struct Asked {
 
 /// The way back to one worker.
 #[derive(Debug)]
-struct Back {
+struct ReturnQueue {
     jobs: Mutex<VecDeque<Box<Job>>>,
     /// Set when the worker has opened its path.
     waker: OnceLock<Waker>,
@@ -168,9 +168,9 @@ impl Queues {
     /// Queues for `workers_count` workers and `jobs_count` jobs, of which sources in `exempt` may take all.
     pub(crate) fn new(workers_count: usize, jobs_count: usize, exempt: SourceList) -> Self {
         let jobs = || VecDeque::with_capacity(jobs_count);
-        let back = || CachePadded::new(Back { jobs: Mutex::new(jobs()), waker: OnceLock::new() });
+        let back = || CachePadded::new(ReturnQueue { jobs: Mutex::new(jobs()), waker: OnceLock::new() });
         Self {
-            free: Mutex::new(Free {
+            free: Mutex::new(FreeJobs {
                 jobs: (0..jobs_count).map(|_| Box::new(Job::new())).collect(),
                 shares: Shares::new(jobs_count, exempt),
             }),

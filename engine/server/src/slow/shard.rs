@@ -5,7 +5,7 @@ use super::queue::{Job, Route};
 use crate::counters::{Counter, Counters, Transport};
 use crate::forward::queue::ForwardItem;
 use crate::rate_limit::{RateLimit, SlowRequest};
-use crate::watch::Watch;
+use crate::telemetry::WorkerTelemetry;
 use handle_net::{Datapath, Peer, StreamId, Waker};
 use handle_proto::limit::UDP_MESSAGE_LEN_MAX;
 use handle_resolver::RefusalReason;
@@ -165,7 +165,7 @@ pub(crate) fn send(
     net: &mut dyn Datapath,
     peer: Peer,
     job: &Job,
-    (rate_limit, watch): (Option<&mut RateLimit>, &mut Watch),
+    (rate_limit, watch): (Option<&mut RateLimit>, &mut WorkerTelemetry),
     counters: &Counters,
 ) -> std::io::Result<()> {
     let is_sent = !job.answer.is_empty()

@@ -3,11 +3,11 @@
 
 use super::SlowPath;
 use super::forwarding::ForwardNote;
-use super::in_session::{self, Proof};
+use super::in_session::{self, SessionProof};
 use super::queue::Job;
 use super::signer::{Signature, Signer};
 use super::stats::SlowCounters;
-use crate::server::Shared;
+use crate::server::ServerState;
 use crate::sessions::ServerSessions;
 use crate::sessions::sealer::{each_datagram_part, refusing, too_long};
 use crate::templates::SetTemplates;
@@ -43,15 +43,15 @@ use zeroize::Zeroizing;
 
 /// One slow thread.
 pub(crate) struct SlowThread {
-    shared: Arc<Shared>,
+    shared: Arc<ServerState>,
     path: Arc<SlowPath>,
     at: usize,
-    held: Held,
+    held: AnswerBuffers,
     message: Vec<u8>,
 }
 
 /// What an answer borrows from beside its request and the set; used again.
-pub(crate) struct Held {
+pub(crate) struct AnswerBuffers {
     /// The challenge that was answered.
     pub(crate) challenge: Option<Challenge>,
     /// Values that administrators may read.
@@ -64,7 +64,7 @@ pub(crate) struct Held {
     text: [u8; 80],
 }
 
-impl Held {
+impl AnswerBuffers {
     /// Room for why a message in a session was not accepted.
     pub(crate) const fn text(&mut self) -> &mut [u8; 80] {
         &mut self.text
@@ -72,12 +72,12 @@ impl Held {
 }
 
 impl SlowThread {
-    pub(crate) fn new(shared: &Arc<Shared>, path: &Arc<SlowPath>, at: usize) -> Self {
+    pub(crate) fn new(shared: &Arc<ServerState>, path: &Arc<SlowPath>, at: usize) -> Self {
         Self {
             shared: Arc::clone(shared),
             path: Arc::clone(path),
             at,
-            held: Held {
+            held: AnswerBuffers {
                 challenge: None,
                 values: vec![0; MESSAGE_LEN_MAX as usize].into_boxed_slice(),
                 body: Vec::with_capacity(64),
@@ -144,7 +144,7 @@ impl SlowThread {
             .computing(templates.map(|one| one as _))
             .sorting_in(&sorting);
         let len = request.len().min(Envelope::LEN + envelope.message_len as usize);
-        let work = Work {
+        let work = JobContext {
             path,
             shared,
             counters,
@@ -214,9 +214,9 @@ impl SlowThread {
 }
 
 /// One request, and what is needed to decide it.
-pub(crate) struct Work<'w> {
+pub(crate) struct JobContext<'w> {
     pub(crate) path: &'w SlowPath,
-    shared: &'w Shared,
+    shared: &'w ServerState,
     pub(crate) counters: &'w SlowCounters,
     pub(crate) origin: Origin,
     /// In the clear, envelope first.
@@ -235,7 +235,7 @@ pub(crate) struct Work<'w> {
     pub(crate) cost: Cell<Units>,
 }
 
-impl Work<'_> {
+impl JobContext<'_> {
     pub(crate) fn sessions(&self) -> Option<&ServerSessions> {
         self.path.sessions.as_deref()
     }
@@ -250,7 +250,7 @@ impl Work<'_> {
         &self,
         context: &Context<'a, MappedFile>,
         slow: &SlowPathRequest<'a>,
-        held: &'a mut Held,
+        held: &'a mut AnswerBuffers,
     ) -> Reply<'a> {
         match slow.why() {
             SlowReason::Certify | SlowReason::Identity | SlowReason::Template => match slow.evaluate(context)
@@ -274,11 +274,11 @@ impl Work<'_> {
         reply: Reply<'a>,
         unreadable: &dyn Fn(RefusalReason) -> Reply<'a>,
         was_encrypted: bool,
-        held: &'a mut Held,
+        held: &'a mut AnswerBuffers,
     ) -> Reply<'a> {
         let Some(session) = self.session else { return reply.refusing(RefusalReason::UnknownSession) };
         match self.proof(session) {
-            Ok(Proof::None) | Err(_) if was_encrypted => unreadable(RefusalReason::Undecryptable),
+            Ok(SessionProof::None) | Err(_) if was_encrypted => unreadable(RefusalReason::Undecryptable),
             Ok(_) => reply,
             Err(reject) => refusing(&reply, session, reject, &mut held.text),
         }
@@ -291,7 +291,7 @@ impl Work<'_> {
         slow: &SlowPathRequest<'a>,
         unreadable: &dyn Fn(RefusalReason) -> Reply<'a>,
         was_encrypted: bool,
-        held: &'a mut Held,
+        held: &'a mut AnswerBuffers,
     ) -> Reply<'a> {
         let is_answer = slow.op_code() == OpCode::RESPONSE_TO_CHALLENGE;
         let Some(session) = self.session else {
@@ -303,14 +303,14 @@ impl Work<'_> {
         };
         match self.proof(session) {
             // Answers to challenges have no MAC.
-            Ok(Proof::None) if was_encrypted && !is_answer => unreadable(RefusalReason::Undecryptable),
+            Ok(SessionProof::None) if was_encrypted && !is_answer => unreadable(RefusalReason::Undecryptable),
             Err(MessageRejection::WrongMac) if was_encrypted => unreadable(RefusalReason::Undecryptable),
             Ok(proof) => {
                 let reply = self.in_session(context, slow, session, proof, held);
                 // Without a MAC nothing tells who wrote it: only who answers the challenge that waits is told more.
                 let is_guess =
                     matches!(reply.refused(), Some(RefusalReason::Malformed | RefusalReason::NoChallenge));
-                match was_encrypted && proof == Proof::None && is_guess {
+                match was_encrypted && proof == SessionProof::None && is_guess {
                     true => unreadable(RefusalReason::Undecryptable),
                     false => reply,
                 }
@@ -327,8 +327,8 @@ impl Work<'_> {
         &self,
         context: &Context<'a, MappedFile>,
         slow: &SlowPathRequest<'a>,
-        held: &'a mut Held,
-        identify: impl FnOnce(&'a mut Held) -> Reply<'a>,
+        held: &'a mut AnswerBuffers,
+        identify: impl FnOnce(&'a mut AnswerBuffers) -> Reply<'a>,
     ) -> Reply<'a> {
         let Some(templates) = self.templates else { return slow.not_computed(context) };
         let (bytes, count) = match templates.compute(context, slow.handle()) {
@@ -373,7 +373,7 @@ impl Work<'_> {
         &self,
         context: &Context<'a, MappedFile>,
         slow: &SlowPathRequest<'a>,
-        held: &'a mut Held,
+        held: &'a mut AnswerBuffers,
     ) -> Reply<'a> {
         let mut nonce = [0; NONCE_LEN];
         let mut numbers = [0; 4 * 8];
@@ -411,7 +411,7 @@ impl Work<'_> {
         slow: &SlowPathRequest<'a>,
         id: i32,
         nonce: &[u8; NONCE_LEN],
-        held: &'a mut Held,
+        held: &'a mut AnswerBuffers,
     ) -> Reply<'a> {
         let challenge = auth::Challenge { nonce };
         held.body.clear();
@@ -427,13 +427,13 @@ impl Work<'_> {
         &self,
         context: &Context<'a, MappedFile>,
         slow: &SlowPathRequest<'a>,
-        held: &'a mut Held,
+        held: &'a mut AnswerBuffers,
     ) -> Reply<'a> {
         let Ok(answer) = ChallengeAnswer::decode(slow.body()) else {
             return slow.refuse(context, RefusalReason::Malformed);
         };
         held.challenge = self.path.challenges().take(slow.session_id(), self.path.now_ms());
-        let Held { challenge: Some(challenge), values, body, computed, .. } = held else {
+        let AnswerBuffers { challenge: Some(challenge), values, body, computed, .. } = held else {
             // Numbers that were never given are those of sessions that nobody knows, as deployed.
             let id = slow.session_id();
             // In a session, the other process may have made one under its number.

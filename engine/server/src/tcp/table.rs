@@ -6,7 +6,7 @@ pub(super) use handle_process::connections::ConnectionWait;
 use handle_process::connections::{self, TableLimits};
 
 /// All connections of a worker.
-pub(super) type Table = connections::ConnectionTable<StreamId, Stream>;
+pub(super) type StreamTable = connections::ConnectionTable<StreamId, Stream>;
 
 /// What is under way on a connection.
 #[derive(Debug, Default)]

@@ -1,10 +1,10 @@
 //! The connections of one worker: its listener, and its turn after each batch of datagrams.
 
 use super::settings::{PLACES_BESIDES, TcpSettings};
-use super::{Tcp, Turn};
+use super::{ConnectionTurn, TcpConnections};
 use crate::config::Config;
 use crate::counters::{Counters, Transport};
-use crate::query_log::Tap;
+use crate::query_log::QueryLogTap;
 use crate::sessions::sealer::Sealer;
 use crate::slow::queue::{Job, Route};
 use crate::slow::shard::{ListingReader, SlowShard};
@@ -35,16 +35,16 @@ fn bind(config: &Config, address: SocketAddr, reuse_port: bool) -> io::Result<Op
 }
 
 /// What else of its worker a turn goes through: the slow path, sessions, the query log.
-pub(crate) type Elsewhere<'w> = (&'w mut SlowShard, Option<&'w mut Sealer>, Option<&'w mut Tap>);
+pub(crate) type WorkerParts<'w> = (&'w mut SlowShard, Option<&'w mut Sealer>, Option<&'w mut QueryLogTap>);
 
 /// The connections of a worker.
-pub(crate) struct Side {
-    tcp: Tcp,
+pub(crate) struct TcpWorker {
+    tcp: TcpConnections,
     listeners: Vec<TcpListener>,
     draining: bool,
 }
 
-impl Side {
+impl TcpWorker {
     /// Takes connections from `listeners` on `path`.
     ///
     /// # Errors
@@ -57,13 +57,13 @@ impl Side {
         for listener in &listeners {
             path.listen(listener.try_clone()?)?;
         }
-        Ok(Self { tcp: Tcp::new(config.tcp.clone()), listeners, draining: false })
+        Ok(Self { tcp: TcpConnections::new(config.tcp.clone()), listeners, draining: false })
     }
 
     /// Applies other settings from now on; who is connected stays.
     pub(crate) fn set(&mut self, path: &mut dyn Datapath, settings: &TcpSettings) {
         if let Some((streams, options)) = path.streams().zip(settings.options()) {
-            // Were there no place for who comes, nobody who is idle could be sent away for them: see `Tcp::make_place`.
+            // Were there no place for who comes, nobody who is idle could be sent away for them: see `TcpConnections::make_place`.
             let needed = streams.connections.len() + PLACES_BESIDES;
             streams.connections.set_max(options.connections_max.max(needed));
         }
@@ -87,12 +87,12 @@ impl Side {
         context: &Context<'_, B>,
         counters: &Counters,
         now_ms: u64,
-        (slow, sealer, tap): Elsewhere<'_>,
+        (slow, sealer, tap): WorkerParts<'_>,
     ) -> usize {
         let Some(streams) = path.streams() else { return 0 };
         let (inbox, wire) = (streams.inbox, streams.connections);
         let defer = &mut |id, source, request: &[u8]| slow.defer(Route::Tcp(id, source), request, counters);
-        let mut turn = Turn { wire, context, counters, now_ms, defer, sealer, tap };
+        let mut turn = ConnectionTurn { wire, context, counters, now_ms, defer, sealer, tap };
         for event in inbox.iter() {
             self.tcp.handle(event, &mut turn);
         }
@@ -113,7 +113,7 @@ impl Side {
         context: &Context<'_, B>,
         counters: &Counters,
         now_ms: u64,
-        (slow, sealer, tap): Elsewhere<'_>,
+        (slow, sealer, tap): WorkerParts<'_>,
     ) -> bool {
         if job.is_continued {
             // Counted with its first part.
@@ -126,7 +126,7 @@ impl Side {
         let Some(streams) = path.streams() else { return false };
         let defer = &mut |id, source, request: &[u8]| slow.defer(Route::Tcp(id, source), request, counters);
         let wire = streams.connections;
-        let mut turn = Turn { wire, context, counters, now_ms, defer, sealer, tap };
+        let mut turn = ConnectionTurn { wire, context, counters, now_ms, defer, sealer, tap };
         self.tcp.reply(id, &job.answer, !job.has_more(), &mut turn)
     }
 
@@ -162,7 +162,7 @@ impl Side {
     ) {
         if let Some(streams) = path.streams() {
             let (wire, defer) = (streams.connections, &mut |_, _, _: &[u8]| false);
-            self.tcp.abort_all(&mut Turn {
+            self.tcp.abort_all(&mut ConnectionTurn {
                 wire,
                 context,
                 counters,

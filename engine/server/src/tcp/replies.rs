@@ -1,8 +1,8 @@
 //! The answers of one round on a connection: where each outcome goes, and what is counted.
 
-use super::Turn;
+use super::ConnectionTurn;
 use crate::counters::{Counters, Transport};
-use crate::sessions::sealer::{Sealed, Sealer};
+use crate::sessions::sealer::{SealOutcome, Sealer};
 use handle_net::StreamId;
 use handle_proto::ResponseCode;
 use handle_proto::wire::Envelope;
@@ -12,17 +12,17 @@ use handle_resolver::{
 use std::net::IpAddr;
 
 /// Room for the answers, and what else they are made with.
-pub(super) struct Round<'r, 't, 'a, B, W> {
+pub(super) struct ReplyRound<'r, 't, 'a, B, W> {
     /// The connection, and the address of who has it.
     pub(super) asker: (StreamId, IpAddr),
     pub(super) out: &'r mut [u8],
     pub(super) used: &'r mut usize,
     /// How many are answered elsewhere.
     pub(super) deferred: &'r mut u32,
-    pub(super) turn: &'r mut Turn<'t, 'a, B, W>,
+    pub(super) turn: &'r mut ConnectionTurn<'t, 'a, B, W>,
 }
 
-impl<'a, B: AsRef<[u8]>, W> Round<'_, '_, 'a, B, W> {
+impl<'a, B: AsRef<[u8]>, W> ReplyRound<'_, '_, 'a, B, W> {
     /// Deals with the outcome of `message` in a batch. False when there is no room for its answer.
     pub(super) fn finish_in_batch<'m>(&mut self, message: &[u8], outcome: &InBatch<'m>) -> bool
     where
@@ -104,8 +104,8 @@ impl<'a, B: AsRef<[u8]>, W> Round<'_, '_, 'a, B, W> {
         };
         let (out, used, counters) = (&mut *self.out, &mut *self.used, self.turn.counters);
         let (is_put, code) = match sealer.answer((message, self.asker.1), reply, service) {
-            Sealed::Plain(reply, _) => (put(&reply, out, used, counters), reply.response_code()),
-            Sealed::Mac(reply, sealed, _) => {
+            SealOutcome::Plain(reply, _) => (put(&reply, out, used, counters), reply.response_code()),
+            SealOutcome::Mac(reply, sealed, _) => {
                 let room = out.get_mut(*used..*used + sealed.len());
                 let is_put = room.map(|room| room.copy_from_slice(sealed)).is_some();
                 if is_put {
@@ -115,7 +115,7 @@ impl<'a, B: AsRef<[u8]>, W> Round<'_, '_, 'a, B, W> {
                 }
                 (is_put, reply.response_code())
             }
-            Sealed::Elsewhere => return None,
+            SealOutcome::SlowPath => return None,
         };
         if is_put {
             self.log(message, code);
