@@ -3,9 +3,9 @@
 use arbitrary::{Arbitrary, Unstructured};
 use handle_admin::audit::Audit;
 use handle_admin::config::Config;
-use handle_admin::operation::Rules;
+use handle_admin::operation::OperationRules;
 use handle_admin::service::reply::Sealer;
-use handle_admin::service::{InForce, Service};
+use handle_admin::service::{ActiveRules, Service};
 use handle_admin::store::Store;
 use handle_auth::challenge::answer_with_secret;
 use handle_auth::challenges::Challenges;
@@ -101,7 +101,7 @@ fn service() -> Arc<Service> {
         })
         .expect("room");
     let site = SiteRecord::parse(SITE, None).expect("a site record");
-    let rules = Rules {
+    let rules = OperationRules {
         site: Arc::new(site),
         administrators: config.administrators().expect("no identities"),
         anonymous_full_access: false,
@@ -110,7 +110,7 @@ fn service() -> Arc<Service> {
     };
     let challenges = Challenges::new(config.challenge_limits());
     let audit = Audit::open(None, config.audit_files(), config.audit_bounds()).expect("no file");
-    let in_force = InForce { rules, effort: config.effort() };
+    let in_force = ActiveRules { rules, effort: config.effort() };
     Arc::new(Service::new(Arc::new(store), in_force, Sealer { key: None }, challenges, audit))
 }
 

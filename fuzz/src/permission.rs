@@ -1,9 +1,11 @@
 //! Who may do what, against a plain search.
 
 use arbitrary::{Arbitrary, Unstructured};
-use handle_admin::permission::group::Entitled;
-use handle_admin::permission::sight::{Known, Sight};
-use handle_admin::permission::{Administrators, Configured, Deed, MATRIX, Need, Requirement};
+use handle_admin::permission::group::EntitlementOutcome;
+use handle_admin::permission::view::{DecisionView, RemoteFacts};
+use handle_admin::permission::{
+    Administrators, ConfiguredIdentity, MATRIX, PermissionNeed, RecordAction, Requirement,
+};
 use handle_admin::store::{Record, RecordBuf, Records, StoreError};
 use handle_proto::data::{Admin, AdminPermissions, Vlist};
 use handle_proto::wire::list::{Reference, References};
@@ -146,12 +148,14 @@ pub fn permission(bytes: &[u8]) {
     let given = std::iter::from_fn(|| if input.is_empty() { None } else { input.arbitrary().ok() });
     let given: Vec<Given> = given.take(VALUES_MAX).collect();
     let records = Plain::of(&given);
-    let deed: Deed = MATRIX[usize::from(plan.deed) % MATRIX.len()].deed;
-    let need = Need::of([deed], Handle(HANDLES[usize::from(plan.at) % HANDLES.len()]), true);
+    let deed: RecordAction = MATRIX[usize::from(plan.deed) % MATRIX.len()].deed;
+    let need = PermissionNeed::of([deed], Handle(HANDLES[usize::from(plan.at) % HANDLES.len()]), true);
     let who = plan.who.reference();
     let configured = plan.server.iter().map(|whom| whom.reference());
     let administrators = Administrators {
-        server: configured.map(|it| Configured { index: it.index, handle: it.handle.to_vec() }).collect(),
+        server: configured
+            .map(|it| ConfiguredIdentity { index: it.index, handle: it.handle.to_vec() })
+            .collect(),
         server_full_access: plan.server_full_access,
         prefix_administrators: plan.prefix_administrators,
         lookups_max: usize::from(plan.lookups),
@@ -170,16 +174,16 @@ pub fn permission(bytes: &[u8]) {
             })
         });
     let requirement = Requirement::from(need);
-    let known = Known::default();
-    let sight = Sight::new(&records, &|_| true, &known);
+    let known = RemoteFacts::default();
+    let sight = DecisionView::new(&records, &|_| true, &known);
     let decided = administrators.permit(&sight, &requirement, who).expect("records in memory");
     match decided {
-        Entitled::Yes => assert!(by_server || by_record, "{plan:?} {given:?}"),
-        Entitled::No => assert!(!by_server && !by_record, "{plan:?} {given:?}"),
-        Entitled::GaveUp => {}
+        EntitlementOutcome::Yes => assert!(by_server || by_record, "{plan:?} {given:?}"),
+        EntitlementOutcome::No => assert!(!by_server && !by_record, "{plan:?} {given:?}"),
+        EntitlementOutcome::GaveUp => {}
     }
     let unbounded = Administrators { lookups_max: 10_000, ..administrators };
     let decided = unbounded.permit(&sight, &requirement, who).expect("records in memory");
-    assert_eq!(decided == Entitled::Yes, by_server || by_record, "{plan:?} {given:?}");
-    assert_ne!(decided, Entitled::GaveUp);
+    assert_eq!(decided == EntitlementOutcome::Yes, by_server || by_record, "{plan:?} {given:?}");
+    assert_ne!(decided, EntitlementOutcome::GaveUp);
 }

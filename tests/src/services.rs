@@ -5,7 +5,7 @@ use crate::daemon::free_address;
 use crate::served::write_key_file;
 use crate::vectors;
 use handle_admin::config::Config;
-use handle_admin::elsewhere::ElsewhereConfig;
+use handle_admin::remote::RemoteConfig;
 use handle_admin::store::{Store, StoreConfig};
 use handle_process::server_key::ServerKeyConfig;
 use handle_proto::data::admin::{Admin, AdminPermissions};
@@ -86,10 +86,10 @@ impl Plan {
             audit: Some(path.join("audit.jsonl")),
             store,
             server_key: Some(ServerKeyConfig { file, ..ServerKeyConfig::default() }),
-            elsewhere: ElsewhereConfig {
+            elsewhere: RemoteConfig {
                 enabled: true,
                 local_info: Some(local_info),
-                ..ElsewhereConfig::default()
+                ..RemoteConfig::default()
             },
             ..Config::default()
         };

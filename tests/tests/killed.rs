@@ -3,7 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
-use handle_admin::publish::Publishing;
+use handle_admin::publish::StorePublisher;
 use handle_admin::store::{Store, StoreConfig};
 use handle_snapshot::set::manifest::Manifest;
 use handle_snapshot::{LoadMode, PublishedSet, Record, hash_key};
@@ -152,7 +152,7 @@ fn nothing_acknowledged_is_lost_and_nothing_visible_becomes_older() {
     let mut state = State::new();
     let catch_up = |store: Store| {
         let (last, store) = (store.last_id(), Arc::new(store));
-        let publishing = Publishing::start(store, &publish_config(&set)).unwrap();
+        let publishing = StorePublisher::start(store, &publish_config(&set)).unwrap();
         assert!(publishing.wait_for(last, Duration::from_secs(60)), "{:?}", publishing.status());
     };
     catch_up(store);

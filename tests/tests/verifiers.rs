@@ -3,7 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
-use handle_admin::elsewhere::{ElsewhereConfig, ElsewhereCounts};
+use handle_admin::remote::{RemoteConfig, RemoteCounts};
 use handle_auth::challenge::request_digest;
 use handle_auth::challenge_proof::ChallengeProof;
 use handle_auth::message::sign_message;
@@ -129,7 +129,7 @@ fn is_right(asked: &Verification<'_>, version: Version) -> bool {
 }
 
 /// A server here, whose administrator is at the other service, and where that is to answer.
-fn here(change: impl FnOnce(&mut ElsewhereConfig)) -> (Administered, SocketAddr) {
+fn here(change: impl FnOnce(&mut RemoteConfig)) -> (Administered, SocketAddr) {
     let records = vec![("0.NA/10.1", vec![admin(100, 301, "20.2/who")])];
     let here = Plan::new("server", &["10.1"], records);
     let there = Plan::new("mirror", &["20.2"], vec![]);
@@ -153,7 +153,7 @@ fn create(client: &mut Administrator, handle: &str) -> (Code, String) {
     (answer.code(), answer.text())
 }
 
-fn counts(here: &Administered) -> ElsewhereCounts {
+fn counts(here: &Administered) -> RemoteCounts {
     here.server().shared().service.elsewhere().unwrap().counts()
 }
 
@@ -219,7 +219,7 @@ fn a_service_that_is_gone_is_not_asked_for_each_request() {
     let verifier = Verifier::start(address, Says::Truth(Version::CURRENT));
     refused("it is not");
     assert_eq!(verifier.shown(), [0; 0]);
-    let expected = ElsewhereCounts { asked: 1, unanswered: 1, rested: 1, ..ElsewhereCounts::default() };
+    let expected = RemoteCounts { asked: 1, unanswered: 1, rested: 1, ..RemoteCounts::default() };
     assert_eq!(counts(&here), expected);
 }
 

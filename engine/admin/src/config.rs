@@ -2,12 +2,12 @@
 
 use crate::audit::{AuditBounds, FileBounds};
 use crate::costly::CostlyConfig;
-use crate::elsewhere::ElsewhereConfig;
 use crate::forward::ForwardConfig;
 use crate::operation::Bounds;
 use crate::permission::Administrators;
 use crate::publish::PublishConfig;
-use crate::service::Effort;
+use crate::remote::RemoteConfig;
+use crate::service::ChallengeEffort;
 use crate::store::StoreConfig;
 use anyhow::ensure;
 use handle_auth::challenges::ChallengeLimits;
@@ -69,7 +69,7 @@ pub struct Config {
     /// Keys agreed on with clients.
     pub sessions: SessionsConfig,
     /// Other services, which may be asked about identities whose handles are not here.
-    pub elsewhere: ElsewhereConfig,
+    pub elsewhere: RemoteConfig,
     /// Requests that `handled` hands over.
     pub forward: ForwardConfig,
     /// Sizes of everything that is bounded.
@@ -197,7 +197,7 @@ impl Default for Config {
             server_key: None,
             administrators: AdministratorsConfig::default(),
             sessions: SessionsConfig::default(),
-            elsewhere: ElsewhereConfig::default(),
+            elsewhere: RemoteConfig::default(),
             forward: ForwardConfig::default(),
             limits: Limits::default(),
             costly: CostlyConfig::default(),
@@ -416,8 +416,8 @@ impl Config {
 
     /// What answers to challenges may cost.
     #[must_use]
-    pub const fn effort(&self) -> Effort {
-        Effort {
+    pub const fn effort(&self) -> ChallengeEffort {
+        ChallengeEffort {
             pbkdf2: Pbkdf2Limits {
                 iterations_max: self.limits.pbkdf2_iterations,
                 key_bits_min: self.limits.pbkdf2_key_bits_min,

@@ -8,8 +8,8 @@
 
 use crate::config::TcpConfig;
 use crate::counters::Counters;
-use crate::operation::Refused;
-use crate::server::Shared;
+use crate::operation::OperationRefusal;
+use crate::server::AdminState;
 use crate::service::Replies;
 use crate::service::reply::unreadable;
 use crate::store::now_unix_ms;
@@ -31,7 +31,7 @@ const INPUT_FREE_LEN: usize = 4096;
 /// Who is connected.
 #[derive(Debug)]
 pub struct Connections {
-    open: Mutex<Open>,
+    open: Mutex<OpenConnections>,
     gone: Notify,
     /// Requests that may be worked on.
     work: Semaphore,
@@ -39,8 +39,8 @@ pub struct Connections {
 }
 
 #[derive(Debug)]
-struct Open {
-    table: ConnectionTable<Place, Input>,
+struct OpenConnections {
+    table: ConnectionTable<PlaceId, Input>,
     connections_max: usize,
     input_max: usize,
     /// Bytes of requests that are not whole or wait to be worked on, without those that are free.
@@ -52,13 +52,13 @@ struct Open {
 
 /// The place of a connection, and which of those that have had it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place {
+struct PlaceId {
     at: usize,
     turn: u64,
 }
 
-impl From<Place> for usize {
-    fn from(place: Place) -> Self {
+impl From<PlaceId> for usize {
+    fn from(place: PlaceId) -> Self {
         place.at
     }
 }
@@ -79,15 +79,15 @@ enum NoRoom {
     Full,
 }
 
-impl Open {
+impl OpenConnections {
     /// Forgets a connection, and tells its task.
-    fn evict(&mut self, place: Place) {
+    fn evict(&mut self, place: PlaceId) {
         if let Some(input) = self.forget(place) {
             input.evicted.notify_one();
         }
     }
 
-    fn forget(&mut self, place: Place) -> Option<Input> {
+    fn forget(&mut self, place: PlaceId) -> Option<Input> {
         let input = self.table.remove(place)?;
         self.input_len -= input.len;
         self.free.push(place.at);
@@ -111,7 +111,7 @@ impl Connections {
     /// Nobody is connected yet.
     #[must_use]
     pub fn new(config: &TcpConfig) -> Self {
-        let open = Open {
+        let open = OpenConnections {
             table: ConnectionTable::new(table_limits(config)),
             connections_max: config.connections,
             input_max: config.input_bytes,
@@ -168,7 +168,7 @@ impl Connections {
         }
     }
 
-    fn open(&self) -> MutexGuard<'_, Open> {
+    fn open(&self) -> MutexGuard<'_, OpenConnections> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -177,7 +177,7 @@ impl Connections {
     }
 
     /// Takes a place for `peer`, if need be that of another connection.
-    fn enter(&self, peer: SocketAddr, counters: &Counters) -> Result<(Place, Arc<Notify>), NoRoom> {
+    fn enter(&self, peer: SocketAddr, counters: &Counters) -> Result<(PlaceId, Arc<Notify>), NoRoom> {
         let mut open = self.open();
         if !open.table.has_room_for(peer) {
             return Err(NoRoom::OfSource);
@@ -189,7 +189,7 @@ impl Connections {
         }
         open.turn += 1;
         let at = open.free.pop().unwrap_or(open.table.len());
-        let place = Place { at, turn: open.turn };
+        let place = PlaceId { at, turn: open.turn };
         let input = Input::default();
         let evicted = Arc::clone(&input.evicted);
         open.table.insert(place, peer, self.now_ms(), input);
@@ -197,7 +197,7 @@ impl Connections {
     }
 
     /// Notes what a connection waits for from now on; false when its place was given to another.
-    fn wait(&self, place: Place, wait: ConnectionWait) -> bool {
+    fn wait(&self, place: PlaceId, wait: ConnectionWait) -> bool {
         let mut open = self.open();
         open.table.wait_for(place, wait, self.now_ms());
         if wait != ConnectionWait::Reading {
@@ -209,7 +209,7 @@ impl Connections {
 
     /// Takes room for a request of which `len` bytes are kept, if need be that of older ones that are not whole; false
     /// when there is none, or the place was given to another.
-    fn hold(&self, place: Place, len: usize, counters: &Counters) -> bool {
+    fn hold(&self, place: PlaceId, len: usize, counters: &Counters) -> bool {
         let len = len.saturating_sub(INPUT_FREE_LEN);
         let mut open = self.open();
         let Some(connection) = open.table.get_mut(place) else { return false };
@@ -228,20 +228,20 @@ impl Connections {
         true
     }
 
-    fn leave(&self, place: Place) {
+    fn leave(&self, place: PlaceId) {
         self.open().forget(place);
         self.gone.notify_one();
     }
 }
 
 /// The place of a connection, which is given back.
-struct Held<'s> {
-    shared: &'s Shared,
-    place: Place,
+struct ConnectionPlace<'s> {
+    shared: &'s AdminState,
+    place: PlaceId,
     evicted: Arc<Notify>,
 }
 
-impl Held<'_> {
+impl ConnectionPlace<'_> {
     fn wait(&self, wait: ConnectionWait) -> bool {
         self.shared.connections.wait(self.place, wait)
     }
@@ -251,7 +251,7 @@ impl Held<'_> {
     }
 }
 
-impl Drop for Held<'_> {
+impl Drop for ConnectionPlace<'_> {
     fn drop(&mut self) {
         self.shared.connections.leave(self.place);
     }
@@ -276,7 +276,7 @@ pub fn listen(address: SocketAddr, backlog: u32) -> io::Result<std::net::TcpList
 }
 
 /// Accepts connections until the server stops.
-pub async fn serve(listener: TcpListener, shared: Arc<Shared>) {
+pub async fn serve(listener: TcpListener, shared: Arc<AdminState>) {
     let mut stopping = shared.stopping();
     loop {
         let accepted = tokio::select! {
@@ -304,7 +304,7 @@ pub async fn serve(listener: TcpListener, shared: Arc<Shared>) {
         counters.connections.inc();
         let shared = Arc::clone(&shared);
         tokio::spawn(async move {
-            let held = Held { shared: &shared, place, evicted };
+            let held = ConnectionPlace { shared: &shared, place, evicted };
             if let Err(error) = talk(stream, source, &shared, &held).await {
                 tracing::debug!(%error, %source, "a connection went away");
             }
@@ -313,13 +313,13 @@ pub async fn serve(listener: TcpListener, shared: Arc<Shared>) {
 }
 
 /// What came of waiting for a message.
-enum Arrived {
+enum ReadOutcome {
     /// A whole one, envelope first.
     Message(Vec<u8>),
     /// The other side has nothing more to say.
     Nothing,
     /// Something that is no message, and why.
-    Bad(Refused),
+    Bad(OperationRefusal),
     /// The server stops.
     Stop,
     /// Another connection has the place.
@@ -329,8 +329,8 @@ enum Arrived {
 async fn talk(
     mut stream: TcpStream,
     source: SocketAddr,
-    shared: &Arc<Shared>,
-    held: &Held<'_>,
+    shared: &Arc<AdminState>,
+    held: &ConnectionPlace<'_>,
 ) -> io::Result<()> {
     let config = shared.config();
     let tcp = &config.tcp;
@@ -340,12 +340,12 @@ async fn talk(
     loop {
         let arrived = tokio::select! {
             arrived = arrive(&mut stream, shared, held, is_first) => arrived?,
-            () = held.evicted.notified() => Arrived::Evicted,
+            () = held.evicted.notified() => ReadOutcome::Evicted,
         };
         let message = match arrived {
-            Arrived::Message(message) => message,
-            Arrived::Nothing | Arrived::Stop | Arrived::Evicted => return Ok(()),
-            Arrived::Bad(refused) => {
+            ReadOutcome::Message(message) => message,
+            ReadOutcome::Nothing | ReadOutcome::Stop | ReadOutcome::Evicted => return Ok(()),
+            ReadOutcome::Bad(refused) => {
                 shared.service.counters.answered(OpCode::RESERVED, refused.code);
                 let bytes = unreadable(OpCode::RESERVED, &refused, unix_s());
                 held.wait(ConnectionWait::Sending);
@@ -378,8 +378,8 @@ async fn talk(
 async fn work(
     message: Vec<u8>,
     source: SocketAddr,
-    shared: &Arc<Shared>,
-    held: &Held<'_>,
+    shared: &Arc<AdminState>,
+    held: &ConnectionPlace<'_>,
 ) -> Option<Replies> {
     // Until it is worked on, a request can be given up like one that is not whole.
     let permit = tokio::select! {
@@ -402,36 +402,37 @@ async fn work(
 /// Waits for a message.
 async fn arrive(
     stream: &mut TcpStream,
-    shared: &Shared,
-    held: &Held<'_>,
+    shared: &AdminState,
+    held: &ConnectionPlace<'_>,
     is_first: bool,
-) -> io::Result<Arrived> {
-    const SHORT: Refused = Refused::new(ResponseCode::PROTOCOL_ERROR, "Invalid message length");
-    const LATE: Refused =
-        Refused::new(ResponseCode::PROTOCOL_ERROR, "Timed out waiting for the rest of the request");
+) -> io::Result<ReadOutcome> {
+    const SHORT: OperationRefusal =
+        OperationRefusal::new(ResponseCode::PROTOCOL_ERROR, "Invalid message length");
+    const LATE: OperationRefusal =
+        OperationRefusal::new(ResponseCode::PROTOCOL_ERROR, "Timed out waiting for the rest of the request");
     let (config, mut stopping) = (shared.config(), shared.stopping());
     let tcp = &config.tcp;
     let mut envelope = [0; Envelope::LEN];
     let idle = timeout(ms(tcp.idle_ms), stream.read(&mut envelope));
     let arrived = tokio::select! {
         arrived = idle => arrived,
-        _ = stopping.wait_for(|&stops| stops) => return Ok(Arrived::Stop),
+        _ = stopping.wait_for(|&stops| stops) => return Ok(ReadOutcome::Stop),
     };
     let Ok(begun) = arrived else {
         shared.service.counters.connections_timed_out.inc();
-        return Ok(Arrived::Nothing);
+        return Ok(ReadOutcome::Nothing);
     };
     let mut len = begun?;
     if len == 0 {
-        return Ok(if is_first { Arrived::Bad(SHORT) } else { Arrived::Nothing });
+        return Ok(if is_first { ReadOutcome::Bad(SHORT) } else { ReadOutcome::Nothing });
     }
     if !held.wait(ConnectionWait::Reading) {
-        return Ok(Arrived::Evicted);
+        return Ok(ReadOutcome::Evicted);
     }
     let rest = timeout(ms(tcp.read_ms), async {
         while len < envelope.len() {
             match stream.read(&mut envelope[len..]).await? {
-                0 => return Ok(Arrived::Bad(SHORT)),
+                0 => return Ok(ReadOutcome::Bad(SHORT)),
                 more => len += more,
             }
         }
@@ -439,27 +440,27 @@ async fn arrive(
             Ok((envelope, _)) => envelope.message_len,
             Err(_) => {
                 let text = "Server error processing request, see server logs";
-                return Ok(Arrived::Bad(Refused::new(ResponseCode::ERROR, text)));
+                return Ok(ReadOutcome::Bad(OperationRefusal::new(ResponseCode::ERROR, text)));
             }
         };
         if message_len > tcp.request_bytes {
             let text = "The request is too long.";
-            return Ok(Arrived::Bad(Refused::new(ResponseCode::PROTOCOL_ERROR, text)));
+            return Ok(ReadOutcome::Bad(OperationRefusal::new(ResponseCode::PROTOCOL_ERROR, text)));
         }
         let Some(message) = body(stream, held, &envelope, message_len as usize).await? else {
-            return Ok(Arrived::Evicted);
+            return Ok(ReadOutcome::Evicted);
         };
         let received = message.len() - envelope.len();
         if received < message_len as usize {
             let text = format!("Expecting {message_len} bytes, only received {received}");
             let code = ResponseCode::PROTOCOL_ERROR;
-            return Ok(Arrived::Bad(Refused { code, text: text.into() }));
+            return Ok(ReadOutcome::Bad(OperationRefusal { code, text: text.into() }));
         }
-        Ok(Arrived::Message(message))
+        Ok(ReadOutcome::Message(message))
     });
     rest.await.unwrap_or_else(|_| {
         shared.service.counters.connections_timed_out.inc();
-        Ok(Arrived::Bad(LATE))
+        Ok(ReadOutcome::Bad(LATE))
     })
 }
 
@@ -467,7 +468,7 @@ async fn arrive(
 /// they come, so that a length that lies costs nothing.
 async fn body(
     stream: &mut TcpStream,
-    held: &Held<'_>,
+    held: &ConnectionPlace<'_>,
     envelope: &[u8],
     len: usize,
 ) -> io::Result<Option<Vec<u8>>> {
@@ -490,7 +491,7 @@ async fn body(
     Ok(Some(message))
 }
 
-async fn send(stream: &mut TcpStream, bytes: &[u8], shared: &Shared) -> io::Result<()> {
+async fn send(stream: &mut TcpStream, bytes: &[u8], shared: &AdminState) -> io::Result<()> {
     let sent = timeout(ms(shared.config().tcp.write_ms), stream.write_all(bytes)).await;
     sent.unwrap_or_else(|_| {
         shared.service.counters.connections_timed_out.inc();
@@ -500,7 +501,7 @@ async fn send(stream: &mut TcpStream, bytes: &[u8], shared: &Shared) -> io::Resu
 
 /// Closes so that the answer arrives: what the other side still sends is thrown away, or the kernel would take the
 /// answer back.
-async fn close(mut stream: TcpStream, tcp: &TcpConfig, held: &Held<'_>) -> io::Result<()> {
+async fn close(mut stream: TcpStream, tcp: &TcpConfig, held: &ConnectionPlace<'_>) -> io::Result<()> {
     if !held.wait(ConnectionWait::Closing) {
         return Ok(());
     }

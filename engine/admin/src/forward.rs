@@ -3,7 +3,7 @@
 //! Bounded: so many connections, and so many requests that are worked on at a time, beside those of clients that connect
 //! here. Only processes of the same user are listened to.
 
-use crate::server::Shared;
+use crate::server::AdminState;
 use crate::service::Pages;
 use anyhow::{Context as _, ensure};
 use handle_sessions::Holder;
@@ -94,14 +94,14 @@ impl ForwardSocket {
     ///
     /// # Errors
     /// When the runtime cannot watch the socket.
-    pub fn serve(self, shared: &Arc<Shared>) -> anyhow::Result<()> {
+    pub fn serve(self, shared: &Arc<AdminState>) -> anyhow::Result<()> {
         let listener = UnixListener::from_std(self.holder.listener()?)?;
         tokio::spawn(accept(self, listener, Arc::clone(shared)));
         Ok(())
     }
 }
 
-async fn accept(socket: ForwardSocket, listener: UnixListener, shared: Arc<Shared>) {
+async fn accept(socket: ForwardSocket, listener: UnixListener, shared: Arc<AdminState>) {
     let mut stopping = shared.stopping();
     let config = shared.config().forward.clone();
     let connections = Arc::new(Semaphore::new(config.connections));
@@ -135,7 +135,7 @@ async fn accept(socket: ForwardSocket, listener: UnixListener, shared: Arc<Share
 }
 
 /// Answers on one connection until the other side goes, or the server stops.
-async fn talk(mut stream: UnixStream, shared: &Arc<Shared>, work: &Semaphore) -> io::Result<()> {
+async fn talk(mut stream: UnixStream, shared: &Arc<AdminState>, work: &Semaphore) -> io::Result<()> {
     let mut stopping = shared.stopping();
     let mut listing: Option<Pages> = None;
     loop {

@@ -3,7 +3,7 @@
 use anyhow::{Context as _, anyhow};
 use clap::Parser;
 use handle_admin::config::Config;
-use handle_admin::elsewhere::Elsewhere;
+use handle_admin::remote::RemoteServices;
 use handle_admin::server::{Server, check_set, read_identity, site_differences};
 use handle_admin::settings::{Hooks, ReadConfig, reload};
 use handle_admin::store::{Store, StoreError};
@@ -146,7 +146,7 @@ fn check(args: &Args, config: &Config) -> anyhow::Result<()> {
     for difference in site_differences(config, &site) {
         eprintln!("handle-admin: warning: {difference}");
     }
-    Elsewhere::open(&config.elsewhere)?;
+    RemoteServices::open(&config.elsewhere)?;
     let records = match Store::open_to_read(&config.store) {
         Ok(store) => {
             let stats = store.stats()?;

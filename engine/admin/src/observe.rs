@@ -4,10 +4,10 @@
 
 use crate::costly::CostlyWork;
 use crate::disk::DiskRoom;
-use crate::elsewhere::{Elsewhere, ElsewhereCounts};
 use crate::publish;
 use crate::referral::{ReferralCounts, ReferralResolver};
-use crate::server::Shared;
+use crate::remote::{RemoteCounts, RemoteServices};
+use crate::server::AdminState;
 use handle_process::http::{self, BadRequest, Response, Status};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{EncodeMetric, MetricEncoder};
@@ -24,7 +24,7 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 /// Serves scrapers until the server stops.
-pub async fn serve(listener: TcpListener, shared: Arc<Shared>) {
+pub async fn serve(listener: TcpListener, shared: Arc<AdminState>) {
     let clients = Arc::new(Semaphore::new(shared.config().observe.http_connections));
     let patience = Duration::from_millis(shared.config().observe.http_patience_ms.into());
     let mut stopping = shared.stopping();
@@ -45,7 +45,7 @@ pub async fn serve(listener: TcpListener, shared: Arc<Shared>) {
     }
 }
 
-async fn talk(mut stream: TcpStream, shared: &Arc<Shared>) -> io::Result<()> {
+async fn talk(mut stream: TcpStream, shared: &Arc<AdminState>) -> io::Result<()> {
     let len_max = shared.config().observe.http_header_bytes;
     let mut head = Vec::new();
     let mut room = [0; 1024];
@@ -82,7 +82,7 @@ fn refuse(bad: BadRequest) -> Response {
     Response::text(bad.status(), text)
 }
 
-fn respond(shared: &Shared, path: &str) -> Response {
+fn respond(shared: &AdminState, path: &str) -> Response {
     let store = &shared.service.store;
     match path {
         "/metrics" => match metrics(shared) {
@@ -115,7 +115,7 @@ fn respond(shared: &Shared, path: &str) -> Response {
 ///
 /// # Errors
 /// When the store cannot be read.
-pub fn metrics(shared: &Shared) -> Result<String, Box<dyn std::error::Error + Send + Sync>> {
+pub fn metrics(shared: &AdminState) -> Result<String, Box<dyn std::error::Error + Send + Sync>> {
     let (service, counters) = (&shared.service, &shared.service.counters);
     let mut registry = Registry::with_prefix("handle_admin");
     registry.register("requests", "Requests, by operation and code of the answer", counters.requests.clone());
@@ -166,8 +166,8 @@ pub fn metrics(shared: &Shared) -> Result<String, Box<dyn std::error::Error + Se
         let events = EventCounts(sessions.counts().by_name().to_vec());
         registry.register("session_messages", "What came of set-ups and of messages in sessions", events);
     }
-    let ElsewhereCounts { asked, unanswered, refused, rested, cached } =
-        service.elsewhere().map(Elsewhere::counts).unwrap_or_default();
+    let RemoteCounts { asked, unanswered, refused, rested, cached } =
+        service.elsewhere().map(RemoteServices::counts).unwrap_or_default();
     let events = vec![
         ("asked", asked),
         ("unanswered", unanswered),
@@ -225,14 +225,14 @@ pub fn metrics(shared: &Shared) -> Result<String, Box<dyn std::error::Error + Se
         (
             "elsewhere_asking",
             "Requests on whose behalf other services are asked",
-            service.elsewhere().map_or(0, Elsewhere::asking) as u64,
+            service.elsewhere().map_or(0, RemoteServices::asking) as u64,
         ),
         ("start_time_seconds", "When it was started, Unix seconds", shared.started_unix_ms() / 1000),
     ];
     for (name, help, number) in gauges {
         registry.register(name, help, ConstGauge::new(number));
     }
-    if let Some(publishing) = &shared.publishing {
+    if let Some(publishing) = &shared.publisher {
         publish::register(&mut registry, &publishing.status());
     }
     let mut text = String::new();

@@ -4,7 +4,7 @@
 //! a time, nobody waits for a place, each takes `elsewhere.patience_ms` at most, and answers are cached as
 //! `elsewhere.cache_bytes` and `elsewhere.cache_s` say. RFC 3652 section 3.4, with what deployed servers do.
 
-use crate::elsewhere::ElsewhereConfig;
+use crate::remote::RemoteConfig;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use handle_client::lookup::{Options, Whom};
 use handle_client::{Driver, Question, SharedAnswer};
@@ -59,7 +59,7 @@ impl ReferralResolver {
     ///
     /// # Errors
     /// When a file that `config` names cannot be used.
-    pub fn open(config: &ElsewhereConfig, at_once: usize) -> anyhow::Result<Self> {
+    pub fn open(config: &RemoteConfig, at_once: usize) -> anyhow::Result<Self> {
         let client = Arc::new(config.client()?);
         let places = bounded(at_once);
         for _ in 0..at_once {

@@ -6,14 +6,14 @@ use crate::connections::{Connections, serve};
 use crate::control::Control;
 use crate::costly::CostlyWork;
 use crate::disk::DiskWatch;
-use crate::elsewhere::Elsewhere;
 use crate::forward::ForwardSocket;
 use crate::health::Health;
-use crate::operation::Rules;
-use crate::publish::{PublishError, Publishing};
+use crate::operation::OperationRules;
+use crate::publish::{PublishError, StorePublisher};
 use crate::referral::ReferralResolver;
+use crate::remote::RemoteServices;
 use crate::service::reply::Sealer;
-use crate::service::{InForce, Service};
+use crate::service::{ActiveRules, Service};
 use crate::settings::{Hooks, Settings};
 use crate::store::{Store, now_unix_ms};
 use crate::{control, observe};
@@ -50,7 +50,7 @@ const PRUNE_COUNT: usize = 10_000;
 /// A running server.
 #[derive(Debug)]
 pub struct Server {
-    shared: Arc<Shared>,
+    shared: Arc<AdminState>,
     runtime: Runtime,
     addresses: Vec<SocketAddr>,
     http: Option<SocketAddr>,
@@ -58,7 +58,7 @@ pub struct Server {
 
 /// What all parts share.
 #[derive(Debug)]
-pub struct Shared {
+pub struct AdminState {
     /// Answers requests.
     pub service: Arc<Service>,
     /// Who is connected.
@@ -68,14 +68,14 @@ pub struct Shared {
     /// Room on the disks.
     pub disks: DiskWatch,
     /// What brings changes to resolvers, if a directory for that is configured.
-    pub publishing: Option<Publishing>,
+    pub publisher: Option<StorePublisher>,
     /// What is in force of the configuration.
     pub settings: Settings,
     stop: watch::Sender<bool>,
     started_unix_ms: u64,
 }
 
-impl Shared {
+impl AdminState {
     /// The configuration in force.
     #[must_use]
     pub fn config(&self) -> Arc<Config> {
@@ -127,15 +127,15 @@ pub fn site_differences(config: &Config, site: &SiteRecord) -> Vec<String> {
 }
 
 /// What requests are decided by.
-pub(crate) fn in_force(config: &Config, site: Arc<SiteRecord>) -> anyhow::Result<InForce> {
-    let rules = Rules {
+pub(crate) fn in_force(config: &Config, site: Arc<SiteRecord>) -> anyhow::Result<ActiveRules> {
+    let rules = OperationRules {
         site,
         administrators: config.administrators()?,
         anonymous_full_access: config.anonymous_full_access,
         lists_handles: config.list_handles,
         bounds: config.bounds(),
     };
-    Ok(InForce { rules, effort: config.effort() })
+    Ok(ActiveRules { rules, effort: config.effort() })
 }
 
 impl Server {
@@ -171,11 +171,12 @@ impl Server {
         let publish = &config.publish;
         let publishing = match &publish.directory {
             Some(directory) => Some(
-                Publishing::start(store.clone(), publish).map_err(|error| explain_set(directory, error))?,
+                StorePublisher::start(store.clone(), publish)
+                    .map_err(|error| explain_set(directory, error))?,
             ),
             None => None,
         };
-        let elsewhere = Elsewhere::open(&config.elsewhere)?;
+        let elsewhere = RemoteServices::open(&config.elsewhere)?;
         let forward = config.forward.socket.as_deref().map(ForwardSocket::bind).transpose()?;
         let referrals = open_referrals(config)?;
         let in_force = in_force(config, Arc::new(site))?;
@@ -191,12 +192,12 @@ impl Server {
             .with_sessions(SessionEndpoint::new(&config.sessions))
             .with_elsewhere(elsewhere)
             .with_referrals(referrals);
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(AdminState {
             service: Arc::new(service),
             connections: Connections::new(&config.tcp),
             health: Health::new(Duration::from_millis(config.observe.probe_every_ms.into())),
             disks: DiskWatch::default(),
-            publishing,
+            publisher: publishing,
             settings: Settings::new(config.clone(), hooks),
             stop: watch::Sender::new(false),
             started_unix_ms: now_unix_ms(),
@@ -245,7 +246,7 @@ impl Server {
 
     /// What all parts share.
     #[must_use]
-    pub const fn shared(&self) -> &Arc<Shared> {
+    pub const fn shared(&self) -> &Arc<AdminState> {
         &self.shared
     }
 
@@ -261,7 +262,7 @@ impl Server {
         if let Some(why) = self.shared.service.store.failure() {
             return Some(format!("the store has failed: {why}"));
         }
-        let has_bug = self.shared.publishing.as_ref().is_some_and(Publishing::is_finished);
+        let has_bug = self.shared.publisher.as_ref().is_some_and(StorePublisher::is_finished);
         has_bug.then(|| "publishing has met a bug; it was shown where it happened".to_owned())
     }
 
@@ -272,7 +273,7 @@ impl Server {
         self.runtime.shutdown_timeout(GOODBYE_PATIENCE);
         self.shared.service.audit.summarise();
         self.shared.service.costly().into_iter().for_each(CostlyWork::close);
-        if let Some(publishing) = &self.shared.publishing {
+        if let Some(publishing) = &self.shared.publisher {
             publishing.stop();
         }
     }
@@ -354,7 +355,7 @@ fn explain_set(directory: &Path, error: PublishError) -> anyhow::Error {
 }
 
 /// Forgets sessions whose time is over.
-async fn expire_sessions(shared: Arc<Shared>) {
+async fn expire_sessions(shared: Arc<AdminState>) {
     let mut stopping = shared.stopping();
     while tokio::time::timeout(SESSIONS_EXPIRE, stopping.wait_for(|&stops| stops)).await.is_err() {
         shared.service.sessions().into_iter().for_each(SessionEndpoint::expire);
@@ -362,7 +363,7 @@ async fn expire_sessions(shared: Arc<Shared>) {
 }
 
 /// Looks for room on the disks now and then, and tells what the audit log has left out.
-async fn look_after_disks(shared: Arc<Shared>) {
+async fn look_after_disks(shared: Arc<AdminState>) {
     let mut stopping = shared.stopping();
     loop {
         let looked = Arc::clone(&shared);
@@ -382,7 +383,7 @@ async fn look_after_disks(shared: Arc<Shared>) {
 }
 
 /// Drops old transactions from the log, now and then.
-async fn prune(shared: Arc<Shared>) {
+async fn prune(shared: Arc<AdminState>) {
     let kept_ms = u64::from(shared.config().store.log_days) * 86_400_000;
     let mut stopping = shared.stopping();
     loop {

@@ -3,9 +3,9 @@
 //! A configuration that cannot be read or is wrong changes nothing. What ports, threads, keys and the store were opened
 //! with stays as it is, and is named: it takes a restart.
 
-use crate::audit::Target;
+use crate::audit::AuditTarget;
 use crate::config::Config;
-use crate::server::{Shared, in_force};
+use crate::server::{AdminState, in_force};
 use handle_process::log::SetLog;
 use handle_process::reload::{Changes, merged};
 use serde_json::{Value, json};
@@ -87,7 +87,7 @@ impl Settings {
 }
 
 /// Reads the configuration again, and says what came of it.
-pub fn reload(shared: &Shared) -> Value {
+pub fn reload(shared: &AdminState) -> Value {
     // Before the file is read: of two reloads at once, the later one must not be overtaken by what the other has read,
     // nor may the service manager take the end of the one for that of the other.
     let _taking = shared.settings.taking.lock().unwrap_or_else(PoisonError::into_inner);
@@ -119,7 +119,7 @@ pub fn reload(shared: &Shared) -> Value {
 }
 
 /// Takes of the configuration as it is now what can change while serving. What may fail comes first.
-fn taken(shared: &Shared) -> anyhow::Result<Changes> {
+fn taken(shared: &AdminState) -> anyhow::Result<Changes> {
     let settings = &shared.settings;
     let read = settings.hooks.read_config.as_ref();
     let new = read.ok_or_else(|| anyhow::anyhow!("this server has no configuration to read again"))?()?;
@@ -130,13 +130,13 @@ fn taken(shared: &Shared) -> anyhow::Result<Changes> {
     config.check()?;
     let service = &shared.service;
     let in_force = in_force(&config, Arc::clone(&service.site))?;
-    let audit_target = Target::open(config.audit.as_deref(), config.audit_files())?;
+    let audit_target = AuditTarget::open(config.audit.as_deref(), config.audit_files())?;
     let set_log = settings.hooks.set_log.as_ref().filter(|_| config.log != old.log);
     if let Some(set_log) = set_log {
         set_log(&config.log)?;
     }
     // Last of what may fail, for it is a command that cannot be taken back.
-    if let Some(publishing) = &shared.publishing
+    if let Some(publishing) = &shared.publisher
         && let Err(error) = publishing.reconfigure(&config.publish)
     {
         set_log.map_or(Ok(()), |set_log| set_log(&old.log))?;

@@ -1,7 +1,7 @@
 //! The store and its publishing in a process of its own, moved by lines on its standard input.
 
 use anyhow::{Context as _, bail};
-use handle_admin::publish::{Command, PublishConfig, Publishing};
+use handle_admin::publish::{Command, PublishConfig, StorePublisher};
 use handle_admin::store::{Store, StoreConfig};
 use handle_benches::records::{Generator, Room};
 use handle_benches::{serve, usage};
@@ -114,7 +114,7 @@ pub(crate) fn keep(dir: &Path, records: u64, core: usize) -> anyhow::Result<()> 
     tell(&format!("imported {records} records in {:.1} s", started.elapsed().as_secs_f64()))?;
     let started = Instant::now();
     let publish = PublishConfig { directory: Some(dir.join("set")), ..PublishConfig::default() };
-    let publishing = Publishing::start(store.clone(), &publish)?;
+    let publishing = StorePublisher::start(store.clone(), &publish)?;
     wait_until_visible(&store, &publishing)?;
     let status = publishing.status();
     let handles = status.set.map_or(0, |set| set.handles);
@@ -171,7 +171,7 @@ fn tell(line: &str) -> anyhow::Result<()> {
     Ok(out.flush()?)
 }
 
-fn wait_until_visible(store: &Store, publishing: &Publishing) -> anyhow::Result<()> {
+fn wait_until_visible(store: &Store, publishing: &StorePublisher) -> anyhow::Result<()> {
     anyhow::ensure!(publishing.wait_for(store.last_id(), PATIENCE), "not visible: {:?}", publishing.status());
     Ok(())
 }

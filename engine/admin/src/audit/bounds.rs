@@ -20,7 +20,7 @@ pub struct AuditBounds {
 
 /// Why a line is one of those that are bounded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Bounded {
+pub(super) enum BoundedKind {
     /// The request was refused.
     Refused,
     /// Nobody had to say who asks.
@@ -39,12 +39,12 @@ pub(super) struct Summary {
 }
 
 impl Summary {
-    fn count(&mut self, bounded: Bounded) {
+    fn count(&mut self, bounded: BoundedKind) {
         self.left_out += 1;
         match bounded {
-            Bounded::Refused => self.refused += 1,
-            Bounded::Anonymous => self.anonymous += 1,
-            Bounded::Unchanged => self.unchanged += 1,
+            BoundedKind::Refused => self.refused += 1,
+            BoundedKind::Anonymous => self.anonymous += 1,
+            BoundedKind::Unchanged => self.unchanged += 1,
         }
     }
 }
@@ -78,7 +78,7 @@ impl Gate {
     }
 
     /// Whether a line of `len` bytes is written; it is counted where not.
-    pub(super) fn admit(&mut self, source: IpAddr, unix_s: u64, len: u64, bounded: Bounded) -> bool {
+    pub(super) fn admit(&mut self, source: IpAddr, unix_s: u64, len: u64, bounded: BoundedKind) -> bool {
         let bounds = self.bounds;
         if self.unix_s != unix_s {
             let refill = unix_s.saturating_sub(self.unix_s).saturating_mul(bounds.bytes_per_s);
@@ -101,7 +101,7 @@ impl Gate {
     }
 
     /// Counts a line that is not written for another reason.
-    pub(super) fn leave_out(&mut self, bounded: Bounded) {
+    pub(super) fn leave_out(&mut self, bounded: BoundedKind) {
         self.summary.count(bounded);
     }
 
@@ -126,7 +126,7 @@ mod tests {
     fn a_source_uses_up_its_own_lines_and_all_together_have_an_end() {
         let mut gate = Gate::new(BOUNDS);
         let mut admitted = |source, count, unix_s| {
-            (0..count).filter(|_| gate.admit(source, unix_s, 1, Bounded::Refused)).count()
+            (0..count).filter(|_| gate.admit(source, unix_s, 1, BoundedKind::Refused)).count()
         };
         assert_eq!(admitted(ip(1), 13, 5), 3);
         assert_eq!(admitted(ip(2), 2, 5), 2, "who floods takes nobody else's");
@@ -142,7 +142,7 @@ mod tests {
         let bounds = AuditBounds { lines_per_s: 1000, lines_per_source_per_s: 1000, ..BOUNDS };
         let mut gate = Gate::new(bounds);
         let mut admitted =
-            |unix_s| (0..1000).filter(|_| gate.admit(ip(1), unix_s, 500, Bounded::Anonymous)).count();
+            |unix_s| (0..1000).filter(|_| gate.admit(ip(1), unix_s, 500, BoundedKind::Anonymous)).count();
         assert_eq!(admitted(100), 128, "64,000 bytes at once");
         assert_eq!((101..201).map(&mut admitted).sum::<usize>(), 200, "then 1000 in a second");
         assert_eq!(admitted(10_000), 128);

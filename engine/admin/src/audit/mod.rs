@@ -15,7 +15,7 @@ pub use bounds::AuditBounds;
 pub use file::FileBounds;
 
 use anyhow::Context as _;
-use bounds::{Bounded, Gate, Summary};
+use bounds::{BoundedKind, Gate, Summary};
 use file::AuditFile;
 use handle_auth::source;
 use handle_proto::limit::HANDLE_LEN_MAX;
@@ -56,13 +56,13 @@ pub struct AuditLine<'a> {
 
 impl AuditLine<'_> {
     /// Why the line is bounded; `None` for one that is always written.
-    fn bounded(&self) -> Option<Bounded> {
+    fn bounded(&self) -> Option<BoundedKind> {
         if self.code != ResponseCode::SUCCESS {
-            Some(Bounded::Refused)
+            Some(BoundedKind::Refused)
         } else if self.identity.is_none() {
-            Some(Bounded::Anonymous)
+            Some(BoundedKind::Anonymous)
         } else if !self.changed && self.op_code.changes_records() {
-            Some(Bounded::Unchanged)
+            Some(BoundedKind::Unchanged)
         } else {
             None
         }
@@ -72,7 +72,7 @@ impl AuditLine<'_> {
 /// Where the lines go.
 #[derive(Debug)]
 pub struct Audit {
-    target: Mutex<Target>,
+    target: Mutex<AuditTarget>,
     gate: Mutex<Gate>,
     summarised: Mutex<Instant>,
     is_disk_low: AtomicBool,
@@ -83,9 +83,9 @@ pub struct Audit {
 
 /// Where lines can go.
 #[derive(Debug, Default)]
-pub struct Target(Option<AuditFile>);
+pub struct AuditTarget(Option<AuditFile>);
 
-impl Target {
+impl AuditTarget {
     /// The end of the file at `path`, which only its owner may read; the log of the process where there is none.
     ///
     /// # Errors
@@ -123,7 +123,7 @@ impl Audit {
     /// When the file cannot be written.
     pub fn open(path: Option<&Path>, files: FileBounds, bounds: AuditBounds) -> anyhow::Result<Self> {
         Ok(Self {
-            target: Mutex::new(Target::open(path, files)?),
+            target: Mutex::new(AuditTarget::open(path, files)?),
             gate: Mutex::new(Gate::new(bounds)),
             summarised: Mutex::new(Instant::now()),
             is_disk_low: AtomicBool::new(false),
@@ -134,7 +134,7 @@ impl Audit {
     }
 
     /// From now on, lines go there, and so many of them.
-    pub fn put_in_force(&self, target: Target, bounds: AuditBounds) {
+    pub fn put_in_force(&self, target: AuditTarget, bounds: AuditBounds) {
         *self.target() = target;
         self.gate().set(bounds);
     }
@@ -147,7 +147,7 @@ impl Audit {
         self.summarise();
         let mut target = self.target();
         let path = target.path();
-        *target = Target::open(path.as_deref(), files)?;
+        *target = AuditTarget::open(path.as_deref(), files)?;
         Ok(())
     }
 
@@ -214,7 +214,7 @@ impl Audit {
         self.append(&text, || ());
     }
 
-    fn admits(&self, source: SocketAddr, len: u64, bounded: Bounded) -> bool {
+    fn admits(&self, source: SocketAddr, len: u64, bounded: BoundedKind) -> bool {
         let unix_s = crate::store::now_unix_ms() / 1000;
         let mut gate = self.gate();
         if self.is_disk_low.load(Ordering::Relaxed) {
@@ -242,7 +242,7 @@ impl Audit {
         };
     }
 
-    fn target(&self) -> MutexGuard<'_, Target> {
+    fn target(&self) -> MutexGuard<'_, AuditTarget> {
         self.target.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -331,9 +331,9 @@ mod tests {
         audit.write(&line);
         let len = std::fs::metadata(&path).unwrap().len();
         assert!((500..6_000).contains(&len), "{len}");
-        assert!(Target::open(Some(directory.path()), FILES).is_err(), "a directory");
+        assert!(AuditTarget::open(Some(directory.path()), FILES).is_err(), "a directory");
         let other = directory.path().join("other.jsonl");
-        audit.put_in_force(Target::open(Some(&other), FILES).unwrap(), BOUNDS);
+        audit.put_in_force(AuditTarget::open(Some(&other), FILES).unwrap(), BOUNDS);
         audit.write(&line);
         assert!(other.exists() && std::fs::metadata(&path).unwrap().len() == len);
     }

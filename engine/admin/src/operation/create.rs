@@ -1,14 +1,17 @@
 //! Creating and deleting handles. RFC 3652 section 3.6.
 
 use super::change::{Difference, by_index, is_open, merge};
-use super::{Answer, Case, Decided, Decision, Effect, NOT_FOUND, Refused, Stop, Write};
-use crate::permission::{Deed, Need, Requirement};
+use super::{
+    Decision, DecisionCase, DecisionEnd, DecisionResult, Effect, NOT_FOUND, OperationAnswer,
+    OperationRefusal, Write,
+};
+use crate::permission::{PermissionNeed, RecordAction, Requirement};
 use crate::store::Records;
 use handle_proto::name::is_control;
 use handle_proto::{Handle, OpFlags, ResponseCode, Value, Values};
 
-impl<R: Records> Case<'_, R> {
-    pub(super) fn create(&self, handle: &[u8], values: Values<'_>) -> Decided {
+impl<R: Records> DecisionCase<'_, R> {
+    pub(super) fn create(&self, handle: &[u8], values: Values<'_>) -> DecisionResult {
         let minted;
         let handle = match self.asked.flags.has(OpFlags::MINT_SUFFIX) {
             true => {
@@ -21,7 +24,7 @@ impl<R: Records> Case<'_, R> {
         self.check_name(handle)?;
         self.check_new(&values)?;
         let name = Handle(&key);
-        let create = Need::of([Deed::creating(name)], name, self.records.folds());
+        let create = PermissionNeed::of([RecordAction::creating(name)], name, self.records.folds());
         let stored = self.records.record(&key)?;
         let before = match &stored {
             None => {
@@ -29,7 +32,7 @@ impl<R: Records> Case<'_, R> {
                 Values::EMPTY
             }
             Some(_) if !self.asked.flags.has(OpFlags::OVERWRITE) => {
-                return Err(Refused::new(ResponseCode::HANDLE_ALREADY_EXISTS, "").into());
+                return Err(OperationRefusal::new(ResponseCode::HANDLE_ALREADY_EXISTS, "").into());
             }
             Some(record) => {
                 let before = record.view().values;
@@ -39,7 +42,7 @@ impl<R: Records> Case<'_, R> {
         };
         let changes = stored.is_none() || Difference::between(&before, &values, true).is_any;
         let effect = Effect { changed: changes, replaced: stored.is_some() };
-        let answer = Answer::Created(handle.to_vec(), effect);
+        let answer = OperationAnswer::Created(handle.to_vec(), effect);
         if !changes {
             // Nothing to write, and nothing for mirrors and resolvers to learn.
             return Ok(Decision::Answer(answer));
@@ -50,18 +53,18 @@ impl<R: Records> Case<'_, R> {
         Ok(Decision::Change(vec![Write::Put(key, count, bytes)], answer))
     }
 
-    pub(super) fn delete(&self, handle: &[u8]) -> Decided {
+    pub(super) fn delete(&self, handle: &[u8]) -> DecisionResult {
         // Also where the prefix is not homed any more, for cleaning up.
         let key = self.key(handle)?;
         self.refer(&key)?;
         if matches!(self.who, super::Requester::Nobody) {
-            return Err(Stop::Challenge);
+            return Err(DecisionEnd::Challenge);
         }
         if self.records.record(&key)?.is_none() {
             return Err(NOT_FOUND.into());
         }
-        self.permit(&Need::of([Deed::Delete], Handle(&key), self.records.folds()).into())?;
-        Ok(Decision::Change(vec![Write::Delete(key)], Answer::Done(Effect::CHANGED)))
+        self.permit(&PermissionNeed::of([RecordAction::Delete], Handle(&key), self.records.folds()).into())?;
+        Ok(Decision::Change(vec![Write::Delete(key)], OperationAnswer::Done(Effect::CHANGED)))
     }
 
     /// Stops unless whoever asks may replace all values of a handle.
@@ -73,13 +76,13 @@ impl<R: Records> Case<'_, R> {
         name: Handle<'_>,
         before: &Values<'_>,
         after: &Values<'_>,
-        create: &Need,
-    ) -> Result<(), Stop> {
+        create: &PermissionNeed,
+    ) -> Result<(), DecisionEnd> {
         let mut room = Vec::new();
         let open = Values::build(before.iter().filter(is_open), &mut room);
         let mut deeds = Difference::between(&open, after, true).deeds;
         if deeds.is_empty() {
-            deeds.push(Deed::ModifyValue);
+            deeds.push(RecordAction::ModifyValue);
         }
         let may_read = self.hidden_values(name.0, &self.overwriting(name, &deeds, create))?;
         let deeds = Difference::between(before, after, may_read).deeds;
@@ -89,22 +92,23 @@ impl<R: Records> Case<'_, R> {
     /// What it takes to replace all values: the rights for each difference, or that to add administrators, who could
     /// get them; or those to delete the handle and to create it. Where no difference takes a right, nothing but a
     /// proven identity.
-    fn overwriting(&self, name: Handle<'_>, deeds: &[Deed], create: &Need) -> Requirement {
+    fn overwriting(&self, name: Handle<'_>, deeds: &[RecordAction], create: &PermissionNeed) -> Requirement {
         if deeds.is_empty() {
             return Requirement::identity();
         }
-        let need = |deeds: &[Deed]| Need::of(deeds.iter().copied(), name, self.records.folds());
+        let need =
+            |deeds: &[RecordAction]| PermissionNeed::of(deeds.iter().copied(), name, self.records.folds());
         let mut alternatives =
-            vec![vec![need(&[Deed::AddAdmin])], vec![need(&[Deed::Delete]), create.clone()]];
-        if !deeds.iter().any(|deed| deed.row().bits.has(Deed::AddAdmin.row().bits)) {
+            vec![vec![need(&[RecordAction::AddAdmin])], vec![need(&[RecordAction::Delete]), create.clone()]];
+        if !deeds.iter().any(|deed| deed.row().bits.has(RecordAction::AddAdmin.row().bits)) {
             alternatives.insert(0, vec![need(deeds)]);
         }
         Requirement(alternatives)
     }
 
     /// New names are UTF-8, not too long, and without control characters unless these are allowed.
-    pub(super) fn check_name(&self, handle: &[u8]) -> Result<(), Stop> {
-        let refuse = |text| Err(Refused::new(ResponseCode::INVALID_HANDLE, text).into());
+    pub(super) fn check_name(&self, handle: &[u8]) -> Result<(), DecisionEnd> {
+        let refuse = |text| Err(OperationRefusal::new(ResponseCode::INVALID_HANDLE, text).into());
         let Ok(name) = std::str::from_utf8(handle) else {
             return refuse("Invalid UTF8 encoding");
         };
@@ -115,9 +119,11 @@ impl<R: Records> Case<'_, R> {
     }
 
     /// New values have positive indexes, each its own.
-    pub(super) fn check_new(&self, values: &Values<'_>) -> Result<(), Stop> {
+    pub(super) fn check_new(&self, values: &Values<'_>) -> Result<(), DecisionEnd> {
         if values.iter().any(|value| value.index < 1) {
-            return Err(Refused::new(ResponseCode::INVALID_VALUE, "Value indexes must be positive").into());
+            return Err(
+                OperationRefusal::new(ResponseCode::INVALID_VALUE, "Value indexes must be positive").into()
+            );
         }
         match duplicate(values) {
             Some(index) => Err(conflict(ResponseCode::VALUE_ALREADY_EXISTS, index).into()),
@@ -126,10 +132,11 @@ impl<R: Records> Case<'_, R> {
     }
 
     /// The encodings of `values`, if they can be stored.
-    pub(super) fn fitting(&self, values: &[Value<'_>]) -> Result<(usize, Vec<u8>), Stop> {
+    pub(super) fn fitting(&self, values: &[Value<'_>]) -> Result<(usize, Vec<u8>), DecisionEnd> {
         let bounds = &self.rules.bounds;
-        let refuse =
-            |text: String| Err(Refused { code: ResponseCode::INVALID_VALUE, text: text.into() }.into());
+        let refuse = |text: String| {
+            Err(OperationRefusal { code: ResponseCode::INVALID_VALUE, text: text.into() }.into())
+        };
         if values.len() > bounds.values {
             return refuse(format!("A record has at most {} values.", bounds.values));
         }
@@ -153,8 +160,8 @@ pub(super) fn duplicate(values: &Values<'_>) -> Option<i32> {
     values.iter().map(|value| value.index).find(|&index| !seen.insert(index))
 }
 
-pub(super) fn conflict(code: ResponseCode, index: i32) -> Refused {
-    Refused { code, text: format!("Index conflict for {index}").into() }
+pub(super) fn conflict(code: ResponseCode, index: i32) -> OperationRefusal {
+    OperationRefusal { code, text: format!("Index conflict for {index}").into() }
 }
 
 /// A random UUID, version 4, in lower case.

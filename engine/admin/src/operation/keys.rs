@@ -1,6 +1,6 @@
 //! The values that may hold the key of an identity.
 
-use super::Rules;
+use super::OperationRules;
 use crate::store::{Records, StoreError, is_record_of_homed_prefix, is_responsible, key};
 use handle_proto::wire::list::Reference;
 use handle_proto::{Handle, fold};
@@ -8,7 +8,7 @@ use zeroize::Zeroizing;
 
 /// A key, or what should be one.
 #[derive(Clone)]
-pub struct Key {
+pub struct CandidateKey {
     /// The index of its value.
     pub index: i32,
     /// The data of the value.
@@ -38,11 +38,11 @@ impl From<StoreError> for NotHere {
 /// When the handle is not here, or cannot be read.
 pub fn keys(
     records: &impl Records,
-    rules: &Rules,
+    rules: &OperationRules,
     identity: Reference<'_>,
     kind: &[u8],
     most: usize,
-) -> Result<Vec<Key>, NotHere> {
+) -> Result<Vec<CandidateKey>, NotHere> {
     let key = key(identity.handle, records.folds());
     let is_here = rules.site.has(Handle(identity.handle)) && is_responsible(records, &key)?;
     if !is_here && !is_record_of_homed_prefix(records, &key)? {
@@ -52,11 +52,11 @@ pub fn keys(
         return if is_here { Ok(Vec::new()) } else { Err(NotHere::Elsewhere) };
     };
     let record = record.view();
-    let mut keys: Vec<Key> = record
+    let mut keys: Vec<CandidateKey> = record
         .values
         .iter()
         .filter(|value| (identity.index == 0 || value.index == identity.index) && fold::eq(value.kind, kind))
-        .map(|value| Key { index: value.index, data: Zeroizing::new(value.data.to_vec()) })
+        .map(|value| CandidateKey { index: value.index, data: Zeroizing::new(value.data.to_vec()) })
         .collect();
     if keys.is_empty() && !is_here {
         return Err(NotHere::Elsewhere);

@@ -1,14 +1,14 @@
 //! Listing names: page by page, so that a listing of any length needs room for one. RFC 3652 section 3.7.
 
-use super::{Case, Decided, Decision, NOT_HOMED, not_supported};
-use crate::permission::{Need, prefix_record};
+use super::{Decision, DecisionCase, DecisionResult, NOT_HOMED, not_supported};
+use crate::permission::{PermissionNeed, prefix_record};
 use crate::store::{Records, Snapshot, StoreError};
 use handle_proto::fold;
 use handle_proto::limit::LIST_PAGE_COUNT;
 use handle_proto::name::{PREFIX_OF_PREFIXES, PREFIX_RECORDS};
 
-impl<R: Records> Case<'_, R> {
-    pub(super) fn list_handles(&self, handle: &[u8]) -> Decided {
+impl<R: Records> DecisionCase<'_, R> {
+    pub(super) fn list_handles(&self, handle: &[u8]) -> DecisionResult {
         if !self.rules.lists_handles {
             return Err(not_supported("This server does not list handles.").into());
         }
@@ -21,7 +21,7 @@ impl<R: Records> Case<'_, R> {
         if !is_homed {
             return Err(NOT_HOMED.into());
         }
-        self.permit(&Need::listing(&record, self.records.folds()).into())?;
+        self.permit(&PermissionNeed::listing(&record, self.records.folds()).into())?;
         let start = match derived_from {
             Some(name) => [PREFIX_RECORDS, name, b"."].concat(),
             None => [prefix, b"/"].concat(),

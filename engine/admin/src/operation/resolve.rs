@@ -1,23 +1,25 @@
 //! Resolution of what is stored now, without the delay of publishing. RFC 3652 section 3.2.
 
-use super::{Answer, Case, Decided, Decision, NO_VALUES, NOT_FOUND, Refused};
-use crate::permission::{Deed, Need, Office};
+use super::{
+    Decision, DecisionCase, DecisionResult, NO_VALUES, NOT_FOUND, OperationAnswer, OperationRefusal,
+};
+use crate::permission::{OperatorDuty, PermissionNeed, RecordAction};
 use crate::store::Records;
 use handle_proto::limit::QUERY_COMPARISONS_MAX;
 use handle_proto::name::SITE_STATUS;
 use handle_proto::wire::query::{Query, SortedQuery};
 use handle_proto::{Handle, OpFlags, Permissions, ResponseCode, Value, fold};
 
-const UNREADABLE: Refused = Refused::new(ResponseCode::INSUFFICIENT_PERMISSIONS, "");
+const UNREADABLE: OperationRefusal = OperationRefusal::new(ResponseCode::INSUFFICIENT_PERMISSIONS, "");
 
-impl<R: Records> Case<'_, R> {
-    pub(super) fn resolve(&self, query: &Query<'_>) -> Decided {
+impl<R: Records> DecisionCase<'_, R> {
+    pub(super) fn resolve(&self, query: &Query<'_>) -> DecisionResult {
         let public_only = self.asked.flags.has(OpFlags::PUBLIC_ONLY);
         if fold::eq(query.handle, SITE_STATUS) {
             if public_only {
                 return Err(NO_VALUES.into());
             }
-            self.hold(Office::Status)?;
+            self.hold(OperatorDuty::Status)?;
             return Ok(Decision::Status);
         }
         let key = self.homed_key(query.handle)?;
@@ -37,7 +39,9 @@ impl<R: Records> Case<'_, R> {
             }
             // In a session identity always matters.
             if hidden.is_some() || (self.asked.in_session && selected().next().is_some()) {
-                self.permit(&Need::of([Deed::Read], Handle(&key), self.records.folds()).into())?;
+                self.permit(
+                    &PermissionNeed::of([RecordAction::Read], Handle(&key), self.records.folds()).into(),
+                )?;
             }
         }
         let may_show = |value: &Value<'_>| {
@@ -50,8 +54,8 @@ impl<R: Records> Case<'_, R> {
         }
         if bytes.len() > self.rules.bounds.record_bytes {
             let text = "The values do not fit into an answer; ask by index or type.";
-            return Err(Refused::new(ResponseCode::PROTOCOL_ERROR, text).into());
+            return Err(OperationRefusal::new(ResponseCode::PROTOCOL_ERROR, text).into());
         }
-        Ok(Decision::Answer(Answer::Values(query.handle.to_vec(), count, bytes)))
+        Ok(Decision::Answer(OperationAnswer::Values(query.handle.to_vec(), count, bytes)))
     }
 }

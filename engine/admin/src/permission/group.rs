@@ -1,7 +1,7 @@
 //! Whether an identity is meant: named directly, or by a group. RFC 3651 section 4, with the deployed rules for
 //! index 0 and for groups.
 
-use super::sight::Sight;
+use super::view::DecisionView;
 use crate::store::{Records, StoreError};
 use handle_proto::data::admin::names;
 use handle_proto::data::kind::HS_VLIST;
@@ -12,7 +12,7 @@ use std::collections::{HashSet, VecDeque};
 
 /// Whether somebody is entitled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Entitled {
+pub enum EntitlementOutcome {
     /// No.
     No,
     /// Not as far as was looked: there are more groups than are looked up for one decision.
@@ -23,15 +23,15 @@ pub enum Entitled {
 
 /// An identity, and how many groups are still looked up for it.
 pub struct Entitlement<'a, R> {
-    sight: &'a Sight<'a, R>,
+    view: &'a DecisionView<'a, R>,
     identity: Reference<'a>,
     lookups_left: usize,
 }
 
 impl<'a, R: Records> Entitlement<'a, R> {
     /// Nothing has been looked up for `identity`; at most `lookups_max` groups will be, in all that is asked.
-    pub const fn new(sight: &'a Sight<'a, R>, identity: Reference<'a>, lookups_max: usize) -> Self {
-        Self { sight, identity, lookups_left: lookups_max }
+    pub const fn new(view: &'a DecisionView<'a, R>, identity: Reference<'a>, lookups_max: usize) -> Self {
+        Self { view, identity, lookups_left: lookups_max }
     }
 
     /// Whether one of `references` means the identity.
@@ -46,28 +46,28 @@ impl<'a, R: Records> Entitlement<'a, R> {
     pub fn ask<'r>(
         &mut self,
         references: impl Iterator<Item = Reference<'r>>,
-    ) -> Result<Entitled, StoreError> {
+    ) -> Result<EntitlementOutcome, StoreError> {
         let mut groups = Groups::default();
         for reference in references {
             if self.is_named_by(&reference) {
-                return Ok(Entitled::Yes);
+                return Ok(EntitlementOutcome::Yes);
             }
             groups.push(&reference);
         }
         while let Some((handle, index)) = groups.queue.pop_front() {
-            let Some(left) = self.lookups_left.checked_sub(1) else { return Ok(Entitled::GaveUp) };
+            let Some(left) = self.lookups_left.checked_sub(1) else { return Ok(EntitlementOutcome::GaveUp) };
             self.lookups_left = left;
-            let named = self.sight.value(Reference { handle: &handle, index }, |value| {
+            let named = self.view.value(Reference { handle: &handle, index }, |value| {
                 if !fold::eq(value.kind, HS_VLIST) {
                     return None;
                 }
                 self.among(&Vlist::decode(value.data).ok()?, &mut groups)
             })?;
             if named.is_some() {
-                return Ok(Entitled::Yes);
+                return Ok(EntitlementOutcome::Yes);
             }
         }
-        Ok(Entitled::No)
+        Ok(EntitlementOutcome::No)
     }
 
     /// Whether a group names the identity itself; what else it names is to be looked up.
@@ -85,7 +85,7 @@ impl<'a, R: Records> Entitlement<'a, R> {
     }
 
     fn is_named_by(&self, reference: &Reference<'_>) -> bool {
-        self.sight.note_named(reference, self.identity);
+        self.view.note_named(reference, self.identity);
         names(reference, Handle(self.identity.handle), self.identity.index)
     }
 }

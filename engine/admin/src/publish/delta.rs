@@ -1,6 +1,6 @@
 //! Changed records as a layer.
 
-use crate::store::{Changed, Snapshot, StoreError};
+use crate::store::{ChangedRecord, Snapshot, StoreError};
 use handle_proto::{Handle, Values};
 use handle_snapshot::set::manifest::LayerEntry;
 use handle_snapshot::set::stager::NewLayer;
@@ -14,11 +14,11 @@ use std::path::Path;
 
 /// Leaves out records that no layer can have, and counts them: one of them must not hold up all others.
 #[derive(Debug, Default)]
-pub(super) struct Leaving {
+pub(super) struct UnfitFilter {
     count: u64,
 }
 
-impl Leaving {
+impl UnfitFilter {
     pub(super) const fn count(&self) -> u64 {
         self.count
     }
@@ -57,14 +57,14 @@ impl Delta {
     pub(super) fn build(
         temp_dir: &Path,
         options: LayerOptions,
-        changed: &[Changed],
+        changed: &[ChangedRecord],
         homed: Option<HomedPrefixes>,
     ) -> Result<Self, BuildError> {
         let mut builder = Builder::new(temp_dir, options);
         if let Some(homed) = homed {
             builder = builder.homed(homed);
         }
-        let mut leaving = Leaving::default();
+        let mut leaving = UnfitFilter::default();
         for (nth, changed) in (0..).zip(changed) {
             let is_there = match &changed.record {
                 Some(record) => leaving.add(&mut builder, nth, &changed.handle, record.view().values)?,

@@ -1,7 +1,7 @@
 //! From changes in the store to sets that resolvers serve.
 //!
 //! - What is acknowledged is published: some milliseconds later all that has changed is a new layer, and the
-//!   MANIFEST names it (`engine.rs`).
+//!   MANIFEST names it (`planner.rs`).
 //! - Layers are merged beside that (`tiers.rs`, `jobs.rs`), so that there are few, and a byte is written again
 //!   a bounded number of times. Nothing that takes long holds up a change.
 //! - The MANIFEST says which transaction of which store it shows. That, and nothing else, is where
@@ -11,10 +11,10 @@
 mod check;
 mod command;
 mod delta;
-mod engine;
 mod error;
 mod jobs;
 mod metrics;
+mod planner;
 mod settings;
 mod status;
 #[cfg(test)]
@@ -29,10 +29,10 @@ pub use settings::{CheckConfig, PublishConfig};
 pub use status::{Counts, JobStatus, KeptStatus, PublishStatus, SetStatus};
 
 use crate::store::{Store, now_unix_ms};
-use engine::Engine;
 use handle_snapshot::SetPublisher;
 use handle_snapshot::set::storage::{Storage, create_directory};
-use jobs::Made;
+use jobs::JobOutput;
+use planner::PublisherPlan;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -56,19 +56,19 @@ enum Request {
 
 /// Publishing, in threads of its own. Dropped, it publishes what is left and ends.
 #[derive(Debug)]
-pub struct Publishing {
+pub struct StorePublisher {
     requests: SyncSender<Request>,
-    shared: Arc<Shared>,
+    shared: Arc<PublisherState>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct PublisherState {
     status: Mutex<PublishStatus>,
     stop: AtomicBool,
 }
 
-impl Publishing {
+impl StorePublisher {
     /// Takes the directory, and publishes there what `store` has and what becomes of it.
     ///
     /// # Errors
@@ -80,11 +80,11 @@ impl Publishing {
         let publisher = SetPublisher::open(dir)?;
         check::clean(dir)?;
         let config = Arc::new(config.clone());
-        let engine = Engine::new(store.clone(), publisher, config.clone())?;
+        let engine = PublisherPlan::new(store.clone(), publisher, config.clone())?;
         let (requests, inbox) = sync_channel(COMMANDS_MAX);
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(PublisherState::default());
         *shared.lock() = engine.status();
-        let driver = Driver::new(engine, store, config, inbox, shared.clone());
+        let driver = PublisherThread::new(engine, store, config, inbox, shared.clone());
         let thread = std::thread::Builder::new().name("publish".to_owned()).spawn(|| driver.run())?;
         Ok(Self { requests, shared, thread: Mutex::new(Some(thread)) })
     }
@@ -155,51 +155,51 @@ impl Publishing {
     }
 }
 
-impl Drop for Publishing {
+impl Drop for StorePublisher {
     fn drop(&mut self) {
         self.stop();
     }
 }
 
-impl Shared {
+impl PublisherState {
     fn lock(&self) -> std::sync::MutexGuard<'_, PublishStatus> {
         self.status.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// A job that runs.
-struct Worker {
+struct JobWorker {
     number: u64,
-    thread: JoinHandle<Result<Made, PublishError>>,
+    thread: JoinHandle<Result<JobOutput, PublishError>>,
 }
 
 /// The last error of one kind of work, until that works again.
 #[derive(Default)]
-struct Trouble(Option<(String, u64)>);
+struct LastError(Option<(String, u64)>);
 
 /// Moves the engine: waits, and gives work to threads.
-struct Driver<S: Storage> {
-    engine: Engine<S>,
+struct PublisherThread<S: Storage> {
+    engine: PublisherPlan<S>,
     store: Arc<Store>,
     config: Arc<PublishConfig>,
     inbox: Receiver<Request>,
-    shared: Arc<Shared>,
-    workers: Vec<Worker>,
+    shared: Arc<PublisherState>,
+    workers: Vec<JobWorker>,
     published_at: Option<Instant>,
-    delta_trouble: Trouble,
-    job_trouble: Trouble,
+    delta_trouble: LastError,
+    job_trouble: LastError,
     /// After something failed, nothing is tried before this.
     retry_at: Option<Instant>,
     prune_at: Instant,
 }
 
-impl<S: Storage + 'static> Driver<S> {
+impl<S: Storage + 'static> PublisherThread<S> {
     fn new(
-        engine: Engine<S>,
+        engine: PublisherPlan<S>,
         store: Arc<Store>,
         config: Arc<PublishConfig>,
         inbox: Receiver<Request>,
-        shared: Arc<Shared>,
+        shared: Arc<PublisherState>,
     ) -> Self {
         // Who had read a MANIFEST before we came has its grace, too.
         let prune_at = Instant::now() + config.grace();
@@ -211,8 +211,8 @@ impl<S: Storage + 'static> Driver<S> {
             shared,
             workers: Vec::new(),
             published_at: None,
-            delta_trouble: Trouble::default(),
-            job_trouble: Trouble::default(),
+            delta_trouble: LastError::default(),
+            job_trouble: LastError::default(),
             retry_at: None,
             prune_at,
         }
@@ -259,7 +259,7 @@ impl<S: Storage + 'static> Driver<S> {
             let number = job.number;
             let run = move || job.run();
             match std::thread::Builder::new().name("merge".to_owned()).spawn(run) {
-                Ok(thread) => self.workers.push(Worker { number, thread }),
+                Ok(thread) => self.workers.push(JobWorker { number, thread }),
                 Err(error) => {
                     let _ = self.engine.finish(number, Err(error.into()), now_unix_ms());
                     break;
@@ -309,7 +309,7 @@ impl<S: Storage + 'static> Driver<S> {
         is_published
     }
 
-    fn finish(&mut self, worker: Worker) {
+    fn finish(&mut self, worker: JobWorker) {
         let made = match worker.thread.join() {
             Ok(made) => made,
             // A bug; it has been shown where it happened, and stops us too.

@@ -4,21 +4,23 @@
 //! belongs on a thread that may wait.
 
 mod changes;
-mod elsewhere;
 mod forwarded;
 pub mod opening;
+mod remote;
 pub mod reply;
 mod sessions;
 
 use crate::audit::{Audit, AuditLine};
 use crate::costly::CostlyWork;
 use crate::counters::Counters;
-use crate::elsewhere::Elsewhere;
-use crate::operation::{Answer, Asked, Decision, Key, Lister, NotHere, Refused, Rules, Who, decide, keys};
-use crate::permission::sight::Known;
+use crate::operation::{
+    CandidateKey, Decision, Lister, NotHere, OperationAnswer, OperationRefusal, OperationRequest,
+    OperationRules, Requester, decide, keys,
+};
+use crate::permission::view::RemoteFacts;
 use crate::referral::ReferralResolver;
+use crate::remote::RemoteServices;
 use crate::store::{Snapshot, Store, StoreError};
-use elsewhere::{Outlook, Proof};
 use forwarded::ForwardedContext;
 use handle_auth::challenge_proof::ChallengeProof;
 use handle_auth::challenges::{Challenge, Challenges, SessionChallenge};
@@ -34,7 +36,8 @@ use handle_proto::wire::list::Reference;
 use handle_proto::wire::session::SessionAnswer;
 use handle_proto::{Handle, OpCode, OpFlags, Permissions, ResponseCode, Value, Version};
 use handle_sessions::{IncomingMessage, SessionEndpoint, TakenChallenge, numbers};
-use opening::{Opened, UNREADABLE, Unopened, open};
+use opening::{OpenedRequest, OpeningFailure, UNREADABLE, open};
+use remote::{IdentityProof, RemoteContext};
 use reply::{ReplyTo, Sealer, unreadable};
 use sessions::{UNDECRYPTABLE, UNKNOWN};
 use std::net::SocketAddr;
@@ -57,27 +60,27 @@ pub struct Service {
     pub counters: Counters,
     challenges: Mutex<Challenges>,
     sessions: Option<SessionEndpoint>,
-    elsewhere: Option<Elsewhere>,
+    remote: Option<RemoteServices>,
     /// Where clients that do not understand referrals are resolved for.
     referrals: Option<ReferralResolver>,
     /// Where what takes long is done; without it, where it is found.
     costly: Option<Arc<CostlyWork>>,
-    in_force: RwLock<Arc<InForce>>,
+    in_force: RwLock<Arc<ActiveRules>>,
     started: Instant,
 }
 
 /// What requests are decided by, until something else is said.
 #[derive(Debug)]
-pub struct InForce {
+pub struct ActiveRules {
     /// Who may do what.
-    pub rules: Rules,
+    pub rules: OperationRules,
     /// What answers to challenges may cost.
-    pub effort: Effort,
+    pub effort: ChallengeEffort,
 }
 
 /// What the answer to a challenge may cost.
 #[derive(Clone, Copy, Debug)]
-pub struct Effort {
+pub struct ChallengeEffort {
     /// What PBKDF2 may be asked for.
     pub pbkdf2: Pbkdf2Limits,
     /// Most keys of one identity that are tried when it does not say which.
@@ -124,7 +127,7 @@ impl Pages {
             Ok(page) => page,
             Err(error) => {
                 self.has_more = false;
-                let answer = Answer::Refused(service.failed(&error));
+                let answer = OperationAnswer::Refused(service.failed(&error));
                 return Some(service.sealer.answer(&self.to, &service.site, &answer, now_unix_s()));
             }
         };
@@ -134,20 +137,20 @@ impl Pages {
 }
 
 /// What is to be said, before it is a message.
-enum Said {
-    Answer(Answer),
+enum PreparedResponse {
+    Answer(OperationAnswer),
     List(Lister, Box<Snapshot>),
     /// The number of a challenge, and what it says.
     Challenge(i32, SessionChallenge),
     /// A new session: its number, and what its client is told.
     Session(i32, KeyExchangeMode, Vec<u8>),
     /// That it cannot be read, and not which request it was.
-    Unreadable(Refused),
+    Unreadable(OperationRefusal),
 }
 
 /// Who a request is from.
 #[derive(Clone, Copy)]
-enum By<'a> {
+enum RequestIdentity<'a> {
     /// Nobody said.
     Nobody,
     /// So its session knows.
@@ -157,29 +160,31 @@ enum By<'a> {
 }
 
 /// What came of an answer to a challenge.
-enum Proven {
+enum ProofOutcome {
     /// This is to be said.
-    Said(Said),
+    Said(PreparedResponse),
     /// Who can tell does not know the form of the answer: one that this version knows is to be asked for.
     Older(Version),
 }
 
-const TOO_MANY_CHALLENGES: Refused =
-    Refused::new(ResponseCode::SERVER_BUSY, "Too many challenges wait for an answer; ask again later.");
+const TOO_MANY_CHALLENGES: OperationRefusal = OperationRefusal::new(
+    ResponseCode::SERVER_BUSY,
+    "Too many challenges wait for an answer; ask again later.",
+);
 
 /// The work of strangers has its own threads, and these have enough to do.
-const TOO_MUCH_WAITS: Refused = Refused::new(
+const TOO_MUCH_WAITS: OperationRefusal = OperationRefusal::new(
     ResponseCode::SERVER_BUSY,
     "Too many key exchanges and answers wait to be checked; ask again later.",
 );
 
-const TOO_MUCH_WORK: Refused = Refused::new(
+const TOO_MUCH_WORK: OperationRefusal = OperationRefusal::new(
     ResponseCode::AUTHENTICATION_FAILED,
     "The answer asks for more PBKDF2 rounds, or for a longer or shorter key, than this server accepts.",
 );
 
-const UNREADABLE_ANSWER: Refused =
-    Refused::new(ResponseCode::AUTHENTICATION_ERROR, "The answer to the challenge cannot be read.");
+const UNREADABLE_ANSWER: OperationRefusal =
+    OperationRefusal::new(ResponseCode::AUTHENTICATION_ERROR, "The answer to the challenge cannot be read.");
 
 /// Random numbers that are tried for one that no session has.
 const TRIES: usize = 8;
@@ -199,7 +204,7 @@ impl Service {
     #[must_use]
     pub fn new(
         store: Arc<Store>,
-        in_force: InForce,
+        in_force: ActiveRules,
         sealer: Sealer,
         challenges: Challenges,
         audit: Audit,
@@ -212,7 +217,7 @@ impl Service {
             counters: Counters::default(),
             challenges: Mutex::new(challenges),
             sessions: None,
-            elsewhere: None,
+            remote: None,
             referrals: None,
             costly: None,
             in_force: RwLock::new(Arc::new(in_force)),
@@ -222,25 +227,25 @@ impl Service {
 
     /// What requests are decided by now.
     #[must_use]
-    pub fn in_force(&self) -> Arc<InForce> {
+    pub fn in_force(&self) -> Arc<ActiveRules> {
         Arc::clone(&self.in_force.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// From now on requests are decided by this.
-    pub fn put_in_force(&self, in_force: InForce) {
+    pub fn put_in_force(&self, in_force: ActiveRules) {
         *self.in_force.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(in_force);
     }
 
     /// Other services, if they are asked.
     #[must_use]
-    pub const fn elsewhere(&self) -> Option<&Elsewhere> {
-        self.elsewhere.as_ref()
+    pub const fn elsewhere(&self) -> Option<&RemoteServices> {
+        self.remote.as_ref()
     }
 
     /// With other services that are asked about identities.
     #[must_use]
-    pub fn with_elsewhere(self, elsewhere: Option<Elsewhere>) -> Self {
-        Self { elsewhere, ..self }
+    pub fn with_elsewhere(self, elsewhere: Option<RemoteServices>) -> Self {
+        Self { remote: elsewhere, ..self }
     }
 
     /// What resolves for clients that do not understand referrals, if anything does.
@@ -305,10 +310,10 @@ impl Service {
             Ok(opened) => opened,
             // Nobody learns from the answer whether what was made up had the right padding.
             Err(_) if came.may_be_a_guess() => return self.unreadable(&UNDECRYPTABLE, now_unix_s),
-            Err(Unopened::Dropped) => {
+            Err(OpeningFailure::Dropped) => {
                 return Replies { first: Vec::new(), rest: None, keeps_connection: false };
             }
-            Err(Unopened::Answered(op_code, refused)) => {
+            Err(OpeningFailure::Answered(op_code, refused)) => {
                 self.counters.answered(OpCode::RESERVED, refused.code);
                 let first = unreadable(op_code, &refused, now_unix_s);
                 return Replies { first, rest: None, keeps_connection: false };
@@ -319,19 +324,19 @@ impl Service {
         let said = if resolves { self.resolved(&opened, said) } else { said };
         let (site, datagrams) = (&self.site, datagrams_max.map(|most| (most, to.clone())));
         let (mut first, mut rest) = match said {
-            Said::Answer(answer) => (self.sealer.answer(&to, site, &answer, now_unix_s), None),
-            Said::Challenge(id, pending) => {
+            PreparedResponse::Answer(answer) => (self.sealer.answer(&to, site, &answer, now_unix_s), None),
+            PreparedResponse::Challenge(id, pending) => {
                 (self.sealer.challenge(&to, site, id, &pending, now_unix_s), None)
             }
-            Said::Session(id, mode, data) => {
+            PreparedResponse::Session(id, mode, data) => {
                 let answer = SessionAnswer { mode, data: &data };
                 (self.sealer.session(&to, site, id, answer, now_unix_s), None)
             }
-            Said::Unreadable(refused) => {
+            PreparedResponse::Unreadable(refused) => {
                 let first = unreadable(OpCode::RESERVED, &refused, now_unix_s);
                 return Replies { first, rest: None, keeps_connection: false };
             }
-            Said::List(lister, snapshot) => {
+            PreparedResponse::List(lister, snapshot) => {
                 let mut pages = Pages { service: Arc::clone(self), snapshot, lister, to, has_more: true };
                 (pages.next_page().unwrap_or_default(), Some(pages))
             }
@@ -346,7 +351,7 @@ impl Service {
     }
 
     /// What is said to a message that cannot be read.
-    fn unreadable(&self, refused: &Refused, now_unix_s: u32) -> Replies {
+    fn unreadable(&self, refused: &OperationRefusal, now_unix_s: u32) -> Replies {
         self.counters.answered(OpCode::RESERVED, refused.code);
         let first = unreadable(OpCode::RESERVED, refused, now_unix_s);
         Replies { first, rest: None, keeps_connection: false }
@@ -355,21 +360,23 @@ impl Service {
     fn say(
         &self,
         came: &IncomingMessage<'_>,
-        opened: &Opened<'_>,
+        opened: &OpenedRequest<'_>,
         challenge: Option<Challenge>,
         source: SocketAddr,
         now_unix_s: u32,
-    ) -> (ReplyTo, Said) {
+    ) -> (ReplyTo, PreparedResponse) {
         let Request::AnswerChallenge(answer) = opened.request else {
             let to = ReplyTo::new(opened).in_session(came.sealing());
             let said = self.about_sessions(came, opened, source);
             let said = said.unwrap_or_else(|| self.first_time(came, opened, &to, source, now_unix_s));
             let known = came.identity();
-            let by = known.as_ref().map_or(By::Nobody, |identity| By::Known(identity.as_reference()));
+            let by = known
+                .as_ref()
+                .map_or(RequestIdentity::Nobody, |identity| RequestIdentity::Known(identity.as_reference()));
             self.note(opened, by, source, &said);
             return (to, said);
         };
-        let claimed = By::Claimed(answer.identity);
+        let claimed = RequestIdentity::Claimed(answer.identity);
         // A copy, or an answer of another sender, must not use up the challenge.
         if let Some(said) = sessions::not_accepted(came, opened) {
             self.note(opened, claimed, source, &said);
@@ -388,9 +395,9 @@ impl Service {
             let is_unknown = matches!(taken, TakenChallenge::Unknown);
             let is_made_up = opened.session_id > 0 && !came.is_in_session() && is_unknown;
             let said = match came.may_be_a_guess() {
-                true => Said::Unreadable(UNDECRYPTABLE),
+                true => PreparedResponse::Unreadable(UNDECRYPTABLE),
                 false if is_made_up => UNKNOWN.into(),
-                false => Refused::new(ResponseCode::AUTHENTICATION_TIMEOUT, "").into(),
+                false => OperationRefusal::new(ResponseCode::AUTHENTICATION_TIMEOUT, "").into(),
             };
             match is_made_up {
                 // Whoever guesses numbers, over UDP from made-up addresses, says nothing that belongs into the audit log.
@@ -403,11 +410,14 @@ impl Service {
         let outside = IncomingMessage::outside(came.message());
         let came = if original.session_id == opened.session_id { came } else { &outside };
         let to = ReplyTo::about(&original, opened, came.sealing());
-        let asked = Asked { version: to.version(), ..asked(&original, challenge.nonce, now_unix_s) };
+        let asked =
+            OperationRequest { version: to.version(), ..asked(&original, challenge.nonce, now_unix_s) };
         let origin = Origin::connection(source.ip());
         let said = match self.authenticated(came, challenge, &asked, &answer, origin) {
-            Ok(Proven::Said(said)) => said,
-            Ok(Proven::Older(suggested)) => self.challenge_again(came, challenge, &to, suggested, source),
+            Ok(ProofOutcome::Said(said)) => said,
+            Ok(ProofOutcome::Older(suggested)) => {
+                self.challenge_again(came, challenge, &to, suggested, source)
+            }
             Err(error) => self.failed(&error).into(),
         };
         self.note(&original, claimed, source, &said);
@@ -418,16 +428,16 @@ impl Service {
     fn first_time(
         &self,
         came: &IncomingMessage<'_>,
-        opened: &Opened<'_>,
+        opened: &OpenedRequest<'_>,
         to: &ReplyTo,
         source: SocketAddr,
         now_unix_s: u32,
-    ) -> Said {
+    ) -> PreparedResponse {
         let (message, known, in_force) = (came.message(), came.identity(), self.in_force());
         let who = match &known {
-            _ if in_force.rules.anonymous_full_access => Who::Anyone,
-            Some(identity) => Who::Is(identity.as_reference()),
-            None => Who::Nobody,
+            _ if in_force.rules.anonymous_full_access => Requester::Anyone,
+            Some(identity) => Requester::Is(identity.as_reference()),
+            None => Requester::Nobody,
         };
         let nonce = handle_auth::random();
         let asked = asked(opened, nonce, now_unix_s);
@@ -438,7 +448,9 @@ impl Service {
         });
         match decided {
             // Nobody learns from the answer whether what was made up can be read.
-            Ok(Some(Said::Unreadable(_))) if came.may_be_a_guess() => Said::Unreadable(UNDECRYPTABLE),
+            Ok(Some(PreparedResponse::Unreadable(_))) if came.may_be_a_guess() => {
+                PreparedResponse::Unreadable(UNDECRYPTABLE)
+            }
             Ok(Some(said)) => said,
             Ok(None) if came.is_in_session() => self.challenge_in_session(came, opened, to, nonce, source),
             Ok(None) => self.challenge(message, to, nonce, source),
@@ -452,14 +464,14 @@ impl Service {
         decision: Decision,
         snapshot: Snapshot,
         message: &[u8],
-        asked: &Asked<'_>,
-        who: Who<'_>,
-        outlook: Outlook<'_>,
-    ) -> Result<Option<Said>, StoreError> {
+        asked: &OperationRequest<'_>,
+        who: Requester<'_>,
+        outlook: RemoteContext<'_>,
+    ) -> Result<Option<PreparedResponse>, StoreError> {
         Ok(Some(match decision {
             Decision::Challenge | Decision::Prove => return Ok(None),
             Decision::Answer(answer) => answer.into(),
-            Decision::List(lister) => Said::List(lister, Box::new(snapshot)),
+            Decision::List(lister) => PreparedResponse::List(lister, Box::new(snapshot)),
             Decision::Status => self.status(&snapshot, asked)?.into(),
             Decision::Verify => self.verify(&snapshot, asked, outlook.origin)?,
             Decision::Change(..) => self.change(message, asked, who, outlook.into_known())?.into(),
@@ -470,24 +482,24 @@ impl Service {
     fn change(
         &self,
         message: &[u8],
-        asked: &Asked<'_>,
-        who: Who<'_>,
-        known: Known,
-    ) -> Result<Answer, StoreError> {
+        asked: &OperationRequest<'_>,
+        who: Requester<'_>,
+        known: RemoteFacts,
+    ) -> Result<OperationAnswer, StoreError> {
         let (in_force, message) = (self.in_force(), hidden(message));
         let (random, now_unix_s, version) = (asked.random, asked.now_unix_s, asked.version);
         let identity = match who {
-            Who::Is(identity) => Some((identity.index, identity.handle.to_vec())),
-            Who::Nobody | Who::Anyone | Who::Claims(_) => None,
+            Requester::Is(identity) => Some((identity.index, identity.handle.to_vec())),
+            Requester::Nobody | Requester::Anyone | Requester::Claims(_) => None,
         };
-        let is_anyone = matches!(who, Who::Anyone);
+        let is_anyone = matches!(who, Requester::Anyone);
         self.store.change(move |transaction| {
             let opened = open(&message).map_err(|_| StoreError::Damaged("a request that was read before"))?;
-            let asked = Asked { version, ..self::asked(&opened, random, now_unix_s) };
+            let asked = OperationRequest { version, ..self::asked(&opened, random, now_unix_s) };
             let who = match &identity {
-                Some((index, handle)) => Who::Is(Reference { handle, index: *index }),
-                None if is_anyone => Who::Anyone,
-                None => Who::Nobody,
+                Some((index, handle)) => Requester::Is(Reference { handle, index: *index }),
+                None if is_anyone => Requester::Anyone,
+                None => Requester::Nobody,
             };
             Ok(match decide(transaction, &in_force.rules, &asked, who, &known)? {
                 Decision::Change(writes, answer) => {
@@ -498,16 +510,23 @@ impl Service {
                 // Public values that are not public any more: nobody was asked who they are.
                 _ => {
                     let text = "The handle was changed meanwhile; ask again.";
-                    Answer::Refused(Refused::new(ResponseCode::SERVER_BUSY, text))
+                    OperationAnswer::Refused(OperationRefusal::new(ResponseCode::SERVER_BUSY, text))
                 }
             })
         })
     }
 
     /// Asks who wants to know. RFC 3652 section 3.5.1.
-    fn challenge(&self, message: &[u8], to: &ReplyTo, nonce: [u8; NONCE_LEN], source: SocketAddr) -> Said {
+    fn challenge(
+        &self,
+        message: &[u8],
+        to: &ReplyTo,
+        nonce: [u8; NONCE_LEN],
+        source: SocketAddr,
+    ) -> PreparedResponse {
         if self.in_force().effort.requires_sessions {
-            return Refused::new(ResponseCode::INVALID_CREDENTIAL, "This server wants a session.").into();
+            return OperationRefusal::new(ResponseCode::INVALID_CREDENTIAL, "This server wants a session.")
+                .into();
         }
         self.issue(new_challenge(message, to, nonce, Version::CURRENT), source)
     }
@@ -521,7 +540,7 @@ impl Service {
         to: &ReplyTo,
         suggested: Version,
         source: SocketAddr,
-    ) -> Said {
+    ) -> PreparedResponse {
         let again = new_challenge(&challenge.request, to, handle_auth::random(), suggested);
         match to.session_id() {
             id if came.is_in_session() => self.issue_in_session(id, again, source),
@@ -529,7 +548,7 @@ impl Service {
         }
     }
 
-    fn issue(&self, challenge: Challenge, source: SocketAddr) -> Said {
+    fn issue(&self, challenge: Challenge, source: SocketAddr) -> PreparedResponse {
         let pending = SessionChallenge { nonce: challenge.nonce, suggested: challenge.suggested };
         // Looked for before the table is locked: another process may have to be asked.
         let is_free = |number: &u32| {
@@ -542,7 +561,7 @@ impl Service {
         let number = || free.unwrap_or(0);
         let origin = Origin::connection(source.ip());
         let issued = self.challenges().issue(origin, challenge, number, self.now_ms());
-        issued.map_or_else(|_| TOO_MANY_CHALLENGES.into(), |id| Said::Challenge(id, pending))
+        issued.map_or_else(|_| TOO_MANY_CHALLENGES.into(), |id| PreparedResponse::Challenge(id, pending))
     }
 
     /// Somebody says who they are. RFC 3652 section 3.5.2.
@@ -553,35 +572,37 @@ impl Service {
         &self,
         came: &IncomingMessage<'_>,
         challenge: &Challenge,
-        asked: &Asked<'_>,
+        asked: &OperationRequest<'_>,
         answer: &ChallengeAnswer<'_>,
         origin: Origin,
-    ) -> Result<Proven, StoreError> {
+    ) -> Result<ProofOutcome, StoreError> {
         let kind = match answer.auth_type {
             auth::PUBLIC_KEY => auth::PUBLIC_KEY,
             auth::SECRET_KEY => auth::SECRET_KEY,
             _ => {
                 let text = "Unknown authentication type; use HS_PUBKEY or HS_SECKEY.";
-                return Ok(Proven::Said(Refused::new(ResponseCode::INVALID_CREDENTIAL, text).into()));
+                return Ok(ProofOutcome::Said(
+                    OperationRefusal::new(ResponseCode::INVALID_CREDENTIAL, text).into(),
+                ));
             }
         };
         let (snapshot, claim, in_force) = (self.store.snapshot()?, answer.identity, self.in_force());
-        let InForce { rules, effort } = &*in_force;
+        let ActiveRules { rules, effort } = &*in_force;
         let mut outlook = self.outlook(origin);
         let keys_tried = cost::keys_max(kind, answer.signed_response, &effort.pbkdf2, effort.keys_tried);
-        let first = outlook.decide(&snapshot, rules, asked, Who::Claims(claim))?;
+        let first = outlook.decide(&snapshot, rules, asked, Requester::Claims(claim))?;
         // With index 0 and a public key, the index of the key that fits counts too: in sessions as deployed, and here
         // also without.
         let promotes = claim.index == 0 && kind == auth::PUBLIC_KEY && first.is_not_permitted();
-        let proofs: Vec<Proof> = match keys(&snapshot, rules, claim, kind, keys_tried) {
+        let proofs: Vec<IdentityProof> = match keys(&snapshot, rules, claim, kind, keys_tried) {
             _ if first.is_refusal() && !promotes => Vec::new(),
             Err(NotHere::Store(error)) => return Err(error),
             Err(NotHere::Elsewhere) if promotes && !outlook.is_worth_promoting() => Vec::new(),
             Err(NotHere::Elsewhere) => match outlook.proofs(challenge, answer, effort) {
                 Ok(proofs) => proofs,
-                Err(refused) => return Ok(Proven::Said(refused.into())),
+                Err(refused) => return Ok(ProofOutcome::Said(refused.into())),
             },
-            Ok(keys) => keys.into_iter().map(Proof::Key).collect(),
+            Ok(keys) => keys.into_iter().map(IdentityProof::Key).collect(),
         };
         let answered = ChallengeProof {
             version: challenge.version,
@@ -593,18 +614,18 @@ impl Service {
         for proof in &proofs {
             let index = proof.index(claim);
             let identity = if promotes { Reference { index, ..claim } } else { claim };
-            if outlook.decide(&snapshot, rules, asked, Who::Claims(identity))?.is_not_permitted() {
+            if outlook.decide(&snapshot, rules, asked, Requester::Claims(identity))?.is_not_permitted() {
                 continue;
             }
             let checked = match proof {
-                Proof::Key(key) => match self.check(&answered, kind, key, origin) {
+                IdentityProof::Key(key) => match self.check(&answered, kind, key, origin) {
                     Some(checked) => checked,
-                    None => return Ok(Proven::Said(TOO_MUCH_WAITS.into())),
+                    None => return Ok(ProofOutcome::Said(TOO_MUCH_WAITS.into())),
                 },
-                Proof::Told(_) => proof.check(&answered, kind),
+                IdentityProof::Told(_) => proof.check(&answered, kind),
             };
             if checked == Err(VerifyError::Work) {
-                return Ok(Proven::Said(TOO_MUCH_WORK.into()));
+                return Ok(ProofOutcome::Said(TOO_MUCH_WORK.into()));
             }
             if checked.is_ok() {
                 if let Some(sessions) = &self.sessions {
@@ -613,20 +634,20 @@ impl Service {
                     let is_any = claim.index == 0 && kind == auth::PUBLIC_KEY;
                     sessions.authenticate(came, claim, if is_any { index } else { claim.index });
                 }
-                let who = Who::Is(identity);
+                let who = Requester::Is(identity);
                 let decision = outlook.decide(&snapshot, rules, asked, who)?;
                 let said = self.carry_out(decision, snapshot, &challenge.request, asked, who, outlook)?;
-                return Ok(Proven::Said(said.unwrap_or_else(|| wrong_key(claim))));
+                return Ok(ProofOutcome::Said(said.unwrap_or_else(|| wrong_key(claim))));
             }
             if let Some(suggested) = proof.older_form(challenge, answer) {
-                return Ok(Proven::Older(suggested));
+                return Ok(ProofOutcome::Older(suggested));
             }
             if checked.is_err_and(|error| error.is_unreadable()) {
-                return Ok(Proven::Said(UNREADABLE_ANSWER.into()));
+                return Ok(ProofOutcome::Said(UNREADABLE_ANSWER.into()));
             }
             refusal = None;
         }
-        Ok(Proven::Said(match refusal {
+        Ok(ProofOutcome::Said(match refusal {
             Some(Decision::Answer(answer)) => answer.into(),
             _ => wrong_key(claim),
         }))
@@ -637,7 +658,7 @@ impl Service {
         &self,
         answered: &ChallengeProof<'_>,
         kind: &[u8],
-        key: &Key,
+        key: &CandidateKey,
         origin: Origin,
     ) -> Option<Result<(), VerifyError>> {
         let Some(costly) = &self.costly else { return Some(answered.check(kind, &key.data)) };
@@ -653,13 +674,18 @@ impl Service {
     }
 
     /// Another server asks whether the answer to its challenge is right. RFC 3652 section 3.5.3.
-    fn verify(&self, snapshot: &Snapshot, asked: &Asked<'_>, origin: Origin) -> Result<Said, StoreError> {
+    fn verify(
+        &self,
+        snapshot: &Snapshot,
+        asked: &OperationRequest<'_>,
+        origin: Origin,
+    ) -> Result<PreparedResponse, StoreError> {
         let in_force = self.in_force();
-        let InForce { rules, effort } = &*in_force;
+        let ActiveRules { rules, effort } = &*in_force;
         let Request::VerifyChallenge(Verification { identity, nonce, digest, signed_response }) =
             asked.request
         else {
-            return Ok(Answer::Verdict(false).into());
+            return Ok(OperationAnswer::Verdict(false).into());
         };
         let kind = auth::SECRET_KEY;
         let keys_tried = cost::keys_max(kind, signed_response, &effort.pbkdf2, effort.keys_tried);
@@ -678,16 +704,24 @@ impl Service {
         for key in &keys {
             match self.check(&answered, kind, key, origin) {
                 None => return Ok(TOO_MUCH_WAITS.into()),
-                Some(Ok(())) => return Ok(Answer::Verdict(true).into()),
+                Some(Ok(())) => return Ok(OperationAnswer::Verdict(true).into()),
                 Some(Err(error)) => is_readable &= !error.is_unreadable(),
             }
         }
         // As deployed: the vectors' `verify_auth_secret_md5_old`.
-        Ok(if is_readable { Answer::Verdict(false).into() } else { Said::Unreadable(UNREADABLE) })
+        Ok(if is_readable {
+            OperationAnswer::Verdict(false).into()
+        } else {
+            PreparedResponse::Unreadable(UNREADABLE)
+        })
     }
 
     /// The state of the server.
-    fn status(&self, snapshot: &Snapshot, asked: &Asked<'_>) -> Result<Answer, StoreError> {
+    fn status(
+        &self,
+        snapshot: &Snapshot,
+        asked: &OperationRequest<'_>,
+    ) -> Result<OperationAnswer, StoreError> {
         let (requests, ms) = (self.counters.requests_count(), self.started.elapsed().as_millis());
         let server = format!("runtime={ms}; numreqs={requests}");
         let replication = format!("{{\"latestTxnId\":{}}}", snapshot.last_id()?);
@@ -699,49 +733,57 @@ impl Service {
             Value { permissions: Permissions::ADMIN_READ, ..value }.encode(&mut bytes);
         }
         let handle = asked.request.handle().unwrap_or_default().to_vec();
-        Ok(Answer::Values(handle, texts.len(), bytes))
+        Ok(OperationAnswer::Values(handle, texts.len(), bytes))
     }
 
     /// What is said when the store does not do its part.
-    fn failed(&self, error: &StoreError) -> Refused {
+    fn failed(&self, error: &StoreError) -> OperationRefusal {
         match error {
-            StoreError::Busy => Refused::new(
+            StoreError::Busy => OperationRefusal::new(
                 ResponseCode::SERVER_BUSY,
                 "Too many changes wait to be written; ask again later.",
             ),
-            StoreError::Failed => {
-                Refused::new(ResponseCode::SERVER_READ_ONLY, "This server cannot write at the moment.")
-            }
+            StoreError::Failed => OperationRefusal::new(
+                ResponseCode::SERVER_READ_ONLY,
+                "This server cannot write at the moment.",
+            ),
             error => {
                 self.counters.store_errors.inc();
                 tracing::error!(%error, "a request could not be answered");
-                Refused::new(ResponseCode::ERROR, "Server error processing request, see server logs")
+                OperationRefusal::new(ResponseCode::ERROR, "Server error processing request, see server logs")
             }
         }
     }
 
     /// Counts what was said, and writes down who did what.
-    fn note(&self, asked: &Opened<'_>, by: By<'_>, source: SocketAddr, said: &Said) {
+    fn note(
+        &self,
+        asked: &OpenedRequest<'_>,
+        by: RequestIdentity<'_>,
+        source: SocketAddr,
+        said: &PreparedResponse,
+    ) {
         let (code, text) = match said {
-            Said::Answer(Answer::Refused(refused)) | Said::Unreadable(refused) => {
-                (refused.code, &*refused.text)
+            PreparedResponse::Answer(OperationAnswer::Refused(refused))
+            | PreparedResponse::Unreadable(refused) => (refused.code, &*refused.text),
+            PreparedResponse::Challenge(..) => (ResponseCode::AUTHENTICATION_NEEDED, ""),
+            PreparedResponse::Answer(_) | PreparedResponse::List(..) | PreparedResponse::Session(..) => {
+                (ResponseCode::SUCCESS, "")
             }
-            Said::Challenge(..) => (ResponseCode::AUTHENTICATION_NEEDED, ""),
-            Said::Answer(_) | Said::List(..) | Said::Session(..) => (ResponseCode::SUCCESS, ""),
         };
         self.counters.answered(asked.op_code(), code);
         let (identity, is_of_interest) = match by {
             // Whoever asks without a name and is refused could fill the disk with it.
-            By::Nobody => (None, asked.op_code().is_admin() && code == ResponseCode::SUCCESS),
-            By::Known(identity) => (Some(identity), asked.op_code().is_admin()),
-            By::Claimed(identity) => (Some(identity), true),
+            RequestIdentity::Nobody => (None, asked.op_code().is_admin() && code == ResponseCode::SUCCESS),
+            RequestIdentity::Known(identity) => (Some(identity), asked.op_code().is_admin()),
+            RequestIdentity::Claimed(identity) => (Some(identity), true),
         };
-        if is_of_interest && !matches!(said, Said::Challenge(..)) {
+        if is_of_interest && !matches!(said, PreparedResponse::Challenge(..)) {
             let handle = match said {
-                Said::Answer(Answer::Created(handle, _)) => handle,
+                PreparedResponse::Answer(OperationAnswer::Created(handle, _)) => handle,
                 _ => asked.request.handle().unwrap_or_default(),
             };
-            let changed = matches!(said, Said::Answer(answer) if answer.effect().changed);
+            let changed = matches!(said, PreparedResponse::Answer(answer) if answer.effect().changed);
             let op_code = asked.op_code();
             self.audit.write(&AuditLine { source, identity, op_code, handle, code, text, changed });
         }
@@ -759,26 +801,26 @@ impl Service {
     }
 }
 
-impl From<Answer> for Said {
-    fn from(answer: Answer) -> Self {
+impl From<OperationAnswer> for PreparedResponse {
+    fn from(answer: OperationAnswer) -> Self {
         Self::Answer(answer)
     }
 }
 
-impl From<Refused> for Said {
-    fn from(refused: Refused) -> Self {
-        Self::Answer(Answer::Refused(refused))
+impl From<OperationRefusal> for PreparedResponse {
+    fn from(refused: OperationRefusal) -> Self {
+        Self::Answer(OperationAnswer::Refused(refused))
     }
 }
 
-fn wrong_key(identity: Reference<'_>) -> Said {
+fn wrong_key(identity: Reference<'_>) -> PreparedResponse {
     let text =
         format!("The answer is not made with a key of {}:{}.", identity.index, Handle(identity.handle));
-    Refused { code: ResponseCode::AUTHENTICATION_FAILED, text: text.into() }.into()
+    OperationRefusal { code: ResponseCode::AUTHENTICATION_FAILED, text: text.into() }.into()
 }
 
-fn asked<'a>(opened: &Opened<'a>, random: [u8; 16], now_unix_s: u32) -> Asked<'a> {
-    Asked {
+fn asked<'a>(opened: &OpenedRequest<'a>, random: [u8; 16], now_unix_s: u32) -> OperationRequest<'a> {
+    OperationRequest {
         request: opened.request,
         flags: opened.flags(),
         version: opened.version,

@@ -2,8 +2,8 @@
 //!
 //! This is where an answer in a session gets its MAC and is encrypted.
 
-use super::opening::{Opened, UNREADABLE_REQUEST_ID};
-use crate::operation::{Answer, Refused};
+use super::opening::{OpenedRequest, UNREADABLE_REQUEST_ID};
+use crate::operation::{OperationAnswer, OperationRefusal};
 use handle_auth::challenge::request_digest;
 use handle_auth::challenges::SessionChallenge;
 use handle_auth::message::sign_message;
@@ -42,7 +42,7 @@ pub struct ReplyTo {
 impl ReplyTo {
     /// A reply to `opened`.
     #[must_use]
-    pub fn new(opened: &Opened<'_>) -> Self {
+    pub fn new(opened: &OpenedRequest<'_>) -> Self {
         Self {
             version: opened.version,
             suggested: Version::CURRENT,
@@ -67,7 +67,11 @@ impl ReplyTo {
     /// A reply to the sender of `answer`, about `original`, whose challenge it has answered; in `session`, if it came in
     /// one.
     #[must_use]
-    pub fn about(original: &Opened<'_>, answer: &Opened<'_>, session: Option<AnswerSealer>) -> Self {
+    pub fn about(
+        original: &OpenedRequest<'_>,
+        answer: &OpenedRequest<'_>,
+        session: Option<AnswerSealer>,
+    ) -> Self {
         let version = answer.version;
         let digest = request_digest(version, original.message.covered);
         let session_id = if session.is_some() { answer.session_id } else { 0 };
@@ -104,26 +108,32 @@ pub struct Sealer {
 impl Sealer {
     /// The message that says `answer`.
     #[must_use]
-    pub fn answer(&self, to: &ReplyTo, site: &SiteRecord, answer: &Answer, now_unix_s: u32) -> Vec<u8> {
+    pub fn answer(
+        &self,
+        to: &ReplyTo,
+        site: &SiteRecord,
+        answer: &OperationAnswer,
+        now_unix_s: u32,
+    ) -> Vec<u8> {
         let values = |count: usize, bytes| Values::from_encoded(count, bytes).unwrap_or(Values::EMPTY);
         let success = ResponseCode::SUCCESS;
         let (code, response) = match answer {
-            QueryAnswer::Done(_) => (success, Response::Done),
-            QueryAnswer::Created(handle, _) => {
+            OperationAnswer::Done(_) => (success, Response::Done),
+            OperationAnswer::Created(handle, _) => {
                 (success, Response::Created(CreatedHandle { handle: Some(handle) }))
             }
-            QueryAnswer::Values(handle, count, bytes) => {
+            OperationAnswer::Values(handle, count, bytes) => {
                 (success, Response::Answer(query::QueryAnswer { handle, values: values(*count, bytes) }))
             }
-            QueryAnswer::Site => (success, Response::SiteInfo(site.as_bytes())),
-            QueryAnswer::Verdict(is_valid) => {
+            OperationAnswer::Site => (success, Response::SiteInfo(site.as_bytes())),
+            OperationAnswer::Verdict(is_valid) => {
                 (success, Response::Verdict(VerificationAnswer { is_valid: *is_valid }))
             }
-            QueryAnswer::Referral(count, bytes) => {
+            OperationAnswer::Referral(count, bytes) => {
                 let referral = Referral { handle: b"", values: Some(values(*count, bytes)) };
                 (ResponseCode::PREFIX_REFERRAL, Response::Referral(referral))
             }
-            QueryAnswer::Refused(refused) => (refused.code, failure(refused)),
+            OperationAnswer::Refused(refused) => (refused.code, failure(refused)),
         };
         // As deployed servers do: `administration/create_overwrite` shows the flag of a record that was replaced.
         let flags = match answer.effect().replaced {
@@ -255,7 +265,7 @@ impl Sealer {
             },
         };
         let mut sealed = sealed.unwrap_or_else(|too_long| {
-            let refused = Refused { code: ResponseCode::ERROR, text: too_long.to_string().into() };
+            let refused = OperationRefusal { code: ResponseCode::ERROR, text: too_long.to_string().into() };
             let reply = Reply { code: refused.code, digest: None, response: failure(&refused) };
             MessageBuf::reply(&envelope, &header, &reply).unsigned().unwrap_or_default()
         });
@@ -278,13 +288,13 @@ fn shows_private(response: &Response<'_>) -> bool {
     matches!(response, Response::Answer(answer) if answer.values.iter().any(|value| !value.is_public()))
 }
 
-fn failure(refused: &Refused) -> Response<'_> {
+fn failure(refused: &OperationRefusal) -> Response<'_> {
     Response::Failure(Failure { message: refused.text.as_bytes() })
 }
 
 /// An answer to what could not be read: in the oldest form there is, with no request to refer to.
 #[must_use]
-pub fn unreadable(op_code: OpCode, refused: &Refused, now_unix_s: u32) -> Vec<u8> {
+pub fn unreadable(op_code: OpCode, refused: &OperationRefusal, now_unix_s: u32) -> Vec<u8> {
     let envelope = Envelope { version: Version::COMPATIBLE, ..Envelope::request(UNREADABLE_REQUEST_ID) };
     let header = Header::request(op_code, OpFlags::PLAIN_REQUEST, now_unix_s);
     let reply = Reply { code: refused.code, digest: None, response: failure(refused) };

@@ -35,7 +35,7 @@ pub struct BulkCounts {
 
 /// Why a record cannot be taken in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unfit {
+pub enum UnfitRecord {
     /// The handle has more bytes than one may have.
     HandleTooLong,
     /// There are more values than a record may have.
@@ -46,7 +46,7 @@ pub enum Unfit {
     DuplicateIndex(i32),
 }
 
-impl std::fmt::Display for Unfit {
+impl std::fmt::Display for UnfitRecord {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::HandleTooLong => write!(f, "the handle has more than {HANDLE_LEN_MAX} bytes"),
@@ -57,26 +57,26 @@ impl std::fmt::Display for Unfit {
     }
 }
 
-impl std::error::Error for Unfit {}
+impl std::error::Error for UnfitRecord {}
 
 /// Whether `values` can be the record of `handle`: the bounds that every record in the store keeps.
 ///
 /// # Errors
 /// Says which one they do not keep.
-pub fn check_record<'v>(handle: &[u8], values: impl Iterator<Item = Value<'v>>) -> Result<(), Unfit> {
+pub fn check_record<'v>(handle: &[u8], values: impl Iterator<Item = Value<'v>>) -> Result<(), UnfitRecord> {
     if handle.len() > HANDLE_LEN_MAX {
-        return Err(Unfit::HandleTooLong);
+        return Err(UnfitRecord::HandleTooLong);
     }
     let mut seen = std::collections::BTreeSet::new();
     for value in values {
         if value.index < 1 {
-            return Err(Unfit::BadIndex(value.index));
+            return Err(UnfitRecord::BadIndex(value.index));
         }
         if !seen.insert(value.index) {
-            return Err(Unfit::DuplicateIndex(value.index));
+            return Err(UnfitRecord::DuplicateIndex(value.index));
         }
         if seen.len() > VALUES_COUNT_MAX {
-            return Err(Unfit::TooManyValues);
+            return Err(UnfitRecord::TooManyValues);
         }
     }
     Ok(())

@@ -19,20 +19,20 @@ struct State {
     now: Vec<u8>,
     synced: Vec<u8>,
     /// What was done since then.
-    unsynced: Vec<Unsynced>,
+    unsynced: Vec<UnsyncedWrite>,
     steps: usize,
-    fails: Fails,
+    fails: FailurePlan,
 }
 
 #[derive(Clone, Debug)]
-enum Unsynced {
+enum UnsyncedWrite {
     Len(usize),
     Write(usize, Vec<u8>),
 }
 
 /// Which steps fail.
 #[derive(Clone, Copy, Debug, Default)]
-enum Fails {
+enum FailurePlan {
     #[default]
     None,
     /// One: the disk was full, or broken for a moment.
@@ -44,9 +44,9 @@ enum Fails {
 impl State {
     fn step(&mut self) -> io::Result<()> {
         let fails = match self.fails {
-            Fails::None => false,
-            Fails::At(at) => self.steps == at,
-            Fails::From(at) => self.steps >= at,
+            FailurePlan::None => false,
+            FailurePlan::At(at) => self.steps == at,
+            FailurePlan::From(at) => self.steps >= at,
         };
         self.steps += 1;
         if fails { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
@@ -57,9 +57,9 @@ impl State {
         let mut found = self.synced.clone();
         for change in &self.unsynced {
             match change {
-                Unsynced::Len(len) if !random().is_multiple_of(3) => found.resize(*len, 0),
-                Unsynced::Len(_) => {}
-                Unsynced::Write(at, bytes) => {
+                UnsyncedWrite::Len(len) if !random().is_multiple_of(3) => found.resize(*len, 0),
+                UnsyncedWrite::Len(_) => {}
+                UnsyncedWrite::Write(at, bytes) => {
                     for (nth, sector) in bytes.chunks(SECTOR_LEN).enumerate() {
                         let at = at + nth * SECTOR_LEN;
                         if !random().is_multiple_of(3) {
@@ -100,7 +100,7 @@ impl StorageBackend for Disk {
         let mut state = self.0.lock().unwrap();
         state.step()?;
         state.now.resize(place(len), 0);
-        state.unsynced.push(Unsynced::Len(place(len)));
+        state.unsynced.push(UnsyncedWrite::Len(place(len)));
         Ok(())
     }
 
@@ -119,7 +119,7 @@ impl StorageBackend for Disk {
         // A write that fails may still have written some.
         let len = if step.is_ok() { data.len() } else { data.len() / 2 };
         put_at(&mut state.now, place(offset), &data[..len]);
-        state.unsynced.push(Unsynced::Write(place(offset), data[..len].to_vec()));
+        state.unsynced.push(UnsyncedWrite::Write(place(offset), data[..len].to_vec()));
         step
     }
 }
@@ -206,7 +206,7 @@ fn check(disk: &Disk, acknowledged: usize, quick_repair: bool, what: &str) {
     }
     let mut findings = Vec::new();
     store.check(|finding| findings.push(finding)).unwrap();
-    findings.retain(Finding::is_damage);
+    findings.retain(StoreFinding::is_damage);
     assert_eq!(findings, [], "{what}");
     change(&store, 100).unwrap();
     apply(&mut expected, 100);
@@ -236,7 +236,7 @@ fn whatever_step_fails_what_was_acknowledged_is_there() {
         assert!(last - first > 5 * CHANGES, "{} steps", last - first);
         let mut failed = 0;
         for at in (first..last).step_by(every) {
-            for fails in [Fails::At(at), Fails::From(at)] {
+            for fails in [FailurePlan::At(at), FailurePlan::From(at)] {
                 let what = format!("quick repair: {quick_repair}, {fails:?}");
                 let disk = Disk::of(begin.clone());
                 disk.0.lock().unwrap().fails = fails;

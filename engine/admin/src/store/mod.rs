@@ -18,6 +18,7 @@ mod faults;
 mod guard;
 mod log;
 mod open;
+mod overlay;
 mod record;
 mod schema;
 mod snapshot;
@@ -25,16 +26,15 @@ mod sorter;
 #[cfg(test)]
 mod tests;
 mod transaction;
-mod unwritten;
 mod writer;
 
-pub use bulk::{Bulk, BulkCounts, Unfit, check_record};
-pub use check::{Finding, Stats};
+pub use bulk::{Bulk, BulkCounts, UnfitRecord, check_record};
+pub use check::{Stats, StoreFinding};
 pub use error::StoreError;
 pub use log::{Action, LogEntry};
 pub use record::{Record, RecordBuf};
 pub use snapshot::{
-    Changed, Changes, Records, Snapshot, StoredRecord, is_record_of_homed_prefix, is_responsible,
+    ChangedRecord, Changes, Records, Snapshot, StoredRecord, is_record_of_homed_prefix, is_responsible,
 };
 pub use transaction::Transaction;
 
@@ -382,11 +382,11 @@ impl Store {
         self.change(move |transaction| transaction.prune_log(unix_ms, most))
     }
 
-    /// Reads everything, and tells what does not fit together: see [`Finding`]. Nothing is changed.
+    /// Reads everything, and tells what does not fit together: see [`StoreFinding`]. Nothing is changed.
     ///
     /// # Errors
     /// When the file cannot be read.
-    pub fn check(&self, found: impl FnMut(Finding)) -> Result<Stats, StoreError> {
+    pub fn check(&self, found: impl FnMut(StoreFinding)) -> Result<Stats, StoreError> {
         check::check(&self.snapshot()?, found)
     }
 

@@ -1,7 +1,7 @@
 //! Opening the file: what is wrong with it is told, whatever it is.
 
 use super::guard::{SHORT, quietly};
-use super::unwritten::Unwritten;
+use super::overlay::OverlayFile;
 use super::{StoreConfig, StoreError};
 use redb::backends::FileBackend;
 use redb::{Database, DatabaseError, StorageBackend, StorageError};
@@ -46,7 +46,7 @@ pub(super) fn unwritten(config: &StoreConfig) -> Result<Database, StoreError> {
     look_through(config, open)?;
     told(config, || {
         let file = FileBackend::new(open(&config.file)?)?;
-        super::builder(config).create_with_backend(Unwritten::new(file)?)
+        super::builder(config).create_with_backend(OverlayFile::new(file)?)
     })
 }
 
@@ -149,7 +149,7 @@ pub(super) fn verify(config: &StoreConfig, file: impl StorageBackend) -> Result<
     let [last, before] = header.slots().map(|slot| header.commit(slot));
     let is_older = !header.has(Header::UNCLOSED) && last < before;
     header.demand_repair();
-    let file = Unwritten::new(file)?;
+    let file = OverlayFile::new(file)?;
     file.write(0, &header.0)?;
     let mut builder = super::builder(config);
     // Then all checksums are right. What redb would go on with is to read everything again, for what is free.

@@ -90,13 +90,13 @@ pub enum Changes {
         /// Whether a prefix was homed or released.
         homed: bool,
         /// Each handle once, in ascending order.
-        handles: Vec<Changed>,
+        handles: Vec<ChangedRecord>,
     },
 }
 
 /// A handle that has changed, and what it is now.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Changed {
+pub struct ChangedRecord {
     /// The name under which it is stored.
     pub handle: Vec<u8>,
     /// The record; `None` when there is none any more.
@@ -259,7 +259,7 @@ impl Snapshot {
         }
         let handles = names.into_keys().map(|handle| {
             let record = self.record(&handle)?;
-            Ok::<_, StoreError>(Changed { handle, record })
+            Ok::<_, StoreError>(ChangedRecord { handle, record })
         });
         Ok(Changes::These {
             to,

@@ -29,7 +29,7 @@ fn data(snapshot: &Snapshot, handle: &[u8]) -> Option<Vec<u8>> {
     Some(record.view().value(1).unwrap().data.to_vec())
 }
 
-fn findings(store: &Store) -> Vec<Finding> {
+fn findings(store: &Store) -> Vec<StoreFinding> {
     let mut findings = Vec::new();
     store.check(|finding| findings.push(finding)).unwrap();
     findings
@@ -265,9 +265,9 @@ fn a_check_finds_what_does_not_fit() {
     put_raw(b"10.1/TWICE", &[3, 3]);
     put_raw(b"10.2/ELSEWHERE", &[1]);
     let findings = findings(&store);
-    assert!(findings.contains(&Finding::WrongName(b"10.1/lower".to_vec())), "{findings:?}");
-    assert!(findings.contains(&Finding::NotHomed(b"10.2/ELSEWHERE".to_vec())), "{findings:?}");
-    let unfit = findings.iter().filter(|it| matches!(it, Finding::UnfitRecord(..))).count();
+    assert!(findings.contains(&StoreFinding::WrongName(b"10.1/lower".to_vec())), "{findings:?}");
+    assert!(findings.contains(&StoreFinding::NotHomed(b"10.2/ELSEWHERE".to_vec())), "{findings:?}");
+    let unfit = findings.iter().filter(|it| matches!(it, StoreFinding::UnfitRecord(..))).count();
     assert_eq!((unfit, findings.len()), (2, 4), "{findings:?}");
     assert_eq!(findings.iter().filter(|it| !it.is_damage()).count(), 1);
 }

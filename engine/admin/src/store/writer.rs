@@ -17,13 +17,13 @@ trait Change: Send {
     fn finish(self: Box<Self>, is_durable: bool);
 }
 
-struct Waiting<T, F> {
+struct WaitingWrite<T, F> {
     decide: Option<F>,
     decided: Option<Result<T, StoreError>>,
     tell: SyncSender<Result<T, StoreError>>,
 }
 
-impl<T, F> Change for Waiting<T, F>
+impl<T, F> Change for WaitingWrite<T, F>
 where
     T: Send,
     F: FnOnce(&mut Transaction<'_>) -> Result<T, StoreError> + Send,
@@ -77,7 +77,7 @@ impl Writer {
         let (tell, told) = sync_channel(1);
         let changes = self.changes.as_ref().ok_or(StoreError::Failed)?;
         commits.waiting.fetch_add(1, Ordering::Relaxed);
-        changes.try_send(Box::new(Waiting { decide: Some(decide), decided: None, tell })).map_err(
+        changes.try_send(Box::new(WaitingWrite { decide: Some(decide), decided: None, tell })).map_err(
             |error| {
                 commits.waiting.fetch_sub(1, Ordering::Relaxed);
                 match error {
@@ -178,13 +178,13 @@ impl Drop for TellPanic<'_> {
 /// What the writer has done.
 #[derive(Debug)]
 pub(super) struct Commits {
-    done: Mutex<Done>,
+    done: Mutex<CommitTotals>,
     changed: Condvar,
     waiting: AtomicUsize,
 }
 
 #[derive(Debug)]
-struct Done {
+struct CommitTotals {
     last_id: u64,
     commits_count: u64,
     changes_count: u64,
@@ -193,11 +193,11 @@ struct Done {
 
 impl Commits {
     pub(super) const fn new(last_id: u64) -> Self {
-        let done = Done { last_id, commits_count: 0, changes_count: 0, failure: None };
+        let done = CommitTotals { last_id, commits_count: 0, changes_count: 0, failure: None };
         Self { done: Mutex::new(done), changed: Condvar::new(), waiting: AtomicUsize::new(0) }
     }
 
-    fn done(&self) -> MutexGuard<'_, Done> {
+    fn done(&self) -> MutexGuard<'_, CommitTotals> {
         self.done.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -233,7 +233,7 @@ impl Commits {
     }
 
     pub(super) fn wait_past(&self, id: u64, patience: Duration) -> u64 {
-        let is_past = |done: &mut Done| done.last_id <= id && done.failure.is_none();
+        let is_past = |done: &mut CommitTotals| done.last_id <= id && done.failure.is_none();
         let waited = self.changed.wait_timeout_while(self.done(), patience, is_past);
         waited.unwrap_or_else(PoisonError::into_inner).0.last_id
     }

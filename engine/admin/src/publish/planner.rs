@@ -5,11 +5,11 @@
 
 use super::delta::{Delta, homed_prefixes};
 use super::error::PublishError;
-use super::jobs::{Job, Made, Watch, What};
+use super::jobs::{Job, JobControl, JobInput, JobOutput};
 use super::settings::PublishConfig;
 use super::status::{Counts, JobStatus, KeptStatus, PublishStatus, SetStatus};
 use super::{check, tiers};
-use crate::store::{Changed, Changes, Store};
+use crate::store::{ChangedRecord, Changes, Store};
 use handle_snapshot::set::manifest::{LAYERS_MAX, LayerEntry, Manifest, Source};
 use handle_snapshot::set::stager::NewLayer;
 use handle_snapshot::set::storage::Storage;
@@ -28,11 +28,11 @@ const LAYERS_HURRY: usize = LAYERS_MAX / 2;
 const CATCH_UP_CHANGES: usize = 100_000;
 
 /// Publishes the records of a store.
-pub(super) struct Engine<S: Storage> {
+pub(super) struct PublisherPlan<S: Storage> {
     store: Arc<Store>,
     publisher: SetPublisher<S>,
     config: Arc<PublishConfig>,
-    running: Vec<Running>,
+    running: Vec<RunningJob>,
     jobs_count: u64,
     /// Why there can be no delta, until the set is rebuilt.
     unfit: Option<&'static str>,
@@ -46,16 +46,16 @@ pub(super) struct Engine<S: Storage> {
 }
 
 /// A job that was given out.
-struct Running {
+struct RunningJob {
     number: u64,
     takes: Vec<LayerEntry>,
     is_rebuild: bool,
     is_large: bool,
     started_unix_ms: u64,
-    watch: Arc<Watch>,
+    watch: Arc<JobControl>,
 }
 
-impl<S: Storage> Engine<S> {
+impl<S: Storage> PublisherPlan<S> {
     pub(super) fn new(
         store: Arc<Store>,
         publisher: SetPublisher<S>,
@@ -199,7 +199,7 @@ impl<S: Storage> Engine<S> {
     fn build(
         &mut self,
         options: LayerOptions,
-        changed: &[Changed],
+        changed: &[ChangedRecord],
         homed: Option<HomedPrefixes>,
     ) -> Result<Delta, PublishError> {
         let dir = self.publisher.dir();
@@ -257,13 +257,13 @@ impl<S: Storage> Engine<S> {
         }
         let is_busy = |large| self.running.iter().any(|job| job.is_large == large);
         if (self.unfit.is_some() || self.rebuild_wanted) && !is_busy(true) {
-            return Some(self.start(What::Rebuild, true, now_unix_ms));
+            return Some(self.start(JobInput::Rebuild, true, now_unix_ms));
         }
         if self.merge_wanted && free == layers_count && !is_busy(true) {
             self.merge_wanted = false;
             if layers_count > 1 {
                 let set = self.publisher.manifest()?.clone();
-                return Some(self.start(What::Merge(set, 0..layers_count), true, now_unix_ms));
+                return Some(self.start(JobInput::Merge(set, 0..layers_count), true, now_unix_ms));
             }
         }
         let mut lens: Vec<u64> = self.layers()[..free].iter().map(|layer| layer.len).collect();
@@ -278,12 +278,12 @@ impl<S: Storage> Engine<S> {
             return None;
         }
         let set = self.publisher.manifest()?.clone();
-        Some(self.start(What::Merge(set, 0..count), is_large, now_unix_ms))
+        Some(self.start(JobInput::Merge(set, 0..count), is_large, now_unix_ms))
     }
 
-    fn start(&mut self, what: What, is_large: bool, started_unix_ms: u64) -> Job<S> {
+    fn start(&mut self, what: JobInput, is_large: bool, started_unix_ms: u64) -> Job<S> {
         self.jobs_count += 1;
-        let watch = Arc::new(Watch::default());
+        let watch = Arc::new(JobControl::default());
         let job = Job {
             number: self.jobs_count,
             what,
@@ -292,10 +292,10 @@ impl<S: Storage> Engine<S> {
             config: self.config.clone(),
             watch: watch.clone(),
         };
-        self.running.push(Running {
+        self.running.push(RunningJob {
             number: job.number,
             takes: job.takes().to_vec(),
-            is_rebuild: matches!(job.what, What::Rebuild),
+            is_rebuild: matches!(job.what, JobInput::Rebuild),
             is_large,
             started_unix_ms,
             watch,
@@ -307,7 +307,7 @@ impl<S: Storage> Engine<S> {
     pub(super) fn finish(
         &mut self,
         number: u64,
-        made: Result<Made, PublishError>,
+        made: Result<JobOutput, PublishError>,
         now_unix_ms: u64,
     ) -> Result<(), PublishError> {
         let at = self.running.iter().position(|job| job.number == number);
@@ -334,7 +334,7 @@ impl<S: Storage> Engine<S> {
     }
 
     /// Publishes a new base together with what has changed since, so that nothing that was visible is not.
-    fn finish_rebuild(&mut self, made: Made, now_unix_ms: u64) -> Result<(), PublishError> {
+    fn finish_rebuild(&mut self, made: JobOutput, now_unix_ms: u64) -> Result<(), PublishError> {
         let mut shown = made.source.map_or(0, |source| source.transaction);
         let header = *made.layer.header();
         let folds = self.store.folds();
@@ -447,7 +447,7 @@ impl<S: Storage> Engine<S> {
             pending: self.published().map_or(store_transaction, |at| store_transaction.saturating_sub(at)),
             held: self.held.clone(),
             rebuild: self.unfit.or(self.rebuild_wanted.then_some("wanted")).map(str::to_owned),
-            running: self.running.iter().map(Running::status).collect(),
+            running: self.running.iter().map(RunningJob::status).collect(),
             kept: self.kept.iter().map(KeptStatus::from).collect(),
             last_error: None,
             last_error_unix_ms: None,
@@ -461,7 +461,7 @@ impl<S: Storage> Engine<S> {
     }
 }
 
-impl Running {
+impl RunningJob {
     fn status(&self) -> JobStatus {
         JobStatus {
             what: if self.is_rebuild { "rebuild" } else { "merge" },

@@ -1,10 +1,13 @@
 //! Requests whose decision takes what other services say: asked for between one decision and the next, on the thread of
 //! the request, which may wait.
 
-use super::{Effort, Service, UNREADABLE_ANSWER};
-use crate::elsewhere::{Errand, Unanswered, Verdict};
-use crate::operation::{Answer, Asked, Decision, Key, Refused, Rules, Who, decide};
-use crate::permission::sight::{Known, Wanted};
+use super::{ChallengeEffort, Service, UNREADABLE_ANSWER};
+use crate::operation::{
+    CandidateKey, Decision, OperationAnswer, OperationRefusal, OperationRequest, OperationRules, Requester,
+    decide,
+};
+use crate::permission::view::{RemoteFacts, WantedFact};
+use crate::remote::{RemoteFailure, RemoteInquiry, RemoteVerdict};
 use crate::store::{Records, StoreError};
 use handle_auth::challenge_proof::ChallengeProof;
 use handle_auth::challenges::Challenge;
@@ -21,28 +24,28 @@ use std::borrow::Cow;
 use zeroize::Zeroizing;
 
 /// What one request knows of other services, and how it asks them.
-pub(super) struct Outlook<'s> {
-    pub(super) known: Known,
+pub(super) struct RemoteContext<'s> {
+    pub(super) known: RemoteFacts,
     /// None where other services are not asked.
-    errand: Option<Errand<'s>>,
+    errand: Option<RemoteInquiry<'s>>,
     /// Why the first thing that is not known is not.
-    unanswered: Option<Unanswered>,
+    unanswered: Option<RemoteFailure>,
     /// Who asks, for whom work is done.
     pub(super) origin: Origin,
 }
 
 /// What an answer to a challenge is checked with.
-pub(super) enum Proof {
+pub(super) enum IdentityProof {
     /// A key.
-    Key(Key),
+    Key(CandidateKey),
     /// What the service with the secret says.
-    Told(Verdict),
+    Told(RemoteVerdict),
 }
 
 /// Longest answer made with a secret that is shown to another service. Deployed clients need 53 bytes.
 const ANSWER_LEN_MAX: usize = 1024;
 
-impl Proof {
+impl IdentityProof {
     /// The index of its value, if it is known.
     pub(super) const fn index(&self, claim: Reference<'_>) -> i32 {
         match self {
@@ -64,7 +67,7 @@ impl Proof {
     /// answer; `None` where it has understood this one, or a form that it knows was asked for already. RFC 3652 section
     /// 3.5.3, with the deployed way from new clients to old servers.
     pub(super) fn older_form(&self, challenge: &Challenge, answer: &ChallengeAnswer<'_>) -> Option<Version> {
-        let Self::Told(Verdict { is_right: false, verifier }) = *self else { return None };
+        let Self::Told(RemoteVerdict { is_right: false, verifier }) = *self else { return None };
         let asked_for = challenge.version.min(challenge.suggested);
         let answer = SecretAnswer::decode(answer.signed_response).ok()?;
         let steps_down = asked_for >= SecretAnswer::DERIVED_SINCE && answer.is_too_new_for(verifier);
@@ -73,9 +76,9 @@ impl Proof {
     }
 }
 
-impl Outlook<'_> {
+impl RemoteContext<'_> {
     /// What is known, once nothing more will be asked: who asks next need not wait for what is done with it.
-    pub(super) fn into_known(self) -> Known {
+    pub(super) fn into_known(self) -> RemoteFacts {
         self.known
     }
 
@@ -86,9 +89,9 @@ impl Outlook<'_> {
     pub(super) fn decide(
         &mut self,
         records: &impl Records,
-        rules: &Rules,
-        asked: &Asked<'_>,
-        who: Who<'_>,
+        rules: &OperationRules,
+        asked: &OperationRequest<'_>,
+        who: Requester<'_>,
     ) -> Result<Decision, StoreError> {
         loop {
             let decision = decide(records, rules, asked, who, &self.known)?;
@@ -98,15 +101,15 @@ impl Outlook<'_> {
                 return Ok(self.told_why(decision));
             };
             let told = match &wanted {
-                Wanted::Group { handle, index } => errand.value(Reference { handle, index: *index }),
-                Wanted::Administrators(record) => errand.administrators(record),
+                WantedFact::Group { handle, index } => errand.value(Reference { handle, index: *index }),
+                WantedFact::Administrators(record) => errand.administrators(record),
             };
             let values = match told {
                 Ok(answer) => answer.values().iter().map(|value| ValueBuf::from(&value)).collect(),
-                Err(Unanswered::Busy) => return Ok(Decision::Answer(Answer::Refused(BUSY))),
+                Err(RemoteFailure::Busy) => return Ok(Decision::Answer(OperationAnswer::Refused(BUSY))),
                 // Nothing more will be said, and a decision may miss a thousand things: each takes all the work again.
-                Err(Unanswered::Enough) => {
-                    self.unanswered.get_or_insert(Unanswered::Enough);
+                Err(RemoteFailure::Enough) => {
+                    self.unanswered.get_or_insert(RemoteFailure::Enough);
                     return Ok(self.told_why(decision));
                 }
                 Err(unanswered) => {
@@ -123,16 +126,17 @@ impl Outlook<'_> {
     /// may not be one to know whom a record names.
     fn told_why(&self, decision: Decision) -> Decision {
         match (decision, &self.unanswered) {
-            (Decision::Answer(Answer::Refused(Refused { code, text })), Some(unanswered))
-                if code == ResponseCode::INVALID_ADMIN =>
-            {
+            (
+                Decision::Answer(OperationAnswer::Refused(OperationRefusal { code, text })),
+                Some(unanswered),
+            ) if code == ResponseCode::INVALID_ADMIN => {
                 let but = match unanswered {
-                    Unanswered::Enough => "there is more to look up than is looked up",
+                    RemoteFailure::Enough => "there is more to look up than is looked up",
                     heard if heard.was_heard() => "one does not say",
                     _ => "one does not answer",
                 };
                 let text = format!("{text}, as far as is known of other services: {but}");
-                Decision::Answer(Answer::Refused(Refused { code, text: Cow::Owned(text) }))
+                Decision::Answer(OperationAnswer::Refused(OperationRefusal { code, text: Cow::Owned(text) }))
             }
             (decision, _) => decision,
         }
@@ -153,9 +157,9 @@ impl Outlook<'_> {
         &mut self,
         challenge: &Challenge,
         answer: &ChallengeAnswer<'_>,
-        effort: &Effort,
-    ) -> Result<Vec<Proof>, Refused> {
-        const NOT_ASKED: Refused = Refused::new(
+        effort: &ChallengeEffort,
+    ) -> Result<Vec<IdentityProof>, OperationRefusal> {
+        const NOT_ASKED: OperationRefusal = OperationRefusal::new(
             ResponseCode::AUTHENTICATION_FAILED,
             "This server can only check identities whose handles it has.",
         );
@@ -175,23 +179,23 @@ impl Outlook<'_> {
                 let digest = RequestDigest { algorithm: DigestAlgorithm::OLD_MD5, digest };
                 let signed_response = answer.signed_response;
                 let verification = Verification { identity, nonce, digest, signed_response };
-                errand.verdict(&verification).map(|verdict| vec![Proof::Told(verdict)])
+                errand.verdict(&verification).map(|verdict| vec![IdentityProof::Told(verdict)])
             }
         };
         told.map_err(|unanswered| match unanswered {
-            Unanswered::Busy => BUSY,
+            RemoteFailure::Busy => BUSY,
             unanswered => {
                 let name = Handle(identity.handle);
                 tracing::debug!(identity = %name, why = %unanswered, "not checked elsewhere");
                 let why = if unanswered.was_heard() { "did not say" } else { "did not answer" };
                 let text = format!("{}:{name} could not be checked: its service {why}.", identity.index);
-                Refused { code: ResponseCode::AUTHENTICATION_ERROR, text: text.into() }
+                OperationRefusal { code: ResponseCode::AUTHENTICATION_ERROR, text: text.into() }
             }
         })
     }
 }
 
-const BUSY: Refused = Refused::new(
+const BUSY: OperationRefusal = OperationRefusal::new(
     ResponseCode::SERVER_BUSY,
     "Too many identities of other services are being looked up; ask again later.",
 );
@@ -206,30 +210,30 @@ fn is_unreadable(challenge: &Challenge, signed_response: &[u8]) -> bool {
 }
 
 /// Whether the answer may be right: it is in a form that is known, and within the limits.
-fn is_worth_showing(signed_response: &[u8], effort: &Effort) -> bool {
+fn is_worth_showing(signed_response: &[u8], effort: &ChallengeEffort) -> bool {
     signed_response.len() <= ANSWER_LEN_MAX
         && SecretAnswer::decode(signed_response).is_ok_and(|answer| effort.pbkdf2.admit(&answer))
 }
 
 /// The public keys among what was told, in ascending order of their index.
-fn keys_among(told: &Told, identity: Reference<'_>, most: usize) -> Vec<Proof> {
+fn keys_among(told: &Told, identity: Reference<'_>, most: usize) -> Vec<IdentityProof> {
     let values = told.values().iter();
-    let mut keys: Vec<Key> = values
+    let mut keys: Vec<CandidateKey> = values
         .filter(|value| {
             (identity.index == 0 || value.index == identity.index) && fold::eq(value.kind, HS_PUBKEY)
         })
-        .map(|value| Key { index: value.index, data: Zeroizing::new(value.data.to_vec()) })
+        .map(|value| CandidateKey { index: value.index, data: Zeroizing::new(value.data.to_vec()) })
         .collect();
     keys.sort_by_key(|key| key.index);
     keys.truncate(most);
-    keys.into_iter().map(Proof::Key).collect()
+    keys.into_iter().map(IdentityProof::Key).collect()
 }
 
 impl Service {
     /// What a request knows of other services before it has asked them: nothing.
-    pub(super) fn outlook(&self, origin: Origin) -> Outlook<'_> {
-        let errand = self.elsewhere.as_ref().map(|elsewhere| elsewhere.errand());
-        Outlook { known: Known::default(), errand, unanswered: None, origin }
+    pub(super) fn outlook(&self, origin: Origin) -> RemoteContext<'_> {
+        let errand = self.remote.as_ref().map(|elsewhere| elsewhere.errand());
+        RemoteContext { known: RemoteFacts::default(), errand, unanswered: None, origin }
     }
 }
 
@@ -238,7 +242,8 @@ mod tests {
     use super::*;
     use handle_auth::Digest;
 
-    const EFFORT: Effort = Effort { pbkdf2: Pbkdf2Limits::DEFAULT, keys_tried: 8, requires_sessions: false };
+    const EFFORT: ChallengeEffort =
+        ChallengeEffort { pbkdf2: Pbkdf2Limits::DEFAULT, keys_tried: 8, requires_sessions: false };
 
     fn derived(iterations: u32, key_bits: u32) -> Vec<u8> {
         let mut bytes = Vec::new();
@@ -266,7 +271,7 @@ mod tests {
             let challenge = Challenge { version, suggested, nonce: [1; 16], digest, request };
             let identity = Reference { handle: b"20.2/who", index: 301 };
             let answer = ChallengeAnswer { auth_type: auth::SECRET_KEY, identity, signed_response };
-            let told = |is_right| Proof::Told(Verdict { is_right, verifier });
+            let told = |is_right| IdentityProof::Told(RemoteVerdict { is_right, verifier });
             assert_eq!(
                 told(false).older_form(&challenge, &answer),
                 expected,
