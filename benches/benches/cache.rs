@@ -4,7 +4,7 @@
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use handle_client::cache::{Cache, CacheLimits};
-use handle_client::{Answer, Now, Question};
+use handle_client::{ClockReading, LookupAnswer, Question};
 use handle_loadgen::Pattern;
 use handle_loadgen::pattern::Chooser;
 use handle_loadgen::random::Random;
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 /// Handles in the cache.
 const HANDLES: u32 = 1_000_000;
-const NOW: Now = Now { ms: 1_000, unix_s: 1_700_000_000 };
+const NOW: ClockReading = ClockReading { ms: 1_000, unix_s: 1_700_000_000 };
 
 fn handle(number: u32) -> String {
     format!("10.1016/j.cache.{number:07}")
@@ -24,7 +24,7 @@ fn filled() -> Cache {
     let cache = Cache::new(CacheLimits { bytes_max: 2 << 30, ..CacheLimits::default() });
     for number in 0..HANDLES {
         let value = Value::new(1, b"URL", b"https://elsevier-bv.example/10.1016/j.cache");
-        let answer = Answer::new(handle(number), ResponseCode::SUCCESS, [value]);
+        let answer = LookupAnswer::new(handle(number), ResponseCode::SUCCESS, [value]);
         cache.put(&Question::all(handle(number)), &answer, NOW);
     }
     cache

@@ -6,7 +6,7 @@ use handle_client::lookup::{Client, Limits, Lookup, Options};
 use handle_client::reference::{PROXY, Reference, Rules, canonical, charset, url};
 use handle_client::service::SITES_MAX;
 use handle_client::signature::{Certificate, Claims, Jws};
-use handle_client::{Now, Question};
+use handle_client::{ClockReading, Question};
 use handle_proto::data::site::{Address, Interface, InterfaceKind, InterfaceProtocol, SiteBuf};
 use handle_proto::data::site_build::{ServerBuilder, SiteBuilder};
 use handle_proto::wire::fragment::cut;
@@ -93,7 +93,7 @@ pub fn lookup(bytes: &[u8]) {
         let mut question = Question::all(b"10.1045/july95-arms");
         question.wants.certified = certified;
         let options = Options { aliases_max: 3, trace: true, ..Options::default() };
-        let begin = Now { ms: 0, unix_s: 1_700_000_000 };
+        let begin = ClockReading { ms: 0, unix_s: 1_700_000_000 };
         let mut count = 0;
         let random = Box::new(move || {
             count += 1_000_003;
@@ -112,8 +112,8 @@ pub fn lookup(bytes: &[u8]) {
 fn feed(
     lookup: &mut Lookup,
     mut bytes: &[u8],
-    mut now: Now,
-) -> Result<handle_client::Answer, handle_client::LookupError> {
+    mut now: ClockReading,
+) -> Result<handle_client::LookupAnswer, handle_client::LookupError> {
     loop {
         if let Some(outcome) = lookup.take_outcome() {
             return outcome;

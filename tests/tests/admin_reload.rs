@@ -5,7 +5,7 @@
 use handle_admin::config::Config;
 use handle_admin::server::Server;
 use handle_admin::settings::{Hooks, reload};
-use handle_client::administration::{Administrator, Identity, Key};
+use handle_client::administration::{Administrator, Identity, IdentityKey};
 use handle_proto::wire::Request;
 use handle_proto::wire::admin::{HandleBody, HandleValues};
 use handle_proto::{OpFlags, ResponseCode as Code, Value, Values};
@@ -58,7 +58,7 @@ impl Place {
 
     fn client(&self) -> Administrator {
         let mut client = Administrator::new(self.address, Duration::from_secs(60));
-        let key = Key::Secret(Zeroizing::new(b"open sesame open".to_vec()));
+        let key = IdentityKey::Secret(Zeroizing::new(b"open sesame open".to_vec()));
         client.identify(Some(Arc::new(Identity { handle: b"0.NA/TST".to_vec(), index: 301, key })));
         client
     }
@@ -230,7 +230,7 @@ fn one_bad_part_keeps_all_others_back() {
     let held = TcpStream::connect(address).unwrap();
     let ask = |handle: &str| {
         let mut client = Administrator::new(address, Duration::from_secs(60));
-        let key = Key::Secret(Zeroizing::new(b"open sesame open".to_vec()));
+        let key = IdentityKey::Secret(Zeroizing::new(b"open sesame open".to_vec()));
         client.identify(Some(Arc::new(Identity { handle: b"0.NA/TST".to_vec(), index: 301, key })));
         let body = HandleBody { handle: handle.as_bytes() };
         client.ask(&Request::HomeNa(body), OpFlags::PLAIN_REQUEST).unwrap().code()

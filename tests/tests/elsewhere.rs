@@ -5,7 +5,7 @@
 
 use handle_admin::store::Records as _;
 use handle_auth::PrivateKey;
-use handle_client::administration::{Administrator, Identity, Key};
+use handle_client::administration::{Administrator, Identity, IdentityKey};
 use handle_proto::wire::admin::{HandleBody, HandleValues};
 use handle_proto::wire::{Request, Response};
 use handle_proto::{OpFlags, ResponseCode as Code, Value, Values};
@@ -22,16 +22,16 @@ use zeroize::Zeroizing;
 
 const SECRET: &[u8] = b"a secret that only the other service knows";
 
-fn who(index: i32, handle: &str, key: Key) -> Option<Arc<Identity>> {
+fn who(index: i32, handle: &str, key: IdentityKey) -> Option<Arc<Identity>> {
     Some(Arc::new(Identity { handle: handle.into(), index, key }))
 }
 
-fn private(id: &str) -> Key {
-    Key::Private(Box::new(PrivateKey::from_record(&key(id, "handle_private_hex")).unwrap()))
+fn private(id: &str) -> IdentityKey {
+    IdentityKey::Private(Box::new(PrivateKey::from_record(&key(id, "handle_private_hex")).unwrap()))
 }
 
-fn shared(secret: &[u8]) -> Key {
-    Key::Secret(Zeroizing::new(secret.to_vec()))
+fn shared(secret: &[u8]) -> IdentityKey {
+    IdentityKey::Secret(Zeroizing::new(secret.to_vec()))
 }
 
 /// Creates `handle` as somebody: the code, and what is said with it.

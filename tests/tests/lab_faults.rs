@@ -6,7 +6,7 @@
 use handle_client::driver::now;
 use handle_client::exchange::AttemptError;
 use handle_client::lookup::{Client, Options};
-use handle_client::question::Wants;
+use handle_client::question::AnswerWants;
 use handle_client::trace::{Event, Step};
 use handle_client::{Driver, LookupError, Question};
 use handle_proto::Handle;
@@ -26,13 +26,13 @@ fn lab() -> &'static Lab {
 }
 
 fn certified(handle: &str) -> Question {
-    let wants = Wants { certified: true, ..Wants::default() };
+    let wants = AnswerWants { certified: true, ..AnswerWants::default() };
     Question { wants, ..Question::all(handle.as_bytes()) }
 }
 
 const TRACED: Options = Options {
     use_cache: true,
-    whom: handle_client::lookup::Whom::Responsible,
+    target: handle_client::lookup::LookupTarget::Responsible,
     identity: None,
     session_timeout_s: None,
     recursion_count: 0,

@@ -2,10 +2,10 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
-use handle_client::administration::{Identity, Key};
+use handle_client::administration::{Identity, IdentityKey};
 use handle_client::bootstrap::Root;
-use handle_client::lookup::{Client, Options, Whom};
-use handle_client::question::Wants;
+use handle_client::lookup::{Client, LookupTarget, Options};
+use handle_client::question::AnswerWants;
 use handle_client::{Driver, Question};
 use handle_proto::ResponseCode;
 use handle_proto::data::site::{Interface, InterfaceKind, InterfaceProtocol, SiteBuf};
@@ -32,19 +32,19 @@ fn site(served: &Served, protocols: &[InterfaceProtocol]) -> SiteBuf {
 }
 
 fn options(served: &Served) -> Options {
-    let key = Key::Secret(b"open sesame open".to_vec().into());
+    let key = IdentityKey::Secret(b"open sesame open".to_vec().into());
     let identity = Arc::new(Identity { handle: b"0.NA/TST".to_vec(), index: 301, key });
     let site = site(served, &[InterfaceProtocol::UDP, InterfaceProtocol::TCP]);
     Options {
         identity: Some(identity),
         session_timeout_s: Some(600),
-        whom: Whom::Sites(vec![Arc::new(site)]),
+        target: LookupTarget::Sites(vec![Arc::new(site)]),
         ..Options::default()
     }
 }
 
 fn private(handle: &str, certified: bool) -> Question {
-    let wants = Wants { certified, public_only: false, ..Wants::default() };
+    let wants = AnswerWants { certified, public_only: false, ..AnswerWants::default() };
     Question { wants, ..Question::all(handle.as_bytes()) }
 }
 

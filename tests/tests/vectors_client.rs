@@ -4,14 +4,14 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use handle_auth::PrivateKey;
-use handle_client::administration::{Identity, Key};
+use handle_client::administration::{Identity, IdentityKey};
 use handle_client::bootstrap::Root;
-use handle_client::exchange::{Answered, AttemptError, Exchange, Head, Patience};
-use handle_client::lookup::{Client, Lookup, Options, Whom};
-use handle_client::plan::{Preferences, Purpose, Target, plan};
-use handle_client::question::Wants;
+use handle_client::exchange::{AnswerTimeouts, AttemptError, Exchange, ReceivedAnswer, RequestHead};
+use handle_client::lookup::{Client, Lookup, LookupTarget, Options};
+use handle_client::plan::{InterfacePurpose, Preferences, ServerTarget, plan};
+use handle_client::question::AnswerWants;
 use handle_client::times::Times;
-use handle_client::{Now, Question};
+use handle_client::{ClockReading, Question};
 use handle_proto::data::site::{Interface, InterfaceKind, InterfaceProtocol};
 use handle_proto::data::site_build::{ServerBuilder, SiteBuilder};
 use handle_proto::limit::{MESSAGE_EXPIRATION_S, PBKDF2_SALT_LEN};
@@ -43,8 +43,9 @@ fn vectors_hashing_chooses_the_same_server_of_a_site() {
             });
         }
         let handle = bytes(&line["handle"]);
-        let purpose = Purpose { kind: InterfaceKind::QUERY, primary_only: false };
-        let (preferences, times, now) = (Preferences::default(), Times::new(1), Now { ms: 0, unix_s: 0 });
+        let purpose = InterfacePurpose { kind: InterfaceKind::QUERY, primary_only: false };
+        let (preferences, times, now) =
+            (Preferences::default(), Times::new(1), ClockReading { ms: 0, unix_s: 0 });
         let sites = [Arc::new(site.build())];
         let plan = plan(&sites, Handle(&handle), purpose, &preferences, &times, now, &mut || 0);
         let chosen: Vec<_> = plan.iter().map(|target| target.position.0).collect();
@@ -88,7 +89,7 @@ impl Sent {
     }
 
     fn question(&self) -> Question {
-        let wants = Wants {
+        let wants = AnswerWants {
             certified: self.header.flags.has(OpFlags::CERTIFY),
             authoritative: self.header.flags.has(OpFlags::AUTHORITATIVE),
             public_only: self.header.flags.has(OpFlags::PUBLIC_ONLY),
@@ -127,8 +128,8 @@ impl Sent {
 fn identity(line: &Json, records: &HashMap<String, Vec<u8>>) -> Arc<Identity> {
     let identity = &line["identity"];
     let key = match identity["key_id"].as_str() {
-        Some(id) => Key::Private(Box::new(PrivateKey::from_record(&records[id]).unwrap())),
-        None => Key::Secret(hex(&identity["secret_hex"]).into()),
+        Some(id) => IdentityKey::Private(Box::new(PrivateKey::from_record(&records[id]).unwrap())),
+        None => IdentityKey::Secret(hex(&identity["secret_hex"]).into()),
     };
     let index = i32::try_from(identity["index"].as_i64().unwrap()).unwrap();
     Arc::new(Identity { handle: bytes(&identity["handle"]), index, key })
@@ -161,20 +162,20 @@ fn replays(line: &Json, records: &HashMap<String, Vec<u8>>) -> bool {
     });
     let mut numbers = numbers.into_iter();
     let client = Arc::new(Client::new(Root::default()));
-    let target = Target {
+    let target = ServerTarget {
         version: asked.envelope.version,
         site_serial: asked.header.site_serial,
         public_key: server_record("root"),
-        ..Target::at((Ipv4Addr::LOCALHOST, 2641).into(), InterfaceProtocol::TCP)
+        ..ServerTarget::at((Ipv4Addr::LOCALHOST, 2641).into(), InterfaceProtocol::TCP)
     };
     let options = Options {
         identity: Some(identity(line, records)),
-        whom: Whom::Servers(vec![target]),
+        target: LookupTarget::Servers(vec![target]),
         ..Options::default()
     };
     // Asked so late, and answered so early, as it was recorded.
-    let late = Now { ms: 0, unix_s: asked.header.expiration - MESSAGE_EXPIRATION_S };
-    let early = Now { ms: 0, unix_s: 1_700_000_000 };
+    let late = ClockReading { ms: 0, unix_s: asked.header.expiration - MESSAGE_EXPIRATION_S };
+    let early = ClockReading { ms: 0, unix_s: 1_700_000_000 };
     let random = Box::new(move || numbers.next().expect("no more than so many"));
     let mut lookup = Lookup::new(client, asked.question(), options, random, late);
     let (number, transmit) = lookup.poll_transmit(late).expect(name);
@@ -234,17 +235,19 @@ fn vectors_transcripts_of_authenticated_reads_are_those_of_our_client() {
 }
 
 /// What an exchange over HTTP that asks `message` makes of an answer that comes in parts of so many bytes.
-fn heard(message: &[u8], answer: &[u8], part_len: usize) -> Result<Option<Answered>, AttemptError> {
+fn heard(message: &[u8], answer: &[u8], part_len: usize) -> Result<Option<ReceivedAnswer>, AttemptError> {
     let (envelope, rest) = Envelope::split(message).unwrap();
     let message = Message::decode(rest).unwrap();
     let Ok(Body::Request(request)) = message.decode_body(envelope.version) else { panic!("a request") };
-    let head = Head {
+    let head = RequestHead {
         answered_as: message.header.op_code,
-        ..Head::resolution(OpFlags::PLAIN_REQUEST, envelope.request_id)
+        ..RequestHead::resolution(OpFlags::PLAIN_REQUEST, envelope.request_id)
     };
-    let (now, target) =
-        (Now { ms: 0, unix_s: 0 }, Target::at(([127, 0, 0, 1], 80).into(), InterfaceProtocol::HTTP));
-    let mut exchange = Exchange::new(target, head, &request, &Patience::default(), now).unwrap();
+    let (now, target) = (
+        ClockReading { ms: 0, unix_s: 0 },
+        ServerTarget::at(([127, 0, 0, 1], 80).into(), InterfaceProtocol::HTTP),
+    );
+    let mut exchange = Exchange::new(target, head, &request, &AnswerTimeouts::default(), now).unwrap();
     for part in answer.chunks(part_len) {
         if let Some(answered) = exchange.handle_stream(now, part)? {
             return Ok(Some(answered));

@@ -9,7 +9,7 @@ use handle_auth::challenge_proof::ChallengeProof;
 use handle_auth::message::sign_message;
 use handle_auth::{Pbkdf2Limits, PrivateKey, PublicKey};
 use handle_client::Allowances;
-use handle_client::administration::{Administrator, Identity, Key};
+use handle_client::administration::{Administrator, Identity, IdentityKey};
 use handle_proto::code::DigestAlgorithm;
 use handle_proto::limit::HANDLE_LEN_MAX;
 use handle_proto::wire::admin::HandleValues;
@@ -140,7 +140,7 @@ fn client(here: &Administered, secret: &[u8]) -> Administrator {
     let mut client = Administrator::new(here.address(), Duration::from_secs(60));
     // Verifiers of old versions are asked for an answer in their form.
     client.allow(Allowances { old_proofs: true, ..Allowances::NONE });
-    let key = Key::Secret(Zeroizing::new(secret.to_vec()));
+    let key = IdentityKey::Secret(Zeroizing::new(secret.to_vec()));
     client.identify(Some(Arc::new(Identity { handle: b"20.2/who".to_vec(), index: 301, key })));
     client
 }

@@ -6,7 +6,7 @@
 
 use crate::remote::RemoteConfig;
 use crossbeam_channel::{Receiver, Sender, bounded};
-use handle_client::lookup::{Options, Whom};
+use handle_client::lookup::{LookupTarget, Options};
 use handle_client::{Driver, Question, SharedAnswer};
 use handle_proto::wire::query::Query;
 use handle_proto::{ResponseCode, ValueBuf, Version};
@@ -101,7 +101,7 @@ impl ReferralResolver {
         question.types = query.types.iter().map(<[u8]>::to_vec).collect();
         question.wants.certified = self.certified;
         let options = Options {
-            whom: Whom::Referral(referral),
+            target: LookupTarget::Referral(referral),
             recursion_count: recursion_count.saturating_add(1),
             ..Options::default()
         };

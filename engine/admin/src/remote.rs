@@ -15,7 +15,7 @@ use handle_client::administration::Administrator;
 use handle_client::bootstrap::{FILE_LEN_MAX, Root};
 use handle_client::cache::{Cache, CacheLimits};
 use handle_client::lookup::{Client, Limits, Options};
-use handle_client::plan::{Purpose, Target};
+use handle_client::plan::{InterfacePurpose, ServerTarget};
 use handle_client::{Driver, LookupError, Question, SharedAnswer, driver};
 use handle_proto::data::kind::{HS_ADMIN, HS_PUBKEY};
 use handle_proto::data::site::InterfaceKind;
@@ -395,7 +395,7 @@ impl RemoteInquiry<'_> {
     /// # Errors
     /// When nobody says.
     pub fn verdict(&mut self, asked: &Verification<'_>) -> Result<RemoteVerdict, RemoteFailure> {
-        let purpose = Purpose { kind: InterfaceKind::QUERY, primary_only: false };
+        let purpose = InterfacePurpose { kind: InterfaceKind::QUERY, primary_only: false };
         let certified = self.elsewhere.config.certified;
         let patience = Duration::from_millis(self.elsewhere.config.patience_ms.into());
         let told = self.with_driver(asked.identity.handle, InquiryKind::Verdict, |driver, ends| {
@@ -535,7 +535,7 @@ fn first_verdict<S>(
 }
 
 fn verdict_of(
-    server: &Target,
+    server: &ServerTarget,
     asked: &Verification<'_>,
     certified: bool,
     patience: Duration,

@@ -14,9 +14,9 @@ use crate::server::SESSION_IDLE_S;
 use crate::{Outcome, UsageError, exchange, output};
 use anyhow::{Context as _, bail};
 use handle_client::Question;
-use handle_client::lookup::{Options, Whom};
-use handle_client::plan::Target;
-use handle_client::question::Wants;
+use handle_client::lookup::{LookupTarget, Options};
+use handle_client::plan::ServerTarget;
+use handle_client::question::AnswerWants;
 use handle_client::reference::Reference;
 use handle_proto::ResponseCode;
 use handle_proto::data::site::InterfaceProtocol;
@@ -128,7 +128,7 @@ impl Args {
             types = vec![b"URL".to_vec()];
         }
         let says = |option| reference.options.iter().any(|(name, _)| name == option);
-        let wants = Wants {
+        let wants = AnswerWants {
             certified: self.certify || says("cert"),
             authoritative: self.authoritative || says("auth"),
             public_only: !self.all && self.identity.auth.is_none(),
@@ -137,7 +137,7 @@ impl Args {
     }
 
     /// What was asked for that is not to be had of a server that is named.
-    fn unknown_to_servers(&self, wants: Wants) -> Option<&'static str> {
+    fn unknown_to_servers(&self, wants: AnswerWants) -> Option<&'static str> {
         let options = [
             (self.certify, "--certify"),
             (wants.certified, "?cert"),
@@ -154,12 +154,12 @@ impl Args {
 
     fn options(&self) -> anyhow::Result<Options> {
         let whom = match &self.site {
-            Some(path) => Whom::Sites(vec![Arc::new(crate::client::read_site(path)?)]),
-            None => Whom::Responsible,
+            Some(path) => LookupTarget::Sites(vec![Arc::new(crate::client::read_site(path)?)]),
+            None => LookupTarget::Responsible,
         };
         Ok(Options {
             use_cache: !self.no_cache,
-            whom,
+            target: whom,
             identity: self.identity.read()?,
             // For one question it would take longer.
             session_timeout_s: (self.file.is_some() || self.handles.len() > 1).then_some(SESSION_IDLE_S),
@@ -213,8 +213,12 @@ fn resolve(args: &Args) -> anyhow::Result<Outcome> {
         // Whoever wants more than is public has to answer what the server asks.
         Some(server) if args.identity.auth.is_some() => {
             let protocol = if args.client.tcp { InterfaceProtocol::TCP } else { InterfaceProtocol::UDP };
-            let target = Target::at(exchange::address(server)?, protocol);
-            found::run(args, &question, Options { whom: Whom::Servers(vec![target]), ..args.options()? })
+            let target = ServerTarget::at(exchange::address(server)?, protocol);
+            found::run(
+                args,
+                &question,
+                Options { target: LookupTarget::Servers(vec![target]), ..args.options()? },
+            )
         }
         Some(server) => direct::run(args, &question, &reference.handle, server),
         None => found::run(args, &question, args.options()?),

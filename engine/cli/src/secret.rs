@@ -6,7 +6,7 @@ use anyhow::{Context as _, bail, ensure};
 use handle_auth::file::open_secret_file;
 use handle_auth::{PrivateKey, challenge};
 use handle_client::Allowances;
-use handle_client::administration::{Identity, Key};
+use handle_client::administration::{Identity, IdentityKey};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use zeroize::Zeroizing;
@@ -90,8 +90,8 @@ impl IdentityArgs {
         let (index, handle) = reference(auth)?;
         let key = match (&self.key, read(self.secret_file.as_ref(), self.secret_env.as_deref())?) {
             (Some(path), _) => private_key(path, self.passphrase.read()?.as_deref().map(Vec::as_slice))?,
-            (None, Some(secret)) if self.hashed_secret => Key::Secret(challenge::hashed_secret(&secret)),
-            (None, Some(secret)) => Key::Secret(secret),
+            (None, Some(secret)) if self.hashed_secret => IdentityKey::Secret(challenge::hashed_secret(&secret)),
+            (None, Some(secret)) => IdentityKey::Secret(secret),
             (None, None) => bail!(UsageError(
                 "--auth says who asks, but not how that is proven: add --key FILE, --secret-file FILE or --secret-env NAME"
                     .to_owned()
@@ -102,7 +102,7 @@ impl IdentityArgs {
 }
 
 /// The private key in a file of any form, ready to sign.
-pub(crate) fn private_key(path: &Path, passphrase: Option<&[u8]>) -> anyhow::Result<Key> {
+pub(crate) fn private_key(path: &Path, passphrase: Option<&[u8]>) -> anyhow::Result<IdentityKey> {
     let record = key::private_record(path, passphrase)?;
     let key = PrivateKey::new_or_legacy(&record.view()).with_context(|| format!("{}", path.display()))?;
     if key.is_legacy() {
@@ -112,7 +112,7 @@ pub(crate) fn private_key(path: &Path, passphrase: Option<&[u8]>) -> anyhow::Res
             key.public().bits()
         );
     }
-    Ok(Key::Private(Box::new(key)))
+    Ok(IdentityKey::Private(Box::new(key)))
 }
 
 /// `index:handle`; a handle alone stands for index 0, any key of it.

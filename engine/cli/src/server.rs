@@ -10,7 +10,7 @@ use handle_auth::PublicKey;
 use handle_client::administration::{Administrator, Identity};
 use handle_client::driver::now;
 use handle_client::lookup::{Client, LookupError};
-use handle_client::plan::{Purpose, Target};
+use handle_client::plan::{InterfacePurpose, ServerTarget};
 use handle_client::{Allowances, Driver};
 use handle_proto::Handle;
 use handle_proto::data::site::InterfaceKind;
@@ -197,7 +197,7 @@ impl<'a> Clients<'a> {
             To::Named(client) => return Ok(client),
             To::Found(found) => &mut **found,
         };
-        let purpose = Purpose { kind: InterfaceKind::ADMIN, primary_only: true };
+        let purpose = InterfacePurpose { kind: InterfaceKind::ADMIN, primary_only: true };
         let servers = driver.servers(handle, purpose, self.args.certify)?;
         let mut refused = None;
         for server in &servers {
@@ -248,7 +248,7 @@ impl<'a> Clients<'a> {
             if !prefix.contains(&b'/') {
                 handle = [prefix, b"/"].concat();
             }
-            let purpose = Purpose { kind: InterfaceKind::ADMIN, primary_only: true };
+            let purpose = InterfacePurpose { kind: InterfaceKind::ADMIN, primary_only: true };
             let servers = found.driver.servers(&handle, purpose, self.args.certify)?;
             if let Some((_, count @ 2..)) = servers.first().map(|server| server.position) {
                 bail!(
@@ -267,7 +267,7 @@ impl Drop for Clients<'_> {
 }
 
 /// Where no key was named, that of the site record is the one of the server.
-fn trust(client: &mut Administrator, args: &ServerArgs, server: &Target) {
+fn trust(client: &mut Administrator, args: &ServerArgs, server: &ServerTarget) {
     if args.server_key.is_none()
         && let Ok(key) = PublicKey::from_record(&server.public_key)
     {

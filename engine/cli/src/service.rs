@@ -10,7 +10,7 @@ use crate::style::{Paint, paint};
 use anyhow::{Context as _, bail};
 use handle_auth::PublicKey;
 use handle_client::lookup::{Client, Options};
-use handle_client::question::Wants;
+use handle_client::question::AnswerWants;
 use handle_client::reference::{Reference, Rules};
 use handle_client::service::SharedSite;
 use handle_client::trace::{Origin, Step};
@@ -129,7 +129,7 @@ fn show(args: &Args) -> anyhow::Result<Outcome> {
 fn said_to_people(client: &Arc<Client>, handle: &[u8], certified: bool) -> (Notice, Option<String>) {
     let mut driver = Driver::new(Arc::clone(client));
     let mut unknown = None;
-    let notice = notice::of(handle, Wants { certified, ..Wants::default() }, |question| {
+    let notice = notice::of(handle, AnswerWants { certified, ..AnswerWants::default() }, |question| {
         let why = match driver.resolve(question, &Options::default()).outcome {
             Ok(answer) => match answer.code {
                 ResponseCode::SUCCESS | ResponseCode::HANDLE_NOT_FOUND | ResponseCode::VALUES_NOT_FOUND => {

@@ -44,7 +44,7 @@ pub mod times;
 pub mod trace;
 
 pub use allowances::Allowances;
-pub use answer::Answer;
+pub use answer::LookupAnswer;
 pub use cache::SharedAnswer;
 pub use driver::Driver;
 #[cfg(feature = "tokio")]
@@ -54,7 +54,7 @@ pub use question::Question;
 
 /// The caller's clock, read once for each step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Now {
+pub struct ClockReading {
     /// Milliseconds of a clock that never goes back, from any beginning.
     pub ms: u64,
     /// Unix time in seconds.

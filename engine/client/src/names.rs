@@ -1,6 +1,6 @@
 //! Addresses of names, remembered for a while. Who drives a lookup looks them up; a lookup only says which it wants.
 
-use crate::Now;
+use crate::ClockReading;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
@@ -26,14 +26,14 @@ impl Names {
 
     /// The addresses of `name`, if they are known: none where it has none.
     #[must_use]
-    pub fn get(&self, name: &str, now: Now) -> Option<Vec<IpAddr>> {
+    pub fn get(&self, name: &str, now: ClockReading) -> Option<Vec<IpAddr>> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let (addresses, until_ms) = known.get(name)?;
         (now.ms < *until_ms).then(|| addresses.clone())
     }
 
     /// Notes the addresses of `name`.
-    pub fn note(&self, name: &str, addresses: &[IpAddr], now: Now) {
+    pub fn note(&self, name: &str, addresses: &[IpAddr], now: ClockReading) {
         let kept_ms = if addresses.is_empty() { NONE_KEPT_MS } else { KEPT_MS };
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if known.len() >= self.names_max && !known.contains_key(name) {
@@ -50,8 +50,8 @@ impl Names {
 mod tests {
     use super::*;
 
-    const fn at(ms: u64) -> Now {
-        Now { ms, unix_s: 0 }
+    const fn at(ms: u64) -> ClockReading {
+        ClockReading { ms, unix_s: 0 }
     }
 
     #[test]

@@ -5,9 +5,9 @@
 
 use crate::administration::{Identity, SessionFailure};
 use crate::allowances::Allowances;
-use crate::exchange::{Exchange, Head, Patience, request_id};
-use crate::plan::Target;
-use crate::{Now, Random};
+use crate::exchange::{AnswerTimeouts, Exchange, RequestHead, request_id};
+use crate::plan::ServerTarget;
+use crate::{ClockReading, Random};
 use handle_auth::agreement::{Group, KeyPair, PRIVATE_LEN};
 use handle_auth::message::MacKey;
 use handle_auth::session::SessionKey;
@@ -162,13 +162,13 @@ impl Session {
 #[derive(Debug)]
 pub struct Sessions {
     sessions_max: usize,
-    known: Mutex<Vec<Known>>,
+    known: Mutex<Vec<SessionEntry>>,
 }
 
 #[derive(Debug)]
-struct Known {
+struct SessionEntry {
     /// The server, at the interface at which it was asked.
-    target: Target,
+    target: ServerTarget,
     identity: Weak<Identity>,
     state: State,
 }
@@ -178,7 +178,7 @@ enum State {
     /// It is there.
     Kept(Arc<Session>),
     /// Somebody is about to set it up, until the claim is dropped.
-    Claimed(Weak<Claim>),
+    Claimed(Weak<SetupClaim>),
     /// None came about; until then nobody tries again.
     Refused { until_ms: u64 },
 }
@@ -188,11 +188,11 @@ const REFUSED_MS: u64 = 600_000;
 
 /// Says that whoever has it sets a session up, so that nobody else does meanwhile.
 #[derive(Debug)]
-pub(crate) struct Claim;
+pub(crate) struct SetupClaim;
 
-impl Known {
+impl SessionEntry {
     /// A server has its sessions at all its interfaces.
-    fn is_of(&self, target: &Target, identity: &Arc<Identity>) -> bool {
+    fn is_of(&self, target: &ServerTarget, identity: &Arc<Identity>) -> bool {
         self.target.address.ip() == target.address.ip()
             && self.target.public_key == target.public_key
             && std::ptr::eq(self.identity.as_ptr(), Arc::as_ptr(identity))
@@ -205,7 +205,7 @@ impl Known {
         }
     }
 
-    fn is_alive(&self, now: Now) -> bool {
+    fn is_alive(&self, now: ClockReading) -> bool {
         let is_wanted = match &self.state {
             State::Kept(_) => true,
             State::Claimed(claim) => claim.strong_count() > 0,
@@ -223,43 +223,61 @@ impl Sessions {
         Self { sessions_max, known: Mutex::new(vec![]) }
     }
 
-    fn known(&self) -> MutexGuard<'_, Vec<Known>> {
+    fn known(&self) -> MutexGuard<'_, Vec<SessionEntry>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn put(&self, known: &mut Vec<Known>, target: &Target, identity: &Arc<Identity>, state: State, now: Now) {
+    fn put(
+        &self,
+        known: &mut Vec<SessionEntry>,
+        target: &ServerTarget,
+        identity: &Arc<Identity>,
+        state: State,
+        now: ClockReading,
+    ) {
         known.retain(|known| known.is_alive(now) && !known.is_of(target, identity));
         while known.len() >= self.sessions_max.max(1) {
             known.remove(0);
         }
-        known.push(Known { target: target.clone(), identity: Arc::downgrade(identity), state });
+        known.push(SessionEntry { target: target.clone(), identity: Arc::downgrade(identity), state });
     }
 
     /// The session of `identity` with a server.
-    pub(crate) fn get(&self, target: &Target, identity: &Arc<Identity>) -> Option<Arc<Session>> {
+    pub(crate) fn get(&self, target: &ServerTarget, identity: &Arc<Identity>) -> Option<Arc<Session>> {
         let known = self.known();
         known.iter().find(|known| known.is_of(target, identity))?.session().cloned()
     }
 
     /// Leave to set a session up; none while there is one, somebody else sets one up, or it was tried in vain not long ago.
-    pub(crate) fn claim(&self, target: &Target, identity: &Arc<Identity>, now: Now) -> Option<Arc<Claim>> {
+    pub(crate) fn claim(
+        &self,
+        target: &ServerTarget,
+        identity: &Arc<Identity>,
+        now: ClockReading,
+    ) -> Option<Arc<SetupClaim>> {
         let mut known = self.known();
         if known.iter().any(|known| known.is_of(target, identity) && known.is_alive(now)) {
             return None;
         }
-        let claim = Arc::new(Claim);
+        let claim = Arc::new(SetupClaim);
         self.put(&mut known, target, identity, State::Claimed(Arc::downgrade(&claim)), now);
         Some(claim)
     }
 
     /// Notes that no session came about.
-    pub(crate) fn refuse(&self, target: &Target, identity: &Arc<Identity>, now: Now) {
+    pub(crate) fn refuse(&self, target: &ServerTarget, identity: &Arc<Identity>, now: ClockReading) {
         let until_ms = now.ms.saturating_add(REFUSED_MS);
         self.put(&mut self.known(), target, identity, State::Refused { until_ms }, now);
     }
 
     /// Keeps a session in which a challenge was answered.
-    pub(crate) fn keep(&self, target: &Target, identity: &Arc<Identity>, session: &Arc<Session>, now: Now) {
+    pub(crate) fn keep(
+        &self,
+        target: &ServerTarget,
+        identity: &Arc<Identity>,
+        session: &Arc<Session>,
+        now: ClockReading,
+    ) {
         self.put(&mut self.known(), target, identity, State::Kept(Arc::clone(session)), now);
     }
 
@@ -270,8 +288,9 @@ impl Sessions {
 
     /// Forgets all sessions, and gives what tells their servers so, once each: they keep them until they expire otherwise.
     /// HTTPS would take several messages to say one, so that nothing is said over it.
-    pub(crate) fn end(&self, random: &mut Random, now: Now) -> Vec<Exchange> {
-        let kept: Vec<Known> = self.known().extract_if(.., |known| known.session().is_some()).collect();
+    pub(crate) fn end(&self, random: &mut Random, now: ClockReading) -> Vec<Exchange> {
+        let kept: Vec<SessionEntry> =
+            self.known().extract_if(.., |known| known.session().is_some()).collect();
         let heard = kept.iter().filter(|known| known.target.protocol != InterfaceProtocol::HTTPS);
         heard.filter_map(|known| ending(&known.target, known.session()?, random, now)).collect()
     }
@@ -284,26 +303,31 @@ impl Sessions {
 }
 
 /// The request that ends a session; none that is too long.
-fn ending(target: &Target, session: &Arc<Session>, random: &mut Random, now: Now) -> Option<Exchange> {
-    let head = Head {
+fn ending(
+    target: &ServerTarget,
+    session: &Arc<Session>,
+    random: &mut Random,
+    now: ClockReading,
+) -> Option<Exchange> {
+    let head = RequestHead {
         session_id: session.id,
         answered_as: OpCode::SESSION_TERMINATE,
-        ..Head::resolution(OpFlags::PLAIN_REQUEST, request_id(random()))
+        ..RequestHead::resolution(OpFlags::PLAIN_REQUEST, request_id(random()))
     };
-    let target = Target { version: session.version, ..target.clone() };
+    let target = ServerTarget { version: session.version, ..target.clone() };
     let request = Request::SessionTerminate(HandleBody { handle: BLANK });
-    let exchange = Exchange::new(target, head, &request, &Patience::default(), now).ok()?;
+    let exchange = Exchange::new(target, head, &request, &AnswerTimeouts::default(), now).ok()?;
     exchange.in_session(Arc::clone(session)).ok()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::administration::Key;
+    use crate::administration::IdentityKey;
     use handle_proto::code::Cipher;
     use handle_proto::data::site::InterfaceProtocol;
 
-    const NOW: Now = Now { ms: 0, unix_s: 0 };
+    const NOW: ClockReading = ClockReading { ms: 0, unix_s: 0 };
 
     fn session(id: i32) -> Arc<Session> {
         let key = MacKey::new(SessionKey::new(Cipher::AES, vec![7; 32]).unwrap());
@@ -311,13 +335,13 @@ mod tests {
     }
 
     fn identity() -> Arc<Identity> {
-        let key = Key::Secret(b"secret".to_vec().into());
+        let key = IdentityKey::Secret(b"secret".to_vec().into());
         Arc::new(Identity { handle: b"10.a/adm".to_vec(), index: 300, key })
     }
 
-    fn target(last: u8, key: &[u8]) -> Target {
-        let at = Target::at(([192, 0, 2, last], 2641).into(), InterfaceProtocol::TCP);
-        Target { public_key: key.to_vec(), ..at }
+    fn target(last: u8, key: &[u8]) -> ServerTarget {
+        let at = ServerTarget::at(([192, 0, 2, last], 2641).into(), InterfaceProtocol::TCP);
+        ServerTarget { public_key: key.to_vec(), ..at }
     }
 
     #[test]
@@ -327,7 +351,7 @@ mod tests {
         sessions.keep(&at, &one, &kept, NOW);
         sessions.keep(&at, &one, &kept, NOW);
         assert_eq!(sessions.count(), 1);
-        let udp = Target { protocol: InterfaceProtocol::UDP, ..at.clone() };
+        let udp = ServerTarget { protocol: InterfaceProtocol::UDP, ..at.clone() };
         assert_eq!(sessions.get(&udp, &one).unwrap().id, 1, "at every interface");
         assert!(sessions.get(&at, &other).is_none(), "the same name, and nobody knows with which key");
         assert!(sessions.get(&target(1, b"other"), &one).is_none());
@@ -361,7 +385,7 @@ mod tests {
         drop(sessions.claim(&at, &one, NOW).unwrap());
         // One that was refused is not asked for again for a while.
         sessions.refuse(&at, &one, NOW);
-        let late = |ms| Now { ms, ..NOW };
+        let late = |ms| ClockReading { ms, ..NOW };
         assert!(sessions.claim(&at, &one, late(REFUSED_MS - 1)).is_none());
         assert!(sessions.claim(&at, &other, NOW).is_some(), "by somebody else it is");
         assert!(sessions.claim(&at, &one, late(REFUSED_MS)).is_some());

@@ -1,7 +1,7 @@
 //! What a lookup does, step by step: for people who want to see the way.
 
 use crate::exchange::AttemptError;
-use crate::plan::Target;
+use crate::plan::ServerTarget;
 use crate::service::SharedSite;
 use handle_proto::{Handle, ResponseCode};
 use std::fmt;
@@ -26,7 +26,7 @@ pub enum Step {
         /// Which.
         handle: Vec<u8>,
         /// What for.
-        why: Why,
+        why: QuestionReason,
     },
     /// It was known from before.
     Cached {
@@ -43,14 +43,14 @@ pub enum Step {
     /// A server is asked.
     Asked {
         /// Which.
-        target: Target,
+        target: ServerTarget,
         /// For which time.
         try_number: usize,
     },
     /// It answered.
     Answered {
         /// Which.
-        target: Target,
+        target: ServerTarget,
         /// What came of it.
         code: ResponseCode,
         /// The types of the values that came.
@@ -63,7 +63,7 @@ pub enum Step {
     /// It did not, or not so that it could be believed.
     Failed {
         /// Which.
-        target: Target,
+        target: ServerTarget,
         /// Why.
         error: AttemptError,
         /// After how long, in milliseconds.
@@ -92,7 +92,7 @@ pub enum Step {
 
 /// What a handle is resolved for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
+pub enum QuestionReason {
     /// It was asked for.
     Asked,
     /// To find the service of its prefix.
@@ -118,7 +118,7 @@ pub enum Origin {
     Referral,
 }
 
-impl fmt::Display for Why {
+impl fmt::Display for QuestionReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Asked => "asked for",
@@ -192,7 +192,7 @@ fn write_kinds(f: &mut fmt::Formatter<'_>, kinds: &[Vec<u8>]) -> fmt::Result {
     }
 }
 
-impl fmt::Display for Target {
+impl fmt::Display for ServerTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (at, count) = self.position;
         let protocol = self.protocol.name().unwrap_or("?");
@@ -212,7 +212,7 @@ mod tests {
     #[test]
     fn what_came_is_said_by_type() {
         let answered = |kinds: &[&str]| {
-            let target = Target::at(([192, 0, 2, 1], 2641).into(), InterfaceProtocol::UDP);
+            let target = ServerTarget::at(([192, 0, 2, 1], 2641).into(), InterfaceProtocol::UDP);
             let kinds = kinds.iter().map(|kind| kind.as_bytes().to_vec()).collect();
             let code = ResponseCode::SUCCESS;
             let step = Step::Answered { target, code, kinds, took_ms: 3, certified: false };

@@ -13,7 +13,7 @@ use handle_auth::challenge_proof::ChallengeProof;
 use handle_auth::challenges::Challenge;
 use handle_auth::source::Origin;
 use handle_auth::{Pbkdf2Limits, VerifyError};
-use handle_client::Answer as Told;
+use handle_client::LookupAnswer as Told;
 use handle_proto::code::DigestAlgorithm;
 use handle_proto::data::kind::HS_PUBKEY;
 use handle_proto::wire::auth::{self, ChallengeAnswer, SecretAnswer, Verification};

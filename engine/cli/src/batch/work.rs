@@ -4,7 +4,7 @@ use super::log::Result as Verdict;
 use crate::handle::values::from_file;
 use crate::server::Clients;
 use crate::{key, secret};
-use handle_client::administration::{Administrator, Answer, AskError, Identity, Key};
+use handle_client::administration::{AdministrationAnswer, Administrator, AskError, Identity, IdentityKey};
 use handle_client::lookup::LookupError;
 use handle_formats::batch::{Authentication, BatchValue, Content, Operation, Proof};
 use handle_proto::wire::Request;
@@ -153,7 +153,7 @@ pub(super) fn home(client: &mut Administrator, is_release: bool, prefix: &str) -
     Ok(came)
 }
 
-fn came(answer: &Answer) -> anyhow::Result<Came> {
+fn came(answer: &AdministrationAnswer) -> anyhow::Result<Came> {
     let code = answer.code();
     if code == ResponseCode::SUCCESS {
         return Ok(Came::DONE);
@@ -198,7 +198,7 @@ fn resolve(value: &BatchValue) -> anyhow::Result<ValueBuf> {
 /// The identity that a batch names.
 pub(super) fn identity(authentication: &Authentication) -> anyhow::Result<Arc<Identity>> {
     let key = match &authentication.proof {
-        Proof::Secret(secret) => Key::Secret(Zeroizing::new(secret.as_bytes().to_vec())),
+        Proof::Secret(secret) => IdentityKey::Secret(Zeroizing::new(secret.as_bytes().to_vec())),
         Proof::KeyFile(path, phrase) => {
             secret::private_key(Path::new(path), phrase.as_ref().map(|phrase| phrase.as_bytes()))?
         }

@@ -2,7 +2,7 @@
 
 use super::read;
 use anyhow::{Context as _, bail, ensure};
-use handle_client::exchange::Patience;
+use handle_client::exchange::AnswerTimeouts;
 use handle_client::plan::Preferences;
 use handle_formats::dct::Settings;
 use handle_proto::data::site::InterfaceProtocol;
@@ -46,7 +46,7 @@ impl Directory {
         &self,
         settings: &Settings,
         preferences: &mut Preferences,
-        patience: &mut Patience,
+        patience: &mut AnswerTimeouts,
     ) -> anyhow::Result<()> {
         apply(settings, preferences, patience);
         if let Some(path) = self.file(&["local_addresses"]) {
@@ -57,7 +57,7 @@ impl Directory {
     }
 }
 
-fn apply(settings: &Settings, preferences: &mut Preferences, patience: &mut Patience) {
+fn apply(settings: &Settings, preferences: &mut Preferences, patience: &mut AnswerTimeouts) {
     let timeout = settings.text("tcp_timeout").and_then(|timeout| timeout.trim().parse().ok());
     if let Some(ms) = timeout.filter(|&ms| ms > 0) {
         patience.tcp_ms = ms;
@@ -96,8 +96,8 @@ mod tests {
     use super::*;
     use std::fs;
 
-    fn applied(config: &str) -> (Preferences, Patience) {
-        let (mut preferences, mut patience) = (Preferences::default(), Patience::default());
+    fn applied(config: &str) -> (Preferences, AnswerTimeouts) {
+        let (mut preferences, mut patience) = (Preferences::default(), AnswerTimeouts::default());
         apply(&Settings::parse(config).unwrap(), &mut preferences, &mut patience);
         (preferences, patience)
     }
@@ -114,7 +114,7 @@ mod tests {
         assert_eq!(preferences.keywords, ["europe", "fast", "near"]);
         let (preferences, patience) =
             applied(r#"{ "no_udp_resolution" = "no" "ipv6_fast_fallback" = "yes" }"#);
-        assert_eq!(patience, Patience::default());
+        assert_eq!(patience, AnswerTimeouts::default());
         assert_eq!(preferences.protocols, Preferences::default().protocols);
         assert_eq!(preferences.fallback_ms, Preferences::default().fallback_ms);
     }
@@ -124,14 +124,14 @@ mod tests {
         let (preferences, patience) = applied(
             "{ tcp_timeout = soon, no_udp_resolution = perhaps, ipv6_fast_fallback = (no), site_filter_keywords = {} }",
         );
-        assert_eq!(patience, Patience::default());
+        assert_eq!(patience, AnswerTimeouts::default());
         assert_eq!(preferences.protocols, Preferences::default().protocols);
         assert_eq!(preferences.fallback_ms, Preferences::default().fallback_ms);
         assert!(preferences.keywords.is_empty());
         for timeout in ["0", "-1", "99999999999", "( 5 )"] {
             assert_eq!(
                 applied(&format!("{{ tcp_timeout = {timeout} }}")).1,
-                Patience::default(),
+                AnswerTimeouts::default(),
                 "{timeout}"
             );
         }
@@ -159,7 +159,7 @@ mod tests {
         assert_eq!(directory.file(&["bootstrap_handles", "root_info"]), Some(path.join("root_info")));
         fs::write(path.join("config.dct"), "{ \"tcp_timeout\" = \"7\" }").unwrap();
         fs::write(path.join("local_addresses"), "192.0.2.1 127.0.0.1").unwrap();
-        let (mut preferences, mut patience) = (Preferences::default(), Patience::default());
+        let (mut preferences, mut patience) = (Preferences::default(), AnswerTimeouts::default());
         directory.apply(&directory.settings().unwrap(), &mut preferences, &mut patience).unwrap();
         assert_eq!((patience.tcp_ms, preferences.addresses.len()), (7, 1));
         fs::write(path.join("config.dct"), "{").unwrap();

@@ -6,7 +6,7 @@ use crate::resolve::outcome;
 use crate::server::ServerArgs;
 use crate::{Outcome, output};
 use anyhow::{Context as _, ensure};
-use handle_client::administration::Answer;
+use handle_client::administration::AdministrationAnswer;
 use handle_proto::name::BLANK;
 use handle_proto::wire::admin::{HandleBody, HandleIndexes, HandleValues};
 use handle_proto::wire::list::{Indexes, Strings};
@@ -299,7 +299,7 @@ pub(crate) fn prefix_handle(prefix: &str) -> String {
 }
 
 /// Says what came of a request, and gives it as an exit code.
-fn tell(common: &Common, handle: &str, answer: &Answer) -> Outcome {
+fn tell(common: &Common, handle: &str, answer: &AdministrationAnswer) -> Outcome {
     let (code, text) = (answer.code(), answer.text());
     if common.json {
         let mut json = json!({ "responseCode": code.0, "handle": handle });

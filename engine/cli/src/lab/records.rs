@@ -5,7 +5,7 @@ use crate::demo::RECORDS;
 use crate::snapshot;
 use anyhow::Context as _;
 use handle_auth::{PrivateKey, keyfile};
-use handle_client::signature::{self, Claims, Permission, Permitted};
+use handle_client::signature::{self, Claims, Permission, SigningScope};
 use handle_proto::data::site::SiteBuf;
 use handle_proto::data::{PublicKey, kind};
 use handle_proto::json::{Json, RecordLine, record_to_json};
@@ -167,7 +167,7 @@ impl<'a> Signer<'a> {
     }
 
     fn certificate(&self) -> anyhow::Result<String> {
-        let everything = Permission { permitted: Permitted::Everything, handle: String::new() };
+        let everything = Permission { permitted: SigningScope::Everything, handle: String::new() };
         Ok(signature::certificate(&Self::claims(ISSUER, &[]), &self.public, &[everything], &self.key)?)
     }
 

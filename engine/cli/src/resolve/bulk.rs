@@ -252,7 +252,7 @@ fn complain(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use handle_client::Answer;
+    use handle_client::LookupAnswer;
 
     /// Gives so many numbers as handles, until nobody hears any more; how many were taken is in `asked`.
     fn numbers<'a>(
@@ -271,7 +271,7 @@ mod tests {
     }
 
     fn found(question: &Question) -> LookupOutcome {
-        Ok(Answer::new(question.handle.clone(), ResponseCode::SUCCESS, []).into())
+        Ok(LookupAnswer::new(question.handle.clone(), ResponseCode::SUCCESS, []).into())
     }
 
     #[test]

@@ -5,9 +5,9 @@ use crate::output::{self, printable};
 use crate::style::{Paint, paint};
 use crate::{Outcome, notice};
 use handle_client::lookup::{Client, Options};
-use handle_client::signature::{Report, Verdict, Verifier};
+use handle_client::signature::{Report, ValueVerdict, Verifier};
 use handle_client::trace::{Event, Step};
-use handle_client::{Answer, Driver, LookupError, Question, driver};
+use handle_client::{Driver, LookupAnswer, LookupError, Question, driver};
 use handle_proto::json::{record_to_json, value_to_json};
 use handle_proto::{Handle, ResponseCode};
 use serde_json::{Value as Json, json};
@@ -69,7 +69,7 @@ fn show_step(event: &Event) {
 }
 
 /// The data of the first value of type URL.
-pub(super) fn target(answer: &Answer) -> Option<String> {
+pub(super) fn target(answer: &LookupAnswer) -> Option<String> {
     let mut values = answer.values().iter();
     let value = values.find(|value| handle_proto::fold::eq(value.kind, b"URL"))?;
     Some(String::from_utf8_lossy(value.data).into_owned())
@@ -109,7 +109,7 @@ fn add_trace(args: &Args, json: &mut Json, events: &[Event]) {
 }
 
 /// An answer as JSON, with the members of the handle REST API.
-pub(super) fn to_json(answer: &Answer) -> Json {
+pub(super) fn to_json(answer: &LookupAnswer) -> Json {
     let mut json = json!({ "responseCode": answer.code.0 });
     match answer.code {
         ResponseCode::SUCCESS => {
@@ -125,7 +125,7 @@ pub(super) fn to_json(answer: &Answer) -> Json {
     json
 }
 
-fn show(args: &Args, answer: &Answer, report: Option<&Report>, is_bad: bool, events: &[Event]) {
+fn show(args: &Args, answer: &LookupAnswer, report: Option<&Report>, is_bad: bool, events: &[Event]) {
     if args.json {
         let mut json = to_json(answer);
         if let (true, true, Some(members)) = (args.url, is_bad, json.as_object_mut()) {
@@ -179,18 +179,18 @@ fn show(args: &Args, answer: &Answer, report: Option<&Report>, is_bad: bool, eve
     }
 }
 
-fn verdict(verdict: Verdict) -> &'static str {
+fn verdict(verdict: ValueVerdict) -> &'static str {
     match verdict {
-        Verdict::Verified => "signed",
-        Verdict::BadDigest => "changed after it was signed",
-        Verdict::Unsigned => "not signed by anybody who is trusted",
+        ValueVerdict::Verified => "signed",
+        ValueVerdict::BadDigest => "changed after it was signed",
+        ValueVerdict::Unsigned => "not signed by anybody who is trusted",
     }
 }
 
 fn show_report(report: &Report) {
     println!();
     for &(index, of) in &report.values {
-        let paints = if of == Verdict::Verified { Paint::Good } else { Paint::Bad };
+        let paints = if of == ValueVerdict::Verified { Paint::Good } else { Paint::Bad };
         println!("{}", paint(paints, format_args!("value {index}: {}", verdict(of))));
     }
     for index in &report.missing {

@@ -5,11 +5,11 @@ use crate::Outcome;
 use crate::client::ClientArgs;
 use crate::output;
 use crate::style::{Paint, paint};
-use handle_client::lookup::{Client, Options, Whom};
-use handle_client::plan::Target;
+use handle_client::lookup::{Client, LookupTarget, Options};
+use handle_client::plan::ServerTarget;
 use handle_client::service::SharedSite;
 use handle_client::trace::Step;
-use handle_client::{Answer, Driver, LookupError, Question};
+use handle_client::{Driver, LookupAnswer, LookupError, Question};
 use handle_proto::data::site::{InterfaceKind, InterfaceProtocol};
 use handle_proto::{Handle, ResponseCode};
 use serde_json::{Value as Json, json};
@@ -48,7 +48,7 @@ struct Said {
     is_responsible: bool,
     is_primary: bool,
     took_ms: Option<u32>,
-    outcome: Result<Answer, LookupError>,
+    outcome: Result<LookupAnswer, LookupError>,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
@@ -92,8 +92,8 @@ fn ask_site(
             took_ms,
             outcome,
         };
-        let target = |&protocol| Target::of(&view, at, protocol, InterfaceKind::QUERY, preferences);
-        let targets: Vec<Target> = preferences.protocols.iter().filter_map(target).collect();
+        let target = |&protocol| ServerTarget::of(&view, at, protocol, InterfaceKind::QUERY, preferences);
+        let targets: Vec<ServerTarget> = preferences.protocols.iter().filter_map(target).collect();
         // That nobody can ask the others is no harm.
         if targets.is_empty() && responsible == Some(at) {
             let error = LookupError::NoServer { handle: located.handle.clone() };
@@ -105,7 +105,7 @@ fn ask_site(
             question.wants.certified = args.certify;
             let options = Options {
                 use_cache: false,
-                whom: Whom::Servers(vec![target]),
+                target: LookupTarget::Servers(vec![target]),
                 trace: true,
                 ..Options::default()
             };
@@ -126,7 +126,7 @@ fn ask_site(
 /// What an answer says, whatever the order of its values.
 type Content = (ResponseCode, Vec<Vec<u8>>);
 
-fn content(answer: &Answer) -> Content {
+fn content(answer: &LookupAnswer) -> Content {
     let mut values: Vec<Vec<u8>> = answer
         .values()
         .iter()

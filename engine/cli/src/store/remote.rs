@@ -8,7 +8,7 @@ use crate::{exchange, key, progress};
 use anyhow::{Context as _, bail};
 use crossbeam_channel::bounded;
 use handle_auth::PublicKey;
-use handle_client::administration::{Administrator, Answer, AskError};
+use handle_client::administration::{AdministrationAnswer, Administrator, AskError};
 use handle_proto::name::BLANK;
 use handle_proto::wire::admin::HandleBody;
 use handle_proto::wire::list::{Indexes, Strings, Values};
@@ -207,7 +207,7 @@ fn fetch(client: &mut Administrator, handle: &[u8], keep_going: bool) -> anyhow:
 
 fn fetched(
     handle: &[u8],
-    answer: &Answer,
+    answer: &AdministrationAnswer,
     withheld: Option<String>,
     keep_going: bool,
 ) -> anyhow::Result<Fetched> {
@@ -232,7 +232,7 @@ fn is_about_rights(code: ResponseCode) -> bool {
     (400..500).contains(&code.0)
 }
 
-fn refusal(answer: &Answer) -> String {
+fn refusal(answer: &AdministrationAnswer) -> String {
     let (code, text) = (answer.code(), answer.text());
     let colon = if text.is_empty() { "" } else { ": " };
     format!("the server answers {} {code}{colon}{text}", code.0)

@@ -1,6 +1,6 @@
 //! Sessions, against a server of a few lines that has them.
 
-use super::tests::{Got, serve};
+use super::tests::{ReceivedRequest, serve};
 use super::*;
 use handle_auth::agreement::respond;
 use handle_auth::message::{mac_message, sign_message, verify_mac_message};
@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const DELETE: Request<'_> = Request::DeleteHandle(HandleBody { handle: b"10/a" });
 
 /// What a server has seen, in order.
-type Said = Arc<Mutex<Vec<&'static str>>>;
+type ServerLog = Arc<Mutex<Vec<&'static str>>>;
 
 /// A server with one session at a time.
 struct Server {
@@ -35,7 +35,7 @@ struct Server {
     /// Header and body of the request that was challenged, and its digest.
     challenged: Vec<u8>,
     counter: i32,
-    said: Said,
+    said: ServerLog,
     /// Answers with the counter of the answer before.
     repeats_itself: bool,
     /// Refuses the next request in a session so, as anybody could.
@@ -53,7 +53,7 @@ impl Server {
         self.said.lock().unwrap().push(what);
     }
 
-    fn answer(&mut self, got: &Got) -> Vec<u8> {
+    fn answer(&mut self, got: &ReceivedRequest) -> Vec<u8> {
         self.connection = got.connection;
         let mut bytes = got.bytes.clone();
         let is_encrypted = got.envelope.flags.has(EnvelopeFlags::ENCRYPTED);
@@ -139,7 +139,7 @@ impl Server {
 
     fn reply(
         &mut self,
-        got: &Got,
+        got: &ReceivedRequest,
         message: &Message<'_>,
         code: ResponseCode,
         response: Response<'_>,
@@ -151,7 +151,7 @@ impl Server {
     /// A reply with the digest of `covered`: signed when it sets a session up, with a MAC in one.
     fn reply_to(
         &mut self,
-        got: &Got,
+        got: &ReceivedRequest,
         covered: &[u8],
         code: ResponseCode,
         response: Response<'_>,
@@ -181,7 +181,7 @@ impl Server {
 }
 
 /// A client of a server with sessions, what the server has seen, and a way to change the server.
-fn begin() -> (Administrator, Arc<Mutex<Server>>, Said) {
+fn begin() -> (Administrator, Arc<Mutex<Server>>, ServerLog) {
     // Making one takes longer than any of these tests.
     static KEY: OnceLock<Arc<PrivateKey>> = OnceLock::new();
     let make = || Arc::new(PrivateKey::new(&generate::rsa(2048).unwrap().view()).unwrap());
@@ -206,7 +206,7 @@ fn begin() -> (Administrator, Arc<Mutex<Server>>, Said) {
     let mut client = Administrator::new(address, PATIENCE);
     client.require_signatures(key.public().clone());
     client.use_sessions(Some(60));
-    let secret = Key::Secret(Zeroizing::new(b"secret".to_vec()));
+    let secret = IdentityKey::Secret(Zeroizing::new(b"secret".to_vec()));
     client.identify(Some(Arc::new(Identity { handle: b"10/ADMIN".to_vec(), index: 300, key: secret })));
     (client, server, said)
 }
@@ -515,7 +515,7 @@ fn a_change_that_is_lost_unheard_goes_out_again_as_the_same_message() {
 }
 
 /// The challenge of a session names it.
-impl Got {
+impl ReceivedRequest {
     fn challenge_as(&self, covered: &[u8], session_id: i32) -> Vec<u8> {
         let made = handle_auth::challenge::request_digest(Version::CURRENT, covered);
         let digest =

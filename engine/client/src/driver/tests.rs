@@ -5,15 +5,15 @@
 #[cfg(feature = "tokio")]
 use super::asynchronous::AsyncDriver;
 use super::loopback::Loopback;
-use super::{Driver, Resolved};
+use super::{Driver, ResolvedQuestion};
 use crate::bootstrap::Root;
 use crate::exchange::AttemptError;
 use crate::lookup::world::{server_key, value};
 use crate::lookup::{Client, LookupError, Options};
-use crate::plan::Purpose;
-use crate::refresh::{RefreshError, Renewing};
+use crate::plan::InterfacePurpose;
+use crate::refresh::{RefreshError, RenewalGuard};
 use crate::testing::public_record;
-use crate::{Answer, Question, SharedAnswer};
+use crate::{LookupAnswer, Question, SharedAnswer};
 use handle_proto::ValueBuf;
 use handle_proto::data::site::{Address, InterfaceKind, InterfaceProtocol};
 use std::io::Write as _;
@@ -28,11 +28,11 @@ const TCP: InterfaceProtocol = InterfaceProtocol::TCP;
 const HTTP: InterfaceProtocol = InterfaceProtocol::HTTP;
 const HTTPS: InterfaceProtocol = InterfaceProtocol::HTTPS;
 
-type Renew = fn(Arc<Client>) -> Option<Result<(), RefreshError>>;
-type Ask = fn(&Arc<Client>, &[Question], &Options) -> Vec<Resolved>;
+type RenewFunction = fn(Arc<Client>) -> Option<Result<(), RefreshError>>;
+type AskFunction = fn(&Arc<Client>, &[Question], &Options) -> Vec<ResolvedQuestion>;
 
 /// All questions at the same time, with blocking sockets: a thread for each.
-fn blocking(client: &Arc<Client>, questions: &[Question], options: &Options) -> Vec<Resolved> {
+fn blocking(client: &Arc<Client>, questions: &[Question], options: &Options) -> Vec<ResolvedQuestion> {
     std::thread::scope(|scope| {
         let ask = |question| scope.spawn(move || Driver::new(Arc::clone(client)).resolve(question, options));
         let asking: Vec<_> = questions.iter().map(ask).collect();
@@ -42,7 +42,7 @@ fn blocking(client: &Arc<Client>, questions: &[Question], options: &Options) -> 
 
 /// The same with tokio: one thread for all.
 #[cfg(feature = "tokio")]
-fn asynchronous(client: &Arc<Client>, questions: &[Question], options: &Options) -> Vec<Resolved> {
+fn asynchronous(client: &Arc<Client>, questions: &[Question], options: &Options) -> Vec<ResolvedQuestion> {
     runtime().block_on(async {
         let driver = AsyncDriver::new(Arc::clone(client));
         let mut asking = tokio::task::JoinSet::new();
@@ -71,10 +71,10 @@ fn renew_asynchronous(client: Arc<Client>) -> Option<Result<(), RefreshError>> {
 }
 
 #[cfg(feature = "tokio")]
-const DRIVERS: &[(&str, Ask, Renew)] =
+const DRIVERS: &[(&str, AskFunction, RenewFunction)] =
     &[("blocking", blocking, renew_blocking), ("tokio", asynchronous, renew_asynchronous)];
 #[cfg(not(feature = "tokio"))]
-const DRIVERS: &[(&str, Ask, Renew)] = &[("blocking", blocking, renew_blocking)];
+const DRIVERS: &[(&str, AskFunction, RenewFunction)] = &[("blocking", blocking, renew_blocking)];
 
 fn records() -> Vec<(&'static str, Vec<ValueBuf>)> {
     vec![("10.A/X", vec![value(1, b"URL", b"https://example.org/")])]
@@ -93,12 +93,12 @@ fn certified(handle: &str) -> Question {
     question
 }
 
-fn one(ask: Ask, root: Root, question: &Question) -> Result<SharedAnswer, LookupError> {
+fn one(ask: AskFunction, root: Root, question: &Question) -> Result<SharedAnswer, LookupError> {
     let mut resolved = ask(&client(root), std::slice::from_ref(question), &Options::default());
     resolved.remove(0).outcome
 }
 
-fn is_good(answer: &Answer) -> bool {
+fn is_good(answer: &LookupAnswer) -> bool {
     answer.certified && answer.values().iter().any(|value| value.data == b"https://example.org/")
 }
 
@@ -207,7 +207,7 @@ fn servers_that_are_known_by_name_are_found_at_its_addresses() {
         named.servers[0].address = Address::UNSPECIFIED;
         named.attribute("domain", name);
         let mut driver = Driver::new(client(server.serves(&named.build(), records())));
-        let purpose = Purpose { kind: InterfaceKind::ADMIN, primary_only: true };
+        let purpose = InterfacePurpose { kind: InterfaceKind::ADMIN, primary_only: true };
         driver.servers(b"10.a/x", purpose, false)
     };
     let servers = found("localhost").unwrap();
@@ -306,7 +306,7 @@ fn a_global_service_that_is_due_is_known_anew_and_written() {
         assert!(matches!(renew(Arc::clone(&client)), Some(Err(RefreshError::Unverified(..)))));
         assert_eq!(client.root.get().updated_unix_ms, root.updated_unix_ms);
         assert!(!path.exists());
-        assert!(Renewing::begin(&client, super::now()).is_none(), "not again at once");
+        assert!(RenewalGuard::begin(&client, super::now()).is_none(), "not again at once");
     }
 }
 

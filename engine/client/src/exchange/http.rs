@@ -58,7 +58,7 @@ pub(super) fn request(
 
 /// An answer as it comes.
 #[derive(Debug, Default)]
-pub(super) struct Incoming {
+pub(super) struct HttpAnswerReader {
     /// What has come and was not looked at yet.
     kept: Vec<u8>,
     state: State,
@@ -81,7 +81,7 @@ enum State {
     Over,
 }
 
-impl Incoming {
+impl HttpAnswerReader {
     /// Takes bytes as they come, and gives those of the body.
     ///
     /// Each byte is copied once however the sender divides the body into chunks.
@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     fn read(parts: &[&[u8]]) -> Result<Vec<u8>, AttemptError> {
-        let mut incoming = Incoming::default();
+        let mut incoming = HttpAnswerReader::default();
         let mut body = vec![];
         for part in parts {
             body.extend(incoming.receive(part)?);
@@ -248,7 +248,7 @@ mod tests {
 
     #[test]
     fn what_comes_after_the_body_is_not_kept() {
-        let mut incoming = Incoming::default();
+        let mut incoming = HttpAnswerReader::default();
         assert_eq!(incoming.receive(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"), Ok(vec![]));
         assert!(incoming.is_over());
         for _ in 0..16 {

@@ -1,7 +1,7 @@
 //! What a connection carries: messages as they are, in HTTP, or in HTTP within TLS.
 
 use super::{AttemptError, http};
-use crate::plan::Target;
+use crate::plan::ServerTarget;
 use handle_proto::data::site::InterfaceProtocol;
 use handle_proto::limit::MESSAGE_LEN_MAX;
 use handle_proto::wire::stream::{StreamFront, split};
@@ -16,14 +16,14 @@ pub(super) struct Stream {
     outgoing: Vec<u8>,
     /// Of the message that comes.
     received: Vec<u8>,
-    http: Option<http::Incoming>,
+    http: Option<http::HttpAnswerReader>,
     #[cfg(feature = "tls")]
     tls: Option<Box<Tls>>,
 }
 
 impl Stream {
     /// A connection to `target` that carries `message`, which is about `handle`.
-    pub(super) fn new(target: &Target, handle: &[u8], message: &[u8]) -> Result<Self, AttemptError> {
+    pub(super) fn new(target: &ServerTarget, handle: &[u8], message: &[u8]) -> Result<Self, AttemptError> {
         let in_http = |port_default| {
             let host = target.domain.as_deref();
             http::request(target.address, port_default, host, &target.path, handle, message)
@@ -37,12 +37,12 @@ impl Stream {
         };
         match target.protocol {
             InterfaceProtocol::HTTP => {
-                (stream.outgoing, stream.http) = (in_http(80), Some(http::Incoming::default()));
+                (stream.outgoing, stream.http) = (in_http(80), Some(http::HttpAnswerReader::default()));
             }
             #[cfg(feature = "tls")]
             InterfaceProtocol::HTTPS => {
                 let tls = Tls::new(target.address.ip(), &target.public_key, &in_http(443))?;
-                (stream.tls, stream.http) = (Some(Box::new(tls)), Some(http::Incoming::default()));
+                (stream.tls, stream.http) = (Some(Box::new(tls)), Some(http::HttpAnswerReader::default()));
             }
             #[cfg(not(feature = "tls"))]
             InterfaceProtocol::HTTPS => return Err(AttemptError::Tls),
@@ -91,7 +91,7 @@ impl Stream {
         match split(message, MESSAGE_LEN_MAX)? {
             StreamFront::Message(message, _) => Ok(Some(message.to_vec())),
             // No more will come, so that nobody has to wait for it.
-            StreamFront::Needs(_) if self.http.as_ref().is_some_and(http::Incoming::is_over) => {
+            StreamFront::Needs(_) if self.http.as_ref().is_some_and(http::HttpAnswerReader::is_over) => {
                 Err(AttemptError::Ended)
             }
             StreamFront::Needs(_) => Ok(None),

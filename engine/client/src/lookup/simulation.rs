@@ -3,7 +3,7 @@
 
 use super::world::{BEGIN, Fault, SITE_FAULTS, World, dice, signing_site, value};
 use super::*;
-use crate::question::Wants;
+use crate::question::AnswerWants;
 use handle_proto::ValueBuf;
 use handle_proto::data::site::{Address, Interface, InterfaceKind, InterfaceProtocol, SiteBuf};
 use handle_proto::data::site_build::ServerBuilder;
@@ -162,7 +162,7 @@ proptest! {
         // Signing takes most of the time, so that only some questions are certified.
         let certified = chance.one_in(4);
         let question = Question {
-            wants: Wants { certified, ..Wants::default() },
+            wants: AnswerWants { certified, ..AnswerWants::default() },
             ..Question::all(handle.as_bytes())
         };
         let options = Options { aliases_max: 5, trace: true, ..Options::default() };

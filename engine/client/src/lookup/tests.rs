@@ -3,8 +3,8 @@ mod sessions;
 
 use super::world::{BEGIN, Fault, SITE_FAULTS, World, ask, dice, signing_site, value};
 use super::*;
-use crate::administration::Key;
-use crate::question::Wants;
+use crate::administration::IdentityKey;
+use crate::question::AnswerWants;
 use crate::trace::Origin;
 use handle_proto::data::site::{InterfaceProtocol, SiteFlags};
 use handle_proto::{Permissions, Value, ValueBuf};
@@ -28,15 +28,18 @@ fn world() -> (World, Arc<Client>) {
     (world, Arc::new(Client::new(Root::of_sites([root]))))
 }
 
-fn resolve(world: &mut World, client: &Arc<Client>, handle: &str) -> Result<Answer, LookupError> {
+fn resolve(world: &mut World, client: &Arc<Client>, handle: &str) -> Result<LookupAnswer, LookupError> {
     ask(world, client, &Question::all(handle.as_bytes()), &Options::default())
 }
 
 fn certified(handle: &str) -> Question {
-    Question { wants: Wants { certified: true, ..Wants::default() }, ..Question::all(handle.as_bytes()) }
+    Question {
+        wants: AnswerWants { certified: true, ..AnswerWants::default() },
+        ..Question::all(handle.as_bytes())
+    }
 }
 
-fn data(answer: &Answer) -> Vec<String> {
+fn data(answer: &LookupAnswer) -> Vec<String> {
     answer.values().iter().map(|value| String::from_utf8_lossy(value.data).into_owned()).collect()
 }
 
@@ -217,7 +220,7 @@ fn a_service_that_moved_refers_to_the_next_and_the_last_answers() {
     assert_eq!(data(&resolve(&mut world, &client, "10.a/moved").unwrap()), ["moved"]);
     // Whoever names the sites to ask gets the referral.
     let sites = vec![Arc::new(signing_site(&[21]))];
-    let options = Options { whom: Whom::Sites(sites), ..Options::default() };
+    let options = Options { target: LookupTarget::Sites(sites), ..Options::default() };
     let answer = ask(&mut world, &client, &Question::all(b"10.a/other"), &options).unwrap();
     assert_eq!(answer.code, ResponseCode::SERVICE_REFERRAL);
     // In a circle it ends.
@@ -305,7 +308,7 @@ fn whoever_may_read_more_proves_it() {
     let mut question = Question::all(b"10.a/p");
     question.wants.public_only = false;
     let identity = |secret: &[u8]| {
-        let key = Key::Secret(secret.to_vec().into());
+        let key = IdentityKey::Secret(secret.to_vec().into());
         Some(Arc::new(Identity { handle: b"10.A/ADMIN".to_vec(), index: 301, key }))
     };
     let options = |secret: &[u8]| Options { identity: identity(secret), trace: true, ..Options::default() };
@@ -318,9 +321,9 @@ fn whoever_may_read_more_proves_it() {
     // Who fails behind the challenge is passed over; the next server's challenge is about another request.
     let hashed = Handle(b"10.a/p").server_at(handle_proto::HashOption::Handle, 3).unwrap();
     let next = at(11 + u8::try_from(hashed).unwrap());
-    let servers = [at(21), next].map(|address| Target::at(address, InterfaceProtocol::TCP));
+    let servers = [at(21), next].map(|address| ServerTarget::at(address, InterfaceProtocol::TCP));
     world.fail(21, Fault::OtherHandle);
-    let of_servers = Options { whom: Whom::Servers(servers.to_vec()), ..options(b"open sesame") };
+    let of_servers = Options { target: LookupTarget::Servers(servers.to_vec()), ..options(b"open sesame") };
     let answer = ask(&mut world, &client, &question, &of_servers).unwrap();
     assert_eq!((answer.from, data(&answer)), (Some(next), vec!["shown".to_owned(), "hidden".to_owned()]));
     world.faults.clear();
@@ -341,9 +344,9 @@ fn sites_that_are_known_beforehand_need_no_global_service() {
 #[test]
 fn servers_that_are_named_are_asked_in_their_order() {
     let (mut world, client) = world();
-    let servers = [at(99), at(21)].map(|address| Target::at(address, InterfaceProtocol::TCP));
+    let servers = [at(99), at(21)].map(|address| ServerTarget::at(address, InterfaceProtocol::TCP));
     world.fail(99, Fault::Gone);
-    let options = Options { whom: Whom::Servers(servers.to_vec()), ..Options::default() };
+    let options = Options { target: LookupTarget::Servers(servers.to_vec()), ..Options::default() };
     let answer = ask(&mut world, &client, &Question::all(b"10.a/x"), &options).unwrap();
     assert_eq!(answer.from, Some(at(21)));
     assert_eq!(world.asked, ["192.0.2.99/TCP", "192.0.2.21/TCP"]);
@@ -467,7 +470,7 @@ fn the_first_connection_that_comes_about_ends_the_race() {
     lookup.handle_stream(BEGIN, 1, &reply);
     let (first, address) = number(&mut lookup, BEGIN).unwrap();
     assert_eq!(address, six);
-    let now = Now { ms: BEGIN.ms + 300, ..BEGIN };
+    let now = ClockReading { ms: BEGIN.ms + 300, ..BEGIN };
     assert_eq!(lookup.poll_timeout(), Some(now.ms));
     lookup.handle_timeout(now);
     let (second, address) = number(&mut lookup, now).unwrap();
@@ -555,7 +558,7 @@ fn a_newer_serial_or_a_refusal_for_it_makes_the_global_service_due() {
             world.fail(21, fault);
         }
         let _ = resolve(&mut world, &client, "10.a/x");
-        let renewing = crate::refresh::Renewing::begin(&client, BEGIN);
+        let renewing = crate::refresh::RenewalGuard::begin(&client, BEGIN);
         assert_eq!(renewing.is_some(), is_due, "{serial:?} {fault:?}");
     }
     // Serials of other services say nothing about the global one.
@@ -567,7 +570,7 @@ fn a_newer_serial_or_a_refusal_for_it_makes_the_global_service_due() {
     client.cache.forget(b"10.a/x");
     world.serial = Some(7);
     assert!(resolve(&mut world, &client, "10.a/x").is_ok());
-    assert!(crate::refresh::Renewing::begin(&client, BEGIN).is_none());
+    assert!(crate::refresh::RenewalGuard::begin(&client, BEGIN).is_none());
 }
 
 #[test]
@@ -576,7 +579,7 @@ fn the_namespace_of_a_prefix_is_known_when_its_service_is() {
     let document = value(9, b"HS_NAMESPACE", b"<namespace/>");
     world.services[0].records.get_mut(&b"0.NA/10.A"[..]).unwrap().push(document);
     assert!(resolve(&mut world, &client, "10.a/x").is_ok());
-    let questions = crate::namespace::questions(Handle(b"10.a/y"), Wants::default());
+    let questions = crate::namespace::questions(Handle(b"10.a/y"), AnswerWants::default());
     let answer = client.cache.get(&questions[1], BEGIN).expect("asked for with the sites");
     assert_eq!(crate::namespace::documents(&answer), [b"<namespace/>"]);
 }

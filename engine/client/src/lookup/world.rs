@@ -5,9 +5,9 @@ mod sessions;
 
 use crate::exchange::{AttemptError, Transmit};
 use crate::lookup::{Client, Lookup, LookupError, Options};
-use crate::service::Found;
+use crate::service::ServiceSites;
 use crate::testing::{private_key, public_record};
-use crate::{Answer, Now, Question};
+use crate::{ClockReading, LookupAnswer, Question};
 use handle_auth::PrivateKey;
 use handle_auth::challenge::{request_digest, verify_secret};
 use handle_auth::message::sign_message;
@@ -29,7 +29,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, OnceLock};
 
 /// When the world begins.
-pub(crate) const BEGIN: Now = Now { ms: 1_000, unix_s: 1_700_000_000 };
+pub(crate) const BEGIN: ClockReading = ClockReading { ms: 1_000, unix_s: 1_700_000_000 };
 
 /// What a server does instead of answering as it should.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,15 +127,15 @@ pub(crate) struct World {
 }
 
 /// What is on its way back.
-struct Coming {
+struct PendingReply {
     at_ms: u64,
     number: u64,
     transmit: Transmit,
-    came: Came,
+    came: ReplyContent,
 }
 
 /// What comes back.
-enum Came {
+enum ReplyContent {
     Nothing,
     Error(AttemptError),
     Message(Vec<u8>),
@@ -169,7 +169,7 @@ pub(crate) fn signing_site(numbers: &[u8]) -> SiteBuf {
 impl World {
     /// Adds a service, whose servers are at all addresses of its sites, and gives its number.
     pub(crate) fn service(&mut self, sites: Vec<SiteBuf>) -> usize {
-        let mut found = Found::default();
+        let mut found = ServiceSites::default();
         sites.into_iter().for_each(|site| found.add(site));
         let sites = found.sites.into_iter().map(Arc::unwrap_or_clone).collect();
         self.services.push(Service { sites, ..Service::default() });
@@ -186,8 +186,12 @@ impl World {
     }
 
     /// Moves what a lookup wants moved until it has an outcome, and tells when that is.
-    pub(crate) fn run(&mut self, lookup: &mut Lookup, mut now: Now) -> (Result<Answer, LookupError>, Now) {
-        let mut coming: Vec<Coming> = vec![];
+    pub(crate) fn run(
+        &mut self,
+        lookup: &mut Lookup,
+        mut now: ClockReading,
+    ) -> (Result<LookupAnswer, LookupError>, ClockReading) {
+        let mut coming: Vec<PendingReply> = vec![];
         for _ in 0..100_000 {
             if let Some(outcome) = lookup.take_outcome() {
                 return (outcome, now);
@@ -203,14 +207,14 @@ impl World {
             if let Some((number, transmit)) = lookup.poll_transmit(now) {
                 let delay_ms = self.delay_ms.get(&transmit.target.address).copied().unwrap_or(1);
                 let came = self.answer(&transmit, now);
-                coming.push(Coming { at_ms: now.ms + delay_ms, number, transmit, came });
+                coming.push(PendingReply { at_ms: now.ms + delay_ms, number, transmit, came });
                 continue;
             }
             let deadline_ms = lookup.poll_timeout().expect("something is under way");
             let first = coming.iter().enumerate().min_by_key(|(_, coming)| coming.at_ms);
             match first.filter(|(_, coming)| coming.at_ms < deadline_ms).map(|(at, _)| at) {
                 Some(at) => {
-                    let Coming { at_ms, number, transmit, came } = coming.remove(at);
+                    let PendingReply { at_ms, number, transmit, came } = coming.remove(at);
                     now = later(now, at_ms);
                     self.deliver(lookup, number, &transmit, came, now);
                 }
@@ -223,11 +227,18 @@ impl World {
         panic!("the lookup goes on and on");
     }
 
-    fn deliver(&self, lookup: &mut Lookup, number: u64, transmit: &Transmit, came: Came, now: Now) {
+    fn deliver(
+        &self,
+        lookup: &mut Lookup,
+        number: u64,
+        transmit: &Transmit,
+        came: ReplyContent,
+        now: ClockReading,
+    ) {
         match came {
-            Came::Nothing => {}
-            Came::Error(error) => lookup.handle_failure(now, number, error),
-            Came::Message(message) if transmit.target.protocol == InterfaceProtocol::UDP => {
+            ReplyContent::Nothing => {}
+            ReplyContent::Error(error) => lookup.handle_failure(now, number, error),
+            ReplyContent::Message(message) if transmit.target.protocol == InterfaceProtocol::UDP => {
                 let Ok((envelope, data)) = Envelope::split(&message) else {
                     return lookup.handle_datagram(now, number, &message);
                 };
@@ -239,7 +250,7 @@ impl World {
                 datagrams.extend(datagrams.last().cloned());
                 datagrams.iter().for_each(|datagram| lookup.handle_datagram(now, number, datagram));
             }
-            Came::Message(mut message) => {
+            ReplyContent::Message(mut message) => {
                 if transmit.target.protocol == InterfaceProtocol::HTTP {
                     message = self.in_http(&message);
                 }
@@ -254,10 +265,10 @@ impl World {
     }
 
     /// The message that answers what goes out.
-    pub(crate) fn message(&mut self, transmit: &Transmit, now: Now) -> Vec<u8> {
+    pub(crate) fn message(&mut self, transmit: &Transmit, now: ClockReading) -> Vec<u8> {
         match self.answer(transmit, now) {
-            Came::Message(message) => message,
-            Came::Nothing | Came::Error(_) => panic!("no message comes"),
+            ReplyContent::Message(message) => message,
+            ReplyContent::Nothing | ReplyContent::Error(_) => panic!("no message comes"),
         }
     }
 
@@ -277,7 +288,7 @@ impl World {
         }
     }
 
-    fn answer(&mut self, transmit: &Transmit, now: Now) -> Came {
+    fn answer(&mut self, transmit: &Transmit, now: ClockReading) -> ReplyContent {
         self.sent_count += 1;
         let address = transmit.target.address;
         if transmit.try_number == 1 {
@@ -287,15 +298,17 @@ impl World {
         let over_udp = transmit.target.protocol == InterfaceProtocol::UDP;
         let fault = self.faults.get(&address).copied();
         match fault {
-            Some(Fault::Silent) => return Came::Nothing,
-            Some(Fault::Gone) => return Came::Error(AttemptError::Unreachable),
-            Some(Fault::Ends) if over_udp => return Came::Nothing,
-            Some(Fault::Ends) => return Came::Error(AttemptError::Ended),
-            Some(Fault::Garbage) => return Came::Message(b"nothing that anybody understands".to_vec()),
+            Some(Fault::Silent) => return ReplyContent::Nothing,
+            Some(Fault::Gone) => return ReplyContent::Error(AttemptError::Unreachable),
+            Some(Fault::Ends) if over_udp => return ReplyContent::Nothing,
+            Some(Fault::Ends) => return ReplyContent::Error(AttemptError::Ended),
+            Some(Fault::Garbage) => {
+                return ReplyContent::Message(b"nothing that anybody understands".to_vec());
+            }
             _ => {}
         }
         if over_udp && self.no_datagrams.contains(&address) {
-            return Came::Nothing;
+            return ReplyContent::Nothing;
         }
         let mut datagrams = transmit.datagrams.clone();
         if transmit.target.protocol == InterfaceProtocol::HTTP {
@@ -305,9 +318,9 @@ impl World {
         let mut request = datagrams[0][..Envelope::LEN].to_vec();
         datagrams.iter().for_each(|datagram| request.extend(&datagram[Envelope::LEN..]));
         if fault == Some(Fault::Echo) {
-            return Came::Message(request);
+            return ReplyContent::Message(request);
         }
-        Came::Message(self.reply(address, &request, fault, now))
+        ReplyContent::Message(self.reply(address, &request, fault, now))
     }
 
     /// The message that a server at `address` sends.
@@ -316,7 +329,7 @@ impl World {
         address: SocketAddr,
         request: &[u8],
         fault: Option<Fault>,
-        now: Now,
+        now: ClockReading,
     ) -> Vec<u8> {
         self.replied_count += 1;
         let (envelope, data) = Envelope::split(request).expect("an envelope");
@@ -360,7 +373,7 @@ impl World {
         envelope: &Envelope,
         message: &Message<'_>,
         setup: &SessionSetup<'_>,
-        now: Now,
+        now: ClockReading,
     ) -> Vec<u8> {
         let agreed = self.sessions.set_up(setup);
         let version = envelope.answer_version();
@@ -387,7 +400,7 @@ impl World {
         query: &Query<'_>,
         proven: bool,
         fault: Option<Fault>,
-        now: Now,
+        now: ClockReading,
     ) -> Vec<u8> {
         let handle = match fault {
             Some(Fault::OtherHandle) => b"another/handle".to_vec(),
@@ -543,9 +556,9 @@ fn seal(envelope: &Envelope, header: &Header, reply: &Reply<'_>, fault: Option<F
     bytes
 }
 
-pub(crate) fn later(now: Now, ms: u64) -> Now {
+pub(crate) fn later(now: ClockReading, ms: u64) -> ClockReading {
     let passed_s = u32::try_from((ms.max(now.ms) - BEGIN.ms) / 1000).expect("not so long");
-    Now { ms: ms.max(now.ms), unix_s: BEGIN.unix_s + passed_s }
+    ClockReading { ms: ms.max(now.ms), unix_s: BEGIN.unix_s + passed_s }
 }
 
 /// Random numbers that are the same each time.
@@ -563,7 +576,7 @@ pub(crate) fn ask(
     client: &Arc<Client>,
     question: &Question,
     options: &Options,
-) -> Result<Answer, LookupError> {
+) -> Result<LookupAnswer, LookupError> {
     let mut lookup = Lookup::new(Arc::clone(client), question.clone(), options.clone(), dice(1), BEGIN);
     world.run(&mut lookup, BEGIN).0
 }

@@ -4,7 +4,7 @@
 use super::{Refresh, RefreshError};
 use crate::bootstrap::{Root, write};
 use crate::lookup::{Client, Options};
-use crate::{Now, Question, SharedAnswer};
+use crate::{ClockReading, Question, SharedAnswer};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -51,7 +51,7 @@ impl Renewal {
     }
 
     /// Whether it is time, and nobody else does it; then whoever asks is to do it.
-    fn begins(&self, root: &Root, now: Now) -> bool {
+    fn begins(&self, root: &Root, now: ClockReading) -> bool {
         if !self.automatic || root.trusted_keys.is_empty() {
             return false;
         }
@@ -70,15 +70,15 @@ impl Renewal {
 
 /// A renewal under way: whoever has it asks what it wants to know. When it is dropped it has come to nothing.
 #[derive(Debug)]
-pub struct Renewing {
+pub struct RenewalGuard {
     client: Arc<Client>,
     refresh: Refresh,
 }
 
-impl Renewing {
+impl RenewalGuard {
     /// Begins, if it is time.
     #[must_use]
-    pub fn begin(client: &Arc<Client>, now: Now) -> Option<Self> {
+    pub fn begin(client: &Arc<Client>, now: ClockReading) -> Option<Self> {
         let root = client.root.get();
         if !client.renewal.begins(&root, now) {
             return None;
@@ -124,7 +124,7 @@ impl Renewing {
     }
 }
 
-impl Drop for Renewing {
+impl Drop for RenewalGuard {
     fn drop(&mut self) {
         self.client.renewal.state().is_under_way = false;
     }

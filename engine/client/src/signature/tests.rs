@@ -1,6 +1,6 @@
 use super::*;
 use crate::testing::{private_key, public_record};
-use crate::{Answer, Question};
+use crate::{LookupAnswer, Question};
 use data_encoding::{BASE64, BASE64URL_NOPAD};
 use handle_auth::{PrivateKey, PublicKey};
 use handle_proto::code::DigestAlgorithm;
@@ -91,11 +91,11 @@ impl Scene {
 
     /// As [`report`](Self::report), counting the certificates that are asked for.
     fn report_counting(&self, asked: &std::cell::Cell<usize>) -> Report {
-        let answer = Answer::new(HANDLE, ResponseCode::SUCCESS, self.values.iter().map(ValueBuf::view));
+        let answer = LookupAnswer::new(HANDLE, ResponseCode::SUCCESS, self.values.iter().map(ValueBuf::view));
         let mut fetch = |question: &Question| {
             asked.set(asked.get() + 1);
             let values = self.certificates.get(str::from_utf8(&question.handle).unwrap())?;
-            let all = Answer::new(
+            let all = LookupAnswer::new(
                 question.handle.clone(),
                 ResponseCode::SUCCESS,
                 values.iter().map(ValueBuf::view),
@@ -391,7 +391,7 @@ fn permissions_cover_what_the_table_says() {
     let covers = |permitted, own: &str, handle: &str| {
         Permission { permitted, handle: own.to_owned() }.covers(handle_proto::Handle(handle.as_bytes()))
     };
-    use Permitted::*;
+    use SigningScope::*;
     for (permitted, own, handle, expected) in [
         (Everything, "", "10.1045/x", true),
         (ThisHandle, "10.1045/x", "10.1045/x", true),

@@ -7,8 +7,8 @@ fn two_servers() -> (World, Options) {
     let (world, _) = world();
     let hashed = Handle(b"10.a/x").server_at(handle_proto::HashOption::Handle, 3).unwrap();
     let servers = [at(21), at(11 + u8::try_from(hashed).unwrap())];
-    let servers = servers.map(|address| Target::at(address, InterfaceProtocol::TCP));
-    (world, Options { whom: Whom::Servers(servers.to_vec()), ..Options::default() })
+    let servers = servers.map(|address| ServerTarget::at(address, InterfaceProtocol::TCP));
+    (world, Options { target: LookupTarget::Servers(servers.to_vec()), ..Options::default() })
 }
 
 #[test]
@@ -24,7 +24,7 @@ fn every_code_ends_the_lookup_or_leads_to_the_next_server() {
         assert_eq!((answer.code.0, world.asked.len()), (expected, 1 + usize::from(expected == 1)), "{code}");
         // The last one's word is better than none.
         let (mut world, options) = two_servers();
-        let Whom::Servers(servers) = options.whom.clone() else { panic!("servers") };
+        let LookupTarget::Servers(servers) = options.target.clone() else { panic!("servers") };
         servers.iter().for_each(|target| {
             world.faults.insert(target.address, Fault::Says(ResponseCode(code)));
         });

@@ -16,18 +16,18 @@ fn private_world() -> (World, Arc<Client>, Options) {
     }
     world.services[1].secret = Some(b"open sesame".to_vec());
     world.sessions.agree = true;
-    let key = Key::Secret(b"open sesame".to_vec().into());
+    let key = IdentityKey::Secret(b"open sesame".to_vec().into());
     let identity = Arc::new(Identity { handle: b"10.a/adm".to_vec(), index: 300, key });
     let mut site = signing_site(&[21]).edit();
     site.servers[0].interfaces.push(Interface::new(InterfaceKind::QUERY, InterfaceProtocol::HTTP, 8000));
-    let whom = Whom::Sites(vec![Arc::new(site.build())]);
+    let whom = LookupTarget::Sites(vec![Arc::new(site.build())]);
     let options =
-        Options { identity: Some(identity), session_timeout_s: Some(60), whom, ..Options::default() };
+        Options { identity: Some(identity), session_timeout_s: Some(60), target: whom, ..Options::default() };
     (world, client, options)
 }
 
 fn private(handle: &str, certified: bool) -> Question {
-    let wants = Wants { certified, public_only: false, ..Wants::default() };
+    let wants = AnswerWants { certified, public_only: false, ..AnswerWants::default() };
     Question { wants, ..Question::all(handle.as_bytes()) }
 }
 
@@ -76,7 +76,7 @@ fn what_is_public_and_what_another_asks_is_not_in_the_session() {
     let public = said(&mut world, &client, &Question::all(b"10.a/q"), &options);
     assert_eq!(public, (vec!["shown".to_owned()], vec![]));
     // The same name, and another key.
-    let key = Key::Secret(b"open barley".to_vec().into());
+    let key = IdentityKey::Secret(b"open barley".to_vec().into());
     let other = Arc::new(Identity { handle: b"10.a/adm".to_vec(), index: 300, key });
     let options = Options { identity: Some(other), ..options };
     for handle in ["10.a/p", "10.a/q"] {
@@ -180,9 +180,9 @@ fn without_a_session_every_request_is_proved() {
         said(&mut world, &client, &private("10.a/p", false), &options),
         (ALL.map(str::to_owned).to_vec(), vec![])
     );
-    let keyless = Whom::Sites(vec![Arc::new(crate::testing::site_at(21))]);
+    let keyless = LookupTarget::Sites(vec![Arc::new(crate::testing::site_at(21))]);
     for options in
-        [Options { whom: keyless, ..options.clone() }, Options { session_timeout_s: None, ..options }]
+        [Options { target: keyless, ..options.clone() }, Options { session_timeout_s: None, ..options }]
     {
         assert_eq!(
             said(&mut world, &client, &private("10.a/p", false), &options),

@@ -20,11 +20,11 @@ pub(crate) struct Sessions {
     pub(crate) encrypt: bool,
     /// What they were asked and said about sessions, in order.
     pub(crate) said: Vec<&'static str>,
-    open: HashMap<i32, Open>,
+    open: HashMap<i32, WorldSession>,
     last_id: i32,
 }
 
-struct Open {
+struct WorldSession {
     key: MacKey,
     is_authenticated: bool,
     seen: SeenCounters,
@@ -47,8 +47,10 @@ impl Sessions {
         let key = MacKey::new(SessionKey::derive(Cipher::AES, &secret).expect("long enough"));
         self.last_id += 1;
         let seen = SeenCounters::new();
-        self.open
-            .insert(self.last_id, Open { key, is_authenticated: false, seen, sent: 0, is_garbled: false });
+        self.open.insert(
+            self.last_id,
+            WorldSession { key, is_authenticated: false, seen, sent: 0, is_garbled: false },
+        );
         let mut data = vec![];
         let key = session::SessionKey { cipher: Cipher::AES, key: &ours };
         key.encode(Version::CURRENT, session::SessionKey::DIFFIE_HELLMAN_SINCE, &mut data);

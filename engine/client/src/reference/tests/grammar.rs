@@ -36,24 +36,20 @@ const INTRODUCTIONS: [(&str, Form); 24] = [
 
 /// What stands between the name and the options, the options, and what follows.
 #[derive(Clone, Debug)]
-struct Behind {
+struct ReferenceTail {
     types: Vec<String>,
     indexes: Vec<u32>,
     others: Vec<(String, String)>,
     fragment: Option<String>,
 }
 
-fn behind() -> impl Strategy<Value = Behind> {
+fn behind() -> impl Strategy<Value = ReferenceTail> {
     let word = r##"[a-zA-Z0-9 /:@é日?#&=+%"]{0,6}"##;
     let types = prop::collection::vec(word, 0..3);
     let indexes = prop::collection::vec(any::<u32>(), 0..3);
     let others = prop::collection::vec(("[a-z]{1,3}é?_", word), 0..3);
-    (types, indexes, others, prop::option::of(word)).prop_map(|(types, indexes, others, fragment)| Behind {
-        types,
-        indexes,
-        others,
-        fragment,
-    })
+    (types, indexes, others, prop::option::of(word))
+        .prop_map(|(types, indexes, others, fragment)| ReferenceTail { types, indexes, others, fragment })
 }
 
 /// Bytes percent-encoded, in capital letters or small ones.
@@ -69,7 +65,7 @@ fn all_coded(text: &str, small: bool) -> String {
     out
 }
 
-impl Behind {
+impl ReferenceTail {
     fn written(&self, small: bool) -> String {
         let types = self.types.iter().map(|kind| format!("type={}", all_coded(kind, small)));
         let indexes = self.indexes.iter().map(|index| format!("index={index}"));
