@@ -1,6 +1,6 @@
 //! Batch files, and what other servers export.
 
-use handle_formats::batch::{Batch, Block, Invalid};
+use handle_formats::batch::{Batch, Block, InvalidBlock};
 use handle_formats::dct::Settings;
 use handle_formats::dump::{Dump, Item};
 use handle_formats::export::{self, Export};
@@ -20,7 +20,7 @@ pub fn batch_file(bytes: &[u8]) {
     }
 }
 
-fn blocks(bytes: &[u8], room: usize) -> Vec<Result<Block, Invalid>> {
+fn blocks(bytes: &[u8], room: usize) -> Vec<Result<Block, InvalidBlock>> {
     let blocks = Batch::new(BufReader::with_capacity(room, bytes));
     blocks.map(|block| block.expect("nothing fails to be read from memory")).collect()
 }

@@ -15,7 +15,8 @@ mod demo;
 mod dump;
 mod exchange;
 mod handle;
-mod homed;
+mod handled_process;
+mod homed_prefixes;
 mod init;
 mod input;
 mod key;
@@ -27,7 +28,6 @@ mod reference;
 mod resolve;
 mod root;
 mod secret;
-mod served;
 mod server;
 mod service;
 mod share;
@@ -69,7 +69,7 @@ struct Args {
         global = true,
         hide_possible_values = true
     )]
-    color: style::When,
+    color: style::ColorChoice,
 }
 
 #[derive(Subcommand, Debug)]

@@ -2,7 +2,7 @@
 
 mod bulk;
 mod direct;
-mod found;
+mod global;
 mod hint;
 
 pub(crate) use hint::of_partial_answer;
@@ -214,14 +214,14 @@ fn resolve(args: &Args) -> anyhow::Result<Outcome> {
         Some(server) if args.identity.auth.is_some() => {
             let protocol = if args.client.tcp { InterfaceProtocol::TCP } else { InterfaceProtocol::UDP };
             let target = ServerTarget::at(exchange::address(server)?, protocol);
-            found::run(
+            global::run(
                 args,
                 &question,
                 Options { target: LookupTarget::Servers(vec![target]), ..args.options()? },
             )
         }
         Some(server) => direct::run(args, &question, &reference.handle, server),
-        None => found::run(args, &question, args.options()?),
+        None => global::run(args, &question, args.options()?),
     }
 }
 

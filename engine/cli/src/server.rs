@@ -121,19 +121,19 @@ impl ServerArgs {
 /// Connections to servers, as one identity or none.
 pub(crate) struct Clients<'a> {
     args: &'a ServerArgs,
-    to: To,
+    to: ServerChoice,
     identity: Option<Arc<Identity>>,
     /// How sessions are used, once that was said; as [`Administrator::use_sessions`] takes it.
     sessions: Option<Option<i32>>,
 }
 
-enum To {
+enum ServerChoice {
     Named(Box<Administrator>),
-    Found(Box<Found>),
+    Found(Box<FoundServers>),
 }
 
 /// Connections to servers that are found.
-struct Found {
+struct FoundServers {
     driver: Driver,
     finder: Arc<Client>,
     clients: HashMap<Server, Administrator>,
@@ -148,9 +148,9 @@ impl<'a> Clients<'a> {
         let to = match finder {
             Some(finder) => {
                 let driver = Driver::new(Arc::clone(&finder));
-                To::Found(Box::new(Found { driver, finder, clients: HashMap::new() }))
+                ServerChoice::Found(Box::new(FoundServers { driver, finder, clients: HashMap::new() }))
             }
-            None => To::Named(Box::new(args.anonymous(args.named("no server is named")?)?)),
+            None => ServerChoice::Named(Box::new(args.anonymous(args.named("no server is named")?)?)),
         };
         Ok(Self { args, to, identity: None, sessions: None })
     }
@@ -175,15 +175,15 @@ impl<'a> Clients<'a> {
     /// Ends all sessions at once: one by one, each server that does not answer would be waited for.
     fn end_sessions(&mut self) {
         match &mut self.to {
-            To::Named(client) => Administrator::end_sessions([&mut **client]),
-            To::Found(found) => Administrator::end_sessions(found.clients.values_mut()),
+            ServerChoice::Named(client) => Administrator::end_sessions([&mut **client]),
+            ServerChoice::Found(found) => Administrator::end_sessions(found.clients.values_mut()),
         }
     }
 
     fn each(&mut self, mut act: impl FnMut(&mut Administrator)) {
         match &mut self.to {
-            To::Named(client) => act(client),
-            To::Found(found) => found.clients.values_mut().for_each(act),
+            ServerChoice::Named(client) => act(client),
+            ServerChoice::Found(found) => found.clients.values_mut().for_each(act),
         }
     }
 
@@ -193,9 +193,9 @@ impl<'a> Clients<'a> {
     /// # Errors
     /// [`LookupError`] where the service is not found; else why there is no connection.
     pub(crate) fn of(&mut self, handle: &[u8]) -> anyhow::Result<&mut Administrator> {
-        let Found { driver, finder, clients } = match &mut self.to {
-            To::Named(client) => return Ok(client),
-            To::Found(found) => &mut **found,
+        let FoundServers { driver, finder, clients } = match &mut self.to {
+            ServerChoice::Named(client) => return Ok(client),
+            ServerChoice::Found(found) => &mut **found,
         };
         let purpose = InterfacePurpose { kind: InterfaceKind::ADMIN, primary_only: true };
         let servers = driver.servers(handle, purpose, self.args.certify)?;
@@ -242,7 +242,7 @@ impl<'a> Clients<'a> {
     /// As [`of`](Self::of), and when there are several.
     pub(crate) fn of_prefix(&mut self, prefix_record: &str) -> anyhow::Result<&mut Administrator> {
         let mut handle = prefix_record.as_bytes().to_vec();
-        if let To::Found(found) = &mut self.to {
+        if let ServerChoice::Found(found) = &mut self.to {
             // The handles that are asked for are under the prefix; those that are derived from one are prefix records.
             let prefix = Handle(prefix_record.as_bytes()).local_name();
             if !prefix.contains(&b'/') {
@@ -316,9 +316,9 @@ mod tests {
     }
 
     /// A server that takes connections and says nothing.
-    struct Listening(TcpListener);
+    struct SilentServer(TcpListener);
 
-    impl Listening {
+    impl SilentServer {
         fn at(address: SocketAddr) -> Self {
             let listener = TcpListener::bind(address).unwrap();
             listener.set_nonblocking(true).unwrap();
@@ -340,7 +340,7 @@ mod tests {
     }
 
     fn known(clients: &Clients<'_>) -> Vec<Server> {
-        let To::Found(found) = &clients.to else { panic!("none was named") };
+        let ServerChoice::Found(found) = &clients.to else { panic!("none was named") };
         let mut known: Vec<Server> = found.clients.keys().cloned().collect();
         known.sort();
         known
@@ -348,7 +348,7 @@ mod tests {
 
     #[test]
     fn services_at_one_address_share_a_connection_only_where_they_share_a_key() {
-        let (listening, args) = (Listening::new(), args());
+        let (listening, args) = (SilentServer::new(), args());
         let address = listening.address();
         let finder = finder(&[
             (b"0.NA/10.1", site(address, b"one")),
@@ -366,7 +366,7 @@ mod tests {
     #[test]
     fn of_several_primary_sites_the_same_is_asked_until_it_is_gone() {
         // At an address that nothing else uses: the port that one of them leaves is free when it comes back.
-        let new = || Listening::at(([127, 0, 0, 77], 0).into());
+        let new = || SilentServer::at(([127, 0, 0, 77], 0).into());
         let (mut both, args) = ([new(), new()], args());
         let [one, other] = [both[0].address(), both[1].address()];
         let finder = finder(&[(b"0.NA/10.1", site(one, b"key")), (b"0.NA/10.1", site(other, b"key"))]);
@@ -386,7 +386,7 @@ mod tests {
         both[at] = new();
         clients.of(b"10.1/b").unwrap();
         assert_eq!(known(&clients), [(address(1 - at), b"key".to_vec())]);
-        both[at] = Listening::at(address(at));
+        both[at] = SilentServer::at(address(at));
         for n in 0..20 {
             clients.of(format!("10.1/{n}").as_bytes()).unwrap();
         }

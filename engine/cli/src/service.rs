@@ -46,14 +46,14 @@ pub(crate) struct Args {
 }
 
 /// The sites of a service, and from where they are known.
-pub(crate) struct Located {
+pub(crate) struct LocatedService {
     pub(crate) handle: Vec<u8>,
     pub(crate) from: Origin,
     pub(crate) sites: Vec<SharedSite>,
 }
 
 /// Finds the service of what was written: a handle, or a prefix whose handles are meant.
-pub(crate) fn locate(client: &Arc<Client>, written: &str, certify: bool) -> anyhow::Result<Located> {
+pub(crate) fn locate(client: &Arc<Client>, written: &str, certify: bool) -> anyhow::Result<LocatedService> {
     let reference =
         Reference::parse(written, &Rules::typed()).with_context(|| format!("{written:?} is no handle"))?;
     let mut handle = reference.handle;
@@ -76,7 +76,7 @@ pub(crate) fn locate(client: &Arc<Client>, written: &str, certify: bool) -> anyh
     match (sites.last(), resolved.outcome) {
         // The sites that are known are those of a service on the way.
         (_, Err(error)) if !error.is_of_the_servers_of(handle.as_bytes()) => Err(error.into()),
-        (Some((from, sites)), _) => Ok(Located { handle: handle.into_bytes(), from, sites }),
+        (Some((from, sites)), _) => Ok(LocatedService { handle: handle.into_bytes(), from, sites }),
         (None, Err(error)) => Err(error.into()),
         (None, Ok(_)) => bail!("the service of {handle} is not known"),
     }

@@ -1,6 +1,6 @@
 //! `hdl snapshot`: records to layer files, layer files to published sets, and a look into both.
 
-use crate::homed::{self, Gathered};
+use crate::homed_prefixes::{self, HomedCollector};
 use crate::input::{Entry, Inputs};
 use crate::share::ShareArgs;
 use crate::{Outcome, output, progress};
@@ -207,7 +207,7 @@ const LAYERS_BEFORE_MERGE: usize = 8;
 fn build_layer<W: Write + Seek>(
     args: &RecordArgs,
     options: LayerOptions,
-    mut homed: Gathered<'_>,
+    mut homed: HomedCollector<'_>,
     temp_dir: &Path,
     out: W,
 ) -> anyhow::Result<(W, format::Header)> {
@@ -270,9 +270,9 @@ fn build(args: &BuildArgs) -> anyhow::Result<Outcome> {
         Some(below) => {
             let (seed, folds) = (below.seed(), below.folds());
             let options = LayerOptions { seed, folds, created_unix_ms: now_unix_ms() };
-            (options, Gathered::delta(told, below.homed_table())?)
+            (options, HomedCollector::delta(told, below.homed_table())?)
         }
-        None => (fresh_options(&args.records), Gathered::base(told)?),
+        None => (fresh_options(&args.records), HomedCollector::base(told)?),
     };
     let started = std::time::Instant::now();
     let directory = match args.out.parent() {
@@ -307,8 +307,11 @@ fn publish(args: &PublishArgs) -> anyhow::Result<Outcome> {
             .with_context(|| format!("{} is no layer file", path.display()))?;
         let header = *layer.header();
         if args.delta {
-            homed::check_delta(layer.homed(), publisher.records().and_then(|below| below.homed_table()))
-                .with_context(|| format!("{} cannot be put over the set", path.display()))?;
+            homed_prefixes::check_delta(
+                layer.homed(),
+                publisher.records().and_then(|below| below.homed_table()),
+            )
+            .with_context(|| format!("{} cannot be put over the set", path.display()))?;
         }
         publisher.stager().stage(place, |mut file, _| {
             std::io::copy(&mut source, &mut file)?;
@@ -338,8 +341,8 @@ fn stage_records(
 ) -> anyhow::Result<NewLayer> {
     let told = &args.records.homed;
     let homed = match publisher.records() {
-        Some(below) if args.delta => Gathered::delta(told, below.homed_table())?,
-        _ => Gathered::base(told)?,
+        Some(below) if args.delta => HomedCollector::delta(told, below.homed_table())?,
+        _ => HomedCollector::base(told)?,
     };
     let mut problem = None;
     let staged = publisher.stager().stage(place, |file, temp_dir: &Path| {
@@ -453,12 +456,12 @@ fn show_layer(path: &Path, header: &format::Header, took: Option<Duration>, as_j
 
 /// A set, or a layer on its own.
 /// A published set, or a layer by itself.
-pub(crate) enum Opened {
+pub(crate) enum OpenedSource {
     Set(PublishedSet),
     Layer(Box<Layer<MappedFile>>),
 }
 
-impl Opened {
+impl OpenedSource {
     pub(crate) fn open(path: &Path) -> anyhow::Result<Self> {
         if path.is_dir() {
             return Ok(Self::Set(PublishedSet::open(path, LoadMode::Map)?));
@@ -491,7 +494,7 @@ impl Opened {
 
 fn verify_all(args: &VerifyArgs) -> anyhow::Result<Outcome> {
     let started = std::time::Instant::now();
-    let opened = Opened::open(&args.path)?;
+    let opened = OpenedSource::open(&args.path)?;
     let mut reports = Vec::new();
     for (file, layer) in opened.files(&args.path).iter().zip(opened.layers()) {
         let spinner = progress::bar("verifying", None);
@@ -528,7 +531,7 @@ fn verify_all(args: &VerifyArgs) -> anyhow::Result<Outcome> {
 }
 
 fn inspect(args: &InspectArgs) -> anyhow::Result<Outcome> {
-    let opened = Opened::open(&args.path)?;
+    let opened = OpenedSource::open(&args.path)?;
     let files = opened.files(&args.path);
     let homed = opened.records()?.homed_table();
     let mut prefixes: Vec<String> =
@@ -544,7 +547,7 @@ fn inspect(args: &InspectArgs) -> anyhow::Result<Outcome> {
         let layers: Vec<_> =
             files.iter().zip(opened.layers()).map(|(file, layer)| layer_json(file, layer.header())).collect();
         let mut json = json!({ "layers": layers, "homed": prefixes, "handles": handles });
-        if let Opened::Set(set) = &opened {
+        if let OpenedSource::Set(set) = &opened {
             json["generation"] = set.generation().into();
             json["created_unix_ms"] = set.created_unix_ms().into();
             json["handles_count"] = set.handles_count().into();
@@ -552,7 +555,7 @@ fn inspect(args: &InspectArgs) -> anyhow::Result<Outcome> {
         println!("{json}");
         return Ok(Outcome::Good);
     }
-    if let Opened::Set(set) = &opened {
+    if let OpenedSource::Set(set) = &opened {
         println!(
             "generation {}, published {}, {} handles, {} layer(s), newest first:",
             set.generation(),
@@ -573,7 +576,7 @@ fn inspect(args: &InspectArgs) -> anyhow::Result<Outcome> {
 }
 
 fn get(args: &GetArgs) -> anyhow::Result<Outcome> {
-    let opened = Opened::open(&args.path)?;
+    let opened = OpenedSource::open(&args.path)?;
     let records = opened.records()?;
     let mut key = Handle(args.handle.as_bytes()).looked_up();
     fold_key(&mut key, records.folds());

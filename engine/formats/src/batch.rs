@@ -32,7 +32,7 @@ pub const NAMES_COUNT_MAX: usize = 2048;
 
 /// A value by index and handle, as `300:10.1045/ADMIN`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Named {
+pub struct ValueReference {
     /// Index of the value.
     pub index: i32,
     /// Its handle.
@@ -124,7 +124,7 @@ impl Home {
 #[derive(Clone, PartialEq, Eq)]
 pub struct Authentication {
     /// The value that holds the key.
-    pub identity: Named,
+    pub identity: ValueReference,
     /// The proof.
     pub proof: Proof,
 }
@@ -168,25 +168,25 @@ pub struct Session {
 
 /// A block that means nothing, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Invalid {
+pub struct InvalidBlock {
     /// Number of the line that is wrong, from 1.
     pub line: u64,
     /// What is wrong with it.
-    pub why: Why,
+    pub why: LineProblem,
 }
 
-impl fmt::Display for Invalid {
+impl fmt::Display for InvalidBlock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "line {}: {}", self.line, self.why)
     }
 }
 
-impl std::error::Error for Invalid {}
+impl std::error::Error for InvalidBlock {}
 
 /// What is wrong with a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Why {
+pub enum LineProblem {
     /// Not UTF-8.
     NotUtf8,
     /// Longer than [`LINE_LEN_MAX`](crate::LINE_LEN_MAX).
@@ -217,7 +217,7 @@ pub enum Why {
     Both(&'static str, &'static str),
 }
 
-impl fmt::Display for Why {
+impl fmt::Display for LineProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotUtf8 => f.write_str("not UTF-8"),

@@ -4,7 +4,7 @@
 //! released is an entry; AUTHENTICATE and SESSIONSETUP are none. Line numbers are those of the file.
 
 use super::log::{MODE, Result as Verdict};
-use super::work::Came;
+use super::work::OperationResult;
 use crate::output::unix_time;
 use crate::snapshot::now_unix_ms;
 use anyhow::Context as _;
@@ -41,7 +41,12 @@ impl CompatLog {
     }
 
     /// What came of an operation that is not about homing.
-    pub(super) fn came(&mut self, line: u64, operation: &Operation, came: &Came) -> anyhow::Result<()> {
+    pub(super) fn came(
+        &mut self,
+        line: u64,
+        operation: &Operation,
+        came: &OperationResult,
+    ) -> anyhow::Result<()> {
         let words = match operation {
             Operation::Create(..) => "create",
             Operation::Add(..) => "add values",
@@ -59,11 +64,11 @@ impl CompatLog {
     }
 
     /// What came of one prefix.
-    pub(super) fn homed(&mut self, line: u64, prefix: &str, came: &Came) -> anyhow::Result<()> {
+    pub(super) fn homed(&mut self, line: u64, prefix: &str, came: &OperationResult) -> anyhow::Result<()> {
         self.entry(line, "home/unhome", prefix, came)
     }
 
-    fn entry(&mut self, line: u64, words: &str, about: &str, came: &Came) -> anyhow::Result<()> {
+    fn entry(&mut self, line: u64, words: &str, about: &str, came: &OperationResult) -> anyhow::Result<()> {
         self.entries += 1;
         if came.verdict == Verdict::Done {
             self.done += 1;
@@ -94,7 +99,7 @@ fn now() -> String {
 }
 
 /// `Error(101): HANDLE ALREADY EXISTS: what the server adds`, or what else went wrong.
-fn error_text(came: &Came) -> String {
+fn error_text(came: &OperationResult) -> String {
     let message = came.message.as_deref().unwrap_or_default();
     let Some(code) = came.code else { return message.to_owned() };
     let name = ResponseCode(code).to_string();

@@ -80,7 +80,7 @@ fn keyed_digest(key: &[u8], batch: &mut File) -> io::Result<String> {
 }
 
 /// What an earlier run has come to: by line, the result, or `None` where an operation was begun.
-pub(super) type Earlier = HashMap<u64, Option<Result>>;
+pub(super) type EarlierResults = HashMap<u64, Option<Result>>;
 
 /// The log, open for more.
 pub(super) struct Log(File);
@@ -100,14 +100,14 @@ impl Log {
     }
 
     /// Opens the log of a run that was interrupted, and reads what that has come to.
-    pub(super) fn resume(path: &Path, batch: &mut File) -> anyhow::Result<(Self, Earlier)> {
+    pub(super) fn resume(path: &Path, batch: &mut File) -> anyhow::Result<(Self, EarlierResults)> {
         let shown = path.display();
         let mut file = OpenOptions::new().read(true).write(true).open(path);
         let file = file.as_mut().map_err(|error| anyhow::anyhow!("cannot open the log {shown}: {error}"))?;
         file.set_permissions(Permissions::from_mode(MODE))
             .with_context(|| format!("cannot set the permissions of {shown}"))?;
         let mut reader = BufReader::new(&*file);
-        let (mut earlier, mut line, mut whole_len) = (Earlier::new(), String::new(), 0_u64);
+        let (mut earlier, mut line, mut whole_len) = (EarlierResults::new(), String::new(), 0_u64);
         for number in 1.. {
             line.clear();
             let len = reader.read_line(&mut line).with_context(|| format!("{shown}:{number}"))?;

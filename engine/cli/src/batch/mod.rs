@@ -13,7 +13,7 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use handle_client::administration::{AskError, Identity};
 use handle_formats::batch::{Batch, Block, Home, Operation};
 use handle_proto::fold;
-use log::{Earlier, Log, Result as Verdict};
+use log::{EarlierResults, Log, Result as Verdict};
 use report::Report;
 use std::collections::HashSet;
 use std::fs::File;
@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use work::{Came, NotNow};
+use work::{NotNow, OperationResult};
 
 /// Operations that wait for each connection.
 const QUEUE: usize = 64;
@@ -118,11 +118,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
     let log_path = args.log.clone().or_else(|| log_beside(&args.file));
     let (log, earlier) = match (&log_path, args.resume) {
         (Some(path), true) => Log::resume(path, &mut file).map(|(log, earlier)| (Some(log), earlier))?,
-        (Some(path), false) => (Some(Log::begin(path, &mut file)?), Earlier::new()),
+        (Some(path), false) => (Some(Log::begin(path, &mut file)?), EarlierResults::new()),
         (None, true) => bail!(UsageError(
             "--resume needs the log of the run that was interrupted: name it with --log".to_owned()
         )),
-        (None, false) => (None, Earlier::new()),
+        (None, false) => (None, EarlierResults::new()),
     };
     let compat = args.compat_log.as_deref().map(CompatLog::begin).transpose()?;
     let report = Report::new(log, compat, checked.operations);
@@ -159,14 +159,14 @@ fn open(path: &Path) -> anyhow::Result<File> {
     Ok(copy)
 }
 
-struct Checked {
+struct CheckSummary {
     operations: u64,
     /// What does not read, by line: blocks, and files that blocks name.
     invalid: Vec<(u64, String)>,
 }
 
-fn check(file: &mut File) -> anyhow::Result<Checked> {
-    let mut checked = Checked { operations: 0, invalid: Vec::new() };
+fn check(file: &mut File) -> anyhow::Result<CheckSummary> {
+    let mut checked = CheckSummary { operations: 0, invalid: Vec::new() };
     let mut files = HashSet::new();
     for block in Batch::new(BufReader::new(&mut *file)) {
         match block? {
@@ -199,7 +199,7 @@ fn carry_out(
     clients: Vec<Clients<'_>>,
     identity: Option<Arc<Identity>>,
     file: &mut File,
-    earlier: &Earlier,
+    earlier: &EarlierResults,
     report: &Report,
 ) -> anyhow::Result<()> {
     let stop = Arc::new(AtomicBool::new(false));
@@ -275,7 +275,7 @@ struct HandOut<'a> {
 }
 
 impl HandOut<'_> {
-    fn all(&mut self, file: &mut File, earlier: &Earlier) -> anyhow::Result<()> {
+    fn all(&mut self, file: &mut File, earlier: &EarlierResults) -> anyhow::Result<()> {
         let pause = self.args.rate.map(|rate| Duration::from_secs(1) / rate);
         let mut next_at = Instant::now();
         for block in Batch::new(BufReader::new(file)) {
@@ -320,10 +320,10 @@ impl HandOut<'_> {
                 let came = match work::identity(authentication) {
                     Ok(identity) => {
                         self.identity = Some(identity);
-                        Came::DONE
+                        OperationResult::DONE
                     }
                     // As deployed, the identity before stays.
-                    Err(error) => Came::failed(&error),
+                    Err(error) => OperationResult::failed(&error),
                 };
                 for queue in &self.queues {
                     send(queue, Job::Identify(self.identity.clone()))?;
@@ -337,7 +337,7 @@ impl HandOut<'_> {
                 for queue in &self.queues {
                     send(queue, Job::UseSessions(session.is_used.then_some(timeout_s)))?;
                 }
-                self.local(&block, &Came::DONE)
+                self.local(&block, &OperationResult::DONE)
             }
             operation => {
                 let handle = operation.handle().context("an operation on a handle")?.as_bytes();
@@ -360,7 +360,7 @@ impl HandOut<'_> {
     }
 
     /// Something that no server is asked about.
-    fn local(&self, block: &Block, came: &Came) -> anyhow::Result<()> {
+    fn local(&self, block: &Block, came: &OperationResult) -> anyhow::Result<()> {
         if came.verdict != Verdict::Done && self.args.stop_on_error {
             self.stop.store(true, Ordering::Relaxed);
         }
@@ -372,7 +372,7 @@ impl HandOut<'_> {
         self.report.begins(block.line, &block.operation)?;
         let (mut answered, mut refused) = (0, Vec::new());
         let came = match self.ask_home(block.line, home, &mut answered, &mut refused) {
-            Ok(()) => refused.into_iter().reduce(Came::and).unwrap_or(Came::DONE),
+            Ok(()) => refused.into_iter().reduce(OperationResult::and).unwrap_or(OperationResult::DONE),
             // Nobody knows what came of the prefix; of those before it something may have come.
             Err(error) if error.is::<AskError>() || error.is::<NotNow>() => {
                 if work::was_not_begun(&error) && !was_begun && answered == 0 {
@@ -382,7 +382,7 @@ impl HandOut<'_> {
                 self.report.state().broken = Some(format!("line {}: {}", block.line, advice::line(&error)));
                 return Ok(());
             }
-            Err(error) => Came::failed(&error),
+            Err(error) => OperationResult::failed(&error),
         };
         self.local(block, &came)
     }
@@ -393,7 +393,7 @@ impl HandOut<'_> {
         line: u64,
         home: &Home,
         answered: &mut usize,
-        refused: &mut Vec<Came>,
+        refused: &mut Vec<OperationResult>,
     ) -> anyhow::Result<()> {
         let mut addresses =
             (home.address.as_str(), home.port).to_socket_addrs().with_context(|| home.address.clone())?;

@@ -2,7 +2,7 @@
 
 use super::compat::CompatLog;
 use super::log::{Entry, Log, Result as Verdict};
-use super::work::Came;
+use super::work::OperationResult;
 use crate::{output, progress};
 use handle_formats::batch::Operation;
 use indicatif::ProgressBar;
@@ -91,7 +91,7 @@ impl Report {
 
     /// Writes down that an operation was not begun after all, and why.
     pub(super) fn postponed(&self, line: u64, operation: &Operation, why: String) -> anyhow::Result<()> {
-        let came = Came { verdict: Verdict::Postponed, code: None, message: Some(why) };
+        let came = OperationResult { verdict: Verdict::Postponed, code: None, message: Some(why) };
         match &mut self.state().log {
             Some(log) => log.write(&entry(line, operation, Some(&came))),
             None => Ok(()),
@@ -111,7 +111,12 @@ impl Report {
     }
 
     /// Writes down what came of an operation.
-    pub(super) fn came(&self, line: u64, operation: &Operation, came: &Came) -> anyhow::Result<()> {
+    pub(super) fn came(
+        &self,
+        line: u64,
+        operation: &Operation,
+        came: &OperationResult,
+    ) -> anyhow::Result<()> {
         let mut state = self.state();
         let entry = entry(line, operation, Some(came));
         if let Some(log) = &mut state.log {
@@ -137,7 +142,7 @@ impl Report {
     }
 
     /// Writes down what came of one prefix of HOME or UNHOME.
-    pub(super) fn homed(&self, line: u64, prefix: &str, came: &Came) -> anyhow::Result<()> {
+    pub(super) fn homed(&self, line: u64, prefix: &str, came: &OperationResult) -> anyhow::Result<()> {
         self.state().compat.as_mut().map_or(Ok(()), |compat| compat.homed(line, prefix, came))
     }
 
@@ -189,7 +194,7 @@ impl Report {
     }
 }
 
-fn entry(line: u64, operation: &Operation, came: Option<&Came>) -> Entry {
+fn entry(line: u64, operation: &Operation, came: Option<&OperationResult>) -> Entry {
     Entry {
         line,
         operation: operation.word().to_owned(),

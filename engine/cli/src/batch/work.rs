@@ -17,13 +17,13 @@ use std::sync::Arc;
 use zeroize::Zeroizing;
 
 /// What came of an operation.
-pub(super) struct Came {
+pub(super) struct OperationResult {
     pub(super) verdict: Verdict,
     pub(super) code: Option<i32>,
     pub(super) message: Option<String>,
 }
 
-impl Came {
+impl OperationResult {
     pub(super) const DONE: Self = Self { verdict: Verdict::Done, code: Some(1), message: None };
 
     /// Both, of one operation: the code is that of the first.
@@ -56,7 +56,11 @@ impl std::error::Error for NotNow {}
 ///
 /// # Errors
 /// When no answer comes: then nobody knows what came of it. [`NotNow`], when the server is busy or takes no changes.
-pub(super) fn ask(clients: &mut Clients<'_>, operation: &Operation, was_begun: bool) -> anyhow::Result<Came> {
+pub(super) fn ask(
+    clients: &mut Clients<'_>,
+    operation: &Operation,
+    was_begun: bool,
+) -> anyhow::Result<OperationResult> {
     let mut storage = Vec::new();
     let done_already = match operation {
         Operation::Create(..) => Some(ResponseCode::HANDLE_ALREADY_EXISTS),
@@ -74,7 +78,7 @@ pub(super) fn ask(clients: &mut Clients<'_>, operation: &Operation, was_begun: b
     };
     let values = match values.iter().map(resolve).collect::<anyhow::Result<Vec<_>>>() {
         Ok(values) => values,
-        Err(error) => return Ok(Came::failed(&error)),
+        Err(error) => return Ok(OperationResult::failed(&error)),
     };
     let values = Values::build(values.iter().map(ValueBuf::view), &mut storage);
     let mut indexes = Vec::new();
@@ -91,19 +95,23 @@ pub(super) fn ask(clients: &mut Clients<'_>, operation: &Operation, was_begun: b
             let indexes = Indexes::build(list.iter().copied(), &mut indexes);
             Request::RemoveValue(HandleIndexes { handle: handle.as_bytes(), indexes })
         }
-        Operation::Home(_) | Operation::Authenticate(_) | Operation::Session(_) => return Ok(Came::DONE),
+        Operation::Home(_) | Operation::Authenticate(_) | Operation::Session(_) => {
+            return Ok(OperationResult::DONE);
+        }
     };
     let client = match clients.of(request.handle().unwrap_or_default()) {
         Ok(client) => client,
         // That of other handles may be found all the same.
-        Err(error) if error.downcast_ref().is_some_and(names_nobody) => return Ok(Came::failed(&error)),
+        Err(error) if error.downcast_ref().is_some_and(names_nobody) => {
+            return Ok(OperationResult::failed(&error));
+        }
         Err(error) => return Err(error),
     };
     let answer = client.ask(&request, OpFlags::PLAIN_REQUEST)?;
     let mut came = came(&answer)?;
     if was_begun && done_already.is_some_and(|done| came.code == Some(done.0)) {
         let message = Some("is found done after the interruption".to_owned());
-        return Ok(Came { message, ..Came::DONE });
+        return Ok(OperationResult { message, ..OperationResult::DONE });
     }
     if let (true, Some(code), Some(message)) = (was_begun, came.code, &mut came.message)
         && TAKEN_AWAY.contains(&ResponseCode(code))
@@ -145,7 +153,11 @@ const TAKEN_AWAY: [ResponseCode; 3] = [
 ///
 /// # Errors
 /// Those of [`ask`].
-pub(super) fn home(client: &mut Administrator, is_release: bool, prefix: &str) -> anyhow::Result<Came> {
+pub(super) fn home(
+    client: &mut Administrator,
+    is_release: bool,
+    prefix: &str,
+) -> anyhow::Result<OperationResult> {
     let body = HandleBody { handle: prefix.as_bytes() };
     let request = if is_release { Request::UnhomeNa(body) } else { Request::HomeNa(body) };
     let mut came = came(&client.ask(&request, OpFlags::PLAIN_REQUEST)?)?;
@@ -153,10 +165,10 @@ pub(super) fn home(client: &mut Administrator, is_release: bool, prefix: &str) -
     Ok(came)
 }
 
-fn came(answer: &AdministrationAnswer) -> anyhow::Result<Came> {
+fn came(answer: &AdministrationAnswer) -> anyhow::Result<OperationResult> {
     let code = answer.code();
     if code == ResponseCode::SUCCESS {
-        return Ok(Came::DONE);
+        return Ok(OperationResult::DONE);
     }
     let message = match answer.text() {
         text if text.is_empty() => code.to_string(),
@@ -165,7 +177,7 @@ fn came(answer: &AdministrationAnswer) -> anyhow::Result<Came> {
     if [ResponseCode::SERVER_BUSY, ResponseCode::SERVER_READ_ONLY].contains(&code) {
         return Err(NotNow(message).into());
     }
-    Ok(Came { verdict: Verdict::Refused, code: Some(code.0), message: Some(message) })
+    Ok(OperationResult { verdict: Verdict::Refused, code: Some(code.0), message: Some(message) })
 }
 
 /// Reads each file that an operation names, unless it is in `seen` already.
@@ -213,7 +225,10 @@ mod tests {
 
     #[test]
     fn what_two_parts_of_an_operation_say_is_all_kept() {
-        let says = |message: Option<&str>| Came { message: message.map(str::to_owned), ..Came::DONE };
+        let says = |message: Option<&str>| OperationResult {
+            message: message.map(str::to_owned),
+            ..OperationResult::DONE
+        };
         for (first, second, both) in [
             (Some("a"), Some("b"), Some("a; b")),
             (Some("a"), None, Some("a")),

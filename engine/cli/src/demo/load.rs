@@ -1,9 +1,9 @@
 //! Load on the server of the demo, every answer verified, and what came of it.
 
 use super::records::publish_change;
-use super::{Args, Teller, cores};
+use super::{Args, ProgressPrinter, cores};
+use crate::handled_process::Process;
 use crate::output;
-use crate::served::Process;
 use handle_loadgen::{Load, Names, Report, RunOptions, Second, Truth, Verify};
 use handle_snapshot::set::publisher::SetPublisher;
 use std::ops::ControlFlow;
@@ -61,7 +61,7 @@ pub(super) fn is_good(report: &Report) -> bool {
 }
 
 /// Says what came of it.
-pub(super) fn show(tell: &Teller, report: &Report) {
+pub(super) fn show(tell: &ProgressPrinter, report: &Report) {
     let accounts = &report.accounts;
     tell.line(&format!(
         "sent {}, answered {}, late {}, lost {}; response time p50 {:.0} us, p99 {:.0} us, max {:.1} ms",

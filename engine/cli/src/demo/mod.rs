@@ -4,7 +4,7 @@ mod load;
 mod records;
 mod server;
 
-use crate::served::Process;
+use crate::handled_process::Process;
 use crate::{Outcome, control, output, resolve};
 use anyhow::Context as _;
 use handle_loadgen::{DatapathChoice, Load, Report, RunOptions, usable_cores};
@@ -51,11 +51,11 @@ pub(crate) struct Args {
 }
 
 /// Prints unless only JSON is wanted.
-struct Teller {
+struct ProgressPrinter {
     json: bool,
 }
 
-impl Teller {
+impl ProgressPrinter {
     fn step(&self, what: &str) {
         self.line(&format!("\n== {what}"));
     }
@@ -77,13 +77,13 @@ fn cores() -> anyhow::Result<Option<(usize, usize)>> {
 }
 
 /// What was measured.
-struct Measured {
+struct DemoFigures {
     fixed: Report,
     fastest: Report,
     changes_count: u64,
 }
 
-impl Measured {
+impl DemoFigures {
     fn is_good(&self) -> bool {
         load::is_good(&self.fixed) && load::is_good(&self.fastest)
     }
@@ -94,7 +94,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
     let directory = args.keep.as_deref().unwrap_or(temporary.path());
     let set = directory.join("set");
     create_directory(&set).with_context(|| format!("cannot make {}", set.display()))?;
-    let tell = Teller { json: args.json };
+    let tell = ProgressPrinter { json: args.json };
     let mut publisher = SetPublisher::open(&set)?;
     let build_s = publish(&tell, &mut publisher)?;
     let handles = publisher.manifest().map_or(0, |manifest| manifest.handles_count);
@@ -111,7 +111,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
     server.stop()?;
     let good = measured.is_good();
     if args.json {
-        let Measured { fixed, fastest, changes_count } = &measured;
+        let DemoFigures { fixed, fastest, changes_count } = &measured;
         let json = json!({
             "handles": handles, "build_s": build_s, "changes_published": changes_count,
             "fixed_rate": fixed, "fastest": fastest, "server": stats["total"], "good": good,
@@ -125,7 +125,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
 }
 
 /// Publishes the records, and returns how many seconds that took.
-fn publish(tell: &Teller, publisher: &mut SetPublisher) -> anyhow::Result<f64> {
+fn publish(tell: &ProgressPrinter, publisher: &mut SetPublisher) -> anyhow::Result<f64> {
     tell.step("build and publish a snapshot of real DOI records");
     let built = Instant::now();
     records::publish_all(publisher)?;
@@ -140,7 +140,7 @@ fn publish(tell: &Teller, publisher: &mut SetPublisher) -> anyhow::Result<f64> {
     Ok(build_s)
 }
 
-fn start(tell: &Teller, args: &Args, set: &Path, control: PathBuf) -> anyhow::Result<Process> {
+fn start(tell: &ProgressPrinter, args: &Args, set: &Path, control: PathBuf) -> anyhow::Result<Process> {
     tell.step("start handled on loopback");
     let server = server::start(args, set, control)?;
     let status = control::ask(&server.control, "status")?;
@@ -163,12 +163,12 @@ fn show_resolving(server: &Process, handle: &str) -> anyhow::Result<()> {
 }
 
 fn measure(
-    tell: &Teller,
+    tell: &ProgressPrinter,
     args: &Args,
     server: &Process,
     set: &Path,
     publisher: &mut SetPublisher,
-) -> anyhow::Result<Measured> {
+) -> anyhow::Result<DemoFigures> {
     tell.step(&format!(
         "load: {} requests a second for {} s, every answer verified, a change published every 100 ms",
         output::count(args.rate.get()),
@@ -184,11 +184,11 @@ fn measure(
     tell.step(&format!("load: as fast as answers come for {} s, every answer verified", args.seconds));
     let fastest = load::run(args, server, set, Load::Closed { window: RunOptions::WINDOW })?;
     load::show(tell, &fastest);
-    Ok(Measured { fixed, fastest, changes_count })
+    Ok(DemoFigures { fixed, fastest, changes_count })
 }
 
-fn show_measured(measured: &Measured) -> anyhow::Result<()> {
-    let Measured { fixed, fastest, changes_count } = measured;
+fn show_measured(measured: &DemoFigures) -> anyhow::Result<()> {
+    let DemoFigures { fixed, fastest, changes_count } = measured;
     println!();
     println!("== what was measured");
     let mut table = output::table(&["", "at a fixed rate", "as fast as answers come"]);

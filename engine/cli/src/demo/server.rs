@@ -2,7 +2,7 @@
 
 use super::{Args, cores};
 use crate::Outcome;
-use crate::served::{self, Process};
+use crate::handled_process::{self, Process};
 use handle_loadgen::DatapathChoice;
 use handle_server::config::{Config, Datapath};
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ pub(crate) struct ServerArgs {
 /// The server process.
 pub(crate) fn serve(args: &ServerArgs) -> anyhow::Result<Outcome> {
     let cores = cores()?;
-    served::serve(&Config {
+    handled_process::serve(&Config {
         snapshot: args.snapshot.clone(),
         control: Some(args.control.clone()),
         listen: vec![([127, 0, 0, 1], 0).into()],

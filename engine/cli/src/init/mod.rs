@@ -128,7 +128,7 @@ fn begin(args: &Args, prefix: &str, address: IpAddr) -> anyhow::Result<Outcome> 
     key::create(&path("server-public.bin"), &server_public)?;
     key::create(&path("admin-public.bin"), &admin_public)?;
 
-    let site = site::record(&site::Described {
+    let site = site::record(&site::SiteDescription {
         address,
         query_port: args.port,
         admin_port: args.admin_port,

@@ -1,6 +1,6 @@
 //! What the servers of the lab hold: prefix records, service records, and handles.
 
-use super::topology::{Place, SiteName, Topology};
+use super::topology::{ServerPlace, SiteName, Topology};
 use crate::demo::RECORDS;
 use crate::snapshot;
 use anyhow::Context as _;
@@ -110,7 +110,7 @@ impl Records {
     }
 
     /// Publishes the share of one server: what hashes to it. The mirror lacks what is new.
-    pub(super) fn publish(&self, set: &Path, site: &SiteBuf, place: &Place) -> anyhow::Result<()> {
+    pub(super) fn publish(&self, set: &Path, site: &SiteBuf, place: &ServerPlace) -> anyhow::Result<()> {
         let (records, homed): (_, Vec<&str>) = match place.site {
             SiteName::Registry => (&self.registry, vec!["0.NA", "0.0", "0.SERV"]),
             SiteName::Derived => (&self.derived, vec!["0.NA/20.500", DERIVED]),

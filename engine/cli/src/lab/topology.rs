@@ -51,7 +51,7 @@ impl SiteName {
 
 /// A server of the lab.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct ServerPlace {
     /// Its site.
     pub(crate) site: SiteName,
     /// Its position there, from 0.
@@ -125,10 +125,10 @@ impl Topology {
     }
 
     /// All servers, site by site.
-    pub(crate) fn places(&self) -> Vec<Place> {
+    pub(crate) fn places(&self) -> Vec<ServerPlace> {
         let of = |member: &Member| {
             let site = member.name;
-            member.addresses.clone().into_iter().enumerate().map(move |(at, address)| Place {
+            member.addresses.clone().into_iter().enumerate().map(move |(at, address)| ServerPlace {
                 site,
                 at,
                 address,

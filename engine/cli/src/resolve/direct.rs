@@ -2,7 +2,7 @@
 
 use super::{Args, outcome};
 use crate::Outcome;
-use crate::exchange::{self, Answered, Asked};
+use crate::exchange::{self, AssembledAnswer, OutgoingQuery};
 use crate::output::{self, printable};
 use crate::style::{Paint, paint};
 use anyhow::{Context as _, bail, ensure};
@@ -62,8 +62,8 @@ fn show(
     args: &Args,
     handle: &str,
     server: SocketAddr,
-    asked: &Asked,
-    answered: &Answered,
+    asked: &OutgoingQuery,
+    answered: &AssembledAnswer,
 ) -> anyhow::Result<Outcome> {
     let (envelope, message) = Envelope::split(&answered.message).context("the answer does not decode")?;
     let message = Message::decode(message).context("the answer does not decode")?;
@@ -87,7 +87,7 @@ fn show(
 fn check(
     args: &Args,
     handle: &str,
-    asked: &Asked,
+    asked: &OutgoingQuery,
     envelope: &Envelope,
     message: &Message<'_>,
     reply: &Reply<'_>,
@@ -131,7 +131,7 @@ fn digest_of(covered: &[u8], algorithm: DigestAlgorithm) -> anyhow::Result<Vec<u
 fn show_values(
     args: &Args,
     server: SocketAddr,
-    answered: &Answered,
+    answered: &AssembledAnswer,
     answer: &QueryAnswer<'_>,
 ) -> anyhow::Result<()> {
     if args.json {

@@ -1,6 +1,6 @@
 //! `hdl check`: the same handle at every site and server of its service, and who disagrees.
 
-use super::{Located, locate};
+use super::{LocatedService, locate};
 use crate::Outcome;
 use crate::client::ClientArgs;
 use crate::output;
@@ -39,7 +39,7 @@ pub(crate) struct Args {
 }
 
 /// What one server said over one protocol.
-struct Said {
+struct ServerReport {
     site: usize,
     server: usize,
     /// Without a port, and over no protocol, where it cannot be asked.
@@ -74,15 +74,15 @@ fn check(args: &Args) -> anyhow::Result<Outcome> {
 fn ask_site(
     client: &Arc<Client>,
     args: &Args,
-    located: &Located,
+    located: &LocatedService,
     number: usize,
     site: &SharedSite,
-) -> Vec<Said> {
+) -> Vec<ServerReport> {
     let (view, preferences) = (site.view(), &client.preferences);
     let responsible = view.server_at(Handle(&located.handle));
     let mut said = vec![];
     for (at, server) in view.servers.iter().enumerate() {
-        let said_of = |address: String, protocol, took_ms, outcome| Said {
+        let said_of = |address: String, protocol, took_ms, outcome| ServerReport {
             site: number,
             server: at,
             address,
@@ -141,7 +141,7 @@ fn content(answer: &LookupAnswer) -> Content {
 }
 
 /// What most of the responsible servers say; primary sites count when it is undecided.
-fn most_common(said: &[Said]) -> Option<Content> {
+fn most_common(said: &[ServerReport]) -> Option<Content> {
     let mut counted: Vec<(Content, usize)> = vec![];
     for said in said.iter().filter(|said| said.is_responsible) {
         let Ok(answer) = &said.outcome else { continue };
@@ -155,7 +155,7 @@ fn most_common(said: &[Said]) -> Option<Content> {
 }
 
 /// Whether an answer says something else than `expected` only of when values were changed.
-fn differs_in_time(said: &Said, expected: Option<&Content>) -> bool {
+fn differs_in_time(said: &ServerReport, expected: Option<&Content>) -> bool {
     let timeless = |(code, values): &Content| -> Content {
         let mut values = values.clone();
         // In each value, behind the index. RFC 3651 section 3.1, in the order of the wire.
@@ -168,7 +168,7 @@ fn differs_in_time(said: &Said, expected: Option<&Content>) -> bool {
     said.is_responsible && content != *expected && timeless(&content) == timeless(expected)
 }
 
-fn is_good(said: &Said, expected: Option<&Content>) -> bool {
+fn is_good(said: &ServerReport, expected: Option<&Content>) -> bool {
     match &said.outcome {
         Ok(answer) if said.is_responsible => Some(&content(answer)) == expected,
         Ok(answer) => answer.code == ResponseCode::SERVER_NOT_RESPONSIBLE,
@@ -176,9 +176,9 @@ fn is_good(said: &Said, expected: Option<&Content>) -> bool {
     }
 }
 
-fn show(args: &Args, said: &[Said], good: &[bool], in_time: &[bool]) {
+fn show(args: &Args, said: &[ServerReport], good: &[bool], in_time: &[bool]) {
     let agree = good.iter().all(|&good| good) && !said.is_empty();
-    let found = |said: &Said| match &said.outcome {
+    let found = |said: &ServerReport| match &said.outcome {
         Ok(answer) if answer.code == ResponseCode::SUCCESS => match answer.values().len() {
             1 => "1 value".to_owned(),
             count => format!("{count} values"),

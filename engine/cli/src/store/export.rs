@@ -1,6 +1,6 @@
 //! `hdl export`: all records of a store, or of a published set, as lines of JSON that `hdl import` takes in again.
 
-use crate::snapshot::Opened;
+use crate::snapshot::OpenedSource;
 use crate::{Outcome, output, progress};
 use anyhow::{Context as _, bail, ensure};
 use handle_admin::store::{Store, StoreConfig};
@@ -79,7 +79,7 @@ fn finish(out: BufWriter<File>) -> anyhow::Result<()> {
 
 fn records(source: &Path, out: &mut Records<impl Write>) -> anyhow::Result<()> {
     if source.is_dir() {
-        let opened = Opened::open(source)?;
+        let opened = OpenedSource::open(source)?;
         for prefix in opened.records()?.homed_table().into_iter().flatten() {
             out.homed(prefix)?;
         }
@@ -101,7 +101,7 @@ fn records(source: &Path, out: &mut Records<impl Write>) -> anyhow::Result<()> {
 }
 
 /// The records of a set, each as the newest layer has it.
-fn published(opened: &Opened, out: &mut Records<impl Write>) -> anyhow::Result<()> {
+fn published(opened: &OpenedSource, out: &mut Records<impl Write>) -> anyhow::Result<()> {
     let records = opened.records()?;
     let bar = progress::bar("records", None);
     for (at, layer) in opened.layers().iter().enumerate() {

@@ -4,7 +4,7 @@ use handle_proto::data::{Admin, AdminPermissions, Vlist};
 use handle_proto::value::Ttl;
 use proptest::prelude::*;
 
-fn read(text: &str) -> Vec<Result<Block, Invalid>> {
+fn read(text: &str) -> Vec<Result<Block, InvalidBlock>> {
     Batch::new(text.as_bytes()).map(Result::unwrap).collect()
 }
 
@@ -14,7 +14,7 @@ fn one(text: &str) -> Operation {
     blocks.into_iter().next().unwrap().unwrap_or_else(|error| panic!("{text:?}: {error}")).operation
 }
 
-fn why(text: &str) -> (u64, Why) {
+fn why(text: &str) -> (u64, LineProblem) {
     let blocks = read(text);
     assert_eq!(blocks.len(), 1, "{text:?}: {blocks:?}");
     let invalid = blocks.into_iter().next().unwrap().unwrap_err();
@@ -211,43 +211,43 @@ fn what_is_wrong_is_said_with_its_line() {
     let value =
         |line: &str| format!("CREATE 10/a\n1 URL 86400 1110 UTF8 x\n{line}\n2 URL 86400 1110 UTF8 x\n\n");
     let cases = [
-        ("\n\nCREAT 10/a\n1 URL 86400 1110 UTF8 x\n", 3, Why::NoOperation("CREAT".into())),
-        ("CREATE\n1 URL 86400 1110 UTF8 x\n", 1, Why::Missing("the handle")),
-        ("CREATE 10\n1 URL 86400 1110 UTF8 x\n", 1, Why::NoHandle("10".into())),
-        ("CREATE 10/a\n\n", 2, Why::Missing("a value")),
-        ("DELETE", 1, Why::Missing("the handle")),
-        ("REMOVE 10/a", 1, Why::Missing("index:handle")),
-        ("REMOVE 0:10/a", 1, Why::NoNumber("index", "0".into())),
-        ("REMOVE 1,,2:10/a", 1, Why::NoNumber("index", "".into())),
-        ("HOME 192.0.2.1\n0.NA/10", 1, Why::Missing("address:port:protocol")),
-        ("HOME a:2641:TLS\n0.NA/10", 1, Why::Unknown("protocol, as TCP, UDP or HTTP", "TLS".into())),
-        ("HOME a:70000:TCP\n0.NA/10", 1, Why::NoNumber("port", "70000".into())),
-        ("HOME a:2641:TCP\n10", 2, Why::Unknown("prefix, as 0.NA/10.1045", "10".into())),
-        ("HOME a:2641:TCP\n", 1, Why::Missing("a prefix")),
-        ("AUTHENTICATE SECKEY:300:10/A\n\n", 2, Why::Missing("the secret")),
-        ("SESSIONSETUP\nOPTIONS:111\n", 2, Why::Missing("USESESSION")),
-        ("SESSIONSETUP\nUSESESSION:2\n", 2, Why::Unknown("setting of 0 and 1", "2".into())),
-        ("SESSIONSETUP\nFOO:2\n", 2, Why::Unknown("line of SESSIONSETUP", "FOO".into())),
+        ("\n\nCREAT 10/a\n1 URL 86400 1110 UTF8 x\n", 3, LineProblem::NoOperation("CREAT".into())),
+        ("CREATE\n1 URL 86400 1110 UTF8 x\n", 1, LineProblem::Missing("the handle")),
+        ("CREATE 10\n1 URL 86400 1110 UTF8 x\n", 1, LineProblem::NoHandle("10".into())),
+        ("CREATE 10/a\n\n", 2, LineProblem::Missing("a value")),
+        ("DELETE", 1, LineProblem::Missing("the handle")),
+        ("REMOVE 10/a", 1, LineProblem::Missing("index:handle")),
+        ("REMOVE 0:10/a", 1, LineProblem::NoNumber("index", "0".into())),
+        ("REMOVE 1,,2:10/a", 1, LineProblem::NoNumber("index", "".into())),
+        ("HOME 192.0.2.1\n0.NA/10", 1, LineProblem::Missing("address:port:protocol")),
+        ("HOME a:2641:TLS\n0.NA/10", 1, LineProblem::Unknown("protocol, as TCP, UDP or HTTP", "TLS".into())),
+        ("HOME a:70000:TCP\n0.NA/10", 1, LineProblem::NoNumber("port", "70000".into())),
+        ("HOME a:2641:TCP\n10", 2, LineProblem::Unknown("prefix, as 0.NA/10.1045", "10".into())),
+        ("HOME a:2641:TCP\n", 1, LineProblem::Missing("a prefix")),
+        ("AUTHENTICATE SECKEY:300:10/A\n\n", 2, LineProblem::Missing("the secret")),
+        ("SESSIONSETUP\nOPTIONS:111\n", 2, LineProblem::Missing("USESESSION")),
+        ("SESSIONSETUP\nUSESESSION:2\n", 2, LineProblem::Unknown("setting of 0 and 1", "2".into())),
+        ("SESSIONSETUP\nFOO:2\n", 2, LineProblem::Unknown("line of SESSIONSETUP", "FOO".into())),
     ];
     for (text, line, expected) in cases {
         assert_eq!(why(text), (line, expected), "{text:?}");
     }
     for (line, expected) in [
-        ("x URL 86400 1110 UTF8 x", Why::NoNumber("index", "x".into())),
-        ("0 URL 86400 1110 UTF8 x", Why::NoNumber("index", "0".into())),
-        ("+1 URL 86400 1110 UTF8 x", Why::NoNumber("index", "+1".into())),
-        ("2147483648 URL 86400 1110 UTF8 x", Why::NoNumber("index", "2147483648".into())),
-        ("1 URL -1 1110 UTF8 x", Why::NoNumber("TTL", "-1".into())),
-        ("1 URL", Why::Missing("the TTL")),
-        ("1 URL 86400 1110", Why::Missing("the kind of data")),
-        ("1 URL 86400 111 UTF8 x", Why::Permissions("111".into())),
-        ("1 URL 86400 1112 UTF8 x", Why::Permissions("1112".into())),
-        ("1 HS_ADMIN 86400 011111110011 ADMIN x", Why::AdminPermissions("011111110011".into())),
-        ("1 URL 86400 1110 TEXT x", Why::NoFormat("TEXT".into())),
-        ("1 URL 86400 1110 FILE", Why::Missing("the path")),
-        ("1 HS_ADMIN 86400 1110 ADMIN 300:1110:10/a", Why::NotTwelve("1110".into())),
-        ("1 HS_ADMIN 86400 1110 ADMIN", Why::Missing("the index of the administrator")),
-        ("1 HS_VLIST 86400 1110 LIST ;", Why::Missing("the list")),
+        ("x URL 86400 1110 UTF8 x", LineProblem::NoNumber("index", "x".into())),
+        ("0 URL 86400 1110 UTF8 x", LineProblem::NoNumber("index", "0".into())),
+        ("+1 URL 86400 1110 UTF8 x", LineProblem::NoNumber("index", "+1".into())),
+        ("2147483648 URL 86400 1110 UTF8 x", LineProblem::NoNumber("index", "2147483648".into())),
+        ("1 URL -1 1110 UTF8 x", LineProblem::NoNumber("TTL", "-1".into())),
+        ("1 URL", LineProblem::Missing("the TTL")),
+        ("1 URL 86400 1110", LineProblem::Missing("the kind of data")),
+        ("1 URL 86400 111 UTF8 x", LineProblem::Permissions("111".into())),
+        ("1 URL 86400 1112 UTF8 x", LineProblem::Permissions("1112".into())),
+        ("1 HS_ADMIN 86400 011111110011 ADMIN x", LineProblem::AdminPermissions("011111110011".into())),
+        ("1 URL 86400 1110 TEXT x", LineProblem::NoFormat("TEXT".into())),
+        ("1 URL 86400 1110 FILE", LineProblem::Missing("the path")),
+        ("1 HS_ADMIN 86400 1110 ADMIN 300:1110:10/a", LineProblem::NotTwelve("1110".into())),
+        ("1 HS_ADMIN 86400 1110 ADMIN", LineProblem::Missing("the index of the administrator")),
+        ("1 HS_VLIST 86400 1110 LIST ;", LineProblem::Missing("the list")),
     ] {
         assert_eq!(why(&value(line)), (3, expected), "{line:?}");
     }

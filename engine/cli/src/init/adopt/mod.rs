@@ -16,7 +16,7 @@ use handle_proto::data::SiteBuf;
 use handle_proto::data::site::{Interface, InterfaceKind, InterfaceProtocol};
 use handle_proto::json::site_to_json;
 use serde_json::{Value as Json, json};
-use settings::Translated;
+use settings::TranslatedSettings;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -139,7 +139,7 @@ fn layout(args: &Args, adopted: &ServerDirectory) -> anyhow::Result<Layout> {
 }
 
 fn configuration(
-    translated: &Translated,
+    translated: &TranslatedSettings,
     layout: &Layout,
     adopted: &ServerDirectory,
     has_root: bool,
@@ -174,7 +174,7 @@ fn read_root(path: &Path) -> anyhow::Result<Vec<u8>> {
 
 /// The store, with the homed prefixes and no records. No set is published: handled must not answer that handles do not
 /// exist which are only not imported yet.
-fn make_store(path: &Path, directory: &Path, translated: &Translated) -> anyhow::Result<()> {
+fn make_store(path: &Path, directory: &Path, translated: &TranslatedSettings) -> anyhow::Result<()> {
     let store = Store::create(&StoreConfig::at(path), !translated.case_sensitive)?;
     let mut bulk = store.bulk(directory, super::MEMORY);
     for name in &translated.homed {
@@ -184,7 +184,13 @@ fn make_store(path: &Path, directory: &Path, translated: &Translated) -> anyhow:
     Ok(())
 }
 
-fn report(args: &Args, from: &Path, adopted: &ServerDirectory, translated: &Translated, layout: &Layout) {
+fn report(
+    args: &Args,
+    from: &Path,
+    adopted: &ServerDirectory,
+    translated: &TranslatedSettings,
+    layout: &Layout,
+) {
     let next = next_steps(args, from, adopted, translated, layout);
     let exposed: Vec<String> = adopted.exposed.iter().map(|path| path.display().to_string()).collect();
     let listen: Vec<String> = layout.listen.iter().map(SocketAddr::to_string).collect();
@@ -240,7 +246,7 @@ fn next_steps(
     args: &Args,
     from: &Path,
     adopted: &ServerDirectory,
-    translated: &Translated,
+    translated: &TranslatedSettings,
     layout: &Layout,
 ) -> Vec<String> {
     let (here, from) = (args.directory.display(), from.display());

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 
 /// Settings for both processes, and what is to be said about them.
 #[derive(Debug, Default)]
-pub(super) struct Translated {
+pub(super) struct TranslatedSettings {
     pub(super) shared: Vec<(&'static str, Json)>,
     pub(super) handled: Vec<(&'static str, Json)>,
     pub(super) handle_admin: Vec<(&'static str, Json)>,
@@ -91,11 +91,11 @@ const OUTER: &[(&str, Form)] = &[
 ];
 
 /// Reads both levels of a `config.dct`.
-pub(super) fn translate(config: &Settings, server: &Settings) -> Translated {
-    let mut found = Translated {
+pub(super) fn translate(config: &Settings, server: &Settings) -> TranslatedSettings {
+    let mut found = TranslatedSettings {
         case_sensitive: server.truth("case_sensitive").unwrap_or(false),
         homed: server.texts("auto_homed_prefixes").into_iter().map(str::to_owned).collect(),
-        ..Translated::default()
+        ..TranslatedSettings::default()
     };
     // The reference takes what is not said for no.
     let is_full = json!(server.truth("server_admin_full_access").unwrap_or(false));
@@ -117,7 +117,7 @@ pub(super) fn translate(config: &Settings, server: &Settings) -> Translated {
     found
 }
 
-impl Translated {
+impl TranslatedSettings {
     fn take(&mut self, key: &str, settings: &Settings, table: &[(&str, Form)]) {
         let form = table.iter().find(|(name, _)| *name == key).map(|(_, form)| *form);
         let number = || settings.text(key).and_then(|text| text.trim().parse::<i64>().ok());
@@ -162,7 +162,7 @@ impl Translated {
     }
 }
 
-impl Translated {
+impl TranslatedSettings {
     const fn settings_of(&mut self, process: Process) -> &mut Vec<(&'static str, Json)> {
         match process {
             Process::Both => &mut self.shared,
@@ -201,7 +201,7 @@ pub(super) fn listened_on(config: &Settings, fallback: u16) -> Vec<SocketAddr> {
 mod tests {
     use super::*;
 
-    fn translated(text: &str) -> Translated {
+    fn translated(text: &str) -> TranslatedSettings {
         let config = Settings::parse(text).unwrap();
         let server = config.settings_of("server_config").unwrap().clone();
         translate(&config, &server)
