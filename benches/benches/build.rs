@@ -1,7 +1,7 @@
 //! Records to a layer file, on one core. Making the records is measured by itself, to be subtracted.
 
 use criterion::{BenchmarkId, Criterion, SamplingMode, Throughput, criterion_group, criterion_main};
-use handle_benches::records::{Generator, Room};
+use handle_benches::records::{Generator, RecordRoom};
 use handle_benches::sets;
 
 fn build(c: &mut Criterion) {
@@ -22,7 +22,7 @@ fn build(c: &mut Criterion) {
             });
         });
         group.bench_function(BenchmarkId::new("records_alone", &name), |b| {
-            let mut room = Room::default();
+            let mut room = RecordRoom::default();
             b.iter(|| (0..size).map(|n| generator.record(n, &mut room).handle.len()).sum::<usize>());
         });
     }

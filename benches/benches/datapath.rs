@@ -3,7 +3,7 @@
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use handle_benches::flood::{Flood, Shape, WINDOW, is_success};
-use handle_benches::requests::{Ask, Requests};
+use handle_benches::requests::{RequestKind, Requests};
 use handle_benches::{serve, sets};
 use handle_net::Kind;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +14,7 @@ use std::time::Duration;
 const ANSWER_LEN: usize = 280;
 
 fn datapath(c: &mut Criterion) {
-    let requests = Requests::new(1_000, 1_000, Ask::Plain, 1).expect("the vectors are there");
+    let requests = Requests::new(1_000, 1_000, RequestKind::Plain, 1).expect("the vectors are there");
     let two_cores = std::thread::available_parallelism().is_ok_and(|cores| cores.get() > 1);
     let mut group = c.benchmark_group("datapath");
     group.throughput(Throughput::Elements(1)).sample_size(10);

@@ -1,7 +1,7 @@
 //! What watching costs a worker, for each datagram of full batches; its answer costs microseconds.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use handle_benches::requests::{Ask, request};
+use handle_benches::requests::{RequestKind, request};
 use handle_proto::ResponseCode;
 use handle_server::counters::{Counters, Transport};
 use handle_server::latency::{Histogram, Stopwatch};
@@ -44,7 +44,8 @@ fn watching(c: &mut Criterion) {
 
 fn query_log(c: &mut Criterion) {
     let directory = tempfile::tempdir().expect("a directory for the log");
-    let (datagram, counters) = (request(b"10.1016/j.rcae.2013.04.001", Ask::Plain, 1), Counters::default());
+    let (datagram, counters) =
+        (request(b"10.1016/j.rcae.2013.04.001", RequestKind::Plain, 1), Counters::default());
     let ip = IpAddr::from([192, 0, 2, 1]);
     let mut group = c.benchmark_group("query_log");
     group.throughput(Throughput::Elements(BATCH_LEN as u64));

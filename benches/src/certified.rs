@@ -1,6 +1,6 @@
 //! Certified answers: their rate, against what the key alone can sign.
 
-use crate::flood::Got;
+use crate::flood::FloodTotals;
 use crate::requests::Requests;
 use crate::serve;
 use crate::usage::thread_time;
@@ -97,8 +97,8 @@ impl Rate {
 
     /// As what came back of a load.
     #[must_use]
-    pub fn got(&self) -> Got {
-        Got { answers: self.count, seconds: self.elapsed.as_secs_f64(), ..Got::default() }
+    pub fn got(&self) -> FloodTotals {
+        FloodTotals { answers: self.count, seconds: self.elapsed.as_secs_f64(), ..FloodTotals::default() }
     }
 
     /// Processor time of one.

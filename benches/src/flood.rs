@@ -49,7 +49,7 @@ impl Shape {
 
 /// What came back.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Got {
+pub struct FloodTotals {
     /// Datagrams.
     pub answers: u64,
     /// What they came in: trains or single datagrams.
@@ -62,7 +62,7 @@ pub struct Got {
     pub seconds: f64,
 }
 
-impl Got {
+impl FloodTotals {
     /// Answers a second.
     #[must_use]
     pub fn rate(&self) -> f64 {
@@ -121,7 +121,7 @@ impl<'r> Flood<'r> {
     ///
     /// # Errors
     /// When the path is of no more use.
-    pub fn run(&mut self, to: SocketAddr, duration: Duration) -> io::Result<Got> {
+    pub fn run(&mut self, to: SocketAddr, duration: Duration) -> io::Result<FloodTotals> {
         self.until(to, |_, start| start.elapsed() >= duration)
     }
 
@@ -129,13 +129,17 @@ impl<'r> Flood<'r> {
     ///
     /// # Errors
     /// When the path is of no more use.
-    pub fn run_for_answers(&mut self, to: SocketAddr, answers: u64) -> io::Result<Got> {
+    pub fn run_for_answers(&mut self, to: SocketAddr, answers: u64) -> io::Result<FloodTotals> {
         self.until(to, |got, _| got.answers >= answers)
     }
 
-    fn until(&mut self, to: SocketAddr, mut is_end: impl FnMut(&Got, Instant) -> bool) -> io::Result<Got> {
+    fn until(
+        &mut self,
+        to: SocketAddr,
+        mut is_end: impl FnMut(&FloodTotals, Instant) -> bool,
+    ) -> io::Result<FloodTotals> {
         let start = Instant::now();
-        let (mut got, mut under_way) = (Got::default(), 0);
+        let (mut got, mut under_way) = (FloodTotals::default(), 0);
         while !is_end(&got, start) {
             while let Some(sent) = self.ask(to, self.shape.window - under_way) {
                 under_way += sent;

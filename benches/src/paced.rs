@@ -42,7 +42,7 @@ pub struct Times {
 
 /// Requests that are asked at a rate of their own, beside those that are measured.
 #[derive(Clone, Copy, Debug)]
-pub struct Beside<'r> {
+pub struct BackgroundLoad<'r> {
     /// What is asked, around.
     pub requests: &'r Requests,
     /// How many a second.
@@ -58,14 +58,14 @@ impl Times {
 }
 
 /// A client.
-pub struct Paced<'r> {
+pub struct PacedClient<'r> {
     path: Box<dyn Datapath>,
     requests: &'r Requests,
     /// When the request with each id, modulo the length, was due.
     due_ns: Vec<u64>,
 }
 
-impl<'r> Paced<'r> {
+impl<'r> PacedClient<'r> {
     /// A client that sends `requests` around.
     ///
     /// # Errors
@@ -90,7 +90,7 @@ impl<'r> Paced<'r> {
         to: SocketAddr,
         rate: f64,
         duration: Duration,
-        beside: Option<Beside<'_>>,
+        beside: Option<BackgroundLoad<'_>>,
     ) -> io::Result<Times> {
         let mut times = Times {
             response: Histogram::new_with_bounds(100, 10_000_000_000, 3).map_err(io::Error::other)?,

@@ -34,7 +34,7 @@ struct Model {
 
 /// Room for one record; kept between records.
 #[derive(Debug, Default)]
-pub struct Room {
+pub struct RecordRoom {
     handle: Vec<u8>,
     url: Vec<u8>,
 }
@@ -77,7 +77,7 @@ impl Generator {
     }
 
     /// Record `n`.
-    pub fn record<'a>(&'a self, n: u64, room: &'a mut Room) -> Record<'a> {
+    pub fn record<'a>(&'a self, n: u64, room: &'a mut RecordRoom) -> Record<'a> {
         let model = self.model(n);
         room.handle.clear();
         self.handle(n, &mut room.handle);
@@ -164,7 +164,7 @@ mod tests {
     #[test]
     fn names_differ_and_records_are_of_usual_size() {
         let generator = Generator::new().unwrap();
-        let mut room = Room::default();
+        let mut room = RecordRoom::default();
         let (mut handles, mut len) = (BTreeSet::new(), 0);
         for n in 0..20_000 {
             let record = generator.record(n, &mut room);

@@ -1,6 +1,6 @@
 //! Published sets of generated records, built once and kept.
 
-use crate::records::{Generator, Room};
+use crate::records::{Generator, RecordRoom};
 use anyhow::Context as _;
 use handle_proto::Value;
 use handle_snapshot::format::VERSION;
@@ -103,7 +103,7 @@ pub fn add_all(
     generator: &Generator,
     records: u64,
 ) -> Result<(), handle_snapshot::BuildError> {
-    let mut room = Room::default();
+    let mut room = RecordRoom::default();
     for n in 0..records {
         let record = generator.record(n, &mut room);
         builder.add(n, record.handle, record.values)?;

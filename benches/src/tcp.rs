@@ -1,6 +1,6 @@
 //! A closed loop of requests over connections: as many under way on each as a window allows.
 
-use crate::flood::Got;
+use crate::flood::FloodTotals;
 use crate::requests::Requests;
 use anyhow::ensure;
 use handle_proto::OpFlags;
@@ -100,9 +100,9 @@ impl<'p> TcpFlood<'p> {
     ///
     /// # Errors
     /// When a connection ends.
-    pub fn run(&mut self, duration: Duration) -> anyhow::Result<Got> {
+    pub fn run(&mut self, duration: Duration) -> anyhow::Result<FloodTotals> {
         let start = Instant::now();
-        let mut got = Got::default();
+        let mut got = FloodTotals::default();
         while start.elapsed() < duration {
             let mut moved = 0;
             for connection in &mut self.connections {
@@ -156,7 +156,7 @@ impl Connection {
     }
 
     /// Takes what has come; how many bytes.
-    fn receive(&mut self, room: &mut [u8], code: [u8; 4], got: &mut Got) -> anyhow::Result<usize> {
+    fn receive(&mut self, room: &mut [u8], code: [u8; 4], got: &mut FloodTotals) -> anyhow::Result<usize> {
         let begun = self.begun.len();
         room[..begun].copy_from_slice(&self.begun);
         let len = match self.stream.read(&mut room[begun..]) {

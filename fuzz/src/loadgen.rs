@@ -4,7 +4,7 @@ use handle_loadgen::phases;
 use handle_loadgen::question::Question;
 use handle_loadgen::recording::{Recording, access_log, pcap};
 use handle_loadgen::schedule::{Arrivals, Schedule};
-use handle_loadgen::stream::http::{self, Parsed};
+use handle_loadgen::stream::http::{self, ParsedAnswer};
 use handle_loadgen::stream::json;
 use handle_proto::ResponseCode;
 use handle_proto::limit::UDP_MESSAGE_LEN_MAX;
@@ -48,19 +48,21 @@ pub fn http_answer(bytes: &[u8]) {
     // What is cut off matters, not how much there is.
     let bytes = &bytes[..bytes.len().min(1024)];
     let whole = http::parse(bytes, false);
-    if let Parsed::Whole { body, used, .. } = &whole {
+    if let ParsedAnswer::Whole { body, used, .. } = &whole {
         assert!(*used <= bytes.len() && body.len() <= *used, "{} bytes of {used}", body.len());
     }
     for len in 0..bytes.len() {
         match http::parse(&bytes[..len], false) {
-            Parsed::Partial => {}
+            ParsedAnswer::Partial => {}
             found => assert_eq!(found, whole, "cut to {len}"),
         }
     }
     match (http::parse(bytes, true), whole) {
-        (Parsed::Partial, _) => panic!("nothing more will come"),
-        (Parsed::Whole { used, .. }, Parsed::Partial) => assert_eq!(used, bytes.len(), "all that came"),
-        (over, Parsed::Whole { .. }) => assert_eq!(over, http::parse(bytes, false), "it had ended"),
+        (ParsedAnswer::Partial, _) => panic!("nothing more will come"),
+        (ParsedAnswer::Whole { used, .. }, ParsedAnswer::Partial) => {
+            assert_eq!(used, bytes.len(), "all that came")
+        }
+        (over, ParsedAnswer::Whole { .. }) => assert_eq!(over, http::parse(bytes, false), "it had ended"),
         _ => {}
     }
 }

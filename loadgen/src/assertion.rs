@@ -19,13 +19,13 @@ pub struct Assertion {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Measure {
-    Time(Which, Statistic),
+    Time(LatencyClock, Statistic),
     Share(Share),
     Rate(Rate),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Which {
+enum LatencyClock {
     Response,
     Service,
     Schedule,
@@ -86,7 +86,7 @@ pub const MEASURES: [(&str, &str); 9] = [
 
 /// What became of a promise.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Judged {
+pub struct AssertionResult {
     /// The promise as it was written.
     pub promise: String,
     /// Whether it holds.
@@ -95,7 +95,7 @@ pub struct Judged {
     pub found: String,
 }
 
-impl fmt::Display for Judged {
+impl fmt::Display for AssertionResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { promise, holds, found } = self;
         write!(f, "{promise} {}: {found}", if *holds { "holds" } else { "does not hold" })
@@ -105,7 +105,7 @@ impl fmt::Display for Judged {
 impl Assertion {
     /// Compares it with what a run found.
     #[must_use]
-    pub fn judge(&self, report: &Report) -> Judged {
+    pub fn judge(&self, report: &Report) -> AssertionResult {
         let value = self.measure.of(report);
         let holds = match self.comparison {
             Comparison::Below => value < self.bound,
@@ -120,7 +120,7 @@ impl Assertion {
             Measure::Share(_) => format!("it is {:.4} %", value * 100.0),
             Measure::Rate(_) => format!("it is {value:.0}/s"),
         };
-        Judged { promise: self.text.clone(), holds, found }
+        AssertionResult { promise: self.text.clone(), holds, found }
     }
 }
 
@@ -132,9 +132,9 @@ impl Measure {
         match self {
             Self::Time(which, statistic) => {
                 let times = match which {
-                    Which::Response => &report.response_ns,
-                    Which::Service => &report.service_ns,
-                    Which::Schedule => &report.schedule_error_ns,
+                    LatencyClock::Response => &report.response_ns,
+                    LatencyClock::Service => &report.service_ns,
+                    LatencyClock::Schedule => &report.schedule_error_ns,
                 };
                 if times.count == 0 { f64::NAN } else { statistic.of(times) }
             }
@@ -210,9 +210,9 @@ impl FromStr for Assertion {
 
 fn measure(name: &str) -> Option<Measure> {
     let (which, statistic) = match name.split_once('.') {
-        Some(("service", statistic)) => (Which::Service, statistic),
-        Some(("lag" | "schedule-error", statistic)) => (Which::Schedule, statistic),
-        _ => (Which::Response, name),
+        Some(("service", statistic)) => (LatencyClock::Service, statistic),
+        Some(("lag" | "schedule-error", statistic)) => (LatencyClock::Schedule, statistic),
+        _ => (LatencyClock::Response, name),
     };
     let statistic = match statistic {
         "p50" => Some(Statistic::P50),

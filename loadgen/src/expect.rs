@@ -14,7 +14,7 @@ use crate::question::Question;
 
 /// What a set says about a handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Held<'a> {
+pub enum SetContent<'a> {
     /// The values anyone may read, in wire form.
     Values {
         /// How many.
@@ -46,7 +46,7 @@ pub trait Source: Send + Sync + fmt::Debug {
     /// # Errors
     ///
     /// What is damaged.
-    fn held(&self, handle: &[u8]) -> Result<Held<'_>, String>;
+    fn held(&self, handle: &[u8]) -> Result<SetContent<'_>, String>;
 
     /// All values of `handle` in stored order, also those that are not public. Of a source that knows only
     /// public ones, these.
@@ -56,7 +56,7 @@ pub trait Source: Send + Sync + fmt::Debug {
     /// What is damaged.
     fn each_value(&self, handle: &[u8], each: EachValue<'_>) -> Result<(), String> {
         match self.held(handle)? {
-            Held::Values { count, bytes } => each_of(count, bytes, each),
+            SetContent::Values { count, bytes } => each_of(count, bytes, each),
             _ => Ok(()),
         }
     }
@@ -136,7 +136,7 @@ impl fmt::Display for Difference {
 
 /// An answer, and the question that it is one to.
 #[derive(Clone, Copy, Debug)]
-pub struct Answered<'a> {
+pub struct AnsweredQuestion<'a> {
     /// What was asked.
     pub question: &'a Question<'a>,
     /// The envelope of the answer, of its first piece.
@@ -151,7 +151,7 @@ pub struct Answered<'a> {
 ///
 /// How it differs.
 pub fn compare(
-    answered: &Answered<'_>,
+    answered: &AnsweredQuestion<'_>,
     message: &Message<'_>,
     source: &dyn Source,
 ) -> Result<(), Difference> {
@@ -162,7 +162,7 @@ pub fn compare(
 
 /// What should have come.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Expected {
+pub(crate) struct ExpectedAnswer {
     pub(crate) code: ResponseCode,
     /// How many values.
     pub(crate) count: u32,
@@ -170,19 +170,19 @@ pub(crate) struct Expected {
     pub(crate) values: Vec<u8>,
 }
 
-impl Expected {
+impl ExpectedAnswer {
     /// The answer to `question` by what `source` holds; `None` where that is not known.
     pub(crate) fn of(question: &Question<'_>, source: &dyn Source) -> Option<Self> {
         let mut selected = Vec::new();
         let code = match wanted(question, source, &mut selected).ok()? {
-            Held::Values { count, bytes } => {
+            SetContent::Values { count, bytes } => {
                 return Some(Self { code: ResponseCode::SUCCESS, count, values: bytes.to_vec() });
             }
-            Held::NothingPublic => ResponseCode::VALUES_NOT_FOUND,
-            Held::Absent | Held::NotHere => ResponseCode::HANDLE_NOT_FOUND,
-            Held::Elsewhere => ResponseCode::SERVER_NOT_RESPONSIBLE,
-            Held::Said(said) => said,
-            Held::Unknown => return None,
+            SetContent::NothingPublic => ResponseCode::VALUES_NOT_FOUND,
+            SetContent::Absent | SetContent::NotHere => ResponseCode::HANDLE_NOT_FOUND,
+            SetContent::Elsewhere => ResponseCode::SERVER_NOT_RESPONSIBLE,
+            SetContent::Said(said) => said,
+            SetContent::Unknown => return None,
         };
         Some(Self { code, count: 0, values: Vec::new() })
     }
@@ -190,8 +190,8 @@ impl Expected {
     /// Whether `message` is this answer to `question`.
     pub(crate) fn is_met(&self, question: &Question<'_>, message: &Message<'_>) -> bool {
         let held = match self.code {
-            ResponseCode::SUCCESS => Held::Values { count: self.count, bytes: &self.values },
-            code => Held::Said(code),
+            ResponseCode::SUCCESS => SetContent::Values { count: self.count, bytes: &self.values },
+            code => SetContent::Said(code),
         };
         compare_held(question, message, held).is_ok()
     }
@@ -203,7 +203,7 @@ impl Expected {
 ///
 /// [`Difference::Signature`].
 pub fn check_signature(
-    answered: &Answered<'_>,
+    answered: &AnsweredQuestion<'_>,
     message: &Message<'_>,
     key: &PublicKey,
 ) -> Result<(), Difference> {
@@ -219,24 +219,28 @@ fn code(message: &Message<'_>, want: ResponseCode) -> Result<(), Difference> {
     if got == want { Ok(()) } else { Err(Difference::Code { got, want }) }
 }
 
-fn compare_held(question: &Question<'_>, message: &Message<'_>, held: Held<'_>) -> Result<(), Difference> {
+fn compare_held(
+    question: &Question<'_>,
+    message: &Message<'_>,
+    held: SetContent<'_>,
+) -> Result<(), Difference> {
     let got = message.header.response_code;
     let (count, bytes) = match held {
-        Held::Values { count, bytes } => (count, bytes),
-        Held::NothingPublic => return code(message, ResponseCode::VALUES_NOT_FOUND),
-        Held::Unknown => return Err(Difference::Unknown),
-        Held::Said(said) => return code(message, said),
+        SetContent::Values { count, bytes } => (count, bytes),
+        SetContent::NothingPublic => return code(message, ResponseCode::VALUES_NOT_FOUND),
+        SetContent::Unknown => return Err(Difference::Unknown),
+        SetContent::Said(said) => return code(message, said),
         // Instead of saying that the record of a prefix is not there, a server may say who has it. A name without a slash is
         // looked up as such a record.
-        Held::Absent | Held::Elsewhere | Held::NotHere
+        SetContent::Absent | SetContent::Elsewhere | SetContent::NotHere
             if got == ResponseCode::PREFIX_REFERRAL
                 && Handle(&Handle(question.handle).looked_up()).is_prefix_record() =>
         {
             return Ok(());
         }
-        Held::NotHere if got == ResponseCode::SERVER_NOT_RESPONSIBLE => return Ok(()),
-        Held::Absent | Held::NotHere => return code(message, ResponseCode::HANDLE_NOT_FOUND),
-        Held::Elsewhere => return code(message, ResponseCode::SERVER_NOT_RESPONSIBLE),
+        SetContent::NotHere if got == ResponseCode::SERVER_NOT_RESPONSIBLE => return Ok(()),
+        SetContent::Absent | SetContent::NotHere => return code(message, ResponseCode::HANDLE_NOT_FOUND),
+        SetContent::Elsewhere => return code(message, ResponseCode::SERVER_NOT_RESPONSIBLE),
     };
     code(message, ResponseCode::SUCCESS)?;
     let mut cursor = Cursor::new(message.body);
@@ -266,7 +270,7 @@ fn wanted<'s>(
     question: &Question<'_>,
     source: &'s dyn Source,
     selected: &'s mut Vec<u8>,
-) -> Result<Held<'s>, String> {
+) -> Result<SetContent<'s>, String> {
     if question.is_plain() {
         return source.held(question.handle);
     }
@@ -288,11 +292,13 @@ fn wanted<'s>(
         }
     })?;
     if let Some(code) = refused {
-        return Ok(Held::Said(code));
+        return Ok(SetContent::Said(code));
     }
     Ok(match (source.held(question.handle)?, count) {
-        (Held::Values { .. } | Held::NothingPublic, 0) => Held::NothingPublic,
-        (Held::Values { .. } | Held::NothingPublic, count) => Held::Values { count, bytes: selected },
+        (SetContent::Values { .. } | SetContent::NothingPublic, 0) => SetContent::NothingPublic,
+        (SetContent::Values { .. } | SetContent::NothingPublic, count) => {
+            SetContent::Values { count, bytes: selected }
+        }
         (not_here, _) => not_here,
     })
 }

@@ -5,7 +5,7 @@
 //! - A finished slot goes to the end of the queue of free ones: what comes late or twice is known for
 //!   what it is until the whole table has been used once more.
 
-use crate::workload::Ask;
+use crate::workload::RequestChoice;
 
 /// A place in the table.
 pub type SlotAt = u32;
@@ -14,7 +14,7 @@ pub type SlotAt = u32;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Request {
     /// What it asks.
-    pub ask: Ask,
+    pub ask: RequestChoice,
     /// When it was to be sent, nanoseconds from the start of the run.
     pub intended_ns: u64,
     /// When it was sent.
@@ -42,7 +42,7 @@ struct Slot {
 
 /// What the request with some id is up to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum RequestState {
     /// It waits for its answer.
     Waiting(SlotAt, Request),
     /// Its time was over, and no answer had come.
@@ -168,21 +168,21 @@ impl InFlight {
 
     /// Finds the request with this id.
     #[must_use]
-    pub fn find(&self, id: i32) -> Found {
+    pub fn find(&self, id: i32) -> RequestState {
         if id <= 0 {
-            return Found::Unknown;
+            return RequestState::Unknown;
         }
         let id = id.cast_unsigned();
         let at = id & ((1 << self.slot_bits) - 1);
         let slot = &self.slots[at as usize];
         if slot.uses != id >> self.slot_bits {
-            return Found::Unknown;
+            return RequestState::Unknown;
         }
         match slot.state {
-            State::Unused => Found::Unknown,
-            State::Waiting => Found::Waiting(at, slot.request),
-            State::Expired => Found::Expired(at, slot.request),
-            State::Answered => Found::Answered(at, slot.request),
+            State::Unused => RequestState::Unknown,
+            State::Waiting => RequestState::Waiting(at, slot.request),
+            State::Expired => RequestState::Expired(at, slot.request),
+            State::Answered => RequestState::Answered(at, slot.request),
         }
     }
 
@@ -257,17 +257,17 @@ mod tests {
     use super::*;
 
     fn request(sent_ns: u64) -> Request {
-        Request { ask: Ask::default(), intended_ns: sent_ns, sent_ns }
+        Request { ask: RequestChoice::default(), intended_ns: sent_ns, sent_ns }
     }
 
     #[test]
     fn finds_what_waits_and_knows_what_came_twice() {
         let mut table = InFlight::new(16);
         let id = table.begin(request(5)).unwrap();
-        let Found::Waiting(at, found) = table.find(id) else { panic!("it waits") };
+        let RequestState::Waiting(at, found) = table.find(id) else { panic!("it waits") };
         assert_eq!((found, table.waiting()), (request(5), 1));
         table.answer(at);
-        assert_eq!(table.find(id), Found::Answered(at, request(5)));
+        assert_eq!(table.find(id), RequestState::Answered(at, request(5)));
         assert_eq!((table.waiting(), table.unanswered()), (0, 0));
     }
 
@@ -279,16 +279,16 @@ mod tests {
         assert_eq!(table.unanswered(), 1);
         for round in 1..16 {
             let other = table.begin(request(round)).unwrap();
-            let Found::Waiting(at, _) = table.find(other) else { panic!("it waits") };
+            let RequestState::Waiting(at, _) = table.find(other) else { panic!("it waits") };
             table.answer(at);
-            assert!(matches!(table.find(id), Found::Expired(..)), "after {round} others");
+            assert!(matches!(table.find(id), RequestState::Expired(..)), "after {round} others");
         }
-        let Found::Expired(at, _) = table.find(id) else { panic!("it is remembered") };
+        let RequestState::Expired(at, _) = table.find(id) else { panic!("it is remembered") };
         table.answer(at);
         assert_eq!(table.unanswered(), 0);
-        while table.find(id) != Found::Unknown {
+        while table.find(id) != RequestState::Unknown {
             let other = table.begin(request(99)).unwrap();
-            let Found::Waiting(at, _) = table.find(other) else { panic!("it waits") };
+            let RequestState::Waiting(at, _) = table.find(other) else { panic!("it waits") };
             table.answer(at);
         }
     }
@@ -298,7 +298,7 @@ mod tests {
         let mut table = InFlight::new(16);
         let ids: Vec<_> = (0..3).map(|i| table.begin(request(i)).unwrap()).collect();
         let at = |table: &InFlight, id| match table.find(id) {
-            Found::Waiting(at, _) | Found::Expired(at, _) => at,
+            RequestState::Waiting(at, _) | RequestState::Expired(at, _) => at,
             found => panic!("{found:?}"),
         };
         let (first, second) = (at(&table, ids[0]), at(&table, ids[1]));
@@ -325,7 +325,7 @@ mod tests {
         let mut table = InFlight::new(16);
         let ids: Vec<_> = (0..16).map(|i| table.begin(request(i)).unwrap()).collect();
         assert_eq!(table.begin(request(16)), None);
-        let Found::Waiting(at, _) = table.find(ids[9]) else { panic!("it waits") };
+        let RequestState::Waiting(at, _) = table.find(ids[9]) else { panic!("it waits") };
         table.answer(at);
         assert!(table.begin(request(17)).is_some());
         assert_eq!(table.begin(request(18)), None);
@@ -338,11 +338,12 @@ mod tests {
         let mut table = InFlight::new(16);
         let ids: Vec<_> = (0..10).map(|i| table.begin(request(i * 10)).unwrap()).collect();
         for i in [0, 4, 9] {
-            let Found::Waiting(at, _) = table.find(ids[i]) else { panic!("it waits") };
+            let RequestState::Waiting(at, _) = table.find(ids[i]) else { panic!("it waits") };
             table.answer(at);
         }
         table.expire(50);
-        let expired: Vec<_> = (0..10).filter(|&i| matches!(table.find(ids[i]), Found::Expired(..))).collect();
+        let expired: Vec<_> =
+            (0..10).filter(|&i| matches!(table.find(ids[i]), RequestState::Expired(..))).collect();
         assert_eq!(expired, [1, 2, 3]);
         table.expire(u64::MAX);
         assert_eq!((table.waiting(), table.unanswered()), (0, 7));
@@ -364,7 +365,7 @@ mod tests {
             let id = table.begin(request(1 << 40)).unwrap();
             assert!(id > 0, "use {use_number}");
             ids.push(id);
-            let Found::Waiting(at, _) = table.find(id) else { panic!("it waits") };
+            let RequestState::Waiting(at, _) = table.find(id) else { panic!("it waits") };
             table.answer(at);
         }
         let (first, second) = ids.split_at(uses_max);
@@ -380,7 +381,7 @@ mod tests {
         let mut table = InFlight::new(16);
         let id = table.begin(request(0)).unwrap();
         for other in [0, -1, i32::MIN, i32::MAX, id ^ 1, id + 16, id | i32::MIN, 1, 15] {
-            assert_eq!(table.find(other), Found::Unknown, "{other:#x}");
+            assert_eq!(table.find(other), RequestState::Unknown, "{other:#x}");
         }
     }
 
@@ -389,7 +390,7 @@ mod tests {
     fn answering_twice_is_a_bug() {
         let mut table = InFlight::new(16);
         let id = table.begin(request(0)).unwrap();
-        let Found::Waiting(at, _) = table.find(id) else { panic!("it waits") };
+        let RequestState::Waiting(at, _) = table.find(id) else { panic!("it waits") };
         table.answer(at);
         table.answer(at);
     }

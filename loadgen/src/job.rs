@@ -7,9 +7,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use handle_proto::OpFlags;
 
 use crate::error::Error;
+use crate::followed_set;
 use crate::names;
 use crate::options::{Load, Names, RunOptions};
-use crate::published;
 use crate::question::Form;
 use crate::read::Interrupt;
 use crate::recording::{Kind, Recording, Speed};
@@ -125,7 +125,7 @@ fn sample(options: &RunOptions, interrupt: &mut Interrupt<'_>) -> Result<(Sample
             path.clone()
         }
         Names::Snapshot(dir) => {
-            published::read_handles(&published::open(dir)?, &mut sampler, interrupt)?;
+            followed_set::read_handles(&followed_set::open(dir)?, &mut sampler, interrupt)?;
             dir.clone()
         }
         Names::Template(template) => {

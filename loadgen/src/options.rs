@@ -140,7 +140,7 @@ pub enum Load {
 #[derive(Clone, Debug)]
 pub struct Verify {
     /// What they should be.
-    pub truth: Truth,
+    pub truth: ReferenceData,
     /// How long after a set was replaced the server may still answer from it.
     pub staleness_max: Duration,
     /// One answer of so many is compared.
@@ -164,14 +164,14 @@ pub enum KeySource {
 impl Verify {
     /// Compares every answer with `truth`.
     #[must_use]
-    pub const fn with(truth: Truth) -> Self {
+    pub const fn with(truth: ReferenceData) -> Self {
         Self { truth, staleness_max: RunOptions::STALENESS_MAX, every: 1, keep: MISMATCHES_MAX, key: None }
     }
 }
 
 /// What answers should be.
 #[derive(Clone, Debug)]
-pub enum Truth {
+pub enum ReferenceData {
     /// What the published set in this directory holds, also while sets are replaced.
     Snapshot(PathBuf),
     /// The records of a file.
@@ -270,7 +270,7 @@ impl RunOptions {
         if let Some(verify) = &self.verify {
             option(verify.every == 0, "--verify-every must be above 0")?;
             option(verify.keep > 100_000, "--keep-mismatches must be at most 100000")?;
-            let learns = matches!(verify.truth, Truth::FirstPass);
+            let learns = matches!(verify.truth, ReferenceData::FirstPass);
             let is_recorded = matches!(self.names, Names::Recording { .. });
             let asks_all = self.forms.iter().any(|form| !form.flags().has(OpFlags::PUBLIC_ONLY));
             option(learns && asks_all, "a first pass learns public values only: leave `all` out of --mix")?;
@@ -431,13 +431,13 @@ mod tests {
             (phase(2e9), "rates must be"),
             (over(Streams { connections: 10_001, ..streams }), "--connections"),
             (over(Streams { pipeline: 0, ..streams }), "--pipeline"),
-            (verified(Verify { every: 0, ..Verify::with(Truth::FirstPass) }), "--verify-every"),
+            (verified(Verify { every: 0, ..Verify::with(ReferenceData::FirstPass) }), "--verify-every"),
             (
-                RunOptions { forms: forms(&["all"]), ..verified(Verify::with(Truth::FirstPass)) },
+                RunOptions { forms: forms(&["all"]), ..verified(Verify::with(ReferenceData::FirstPass)) },
                 "public values only",
             ),
             (
-                verified(Verify { key: Some(KeySource::Server), ..Verify::with(Truth::FirstPass) }),
+                verified(Verify { key: Some(KeySource::Server), ..Verify::with(ReferenceData::FirstPass) }),
                 "add --mix certify",
             ),
             (

@@ -50,11 +50,11 @@ impl FromStr for Pattern {
 #[derive(Clone, Copy, Debug)]
 pub struct Chooser {
     len: u32,
-    how: How,
+    how: PatternState,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum How {
+enum PatternState {
     Uniform,
     Zipf(Zipf),
     Sequential { next: u64, step: u64 },
@@ -70,9 +70,9 @@ impl Chooser {
     pub fn new(pattern: Pattern, len: u32, number: u64, threads: u64) -> Self {
         assert!(len > 0, "there must be something to choose from");
         let how = match pattern {
-            Pattern::Uniform => How::Uniform,
-            Pattern::Zipf { exponent } => How::Zipf(Zipf::new(len, exponent)),
-            Pattern::Sequential => How::Sequential { next: number, step: threads },
+            Pattern::Uniform => PatternState::Uniform,
+            Pattern::Zipf { exponent } => PatternState::Zipf(Zipf::new(len, exponent)),
+            Pattern::Sequential => PatternState::Sequential { next: number, step: threads },
         };
         Self { len, how }
     }
@@ -82,9 +82,9 @@ impl Chooser {
     #[expect(clippy::cast_possible_truncation, reason = "below the length, which is a u32")]
     pub fn choose(&mut self, random: &mut Random) -> u32 {
         match &mut self.how {
-            How::Uniform => random.below(u64::from(self.len)) as u32,
-            How::Zipf(zipf) => zipf.rank(random) - 1,
-            How::Sequential { next, step } => {
+            PatternState::Uniform => random.below(u64::from(self.len)) as u32,
+            PatternState::Zipf(zipf) => zipf.rank(random) - 1,
+            PatternState::Sequential { next, step } => {
                 let chosen = *next % u64::from(self.len);
                 *next = next.wrapping_add(*step);
                 chosen as u32

@@ -50,9 +50,9 @@ pub(crate) struct Lines<R> {
     number: u64,
 }
 
-impl<'a> Lines<BufReader<Stoppable<'a>>> {
+impl<'a> Lines<BufReader<StoppableFile<'a>>> {
     pub(crate) fn open(path: &Path, interrupt: &'a mut Interrupt<'_>) -> io::Result<Self> {
-        let file = Stoppable { file: File::open(path)?, go_on: &mut *interrupt.go_on };
+        let file = StoppableFile { file: File::open(path)?, go_on: &mut *interrupt.go_on };
         Ok(Self::new(BufReader::with_capacity(READ_LEN, file)))
     }
 }
@@ -93,17 +93,17 @@ impl<R: BufRead> Lines<R> {
 
 /// A file that may be a pipe or a terminal, on which nothing comes for long: before each read, and now and then while there is
 /// nothing to read, it asks whether to go on. After a no it ends with [`Error::Stopped`], which [`Error::read`] finds.
-pub(crate) struct Stoppable<'a> {
+pub(crate) struct StoppableFile<'a> {
     pub(crate) file: File,
     pub(crate) go_on: &'a mut dyn FnMut() -> ControlFlow<()>,
 }
 
-impl Stoppable<'_> {
+impl StoppableFile<'_> {
     /// Between two questions while nothing comes.
     const WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 }
 
-impl Read for Stoppable<'_> {
+impl Read for StoppableFile<'_> {
     fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
         loop {
             if (self.go_on)().is_break() {

@@ -16,8 +16,8 @@ use serde::Serialize;
 
 use crate::environment::Environment;
 use crate::error::Error;
-use crate::expect::Expected;
-use crate::fragments::{Fragments, Put};
+use crate::expect::ExpectedAnswer;
+use crate::fragments::{FragmentOutcome, Fragments};
 use crate::options::RunOptions;
 use crate::question::Question;
 use crate::read::Lines;
@@ -67,13 +67,13 @@ pub struct ReplayReport {
     /// `udp` or `tcp`.
     pub transport: &'static str,
     /// The requests that were sent again, in the order in which they were kept.
-    pub requests: Vec<Replayed>,
+    pub requests: Vec<ReplayedRequest>,
 }
 
 impl ReplayReport {
     /// What [`replay`] found at `target`.
     #[must_use]
-    pub fn new(target: SocketAddr, over_tcp: bool, requests: Vec<Replayed>) -> Self {
+    pub fn new(target: SocketAddr, over_tcp: bool, requests: Vec<ReplayedRequest>) -> Self {
         Self {
             schema: REPLAY_SCHEMA,
             environment: Environment::read(),
@@ -95,7 +95,7 @@ impl fmt::Display for ReplayReport {
         if self.requests.is_empty() {
             return writeln!(f, "no answer was wrong: there is nothing to send again");
         }
-        self.requests.iter().try_for_each(|Replayed { handle, outcome, difference, .. }| {
+        self.requests.iter().try_for_each(|ReplayedRequest { handle, outcome, difference, .. }| {
             writeln!(f, "{}: {outcome} (it was: {})", Printable(handle), Printable(difference))
         })
     }
@@ -103,7 +103,7 @@ impl fmt::Display for ReplayReport {
 
 /// One request sent again.
 #[derive(Clone, Debug, Serialize)]
-pub struct Replayed {
+pub struct ReplayedRequest {
     /// The handle that was asked for.
     pub handle: String,
     /// What was wrong.
@@ -159,7 +159,7 @@ pub fn replay(
     target: SocketAddr,
     over_tcp: bool,
     timeout: Duration,
-) -> Result<Vec<Replayed>, Error> {
+) -> Result<Vec<ReplayedRequest>, Error> {
     if timeout.is_zero() || timeout > RunOptions::TIMEOUT_MAX {
         return Err(Error::Option("--timeout must be above 0, up to 60s".to_owned()));
     }
@@ -171,7 +171,7 @@ fn again(
     target: SocketAddr,
     over_tcp: bool,
     timeout: Duration,
-) -> Result<Replayed, Error> {
+) -> Result<ReplayedRequest, Error> {
     let hex = |text: &str| data_encoding::HEXLOWER_PERMISSIVE.decode(text.as_bytes());
     let bad =
         |what| Error::Option(format!("the mismatch of {} cannot be sent again: {what}", mismatch.handle));
@@ -184,7 +184,7 @@ fn again(
             None => Outcome::Undecided,
             Some(code) => {
                 let values = hex(&mismatch.expected_values_hex).map_err(|error| bad(error.to_string()))?;
-                let expected = Expected { code, count: mismatch.expected_count, values };
+                let expected = ExpectedAnswer { code, count: mismatch.expected_count, values };
                 if is_right(answer, &request, &expected) {
                     Outcome::Right
                 } else if is_same(answer, &hex(&mismatch.answer_hex).unwrap_or_default()) {
@@ -195,7 +195,7 @@ fn again(
             }
         },
     };
-    Ok(Replayed {
+    Ok(ReplayedRequest {
         handle: mismatch.handle.clone(),
         difference: mismatch.difference.clone(),
         outcome,
@@ -203,7 +203,7 @@ fn again(
     })
 }
 
-fn is_right(answer: &[u8], request: &[u8], expected: &Expected) -> bool {
+fn is_right(answer: &[u8], request: &[u8], expected: &ExpectedAnswer) -> bool {
     let (question, message) = (Question::of_message(request), Message::decode(answer).ok());
     question.zip(message).is_some_and(|(question, message)| expected.is_met(&question, &message))
 }
@@ -259,7 +259,7 @@ pub(crate) fn exchange_udp(
             let len = data.len().min(envelope.message_len as usize);
             return Ok(Some(data[..len].to_vec()));
         }
-        if let Put::Complete(at) = fragments.put(&envelope, data, 0, 0) {
+        if let FragmentOutcome::Complete(at) = fragments.put(&envelope, data, 0, 0) {
             return Ok(Some(fragments.complete(at).to_vec()));
         }
     }

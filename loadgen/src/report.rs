@@ -7,15 +7,15 @@ use handle_proto::ResponseCode;
 use hdrhistogram::{Counter, Histogram};
 use serde::{Deserialize, Serialize};
 
-use crate::assertion::{Assertion, Judged};
+use crate::assertion::{Assertion, AssertionResult};
 use crate::clock::Clock;
 use crate::environment::Environment;
 use crate::error::Error;
+use crate::followed_set::FollowReport;
 use crate::job::Job;
 use crate::limit::LimitReport;
-use crate::options::{Load, Names, RunOptions, Truth};
-use crate::pacing::Kept;
-use crate::published::Followed;
+use crate::options::{Load, Names, ReferenceData, RunOptions};
+use crate::pacing::ScheduleAccuracy;
 use crate::run::Total;
 use crate::steps::Step;
 use crate::stream::{ConnectionCounts, Streams, Transport};
@@ -59,7 +59,7 @@ pub struct Report {
     /// The schedule errors by size.
     pub schedule_error_histogram: Vec<Bucket>,
     /// How well the schedule was kept; nothing in a closed loop.
-    pub pacing: Option<Kept>,
+    pub pacing: Option<ScheduleAccuracy>,
     /// Each phase of a schedule that has several.
     pub steps: Vec<Step>,
     /// The response times as a curve: which share of them is below which time.
@@ -77,7 +77,7 @@ pub struct Report {
     /// The share of what the machine can do, when that was given.
     pub share: Option<Share>,
     /// What was promised of the run, and what became of it.
-    pub assertions: Vec<Judged>,
+    pub assertions: Vec<AssertionResult>,
     /// Why the run does not count; empty when it does.
     pub invalid: Vec<String>,
 }
@@ -343,16 +343,16 @@ pub struct Share {
 
 /// What a run saw besides its counts.
 #[derive(Debug)]
-pub(crate) struct Seen {
+pub(crate) struct RunObservations {
     pub(crate) path: String,
     pub(crate) clock: Clock,
-    pub(crate) followed: Option<Followed>,
+    pub(crate) followed: Option<FollowReport>,
     pub(crate) stopped: bool,
     pub(crate) seconds: Vec<Second>,
 }
 
 impl Report {
-    pub(crate) fn new(options: &RunOptions, job: &Job, total: &Total, seen: &Seen) -> Self {
+    pub(crate) fn new(options: &RunOptions, job: &Job, total: &Total, seen: &RunObservations) -> Self {
         // In a closed loop up to the last answer in time: of a few requests at once it would else be next to nothing.
         let sending_s = match &job.schedule {
             // What was sent in overtime was due before.
@@ -362,9 +362,9 @@ impl Report {
         .max(1e-9);
         let verification = options.verify.as_ref().map(|verify| Verification {
             truth: match &verify.truth {
-                Truth::Snapshot(dir) => format!("snapshot {}", dir.display()),
-                Truth::Records(path) => format!("records {}", path.display()),
-                Truth::FirstPass => "first pass".to_owned(),
+                ReferenceData::Snapshot(dir) => format!("snapshot {}", dir.display()),
+                ReferenceData::Records(path) => format!("records {}", path.display()),
+                ReferenceData::FirstPass => "first pass".to_owned(),
             },
             signatures: verify.key.is_some(),
             verified: total.counts.verified,
@@ -648,7 +648,7 @@ pub(crate) mod tests {
         let clock = Clock::new(std::time::Instant::now());
         let seconds = vec![second(0), second(1)];
         let path = "portable".to_owned();
-        let seen = Seen { path, clock, followed: None, stopped: false, seconds };
+        let seen = RunObservations { path, clock, followed: None, stopped: false, seconds };
         let mut report = Report::new(&options, &job, &total, &seen);
         // Exactly: a histogram has three digits.
         (report.response_ns.p99, report.schedule_error_ns.max) = (2_000_000, 10_000);

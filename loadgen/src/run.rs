@@ -15,19 +15,19 @@ use crate::clock::Clock;
 use crate::counts::{Codes, Counts};
 use crate::drive::{TICK_NS, drive, wake_on_time};
 use crate::error::Error;
+use crate::expected_records::{LearnedAnswers, Records};
+use crate::followed_set::{self, FollowReport, Follower};
 use crate::job::Job;
-use crate::known::{Learned, Records};
 use crate::latency::{self, Latency};
-use crate::options::{Load, Names, RunOptions, Truth, Verify};
+use crate::options::{Load, Names, ReferenceData, RunOptions, Verify};
 use crate::pacing::Pacing;
 use crate::pattern::{Chooser, Pattern};
-use crate::published::{self, Followed, Follower};
 use crate::random::Random;
-use crate::report::{Report, Second, Seen};
+use crate::report::{Report, RunObservations, Second};
 use crate::server_key;
 use crate::steps::Steps;
 use crate::stream::{self, ConnectionCounts, Pool, Transport};
-use crate::verify::{Mismatch, Rules, Source, Verifier, Watch};
+use crate::verify::{Mismatch, Rules, SharedTimeline, Source, Verifier};
 use crate::worker::{BURST_MAX, Interval, Outcome, Plan, Worker};
 
 /// What is due at the end of a run, but not sent so much later, is not sent at all.
@@ -74,11 +74,11 @@ pub fn run(
 
 /// What answers are judged by.
 struct Judge {
-    truth: Known,
+    truth: AnswerSource,
     rules: Rules,
 }
 
-enum Known {
+enum AnswerSource {
     /// A set that may be replaced meanwhile.
     Published(handle_snapshot::PublishedSet),
     /// Something that stays.
@@ -93,12 +93,12 @@ impl Judge {
         progress: &mut dyn FnMut(&Second) -> ControlFlow<()>,
     ) -> Result<Self, Error> {
         let truth = match &verify.truth {
-            Truth::Snapshot(dir) => Known::Published(published::open(dir)?),
-            Truth::Records(path) => {
+            ReferenceData::Snapshot(dir) => AnswerSource::Published(followed_set::open(dir)?),
+            ReferenceData::Records(path) => {
                 let records = Records::read(path, || progress(&Second::none()))?;
-                Known::Fixed(Arc::new(records))
+                AnswerSource::Fixed(Arc::new(records))
             }
-            Truth::FirstPass => Known::Fixed(Arc::new(first_pass(options, job, progress)?)),
+            ReferenceData::FirstPass => AnswerSource::Fixed(Arc::new(first_pass(options, job, progress)?)),
         };
         let key = verify.key.as_ref().map(|source| server_key::read(source, options));
         let rules = Rules {
@@ -121,12 +121,12 @@ fn first_pass(
     options: &RunOptions,
     job: &Job,
     progress: &mut dyn FnMut(&Second) -> ControlFlow<()>,
-) -> Result<Learned, Error> {
+) -> Result<LearnedAnswers, Error> {
     /// Requests that wait at a time: few, as what matters is that none is lost.
     const WINDOW: usize = 32;
     const ROUNDS: usize = 3;
     let workload = job.plain(options)?;
-    let mut learned = Learned::default();
+    let mut learned = LearnedAnswers::default();
     (0..).zip(0..workload.len()).for_each(|(number, _)| learned.expect(workload.handle(number)));
     let (mut is_stopped, mut answers) = (false, 0);
     for _ in 0..ROUNDS {
@@ -162,9 +162,9 @@ fn first_pass(
 }
 
 /// What one pass left.
-struct Done {
+struct PassOutcome {
     outcomes: Vec<ThreadOutcome>,
-    seen: Seen,
+    seen: RunObservations,
 }
 
 /// Does one pass: threads in, what they have to report out.
@@ -172,9 +172,9 @@ fn pass(
     options: &RunOptions,
     job: &Job,
     judge: Option<&Judge>,
-    learn: Option<&Learned>,
+    learn: Option<&LearnedAnswers>,
     progress: &mut dyn FnMut(&Second) -> ControlFlow<()>,
-) -> Result<Done, Error> {
+) -> Result<PassOutcome, Error> {
     let local = local_address(options.target).map_err(Error::Open)?;
     let (messages_in, messages) = channel();
     let (stop, verified) = (AtomicBool::new(false), AtomicBool::new(false));
@@ -209,11 +209,11 @@ fn pass(
         };
         let clock = Clock::new(Instant::now() + HEAD_START);
         let follower = judge.and_then(|judge| match &judge.truth {
-            Known::Published(set) => Some(Follower::new(set.clone(), clock, keep_ns(options))),
-            Known::Fixed(_) => None,
+            AnswerSource::Published(set) => Some(Follower::new(set.clone(), clock, keep_ns(options))),
+            AnswerSource::Fixed(_) => None,
         });
         let watch = match judge.map(|judge| &judge.truth) {
-            Some(Known::Fixed(source)) => Some(Arc::new(Watch::fixed(Arc::clone(source)))),
+            Some(AnswerSource::Fixed(source)) => Some(Arc::new(SharedTimeline::fixed(Arc::clone(source)))),
             _ => follower.as_ref().map(Follower::watch),
         };
         let following = follower.map(|follower| scope.spawn(|| follower.follow(&verified)));
@@ -232,7 +232,7 @@ fn pass(
         let followed = following.map(|thread| thread.join().unwrap_or_else(resume));
         let outcomes = results.into_iter().flat_map(Result::transpose).collect::<Result<Vec<_>, _>>()?;
         let stopped = stop.load(Ordering::Relaxed);
-        Ok(Done { outcomes, seen: Seen { path, clock, followed, stopped, seconds } })
+        Ok(PassOutcome { outcomes, seen: RunObservations { path, clock, followed, stopped, seconds } })
     })
 }
 
@@ -288,7 +288,7 @@ enum Message {
 /// What a thread needs to begin.
 struct Start {
     clock: Clock,
-    watch: Option<Arc<Watch>>,
+    watch: Option<Arc<SharedTimeline>>,
 }
 
 struct Thread<'a> {
@@ -297,7 +297,7 @@ struct Thread<'a> {
     job: &'a Job,
     local: IpAddr,
     rules: Option<&'a Rules>,
-    learn: Option<&'a Learned>,
+    learn: Option<&'a LearnedAnswers>,
     stop: &'a AtomicBool,
 }
 
@@ -584,7 +584,7 @@ impl Second {
 }
 
 /// What was seen of the directory, for the report.
-impl Followed {
+impl FollowReport {
     /// Whether judging was hampered.
     #[must_use]
     pub const fn is_complete(&self) -> bool {

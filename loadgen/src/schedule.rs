@@ -58,14 +58,14 @@ pub struct Schedule {
 
 #[derive(Clone, Debug, PartialEq)]
 enum Times {
-    Phases(Vec<Placed>),
+    Phases(Vec<PlacedPhase>),
     /// In ascending order.
     Recorded(Arc<[u64]>),
 }
 
 /// A phase in its place.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Placed {
+struct PlacedPhase {
     start_ns: u64,
     len_ns: u64,
     pace: Pace,
@@ -203,11 +203,11 @@ impl Schedule {
     }
 }
 
-fn place(phases: &mut Vec<Placed>, pace: Pace, duration: Duration) {
+fn place(phases: &mut Vec<PlacedPhase>, pace: Pace, duration: Duration) {
     let last = phases.last().copied();
     let len_ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
     let volume = pace.volume(duration);
-    phases.push(Placed {
+    phases.push(PlacedPhase {
         start_ns: last.map_or(0, |last| last.start_ns.saturating_add(last.len_ns)),
         len_ns,
         pace,

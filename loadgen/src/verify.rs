@@ -20,8 +20,8 @@ use handle_proto::{Handle, OpFlags};
 use serde::{Deserialize, Serialize};
 
 use crate::counts::Counts;
-pub use crate::expect::{Answered, Difference, Held, Source};
-use crate::expect::{Expected, check_signature, compare};
+pub use crate::expect::{AnsweredQuestion, Difference, SetContent, Source};
+use crate::expect::{ExpectedAnswer, check_signature, compare};
 use crate::question::{Question, request_head};
 
 /// A set, and when it was current. Times are nanoseconds from the start of the run.
@@ -68,15 +68,15 @@ impl Timeline {
     }
 
     /// Judges an answer.
-    fn judge(&self, asked: &Asked<'_>, rules: &Rules) -> Verdict {
+    fn judge(&self, asked: &TimedAnswer<'_>, rules: &Rules) -> AnswerVerdict {
         let Ok(message) = Message::decode(asked.answered.message) else {
-            return Verdict::Mismatch(Difference::Unreadable, 0);
+            return AnswerVerdict::Mismatch(Difference::Unreadable, 0);
         };
         let number = self.newest().map_or(0, |newest| newest.number);
         if let Some(Err(difference)) =
             rules.key.as_ref().map(|key| check_signature(&asked.answered, &message, key))
         {
-            return Verdict::Mismatch(difference, number);
+            return AnswerVerdict::Mismatch(difference, number);
         }
         let oldest_ns = asked.sent_ns.saturating_sub(rules.staleness_ns);
         let (mut missed, mut first) = (false, None);
@@ -89,7 +89,7 @@ impl Timeline {
             match compare(&asked.answered, &message, &**source) {
                 Ok(()) if in_time => {
                     let stale_ns = asked.sent_ns.saturating_sub(generation.until_ns).max(0);
-                    return Verdict::Match { stale_ns };
+                    return AnswerVerdict::Match { stale_ns };
                 }
                 Ok(()) => {
                     let stale_ms = asked.sent_ns.saturating_sub(generation.until_ns) / 1_000_000;
@@ -104,14 +104,14 @@ impl Timeline {
             }
         }
         match first {
-            Some((difference, number)) if !missed => Verdict::Mismatch(difference, number),
-            _ => Verdict::Undecided,
+            Some((difference, number)) if !missed => AnswerVerdict::Mismatch(difference, number),
+            _ => AnswerVerdict::Undecided,
         }
     }
 
-    fn expected_by(&self, number: u64, question: &Question<'_>) -> Option<Expected> {
+    fn expected_by(&self, number: u64, question: &Question<'_>) -> Option<ExpectedAnswer> {
         let generation = self.0.iter().find(|generation| generation.number == number)?;
-        Expected::of(question, &**generation.source.as_ref()?)
+        ExpectedAnswer::of(question, &**generation.source.as_ref()?)
     }
 }
 
@@ -137,14 +137,14 @@ impl Rules {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Asked<'a> {
-    answered: Answered<'a>,
+struct TimedAnswer<'a> {
+    answered: AnsweredQuestion<'a>,
     sent_ns: i64,
     received_ns: i64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
+enum AnswerVerdict {
     /// It equals a set that was replaced so long before the request was sent.
     Match {
         stale_ns: i64,
@@ -156,14 +156,14 @@ enum Verdict {
 
 /// The timeline that is shared by the thread that watches a directory and those that verify.
 #[derive(Debug)]
-pub struct Watch {
+pub struct SharedTimeline {
     timeline: Mutex<Arc<Timeline>>,
     version: AtomicU64,
     /// Everything that was published before is in the timeline.
     complete_ns: AtomicI64,
 }
 
-impl Watch {
+impl SharedTimeline {
     /// Starts with `timeline`, complete up to `complete_ns`; with [`i64::MAX`], for ever.
     pub fn new(timeline: Timeline, complete_ns: i64) -> Self {
         let timeline = Mutex::new(Arc::new(timeline));
@@ -238,7 +238,7 @@ const PENDING_MAX: usize = 4096;
 const PENDING_LEN_MAX: usize = 16 << 20;
 
 #[derive(Debug)]
-struct Pending {
+struct DeferredAnswer {
     handle: Box<[u8]>,
     indexes: Box<[[u8; 4]]>,
     types_count: usize,
@@ -250,9 +250,9 @@ struct Pending {
     received_ns: i64,
 }
 
-impl Pending {
-    fn new(asked: &Asked<'_>) -> Self {
-        let Answered { question, envelope, message } = asked.answered;
+impl DeferredAnswer {
+    fn new(asked: &TimedAnswer<'_>) -> Self {
+        let AnsweredQuestion { question, envelope, message } = asked.answered;
         Self {
             handle: question.handle.into(),
             indexes: question.indexes.iter().map(i32::to_be_bytes).collect(),
@@ -279,21 +279,21 @@ impl Pending {
 /// Judges the answers of one thread.
 #[derive(Debug)]
 pub struct Verifier {
-    watch: Arc<Watch>,
+    watch: Arc<SharedTimeline>,
     version: u64,
     timeline: Arc<Timeline>,
     rules: Rules,
     /// Answers until the next one is judged.
     skip: u32,
     staleness_max_ns: i64,
-    pending: VecDeque<Pending>,
+    pending: VecDeque<DeferredAnswer>,
     pending_len: usize,
     mismatches: Vec<Mismatch>,
 }
 
 impl Verifier {
     /// Judges by what `watch` knows.
-    pub fn new(watch: Arc<Watch>, rules: Rules) -> Self {
+    pub fn new(watch: Arc<SharedTimeline>, rules: Rules) -> Self {
         let version = watch.version.load(Ordering::Acquire);
         let timeline = watch.timeline();
         Self {
@@ -322,8 +322,9 @@ impl Verifier {
             let Some(pending) = self.pending.pop_front() else { break };
             self.pending_len -= pending.message.len();
             let (question, envelope) = (pending.question(), pending.envelope);
-            let answered = Answered { question: &question, envelope: &envelope, message: &pending.message };
-            let asked = Asked { answered, sent_ns: pending.sent_ns, received_ns: pending.received_ns };
+            let answered =
+                AnsweredQuestion { question: &question, envelope: &envelope, message: &pending.message };
+            let asked = TimedAnswer { answered, sent_ns: pending.sent_ns, received_ns: pending.received_ns };
             let verdict = self.timeline.judge(&asked, &self.rules);
             self.count(&asked, verdict, counts);
         }
@@ -341,17 +342,17 @@ impl Verifier {
     }
 
     /// Judges an answer, now or when it can be. The times are those of its request and of itself.
-    pub fn judge(&mut self, answered: Answered<'_>, times_ns: (i64, i64), counts: &mut Counts) {
+    pub fn judge(&mut self, answered: AnsweredQuestion<'_>, times_ns: (i64, i64), counts: &mut Counts) {
         let (sent_ns, received_ns) = times_ns;
-        let asked = Asked { answered, sent_ns, received_ns };
+        let asked = TimedAnswer { answered, sent_ns, received_ns };
         let verdict = self.timeline.judge(&asked, &self.rules);
-        let final_ = matches!(verdict, Verdict::Match { .. }) || received_ns < self.watch.complete_ns();
+        let final_ = matches!(verdict, AnswerVerdict::Match { .. }) || received_ns < self.watch.complete_ns();
         let len = answered.message.len();
         if final_ && self.version == self.watch.version.load(Ordering::Acquire) {
             self.count(&asked, verdict, counts);
         } else if self.pending.len() < PENDING_MAX && self.pending_len + len <= PENDING_LEN_MAX {
             self.pending_len += len;
-            self.pending.push_back(Pending::new(&asked));
+            self.pending.push_back(DeferredAnswer::new(&asked));
         } else {
             counts.undecided += 1;
         }
@@ -370,14 +371,14 @@ impl Verifier {
         (self.mismatches, self.staleness_max_ns)
     }
 
-    fn count(&mut self, asked: &Asked<'_>, verdict: Verdict, counts: &mut Counts) {
+    fn count(&mut self, asked: &TimedAnswer<'_>, verdict: AnswerVerdict, counts: &mut Counts) {
         match verdict {
-            Verdict::Match { stale_ns } => {
+            AnswerVerdict::Match { stale_ns } => {
                 counts.verified += 1;
                 self.staleness_max_ns = self.staleness_max_ns.max(stale_ns);
             }
-            Verdict::Undecided => counts.undecided += 1,
-            Verdict::Mismatch(difference, generation) => {
+            AnswerVerdict::Undecided => counts.undecided += 1,
+            AnswerVerdict::Mismatch(difference, generation) => {
                 counts.mismatched += 1;
                 if self.mismatches.len() < self.rules.keep {
                     self.mismatches.push(self.mismatch(asked, difference, generation));
@@ -386,8 +387,8 @@ impl Verifier {
         }
     }
 
-    fn mismatch(&self, asked: &Asked<'_>, difference: Difference, generation: u64) -> Mismatch {
-        let Answered { question, envelope, message } = asked.answered;
+    fn mismatch(&self, asked: &TimedAnswer<'_>, difference: Difference, generation: u64) -> Mismatch {
+        let AnsweredQuestion { question, envelope, message } = asked.answered;
         let expected = match difference {
             Difference::Signature | Difference::Stale { .. } => None,
             _ => self.timeline.expected_by(generation, question),

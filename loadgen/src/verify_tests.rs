@@ -15,12 +15,12 @@ const STALENESS_NS: i64 = 100 * MS;
 struct Fake(HashMap<&'static [u8], (u32, &'static [u8])>);
 
 impl Source for Fake {
-    fn held(&self, handle: &[u8]) -> Result<Held<'_>, String> {
+    fn held(&self, handle: &[u8]) -> Result<SetContent<'_>, String> {
         Ok(match self.0.get(handle) {
-            Some((0, _)) => Held::NothingPublic,
-            Some(&(count, bytes)) => Held::Values { count, bytes },
-            None if handle.starts_with(b"10.9/") => Held::Elsewhere,
-            None => Held::Absent,
+            Some((0, _)) => SetContent::NothingPublic,
+            Some(&(count, bytes)) => SetContent::Values { count, bytes },
+            None if handle.starts_with(b"10.9/") => SetContent::Elsewhere,
+            None => SetContent::Absent,
         })
     }
 }
@@ -51,7 +51,8 @@ pub(crate) fn values(handle: &[u8], count: u8, values: &[u8]) -> Vec<u8> {
 fn judge(verifier: &mut Verifier, handle: &[u8], times_ms: (i64, i64), message: &[u8]) -> Counts {
     let mut counts = Counts::default();
     let times_ns = (times_ms.0 * MS, times_ms.1 * MS);
-    let answered = Answered { question: &Question::plain(handle), envelope: &Envelope::request(5), message };
+    let answered =
+        AnsweredQuestion { question: &Question::plain(handle), envelope: &Envelope::request(5), message };
     verifier.judge(answered, times_ns, &mut counts);
     counts
 }
@@ -67,7 +68,8 @@ const WAITS: (u64, u64, u64) = (0, 0, 0);
 
 #[test]
 fn only_what_the_set_holds_is_right() {
-    let mut verifier = Verifier::new(Arc::new(Watch::fixed(set(b"values"))), Rules::new(STALENESS_NS));
+    let mut verifier =
+        Verifier::new(Arc::new(SharedTimeline::fixed(set(b"values"))), Rules::new(STALENESS_NS));
     let error = |code| message(code, &[0; 4]);
     for (handle, answer, difference) in [
         (&b"10.1/a"[..], values(b"10.1/a", 2, b"values"), None),
@@ -102,7 +104,8 @@ fn only_what_the_set_holds_is_right() {
 
 #[test]
 fn the_digest_of_the_request_is_no_part_of_the_answer() {
-    let mut verifier = Verifier::new(Arc::new(Watch::fixed(set(b"values"))), Rules::new(STALENESS_NS));
+    let mut verifier =
+        Verifier::new(Arc::new(SharedTimeline::fixed(set(b"values"))), Rules::new(STALENESS_NS));
     let plain = values(b"10.1/a", 2, b"values");
     let body = &plain[Header::LEN..plain.len() - 4];
     let with = |digest: &[u8]| {
@@ -125,12 +128,13 @@ fn the_digest_of_the_request_is_no_part_of_the_answer() {
 
 #[test]
 fn the_first_mismatches_are_kept_with_their_bytes() {
-    let mut verifier = Verifier::new(Arc::new(Watch::fixed(set(b"values"))), Rules::new(STALENESS_NS));
+    let mut verifier =
+        Verifier::new(Arc::new(SharedTimeline::fixed(set(b"values"))), Rules::new(STALENESS_NS));
     let answer = values(b"10.1/a", 2, b"valves");
     let mut counts = Counts::default();
     for _ in 0..20 {
         let (question, envelope) = (Question::plain(b"10.1/a"), Envelope::request(77));
-        let answered = Answered { question: &question, envelope: &envelope, message: &answer };
+        let answered = AnsweredQuestion { question: &question, envelope: &envelope, message: &answer };
         verifier.judge(answered, (MS, 2 * MS), &mut counts);
     }
     let (mismatches, _) = verifier.finish(&mut counts);
@@ -159,7 +163,7 @@ fn two_sets() -> Timeline {
 
 #[test]
 fn an_answer_may_be_from_any_set_that_was_current_meanwhile() {
-    let watch = Arc::new(Watch::new(two_sets(), i64::MAX));
+    let watch = Arc::new(SharedTimeline::new(two_sets(), i64::MAX));
     let mut verifier = Verifier::new(watch, Rules::new(STALENESS_NS));
     let (old, new) = (values(b"10.1/a", 2, b"old"), values(b"10.1/a", 2, b"new"));
     for (sent, received, old_is, new_is) in [
@@ -180,7 +184,7 @@ fn an_answer_may_be_from_any_set_that_was_current_meanwhile() {
 
 #[test]
 fn an_answer_from_a_set_not_yet_seen_waits_for_the_next_look() {
-    let watch = Arc::new(Watch::new(Timeline::fixed(set(b"old")), 900 * MS));
+    let watch = Arc::new(SharedTimeline::new(Timeline::fixed(set(b"old")), 900 * MS));
     let mut verifier = Verifier::new(Arc::clone(&watch), Rules::new(STALENESS_NS));
     let new = values(b"10.1/a", 2, b"new");
     let lie = values(b"10.1/a", 2, b"lie");
@@ -206,7 +210,8 @@ fn what_may_be_from_a_set_nobody_saw_is_not_called_wrong() {
     let mut timeline = Timeline::fixed(set(b"old"));
     timeline.publish(generation(2, 1000, None), 1000 * MS, i64::MIN);
     timeline.publish(generation(3, 1050, Some(b"new")), 1060 * MS, i64::MIN);
-    let mut verifier = Verifier::new(Arc::new(Watch::new(timeline, i64::MAX)), Rules::new(STALENESS_NS));
+    let mut verifier =
+        Verifier::new(Arc::new(SharedTimeline::new(timeline, i64::MAX)), Rules::new(STALENESS_NS));
     let other = values(b"10.1/a", 2, b"???");
     for (sent, expected) in [(900, WRONG), (1020, UNDECIDED), (1160, UNDECIDED), (1161, WRONG)] {
         let counts = judge(&mut verifier, b"10.1/a", (sent, sent + 1), &other);
@@ -216,7 +221,7 @@ fn what_may_be_from_a_set_nobody_saw_is_not_called_wrong() {
 
 #[test]
 fn what_nobody_looked_at_in_the_end_is_undecided() {
-    let watch = Arc::new(Watch::new(Timeline::fixed(set(b"old")), 0));
+    let watch = Arc::new(SharedTimeline::new(Timeline::fixed(set(b"old")), 0));
     let mut verifier = Verifier::new(watch, Rules::new(STALENESS_NS));
     let mut counts = judge(&mut verifier, b"10.1/a", (10, 20), &values(b"10.1/a", 2, b"new"));
     verifier.finish(&mut counts);
@@ -237,7 +242,7 @@ fn the_past_is_forgotten_in_time_and_in_number() {
 
 /// One record with values of all kinds.
 #[derive(Debug)]
-struct Mixed(Vec<u8>);
+struct MixedRecord(Vec<u8>);
 
 fn mixed() -> Vec<Value<'static>> {
     let with = |index, kind, permissions| Value { permissions, ..Value::new(index, kind, b"x") };
@@ -256,9 +261,9 @@ fn encoded(values: &[Value<'_>]) -> Vec<u8> {
     bytes
 }
 
-impl Source for Mixed {
-    fn held(&self, _: &[u8]) -> Result<Held<'_>, String> {
-        Ok(Held::Values { count: 2, bytes: &self.0 })
+impl Source for MixedRecord {
+    fn held(&self, _: &[u8]) -> Result<SetContent<'_>, String> {
+        Ok(SetContent::Values { count: 2, bytes: &self.0 })
     }
 
     fn each_value(&self, _: &[u8], each: EachValue<'_>) -> Result<(), String> {
@@ -271,7 +276,7 @@ impl Source for Mixed {
 fn lists_and_rights_decide_what_should_have_come() {
     let mixed = mixed();
     let public = encoded(&[mixed[0], mixed[2]]);
-    let watch = Arc::new(Watch::fixed(Arc::new(Mixed(public.clone()))));
+    let watch = Arc::new(SharedTimeline::fixed(Arc::new(MixedRecord(public.clone()))));
     let url_and_3 = values(b"10.1/a", 2, &public);
     let only_3 = values(b"10.1/a", 1, &encoded(&mixed[2..3]));
     let error = |code| message(code, &[0; 4]);
@@ -294,7 +299,8 @@ fn lists_and_rights_decide_what_should_have_come() {
         let mut verifier = Verifier::new(Arc::clone(&watch), Rules::new(0));
         let mut counts = Counts::default();
         let question = form.question(b"10.1/a");
-        let answered = Answered { question: &question, envelope: &Envelope::request(5), message: answer };
+        let answered =
+            AnsweredQuestion { question: &question, envelope: &Envelope::request(5), message: answer };
         verifier.judge(answered, (0, 1), &mut counts);
         assert_eq!(verdict(&counts), expected, "{form}: {:?}", verifier.mismatches);
         for wrong in &verifier.mismatches {
@@ -344,10 +350,14 @@ fn signatures_are_checked_with(key: &PrivateKey) {
         ("plain", &plain, RIGHT),
     ] {
         let form: Form = form.parse().unwrap();
-        let mut verifier = Verifier::new(Arc::new(Watch::fixed(set(b"values"))), rules.clone());
+        let mut verifier = Verifier::new(Arc::new(SharedTimeline::fixed(set(b"values"))), rules.clone());
         let mut counts = Counts::default();
         let question = form.question(b"10.1/a");
-        verifier.judge(Answered { question: &question, envelope: &envelope, message }, (0, 1), &mut counts);
+        verifier.judge(
+            AnsweredQuestion { question: &question, envelope: &envelope, message },
+            (0, 1),
+            &mut counts,
+        );
         assert_eq!(verdict(&counts), expected, "{form}");
         assert!(verifier.mismatches.iter().all(|wrong| wrong.expected_code.is_none()), "values do not sign");
     }
@@ -356,7 +366,7 @@ fn signatures_are_checked_with(key: &PrivateKey) {
 #[test]
 fn of_a_sample_the_rest_is_counted() {
     let rules = Rules { every: 10, ..Rules::new(0) };
-    let mut verifier = Verifier::new(Arc::new(Watch::fixed(set(b"values"))), rules);
+    let mut verifier = Verifier::new(Arc::new(SharedTimeline::fixed(set(b"values"))), rules);
     let mut counts = Counts::default();
     let judged = (0..95).filter(|_| verifier.is_next(&mut counts)).count();
     assert_eq!((judged, counts.unjudged), (10, 85));

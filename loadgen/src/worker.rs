@@ -14,16 +14,16 @@ use handle_proto::wire::{Envelope, Header};
 use hdrhistogram::Histogram;
 
 use crate::counts::{Codes, Counts};
-use crate::fragments::{Fragments, Put};
-use crate::inflight::{Found, InFlight, Request, SlotAt};
-use crate::known::Learned;
+use crate::expected_records::LearnedAnswers;
+use crate::fragments::{FragmentOutcome, Fragments};
+use crate::inflight::{InFlight, Request, RequestState, SlotAt};
 use crate::latency::{Latency, histogram};
 use crate::pacing::Pacing;
 use crate::pattern::Chooser;
 use crate::random::Random;
 use crate::schedule::{COUNTED_MAX, Share};
 use crate::steps::Steps;
-use crate::verify::{Answered, Mismatch, Verifier};
+use crate::verify::{AnsweredQuestion, Mismatch, Verifier};
 use crate::workload::Workload;
 
 /// Most requests that are sent together. More would save little and make the last ones later.
@@ -107,7 +107,7 @@ pub struct Worker<'a> {
     at_tick: [u64; 5],
     verifier: Option<Verifier>,
     /// Takes what the answers say for what is right.
-    learned: Option<Learned>,
+    learned: Option<LearnedAnswers>,
     pacing: Pacing,
     steps: Steps,
     /// Where the name of a question is written that is judged.
@@ -145,7 +145,7 @@ pub struct Outcome {
     /// What became of the requests of each phase.
     pub steps: Steps,
     /// What the answers said, where that was to be learned.
-    pub learned: Option<Learned>,
+    pub learned: Option<LearnedAnswers>,
 }
 
 impl<'a> Worker<'a> {
@@ -212,7 +212,7 @@ impl<'a> Worker<'a> {
     }
 
     /// Takes what the answers say for what is right; `learned` expects what will be asked.
-    pub fn learn(&mut self, learned: Learned) {
+    pub fn learn(&mut self, learned: LearnedAnswers) {
         self.learned = Some(learned);
     }
 
@@ -306,24 +306,24 @@ impl<'a> Worker<'a> {
         let found = if from.remote() == self.target.remote() {
             self.table.find(envelope.request_id)
         } else {
-            Found::Unknown
+            RequestState::Unknown
         };
         let len = envelope.message_len as usize;
         let is_fragment = envelope.flags.has(EnvelopeFlags::TRUNCATED) && len > UDP_DATA_LEN_MAX;
         match found {
-            Found::Unknown => self.counts.unmatched += 1,
+            RequestState::Unknown => self.counts.unmatched += 1,
             // Of an answer in pieces the first stands for all.
-            Found::Answered(..) if is_fragment && envelope.sequence > 0 => {
+            RequestState::Answered(..) if is_fragment && envelope.sequence > 0 => {
                 self.counts.fragment_duplicates += 1
             }
-            Found::Answered(..) => self.counts.duplicates += 1,
-            Found::Waiting(at, request) | Found::Expired(at, request) if is_fragment => {
+            RequestState::Answered(..) => self.counts.duplicates += 1,
+            RequestState::Waiting(at, request) | RequestState::Expired(at, request) if is_fragment => {
                 self.receive_fragment(now_ns, at, request, &envelope, data);
             }
-            Found::Waiting(at, request) | Found::Expired(at, request) => {
+            RequestState::Waiting(at, request) | RequestState::Expired(at, request) => {
                 let message = match data.get(..len) {
                     Some(message) if is_whole => Ok(message),
-                    _ => Err(Unread::Truncated),
+                    _ => Err(UnreadableAnswer::Truncated),
                 };
                 self.answer(now_ns, at, request, &envelope, message);
             }
@@ -340,13 +340,13 @@ impl<'a> Worker<'a> {
     ) {
         let given_up_ns = now_ns.saturating_sub(self.timeout_ns);
         match self.fragments.put(envelope, data, request.sent_ns, given_up_ns) {
-            Put::Incomplete => {}
-            Put::Repeated => self.table.repeat(at),
-            Put::Malformed => {
+            FragmentOutcome::Incomplete => {}
+            FragmentOutcome::Repeated => self.table.repeat(at),
+            FragmentOutcome::Malformed => {
                 self.fragments.forget(envelope.request_id);
-                self.answer(now_ns, at, request, envelope, Err(Unread::Malformed));
+                self.answer(now_ns, at, request, envelope, Err(UnreadableAnswer::Malformed));
             }
-            Put::Complete(assembly) => {
+            FragmentOutcome::Complete(assembly) => {
                 // Taken out for the time of the call: the message borrows it. Nothing is allocated.
                 let mut fragments = std::mem::take(&mut self.fragments);
                 let message = fragments.complete(assembly);
@@ -363,7 +363,7 @@ impl<'a> Worker<'a> {
         at: SlotAt,
         request: Request,
         envelope: &Envelope,
-        message: Result<&[u8], Unread>,
+        message: Result<&[u8], UnreadableAnswer>,
     ) {
         self.table.answer(at);
         let service_ns = now_ns.saturating_sub(request.sent_ns);
@@ -375,8 +375,8 @@ impl<'a> Worker<'a> {
             self.last_answered_ns = now_ns;
             match message.and_then(response_code) {
                 Ok(code) => self.counts.codes.count(code.0),
-                Err(Unread::Malformed) => self.counts.malformed += 1,
-                Err(Unread::Truncated) => self.counts.truncated += 1,
+                Err(UnreadableAnswer::Malformed) => self.counts.malformed += 1,
+                Err(UnreadableAnswer::Truncated) => self.counts.truncated += 1,
             }
             let response_ns = now_ns.saturating_sub(request.intended_ns);
             // In a closed loop both are one, and recorded once.
@@ -391,7 +391,7 @@ impl<'a> Worker<'a> {
             && verifier.is_next(&mut self.counts)
         {
             let question = &self.workload.question(request.ask, &mut self.name[..]);
-            let answered = Answered { question, envelope, message: message.unwrap_or_default() };
+            let answered = AnsweredQuestion { question, envelope, message: message.unwrap_or_default() };
             let times_ns = (request.sent_ns.cast_signed(), now_ns.cast_signed());
             verifier.judge(answered, times_ns, &mut self.counts);
         }
@@ -524,7 +524,7 @@ impl<'a> Worker<'a> {
 
 /// Why an answer cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Unread {
+enum UnreadableAnswer {
     /// Its lengths make no sense.
     Malformed,
     /// Its end is missing.
@@ -532,9 +532,13 @@ enum Unread {
 }
 
 /// The response code of a message, if it has a header and the body that the header speaks of.
-fn response_code(message: &[u8]) -> Result<ResponseCode, Unread> {
-    let (header, rest) = Header::split(message).map_err(|_| Unread::Malformed)?;
-    if header.body_len as usize <= rest.len() { Ok(header.response_code) } else { Err(Unread::Malformed) }
+fn response_code(message: &[u8]) -> Result<ResponseCode, UnreadableAnswer> {
+    let (header, rest) = Header::split(message).map_err(|_| UnreadableAnswer::Malformed)?;
+    if header.body_len as usize <= rest.len() {
+        Ok(header.response_code)
+    } else {
+        Err(UnreadableAnswer::Malformed)
+    }
 }
 
 #[cfg(test)]

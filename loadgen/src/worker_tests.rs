@@ -428,7 +428,7 @@ fn what_answers_said_is_learned() {
     let plan = Plan::Closed { window: 10, left: 10, until_ns: u64::MAX };
     let chooser = Chooser::new(Pattern::Sequential, 100, 0, 1);
     let mut worker = Worker::new(plan, &workload, chooser, target(), TIMEOUT_NS, Random::new(1, 0), 64);
-    let mut learned = Learned::default();
+    let mut learned = LearnedAnswers::default();
     (0..11).for_each(|number| learned.expect(workload.handle(number)));
     worker.learn(learned);
     let mut outbox = outbox();

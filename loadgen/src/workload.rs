@@ -7,7 +7,7 @@ use handle_proto::limit::{HANDLE_LEN_MAX, UDP_MESSAGE_LEN_MAX};
 use handle_proto::wire::{Envelope, Header};
 
 use crate::error::Error;
-use crate::known::homed_prefix;
+use crate::expected_records::homed_prefix;
 use crate::question::{Form, Question, request_head};
 use crate::random::Random;
 use crate::read::{Interrupt, Lines};
@@ -27,14 +27,14 @@ pub const REQUEST_HANDLE_LEN_MAX: usize = UDP_MESSAGE_LEN_MAX - REQUEST_OVERHEAD
 /// Which request was sent: the number of its handle or recorded message, its form, and what its name was
 /// varied by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Ask {
+pub struct RequestChoice {
     /// Number of the handle or of the recorded message.
     pub number: u32,
     /// Form in the upper 8 bits, salt below.
     how: u32,
 }
 
-impl Ask {
+impl RequestChoice {
     const SALT_BITS: u32 = 24;
 
     const fn form(self) -> usize {
@@ -53,7 +53,7 @@ pub struct Workload {
     /// Where each handle or message ends.
     ends: Vec<u32>,
     /// None for recorded requests.
-    forms: Vec<Prepared>,
+    forms: Vec<PreparedForm>,
     /// The sum of all weights.
     weight: u64,
     /// Handles of the source, also those that were not taken.
@@ -64,7 +64,7 @@ pub struct Workload {
 
 /// A form, with what its requests begin with.
 #[derive(Clone, Debug)]
-struct Prepared {
+struct PreparedForm {
     form: Form,
     head: [u8; Envelope::LEN + Header::LEN],
 }
@@ -133,11 +133,11 @@ impl Workload {
     /// Asks for the handle `number` in one of the forms, chosen by their weights.
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "the number of forms is bounded, salts are cut")]
-    pub fn ask(&self, number: u32, random: &mut Random) -> Ask {
+    pub fn ask(&self, number: u32, random: &mut Random) -> RequestChoice {
         let form = if self.forms.len() > 1 { self.choose_form(random) } else { 0 };
         let keeps_name = self.forms.get(form).is_none_or(|prepared| prepared.form.keeps_name());
-        let salt = if keeps_name { 0 } else { random.next() as u32 & ((1 << Ask::SALT_BITS) - 1) };
-        Ask { number, how: (form as u32) << Ask::SALT_BITS | salt }
+        let salt = if keeps_name { 0 } else { random.next() as u32 & ((1 << RequestChoice::SALT_BITS) - 1) };
+        RequestChoice { number, how: (form as u32) << RequestChoice::SALT_BITS | salt }
     }
 
     fn choose_form(&self, random: &mut Random) -> usize {
@@ -157,9 +157,9 @@ impl Workload {
     ///
     /// Unless there is room for [`request_len_max`](Self::request_len_max) bytes.
     #[inline]
-    pub fn write_request(&self, ask: Ask, request_id: i32, room: &mut [u8]) -> usize {
+    pub fn write_request(&self, ask: RequestChoice, request_id: i32, room: &mut [u8]) -> usize {
         let handle = self.handle(ask.number);
-        let Some(Prepared { form, head }) = self.forms.get(ask.form()) else {
+        let Some(PreparedForm { form, head }) = self.forms.get(ask.form()) else {
             room[..handle.len()].copy_from_slice(handle);
             room[8..12].copy_from_slice(&request_id.to_be_bytes());
             return handle.len();
@@ -188,9 +188,9 @@ impl Workload {
     ///
     /// Unless there is room for [`request_len_max`](Self::request_len_max) bytes.
     #[must_use]
-    pub fn question<'a>(&'a self, ask: Ask, room: &'a mut [u8]) -> Question<'a> {
+    pub fn question<'a>(&'a self, ask: RequestChoice, room: &'a mut [u8]) -> Question<'a> {
         let handle = self.handle(ask.number);
-        let Some(Prepared { form, .. }) = self.forms.get(ask.form()) else {
+        let Some(PreparedForm { form, .. }) = self.forms.get(ask.form()) else {
             return Question::of_message(handle).unwrap_or(Question::plain(handle));
         };
         if form.keeps_name() {
@@ -298,7 +298,7 @@ impl Sampler {
             bytes.extend_from_slice(&handle);
             ends.push(end(&bytes)?);
         }
-        let prepare = |form: &Form| Prepared {
+        let prepare = |form: &Form| PreparedForm {
             form: form.clone(),
             head: request_head(form.flags().with(flags), now_unix_s),
         };
@@ -431,7 +431,7 @@ mod tests {
     fn recorded_messages_are_sent_as_they_are_but_for_the_id() {
         let plain = workload(&[b"10.1/a"]);
         let mut room = [0; UDP_MESSAGE_LEN_MAX];
-        let len = plain.write_request(Ask::default(), 7, &mut room);
+        let len = plain.write_request(RequestChoice::default(), 7, &mut room);
         let recorded = Workload::of_messages([&room[..len]]).unwrap();
         let mut again = [0; UDP_MESSAGE_LEN_MAX];
         let ask = recorded.ask(0, &mut Random::new(1, 0));

@@ -9,7 +9,7 @@ use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use handle_loadgen::workload::{Ask, Sampler};
+use handle_loadgen::workload::{RequestChoice, Sampler};
 use hdrhistogram::Histogram;
 use hdrhistogram::serialization::Deserializer;
 use hdrhistogram::serialization::interval_log::{IntervalLogIterator, LogEntry};
@@ -62,16 +62,16 @@ fn server() -> String {
     address
 }
 
-struct Place(tempfile::TempDir);
+struct FilesDirectory(tempfile::TempDir);
 
-impl Place {
+impl FilesDirectory {
     fn path(&self, name: &str) -> String {
         self.0.path().join(name).to_str().unwrap().to_owned()
     }
 }
 
-fn place() -> Place {
-    Place(tempfile::tempdir().unwrap())
+fn place() -> FilesDirectory {
+    FilesDirectory(tempfile::tempdir().unwrap())
 }
 
 #[test]
@@ -268,7 +268,7 @@ fn capture() -> Vec<u8> {
     let mut sampler = Sampler::new(1, 1);
     sampler.offer(b"10.1/a");
     let mut room = [0; 512];
-    let len = sampler.finish(0).unwrap().write_request(Ask::default(), 77, &mut room);
+    let len = sampler.finish(0).unwrap().write_request(RequestChoice::default(), 77, &mut room);
     let half = |number: usize| u16::try_from(number).unwrap().to_be_bytes();
     let udp = [&half(12345)[..], &half(2641), &half(len + 8), &[0, 0], &room[..len]].concat();
     let head = [

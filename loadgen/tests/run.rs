@@ -13,9 +13,9 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use handle_loadgen::find_max::{Bound, Search, find_max};
+use handle_loadgen::find_max::{RateBound, Search, find_max};
 use handle_loadgen::{
-    Error, LimitOptions, LimitReport, Load, Names, Report, RunOptions, Truth, Verify, limit, run,
+    Error, LimitOptions, LimitReport, Load, Names, ReferenceData, Report, RunOptions, Verify, limit, run,
 };
 use handle_net::{DatapathChoice, Options};
 use handle_proto::wire::envelope::EnvelopeFlags;
@@ -343,7 +343,7 @@ fn the_highest_rate_is_that_of_the_server() {
     assert!(low <= high && high <= 400.0, "{found}");
     // Unless the generator was held up before the server lost anything.
     let was_too_high = found.trials.iter().any(|trial| trial.loss > 0.1);
-    assert!(was_too_high || found.bound == Bound::Generator, "{found}");
+    assert!(was_too_high || found.bound == RateBound::Generator, "{found}");
     assert!(found.to_string().contains("3 runs: "), "{found}");
 }
 
@@ -408,7 +408,7 @@ fn at_once(datagrams: Vec<Vec<u8>>) -> Vec<(Duration, Vec<u8>)> {
 fn verified(choice: DatapathChoice, target: SocketAddr, dir: &Path) -> RunOptions {
     RunOptions {
         names: Names::Snapshot(dir.to_owned()),
-        verify: Some(Verify::with(Truth::Snapshot(dir.to_owned()))),
+        verify: Some(Verify::with(ReferenceData::Snapshot(dir.to_owned()))),
         ..options(choice, target)
     }
 }

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use handle_loadgen::question::Question;
 use handle_loadgen::stream::Protocol;
-use handle_loadgen::{Load, Names, Report, RunOptions, Streams, Transport, Truth, Verify, run};
+use handle_loadgen::{Load, Names, ReferenceData, Report, RunOptions, Streams, Transport, Verify, run};
 use handle_proto::json::{record_to_json, text};
 use handle_proto::wire::list::Values;
 use handle_proto::wire::query::QueryAnswer;
@@ -26,7 +26,7 @@ const HANDLES: usize = 30;
 
 /// What a server does with its connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Manner {
+enum ConnectionManner {
     /// It keeps them if it is asked to.
     Keeps,
     /// It closes them after each answer, as deployed servers do.
@@ -53,7 +53,7 @@ struct Server {
 }
 
 impl Server {
-    fn start(manner: Manner) -> Self {
+    fn start(manner: ConnectionManner) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, accepted) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
@@ -89,7 +89,7 @@ impl Drop for Server {
 
 fn serve(
     stream: &TcpStream,
-    manner: Manner,
+    manner: ConnectionManner,
     number: usize,
     hosts: &Mutex<BTreeSet<String>>,
 ) -> std::io::Result<()> {
@@ -103,14 +103,14 @@ fn serve(
             b'G' | b'P' => answer_http(&mut reader, hosts)?,
             _ => answer_native(&mut reader)?,
         };
-        if manner == Manner::IsLate && number % 10 == 9 {
+        if manner == ConnectionManner::IsLate && number % 10 == 9 {
             thread::sleep(TIMEOUT * 3 / 2);
         }
-        if manner == Manner::BreaksOff && number % 10 == 9 {
+        if manner == ConnectionManner::BreaksOff && number % 10 == 9 {
             return writer.write_all(&bytes[..bytes.len() / 2]);
         }
         writer.write_all(&bytes)?;
-        if !keeps || manner == Manner::ClosesAlways {
+        if !keeps || manner == ConnectionManner::ClosesAlways {
             return Ok(());
         }
     }
@@ -241,7 +241,7 @@ fn go_with(server: &Server, streams: Streams, change: impl FnOnce(RunOptions) ->
         duration: Duration::from_millis(600),
         timeout: Duration::from_secs(2),
         forms: vec!["9=plain".parse().unwrap(), "1=miss".parse().unwrap()],
-        verify: Some(Verify::with(Truth::Records(records.path().to_owned()))),
+        verify: Some(Verify::with(ReferenceData::Records(records.path().to_owned()))),
         threads: 2,
         ..RunOptions::new(server.address, Names::List(names))
     };
@@ -255,7 +255,7 @@ const PROTOCOLS: [Protocol; 3] = [Protocol::Tcp, Protocol::Http, Protocol::Json]
 #[test]
 fn pooled_connections_are_few_and_all_is_verified() {
     for protocol in PROTOCOLS {
-        let server = Server::start(Manner::Keeps);
+        let server = Server::start(ConnectionManner::Keeps);
         let streams = Streams { connections: 4, ..Streams::pooled(protocol) };
         let report = go(&server, streams);
         let verification = report.verification.as_ref().unwrap();
@@ -271,7 +271,7 @@ fn pooled_connections_are_few_and_all_is_verified() {
 #[test]
 fn pipelined_requests_share_a_connection() {
     for protocol in PROTOCOLS {
-        let server = Server::start(Manner::Keeps);
+        let server = Server::start(ConnectionManner::Keeps);
         let streams = Streams { connections: 1, pipeline: 16, ..Streams::pooled(protocol) };
         let report = go(&server, streams);
         assert_eq!(report.verification.as_ref().unwrap().verified, 300, "{protocol:?}: {report}");
@@ -282,7 +282,7 @@ fn pipelined_requests_share_a_connection() {
 #[test]
 fn one_request_a_connection_is_one_connection_a_request() {
     for protocol in PROTOCOLS {
-        let server = Server::start(Manner::Keeps);
+        let server = Server::start(ConnectionManner::Keeps);
         let streams = Streams { connections: 64, requests: 1, ..Streams::pooled(protocol) };
         let report = go(&server, streams);
         assert_eq!(report.verification.as_ref().unwrap().verified, 300, "{protocol:?}: {report}");
@@ -293,7 +293,7 @@ fn one_request_a_connection_is_one_connection_a_request() {
 #[test]
 fn a_server_that_closes_is_asked_anew() {
     for protocol in PROTOCOLS {
-        let server = Server::start(Manner::ClosesAlways);
+        let server = Server::start(ConnectionManner::ClosesAlways);
         let report = go(&server, Streams { connections: 64, ..Streams::pooled(protocol) });
         let accounts = &report.accounts;
         // A request may meet the end of its connection: that is lost, and said.
@@ -310,7 +310,7 @@ fn a_server_that_closes_is_asked_anew() {
 #[test]
 fn half_an_answer_is_no_answer() {
     for protocol in PROTOCOLS {
-        let server = Server::start(Manner::BreaksOff);
+        let server = Server::start(ConnectionManner::BreaksOff);
         let streams = Streams { connections: 64, requests: 1, ..Streams::pooled(protocol) };
         let report = go(&server, streams);
         let accounts = &report.accounts;
@@ -326,7 +326,7 @@ fn late_answers_are_late_and_not_lost() {
     thread::scope(|scope| {
         for protocol in PROTOCOLS {
             scope.spawn(move || {
-                let server = Server::start(Manner::IsLate);
+                let server = Server::start(ConnectionManner::IsLate);
                 let streams = Streams { connections: 64, requests: 1, ..Streams::pooled(protocol) };
                 let report = go_with(&server, streams, |options| RunOptions { timeout: TIMEOUT, ..options });
                 let accounts = &report.accounts;
@@ -343,7 +343,7 @@ fn late_answers_are_late_and_not_lost() {
 
 #[test]
 fn connections_begin_from_all_addresses() {
-    let server = Server::start(Manner::Keeps);
+    let server = Server::start(ConnectionManner::Keeps);
     let streams = Streams { connections: 64, requests: 1, ..Streams::pooled(Protocol::Tcp) };
     let report = go_with(&server, streams, |options| RunOptions { sources: 7, ..options });
     assert_eq!(report.verification.as_ref().unwrap().verified, 300, "{report}");
@@ -354,7 +354,7 @@ fn connections_begin_from_all_addresses() {
 #[test]
 fn requests_over_http_are_for_the_host_that_was_named() {
     for protocol in [Protocol::Http, Protocol::Json] {
-        let server = Server::start(Manner::Keeps);
+        let server = Server::start(ConnectionManner::Keeps);
         go(&server, Streams::pooled(protocol));
         let host = Some("handles.example.org:8000".to_owned());
         go_with(&server, Streams::pooled(protocol), |options| RunOptions { host, ..options });

@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use handle_loadgen::hostile::{HostileOptions, hostile};
-use handle_loadgen::{Form, Load, Names, Report, RunOptions, Streams, Transport, Truth, Verify, run};
+use handle_loadgen::{Form, Load, Names, ReferenceData, Report, RunOptions, Streams, Transport, Verify, run};
 use serde_json::{Value as Json, json};
 use sha1::{Digest as _, Sha1};
 use sha2::Sha256;
@@ -56,7 +56,7 @@ impl Responder {
             load: Load::Open { rate: NonZeroU64::new(200).unwrap() },
             duration: Duration::from_secs(1),
             timeout: Duration::from_secs(5),
-            verify: Some(Verify::with(Truth::Records(self.records.path().to_owned()))),
+            verify: Some(Verify::with(ReferenceData::Records(self.records.path().to_owned()))),
             forms,
             ..RunOptions::new(self.address(name), Names::File(self.records.path().to_owned()))
         };

@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
-use handle_loadgen::{Load, Names, RunOptions, Truth, Verify};
+use handle_loadgen::{Load, Names, ReferenceData, RunOptions, Verify};
 use handle_proto::Value;
 use handle_server::Server;
 use handle_server::config::{Config, Datapath};
@@ -77,7 +77,7 @@ fn ten_sets_a_second_lose_nothing_and_leave_nothing() {
     options.duration = Duration::from_secs(seconds());
     // So many sockets that it is not by chance that both workers have work.
     options.threads = 8;
-    options.verify = Some(Verify::with(Truth::Snapshot(directory.path().to_owned())));
+    options.verify = Some(Verify::with(ReferenceData::Snapshot(directory.path().to_owned())));
     let report = std::thread::scope(|scope| {
         let load = scope.spawn(|| handle_loadgen::run(&options, |_| ControlFlow::Continue(())).unwrap());
         let started = Instant::now();

@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
-use handle_loadgen::{Load, Names, Report, RunOptions, Truth, Verify};
+use handle_loadgen::{Load, Names, ReferenceData, Report, RunOptions, Verify};
 use handle_proto::ResponseCode;
 use handle_proto::wire::{Envelope, Message};
 use handle_snapshot::set::publisher::SetPublisher;
@@ -102,8 +102,10 @@ impl Place {
         options.timeout = Duration::from_secs(10);
         // So many that each of several sockets of the server has some.
         options.threads = 8;
-        options.verify =
-            Some(Verify { staleness_max: Duration::ZERO, ..Verify::with(Truth::Snapshot(self.set())) });
+        options.verify = Some(Verify {
+            staleness_max: Duration::ZERO,
+            ..Verify::with(ReferenceData::Snapshot(self.set()))
+        });
         let (started, enough) = (AtomicBool::new(false), AtomicBool::new(false));
         std::thread::scope(|scope| {
             let load = scope.spawn(|| {

@@ -6,9 +6,9 @@
 use std::io::Write as _;
 use std::ops::ControlFlow;
 
-use handle_loadgen::expect::{Answered, compare};
-use handle_loadgen::fragments::{Fragments, Put};
-use handle_loadgen::known::Records;
+use handle_loadgen::expect::{AnsweredQuestion, compare};
+use handle_loadgen::expected_records::Records;
+use handle_loadgen::fragments::{FragmentOutcome, Fragments};
 use handle_loadgen::question::Question;
 use handle_loadgen::stream::json::message;
 use handle_proto::wire::envelope::EnvelopeFlags;
@@ -60,7 +60,7 @@ fn whole(units: &[Vec<u8>]) -> Option<(Envelope, Vec<u8>)> {
         if units.len() == 1 {
             return Some((envelope, data.to_vec()));
         }
-        if let Put::Complete(at) = fragments.put(&envelope, data, 0, 0) {
+        if let FragmentOutcome::Complete(at) = fragments.put(&envelope, data, 0, 0) {
             return Some((envelope, fragments.complete(at).to_vec()));
         }
     }
@@ -90,7 +90,7 @@ fn the_answers_of_the_reference_are_right() {
             continue;
         }
         let decoded = Message::decode(&message).unwrap();
-        let answered = Answered { question: &question, envelope: &envelope, message: &message };
+        let answered = AnsweredQuestion { question: &question, envelope: &envelope, message: &message };
         match compare(&answered, &decoded, source) {
             Ok(()) => right += 1,
             Err(difference) => wrong.push(format!("{}: {difference}", line["name"])),

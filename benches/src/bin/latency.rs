@@ -6,8 +6,8 @@ use clap::{Parser, Subcommand};
 use comfy_table::Table;
 use handle_benches::certified;
 use handle_benches::flood::{Flood, Shape, WINDOW, is_success};
-use handle_benches::paced::{Beside, Paced, Times};
-use handle_benches::requests::{Ask, Requests};
+use handle_benches::paced::{BackgroundLoad, PacedClient, Times};
+use handle_benches::requests::{RequestKind, Requests};
 use handle_benches::serve::{self, Child, Echo, Path};
 use handle_benches::spread::Spread;
 use handle_benches::{sets, usage};
@@ -90,8 +90,8 @@ fn measure(args: &Args) -> anyhow::Result<()> {
     let arguments = ["serve-handled".to_owned(), args.records.to_string(), key, kind.clone(), core.clone()];
     let handled = Child::start(&arguments)?;
     let echo = Child::start(&["serve-echo".to_owned(), kind, core])?;
-    let plain = Requests::new(args.records, 1 << 20, Ask::Plain, 1)?;
-    let certified = Requests::new(args.records, 1 << 14, Ask::Certified, 1)?;
+    let plain = Requests::new(args.records, 1 << 20, RequestKind::Plain, 1)?;
+    let certified = Requests::new(args.records, 1 << 14, RequestKind::Certified, 1)?;
     serve::pin(Some(args.client_core));
     let rate = match args.rate {
         Some(rate) => rate,
@@ -102,12 +102,12 @@ fn measure(args: &Args) -> anyhow::Result<()> {
         }
     };
     let duration = Duration::from_secs_f64(args.seconds);
-    let mut paced = Paced::open(&plain)?;
+    let mut paced = PacedClient::open(&plain)?;
     let mut turns: [Vec<Times>; 3] = [vec![], vec![], vec![]];
     for _ in 0..args.rounds {
         turns[0].push(paced.run(echo.address, rate, duration, None)?);
         turns[1].push(paced.run(handled.address, rate, duration, None)?);
-        let beside = Beside { requests: &certified, rate: args.certified_rate };
+        let beside = BackgroundLoad { requests: &certified, rate: args.certified_rate };
         let times = paced.run(handled.address, rate, duration, Some(beside))?;
         ensure!(times.beside > 0, "nothing was signed");
         turns[2].push(times);

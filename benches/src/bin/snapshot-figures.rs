@@ -5,7 +5,7 @@ use anyhow::{Context as _, ensure};
 use clap::{Parser, Subcommand};
 use comfy_table::Table;
 use handle_benches::lookups::{self, BATCH_LEN, Keys};
-use handle_benches::records::{Generator, Room};
+use handle_benches::records::{Generator, RecordRoom};
 use handle_benches::spread::Spread;
 use handle_benches::usage::{self, Usage};
 use handle_benches::{serve, sets};
@@ -142,7 +142,7 @@ fn build(records: u64) -> anyhow::Result<Value> {
     ensure!(header.handles_count == records, "{} of {records} records", header.handles_count);
     let resident = usage::resident_len_max()?;
     // What was measured includes making the records.
-    let (start, mut room) = (Instant::now(), Room::default());
+    let (start, mut room) = (Instant::now(), RecordRoom::default());
     for n in 0..records {
         black_box(generator.record(n, &mut room));
     }

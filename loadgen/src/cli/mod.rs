@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, bail};
 use clap::{CommandFactory, Parser};
-use handle_loadgen::comparison::{Side, compare};
+use handle_loadgen::comparison::{ComparisonSide, compare};
 use handle_loadgen::hostile::{HostileOptions, hostile};
 use handle_loadgen::html;
 use handle_loadgen::read::{REPORT_LEN_MAX, whole};
@@ -86,7 +86,7 @@ fn resolve(target: &str) -> anyhow::Result<SocketAddr> {
 fn compare_command(args: &CompareArgs) -> anyhow::Result<ExitCode> {
     let side = |first: &Path, more: &[_]| {
         let paths: Vec<_> = std::iter::once(first.to_owned()).chain(more.iter().cloned()).collect();
-        Side::read(&paths)
+        ComparisonSide::read(&paths)
     };
     let comparison = compare(&side(&args.a, &args.more_a)?, &side(&args.b, &args.more_b)?, args.seed);
     Text::beside(&[args.json.as_deref()]).put(&comparison);

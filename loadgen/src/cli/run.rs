@@ -8,17 +8,17 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use handle_loadgen::find_max::{Bound, Search, find_max};
+use handle_loadgen::find_max::{RateBound, Search, find_max};
 use handle_loadgen::html;
-use handle_loadgen::live::{Screen, View};
+use handle_loadgen::live::{LiveView, Screen};
 use handle_loadgen::phases::{self, BadLine};
 use handle_loadgen::prometheus::Exporter;
 use handle_loadgen::read::{SCHEDULE_LEN_MAX, whole};
 use handle_loadgen::schedule::Phase;
 use handle_loadgen::series::{HistogramLog, write_csv};
 use handle_loadgen::{
-    Error, Form, KeySource, LimitReport, Load, Names, Report, RunOptions, Second, Streams, Transport, Truth,
-    Verify, replay, run,
+    Error, Form, KeySource, LimitReport, Load, Names, ReferenceData, Report, RunOptions, Second, Streams,
+    Transport, Verify, replay, run,
 };
 
 use super::args::{AskArgs, FindMaxArgs, RunArgs};
@@ -79,7 +79,7 @@ struct Watchers {
 enum Output {
     Nothing,
     Lines,
-    Screen(Box<(Screen, View)>),
+    Screen(Box<(Screen, LiveView)>),
 }
 
 impl Output {
@@ -100,7 +100,7 @@ impl Output {
         };
         // https://no-color.org: any text but an empty one.
         let is_colored = env::var_os("NO_COLOR").is_none_or(|text| text.is_empty());
-        let view = View::new(title, duration.as_ref().map(Duration::as_secs_f64), is_colored);
+        let view = LiveView::new(title, duration.as_ref().map(Duration::as_secs_f64), is_colored);
         Screen::open().map_or(Self::Lines, |screen| Self::Screen(Box::new((screen, view))))
     }
 
@@ -227,9 +227,9 @@ fn ask_options(args: &AskArgs) -> anyhow::Result<RunOptions> {
         _ => bail!(Error::Option("names are needed: --handles FILE or --snapshot DIR".to_owned())),
     };
     let truth = match (args.verify, &args.snapshot, &args.records) {
-        (true, Some(dir), _) => Some(Truth::Snapshot(dir.clone())),
-        (_, _, Some(file)) => Some(Truth::Records(file.clone())),
-        _ => args.first_pass.then_some(Truth::FirstPass),
+        (true, Some(dir), _) => Some(ReferenceData::Snapshot(dir.clone())),
+        (_, _, Some(file)) => Some(ReferenceData::Records(file.clone())),
+        _ => args.first_pass.then_some(ReferenceData::FirstPass),
     };
     let verify = truth.map(|truth| Verify {
         staleness_max: args.staleness,
@@ -309,7 +309,7 @@ pub(super) fn find_max_command(args: &FindMaxArgs) -> anyhow::Result<ExitCode> {
     write_json(args.json.as_deref(), &report)?;
     Ok(match (report.rate, report.bound) {
         (Some(_), _) => ExitCode::SUCCESS,
-        (None, Bound::Stopped) => ExitCode::from(INVALID),
+        (None, RateBound::Stopped) => ExitCode::from(INVALID),
         (None, _) => ExitCode::from(BROKEN),
     })
 }

@@ -58,11 +58,11 @@ struct Sums {
 
 /// The runs of one side.
 #[derive(Clone, Debug, Default)]
-pub struct Side {
+pub struct ComparisonSide {
     runs: Vec<Run>,
 }
 
-impl Side {
+impl ComparisonSide {
     /// Reads reports that `run --json` wrote.
     ///
     /// # Errors
@@ -136,7 +136,7 @@ pub struct Comparison {
     /// [`COMPARISON_SCHEMA`].
     pub schema: &'static str,
     /// What was measured, one after the other; times only where both sides have some.
-    pub measures: Vec<Compared>,
+    pub measures: Vec<MeasureComparison>,
     /// Requests without an answer in time, as a share of those sent: of A and of B.
     pub loss: (f64, f64),
     /// Where the difference of what was lost, second by second, lies with a confidence of 95 %, as such a share.
@@ -147,7 +147,7 @@ pub struct Comparison {
 
 /// One measure on both sides.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Compared {
+pub struct MeasureComparison {
     /// Which.
     pub name: &'static str,
     /// Seconds measured, of A and of B.
@@ -173,7 +173,7 @@ const SAMPLES_MIN: usize = 3;
 
 /// Compares the side A with B. The same `seed` gives the same intervals.
 #[must_use]
-pub fn compare(a: &Side, b: &Side, seed: u64) -> Comparison {
+pub fn compare(a: &ComparisonSide, b: &ComparisonSide, seed: u64) -> Comparison {
     let times = |name, measure: fn(&Sample) -> f64| {
         let (a, b) = (a.times(measure), b.times(measure));
         (!a.is_empty() && !b.is_empty()).then(|| compare_runs(name, &a, &b, seed))
@@ -193,12 +193,12 @@ pub fn compare(a: &Side, b: &Side, seed: u64) -> Comparison {
     }
 }
 
-fn compare_runs(name: &'static str, a: &Runs, b: &Runs, seed: u64) -> Compared {
+fn compare_runs(name: &'static str, a: &Runs, b: &Runs, seed: u64) -> MeasureComparison {
     let found = difference(a, b, ROUNDS, &mut Random::new(seed, 0));
     let (mean_a, mean_b) = (mean(a), mean(b));
     let len = |runs: &Runs| runs.iter().map(Vec::len).sum();
     let samples: (usize, usize) = (len(a), len(b));
-    Compared {
+    MeasureComparison {
         name,
         samples,
         a: mean_a,
@@ -227,7 +227,7 @@ fn verdict(interval: (f64, f64), samples: (usize, usize)) -> &'static str {
 /// Members of the setting that may differ between two runs that are to be compared.
 const MAY_DIFFER: [&str; 3] = ["target", "datapath", "seed"];
 
-fn warnings(a: &Side, b: &Side) -> Vec<String> {
+fn warnings(a: &ComparisonSide, b: &ComparisonSide) -> Vec<String> {
     let mut warnings = Vec::new();
     for (side, name) in [(a, "A"), (b, "B")] {
         for (number, run) in (1..).zip(&side.runs) {
@@ -261,7 +261,7 @@ impl fmt::Display for Comparison {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{:<12}{:>14}{:>14}{:>14}{:>24}", "", "A", "B", "change", "95 % interval")?;
         for compared in &self.measures {
-            let Compared { name, a, b, difference_interval: (low, high), .. } = compared;
+            let MeasureComparison { name, a, b, difference_interval: (low, high), .. } = compared;
             write!(f, "{name:<12}{a:>14.0}{b:>14.0}")?;
             match (compared.change, compared.interval) {
                 (Some(change), Some((low, high))) => {
@@ -290,7 +290,7 @@ impl fmt::Display for Comparison {
 mod tests {
     use super::*;
 
-    fn side(answered_per_s: f64, spread: f64, seed: u64) -> Side {
+    fn side(answered_per_s: f64, spread: f64, seed: u64) -> ComparisonSide {
         let mut random = Random::new(seed, 0);
         let mut near = |middle: f64| middle * (1.0 + spread * (random.unit() - 0.5));
         let sample = |answered_per_s: f64, ns: f64| {
@@ -306,7 +306,7 @@ mod tests {
             "schema": "handle-loadgen/run/3", "seconds": seconds, "invalid": [],
             "accounts": {"sent": 1000, "lost": 10, "late": 0}, "setting": {"rate": seed, "target": seed},
         });
-        let mut side = Side::default();
+        let mut side = ComparisonSide::default();
         side.add(report.to_string().as_bytes()).unwrap();
         side
     }
@@ -317,7 +317,7 @@ mod tests {
         let chance = compare(&base, &same, 1);
         assert!(chance.measures.iter().all(|measure| !measure.differs), "{chance}");
         let real = compare(&base, &faster, 1);
-        let Compared { differs, change, interval, samples, .. } = real.measures[0];
+        let MeasureComparison { differs, change, interval, samples, .. } = real.measures[0];
         let (change, interval) = (change.unwrap(), interval.unwrap());
         assert!(differs && (0.03..0.07).contains(&change), "{real}");
         assert!(
@@ -331,7 +331,7 @@ mod tests {
 
     #[test]
     fn one_or_two_seconds_show_no_difference() {
-        let cut = |mut side: Side, seconds: usize| {
+        let cut = |mut side: ComparisonSide, seconds: usize| {
             side.runs[0].seconds.truncate(seconds + 2);
             side
         };
@@ -405,7 +405,7 @@ mod tests {
 
     #[test]
     fn other_files_are_refused() {
-        let mut side = Side::default();
+        let mut side = ComparisonSide::default();
         for (text, says) in [
             ("{}", "no report of a run"),
             (

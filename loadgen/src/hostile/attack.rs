@@ -13,7 +13,7 @@ use handle_proto::{OpFlags, ResponseCode};
 use serde::Serialize;
 
 use super::HostileOptions;
-use super::mutate::{Case, request};
+use super::mutate::{HostileCase, request};
 use crate::replay::{exchange_tcp, exchange_udp, read_until};
 
 /// What is wrong with a server.
@@ -40,7 +40,7 @@ impl fmt::Display for Fault {
 
 /// What a case did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Struck {
+pub(super) struct CaseOutcome {
     pub(super) is_answered: bool,
     pub(super) fault: Option<Fault>,
 }
@@ -140,7 +140,7 @@ impl Attack {
     }
 
     /// Sends a case when it is due, looks at its answer, and asks the plain question.
-    pub(super) fn strike(&mut self, case: &Case) -> io::Result<Struck> {
+    pub(super) fn strike(&mut self, case: &HostileCase) -> io::Result<CaseOutcome> {
         let now = Instant::now();
         thread::sleep(self.due.saturating_duration_since(now));
         // What was late is not made up for: the rate is the most that there may be.
@@ -151,11 +151,11 @@ impl Attack {
             None if !is_sound => Some(Fault::Unsound),
             fault => fault,
         };
-        Ok(Struck { is_answered, fault })
+        Ok(CaseOutcome { is_answered, fault })
     }
 
     /// Whether there was an answer, and whether all of them are sound.
-    fn strike_udp(&self, case: &Case) -> io::Result<(bool, bool)> {
+    fn strike_udp(&self, case: &HostileCase) -> io::Result<(bool, bool)> {
         for datagram in &case.datagrams {
             // What was said about an earlier datagram, as that nobody listens, is the probe's to find out.
             let _ = self.socket.send(datagram);
@@ -183,7 +183,7 @@ impl Attack {
         Ok((is_answered, is_sound))
     }
 
-    fn strike_tcp(&self, case: &Case) -> io::Result<(bool, bool)> {
+    fn strike_tcp(&self, case: &HostileCase) -> io::Result<(bool, bool)> {
         // That nobody listens is the probe's to find out.
         let Ok(mut stream) = TcpStream::connect_timeout(&self.target, self.timeout) else {
             return Ok((false, true));

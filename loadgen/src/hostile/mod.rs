@@ -18,7 +18,7 @@ use crate::options::RunOptions;
 use crate::random::Random;
 use attack::Attack;
 pub use attack::Fault;
-pub use mutate::{Case, KINDS, Kind};
+pub use mutate::{HostileCase, KINDS, Kind};
 pub use verdict::{Finding, HOSTILE_SCHEMA, HostileReport, KindCount};
 
 /// What to do.
@@ -144,7 +144,7 @@ pub fn hostile(
     let mut random = Random::new(options.seed, 0);
     let is_enough = |cases: u64| options.cases > 0 && cases >= options.cases;
     while !is_enough(course.state.cases) && !course.is_over() {
-        let case = Case::make(&options.probe, &mut random);
+        let case = HostileCase::make(&options.probe, &mut random);
         let outcome = attack.strike(&case).map_err(Error::Open)?;
         course.state.cases += 1;
         course.state.answered += u64::from(outcome.is_answered);
@@ -193,7 +193,7 @@ fn pursue(
     attack: &mut Attack,
     options: &HostileOptions,
     course: &mut Course<'_>,
-    case: Case,
+    case: HostileCase,
     fault: Fault,
 ) -> std::io::Result<Finding> {
     let mut finding = Finding::new(course.state.cases, &case, fault);
@@ -203,7 +203,7 @@ fn pursue(
         return Ok(finding);
     }
     let breaks = |attack: &mut Attack, course: &mut Course<'_>, datagrams: &[Vec<u8>]| {
-        let again = Case { kind: case.kind, datagrams: datagrams.to_vec() };
+        let again = HostileCase { kind: case.kind, datagrams: datagrams.to_vec() };
         let same = attack.strike(&again)?.fault == Some(fault);
         let is_back = !same || attack.recovers(options.recovery, || course.is_stopped())?;
         Ok::<_, std::io::Error>((same, is_back))

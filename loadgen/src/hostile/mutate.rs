@@ -48,7 +48,7 @@ pub const KINDS: [Kind; 12] = [
 
 /// What is sent: datagrams, or what they have over a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Case {
+pub struct HostileCase {
     /// What was done.
     pub kind: Kind,
     /// In the order in which they are sent.
@@ -105,7 +105,7 @@ fn put(bytes: &mut [u8], at: usize, word: u32) {
     }
 }
 
-impl Case {
+impl HostileCase {
     /// The next case, made of a request for `handle`.
     #[must_use]
     pub fn make(handle: &[u8], random: &mut Random) -> Self {
@@ -267,7 +267,7 @@ mod tests {
     fn cases_are_of_all_kinds_and_the_same_for_a_seed() {
         let make = |seed| {
             let mut random = Random::new(seed, 0);
-            (0..20_000).map(|_| Case::make(b"10.1/a", &mut random)).collect::<Vec<_>>()
+            (0..20_000).map(|_| HostileCase::make(b"10.1/a", &mut random)).collect::<Vec<_>>()
         };
         let cases = make(1);
         assert!(cases == make(1) && cases != make(2));

@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 
-use super::{Case, Fault, HostileOptions, KINDS, Kind};
+use super::{Fault, HostileCase, HostileOptions, KINDS, Kind};
 use crate::environment::Environment;
 
 /// Name and version of the form of [`HostileReport`].
@@ -76,7 +76,7 @@ fn hex(datagrams: &[Vec<u8>]) -> Vec<String> {
 }
 
 impl Finding {
-    pub(super) fn new(number: u64, case: &Case, fault: Fault) -> Self {
+    pub(super) fn new(number: u64, case: &HostileCase, fault: Fault) -> Self {
         Self {
             case: number,
             kind: case.kind,

@@ -112,7 +112,7 @@ pub(super) fn span(points: &[(f64, f64)], label: fn(f64) -> String) -> String {
 }
 
 /// An axis with its bounds, between two places on the page.
-struct Placed {
+struct PlacedAxis {
     axis: Axis,
     low: f64,
     high: f64,
@@ -120,7 +120,7 @@ struct Placed {
     to: f64,
 }
 
-impl Placed {
+impl PlacedAxis {
     fn new(axis: Axis, values: impl Iterator<Item = f64>, from: f64, to: f64) -> Self {
         let values = values.filter(|value| value.is_finite() && (axis.scale != Scale::Log || *value > 0.0));
         let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
@@ -193,7 +193,7 @@ pub(super) fn end(mut svg: String) -> String {
     svg
 }
 
-fn axes(svg: &mut String, x: &Placed, y: &Placed) {
+fn axes(svg: &mut String, x: &PlacedAxis, y: &PlacedAxis) {
     let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
     // Writing to a string does not fail; here and below.
     for tick in y.ticks() {
@@ -252,9 +252,9 @@ fn thinned(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
 /// Lines over the same axes; the area below the first one is filled when y begins with zero.
 pub(super) fn lines(caption: &Caption<'_>, x: Axis, y: Axis, lines: &[Line], marks: &[Mark]) -> String {
     let all = || lines.iter().flat_map(|line| &line.points);
-    let x = Placed::new(x, all().map(|point| point.0), LEFT, WIDTH - RIGHT);
+    let x = PlacedAxis::new(x, all().map(|point| point.0), LEFT, WIDTH - RIGHT);
     let marked = marks.iter().map(|mark| mark.at);
-    let y = Placed::new(y, all().map(|point| point.1).chain(marked), HEIGHT - BOTTOM, TOP);
+    let y = PlacedAxis::new(y, all().map(|point| point.1).chain(marked), HEIGHT - BOTTOM, TOP);
     let mut svg = begin(caption, HEIGHT);
     axes(&mut svg, &x, &y);
     for Mark { at, .. } in marks {
@@ -294,7 +294,7 @@ pub(super) fn lines(caption: &Caption<'_>, x: Axis, y: Axis, lines: &[Line], mar
 /// Draws a line without gaps; the area below it, if it is wanted and there is a zero.
 fn draw_piece(
     svg: &mut String,
-    (x, y): (&Placed, &Placed),
+    (x, y): (&PlacedAxis, &PlacedAxis),
     piece: &[(f64, f64)],
     class: &str,
     has_area: bool,
@@ -323,8 +323,8 @@ pub(super) fn bars(
     marks: &[Mark],
 ) -> String {
     let edges = bars.iter().flat_map(|bar| [bar.0, bar.1]);
-    let x = Placed::new(x, edges, LEFT, WIDTH - RIGHT);
-    let y = Placed::new(y, bars.iter().map(|bar| bar.2), HEIGHT - BOTTOM, TOP);
+    let x = PlacedAxis::new(x, edges, LEFT, WIDTH - RIGHT);
+    let y = PlacedAxis::new(y, bars.iter().map(|bar| bar.2), HEIGHT - BOTTOM, TOP);
     let mut svg = begin(caption, HEIGHT);
     axes(&mut svg, &x, &y);
     for &(from, to, height) in bars.iter().filter(|bar| bar.2 > 0.0) {
@@ -403,7 +403,7 @@ mod tests {
             (Scale::LinearFromZero, vec![0.0]),
         ] {
             let axis = Axis { title: "", scale, label: plain };
-            let placed = Placed::new(axis, values.iter().copied(), 0.0, 100.0);
+            let placed = PlacedAxis::new(axis, values.iter().copied(), 0.0, 100.0);
             let ticks = placed.ticks();
             assert!((2..=12).contains(&ticks.len()), "{scale:?} {values:?}: {ticks:?}");
             assert!(ticks.iter().all(|tick| (-0.01..=100.01).contains(&placed.at(*tick))), "{ticks:?}");

@@ -44,11 +44,11 @@ const PLAIN_LEN: u16 = 7;
 
 /// What is shown.
 #[derive(Debug, Default)]
-pub struct View {
+pub struct LiveView {
     title: String,
     duration_s: Option<f64>,
     is_colored: bool,
-    seconds: VecDeque<Shown>,
+    seconds: VecDeque<ShownSecond>,
     last: Second,
     sent: u64,
     late: u64,
@@ -56,7 +56,7 @@ pub struct View {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Shown {
+struct ShownSecond {
     answered: u64,
     /// Answers of each row of the strip.
     rows: [u64; ROWS.len()],
@@ -64,7 +64,7 @@ struct Shown {
     has_lost: bool,
 }
 
-impl View {
+impl LiveView {
     /// Of a run with this title, which ends after so many seconds if that is known.
     #[must_use]
     pub fn new(title: String, duration_s: Option<f64>, is_colored: bool) -> Self {
@@ -74,7 +74,7 @@ impl View {
     /// Takes what a second saw.
     pub fn add(&mut self, second: &Second) {
         let has_lost = second.late > 0 || second.lost_so_far > self.last.lost_so_far;
-        let mut shown = Shown { answered: second.answered, has_lost, ..Shown::default() };
+        let mut shown = ShownSecond { answered: second.answered, has_lost, ..ShownSecond::default() };
         for step in second.histogram.iter().flat_map(|histogram| histogram.iter_recorded()) {
             let row = ROWS.iter().position(|(end, _)| step.value_iterated_to() <= *end).unwrap_or(0);
             shown.rows[row] += u64::from(step.count_at_value());
@@ -206,7 +206,7 @@ impl View {
     }
 
     /// The last so many seconds.
-    fn latest(&self, width: usize) -> impl Iterator<Item = &Shown> {
+    fn latest(&self, width: usize) -> impl Iterator<Item = &ShownSecond> {
         self.seconds.iter().skip(self.seconds.len().saturating_sub(width))
     }
 
@@ -262,7 +262,7 @@ impl View {
     }
 }
 
-fn shade(shown: &Shown, row: usize) -> char {
+fn shade(shown: &ShownSecond, row: usize) -> char {
     let total: u64 = shown.rows.iter().sum();
     match shown.rows[row] as f64 / total.max(1) as f64 {
         0.0 => ' ',
@@ -287,8 +287,8 @@ mod tests {
     use ratatui::buffer::Buffer;
     use std::sync::Arc;
 
-    fn view(seconds: u64, is_colored: bool) -> View {
-        let mut view = View::new("127.0.0.1:2641 over udp".to_owned(), Some(60.0), is_colored);
+    fn view(seconds: u64, is_colored: bool) -> LiveView {
+        let mut view = LiveView::new("127.0.0.1:2641 over udp".to_owned(), Some(60.0), is_colored);
         for number in 1..=seconds {
             let mut times = histogram(2);
             times.record_n(80_000, 900).unwrap();
@@ -312,13 +312,13 @@ mod tests {
         view
     }
 
-    fn drawn(view: &View, width: u16, height: u16) -> Terminal<TestBackend> {
+    fn drawn(view: &LiveView, width: u16, height: u16) -> Terminal<TestBackend> {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
         terminal.draw(|frame| view.draw(frame)).unwrap();
         terminal
     }
 
-    fn screen(view: &View, width: u16, height: u16) -> String {
+    fn screen(view: &LiveView, width: u16, height: u16) -> String {
         drawn(view, width, height).backend().to_string()
     }
 
@@ -375,7 +375,7 @@ mod tests {
                 screen(&view, width, height);
             }
         }
-        assert!(screen(&View::default(), 80, 24).contains("0 s"));
+        assert!(screen(&LiveView::default(), 80, 24).contains("0 s"));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::io::{self, BufRead};
 
 use percent_encoding::percent_decode;
 
-use super::{Recorded, Recording};
+use super::{RecordedRequest, Recording};
 use crate::read::Lines;
 
 /// Reads a whole log. Lines that are something else are counted.
@@ -32,7 +32,7 @@ pub fn read(input: impl BufRead) -> io::Result<Recording> {
     Ok(recording)
 }
 
-fn request(line: &[u8]) -> Option<Recorded> {
+fn request(line: &[u8]) -> Option<RecordedRequest> {
     let (before, rest) = split(line, b" \"")?;
     let (time, rest) = split(rest, b"\" ")?;
     let (_, interface) = split(before, b" ")?;
@@ -45,7 +45,7 @@ fn request(line: &[u8]) -> Option<Recorded> {
     }
     let time: jiff::Timestamp = std::str::from_utf8(time).ok()?.parse().ok()?;
     let at_ns = i64::try_from(time.as_nanosecond()).ok()?;
-    Some(Recorded { at_ns, what: percent_decode(handle).collect() })
+    Some(RecordedRequest { at_ns, what: percent_decode(handle).collect() })
 }
 
 fn split<'a>(bytes: &'a [u8], at: &[u8]) -> Option<(&'a [u8], &'a [u8])> {

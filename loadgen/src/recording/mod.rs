@@ -13,11 +13,11 @@ use std::path::Path;
 use std::str::FromStr;
 
 use crate::error::Error;
-use crate::read::{READ_LEN, Stoppable, whole_of};
+use crate::read::{READ_LEN, StoppableFile, whole_of};
 
 /// One recorded request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Recorded {
+pub struct RecordedRequest {
     /// Nanoseconds from the first request of the recording, or before it.
     pub at_ns: i64,
     /// A whole message, or the name of a handle.
@@ -28,7 +28,7 @@ pub struct Recorded {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recording {
     /// The requests.
-    pub requests: Vec<Recorded>,
+    pub requests: Vec<RecordedRequest>,
     /// Packets or lines that are something else.
     pub skipped: u64,
 }
@@ -125,8 +125,8 @@ impl Recording {
 fn open<'a>(
     path: &Path,
     go_on: &'a mut dyn FnMut() -> ControlFlow<()>,
-) -> io::Result<(Stoppable<'a>, io::Cursor<Vec<u8>>)> {
-    let (mut file, mut head) = (Stoppable { file: File::open(path)?, go_on }, Vec::new());
+) -> io::Result<(StoppableFile<'a>, io::Cursor<Vec<u8>>)> {
+    let (mut file, mut head) = (StoppableFile { file: File::open(path)?, go_on }, Vec::new());
     (&mut file).take(pcap::MAGIC_LEN).read_to_end(&mut head)?;
     Ok((file, io::Cursor::new(head)))
 }
@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn times_begin_with_the_first_request_and_go_faster() {
-        let request = |at_ns| Recorded { at_ns, what: Vec::new() };
+        let request = |at_ns| RecordedRequest { at_ns, what: Vec::new() };
         let recording = Recording { requests: vec![request(0), request(3_000), request(10_000)], skipped: 0 };
         assert_eq!(recording.due_ns(1.0), [0, 3_000, 10_000]);
         assert_eq!(recording.due_ns(10.0), [0, 300, 1_000]);

@@ -8,7 +8,7 @@
 use handle_proto::limit::UDP_MESSAGE_LEN_MAX;
 
 use super::cursor::Cursor;
-use super::{Recorded, Recording, pcapng};
+use super::{RecordedRequest, Recording, pcapng};
 use crate::question::Question;
 
 /// Bytes that tell what a file is.
@@ -65,7 +65,7 @@ fn take(recording: &mut Recording, at_ns: i64, ip: Option<&[u8]>, port: u16) {
     let payload = ip.and_then(|ip| udp_payload(ip, port));
     match payload.filter(|payload| is_request(payload)) {
         Some(payload) if recording.requests.len() < Recording::REQUESTS_MAX => {
-            recording.requests.push(Recorded { at_ns, what: payload.to_vec() });
+            recording.requests.push(RecordedRequest { at_ns, what: payload.to_vec() });
         }
         _ => recording.skipped += 1,
     }
@@ -140,13 +140,13 @@ fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
 pub(crate) mod tests {
     use super::*;
     use crate::random::Random;
-    use crate::workload::{Ask, Sampler};
+    use crate::workload::{RequestChoice, Sampler};
 
     fn request(name: &[u8]) -> Vec<u8> {
         let mut sampler = Sampler::new(1, 1);
         sampler.offer(name);
         let mut room = [0; UDP_MESSAGE_LEN_MAX];
-        let len = sampler.finish(0).unwrap().write_request(Ask::default(), 77, &mut room);
+        let len = sampler.finish(0).unwrap().write_request(RequestChoice::default(), 77, &mut room);
         room[..len].to_vec()
     }
 

@@ -23,7 +23,7 @@ use crate::clock::Clock;
 use crate::drive::{TICK_NS, sleep_ns};
 use crate::options::Idle;
 use crate::worker::{BURST_MAX, Interval, Worker};
-use connection::{Connection, Context, End};
+use connection::{Connection, ConnectionEnd, Context};
 
 /// What is spoken over connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,13 +147,13 @@ impl ConnectionCounts {
         self.unreadable += other.unreadable;
     }
 
-    const fn count(&mut self, end: End, was_established: bool) {
+    const fn count(&mut self, end: ConnectionEnd, was_established: bool) {
         match end {
-            End::Done => {}
+            ConnectionEnd::Done => {}
             _ if !was_established => self.failed += 1,
-            End::Closed => self.closed_early += 1,
-            End::GivenUp => self.given_up += 1,
-            End::Unreadable => self.unreadable += 1,
+            ConnectionEnd::Closed => self.closed_early += 1,
+            ConnectionEnd::GivenUp => self.given_up += 1,
+            ConnectionEnd::Unreadable => self.unreadable += 1,
         }
     }
 }
@@ -296,7 +296,7 @@ impl Pool {
         }
     }
 
-    fn close(&mut self, at: usize, end: End) {
+    fn close(&mut self, at: usize, end: ConnectionEnd) {
         self.with_place(at, |pool| {
             if let Some(connection) = pool.places[at].take() {
                 pool.counts.count(end, connection.is_established());
@@ -313,7 +313,7 @@ impl Pool {
         }
     }
 
-    fn read(&mut self, at: usize, take: impl FnMut(&[u8])) -> Result<(), End> {
+    fn read(&mut self, at: usize, take: impl FnMut(&[u8])) -> Result<(), ConnectionEnd> {
         let Some(connection) = &mut self.places[at] else { return Ok(()) };
         let was_established = connection.is_established();
         let turned = connection.turn(&self.streams, &self.context, &mut self.input, take);
@@ -326,7 +326,7 @@ impl Pool {
         for at in 0..self.places.len() {
             let oldest_ns = self.places[at].as_ref().and_then(Connection::oldest_ns);
             if oldest_ns.is_some_and(|sent_ns| sent_ns < sent_before_ns) {
-                self.close(at, End::GivenUp);
+                self.close(at, ConnectionEnd::GivenUp);
             }
         }
     }

@@ -15,7 +15,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use handle_loadgen::replay::{Outcome, replay};
-use handle_loadgen::{Form, Load, Report, RunOptions, Truth, Verify, run};
+use handle_loadgen::{Form, Load, ReferenceData, Report, RunOptions, Verify, run};
 
 use server::{HANDLES, Server, TIMEOUT, answer, honest, names, records, requests_400};
 
@@ -163,7 +163,7 @@ fn what_comes_late_is_late() {
         load: Load::Open { rate: NonZeroU64::new(200).unwrap() },
         duration: Duration::from_millis(1000),
         timeout: TIMEOUT,
-        verify: Some(Verify::with(Truth::Records(records.path().to_owned()))),
+        verify: Some(Verify::with(ReferenceData::Records(records.path().to_owned()))),
         ..RunOptions::new(server.address, names())
     };
     let report = run(&options, |_| ControlFlow::Continue(())).unwrap();
@@ -183,7 +183,7 @@ fn a_first_pass_is_the_truth_for_what_follows() {
         load: Load::Open { rate: NonZeroU64::new(1000).unwrap() },
         duration: Duration::from_millis(200),
         timeout: TIMEOUT,
-        verify: Some(Verify::with(Truth::FirstPass)),
+        verify: Some(Verify::with(ReferenceData::FirstPass)),
         pattern: handle_loadgen::Pattern::Sequential,
         forms: vec!["9=plain".parse().unwrap(), "1=case".parse::<Form>().unwrap()],
         ..RunOptions::new(server.address, names())

@@ -11,10 +11,10 @@ use std::time::Duration;
 use handle_loadgen::random::Random;
 use handle_loadgen::schedule::Phase;
 use handle_loadgen::stream::Protocol;
-use handle_loadgen::{Load, Report, RunOptions, Streams, Transport, Truth, Verify, run};
+use handle_loadgen::{Load, ReferenceData, Report, RunOptions, Streams, Transport, Verify, run};
 
 use super::http;
-use super::server::{Connected, Deed, Server, answer, honest, names, records, whole};
+use super::server::{ConnectionServer, Server, ServerAction, answer, honest, names, records, whole};
 
 /// Runs of one property, each with a seed of its own.
 const SEEDS: u64 = 32;
@@ -50,32 +50,32 @@ fn any_datagrams(request: &[u8], random: &mut Random) -> Vec<Vec<u8>> {
     datagrams
 }
 
-fn any_deeds(request: &[u8], random: &mut Random) -> Vec<Deed> {
+fn any_deeds(request: &[u8], random: &mut Random) -> Vec<ServerAction> {
     let mut bytes = whole(&honest(request));
     let lie = random.below(16);
     match lie {
         0 => return vec![],
-        1 => return vec![Deed::Write(bytes.clone()), Deed::Write(bytes)],
-        2 => return vec![Deed::Write(bytes), Deed::Close],
-        3 => return vec![Deed::Close],
+        1 => return vec![ServerAction::Write(bytes.clone()), ServerAction::Write(bytes)],
+        2 => return vec![ServerAction::Write(bytes), ServerAction::Close],
+        3 => return vec![ServerAction::Close],
         4 => bytes.truncate(60),
         5 => bytes[8] ^= 0x40,
         6 => bytes[41] = 0x7f,
         7 => bytes = whole(&answer(request, b"https://example.org/evil")),
         8 => bytes[24] = 0xff,
-        9 => return vec![Deed::Wait(LATE * 3 / 2), Deed::Write(bytes)],
+        9 => return vec![ServerAction::Wait(LATE * 3 / 2), ServerAction::Write(bytes)],
         _ => {}
     }
-    let mut deeds = vec![Deed::Write(bytes)];
+    let mut deeds = vec![ServerAction::Write(bytes)];
     if lie == 4 {
-        deeds.push(Deed::Close);
+        deeds.push(ServerAction::Close);
     }
     deeds
 }
 
 /// Tells `note` how many answers they are.
-fn note_deeds(deeds: Vec<Deed>, note: impl Fn(usize)) -> Vec<Deed> {
-    note(deeds.iter().filter(|deed| matches!(deed, Deed::Write(_))).count());
+fn note_deeds(deeds: Vec<ServerAction>, note: impl Fn(usize)) -> Vec<ServerAction> {
+    note(deeds.iter().filter(|deed| matches!(deed, ServerAction::Write(_))).count());
     deeds
 }
 
@@ -117,7 +117,7 @@ fn go(seed: u64) {
         timeout: LATE,
         verify: Some(Verify {
             every: 1 + u32::try_from(seed % 3).unwrap(),
-            ..Verify::with(Truth::Records(records.path().to_owned()))
+            ..Verify::with(ReferenceData::Records(records.path().to_owned()))
         }),
         threads: 1 + usize::try_from(seed % 3).unwrap(),
         seed,
@@ -128,13 +128,17 @@ fn go(seed: u64) {
     let streams = |protocol| Transport::Stream(Streams { connections: 32, pipeline, requests, protocol });
     let report = match random.below(4) {
         0 => {
-            let server = Connected::start(move |_, request| note_deeds(any_deeds(request, &mut lies), &note));
+            let server =
+                ConnectionServer::start(move |_, request| note_deeds(any_deeds(request, &mut lies), &note));
             run(&options(server.address, streams(Protocol::Tcp)), go_on).unwrap()
         }
         1 => {
             let protocol = if random.below(2) == 0 { Protocol::Http } else { Protocol::Json };
-            let server = Connected::start_with(http::read_request, move |_, request| {
-                note_deeds(http::any_deeds(protocol, request, &mut lies, Deed::Wait(LATE * 3 / 2)), &note)
+            let server = ConnectionServer::start_with(http::read_request, move |_, request| {
+                note_deeds(
+                    http::any_deeds(protocol, request, &mut lies, ServerAction::Wait(LATE * 3 / 2)),
+                    &note,
+                )
             });
             run(&options(server.address, streams(protocol)), go_on).unwrap()
         }

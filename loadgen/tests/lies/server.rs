@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use handle_loadgen::{Load, Names, Pattern, RunOptions, Truth, Verify};
+use handle_loadgen::{Load, Names, Pattern, ReferenceData, RunOptions, Verify};
 use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::list::Values;
 use handle_proto::wire::query::{Query, QueryAnswer};
@@ -112,14 +112,14 @@ pub(crate) fn requests_400(target: SocketAddr, records: &Path) -> RunOptions {
         load: Load::Open { rate: NonZeroU64::new(1000).unwrap() },
         duration: Duration::from_millis(400),
         timeout: TIMEOUT,
-        verify: Some(Verify::with(Truth::Records(records.to_owned()))),
+        verify: Some(Verify::with(ReferenceData::Records(records.to_owned()))),
         pattern: Pattern::Sequential,
         ..RunOptions::new(target, names())
     }
 }
 
 /// What a server does on a connection with its answer.
-pub(crate) enum Deed {
+pub(crate) enum ServerAction {
     /// It writes this.
     Write(Vec<u8>),
     /// It waits.
@@ -131,21 +131,21 @@ pub(crate) enum Deed {
 }
 
 /// The same over connections, each on a thread of its own; `lie` says what is done about request number n of all.
-pub(crate) struct Connected {
+pub(crate) struct ConnectionServer {
     stop: Arc<AtomicBool>,
     thread: Option<thread::JoinHandle<()>>,
     pub(crate) address: SocketAddr,
 }
 
-impl Connected {
-    pub(crate) fn start(lie: impl FnMut(usize, &[u8]) -> Vec<Deed> + Send + 'static) -> Self {
+impl ConnectionServer {
+    pub(crate) fn start(lie: impl FnMut(usize, &[u8]) -> Vec<ServerAction> + Send + 'static) -> Self {
         Self::start_with(read_message, lie)
     }
 
     /// `read` takes a request from a connection, as far as `lie` is told of it.
     pub(crate) fn start_with(
         read: fn(&mut BufReader<TcpStream>) -> std::io::Result<Vec<u8>>,
-        lie: impl FnMut(usize, &[u8]) -> Vec<Deed> + Send + 'static,
+        lie: impl FnMut(usize, &[u8]) -> Vec<ServerAction> + Send + 'static,
     ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let (address, stop) = (listener.local_addr().unwrap(), Arc::new(AtomicBool::new(false)));
@@ -169,7 +169,7 @@ impl Connected {
     }
 }
 
-impl Drop for Connected {
+impl Drop for ConnectionServer {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         let _ = TcpStream::connect(self.address);
@@ -190,7 +190,7 @@ fn read_message(reader: &mut BufReader<TcpStream>) -> std::io::Result<Vec<u8>> {
 fn serve(
     mut stream: &TcpStream,
     read: fn(&mut BufReader<TcpStream>) -> std::io::Result<Vec<u8>>,
-    tell: impl Fn(&[u8]) -> Vec<Deed>,
+    tell: impl Fn(&[u8]) -> Vec<ServerAction>,
 ) -> std::io::Result<()> {
     let (mut reader, mut kept_back) = (BufReader::new(stream.try_clone()?), Vec::new());
     loop {
@@ -198,10 +198,10 @@ fn serve(
         let before = std::mem::take(&mut kept_back);
         for deed in tell(&request) {
             match deed {
-                Deed::Write(bytes) => stream.write_all(&bytes)?,
-                Deed::Wait(duration) => thread::sleep(duration),
-                Deed::KeepBack(bytes) => kept_back = bytes,
-                Deed::Close => return stream.shutdown(Shutdown::Both),
+                ServerAction::Write(bytes) => stream.write_all(&bytes)?,
+                ServerAction::Wait(duration) => thread::sleep(duration),
+                ServerAction::KeepBack(bytes) => kept_back = bytes,
+                ServerAction::Close => return stream.shutdown(Shutdown::Both),
             }
         }
         stream.write_all(&before)?;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use handle_auth::{Algorithm, PrivateKey};
-use handle_loadgen::{KeySource, Load, Report, RunOptions, Truth, Verify, run};
+use handle_loadgen::{KeySource, Load, ReferenceData, Report, RunOptions, Verify, run};
 use handle_proto::OpCode;
 use handle_proto::data::site::{Address, Interface, InterfaceKind, InterfaceProtocol};
 use handle_proto::data::{ServerBuilder, SiteBuilder};
@@ -16,12 +16,12 @@ use super::server::{Server, TIMEOUT, honest, names, records, whole};
 use super::sums;
 
 /// A key of the golden vectors: both records, in the order private and public.
-struct Key {
+struct KeyRecords {
     private: Vec<u8>,
     public: Vec<u8>,
 }
 
-fn keys() -> Vec<Key> {
+fn keys() -> Vec<KeyRecords> {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/vectors/credentials.jsonl");
     let text = std::fs::read_to_string(path).unwrap();
     let vectors = text.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
@@ -30,7 +30,7 @@ fn keys() -> Vec<Key> {
             let hex = vector.get(name)?.as_str()?;
             Some(data_encoding::HEXLOWER.decode(hex.as_bytes()).unwrap())
         };
-        Some(Key { private: record("handle_private_hex")?, public: record("handle_public_hex")? })
+        Some(KeyRecords { private: record("handle_private_hex")?, public: record("handle_public_hex")? })
     });
     keys.collect()
 }
@@ -68,7 +68,7 @@ fn site(request: &[u8], public: &[u8]) -> Vec<u8> {
 }
 
 /// Asks a hundred times for signed answers, of which each tenth is signed with `forger` instead of `signer`.
-fn asked(signer: &Key, forger: &Key, from_server: bool) -> Report {
+fn asked(signer: &KeyRecords, forger: &KeyRecords, from_server: bool) -> Report {
     let [right, wrong] = [signer, forger].map(|key| Arc::new(PrivateKey::from_record(&key.private).unwrap()));
     let public = signer.public.clone();
     let mut answers = 0;
@@ -90,7 +90,10 @@ fn asked(signer: &Key, forger: &Key, from_server: bool) -> Report {
         duration: Duration::from_secs(1),
         timeout: 10 * TIMEOUT,
         forms: vec!["certify".parse().unwrap()],
-        verify: Some(Verify { key: Some(key), ..Verify::with(Truth::Records(records.path().to_owned())) }),
+        verify: Some(Verify {
+            key: Some(key),
+            ..Verify::with(ReferenceData::Records(records.path().to_owned()))
+        }),
         ..RunOptions::new(server.address, names())
     };
     run(&options, |_| ControlFlow::Continue(())).unwrap()
@@ -100,8 +103,9 @@ fn asked(signer: &Key, forger: &Key, from_server: bool) -> Report {
 fn forged_signatures_are_wrong_whoever_signs() {
     let keys = keys();
     let with = |algorithm| {
-        let is_it =
-            |key: &&Key| PrivateKey::from_record(&key.private).is_ok_and(|key| key.algorithm() == algorithm);
+        let is_it = |key: &&KeyRecords| {
+            PrivateKey::from_record(&key.private).is_ok_and(|key| key.algorithm() == algorithm)
+        };
         keys.iter().find(is_it).unwrap()
     };
     let (rsa, dsa) = (with(Algorithm::Rsa), with(Algorithm::Dsa));

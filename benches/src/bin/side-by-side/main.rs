@@ -17,9 +17,9 @@ use anyhow::{Context as _, ensure};
 use clap::{Parser, Subcommand};
 use handle_benches::answers::Answerer;
 use handle_benches::flood::{Flood, WINDOW};
-use handle_benches::requests::{Ask, Requests};
+use handle_benches::requests::{RequestKind, Requests};
 use handle_benches::serve::{self, Child, Path};
-use handle_benches::turns::Turn;
+use handle_benches::turns::ServerTurn;
 use handle_benches::{certified, sets};
 use handle_server::config::Limits;
 use handle_snapshot::PublishedSet;
@@ -133,7 +133,7 @@ fn measure(args: &Args) -> anyhow::Result<()> {
     ensure!(args.rounds > 0, "at least one round");
     ensure!(args.requests <= 1 << 20, "at most 1048576 requests: their number shares 32 bits with a length");
     let set = sets::open(args.records)?;
-    let mut requests = Requests::new(args.records, args.requests, Ask::Plain, 1)?;
+    let mut requests = Requests::new(args.records, args.requests, RequestKind::Plain, 1)?;
     let lens = answer_lens(&set, &requests);
     let usual_len = lens.iter().sum::<usize>() / lens.len().max(1);
     requests.note_answer_lens(&lens);
@@ -231,7 +231,7 @@ fn run(
     let turns = take_turns(args, taking_part.len(), |at, seconds| {
         let contestant = taking_part[at];
         let flood = &mut floods[usize::from(contestant.speaks_dns)];
-        Turn::measure(flood, (contestant.pid, contestant.address), args.server_core, seconds)
+        ServerTurn::measure(flood, (contestant.pid, contestant.address), args.server_core, seconds)
             .with_context(|| format!("{}: {}", scenario.name, contestant.name))
     })?;
     let of = |name: &str| taking_part.iter().position(|contestant| contestant.name == name);

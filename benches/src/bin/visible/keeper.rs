@@ -3,7 +3,7 @@
 use anyhow::{Context as _, bail};
 use handle_admin::publish::{Command, PublishConfig, StorePublisher};
 use handle_admin::store::{Store, StoreConfig};
-use handle_benches::records::{Generator, Room};
+use handle_benches::records::{Generator, RecordRoom};
 use handle_benches::{serve, usage};
 use handle_proto::{Value, Values};
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -180,7 +180,7 @@ fn import(config: &StoreConfig, dir: &Path, generator: &Generator, records: u64)
     let store = Store::create(config, true)?;
     let mut bulk = store.bulk(dir, IMPORT_MEMORY_LEN);
     generator.prefixes().into_iter().for_each(|prefix| bulk.home(prefix));
-    let (mut room, mut encoded) = (Room::default(), Vec::new());
+    let (mut room, mut encoded) = (RecordRoom::default(), Vec::new());
     for n in 0..records {
         let record = generator.record(n, &mut room);
         encoded.clear();

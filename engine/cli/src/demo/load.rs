@@ -4,7 +4,7 @@ use super::records::publish_change;
 use super::{Args, ProgressPrinter, cores};
 use crate::handled_process::Process;
 use crate::output;
-use handle_loadgen::{Load, Names, Report, RunOptions, Second, Truth, Verify};
+use handle_loadgen::{Load, Names, ReferenceData, Report, RunOptions, Second, Verify};
 use handle_snapshot::set::publisher::SetPublisher;
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -37,7 +37,7 @@ pub(super) fn run(args: &Args, server: &Process, set: &Path, load: Load) -> anyh
     let mut options = RunOptions::new(server.address, Names::Snapshot(set.to_owned()));
     options.load = load;
     options.duration = Duration::from_secs(args.seconds);
-    options.verify = Some(Verify::with(Truth::Snapshot(set.to_owned())));
+    options.verify = Some(Verify::with(ReferenceData::Snapshot(set.to_owned())));
     options.cores = cores()?.map(|(_, load)| load).into_iter().collect();
     let report = handle_loadgen::run(&options, |second: &Second| {
         if !args.json && !second.is_rest {

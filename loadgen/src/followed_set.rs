@@ -17,7 +17,7 @@ use crate::clock::Clock;
 use crate::error::Error;
 use crate::expect::EachValue;
 use crate::read::Interrupt;
-use crate::verify::{Generation, Held, Source, Timeline, Watch};
+use crate::verify::{Generation, SetContent, SharedTimeline, Source, Timeline};
 use crate::workload::Sampler;
 
 /// How often the directory is looked at. Much shorter than sets are published, so that none is missed.
@@ -103,20 +103,20 @@ impl Source for SetSource {
         Ok(())
     }
 
-    fn held(&self, handle: &[u8]) -> Result<Held<'_>, String> {
+    fn held(&self, handle: &[u8]) -> Result<SetContent<'_>, String> {
         let name = &*looked_up(handle);
         if name.len() > HANDLE_LEN_MAX {
-            return Ok(Held::Absent);
+            return Ok(SetContent::Absent);
         }
         let records = self.0.records();
         match self.find(name)? {
-            Some(record) if record.public_count() == 0 => Ok(Held::NothingPublic),
-            Some(record) => Ok(Held::Values {
+            Some(record) if record.public_count() == 0 => Ok(SetContent::NothingPublic),
+            Some(record) => Ok(SetContent::Values {
                 count: u32::try_from(record.public_count()).map_err(|error| error.to_string())?,
                 bytes: record.public_bytes(),
             }),
-            None if records.homed(Handle(name).naming_authority()) => Ok(Held::Absent),
-            None => Ok(Held::Elsewhere),
+            None if records.homed(Handle(name).naming_authority()) => Ok(SetContent::Absent),
+            None => Ok(SetContent::Elsewhere),
         }
     }
 }
@@ -125,12 +125,12 @@ impl Source for SetSource {
 #[derive(Debug)]
 pub struct Follower {
     set: PublishedSet,
-    watch: Arc<Watch>,
+    watch: Arc<SharedTimeline>,
     timeline: Timeline,
     seen: Option<FileId>,
     clock: Clock,
     keep_ns: i64,
-    followed: Followed,
+    followed: FollowReport,
 }
 
 /// Tells whether a MANIFEST is the one seen before.
@@ -150,7 +150,7 @@ impl FileId {
 
 /// What was seen of a directory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Followed {
+pub struct FollowReport {
     /// Sets that were opened, the first among them.
     pub opened: u64,
     /// Sets that came and went between two looks.
@@ -173,24 +173,24 @@ impl Follower {
         };
         timeline.publish(first, 0, i64::MIN);
         Self {
-            watch: Arc::new(Watch::new(timeline.clone(), 0)),
+            watch: Arc::new(SharedTimeline::new(timeline.clone(), 0)),
             set,
             timeline,
             seen: None,
             clock,
             keep_ns,
-            followed: Followed { opened: 1, ..Followed::default() },
+            followed: FollowReport { opened: 1, ..FollowReport::default() },
         }
     }
 
     /// Where it tells what it sees.
     #[must_use]
-    pub fn watch(&self) -> Arc<Watch> {
+    pub fn watch(&self) -> Arc<SharedTimeline> {
         Arc::clone(&self.watch)
     }
 
     /// Looks at the directory again and again until `stop`, and returns what it saw.
-    pub fn follow(mut self, stop: &AtomicBool) -> Followed {
+    pub fn follow(mut self, stop: &AtomicBool) -> FollowReport {
         while !stop.load(Ordering::Relaxed) {
             self.look();
             std::thread::sleep(POLL);

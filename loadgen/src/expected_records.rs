@@ -13,7 +13,7 @@ use handle_proto::wire::query::QueryAnswer;
 use handle_proto::{Handle, ResponseCode, fold};
 
 use crate::error::Error;
-use crate::expect::{EachValue, Held, Source, each_of};
+use crate::expect::{EachValue, SetContent, Source, each_of};
 use crate::read::{Interrupt, Lines};
 
 /// Records of a file, in memory, as a server that does not tell upper from lower case has them.
@@ -99,12 +99,12 @@ fn folded(handle: &[u8]) -> Vec<u8> {
 }
 
 impl Source for Records {
-    fn held(&self, handle: &[u8]) -> Result<Held<'_>, String> {
+    fn held(&self, handle: &[u8]) -> Result<SetContent<'_>, String> {
         Ok(match self.find(handle) {
-            Some(record) if record.public_count == 0 => Held::NothingPublic,
-            Some(record) => Held::Values { count: record.public_count, bytes: &record.public },
-            None if self.prefixes.contains(Handle(&folded(handle)).naming_authority()) => Held::Absent,
-            None => Held::NotHere,
+            Some(record) if record.public_count == 0 => SetContent::NothingPublic,
+            Some(record) => SetContent::Values { count: record.public_count, bytes: &record.public },
+            None if self.prefixes.contains(Handle(&folded(handle)).naming_authority()) => SetContent::Absent,
+            None => SetContent::NotHere,
         })
     }
 
@@ -118,16 +118,16 @@ impl Source for Records {
 /// Names that were never asked for are taken to be absent; of those whose answer did not come, nothing is
 /// known.
 #[derive(Debug, Default)]
-pub struct Learned(HashMap<Vec<u8>, Option<Said>>);
+pub struct LearnedAnswers(HashMap<Vec<u8>, Option<LearnedAnswer>>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Said {
+struct LearnedAnswer {
     code: ResponseCode,
     count: u32,
     values: Vec<u8>,
 }
 
-impl Learned {
+impl LearnedAnswers {
     /// Notes that `handle` will be asked for.
     pub fn expect(&mut self, handle: &[u8]) {
         self.0.entry(folded(handle)).or_default();
@@ -148,7 +148,8 @@ impl Learned {
             _ => Values::EMPTY,
         };
         let count = u32::try_from(values.len()).unwrap_or(u32::MAX);
-        self.0.insert(folded(handle), Some(Said { code, count, values: values.as_bytes().to_vec() }));
+        self.0
+            .insert(folded(handle), Some(LearnedAnswer { code, count, values: values.as_bytes().to_vec() }));
     }
 
     /// Adds what another thread learned.
@@ -167,16 +168,16 @@ impl Learned {
     }
 }
 
-impl Source for Learned {
-    fn held(&self, handle: &[u8]) -> Result<Held<'_>, String> {
+impl Source for LearnedAnswers {
+    fn held(&self, handle: &[u8]) -> Result<SetContent<'_>, String> {
         Ok(match self.0.get(&folded(handle)) {
-            None => Held::NotHere,
-            Some(None) => Held::Unknown,
+            None => SetContent::NotHere,
+            Some(None) => SetContent::Unknown,
             Some(Some(said)) if said.code == ResponseCode::SUCCESS => {
-                Held::Values { count: said.count, bytes: &said.values }
+                SetContent::Values { count: said.count, bytes: &said.values }
             }
-            Some(Some(said)) if said.code == ResponseCode::VALUES_NOT_FOUND => Held::NothingPublic,
-            Some(Some(said)) => Held::Said(said.code),
+            Some(Some(said)) if said.code == ResponseCode::VALUES_NOT_FOUND => SetContent::NothingPublic,
+            Some(Some(said)) => SetContent::Said(said.code),
         })
     }
 }
@@ -200,11 +201,11 @@ mod tests {
             .unwrap();
         let read = || Records::read(file.path(), || ControlFlow::Continue(()));
         let records = read().unwrap();
-        assert!(matches!(records.held(b"10.1/OPEN"), Ok(Held::Values { count: 1, .. })));
-        assert_eq!(records.held(b"10.1/closed"), Ok(Held::NothingPublic));
-        assert_eq!(records.held(b"10.1/none"), Ok(Held::Absent));
-        assert_eq!(records.held(b"10.2/none"), Ok(Held::NotHere));
-        assert_eq!(records.held(b"10.3/none"), Ok(Held::Absent));
+        assert!(matches!(records.held(b"10.1/OPEN"), Ok(SetContent::Values { count: 1, .. })));
+        assert_eq!(records.held(b"10.1/closed"), Ok(SetContent::NothingPublic));
+        assert_eq!(records.held(b"10.1/none"), Ok(SetContent::Absent));
+        assert_eq!(records.held(b"10.2/none"), Ok(SetContent::NotHere));
+        assert_eq!(records.held(b"10.3/none"), Ok(SetContent::Absent));
         let mut indexes = Vec::new();
         records.each_value(b"10.1/open", &mut |value, _| indexes.push(value.index)).unwrap();
         assert_eq!(indexes, [1, 2]);
@@ -215,22 +216,22 @@ mod tests {
 
     #[test]
     fn a_first_pass_knows_what_was_said_and_what_was_not() {
-        let mut learned = Learned::default();
+        let mut learned = LearnedAnswers::default();
         for name in [&b"10.1/a"[..], b"10.1/b", b"10.1/c"] {
             learned.expect(name);
         }
         let said = |code| crate::verify::tests::message(code, &[0; 4]);
         learned.learn(b"10.1/A", &crate::verify::tests::values(b"10.1/A", 1, &value()));
-        let mut other = Learned::default();
+        let mut other = LearnedAnswers::default();
         other.expect(b"10.1/a");
         other.learn(b"10.1/b", &said(ResponseCode::HANDLE_NOT_FOUND));
         other.learn(b"10.1/c", b"noise");
         learned.add(other);
         assert_eq!(learned.counts(), (2, 1));
-        assert!(matches!(learned.held(b"10.1/a"), Ok(Held::Values { count: 1, .. })));
-        assert_eq!(learned.held(b"10.1/b"), Ok(Held::Said(ResponseCode::HANDLE_NOT_FOUND)));
-        assert_eq!(learned.held(b"10.1/c"), Ok(Held::Unknown));
-        assert_eq!(learned.held(b"10.1/d"), Ok(Held::NotHere));
+        assert!(matches!(learned.held(b"10.1/a"), Ok(SetContent::Values { count: 1, .. })));
+        assert_eq!(learned.held(b"10.1/b"), Ok(SetContent::Said(ResponseCode::HANDLE_NOT_FOUND)));
+        assert_eq!(learned.held(b"10.1/c"), Ok(SetContent::Unknown));
+        assert_eq!(learned.held(b"10.1/d"), Ok(SetContent::NotHere));
     }
 
     fn value() -> Vec<u8> {
