@@ -35,7 +35,7 @@ const SITE: &str = r#"{"version":1,"protocolVersion":"2.11","serialNumber":1,"pr
     "servers":[{"serverId":1,"address":"127.0.0.1","interfaces":[]}]}"#;
 
 #[derive(Arbitrary, Debug)]
-struct Given {
+struct ValueSpec {
     index: u8,
     permissions: u8,
     kind: u8,
@@ -43,10 +43,10 @@ struct Given {
 }
 
 #[derive(Arbitrary, Debug)]
-enum Asked {
-    Create(Vec<Given>),
-    Add(Vec<Given>),
-    Modify(Vec<Given>),
+enum OperationSpec {
+    Create(Vec<ValueSpec>),
+    Add(Vec<ValueSpec>),
+    Modify(Vec<ValueSpec>),
     Remove(Vec<u8>),
     Delete,
     List,
@@ -59,7 +59,7 @@ enum Asked {
 #[derive(Arbitrary, Debug)]
 enum Step {
     /// Somebody asks.
-    Ask { handle: u8, flags: u8, minor: u8, asked: Asked },
+    Ask { handle: u8, flags: u8, minor: u8, asked: OperationSpec },
     /// Somebody answers one of the last challenges, perhaps not the first time: what covers another now and then, and
     /// sometimes with the secret of somebody else.
     Answer { back: u8, crossed: u8, identity: u8, lies: u8 },
@@ -131,11 +131,11 @@ fn message(minor: u8, session_id: i32, request_id: i32, flags: u8, request: &Req
     MessageBuf::request(&envelope, &header, request).unsigned().ok()
 }
 
-impl Asked {
+impl OperationSpec {
     /// The message that asks so.
     fn message(&self, handle: &[u8], minor: u8, flags: u8, request_id: i32) -> Option<Vec<u8>> {
         let (mut values_room, mut indexes_room) = (Vec::new(), Vec::new());
-        let mut values = |given: &[Given]| {
+        let mut values = |given: &[ValueSpec]| {
             let kinds: [&[u8]; 4] = [b"URL", b"HS_ADMIN", b"HS_ADMIN.x", b""];
             for given in given {
                 let kind = kinds[usize::from(given.kind) % kinds.len()];
@@ -190,7 +190,7 @@ pub fn administration(bytes: &[u8]) {
             Step::Ask { handle, flags, minor, asked } => {
                 let handle = HANDLES[usize::from(*handle) % HANDLES.len()];
                 // Without a name only values that everybody may write are changed.
-                (asked.message(handle, *minor, *flags, at), matches!(asked, Asked::Modify(_)))
+                (asked.message(handle, *minor, *flags, at), matches!(asked, OperationSpec::Modify(_)))
             }
             Step::Answer { back, crossed, identity, lies } => {
                 let Some(asked) = challenges.len().checked_sub(1 + usize::from(back % 4)) else { continue };

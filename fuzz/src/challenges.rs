@@ -33,13 +33,13 @@ enum Step {
 }
 
 /// What waits, oldest first.
-struct Plain {
+struct ChallengeModel {
     limits: ChallengeLimits,
-    waiting: Vec<Kept>,
+    waiting: Vec<ModelChallenge>,
     now_ms: u64,
 }
 
-struct Kept {
+struct ModelChallenge {
     id: i32,
     source: u8,
     len: usize,
@@ -62,7 +62,7 @@ fn group(source: u8) -> u8 {
     source / 4 % 4 * 2 + u8::from(source % 4 >= 2)
 }
 
-impl Plain {
+impl ChallengeModel {
     fn expire(&mut self) -> u64 {
         let before = self.waiting.len();
         self.waiting.retain(|kept| kept.expires_ms > self.now_ms);
@@ -83,7 +83,7 @@ impl Plain {
         let free = ids.take(TRIES).find(|&id| id != 0 && self.waiting.iter().all(|kept| kept.id != id));
         let Some(id) = free else { return (Err(ChallengeRefusal::NoNumber), 0) };
         let mut displaced = 0;
-        let of_source = |kept: &Kept| group(kept.source) == group(source);
+        let of_source = |kept: &ModelChallenge| group(kept.source) == group(source);
         while self.waiting.iter().filter(|kept| of_source(kept)).count() >= limits.per_source_max {
             let oldest = self.waiting.iter().position(of_source).expect("one of several");
             self.waiting.remove(oldest);
@@ -93,7 +93,7 @@ impl Plain {
             self.waiting.remove(0);
             displaced += 1;
         }
-        self.waiting.push(Kept { id, source, len, expires_ms: self.now_ms + limits.age_ms_max });
+        self.waiting.push(ModelChallenge { id, source, len, expires_ms: self.now_ms + limits.age_ms_max });
         (Ok(id), displaced)
     }
 }
@@ -114,7 +114,7 @@ pub fn challenges(bytes: &[u8]) {
         exempt: SourceList::default(),
     };
     let mut table = Challenges::new(limits.clone());
-    let mut plain = Plain { limits, waiting: vec![], now_ms: 0 };
+    let mut plain = ChallengeModel { limits, waiting: vec![], now_ms: 0 };
     let mut expected = table.counts();
     for _ in 0..STEPS_MAX {
         if input.is_empty() {
@@ -168,7 +168,7 @@ fn challenge(id: i32, len: usize) -> Challenge {
     }
 }
 
-fn take(table: &mut Challenges, plain: &mut Plain, id: i32, expected: &mut ChallengeCounts) {
+fn take(table: &mut Challenges, plain: &mut ChallengeModel, id: i32, expected: &mut ChallengeCounts) {
     expected.expired += plain.expire();
     let at = plain.waiting.iter().position(|kept| kept.id == id);
     let kept = at.map(|at| plain.waiting.remove(at));

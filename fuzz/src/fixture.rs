@@ -84,7 +84,7 @@ impl Fixture {
     /// The same, of a server that signs, makes challenges, and computes values.
     pub(crate) fn slow_context(&self) -> Context<'_, Vec<u8>> {
         let service = Service { signs: true, authenticates: true, ..self.service };
-        self.context_of(service).computing(Some(&Extended))
+        self.context_of(service).computing(Some(&ExtendedNames))
     }
 
     /// The same, of a server that has sessions.
@@ -100,9 +100,9 @@ impl Fixture {
 
 /// Handles with an @ in them may be computed.
 #[derive(Debug)]
-struct Extended;
+struct ExtendedNames;
 
-impl MayCompute for Extended {
+impl MayCompute for ExtendedNames {
     fn base_of<'h>(&self, handle: &'h [u8]) -> Option<&'h [u8]> {
         Some(&handle[..handle.iter().position(|&byte| byte == b'@')?])
     }
@@ -114,9 +114,9 @@ fn key(handle: &[u8], folds: bool) -> Vec<u8> {
     key
 }
 
-type Given = (Vec<u8>, Vec<ValueBuf>);
+type RecordSpec = (Vec<u8>, Vec<ValueBuf>);
 
-fn records() -> Vec<Given> {
+fn records() -> Vec<RecordSpec> {
     let json: serde_json::Value = serde_json::from_str(RECORDS).expect("the vectors are JSON");
     let value = |hex: &serde_json::Value| {
         let bytes = data_encoding::HEXLOWER.decode(hex.as_str()?.as_bytes()).ok()?;
@@ -133,7 +133,7 @@ fn records() -> Vec<Given> {
 fn layer(
     folds: bool,
     homed: Option<&BTreeSet<Vec<u8>>>,
-    records: &[Given],
+    records: &[RecordSpec],
     deleted: Option<&[u8]>,
 ) -> Layer<Vec<u8>> {
     let options = LayerOptions { seed: 1, folds, created_unix_ms: 1 };

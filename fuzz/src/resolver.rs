@@ -68,10 +68,12 @@ fn check_in_session(fixture: &Fixture, envelope: Envelope, rest: &[u8]) {
     match answer_message(&context, envelope, rest) {
         Outcome::InSession(reply) => {
             assert!(envelope.session_id > 0);
-            let Written::Datagrams(expected) = plain(Envelope { session_id: 0, ..envelope }) else {
+            let DatagramOutcome::Datagrams(expected) = plain(Envelope { session_id: 0, ..envelope }) else {
                 panic!("an answer in a session, and none outside")
             };
-            let Written::Datagrams(mut said) = written(&Outcome::Reply(reply)) else { unreachable!() };
+            let DatagramOutcome::Datagrams(mut said) = written(&Outcome::Reply(reply)) else {
+                unreachable!()
+            };
             for datagram in said.chunks_mut(UDP_MESSAGE_LEN_MAX) {
                 datagram[4..8].fill(0);
             }
@@ -130,7 +132,9 @@ fn check_computed(context: &Context<'_, Vec<u8>>, slow: &SlowPathRequest<'_>) {
     let mut bytes = Vec::new();
     values.iter().for_each(|value| value.encode(&mut bytes));
     let reply = slow.computed(context, &mut bytes, values.len());
-    let Written::Datagrams(datagrams) = written(&Outcome::Reply(reply)) else { panic!("a reply is written") };
+    let DatagramOutcome::Datagrams(datagrams) = written(&Outcome::Reply(reply)) else {
+        panic!("a reply is written")
+    };
     assert!(!datagrams.windows(8).any(|bytes| bytes == b"withheld"));
     let codes =
         [ResponseCode::SUCCESS, ResponseCode::VALUES_NOT_FOUND, ResponseCode::OPERATION_NOT_SUPPORTED];
@@ -139,21 +143,21 @@ fn check_computed(context: &Context<'_, Vec<u8>>, slow: &SlowPathRequest<'_>) {
 
 /// What became of a datagram, in bytes.
 #[derive(Debug, PartialEq, Eq)]
-enum Written {
+enum DatagramOutcome {
     Datagrams(Vec<u8>),
     Dropped(DropReason),
     Fragment(Envelope),
 }
 
-fn written(outcome: &Outcome<'_>) -> Written {
+fn written(outcome: &Outcome<'_>) -> DatagramOutcome {
     match outcome {
         Outcome::Reply(reply) => {
             let mut datagrams = vec![0xaa; reply.datagrams_len()];
             reply.write_datagrams(&mut datagrams);
-            Written::Datagrams(datagrams)
+            DatagramOutcome::Datagrams(datagrams)
         }
-        Outcome::Drop(reason) => Written::Dropped(*reason),
-        Outcome::Fragment(envelope) => Written::Fragment(*envelope),
+        Outcome::Drop(reason) => DatagramOutcome::Dropped(*reason),
+        Outcome::Fragment(envelope) => DatagramOutcome::Fragment(*envelope),
         Outcome::Slow(_) => panic!("a server without a slow path leaves nothing to it"),
         Outcome::InSession(_) | Outcome::Encrypted => panic!("a server without sessions is in none"),
         Outcome::Listing => panic!("a server that forwards nothing answers"),
@@ -220,7 +224,7 @@ fn check_reply(fixture: &Fixture, asked: &[u8], reply: &Reply<'_>) {
 
 /// The datagrams of a reply, put together again.
 fn reassembled(reply: &Reply<'_>) -> Vec<u8> {
-    let Written::Datagrams(datagrams) = written(&Outcome::Reply(*reply)) else { unreachable!() };
+    let DatagramOutcome::Datagrams(datagrams) = written(&Outcome::Reply(*reply)) else { unreachable!() };
     let count = datagrams.chunks(UDP_MESSAGE_LEN_MAX).count();
     assert_eq!(count, reply.datagrams_count());
     let mut table = Reassembly::new(ReassemblyLimits {
@@ -370,7 +374,7 @@ fn selected<'f>(mut values: Vec<Value<'f>>, query: &Query<'_>) -> Vec<Value<'f>>
 
 /// A question that is well formed, most often about a record that exists.
 #[derive(Arbitrary, Debug)]
-struct Asked {
+struct QuestionSpec {
     name: u8,
     spelling: Spelling,
     tail: Vec<u8>,
@@ -416,7 +420,7 @@ const TYPES: [&[u8]; 12] = [
 ///
 /// Input: anything; it is read as a question by the crate `arbitrary`.
 pub fn question(bytes: &[u8]) {
-    let Ok(asked) = Asked::arbitrary_take_rest(Unstructured::new(bytes)) else { return };
+    let Ok(asked) = QuestionSpec::arbitrary_take_rest(Unstructured::new(bytes)) else { return };
     for fixture in &*FIXTURES {
         let stream = asked.message(fixture);
         let context = fixture.context();
@@ -441,7 +445,7 @@ pub fn question(bytes: &[u8]) {
     }
 }
 
-impl Asked {
+impl QuestionSpec {
     fn message(&self, fixture: &Fixture) -> Vec<u8> {
         let stored = &fixture.handles[usize::from(self.name) % fixture.handles.len()];
         let mut handle = match self.spelling {
@@ -494,13 +498,13 @@ pub fn batch(bytes: &[u8]) {
     let mut scratch = Scratch::new();
     for fixture in &*FIXTURES {
         let context = fixture.context();
-        let mut answered: Vec<Option<Written>> = asked.iter().map(|_| None).collect();
+        let mut answered: Vec<Option<DatagramOutcome>> = asked.iter().map(|_| None).collect();
         answer_batch(&context, &mut scratch, asked.iter().copied(), |at, outcome| {
             let bytes = match outcome {
                 InBatch::Usual(usual) => {
                     let mut datagram = vec![0xaa; usual.len()];
                     usual.write(&mut datagram);
-                    Written::Datagrams(datagram)
+                    DatagramOutcome::Datagrams(datagram)
                 }
                 InBatch::Other(outcome) => written(outcome),
             };

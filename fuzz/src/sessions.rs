@@ -38,7 +38,7 @@ enum Step {
 }
 
 /// A session as a plain list has it.
-struct Plain {
+struct SessionModel {
     number: u8,
     source: u8,
     claim: Option<u8>,
@@ -52,7 +52,7 @@ struct Plain {
     seen: BTreeSet<i32>,
 }
 
-impl Plain {
+impl SessionModel {
     fn is_over(&self, now_s: u32) -> bool {
         let idle_s_max = if self.is_proven { self.timeout_s } else { self.timeout_s.min(UNPROVEN_S) };
         now_s - self.used_s > idle_s_max
@@ -77,7 +77,7 @@ fn message(number: u8, version: Version) -> Vec<u8> {
 /// Takes out of the list what has made room in the table for a session of `source`: the oldest unproven session of the
 /// same source, or of all; or where all are proven, the one that is idle for longest. Proven identities make room for
 /// the same source alone.
-fn make_room(table: &Sessions, plain: &mut Vec<Plain>, source: u8, now_s: u32) {
+fn make_room(table: &Sessions, plain: &mut Vec<SessionModel>, source: u8, now_s: u32) {
     while let Some(at) = plain.iter().position(|one| table.find(one.number.into(), now_s).is_none()) {
         let gone = plain.remove(at);
         let older = &plain[..at];
@@ -111,7 +111,7 @@ pub fn session_table(bytes: &[u8]) {
         unproven_s: UNPROVEN_S,
         exempt: SourceList::default(),
     };
-    let (table, mut plain, mut now_s) = (Sessions::new(limits.clone()), Vec::<Plain>::new(), 0);
+    let (table, mut plain, mut now_s) = (Sessions::new(limits.clone()), Vec::<SessionModel>::new(), 0);
     for _ in 0..STEPS_MAX {
         if input.is_empty() {
             break;
@@ -133,7 +133,7 @@ pub fn session_table(bytes: &[u8]) {
                 let opened = table.open(new, || number.into(), |number| number == 13, now_s);
                 let source = source % WHO;
                 let is_taken = number == 0 || number == 13 || plain.iter().any(|one| one.number == number);
-                let stays = |one: &Plain| one.is_authenticated && one.source != source;
+                let stays = |one: &SessionModel| one.is_authenticated && one.source != source;
                 let expected = if is_taken {
                     Err(SessionRefusal::NoNumber)
                 } else if plain.len() >= limits.sessions_max && plain.iter().all(stays) {
@@ -146,7 +146,7 @@ pub fn session_table(bytes: &[u8]) {
                     continue;
                 }
                 make_room(&table, &mut plain, source, now_s);
-                plain.push(Plain {
+                plain.push(SessionModel {
                     number,
                     source,
                     claim: claim.map(|who| who % WHO),

@@ -6,9 +6,9 @@ use handle_template::{BuildOutcome, Chain, Namespace, Notice, Parts, ReferencedT
 use std::collections::BTreeSet;
 
 /// Every reference leads to the same text, whatever its index; but none leads to `missing`.
-struct One<'t>(&'t [u8]);
+struct SingleText<'t>(&'t [u8]);
 
-impl Templates for One<'_> {
+impl Templates for SingleText<'_> {
     fn at(&self, handle: &[u8], _: i32) -> Option<ReferencedTemplates> {
         let read = || ReferencedTemplates::parse(self.0, true).unwrap_or_default();
         (handle != b"missing").then(read)
@@ -41,7 +41,7 @@ pub fn template(bytes: &[u8]) {
         assert_eq!(joined, handle, "the parts make up the handle");
         let mut chain = Chain::new();
         chain.push(&namespace);
-        let built = chain.build(&parts, &base, &One(referenced));
+        let built = chain.build(&parts, &base, &SingleText(referenced));
         assert_eq!(
             chain.build(&parts, &base, &SingleText(referenced)),
             built,

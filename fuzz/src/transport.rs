@@ -28,9 +28,9 @@ pub fn stream(bytes: &[u8]) {
 }
 
 /// The messages of a stream, how it ends, and the bytes left over.
-type Read = (Vec<Vec<u8>>, Option<DecodeError>, Vec<u8>);
+type StreamRead = (Vec<Vec<u8>>, Option<DecodeError>, Vec<u8>);
 
-fn plainly(mut bytes: &[u8], message_len_max: u32) -> Read {
+fn plainly(mut bytes: &[u8], message_len_max: u32) -> StreamRead {
     let mut messages = Vec::new();
     loop {
         match split(bytes, message_len_max) {
@@ -47,7 +47,7 @@ fn plainly(mut bytes: &[u8], message_len_max: u32) -> Read {
     }
 }
 
-fn in_pieces(bytes: &[u8], message_len_max: u32, mut piece_len: impl FnMut(usize) -> usize) -> Read {
+fn in_pieces(bytes: &[u8], message_len_max: u32, mut piece_len: impl FnMut(usize) -> usize) -> StreamRead {
     let (mut stream, mut messages, mut at) = (Stream::new(message_len_max), Vec::new(), 0);
     while at < bytes.len() {
         let mut piece = &bytes[at..];
@@ -79,7 +79,7 @@ const LIMITS: ReassemblyLimits =
 /// Input: datagrams, see `docs/fuzzing.md`. The two low bits of the byte of choice are the sender, the others
 /// the seconds since the datagram before.
 pub fn reassembly(bytes: &[u8]) {
-    let (mut table, mut plain) = (Reassembly::new(LIMITS), Plain::default());
+    let (mut table, mut plain) = (Reassembly::new(LIMITS), ReassemblyModel::default());
     let mut now_ms = 0;
     let mut refused_count = 0;
     for (choice, datagram) in datagrams(bytes) {
@@ -101,7 +101,7 @@ pub fn reassembly(bytes: &[u8]) {
 
 /// Reassembly as it is defined: each message a map from number to data.
 #[derive(Default)]
-struct Plain {
+struct ReassemblyModel {
     pending: BTreeMap<(u8, i32), PlainMessage>,
     begun: u64,
     expired_count: u64,
@@ -114,7 +114,7 @@ struct PlainMessage {
     parts: BTreeMap<u32, Vec<u8>>,
 }
 
-impl Plain {
+impl ReassemblyModel {
     /// Gives up the oldest message of the senders that `is_meant` says.
     fn displace(&mut self, is_meant: impl Fn(u8) -> bool) {
         let meant = self.pending.iter().filter(|((of, _), _)| is_meant(*of));
@@ -186,12 +186,12 @@ impl Plain {
 /// What is done with the fragments of a few messages.
 #[derive(Arbitrary, Debug)]
 struct Delivery {
-    messages: [Sent; 3],
+    messages: [FragmentSpec; 3],
     steps: Vec<Step>,
 }
 
 #[derive(Arbitrary, Debug)]
-struct Sent {
+struct FragmentSpec {
     session_id: i32,
     minor: u8,
     message_len: u32,
@@ -260,7 +260,7 @@ pub fn fragments(bytes: &[u8]) {
                 arrive(of, usize::from(number) % sent[of].len());
             }
             Step::Garbage { message_len, number, request_id } => {
-                let garbage = Sent { session_id: 0, minor: 11, message_len: message_len.into() };
+                let garbage = FragmentSpec { session_id: 0, minor: 11, message_len: message_len.into() };
                 let datagrams = garbage.datagrams(request_id.into());
                 noise.push(datagrams[usize::from(number) % datagrams.len()].clone());
             }
@@ -291,7 +291,7 @@ pub fn fragments(bytes: &[u8]) {
     }
 }
 
-impl Sent {
+impl FragmentSpec {
     fn datagrams(&self, request_id: i32) -> Vec<Vec<u8>> {
         let message_len_max = SENT_LEN_MAX[self.message_len as usize >> 3 & 7];
         let envelope = Envelope {

@@ -22,7 +22,7 @@ pub struct Client {
 
 /// What came back.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct ReceivedReply {
     /// The response code.
     pub code: ResponseCode,
     /// The handle, as echoed.
@@ -60,10 +60,10 @@ impl Client {
     ///
     /// # Panics
     /// When the answer does not decode.
-    pub fn resolve(&mut self, handle: &[u8]) -> Option<Answer> {
+    pub fn resolve(&mut self, handle: &[u8]) -> Option<ReceivedReply> {
         self.request_id += 1;
         self.socket.send(&request(handle, self.request_id)).ok()?;
-        receive(&self.socket, self.request_id).map(|message| Answer::read(&message))
+        receive(&self.socket, self.request_id).map(|message| ReceivedReply::read(&message))
     }
 }
 
@@ -122,7 +122,7 @@ fn receive(socket: &UdpSocket, request_id: i32) -> Option<Vec<u8>> {
     }
 }
 
-impl Answer {
+impl ReceivedReply {
     fn read(message: &[u8]) -> Self {
         let (envelope, message) = Envelope::split(message).expect("an envelope");
         let message = Message::decode(message).expect("a message");

@@ -31,23 +31,23 @@ use serde_json::Value as Json;
 ///
 /// # Errors
 /// When it does not decode, or has a code that we keep but do not know.
-pub fn of_message(bytes: &[u8]) -> Result<Json, Refused> {
+pub fn of_message(bytes: &[u8]) -> Result<Json, FieldsRefusal> {
     let (envelope, rest) = Envelope::split(bytes)?;
-    let rest = rest.get(..envelope.message_len as usize).ok_or(Refused::Cut)?;
+    let rest = rest.get(..envelope.message_len as usize).ok_or(FieldsRefusal::Cut)?;
     let fields = message_to_json(&envelope, rest);
     if fields.get("ciphertext_hex").is_some() {
-        return Err(Refused::Encrypted);
+        return Err(FieldsRefusal::Encrypted);
     }
     let (message, body) = (fields.get("error"), fields.get("body").unwrap_or(&Json::Null));
     match message.or(body.get("error")).or(body.get("unknown_hex")) {
-        Some(why) => Err(Refused::Undecodable(why.to_string())),
+        Some(why) => Err(FieldsRefusal::Undecodable(why.to_string())),
         None => Ok(fields),
     }
 }
 
 /// Why a message has no fields.
 #[derive(Debug)]
-pub enum Refused {
+pub enum FieldsRefusal {
     /// It ends before its length.
     Cut,
     /// It has to be decrypted first.
@@ -56,7 +56,7 @@ pub enum Refused {
     Undecodable(String),
 }
 
-impl From<DecodeError> for Refused {
+impl From<DecodeError> for FieldsRefusal {
     fn from(error: DecodeError) -> Self {
         Self::Undecodable(error.to_string())
     }

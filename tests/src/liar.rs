@@ -68,7 +68,7 @@ impl Liar {
         let thread = std::thread::spawn({
             let ends = Arc::clone(&ends);
             move || {
-                let mut mouth = Mouth { truth, key, lie, first: None };
+                let mut mouth = AnswerForger { truth, key, lie, first: None };
                 let mut room = [0; 2048];
                 while !ends.load(Ordering::Relaxed) {
                     let Ok((len, from)) = socket.recv_from(&mut room) else { continue };
@@ -89,14 +89,14 @@ impl Drop for Liar {
     }
 }
 
-struct Mouth {
+struct AnswerForger {
     truth: SocketAddr,
     key: PrivateKey,
     lie: Lie,
     first: Option<Vec<u8>>,
 }
 
-impl Mouth {
+impl AnswerForger {
     /// The datagrams that a request is answered with.
     fn say(&mut self, request: &[u8]) -> Vec<Vec<u8>> {
         let answer = match self.lie {

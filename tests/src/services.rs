@@ -1,8 +1,8 @@
 //! Two services, each an administration process in this one, which know each other's prefixes and keys.
 
-use crate::administered::Administered;
+use crate::admin_server::AdminServer;
 use crate::daemon::free_address;
-use crate::served::write_key_file;
+use crate::test_server::write_key_file;
 use crate::vectors;
 use handle_admin::config::Config;
 use handle_admin::remote::RemoteConfig;
@@ -66,7 +66,7 @@ impl Plan {
     /// # Panics
     /// When it does not start.
     #[must_use]
-    pub fn start(&self, other: &Self, change: impl FnOnce(&mut Config)) -> Administered {
+    pub fn start(&self, other: &Self, change: impl FnOnce(&mut Config)) -> AdminServer {
         let directory = tempfile::tempdir().expect("a directory for the service");
         let path = directory.path();
         let store = StoreConfig { cache_bytes: 8 << 20, ..StoreConfig::at(&path.join("store.redb")) };
@@ -94,7 +94,7 @@ impl Plan {
             ..Config::default()
         };
         change(&mut config);
-        Administered::start(config, directory)
+        AdminServer::start(config, directory)
     }
 
     fn fill(&self, config: &StoreConfig) {

@@ -8,7 +8,7 @@ use handle_server::Server;
 use handle_server::config::{Config, Datapath};
 use handle_snapshot::set::publisher::SetPublisher;
 use handle_tests::client::{Client, exchange_over_tcp, request};
-use handle_tests::{records, served};
+use handle_tests::{records, test_server};
 use std::net::{IpAddr, SocketAddr};
 
 /// The client's socket is connected, so an answer from any other address would not arrive.
@@ -18,7 +18,7 @@ fn answer_from_where_asked(datapath: Datapath) {
     records::publish(&mut SetPublisher::open(directory.path()).unwrap(), &records, 1);
     let listen: Vec<SocketAddr> =
         ["[::]:0", "127.0.0.1:0", "[::1]:0"].map(|address| address.parse().unwrap()).into();
-    let config = Config { listen, ..served::config(directory.path(), datapath) };
+    let config = Config { listen, ..test_server::config(directory.path(), datapath) };
     let server = Server::start(&config).unwrap();
     let addresses = server.addresses();
     assert_eq!(addresses.len(), 3);

@@ -13,7 +13,7 @@ use handle_proto::{OpFlags, ResponseCode, Value, Values};
 use handle_tests::batches::{batch, operations};
 use handle_tests::client::{exchange, exchange_over_tcp};
 use handle_tests::initialised::{Service, sorted};
-use handle_tests::process::{Running, fail, succeed, until};
+use handle_tests::process::{RunningProcess, fail, succeed, until};
 use handle_tests::session::{ClientSession, Exchange};
 use serde_json::Value as Json;
 
@@ -208,7 +208,7 @@ fn a_batch_that_is_killed_ends_in_the_store_that_it_would_have_made() {
         };
         let mut resume: &[&str] = &[];
         if is_killed {
-            let mut running = Running::start(command(&["--rate", "200"]));
+            let mut running = RunningProcess::start(command(&["--rate", "200"]));
             let log = service.path("batch.txt.log");
             until("some of it is done", || {
                 std::fs::read_to_string(&log).is_ok_and(|log| log.lines().count() > 40)

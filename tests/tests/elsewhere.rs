@@ -9,10 +9,10 @@ use handle_client::administration::{Administrator, Identity, IdentityKey};
 use handle_proto::wire::admin::{HandleBody, HandleValues};
 use handle_proto::wire::{Request, Response};
 use handle_proto::{OpFlags, ResponseCode as Code, Value, Values};
-use handle_tests::administered::Administered;
+use handle_tests::admin_server::AdminServer;
 use handle_tests::process::{fail, hdl, succeed};
-use handle_tests::served::write_key_file;
 use handle_tests::services::{Plan, admin, group, key, public_key, secret};
+use handle_tests::test_server::write_key_file;
 use handle_tests::vectors::document;
 use serde_json::Value as Json;
 use std::net::SocketAddr;
@@ -81,7 +81,7 @@ fn plans() -> (Plan, Plan) {
     (here, there)
 }
 
-fn both() -> (Administered, Administered) {
+fn both() -> (AdminServer, AdminServer) {
     let (here, there) = plans();
     (here.start(&there, |_| ()), there.start(&here, |_| ()))
 }
@@ -279,7 +279,7 @@ fn no_more_than_so_many_are_asked_for_at_a_time_and_for_one_request() {
 fn the_server_that_administers_a_handle_is_found() {
     let (here, there) = both();
     // What each knows of the other is what there is to know.
-    let known = |service: &Administered| -> Vec<Json> {
+    let known = |service: &AdminServer| -> Vec<Json> {
         let file = service.directory.path().join("local_info.json");
         serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap()
     };
@@ -319,7 +319,7 @@ fn the_server_that_administers_a_handle_is_found() {
     std::fs::write(&batch, lines).unwrap();
     let (code, text) = fail(hdl(&["batch", batch.to_str().unwrap(), "--parallel", "2"]));
     assert!(code == 1 && text.contains("99.9/nowhere"), "{text}");
-    let has = |service: &Administered, handle: &[u8]| {
+    let has = |service: &AdminServer, handle: &[u8]| {
         service.server().shared().service.store.snapshot().unwrap().record(handle).unwrap().is_some()
     };
     assert!(has(&here, b"10.1/ONE") && has(&here, b"10.9/THREE") && has(&there, b"20.2/TWO"), "{text}");

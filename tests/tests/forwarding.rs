@@ -10,12 +10,12 @@ use handle_proto::wire::query::Query;
 use handle_proto::wire::{Body, Envelope, Message, Reply, Request, Response};
 use handle_proto::{OpFlags, Permissions, ResponseCode as Code, Value, ValueBuf, Values, Version};
 use handle_sessions::numbers::is_of_admin;
-use handle_tests::administered::Administered;
+use handle_tests::admin_server::AdminServer;
 use handle_tests::client::{exchange, exchange_over_tcp};
 use handle_tests::forwarding::{BothProcesses, answer_to, code, exchange_all, listed, message};
-use handle_tests::served::server_key;
 use handle_tests::services::{Plan, admin, group, secret};
 use handle_tests::session::{ClientSession, Exchange};
+use handle_tests::test_server::server_key;
 use std::net::SocketAddr;
 
 const SECRET: &[u8] = b"a secret of this service";
@@ -54,7 +54,7 @@ fn plans() -> (Plan, Plan) {
     (here, there)
 }
 
-fn start() -> (BothProcesses, Administered) {
+fn start() -> (BothProcesses, AdminServer) {
     let (here, there) = plans();
     (BothProcesses::start(&here, &there, |_| (), |_| ()), there.start(&here, |_| ()))
 }
@@ -289,7 +289,7 @@ fn nothing_is_forwarded_that_the_operator_does_not_want() {
 }
 
 /// A registry here, which delegates what is derived from `10.5` to the service there.
-fn delegating(there: &Administered) -> Plan {
+fn delegating(there: &AdminServer) -> Plan {
     let site = SiteRecord::read(&there.config.site, None).unwrap();
     let delegation = ValueBuf::from(&Value::new(1, b"HS_SITE.PREFIX", site.as_bytes()));
     Plan::new("server", &["0.NA"], vec![("0.NA/10.5", vec![delegation])])

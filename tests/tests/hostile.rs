@@ -13,7 +13,7 @@ use handle_snapshot::set::publisher::SetPublisher;
 use handle_tests::client::{Client, request};
 use handle_tests::process::until;
 use handle_tests::records::Record;
-use handle_tests::{records, served, vectors};
+use handle_tests::{records, test_server, vectors};
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -67,29 +67,29 @@ fn hostile(random: &mut StdRng, good: &[Vec<u8>]) -> Vec<u8> {
 }
 
 /// A server, its records, and requests that are good.
-struct Served {
+struct HostileTarget {
     server: Server,
     records: Vec<Record>,
     good: Vec<Vec<u8>>,
     _directory: TempDir,
 }
 
-fn serve(datapath: Datapath) -> Served {
+fn serve(datapath: Datapath) -> HostileTarget {
     let records = records::load();
     let directory = tempfile::tempdir().unwrap();
     records::publish(&mut SetPublisher::open(directory.path()).unwrap(), &records, 1);
-    let server = Server::start(&served::config(directory.path(), datapath)).unwrap();
+    let server = Server::start(&test_server::config(directory.path(), datapath)).unwrap();
     let mut good: Vec<Vec<u8>> =
         records.iter().take(100).map(|record| request(record.handle.as_bytes(), 7)).collect();
     for line in vectors::load("conversations.jsonl") {
         good.extend(line["request_hex"].as_array().into_iter().flatten().map(vectors::hex));
     }
-    Served { server, records, good, _directory: directory }
+    HostileTarget { server, records, good, _directory: directory }
 }
 
 fn survive_on(datapath: Datapath) {
     let mut random = StdRng::seed_from_u64(seed());
-    let Served { server, records, good, _directory } = serve(datapath);
+    let HostileTarget { server, records, good, _directory } = serve(datapath);
     let address = server.addresses()[0];
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.connect(address).unwrap();
@@ -178,7 +178,7 @@ fn send_hostile_stream(address: SocketAddr, random: &mut StdRng, good: &[Vec<u8>
 
 fn survive_streams_on(datapath: Datapath) {
     let seed = seed();
-    let Served { server, records, good, _directory } = serve(datapath);
+    let HostileTarget { server, records, good, _directory } = serve(datapath);
     let address = server.addresses()[0];
     let (count, started) = (count_of("HANDLE_HOSTILE_STREAMS", 4_000), Instant::now());
     std::thread::scope(|scope| {

@@ -15,11 +15,11 @@ use handle_proto::wire::query::Query;
 use handle_proto::wire::{Envelope, Header, Message, MessageBuf, Request};
 use handle_proto::{OpCode, OpFlags, ResponseCode, Version};
 use handle_server::config::Datapath;
-use handle_tests::administered::{administer, administer_with};
+use handle_tests::admin_server::{administer, administer_with};
 use handle_tests::client::{Client, exchange, exchange_over_tcp};
 use handle_tests::forged::{ask_over, next_answer, tcp_from};
-use handle_tests::served::{serve, serve_with, server_key};
 use handle_tests::session::{ClientSession, NOBODY, pair, set_up_request, set_up_request_as};
+use handle_tests::test_server::{serve, serve_with, server_key};
 use std::io::Write as _;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -182,10 +182,11 @@ fn sessions_of_versions_without_protection_are_refused_unless_allowed() {
     );
     for minor in 4..=11 {
         let set_up = set_up_request_as(Version::new(2, minor), &pair(), NOBODY, 0);
-        let codes = |servers: &(handle_tests::served::Served, handle_tests::administered::Administered)| {
-            let served = code(&exchange(servers.0.address(), &set_up).unwrap());
-            (served, code(&exchange_over_tcp(servers.1.address(), &set_up).unwrap()))
-        };
+        let codes =
+            |servers: &(handle_tests::test_server::TestServer, handle_tests::admin_server::AdminServer)| {
+                let served = code(&exchange(servers.0.address(), &set_up).unwrap());
+                (served, code(&exchange_over_tcp(servers.1.address(), &set_up).unwrap()))
+            };
         let refused = (ResponseCode::SESSION_FAILED, ResponseCode::SESSION_FAILED);
         let agreed = (ResponseCode::SUCCESS, ResponseCode::SUCCESS);
         assert_eq!(codes(&strict), if minor < 7 { refused } else { agreed }, "2.{minor}");

@@ -16,7 +16,7 @@ use handle_snapshot::builder::Builder;
 use handle_snapshot::set::publisher::SetPublisher;
 use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
 use handle_tests::client::{Client, exchange_over_tcp, request};
-use handle_tests::served::{Served, serve_with};
+use handle_tests::test_server::{TestServer, serve_with};
 use handle_tests::vectors;
 use std::net::UdpSocket;
 use std::path::Path;
@@ -26,7 +26,7 @@ const NAMES_COUNT: usize = 50_000;
 
 /// A server with the key and site record of the vectors, and records that are worth asking for.
 struct Flooded {
-    served: Served,
+    served: TestServer,
 }
 
 impl Flooded {

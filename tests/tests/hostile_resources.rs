@@ -6,7 +6,7 @@ use handle_process::listen::raise_file_limit;
 use handle_proto::wire::Envelope;
 use handle_tests::daemon::ask;
 use handle_tests::initialised::Service;
-use handle_tests::process::{Running, succeed, until};
+use handle_tests::process::{RunningProcess, succeed, until};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with};
 use serde_json::Value as Json;
 use std::fs;
@@ -50,7 +50,7 @@ fn half_request(len: usize) -> Vec<u8> {
 }
 
 /// Most memory that a process has had, in MiB.
-fn peak_mib(process: &Running) -> usize {
+fn peak_mib(process: &RunningProcess) -> usize {
     let status = fs::read_to_string(format!("/proc/{}/status", process.0.id())).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
     line.trim().split(' ').next().unwrap().parse::<usize>().unwrap() >> 10

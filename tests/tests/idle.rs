@@ -15,7 +15,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-struct Place {
+struct IdleSetup {
     daemon: Daemon,
     address: SocketAddr,
     http: SocketAddr,
@@ -23,7 +23,7 @@ struct Place {
     directory: TempDir,
 }
 
-impl Place {
+impl IdleSetup {
     /// A server with everything that could wake it: workers, control socket, metrics, sessions to share, a query log.
     fn start(datapath: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
@@ -74,7 +74,7 @@ fn field(text: &str, name: &str) -> u64 {
 const WAKE_UPS_MAX: u64 = 10;
 
 fn sleeps_and_wakes(datapath: &str) {
-    let mut place = Place::start(datapath);
+    let mut place = IdleSetup::start(datapath);
     let mut client = Client::new(place.address);
     assert_eq!(client.resolve(b"10.1/a").unwrap().code, ResponseCode::SUCCESS);
     // After the last request workers look around once more, and the query log lengthens its intervals.
@@ -132,7 +132,7 @@ fn an_idle_server_sleeps_and_takes_new_sets_at_once_with_the_portable_datapath()
 
 #[test]
 fn connections_are_given_up_in_time_by_a_server_that_sleeps() {
-    let place = Place::start("auto");
+    let place = IdleSetup::start("auto");
     let config = place.directory.path().join("handled.toml");
     let text = read_to_string(&config).unwrap();
     std::fs::write(&config, format!("{text}tcp.idle_ms = 300\n")).unwrap();

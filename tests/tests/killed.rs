@@ -8,7 +8,7 @@ use handle_admin::store::{Store, StoreConfig};
 use handle_snapshot::set::manifest::Manifest;
 use handle_snapshot::{LoadMode, PublishedSet, Record, hash_key};
 use handle_tests::killed::{KEYS, WRITERS, key, publish_config};
-use handle_tests::process::Running;
+use handle_tests::process::RunningProcess;
 use std::collections::BTreeMap;
 use std::io::Read as _;
 use std::path::Path;
@@ -27,7 +27,7 @@ type State = BTreeMap<Vec<u8>, i64>;
 
 /// What one keeper has said before it was killed.
 #[derive(Default)]
-struct Said {
+struct KeeperOutput {
     /// What each writer was doing, if it was not acknowledged.
     open: [Option<(Vec<u8>, i64)>; WRITERS],
     acknowledged: usize,
@@ -35,8 +35,8 @@ struct Said {
 }
 
 /// Plays what was acknowledged back into `state`.
-fn hear(text: &str, state: &mut State) -> Said {
-    let mut said = Said::default();
+fn hear(text: &str, state: &mut State) -> KeeperOutput {
+    let mut said = KeeperOutput::default();
     // What follows the last line feed was cut off.
     let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
     for line in whole.lines() {
@@ -126,7 +126,7 @@ fn watch(dir: &Path, stop: &AtomicBool) -> u64 {
 fn live(dir: &Path, round: u64) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_keeper"));
     command.arg(dir).arg((round + 1).to_string()).stdin(Stdio::null()).stdout(Stdio::piped());
-    let mut keeper = Running::start(command);
+    let mut keeper = RunningProcess::start(command);
     let mut out = keeper.0.stdout.take().unwrap();
     let hears = std::thread::spawn(move || {
         let mut said = Vec::new();

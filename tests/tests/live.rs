@@ -10,7 +10,7 @@ use handle_snapshot::builder::Builder;
 use handle_snapshot::map::mapped_bytes_now;
 use handle_snapshot::set::publisher::SetPublisher;
 use handle_tests::records::{self, Record};
-use handle_tests::served;
+use handle_tests::test_server;
 use std::num::NonZeroU64;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant, SystemTime};
@@ -70,7 +70,7 @@ fn ten_sets_a_second_lose_nothing_and_leave_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let mut publisher = SetPublisher::open(directory.path()).unwrap();
     records::publish(&mut publisher, &records, now_unix_ms());
-    let config = Config { workers: WORKERS, ..served::config(directory.path(), Datapath::Auto) };
+    let config = Config { workers: WORKERS, ..test_server::config(directory.path(), Datapath::Auto) };
     let server = Server::start(&config).unwrap();
     let mut options = RunOptions::new(server.addresses()[0], Names::Snapshot(directory.path().to_owned()));
     options.load = Load::Open { rate: RATE };

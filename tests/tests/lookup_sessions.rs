@@ -12,12 +12,12 @@ use handle_proto::data::site::{Interface, InterfaceKind, InterfaceProtocol, Site
 use handle_proto::data::site_build::{ServerBuilder, SiteBuilder};
 use handle_server::config::{Config, Datapath};
 use handle_tests::process::{hdl, run, until};
-use handle_tests::served::{Served, serve_with};
+use handle_tests::test_server::{TestServer, serve_with};
 use handle_tests::vectors::{document, hex};
 use std::sync::Arc;
 
 /// The site of a running server, with its key and these ways to it.
-fn site(served: &Served, protocols: &[InterfaceProtocol]) -> SiteBuf {
+fn site(served: &TestServer, protocols: &[InterfaceProtocol]) -> SiteBuf {
     let servers = document("servers.json");
     let key_id = servers["servers"]["root"]["server_key_id"].as_str().unwrap();
     let (address, mut site) = (served.address(), SiteBuilder::new());
@@ -31,7 +31,7 @@ fn site(served: &Served, protocols: &[InterfaceProtocol]) -> SiteBuf {
     site.build()
 }
 
-fn options(served: &Served) -> Options {
+fn options(served: &TestServer) -> Options {
     let key = IdentityKey::Secret(b"open sesame open".to_vec().into());
     let identity = Arc::new(Identity { handle: b"0.NA/TST".to_vec(), index: 301, key });
     let site = site(served, &[InterfaceProtocol::UDP, InterfaceProtocol::TCP]);
@@ -63,16 +63,16 @@ fn reads(driver: &mut Driver, options: &Options, certified: bool) {
     assert!(answer.values().iter().any(|value| !value.is_public()));
 }
 
-fn challenges(served: &Served) -> u64 {
+fn challenges(served: &TestServer) -> u64 {
     let challenges = &served.server.shared().slow.as_ref().unwrap().to_json()["challenges"];
     challenges["issued"].as_u64().unwrap_or_else(|| panic!("{challenges}"))
 }
 
-fn open(served: &Served) -> u64 {
+fn open(served: &TestServer) -> u64 {
     served.server.shared().stats()["sessions"]["open"].as_u64().unwrap()
 }
 
-fn serve(change: impl FnOnce(&mut Config)) -> Served {
+fn serve(change: impl FnOnce(&mut Config)) -> TestServer {
     serve_with("root", Datapath::Portable, change)
 }
 

@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
 /// A directory for files of a test.
-struct Place(TempDir);
+struct OperatorsDirectory(TempDir);
 
-impl Place {
+impl OperatorsDirectory {
     fn new() -> Self {
         Self(tempfile::tempdir().unwrap())
     }
@@ -56,7 +56,7 @@ fn mode(path: &Path) -> u32 {
 
 #[test]
 fn keys_are_made_converted_and_shown() {
-    let place = Place::new();
+    let place = OperatorsDirectory::new();
     place.secret("phrase", "one two\n");
     place.secret("other", "three");
     succeed(place.hdl(["key", "generate", "private.bin", "public.bin", "--passphrase-file", "phrase"]));
@@ -117,7 +117,7 @@ const LINES: &str = r#"{"homed":"0.NA/10.1045"}
 
 #[test]
 fn what_goes_into_a_store_comes_out_again() {
-    let place = Place::new();
+    let place = OperatorsDirectory::new();
     place.file("records.jsonl", LINES);
     let counts = place.json(["import", "store.redb", "records.jsonl", "--create", "--json"]);
     assert_eq!((counts["read"].as_u64(), counts["written"].as_u64()), (Some(2), Some(2)));
@@ -146,7 +146,7 @@ fn what_goes_into_a_store_comes_out_again() {
 
 #[test]
 fn records_that_break_a_bound_stop_an_import_before_anything_is_written() {
-    let place = Place::new();
+    let place = OperatorsDirectory::new();
     let value = |index: i32| format!("{{\"index\":{index},\"type\":\"URL\",\"data\":\"x\"}}");
     let line =
         |handle: &str, index: i32| format!("{{\"handle\":\"{handle}\",\"values\":[{}]}}\n", value(index));
@@ -169,7 +169,7 @@ fn records_that_break_a_bound_stop_an_import_before_anything_is_written() {
 
 #[test]
 fn exports_of_other_servers_become_the_same_store() {
-    let place = Place::new();
+    let place = OperatorsDirectory::new();
     let mut lines = LINES.lines();
     let (_, first, second) = (lines.next(), lines.next().unwrap(), lines.next().unwrap());
     let second = second.replace("10.1045/B", "10.1045/b");
@@ -199,7 +199,7 @@ fn exports_of_other_servers_become_the_same_store() {
 
 #[test]
 fn a_batch_is_checked_before_anything_is_done() {
-    let place = Place::new();
+    let place = OperatorsDirectory::new();
     place.file("good.txt", "DELETE 10.1045/a\nDELETE 10.1045/b\n");
     place.file("bad.txt", "DELETE 10.1045/a\n\nCREATE 10.1045/b\n1 HS_ADMIN 86400 011111110011 ADMIN x\n");
     // Nobody listens there.
@@ -226,7 +226,7 @@ fn a_batch_is_checked_before_anything_is_done() {
 
 #[test]
 fn init_makes_a_directory_from_which_handled_serves() {
-    let place = Place::new();
+    let place = OperatorsDirectory::new();
     let address = free_address();
     let (port, admin_port) = (address.port().to_string(), free_address().port().to_string());
     let init = ["init", "site", "--prefix", "10.1045", "--address", "127.0.0.1", "--plain", "--json"];

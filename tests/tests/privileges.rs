@@ -28,13 +28,13 @@ fn is_root() -> bool {
 }
 
 /// A set that everybody may read, and a directory for the control socket of nobody.
-struct Place {
+struct PrivilegesSetup {
     directory: TempDir,
     records: Vec<Record>,
     address: SocketAddr,
 }
 
-impl Place {
+impl PrivilegesSetup {
     fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         allow(directory.path(), 0o755);
@@ -110,7 +110,7 @@ fn root_becomes_nobody_and_serves_on() {
     if !is_root() {
         return;
     }
-    let place = Place::new();
+    let place = PrivilegesSetup::new();
     // What root may have, nobody has as well, unless the system keeps it from users.
     let is_kept =
         std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled").is_ok_and(|it| it.trim() != "0");
@@ -149,7 +149,7 @@ fn what_would_not_work_without_root_is_said_at_the_start() {
     if !is_root() {
         return;
     }
-    let place = Place { address: ([127, 0, 0, 1], 0).into(), ..Place::new() };
+    let place = PrivilegesSetup { address: ([127, 0, 0, 1], 0).into(), ..PrivilegesSetup::new() };
     let mut command = handled();
     command.env_remove("HANDLED_ALLOW_ROOT").arg("--snapshot").arg(place.set());
     let (code, error) = fail(command);

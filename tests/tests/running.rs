@@ -10,7 +10,7 @@ use handle_snapshot::set::publisher::SetPublisher;
 use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
 use handle_tests::client::Client;
 use handle_tests::process::until;
-use handle_tests::served::config;
+use handle_tests::test_server::config;
 use handle_tests::vectors;
 use serde_json::Value as Json;
 use std::io::{BufRead as _, BufReader, Write as _};

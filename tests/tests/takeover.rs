@@ -8,7 +8,7 @@ use handle_proto::wire::{Envelope, Message};
 use handle_snapshot::set::publisher::SetPublisher;
 use handle_tests::client::{Client, request};
 use handle_tests::daemon::{self, Daemon, Successor, free_address, handled};
-use handle_tests::process::{Running, fail, hdl, run, until};
+use handle_tests::process::{RunningProcess, fail, hdl, run, until};
 use handle_tests::records;
 use serde_json::Value as Json;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -53,12 +53,12 @@ fn is_answered_over_tcp(address: SocketAddr, datagram: &[u8]) -> bool {
 const RATE: NonZeroU64 = NonZeroU64::new(4_000).unwrap();
 
 /// A published set, and where processes serve it one after the other.
-struct Place {
+struct TakeoverSetup {
     directory: TempDir,
     address: SocketAddr,
 }
 
-impl Place {
+impl TakeoverSetup {
     fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let set = directory.path().join("set");
@@ -129,7 +129,7 @@ impl Place {
 
 #[test]
 fn restarts_under_load_lose_no_answer() {
-    let place = Place::new();
+    let place = TakeoverSetup::new();
     let mut serving = place.serve("portable", 2);
     // Both datapaths take over from both; as many sockets, fewer, more, and one alone.
     let successors = [
@@ -178,7 +178,7 @@ fn restarts_under_load_lose_no_answer() {
 
 #[test]
 fn a_new_process_that_fails_or_is_killed_leaves_the_old_one_serving() {
-    let place = Place::new();
+    let place = TakeoverSetup::new();
     let mut old = place.serve("auto", 2);
     // It gets the sockets, and then does not have one of its addresses.
     let (report, ()) = place.load(|| {
@@ -208,7 +208,7 @@ fn a_new_process_that_fails_or_is_killed_leaves_the_old_one_serving() {
     // `kill -9`, from before it is there to after it serves.
     let mut survived = 0;
     for step in 0..20 {
-        let mut new = Running::start(place.command("auto", 2));
+        let mut new = RunningProcess::start(place.command("auto", 2));
         std::thread::sleep(Duration::from_millis(2) * step);
         new.0.kill().unwrap();
         assert_eq!(new.wait(), None);
@@ -228,7 +228,7 @@ fn a_new_process_that_fails_or_is_killed_leaves_the_old_one_serving() {
 
 #[test]
 fn a_restart_on_command_keeps_serving_and_tells_the_service_manager() {
-    let place = Place::new();
+    let place = TakeoverSetup::new();
     let path = place.directory.path().join("notify.sock");
     let manager = UnixDatagram::bind(&path).unwrap();
     manager.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
@@ -295,7 +295,7 @@ fn a_restart_on_command_keeps_serving_and_tells_the_service_manager() {
 
 /// Restarts under load, and then by the process that was started so.
 fn restart_twice(
-    place: &Place,
+    place: &TakeoverSetup,
     old: &mut Daemon,
     restart: &dyn Fn() -> (Option<i32>, Json),
     told: &dyn Fn(&str),

@@ -9,8 +9,8 @@ use handle_server::templates::TemplatesConfig;
 use handle_snapshot::builder::Builder;
 use handle_snapshot::set::publisher::SetPublisher;
 use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
-use handle_tests::client::{Answer, Client};
-use handle_tests::served;
+use handle_tests::client::{Client, ReceivedReply};
+use handle_tests::test_server;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -34,7 +34,7 @@ fn publish(directory: &Path, generation: u64, records: Records<'_>) {
 }
 
 fn start(directory: &Path, templates: TemplatesConfig) -> (Server, Client) {
-    let mut config = served::config(directory, Datapath::Auto);
+    let mut config = test_server::config(directory, Datapath::Auto);
     config.templates = templates;
     let server = Server::start(&config).unwrap();
     let client = Client::new(server.addresses()[0]);
@@ -42,7 +42,7 @@ fn start(directory: &Path, templates: TemplatesConfig) -> (Server, Client) {
 }
 
 /// The data of all values, with blanks between them, or the code.
-fn told(answer: Option<Answer>) -> Result<String, ResponseCode> {
+fn told(answer: Option<ReceivedReply>) -> Result<String, ResponseCode> {
     let answer = answer.expect("an answer");
     if answer.code != ResponseCode::SUCCESS {
         return Err(answer.code);

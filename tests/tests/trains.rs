@@ -12,7 +12,7 @@ use handle_server::counters::{Counter, Counters};
 use handle_snapshot::set::publisher::SetPublisher;
 use handle_tests::client::request;
 use handle_tests::records::{self, Record};
-use handle_tests::served;
+use handle_tests::test_server;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -23,10 +23,10 @@ const EXPIRES_AT: Range<usize> = Envelope::LEN + 16..Envelope::LEN + 20;
 const SOON: Duration = Duration::from_secs(10);
 
 /// The datagrams of each answer, in their order, by request id.
-type Answers = BTreeMap<i32, Vec<Vec<u8>>>;
+type AnswerDatagrams = BTreeMap<i32, Vec<Vec<u8>>>;
 
 /// Asks for everything at once, and waits until all is answered.
-fn ask(server: SocketAddr, requests: &[Vec<u8>], options: &Options) -> Answers {
+fn ask(server: SocketAddr, requests: &[Vec<u8>], options: &Options) -> AnswerDatagrams {
     let mut path = open(DatapathChoice::Portable, options).unwrap().path;
     for request in requests {
         let copy = |room: &mut [u8]| {
@@ -36,7 +36,7 @@ fn ask(server: SocketAddr, requests: &[Vec<u8>], options: &Options) -> Answers {
         path.outbox().push(Peer::to(server), request.len(), copy).unwrap();
     }
     assert_eq!(path.flush().unwrap().sent as usize, requests.len());
-    let (mut answers, mut complete, end) = (Answers::new(), 0, Instant::now() + SOON);
+    let (mut answers, mut complete, end) = (AnswerDatagrams::new(), 0, Instant::now() + SOON);
     while complete < requests.len() {
         assert!(Instant::now() < end, "{complete} of {} are answered", requests.len());
         for train in path.wait(Duration::from_millis(100)).unwrap().inbox.iter() {
@@ -64,7 +64,7 @@ fn requests<'a>(handles: impl IntoIterator<Item = &'a [u8]>) -> Vec<Vec<u8>> {
 fn serve(records: &[Record], change: impl FnOnce(&mut Config)) -> (Server, tempfile::TempDir) {
     let directory = tempfile::tempdir().unwrap();
     records::publish(&mut SetPublisher::open(directory.path()).unwrap(), records, 1);
-    let mut config = served::config(directory.path(), Datapath::Auto);
+    let mut config = test_server::config(directory.path(), Datapath::Auto);
     change(&mut config);
     (Server::start(&config).unwrap(), directory)
 }
@@ -88,7 +88,7 @@ fn trains_are_answered_as_single_datagrams_are(datapath: Datapath) {
     let local = Options::new(([127, 0, 0, 1], 0).into());
     let address = server.addresses()[0];
     let in_trains = ask(address, &requests, &local);
-    let mut one_at_a_time = Answers::new();
+    let mut one_at_a_time = AnswerDatagrams::new();
     for some in requests.chunks(200) {
         one_at_a_time.extend(ask(address, some, &local.clone().one_at_a_time()));
     }

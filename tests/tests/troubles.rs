@@ -6,7 +6,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use handle_tests::initialised::Service;
-use handle_tests::process::{Running, fail, succeed, until};
+use handle_tests::process::{RunningProcess, fail, succeed, until};
 use std::io::Read as _;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -71,7 +71,7 @@ impl Damage {
 
 /// The exit code of a process that ends by itself, and its standard error.
 fn ended(mut command: Command) -> (Option<i32>, String) {
-    let mut running = Running::start({
+    let mut running = RunningProcess::start({
         command.stdout(Stdio::null()).stderr(Stdio::piped());
         command
     });

@@ -63,14 +63,14 @@ fn vectors_hashing_chooses_the_same_server_of_a_site() {
 }
 
 /// The request of a step, taken apart.
-struct Sent {
+struct SentRequest {
     envelope: Envelope,
     header: Header,
     covered: Vec<u8>,
     bytes: Vec<u8>,
 }
 
-impl Sent {
+impl SentRequest {
     fn of(step: &Json) -> Self {
         Self::new(hex(&step["send_hex"]))
     }
@@ -147,14 +147,14 @@ fn replays(line: &Json, records: &HashMap<String, Vec<u8>>) -> bool {
         [first, second] => (first, Some(second)),
         _ => return false,
     };
-    let asked = Sent::of(first);
+    let asked = SentRequest::of(first);
     if asked.header.op_code != OpCode::RESOLUTION || asked.question().flags() != asked.header.flags {
         return false;
     }
     // In this order: the number of the request, the salt, the number of the answer to the challenge.
     let mut numbers = vec![asked.random()];
     let proof = second.map(|second| {
-        let proved = Sent::of(second);
+        let proved = SentRequest::of(second);
         let (proof, salt) = proved.proof();
         numbers.extend(salt.chunks(4).map(|part| u32::from_be_bytes(part.try_into().unwrap())));
         numbers.push(proved.random());
@@ -179,7 +179,7 @@ fn replays(line: &Json, records: &HashMap<String, Vec<u8>>) -> bool {
     let random = Box::new(move || numbers.next().expect("no more than so many"));
     let mut lookup = Lookup::new(client, asked.question(), options, random, late);
     let (number, transmit) = lookup.poll_transmit(late).expect(name);
-    let ours = Sent::new(transmit.datagrams[0].clone());
+    let ours = SentRequest::new(transmit.datagrams[0].clone());
     assert_eq!(
         (&ours.covered, ours.envelope.request_id),
         (&asked.covered, asked.envelope.request_id),
@@ -189,7 +189,7 @@ fn replays(line: &Json, records: &HashMap<String, Vec<u8>>) -> bool {
     lookup.handle_stream(early, number, &last);
     if let Some((proof, received)) = proof {
         let (number, transmit) = lookup.poll_transmit(early).expect(name);
-        let ours = Sent::new(transmit.datagrams[0].clone());
+        let ours = SentRequest::new(transmit.datagrams[0].clone());
         // DSA needs a number that nobody knows, so that no two signatures are the same.
         if !name.contains("dsa") {
             assert_eq!(ours.proof().0, proof, "{name}");
