@@ -1,7 +1,7 @@
 //! Decoding requests and encoding answers, values, sites and records: no lookup, no I/O.
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
-use handle_benches::records::{Generator, RecordRoom};
+use handle_benches::records::{RecordGenerator, RecordRoom};
 use handle_benches::requests::{RequestKind, request};
 use handle_proto::data::site::Site;
 use handle_proto::json::{Json, RecordLine, site_from_json};
@@ -13,7 +13,7 @@ use std::hint::black_box;
 fn decode(c: &mut Criterion) {
     let mut group = c.benchmark_group("decode");
     let mut handle = Vec::new();
-    Generator::new().expect("the vectors are there").handle(1, &mut handle);
+    RecordGenerator::new().expect("the vectors are there").handle(1, &mut handle);
     let datagram = request(&handle, RequestKind::Selected, 1);
     let (_, message) = Envelope::split(&datagram).expect("an envelope");
     let body = Message::decode(message).expect("a message").body;
@@ -31,7 +31,8 @@ fn decode(c: &mut Criterion) {
 
 fn values(c: &mut Criterion) {
     let mut group = c.benchmark_group("values");
-    let (generator, mut room) = (Generator::new().expect("the vectors are there"), RecordRoom::default());
+    let (generator, mut room) =
+        (RecordGenerator::new().expect("the vectors are there"), RecordRoom::default());
     let record = generator.record(1, &mut room);
     let mut encoded = Vec::new();
     record.values.iter().for_each(|value| value.encode(&mut encoded));

@@ -5,8 +5,8 @@ use handle_benches::requests::{RequestKind, request};
 use handle_proto::ResponseCode;
 use handle_server::counters::{Counters, Transport};
 use handle_server::latency::{Histogram, Stopwatch};
-use handle_server::query_log::{QueryLog, QueryLogTap, Settings, unix_now};
-use handle_server::sources::{PrefixBits, Sampler, Sources};
+use handle_server::query_log::{QueryLog, QueryLogSettings, QueryLogTap, unix_now};
+use handle_server::sources::{PrefixBits, SourceSampler, Sources};
 use std::hint::black_box;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -27,7 +27,7 @@ fn watching(c: &mut Criterion) {
         group.bench_function(name, |b| {
             let (histogram, table) = (Histogram::default(), Sources::new(64));
             let (mut stopwatch, mut sampler) =
-                (Stopwatch::new(latency_every), Sampler::new(sources_every, BITS, 1));
+                (Stopwatch::new(latency_every), SourceSampler::new(sources_every, BITS, 1));
             let mut at = 0;
             b.iter(|| {
                 at = (at + BATCH_LEN) % sources.len();
@@ -56,7 +56,8 @@ fn query_log(c: &mut Criterion) {
     {
         group.bench_function(name, |b| {
             let path = Some(directory.path().join(name));
-            let settings = Settings { path, lines_per_second, queue_lines, ..Settings::default() };
+            let settings =
+                QueryLogSettings { path, lines_per_second, queue_lines, ..QueryLogSettings::default() };
             let (log, _writer) = QueryLog::open(&settings).expect("a file").expect("a log");
             let (mut tap, mut now) = (Some(QueryLogTap::new(log, &settings)), Instant::now());
             b.iter(|| {

@@ -7,7 +7,7 @@
 )]
 
 use crate::requests::Requests;
-use handle_net::{Datapath, DatapathChoice, Options, Peer, open};
+use handle_net::{Datapath, DatapathChoice, Peer, SocketOptions, open};
 use handle_proto::limit::UDP_MESSAGE_LEN_MAX;
 use hdrhistogram::Histogram;
 use std::io;
@@ -29,7 +29,7 @@ const PEERS: u32 = 1024;
 
 /// What came of a run.
 #[derive(Debug)]
-pub struct Times {
+pub struct PacedTimes {
     /// From when a request was due to its answer, in nanoseconds.
     pub response: Histogram<u64>,
     /// Requests sent.
@@ -49,7 +49,7 @@ pub struct BackgroundLoad<'r> {
     pub rate: f64,
 }
 
-impl Times {
+impl PacedTimes {
     /// Microseconds within which so many of a hundred answers came.
     #[must_use]
     pub fn percentile_us(&self, percentile: f64) -> f64 {
@@ -71,11 +71,11 @@ impl<'r> PacedClient<'r> {
     /// # Errors
     /// Those of the kernel.
     pub fn open(requests: &'r Requests) -> io::Result<Self> {
-        let options = Options {
+        let options = SocketOptions {
             batch_len: 256,
             outbox_datagrams: SEND_MAX + 1,
             outbox_len: (SEND_MAX + 1) * UDP_MESSAGE_LEN_MAX,
-            ..Options::new(SocketAddr::from(([0, 0, 0, 0], 0)))
+            ..SocketOptions::new(SocketAddr::from(([0, 0, 0, 0], 0)))
         };
         let path = open(DatapathChoice::Portable, &options.one_at_a_time())?.path;
         Ok(Self { path, requests, due_ns: vec![0; UNDER_WAY_MAX] })
@@ -91,8 +91,8 @@ impl<'r> PacedClient<'r> {
         rate: f64,
         duration: Duration,
         beside: Option<BackgroundLoad<'_>>,
-    ) -> io::Result<Times> {
-        let mut times = Times {
+    ) -> io::Result<PacedTimes> {
+        let mut times = PacedTimes {
             response: Histogram::new_with_bounds(100, 10_000_000_000, 3).map_err(io::Error::other)?,
             sent: 0,
             lost: 0,

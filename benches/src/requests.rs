@@ -1,6 +1,6 @@
 //! Requests as datagrams.
 
-use crate::records::{Generator, Random};
+use crate::records::{BenchRandom, RecordGenerator};
 use crate::sets::LONG_HANDLE;
 use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::list::{Indexes, Strings};
@@ -116,7 +116,7 @@ impl Requests {
     /// # Errors
     /// When the models of the records cannot be read.
     pub fn new(records: u64, count: usize, ask: RequestKind, seed: u64) -> anyhow::Result<Self> {
-        let (generator, mut random) = (Generator::new()?, Random(seed));
+        let (generator, mut random) = (RecordGenerator::new()?, BenchRandom(seed));
         let mut requests = Self { bytes: Vec::new(), ends: Vec::with_capacity(count) };
         let mut handle = Vec::new();
         for id in 0..count {

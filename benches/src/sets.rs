@@ -1,6 +1,6 @@
 //! Published sets of generated records, built once and kept.
 
-use crate::records::{Generator, RecordRoom};
+use crate::records::{RecordGenerator, RecordRoom};
 use anyhow::Context as _;
 use handle_proto::Value;
 use handle_snapshot::format::VERSION;
@@ -74,7 +74,7 @@ pub fn open(records: u64) -> anyhow::Result<PublishedSet> {
 
 fn publish(records: u64, directory: &Path) -> anyhow::Result<()> {
     std::fs::create_dir_all(directory)?;
-    let generator = Generator::new()?;
+    let generator = RecordGenerator::new()?;
     let mut publisher = SetPublisher::open(directory)?;
     publisher.publish_base(OPTIONS.created_unix_ms, |file, temp_dir| {
         let mut builder = builder(&generator, temp_dir);
@@ -86,7 +86,7 @@ fn publish(records: u64, directory: &Path) -> anyhow::Result<()> {
 }
 
 /// A builder that has the prefixes of all generated records.
-pub fn builder<'p>(generator: &Generator, temp_dir: &Path) -> Builder<'p> {
+pub fn builder<'p>(generator: &RecordGenerator, temp_dir: &Path) -> Builder<'p> {
     let mut homed = HomedPrefixes::default();
     for prefix in generator.prefixes() {
         homed.add(prefix);
@@ -100,7 +100,7 @@ pub fn builder<'p>(generator: &Generator, temp_dir: &Path) -> Builder<'p> {
 /// Those of [`Builder::add`].
 pub fn add_all(
     builder: &mut Builder<'_>,
-    generator: &Generator,
+    generator: &RecordGenerator,
     records: u64,
 ) -> Result<(), handle_snapshot::BuildError> {
     let mut room = RecordRoom::default();

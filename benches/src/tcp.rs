@@ -49,13 +49,13 @@ impl Pipeline {
 /// A client of several connections.
 pub struct TcpFlood<'p> {
     requests: &'p Pipeline,
-    connections: Vec<Connection>,
+    connections: Vec<BenchConnection>,
     window: usize,
     code: [u8; 4],
     room: Box<[u8]>,
 }
 
-struct Connection {
+struct BenchConnection {
     stream: TcpStream,
     /// The next request that is not wholly sent, and what of it has been.
     next: usize,
@@ -80,12 +80,12 @@ impl<'p> TcpFlood<'p> {
         code: i32,
     ) -> anyhow::Result<Self> {
         ensure!(window > 0 && window < requests.ends.len(), "a window of {window} makes no sense");
-        let connect = |at: usize| -> std::io::Result<Connection> {
+        let connect = |at: usize| -> std::io::Result<BenchConnection> {
             let stream = TcpStream::connect(to)?;
             stream.set_nodelay(true)?;
             stream.set_nonblocking(true)?;
             let next = at * requests.ends.len() / connections_count;
-            Ok(Connection { stream, next, sent: 0, under_way: 0, begun: Vec::new(), skip: 0 })
+            Ok(BenchConnection { stream, next, sent: 0, under_way: 0, begun: Vec::new(), skip: 0 })
         };
         Ok(Self {
             requests,
@@ -125,7 +125,7 @@ impl<'p> TcpFlood<'p> {
     }
 }
 
-impl Connection {
+impl BenchConnection {
     /// Sends what the window has room for; how many bytes.
     fn send(&mut self, requests: &Pipeline, window: usize) -> anyhow::Result<usize> {
         let count = window - self.under_way;

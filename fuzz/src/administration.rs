@@ -4,8 +4,8 @@ use arbitrary::{Arbitrary, Unstructured};
 use handle_admin::audit::Audit;
 use handle_admin::config::Config;
 use handle_admin::operation::OperationRules;
-use handle_admin::service::reply::Sealer;
-use handle_admin::service::{ActiveRules, Service};
+use handle_admin::service::reply::ReplySealer;
+use handle_admin::service::{ActiveRules, AdminService};
 use handle_admin::store::Store;
 use handle_auth::challenge::answer_with_secret;
 use handle_auth::challenges::Challenges;
@@ -68,7 +68,7 @@ enum Step {
 }
 
 /// A challenge as a client keeps it.
-struct Challenge {
+struct ChallengeSpec {
     id: i32,
     version: Version,
     nonce: Vec<u8>,
@@ -77,7 +77,7 @@ struct Challenge {
 }
 
 /// A service with one prefix, its record, an administrator of it and one of `10.1/b`.
-fn service() -> Arc<Service> {
+fn service() -> Arc<AdminService> {
     let config = Config::default();
     let store = Store::in_memory(&config.store, true).expect("memory");
     store.home(b"10.1").expect("room");
@@ -111,7 +111,7 @@ fn service() -> Arc<Service> {
     let challenges = Challenges::new(config.challenge_limits());
     let audit = Audit::open(None, config.audit_files(), config.audit_bounds()).expect("no file");
     let in_force = ActiveRules { rules, effort: config.effort() };
-    Arc::new(Service::new(Arc::new(store), in_force, Sealer { key: None }, challenges, audit))
+    Arc::new(AdminService::new(Arc::new(store), in_force, ReplySealer { key: None }, challenges, audit))
 }
 
 fn message(minor: u8, session_id: i32, request_id: i32, flags: u8, request: &Request<'_>) -> Option<Vec<u8>> {
@@ -183,7 +183,7 @@ pub fn administration(bytes: &[u8]) {
         .collect();
     let service = service();
     let source: SocketAddr = ([127, 0, 0, 1], 1).into();
-    let mut challenges: Vec<Challenge> = Vec::new();
+    let mut challenges: Vec<ChallengeSpec> = Vec::new();
     for (at, step) in (1..).zip(&steps) {
         let before = service.store.last_id();
         let (sent, may_change) = match step {
@@ -233,7 +233,7 @@ pub fn administration(bytes: &[u8]) {
         assert_eq!(envelope.request_id, at, "{step:?}");
         assert!(!has_changed || reply.code == ResponseCode::SUCCESS, "{step:?}: {:?}", reply.code);
         if let Response::Challenge(challenge) = reply.response {
-            challenges.push(Challenge {
+            challenges.push(ChallengeSpec {
                 id: envelope.session_id,
                 version: envelope.version,
                 nonce: challenge.nonce.to_vec(),

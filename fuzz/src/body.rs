@@ -6,7 +6,7 @@
 use handle_proto::code::DigestAlgorithm;
 use handle_proto::wire::admin::{CreatedHandle, HandleBody, HandleIndexes, HandleValues, Listing};
 use handle_proto::wire::auth::{
-    Challenge, ChallengeAnswer, SecretAnswer, SignedAnswer, Verification, VerificationAnswer,
+    Challenge, ChallengeAnswer, SecretAnswer, SignedAnswer, VerificationAnswer, VerificationRequest,
 };
 use handle_proto::wire::credential::{CoveredPrefix, Mac};
 use handle_proto::wire::cursor::Cursor;
@@ -176,7 +176,7 @@ pub fn auth(bytes: &[u8]) {
     );
     front(old, bytes);
     front(round_trip!(ChallengeAnswer::decode, bytes), bytes);
-    front(round_trip!(Verification::decode, bytes), bytes);
+    front(round_trip!(VerificationRequest::decode, bytes), bytes);
     front(round_trip!(SignedAnswer::decode, bytes), bytes);
     front(round_trip!(SecretAnswer::decode, bytes), bytes);
     front(round_trip!(|it| RequestDigest::decode(&mut Cursor::new(it)), bytes), bytes);

@@ -1,9 +1,11 @@
 //! The table of challenges against a plain list.
 
 use arbitrary::{Arbitrary, Unstructured};
-use handle_auth::challenges::{Challenge, ChallengeCounts, ChallengeLimits, ChallengeRefusal, Challenges};
+use handle_auth::challenges::{
+    ChallengeCounts, ChallengeLimits, ChallengeRefusal, Challenges, IssuedChallenge,
+};
 use handle_auth::digest::Digest;
-use handle_auth::source::{Origin, SourceList};
+use handle_auth::source::{RequestOrigin, SourceList};
 use handle_proto::Version;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -13,7 +15,7 @@ const TRIES: usize = 8;
 const STEPS_MAX: usize = 2000;
 
 #[derive(Debug, Arbitrary)]
-struct Limits {
+struct LimitsSpec {
     challenges: u8,
     bytes: u8,
     per_source: u8,
@@ -104,7 +106,7 @@ impl ChallengeModel {
 /// Input: anything; it is read as bounds and steps by the crate `arbitrary`.
 pub fn challenges(bytes: &[u8]) {
     let mut input = Unstructured::new(bytes);
-    let Ok(Limits { challenges, bytes, per_source, age_ms }) = input.arbitrary() else { return };
+    let Ok(LimitsSpec { challenges, bytes, per_source, age_ms }) = input.arbitrary() else { return };
     let limits = ChallengeLimits {
         challenges_max: (challenges % 20).into(),
         bytes_max: bytes.into(),
@@ -132,7 +134,7 @@ pub fn challenges(bytes: &[u8]) {
                 let numbers = || given.next().expect("so many numbers are tried and no more");
                 let challenge = challenge(issued.unwrap_or(0), len.into());
                 assert_eq!(
-                    table.issue(Origin::datagram(address(source)), challenge, numbers, plain.now_ms),
+                    table.issue(RequestOrigin::datagram(address(source)), challenge, numbers, plain.now_ms),
                     issued
                 );
             }
@@ -156,10 +158,10 @@ pub fn challenges(bytes: &[u8]) {
 }
 
 /// One that shows by its nonce which it is.
-fn challenge(id: i32, len: usize) -> Challenge {
+fn challenge(id: i32, len: usize) -> IssuedChallenge {
     let mut nonce = [0; 16];
     nonce[..4].copy_from_slice(&id.to_be_bytes());
-    Challenge {
+    IssuedChallenge {
         version: Version::CURRENT,
         suggested: Version::CURRENT,
         nonce,

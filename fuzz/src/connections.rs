@@ -10,7 +10,7 @@ use handle_proto::wire::query::Query;
 use handle_proto::wire::stream::{StreamFront, split};
 use handle_proto::wire::{Envelope, Header, MessageBuf, Request};
 use handle_proto::{OpCode, OpFlags};
-use handle_resolver::{Context, Outcome, answer_message};
+use handle_resolver::{AnswerContext, AnswerOutcome, answer_message};
 use handle_server::counters::Counters;
 use handle_server::tcp::settings::TcpSettings;
 use handle_server::tcp::{ConnectionActions, ConnectionTurn, TcpConnections};
@@ -24,7 +24,7 @@ const STEPS_MAX: usize = 400;
 
 /// A connection as the plain model sees it.
 #[derive(Default)]
-struct Model {
+struct ConnectionModel {
     /// All that it sent while it was open.
     sent: Vec<u8>,
     /// All that it was sent.
@@ -47,12 +47,12 @@ struct Model {
 /// Connections without sockets.
 #[derive(Default)]
 struct Wires {
-    all: BTreeMap<usize, (StreamId, Model)>,
-    past: Vec<Model>,
+    all: BTreeMap<usize, (StreamId, ConnectionModel)>,
+    past: Vec<ConnectionModel>,
 }
 
 impl Wires {
-    fn get(&mut self, id: StreamId) -> Option<&mut Model> {
+    fn get(&mut self, id: StreamId) -> Option<&mut ConnectionModel> {
         self.all.get_mut(&id.at()).filter(|(known, _)| *known == id).map(|(_, model)| model)
     }
 
@@ -143,7 +143,7 @@ fn request(handle: &[u8], generator: &mut Generator) -> Vec<u8> {
 fn run<B: AsRef<[u8]>>(
     bytes: &[u8],
     settings: TcpSettings,
-    context: &Context<'_, B>,
+    context: &AnswerContext<'_, B>,
     counters: &Counters,
     mut next_request: impl FnMut(&mut Generator) -> Vec<u8>,
 ) {
@@ -172,8 +172,12 @@ fn run<B: AsRef<[u8]>>(
                 generation += 1;
                 opened += 1;
                 let id = StreamId::new(u32::try_from(at).unwrap_or_default(), generation);
-                let model =
-                    Model { room: usize::from(much) * 64, reads: true, peer: much % 2, ..Model::default() };
+                let model = ConnectionModel {
+                    room: usize::from(much) * 64,
+                    reads: true,
+                    peer: much % 2,
+                    ..ConnectionModel::default()
+                };
                 let peer = SocketAddr::from(([192, 0, 2, model.peer], 1));
                 turn.wire.all.insert(at, (id, model));
                 to_send.remove(&at);
@@ -305,7 +309,7 @@ fn check_now(tcp: &TcpConnections, wires: &Wires, counters: &Counters) {
 }
 
 /// Each answer is that of a message of its own; with `is_all`, of each message there is one.
-fn check<B: AsRef<[u8]>>(model: &Model, is_all: bool, context: &Context<'_, B>) {
+fn check<B: AsRef<[u8]>>(model: &ConnectionModel, is_all: bool, context: &AnswerContext<'_, B>) {
     let mut expected: BTreeMap<Vec<u8>, usize> = BTreeMap::new();
     let mut rest = &model.sent[..];
     let mut is_last = false;
@@ -314,7 +318,7 @@ fn check<B: AsRef<[u8]>>(model: &Model, is_all: bool, context: &Context<'_, B>) 
     {
         rest = after;
         let (envelope, bytes) = Envelope::split(message).expect("a whole message");
-        if let Outcome::Reply(reply) = answer_message(context, envelope, bytes) {
+        if let AnswerOutcome::Reply(reply) = answer_message(context, envelope, bytes) {
             let mut out = vec![0; Envelope::LEN + reply.message_len()];
             reply.write_stream(&mut out);
             *expected.entry(out).or_default() += 1;

@@ -1,7 +1,7 @@
 //! What the load generator reads: recordings, answers over HTTP, and schedules.
 
 use handle_loadgen::phases;
-use handle_loadgen::question::Question;
+use handle_loadgen::question::GeneratedQuestion;
 use handle_loadgen::recording::{Recording, access_log, pcap};
 use handle_loadgen::schedule::{Arrivals, Schedule};
 use handle_loadgen::stream::http::{self, ParsedAnswer};
@@ -19,7 +19,7 @@ pub fn capture(bytes: &[u8]) {
     assert!(is_capture, "what reads as one begins like one");
     for request in &recording.requests {
         assert!(request.what.len() <= UDP_MESSAGE_LEN_MAX, "{} bytes", request.what.len());
-        assert!(Question::of_message(&request.what).is_some(), "{:02x?}", request.what);
+        assert!(GeneratedQuestion::of_message(&request.what).is_some(), "{:02x?}", request.what);
         let mut parts = bytes.windows(request.what.len());
         assert!(parts.any(|part| part == request.what), "{:02x?} is not in it", request.what);
     }

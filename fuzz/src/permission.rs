@@ -4,9 +4,9 @@ use arbitrary::{Arbitrary, Unstructured};
 use handle_admin::permission::group::EntitlementOutcome;
 use handle_admin::permission::view::{DecisionView, RemoteFacts};
 use handle_admin::permission::{
-    Administrators, ConfiguredIdentity, MATRIX, PermissionNeed, RecordAction, Requirement,
+    ActionRequirement, Administrators, ConfiguredIdentity, MATRIX, PermissionNeed, RecordAction,
 };
-use handle_admin::store::{Record, RecordBuf, Records, StoreError};
+use handle_admin::store::{RecordBuf, StoreError, StoreRecord, StoreRecords};
 use handle_proto::data::{Admin, AdminPermissions, Vlist};
 use handle_proto::wire::list::{Reference, References};
 use handle_proto::{Handle, Permissions, Value, Values};
@@ -49,7 +49,7 @@ enum GrantKind {
 }
 
 #[derive(Arbitrary, Debug)]
-struct Plan {
+struct PermissionPlan {
     server: Vec<ReferenceSpec>,
     server_full_access: bool,
     prefix_administrators: bool,
@@ -63,7 +63,7 @@ struct Plan {
 #[derive(Default)]
 struct MemoryRecords(BTreeMap<Vec<u8>, RecordBuf>);
 
-impl Records for MemoryRecords {
+impl StoreRecords for MemoryRecords {
     fn folds(&self) -> bool {
         true
     }
@@ -77,7 +77,7 @@ impl Records for MemoryRecords {
     }
 }
 
-impl Plan {
+impl PermissionPlan {
     /// Whether the operator's list means `who`.
     fn names(&self, records: &MemoryRecords, who: Reference<'_>) -> bool {
         self.server_full_access && self.server.iter().any(|whom| is_meant(records, whom.reference(), who))
@@ -113,7 +113,7 @@ impl MemoryRecords {
         let record = |(at, (count, bytes)): (usize, (usize, Vec<u8>))| {
             let values = Values::from_encoded(count, &bytes).expect("values that were encoded");
             let mut record = Vec::new();
-            Record { id: 1, unix_ms: 1, values }.encode(&mut record);
+            StoreRecord { id: 1, unix_ms: 1, values }.encode(&mut record);
             (HANDLES[at].to_vec(), RecordBuf::from_bytes(record).expect("a record"))
         };
         Self(encoded.into_iter().map(record).collect())
@@ -144,7 +144,7 @@ fn is_meant(records: &MemoryRecords, reference: Reference<'_>, who: Reference<'_
 /// Input: anything; it is read as a plan by the crate `arbitrary`.
 pub fn permission(bytes: &[u8]) {
     let mut input = Unstructured::new(bytes);
-    let Ok(plan) = Plan::arbitrary(&mut input) else { return };
+    let Ok(plan) = PermissionPlan::arbitrary(&mut input) else { return };
     let given = std::iter::from_fn(|| if input.is_empty() { None } else { input.arbitrary().ok() });
     let given: Vec<GrantSpec> = given.take(VALUES_MAX).collect();
     let records = MemoryRecords::of(&given);
@@ -173,7 +173,7 @@ pub fn permission(bytes: &[u8]) {
                     && is_meant(&records, admin.reference, who)
             })
         });
-    let requirement = Requirement::from(need);
+    let requirement = ActionRequirement::from(need);
     let known = RemoteFacts::default();
     let sight = DecisionView::new(&records, &|_| true, &known);
     let decided = administrators.permit(&sight, &requirement, who).expect("records in memory");

@@ -16,8 +16,8 @@ use handle_proto::{Handle, OpCode, OpFlags, Permissions, ResponseCode, Value, Va
 use handle_resolver::batch::Scratch;
 use handle_resolver::slow::{FirstEvaluation, SlowReason};
 use handle_resolver::{
-    Context, DropReason, InBatch, Outcome, RefusalReason, Reply, SlowPathRequest, answer, answer_batch,
-    answer_message,
+    AnswerContext, AnswerOutcome, DropReason, InBatch, RefusalReason, ReplyParts, SlowPathRequest, answer,
+    answer_batch, answer_message,
 };
 
 /// Types whose values delegate derived prefixes.
@@ -47,12 +47,12 @@ fn ask(fixture: &Fixture, datagram: &[u8]) {
     check(fixture, datagram, &outcome);
     let Ok((envelope, rest)) = Envelope::split(datagram) else { return };
     let whole = answer_message(&context, envelope, rest);
-    if !matches!(outcome, Outcome::Fragment(_)) && datagram.len() <= UDP_MESSAGE_LEN_MAX {
+    if !matches!(outcome, AnswerOutcome::Fragment(_)) && datagram.len() <= UDP_MESSAGE_LEN_MAX {
         assert_eq!(written(&whole), written(&outcome));
     }
     check(fixture, datagram, &whole);
     let context = fixture.slow_context();
-    if let Outcome::Slow(slow) = answer_message(&context, envelope, rest) {
+    if let AnswerOutcome::Slow(slow) = answer_message(&context, envelope, rest) {
         check_slow(&context, &slow, &whole);
     } else {
         assert_eq!(written(&answer_message(&context, envelope, rest)), written(&whole));
@@ -66,12 +66,12 @@ fn check_in_session(fixture: &Fixture, envelope: Envelope, rest: &[u8]) {
     let context = fixture.session_context();
     let plain = |envelope| written(&answer_message(&fixture.context(), envelope, rest));
     match answer_message(&context, envelope, rest) {
-        Outcome::InSession(reply) => {
+        AnswerOutcome::InSession(reply) => {
             assert!(envelope.session_id > 0);
             let DatagramOutcome::Datagrams(expected) = plain(Envelope { session_id: 0, ..envelope }) else {
                 panic!("an answer in a session, and none outside")
             };
-            let DatagramOutcome::Datagrams(mut said) = written(&Outcome::Reply(reply)) else {
+            let DatagramOutcome::Datagrams(mut said) = written(&AnswerOutcome::Reply(reply)) else {
                 unreachable!()
             };
             for datagram in said.chunks_mut(UDP_MESSAGE_LEN_MAX) {
@@ -79,10 +79,10 @@ fn check_in_session(fixture: &Fixture, envelope: Envelope, rest: &[u8]) {
             }
             assert_eq!(said, expected);
         }
-        Outcome::Encrypted => {
+        AnswerOutcome::Encrypted => {
             assert!(envelope.flags.has(EnvelopeFlags::ENCRYPTED) && envelope.session_id > 0);
         }
-        Outcome::Slow(slow) => match slow.why() {
+        AnswerOutcome::Slow(slow) => match slow.why() {
             SlowReason::Session => assert!(envelope.session_id > 0),
             SlowReason::SessionSetup => assert_eq!(slow.op_code(), OpCode::SESSION_SETUP),
             _ => assert!(envelope.session_id <= 0),
@@ -92,8 +92,8 @@ fn check_in_session(fixture: &Fixture, envelope: Envelope, rest: &[u8]) {
 }
 
 /// What the slow path says before it is known who asks, against what a server without one says.
-fn check_slow(context: &Context<'_, Vec<u8>>, slow: &SlowPathRequest<'_>, plain: &Outcome<'_>) {
-    let Outcome::Reply(plain) = plain else { panic!("{plain:?} for what goes the slow way") };
+fn check_slow(context: &AnswerContext<'_, Vec<u8>>, slow: &SlowPathRequest<'_>, plain: &AnswerOutcome<'_>) {
+    let AnswerOutcome::Reply(plain) = plain else { panic!("{plain:?} for what goes the slow way") };
     match slow.why() {
         SlowReason::Certify => assert!(slow.certifies()),
         SlowReason::Identity => assert_eq!(plain.refused(), Some(RefusalReason::NotPublic)),
@@ -106,11 +106,11 @@ fn check_slow(context: &Context<'_, Vec<u8>>, slow: &SlowPathRequest<'_>, plain:
     match slow.evaluate(context) {
         FirstEvaluation::Reply(reply) => {
             assert_eq!(slow.why(), SlowReason::Certify);
-            assert_eq!(written(&Outcome::Reply(reply)), written(&Outcome::Reply(*plain)));
+            assert_eq!(written(&AnswerOutcome::Reply(reply)), written(&AnswerOutcome::Reply(*plain)));
         }
         FirstEvaluation::Template => {
             let reply = slow.not_computed(context);
-            assert_eq!(written(&Outcome::Reply(reply)), written(&Outcome::Reply(*plain)));
+            assert_eq!(written(&AnswerOutcome::Reply(reply)), written(&AnswerOutcome::Reply(*plain)));
             check_computed(context, slow);
         }
         FirstEvaluation::Identity => {
@@ -123,7 +123,7 @@ fn check_slow(context: &Context<'_, Vec<u8>>, slow: &SlowPathRequest<'_>, plain:
 }
 
 /// Of computed values only those go out that are public and asked for.
-fn check_computed(context: &Context<'_, Vec<u8>>, slow: &SlowPathRequest<'_>) {
+fn check_computed(context: &AnswerContext<'_, Vec<u8>>, slow: &SlowPathRequest<'_>) {
     let values = [
         Value::new(1, b"URL", b"public"),
         Value { permissions: Permissions::ADMIN_READ, ..Value::new(2, b"URL", b"withheld") },
@@ -132,7 +132,7 @@ fn check_computed(context: &Context<'_, Vec<u8>>, slow: &SlowPathRequest<'_>) {
     let mut bytes = Vec::new();
     values.iter().for_each(|value| value.encode(&mut bytes));
     let reply = slow.computed(context, &mut bytes, values.len());
-    let DatagramOutcome::Datagrams(datagrams) = written(&Outcome::Reply(reply)) else {
+    let DatagramOutcome::Datagrams(datagrams) = written(&AnswerOutcome::Reply(reply)) else {
         panic!("a reply is written")
     };
     assert!(!datagrams.windows(8).any(|bytes| bytes == b"withheld"));
@@ -149,44 +149,48 @@ enum DatagramOutcome {
     Fragment(Envelope),
 }
 
-fn written(outcome: &Outcome<'_>) -> DatagramOutcome {
+fn written(outcome: &AnswerOutcome<'_>) -> DatagramOutcome {
     match outcome {
-        Outcome::Reply(reply) => {
+        AnswerOutcome::Reply(reply) => {
             let mut datagrams = vec![0xaa; reply.datagrams_len()];
             reply.write_datagrams(&mut datagrams);
             DatagramOutcome::Datagrams(datagrams)
         }
-        Outcome::Drop(reason) => DatagramOutcome::Dropped(*reason),
-        Outcome::Fragment(envelope) => DatagramOutcome::Fragment(*envelope),
-        Outcome::Slow(_) => panic!("a server without a slow path leaves nothing to it"),
-        Outcome::InSession(_) | Outcome::Encrypted => panic!("a server without sessions is in none"),
-        Outcome::Listing => panic!("a server that forwards nothing answers"),
+        AnswerOutcome::Drop(reason) => DatagramOutcome::Dropped(*reason),
+        AnswerOutcome::Fragment(envelope) => DatagramOutcome::Fragment(*envelope),
+        AnswerOutcome::Slow(_) => panic!("a server without a slow path leaves nothing to it"),
+        AnswerOutcome::InSession(_) | AnswerOutcome::Encrypted => {
+            panic!("a server without sessions is in none")
+        }
+        AnswerOutcome::Listing => panic!("a server that forwards nothing answers"),
     }
 }
 
-fn check(fixture: &Fixture, asked: &[u8], outcome: &Outcome<'_>) {
+fn check(fixture: &Fixture, asked: &[u8], outcome: &AnswerOutcome<'_>) {
     match outcome {
-        Outcome::Reply(reply) => check_reply(fixture, asked, reply),
-        Outcome::Fragment(envelope) => {
+        AnswerOutcome::Reply(reply) => check_reply(fixture, asked, reply),
+        AnswerOutcome::Fragment(envelope) => {
             assert!(envelope.flags.has(EnvelopeFlags::TRUNCATED));
             assert_eq!(Envelope::split(asked).map(|(envelope, _)| envelope), Ok(*envelope));
         }
         // Only what is an answer itself, and to nobody, is left alone.
-        Outcome::Drop(DropReason::ErrorReply) => {
+        AnswerOutcome::Drop(DropReason::ErrorReply) => {
             let (envelope, rest) = Envelope::split(asked).expect("it was read");
             let header = Header::split(rest).expect("it was read").0;
             assert_ne!(header.response_code, ResponseCode::RESERVED);
-            assert_eq!(envelope.request_id, Reply::UNREADABLE_REQUEST_ID);
+            assert_eq!(envelope.request_id, ReplyParts::UNREADABLE_REQUEST_ID);
         }
-        Outcome::Drop(DropReason::TooShort) => assert!(asked.len() < Envelope::LEN),
-        Outcome::Drop(reason) => panic!("{reason:?} has no property"),
-        Outcome::Slow(_) => panic!("a server without a slow path leaves nothing to it"),
-        Outcome::InSession(_) | Outcome::Encrypted => panic!("a server without sessions is in none"),
-        Outcome::Listing => panic!("a server that forwards nothing answers"),
+        AnswerOutcome::Drop(DropReason::TooShort) => assert!(asked.len() < Envelope::LEN),
+        AnswerOutcome::Drop(reason) => panic!("{reason:?} has no property"),
+        AnswerOutcome::Slow(_) => panic!("a server without a slow path leaves nothing to it"),
+        AnswerOutcome::InSession(_) | AnswerOutcome::Encrypted => {
+            panic!("a server without sessions is in none")
+        }
+        AnswerOutcome::Listing => panic!("a server that forwards nothing answers"),
     }
 }
 
-fn check_reply(fixture: &Fixture, asked: &[u8], reply: &Reply<'_>) {
+fn check_reply(fixture: &Fixture, asked: &[u8], reply: &ReplyParts<'_>) {
     let mut stream = vec![0xaa; Envelope::LEN + reply.message_len()];
     reply.write_stream(&mut stream);
     assert_eq!(reassembled(reply), stream);
@@ -206,7 +210,7 @@ fn check_reply(fixture: &Fixture, asked: &[u8], reply: &Reply<'_>) {
     let Body::Reply(body) = body else { panic!("a request was written: {body:?}") };
     let request = Envelope::split(asked).ok().map(|(envelope, _)| envelope);
     echoes_end(fixture, &stream);
-    if envelope.request_id != Reply::UNREADABLE_REQUEST_ID || envelope.version != Version::COMPATIBLE {
+    if envelope.request_id != ReplyParts::UNREADABLE_REQUEST_ID || envelope.version != Version::COMPATIBLE {
         assert_eq!(request.map(|request| request.request_id), Some(envelope.request_id));
         assert_eq!(request.map(|request| request.session_id), Some(envelope.session_id));
     }
@@ -223,8 +227,10 @@ fn check_reply(fixture: &Fixture, asked: &[u8], reply: &Reply<'_>) {
 }
 
 /// The datagrams of a reply, put together again.
-fn reassembled(reply: &Reply<'_>) -> Vec<u8> {
-    let DatagramOutcome::Datagrams(datagrams) = written(&Outcome::Reply(*reply)) else { unreachable!() };
+fn reassembled(reply: &ReplyParts<'_>) -> Vec<u8> {
+    let DatagramOutcome::Datagrams(datagrams) = written(&AnswerOutcome::Reply(*reply)) else {
+        unreachable!()
+    };
     let count = datagrams.chunks(UDP_MESSAGE_LEN_MAX).count();
     assert_eq!(count, reply.datagrams_count());
     let mut table = Reassembly::new(ReassemblyLimits {
@@ -257,8 +263,8 @@ fn echoes_end(fixture: &Fixture, stream: &[u8]) {
     for _ in 0..2 {
         let (envelope, rest) = Envelope::split(&stream).expect("an envelope was written");
         let reply = match answer_message(&context, envelope, rest) {
-            Outcome::Drop(DropReason::ErrorReply) => return,
-            Outcome::Reply(reply) => reply,
+            AnswerOutcome::Drop(DropReason::ErrorReply) => return,
+            AnswerOutcome::Reply(reply) => reply,
             other => panic!("{other:?} to an answer"),
         };
         let mut echo = vec![0; Envelope::LEN + reply.message_len()];
@@ -269,7 +275,13 @@ fn echoes_end(fixture: &Fixture, stream: &[u8]) {
 }
 
 /// Asserts that a question that is understood is answered as a plain search answers it.
-fn compare(fixture: &Fixture, asked: &[u8], reply: &Reply<'_>, code: ResponseCode, response: &Response<'_>) {
+fn compare(
+    fixture: &Fixture,
+    asked: &[u8],
+    reply: &ReplyParts<'_>,
+    code: ResponseCode,
+    response: &Response<'_>,
+) {
     let Ok((_, rest)) = Envelope::split(asked) else { return };
     let Ok(message) = Message::decode(rest) else { return };
     if message.header.op_code != OpCode::RESOLUTION || message.header.response_code != ResponseCode::RESERVED
@@ -430,7 +442,7 @@ pub fn question(bytes: &[u8]) {
         if stream.len() <= UDP_MESSAGE_LEN_MAX {
             assert_eq!(written(&answer(&context, &stream)), written(&outcome));
         }
-        let Outcome::Reply(reply) = outcome else { panic!("no reply to a question: {outcome:?}") };
+        let AnswerOutcome::Reply(reply) = outcome else { panic!("no reply to a question: {outcome:?}") };
         let is_plain = asked.session_id == 0 && asked.flags & 1 == 1;
         if is_plain && let Some(refused) = reply.refused() {
             assert!(matches!(

@@ -2,7 +2,7 @@
 
 use arbitrary::{Arbitrary, Unstructured};
 use handle_auth::session::SessionKey;
-use handle_auth::source::{Origin, SourceList};
+use handle_auth::source::{RequestOrigin, SourceList};
 use handle_proto::Version;
 use handle_proto::code::Cipher;
 use handle_proto::wire::list::Reference;
@@ -12,7 +12,8 @@ use handle_sessions::protocol::{LinkReply, LinkRequest};
 use handle_sessions::session::{IdentityClaim, PROTECTED_SINCE};
 use handle_sessions::traffic::{check, decrypt, encrypt, seal};
 use handle_sessions::{
-    LiveSession as _, MessageRejection, NewSession, SessionLimits, SessionRefusal, Sessions, SessionsConfig,
+    LiveSession as _, MessageRejection, NewSession, SessionLimits, SessionRefusal, SessionTable,
+    SessionsConfig,
 };
 use std::collections::BTreeSet;
 
@@ -77,7 +78,7 @@ fn message(number: u8, version: Version) -> Vec<u8> {
 /// Takes out of the list what has made room in the table for a session of `source`: the oldest unproven session of the
 /// same source, or of all; or where all are proven, the one that is idle for longest. Proven identities make room for
 /// the same source alone.
-fn make_room(table: &Sessions, plain: &mut Vec<SessionModel>, source: u8, now_s: u32) {
+fn make_room(table: &SessionTable, plain: &mut Vec<SessionModel>, source: u8, now_s: u32) {
     while let Some(at) = plain.iter().position(|one| table.find(one.number.into(), now_s).is_none()) {
         let gone = plain.remove(at);
         let older = &plain[..at];
@@ -111,7 +112,7 @@ pub fn session_table(bytes: &[u8]) {
         unproven_s: UNPROVEN_S,
         exempt: SourceList::default(),
     };
-    let (table, mut plain, mut now_s) = (Sessions::new(limits.clone()), Vec::<SessionModel>::new(), 0);
+    let (table, mut plain, mut now_s) = (SessionTable::new(limits.clone()), Vec::<SessionModel>::new(), 0);
     for _ in 0..STEPS_MAX {
         if input.is_empty() {
             break;
@@ -125,7 +126,7 @@ pub fn session_table(bytes: &[u8]) {
                     version,
                     claim: claim.map(|who| IdentityClaim::of(identity(who))),
                     timeout_s: timeout_s.into(),
-                    origin: Origin::connection([192, 0, 2, source % WHO].into()),
+                    origin: RequestOrigin::connection([192, 0, 2, source % WHO].into()),
                 };
                 // Of several whose time is over it would not show which has made room.
                 table.expire(now_s);
@@ -232,10 +233,10 @@ pub fn session_table(bytes: &[u8]) {
 }
 
 /// A process with a few sessions.
-struct Process(Sessions);
+struct ModelProcess(SessionTable);
 
-impl SharedTable for Process {
-    fn sessions(&self) -> Option<&Sessions> {
+impl SharedTable for ModelProcess {
+    fn sessions(&self) -> Option<&SessionTable> {
         Some(&self.0)
     }
 
@@ -261,8 +262,10 @@ impl SharedTable for Process {
 ///
 /// Input: frames, each behind its length in one byte.
 pub fn session_socket(bytes: &[u8]) {
-    let process =
-        Process(Sessions::new(SessionLimits { sessions_max: 3, ..SessionsConfig::default().limits() }));
+    let process = ModelProcess(SessionTable::new(SessionLimits {
+        sessions_max: 3,
+        ..SessionsConfig::default().limits()
+    }));
     let mut rest = bytes;
     while let Some((&len, after)) = rest.split_first() {
         let (frame, after) = after.split_at(after.len().min(len.into()));

@@ -10,7 +10,7 @@ use handle_proto::wire::digest::RequestDigest;
 use handle_proto::wire::{Envelope, Message};
 use handle_proto::{Field, Handle, OpFlags, ResponseCode, Value};
 
-use crate::question::Question;
+use crate::question::GeneratedQuestion;
 
 /// What a set says about a handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +40,7 @@ pub enum SetContent<'a> {
 pub type EachValue<'e> = &'e mut dyn FnMut(&Value<'_>, &[u8]);
 
 /// One published set, or something that stands for it.
-pub trait Source: Send + Sync + fmt::Debug {
+pub trait ContentSource: Send + Sync + fmt::Debug {
     /// What it says about `handle`; an error where it is damaged.
     ///
     /// # Errors
@@ -79,7 +79,7 @@ pub fn each_of(count: u32, bytes: &[u8], each: EachValue<'_>) -> Result<(), Stri
 
 /// How an answer differs from what the set holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Difference {
+pub enum AnswerDifference {
     /// It does not decode.
     Unreadable,
     /// It has another response code.
@@ -116,7 +116,7 @@ pub enum Difference {
     Unknown,
 }
 
-impl fmt::Display for Difference {
+impl fmt::Display for AnswerDifference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unreadable => f.write_str("the answer does not decode"),
@@ -138,7 +138,7 @@ impl fmt::Display for Difference {
 #[derive(Clone, Copy, Debug)]
 pub struct AnsweredQuestion<'a> {
     /// What was asked.
-    pub question: &'a Question<'a>,
+    pub question: &'a GeneratedQuestion<'a>,
     /// The envelope of the answer, of its first piece.
     pub envelope: &'a Envelope,
     /// All of it but the envelope.
@@ -153,10 +153,11 @@ pub struct AnsweredQuestion<'a> {
 pub fn compare(
     answered: &AnsweredQuestion<'_>,
     message: &Message<'_>,
-    source: &dyn Source,
-) -> Result<(), Difference> {
+    source: &dyn ContentSource,
+) -> Result<(), AnswerDifference> {
     let mut selected = Vec::new();
-    let wanted = wanted(answered.question, source, &mut selected).map_err(|_| Difference::SetDamaged)?;
+    let wanted =
+        wanted(answered.question, source, &mut selected).map_err(|_| AnswerDifference::SetDamaged)?;
     compare_held(answered.question, message, wanted)
 }
 
@@ -172,7 +173,7 @@ pub(crate) struct ExpectedAnswer {
 
 impl ExpectedAnswer {
     /// The answer to `question` by what `source` holds; `None` where that is not known.
-    pub(crate) fn of(question: &Question<'_>, source: &dyn Source) -> Option<Self> {
+    pub(crate) fn of(question: &GeneratedQuestion<'_>, source: &dyn ContentSource) -> Option<Self> {
         let mut selected = Vec::new();
         let code = match wanted(question, source, &mut selected).ok()? {
             SetContent::Values { count, bytes } => {
@@ -188,7 +189,7 @@ impl ExpectedAnswer {
     }
 
     /// Whether `message` is this answer to `question`.
-    pub(crate) fn is_met(&self, question: &Question<'_>, message: &Message<'_>) -> bool {
+    pub(crate) fn is_met(&self, question: &GeneratedQuestion<'_>, message: &Message<'_>) -> bool {
         let held = match self.code {
             ResponseCode::SUCCESS => SetContent::Values { count: self.count, bytes: &self.values },
             code => SetContent::Said(code),
@@ -201,34 +202,34 @@ impl ExpectedAnswer {
 ///
 /// # Errors
 ///
-/// [`Difference::Signature`].
+/// [`AnswerDifference::Signature`].
 pub fn check_signature(
     answered: &AnsweredQuestion<'_>,
     message: &Message<'_>,
     key: &PublicKey,
-) -> Result<(), Difference> {
+) -> Result<(), AnswerDifference> {
     if !answered.question.flags.has(OpFlags::CERTIFY) {
         return Ok(());
     }
     let verified = handle_auth::message::verify_message(answered.envelope, message, key);
-    verified.map(|_| ()).map_err(|_| Difference::Signature)
+    verified.map(|_| ()).map_err(|_| AnswerDifference::Signature)
 }
 
-fn code(message: &Message<'_>, want: ResponseCode) -> Result<(), Difference> {
+fn code(message: &Message<'_>, want: ResponseCode) -> Result<(), AnswerDifference> {
     let got = message.header.response_code;
-    if got == want { Ok(()) } else { Err(Difference::Code { got, want }) }
+    if got == want { Ok(()) } else { Err(AnswerDifference::Code { got, want }) }
 }
 
 fn compare_held(
-    question: &Question<'_>,
+    question: &GeneratedQuestion<'_>,
     message: &Message<'_>,
     held: SetContent<'_>,
-) -> Result<(), Difference> {
+) -> Result<(), AnswerDifference> {
     let got = message.header.response_code;
     let (count, bytes) = match held {
         SetContent::Values { count, bytes } => (count, bytes),
         SetContent::NothingPublic => return code(message, ResponseCode::VALUES_NOT_FOUND),
-        SetContent::Unknown => return Err(Difference::Unknown),
+        SetContent::Unknown => return Err(AnswerDifference::Unknown),
         SetContent::Said(said) => return code(message, said),
         // Instead of saying that the record of a prefix is not there, a server may say who has it. A name without a slash is
         // looked up as such a record.
@@ -246,20 +247,20 @@ fn compare_held(
     let mut cursor = Cursor::new(message.body);
     // Recorded requests may have asked for their digest, which is in front of every answer then.
     if message.header.flags.has(OpFlags::REQUEST_DIGEST) {
-        RequestDigest::decode(&mut cursor).map_err(|_| Difference::Unreadable)?;
+        RequestDigest::decode(&mut cursor).map_err(|_| AnswerDifference::Unreadable)?;
     }
-    let echo = cursor.string(Field::Handle).map_err(|_| Difference::Unreadable)?;
-    let got_count = cursor.u32(Field::Values).map_err(|_| Difference::Unreadable)?;
+    let echo = cursor.string(Field::Handle).map_err(|_| AnswerDifference::Unreadable)?;
+    let got_count = cursor.u32(Field::Values).map_err(|_| AnswerDifference::Unreadable)?;
     if echo != question.handle {
-        return Err(Difference::Handle);
+        return Err(AnswerDifference::Handle);
     }
     if got_count != count {
-        return Err(Difference::Count { got: got_count, want: count });
+        return Err(AnswerDifference::Count { got: got_count, want: count });
     }
     let values = cursor.rest();
     if values != bytes {
         let same = values.iter().zip(bytes).take_while(|(got, want)| got == want).count();
-        return Err(Difference::Values { at: same });
+        return Err(AnswerDifference::Values { at: same });
     }
     Ok(())
 }
@@ -267,8 +268,8 @@ fn compare_held(
 /// What `source` holds of what `question` selects, which is put together in `selected` if it is not all; the code
 /// with which it is refused when values were asked for that not everyone may read.
 fn wanted<'s>(
-    question: &Question<'_>,
-    source: &'s dyn Source,
+    question: &GeneratedQuestion<'_>,
+    source: &'s dyn ContentSource,
     selected: &'s mut Vec<u8>,
 ) -> Result<SetContent<'s>, String> {
     if question.is_plain() {

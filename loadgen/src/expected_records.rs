@@ -13,25 +13,25 @@ use handle_proto::wire::query::QueryAnswer;
 use handle_proto::{Handle, ResponseCode, fold};
 
 use crate::error::Error;
-use crate::expect::{EachValue, SetContent, Source, each_of};
-use crate::read::{Interrupt, Lines};
+use crate::expect::{ContentSource, EachValue, SetContent, each_of};
+use crate::read::{Interrupt, LineReader};
 
 /// Records of a file, in memory, as a server that does not tell upper from lower case has them.
 #[derive(Debug, Default)]
-pub struct Records {
-    records: HashMap<Vec<u8>, Record>,
+pub struct ExpectedRecords {
+    records: HashMap<Vec<u8>, ExpectedRecord>,
     prefixes: HashSet<Vec<u8>>,
 }
 
 #[derive(Debug)]
-struct Record {
+struct ExpectedRecord {
     count: u32,
     values: Vec<u8>,
     public_count: u32,
     public: Vec<u8>,
 }
 
-impl Records {
+impl ExpectedRecords {
     /// Reads records, each a line of JSON as `hdl export` writes them, and asks now and then whether to go on. Of two
     /// records with the same handle the later one counts.
     ///
@@ -40,7 +40,7 @@ impl Records {
     /// When the file cannot be read, or a line is no record; and when it is not to go on.
     pub fn read(path: &Path, mut go_on: impl FnMut() -> ControlFlow<()>) -> Result<Self, Error> {
         let (read_error, mut interrupt) = (|source| Error::read(path, source), Interrupt::new(&mut go_on));
-        let mut lines = Lines::open(path, &mut interrupt).map_err(read_error)?;
+        let mut lines = LineReader::open(path, &mut interrupt).map_err(read_error)?;
         let mut records = Self::default();
         while let Some(line) = lines.next_text().map_err(read_error)? {
             if matches!(line, [] | [b'#', ..]) {
@@ -74,11 +74,11 @@ impl Records {
         let mut name = record.handle.as_bytes().to_vec();
         fold::fold(&mut name);
         self.prefixes.insert(Handle(&name).naming_authority().to_vec());
-        self.records.insert(name, Record { count, values, public_count, public });
+        self.records.insert(name, ExpectedRecord { count, values, public_count, public });
         Ok(())
     }
 
-    fn find(&self, handle: &[u8]) -> Option<&Record> {
+    fn find(&self, handle: &[u8]) -> Option<&ExpectedRecord> {
         self.records.get(&folded(handle))
     }
 }
@@ -98,7 +98,7 @@ fn folded(handle: &[u8]) -> Vec<u8> {
     name
 }
 
-impl Source for Records {
+impl ContentSource for ExpectedRecords {
     fn held(&self, handle: &[u8]) -> Result<SetContent<'_>, String> {
         Ok(match self.find(handle) {
             Some(record) if record.public_count == 0 => SetContent::NothingPublic,
@@ -168,7 +168,7 @@ impl LearnedAnswers {
     }
 }
 
-impl Source for LearnedAnswers {
+impl ContentSource for LearnedAnswers {
     fn held(&self, handle: &[u8]) -> Result<SetContent<'_>, String> {
         Ok(match self.0.get(&folded(handle)) {
             None => SetContent::NotHere,
@@ -199,7 +199,7 @@ mod tests {
             .unwrap();
         writeln!(file, "\n# comment\n{{\"handle\":\"10.1/closed\",\"values\":[{}]}}", value(1, "1100"))
             .unwrap();
-        let read = || Records::read(file.path(), || ControlFlow::Continue(()));
+        let read = || ExpectedRecords::read(file.path(), || ControlFlow::Continue(()));
         let records = read().unwrap();
         assert!(matches!(records.held(b"10.1/OPEN"), Ok(SetContent::Values { count: 1, .. })));
         assert_eq!(records.held(b"10.1/closed"), Ok(SetContent::NothingPublic));

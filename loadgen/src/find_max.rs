@@ -14,8 +14,8 @@ use serde::Serialize;
 use crate::environment::Environment;
 use crate::error::Error;
 use crate::options::RunOptions;
-use crate::report::{Report, Setting};
-use crate::table::Time;
+use crate::report::{ReportSetting, RunReport};
+use crate::table::HumanDuration;
 
 /// Name and version of the form of [`MaxReport`].
 pub const MAX_SCHEMA: &str = "handle-loadgen/find-max/1";
@@ -66,7 +66,7 @@ pub struct Trial {
 impl Trial {
     /// What a run at `rate` says.
     #[must_use]
-    pub fn of(rate: u64, report: &Report) -> Self {
+    pub fn of(rate: u64, report: &RunReport) -> Self {
         let accounts = &report.accounts;
         Self {
             rate,
@@ -120,7 +120,7 @@ pub struct MaxReport {
     /// The machine and the program.
     pub environment: Environment,
     /// What was asked for, of the last run.
-    pub setting: Option<Setting>,
+    pub setting: Option<ReportSetting>,
     /// Most requests without an answer in time, as a share.
     pub loss_max: f64,
     /// Longest 99th percentile, milliseconds.
@@ -151,7 +151,7 @@ const RAISED_MAX: usize = 4;
 /// Those of `run`, and searches that make no sense.
 pub fn find_max(
     search: &Search,
-    mut run: impl FnMut(u64, Duration) -> Result<Report, Error>,
+    mut run: impl FnMut(u64, Duration) -> Result<RunReport, Error>,
     mut tell: impl FnMut(&Trial, bool),
 ) -> Result<MaxReport, Error> {
     let (mut setting, mut trials) = (None, Vec::new());
@@ -170,7 +170,7 @@ pub fn find_max(
         }
         found => found?,
     };
-    if let (None, RateBound::Server, Some(Setting { target, transport, .. })) =
+    if let (None, RateBound::Server, Some(ReportSetting { target, transport, .. })) =
         (found.rate, found.bound, &setting)
         && found.trials.iter().all(Trial::is_silent)
     {
@@ -324,7 +324,7 @@ impl fmt::Display for Trial {
         let (rate, answered, loss) = (self.rate, self.answered_per_s, self.loss * 100.0);
         write!(f, "{rate:>9}/s  {answered:>9.0}/s answered  loss {loss:.3} %")?;
         if self.answered_per_s > 0.0 {
-            write!(f, "  p99 {}", Time(self.p99_ns))?;
+            write!(f, "  p99 {}", HumanDuration(self.p99_ns))?;
         }
         if self.wrong > 0 {
             write!(f, "  WRONG {}", self.wrong)?;
@@ -334,7 +334,7 @@ impl fmt::Display for Trial {
 }
 
 impl MaxReport {
-    fn new(search: &Search, found: SearchResult, setting: Option<Setting>) -> Self {
+    fn new(search: &Search, found: SearchResult, setting: Option<ReportSetting>) -> Self {
         let spread = |values: Vec<f64>| {
             values.into_iter().fold(None, |spread: Option<(f64, f64)>, value| {
                 let (low, high) = spread.unwrap_or((value, value));
@@ -382,8 +382,8 @@ impl fmt::Display for MaxReport {
                     f,
                     "{:<12}{runs} runs: {low:.0} to {high:.0}/s answered, p99 {} to {}",
                     "confirmed",
-                    Time(p99_low),
-                    Time(p99_high)
+                    HumanDuration(p99_low),
+                    HumanDuration(p99_high)
                 )?;
             }
             _ if self.bound == RateBound::Stopped => writeln!(f, "{:<12}not known", "maximum")?,
@@ -409,7 +409,7 @@ impl fmt::Display for MaxReport {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::random::Random;
+    use crate::random::RandomGenerator;
 
     const SEARCH: Search = Search {
         rate_min: 1000,
@@ -428,7 +428,7 @@ mod tests {
         generator: u64,
         hiccup: u64,
     ) -> impl FnMut(u64, Duration) -> Result<Trial, Error> {
-        let mut random = Random::new(5, 0);
+        let mut random = RandomGenerator::new(5, 0);
         move |rate, _| {
             let is_slow = hiccup > 0 && random.below(hiccup) == 0;
             let answered = rate.min(capacity);

@@ -11,14 +11,14 @@ use std::time::Duration;
 use handle_proto::Handle;
 use handle_proto::limit::HANDLE_LEN_MAX;
 use handle_snapshot::set::manifest::MANIFEST;
-use handle_snapshot::{LoadMode, PublishedSet, Record, fold_key, hash_key};
+use handle_snapshot::{EncodedRecord, LoadMode, PublishedSet, fold_key, hash_key};
 
 use crate::clock::Clock;
 use crate::error::Error;
 use crate::expect::EachValue;
 use crate::read::Interrupt;
-use crate::verify::{Generation, SetContent, SharedTimeline, Source, Timeline};
-use crate::workload::Sampler;
+use crate::verify::{ContentSource, SetContent, SetGeneration, SharedTimeline, Timeline};
+use crate::workload::RequestSampler;
 
 /// How often the directory is looked at. Much shorter than sets are published, so that none is missed.
 const POLL: Duration = Duration::from_millis(2);
@@ -46,7 +46,7 @@ fn damaged(dir: &Path, what: &impl ToString) -> Error {
 /// When a layer is damaged; and when it is interrupted.
 pub(crate) fn read_handles(
     set: &PublishedSet,
-    sampler: &mut Sampler,
+    sampler: &mut RequestSampler,
     interrupt: &mut Interrupt<'_>,
 ) -> Result<(), Error> {
     for (i, layer) in set.layers().iter().enumerate() {
@@ -76,7 +76,7 @@ pub(crate) fn read_handles(
 struct SetSource(PublishedSet);
 
 impl SetSource {
-    fn find(&self, name: &[u8]) -> Result<Option<Record<'_>>, String> {
+    fn find(&self, name: &[u8]) -> Result<Option<EncodedRecord<'_>>, String> {
         let records = self.0.records();
         let mut buffer = [0; HANDLE_LEN_MAX];
         let Some(key) = buffer.get_mut(..name.len()) else { return Ok(None) };
@@ -92,7 +92,7 @@ fn looked_up(handle: &[u8]) -> Cow<'_, [u8]> {
     if handle.contains(&b'/') { handle.into() } else { Handle(handle).looked_up().into() }
 }
 
-impl Source for SetSource {
+impl ContentSource for SetSource {
     fn each_value(&self, handle: &[u8], each: EachValue<'_>) -> Result<(), String> {
         let Some(record) = self.find(&looked_up(handle))? else { return Ok(()) };
         let mut values = record.values_in_order();
@@ -163,9 +163,9 @@ impl Follower {
     /// Begins with `set`, taken to have been there always; keeps sets for `keep_ns` after their end.
     #[must_use]
     pub fn new(set: PublishedSet, clock: Clock, keep_ns: i64) -> Self {
-        let source: Arc<dyn Source> = Arc::new(SetSource(set.clone()));
+        let source: Arc<dyn ContentSource> = Arc::new(SetSource(set.clone()));
         let mut timeline = Timeline::default();
-        let first = Generation {
+        let first = SetGeneration {
             number: set.generation(),
             from_ns: i64::MIN,
             until_ns: i64::MAX,
@@ -234,12 +234,13 @@ impl Follower {
         if new != old + 1 {
             self.followed.missed += new.saturating_sub(old + 1).max(1);
             let since = self.timeline.newest().map_or(i64::MIN, |newest| newest.from_ns);
-            let gone = Generation { number: old + 1, from_ns: since, until_ns: published_ns, source: None };
+            let gone =
+                SetGeneration { number: old + 1, from_ns: since, until_ns: published_ns, source: None };
             self.timeline.publish(gone, published_ns, forget_ns);
         }
         self.followed.opened += 1;
-        let source: Arc<dyn Source> = Arc::new(SetSource(set.clone()));
-        let generation = Generation { number: new, from_ns, until_ns: i64::MAX, source: Some(source) };
+        let source: Arc<dyn ContentSource> = Arc::new(SetSource(set.clone()));
+        let generation = SetGeneration { number: new, from_ns, until_ns: i64::MAX, source: Some(source) };
         self.timeline.publish(generation, published_ns, forget_ns);
         self.watch.update(self.timeline.clone());
         self.set = set;

@@ -11,7 +11,7 @@ const SEEN_WORDS: usize = FRAGMENTS_MAX.div_ceil(64);
 
 /// Answers being put together. The default one has no room for any.
 #[derive(Debug, Default)]
-pub struct Fragments {
+pub struct FragmentTable {
     pieces: Vec<Assembly>,
     /// Incomplete answers that were waited for and made room for others.
     dropped: u64,
@@ -39,11 +39,11 @@ pub enum FragmentOutcome {
     Repeated,
     /// It cannot belong to a message: its number, or its length.
     Malformed,
-    /// It was the last one missing; see [`Fragments::complete`].
+    /// It was the last one missing; see [`FragmentTable::complete`].
     Complete(usize),
 }
 
-impl Fragments {
+impl FragmentTable {
     /// With room for [`INCOMPLETE_MAX`] answers.
     #[must_use]
     pub fn new() -> Self {
@@ -166,7 +166,7 @@ mod tests {
     fn puts_together_in_any_order_also_what_comes_twice() {
         for len in [493, 984, 985, 5000, MESSAGE_LEN_MAX as usize] {
             let message: Vec<u8> = (0..=250).cycle().take(len).collect();
-            let mut fragments = Fragments::new();
+            let mut fragments = FragmentTable::new();
             let mut order = pieces(&message);
             order.reverse();
             let (last, front) = order.split_last().unwrap();
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn refuses_numbers_and_lengths_that_lie() {
-        let mut fragments = Fragments::new();
+        let mut fragments = FragmentTable::new();
         let data = [0; 500];
         for (sequence, len, data_len) in [
             (2, 984, 492),
@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     fn the_oldest_makes_room() {
-        let mut fragments = Fragments::new();
+        let mut fragments = FragmentTable::new();
         for (id, sent_ns) in (1..).zip(0..=INCOMPLETE_MAX as u64) {
             fragments.put(&envelope(id, 0, 984), &[0; 492], sent_ns, 0);
         }

@@ -12,7 +12,7 @@ pub type SlotAt = u32;
 
 /// What is known about one request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Request {
+pub struct RequestInFlight {
     /// What it asks.
     pub ask: RequestChoice,
     /// When it was to be sent, nanoseconds from the start of the run.
@@ -22,7 +22,7 @@ pub struct Request {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum SlotState {
     Unused,
     Waiting,
     Expired,
@@ -30,12 +30,12 @@ enum State {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Slot {
-    request: Request,
+struct RequestSlot {
+    request: RequestInFlight,
     uses: u32,
     previous: SlotAt,
     next: SlotAt,
-    state: State,
+    state: SlotState,
     /// A piece of its answer came again.
     is_repeated: bool,
 }
@@ -44,11 +44,11 @@ struct Slot {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestState {
     /// It waits for its answer.
-    Waiting(SlotAt, Request),
+    Waiting(SlotAt, RequestInFlight),
     /// Its time was over, and no answer had come.
-    Expired(SlotAt, Request),
+    Expired(SlotAt, RequestInFlight),
     /// It has been answered.
-    Answered(SlotAt, Request),
+    Answered(SlotAt, RequestInFlight),
     /// No request has this id, or none that is remembered.
     Unknown,
 }
@@ -70,7 +70,7 @@ impl Queue {
 /// The table. Every operation takes the same few steps whatever it holds.
 #[derive(Debug)]
 pub struct InFlight {
-    slots: Box<[Slot]>,
+    slots: Box<[RequestSlot]>,
     slot_bits: u32,
     /// In the order they were sent.
     waiting: Queue,
@@ -94,12 +94,12 @@ impl InFlight {
     pub fn new(capacity: usize) -> Self {
         let bits = capacity.checked_next_power_of_two().map_or(SLOT_BITS_MAX, usize::ilog2);
         let slot_bits = bits.clamp(SLOT_BITS_MIN, SLOT_BITS_MAX);
-        let slot = Slot {
-            request: Request::default(),
+        let slot = RequestSlot {
+            request: RequestInFlight::default(),
             uses: 0,
             previous: NONE,
             next: NONE,
-            state: State::Unused,
+            state: SlotState::Unused,
             is_repeated: false,
         };
         let mut table = Self {
@@ -148,7 +148,7 @@ impl InFlight {
     }
 
     /// Notes a request, and chooses its id. `None` when all slots wait.
-    pub fn begin(&mut self, request: Request) -> Option<i32> {
+    pub fn begin(&mut self, request: RequestInFlight) -> Option<i32> {
         let at = self.free.first;
         if at == NONE {
             return None;
@@ -161,7 +161,7 @@ impl InFlight {
         // From 1 on, so that no id is 0.
         slot.uses = slot.uses % uses_max + 1;
         slot.request = request;
-        slot.state = State::Waiting;
+        slot.state = SlotState::Waiting;
         slot.is_repeated = false;
         Some((slot.uses << self.slot_bits | at).cast_signed())
     }
@@ -179,10 +179,10 @@ impl InFlight {
             return RequestState::Unknown;
         }
         match slot.state {
-            State::Unused => RequestState::Unknown,
-            State::Waiting => RequestState::Waiting(at, slot.request),
-            State::Expired => RequestState::Expired(at, slot.request),
-            State::Answered => RequestState::Answered(at, slot.request),
+            SlotState::Unused => RequestState::Unknown,
+            SlotState::Waiting => RequestState::Waiting(at, slot.request),
+            SlotState::Expired => RequestState::Expired(at, slot.request),
+            SlotState::Answered => RequestState::Answered(at, slot.request),
         }
     }
 
@@ -193,13 +193,13 @@ impl InFlight {
     /// If it was answered before: the caller has asked [`find`](Self::find).
     pub fn answer(&mut self, at: SlotAt) {
         match self.slots[at as usize].state {
-            State::Waiting => self.finish(at, State::Answered),
-            State::Expired => {
+            SlotState::Waiting => self.finish(at, SlotState::Answered),
+            SlotState::Expired => {
                 self.unanswered -= 1;
                 self.repeated -= u64::from(self.slots[at as usize].is_repeated);
-                self.slots[at as usize].state = State::Answered;
+                self.slots[at as usize].state = SlotState::Answered;
             }
-            State::Unused | State::Answered => panic!("slot {at} does not wait for an answer"),
+            SlotState::Unused | SlotState::Answered => panic!("slot {at} does not wait for an answer"),
         }
     }
 
@@ -207,7 +207,7 @@ impl InFlight {
     pub fn repeat(&mut self, at: SlotAt) {
         let slot = &mut self.slots[at as usize];
         let is_first = !std::mem::replace(&mut slot.is_repeated, true);
-        self.repeated += u64::from(is_first && slot.state == State::Expired);
+        self.repeated += u64::from(is_first && slot.state == SlotState::Expired);
     }
 
     /// Gives up all requests that were sent before `sent_before_ns` and wait still.
@@ -219,11 +219,11 @@ impl InFlight {
             }
             self.unanswered += 1;
             self.repeated += u64::from(self.slots[at as usize].is_repeated);
-            self.finish(at, State::Expired);
+            self.finish(at, SlotState::Expired);
         }
     }
 
-    fn finish(&mut self, at: SlotAt, state: State) {
+    fn finish(&mut self, at: SlotAt, state: SlotState) {
         self.slots[at as usize].state = state;
         unlink(&mut self.slots, &mut self.waiting, at);
         push(&mut self.slots, &mut self.free, at);
@@ -231,7 +231,7 @@ impl InFlight {
     }
 }
 
-fn push(slots: &mut [Slot], queue: &mut Queue, at: SlotAt) {
+fn push(slots: &mut [RequestSlot], queue: &mut Queue, at: SlotAt) {
     (slots[at as usize].previous, slots[at as usize].next) = (queue.last, NONE);
     match queue.last {
         NONE => queue.first = at,
@@ -240,8 +240,8 @@ fn push(slots: &mut [Slot], queue: &mut Queue, at: SlotAt) {
     queue.last = at;
 }
 
-fn unlink(slots: &mut [Slot], queue: &mut Queue, at: SlotAt) {
-    let Slot { previous, next, .. } = slots[at as usize];
+fn unlink(slots: &mut [RequestSlot], queue: &mut Queue, at: SlotAt) {
+    let RequestSlot { previous, next, .. } = slots[at as usize];
     match previous {
         NONE => queue.first = next,
         previous => slots[previous as usize].next = next,
@@ -256,8 +256,8 @@ fn unlink(slots: &mut [Slot], queue: &mut Queue, at: SlotAt) {
 mod tests {
     use super::*;
 
-    fn request(sent_ns: u64) -> Request {
-        Request { ask: RequestChoice::default(), intended_ns: sent_ns, sent_ns }
+    fn request(sent_ns: u64) -> RequestInFlight {
+        RequestInFlight { ask: RequestChoice::default(), intended_ns: sent_ns, sent_ns }
     }
 
     #[test]

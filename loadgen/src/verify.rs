@@ -19,14 +19,14 @@ use handle_proto::wire::{Envelope, Message};
 use handle_proto::{Handle, OpFlags};
 use serde::{Deserialize, Serialize};
 
-use crate::counts::Counts;
-pub use crate::expect::{AnsweredQuestion, Difference, SetContent, Source};
+use crate::counts::AnswerCounts;
+pub use crate::expect::{AnswerDifference, AnsweredQuestion, ContentSource, SetContent};
 use crate::expect::{ExpectedAnswer, check_signature, compare};
-use crate::question::{Question, request_head};
+use crate::question::{GeneratedQuestion, request_head};
 
 /// A set, and when it was current. Times are nanoseconds from the start of the run.
 #[derive(Clone, Debug)]
-pub struct Generation {
+pub struct SetGeneration {
     /// Its number in the manifest.
     pub number: u64,
     /// When it was made: it cannot have been answered from before.
@@ -34,31 +34,31 @@ pub struct Generation {
     /// When its successor was in place; [`i64::MAX`] while it is current.
     pub until_ns: i64,
     /// `None` when it came and went before we could open it.
-    pub source: Option<Arc<dyn Source>>,
+    pub source: Option<Arc<dyn ContentSource>>,
 }
 
 /// The sets of the recent past, newest first.
 #[derive(Clone, Debug, Default)]
-pub struct Timeline(Vec<Generation>);
+pub struct Timeline(Vec<SetGeneration>);
 
 /// Most sets that are remembered, however fast they follow each other.
 pub const GENERATIONS_MAX: usize = 1024;
 
 impl Timeline {
     /// A single set that was always there.
-    pub fn fixed(source: Arc<dyn Source>) -> Self {
-        Self(vec![Generation { number: 0, from_ns: i64::MIN, until_ns: i64::MAX, source: Some(source) }])
+    pub fn fixed(source: Arc<dyn ContentSource>) -> Self {
+        Self(vec![SetGeneration { number: 0, from_ns: i64::MIN, until_ns: i64::MAX, source: Some(source) }])
     }
 
     /// The newest set.
     #[must_use]
-    pub fn newest(&self) -> Option<&Generation> {
+    pub fn newest(&self) -> Option<&SetGeneration> {
         self.0.first()
     }
 
     /// Adds a newer set, which took the place of the newest at `published_ns`, and forgets those that
     /// were replaced before `forget_ns`.
-    pub fn publish(&mut self, generation: Generation, published_ns: i64, forget_ns: i64) {
+    pub fn publish(&mut self, generation: SetGeneration, published_ns: i64, forget_ns: i64) {
         if let Some(newest) = self.0.first_mut() {
             newest.until_ns = published_ns;
         }
@@ -68,9 +68,9 @@ impl Timeline {
     }
 
     /// Judges an answer.
-    fn judge(&self, asked: &TimedAnswer<'_>, rules: &Rules) -> AnswerVerdict {
+    fn judge(&self, asked: &TimedAnswer<'_>, rules: &VerifyRules) -> AnswerVerdict {
         let Ok(message) = Message::decode(asked.answered.message) else {
-            return AnswerVerdict::Mismatch(Difference::Unreadable, 0);
+            return AnswerVerdict::Mismatch(AnswerDifference::Unreadable, 0);
         };
         let number = self.newest().map_or(0, |newest| newest.number);
         if let Some(Err(difference)) =
@@ -93,10 +93,10 @@ impl Timeline {
                 }
                 Ok(()) => {
                     let stale_ms = asked.sent_ns.saturating_sub(generation.until_ns) / 1_000_000;
-                    first = Some((Difference::Stale { stale_ms }, generation.number));
+                    first = Some((AnswerDifference::Stale { stale_ms }, generation.number));
                     break;
                 }
-                Err(Difference::Unknown) => missed |= in_time,
+                Err(AnswerDifference::Unknown) => missed |= in_time,
                 Err(difference) if in_time && first.is_none() => {
                     first = Some((difference, generation.number))
                 }
@@ -109,7 +109,7 @@ impl Timeline {
         }
     }
 
-    fn expected_by(&self, number: u64, question: &Question<'_>) -> Option<ExpectedAnswer> {
+    fn expected_by(&self, number: u64, question: &GeneratedQuestion<'_>) -> Option<ExpectedAnswer> {
         let generation = self.0.iter().find(|generation| generation.number == number)?;
         ExpectedAnswer::of(question, &**generation.source.as_ref()?)
     }
@@ -117,7 +117,7 @@ impl Timeline {
 
 /// What answers are judged by besides the sets.
 #[derive(Clone, Debug)]
-pub struct Rules {
+pub struct VerifyRules {
     /// How long ago a set may have been replaced.
     pub staleness_ns: i64,
     /// One answer of so many is judged.
@@ -128,7 +128,7 @@ pub struct Rules {
     pub key: Option<Arc<PublicKey>>,
 }
 
-impl Rules {
+impl VerifyRules {
     /// Judges all answers, and allows sets that were replaced `staleness_ns` ago.
     #[must_use]
     pub const fn new(staleness_ns: i64) -> Self {
@@ -150,7 +150,7 @@ enum AnswerVerdict {
         stale_ns: i64,
     },
     /// How it differs from the newest set that it could be from, and which that is.
-    Mismatch(Difference, u64),
+    Mismatch(AnswerDifference, u64),
     Undecided,
 }
 
@@ -171,7 +171,7 @@ impl SharedTimeline {
     }
 
     /// A single set that was always there and stays.
-    pub fn fixed(source: Arc<dyn Source>) -> Self {
+    pub fn fixed(source: Arc<dyn ContentSource>) -> Self {
         Self::new(Timeline::fixed(source), i64::MAX)
     }
 
@@ -266,8 +266,8 @@ impl DeferredAnswer {
         }
     }
 
-    fn question(&self) -> Question<'_> {
-        Question {
+    fn question(&self) -> GeneratedQuestion<'_> {
+        GeneratedQuestion {
             handle: &self.handle,
             indexes: Indexes::new(&self.indexes),
             types: Strings::from_encoded(self.types_count, &self.types).unwrap_or(Strings::EMPTY),
@@ -278,11 +278,11 @@ impl DeferredAnswer {
 
 /// Judges the answers of one thread.
 #[derive(Debug)]
-pub struct Verifier {
+pub struct AnswerVerifier {
     watch: Arc<SharedTimeline>,
     version: u64,
     timeline: Arc<Timeline>,
-    rules: Rules,
+    rules: VerifyRules,
     /// Answers until the next one is judged.
     skip: u32,
     staleness_max_ns: i64,
@@ -291,9 +291,9 @@ pub struct Verifier {
     mismatches: Vec<Mismatch>,
 }
 
-impl Verifier {
+impl AnswerVerifier {
     /// Judges by what `watch` knows.
-    pub fn new(watch: Arc<SharedTimeline>, rules: Rules) -> Self {
+    pub fn new(watch: Arc<SharedTimeline>, rules: VerifyRules) -> Self {
         let version = watch.version.load(Ordering::Acquire);
         let timeline = watch.timeline();
         Self {
@@ -310,7 +310,7 @@ impl Verifier {
     }
 
     /// Takes what is new about the sets, and judges what waited for it. Cheap when nothing is new.
-    pub fn refresh(&mut self, counts: &mut Counts) {
+    pub fn refresh(&mut self, counts: &mut AnswerCounts) {
         // Read before the timeline: what it promises must be in what we then judge by.
         let complete_ns = self.watch.complete_ns();
         let version = self.watch.version.load(Ordering::Acquire);
@@ -331,7 +331,7 @@ impl Verifier {
     }
 
     /// Whether the next answer is to be judged; those that are not are counted.
-    pub fn is_next(&mut self, counts: &mut Counts) -> bool {
+    pub fn is_next(&mut self, counts: &mut AnswerCounts) -> bool {
         if self.skip > 0 {
             self.skip -= 1;
             counts.unjudged += 1;
@@ -342,7 +342,7 @@ impl Verifier {
     }
 
     /// Judges an answer, now or when it can be. The times are those of its request and of itself.
-    pub fn judge(&mut self, answered: AnsweredQuestion<'_>, times_ns: (i64, i64), counts: &mut Counts) {
+    pub fn judge(&mut self, answered: AnsweredQuestion<'_>, times_ns: (i64, i64), counts: &mut AnswerCounts) {
         let (sent_ns, received_ns) = times_ns;
         let asked = TimedAnswer { answered, sent_ns, received_ns };
         let verdict = self.timeline.judge(&asked, &self.rules);
@@ -365,13 +365,13 @@ impl Verifier {
     }
 
     /// Gives up on what still waits; returns the kept mismatches and the longest accepted staleness.
-    pub fn finish(mut self, counts: &mut Counts) -> (Vec<Mismatch>, i64) {
+    pub fn finish(mut self, counts: &mut AnswerCounts) -> (Vec<Mismatch>, i64) {
         self.refresh(counts);
         counts.undecided += self.pending.len() as u64;
         (self.mismatches, self.staleness_max_ns)
     }
 
-    fn count(&mut self, asked: &TimedAnswer<'_>, verdict: AnswerVerdict, counts: &mut Counts) {
+    fn count(&mut self, asked: &TimedAnswer<'_>, verdict: AnswerVerdict, counts: &mut AnswerCounts) {
         match verdict {
             AnswerVerdict::Match { stale_ns } => {
                 counts.verified += 1;
@@ -387,10 +387,10 @@ impl Verifier {
         }
     }
 
-    fn mismatch(&self, asked: &TimedAnswer<'_>, difference: Difference, generation: u64) -> Mismatch {
+    fn mismatch(&self, asked: &TimedAnswer<'_>, difference: AnswerDifference, generation: u64) -> Mismatch {
         let AnsweredQuestion { question, envelope, message } = asked.answered;
         let expected = match difference {
-            Difference::Signature | Difference::Stale { .. } => None,
+            AnswerDifference::Signature | AnswerDifference::Stale { .. } => None,
             _ => self.timeline.expected_by(generation, question),
         };
         Mismatch {
@@ -411,9 +411,9 @@ impl Verifier {
 }
 
 /// A request that asks `question`.
-pub(crate) fn request(question: &Question<'_>, request_id: i32) -> Vec<u8> {
+pub(crate) fn request(question: &GeneratedQuestion<'_>, request_id: i32) -> Vec<u8> {
     let mut body = Vec::new();
-    let Question { handle, indexes, types, flags } = *question;
+    let GeneratedQuestion { handle, indexes, types, flags } = *question;
     Query { handle, indexes, types }.encode(&mut body);
     let mut bytes = request_head(flags, 0).to_vec();
     let len = |len: usize| u32::try_from(len).unwrap_or(u32::MAX).to_be_bytes();

@@ -13,17 +13,17 @@ use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::{Envelope, Header};
 use hdrhistogram::Histogram;
 
-use crate::counts::{Codes, Counts};
+use crate::counts::{AnswerCounts, Codes};
 use crate::expected_records::LearnedAnswers;
-use crate::fragments::{FragmentOutcome, Fragments};
-use crate::inflight::{InFlight, Request, RequestState, SlotAt};
+use crate::fragments::{FragmentOutcome, FragmentTable};
+use crate::inflight::{InFlight, RequestInFlight, RequestState, SlotAt};
 use crate::latency::{Latency, histogram};
 use crate::pacing::Pacing;
 use crate::pattern::Chooser;
-use crate::random::Random;
-use crate::schedule::{COUNTED_MAX, Share};
+use crate::random::RandomGenerator;
+use crate::schedule::{COUNTED_MAX, ThreadShare};
 use crate::steps::Steps;
-use crate::verify::{AnsweredQuestion, Mismatch, Verifier};
+use crate::verify::{AnswerVerifier, AnsweredQuestion, Mismatch};
 use crate::workload::Workload;
 
 /// Most requests that are sent together. More would save little and make the last ones later.
@@ -31,11 +31,11 @@ pub const BURST_MAX: usize = 64;
 
 /// When this thread sends.
 #[derive(Clone, Copy, Debug)]
-pub enum Plan<'a> {
+pub enum WorkerPlan<'a> {
     /// At intended times, whatever becomes of earlier requests.
     Open {
         /// The times.
-        share: Share<'a>,
+        share: ThreadShare<'a>,
         /// What is not sent by then is not sent at all.
         until_ns: u64,
     },
@@ -88,8 +88,8 @@ impl Default for Interval {
 
 /// One thread's requests and answers.
 #[derive(Debug)]
-pub struct Worker<'a> {
-    plan: Plan<'a>,
+pub struct LoadWorker<'a> {
+    plan: WorkerPlan<'a>,
     workload: &'a Workload,
     chooser: Chooser,
     target: Peer,
@@ -97,15 +97,15 @@ pub struct Worker<'a> {
     peers: Vec<Peer>,
     next_peer: usize,
     timeout_ns: u64,
-    random: Random,
+    random: RandomGenerator,
     table: InFlight,
-    fragments: Fragments,
-    counts: Counts,
+    fragments: FragmentTable,
+    counts: AnswerCounts,
     latency: Latency,
     interval: Interval,
     /// Counts at the last tick: sent, answered, lost, late, mismatched.
     at_tick: [u64; 5],
-    verifier: Option<Verifier>,
+    verifier: Option<AnswerVerifier>,
     /// Takes what the answers say for what is right.
     learned: Option<LearnedAnswers>,
     pacing: Pacing,
@@ -129,9 +129,9 @@ pub struct Worker<'a> {
 
 /// What one thread has to report.
 #[derive(Debug)]
-pub struct Outcome {
+pub struct WorkerOutcome {
     /// All of its counts.
-    pub counts: Counts,
+    pub counts: AnswerCounts,
     /// All of its times.
     pub latency: Latency,
     /// The first answers that were wrong.
@@ -148,24 +148,24 @@ pub struct Outcome {
     pub learned: Option<LearnedAnswers>,
 }
 
-impl<'a> Worker<'a> {
+impl<'a> LoadWorker<'a> {
     /// A worker that follows `plan` and asks `target` for handles of `workload`, chosen by `chooser` and
     /// `random`.
     ///
     /// All memory is taken here; `capacity` is that of its [`InFlight`].
     #[must_use]
     pub fn new(
-        plan: Plan<'a>,
+        plan: WorkerPlan<'a>,
         workload: &'a Workload,
         chooser: Chooser,
         target: Peer,
         timeout_ns: u64,
-        random: Random,
+        random: RandomGenerator,
         capacity: usize,
     ) -> Self {
-        let mut counts = Counts::default();
+        let mut counts = AnswerCounts::default();
         let (mut pacing, mut steps) = (Pacing::default(), Steps::default());
-        if let Plan::Open { share, until_ns } = &plan {
+        if let WorkerPlan::Open { share, until_ns } = &plan {
             counts.scheduled = if share.is_counted() { share.left() } else { 0 };
             (pacing, steps) = (Pacing::new(*until_ns), Steps::of(share.schedule()));
         }
@@ -179,7 +179,7 @@ impl<'a> Worker<'a> {
             timeout_ns,
             random,
             table: InFlight::new(capacity),
-            fragments: Fragments::new(),
+            fragments: FragmentTable::new(),
             counts,
             latency: Latency::default(),
             interval: Interval::default(),
@@ -207,7 +207,7 @@ impl<'a> Worker<'a> {
     }
 
     /// Judges every answer with `verifier`.
-    pub fn verify(&mut self, verifier: Verifier) {
+    pub fn verify(&mut self, verifier: AnswerVerifier) {
         self.verifier = Some(verifier);
     }
 
@@ -236,7 +236,7 @@ impl<'a> Worker<'a> {
             }
             let number = self.chooser.choose(&mut self.random);
             let ask = self.workload.ask(number, &mut self.random);
-            let request = Request { ask, intended_ns, sent_ns: now_ns };
+            let request = RequestInFlight { ask, intended_ns, sent_ns: now_ns };
             let Some(id) = self.table.begin(request) else { break };
             let write = |room: &mut [u8]| self.workload.write_request(ask, id, room);
             let peer = self.peers[self.next_peer];
@@ -244,11 +244,11 @@ impl<'a> Worker<'a> {
             outbox.push(peer, self.workload.request_len_max(), write).expect("the outbox takes a burst");
             self.outbox_intended_ns.push(intended_ns);
             match &mut self.plan {
-                Plan::Open { share, .. } => {
+                WorkerPlan::Open { share, .. } => {
                     self.counts.scheduled += u64::from(!share.is_counted());
                     share.advance();
                 }
-                Plan::Closed { left, .. } => {
+                WorkerPlan::Closed { left, .. } => {
                     self.counts.scheduled += 1;
                     *left -= 1;
                 }
@@ -260,9 +260,13 @@ impl<'a> Worker<'a> {
     fn due_ns(&self, now_ns: u64) -> Option<u64> {
         match &self.plan {
             _ if self.stopped => None,
-            Plan::Open { until_ns, .. } | Plan::Closed { until_ns, .. } if now_ns >= *until_ns => None,
-            Plan::Open { share, .. } => share.due_ns().filter(|&due_ns| due_ns <= now_ns),
-            Plan::Closed { window, left, .. } => {
+            WorkerPlan::Open { until_ns, .. } | WorkerPlan::Closed { until_ns, .. }
+                if now_ns >= *until_ns =>
+            {
+                None
+            }
+            WorkerPlan::Open { share, .. } => share.due_ns().filter(|&due_ns| due_ns <= now_ns),
+            WorkerPlan::Closed { window, left, .. } => {
                 (*left > 0 && self.table.waiting() < *window).then_some(now_ns)
             }
         }
@@ -276,7 +280,7 @@ impl<'a> Worker<'a> {
         if flushed.failed + flushed.would_block > 0 {
             self.untaken.push_back((self.pushed_ns, flushed.failed + flushed.would_block));
         }
-        let is_open = matches!(self.plan, Plan::Open { .. });
+        let is_open = matches!(self.plan, WorkerPlan::Open { .. });
         let mut untaken = flushed.failed + flushed.would_block;
         for intended_ns in self.outbox_intended_ns.drain(..) {
             // To the end of the flush, while service time counts from its start: where a batch takes
@@ -334,7 +338,7 @@ impl<'a> Worker<'a> {
         &mut self,
         now_ns: u64,
         at: SlotAt,
-        request: Request,
+        request: RequestInFlight,
         envelope: &Envelope,
         data: &[u8],
     ) {
@@ -361,7 +365,7 @@ impl<'a> Worker<'a> {
         &mut self,
         now_ns: u64,
         at: SlotAt,
-        request: Request,
+        request: RequestInFlight,
         envelope: &Envelope,
         message: Result<&[u8], UnreadableAnswer>,
     ) {
@@ -380,7 +384,7 @@ impl<'a> Worker<'a> {
             }
             let response_ns = now_ns.saturating_sub(request.intended_ns);
             // In a closed loop both are one, and recorded once.
-            if matches!(self.plan, Plan::Open { .. }) {
+            if matches!(self.plan, WorkerPlan::Open { .. }) {
                 self.latency.service.saturating_record(service_ns);
             }
             self.latency.response.saturating_record(response_ns);
@@ -418,7 +422,7 @@ impl<'a> Worker<'a> {
     #[must_use]
     pub fn next_due_ns(&self, now_ns: u64) -> Option<u64> {
         match &self.plan {
-            Plan::Open { share, until_ns } if !self.stopped && now_ns < *until_ns => share.due_ns(),
+            WorkerPlan::Open { share, until_ns } if !self.stopped && now_ns < *until_ns => share.due_ns(),
             _ => self.due_ns(now_ns),
         }
     }
@@ -435,14 +439,14 @@ impl<'a> Worker<'a> {
     #[must_use]
     pub fn is_done(&self, now_ns: u64) -> bool {
         let is_sending = self.next_due_ns(now_ns).is_some()
-            || matches!(self.plan, Plan::Closed { until_ns, left, .. }
+            || matches!(self.plan, WorkerPlan::Closed { until_ns, left, .. }
                 if !self.stopped && left > 0 && now_ns < until_ns);
         if is_sending {
             return false;
         }
         let refused = self.counts.refused + self.counts.blocked;
         let missing = self.table.waiting() as u64 + self.table.unanswered();
-        let is_settled = self.verifier.as_ref().is_none_or(Verifier::is_settled);
+        let is_settled = self.verifier.as_ref().is_none_or(AnswerVerifier::is_settled);
         if missing <= refused && is_settled {
             return true;
         }
@@ -474,16 +478,16 @@ impl<'a> Worker<'a> {
     ///
     /// If they do not add up.
     #[must_use]
-    pub fn finish(mut self, kernel_drops: u64) -> Outcome {
+    pub fn finish(mut self, kernel_drops: u64) -> WorkerOutcome {
         self.table.expire(u64::MAX);
         let verify = self.verifier.is_some();
         let (mismatches, staleness_max_ns) =
             self.verifier.map_or((Vec::new(), 0), |verifier| verifier.finish(&mut self.counts));
         let mut counts = self.counts;
-        if matches!(self.plan, Plan::Closed { .. }) {
+        if matches!(self.plan, WorkerPlan::Closed { .. }) {
             self.latency.service = self.latency.response.clone();
         }
-        if let Plan::Open { share, .. } = &self.plan {
+        if let WorkerPlan::Open { share, .. } = &self.plan {
             counts.behind = share.left();
             counts.scheduled += if share.is_counted() { 0 } else { counts.behind };
             // Of a run that was stopped the rest was never due. Of more than can be counted it is enough to know that.
@@ -496,8 +500,8 @@ impl<'a> Worker<'a> {
         }
         // In a closed loop the last answers belong to the time that it took: nothing else is sent meanwhile.
         let end_ns = match self.plan {
-            Plan::Open { .. } => self.last_sent_ns,
-            Plan::Closed { .. } => self.last_sent_ns.max(self.last_answered_ns),
+            WorkerPlan::Open { .. } => self.last_sent_ns,
+            WorkerPlan::Closed { .. } => self.last_sent_ns.max(self.last_answered_ns),
         };
         // What the kernel did not take has a place in the table, and no answer.
         counts.duplicate_only = self.table.repeated();
@@ -509,7 +513,7 @@ impl<'a> Worker<'a> {
         if let Err(sum) = counts.check(verify) {
             panic!("{sum}: {counts:?}");
         }
-        Outcome {
+        WorkerOutcome {
             counts,
             latency: self.latency,
             mismatches,

@@ -9,7 +9,7 @@ use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use handle_loadgen::workload::{RequestChoice, Sampler};
+use handle_loadgen::workload::{RequestChoice, RequestSampler};
 use hdrhistogram::Histogram;
 use hdrhistogram::serialization::Deserializer;
 use hdrhistogram::serialization::interval_log::{IntervalLogIterator, LogEntry};
@@ -265,7 +265,7 @@ fn who_never_answers_is_not_asked_for_hours() {
 
 /// A capture from a raw device: a request to port 2641, and a packet that is something else.
 fn capture() -> Vec<u8> {
-    let mut sampler = Sampler::new(1, 1);
+    let mut sampler = RequestSampler::new(1, 1);
     sampler.offer(b"10.1/a");
     let mut room = [0; 512];
     let len = sampler.finish(0).unwrap().write_request(RequestChoice::default(), 77, &mut room);

@@ -15,9 +15,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use handle_loadgen::find_max::{RateBound, Search, find_max};
 use handle_loadgen::{
-    Error, LimitOptions, LimitReport, Load, Names, ReferenceData, Report, RunOptions, Verify, limit, run,
+    Error, LimitOptions, LimitReport, LoadPattern, NameOptions, ReferenceData, RunOptions, RunReport, Verify,
+    limit, run,
 };
-use handle_net::{DatapathChoice, Options};
+use handle_net::{DatapathChoice, SocketOptions};
 use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::query::Query;
 use handle_proto::wire::{Envelope, Header, Message};
@@ -39,7 +40,7 @@ macro_rules! on_both_paths {
         }
         mod uring {
             $(#[test] fn $promise() {
-                match handle_net::open(handle_net::DatapathChoice::Uring, &super::Options::new(super::LOOPBACK)) {
+                match handle_net::open(handle_net::DatapathChoice::Uring, &super::SocketOptions::new(super::LOOPBACK)) {
                     Ok(_) => super::$promise(handle_net::DatapathChoice::Uring),
                     Err(error) => eprintln!("not tested: {error}"),
                 }
@@ -60,13 +61,13 @@ on_both_paths!(
 );
 
 /// Answers on a socket until it is dropped.
-struct Server {
+struct RunServer {
     stop: &'static AtomicBool,
     thread: Option<thread::JoinHandle<()>>,
     address: SocketAddr,
 }
 
-impl Server {
+impl RunServer {
     /// `answer` gets the number of the request and the request, and returns datagrams with their delays.
     fn start(mut answer: impl FnMut(u64, &[u8]) -> Vec<(Duration, Vec<u8>)> + Send + 'static) -> Self {
         Self::start_seeing(move |number, _, request| answer(number, request))
@@ -108,7 +109,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for RunServer {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
@@ -136,16 +137,16 @@ fn answer(request: &[u8], code: ResponseCode, body: &[u8]) -> Vec<Vec<u8>> {
 fn options(choice: DatapathChoice, target: SocketAddr) -> RunOptions {
     let handles = (0..50).map(|i| format!("10.5072/{i}").into_bytes()).collect();
     RunOptions {
-        load: Load::Open { rate: NonZeroU64::new(1000).unwrap() },
+        load: LoadPattern::Open { rate: NonZeroU64::new(1000).unwrap() },
         duration: Duration::from_millis(500),
         timeout: TIMEOUT,
         threads: 2,
         datapath: choice,
-        ..RunOptions::new(target, Names::List(handles))
+        ..RunOptions::new(target, NameOptions::List(handles))
     }
 }
 
-fn go(options: &RunOptions) -> Report {
+fn go(options: &RunOptions) -> RunReport {
     run(options, |second| {
         eprintln!("{second}");
         ControlFlow::Continue(())
@@ -184,7 +185,7 @@ fn misbehave(number: u64, request: &[u8]) -> Vec<(Duration, Vec<u8>)> {
 }
 
 fn counts_what_happened_exactly(choice: DatapathChoice) {
-    let server = Server::start(misbehave);
+    let server = RunServer::start(misbehave);
     let report = go(&options(choice, server.address));
     let accounts = &report.accounts;
     let codes: Vec<_> = accounts.codes.iter().map(|code| (code.code, code.count)).collect();
@@ -203,8 +204,8 @@ fn counts_what_happened_exactly(choice: DatapathChoice) {
 }
 
 fn a_closed_loop_counts_as_exactly(choice: DatapathChoice) {
-    let server = Server::start(misbehave);
-    let options = RunOptions { load: Load::Closed { window: 3 }, ..options(choice, server.address) };
+    let server = RunServer::start(misbehave);
+    let options = RunOptions { load: LoadPattern::Closed { window: 3 }, ..options(choice, server.address) };
     let report = go(&options);
     let accounts = &report.accounts;
     assert_eq!(accounts.scheduled, accounts.sent);
@@ -230,7 +231,7 @@ fn nobody_there_is_said(choice: DatapathChoice) {
 }
 
 fn stops_when_told_and_counts_the_rest(choice: DatapathChoice) {
-    let server = Server::start(|_, request| {
+    let server = RunServer::start(|_, request| {
         vec![(Duration::ZERO, answer(request, ResponseCode::SUCCESS, &[]).remove(0))]
     });
     let options = RunOptions { duration: Duration::from_secs(60), ..options(choice, server.address) };
@@ -270,7 +271,7 @@ fn leaves_from_as_many_addresses_as_was_asked_for(choice: DatapathChoice) {
     for (sources, threads) in [(40, 3), (2, 3)] {
         let peers = Arc::<Mutex<BTreeMap<SocketAddr, u64>>>::default();
         let noted = Arc::clone(&peers);
-        let server = Server::start_seeing(move |_, from, request| {
+        let server = RunServer::start_seeing(move |_, from, request| {
             *noted.lock().unwrap().entry(from).or_default() += 1;
             at_once(answer(request, ResponseCode::SUCCESS, &[0; 60]))
         });
@@ -300,7 +301,7 @@ fn leaves_from_as_many_addresses_as_was_asked_for(choice: DatapathChoice) {
 fn the_highest_rate_is_that_of_the_server() {
     const LIMIT: f64 = 300.0;
     let (started, mut taken) = (Instant::now(), 0.0);
-    let server = Server::start(move |_, request| {
+    let server = RunServer::start(move |_, request| {
         // What was not used is not kept for later.
         let earned = started.elapsed().as_secs_f64() * LIMIT;
         taken = f64::max(taken, earned - 10.0);
@@ -325,7 +326,7 @@ fn the_highest_rate_is_that_of_the_server() {
     let found = find_max(
         &search,
         |rate, duration| {
-            let load = Load::Open { rate: NonZeroU64::new(rate).unwrap() };
+            let load = LoadPattern::Open { rate: NonZeroU64::new(rate).unwrap() };
             run(&RunOptions { load, duration, threads: 1, ..options.clone() }, |_| ControlFlow::Continue(()))
         },
         |trial, is_good| {
@@ -407,7 +408,7 @@ fn at_once(datagrams: Vec<Vec<u8>>) -> Vec<(Duration, Vec<u8>)> {
 
 fn verified(choice: DatapathChoice, target: SocketAddr, dir: &Path) -> RunOptions {
     RunOptions {
-        names: Names::Snapshot(dir.to_owned()),
+        names: NameOptions::Snapshot(dir.to_owned()),
         verify: Some(Verify::with(ReferenceData::Snapshot(dir.to_owned()))),
         ..options(choice, target)
     }
@@ -418,7 +419,7 @@ fn verifies_while_sets_are_published(choice: DatapathChoice) {
     let mut publisher = SetPublisher::open(dir.path()).unwrap();
     publish(&mut publisher, 0);
     let mut set = PublishedSet::open(dir.path(), LoadMode::Map).unwrap();
-    let server = Server::start(move |_, request| {
+    let server = RunServer::start(move |_, request| {
         set = PublishedSet::reopen(&set).unwrap();
         at_once(answer_from(&set, request))
     });
@@ -454,7 +455,7 @@ fn calls_lies_and_stale_answers_wrong(choice: DatapathChoice) {
     publish(&mut publisher, 0);
     let set = PublishedSet::open(dir.path(), LoadMode::Map).unwrap();
     let of_server = set.clone();
-    let server = Server::start(move |number, request| {
+    let server = RunServer::start(move |number, request| {
         let mut datagrams = answer_from(&of_server, request);
         if number % 10 == 9 {
             // The index of the first value, behind the handle and the count.
@@ -471,7 +472,7 @@ fn calls_lies_and_stale_answers_wrong(choice: DatapathChoice) {
     assert!(report.invalid.contains(&"50 of 500 answers are wrong".to_owned()), "{report}");
     drop(server);
 
-    let server = Server::start(move |_, request| at_once(answer_from(&set, request)));
+    let server = RunServer::start(move |_, request| at_once(answer_from(&set, request)));
     let options =
         RunOptions { duration: Duration::from_secs(1), ..verified(choice, server.address, dir.path()) };
     let report = thread::scope(|scope| {

@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A socket that asks one server.
 #[derive(Debug)]
-pub struct Client {
+pub struct TestClient {
     socket: UdpSocket,
     request_id: i32,
 }
@@ -42,7 +42,7 @@ pub fn request(handle: &[u8], request_id: i32) -> Vec<u8> {
     MessageBuf::request(&envelope, &header, &Request::Resolution(query)).unsigned().expect("a short request")
 }
 
-impl Client {
+impl TestClient {
     /// A client of `server`.
     ///
     /// # Panics
@@ -74,7 +74,7 @@ impl Client {
 /// When there is no socket to be had, or the answer is not one.
 #[must_use]
 pub fn exchange(server: SocketAddr, message: &[u8]) -> Option<Vec<u8>> {
-    let Client { socket, .. } = Client::new(server);
+    let TestClient { socket, .. } = TestClient::new(server);
     let (envelope, rest) = Envelope::split(message).expect("an envelope");
     for datagram in cut(&envelope) {
         socket.send(&[&datagram.envelope, &rest[datagram.range]].concat()).ok()?;

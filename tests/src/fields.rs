@@ -9,7 +9,7 @@ use handle_proto::code::{DigestAlgorithm, KeyExchangeMode};
 use handle_proto::json::message_to_json;
 use handle_proto::value::{Permissions, Ttl};
 use handle_proto::wire::admin::{CreatedHandle, HandleBody, HandleIndexes, HandleValues, Listing};
-use handle_proto::wire::auth::{Challenge, ChallengeAnswer, Verification, VerificationAnswer};
+use handle_proto::wire::auth::{Challenge, ChallengeAnswer, VerificationAnswer, VerificationRequest};
 use handle_proto::wire::credential::Credential;
 use handle_proto::wire::digest::RequestDigest;
 use handle_proto::wire::envelope::EnvelopeFlags;
@@ -187,7 +187,7 @@ fn to_request(header: &Header, version: Version, body: &Json) -> Request<'static
             },
             signed_response: raw(&body["answer_hex"]),
         }),
-        OpCode::VERIFY_CHALLENGE => Request::VerifyChallenge(Verification {
+        OpCode::VERIFY_CHALLENGE => Request::VerifyChallenge(VerificationRequest {
             identity: Reference { handle: text(&body["handle"]), index: integer(&body["handle_index"]) },
             nonce: raw(&body["nonce_hex"]),
             digest: RequestDigest {

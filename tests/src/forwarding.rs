@@ -1,9 +1,9 @@
-//! Both processes over the records of a [`Plan`], with the sockets between them.
+//! Both processes over the records of a [`ServicesPlan`], with the sockets between them.
 
 use crate::admin_server::AdminServer;
 use crate::daemon::free_address;
 use crate::process::until;
-use crate::services::Plan;
+use crate::services::ServicesPlan;
 use crate::test_server;
 use handle_auth::challenge::answer_with_secret;
 use handle_proto::wire::auth::{self, ChallengeAnswer};
@@ -33,8 +33,8 @@ impl BothProcesses {
     /// When one does not start.
     #[must_use]
     pub fn start(
-        here: &Plan,
-        there: &Plan,
+        here: &ServicesPlan,
+        there: &ServicesPlan,
         change_handled: impl FnOnce(&mut Config),
         change_admin: impl FnOnce(&mut handle_admin::config::Config),
     ) -> Self {

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 /// A directory made by `hdl init`, for the prefix 10.1045, and what runs in it.
 #[derive(Debug)]
-pub struct Service {
+pub struct InitialisedService {
     directory: TempDir,
     /// Where `handled` answers.
     pub queries: SocketAddr,
@@ -22,7 +22,7 @@ pub struct Service {
     pub handled: Option<Daemon>,
 }
 
-impl Service {
+impl InitialisedService {
     /// Makes the directory `site`, with keys that are not encrypted.
     ///
     /// # Panics

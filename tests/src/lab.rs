@@ -18,7 +18,7 @@ const SERVERS: usize = 9;
 
 /// A lab that is up; it ends with this.
 #[derive(Debug)]
-pub struct Lab {
+pub struct LabProcess {
     /// The file that clients find the global service by.
     pub root: PathBuf,
     /// What it said when it came up.
@@ -29,7 +29,7 @@ pub struct Lab {
     pub directory: TempDir,
 }
 
-impl Lab {
+impl LabProcess {
     /// Brings a lab up.
     ///
     /// # Panics

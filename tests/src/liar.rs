@@ -45,14 +45,14 @@ pub enum Lie {
 
 /// A server that lies over UDP; it ends when it is dropped.
 #[derive(Debug)]
-pub struct Liar {
+pub struct LiarServer {
     /// Where it answers.
     pub address: SocketAddr,
     ends: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Liar {
+impl LiarServer {
     /// Starts to lie about what `truth` says; with the key of its site, which is in `key_file`.
     ///
     /// # Panics
@@ -82,7 +82,7 @@ impl Liar {
     }
 }
 
-impl Drop for Liar {
+impl Drop for LiarServer {
     fn drop(&mut self) {
         self.ends.store(true, Ordering::Relaxed);
         let _ = self.thread.take().map(JoinHandle::join);

@@ -19,7 +19,7 @@ use serde_json::json;
 use std::net::SocketAddr;
 
 /// A service that is to be started.
-pub struct Plan {
+pub struct ServicesPlan {
     /// The prefixes that are homed there.
     pub prefixes: Vec<&'static str>,
     /// Its records.
@@ -32,7 +32,7 @@ pub struct Plan {
     pub address: SocketAddr,
 }
 
-impl Plan {
+impl ServicesPlan {
     /// A service of these prefixes and records, which signs with the key `key_id`.
     #[must_use]
     pub fn new(

@@ -7,7 +7,7 @@ use handle_proto::wire::{Envelope, Header};
 use handle_server::Server;
 use handle_server::config::{Config, Datapath};
 use handle_snapshot::set::publisher::SetPublisher;
-use handle_tests::client::{Client, exchange_over_tcp, request};
+use handle_tests::client::{TestClient, exchange_over_tcp, request};
 use handle_tests::{records, test_server};
 use std::net::{IpAddr, SocketAddr};
 
@@ -31,7 +31,7 @@ fn answer_from_where_asked(datapath: Datapath) {
         addresses[1],
         addresses[2],
     ] {
-        let answer = Client::new(address).resolve(records[0].handle.as_bytes());
+        let answer = TestClient::new(address).resolve(records[0].handle.as_bytes());
         assert_eq!(answer.map(|answer| answer.code), Some(ResponseCode::SUCCESS), "{address}");
         let answer =
             exchange_over_tcp(address, &request(records[0].handle.as_bytes(), 7)).expect("an answer");

@@ -4,8 +4,8 @@
 
 use handle_admin::config::Config;
 use handle_admin::server::Server;
-use handle_admin::settings::{Hooks, reload};
-use handle_client::administration::{Administrator, Identity, IdentityKey};
+use handle_admin::settings::{AdminHooks, reload};
+use handle_client::administration::{Administrator, ClientIdentity, IdentityKey};
 use handle_proto::wire::Request;
 use handle_proto::wire::admin::{HandleBody, HandleValues};
 use handle_proto::{OpFlags, ResponseCode as Code, Value, Values};
@@ -59,7 +59,7 @@ impl AdminReloadSetup {
     fn client(&self) -> Administrator {
         let mut client = Administrator::new(self.address, Duration::from_secs(60));
         let key = IdentityKey::Secret(Zeroizing::new(b"open sesame open".to_vec()));
-        client.identify(Some(Arc::new(Identity { handle: b"0.NA/TST".to_vec(), index: 301, key })));
+        client.identify(Some(Arc::new(ClientIdentity { handle: b"0.NA/TST".to_vec(), index: 301, key })));
         client
     }
 
@@ -155,8 +155,10 @@ fn with_hooks(
     let mut made = administer_with("root", change);
     made.stop();
     let started = made.config.clone();
-    let hooks =
-        Hooks { read_config: Some(Box::new(move || Ok(read(&started)))), set_log: Some(Box::new(set_log)) };
+    let hooks = AdminHooks {
+        read_config: Some(Box::new(move || Ok(read(&started)))),
+        set_log: Some(Box::new(set_log)),
+    };
     let server = Server::start_with(&made.config, hooks).unwrap();
     (server, std::mem::replace(&mut made.directory, tempfile::tempdir().unwrap()))
 }
@@ -231,7 +233,7 @@ fn one_bad_part_keeps_all_others_back() {
     let ask = |handle: &str| {
         let mut client = Administrator::new(address, Duration::from_secs(60));
         let key = IdentityKey::Secret(Zeroizing::new(b"open sesame open".to_vec()));
-        client.identify(Some(Arc::new(Identity { handle: b"0.NA/TST".to_vec(), index: 301, key })));
+        client.identify(Some(Arc::new(ClientIdentity { handle: b"0.NA/TST".to_vec(), index: 301, key })));
         let body = HandleBody { handle: handle.as_bytes() };
         client.ask(&Request::HomeNa(body), OpFlags::PLAIN_REQUEST).unwrap().code()
     };

@@ -15,7 +15,7 @@ use handle_proto::{OpFlags, Permissions, ResponseCode, Value, ValueBuf, Values, 
 use handle_server::config::Datapath;
 use handle_sessions::config::CipherName;
 use handle_sessions::holder::{Holder, SharedTable};
-use handle_sessions::{Sessions, SessionsConfig};
+use handle_sessions::{SessionTable, SessionsConfig};
 use handle_tests::admin_server::{AdminServer, administer_with};
 use handle_tests::client::{exchange, exchange_over_tcp};
 use handle_tests::session::{ClientSession, Protection, pair, set_up_request_as};
@@ -276,13 +276,13 @@ fn what_sets_a_session_up_is_answered_outside_the_old_one() {
 
 /// Holds the sessions of another process, and numbers them as it is told.
 struct NumberingHolder {
-    sessions: Sessions,
+    sessions: SessionTable,
     number: AtomicU32,
     stopped: AtomicBool,
 }
 
 impl SharedTable for NumberingHolder {
-    fn sessions(&self) -> Option<&Sessions> {
+    fn sessions(&self) -> Option<&SessionTable> {
         Some(&self.sessions)
     }
 
@@ -309,7 +309,7 @@ fn an_answer_to_a_plain_challenge_proves_nothing_in_a_session_with_its_number() 
     let path = socket(directory.path());
     let holder = Holder::bind(&path, false).unwrap().take_place().unwrap();
     let numbering = Arc::new(NumberingHolder {
-        sessions: Sessions::new(SessionsConfig::default().limits()),
+        sessions: SessionTable::new(SessionsConfig::default().limits()),
         number: AtomicU32::new(0),
         stopped: AtomicBool::new(false),
     });

@@ -16,7 +16,7 @@ use handle_proto::wire::{Body, Envelope, Header, Message, MessageBuf, Request, R
 use handle_proto::{OpCode, OpFlags, ResponseCode, Version};
 use handle_server::config::{Config, Datapath};
 use handle_snapshot::Builder;
-use handle_snapshot::set::manifest::Source;
+use handle_snapshot::set::manifest::SetOrigin;
 use handle_snapshot::set::publisher::SetPublisher;
 use handle_snapshot::set::stager::LayerPlace;
 use handle_tests::client::{exchange, exchange_over_tcp};
@@ -425,7 +425,7 @@ fn the_state_of_the_server_is_for_its_administrators() {
         .stager()
         .stage(LayerPlace::Delta, |file, temp_dir| Builder::new(temp_dir, options).finish(file))
         .unwrap();
-    publisher.publish(nothing.showing(Source { store: 1, transaction: 77 }), 2).unwrap();
+    publisher.publish(nothing.showing(SetOrigin { store: 1, transaction: 77 }), 2).unwrap();
     served.server.shared().live.reload().unwrap();
     assert_eq!(read_as(who(301, "0.NA/TST"), SECRET), shown(&[1, 3]), "its last change is told");
     assert_eq!(read_as(who(301, "0.NA/TST"), b"wrong").0, ResponseCode::AUTHENTICATION_FAILED);

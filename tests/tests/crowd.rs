@@ -7,7 +7,7 @@ use handle_proto::{ResponseCode, Value};
 use handle_snapshot::builder::Builder;
 use handle_snapshot::set::publisher::SetPublisher;
 use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
-use handle_tests::client::{Client, request};
+use handle_tests::client::{TestClient, request};
 use handle_tests::process::{RunningProcess, program, until};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::Value as Json;
@@ -94,7 +94,7 @@ fn a_crowd_does_not_stop_datagrams(datapath: &str) {
     let mut slow = connect(slow_count);
     let all = (idle_count + slow_count) as u64;
     until("all are accepted", || handled.count("tcp_connections") == all);
-    let mut client = Client::new(handled.address);
+    let mut client = TestClient::new(handled.address);
     let bytes = request(b"10.1/a", 1);
     let (started, mut asked) = (Instant::now(), 0);
     // Each slow one sends a byte, and between them datagrams are asked.

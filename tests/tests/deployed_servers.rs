@@ -8,7 +8,7 @@ use handle_proto::data::site_build::{ServerBuilder, SiteBuilder};
 use handle_proto::wire::failure::Failure;
 use handle_proto::wire::{Envelope, Header, Message, MessageBuf, Reply, Response};
 use handle_proto::{OpCode, OpFlags, ResponseCode};
-use handle_tests::initialised::Service;
+use handle_tests::initialised::InitialisedService;
 use handle_tests::interceptor::{ConnectionManners, Interceptor, MessageFate};
 use handle_tests::process::{fail, run, succeed};
 use serde_json::{Value as Json, json};
@@ -22,10 +22,10 @@ use std::time::Duration;
 const LATER: Duration = Duration::from_millis(40);
 
 /// A running service with records that two administrators share.
-fn service() -> &'static Service {
-    static SERVICE: OnceLock<Service> = OnceLock::new();
+fn service() -> &'static InitialisedService {
+    static SERVICE: OnceLock<InitialisedService> = OnceLock::new();
     SERVICE.get_or_init(|| {
-        let mut service = Service::make();
+        let mut service = InitialisedService::make();
         // The second may list, and read some of it.
         let records = succeed(service.hdl(["export", "site/store.redb", "-"]));
         let prefix = records.lines().find(|line| line.starts_with("{\"handle\":\"0.NA/10.1045\"")).unwrap();

@@ -3,15 +3,15 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
-use handle_admin::store::Records as _;
+use handle_admin::store::StoreRecords as _;
 use handle_auth::PrivateKey;
-use handle_client::administration::{Administrator, Identity, IdentityKey};
+use handle_client::administration::{Administrator, ClientIdentity, IdentityKey};
 use handle_proto::wire::admin::{HandleBody, HandleValues};
 use handle_proto::wire::{Request, Response};
 use handle_proto::{OpFlags, ResponseCode as Code, Value, Values};
 use handle_tests::admin_server::AdminServer;
 use handle_tests::process::{fail, hdl, succeed};
-use handle_tests::services::{Plan, admin, group, key, public_key, secret};
+use handle_tests::services::{ServicesPlan, admin, group, key, public_key, secret};
 use handle_tests::test_server::write_key_file;
 use handle_tests::vectors::document;
 use serde_json::Value as Json;
@@ -22,8 +22,8 @@ use zeroize::Zeroizing;
 
 const SECRET: &[u8] = b"a secret that only the other service knows";
 
-fn who(index: i32, handle: &str, key: IdentityKey) -> Option<Arc<Identity>> {
-    Some(Arc::new(Identity { handle: handle.into(), index, key }))
+fn who(index: i32, handle: &str, key: IdentityKey) -> Option<Arc<ClientIdentity>> {
+    Some(Arc::new(ClientIdentity { handle: handle.into(), index, key }))
 }
 
 fn private(id: &str) -> IdentityKey {
@@ -35,7 +35,7 @@ fn shared(secret: &[u8]) -> IdentityKey {
 }
 
 /// Creates `handle` as somebody: the code, and what is said with it.
-fn create(server: SocketAddr, handle: &str, identity: Option<Arc<Identity>>) -> (Code, String) {
+fn create(server: SocketAddr, handle: &str, identity: Option<Arc<ClientIdentity>>) -> (Code, String) {
     let mut client = Administrator::new(server, Duration::from_secs(60));
     client.identify(identity);
     let mut room = Vec::new();
@@ -45,7 +45,7 @@ fn create(server: SocketAddr, handle: &str, identity: Option<Arc<Identity>>) -> 
     (answer.code(), answer.text())
 }
 
-fn delete(server: SocketAddr, handle: &str, identity: Option<Arc<Identity>>) -> (Code, String) {
+fn delete(server: SocketAddr, handle: &str, identity: Option<Arc<ClientIdentity>>) -> (Code, String) {
     let mut client = Administrator::new(server, Duration::from_secs(60));
     client.identify(identity);
     let body = HandleBody { handle: handle.as_bytes() };
@@ -55,8 +55,8 @@ fn delete(server: SocketAddr, handle: &str, identity: Option<Arc<Identity>>) -> 
 
 /// Here `10.1`, whose administrators are a group there; there `20.2`, with the group, its members and their keys. The
 /// groups of the two lead to each other in circles.
-fn plans() -> (Plan, Plan) {
-    let here = Plan::new(
+fn plans() -> (ServicesPlan, ServicesPlan) {
+    let here = ServicesPlan::new(
         "server",
         &["10.1", "10.9"],
         vec![
@@ -64,7 +64,7 @@ fn plans() -> (Plan, Plan) {
             ("10.1/group", vec![group(1, &[(1, "20.2/group"), (301, "20.2/who")])]),
         ],
     );
-    let there = Plan::new(
+    let there = ServicesPlan::new(
         "mirror",
         &["20.2", "0.NA"],
         vec![
@@ -154,7 +154,7 @@ fn what_the_other_service_did_not_sign_counts_for_nothing() {
     assert!(text.contains("one does not answer") && !text.contains("20.2/group"), "{text}");
     // An operator may say that it counts all the same.
     let (here, there) = plans();
-    let there = Plan { told_key_id: "admin_rsa", ..there };
+    let there = ServicesPlan { told_key_id: "admin_rsa", ..there };
     let server = here.start(&there, |config| config.elsewhere.certified = false);
     let _there = there.start(&here, |_| ());
     assert_eq!(create(server.address(), "10.1/new", named()).0, Code::SUCCESS);
@@ -177,7 +177,7 @@ fn nobody_is_asked_unless_the_operator_wants_it() {
 #[test]
 fn a_service_that_is_gone_takes_a_bounded_time_and_nobody_elses() {
     let (here, there) = plans();
-    let here = Plan {
+    let here = ServicesPlan {
         records: vec![
             (
                 "0.NA/10.1",
@@ -222,7 +222,7 @@ fn a_service_that_is_gone_takes_a_bounded_time_and_nobody_elses() {
 #[test]
 fn who_has_a_public_key_is_not_locked_out_by_made_up_secrets_nor_while_the_key_is_known() {
     let (here, there) = plans();
-    let here = Plan {
+    let here = ServicesPlan {
         records: vec![(
             "0.NA/10.1",
             vec![admin(100, 300, "20.2/who"), admin(101, 301, "20.2/who"), admin(102, 302, "20.2/who")],
@@ -246,7 +246,7 @@ fn who_has_a_public_key_is_not_locked_out_by_made_up_secrets_nor_while_the_key_i
 fn no_more_than_so_many_are_asked_for_at_a_time_and_for_one_request() {
     let (here, there) = plans();
     let groups: Vec<_> = (1..=9).map(|at| admin(100 + at, at, "20.2/who")).collect();
-    let here = Plan { records: vec![("0.NA/10.1", groups)], ..here };
+    let here = ServicesPlan { records: vec![("0.NA/10.1", groups)], ..here };
     let server = here.start(&there, |config| {
         config.elsewhere.questions = 4;
         config.elsewhere.at_once = 1;

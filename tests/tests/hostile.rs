@@ -10,7 +10,7 @@ use handle_server::Server;
 use handle_server::config::Datapath;
 use handle_server::counters::Counters;
 use handle_snapshot::set::publisher::SetPublisher;
-use handle_tests::client::{Client, request};
+use handle_tests::client::{TestClient, request};
 use handle_tests::process::until;
 use handle_tests::records::Record;
 use handle_tests::{records, test_server, vectors};
@@ -93,7 +93,7 @@ fn survive_on(datapath: Datapath) {
     let address = server.addresses()[0];
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.connect(address).unwrap();
-    let mut client = Client::new(address);
+    let mut client = TestClient::new(address);
     let mut asked = 0;
     let (count, started) = (count_of("HANDLE_HOSTILE_DATAGRAMS", 100_000), Instant::now());
     let shards = server.shared().shards.clone();
@@ -186,7 +186,7 @@ fn survive_streams_on(datapath: Datapath) {
             let (good, records) = (&good, &records);
             scope.spawn(move || {
                 let mut random = StdRng::seed_from_u64(seed + thread);
-                let mut client = Client::new(address);
+                let mut client = TestClient::new(address);
                 for sent in (thread..count).step_by(usize::try_from(STREAMS_MAX).unwrap()) {
                     send_hostile_stream(address, &mut random, good);
                     if sent % 1_000 == thread {

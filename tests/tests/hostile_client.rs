@@ -11,7 +11,7 @@ use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::failure::Failure;
 use handle_proto::wire::{Body, Credential, Envelope, Header, Message, MessageBuf, Reply, Request, Response};
 use handle_proto::{OpCode, OpFlags, ResponseCode, Version};
-use handle_tests::initialised::Service;
+use handle_tests::initialised::InitialisedService;
 use handle_tests::interceptor::{ConnectionManners, Interceptor, MessageFate};
 use handle_tests::process::{fail, hdl, succeed};
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -21,10 +21,10 @@ use std::sync::OnceLock;
 const SECRET: &str = "correct horse battery staple";
 
 /// A running service with the handle 10.1045/victim, and files for changes of it: its secret, and a batch that sets it.
-fn service() -> &'static Service {
-    static SERVICE: OnceLock<Service> = OnceLock::new();
+fn service() -> &'static InitialisedService {
+    static SERVICE: OnceLock<InitialisedService> = OnceLock::new();
     SERVICE.get_or_init(|| {
-        let mut service = Service::make();
+        let mut service = InitialisedService::make();
         service.start_admin();
         write_private(&service, "secret", SECRET);
         let batch = format!("ADD 10.1045/victim\n302 HS_SECKEY 86400 1100 UTF8 {SECRET}\n");
@@ -35,7 +35,7 @@ fn service() -> &'static Service {
     })
 }
 
-fn write_private(service: &Service, name: &str, text: &str) {
+fn write_private(service: &InitialisedService, name: &str, text: &str) {
     let mut options = std::fs::OpenOptions::new();
     let mut file = options.write(true).create_new(true).mode(0o600).open(service.path(name)).unwrap();
     std::io::Write::write_all(&mut file, text.as_bytes()).unwrap();

@@ -8,7 +8,7 @@
 use handle_auth::agreement::{self, Group, KeyPair};
 use handle_proto::code::DigestAlgorithm;
 use handle_proto::data::key::Number;
-use handle_proto::wire::auth::{SecretAnswer, Verification};
+use handle_proto::wire::auth::{SecretAnswer, VerificationRequest};
 use handle_proto::wire::digest::RequestDigest;
 use handle_proto::wire::list::{Indexes, Reference, Strings};
 use handle_proto::wire::query::Query;
@@ -16,7 +16,7 @@ use handle_proto::wire::{Envelope, Header, Message, MessageBuf, Request};
 use handle_proto::{OpCode, OpFlags, ResponseCode, Version};
 use handle_server::config::Datapath;
 use handle_tests::admin_server::{administer, administer_with};
-use handle_tests::client::{Client, exchange, exchange_over_tcp};
+use handle_tests::client::{TestClient, exchange, exchange_over_tcp};
 use handle_tests::forged::{ask_over, next_answer, tcp_from};
 use handle_tests::session::{ClientSession, NOBODY, pair, set_up_request, set_up_request_as};
 use handle_tests::test_server::{serve, serve_with, server_key};
@@ -36,7 +36,7 @@ fn verification(iterations: u32, key_bits: u32, index: i32) -> Vec<u8> {
     SecretAnswer::Pbkdf2 { salt: b"0123456789abcdef", iterations, key_bits, mac: &[0; 20] }.encode(&mut made);
     let identity = Reference { handle: b"0.NA/TST", index };
     let digest = RequestDigest { algorithm: DigestAlgorithm::OLD_MD5, digest: &[2; 32] };
-    let asked = Verification { identity, nonce: &[1; 16], digest, signed_response: &made };
+    let asked = VerificationRequest { identity, nonce: &[1; 16], digest, signed_response: &made };
     let header = Header::request(OpCode::RESERVED, KEEPS, 0);
     let request = Request::VerifyChallenge(asked);
     MessageBuf::request(&Envelope::request(9), &header, &request).unsigned().unwrap()
@@ -125,7 +125,7 @@ fn what_a_stranger_asks_of_handled_holds_nobody_up() {
         (config.slow.idle, config.slow.nice) = (false, 0);
     });
     let plain = || {
-        let mut client = Client::new(served.address());
+        let mut client = TestClient::new(served.address());
         client.resolve(b"TST/TARGET").expect("an answer").code
     };
     let (before, done, busy) = others_first(served.address(), || {

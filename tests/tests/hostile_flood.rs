@@ -15,7 +15,7 @@ use handle_server::rate_limit::SLIP_LEN;
 use handle_snapshot::builder::Builder;
 use handle_snapshot::set::publisher::SetPublisher;
 use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
-use handle_tests::client::{Client, exchange_over_tcp, request};
+use handle_tests::client::{TestClient, exchange_over_tcp, request};
 use handle_tests::test_server::{TestServer, serve_with};
 use handle_tests::vectors;
 use std::net::UdpSocket;
@@ -308,7 +308,7 @@ fn long_and_limited_answers_are_there_over_tcp() {
     assert!(answer.len() > 60_000);
     flooded.flood([127, 14, 0, 1], &question, 1000);
     // From the same address, which a connection proves.
-    let mut client = Client::new(flooded.served.address());
+    let mut client = TestClient::new(flooded.served.address());
     assert_eq!(client.resolve(b"TST/LONG").unwrap().code, ResponseCode::ERROR, "too long for UDP");
     assert_eq!(SLIP_LEN, 52);
 }

@@ -9,9 +9,9 @@ use handle_server::verification::RecordChecks;
 use handle_snapshot::builder::Builder;
 use handle_snapshot::set::publisher::SetPublisher;
 use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
-use handle_tests::client::{Client, ReceivedReply};
+use handle_tests::client::{ReceivedReply, TestClient};
 use handle_tests::daemon::{Daemon, ask, free_address, handled};
-use handle_tests::initialised::Service;
+use handle_tests::initialised::InitialisedService;
 use handle_tests::process::{RunningProcess, fail, run, until};
 use handle_tests::test_server;
 use std::io::{Read as _, Write as _};
@@ -69,13 +69,13 @@ fn names() -> impl Iterator<Item = String> {
 
 /// The answers to requests for them.
 fn answers(address: SocketAddr) -> Vec<ReceivedReply> {
-    let mut client = Client::new(address);
+    let mut client = TestClient::new(address);
     names().map(|name| client.resolve(name.as_bytes()).expect("an answer")).collect()
 }
 
 /// The answer to one of them; none where what comes does not decode.
 fn try_answer(address: SocketAddr, name: &str) -> Option<ReceivedReply> {
-    std::panic::catch_unwind(|| Client::new(address).resolve(name.as_bytes())).ok()?
+    std::panic::catch_unwind(|| TestClient::new(address).resolve(name.as_bytes())).ok()?
 }
 
 fn contains(bytes: &[u8], part: &[u8]) -> bool {
@@ -321,7 +321,7 @@ fn waiting_ends_by_a_signal_and_is_off_where_the_configuration_says_so() {
 
 #[test]
 fn check_config_names_interfaces_that_nobody_answers_and_ports_that_nobody_is_told() {
-    let service = Service::make();
+    let service = InitialisedService::make();
     let warnings = |mut command: Command| {
         command.arg("--check-config");
         let output = run(command);

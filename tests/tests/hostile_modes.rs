@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use handle_tests::daemon::ask;
-use handle_tests::initialised::Service;
+use handle_tests::initialised::InitialisedService;
 use handle_tests::process::{RunningProcess, hdl, succeed, until};
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt as _;
@@ -133,7 +133,7 @@ impl SocketModes {
 #[test]
 fn sockets_are_for_their_owner_from_the_moment_they_exist_whatever_the_umask() {
     for umask in UMASKS {
-        let mut service = Service::make();
+        let mut service = InitialisedService::make();
         let run = service.path("site/run");
         let watched = SocketModes::start(&run);
         let admin = with_umask(umask, &service.admin_command());
@@ -155,7 +155,7 @@ fn sockets_are_for_their_owner_from_the_moment_they_exist_whatever_the_umask() {
 
 #[test]
 fn a_restart_by_take_over_leaves_sockets_for_their_owner() {
-    let mut service = Service::make();
+    let mut service = InitialisedService::make();
     let command = with_umask("000", &service.handled_command());
     let control = service.path("site/run/handled.sock");
     service.handled = Some(handle_tests::daemon::Daemon::start(command, &control));

@@ -4,7 +4,7 @@
 
 use handle_proto::ResponseCode;
 use handle_snapshot::set::publisher::SetPublisher;
-use handle_tests::client::Client;
+use handle_tests::client::TestClient;
 use handle_tests::daemon::{Daemon, free_address, handled};
 use handle_tests::process::until;
 use handle_tests::records::{self, Record};
@@ -75,7 +75,7 @@ const WAKE_UPS_MAX: u64 = 10;
 
 fn sleeps_and_wakes(datapath: &str) {
     let mut place = IdleSetup::start(datapath);
-    let mut client = Client::new(place.address);
+    let mut client = TestClient::new(place.address);
     assert_eq!(client.resolve(b"10.1/a").unwrap().code, ResponseCode::SUCCESS);
     // After the last request workers look around once more, and the query log lengthens its intervals.
     std::thread::sleep(Duration::from_millis(700));
@@ -98,7 +98,7 @@ fn sleeps_and_wakes(datapath: &str) {
             records::publish(&mut place.publisher, &[record(&url)], at + 1);
             let since = Instant::now();
             let is_new =
-                |client: &mut Client| client.resolve(b"10.1/a").unwrap().values == record(&url).values;
+                |client: &mut TestClient| client.resolve(b"10.1/a").unwrap().values == record(&url).values;
             until("the new set is served", || is_new(&mut client));
             since.elapsed()
         })

@@ -6,7 +6,7 @@
 use handle_admin::publish::StorePublisher;
 use handle_admin::store::{Store, StoreConfig};
 use handle_snapshot::set::manifest::Manifest;
-use handle_snapshot::{LoadMode, PublishedSet, Record, hash_key};
+use handle_snapshot::{EncodedRecord, LoadMode, PublishedSet, hash_key};
 use handle_tests::killed::{KEYS, WRITERS, key, publish_config};
 use handle_tests::process::RunningProcess;
 use std::collections::BTreeMap;
@@ -72,7 +72,7 @@ fn number<'a>(values: impl Iterator<Item = &'a [u8]>) -> i64 {
     numbers[0]
 }
 
-fn published_number(record: &Record<'_>) -> i64 {
+fn published_number(record: &EncodedRecord<'_>) -> i64 {
     number(record.values_in_order().map(|value| value.unwrap().data))
 }
 

@@ -5,7 +5,7 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
-use handle_tests::lab::Lab;
+use handle_tests::lab::LabProcess;
 use handle_tests::process::{RunningProcess, fail, hdl, run, succeed, until};
 use serde_json::Value as Json;
 use std::io::{BufRead as _, BufReader, Read as _};
@@ -14,16 +14,16 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::OnceLock;
 
-fn lab() -> &'static Lab {
-    static LAB: OnceLock<Lab> = OnceLock::new();
-    LAB.get_or_init(Lab::up)
+fn lab() -> &'static LabProcess {
+    static LAB: OnceLock<LabProcess> = OnceLock::new();
+    LAB.get_or_init(LabProcess::up)
 }
 
 /// The first port of the servers in the document.
 const FIRST_PORT: u16 = 29_009;
 
 /// What a command prints, with the ports of the document and its home directory.
-fn as_written(lab: &Lab, home: &Path, command: &str) -> String {
+fn as_written(lab: &LabProcess, home: &Path, command: &str) -> String {
     let words: Vec<String> =
         command.split(' ').skip(1).map(|word| word.replace('~', home.to_str().unwrap())).collect();
     let mut command = lab.hdl(&words.iter().map(String::as_str).collect::<Vec<_>>());
@@ -161,7 +161,7 @@ fn what_records_say_steers_no_terminal() {
         { "index": 3, "type": "HS_ALIAS", "data": { "format": "string", "value": format!("20.500.NONE/{steering}") }, "ttl": 60 },
     ] });
     std::fs::write(&records, format!("{record}\n")).unwrap();
-    let lab = Lab::up_with(&["--records", records.to_str().unwrap()]);
+    let lab = LabProcess::up_with(&["--records", records.to_str().unwrap()]);
     let encoded: String = handle.bytes().map(|byte| format!("%{byte:02X}")).collect();
     let reference = format!("hdl:{}", encoded.replace("%2F", "/"));
     let server = lab.addresses("mirror")[0].to_string();

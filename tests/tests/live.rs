@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
-use handle_loadgen::{Load, Names, ReferenceData, RunOptions, Verify};
+use handle_loadgen::{LoadPattern, NameOptions, ReferenceData, RunOptions, Verify};
 use handle_proto::Value;
 use handle_server::Server;
 use handle_server::config::{Config, Datapath};
@@ -72,8 +72,9 @@ fn ten_sets_a_second_lose_nothing_and_leave_nothing() {
     records::publish(&mut publisher, &records, now_unix_ms());
     let config = Config { workers: WORKERS, ..test_server::config(directory.path(), Datapath::Auto) };
     let server = Server::start(&config).unwrap();
-    let mut options = RunOptions::new(server.addresses()[0], Names::Snapshot(directory.path().to_owned()));
-    options.load = Load::Open { rate: RATE };
+    let mut options =
+        RunOptions::new(server.addresses()[0], NameOptions::Snapshot(directory.path().to_owned()));
+    options.load = LoadPattern::Open { rate: RATE };
     options.duration = Duration::from_secs(seconds());
     // So many sockets that it is not by chance that both workers have work.
     options.threads = 8;

@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use handle_tests::daemon::{Daemon, ask, free_address, handled};
-use handle_tests::initialised::Service;
+use handle_tests::initialised::InitialisedService;
 use handle_tests::process::{fail, hdl, succeed};
 use serde_json::Value as Json;
 use std::os::unix::fs::PermissionsExt as _;
@@ -279,7 +279,7 @@ fn init_makes_a_directory_from_which_handled_serves() {
 /// Datagrams go to `handled` and connections to `handle-admin`, which answers queries and changes records.
 #[test]
 fn one_port_serves_datagrams_and_connections() {
-    let mut service = Service::make_with_one_port();
+    let mut service = InitialisedService::make_with_one_port();
     service.start_admin();
     service.start_handled();
     let site: Json =
@@ -308,7 +308,7 @@ fn one_port_serves_datagrams_and_connections() {
 
 #[test]
 fn what_both_processes_share_stands_in_one_file() {
-    let service = Service::make();
+    let service = InitialisedService::make();
     let check = |mut command: std::process::Command| {
         command.arg("--check-config");
         command
@@ -337,7 +337,7 @@ fn what_both_processes_share_stands_in_one_file() {
 
 #[test]
 fn records_of_derived_prefixes_are_homed_together() {
-    let service = Service::start();
+    let service = InitialisedService::start();
     let create = |handle| {
         service.asks([
             "handle",

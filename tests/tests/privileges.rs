@@ -4,7 +4,7 @@
 
 use handle_proto::ResponseCode;
 use handle_snapshot::set::publisher::SetPublisher;
-use handle_tests::client::Client;
+use handle_tests::client::TestClient;
 use handle_tests::daemon::{Daemon, Successor, ask, handled};
 use handle_tests::process::{fail, until};
 use handle_tests::records::{self, Record};
@@ -118,7 +118,7 @@ fn root_becomes_nobody_and_serves_on() {
         let mut serving = Daemon::start(place.command(datapath), &place.control());
         assert_is_nobody(&serving.ask("status")["pid"]);
         let handle = place.records[0].handle.as_bytes();
-        let code = || Client::new(place.address).resolve(handle).expect("an answer").code;
+        let code = || TestClient::new(place.address).resolve(handle).expect("an answer").code;
         assert_eq!(code(), ResponseCode::SUCCESS);
         // What is published later is seen and mapped.
         let generation = serving.ask("status")["set"]["generation"].as_u64().unwrap();

@@ -7,7 +7,7 @@ use handle_proto::wire::digest::RequestDigest;
 use handle_proto::wire::query::QueryAnswer;
 use handle_proto::wire::{Envelope, Header, Message, MessageBuf, Reply, Response};
 use handle_proto::{OpCode, OpFlags, ResponseCode, Value, Values};
-use handle_tests::client::{Client, request};
+use handle_tests::client::{TestClient, request};
 use handle_tests::daemon::free_address;
 use handle_tests::process::{RunningProcess, fail, hdl, program, succeed, until};
 use md5::Md5;
@@ -99,7 +99,7 @@ impl RunningServer {
     }
 
     fn code(&self, handle: &str) -> ResponseCode {
-        Client::new(self.address).resolve(handle.as_bytes()).expect("an answer").code
+        TestClient::new(self.address).resolve(handle.as_bytes()).expect("an answer").code
     }
 }
 

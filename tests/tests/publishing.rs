@@ -8,7 +8,7 @@ use handle_proto::wire::{Body, Envelope, Header, Message, MessageBuf, Request};
 use handle_proto::{OpCode, OpFlags, ResponseCode, Value, Values};
 use handle_server::Server;
 use handle_server::config::Datapath;
-use handle_tests::client::{Client, exchange_over_tcp};
+use handle_tests::client::{TestClient, exchange_over_tcp};
 use handle_tests::daemon::{ask, free_address};
 use handle_tests::process::{RunningProcess, fail, hdl, program, succeed, until};
 use handle_tests::{test_server, vectors};
@@ -90,13 +90,13 @@ impl ServiceSetup {
     }
 }
 
-fn serve(set: &Path) -> (Server, Client) {
+fn serve(set: &Path) -> (Server, TestClient) {
     let server = Server::start(&test_server::config(set, Datapath::Auto)).unwrap();
-    let client = Client::new(server.addresses()[0]);
+    let client = TestClient::new(server.addresses()[0]);
     (server, client)
 }
 
-fn is_there(client: &mut Client, handle: &str) -> bool {
+fn is_there(client: &mut TestClient, handle: &str) -> bool {
     let code = client.resolve(handle.as_bytes()).unwrap().code;
     assert!([ResponseCode::SUCCESS, ResponseCode::HANDLE_NOT_FOUND].contains(&code), "{handle}: {code}");
     code == ResponseCode::SUCCESS

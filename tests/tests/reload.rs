@@ -6,7 +6,7 @@ use handle_proto::{ResponseCode, Value};
 use handle_snapshot::builder::Builder;
 use handle_snapshot::set::publisher::SetPublisher;
 use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
-use handle_tests::client::{Client, request};
+use handle_tests::client::{TestClient, request};
 use handle_tests::daemon::{Daemon, ask, free_address, handled};
 use handle_tests::process::{hdl, run, until};
 use serde_json::{Value as Json, json};
@@ -129,7 +129,7 @@ impl ReloadSetup {
     }
 
     fn code(&self) -> ResponseCode {
-        Client::new(self.address).resolve(b"10.1/long").expect("an answer").code
+        TestClient::new(self.address).resolve(b"10.1/long").expect("an answer").code
     }
 }
 
@@ -362,7 +362,7 @@ fn the_query_log_changes_its_form_its_share_and_its_privacy() {
 #[test]
 fn templates_apply_to_the_set_that_is_served() {
     let place = ReloadSetup::new();
-    let asked = || Client::new(place.address).resolve(b"10.1/long@x").expect("an answer");
+    let asked = || TestClient::new(place.address).resolve(b"10.1/long@x").expect("an answer");
     assert_eq!(asked().code, ResponseCode::HANDLE_NOT_FOUND);
     let namespace = |data: &str| {
         format!(
@@ -440,7 +440,7 @@ fn reloads_of_many_at_once_are_one_after_the_other_while_sets_come() {
             }
         });
         let asking = scope.spawn(|| {
-            let mut client = Client::new(place.address);
+            let mut client = TestClient::new(place.address);
             let mut answers = 0;
             while !is_over.load(Ordering::Relaxed) {
                 let answer = client.resolve(b"10.1/long").expect("no request is lost");

@@ -8,7 +8,7 @@ use handle_server::config::{Config, Datapath};
 use handle_snapshot::builder::Builder;
 use handle_snapshot::set::publisher::SetPublisher;
 use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
-use handle_tests::client::Client;
+use handle_tests::client::TestClient;
 use handle_tests::process::until;
 use handle_tests::test_server::config;
 use handle_tests::vectors;
@@ -44,7 +44,7 @@ fn start(change: impl FnOnce(&mut Config)) -> (Server, TempDir) {
 }
 
 fn has(server: &Server, url: &str) -> bool {
-    let answer = Client::new(server.addresses()[0]).resolve(b"10.1/a").expect("an answer");
+    let answer = TestClient::new(server.addresses()[0]).resolve(b"10.1/a").expect("an answer");
     answer.values.windows(url.len()).any(|window| window == url.as_bytes())
 }
 
@@ -155,7 +155,7 @@ fn the_control_socket_takes_no_file_of_others_and_keeps_nobody_waiting() {
 #[test]
 fn refusals_are_counted_by_reason() {
     let (server, _directory) = start(|_| {});
-    let mut client = Client::new(server.addresses()[0]);
+    let mut client = TestClient::new(server.addresses()[0]);
     for (handle, code) in [
         ("10.1/a", ResponseCode::SUCCESS),
         ("10.1/none", ResponseCode::HANDLE_NOT_FOUND),

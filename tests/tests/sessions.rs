@@ -18,9 +18,9 @@ use handle_proto::wire::{Body, Envelope, Message, Reply, Request, Response};
 use handle_proto::{OpFlags, ResponseCode, Version};
 use handle_server::config::{Config, Datapath};
 use handle_sessions::config::CipherName;
-use handle_sessions::{JointSessions, Sessions, SessionsConfig};
+use handle_sessions::{JointSessions, SessionTable, SessionsConfig};
 use handle_tests::client::{exchange, exchange_over_tcp};
-use handle_tests::session::{ClientSession, Exchange, NOBODY, Protection, pair, set_up_request};
+use handle_tests::session::{ClientSession, NOBODY, Protection, SessionExchange, pair, set_up_request};
 use handle_tests::test_server::{TestServer, serve_with, server_key};
 use handle_tests::vectors::{document, hex};
 use std::time::{Duration, Instant};
@@ -110,7 +110,7 @@ fn slow_requests(served: &TestServer) -> i64 {
     served.server.shared().stats()["slow"]["requests"].as_i64().unwrap()
 }
 
-fn certified_answers(datapath: Datapath, exchange: Exchange) {
+fn certified_answers(datapath: Datapath, exchange: SessionExchange) {
     let served = serve_with("root", datapath, |config| config.limits.answer_datagrams = FRAGMENTS_MAX);
     let mut session = ClientSession::open(exchange, served.address(), NOBODY, &server_key("root"));
     let slow_before = slow_requests(&served);
@@ -407,7 +407,7 @@ fn a_session_is_handed_over_by_the_socket() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("sessions");
     let served = root(|config| config.sessions.socket = Some(path.clone()));
-    let joint = JointSessions::new(Sessions::new(SessionsConfig::default().limits()), Some(&path));
+    let joint = JointSessions::new(SessionTable::new(SessionsConfig::default().limits()), Some(&path));
     let mut client = open(&served, ADMINISTRATOR);
     let there = joint.find(client.id, 0).expect("known to the other process");
     assert_eq!(there.keys().mac.key(), &client.key);

@@ -2,11 +2,11 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
-use handle_loadgen::{Load, Names, ReferenceData, Report, RunOptions, Verify};
+use handle_loadgen::{LoadPattern, NameOptions, ReferenceData, RunOptions, RunReport, Verify};
 use handle_proto::ResponseCode;
 use handle_proto::wire::{Envelope, Message};
 use handle_snapshot::set::publisher::SetPublisher;
-use handle_tests::client::{Client, request};
+use handle_tests::client::{TestClient, request};
 use handle_tests::daemon::{self, Daemon, Successor, free_address, handled};
 use handle_tests::process::{RunningProcess, fail, hdl, run, until};
 use handle_tests::records;
@@ -90,13 +90,13 @@ impl TakeoverSetup {
 
     fn code(&self) -> ResponseCode {
         let handle = &records::load()[0].handle;
-        Client::new(self.address).resolve(handle.as_bytes()).expect("an answer").code
+        TestClient::new(self.address).resolve(handle.as_bytes()).expect("an answer").code
     }
 
     /// Asks and verifies while `meanwhile` runs, and for a moment before and after.
-    fn load<T>(&self, meanwhile: impl FnOnce() -> T) -> (Report, T) {
-        let mut options = RunOptions::new(self.address, Names::Snapshot(self.set()));
-        options.load = Load::Open { rate: RATE };
+    fn load<T>(&self, meanwhile: impl FnOnce() -> T) -> (RunReport, T) {
+        let mut options = RunOptions::new(self.address, NameOptions::Snapshot(self.set()));
+        options.load = LoadPattern::Open { rate: RATE };
         options.duration = Duration::from_secs(600);
         // No answer takes so long, not on a busy machine either.
         options.timeout = Duration::from_secs(10);
@@ -299,7 +299,7 @@ fn restart_twice(
     old: &mut Daemon,
     restart: &dyn Fn() -> (Option<i32>, Json),
     told: &dyn Fn(&str),
-) -> (Report, Successor) {
+) -> (RunReport, Successor) {
     place.load(|| {
         let (code, said) = restart();
         assert_eq!(code, Some(0), "{said}");

@@ -9,7 +9,7 @@ use handle_server::templates::TemplatesConfig;
 use handle_snapshot::builder::Builder;
 use handle_snapshot::set::publisher::SetPublisher;
 use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
-use handle_tests::client::{Client, ReceivedReply};
+use handle_tests::client::{ReceivedReply, TestClient};
 use handle_tests::test_server;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -33,11 +33,11 @@ fn publish(directory: &Path, generation: u64, records: Records<'_>) {
     published.unwrap();
 }
 
-fn start(directory: &Path, templates: TemplatesConfig) -> (Server, Client) {
+fn start(directory: &Path, templates: TemplatesConfig) -> (Server, TestClient) {
     let mut config = test_server::config(directory, Datapath::Auto);
     config.templates = templates;
     let server = Server::start(&config).unwrap();
-    let client = Client::new(server.addresses()[0]);
+    let client = TestClient::new(server.addresses()[0]);
     (server, client)
 }
 

@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
-use handle_net::{DatapathChoice, Options, Peer, open};
+use handle_net::{DatapathChoice, Peer, SocketOptions, open};
 use handle_proto::Value;
 use handle_proto::limit::FRAGMENTS_MAX;
 use handle_proto::wire::Envelope;
@@ -26,7 +26,7 @@ const SOON: Duration = Duration::from_secs(10);
 type AnswerDatagrams = BTreeMap<i32, Vec<Vec<u8>>>;
 
 /// Asks for everything at once, and waits until all is answered.
-fn ask(server: SocketAddr, requests: &[Vec<u8>], options: &Options) -> AnswerDatagrams {
+fn ask(server: SocketAddr, requests: &[Vec<u8>], options: &SocketOptions) -> AnswerDatagrams {
     let mut path = open(DatapathChoice::Portable, options).unwrap().path;
     for request in requests {
         let copy = |room: &mut [u8]| {
@@ -85,7 +85,7 @@ fn trains_are_answered_as_single_datagrams_are(datapath: Datapath) {
     let (server, _directory) = serve(&records, |config| config.datapath = datapath);
     let handles = records.iter().map(|record| record.handle.as_bytes()).chain([&b"10.1016/not there"[..]]);
     let requests = requests(handles.cycle().take(2000));
-    let local = Options::new(([127, 0, 0, 1], 0).into());
+    let local = SocketOptions::new(([127, 0, 0, 1], 0).into());
     let address = server.addresses()[0];
     let in_trains = ask(address, &requests, &local);
     let mut one_at_a_time = AnswerDatagrams::new();
@@ -136,7 +136,7 @@ fn long_answers_to_a_train_all_arrive_however_small_the_outbox() {
             config.limits.outbox_datagrams = outbox_datagrams;
             config.limits.answer_datagrams = 16;
         });
-        let options = Options::new(([127, 0, 0, 1], 0).into());
+        let options = SocketOptions::new(([127, 0, 0, 1], 0).into());
         let answers = ask(server.addresses()[0], &requests, &options);
         assert_eq!(answers.len(), 64);
         let first_len: usize = answers[&1].iter().map(Vec::len).sum();
@@ -162,7 +162,7 @@ fn trains_can_be_switched_off() {
     let status = server.shared().status();
     assert_eq!(status["workers"][0]["receives_trains"], false);
     assert_eq!(status["workers"][0]["sends_trains"], false);
-    let answers = ask(server.addresses()[0], &requests, &Options::new(([127, 0, 0, 1], 0).into()));
+    let answers = ask(server.addresses()[0], &requests, &SocketOptions::new(([127, 0, 0, 1], 0).into()));
     assert_eq!(answers.len(), 200);
     let [received, trains_in, trains_out] =
         account(server, [|c| &c.datagrams_received, |c| &c.trains_received, |c| &c.trains_sent]);

@@ -4,13 +4,13 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use handle_auth::PrivateKey;
-use handle_client::administration::{Identity, IdentityKey};
+use handle_client::administration::{ClientIdentity, IdentityKey};
 use handle_client::bootstrap::Root;
 use handle_client::exchange::{AnswerTimeouts, AttemptError, Exchange, ReceivedAnswer, RequestHead};
-use handle_client::lookup::{Client, Lookup, LookupTarget, Options};
+use handle_client::lookup::{Client, Lookup, LookupOptions, LookupTarget};
 use handle_client::plan::{InterfacePurpose, Preferences, ServerTarget, plan};
 use handle_client::question::AnswerWants;
-use handle_client::times::Times;
+use handle_client::times::ServerTimes;
 use handle_client::{ClockReading, Question};
 use handle_proto::data::site::{Interface, InterfaceKind, InterfaceProtocol};
 use handle_proto::data::site_build::{ServerBuilder, SiteBuilder};
@@ -45,7 +45,7 @@ fn vectors_hashing_chooses_the_same_server_of_a_site() {
         let handle = bytes(&line["handle"]);
         let purpose = InterfacePurpose { kind: InterfaceKind::QUERY, primary_only: false };
         let (preferences, times, now) =
-            (Preferences::default(), Times::new(1), ClockReading { ms: 0, unix_s: 0 });
+            (Preferences::default(), ServerTimes::new(1), ClockReading { ms: 0, unix_s: 0 });
         let sites = [Arc::new(site.build())];
         let plan = plan(&sites, Handle(&handle), purpose, &preferences, &times, now, &mut || 0);
         let chosen: Vec<_> = plan.iter().map(|target| target.position.0).collect();
@@ -125,14 +125,14 @@ impl SentRequest {
     }
 }
 
-fn identity(line: &Json, records: &HashMap<String, Vec<u8>>) -> Arc<Identity> {
+fn identity(line: &Json, records: &HashMap<String, Vec<u8>>) -> Arc<ClientIdentity> {
     let identity = &line["identity"];
     let key = match identity["key_id"].as_str() {
         Some(id) => IdentityKey::Private(Box::new(PrivateKey::from_record(&records[id]).unwrap())),
         None => IdentityKey::Secret(hex(&identity["secret_hex"]).into()),
     };
     let index = i32::try_from(identity["index"].as_i64().unwrap()).unwrap();
-    Arc::new(Identity { handle: bytes(&identity["handle"]), index, key })
+    Arc::new(ClientIdentity { handle: bytes(&identity["handle"]), index, key })
 }
 
 /// Asks what the reference asked, hears what it heard, and proves what it proved, all with the numbers of its messages;
@@ -168,10 +168,10 @@ fn replays(line: &Json, records: &HashMap<String, Vec<u8>>) -> bool {
         public_key: server_record("root"),
         ..ServerTarget::at((Ipv4Addr::LOCALHOST, 2641).into(), InterfaceProtocol::TCP)
     };
-    let options = Options {
+    let options = LookupOptions {
         identity: Some(identity(line, records)),
         target: LookupTarget::Servers(vec![target]),
-        ..Options::default()
+        ..LookupOptions::default()
     };
     // Asked so late, and answered so early, as it was recorded.
     let late = ClockReading { ms: 0, unix_s: asked.header.expiration - MESSAGE_EXPIRATION_S };

@@ -7,9 +7,9 @@ use std::io::Write as _;
 use std::ops::ControlFlow;
 
 use handle_loadgen::expect::{AnsweredQuestion, compare};
-use handle_loadgen::expected_records::Records;
-use handle_loadgen::fragments::{FragmentOutcome, Fragments};
-use handle_loadgen::question::Question;
+use handle_loadgen::expected_records::ExpectedRecords;
+use handle_loadgen::fragments::{FragmentOutcome, FragmentTable};
+use handle_loadgen::question::GeneratedQuestion;
 use handle_loadgen::stream::json::message;
 use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::query::QueryAnswer;
@@ -36,7 +36,7 @@ const ASKED: [&str; 10] = [
 const STATUS: &[u8] = b"0.SITE/STATUS";
 
 /// The records of the prefixes that are homed at a server.
-fn records(server: &Json) -> Records {
+fn records(server: &Json) -> ExpectedRecords {
     let homed: Vec<_> = server["homed_prefixes"].as_array().unwrap().iter().map(bytes).collect();
     let mut file = tempfile::NamedTempFile::new().unwrap();
     for record in document("records.json").as_array().unwrap() {
@@ -46,12 +46,12 @@ fn records(server: &Json) -> Records {
             writeln!(file, "{line}").unwrap();
         }
     }
-    Records::read(file.path(), || ControlFlow::Continue(())).unwrap()
+    ExpectedRecords::read(file.path(), || ControlFlow::Continue(())).unwrap()
 }
 
 /// The envelope and the message of an answer, whatever it came in.
 fn whole(units: &[Vec<u8>]) -> Option<(Envelope, Vec<u8>)> {
-    let mut fragments = Fragments::new();
+    let mut fragments = FragmentTable::new();
     for unit in units {
         let (envelope, data) = Envelope::split(unit).ok()?;
         if !envelope.flags.has(EnvelopeFlags::TRUNCATED) || envelope.message_len <= 492 {
@@ -81,8 +81,10 @@ fn the_answers_of_the_reference_are_right() {
             _ => continue,
         };
         let is_asked = ASKED.contains(&line["category"].as_str().unwrap());
-        let question =
-            asked.first().filter(|_| asked.len() == 1).and_then(|request| Question::of_message(request));
+        let question = asked
+            .first()
+            .filter(|_| asked.len() == 1)
+            .and_then(|request| GeneratedQuestion::of_message(request));
         let (Some(question), Some((envelope, message)), true) = (question, whole(&answered), is_asked) else {
             continue;
         };

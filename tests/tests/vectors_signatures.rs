@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
-use handle_client::signature::{Report, ValueVerdict, Verifier};
+use handle_client::signature::{SignatureReport, ValueVerdict, Verifier};
 use handle_client::{LookupAnswer, Question};
 use handle_proto::{ResponseCode, Value};
 use handle_tests::vectors::{document, hex, load};
@@ -14,7 +14,7 @@ fn answer(handle: &str, values: &Json) -> LookupAnswer {
     LookupAnswer::new(handle, ResponseCode::SUCCESS, views)
 }
 
-fn report(line: &Json) -> Report {
+fn report(line: &Json) -> SignatureReport {
     let keys = &document("servers.json")["keys"];
     let trusted: Vec<Vec<u8>> = line["trusted"]
         .as_array()

@@ -10,7 +10,7 @@ use handle_proto::wire::{Body, Envelope, Message, Reply, Response};
 use handle_server::config::Datapath;
 use handle_tests::admin_server::administer;
 use handle_tests::client::{exchange, exchange_over_tcp};
-use handle_tests::session::Exchange;
+use handle_tests::session::SessionExchange;
 use handle_tests::test_server::{serve, server_key};
 use handle_tests::transcripts::{answer_to, lines, private_keys};
 use handle_tests::vectors::hex;
@@ -82,7 +82,7 @@ fn says_why(reply: &Reply<'_>) -> bool {
 
 fn replay(
     address: SocketAddr,
-    exchange: Exchange,
+    exchange: SessionExchange,
     line: &Json,
     keys: &HashMap<String, PrivateKey>,
     key: &PublicKey,
@@ -128,7 +128,7 @@ fn replay(
     }
 }
 
-fn authenticated_reads_end_as_recorded(datapath: Datapath, exchange: Exchange) {
+fn authenticated_reads_end_as_recorded(datapath: Datapath, exchange: SessionExchange) {
     let server_key = server_key("root");
     let keys = private_keys();
     let served = serve("root", datapath);

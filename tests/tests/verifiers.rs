@@ -9,11 +9,11 @@ use handle_auth::challenge_proof::ChallengeProof;
 use handle_auth::message::sign_message;
 use handle_auth::{Pbkdf2Limits, PrivateKey, PublicKey};
 use handle_client::Allowances;
-use handle_client::administration::{Administrator, Identity, IdentityKey};
+use handle_client::administration::{Administrator, ClientIdentity, IdentityKey};
 use handle_proto::code::DigestAlgorithm;
 use handle_proto::limit::HANDLE_LEN_MAX;
 use handle_proto::wire::admin::HandleValues;
-use handle_proto::wire::auth::{SECRET_KEY, SecretAnswer, Verification, VerificationAnswer};
+use handle_proto::wire::auth::{SECRET_KEY, SecretAnswer, VerificationAnswer, VerificationRequest};
 use handle_proto::wire::digest::RequestDigest;
 use handle_proto::wire::failure::Failure;
 use handle_proto::wire::list::Reference;
@@ -22,7 +22,7 @@ use handle_proto::{OpFlags, ResponseCode as Code, Value, Values, Version};
 use handle_server::config::Datapath;
 use handle_tests::admin_server::{AdminServer, administer};
 use handle_tests::client::exchange_over_tcp;
-use handle_tests::services::{Plan, admin, key};
+use handle_tests::services::{ServicesPlan, admin, key};
 use handle_tests::test_server::serve;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -122,7 +122,7 @@ fn say(mut stream: TcpStream, says: VerifierBehavior, shown: &Mutex<Vec<u8>>) {
 }
 
 /// Whether the answer is made with the secret, as far as a server of `version` can tell.
-fn is_right(asked: &Verification<'_>, version: Version) -> bool {
+fn is_right(asked: &VerificationRequest<'_>, version: Version) -> bool {
     let form = SecretAnswer::decode(asked.signed_response).unwrap();
     let covered = [asked.nonce, asked.digest.digest];
     let (signed_response, limits) = (asked.signed_response, Pbkdf2Limits::DEFAULT);
@@ -133,8 +133,8 @@ fn is_right(asked: &Verification<'_>, version: Version) -> bool {
 /// A server here, whose administrator is at the other service, and where that is to answer.
 fn here(change: impl FnOnce(&mut RemoteConfig)) -> (AdminServer, SocketAddr) {
     let records = vec![("0.NA/10.1", vec![admin(100, 301, "20.2/who")])];
-    let here = Plan::new("server", &["10.1"], records);
-    let there = Plan::new("mirror", &["20.2"], vec![]);
+    let here = ServicesPlan::new("server", &["10.1"], records);
+    let there = ServicesPlan::new("mirror", &["20.2"], vec![]);
     (here.start(&there, |config| change(&mut config.elsewhere)), there.address)
 }
 
@@ -143,7 +143,7 @@ fn client(here: &AdminServer, secret: &[u8]) -> Administrator {
     // Verifiers of old versions are asked for an answer in their form.
     client.allow(Allowances { old_proofs: true, ..Allowances::NONE });
     let key = IdentityKey::Secret(Zeroizing::new(secret.to_vec()));
-    client.identify(Some(Arc::new(Identity { handle: b"20.2/who".to_vec(), index: 301, key })));
+    client.identify(Some(Arc::new(ClientIdentity { handle: b"20.2/who".to_vec(), index: 301, key })));
     client
 }
 
@@ -256,7 +256,7 @@ fn asked_about(address: SocketAddr, version: Version, flags: OpFlags, handle: &s
     let digest = RequestDigest { algorithm: DigestAlgorithm::OLD_MD5, digest: &[7; 20] };
     let signed_response = b"\x02wrong";
     let request =
-        Request::VerifyChallenge(Verification { identity, nonce: &[9; 16], digest, signed_response });
+        Request::VerifyChallenge(VerificationRequest { identity, nonce: &[9; 16], digest, signed_response });
     let envelope = Envelope { version, suggested: version, ..Envelope::request(1) };
     let header = Header::request(request.op_code(), OpFlags::PLAIN_REQUEST.with(flags), 0);
     let message = MessageBuf::request(&envelope, &header, &request).unsigned().unwrap();

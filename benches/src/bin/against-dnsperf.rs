@@ -9,12 +9,12 @@
 use anyhow::{Context as _, bail, ensure};
 use clap::{Parser, Subcommand};
 use comfy_table::Table;
-use handle_benches::dns::{self, Responder};
-use handle_benches::serve::{self, Child, Echo, Path};
+use handle_benches::dns::{self, DnsResponder};
+use handle_benches::serve::{self, Child, EchoServer, ServePath};
 use handle_benches::spread::Spread;
 use handle_benches::usage::{self, Usage};
 use handle_loadgen::workload::REQUEST_OVERHEAD_LEN;
-use handle_loadgen::{DatapathChoice, Load, Names, RunOptions, run};
+use handle_loadgen::{DatapathChoice, LoadPattern, NameOptions, RunOptions, run};
 use serde_json::json;
 use std::io::Write as _;
 use std::net::{SocketAddr, UdpSocket};
@@ -29,8 +29,8 @@ struct Args {
     #[command(subcommand)]
     role: Option<Role>,
     /// How the servers move datagrams.
-    #[arg(long, value_enum, default_value_t = Path::Uring)]
-    kind: Path,
+    #[arg(long, value_enum, default_value_t = ServePath::Uring)]
+    kind: ServePath,
     /// How `handle-loadgen` moves them: auto, uring or portable.
     #[arg(long, default_value_t = DatapathChoice::Auto)]
     datapath: DatapathChoice,
@@ -65,9 +65,9 @@ struct Args {
 #[command(hide = true)]
 enum Role {
     #[command(hide = true)]
-    ServeHandles { kind: Path, core: usize, answer_len: usize },
+    ServeHandles { kind: ServePath, core: usize, answer_len: usize },
     #[command(hide = true)]
-    ServeDns { kind: Path, core: usize, answer_len: usize },
+    ServeDns { kind: ServePath, core: usize, answer_len: usize },
 }
 
 /// Who asks.
@@ -124,11 +124,11 @@ fn main() -> anyhow::Result<()> {
     match args.role {
         None => measure(&args),
         Some(Role::ServeHandles { kind, core, answer_len }) => {
-            let mut echo = Echo::of_len(answer_len);
+            let mut echo = EchoServer::of_len(answer_len);
             serve::on_path(kind.kind(), Some(core), move |path| echo.turn(path))
         }
         Some(Role::ServeDns { kind, core, answer_len }) => {
-            let mut responder = Responder::of_len(answer_len);
+            let mut responder = DnsResponder::of_len(answer_len);
             serve::on_path(kind.kind(), Some(core), move |path| responder.turn(path))
         }
     }
@@ -182,7 +182,7 @@ struct Field<'a> {
     args: &'a Args,
     handles: Child,
     dns: Child,
-    names: Names,
+    names: NameOptions,
     questions: NamedTempFile,
 }
 
@@ -207,7 +207,7 @@ impl<'a> Field<'a> {
             args,
             handles: start("serve-handles")?,
             dns: start("serve-dns")?,
-            names: Names::List((0..NAMES).map(handle).collect()),
+            names: NameOptions::List((0..NAMES).map(handle).collect()),
             questions,
         };
         field.check(&dns::query(&[&name(0), &pad, ZONE], 1))?;
@@ -244,7 +244,7 @@ impl<'a> Field<'a> {
 
     fn turn_of_ours(&self, window: usize, seconds: u64) -> anyhow::Result<GeneratorTotals> {
         let options = RunOptions {
-            load: Load::Closed { window },
+            load: LoadPattern::Closed { window },
             duration: Duration::from_secs(seconds),
             cores: vec![self.args.client_core],
             datapath: self.args.datapath,

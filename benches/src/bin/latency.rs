@@ -6,9 +6,9 @@ use clap::{Parser, Subcommand};
 use comfy_table::Table;
 use handle_benches::certified;
 use handle_benches::flood::{Flood, Shape, WINDOW, is_success};
-use handle_benches::paced::{BackgroundLoad, PacedClient, Times};
+use handle_benches::paced::{BackgroundLoad, PacedClient, PacedTimes};
 use handle_benches::requests::{RequestKind, Requests};
-use handle_benches::serve::{self, Child, Echo, Path};
+use handle_benches::serve::{self, Child, EchoServer, ServePath};
 use handle_benches::spread::Spread;
 use handle_benches::{sets, usage};
 use serde_json::json;
@@ -29,8 +29,8 @@ struct Args {
     #[arg(long, default_value_t = 1_000_000)]
     records: u64,
     /// How datagrams are moved.
-    #[arg(long, value_enum, default_value_t = Path::Uring)]
-    kind: Path,
+    #[arg(long, value_enum, default_value_t = ServePath::Uring)]
+    kind: ServePath,
     /// Turns of each.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
@@ -59,9 +59,9 @@ struct Args {
 #[command(hide = true)]
 enum Role {
     #[command(hide = true)]
-    ServeHandled { records: u64, key: PathBuf, kind: Path, core: usize },
+    ServeHandled { records: u64, key: PathBuf, kind: ServePath, core: usize },
     #[command(hide = true)]
-    ServeEcho { kind: Path, core: usize },
+    ServeEcho { kind: ServePath, core: usize },
 }
 
 fn main() -> anyhow::Result<()> {
@@ -75,7 +75,7 @@ fn main() -> anyhow::Result<()> {
             server.stop()
         }
         Some(Role::ServeEcho { kind, core }) => {
-            let mut echo = Echo::of_len(ANSWER_LEN);
+            let mut echo = EchoServer::of_len(ANSWER_LEN);
             serve::on_path(kind.kind(), Some(*core), move |path| echo.turn(path))
         }
     }
@@ -103,7 +103,7 @@ fn measure(args: &Args) -> anyhow::Result<()> {
     };
     let duration = Duration::from_secs_f64(args.seconds);
     let mut paced = PacedClient::open(&plain)?;
-    let mut turns: [Vec<Times>; 3] = [vec![], vec![], vec![]];
+    let mut turns: [Vec<PacedTimes>; 3] = [vec![], vec![], vec![]];
     for _ in 0..args.rounds {
         turns[0].push(paced.run(echo.address, rate, duration, None)?);
         turns[1].push(paced.run(handled.address, rate, duration, None)?);
@@ -118,7 +118,7 @@ fn measure(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn report(args: &Args, rate: f64, turns: &[Vec<Times>; 3]) {
+fn report(args: &Args, rate: f64, turns: &[Vec<PacedTimes>; 3]) {
     let names = ["echo", "handled", "handled, signing"];
     let at = |server: usize, percentile: f64| -> Vec<f64> {
         turns[server].iter().map(|times| times.percentile_us(percentile)).collect()
@@ -157,7 +157,11 @@ fn report(args: &Args, rate: f64, turns: &[Vec<Times>; 3]) {
     for (server, name) in names.iter().enumerate() {
         let mut row = vec![(*name).to_owned()];
         row.extend(PERCENTILES.map(|percentile| format!("{:.1}", Spread::of(at(server, percentile)))));
-        for what in [|times: &Times| times.lost, |times: &Times| times.sent, |times: &Times| times.beside] {
+        for what in [
+            |times: &PacedTimes| times.lost,
+            |times: &PacedTimes| times.sent,
+            |times: &PacedTimes| times.beside,
+        ] {
             row.push(turns[server].iter().map(what).sum::<u64>().to_string());
         }
         table.add_row(row);

@@ -10,11 +10,11 @@ use comfy_table::Table;
 use handle_benches::answers::Answerer;
 use handle_benches::flood::{Flood, Shape, WINDOW, is_success};
 use handle_benches::requests::{RequestKind, Requests};
-use handle_benches::serve::{self, Child, Echo, Path};
+use handle_benches::serve::{self, Child, EchoServer, ServePath};
 use handle_benches::turns::{ServerTurn, share, share_by_cpu, spread, user_us};
 use handle_benches::usage;
 use handle_benches::{answers, sets};
-use handle_server::config::Limits;
+use handle_server::config::ServerLimits;
 use serde_json::json;
 
 /// Measures the rate of `handled` as a share of the echo rate of the same datapath, and its user time.
@@ -26,8 +26,8 @@ struct Args {
     #[arg(long, default_value_t = 1_000_000)]
     records: u64,
     /// How datagrams are moved.
-    #[arg(long, value_enum, default_value_t = Path::Uring)]
-    kind: Path,
+    #[arg(long, value_enum, default_value_t = ServePath::Uring)]
+    kind: ServePath,
     /// Turns of each.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
@@ -56,9 +56,9 @@ struct Args {
 #[command(hide = true)]
 enum Role {
     #[command(hide = true)]
-    ServeHandled { records: u64, kind: Path, core: usize },
+    ServeHandled { records: u64, kind: ServePath, core: usize },
     #[command(hide = true)]
-    ServeEcho { answer_len: usize, kind: Path, core: usize },
+    ServeEcho { answer_len: usize, kind: ServePath, core: usize },
 }
 
 fn main() -> anyhow::Result<()> {
@@ -66,10 +66,10 @@ fn main() -> anyhow::Result<()> {
     match args.role {
         None => measure(&args),
         Some(Role::ServeHandled { records, kind, core }) => {
-            serve::handled(records, kind, core, Limits::default())
+            serve::handled(records, kind, core, ServerLimits::default())
         }
         Some(Role::ServeEcho { answer_len, kind, core }) => {
-            let mut echo = Echo::of_len(answer_len);
+            let mut echo = EchoServer::of_len(answer_len);
             serve::on_path(kind.kind(), Some(core), move |path| echo.turn(path))
         }
     }

@@ -4,8 +4,8 @@
 use anyhow::{Context as _, ensure};
 use clap::{Parser, Subcommand};
 use comfy_table::Table;
-use handle_benches::lookups::{self, BATCH_LEN, Keys};
-use handle_benches::records::{Generator, RecordRoom};
+use handle_benches::lookups::{self, BATCH_LEN, LookupKeys};
+use handle_benches::records::{RecordGenerator, RecordRoom};
 use handle_benches::spread::Spread;
 use handle_benches::usage::{self, Usage};
 use handle_benches::{serve, sets};
@@ -130,7 +130,7 @@ fn show(args: &Args, figures: &[Figure]) {
 
 /// In a child: builds once, and says as JSON what that took.
 fn build(records: u64) -> anyhow::Result<Value> {
-    let generator = Generator::new()?;
+    let generator = RecordGenerator::new()?;
     let temp_dir = sets::directory(records).parent().context("a directory")?.to_owned();
     std::fs::create_dir_all(&temp_dir)?;
     let (me, start, used) = (std::process::id(), Instant::now(), Usage::of(std::process::id())?);
@@ -189,7 +189,7 @@ fn lookup_ns(records: u64, args: &Args) -> anyhow::Result<(Spread, Spread)> {
     let how = if args.copy_to_memory { LoadMode::CopyToMemory } else { LoadMode::Map };
     let set = PublishedSet::open(sets::open(records)?.dir(), how)?;
     sets::warm(&set);
-    let (records, mut keys) = (set.records(), Keys::new(records, KEYS_COUNT, 1)?);
+    let (records, mut keys) = (set.records(), LookupKeys::new(records, KEYS_COUNT, 1)?);
     let each = |used: Duration| used.as_secs_f64() * 1e9 / args.lookups as f64;
     let (mut one, mut batch) = (Vec::new(), Vec::new());
     for _ in 0..args.rounds {

@@ -7,10 +7,10 @@
 //! RFC 3652 section 2.3: a connection is closed after an answer, unless the request asks to keep it.
 
 use crate::config::TcpConfig;
-use crate::counters::Counters;
+use crate::counters::AdminCounters;
 use crate::operation::OperationRefusal;
 use crate::server::AdminState;
-use crate::service::Replies;
+use crate::service::ReplyMessages;
 use crate::service::reply::unreadable;
 use crate::store::now_unix_ms;
 use handle_process::connections::{ConnectionTable, ConnectionWait, TableLimits};
@@ -30,7 +30,7 @@ const INPUT_FREE_LEN: usize = 4096;
 
 /// Who is connected.
 #[derive(Debug)]
-pub struct Connections {
+pub struct AdminConnections {
     open: Mutex<OpenConnections>,
     gone: Notify,
     /// Requests that may be worked on.
@@ -40,7 +40,7 @@ pub struct Connections {
 
 #[derive(Debug)]
 struct OpenConnections {
-    table: ConnectionTable<PlaceId, Input>,
+    table: ConnectionTable<PlaceId, ConnectionInput>,
     connections_max: usize,
     input_max: usize,
     /// Bytes of requests that are not whole or wait to be worked on, without those that are free.
@@ -65,7 +65,7 @@ impl From<PlaceId> for usize {
 
 /// A request that has begun, and the way to end its connection.
 #[derive(Debug, Default)]
-struct Input {
+struct ConnectionInput {
     len: usize,
     evicted: Arc<Notify>,
 }
@@ -87,7 +87,7 @@ impl OpenConnections {
         }
     }
 
-    fn forget(&mut self, place: PlaceId) -> Option<Input> {
+    fn forget(&mut self, place: PlaceId) -> Option<ConnectionInput> {
         let input = self.table.remove(place)?;
         self.input_len -= input.len;
         self.free.push(place.at);
@@ -107,7 +107,7 @@ fn table_limits(config: &TcpConfig) -> TableLimits {
     }
 }
 
-impl Connections {
+impl AdminConnections {
     /// Nobody is connected yet.
     #[must_use]
     pub fn new(config: &TcpConfig) -> Self {
@@ -177,7 +177,7 @@ impl Connections {
     }
 
     /// Takes a place for `peer`, if need be that of another connection.
-    fn enter(&self, peer: SocketAddr, counters: &Counters) -> Result<(PlaceId, Arc<Notify>), NoRoom> {
+    fn enter(&self, peer: SocketAddr, counters: &AdminCounters) -> Result<(PlaceId, Arc<Notify>), NoRoom> {
         let mut open = self.open();
         if !open.table.has_room_for(peer) {
             return Err(NoRoom::OfSource);
@@ -190,7 +190,7 @@ impl Connections {
         open.turn += 1;
         let at = open.free.pop().unwrap_or(open.table.len());
         let place = PlaceId { at, turn: open.turn };
-        let input = Input::default();
+        let input = ConnectionInput::default();
         let evicted = Arc::clone(&input.evicted);
         open.table.insert(place, peer, self.now_ms(), input);
         Ok((place, evicted))
@@ -209,7 +209,7 @@ impl Connections {
 
     /// Takes room for a request of which `len` bytes are kept, if need be that of older ones that are not whole; false
     /// when there is none, or the place was given to another.
-    fn hold(&self, place: PlaceId, len: usize, counters: &Counters) -> bool {
+    fn hold(&self, place: PlaceId, len: usize, counters: &AdminCounters) -> bool {
         let len = len.saturating_sub(INPUT_FREE_LEN);
         let mut open = self.open();
         let Some(connection) = open.table.get_mut(place) else { return false };
@@ -380,7 +380,7 @@ async fn work(
     source: SocketAddr,
     shared: &Arc<AdminState>,
     held: &ConnectionPlace<'_>,
-) -> Option<Replies> {
+) -> Option<ReplyMessages> {
     // Until it is worked on, a request can be given up like one that is not whole.
     let permit = tokio::select! {
         permit = shared.connections.work.acquire() => permit,

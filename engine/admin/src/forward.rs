@@ -4,7 +4,7 @@
 //! here. Only processes of the same user are listened to.
 
 use crate::server::AdminState;
-use crate::service::Pages;
+use crate::service::ListPages;
 use anyhow::{Context as _, ensure};
 use handle_sessions::Holder;
 use handle_sessions::forward::{ForwardFrame, ForwardedAnswer, PART_LEN, REQUEST_LEN_MAX};
@@ -137,7 +137,7 @@ async fn accept(socket: ForwardSocket, listener: UnixListener, shared: Arc<Admin
 /// Answers on one connection until the other side goes, or the server stops.
 async fn talk(mut stream: UnixStream, shared: &Arc<AdminState>, work: &Semaphore) -> io::Result<()> {
     let mut stopping = shared.stopping();
-    let mut listing: Option<Pages> = None;
+    let mut listing: Option<ListPages> = None;
     loop {
         let frame = tokio::select! {
             frame = receive(&mut stream) => frame?,
@@ -169,7 +169,7 @@ async fn talk(mut stream: UnixStream, shared: &Arc<AdminState>, work: &Semaphore
 }
 
 /// The frame with `messages` and as many pages as are sent together, and what is left of the listing.
-fn part(mut messages: Vec<u8>, mut rest: Option<Pages>) -> (Zeroizing<Vec<u8>>, Option<Pages>) {
+fn part(mut messages: Vec<u8>, mut rest: Option<ListPages>) -> (Zeroizing<Vec<u8>>, Option<ListPages>) {
     while messages.len() < PART_LEN
         && let Some(pages) = &mut rest
     {

@@ -8,7 +8,7 @@ use crate::publish;
 use crate::referral::{ReferralCounts, ReferralResolver};
 use crate::remote::{RemoteCounts, RemoteServices};
 use crate::server::AdminState;
-use handle_process::http::{self, BadRequest, Response, Status};
+use handle_process::http::{self, BadRequest, HttpResponse, HttpStatus};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{EncodeMetric, MetricEncoder};
 use prometheus_client::metrics::MetricType;
@@ -56,7 +56,7 @@ async fn talk(mut stream: TcpStream, shared: &Arc<AdminState>) -> io::Result<()>
                 let (shared, path) = (Arc::clone(shared), request.path.to_owned());
                 let answered = tokio::task::spawn_blocking(move || respond(&shared, &path)).await;
                 break (
-                    answered.unwrap_or_else(|_| Response::text(Status::Unavailable, "bug")),
+                    answered.unwrap_or_else(|_| HttpResponse::text(HttpStatus::Unavailable, "bug")),
                     request.is_head,
                 );
             }
@@ -73,41 +73,41 @@ async fn talk(mut stream: TcpStream, shared: &Arc<AdminState>) -> io::Result<()>
     Ok(())
 }
 
-fn refuse(bad: BadRequest) -> Response {
+fn refuse(bad: BadRequest) -> HttpResponse {
     let text = match bad {
         BadRequest::Malformed => "this is not HTTP/1",
         BadRequest::TooLong => "the head of the request is too long",
         BadRequest::Method => "only GET and HEAD are answered",
     };
-    Response::text(bad.status(), text)
+    HttpResponse::text(bad.status(), text)
 }
 
-fn respond(shared: &AdminState, path: &str) -> Response {
+fn respond(shared: &AdminState, path: &str) -> HttpResponse {
     let store = &shared.service.store;
     match path {
         "/metrics" => match metrics(shared) {
-            Ok(body) => Response {
-                status: Status::Ok,
+            Ok(body) => HttpResponse {
+                status: HttpStatus::Ok,
                 content_type: "application/openmetrics-text; version=1.0.0; charset=utf-8",
                 body,
             },
-            Err(_) => Response::text(Status::Unavailable, "the store cannot be read"),
+            Err(_) => HttpResponse::text(HttpStatus::Unavailable, "the store cannot be read"),
         },
         "/healthz" => match store.failure() {
-            None => Response::text(Status::Ok, "alive"),
-            Some(why) => Response::text(Status::Unavailable, why),
+            None => HttpResponse::text(HttpStatus::Ok, "alive"),
+            Some(why) => HttpResponse::text(HttpStatus::Unavailable, why),
         },
-        "/readyz" if shared.is_draining() => Response::text(Status::Unavailable, "draining"),
+        "/readyz" if shared.is_draining() => HttpResponse::text(HttpStatus::Unavailable, "draining"),
         "/readyz" => match shared.health.look(store) {
             Ok(took) => {
                 let low = shared.disks.look(&shared.config()).into_iter().filter(|room| room.is_low);
                 let low: String =
                     low.map(|room| format!("; the disk of {} is nearly full", room.of)).collect();
-                Response::text(Status::Ok, format!("ready: written and read back in {took:?}{low}"))
+                HttpResponse::text(HttpStatus::Ok, format!("ready: written and read back in {took:?}{low}"))
             }
-            Err(why) => Response::text(Status::Unavailable, why),
+            Err(why) => HttpResponse::text(HttpStatus::Unavailable, why),
         },
-        _ => Response::text(Status::NotFound, "there are /metrics, /healthz and /readyz"),
+        _ => HttpResponse::text(HttpStatus::NotFound, "there are /metrics, /healthz and /readyz"),
     }
 }
 

@@ -14,13 +14,13 @@ use handle_auth::{Pbkdf2Limits, PublicKey};
 use handle_client::administration::Administrator;
 use handle_client::bootstrap::{FILE_LEN_MAX, Root};
 use handle_client::cache::{Cache, CacheLimits};
-use handle_client::lookup::{Client, Limits, Options};
+use handle_client::lookup::{Client, LookupLimits, LookupOptions};
 use handle_client::plan::{InterfacePurpose, ServerTarget};
-use handle_client::{Driver, LookupError, Question, SharedAnswer, driver};
+use handle_client::{BlockingDriver, LookupError, Question, SharedAnswer, driver};
 use handle_proto::data::kind::{HS_ADMIN, HS_PUBKEY};
 use handle_proto::data::site::InterfaceKind;
 use handle_proto::limit::{PBKDF2_ITERATIONS, PBKDF2_KEY_BITS};
-use handle_proto::wire::auth::{SecretAnswer, Verification};
+use handle_proto::wire::auth::{SecretAnswer, VerificationRequest};
 use handle_proto::wire::list::Reference;
 use handle_proto::wire::{self, Request, Response};
 use handle_proto::{Handle, OpFlags, ResponseCode, Version};
@@ -132,8 +132,11 @@ impl RemoteConfig {
             let added = client.overrides.add_local_info(&read(path)?);
             added.with_context(|| format!("`elsewhere.local_info`: {}", path.display()))?;
         }
-        client.limits =
-            Limits { patience_ms: self.patience_ms.into(), requests_max: REQUESTS_MAX, ..Limits::default() };
+        client.limits = LookupLimits {
+            patience_ms: self.patience_ms.into(),
+            requests_max: REQUESTS_MAX,
+            ..LookupLimits::default()
+        };
         client.patience.tcp_ms = self.patience_ms;
         let kept = CacheLimits::default();
         client.cache = Cache::new(CacheLimits {
@@ -213,7 +216,7 @@ pub struct RemoteServices {
     config: RemoteConfig,
     client: Arc<Client>,
     /// One for each request on whose behalf others may be asked.
-    places: (Sender<Driver>, Receiver<Driver>),
+    places: (Sender<BlockingDriver>, Receiver<BlockingDriver>),
     silent: Mutex<SilentHandles>,
     counts: RemoteCounters,
 }
@@ -304,7 +307,7 @@ impl RemoteServices {
         let places = bounded(config.at_once);
         for _ in 0..config.at_once {
             // There is room for each, and both ends are here.
-            let _ = places.0.send(Driver::new(Arc::clone(&client)));
+            let _ = places.0.send(BlockingDriver::new(Arc::clone(&client)));
         }
         let (silent, counts) = (Mutex::new(SilentHandles::new(config)), RemoteCounters::default());
         Ok(Some(Self { config: config.clone(), client, places, silent, counts }))
@@ -345,7 +348,7 @@ impl RemoteServices {
 #[derive(Debug)]
 pub struct RemoteInquiry<'e> {
     elsewhere: &'e RemoteServices,
-    driver: Option<Driver>,
+    driver: Option<BlockingDriver>,
     questions_left: usize,
     /// Since others were asked for the first time, so long.
     ends: Option<Instant>,
@@ -394,7 +397,7 @@ impl RemoteInquiry<'_> {
     ///
     /// # Errors
     /// When nobody says.
-    pub fn verdict(&mut self, asked: &Verification<'_>) -> Result<RemoteVerdict, RemoteFailure> {
+    pub fn verdict(&mut self, asked: &VerificationRequest<'_>) -> Result<RemoteVerdict, RemoteFailure> {
         let purpose = InterfacePurpose { kind: InterfaceKind::QUERY, primary_only: false };
         let certified = self.elsewhere.config.certified;
         let patience = Duration::from_millis(self.elsewhere.config.patience_ms.into());
@@ -416,8 +419,10 @@ impl RemoteInquiry<'_> {
     fn ask(&mut self, mut question: Question) -> Result<SharedAnswer, RemoteFailure> {
         question.wants.certified = self.elsewhere.config.certified;
         let mut told = self.with_driver(&question.handle, InquiryKind::Values, |driver, _| {
-            let answer =
-                driver.resolve(&question, &Options::default()).outcome.map_err(RemoteFailure::Lookup)?;
+            let answer = driver
+                .resolve(&question, &LookupOptions::default())
+                .outcome
+                .map_err(RemoteFailure::Lookup)?;
             if says_what_there_is(answer.code) {
                 Ok(answer)
             } else {
@@ -439,7 +444,7 @@ impl RemoteInquiry<'_> {
         &mut self,
         handle: &[u8],
         about: InquiryKind,
-        ask: impl FnOnce(&mut Driver, Instant) -> Result<T, RemoteFailure>,
+        ask: impl FnOnce(&mut BlockingDriver, Instant) -> Result<T, RemoteFailure>,
     ) -> Result<T, RemoteFailure> {
         let patience = Duration::from_millis(self.elsewhere.config.patience_ms.into());
         let now = Instant::now();
@@ -536,7 +541,7 @@ fn first_verdict<S>(
 
 fn verdict_of(
     server: &ServerTarget,
-    asked: &Verification<'_>,
+    asked: &VerificationRequest<'_>,
     certified: bool,
     patience: Duration,
 ) -> VerifierReply {

@@ -2,7 +2,7 @@
 
 use crate::audit::Audit;
 use crate::config::Config;
-use crate::connections::{Connections, serve};
+use crate::connections::{AdminConnections, serve};
 use crate::control::Control;
 use crate::costly::CostlyWork;
 use crate::disk::DiskWatch;
@@ -12,9 +12,9 @@ use crate::operation::OperationRules;
 use crate::publish::{PublishError, StorePublisher};
 use crate::referral::ReferralResolver;
 use crate::remote::RemoteServices;
-use crate::service::reply::Sealer;
-use crate::service::{ActiveRules, Service};
-use crate::settings::{Hooks, Settings};
+use crate::service::reply::ReplySealer;
+use crate::service::{ActiveRules, AdminService};
+use crate::settings::{AdminHooks, AdminSettings};
 use crate::store::{Store, now_unix_ms};
 use crate::{control, observe};
 use anyhow::Context as _;
@@ -60,9 +60,9 @@ pub struct Server {
 #[derive(Debug)]
 pub struct AdminState {
     /// Answers requests.
-    pub service: Arc<Service>,
+    pub service: Arc<AdminService>,
     /// Who is connected.
-    pub connections: Connections,
+    pub connections: AdminConnections,
     /// Whether the store does its part.
     pub health: Health,
     /// Room on the disks.
@@ -70,7 +70,7 @@ pub struct AdminState {
     /// What brings changes to resolvers, if a directory for that is configured.
     pub publisher: Option<StorePublisher>,
     /// What is in force of the configuration.
-    pub settings: Settings,
+    pub settings: AdminSettings,
     stop: watch::Sender<bool>,
     started_unix_ms: u64,
 }
@@ -144,14 +144,14 @@ impl Server {
     /// # Errors
     /// One sentence with the likely cause, and what to check.
     pub fn start(config: &Config) -> anyhow::Result<Self> {
-        Self::start_with(config, Hooks::default())
+        Self::start_with(config, AdminHooks::default())
     }
 
     /// The same, as a program that can read its configuration again.
     ///
     /// # Errors
     /// One sentence with the likely cause, and what to check.
-    pub fn start_with(config: &Config, hooks: Hooks) -> anyhow::Result<Self> {
+    pub fn start_with(config: &Config, hooks: AdminHooks) -> anyhow::Result<Self> {
         let listeners: Vec<TcpListener> = config
             .listen
             .iter()
@@ -187,18 +187,18 @@ impl Server {
         let challenges = Challenges::new(config.challenge_limits());
         let exempt = SourceList::parse(&config.limits.exempt_sources).unwrap_or_default();
         let costly = CostlyWork::start(&config.costly, exempt)?;
-        let service = Service::new(store, in_force, Sealer { key }, challenges, audit)
+        let service = AdminService::new(store, in_force, ReplySealer { key }, challenges, audit)
             .with_costly(costly)
             .with_sessions(SessionEndpoint::new(&config.sessions))
             .with_elsewhere(elsewhere)
             .with_referrals(referrals);
         let shared = Arc::new(AdminState {
             service: Arc::new(service),
-            connections: Connections::new(&config.tcp),
+            connections: AdminConnections::new(&config.tcp),
             health: Health::new(Duration::from_millis(config.observe.probe_every_ms.into())),
             disks: DiskWatch::default(),
             publisher: publishing,
-            settings: Settings::new(config.clone(), hooks),
+            settings: AdminSettings::new(config.clone(), hooks),
             stop: watch::Sender::new(false),
             started_unix_ms: now_unix_ms(),
         });

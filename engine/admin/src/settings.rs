@@ -7,7 +7,7 @@ use crate::audit::AuditTarget;
 use crate::config::Config;
 use crate::server::{AdminState, in_force};
 use handle_process::log::SetLog;
-use handle_process::reload::{Changes, merged};
+use handle_process::reload::{SettingChanges, merged};
 use serde_json::{Value, json};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -50,14 +50,14 @@ pub type ReadConfig = Box<dyn Fn() -> anyhow::Result<Config> + Send + Sync>;
 
 /// What a server can do only as the program that it is.
 #[derive(Default)]
-pub struct Hooks {
+pub struct AdminHooks {
     /// For a reload; without it there is none.
     pub read_config: Option<ReadConfig>,
     /// For a reload.
     pub set_log: Option<SetLog>,
 }
 
-impl fmt::Debug for Hooks {
+impl fmt::Debug for AdminHooks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Hooks").finish_non_exhaustive()
     }
@@ -65,17 +65,17 @@ impl fmt::Debug for Hooks {
 
 /// What is in force now.
 #[derive(Debug)]
-pub struct Settings {
+pub struct AdminSettings {
     current: RwLock<Arc<Config>>,
-    hooks: Hooks,
+    hooks: AdminHooks,
     /// Held while a new configuration is read and taken.
     taking: Mutex<()>,
 }
 
-impl Settings {
+impl AdminSettings {
     /// With what the server was started with.
     #[must_use]
-    pub fn new(config: Config, hooks: Hooks) -> Self {
+    pub fn new(config: Config, hooks: AdminHooks) -> Self {
         Self { current: RwLock::new(Arc::new(config)), hooks, taking: Mutex::new(()) }
     }
 
@@ -96,7 +96,7 @@ pub fn reload(shared: &AdminState) -> Value {
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Reloading, now]);
     }
     let said = match taken(shared) {
-        Ok(Changes { changed, need_restart }) => {
+        Ok(SettingChanges { changed, need_restart }) => {
             tracing::info!(?changed, "configuration reloaded");
             let mut said = json!({ "ok": true, "settings_changed": changed });
             if !need_restart.is_empty() {
@@ -119,7 +119,7 @@ pub fn reload(shared: &AdminState) -> Value {
 }
 
 /// Takes of the configuration as it is now what can change while serving. What may fail comes first.
-fn taken(shared: &AdminState) -> anyhow::Result<Changes> {
+fn taken(shared: &AdminState) -> anyhow::Result<SettingChanges> {
     let settings = &shared.settings;
     let read = settings.hooks.read_config.as_ref();
     let new = read.ok_or_else(|| anyhow::anyhow!("this server has no configuration to read again"))?()?;

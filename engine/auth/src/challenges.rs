@@ -8,7 +8,7 @@
 
 use crate::challenge::CoveredBytes;
 use crate::digest::Digest;
-use crate::source::{self, Origin, SourceList};
+use crate::source::{self, RequestOrigin, SourceList};
 use handle_proto::Version;
 use handle_proto::limit::NONCE_LEN;
 use std::collections::hash_map::Entry;
@@ -36,7 +36,7 @@ pub struct ChallengeLimits {
 
 /// A challenge that was taken from the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Challenge {
+pub struct IssuedChallenge {
     /// The version it was written in.
     pub version: Version,
     /// The version that it suggested: the lower of the two says how a secret answers.
@@ -49,7 +49,7 @@ pub struct Challenge {
     pub request: Zeroizing<Box<[u8]>>,
 }
 
-impl Challenge {
+impl IssuedChallenge {
     /// What an answer to it covers.
     #[must_use]
     pub fn covered(&self) -> CoveredBytes<'_> {
@@ -109,7 +109,7 @@ pub struct Challenges {
     /// Those in sessions.
     in_sessions: IssueOrder,
     /// Those outside sessions by source.
-    of_source: HashMap<IpAddr, OfSource>,
+    of_source: HashMap<IpAddr, SourceChallenges>,
     /// Those to datagrams, and their bytes.
     datagrams: (usize, usize),
     bytes: usize,
@@ -123,7 +123,7 @@ type IssueOrder = VecDeque<(i32, u64)>;
 
 /// The challenges to one source.
 #[derive(Debug, Default)]
-struct OfSource {
+struct SourceChallenges {
     order: IssueOrder,
     count: usize,
     datagrams_count: usize,
@@ -152,8 +152,8 @@ impl RetiredNumbers {
 
 #[derive(Debug)]
 struct ChallengeEntry {
-    challenge: Challenge,
-    origin: Origin,
+    challenge: IssuedChallenge,
+    origin: RequestOrigin,
     /// Whether its number is that of a session.
     is_in_session: bool,
     expires_ms: u64,
@@ -189,8 +189,8 @@ impl Challenges {
     /// When the sender is to come over TCP, or the challenge cannot be kept at all.
     pub fn issue(
         &mut self,
-        origin: Origin,
-        challenge: Challenge,
+        origin: RequestOrigin,
+        challenge: IssuedChallenge,
         mut numbers: impl FnMut() -> u32,
         now_ms: u64,
     ) -> Result<i32, ChallengeRefusal> {
@@ -217,8 +217,8 @@ impl Challenges {
     pub fn issue_in_session(
         &mut self,
         id: i32,
-        origin: Origin,
-        challenge: Challenge,
+        origin: RequestOrigin,
+        challenge: IssuedChallenge,
         now_ms: u64,
     ) -> Result<SessionChallenge, ChallengeRefusal> {
         self.expire(now_ms);
@@ -272,7 +272,14 @@ impl Challenges {
     }
 
     /// Keeps a challenge under a number that is free; the oldest make room for it.
-    fn keep(&mut self, id: i32, origin: Origin, challenge: Challenge, is_in_session: bool, now_ms: u64) {
+    fn keep(
+        &mut self,
+        id: i32,
+        origin: RequestOrigin,
+        challenge: IssuedChallenge,
+        is_in_session: bool,
+        now_ms: u64,
+    ) {
         let len = challenge.request.len();
         while self.waiting.len() >= self.limits.challenges_max || self.bytes + len > self.limits.bytes_max {
             self.displace_oldest();
@@ -300,7 +307,7 @@ impl Challenges {
     }
 
     /// Takes the challenge `id`; nobody gets it again. `None` when there is none, or not any more.
-    pub fn take(&mut self, id: i32, now_ms: u64) -> Option<Challenge> {
+    pub fn take(&mut self, id: i32, now_ms: u64) -> Option<IssuedChallenge> {
         self.expire(now_ms);
         let waiting = self.remove(id)?;
         self.counts.taken += 1;
@@ -407,7 +414,7 @@ fn tidy(order: &mut IssueOrder, count: usize, waiting: &HashMap<i32, ChallengeEn
 }
 
 /// The number that its sender gave the request that was challenged.
-fn request_id(challenge: &Challenge) -> Option<&[u8]> {
+fn request_id(challenge: &IssuedChallenge) -> Option<&[u8]> {
     challenge.request.get(8..12)
 }
 
@@ -435,12 +442,17 @@ mod tests {
 
     impl NumberedTable {
         fn issue(&mut self, source: IpAddr, len: usize, now_ms: u64) -> Result<i32, ChallengeRefusal> {
-            self.issue_to(Origin::datagram(source), len, now_ms)
+            self.issue_to(RequestOrigin::datagram(source), len, now_ms)
         }
 
-        fn issue_to(&mut self, origin: Origin, len: usize, now_ms: u64) -> Result<i32, ChallengeRefusal> {
+        fn issue_to(
+            &mut self,
+            origin: RequestOrigin,
+            len: usize,
+            now_ms: u64,
+        ) -> Result<i32, ChallengeRefusal> {
             let digest = digest();
-            let challenge = Challenge {
+            let challenge = IssuedChallenge {
                 version: Version::CURRENT,
                 suggested: Version::CURRENT,
                 nonce: [1; NONCE_LEN],
@@ -525,7 +537,7 @@ mod tests {
         let mut table = NumberedTable(Challenges::new(limits), 0);
         let first = table.issue(source(1), 1, 0).unwrap();
         assert_eq!(table.issue(source(1), 1, 0), Err(ChallengeRefusal::OverTcp));
-        let connected = Origin::connection(source(1));
+        let connected = RequestOrigin::connection(source(1));
         for _ in 0..2 {
             table.issue_to(connected, 1, 0).unwrap();
         }
@@ -556,8 +568,8 @@ mod tests {
             let (version, suggested) = (Version::CURRENT, Version::CURRENT);
             let request = Zeroizing::new(vec![7; 1].into());
             let challenge =
-                Challenge { version, suggested, nonce: [1; NONCE_LEN], digest: digest(), request };
-            table.0.issue_in_session(id, Origin::connection(source(9)), challenge, 0).unwrap();
+                IssuedChallenge { version, suggested, nonce: [1; NONCE_LEN], digest: digest(), request };
+            table.0.issue_in_session(id, RequestOrigin::connection(source(9)), challenge, 0).unwrap();
         };
         (1..=3).for_each(|id| in_session(&mut table, id));
         for n in 0..9 {
@@ -576,11 +588,14 @@ mod tests {
             let request = [[0; 11].as_slice(), &[request_id]].concat().into_boxed_slice().into();
             let digest = Digest::from_bytes(&[digest; 20]);
             let (version, suggested) = (Version::CURRENT, Version::new(2, nonce));
-            let challenge = Challenge { version, suggested, nonce: [nonce; NONCE_LEN], digest, request };
-            table.0.issue_in_session(7, Origin::datagram(source(from)), challenge, now_ms).map(|pending| {
-                assert_eq!(pending.suggested.minor, pending.nonce[0], "both of the same challenge");
-                pending.nonce[0]
-            })
+            let challenge =
+                IssuedChallenge { version, suggested, nonce: [nonce; NONCE_LEN], digest, request };
+            table.0.issue_in_session(7, RequestOrigin::datagram(source(from)), challenge, now_ms).map(
+                |pending| {
+                    assert_eq!(pending.suggested.minor, pending.nonce[0], "both of the same challenge");
+                    pending.nonce[0]
+                },
+            )
         };
         assert_eq!(ask(1, 1, 10, 1, 0), Ok(10));
         assert_eq!(ask(1, 1, 11, 1, 0), Ok(10), "a copy");
@@ -615,7 +630,7 @@ mod tests {
     fn numbers_are_positive_and_free() {
         let mut table = Challenges::new(limits());
         let version = Version::CURRENT;
-        let challenge = Challenge {
+        let challenge = IssuedChallenge {
             version,
             suggested: version,
             nonce: [0; NONCE_LEN],
@@ -624,13 +639,13 @@ mod tests {
         };
         let mut from = |numbers: &[u32]| {
             let mut numbers = numbers.iter().copied().chain(std::iter::repeat(0));
-            table.issue(Origin::datagram(source(1)), challenge.clone(), || numbers.next().unwrap(), 0)
+            table.issue(RequestOrigin::datagram(source(1)), challenge.clone(), || numbers.next().unwrap(), 0)
         };
         assert_eq!(from(&[0, 0x8000_0000, 0xffff_fffe]), Ok(0x7fff_fffe));
         assert_eq!(from(&[0x7fff_fffe, 5]), Ok(5));
         let mut table = Challenges::new(limits());
         assert_eq!(
-            table.issue(Origin::datagram(source(1)), challenge, || 0, 0),
+            table.issue(RequestOrigin::datagram(source(1)), challenge, || 0, 0),
             Err(ChallengeRefusal::NoNumber)
         );
     }

@@ -1,7 +1,7 @@
 //! The password-based encryption of PKCS #12, SHA-1 and triple DES, which `hdl-convert-key` writes.
 //! RFC 7292 appendices B and C. It is read, and never written.
 
-use crate::cipher::{Block, Mode};
+use crate::cipher::{CipherBlock, Mode};
 use crate::keyfile::KeyFileError;
 use pkcs8::ObjectIdentifier;
 use pkcs8::der::asn1::{AnyRef, OctetStringRef};
@@ -65,7 +65,7 @@ impl<'a> EncryptedKey<'a> {
         let (mut key, mut iv) = (Zeroizing::new([0; 24]), [0; 8]);
         self.derive(FOR_KEY, &passphrase, &mut *key);
         self.derive(FOR_IV, &passphrase, &mut iv);
-        let plain = Block::DesEde.decrypt(Mode::Cbc(&iv), &*key, self.ciphertext);
+        let plain = CipherBlock::DesEde.decrypt(Mode::Cbc(&iv), &*key, self.ciphertext);
         plain.ok_or(KeyFileError::Undecryptable)
     }
 

@@ -7,14 +7,14 @@
 mod records;
 mod topology;
 
-use crate::Outcome;
-use crate::handled_process::{self, Process};
+use crate::ExitOutcome;
+use crate::handled_process::{self, HandledProcess};
 use crate::output;
 use crate::style::{Paint, paint};
 use anyhow::{Context as _, ensure};
 use handle_server::config::Config;
 use handle_snapshot::set::storage::create_directory;
-use records::Records;
+use records::LabRecords;
 use serde_json::json;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
-use topology::{ServerPlace, SiteName, Topology};
+use topology::{LabTopology, ServerPlace, SiteName};
 
 /// A small Handle System on loopback: nine servers in five sites, with real records.
 #[derive(clap::Args, Debug)]
@@ -80,11 +80,11 @@ pub(crate) struct ServerArgs {
 }
 
 /// A server process of the lab.
-pub(crate) fn serve(args: &ServerArgs) -> anyhow::Result<Outcome> {
+pub(crate) fn serve(args: &ServerArgs) -> anyhow::Result<ExitOutcome> {
     handled_process::serve(&Config::read(&args.config)?)
 }
 
-pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
     let Command::Up(args) = &args.command;
     // Before anything is written or started, so that all of it is cleared away.
     let end = LabEnd::listen()?;
@@ -96,18 +96,18 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
         "{} is not empty: name another directory",
         directory.display()
     );
-    let topology = Topology::new(&args.port)?;
-    let records = Records::new(&topology, args.records.as_deref())?;
+    let topology = LabTopology::new(&args.port)?;
+    let records = LabRecords::new(&topology, args.records.as_deref())?;
     std::fs::write(directory.join("bootstrap_handles"), format!("{:#}", records.bootstrap()))?;
     let mut servers = vec![];
     for place in topology.places() {
         if end.has_come() {
-            return Ok(Outcome::Failed);
+            return Ok(ExitOutcome::Failed);
         }
         let config = make(&directory, &topology, &records, &place)?;
         let control = config.with_file_name("control.sock");
         let process =
-            Process::start(["lab-server".as_ref(), "--config".as_ref(), config.as_os_str()], control)?;
+            HandledProcess::start(["lab-server".as_ref(), "--config".as_ref(), config.as_os_str()], control)?;
         servers.push((place, process));
     }
     show(args, &directory, &servers, end.input_has_ended());
@@ -122,14 +122,14 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
             None => println!("the lab is down, and nothing of it is left"),
         }
     }
-    Ok(Outcome::Good)
+    Ok(ExitOutcome::Good)
 }
 
 /// Writes what a server needs: its share of the records, its site, its key, and its configuration.
 fn make(
     directory: &Path,
-    topology: &Topology,
-    records: &Records,
+    topology: &LabTopology,
+    records: &LabRecords,
     place: &ServerPlace,
 ) -> anyhow::Result<PathBuf> {
     let own = directory.join(format!("{}-{}", place.site.name(), place.at + 1));
@@ -149,7 +149,7 @@ fn make(
     Ok(config)
 }
 
-fn show(args: &UpArgs, directory: &Path, servers: &[(ServerPlace, Process)], is_input_closed: bool) {
+fn show(args: &UpArgs, directory: &Path, servers: &[(ServerPlace, HandledProcess)], is_input_closed: bool) {
     let root = directory.join("bootstrap_handles");
     if args.json {
         let list: Vec<_> = servers

@@ -7,11 +7,11 @@ use crate::key;
 use crate::secret::IdentityArgs;
 use anyhow::{Context as _, bail};
 use handle_auth::PublicKey;
-use handle_client::administration::{Administrator, Identity};
+use handle_client::administration::{Administrator, ClientIdentity};
 use handle_client::driver::now;
 use handle_client::lookup::{Client, LookupError};
 use handle_client::plan::{InterfacePurpose, ServerTarget};
-use handle_client::{Allowances, Driver};
+use handle_client::{Allowances, BlockingDriver};
 use handle_proto::Handle;
 use handle_proto::data::site::InterfaceKind;
 use std::collections::HashMap;
@@ -111,18 +111,18 @@ impl ServerArgs {
     }
 
     /// Who asks, as the identity that was named.
-    pub(crate) fn clients(&self) -> anyhow::Result<Clients<'_>> {
-        let mut clients = Clients::new(self, self.finder()?)?;
+    pub(crate) fn clients(&self) -> anyhow::Result<ServerClients<'_>> {
+        let mut clients = ServerClients::new(self, self.finder()?)?;
         clients.identify(self.identity.read()?);
         Ok(clients)
     }
 }
 
 /// Connections to servers, as one identity or none.
-pub(crate) struct Clients<'a> {
+pub(crate) struct ServerClients<'a> {
     args: &'a ServerArgs,
     to: ServerChoice,
-    identity: Option<Arc<Identity>>,
+    identity: Option<Arc<ClientIdentity>>,
     /// How sessions are used, once that was said; as [`Administrator::use_sessions`] takes it.
     sessions: Option<Option<i32>>,
 }
@@ -134,20 +134,20 @@ enum ServerChoice {
 
 /// Connections to servers that are found.
 struct FoundServers {
-    driver: Driver,
+    driver: BlockingDriver,
     finder: Arc<Client>,
-    clients: HashMap<Server, Administrator>,
+    clients: HashMap<ServerAddress, Administrator>,
 }
 
 /// What a connection is known by: the key belongs to it, for whom one service trusts at an address another need not.
-type Server = (SocketAddr, Vec<u8>);
+type ServerAddress = (SocketAddr, Vec<u8>);
 
-impl<'a> Clients<'a> {
+impl<'a> ServerClients<'a> {
     /// Connections to the server that is named, or to those that `finder` leads to.
     pub(crate) fn new(args: &'a ServerArgs, finder: Option<Arc<Client>>) -> anyhow::Result<Self> {
         let to = match finder {
             Some(finder) => {
-                let driver = Driver::new(Arc::clone(&finder));
+                let driver = BlockingDriver::new(Arc::clone(&finder));
                 ServerChoice::Found(Box::new(FoundServers { driver, finder, clients: HashMap::new() }))
             }
             None => ServerChoice::Named(Box::new(args.anonymous(args.named("no server is named")?)?)),
@@ -156,7 +156,7 @@ impl<'a> Clients<'a> {
     }
 
     /// From now on, `identity` asks.
-    pub(crate) fn identify(&mut self, identity: Option<Arc<Identity>>) {
+    pub(crate) fn identify(&mut self, identity: Option<Arc<ClientIdentity>>) {
         self.end_sessions();
         self.each(|client| client.identify(identity.clone()));
         self.identity = identity;
@@ -260,7 +260,7 @@ impl<'a> Clients<'a> {
     }
 }
 
-impl Drop for Clients<'_> {
+impl Drop for ServerClients<'_> {
     fn drop(&mut self) {
         self.end_sessions();
     }
@@ -339,9 +339,9 @@ mod tests {
         }
     }
 
-    fn known(clients: &Clients<'_>) -> Vec<Server> {
+    fn known(clients: &ServerClients<'_>) -> Vec<ServerAddress> {
         let ServerChoice::Found(found) = &clients.to else { panic!("none was named") };
-        let mut known: Vec<Server> = found.clients.keys().cloned().collect();
+        let mut known: Vec<ServerAddress> = found.clients.keys().cloned().collect();
         known.sort();
         known
     }
@@ -355,7 +355,7 @@ mod tests {
             (b"0.NA/10.2", site(address, b"two")),
             (b"0.NA/10.3", site(address, b"one")),
         ]);
-        let mut clients = Clients::new(&args, Some(finder)).unwrap();
+        let mut clients = ServerClients::new(&args, Some(finder)).unwrap();
         for handle in [b"10.1/a", b"10.2/a", b"10.3/a", b"10.2/b", b"10.1/b"] {
             clients.of(handle).unwrap();
         }
@@ -370,7 +370,7 @@ mod tests {
         let (mut both, args) = ([new(), new()], args());
         let [one, other] = [both[0].address(), both[1].address()];
         let finder = finder(&[(b"0.NA/10.1", site(one, b"key")), (b"0.NA/10.1", site(other, b"key"))]);
-        let mut clients = Clients::new(&args, Some(finder)).unwrap();
+        let mut clients = ServerClients::new(&args, Some(finder)).unwrap();
         // Which of them it is at first is a matter of luck, and more often than not it would be another the next time.
         clients.of(b"10.1/a").unwrap();
         let accepted = [both[0].accepted(), both[1].accepted()];

@@ -17,9 +17,9 @@ pub use answer::AdministrationAnswer;
 pub use error::{AskError, SessionFailure};
 
 use crate::allowances::Allowances;
-use crate::session::{Proposal, Session};
+use crate::session::{OpenSession, Proposal};
 use answer::decode_reply;
-use connection::Connection;
+use connection::ServerConnection;
 use handle_auth::challenge::check_request_digest;
 use handle_auth::message::verify_message;
 use handle_auth::{PrivateKey, PublicKey, VerifyError, random};
@@ -70,7 +70,7 @@ impl fmt::Debug for IdentityKey {
 
 /// Who asks: the value that holds the key, and the key.
 #[derive(Debug)]
-pub struct Identity {
+pub struct ClientIdentity {
     /// The handle of the value.
     pub handle: Vec<u8>,
     /// Its index; 0 for any key of the handle.
@@ -79,7 +79,7 @@ pub struct Identity {
     pub key: IdentityKey,
 }
 
-impl fmt::Display for Identity {
+impl fmt::Display for ClientIdentity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", Reference { handle: &self.handle, index: self.index })
     }
@@ -89,15 +89,15 @@ impl fmt::Display for Identity {
 #[derive(Debug)]
 pub struct Administrator {
     /// The connection that is in use.
-    connection: Connection,
+    connection: ServerConnection,
     /// The interface for queries, where the server refuses them at the one that was named. The two change places while
     /// a query is asked.
-    query_connection: Option<Connection>,
-    identity: Option<Arc<Identity>>,
+    query_connection: Option<ServerConnection>,
+    identity: Option<Arc<ClientIdentity>>,
     server_key: Option<PublicKey>,
     /// Idle seconds after which sessions end; `None` when none is wanted.
     session_timeout_s: Option<i32>,
-    session: Option<Session>,
+    session: Option<OpenSession>,
     allowances: Allowances,
 }
 
@@ -106,7 +106,7 @@ impl Administrator {
     #[must_use]
     pub fn new(server: SocketAddr, patience: Duration) -> Self {
         Self {
-            connection: Connection::new(server, patience),
+            connection: ServerConnection::new(server, patience),
             query_connection: None,
             identity: None,
             server_key: None,
@@ -117,7 +117,7 @@ impl Administrator {
     }
 
     /// From now on, `identity` asks.
-    pub fn identify(&mut self, identity: Option<Arc<Identity>>) {
+    pub fn identify(&mut self, identity: Option<Arc<ClientIdentity>>) {
         // A session belongs to whoever it was set up for.
         Self::end_sessions([&mut *self]);
         self.identity = identity;

@@ -8,7 +8,7 @@ use crate::lookup::is_global;
 use crate::service::{Kinds, SITES_MAX, ServiceSites, SharedSite, add_once, at_all_addresses};
 use handle_proto::data::kind;
 use handle_proto::data::site::SiteBuf;
-use handle_proto::json::{Json, JsonError, Record, record_from_json, site_from_json};
+use handle_proto::json::{Json, JsonError, JsonRecord, record_from_json, site_from_json};
 use handle_proto::limit::SERVICE_NESTING_MAX;
 use handle_proto::name::{ROOT, TRUST_ROOT};
 use handle_proto::wire::cursor::Cursor;
@@ -181,7 +181,7 @@ impl Root {
 }
 
 /// Sites of a record among `records`, and of those it refers to, each once and so many deep.
-fn sites_of(records: &HashMap<Vec<u8>, Record>, handle: &[u8]) -> Vec<SharedSite> {
+fn sites_of(records: &HashMap<Vec<u8>, JsonRecord>, handle: &[u8]) -> Vec<SharedSite> {
     let mut sites = Vec::new();
     let mut handles = vec![(fold::folded(handle), 0)];
     let mut next = 0;

@@ -58,7 +58,7 @@ pub struct CacheStats {
 pub struct Cache {
     limits: CacheLimits,
     namer: Namer,
-    shards: Vec<Part>,
+    shards: Vec<CachePart>,
     shard_bytes_max: usize,
 }
 
@@ -69,11 +69,11 @@ struct Namer(SipHasher13);
 /// take lines from each other. Lock, table and hits are in one line.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct Part(Mutex<Shard>);
+struct CachePart(Mutex<CacheShard>);
 
 #[derive(Debug, Default)]
 #[repr(C)]
-struct Shard {
+struct CacheShard {
     /// By name; those of one handle, one for each choice of values, have the same one.
     table: CacheTable,
     stats: CacheStats,
@@ -99,13 +99,13 @@ impl Cache {
         Self {
             limits,
             namer: Namer::new(),
-            shards: (0..shards_count).map(|_| Part::default()).collect(),
+            shards: (0..shards_count).map(|_| CachePart::default()).collect(),
             shard_bytes_max: limits.bytes_max / shards_count,
         }
     }
 
     /// The part that is for a handle with this key, and what the handle is known by there.
-    fn locked(&self, key: &[u8]) -> (MutexGuard<'_, Shard>, CacheKey) {
+    fn locked(&self, key: &[u8]) -> (MutexGuard<'_, CacheShard>, CacheKey) {
         let name = self.namer.name(key);
         // The table of the part takes the other half, and the last byte of this one. Each part is as likely as any other.
         let [a, b, ..] = name.0[1].to_be_bytes();
@@ -113,7 +113,7 @@ impl Cache {
         (self.shard(at), name)
     }
 
-    fn shard(&self, at: usize) -> MutexGuard<'_, Shard> {
+    fn shard(&self, at: usize) -> MutexGuard<'_, CacheShard> {
         self.shards[at].0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -229,7 +229,7 @@ fn with_key<T>(question: &Question, with: impl FnOnce(&[u8]) -> T) -> T {
     }
 }
 
-impl Shard {
+impl CacheShard {
     fn get(&mut self, name: CacheKey, values_key: &[u8], now: ClockReading) -> Option<(SharedAnswer, bool)> {
         let exact = self.table.find(name, |kept| kept.is_to(values_key));
         let alive = exact.filter(|kept| kept.is_alive(now));

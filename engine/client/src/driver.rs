@@ -9,13 +9,13 @@ mod loopback;
 mod tests;
 
 use crate::exchange::{AttemptError, Transmit};
-use crate::flight::{FlightPlace, Outcome};
-use crate::lookup::{Client, Lookup, LookupError, LookupTarget, Options};
+use crate::flight::{FlightOutcome, FlightPlace};
+use crate::lookup::{Client, Lookup, LookupError, LookupOptions, LookupTarget};
 use crate::plan::{InterfacePurpose, Preferences, ServerTarget, plan};
 use crate::refresh::RenewalGuard;
 use crate::sockets::{Datagrams, Sockets};
-use crate::trace::Event;
-use crate::{ClockReading, Question, Random};
+use crate::trace::LookupEvent;
+use crate::{ClockReading, Question, RandomSource};
 use handle_proto::Handle;
 use handle_proto::data::site::InterfaceProtocol;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -38,7 +38,7 @@ const MOMENT: Duration = Duration::from_millis(1);
 
 /// Asks questions with blocking sockets. Each thread has its own; what they know they share.
 #[derive(Debug)]
-pub struct Driver {
+pub struct BlockingDriver {
     client: Arc<Client>,
     room: Vec<u8>,
     sockets: Sockets,
@@ -67,14 +67,14 @@ enum Socket {
 #[derive(Clone, Debug)]
 pub struct ResolvedQuestion {
     /// The answer, or why there is none.
-    pub outcome: Outcome,
+    pub outcome: FlightOutcome,
     /// The steps, where they were to be written down.
-    pub events: Vec<Event>,
+    pub events: Vec<LookupEvent>,
 }
 
 impl ResolvedQuestion {
     /// Of what was known, or what somebody else was told: the spelling is that of whoever asks now.
-    fn known(outcome: Outcome, question: &Question) -> Self {
+    fn known(outcome: FlightOutcome, question: &Question) -> Self {
         Self { outcome: outcome.map(|answer| answer.spelt(&question.handle)), events: vec![] }
     }
 
@@ -116,17 +116,17 @@ fn random() -> u32 {
     })
 }
 
-fn lookup(client: &Arc<Client>, question: &Question, options: &Options) -> Lookup {
+fn lookup(client: &Arc<Client>, question: &Question, options: &LookupOptions) -> Lookup {
     Lookup::new(Arc::clone(client), question.clone(), options.clone(), Box::new(random), now())
 }
 
 /// Whether others may be given the answer, and the answer to others be taken.
-fn is_shared(question: &Question, options: &Options) -> bool {
+fn is_shared(question: &Question, options: &LookupOptions) -> bool {
     options.use_cache
         && options.identity.is_none()
         && !options.trace
         && !options.service_only
-        && options.aliases_max == Options::default().aliases_max
+        && options.aliases_max == LookupOptions::default().aliases_max
         && matches!(options.target, LookupTarget::Responsible | LookupTarget::Referral(_))
         && question.is_cacheable()
 }
@@ -137,7 +137,7 @@ fn patience(lookup: &Lookup) -> Duration {
     Duration::from_millis(left_ms)
 }
 
-impl Driver {
+impl BlockingDriver {
     /// A driver for lookups of `client`.
     #[must_use]
     pub fn new(client: Arc<Client>) -> Self {
@@ -149,7 +149,7 @@ impl Driver {
     /// What is in the cache is not asked for, and what another thread asks meanwhile is waited for, unless
     /// `options` say whom to ask, who asks, to follow aliases, or to write steps down. Where the records of the global
     /// service are due to be asked for anew ([`Renewal`](crate::refresh::Renewal)), another thread does it afterwards.
-    pub fn resolve(&mut self, question: &Question, options: &Options) -> ResolvedQuestion {
+    pub fn resolve(&mut self, question: &Question, options: &LookupOptions) -> ResolvedQuestion {
         let resolved = self.resolve_alone(question, options);
         if let Some(renewing) = RenewalGuard::begin(&self.client, now()) {
             let mut driver = Self::new(Arc::clone(&self.client));
@@ -160,7 +160,7 @@ impl Driver {
         resolved
     }
 
-    fn resolve_alone(&mut self, question: &Question, options: &Options) -> ResolvedQuestion {
+    fn resolve_alone(&mut self, question: &Question, options: &LookupOptions) -> ResolvedQuestion {
         if !is_shared(question, options) {
             return self.ask(question, options);
         }
@@ -210,10 +210,10 @@ impl Driver {
     pub fn watch(
         &mut self,
         question: &Question,
-        options: &Options,
-        see: &mut dyn FnMut(&Event),
+        options: &LookupOptions,
+        see: &mut dyn FnMut(&LookupEvent),
     ) -> ResolvedQuestion {
-        let options = Options { trace: true, ..options.clone() };
+        let options = LookupOptions { trace: true, ..options.clone() };
         let mut lookup = lookup(&self.client, question, &options);
         let outcome = self.drive_seen(&mut lookup, see);
         ResolvedQuestion::of(outcome, &lookup)
@@ -224,7 +224,7 @@ impl Driver {
     pub fn end_sessions(&mut self) {
         let deadline = Instant::now() + PARTING;
         let mut ways = vec![];
-        let endings = self.client.sessions.end(&mut (Box::new(random) as Random), now());
+        let endings = self.client.sessions.end(&mut (Box::new(random) as RandomSource), now());
         for (number, mut exchange) in (0..).zip(endings) {
             if let Some(transmit) = exchange.poll_transmit(now()) {
                 // Who cannot be reached is not told.
@@ -246,7 +246,7 @@ impl Driver {
         }
     }
 
-    fn ask(&mut self, question: &Question, options: &Options) -> ResolvedQuestion {
+    fn ask(&mut self, question: &Question, options: &LookupOptions) -> ResolvedQuestion {
         let mut lookup = lookup(&self.client, question, options);
         let outcome = self.drive(&mut lookup);
         ResolvedQuestion::of(outcome, &lookup)
@@ -265,7 +265,7 @@ impl Driver {
     ) -> Result<Vec<ServerTarget>, LookupError> {
         let mut question = Question::all(handle);
         question.wants.certified = certified;
-        let options = Options { service_only: true, ..Options::default() };
+        let options = LookupOptions { service_only: true, ..LookupOptions::default() };
         let client = Arc::clone(&self.client);
         let mut lookup = Lookup::new(client, question, options, Box::new(random), now());
         let outcome = self.drive(&mut lookup);
@@ -313,7 +313,7 @@ impl Driver {
     fn drive_seen(
         &mut self,
         lookup: &mut Lookup,
-        see: &mut dyn FnMut(&Event),
+        see: &mut dyn FnMut(&LookupEvent),
     ) -> Result<crate::LookupAnswer, LookupError> {
         let mut ways: Vec<ExchangeSocket> = vec![];
         let mut seen_count = 0;

@@ -11,7 +11,7 @@ mod tls;
 
 use crate::ClockReading;
 use crate::plan::ServerTarget;
-use crate::session::Session;
+use crate::session::OpenSession;
 use handle_auth::message::verify_message;
 use handle_auth::{PublicKey, VerifyError, challenge::check_request_digest};
 use handle_proto::data::site::InterfaceProtocol;
@@ -24,7 +24,7 @@ use handle_proto::wire::{Envelope, Header, Message, MessageBuf, Reply, Request};
 use handle_proto::{DecodeError, OpCode, OpFlags, ResponseCode, Version};
 use std::fmt;
 use std::sync::Arc;
-use stream::Stream;
+use stream::ExchangeStream;
 
 /// How long is waited for answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -178,7 +178,7 @@ pub struct Exchange {
     /// Header and body of the request whose challenge this answers.
     challenged: Option<Vec<u8>>,
     /// The session that it is in.
-    session: Option<Arc<Session>>,
+    session: Option<Arc<OpenSession>>,
     patience: AnswerTimeouts,
     began_ms: u64,
     /// How often it went out.
@@ -192,7 +192,7 @@ pub struct Exchange {
 #[derive(Debug)]
 enum IncomingAnswer {
     Datagrams(Reassembly<()>),
-    Connection(Stream),
+    Connection(ExchangeStream),
 }
 
 /// Bytes that are to go out now.
@@ -278,7 +278,7 @@ impl Exchange {
                 bytes_max: MESSAGE_LEN_MAX as usize,
                 age_ms_max: UDP_REASSEMBLY_MS.into(),
             })),
-            _ => IncomingAnswer::Connection(Stream::new(&target, handle, &message)?),
+            _ => IncomingAnswer::Connection(ExchangeStream::new(&target, handle, &message)?),
         };
         Ok(Self {
             handle: handle.to_vec(),
@@ -311,19 +311,19 @@ impl Exchange {
     ///
     /// # Errors
     /// When the request is too long then.
-    pub(crate) fn in_session(mut self, session: Arc<Session>) -> Result<Self, AttemptError> {
+    pub(crate) fn in_session(mut self, session: Arc<OpenSession>) -> Result<Self, AttemptError> {
         self.session = Some(session);
         if let IncomingAnswer::Connection(stream) = &mut self.incoming
             && self.challenged.is_none()
         {
             let sealed = self.session.as_ref().expect("just now").sealed(self.message.clone())?;
-            *stream = Stream::new(&self.target, &self.handle, &sealed)?;
+            *stream = ExchangeStream::new(&self.target, &self.handle, &sealed)?;
         }
         Ok(self)
     }
 
     /// The session that it is in.
-    pub(crate) const fn session(&self) -> Option<&Arc<Session>> {
+    pub(crate) const fn session(&self) -> Option<&Arc<OpenSession>> {
         self.session.as_ref()
     }
 

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 /// What came of a question.
-pub type Outcome = Result<SharedAnswer, LookupError>;
+pub type FlightOutcome = Result<SharedAnswer, LookupError>;
 
 type FlightKey = (Vec<u8>, Vec<u8>);
 
@@ -20,20 +20,20 @@ pub struct Flights {
 /// A question that is being asked.
 #[derive(Debug, Default)]
 pub struct Flight {
-    state: Mutex<State>,
+    state: Mutex<FlightState>,
     landed: Condvar,
 }
 
 #[derive(Debug)]
-enum State {
+enum FlightState {
     /// Tasks that wait for it are to be woken.
     UnderWay(Vec<Waker>),
-    Landed(Outcome),
+    Landed(FlightOutcome),
     /// Whoever asked has gone without an outcome.
     Lost,
 }
 
-impl Default for State {
+impl Default for FlightState {
     fn default() -> Self {
         Self::UnderWay(vec![])
     }
@@ -72,23 +72,23 @@ impl Flights {
 
 impl FlightLead<'_> {
     /// Says what came of it, to all who wait.
-    pub fn land(self, outcome: Outcome) {
-        self.flight.set(State::Landed(outcome));
+    pub fn land(self, outcome: FlightOutcome) {
+        self.flight.set(FlightState::Landed(outcome));
     }
 }
 
 impl Drop for FlightLead<'_> {
     fn drop(&mut self) {
         self.flights.under_way.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.key);
-        self.flight.set(State::Lost);
+        self.flight.set(FlightState::Lost);
     }
 }
 
 impl Flight {
     /// Ends it, if it is under way, and wakes all who wait.
-    fn set(&self, end: State) {
+    fn set(&self, end: FlightState) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if let State::UnderWay(wakers) = &mut *state {
+        if let FlightState::UnderWay(wakers) = &mut *state {
             let wakers = std::mem::take(wakers);
             *state = end;
             drop(state);
@@ -98,12 +98,12 @@ impl Flight {
     }
 
     /// Waits for the outcome without a thread; `None` when there is none.
-    pub fn poll(&self, context: &mut Context<'_>) -> Poll<Option<Outcome>> {
+    pub fn poll(&self, context: &mut Context<'_>) -> Poll<Option<FlightOutcome>> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         match &mut *state {
-            State::Landed(outcome) => Poll::Ready(Some(outcome.clone())),
-            State::Lost => Poll::Ready(None),
-            State::UnderWay(wakers) => {
+            FlightState::Landed(outcome) => Poll::Ready(Some(outcome.clone())),
+            FlightState::Lost => Poll::Ready(None),
+            FlightState::UnderWay(wakers) => {
                 if !wakers.iter().any(|known| known.will_wake(context.waker())) {
                     wakers.push(context.waker().clone());
                 }
@@ -114,14 +114,15 @@ impl Flight {
 
     /// Waits for the outcome; `None` when it takes longer than `patience`, or there is none.
     #[must_use]
-    pub fn wait(&self, patience: Duration) -> Option<Outcome> {
+    pub fn wait(&self, patience: Duration) -> Option<FlightOutcome> {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited =
-            self.landed.wait_timeout_while(state, patience, |state| matches!(state, State::UnderWay(_)));
+        let waited = self
+            .landed
+            .wait_timeout_while(state, patience, |state| matches!(state, FlightState::UnderWay(_)));
         let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         match &*state {
-            State::Landed(outcome) => Some(outcome.clone()),
-            State::UnderWay(_) | State::Lost => None,
+            FlightState::Landed(outcome) => Some(outcome.clone()),
+            FlightState::UnderWay(_) | FlightState::Lost => None,
         }
     }
 }

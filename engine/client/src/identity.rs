@@ -1,6 +1,6 @@
 //! What an identity answers when a server asks who asks. RFC 3652 section 3.5.
 
-use crate::administration::{Identity, IdentityKey};
+use crate::administration::{ClientIdentity, IdentityKey};
 use handle_auth::SignError;
 use handle_auth::challenge::{answer_with_key, answer_with_secret};
 use handle_proto::Version;
@@ -9,7 +9,7 @@ use handle_proto::limit::PBKDF2_SALT_LEN;
 use handle_proto::wire::auth::{PUBLIC_KEY, SECRET_KEY, SecretAnswer};
 use handle_proto::wire::list::Reference;
 
-impl Identity {
+impl ClientIdentity {
     /// The value that it is known by.
     pub(crate) fn reference(&self) -> Reference<'_> {
         Reference { handle: &self.handle, index: self.index }

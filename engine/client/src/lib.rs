@@ -46,7 +46,7 @@ pub mod trace;
 pub use allowances::Allowances;
 pub use answer::LookupAnswer;
 pub use cache::SharedAnswer;
-pub use driver::Driver;
+pub use driver::BlockingDriver;
 #[cfg(feature = "tokio")]
 pub use driver::asynchronous::AsyncDriver;
 pub use lookup::{Client, Lookup, LookupError};
@@ -62,4 +62,4 @@ pub struct ClockReading {
 }
 
 /// Random numbers of the caller: request ids from it must be hard to guess.
-pub type Random = Box<dyn FnMut() -> u32 + Send>;
+pub type RandomSource = Box<dyn FnMut() -> u32 + Send>;

@@ -18,20 +18,20 @@ pub(crate) mod world;
 
 pub use error::LookupError;
 
-use crate::administration::Identity;
+use crate::administration::ClientIdentity;
 use crate::allowances::Allowances;
 use crate::bootstrap::{KnownRoot, Overrides, Root};
 use crate::cache::{Cache, CacheLimits};
 use crate::exchange::{AnswerTimeouts, AttemptError, Exchange, ReceivedAnswer, Transmit};
 use crate::flight::Flights;
-use crate::names::Names;
+use crate::names::NameCache;
 use crate::plan::{Preferences, ServerTarget};
 use crate::refresh::Renewal;
 use crate::service::SharedSite;
-use crate::session::Sessions;
-use crate::times::Times;
-use crate::trace::{Event, QuestionReason, Step};
-use crate::{ClockReading, LookupAnswer, Question, Random};
+use crate::session::SessionPool;
+use crate::times::ServerTimes;
+use crate::trace::{LookupEvent, LookupStep, QuestionReason};
+use crate::{ClockReading, LookupAnswer, Question, RandomSource};
 use ask::RecordQuery;
 use find::ServiceSearch;
 use handle_proto::data::kind;
@@ -54,17 +54,17 @@ pub struct Client {
     /// How long is waited.
     pub patience: AnswerTimeouts,
     /// What one lookup may do.
-    pub limits: Limits,
+    pub limits: LookupLimits,
     /// Answers from before.
     pub cache: Cache,
     /// How fast servers were.
-    pub times: Times,
+    pub times: ServerTimes,
     /// Addresses of servers that are known by name.
-    pub names: Names,
+    pub names: NameCache,
     /// Questions that are being asked.
     pub flights: Flights,
     /// Sessions with servers that wanted to know who asks.
-    pub sessions: Sessions,
+    pub sessions: SessionPool,
 }
 
 /// Sessions that are kept.
@@ -84,19 +84,19 @@ impl Client {
             overrides: Overrides::default(),
             preferences: Preferences::default(),
             patience: AnswerTimeouts::default(),
-            limits: Limits::default(),
+            limits: LookupLimits::default(),
             cache: Cache::new(CacheLimits::default()),
-            times: Times::new(TIMES_MAX),
-            names: Names::new(NAMES_MAX),
+            times: ServerTimes::new(TIMES_MAX),
+            names: NameCache::new(NAMES_MAX),
             flights: Flights::default(),
-            sessions: Sessions::new(SESSIONS_MAX),
+            sessions: SessionPool::new(SESSIONS_MAX),
         }
     }
 }
 
 /// What one lookup may do before it gives up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct LookupLimits {
     /// Requests, to whatever server; those sent again do not count.
     pub requests_max: usize,
     /// Records that have to be known on behalf of others, referrals, and aliases.
@@ -107,7 +107,7 @@ pub struct Limits {
     pub patience_ms: u64,
 }
 
-impl Default for Limits {
+impl Default for LookupLimits {
     fn default() -> Self {
         Self {
             requests_max: 256,
@@ -120,13 +120,13 @@ impl Default for Limits {
 
 /// How one question is asked.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct LookupOptions {
     /// Whether answers from before count.
     pub use_cache: bool,
     /// Whom to ask, instead of finding out. Their referrals are not followed.
     pub target: LookupTarget,
     /// Who asks, where a server wants to know.
-    pub identity: Option<Arc<Identity>>,
+    pub identity: Option<Arc<ClientIdentity>>,
     /// After how many idle seconds a session with a server ends that wanted to know who asks; with none, every request
     /// is challenged. Deployed clients set one up with the first challenge, which takes two requests more, and one less
     /// for each that follows.
@@ -144,7 +144,7 @@ pub struct Options {
     pub service_only: bool,
 }
 
-impl Default for Options {
+impl Default for LookupOptions {
     fn default() -> Self {
         Self {
             use_cache: true,
@@ -175,7 +175,7 @@ pub enum LookupTarget {
 
 /// A part of the work, above what it is done for.
 #[derive(Debug)]
-enum Frame {
+enum LookupFrame {
     Ask(Box<RecordQuery>),
     Find(Box<ServiceSearch>),
 }
@@ -192,9 +192,9 @@ enum PartSignal {
 /// How a part goes on.
 enum PartStep {
     /// A request is under way.
-    Wait(Frame),
+    Wait(LookupFrame),
     /// Something else has to be known first.
-    After(Frame, Frame),
+    After(LookupFrame, LookupFrame),
     /// Done.
     Done(PartSignal),
 }
@@ -210,9 +210,9 @@ struct NameLookup {
 /// A question under way.
 pub struct Lookup {
     client: Arc<Client>,
-    options: Options,
+    options: LookupOptions,
     question: Question,
-    stack: Vec<Frame>,
+    stack: Vec<LookupFrame>,
     /// The requests under way, each with its number: one, or two that race.
     under_way: Vec<(u64, Exchange)>,
     /// The name that has to be looked up before anything can be asked.
@@ -227,8 +227,8 @@ pub struct Lookup {
     service: Vec<SharedSite>,
     began_ms: u64,
     outcome: Option<Result<LookupAnswer, LookupError>>,
-    events: Vec<Event>,
-    random: Random,
+    events: Vec<LookupEvent>,
+    random: RandomSource,
 }
 
 impl Lookup {
@@ -237,8 +237,8 @@ impl Lookup {
     pub fn new(
         client: Arc<Client>,
         question: Question,
-        options: Options,
-        random: Random,
+        options: LookupOptions,
+        random: RandomSource,
         now: ClockReading,
     ) -> Self {
         let mut lookup = Self {
@@ -264,7 +264,7 @@ impl Lookup {
             asked.types.push(kind::HS_ALIAS.to_vec());
         }
         let recursion_count = lookup.options.recursion_count;
-        lookup.stack.push(Frame::Ask(Box::new(RecordQuery::new(
+        lookup.stack.push(LookupFrame::Ask(Box::new(RecordQuery::new(
             asked,
             QuestionReason::Asked,
             recursion_count,
@@ -281,7 +281,7 @@ impl Lookup {
             exchanges.find_map(|(number, exchange)| Some((*number, exchange.poll_transmit(now)?)))?;
         let (target, try_number) = (transmit.target.clone(), transmit.try_number);
         if try_number > 0 {
-            self.note(now, || Step::Asked { target, try_number });
+            self.note(now, || LookupStep::Asked { target, try_number });
         }
         Some((number, transmit))
     }
@@ -320,7 +320,7 @@ impl Lookup {
 
     /// The steps so far, if they are written down.
     #[must_use]
-    pub fn events(&self) -> &[Event] {
+    pub fn events(&self) -> &[LookupEvent] {
         &self.events
     }
 
@@ -363,12 +363,12 @@ impl Lookup {
 
     /// Asks a server of the other family beside the one that is being asked.
     fn race(&mut self, now: ClockReading) {
-        if let Some(Frame::Ask(mut ask)) = self.stack.pop() {
+        if let Some(LookupFrame::Ask(mut ask)) = self.stack.pop() {
             if let [(_, exchange)] = self.under_way.as_slice() {
                 let target = exchange.target().clone();
                 ask.race(self, now, &target);
             }
-            self.stack.push(Frame::Ask(ask));
+            self.stack.push(LookupFrame::Ask(ask));
         }
     }
 
@@ -399,7 +399,7 @@ impl Lookup {
     /// The connection of an exchange has come about: the one that races with it is given up, so that no request is
     /// carried out twice.
     pub fn handle_connected(&mut self, number: u64) {
-        let Some(Frame::Ask(ask)) = self.stack.last_mut() else { return };
+        let Some(LookupFrame::Ask(ask)) = self.stack.last_mut() else { return };
         if self.under_way.iter().any(|(known, _)| *known == number) {
             self.fallback_at_ms = None;
             for (_, loser) in self.under_way.extract_if(.., |(known, _)| *known != number) {
@@ -418,8 +418,10 @@ impl Lookup {
         let Some(naming) = self.naming.take_if(|naming| naming.number == number) else { return };
         let name = naming.name;
         self.client.names.note(&name, addresses, now);
-        let Some(Frame::Ask(mut ask)) = self.stack.pop() else { unreachable!("who asks wants the name") };
-        self.note_at(ask.depth(), now, || Step::Named { name, addresses: addresses.to_vec() });
+        let Some(LookupFrame::Ask(mut ask)) = self.stack.pop() else {
+            unreachable!("who asks wants the name")
+        };
+        self.note_at(ask.depth(), now, || LookupStep::Named { name, addresses: addresses.to_vec() });
         ask.put_at(self, addresses);
         let next = ask.ask_next(self, now);
         if let Some(signal) = self.follow(next) {
@@ -435,7 +437,7 @@ impl Lookup {
         outcome: Result<ReceivedAnswer, AttemptError>,
     ) {
         let Some(at) = self.under_way.iter().position(|(known, _)| *known == number) else { return };
-        let Some(Frame::Ask(mut ask)) = self.stack.pop() else { return };
+        let Some(LookupFrame::Ask(mut ask)) = self.stack.pop() else { return };
         let (_, exchange) = self.under_way.remove(at);
         let next = match outcome {
             Ok(answered) => {
@@ -455,13 +457,13 @@ impl Lookup {
                 self.client.times.note(exchange.target().address, self.client.patience.tcp_ms, now);
                 let (target, took_ms) = (exchange.target().clone(), exchange.waited_ms(now));
                 ask.failed_at(target.address, error);
-                self.note_at(ask.depth(), now, || Step::Failed { target, error, took_ms });
+                self.note_at(ask.depth(), now, || LookupStep::Failed { target, error, took_ms });
                 if error.may_be_of_another_session() {
                     ask.lose_session(self, &exchange);
                 }
                 if !self.under_way.is_empty() {
                     // The other one may still answer.
-                    return self.stack.push(Frame::Ask(ask));
+                    return self.stack.push(LookupFrame::Ask(ask));
                 }
                 ask.ask_next(self, now)
             }
@@ -482,8 +484,8 @@ impl Lookup {
                     }
                     None => return,
                 },
-                Some(Frame::Ask(ask)) => ask.step(self, now, signal),
-                Some(Frame::Find(find)) => find.step(self, now, signal),
+                Some(LookupFrame::Ask(ask)) => ask.step(self, now, signal),
+                Some(LookupFrame::Find(find)) => find.step(self, now, signal),
             };
             match self.follow(next) {
                 Some(following) => signal = following,
@@ -546,22 +548,22 @@ impl Lookup {
             return None;
         }
         self.aliases_count += 1;
-        self.note(now, || Step::Alias { handle: handle.clone() });
+        self.note(now, || LookupStep::Alias { handle: handle.clone() });
         let mut asked = Question { handle, ..self.question.clone() };
         if !asked.is_for_all() {
             asked.types.push(kind::HS_ALIAS.to_vec());
         }
-        self.stack.push(Frame::Ask(Box::new(RecordQuery::new(asked, QuestionReason::Asked, 0))));
+        self.stack.push(LookupFrame::Ask(Box::new(RecordQuery::new(asked, QuestionReason::Asked, 0))));
         Some(PartSignal::Begin)
     }
 
     fn asked_handle(&self) -> Vec<u8> {
-        self.stack.last().map(Frame::handle).unwrap_or_default().to_vec()
+        self.stack.last().map(LookupFrame::handle).unwrap_or_default().to_vec()
     }
 
     /// Whether the service of the same prefix is being looked for already.
     fn is_finding(&self, record: &[u8]) -> bool {
-        self.stack.iter().any(|frame| matches!(frame, Frame::Find(find) if find.is_for(record)))
+        self.stack.iter().any(|frame| matches!(frame, LookupFrame::Find(find) if find.is_for(record)))
     }
 
     /// A request goes out.
@@ -578,22 +580,26 @@ impl Lookup {
         self.naming = Some(NameLookup { number: self.number, name, to_tell: true, deadline_ms });
     }
 
-    fn note(&mut self, now: ClockReading, step: impl FnOnce() -> Step) {
+    fn note(&mut self, now: ClockReading, step: impl FnOnce() -> LookupStep) {
         let depth = match self.stack.last() {
-            Some(Frame::Ask(ask)) => ask.depth(),
+            Some(LookupFrame::Ask(ask)) => ask.depth(),
             _ => 0,
         };
         self.note_at(depth, now, step);
     }
 
-    fn note_at(&mut self, depth: usize, now: ClockReading, step: impl FnOnce() -> Step) {
+    fn note_at(&mut self, depth: usize, now: ClockReading, step: impl FnOnce() -> LookupStep) {
         if self.options.trace {
-            self.events.push(Event { at_ms: now.ms.saturating_sub(self.began_ms), depth, step: step() });
+            self.events.push(LookupEvent {
+                at_ms: now.ms.saturating_sub(self.began_ms),
+                depth,
+                step: step(),
+            });
         }
     }
 }
 
-impl Frame {
+impl LookupFrame {
     /// The handle that it is about.
     fn handle(&self) -> &[u8] {
         match self {

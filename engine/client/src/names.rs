@@ -12,12 +12,12 @@ const NONE_KEPT_MS: u64 = 10_000;
 
 /// Addresses by name; of a bounded number of names.
 #[derive(Debug)]
-pub struct Names {
+pub struct NameCache {
     names_max: usize,
     known: Mutex<HashMap<String, (Vec<IpAddr>, u64)>>,
 }
 
-impl Names {
+impl NameCache {
     /// Addresses of at most `names_max` names.
     #[must_use]
     pub fn new(names_max: usize) -> Self {
@@ -56,7 +56,7 @@ mod tests {
 
     #[test]
     fn addresses_are_used_for_a_while_and_so_many_names_are_known() {
-        let (names, one) = (Names::new(2), [IpAddr::from([192, 0, 2, 1])]);
+        let (names, one) = (NameCache::new(2), [IpAddr::from([192, 0, 2, 1])]);
         names.note("a", &one, at(0));
         names.note("none", &[], at(0));
         names.note("beyond", &one, at(0));

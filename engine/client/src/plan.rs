@@ -3,7 +3,7 @@
 
 use crate::ClockReading;
 use crate::service::SharedSite;
-use crate::times::Times;
+use crate::times::ServerTimes;
 use handle_proto::data::site::{InterfaceKind, InterfaceProtocol, Site};
 use handle_proto::limit::IPV4_DELAY_MS;
 use handle_proto::{Handle, Version};
@@ -177,7 +177,7 @@ pub fn plan(
     handle: Handle<'_>,
     purpose: InterfacePurpose,
     preferences: &Preferences,
-    times: &Times,
+    times: &ServerTimes,
     now: ClockReading,
     random: &mut dyn FnMut() -> u32,
 ) -> VecDeque<ServerTarget> {
@@ -241,7 +241,7 @@ mod tests {
         sites: &[SharedSite],
         purpose: InterfacePurpose,
         preferences: &Preferences,
-        times: &Times,
+        times: &ServerTimes,
     ) -> Vec<String> {
         let targets =
             plan(sites, Handle(b"10.1045/july95-arms"), purpose, preferences, times, NOW, &mut || 0);
@@ -252,7 +252,7 @@ mod tests {
 
     #[test]
     fn all_sites_are_asked_over_udp_before_any_over_tcp() {
-        let times = Times::new(8);
+        let times = ServerTimes::new(8);
         times.note(([192, 0, 2, 1], 2641).into(), 700, NOW);
         let sites = shared([site_at(1), site_at(2)]);
         let preferences = Preferences::default();
@@ -269,7 +269,7 @@ mod tests {
         };
         let sites = shared([primary(1), primary(2)]);
         let preferences = Preferences { protocols: vec![InterfaceProtocol::UDP], ..Preferences::default() };
-        let times = Times::new(8);
+        let times = ServerTimes::new(8);
         let slow = ([192, 0, 2, 2], 2641).into();
         times.note(slow, 700, NOW);
         times.note_primary(slow, NOW);
@@ -287,7 +287,10 @@ mod tests {
         // 2053237461 is the hash of the handle: of three servers the first, of four the second.
         let sites = shared([site_of(&[1, 2, 3]), site_of(&[4, 5, 6, 7])]);
         let preferences = Preferences { protocols: vec![InterfaceProtocol::UDP], ..Preferences::default() };
-        assert_eq!(order(&sites, ANY, &preferences, &Times::new(8)), ["192.0.2.1/UDP", "192.0.2.5/UDP"]);
+        assert_eq!(
+            order(&sites, ANY, &preferences, &ServerTimes::new(8)),
+            ["192.0.2.1/UDP", "192.0.2.5/UDP"]
+        );
     }
 
     #[test]
@@ -302,7 +305,7 @@ mod tests {
         let sites = shared([primary.build(), secondary.build(), six.build()]);
         let mut preferences =
             Preferences { protocols: vec![InterfaceProtocol::UDP], ..Preferences::default() };
-        let times = Times::new(8);
+        let times = ServerTimes::new(8);
         assert_eq!(order(&sites, ANY, &preferences, &times).len(), 3);
         let primary = InterfacePurpose { primary_only: true, ..ANY };
         assert_eq!(order(&sites, primary, &preferences, &times), ["192.0.2.1/UDP"]);
@@ -322,7 +325,7 @@ mod tests {
         let mut preferences =
             Preferences { protocols: vec![InterfaceProtocol::UDP], ..Preferences::default() };
         preferences.addresses.insert([192, 0, 2, 1].into(), inner);
-        let times = Times::new(8);
+        let times = ServerTimes::new(8);
         assert_eq!(order(&sites, ANY, &preferences, &times), ["10.0.0.1/UDP", "192.0.2.2/UDP"]);
         // Whether it can be reached is a question of where it is.
         preferences.addresses.insert([192, 0, 2, 1].into(), [0x2001, 0xdb8, 0, 0, 0, 0, 0, 1].into());

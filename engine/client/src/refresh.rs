@@ -9,7 +9,7 @@ pub use renewal::{Renewal, RenewalGuard};
 
 use crate::bootstrap::{FileError, Root};
 use crate::service::{Kinds, SITES_MAX, ServiceSites};
-use crate::signature::{Report, Verifier, is_same_key};
+use crate::signature::{SignatureReport, Verifier, is_same_key};
 use crate::{LookupAnswer, Question};
 use handle_proto::data::kind;
 use handle_proto::json::{Json, record_to_json};
@@ -29,7 +29,7 @@ pub enum RefreshError {
     /// A record did not come.
     NoRecord(Vec<u8>),
     /// A value of a record is not signed as it should be, or a trusted key that is signed is not there.
-    Unverified(Vec<u8>, Box<Report>),
+    Unverified(Vec<u8>, Box<SignatureReport>),
     /// The records name no sites.
     File(FileError),
     /// More questions would have to be asked than a renewal may ask.

@@ -34,7 +34,7 @@ pub enum ValueVerdict {
 
 /// What is known of a record.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Report {
+pub struct SignatureReport {
     /// Each value that needs a signature, by its index.
     pub values: Vec<(i32, ValueVerdict)>,
     /// Values that a signature with a good chain lists, and that are not there.
@@ -43,7 +43,7 @@ pub struct Report {
     pub refused: Vec<(i32, SignatureError)>,
 }
 
-impl Report {
+impl SignatureReport {
     /// Whether the value with this index is listed as it is.
     #[must_use]
     pub fn is_verified(&self, index: i32) -> bool {

@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 /// Response times by address, in milliseconds; of a bounded number of servers.
 #[derive(Debug)]
-pub struct Times {
+pub struct ServerTimes {
     servers_max: usize,
     known: Mutex<HashMap<SocketAddr, TimesEntry>>,
 }
@@ -34,7 +34,7 @@ impl TimesEntry {
     }
 }
 
-impl Times {
+impl ServerTimes {
     /// Times of at most `servers_max` servers.
     #[must_use]
     pub fn new(servers_max: usize) -> Self {
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn slow_servers_come_last_and_are_forgiven_in_time() {
-        let times = Times::new(8);
+        let times = ServerTimes::new(8);
         times.note(server(1), 20, at(0));
         times.note(server(2), 60_000, at(0));
         assert_eq!(times.rank(server(1), 0, at(0)), 20);
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn times_of_so_many_servers_are_kept() {
-        let times = Times::new(2);
+        let times = ServerTimes::new(2);
         (1..=3).for_each(|number| times.note(server(number), 10, at(0)));
         times.note(server(2), 30, at(1));
         let known = [1, 2, 3].map(|number| times.known_ms(server(number), at(1)));

@@ -9,18 +9,18 @@ use std::net::IpAddr;
 
 /// A step.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Event {
+pub struct LookupEvent {
     /// When, in milliseconds since the lookup began.
     pub at_ms: u64,
     /// How many questions stand behind this one: 0 for the one that was asked.
     pub depth: usize,
     /// What.
-    pub step: Step,
+    pub step: LookupStep,
 }
 
 /// What is done.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum LookupStep {
     /// A handle is to be resolved.
     Question {
         /// Which.
@@ -36,7 +36,7 @@ pub enum Step {
     /// Where to ask is known.
     Sites {
         /// From what.
-        from: Origin,
+        from: AnswerOrigin,
         /// The sites.
         sites: Vec<SharedSite>,
     },
@@ -105,7 +105,7 @@ pub enum QuestionReason {
 
 /// From where sites are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Origin {
+pub enum AnswerOrigin {
     /// The bootstrap file.
     Root,
     /// They were known beforehand.
@@ -129,7 +129,7 @@ impl fmt::Display for QuestionReason {
     }
 }
 
-impl fmt::Display for Origin {
+impl fmt::Display for AnswerOrigin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Root => "the global service",
@@ -141,32 +141,34 @@ impl fmt::Display for Origin {
     }
 }
 
-impl fmt::Display for Event {
+impl fmt::Display for LookupEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:indent$}", "", indent = self.depth * 2)?;
         match &self.step {
-            Step::Question { handle, why } => write!(f, "{}  ({why})", Handle(handle)),
-            Step::Cached { code } => write!(f, "known from before: {} {code}", code.0),
-            Step::Sites { from, sites } => {
+            LookupStep::Question { handle, why } => write!(f, "{}  ({why})", Handle(handle)),
+            LookupStep::Cached { code } => write!(f, "known from before: {} {code}", code.0),
+            LookupStep::Sites { from, sites } => {
                 write!(f, "{from}: {} site{}", sites.len(), if sites.len() == 1 { "" } else { "s" })
             }
-            Step::Asked { target, try_number: 1 } => write!(f, "ask {target}"),
-            Step::Asked { target, try_number } => write!(f, "ask {target} again, time {try_number}"),
-            Step::Answered { target, code, kinds, took_ms, certified } => {
+            LookupStep::Asked { target, try_number: 1 } => write!(f, "ask {target}"),
+            LookupStep::Asked { target, try_number } => write!(f, "ask {target} again, time {try_number}"),
+            LookupStep::Answered { target, code, kinds, took_ms, certified } => {
                 write!(f, "{} answers {} {code}", target.address, code.0)?;
                 write_kinds(f, kinds)?;
                 write!(f, ", {took_ms} ms{}", if *certified { ", signature good" } else { "" })
             }
-            Step::Failed { target, error, took_ms } => write!(f, "{}: {error}, {took_ms} ms", target.address),
-            Step::Named { name, addresses } => {
+            LookupStep::Failed { target, error, took_ms } => {
+                write!(f, "{}: {error}, {took_ms} ms", target.address)
+            }
+            LookupStep::Named { name, addresses } => {
                 let addresses: Vec<_> = addresses.iter().map(ToString::to_string).collect();
                 let shown = if addresses.is_empty() { "nowhere".to_owned() } else { addresses.join(", ") };
                 write!(f, "{name} is at {shown}")
             }
-            Step::Session { is_agreed: true } => f.write_str("a session is set up"),
-            Step::Session { is_agreed: false } => f.write_str("no session comes about: on without"),
-            Step::Proved => f.write_str("asked who asks, and told"),
-            Step::Alias { handle } => write!(f, "another name of {}", Handle(handle)),
+            LookupStep::Session { is_agreed: true } => f.write_str("a session is set up"),
+            LookupStep::Session { is_agreed: false } => f.write_str("no session comes about: on without"),
+            LookupStep::Proved => f.write_str("asked who asks, and told"),
+            LookupStep::Alias { handle } => write!(f, "another name of {}", Handle(handle)),
         }
     }
 }
@@ -215,8 +217,8 @@ mod tests {
             let target = ServerTarget::at(([192, 0, 2, 1], 2641).into(), InterfaceProtocol::UDP);
             let kinds = kinds.iter().map(|kind| kind.as_bytes().to_vec()).collect();
             let code = ResponseCode::SUCCESS;
-            let step = Step::Answered { target, code, kinds, took_ms: 3, certified: false };
-            Event { at_ms: 0, depth: 1, step }.to_string()
+            let step = LookupStep::Answered { target, code, kinds, took_ms: 3, certified: false };
+            LookupEvent { at_ms: 0, depth: 1, step }.to_string()
         };
         assert_eq!(answered(&[]), "  192.0.2.1:2641 answers 1 success, 3 ms");
         assert_eq!(

@@ -9,7 +9,7 @@ use std::error::Error;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use handle_net::{DatapathChoice, OpenedDatapath, Options, Peer, open};
+use handle_net::{DatapathChoice, OpenedDatapath, Peer, SocketOptions, open};
 
 /// A question, and an answer of a usual size.
 const REQUEST_LEN: usize = 64;
@@ -22,7 +22,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut args = std::env::args().skip(1);
     let command = args.next().ok_or("serve or flood?")?;
     let (mut choice, mut address) = (DatapathChoice::Auto, SocketAddr::from(([127, 0, 0, 1], 0)));
-    let (mut seconds, mut batch_len) = (5, Options::default().batch_len);
+    let (mut seconds, mut batch_len) = (5, SocketOptions::default().batch_len);
     while let (Some(name), Some(value)) = (args.next(), args.next()) {
         match (&*name, &*value) {
             ("--kind", "auto") => choice = DatapathChoice::Auto,
@@ -34,9 +34,10 @@ fn main() -> Result<(), Box<dyn Error>> {
             (name, value) => return Err(format!("what is {name} {value}?").into()),
         }
     }
-    let (options, end) = (Options { batch_len, ..Options::default() }, Duration::from_secs(seconds));
+    let (options, end) =
+        (SocketOptions { batch_len, ..SocketOptions::default() }, Duration::from_secs(seconds));
     match &*command {
-        "serve" => serve(open(choice, &Options { address, ..options })?, end),
+        "serve" => serve(open(choice, &SocketOptions { address, ..options })?, end),
         "flood" => flood(open(choice, &options)?, address, end),
         _ => Err("serve or flood?".into()),
     }

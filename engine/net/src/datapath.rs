@@ -13,7 +13,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use crate::batch::Batch;
 use crate::outbox::Outbox;
 use crate::portable::PortablePath;
-use crate::socket::{self, Options};
+use crate::socket::{self, SocketOptions};
 use crate::streams::StreamBatch;
 use crate::uring::UringPath;
 use crate::waker::Waker;
@@ -21,7 +21,7 @@ use crate::waker::Waker;
 /// Batches of datagrams in and out, through one socket. It stays on the thread that opened it.
 pub trait Datapath {
     /// Which one it is.
-    fn kind(&self) -> Kind;
+    fn kind(&self) -> DatapathKind;
 
     /// The address that the socket is bound to, with its port.
     ///
@@ -77,7 +77,7 @@ pub trait Datapath {
     ///
     /// # Errors
     ///
-    /// `Unsupported` unless the path was opened with [`Options::streams`].
+    /// `Unsupported` unless the path was opened with [`SocketOptions::streams`].
     fn listen(&mut self, listener: TcpListener) -> io::Result<()>;
 
     /// Accepts no connections any more. Another process may go on with the listeners, and
@@ -92,12 +92,12 @@ pub trait Datapath {
     fn waker(&self) -> Waker;
 
     /// Whether datagrams come and go in trains.
-    fn trains(&self) -> Trains;
+    fn trains(&self) -> TrainSupport;
 }
 
 /// Which way datagrams may be in trains: as asked for, if the kernel knows trains at all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Trains {
+pub struct TrainSupport {
     /// They are received in trains (`UDP_GRO`, Linux 5.0).
     pub received: bool,
     /// They are sent in trains (`UDP_SEGMENT`, Linux 4.18).
@@ -134,14 +134,14 @@ impl FlushReport {
 
 /// Which datapath.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum DatapathKind {
     /// `io_uring`: multishot receive into provided buffers.
     Uring,
     /// `recvmmsg` and `sendmmsg`.
     Portable,
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for DatapathKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Uring => "io_uring",
@@ -215,7 +215,7 @@ impl fmt::Debug for OpenedDatapath {
 /// # Errors
 ///
 /// Those of [`bind`](crate::bind) and [`open_on`].
-pub fn open(choice: DatapathChoice, options: &Options) -> io::Result<OpenedDatapath> {
+pub fn open(choice: DatapathChoice, options: &SocketOptions) -> io::Result<OpenedDatapath> {
     options.check()?;
     open_on(socket::bind(options)?, choice, options)
 }
@@ -228,7 +228,11 @@ pub fn open(choice: DatapathChoice, options: &Options) -> io::Result<OpenedDatap
 ///
 /// `InvalidInput` for sizes that make no sense; those of the kernel. With [`DatapathChoice::Uring`] also when
 /// `io_uring` does not work here.
-pub fn open_on(socket: UdpSocket, choice: DatapathChoice, options: &Options) -> io::Result<OpenedDatapath> {
+pub fn open_on(
+    socket: UdpSocket,
+    choice: DatapathChoice,
+    options: &SocketOptions,
+) -> io::Result<OpenedDatapath> {
     options.check()?;
     // Waiting is ours to bound: `io_uring` does not wait at all on a socket that says not to.
     socket.set_nonblocking(false)?;

@@ -9,14 +9,14 @@ use crate::batch::Peer;
 pub struct Outbox {
     bytes: Box<[u8]>,
     bytes_used: usize,
-    slots: Vec<Slot>,
+    slots: Vec<OutboxSlot>,
     slots_max: usize,
     destinations: Destinations,
 }
 
 /// Where a datagram is, and who gets it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Slot {
+pub(crate) struct OutboxSlot {
     pub(crate) start: u32,
     pub(crate) len: u32,
     /// Number of the destination.
@@ -75,7 +75,7 @@ impl Outbox {
         }
         let Range { start, end } = self.write(len_max, write)?;
         let to = self.destinations.number(peer);
-        self.slots.push(Slot { start, len: end - start, to });
+        self.slots.push(OutboxSlot { start, len: end - start, to });
         Ok(())
     }
 
@@ -107,7 +107,7 @@ impl Outbox {
         let segment_len = u32::try_from(segment_len).unwrap_or(u32::MAX);
         loop {
             let len = segment_len.min(end - start);
-            self.slots.push(Slot { start, len, to });
+            self.slots.push(OutboxSlot { start, len, to });
             start += len;
             if start == end {
                 return Ok(());
@@ -141,12 +141,12 @@ impl Outbox {
         (*self.peer(slot.to), self.slot_bytes(slot))
     }
 
-    pub(crate) fn slots(&self) -> &[Slot] {
+    pub(crate) fn slots(&self) -> &[OutboxSlot] {
         &self.slots
     }
 
     #[inline]
-    pub(crate) fn slot_bytes(&self, slot: Slot) -> &[u8] {
+    pub(crate) fn slot_bytes(&self, slot: OutboxSlot) -> &[u8] {
         &self.bytes[slot.start as usize..][..slot.len as usize]
     }
 

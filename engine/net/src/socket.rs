@@ -17,7 +17,7 @@ use crate::waker::Waker;
 
 /// How to open a path. All sizes are fixed from then on.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct SocketOptions {
     /// What to bind to; with port 0 the kernel chooses one.
     pub address: SocketAddr,
     /// Lets several sockets share the address; the kernel spreads peers over them.
@@ -55,7 +55,7 @@ pub struct Options {
     pub streams: Option<StreamOptions>,
 }
 
-impl Options {
+impl SocketOptions {
     /// The defaults, for `address`.
     pub fn new(address: SocketAddr) -> Self {
         Self { address, ..Self::default() }
@@ -91,7 +91,7 @@ pub(crate) fn check_bounds(bounds: &[(&str, usize, usize)]) -> io::Result<()> {
     }
 }
 
-impl Default for Options {
+impl Default for SocketOptions {
     /// Any IPv4 address and a port of the kernel's choice; batches of 64, in trains where possible.
     fn default() -> Self {
         Self {
@@ -118,7 +118,7 @@ impl Default for Options {
 /// # Errors
 ///
 /// Those of the kernel, with their kind kept: `AddrInUse`, `AddrNotAvailable`, `PermissionDenied`.
-pub fn bind(options: &Options) -> io::Result<UdpSocket> {
+pub fn bind(options: &SocketOptions) -> io::Result<UdpSocket> {
     let domain = Domain::for_address(options.address);
     let socket = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
     if options.reuse_port {
@@ -241,12 +241,12 @@ mod tests {
 
     #[test]
     fn datagrams_are_not_cut_unless_it_is_wanted() {
-        let options = Options::new(([127, 0, 0, 1], 0).into());
-        let discovery = |options: &Options| ip_mtu_discover(bind(options).unwrap()).unwrap();
+        let options = SocketOptions::new(([127, 0, 0, 1], 0).into());
+        let discovery = |options: &SocketOptions| ip_mtu_discover(bind(options).unwrap()).unwrap();
         assert_eq!(discovery(&options), Ipv4PathMtuDiscovery::PROBE);
         let system = ip_mtu_discover(UdpSocket::bind("127.0.0.1:0").unwrap()).unwrap();
-        assert_eq!(discovery(&Options { dont_fragment: false, ..options }), system);
-        let both = Options::new((Ipv6Addr::UNSPECIFIED, 0).into());
+        assert_eq!(discovery(&SocketOptions { dont_fragment: false, ..options }), system);
+        let both = SocketOptions::new((Ipv6Addr::UNSPECIFIED, 0).into());
         assert_eq!(discovery(&both), Ipv4PathMtuDiscovery::PROBE, "IPv4 over a socket of IPv6");
     }
 }

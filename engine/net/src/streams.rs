@@ -5,7 +5,7 @@
 //! - Sending never waits. What the kernel does not take at once is kept, and the caller sees how much
 //!   that is: who lets it grow has no bound but memory.
 //! - Closing sends what is kept, then says the end, then listens for the end of the other side, so that no
-//!   answer is lost to a reset. How long that may take is the caller's to say, with [`Connections::abort`].
+//!   answer is lost to a reset. How long that may take is the caller's to say, with [`StreamConnections::abort`].
 //!
 //! What both paths share is here; how they ask the kernel is in `portable/streams.rs` and `uring/streams.rs`.
 
@@ -172,12 +172,12 @@ pub(crate) enum RawEvent {
 }
 
 /// Where received bytes are.
-pub(crate) trait Memory {
+pub(crate) trait StreamMemory {
     /// The bytes of a `Received` event of this batch.
     fn bytes(&self, at: usize, len: usize) -> &[u8];
 }
 
-impl Memory for Vec<u8> {
+impl StreamMemory for Vec<u8> {
     fn bytes(&self, at: usize, len: usize) -> &[u8] {
         &self[at..at + len]
     }
@@ -187,7 +187,7 @@ impl Memory for Vec<u8> {
 #[derive(Clone, Copy)]
 pub struct StreamInbox<'a> {
     pub(crate) events: &'a [RawEvent],
-    pub(crate) memory: &'a dyn Memory,
+    pub(crate) memory: &'a dyn StreamMemory,
 }
 
 impl<'a> StreamInbox<'a> {
@@ -229,7 +229,7 @@ pub struct StreamBatch<'a> {
     /// Valid until the path waits again.
     pub inbox: StreamInbox<'a>,
     /// Also those to which nothing happened.
-    pub connections: &'a mut Connections,
+    pub connections: &'a mut StreamConnections,
 }
 
 /// The answer of a path that was opened without streams.
@@ -250,20 +250,20 @@ impl fmt::Display for ConnectionGone {
 impl std::error::Error for ConnectionGone {}
 
 /// The connections of a path.
-pub struct Connections {
-    slots: Vec<Slot>,
+pub struct StreamConnections {
+    slots: Vec<StreamSlot>,
     free: Vec<u32>,
     /// About these the kernel has to be asked something else than before.
     changed: Vec<u32>,
     connections_max: usize,
     open_count: usize,
     kept_len: usize,
-    /// Whether a place is taken until nothing is [`watched`](Slot::watched) there any more.
+    /// Whether a place is taken until nothing is [`watched`](StreamSlot::watched) there any more.
     outlives: bool,
 }
 
 /// The place of one connection, or of one after the other.
-pub(crate) struct Slot {
+pub(crate) struct StreamSlot {
     generation: u32,
     pub(crate) socket: Option<OwnedFd>,
     /// What the kernel did not take, from `sent` on.
@@ -298,7 +298,7 @@ pub(crate) struct PollInterest {
     pub(crate) room: bool,
 }
 
-impl Connections {
+impl StreamConnections {
     pub(crate) fn new(connections_max: usize, outlives: bool) -> Self {
         Self {
             slots: Vec::new(),
@@ -400,11 +400,11 @@ impl Connections {
         }
     }
 
-    fn slot(&self, id: StreamId) -> Option<&Slot> {
+    fn slot(&self, id: StreamId) -> Option<&StreamSlot> {
         self.slots.get(id.at()).filter(|slot| slot.generation == id.generation && slot.socket.is_some())
     }
 
-    fn slot_mut(&mut self, id: StreamId) -> Option<&mut Slot> {
+    fn slot_mut(&mut self, id: StreamId) -> Option<&mut StreamSlot> {
         self.slots.get_mut(id.at()).filter(|slot| slot.generation == id.generation && slot.socket.is_some())
     }
 
@@ -424,7 +424,7 @@ impl Connections {
         Some(at)
     }
 
-    pub(crate) fn at_mut(&mut self, at: u32) -> &mut Slot {
+    pub(crate) fn at_mut(&mut self, at: u32) -> &mut StreamSlot {
         &mut self.slots[at as usize]
     }
 
@@ -477,13 +477,13 @@ impl Connections {
             return Some(RawEvent::Refused);
         }
         let at = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Slot::new());
+            self.slots.push(StreamSlot::new());
             u32::try_from(self.slots.len() - 1).unwrap_or(u32::MAX)
         });
         let slot = &mut self.slots[at as usize];
         let generation = slot.generation;
         let is_changed = slot.is_changed;
-        *slot = Slot { generation, socket: Some(socket), is_changed, ..Slot::new() };
+        *slot = StreamSlot { generation, socket: Some(socket), is_changed, ..StreamSlot::new() };
         self.open_count += 1;
         self.change(at);
         Some(RawEvent::Opened { id: StreamId { at, generation }, peer })
@@ -558,13 +558,13 @@ impl Connections {
     }
 }
 
-impl fmt::Debug for Connections {
+impl fmt::Debug for StreamConnections {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Connections({} open, {} bytes kept)", self.open_count, self.kept_len)
     }
 }
 
-impl Slot {
+impl StreamSlot {
     const fn new() -> Self {
         Self {
             generation: 0,

@@ -7,8 +7,8 @@ use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
 use handle_net::{
-    ConnectionGone, Datapath, DatapathChoice, Options, StreamEvent, StreamId, StreamOptions, bind_listener,
-    open,
+    ConnectionGone, Datapath, DatapathChoice, SocketOptions, StreamEvent, StreamId, StreamOptions,
+    bind_listener, open,
 };
 
 const SOON: Duration = Duration::from_secs(10);
@@ -22,7 +22,7 @@ macro_rules! on_both_paths {
         }
         mod uring {
             $(#[test] fn $promise() {
-                match handle_net::open(handle_net::DatapathChoice::Uring, &handle_net::Options::new(super::LOOPBACK)) {
+                match handle_net::open(handle_net::DatapathChoice::Uring, &handle_net::SocketOptions::new(super::LOOPBACK)) {
                     Ok(_) => super::$promise(handle_net::DatapathChoice::Uring),
                     Err(error) => eprintln!("not tested: {error}"),
                 }
@@ -68,7 +68,7 @@ enum Event {
 
 impl TestEndpoint {
     fn open(choice: DatapathChoice, options: StreamOptions) -> Self {
-        let options = Options { streams: Some(options), ..Options::new(LOOPBACK) };
+        let options = SocketOptions { streams: Some(options), ..SocketOptions::new(LOOPBACK) };
         let mut path = open(choice, &options).unwrap().path;
         let listener = bind_listener(LOOPBACK, true, false, 128).unwrap();
         let address = listener.local_addr().unwrap();
@@ -432,14 +432,14 @@ fn connections_go_on_when_datagrams_do_not(choice: DatapathChoice) {
 }
 
 fn a_path_without_room_says_so(choice: DatapathChoice) {
-    let mut path = open(choice, &Options::new(LOOPBACK)).unwrap().path;
+    let mut path = open(choice, &SocketOptions::new(LOOPBACK)).unwrap().path;
     assert!(path.streams().is_none());
     let error = path.listen(bind_listener(LOOPBACK, false, false, 1).unwrap()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
     path.stop_listening();
-    let options = Options {
+    let options = SocketOptions {
         streams: Some(StreamOptions { receive_len: 0, ..StreamOptions::default() }),
-        ..Options::new(LOOPBACK)
+        ..SocketOptions::new(LOOPBACK)
     };
     let error = open(choice, &options).unwrap_err().to_string();
     assert!(error.contains("streams.receive_len is 0"), "{error}");

@@ -63,7 +63,7 @@ impl ConnectionWait {
 
 /// One connection, and what its server keeps of it.
 #[derive(Debug)]
-pub struct Connection<I, P> {
+pub struct TableConnection<I, P> {
     id: I,
     /// Of who is connected; IPv4 in its mapped form.
     address: Ipv6Addr,
@@ -77,7 +77,7 @@ pub struct Connection<I, P> {
     payload: P,
 }
 
-impl<I, P> Deref for Connection<I, P> {
+impl<I, P> Deref for TableConnection<I, P> {
     type Target = P;
 
     fn deref(&self) -> &P {
@@ -85,7 +85,7 @@ impl<I, P> Deref for Connection<I, P> {
     }
 }
 
-impl<I, P> DerefMut for Connection<I, P> {
+impl<I, P> DerefMut for TableConnection<I, P> {
     fn deref_mut(&mut self) -> &mut P {
         &mut self.payload
     }
@@ -95,7 +95,7 @@ impl<I, P> DerefMut for Connection<I, P> {
 const NONE: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug)]
-struct List {
+struct ConnectionList {
     first: u32,
     last: u32,
     count: usize,
@@ -106,8 +106,8 @@ struct List {
 /// All connections, by ids that become small numbers: no two connections have the same number at a time.
 #[derive(Debug)]
 pub struct ConnectionTable<I, P> {
-    places: Vec<Option<Connection<I, P>>>,
-    lists: [List; ConnectionWait::ALL.len()],
+    places: Vec<Option<TableConnection<I, P>>>,
+    lists: [ConnectionList; ConnectionWait::ALL.len()],
     count: usize,
     sources: SourceCounts,
     limits: TableLimits,
@@ -119,7 +119,8 @@ impl<I: Copy + PartialEq + Into<usize>, P> ConnectionTable<I, P> {
     pub fn new(limits: TableLimits) -> Self {
         let mut table = Self {
             places: Vec::new(),
-            lists: [List { first: NONE, last: NONE, count: 0, limit_ms: 0 }; ConnectionWait::ALL.len()],
+            lists: [ConnectionList { first: NONE, last: NONE, count: 0, limit_ms: 0 };
+                ConnectionWait::ALL.len()],
             count: 0,
             sources: SourceCounts::new(limits.source_prefix_v4, limits.source_prefix_v6),
             limits,
@@ -169,12 +170,12 @@ impl<I: Copy + PartialEq + Into<usize>, P> ConnectionTable<I, P> {
 
     /// The connection, if it is there.
     #[must_use]
-    pub fn get(&self, id: I) -> Option<&Connection<I, P>> {
+    pub fn get(&self, id: I) -> Option<&TableConnection<I, P>> {
         self.places.get(id.into())?.as_ref().filter(|connection| connection.id == id)
     }
 
     /// The connection, if it is there.
-    pub fn get_mut(&mut self, id: I) -> Option<&mut Connection<I, P>> {
+    pub fn get_mut(&mut self, id: I) -> Option<&mut TableConnection<I, P>> {
         self.places.get_mut(id.into())?.as_mut().filter(|connection| connection.id == id)
     }
 
@@ -188,7 +189,7 @@ impl<I: Copy + PartialEq + Into<usize>, P> ConnectionTable<I, P> {
     /// Who has waited longest, if that is too long at `now_ms`.
     #[must_use]
     pub fn expired(&self, wait: ConnectionWait, now_ms: u64) -> Option<I> {
-        let List { first, limit_ms, .. } = self.lists[wait as usize];
+        let ConnectionList { first, limit_ms, .. } = self.lists[wait as usize];
         let connection = self.places.get(first as usize)?.as_ref()?;
         (now_ms.saturating_sub(connection.since_ms) >= limit_ms).then_some(connection.id)
     }
@@ -196,7 +197,7 @@ impl<I: Copy + PartialEq + Into<usize>, P> ConnectionTable<I, P> {
     /// When the first of those that wait so has waited for too long.
     #[must_use]
     pub fn next_expiry_ms(&self, wait: ConnectionWait) -> Option<u64> {
-        let List { first, limit_ms, .. } = self.lists[wait as usize];
+        let ConnectionList { first, limit_ms, .. } = self.lists[wait as usize];
         let connection = self.places.get(first as usize)?.as_ref()?;
         Some(connection.since_ms.saturating_add(limit_ms))
     }
@@ -252,7 +253,7 @@ impl<I: Copy + PartialEq + Into<usize>, P> ConnectionTable<I, P> {
         if self.places.len() <= place {
             self.places.resize_with(place + 1, || None);
         }
-        self.places[place] = Some(Connection {
+        self.places[place] = Some(TableConnection {
             id,
             address,
             wait: ConnectionWait::Idle,

@@ -2,7 +2,7 @@
 //! rules for index 0 and for groups.
 
 use crate::answer::{LocalRecord, NotLocal, find_local};
-use crate::service::Context;
+use crate::service::AnswerContext;
 use arrayvec::ArrayVec;
 use handle_proto::data::admin::names;
 use handle_proto::data::vlist::Vlist;
@@ -15,7 +15,7 @@ const HS_VLIST: &[u8] = b"HS_VLIST";
 
 /// Whom the configuration entitles, beside the administrators of each handle.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Administrators<'a> {
+pub struct ServerAdministrators<'a> {
     /// Administrators of the server; groups too.
     pub server: &'a [Reference<'a>],
     /// Whether they may read every handle.
@@ -47,12 +47,12 @@ pub enum AuthorityOutcome {
 /// each once, and those that are groups (HS_VLIST) entitle whom they name. References with index 0 name no
 /// group. What cannot be looked up here entitles nobody, and the answer says so.
 pub fn entitles<'a, B: AsRef<[u8]>>(
-    context: &Context<'a, B>,
+    context: &AnswerContext<'a, B>,
     references: impl Iterator<Item = Reference<'a>>,
     identity: Reference<'_>,
     lookups_max: usize,
 ) -> AuthorityOutcome {
-    let mut groups = Groups { queue: ArrayVec::new(), lookups_max, has_more: false };
+    let mut groups = AdministratorGroups { queue: ArrayVec::new(), lookups_max, has_more: false };
     let is_named = |reference: &Reference<'a>| names(reference, Handle(identity.handle), identity.index);
     for reference in references {
         if is_named(&reference) {
@@ -80,14 +80,14 @@ pub fn entitles<'a, B: AsRef<[u8]>>(
 }
 
 /// References that are, or were, to be looked up; each once, so that circles end.
-struct Groups<'a> {
+struct AdministratorGroups<'a> {
     queue: ArrayVec<Reference<'a>, VLIST_EXPANSION_MAX>,
     lookups_max: usize,
     /// Whether some were left out.
     has_more: bool,
 }
 
-impl<'a> Groups<'a> {
+impl<'a> AdministratorGroups<'a> {
     fn push(&mut self, reference: Reference<'a>) {
         let is_same = |known: &Reference<'a>| {
             known.index == reference.index && Handle(known.handle).is_same(Handle(reference.handle), false)
@@ -106,7 +106,7 @@ impl<'a> Groups<'a> {
 /// # Errors
 /// When the value is not here.
 fn group<'a, B: AsRef<[u8]>>(
-    context: &Context<'a, B>,
+    context: &AnswerContext<'a, B>,
     reference: Reference<'_>,
 ) -> Result<Option<Vlist<'a>>, NotLocal> {
     let LocalRecord { record, is_copy } = find_local(context, Handle(reference.handle))?;

@@ -5,8 +5,8 @@
 //! [`answer`](crate::answer()) would; all else is left to it. A test and the fuzz targets hold both to the same
 //! bytes.
 
-use crate::reply::{Reply, flags_of_reply};
-use crate::service::Service;
+use crate::reply::{ReplyParts, flags_of_reply};
+use crate::service::ServiceFacts;
 use handle_proto::limit::{MESSAGE_EXPIRATION_S, UDP_DATA_LEN_MAX, UDP_MESSAGE_LEN_MAX};
 use handle_proto::name::SITE_STATUS;
 use handle_proto::wire::envelope::EnvelopeFlags;
@@ -14,7 +14,7 @@ use handle_proto::wire::list::{Indexes, Strings};
 use handle_proto::wire::query::Query;
 use handle_proto::wire::{Envelope, Header};
 use handle_proto::{Handle, OpCode, OpFlags, ResponseCode, Version, fold};
-use handle_snapshot::Record;
+use handle_snapshot::EncodedRecord;
 
 /// Where the length of the handle is.
 const BODY_AT: usize = Envelope::LEN + Header::LEN;
@@ -73,8 +73,8 @@ impl<'a> FastRequest<'a> {
     #[inline]
     pub(crate) fn answer(
         self,
-        record: &Record<'a>,
-        service: &Service<'_>,
+        record: &EncodedRecord<'a>,
+        service: &ServiceFacts<'_>,
         now_unix_s: u32,
     ) -> Option<FastAnswer<'a>> {
         let (values, count) = (record.public_bytes(), record.public_count());
@@ -140,17 +140,17 @@ impl FastAnswer<'_> {
         ResponseCode::SUCCESS
     }
 
-    /// A number that equal answers share. See [`Reply::identity`].
+    /// A number that equal answers share. See [`ReplyParts::identity`].
     #[must_use]
     pub fn identity(&self) -> u64 {
         self.values.as_ptr().addr() as u64
     }
 
-    /// What goes out in its place when the receiver has had its answers. See [`Reply::limited`].
+    /// What goes out in its place when the receiver has had its answers. See [`ReplyParts::limited`].
     #[must_use]
-    pub fn limited(&self) -> Reply<'static> {
+    pub fn limited(&self) -> ReplyParts<'static> {
         let (envelope, header) = self.frame();
-        Reply::limited_to(envelope, header)
+        ReplyParts::limited_to(envelope, header)
     }
 
     /// Writes the answer into the first [`len`](Self::len) bytes of `out`: a datagram, or a message of a

@@ -29,12 +29,12 @@ mod select;
 mod service;
 pub mod slow;
 
-pub use answer::{NotLocal, Outcome, answer, answer_message, refuse_listing, refuse_stream};
+pub use answer::{AnswerOutcome, NotLocal, answer, answer_message, refuse_listing, refuse_stream};
 pub use batch::{InBatch, answer_batch, answer_messages};
 pub use fast_path::FastAnswer;
 pub use refusal::RefusalReason;
-pub use reply::{Reply, too_long};
+pub use reply::{ReplyParts, too_long};
 pub use request::DropReason;
 pub use select::SortingRoom;
-pub use service::{Context, MayCompute, Service};
+pub use service::{AnswerContext, MayCompute, ServiceFacts};
 pub use slow::SlowPathRequest;

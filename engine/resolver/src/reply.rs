@@ -2,9 +2,9 @@
 
 use crate::digest::RequestDigest;
 use crate::refusal::RefusalReason;
-use crate::request::Request;
+use crate::request::ParsedRequest;
 use crate::select::SelectedValues;
-use crate::service::Service;
+use crate::service::ServiceFacts;
 use handle_proto::limit::{MESSAGE_EXPIRATION_S, MESSAGE_LEN_MAX, UDP_DATA_LEN_MAX, UDP_MESSAGE_LEN_MAX};
 use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::{Envelope, Header};
@@ -15,7 +15,7 @@ use handle_proto::{OpCode, OpFlags, ResponseCode, Version};
 /// Its parts borrow from the request (the handle's spelling) and from the snapshot (values); only
 /// envelope, header, digest and lengths are copied.
 #[derive(Clone, Copy, Debug)]
-pub struct Reply<'a> {
+pub struct ReplyParts<'a> {
     envelope: Envelope,
     header: Header,
     /// The digest of the request, where it was asked for.
@@ -67,7 +67,7 @@ pub(crate) const fn flags_of_reply(asked: OpFlags, primary: bool) -> OpFlags {
     OpFlags(asked.0 & COPIED | OpFlags::RECURSIVE.0 | authoritative)
 }
 
-impl<'a> Reply<'a> {
+impl<'a> ReplyParts<'a> {
     /// Request id of replies to what cannot be read. Shown by `conversations.jsonl`, `malformed`.
     pub const UNREADABLE_REQUEST_ID: i32 = -1;
 
@@ -104,11 +104,11 @@ impl<'a> Reply<'a> {
 
     /// With another text of what is wrong.
     #[must_use]
-    pub fn with_text<'t>(self, text: &'t [u8]) -> Reply<'t>
+    pub fn with_text<'t>(self, text: &'t [u8]) -> ReplyParts<'t>
     where
         'a: 't,
     {
-        let mut reply: Reply<'t> = self;
+        let mut reply: ReplyParts<'t> = self;
         reply.push_text(text);
         reply.finish()
     }
@@ -116,9 +116,9 @@ impl<'a> Reply<'a> {
     /// The frame of a reply to `request`: everything but the body after the digest.
     #[inline]
     pub(crate) fn to(
-        request: &Request<'_>,
+        request: &ParsedRequest<'_>,
         code: ResponseCode,
-        service: &Service<'_>,
+        service: &ServiceFacts<'_>,
         now_unix_s: u32,
     ) -> Self {
         let (version, asked) = (request.version, request.flags);
@@ -225,11 +225,11 @@ impl<'a> Reply<'a> {
 
     /// The same frame with an error.
     #[must_use]
-    pub fn refusing<'t>(&self, refused: RefusalReason) -> Reply<'t> {
+    pub fn refusing<'t>(&self, refused: RefusalReason) -> ReplyParts<'t> {
         let envelope = Envelope { flags: EnvelopeFlags::default(), ..self.envelope };
         let code = refused.code().for_version(self.envelope.version);
         let header = Header { response_code: code, ..self.header };
-        Reply { digest: self.digest, ..Reply::empty(envelope, header) }.refuse(refused)
+        ReplyParts { digest: self.digest, ..ReplyParts::empty(envelope, header) }.refuse(refused)
     }
 
     /// Whether it is to be signed, or to have the MAC of its session.

@@ -2,8 +2,8 @@
 
 use crate::referral::UNDERSTOOD_SINCE;
 use crate::refusal::RefusalReason;
-use crate::reply::Reply;
-use crate::service::Service;
+use crate::reply::ReplyParts;
+use crate::service::ServiceFacts;
 use handle_proto::limit::{MESSAGE_LEN_MAX, UDP_DATA_LEN_MAX, UDP_MESSAGE_LEN_MAX};
 use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::{Envelope, Header, Message};
@@ -23,7 +23,7 @@ pub enum DropReason {
 ///
 /// No more than that, because a batch keeps one for each datagram.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Request<'a> {
+pub(crate) struct ParsedRequest<'a> {
     /// The version to answer in.
     pub(crate) version: Version,
     pub(crate) session_id: i32,
@@ -61,8 +61,8 @@ impl UnreadableRequest {
             && matches!(self.op_code, OpCode::LIST_HANDLES | OpCode::LIST_HOMED_NAS)
     }
 
-    pub(crate) fn reply(self, now_unix_s: u32) -> Reply<'static> {
-        Reply::unreadable(self.refused, self.op_code, now_unix_s)
+    pub(crate) fn reply(self, now_unix_s: u32) -> ReplyParts<'static> {
+        ReplyParts::unreadable(self.refused, self.op_code, now_unix_s)
     }
 }
 
@@ -72,7 +72,7 @@ impl From<RefusalReason> for UnreadableRequest {
     }
 }
 
-impl<'a> Request<'a> {
+impl<'a> ParsedRequest<'a> {
     /// Takes apart a datagram.
     #[inline]
     pub(crate) fn from_datagram(datagram: &'a [u8]) -> Result<Self, UndecidableMessage> {
@@ -124,7 +124,7 @@ impl<'a> Request<'a> {
         let Header { op_code, response_code, .. } = message.header;
         if response_code != ResponseCode::RESERVED {
             // Two servers would otherwise tell each other for ever that they do not understand.
-            return if envelope.request_id == Reply::UNREADABLE_REQUEST_ID {
+            return if envelope.request_id == ReplyParts::UNREADABLE_REQUEST_ID {
                 Err(UndecidableMessage::Drop(DropReason::ErrorReply))
             } else {
                 refuse(RefusalReason::Response)
@@ -167,7 +167,7 @@ impl<'a> Request<'a> {
     }
 
     /// Whether its sender does not understand a referral to another service, and is to be resolved for.
-    pub(crate) fn wants_no_referral(&self, service: &Service<'_>) -> bool {
+    pub(crate) fn wants_no_referral(&self, service: &ServiceFacts<'_>) -> bool {
         service.resolves_for_old
             && self.version < UNDERSTOOD_SINCE
             && self.flags.has(OpFlags::RECURSIVE)
@@ -176,7 +176,7 @@ impl<'a> Request<'a> {
 
     /// Whether it is in a session of a server that has any.
     #[inline]
-    pub(crate) const fn is_in_session(&self, service: &Service<'_>) -> bool {
+    pub(crate) const fn is_in_session(&self, service: &ServiceFacts<'_>) -> bool {
         self.session_id > 0 && service.sessions
     }
 

@@ -13,12 +13,12 @@ use handle_proto::{HashOption, OpCode, OpFlags, Permissions, ResponseCode, Value
 use handle_resolver::batch::Scratch;
 use handle_resolver::slow::SlowReason;
 use handle_resolver::{
-    Context, DropReason, InBatch, Outcome, RefusalReason, Service, SortingRoom, answer, answer_batch,
-    answer_message, too_long,
+    AnswerContext, AnswerOutcome, DropReason, InBatch, RefusalReason, ServiceFacts, SortingRoom, answer,
+    answer_batch, answer_message, too_long,
 };
 use handle_snapshot::builder::Builder;
 use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
-use handle_snapshot::{Layer, Records};
+use handle_snapshot::{Layer, RecordSet};
 use proptest::prelude::*;
 use std::io::Cursor;
 use std::sync::OnceLock;
@@ -80,8 +80,8 @@ fn layer() -> &'static [Layer<Vec<u8>>] {
     std::slice::from_ref(LAYER.get_or_init(|| build(&["10.1", "0.NA"], true)))
 }
 
-fn context<'a>(layers: &'a [Layer<Vec<u8>>], service: Service<'a>) -> Context<'a, Vec<u8>> {
-    Context::new(Records::new(layers).unwrap(), service, NOW)
+fn context<'a>(layers: &'a [Layer<Vec<u8>>], service: ServiceFacts<'a>) -> AnswerContext<'a, Vec<u8>> {
+    AnswerContext::new(RecordSet::new(layers).unwrap(), service, NOW)
 }
 
 /// A request as a datagram.
@@ -155,8 +155,8 @@ impl RequestSpec {
 }
 
 /// The datagrams of the reply put together again: its envelope, and what follows.
-fn written(outcome: &Outcome<'_>) -> Option<(Envelope, Vec<u8>)> {
-    let Outcome::Reply(reply) = outcome else { return None };
+fn written(outcome: &AnswerOutcome<'_>) -> Option<(Envelope, Vec<u8>)> {
+    let AnswerOutcome::Reply(reply) = outcome else { return None };
     let mut out = vec![0xaa; reply.datagrams_len()];
     reply.write_datagrams(&mut out);
     let mut message = Vec::new();
@@ -175,7 +175,7 @@ fn written(outcome: &Outcome<'_>) -> Option<(Envelope, Vec<u8>)> {
 }
 
 /// The code of the answer, and the indexes of the values in it.
-fn ask_with(context: &Context<'_, Vec<u8>>, asked: &RequestSpec) -> (ResponseCode, Vec<i32>) {
+fn ask_with(context: &AnswerContext<'_, Vec<u8>>, asked: &RequestSpec) -> (ResponseCode, Vec<i32>) {
     let datagram = asked.datagram();
     let (envelope, message) = written(&answer(context, &datagram)).unwrap();
     assert_eq!(envelope.request_id, 4711);
@@ -199,7 +199,7 @@ fn ask_with(context: &Context<'_, Vec<u8>>, asked: &RequestSpec) -> (ResponseCod
 }
 
 fn ask(asked: &RequestSpec) -> (ResponseCode, Vec<i32>) {
-    ask_with(&context(layer(), Service::ALONE), asked)
+    ask_with(&context(layer(), ServiceFacts::ALONE), asked)
 }
 
 #[test]
@@ -293,7 +293,7 @@ fn a_layer_that_vouches_for_its_records_changes_no_answer() {
         RECORDS.iter().map(|record| record.0).chain(["10.1/none", "10.7/x", "0.NA/10.1.3", "nothing"]);
     for handle in handles {
         let datagram = RequestSpec::new(handle).datagram();
-        let written = |layers| written(&answer(&context(layers, Service::ALONE), &datagram));
+        let written = |layers| written(&answer(&context(layers, ServiceFacts::ALONE), &datagram));
         assert_eq!(written(&one), written(&two), "{handle}");
     }
 }
@@ -301,7 +301,7 @@ fn a_layer_that_vouches_for_its_records_changes_no_answer() {
 #[test]
 fn answers_for_derived_prefixes_when_only_they_are_homed() {
     let layers = [build(&["0.NA/10.1"], true)];
-    let context = context(&layers, Service::ALONE);
+    let context = context(&layers, ServiceFacts::ALONE);
     let code = |handle| ask_with(&context, &RequestSpec::new(handle)).0;
     assert_eq!(code("0.NA/10.1.2"), ResponseCode::SUCCESS);
     assert_eq!(code("0.na/10.1.2.3"), ResponseCode::PREFIX_REFERRAL);
@@ -313,7 +313,7 @@ fn answers_for_derived_prefixes_when_only_they_are_homed() {
 #[test]
 fn folds_local_names_only_where_the_service_does() {
     let layers = [build(&["10.1"], false)];
-    let context = context(&layers, Service::ALONE);
+    let context = context(&layers, ServiceFacts::ALONE);
     assert_eq!(ask_with(&context, &RequestSpec::new("10.1/public")).0, ResponseCode::SUCCESS);
     assert_eq!(ask_with(&context, &RequestSpec::new("10.1/PUBLIC")).0, ResponseCode::HANDLE_NOT_FOUND);
 }
@@ -322,7 +322,8 @@ fn folds_local_names_only_where_the_service_does() {
 fn only_the_server_that_a_handle_hashes_to_answers() {
     for option in [HashOption::Prefix, HashOption::Suffix, HashOption::Handle] {
         let codes = [0, 1, 2].map(|server_at| {
-            let service = Service { hash_option: option, servers_count: 3, server_at, ..Service::ALONE };
+            let service =
+                ServiceFacts { hash_option: option, servers_count: 3, server_at, ..ServiceFacts::ALONE };
             ask_with(&context(layer(), service), &RequestSpec::new("10.1/public")).0
         });
         let answered = codes.iter().filter(|&&code| code == ResponseCode::SUCCESS).count();
@@ -339,7 +340,7 @@ fn a_request_digest_comes_where_it_was_asked_for_and_is_right() {
         let asked = RequestSpec { suggested: version, flags, ..RequestSpec::new("10.1/public") };
         let datagram = asked.datagram();
         let covered = Message::decode(&datagram[Envelope::LEN..]).unwrap().covered.to_vec();
-        let (_, message) = written(&answer(&context(layer(), Service::ALONE), &datagram)).unwrap();
+        let (_, message) = written(&answer(&context(layer(), ServiceFacts::ALONE), &datagram)).unwrap();
         let message = Message::decode(&message).unwrap();
         assert_eq!(message.header.flags.has(OpFlags::REQUEST_DIGEST), len > 0);
         match len {
@@ -352,26 +353,26 @@ fn a_request_digest_comes_where_it_was_asked_for_and_is_right() {
 
 #[test]
 fn errors_that_nobody_can_read_are_not_answered_for_ever() {
-    let context = context(layer(), Service::ALONE);
+    let context = context(layer(), ServiceFacts::ALONE);
     let first = answer(&context, b"what could this be about?");
-    let Outcome::Reply(reply) = first else { panic!("the sender is told") };
+    let AnswerOutcome::Reply(reply) = first else { panic!("the sender is told") };
     let mut datagram = vec![0; reply.datagrams_len()];
     reply.write_datagrams(&mut datagram);
-    assert!(matches!(answer(&context, &datagram), Outcome::Drop(DropReason::ErrorReply)));
+    assert!(matches!(answer(&context, &datagram), AnswerOutcome::Drop(DropReason::ErrorReply)));
 }
 
 #[test]
 fn what_is_shorter_than_an_envelope_gets_no_answer() {
     let datagram = RequestSpec::new("10.1/public").datagram();
     for len in 0..Envelope::LEN {
-        let outcome = answer(&context(layer(), Service::ALONE), &datagram[..len]);
-        assert!(matches!(outcome, Outcome::Drop(DropReason::TooShort)), "{len}");
+        let outcome = answer(&context(layer(), ServiceFacts::ALONE), &datagram[..len]);
+        assert!(matches!(outcome, AnswerOutcome::Drop(DropReason::TooShort)), "{len}");
     }
 }
 
 #[test]
 fn every_truncation_of_a_request_is_answered() {
-    let context = context(layer(), Service::ALONE);
+    let context = context(layer(), ServiceFacts::ALONE);
     let datagram = RequestSpec::new("10.1/mixed").index(1).kind("URL").datagram();
     for len in Envelope::LEN..datagram.len() {
         let (_, message) = written(&answer(&context, &datagram[..len])).unwrap();
@@ -384,7 +385,7 @@ fn every_truncation_of_a_request_is_answered() {
 
 #[test]
 fn what_is_missing_of_a_datagram_counts_as_zero_up_to_the_operation() {
-    let context = context(layer(), Service::ALONE);
+    let context = context(layer(), ServiceFacts::ALONE);
     let datagram = RequestSpec::new("10.1/mixed").datagram();
     for len in Envelope::LEN..Envelope::LEN + Header::LEN {
         let expected =
@@ -398,7 +399,7 @@ fn what_is_missing_of_a_datagram_counts_as_zero_up_to_the_operation() {
 
 #[test]
 fn a_datagram_may_be_longer_than_its_message_but_no_message_longer_than_a_datagram() {
-    let context = context(layer(), Service::ALONE);
+    let context = context(layer(), ServiceFacts::ALONE);
     let mut datagram = RequestSpec::new("10.1/mixed").datagram();
     datagram.resize(UDP_MESSAGE_LEN_MAX + 100, 0xee);
     assert_eq!(refused(&answer(&context, &datagram)), None, "what follows the message is ignored");
@@ -413,16 +414,16 @@ fn a_datagram_may_be_longer_than_its_message_but_no_message_longer_than_a_datagr
     assert_eq!(refused_of(&longest), Some(RefusalReason::Oversized));
 }
 
-fn refused(outcome: &Outcome<'_>) -> Option<RefusalReason> {
+fn refused(outcome: &AnswerOutcome<'_>) -> Option<RefusalReason> {
     match outcome {
-        Outcome::Reply(reply) => reply.refused(),
+        AnswerOutcome::Reply(reply) => reply.refused(),
         other => panic!("{other:?}"),
     }
 }
 
 #[test]
 fn a_body_that_cannot_be_read_is_told_before_anything_else() {
-    let context = context(layer(), Service { site: b"a site record", ..Service::ALONE });
+    let context = context(layer(), ServiceFacts { site: b"a site record", ..ServiceFacts::ALONE });
     for op_code in OpCode::KNOWN.iter().filter(|op_code| op_code.is_deployed()) {
         for (session_id, body) in [(0, &b""[..]), (9, b""), (0, &[0, 0, 0, 9, b'/'])] {
             let asked = RequestSpec { session_id, ..RequestSpec::new("") };
@@ -438,15 +439,15 @@ fn a_body_that_cannot_be_read_is_told_before_anything_else() {
 #[test]
 fn operations_that_are_not_ours_are_refused_by_the_code_that_fits() {
     use handle_proto::wire::admin::HandleBody;
-    use handle_proto::wire::auth::Verification;
+    use handle_proto::wire::auth::VerificationRequest;
     use handle_proto::wire::digest::RequestDigest;
     use handle_proto::wire::list::Reference;
     use handle_proto::wire::session::{KeyExchange, SessionSetup};
-    let context = context(layer(), Service::ALONE);
+    let context = context(layer(), ServiceFacts::ALONE);
     let handle = HandleBody { handle: b"/" };
     let identity = Reference { handle: b"10.1/admin", index: 300 };
     let digest = RequestDigest { algorithm: handle_proto::code::DigestAlgorithm::SHA1, digest: &[0; 20] };
-    let verification = Verification { identity, nonce: &[0; 16], digest, signed_response: b"" };
+    let verification = VerificationRequest { identity, nonce: &[0; 16], digest, signed_response: b"" };
     let setup = SessionSetup { exchange: KeyExchange::ServerKey, timeout_s: 0, identity };
     let cases = [
         (Request::GetSiteInfo(handle), ResponseCode::OPERATION_NOT_SUPPORTED),
@@ -467,7 +468,7 @@ fn operations_that_are_not_ours_are_refused_by_the_code_that_fits() {
 #[test]
 fn the_site_record_is_sent_where_there_is_one() {
     use handle_proto::wire::admin::HandleBody;
-    let service = Service { site: b"a site record", ..Service::ALONE };
+    let service = ServiceFacts { site: b"a site record", ..ServiceFacts::ALONE };
     let datagram = RequestSpec::new("").frame(&Request::GetSiteInfo(HandleBody { handle: b"/" }));
     let (_, message) = written(&answer(&context(layer(), service), &datagram)).unwrap();
     let message = Message::decode(&message).unwrap();
@@ -489,8 +490,8 @@ fn layer_of_one(count: i32) -> [Layer<Vec<u8>>; 1] {
 fn lists_that_are_too_long_for_a_worker_go_the_slow_way_and_are_sorted_there() {
     const VALUES: i32 = 256;
     let layers = layer_of_one(VALUES);
-    let alone = Service::ALONE;
-    let with_slow_path = Service { authenticates: true, ..alone };
+    let alone = ServiceFacts::ALONE;
+    let with_slow_path = ServiceFacts { authenticates: true, ..alone };
     let most = QUERY_COMPARISONS_MAX / usize::try_from(VALUES).unwrap();
     let longest = (MESSAGE_LEN_MAX as usize - 100) / 4;
     for flags in [OpFlags::PLAIN_REQUEST, OpFlags::PLAIN_REQUEST.without(OpFlags::PUBLIC_ONLY)] {
@@ -505,7 +506,7 @@ fn lists_that_are_too_long_for_a_worker_go_the_slow_way_and_are_sorted_there() {
             assert_eq!(refused_alone, is_long.then_some(RefusalReason::QueryTooLong), "without a slow path");
             let outcome = answer_message(&context(&layers, with_slow_path), envelope, bytes);
             let why = match outcome {
-                Outcome::Slow(slow) => Some(slow.why()),
+                AnswerOutcome::Slow(slow) => Some(slow.why()),
                 _ => None,
             };
             assert_eq!(why, is_long.then_some(SlowReason::Template));
@@ -521,7 +522,7 @@ fn lists_that_are_too_long_for_a_worker_go_the_slow_way_and_are_sorted_there() {
 /// The body of the answer that has the first `count` values of `10.1/many`.
 fn plain_answer(layers: &[Layer<Vec<u8>>], count: usize) -> Vec<u8> {
     let all = RequestSpec::new("10.1/many").datagram();
-    let (_, message) = written(&answer(&context(layers, Service::ALONE), &all)).unwrap();
+    let (_, message) = written(&answer(&context(layers, ServiceFacts::ALONE), &all)).unwrap();
     let body = Message::decode(&message).unwrap().body.to_vec();
     let values_at = 4 + "10.1/many".len() + 4;
     let len = (body.len() - values_at) / 256 * count;
@@ -533,9 +534,11 @@ fn plain_answer(layers: &[Layer<Vec<u8>>], count: usize) -> Vec<u8> {
 #[test]
 fn what_takes_too_many_datagrams_is_to_be_asked_for_over_tcp_and_what_is_no_message_nowhere() {
     let ask_in = |datagrams| {
-        let service = Service { answer_datagrams_max: datagrams, ..Service::ALONE };
+        let service = ServiceFacts { answer_datagrams_max: datagrams, ..ServiceFacts::ALONE };
         let datagram = RequestSpec::new("10.1/long").datagram();
-        let Outcome::Reply(reply) = answer(&context(layer(), service), &datagram) else { panic!("a reply") };
+        let AnswerOutcome::Reply(reply) = answer(&context(layer(), service), &datagram) else {
+            panic!("a reply")
+        };
         (reply.response_code(), reply.refused())
     };
     assert_eq!(ask_in(1), (ResponseCode::ERROR, Some(RefusalReason::TooManyDatagrams)));
@@ -595,7 +598,7 @@ fn datagrams() -> impl Strategy<Value = Vec<u8>> {
 
 /// Answers `datagrams` as a batch, and says how many got usual answers, once each is what it is alone.
 fn same_alone(layers: &[Layer<Vec<u8>>], datagrams: &[Vec<u8>]) -> usize {
-    let context = context(layers, Service::ALONE);
+    let context = context(layers, ServiceFacts::ALONE);
     let mut scratch = Scratch::new();
     let mut batch = vec![None; datagrams.len()];
     answer_batch(&context, &mut scratch, datagrams.iter().map(Vec::as_slice), |at, outcome| {
@@ -611,7 +614,7 @@ fn same_alone(layers: &[Layer<Vec<u8>>], datagrams: &[Vec<u8>]) -> usize {
                 assert_eq!(written(&outcome), written(&alone));
             }
             InBatch::Usual(usual) => {
-                let Outcome::Reply(reply) = alone else { panic!("{alone:?}") };
+                let AnswerOutcome::Reply(reply) = alone else { panic!("{alone:?}") };
                 let (mut bytes, mut expected) = (vec![0xaa; usual.len()], vec![0x55; reply.datagrams_len()]);
                 usual.write(&mut bytes);
                 reply.write_datagrams(&mut expected);
@@ -657,7 +660,7 @@ proptest! {
 
     #[test]
     fn values_that_are_not_public_never_leave(datagram in datagrams()) {
-        if let Some((_, message)) = written(&answer(&context(layer(), Service::ALONE), &datagram)) {
+        if let Some((_, message)) = written(&answer(&context(layer(), ServiceFacts::ALONE), &datagram)) {
             for secret in [&b"open sesame"[..], b"nobody reads this", b"hidden"] {
                 // Unless the client sent it itself, as part of a name.
                 let echoed = datagram.windows(secret.len()).any(|window| window == secret);

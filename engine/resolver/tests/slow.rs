@@ -11,16 +11,16 @@ use handle_proto::wire::query::Query;
 use handle_proto::wire::session::{KeyExchange, SessionSetup};
 use handle_proto::wire::{Body, Envelope, Header, Message, MessageBuf, Request, Response};
 use handle_proto::{OpCode, OpFlags, Permissions, ResponseCode, Value, ValueBuf, Version};
-use handle_resolver::authority::{Administrators, AuthorityOutcome, entitles};
+use handle_resolver::authority::{AuthorityOutcome, ServerAdministrators, entitles};
 use handle_resolver::batch::Scratch;
 use handle_resolver::slow::{FirstEvaluation, SlowReason, keys};
 use handle_resolver::{
-    Context, InBatch, MayCompute, NotLocal, Outcome, RefusalReason, Reply, Service, SlowPathRequest, answer,
-    answer_batch, answer_message, refuse_listing,
+    AnswerContext, AnswerOutcome, InBatch, MayCompute, NotLocal, RefusalReason, ReplyParts, ServiceFacts,
+    SlowPathRequest, answer, answer_batch, answer_message, refuse_listing,
 };
 use handle_snapshot::builder::Builder;
 use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
-use handle_snapshot::{Layer, Records};
+use handle_snapshot::{Layer, RecordSet};
 use std::io::Cursor;
 
 const NOW: u32 = 1_700_000_000;
@@ -28,7 +28,8 @@ const PRIVATE: Permissions = Permissions(0x0c);
 const UNREADABLE: Permissions = Permissions(0x04);
 const PUBLIC: Permissions = Permissions::DEFAULT;
 const READ: AdminPermissions = AdminPermissions::READ_VALUE;
-const SERVICE: Service<'static> = Service { signs: true, authenticates: true, ..Service::ALONE };
+const SERVICE: ServiceFacts<'static> =
+    ServiceFacts { signs: true, authenticates: true, ..ServiceFacts::ALONE };
 
 /// Records as they are given: a handle and its values.
 #[derive(Default)]
@@ -76,8 +77,8 @@ impl TestSet {
     }
 }
 
-fn context(layers: &[Layer<Vec<u8>>]) -> Context<'_, Vec<u8>> {
-    Context::new(Records::new(layers).unwrap(), SERVICE, NOW)
+fn context(layers: &[Layer<Vec<u8>>]) -> AnswerContext<'_, Vec<u8>> {
+    AnswerContext::new(RecordSet::new(layers).unwrap(), SERVICE, NOW)
 }
 
 fn who(index: i32, handle: &str) -> Reference<'_> {
@@ -106,26 +107,26 @@ fn answers() -> Vec<u8> {
     message(envelope, FLAGS, &Request::AnswerChallenge(answer))
 }
 
-fn slow<'a>(context: &Context<'a, Vec<u8>>, datagram: &'a [u8]) -> SlowPathRequest<'a> {
+fn slow<'a>(context: &AnswerContext<'a, Vec<u8>>, datagram: &'a [u8]) -> SlowPathRequest<'a> {
     match answer(context, datagram) {
-        Outcome::Slow(slow) => slow,
+        AnswerOutcome::Slow(slow) => slow,
         other => panic!("{other:?}"),
     }
 }
 
-fn code(outcome: &Outcome<'_>) -> ResponseCode {
-    let Outcome::Reply(reply) = outcome else { panic!("{outcome:?}") };
+fn code(outcome: &AnswerOutcome<'_>) -> ResponseCode {
+    let AnswerOutcome::Reply(reply) = outcome else { panic!("{outcome:?}") };
     reply.response_code()
 }
 
-fn stream(reply: &Reply<'_>) -> Vec<u8> {
+fn stream(reply: &ReplyParts<'_>) -> Vec<u8> {
     let mut bytes = vec![0; Envelope::LEN + reply.message_len()];
     reply.write_stream(&mut bytes);
     bytes
 }
 
 /// Code and indexes of a reply.
-fn shown(reply: &Reply<'_>) -> (ResponseCode, Vec<i32>) {
+fn shown(reply: &ReplyParts<'_>) -> (ResponseCode, Vec<i32>) {
     let bytes = stream(reply);
     let (envelope, rest) = Envelope::split(&bytes).unwrap();
     let Body::Reply(reply) = Message::decode(rest).unwrap().decode_body(envelope.version).unwrap() else {
@@ -156,7 +157,7 @@ fn records() -> TestSet {
 fn only_what_needs_it_goes_the_slow_way() {
     let layers = records().layer(true);
     let (context, plain) =
-        (context(&layers), Context::new(Records::new(&layers).unwrap(), Service::ALONE, NOW));
+        (context(&layers), AnswerContext::new(RecordSet::new(&layers).unwrap(), ServiceFacts::ALONE, NOW));
     let certify = OpFlags::PLAIN_REQUEST.with(OpFlags::CERTIFY);
     for (handle, flags, why) in [
         ("10.1/public", OpFlags::PLAIN_REQUEST, None),
@@ -171,12 +172,12 @@ fn only_what_needs_it_goes_the_slow_way() {
         let asked = asks(handle, &[], flags);
         let outcome = answer(&context, &asked);
         match (why, &outcome) {
-            (None, Outcome::Reply(_)) => {}
-            (Some(why), Outcome::Slow(slow)) => assert_eq!(slow.why(), why, "{handle}"),
+            (None, AnswerOutcome::Reply(_)) => {}
+            (Some(why), AnswerOutcome::Slow(slow)) => assert_eq!(slow.why(), why, "{handle}"),
             _ => panic!("{handle}: {outcome:?}"),
         }
         assert!(
-            matches!(answer(&plain, &asked), Outcome::Reply(_)),
+            matches!(answer(&plain, &asked), AnswerOutcome::Reply(_)),
             "without a slow path nothing is left to it"
         );
     }
@@ -302,8 +303,8 @@ fn one_administrators_value_must_hold_the_right_to_read() {
     let challenged = slow(&context, &answers).take_up(&context, envelope, rest, false).unwrap();
     let server = [who(1, "10.1/root")];
     let mut administrators =
-        Administrators { server: &server, server_reads_all: true, status: &[], lookups_max: 10 };
-    let permits = |administrators: &Administrators<'_>, index, handle| {
+        ServerAdministrators { server: &server, server_reads_all: true, status: &[], lookups_max: 10 };
+    let permits = |administrators: &ServerAdministrators<'_>, index, handle| {
         challenged.permits(&context, who(index, handle), administrators)
     };
     assert_eq!(permits(&administrators, 300, "10.1/most"), AuthorityOutcome::No);
@@ -421,16 +422,20 @@ fn keys_come_in_the_order_of_their_indexes() {
 
 #[test]
 fn another_server_gets_its_verdict() {
-    use handle_proto::wire::auth::Verification;
+    use handle_proto::wire::auth::VerificationRequest;
     use handle_proto::wire::digest::RequestDigest;
     let layers = records().layer(true);
     let context = context(&layers);
     let digest = RequestDigest { algorithm: handle_proto::code::DigestAlgorithm::SHA1, digest: &[0; 20] };
-    let verification =
-        Verification { identity: who(300, "10.1/admin"), nonce: &[0; 16], digest, signed_response: b"\x02" };
+    let verification = VerificationRequest {
+        identity: who(300, "10.1/admin"),
+        nonce: &[0; 16],
+        digest,
+        signed_response: b"\x02",
+    };
     let asked = message(Envelope::request(1), FLAGS, &Request::VerifyChallenge(verification));
     let (envelope, rest) = Envelope::split(&asked).unwrap();
-    let Outcome::Slow(slow) = answer_message(&context, envelope, rest) else { panic!("a slow one") };
+    let AnswerOutcome::Slow(slow) = answer_message(&context, envelope, rest) else { panic!("a slow one") };
     assert_eq!(slow.why(), SlowReason::Verification);
     for is_valid in [false, true] {
         let bytes = stream(&slow.verdict(&context, is_valid));
@@ -445,9 +450,9 @@ fn keys_that_are_not_here_are_verified_by_those_who_have_them() {
         .value(1, "HS_SERV.PREFIX", b"0.SERV/x", PUBLIC)
         .handle("10.1/a")
         .layer(true);
-    let (alone, second) = (context(&layers), Service { servers_count: 2, server_at: 1, ..SERVICE });
+    let (alone, second) = (context(&layers), ServiceFacts { servers_count: 2, server_at: 1, ..SERVICE });
     let asked = answers();
-    let verifies = |context: &Context<'_, _>, handle: &str| {
+    let verifies = |context: &AnswerContext<'_, _>, handle: &str| {
         let reply = slow(context, &asked).verifies(context, handle.as_bytes()).err();
         reply.map(|reply| (reply.response_code(), reply.refused()))
     };
@@ -457,7 +462,7 @@ fn keys_that_are_not_here_are_verified_by_those_who_have_them() {
     let not_responsible = |refused| Some((ResponseCode::SERVER_NOT_RESPONSIBLE, Some(refused)));
     assert_eq!(verifies(&alone, "99.9/a"), not_responsible(RefusalReason::NotHomed));
     assert_eq!(verifies(&alone, "0.NA/10.1.2"), Some((ResponseCode::PREFIX_REFERRAL, None)));
-    let second = Context::new(Records::new(&layers).unwrap(), second, NOW);
+    let second = AnswerContext::new(RecordSet::new(&layers).unwrap(), second, NOW);
     let elsewhere = ["10.1/a", "10.1/b", "10.1/c", "10.1/d", "10.1/e", "10.1/f"];
     let (here, there): (Vec<_>, Vec<_>) =
         elsewhere.iter().map(|handle| verifies(&second, handle)).partition(Option::is_none);
@@ -561,7 +566,7 @@ fn computed_values_are_for_administrators_of_their_base_and_of_the_server() {
     let challenged = challenged.with_computed(&encoded);
     let server = [who(1, "10.1/root")];
     let administrators =
-        Administrators { server: &server, server_reads_all: true, status: &[], lookups_max: 10 };
+        ServerAdministrators { server: &server, server_reads_all: true, status: &[], lookups_max: 10 };
     let permits = |index, handle| challenged.permits(&context, who(index, handle), &administrators);
     assert_eq!(permits(300, "10.1/read"), AuthorityOutcome::Yes);
     assert_eq!(permits(1, "10.1/root"), AuthorityOutcome::Yes);
@@ -574,8 +579,8 @@ fn computed_values_are_for_administrators_of_their_base_and_of_the_server() {
 #[test]
 fn in_sessions_public_values_are_answered_at_once_and_all_else_is_for_who_knows_the_session() {
     let layers = records().layer(true);
-    let with = |service| Context::new(Records::new(&layers).unwrap(), service, NOW);
-    let (context, without) = (with(Service { sessions: true, ..SERVICE }), with(SERVICE));
+    let with = |service| AnswerContext::new(RecordSet::new(&layers).unwrap(), service, NOW);
+    let (context, without) = (with(ServiceFacts { sessions: true, ..SERVICE }), with(SERVICE));
     let envelope = Envelope { session_id: 9, ..Envelope::request(1) };
     let asks = |handle: &str, flags| {
         let query = Query { handle: handle.as_bytes(), indexes: Indexes::EMPTY, types: Strings::EMPTY };
@@ -589,7 +594,7 @@ fn in_sessions_public_values_are_answered_at_once_and_all_else_is_for_who_knows_
         asks("99.9/moved", OpFlags::PLAIN_REQUEST),
     ];
     for asked in &public {
-        let Outcome::InSession(reply) = answer(&context, asked) else { panic!("{asked:?}") };
+        let AnswerOutcome::InSession(reply) = answer(&context, asked) else { panic!("{asked:?}") };
         assert_eq!(reply.session_id(), 9);
         let refused = reply.refusing(RefusalReason::WrongMac);
         let (envelope, _) = Envelope::split(&stream(&refused)).map(|(envelope, _)| (envelope, ())).unwrap();
@@ -598,13 +603,13 @@ fn in_sessions_public_values_are_answered_at_once_and_all_else_is_for_who_knows_
         outside[4..8].fill(0);
         let alone = without.service().signs && reply.certifies();
         if !alone {
-            let Outcome::Reply(plain) = answer(&without, &outside) else { panic!("{outside:?}") };
+            let AnswerOutcome::Reply(plain) = answer(&without, &outside) else { panic!("{outside:?}") };
             assert_eq!(shown(&reply), shown(&plain));
         }
     }
     let mut batched = 0;
     answer_batch(&context, &mut Scratch::new(), public.iter().map(Vec::as_slice), |at, outcome| {
-        let (InBatch::Other(Outcome::InSession(reply)), Outcome::InSession(alone)) =
+        let (InBatch::Other(AnswerOutcome::InSession(reply)), AnswerOutcome::InSession(alone)) =
             (outcome, answer(&context, &public[at]))
         else {
             panic!("{outcome:?}")
@@ -634,7 +639,7 @@ fn in_sessions_public_values_are_answered_at_once_and_all_else_is_for_who_knows_
     // What is encrypted has to be decrypted first; nobody does without sessions.
     let mut hidden = asks("10.1/public", certified);
     hidden[2] |= 0x40;
-    assert!(matches!(answer(&context, &hidden), Outcome::Encrypted));
+    assert!(matches!(answer(&context, &hidden), AnswerOutcome::Encrypted));
     assert_eq!(code(&answer(&without, &hidden)), ResponseCode::SESSION_TIMEOUT);
     hidden[4..8].fill(0);
     assert_eq!(code(&answer(&context, &hidden)), ResponseCode::SESSION_FAILED, "outside of any");
@@ -643,7 +648,8 @@ fn in_sessions_public_values_are_answered_at_once_and_all_else_is_for_who_knows_
 #[test]
 fn what_is_confidential_follows_from_flags_version_and_values() {
     let layers = records().layer(true);
-    let context = Context::new(Records::new(&layers).unwrap(), Service { sessions: true, ..SERVICE }, NOW);
+    let context =
+        AnswerContext::new(RecordSet::new(&layers).unwrap(), ServiceFacts { sessions: true, ..SERVICE }, NOW);
     let mut room = vec![0; 4096];
     for (minor, index, flags, is_confidential) in [
         (11, 1, FLAGS, true),
@@ -691,9 +697,9 @@ fn a_copy_of_the_record_of_a_homed_prefix_counts_as_far_as_it_goes() {
 #[test]
 fn listing_is_left_to_another_process_where_one_does_it() {
     let layers = TestSet::default().handle("10.1/a").value(1, "URL", b"x", PUBLIC).layer(true);
-    let records = Records::new(&layers).unwrap();
-    let with = Service { forwards_listing: true, ..SERVICE };
-    let (with, without) = (Context::new(records, with, NOW), context(&layers));
+    let records = RecordSet::new(&layers).unwrap();
+    let with = ServiceFacts { forwards_listing: true, ..SERVICE };
+    let (with, without) = (AnswerContext::new(records, with, NOW), context(&layers));
     let handle = HandleBody { handle: b"0.NA/10.1" };
     for (request, is_listing) in [
         (Request::ListHandles(handle), true),
@@ -701,8 +707,8 @@ fn listing_is_left_to_another_process_where_one_does_it() {
         (Request::DeleteHandle(handle), false),
     ] {
         let asked = message(Envelope::request(5), FLAGS, &request);
-        assert_eq!(matches!(answer(&with, &asked), Outcome::Listing), is_listing, "{request:?}");
-        let refused = |outcome: Outcome<'_>| matches!(outcome, Outcome::Reply(reply) if reply.refused() == Some(RefusalReason::Administration));
+        assert_eq!(matches!(answer(&with, &asked), AnswerOutcome::Listing), is_listing, "{request:?}");
+        let refused = |outcome: AnswerOutcome<'_>| matches!(outcome, AnswerOutcome::Reply(reply) if reply.refused() == Some(RefusalReason::Administration));
         assert_ne!(refused(answer(&with, &asked)), is_listing, "{request:?}");
         assert!(refused(answer(&without, &asked)), "{request:?}");
         // The refusal of a listing refers to its request.
@@ -726,8 +732,8 @@ fn old_clients_of_a_delegated_prefix_are_left_to_another_process_where_one_resol
         .handle("0.NA/10.6")
         .value(1, "URL", b"x", PUBLIC)
         .layer(true);
-    let records = Records::new(&layers).unwrap();
-    let with = Context::new(records, Service { resolves_for_old: true, ..SERVICE }, NOW);
+    let records = RecordSet::new(&layers).unwrap();
+    let with = AnswerContext::new(records, ServiceFacts { resolves_for_old: true, ..SERVICE }, NOW);
     let without = context(&layers);
     let asked = |minor, handle: &str, flags| {
         let (version, suggested) = (Version::new(2, minor), Version::new(2, minor));
@@ -749,18 +755,18 @@ fn old_clients_of_a_delegated_prefix_are_left_to_another_process_where_one_resol
         let asked = asked(minor, handle, flags);
         let case = format!("2.{minor} {handle}");
         match answer(&with, &asked) {
-            Outcome::Slow(slow) => {
+            AnswerOutcome::Slow(slow) => {
                 assert!(is_left && slow.wants_no_referral(&with), "{case}");
                 let FirstEvaluation::Reply(reply) = slow.evaluate(&with) else { panic!("{case}") };
                 assert_eq!(reply.response_code(), ResponseCode::PREFIX_REFERRAL, "{case}");
             }
-            outcome => assert!(!is_left && matches!(outcome, Outcome::Reply(_)), "{case}"),
+            outcome => assert!(!is_left && matches!(outcome, AnswerOutcome::Reply(_)), "{case}"),
         }
         let mut in_batch = None;
         answer_batch(&with, &mut Scratch::new(), [&asked[..]], |_, outcome| {
-            in_batch = Some(matches!(outcome, InBatch::Other(Outcome::Slow(_))));
+            in_batch = Some(matches!(outcome, InBatch::Other(AnswerOutcome::Slow(_))));
         });
         assert_eq!(in_batch, Some(is_left), "{case} in a batch");
-        assert!(matches!(answer(&without, &asked), Outcome::Reply(_)), "{case}");
+        assert!(matches!(answer(&without, &asked), AnswerOutcome::Reply(_)), "{case}");
     }
 }

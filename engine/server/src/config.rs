@@ -68,7 +68,7 @@ pub struct Config {
     /// Copy the set into memory of our own instead of mapping its files.
     pub copy_to_memory: bool,
     /// Sizes of everything that is bounded.
-    pub limits: Limits,
+    pub limits: ServerLimits,
     /// What the outside may see.
     pub observe: ObserveParameters,
     /// Connections.
@@ -88,7 +88,7 @@ pub struct Config {
     /// How many datagrams go to whom.
     pub rate_limit: RateLimitConfig,
     /// Whether and how answers are logged.
-    pub query_log: query_log::Settings,
+    pub query_log: query_log::QueryLogSettings,
 }
 
 /// How datagrams are moved.
@@ -117,7 +117,7 @@ impl From<Datapath> for DatapathChoice {
 /// Sizes of everything that is bounded. When something is full, we drop and count.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Limits {
+pub struct ServerLimits {
     /// Datagrams that are received and answered together; a train counts once. Of single datagrams the portable datapath
     /// takes at most 64.
     pub batch_datagrams: usize,
@@ -173,7 +173,7 @@ impl Default for Config {
             verify_bytes_per_s: 64 << 20,
             wait_for_set: true,
             copy_to_memory: false,
-            limits: Limits::default(),
+            limits: ServerLimits::default(),
             observe: ObserveParameters::default(),
             tcp: TcpSettings::default(),
             templates: TemplatesConfig::default(),
@@ -183,12 +183,12 @@ impl Default for Config {
             sessions: SessionsConfig::default(),
             forward: ForwardConfig::default(),
             rate_limit: RateLimitConfig::default(),
-            query_log: query_log::Settings::default(),
+            query_log: query_log::QueryLogSettings::default(),
         }
     }
 }
 
-impl Default for Limits {
+impl Default for ServerLimits {
     fn default() -> Self {
         Self {
             batch_datagrams: 512,
@@ -367,7 +367,7 @@ mod tests {
 
     #[test]
     fn limits_hold_at_their_edges() {
-        let with = |change: fn(&mut Limits)| {
+        let with = |change: fn(&mut ServerLimits)| {
             let mut config = Config::default();
             change(&mut config.limits);
             config.check().is_ok()

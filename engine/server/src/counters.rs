@@ -8,7 +8,7 @@
 //! Every connection is in `tcp_accepted` or one of `tcp_refused_*`, and every accepted one that is given up in one of
 //! `tcp_closed_*`. Every message over one is in `tcp_requests_answered`, `tcp_requests_under_way` or one of `tcp_dropped_*`.
 
-use crate::latency::{Histogram, Times};
+use crate::latency::{AnswerTimes, Histogram};
 use crossbeam_utils::CachePadded;
 use handle_proto::ResponseCode;
 use handle_resolver::RefusalReason;
@@ -86,7 +86,7 @@ impl AnswerPath {
 /// Whether a number only grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(non_camel_case_types, reason = "written so in the table")]
-pub enum Kind {
+pub enum CounterKind {
     /// It only grows; its metric ends in `_total`.
     counter,
     /// It is how many there are now.
@@ -95,7 +95,7 @@ pub enum Kind {
 
 /// How a counter is called outside: a row of [`Counters::TABLE`].
 #[derive(Clone, Copy, Debug)]
-pub struct Row {
+pub struct CounterRow {
     /// Its name in `stats`.
     pub name: &'static str,
     /// What is counted. Where several rows are one metric, what stands before the colon is about all of them.
@@ -103,7 +103,7 @@ pub struct Row {
     /// The metric, without `handled_` in front and `_total` behind.
     pub metric: &'static str,
     /// Whether it only grows.
-    pub kind: Kind,
+    pub kind: CounterKind,
     /// What tells the counters of one metric apart.
     pub labels: &'static [(&'static str, &'static str)],
 }
@@ -111,11 +111,11 @@ pub struct Row {
 macro_rules! row {
     ($name:ident, $help:expr) => { row!($name, $help, counter, stringify!($name), ) };
     ($name:ident, $help:expr, $kind:ident, $metric:expr, $($label:ident = $value:literal)*) => {
-        Row {
+        CounterRow {
             name: stringify!($name),
             help: $help.trim_ascii(),
             metric: $metric,
-            kind: Kind::$kind,
+            kind: CounterKind::$kind,
             labels: &[$((stringify!($label), $value),)*],
         }
     };
@@ -155,7 +155,7 @@ macro_rules! counters {
 
         impl Counters {
             /// How each of the plain counters is called.
-            pub const TABLE: &'static [Row] = &[$(
+            pub const TABLE: &'static [CounterRow] = &[$(
                 row!($name, concat!($($doc),*) $(, $kind, $metric, $($($label = $value)*)?)?),
             )*];
 
@@ -341,7 +341,7 @@ impl Counters {
 /// How long answers took that are counted in `sets`, by transport and way.
 fn times<'c>(sets: impl Iterator<Item = &'c Counters> + Clone) -> Value {
     let times = |transport, way: AnswerPath| {
-        let times = Times::of(sets.clone().map(|counters| counters.answer_times(transport, way)));
+        let times = AnswerTimes::of(sets.clone().map(|counters| counters.answer_times(transport, way)));
         (way.name().to_owned(), times.to_json())
     };
     let by_way = |transport: Transport| {
@@ -369,9 +369,9 @@ const CODE_AT: [u8; 512] = {
 
 /// The sets of all workers.
 #[derive(Clone, Debug)]
-pub struct Shards(Arc<[CachePadded<Counters>]>);
+pub struct CounterShards(Arc<[CachePadded<Counters>]>);
 
-impl Shards {
+impl CounterShards {
     /// Sets for `workers_count` workers, all zero.
     #[must_use]
     pub fn new(workers_count: usize) -> Self {
@@ -429,7 +429,7 @@ mod tests {
 
     #[test]
     fn every_code_with_a_name_has_a_counter_of_its_own() {
-        let shards = Shards::new(2);
+        let shards = CounterShards::new(2);
         for (at, &code) in ResponseCode::KNOWN.iter().enumerate() {
             shards.shard(at % 2).count_reply(Transport::ALL[at % 2], code, None);
         }
@@ -459,11 +459,11 @@ mod tests {
             for other in same {
                 assert_ne!(other.labels, row.labels, "{} and {}", row.name, other.name);
                 assert_eq!(other.kind, row.kind, "{} and {}", row.name, other.name);
-                let names = |row: &Row| row.labels.iter().map(|&(name, _)| name).collect::<Vec<_>>();
+                let names = |row: &CounterRow| row.labels.iter().map(|&(name, _)| name).collect::<Vec<_>>();
                 assert_eq!(names(other), names(row), "{} and {}", row.name, other.name);
             }
         }
-        let shards = Shards::new(2);
+        let shards = CounterShards::new(2);
         shards.shard(1).datagrams_received.add(3);
         let json = shards.to_json();
         assert_eq!(

@@ -2,7 +2,7 @@
 
 use crate::config::Config;
 use crate::observe::Observer;
-use crate::observe::http::{Response, Status};
+use crate::observe::http::{HttpResponse, HttpStatus};
 use handle_snapshot::set::{SetError, SetErrorKind, read_manifest};
 use sd_notify::NotifyState;
 use std::os::unix::net::UnixStream;
@@ -52,9 +52,9 @@ pub fn wait_for_set(config: &Config, mut is_told_to_stop: impl FnMut() -> bool) 
     };
     match config.observe.http {
         Some(address) => Observer::bind(address)?.serve_until(&config.observe, is_over, |path| match path {
-            "/healthz" => Response::text(Status::Ok, "ok"),
-            "/readyz" | "/metrics" => Response::text(Status::Unavailable, message.as_str()),
-            _ => Response::text(Status::NotFound, "there are /metrics, /healthz and /readyz"),
+            "/healthz" => HttpResponse::text(HttpStatus::Ok, "ok"),
+            "/readyz" | "/metrics" => HttpResponse::text(HttpStatus::Unavailable, message.as_str()),
+            _ => HttpResponse::text(HttpStatus::NotFound, "there are /metrics, /healthz and /readyz"),
         }),
         None => wait_until(is_over),
     }

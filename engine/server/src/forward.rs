@@ -17,8 +17,8 @@ pub(crate) mod queue;
 pub(crate) mod stats;
 mod thread;
 
-use crate::slow::queue::Job;
-use breaker::Breaker;
+use crate::slow::queue::SlowJob;
+use breaker::CircuitBreaker;
 use config::ForwardConfig;
 use handle_sessions::forward::ForwardedRequest;
 use places::{ForwardPlace, ForwardPlaces, NoPlace};
@@ -41,7 +41,7 @@ pub(crate) struct Forwarder {
     pub(crate) identities: bool,
     pub(crate) queue: ForwardQueue,
     places: ForwardPlaces,
-    breaker: Breaker,
+    breaker: CircuitBreaker,
     counts: ForwardCounts,
 }
 
@@ -99,7 +99,7 @@ impl Forwarder {
             identities: config.identities,
             queue: ForwardQueue::default(),
             places: ForwardPlaces::new(config, jobs_count),
-            breaker: Breaker::new(Duration::from_millis(config.rest_ms.into())),
+            breaker: CircuitBreaker::new(Duration::from_millis(config.rest_ms.into())),
             counts: ForwardCounts::default(),
         })
     }
@@ -116,7 +116,7 @@ impl Forwarder {
     }
 
     /// Hands over a job with a [`ForwardState`].
-    pub(crate) fn submit(&self, job: Box<Job>) {
+    pub(crate) fn submit(&self, job: Box<SlowJob>) {
         self.queue.submit(ForwardItem::Job(job));
     }
 

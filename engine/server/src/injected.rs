@@ -241,7 +241,7 @@ fn loses_one_of_a_train(datapath: Datapath) {
     for bug in [BUG_IN_READING, BUG_IN_ANSWERING] {
         let (server, _directory) = serve(datapath);
         let good = format!("10.1/{}", "x".repeat(bug.len() - 5));
-        let options = handle_net::Options::new(([127, 0, 0, 1], 0).into());
+        let options = handle_net::SocketOptions::new(([127, 0, 0, 1], 0).into());
         let mut client = handle_net::open(handle_net::DatapathChoice::Portable, &options).unwrap().path;
         let train: Vec<u8> =
             (0..30).flat_map(|at| request(if at % 10 == 3 { bug } else { &good }, at)).collect();

@@ -5,7 +5,7 @@
 
 use crate::shutdown::{Shutdown, WorkerWakers};
 use crate::templates::{SetTemplates, TemplatesConfig};
-use crate::verification::{LayerState, Ledger, RecordChecks};
+use crate::verification::{LayerState, RecordChecks, VerificationLedger};
 use arc_swap::{ArcSwap, Cache};
 use handle_snapshot::map::LoadMode;
 use handle_snapshot::set::manifest::{LayerEntry, MANIFEST};
@@ -32,7 +32,7 @@ impl LiveSet {
     fn new(
         set: &PublishedSet,
         checks: RecordChecks,
-        ledger: &Ledger,
+        ledger: &VerificationLedger,
         templates: Option<&TemplatesConfig>,
     ) -> Self {
         let set = Arc::new(set.with_trust(|entry| ledger.trust(entry, checks, set.has_private_values())));
@@ -65,7 +65,7 @@ pub struct ServedSet {
     wakers: WorkerWakers,
     reloads: AtomicU64,
     /// What is known of the layers of the set.
-    pub(crate) ledger: Ledger,
+    pub(crate) ledger: VerificationLedger,
     /// Held while a set is opened, so that two reloads cannot overtake each other.
     opening: Mutex<SetOpener>,
 }
@@ -86,7 +86,7 @@ struct ReloadFailure {
 }
 
 /// A worker's way to the current set.
-pub type Reader = Cache<Arc<ArcSwap<LiveSet>>, Arc<LiveSet>>;
+pub type SetReader = Cache<Arc<ArcSwap<LiveSet>>, Arc<LiveSet>>;
 
 /// What a reload did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,7 +112,7 @@ impl ServedSet {
     ) -> Result<Arc<Self>, SetError> {
         let set = PublishedSet::open(directory, how)?;
         check_homed(&set, |_| false)?;
-        let ledger = Ledger::default();
+        let ledger = VerificationLedger::default();
         ledger.begin(&set.manifest().layers, |_| false);
         let live = LiveSet::new(&set, checks, &ledger, templates.as_ref());
         Ok(Arc::new(Self {
@@ -190,7 +190,7 @@ impl ServedSet {
 
     /// A way to the current set that costs one comparison where nothing has changed.
     #[must_use]
-    pub fn reader(&self) -> Reader {
+    pub fn reader(&self) -> SetReader {
         Cache::new(Arc::clone(&self.set))
     }
 

@@ -14,7 +14,7 @@
 //! host, listed peers, and who writes in a session that it set up from the same address are not limited.
 //!
 //! - [`Limiter`], [`EqualAnswers`]: the decisions, in fixed memory, without locks and allocation; time is an argument.
-//! - [`RateLimitConfig`], [`Prefix`]: the section of the configuration.
+//! - [`RateLimitConfig`], [`AddressPrefix`]: the section of the configuration.
 //! - [`RateLimit`]: the state of a worker.
 //!
 //! **Each worker has tables of its own**, and enforces its share: the configured rate divided by the
@@ -31,8 +31,8 @@ mod prefix;
 
 pub use config::RateLimitConfig;
 pub use equal::{EqualAnswers, NetworkHash};
-pub use limiter::{IPV4_PREFIXES, IPV6_PREFIXES, Limiter, Limits, Seed};
-pub use prefix::{InvalidPrefix, Prefix, Prefixes};
+pub use limiter::{HashSeed, IPV4_PREFIXES, IPV6_PREFIXES, Limiter, RateLimits};
+pub use prefix::{AddressPrefix, AddressPrefixes, InvalidPrefix};
 
 use crate::counters::Counters;
 use handle_net::{Datagram, Peer};
@@ -122,14 +122,14 @@ pub struct RateLimit {
     certified: Limiter,
     /// Datagrams of any kind; none where they have no limit.
     datagrams: Option<Limiter>,
-    exempt: Prefixes,
+    exempt: AddressPrefixes,
     last: LastPeer,
     dry_run: bool,
     slip: u32,
     limited_until_slip: u32,
     started: Instant,
     now_ns: u64,
-    seed: Seed,
+    seed: HashSeed,
 }
 
 impl RateLimit {
@@ -139,11 +139,11 @@ impl RateLimit {
         config.enabled.then(|| Box::new(Self::new(config, workers_count, random_seed(), Instant::now())))
     }
 
-    fn new(config: &RateLimitConfig, workers_count: usize, seed: Seed, started: Instant) -> Self {
+    fn new(config: &RateLimitConfig, workers_count: usize, seed: HashSeed, started: Instant) -> Self {
         let (burst_ns, table_bytes) = (config.burst_ns(), config.table_bytes);
         let byte_ns = config.equal_byte_ns(workers_count);
         let equal = EqualAnswers::new(byte_ns, burst_ns, table_bytes, seed);
-        let limiter = |limits: &Limits| Limiter::new(limits, table_bytes / 4, seed);
+        let limiter = |limits: &RateLimits| Limiter::new(limits, table_bytes / 4, seed);
         Self {
             last: LastPeer {
                 bits: LOOPBACK[0],
@@ -155,7 +155,7 @@ impl RateLimit {
             long: limiter(&config.long_limits(workers_count)),
             certified: limiter(&config.certified_limits(workers_count)),
             datagrams: config.limits_datagrams().then(|| limiter(&config.limits(workers_count))),
-            exempt: Prefixes::new(&config.exempt),
+            exempt: AddressPrefixes::new(&config.exempt),
             dry_run: config.dry_run,
             slip: config.slip,
             limited_until_slip: config.slip,
@@ -181,7 +181,7 @@ impl RateLimit {
             (none, true) => *none = Some(Limiter::new(&limits, config.table_bytes / 4, this.seed)),
             (some, false) => *some = None,
         }
-        this.exempt = Prefixes::new(&config.exempt);
+        this.exempt = AddressPrefixes::new(&config.exempt);
         this.look_up(LOOPBACK[0]);
         (this.dry_run, this.slip, this.limited_until_slip) = (config.dry_run, config.slip, config.slip);
     }
@@ -343,9 +343,9 @@ pub fn shortest_len(datagram: &Datagram<'_>) -> usize {
 }
 
 /// A seed that nobody outside can know, from the keys that the standard library draws for its maps.
-fn random_seed() -> Seed {
+fn random_seed() -> HashSeed {
     let random = RandomState::new();
-    Seed(std::array::from_fn(|at| random.hash_one(at)))
+    HashSeed(std::array::from_fn(|at| random.hash_one(at)))
 }
 
 /// `address` as 128 bits; IPv4 in its mapped form.
@@ -360,7 +360,7 @@ fn bits_of(address: IpAddr) -> u128 {
 mod tests {
     use super::*;
 
-    const SEED: Seed = Seed([
+    const SEED: HashSeed = HashSeed([
         0x9e37_79b9_7f4a_7c15,
         0xbf58_476d_1ce4_e5b9,
         0x94d0_49bb_1331_11eb,

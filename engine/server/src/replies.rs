@@ -2,8 +2,8 @@
 
 use crate::counters::{Counters, Transport};
 use crate::rate_limit::{AnswerSize, LimitVerdict, RateLimit, SLIP_LEN, SlowRequest};
-use crate::sessions::sealer::{SealOutcome, Sealer, Sender, each_datagram_part};
-use crate::slow::queue::Route;
+use crate::sessions::sealer::{AnswerRecipient, SealOutcome, SessionSealer, each_datagram_part};
+use crate::slow::queue::JobRoute;
 use crate::slow::shard::SlowShard;
 use crate::telemetry::WorkerTelemetry;
 use crate::worker::count_drop;
@@ -11,7 +11,7 @@ use handle_net::{Outbox, Peer};
 use handle_proto::ResponseCode;
 use handle_proto::limit::{UDP_DATA_LEN_MAX, UDP_MESSAGE_LEN_MAX};
 use handle_proto::wire::Envelope;
-use handle_resolver::{Context, FastAnswer, Outcome, RefusalReason, Reply, refuse_stream};
+use handle_resolver::{AnswerContext, AnswerOutcome, FastAnswer, RefusalReason, ReplyParts, refuse_stream};
 use handle_snapshot::map::MappedFile;
 
 /// An answer that can be sent in datagrams.
@@ -24,7 +24,7 @@ pub(crate) trait DatagramAnswer {
     /// A number that equal answers share.
     fn identity(&self) -> u64;
     /// What goes out in its place to who has had its answers.
-    fn limited(&self) -> Reply<'_>;
+    fn limited(&self) -> ReplyParts<'_>;
 
     /// What limits are about.
     fn size(&self) -> AnswerSize {
@@ -32,39 +32,39 @@ pub(crate) trait DatagramAnswer {
     }
 }
 
-impl DatagramAnswer for Reply<'_> {
+impl DatagramAnswer for ReplyParts<'_> {
     #[inline]
     fn datagrams_count(&self) -> usize {
-        Reply::datagrams_count(self)
+        ReplyParts::datagrams_count(self)
     }
 
     #[inline]
     fn datagrams_len(&self) -> usize {
-        Reply::datagrams_len(self)
+        ReplyParts::datagrams_len(self)
     }
 
     #[inline]
     fn write_datagrams(&self, out: &mut [u8]) {
-        Reply::write_datagrams(self, out);
+        ReplyParts::write_datagrams(self, out);
     }
 
     #[inline]
     fn response_code(&self) -> ResponseCode {
-        Reply::response_code(self)
+        ReplyParts::response_code(self)
     }
 
     #[inline]
     fn refused(&self) -> Option<RefusalReason> {
-        Reply::refused(self)
+        ReplyParts::refused(self)
     }
 
     #[inline]
     fn identity(&self) -> u64 {
-        Reply::identity(self)
+        ReplyParts::identity(self)
     }
 
-    fn limited(&self) -> Reply<'_> {
-        Reply::limited(self)
+    fn limited(&self) -> ReplyParts<'_> {
+        ReplyParts::limited(self)
     }
 }
 
@@ -99,43 +99,45 @@ impl DatagramAnswer for FastAnswer<'_> {
         FastAnswer::identity(self)
     }
 
-    fn limited(&self) -> Reply<'_> {
+    fn limited(&self) -> ReplyParts<'_> {
         FastAnswer::limited(self)
     }
 }
 
 /// What one batch, or one datagram alone, is answered through.
-pub(crate) struct Replies<'w> {
+pub(crate) struct ReplySender<'w> {
     pub(crate) outbox: &'w mut Outbox,
     pub(crate) slow: &'w mut SlowShard,
-    pub(crate) sealer: &'w mut Option<Sealer>,
+    pub(crate) sealer: &'w mut Option<SessionSealer>,
     pub(crate) rate_limit: &'w mut Option<Box<RateLimit>>,
     pub(crate) watch: &'w mut WorkerTelemetry,
     pub(crate) counters: &'w Counters,
 }
 
-impl Replies<'_> {
+impl ReplySender<'_> {
     /// Deals with the outcome of a request of `asked_len` bytes that is answered alone. `request` is the whole
     /// message, its envelope first.
     pub(crate) fn finish(
         &mut self,
-        context: &Context<'_, MappedFile>,
-        outcome: Outcome<'_>,
+        context: &AnswerContext<'_, MappedFile>,
+        outcome: AnswerOutcome<'_>,
         peer: Peer,
         asked_len: usize,
         request: &[u8],
     ) {
         let is_done = match outcome {
-            Outcome::Reply(reply) => self.send(peer, || asked_len, || request, &reply),
-            Outcome::Drop(reason) => return count_drop(reason, self.counters),
-            Outcome::Fragment(_) => return,
+            AnswerOutcome::Reply(reply) => self.send(peer, || asked_len, || request, &reply),
+            AnswerOutcome::Drop(reason) => return count_drop(reason, self.counters),
+            AnswerOutcome::Fragment(_) => return,
             // The resolver forwards no listing over UDP.
-            Outcome::Listing => false,
-            Outcome::InSession(reply) => self.send_in_session(context, peer, asked_len, request, &reply),
-            Outcome::Encrypted => {
+            AnswerOutcome::Listing => false,
+            AnswerOutcome::InSession(reply) => {
+                self.send_in_session(context, peer, asked_len, request, &reply)
+            }
+            AnswerOutcome::Encrypted => {
                 self.defer(peer, asked_len, request, &refuse_stream(context, RefusalReason::Busy, b""))
             }
-            Outcome::Slow(slow) => {
+            AnswerOutcome::Slow(slow) => {
                 self.defer(peer, asked_len, request, &slow.refuse(context, RefusalReason::Busy))
             }
         };
@@ -198,7 +200,13 @@ impl Replies<'_> {
     /// Hands `request` to the slow path, unless its sender has had its answers; where there is no place, the
     /// answer is `busy`. False when the outbox has no room.
     #[cold]
-    pub(crate) fn defer(&mut self, peer: Peer, asked_len: usize, request: &[u8], busy: &Reply<'_>) -> bool {
+    pub(crate) fn defer(
+        &mut self,
+        peer: Peer,
+        asked_len: usize,
+        request: &[u8],
+        busy: &ReplyParts<'_>,
+    ) -> bool {
         if !self.outbox.has_room(busy.datagrams_count(), busy.datagrams_len().max(SLIP_LEN)) {
             return false;
         }
@@ -207,7 +215,7 @@ impl Replies<'_> {
             None => LimitVerdict::Send,
         };
         match verdict {
-            LimitVerdict::Send if self.slow.defer(Route::Udp(peer), request, self.counters) => true,
+            LimitVerdict::Send if self.slow.defer(JobRoute::Udp(peer), request, self.counters) => true,
             LimitVerdict::Send => self.push(peer, || request, &busy.refusing(self.slow.when_full())),
             LimitVerdict::Slip => self.push(peer, || request, &busy.limited()),
             LimitVerdict::Drop => true,
@@ -218,17 +226,17 @@ impl Replies<'_> {
     /// room.
     pub(crate) fn send_in_session<'r>(
         &mut self,
-        context: &Context<'_, MappedFile>,
+        context: &AnswerContext<'_, MappedFile>,
         peer: Peer,
         asked_len: usize,
         request: &'r [u8],
-        reply: &Reply<'r>,
+        reply: &ReplyParts<'r>,
     ) -> bool {
-        let (len, datagrams_count) = Sealer::room_for(reply);
+        let (len, datagrams_count) = SessionSealer::room_for(reply);
         if !self.outbox.has_room(datagrams_count, len) {
             return false;
         }
-        let Replies { outbox, sealer: Some(sealer), rate_limit, watch, counters, .. } = self else {
+        let ReplySender { outbox, sealer: Some(sealer), rate_limit, watch, counters, .. } = self else {
             return self.send(peer, || asked_len, || request, &reply.refusing(RefusalReason::UnknownSession));
         };
         let sealed = sealer.answer((request, peer.remote().ip()), reply, context.service());
@@ -240,7 +248,7 @@ impl Replies<'_> {
             }
         };
         let verdict = match rate_limit {
-            Some(rate_limit) if sender == Sender::Unproven => {
+            Some(rate_limit) if sender == AnswerRecipient::Unproven => {
                 let mut size = reply.size();
                 size.len = message.map_or(size.len, <[u8]>::len);
                 rate_limit.verdict(peer, size, asked_len, counters)

@@ -2,23 +2,23 @@
 
 use crate::config::Config;
 use crate::control::Control;
-use crate::counters::Shards;
+use crate::counters::CounterShards;
 use crate::live::{self, ServedSet};
 use crate::observe::Observer;
 use crate::privileges;
 use crate::query_log::{self, QueryLog};
-use crate::settings::{self, Settings};
+use crate::settings::{self, LiveSettings};
 use crate::shutdown::Shutdown;
 use crate::site::OwnSite;
 use crate::slow::{self, SlowPath};
 use crate::sources::Sources;
-use crate::takeover::{Handover, Kind, Predecessor, Program, SocketAnnouncement};
+use crate::takeover::{Handover, Predecessor, SocketAnnouncement, SocketKind, SuccessorProgram};
 use crate::tcp;
 use crate::templates::TemplatesConfig;
 use crate::verification;
 use crate::worker::{Worker, WorkerInfo};
 use anyhow::{Context as _, anyhow, ensure};
-use handle_net::Options;
+use handle_net::SocketOptions;
 use handle_process::listen::explain_refusal;
 use handle_process::log::SetLog;
 use handle_process::site::{ListenerService, SiteRecord, differences};
@@ -40,12 +40,12 @@ pub struct ServerState {
     /// The current set.
     pub live: Arc<ServedSet>,
     /// What happened to every datagram.
-    pub shards: Shards,
+    pub shards: CounterShards,
     /// Who asks most, by worker.
     pub(crate) sources: Box<[Sources]>,
     pub(crate) query_log: Option<Arc<QueryLog>>,
     /// What of the configuration is in force.
-    pub(crate) settings: Settings,
+    pub(crate) settings: LiveSettings,
     /// What needs a signature or an identity; none where it has no threads.
     pub slow: Option<Arc<SlowPath>>,
     pub(crate) workers: OnceLock<Vec<WorkerInfo>>,
@@ -54,7 +54,7 @@ pub struct ServerState {
     pub(crate) started: SystemTime,
     /// The sockets of the workers, for another process to go on with.
     pub(crate) handover: Handover,
-    pub(crate) hooks: Hooks,
+    pub(crate) hooks: ServerHooks,
     pub(crate) shutdown: Arc<Shutdown>,
     /// Who waits for the server to drain or a worker to end.
     waiting: OnceLock<Thread>,
@@ -136,16 +136,16 @@ pub type ReadConfig = Box<dyn Fn() -> anyhow::Result<Config> + Send + Sync>;
 
 /// What a server can do only as the program that it is.
 #[derive(Default)]
-pub struct Hooks {
+pub struct ServerHooks {
     /// How this program is started, for a restart by take-over.
-    pub program: Option<Program>,
+    pub program: Option<SuccessorProgram>,
     /// For a reload; without it the published set alone is reloaded.
     pub read_config: Option<ReadConfig>,
     /// For a reload.
     pub set_log: Option<SetLog>,
 }
 
-impl fmt::Debug for Hooks {
+impl fmt::Debug for ServerHooks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Hooks").field("program", &self.program).finish_non_exhaustive()
     }
@@ -187,14 +187,14 @@ impl Server {
     /// # Errors
     /// One sentence with the likely cause: the set, the site record, an address, the control socket.
     pub fn start(config: &Config) -> anyhow::Result<Self> {
-        Self::start_with(config, Hooks::default())
+        Self::start_with(config, ServerHooks::default())
     }
 
     /// As [`start`](Self::start), with what only a program can do.
     ///
     /// # Errors
     /// As `start`. Where another process was to be taken over from, it goes on.
-    pub fn start_with(config: &Config, hooks: Hooks) -> anyhow::Result<Self> {
+    pub fn start_with(config: &Config, hooks: ServerHooks) -> anyhow::Result<Self> {
         config.check()?;
         let site = read_site(config)?;
         site.differences().iter().for_each(|difference| tracing::warn!("{difference}"));
@@ -233,10 +233,10 @@ impl Server {
         let http_address = observer.as_ref().map(Observer::address).transpose()?;
         let shared = Arc::new(ServerState {
             live,
-            shards: Shards::new(sockets.len()),
+            shards: CounterShards::new(sockets.len()),
             sources: sockets.iter().map(|_| Sources::new(config.observe.sources_kept)).collect(),
             query_log,
-            settings: Settings::new(config.clone(), site),
+            settings: LiveSettings::new(config.clone(), site),
             slow,
             workers: OnceLock::new(),
             running: (0..sockets.len()).map(|_| AtomicBool::new(true)).collect(),
@@ -256,7 +256,7 @@ impl Server {
             return Err(error);
         }
         if let Some(observer) = &observer {
-            let announced = SocketAnnouncement { kind: Kind::Http, address: observer.address()? };
+            let announced = SocketAnnouncement { kind: SocketKind::Http, address: observer.address()? };
             server.shared.handover.hold(None, announced, observer.descriptor()?);
         }
         server.start_slow_path(holder)?;
@@ -275,13 +275,13 @@ impl Server {
         let mut held = Vec::new();
         for ((at, socket), listeners) in sockets {
             let address = socket.local_addr()?;
-            let announced = SocketAnnouncement { kind: Kind::Udp, address };
+            let announced = SocketAnnouncement { kind: SocketKind::Udp, address };
             self.shared.handover.hold(Some(at), announced, socket.try_clone()?.into());
             if !self.addresses.contains(&address) {
                 self.addresses.push(address);
             }
             for listener in &listeners {
-                held.push((at, SocketAnnouncement { kind: Kind::Tcp, address }, listener.try_clone()?));
+                held.push((at, SocketAnnouncement { kind: SocketKind::Tcp, address }, listener.try_clone()?));
             }
             let (shared, opened) = (Arc::clone(&self.shared), opened.clone());
             let (config, core) = (config.clone(), config.pin.then(|| cores[at % cores.len()]));
@@ -332,7 +332,7 @@ impl Server {
         &mut self,
         control: Option<Control>,
         observer: Option<Observer>,
-        log_writer: Option<query_log::Writer>,
+        log_writer: Option<query_log::QueryLogWriter>,
     ) -> anyhow::Result<()> {
         let shared = Arc::clone(&self.shared);
         let watcher = std::thread::Builder::new()
@@ -526,14 +526,14 @@ fn usable_cores(config: &Config) -> anyhow::Result<Vec<usize>> {
 fn take_over(config: &Config, workers_count: usize, from: &mut Predecessor) -> Vec<(usize, UdpSocket)> {
     let workers = config.listen.iter().flat_map(|&listen| (0..workers_count).map(move |_| listen));
     let taken =
-        workers.enumerate().filter_map(|(at, listen)| Some((at, from.take(Kind::Udp, listen)?.into())));
+        workers.enumerate().filter_map(|(at, listen)| Some((at, from.take(SocketKind::Udp, listen)?.into())));
     taken.collect()
 }
 
 /// Opens the address of metrics and health, on the listener of another process if it has one there.
 fn open_observer(config: &Config, from: Option<&mut Predecessor>) -> anyhow::Result<Option<Observer>> {
     let Some(address) = config.observe.http else { return Ok(None) };
-    let taken = from.and_then(|from| from.take(Kind::Http, address));
+    let taken = from.and_then(|from| from.take(SocketKind::Http, address));
     Ok(Some(match taken {
         Some(listener) => Observer::on(listener.into())?,
         None => Observer::bind(address)?,
@@ -584,7 +584,7 @@ fn bind_listeners(
         let mut left = true;
         while std::mem::take(&mut left) {
             for (&address, listeners) in addresses.iter().zip(&mut listeners) {
-                let taken = from.take(Kind::Tcp, address);
+                let taken = from.take(SocketKind::Tcp, address);
                 left |= taken.is_some();
                 listeners.extend(taken.map(TcpListener::from));
             }
@@ -598,7 +598,7 @@ fn bind_listeners(
 }
 
 /// Binds a socket; where the port is the kernel's choice, one that is free for TCP as well.
-fn bind_with_tcp(config: &Config, options: &Options) -> std::io::Result<UdpSocket> {
+fn bind_with_tcp(config: &Config, options: &SocketOptions) -> std::io::Result<UdpSocket> {
     const TRIES_MAX: usize = 32;
     let mut tries = 0;
     loop {
@@ -615,9 +615,9 @@ fn bind_with_tcp(config: &Config, options: &Options) -> std::io::Result<UdpSocke
     }
 }
 
-pub(crate) fn net_options(config: &Config, address: SocketAddr) -> Options {
+pub(crate) fn net_options(config: &Config, address: SocketAddr) -> SocketOptions {
     let limits = &config.limits;
-    let mut options = Options::new(address);
+    let mut options = SocketOptions::new(address);
     options.reuse_port = true;
     options.batch_len = limits.batch_datagrams;
     options.batch_segments = limits.batch_segments;

@@ -3,14 +3,14 @@
 //! - A configuration that cannot be read, is wrong, or names a site record that does not open, changes nothing.
 //! - What sockets, threads and memory were made of stays as it is, and is named: a restart by take-over
 //!   changes that.
-//! - Workers look at [`generation`](Settings::generation) when there is time, and then take what is new.
+//! - Workers look at [`generation`](LiveSettings::generation) when there is time, and then take what is new.
 
 use crate::config::Config;
 use crate::server::{ServerState, read_site, templates_of};
 use crate::site::OwnSite;
 use arc_swap::ArcSwap;
 use handle_process::log::SetLog;
-use handle_process::reload::{self, Changes};
+use handle_process::reload::{self, SettingChanges};
 use serde_json::{Value, json};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -85,14 +85,14 @@ pub(crate) struct ActiveSettings {
 
 /// What is in force now.
 #[derive(Debug)]
-pub(crate) struct Settings {
+pub(crate) struct LiveSettings {
     current: ArcSwap<ActiveSettings>,
     generation: AtomicU64,
     /// Held while a new configuration is read and taken, and the published set after it.
     reloading: Mutex<()>,
 }
 
-impl Settings {
+impl LiveSettings {
     pub(crate) fn new(config: Config, site: OwnSite) -> Self {
         Self {
             current: ArcSwap::from_pointee(ActiveSettings { config, site }),
@@ -119,7 +119,7 @@ impl Settings {
         new: &Config,
         check_site: impl Fn(&OwnSite) -> anyhow::Result<()>,
         set_log: Option<&SetLog>,
-    ) -> anyhow::Result<Changes> {
+    ) -> anyhow::Result<SettingChanges> {
         new.check()?;
         let old = self.current();
         let (config, changes) = reload::merged(&old.config, new, &LIVE)?;
@@ -208,8 +208,8 @@ fn reload_all(shared: &ServerState) -> Value {
 mod tests {
     use super::*;
 
-    fn settings() -> Settings {
-        Settings::new(Config::default(), OwnSite::alone())
+    fn settings() -> LiveSettings {
+        LiveSettings::new(Config::default(), OwnSite::alone())
     }
 
     #[test]

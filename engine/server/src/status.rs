@@ -1,7 +1,7 @@
 //! What `status` says.
 
 use crate::server::ServerState;
-use crate::sources::{self, Prefix};
+use crate::sources::{self, SourcePrefix};
 use serde_json::{Value, json};
 use std::sync::atomic::Ordering;
 use std::time::SystemTime;
@@ -28,7 +28,7 @@ impl ServerState {
     }
 
     /// Who asks most, as many as are shown, each with its share.
-    pub(crate) fn top_sources(&self) -> Vec<(Prefix, f64)> {
+    pub(crate) fn top_sources(&self) -> Vec<(SourcePrefix, f64)> {
         sources::top(&self.sources, self.settings.current().config.observe.sources_shown)
     }
 

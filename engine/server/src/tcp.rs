@@ -22,22 +22,24 @@ pub(crate) mod worker;
 
 use crate::counters::Counters;
 use crate::query_log::QueryLogTap;
-use crate::sessions::sealer::Sealer;
+use crate::sessions::sealer::SessionSealer;
 use crate::slow::shard::ListingReader;
-use handle_net::{ConnectionGone, Connections, StreamEvent, StreamId};
+use handle_net::{ConnectionGone, StreamConnections, StreamEvent, StreamId};
 use handle_proto::OpFlags;
 use handle_proto::limit::MESSAGE_LEN_MAX;
 use handle_proto::wire::Envelope;
 use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::stream::{StreamFront, split};
 use handle_resolver::batch::{STAGED_COUNT, Scratch};
-use handle_resolver::{Context, RefusalReason, Reply, answer_message, answer_messages, refuse_stream};
+use handle_resolver::{
+    AnswerContext, RefusalReason, ReplyParts, answer_message, answer_messages, refuse_stream,
+};
 use replies::ReplyRound;
 use settings::TcpSettings;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use table::{ConnectionWait, Stream, StreamTable};
+use table::{ConnectionWait, StreamTable, TableStream};
 
 /// While draining, how long who has just connected may take for the first byte of a request, in milliseconds.
 const FIRST_REQUEST_MS: u64 = 300;
@@ -63,7 +65,7 @@ pub trait ConnectionActions {
     fn abort(&mut self, id: StreamId);
 }
 
-impl ConnectionActions for Connections {
+impl ConnectionActions for StreamConnections {
     fn send(&mut self, id: StreamId, bytes: &[u8]) -> Result<usize, ConnectionGone> {
         self.send(id, bytes)
     }
@@ -136,7 +138,7 @@ pub struct ConnectionTurn<'t, 'a, B, W> {
     /// Whose connections.
     pub wire: &'t mut W,
     /// What answers depend on.
-    pub context: &'t Context<'a, B>,
+    pub context: &'t AnswerContext<'a, B>,
     /// Where all is counted.
     pub counters: &'t Counters,
     /// Milliseconds since some moment.
@@ -144,7 +146,7 @@ pub struct ConnectionTurn<'t, 'a, B, W> {
     /// Takes a request whose answer is made elsewhere and comes by [`TcpConnections::reply`]; false when it has no room.
     pub defer: &'t mut dyn FnMut(StreamId, IpAddr, &[u8]) -> bool,
     /// Answers in sessions, where there are any.
-    pub sealer: Option<&'t mut Sealer>,
+    pub sealer: Option<&'t mut SessionSealer>,
     /// Where answers are logged, if they are.
     pub tap: Option<&'t mut QueryLogTap>,
 }
@@ -388,7 +390,7 @@ impl TcpConnections {
             return turn.wire.abort(id);
         }
         turn.counters.tcp_accepted.add(1);
-        self.table.insert(id, peer, turn.now_ms, Stream::default());
+        self.table.insert(id, peer, turn.now_ms, TableStream::default());
     }
 
     /// Makes sure that there is a place: see [`StreamTable::evictable`].
@@ -801,7 +803,7 @@ impl AnswerRoom {
     }
 
     /// Adds something to say that answers no request.
-    fn push(&mut self, reply: &Reply<'_>, counters: &Counters) {
+    fn push(&mut self, reply: &ReplyParts<'_>, counters: &Counters) {
         replies::put(reply, &mut self.out, &mut self.used, counters);
     }
 }

@@ -5,8 +5,8 @@ use crate::counters::{AnswerPath, Counters, Transport};
 use crate::latency::Stopwatch;
 use crate::query_log::{QueryLogTap, unix_now};
 use crate::server::ServerState;
-use crate::slow::queue::Job;
-use crate::sources::Sampler;
+use crate::slow::queue::SlowJob;
+use crate::sources::SourceSampler;
 use handle_net::Peer;
 use handle_proto::ResponseCode;
 use std::net::IpAddr;
@@ -25,7 +25,7 @@ pub(crate) struct WorkerTelemetry {
     /// Whether answers of the slow path are measured.
     measures: bool,
     /// Which datagrams have their source noted.
-    sampler: Sampler,
+    sampler: SourceSampler,
     /// Where answers are logged, if they are.
     tap: Option<QueryLogTap>,
 }
@@ -39,7 +39,7 @@ impl WorkerTelemetry {
             measured_since: None,
             connections_stopwatch: Stopwatch::new(observe.latency_every),
             measures: observe.latency_every > 0,
-            sampler: Sampler::new(observe.sources_every, observe.sources_bits(), at as u64),
+            sampler: SourceSampler::new(observe.sources_every, observe.sources_bits(), at as u64),
             tap: shared.query_log.clone().map(|log| QueryLogTap::new(log, &config.query_log)),
         }
     }
@@ -127,7 +127,7 @@ impl WorkerTelemetry {
     }
 
     /// The answer of a job is sent.
-    pub(crate) fn sent(&mut self, job: &Job, counters: &Counters) {
+    pub(crate) fn sent(&mut self, job: &SlowJob, counters: &Counters) {
         let transport = job.route.transport();
         if self.measures {
             counters.answer_times(transport, AnswerPath::Slow).add(job.since.elapsed(), 1);

@@ -12,9 +12,9 @@
 use anyhow::{Context as _, ensure};
 use handle_proto::name::{PREFIX_RECORDS, ROOT};
 use handle_proto::{Handle, Value, fold};
-use handle_resolver::{Context, MayCompute, RefusalReason};
+use handle_resolver::{AnswerContext, MayCompute, RefusalReason};
 use handle_snapshot::map::MappedFile;
-use handle_snapshot::{CorruptRecord, Record, Records, hash_key};
+use handle_snapshot::{CorruptRecord, EncodedRecord, RecordSet, hash_key};
 use handle_template::{BuildOutcome, Chain, Namespace, Parts, ReferencedTemplates, Templates};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -79,7 +79,7 @@ pub struct SetTemplates {
 impl SetTemplates {
     /// The templates that apply to `records`; `None` when there are none.
     #[must_use]
-    pub fn of(records: &Records<'_, MappedFile>, config: &TemplatesConfig) -> Option<Self> {
+    pub fn of(records: &RecordSet<'_, MappedFile>, config: &TemplatesConfig) -> Option<Self> {
         if !config.enabled {
             return None;
         }
@@ -151,7 +151,7 @@ impl SetTemplates {
     /// When the templates cannot be applied, or the base is not to be had.
     pub fn compute(
         &self,
-        context: &Context<'_, MappedFile>,
+        context: &AnswerContext<'_, MappedFile>,
         handle: &[u8],
     ) -> Result<BuildOutcome, RefusalReason> {
         let mut chain = self.chain(handle);
@@ -183,7 +183,10 @@ impl MayCompute for SetTemplates {
 }
 
 /// The stored record of `handle`, homed or not.
-fn find<'a>(records: &Records<'a, MappedFile>, handle: &[u8]) -> Result<Option<Record<'a>>, CorruptRecord> {
+fn find<'a>(
+    records: &RecordSet<'a, MappedFile>,
+    handle: &[u8],
+) -> Result<Option<EncodedRecord<'a>>, CorruptRecord> {
     let mut key = Handle(handle).looked_up();
     if records.folds() {
         fold::fold(&mut key);
@@ -193,7 +196,7 @@ fn find<'a>(records: &Records<'a, MappedFile>, handle: &[u8]) -> Result<Option<R
 
 /// References lead to public values of this set.
 struct StoredReferences<'s> {
-    records: &'s Records<'s, MappedFile>,
+    records: &'s RecordSet<'s, MappedFile>,
     folds: bool,
 }
 

@@ -3,28 +3,28 @@
 use crate::config::{ANSWER_LEN_MAX, Config};
 use crate::counters::Counters;
 use crate::leftovers::LeftoverDatagrams;
-use crate::live::{LiveSet, Reader};
+use crate::live::{LiveSet, SetReader};
 use crate::query_log::unix_now;
 use crate::rate_limit::{RateLimit, shortest_len};
-use crate::replies::Replies;
+use crate::replies::ReplySender;
 use crate::server::{ServerState, net_options};
-use crate::sessions::sealer::Sealer;
+use crate::sessions::sealer::SessionSealer;
 use crate::settings::ActiveSettings;
 use crate::slow;
-use crate::slow::queue::Route;
+use crate::slow::queue::JobRoute;
 use crate::slow::shard::{ListingReader, SlowShard};
 use crate::takeover;
 use crate::tcp::worker::TcpWorker;
 use crate::telemetry::WorkerTelemetry;
 use anyhow::Context as _;
-use handle_net::{Datagram, Datapath, Inbox, Kind, Peer, Trains};
+use handle_net::{Datagram, Datapath, DatapathKind, Inbox, Peer, TrainSupport};
 use handle_proto::limit::FRAGMENTS_MAX;
 use handle_proto::wire::Envelope;
 use handle_proto::wire::reassembly::{FragmentRefusal, Reassembly, ReassemblyLimits, ReassemblyOutcome};
 use handle_resolver::batch::Scratch;
 use handle_resolver::{
-    Context, DropReason, InBatch, MayCompute, Outcome, RefusalReason, Service, answer, answer_batch,
-    answer_message, refuse_stream,
+    AnswerContext, AnswerOutcome, DropReason, InBatch, MayCompute, RefusalReason, ServiceFacts, answer,
+    answer_batch, answer_message, refuse_stream,
 };
 use handle_snapshot::map::MappedFile;
 use std::cell::Cell;
@@ -57,11 +57,11 @@ pub struct WorkerInfo {
     /// The core it is pinned to.
     pub core: Option<usize>,
     /// How it moves datagrams.
-    pub kind: Kind,
+    pub kind: DatapathKind,
     /// Why that way.
     pub reason: String,
     /// Whether in trains.
-    pub trains: Trains,
+    pub trains: TrainSupport,
 }
 
 /// One thread that answers on one socket.
@@ -71,7 +71,7 @@ pub(crate) struct Worker {
     path: Box<dyn Datapath>,
     /// Connections, where there may be any.
     tcp: Option<TcpWorker>,
-    live: Reader,
+    live: SetReader,
     scratch: Scratch,
     /// Requests in fragments, by the address of the sender, as deployed.
     fragments: Reassembly<IpAddr>,
@@ -83,7 +83,7 @@ pub(crate) struct Worker {
     done: Vec<bool>,
     slow: SlowShard,
     /// Answers in sessions, where there are any.
-    sealer: Option<Sealer>,
+    sealer: Option<SessionSealer>,
     /// What a batch could not answer.
     left: LeftoverDatagrams,
     /// Batches before the next look at what is not done for each.
@@ -125,7 +125,7 @@ impl Worker {
         let sessions = shared.slow.as_ref().and_then(|path| path.sessions.as_ref());
         let worker = Self {
             slow,
-            sealer: sessions.map(Sealer::new),
+            sealer: sessions.map(SessionSealer::new),
             shared: Arc::clone(shared),
             at,
             path: opened.path,
@@ -155,7 +155,7 @@ impl Worker {
         let mut stopped = false;
         loop {
             let draining = self.shared.is_draining();
-            if draining && !stopped && self.shared.handover.is_taken(self.at, takeover::Kind::Udp) {
+            if draining && !stopped && self.shared.handover.is_taken(self.at, takeover::SocketKind::Udp) {
                 stopped = self.stop_receiving();
             }
             let patience = match (draining, stopped) {
@@ -231,7 +231,7 @@ impl Worker {
         let Some(tcp) = &mut self.tcp else { return 0 };
         let has_events = TcpWorker::has_events(&mut *self.path);
         if draining {
-            tcp.drain(&mut *self.path, self.shared.handover.is_taken(self.at, takeover::Kind::Tcp));
+            tcp.drain(&mut *self.path, self.shared.handover.is_taken(self.at, takeover::SocketKind::Tcp));
         } else if !has_events && self.batches_until_look != BATCHES_UNTIL_LOOK {
             // Who waits for too long is looked for as often as other things that take time.
             return 0;
@@ -258,11 +258,11 @@ impl Worker {
         }
         while let Some(job) = self.slow.answered(counters) {
             match (job.route, &mut self.tcp) {
-                (Route::Udp(peer), _) => {
+                (JobRoute::Udp(peer), _) => {
                     let limits = (self.rate_limit.as_deref_mut(), &mut self.watch);
                     slow::shard::send(&mut *self.path, peer, &job, limits, counters)?;
                 }
-                (Route::Tcp(id, _), Some(tcp)) => {
+                (JobRoute::Tcp(id, _), Some(tcp)) => {
                     let set = self.live.load();
                     let service = self.in_force.site.stream_service();
                     let context = context_of(set, service, now_unix_s());
@@ -278,7 +278,7 @@ impl Worker {
                         continue;
                     }
                 }
-                (Route::Tcp(..), None) => counters.tcp_dropped_bug.add(1),
+                (JobRoute::Tcp(..), None) => counters.tcp_dropped_bug.add(1),
             }
             self.slow.release(job);
         }
@@ -360,7 +360,7 @@ impl Worker {
         }
         done.clear();
         done.resize(received, false);
-        let mut replies = Replies {
+        let mut replies = ReplySender {
             outbox,
             slow: &mut self.slow,
             sealer: &mut self.sealer,
@@ -380,37 +380,37 @@ impl Worker {
                 #[cfg(test)]
                 crate::injected::answering(datagram_at(inbox, places, at));
                 match outcome {
-                    InBatch::Usual(_) | InBatch::Other(Outcome::Reply(_)) => {
+                    InBatch::Usual(_) | InBatch::Other(AnswerOutcome::Reply(_)) => {
                         let asked = inbox.get(usize::from(places[at]));
                         let (len, request) = (|| shortest_len(&asked), || datagram_at(inbox, places, at));
                         done[at] = match outcome {
                             InBatch::Usual(reply) => replies.send(asked.peer, len, request, reply),
-                            InBatch::Other(Outcome::Reply(reply)) => {
+                            InBatch::Other(AnswerOutcome::Reply(reply)) => {
                                 replies.send(asked.peer, len, request, reply)
                             }
                             InBatch::Other(_) => false,
                         };
                         is_full.set(!done[at]);
                     }
-                    InBatch::Other(Outcome::Drop(reason)) => {
+                    InBatch::Other(AnswerOutcome::Drop(reason)) => {
                         count_drop(*reason, counters);
                         done[at] = true;
                     }
-                    InBatch::Other(Outcome::Fragment(_)) => {}
-                    InBatch::Other(Outcome::InSession(reply)) => {
+                    InBatch::Other(AnswerOutcome::Fragment(_)) => {}
+                    InBatch::Other(AnswerOutcome::InSession(reply)) => {
                         let (asked, bytes) = asked_at(inbox, places, at);
                         let len = shortest_len(&asked);
                         done[at] = replies.send_in_session(&context, asked.peer, len, bytes, reply);
                         is_full.set(!done[at]);
                     }
-                    InBatch::Other(Outcome::Encrypted) => {
+                    InBatch::Other(AnswerOutcome::Encrypted) => {
                         let (asked, bytes) = asked_at(inbox, places, at);
                         let busy = refuse_stream(&context, RefusalReason::Busy, b"");
                         done[at] = replies.defer(asked.peer, shortest_len(&asked), bytes, &busy);
                     }
                     // Not over UDP: the resolver forwards no listing there.
-                    InBatch::Other(Outcome::Listing) => counters.dropped_bug.add(1),
-                    InBatch::Other(Outcome::Slow(request)) => {
+                    InBatch::Other(AnswerOutcome::Listing) => counters.dropped_bug.add(1),
+                    InBatch::Other(AnswerOutcome::Slow(request)) => {
                         let (asked, bytes) = asked_at(inbox, places, at);
                         let busy = request.refuse(&context, RefusalReason::Busy);
                         done[at] = replies.defer(asked.peer, shortest_len(&asked), bytes, &busy);
@@ -440,12 +440,12 @@ impl Worker {
                 flush(&mut *self.path, counters)?;
             }
             let (outbox, now_ms) = (self.path.outbox(), elapsed_ms(self.started));
-            let fragments = Fragments {
+            let fragments = FragmentStore {
                 table: &mut self.fragments,
                 len_max: self.in_force.config.limits.fragmented_request_bytes,
                 now_ms,
             };
-            let mut replies = Replies {
+            let mut replies = ReplySender {
                 outbox,
                 slow: &mut self.slow,
                 sealer: &mut self.sealer,
@@ -462,9 +462,13 @@ impl Worker {
 }
 
 /// What answers from `set` depend on.
-fn context_of<'a>(set: &'a LiveSet, service: Service<'a>, now_unix_s: u32) -> Context<'a, MappedFile> {
+fn context_of<'a>(
+    set: &'a LiveSet,
+    service: ServiceFacts<'a>,
+    now_unix_s: u32,
+) -> AnswerContext<'a, MappedFile> {
     let templates = set.templates().map(|templates| templates as &dyn MayCompute);
-    Context::new(set.records(), service, now_unix_s).computing(templates)
+    AnswerContext::new(set.records(), service, now_unix_s).computing(templates)
 }
 
 fn reassembly_limits(config: &Config) -> ReassemblyLimits {
@@ -510,9 +514,9 @@ fn datagram_at<'a>(inbox: Inbox<'a>, places: &[u16], at: usize) -> &'a [u8] {
 /// datagram that hit a bug.
 #[cold]
 fn answer_alone(
-    context: &Context<'_, MappedFile>,
-    fragments: Fragments<'_>,
-    replies: &mut Replies<'_>,
+    context: &AnswerContext<'_, MappedFile>,
+    fragments: FragmentStore<'_>,
+    replies: &mut ReplySender<'_>,
     peer: Peer,
     datagram: &[u8],
 ) {
@@ -523,7 +527,7 @@ fn answer_alone(
         #[cfg(test)]
         crate::injected::answering(datagram);
         match answer(context, datagram) {
-            Outcome::Fragment(envelope) => {
+            AnswerOutcome::Fragment(envelope) => {
                 if let Some(message) = fragments.put_together(peer, &envelope, datagram, counters)
                     && let Ok((envelope, bytes)) = Envelope::split(&message)
                 {
@@ -540,13 +544,13 @@ fn answer_alone(
 }
 
 /// Requests in fragments, at a moment.
-struct Fragments<'w> {
+struct FragmentStore<'w> {
     table: &'w mut Reassembly<IpAddr>,
     len_max: u32,
     now_ms: u64,
 }
 
-impl Fragments<'_> {
+impl FragmentStore<'_> {
     /// Keeps a fragment; the whole message once it is there.
     fn put_together(
         self,

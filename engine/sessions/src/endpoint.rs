@@ -5,13 +5,13 @@ use crate::config::SessionsConfig;
 use crate::holder::TakenChallenge;
 use crate::link::{AnySession, JointSessions};
 use crate::numbers;
-use crate::session::{Identity, IdentityClaim, NewSession, PROTECTED_SINCE};
+use crate::session::{IdentityClaim, NewSession, PROTECTED_SINCE, SessionIdentity};
 use crate::setup::{AgreedSession, SetupError, SetupTerms, agree};
-use crate::table::{SessionRefusal, Sessions};
+use crate::table::{SessionRefusal, SessionTable};
 use crate::traffic::{MessageRejection, check, decrypt, encrypt, seal};
 use handle_auth::SignError;
 use handle_auth::cost::{self, Units};
-use handle_auth::source::Origin;
+use handle_auth::source::RequestOrigin;
 use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::list::Reference;
 use handle_proto::wire::session::{ANONYMOUS_INDEX, KeyExchange, SessionSetup};
@@ -156,7 +156,7 @@ impl SessionEndpoint {
     #[must_use]
     pub fn new(config: &SessionsConfig) -> Option<Self> {
         config.enabled.then(|| Self {
-            joint: JointSessions::new(Sessions::new(config.limits()), config.socket.as_deref()),
+            joint: JointSessions::new(SessionTable::new(config.limits()), config.socket.as_deref()),
             terms: Arc::new(config.terms()),
             started: Instant::now(),
             counts: EndpointCounters::default(),
@@ -169,7 +169,7 @@ impl SessionEndpoint {
 
     /// The sessions of this process alone.
     #[must_use]
-    pub const fn own(&self) -> &Sessions {
+    pub const fn own(&self) -> &SessionTable {
         self.joint.here()
     }
 
@@ -290,7 +290,7 @@ impl SessionEndpoint {
         &self,
         setup: &SessionSetup<'_>,
         version: Version,
-        origin: Origin,
+        origin: RequestOrigin,
         is_taken: impl Fn(i32) -> bool,
         exchange: impl FnOnce(Units, KeyExchangeWork) -> Option<Result<AgreedSession, SetupError>>,
     ) -> Result<(i32, Vec<u8>), NoSession> {
@@ -307,7 +307,7 @@ impl SessionEndpoint {
         &self,
         setup: &SessionSetup<'_>,
         version: Version,
-        origin: Origin,
+        origin: RequestOrigin,
         is_taken: impl Fn(i32) -> bool,
         exchange: impl FnOnce(Units, KeyExchangeWork) -> Option<Result<AgreedSession, SetupError>>,
     ) -> Result<(i32, Vec<u8>), NoSession> {
@@ -397,7 +397,7 @@ impl<'m> IncomingMessage<'m> {
 
     /// Who sent it, where that has been proven in its session.
     #[must_use]
-    pub fn identity(&self) -> Option<Identity> {
+    pub fn identity(&self) -> Option<SessionIdentity> {
         let session = self.session.as_ref().filter(|_| self.proof == Ok(true))?;
         session.identity()
     }
@@ -441,7 +441,7 @@ mod tests {
     use std::net::{IpAddr, Ipv4Addr};
 
     const WHO: Reference<'_> = Reference { handle: b"0.NA/TST", index: 301 };
-    const ORIGIN: Origin = Origin::connection(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)));
+    const ORIGIN: RequestOrigin = RequestOrigin::connection(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)));
 
     fn front() -> SessionEndpoint {
         SessionEndpoint::new(&SessionsConfig::default()).unwrap()
@@ -556,7 +556,7 @@ mod tests {
         let mut asked = message(id, OpCode::CREATE_HANDLE);
         key.seal(&mut asked, 1).unwrap();
         front.authenticate(&front.open(&asked).unwrap(), WHO, 301);
-        let other = Origin::connection(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 2)));
+        let other = RequestOrigin::connection(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 2)));
         let pair = KeyPair::new(Group::oakley_2(), &[1; 64]).public_record();
         let setup = SessionSetup { exchange: KeyExchange::DiffieHellman(&pair), timeout_s: 0, identity: WHO };
         let refused = |setup: &SessionSetup<'_>| {

@@ -5,7 +5,7 @@
 //! encrypted is in the clear here, so the socket is for one user alone, and both sides look who the other one is.
 
 use crate::protocol::{challenge, put_challenge};
-use handle_auth::challenges::Challenge;
+use handle_auth::challenges::IssuedChallenge;
 use handle_proto::limit::MESSAGE_LEN_MAX;
 use handle_proto::wire::Envelope;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -52,7 +52,7 @@ pub struct ForwardedRequest<'a> {
     /// How far it was opened.
     pub opening: ForwardedForm,
     /// The challenge that it answers, where `handled` has made and taken that.
-    pub challenge: Option<Challenge>,
+    pub challenge: Option<IssuedChallenge>,
     /// The message, envelope first.
     pub message: &'a [u8],
 }
@@ -213,7 +213,7 @@ mod tests {
     use zeroize::Zeroizing;
 
     fn requests() -> Vec<ForwardedRequest<'static>> {
-        let challenge = Challenge {
+        let challenge = IssuedChallenge {
             version: Version::new(2, 7),
             suggested: Version::CURRENT,
             nonce: [3; 16],

@@ -4,9 +4,9 @@
 
 use crate::protocol::{ASK_LEN_MAX, LinkReply, LinkRequest, SessionFacts, frame_buffer, receive, send};
 use crate::session::Session;
-use crate::table::Sessions;
+use crate::table::SessionTable;
 use crate::traffic::LiveSession as _;
-use handle_auth::challenges::Challenge;
+use handle_auth::challenges::IssuedChallenge;
 use handle_process::socket::bind_for_owner;
 use rustix::net::sockopt::socket_peercred;
 use std::collections::HashMap;
@@ -27,7 +27,7 @@ const ACCEPT_PATIENCE: Duration = Duration::from_millis(50);
 /// What a table in this process is asked with on behalf of others.
 pub trait SharedTable: Send + Sync + 'static {
     /// The table; none where there are to be no sessions.
-    fn sessions(&self) -> Option<&Sessions>;
+    fn sessions(&self) -> Option<&SessionTable>;
 
     /// The time, in the seconds of the table.
     fn now_s(&self) -> u32;
@@ -56,7 +56,7 @@ pub trait SharedTable: Send + Sync + 'static {
 #[derive(Clone, Debug)]
 pub enum TakenChallenge {
     /// It waited for an answer.
-    Waiting(Challenge),
+    Waiting(IssuedChallenge),
     /// It was answered, or has had its time.
     Over,
     /// There was none, as far as is known.
@@ -120,7 +120,7 @@ impl Holder {
 
     /// Answers until it is time to stop.
     pub fn serve(self, asked: &Arc<impl SharedTable>) {
-        let connections = Arc::new(Connections::default());
+        let connections = Arc::new(HolderConnections::default());
         let mut number = 0;
         while !asked.is_stopped() {
             let socket = match self.listener.accept() {
@@ -162,9 +162,9 @@ impl Holder {
 
 /// Who is connected, to be hung up on in the end.
 #[derive(Default)]
-struct Connections(Mutex<HashMap<u64, UnixStream>>);
+struct HolderConnections(Mutex<HashMap<u64, UnixStream>>);
 
-impl Connections {
+impl HolderConnections {
     fn all(&self) -> MutexGuard<'_, HashMap<u64, UnixStream>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -4,8 +4,8 @@ use crate::holder::{TakenChallenge, check_peer};
 use crate::protocol::{
     ASK_LEN_MAX, LinkReply, LinkRequest, SessionFacts, TOLD_LEN_MAX, frame_buffer, receive, send,
 };
-use crate::session::{Identity, Keys, NewSession};
-use crate::table::{SessionRefusal, Sessions};
+use crate::session::{NewSession, SessionIdentity, SessionKeys};
+use crate::table::{SessionRefusal, SessionTable};
 use crate::traffic::LiveSession;
 use handle_auth::message::MacKey;
 use handle_proto::wire::list::Reference;
@@ -122,12 +122,12 @@ pub fn is_too_slow(error: &io::Error) -> bool {
 #[derive(Debug)]
 pub struct LinkedSession {
     link: Arc<TableLink>,
-    keys: Keys,
-    identity: OnceLock<Identity>,
+    keys: SessionKeys,
+    identity: OnceLock<SessionIdentity>,
 }
 
 impl LiveSession for LinkedSession {
-    fn keys(&self) -> &Keys {
+    fn keys(&self) -> &SessionKeys {
         &self.keys
     }
 
@@ -143,7 +143,7 @@ impl LiveSession for LinkedSession {
         }
     }
 
-    fn identity(&self) -> Option<Identity> {
+    fn identity(&self) -> Option<SessionIdentity> {
         self.identity.get().cloned()
     }
 
@@ -151,7 +151,7 @@ impl LiveSession for LinkedSession {
         let asked = self.link.ask(&LinkRequest::Authenticate { id: self.keys.id, claimed, index });
         let is_right = matches!(asked, Some(LinkReply::Yes));
         if is_right {
-            self.identity.get_or_init(|| Identity { index, handle: claimed.handle.into() });
+            self.identity.get_or_init(|| SessionIdentity { index, handle: claimed.handle.into() });
         }
         is_right
     }
@@ -163,20 +163,20 @@ pub type AnySession = Arc<dyn LiveSession + Send + Sync>;
 /// Two tables as one: that of another process where it answers, and our own.
 #[derive(Debug)]
 pub struct JointSessions {
-    here: Sessions,
+    here: SessionTable,
     there: Option<Arc<TableLink>>,
 }
 
 impl JointSessions {
     /// The sessions `here`, and those of whoever answers at `there`.
     #[must_use]
-    pub fn new(here: Sessions, there: Option<&Path>) -> Self {
+    pub fn new(here: SessionTable, there: Option<&Path>) -> Self {
         Self { here, there: there.map(|path| Arc::new(TableLink::to(path))) }
     }
 
     /// The table of this process.
     #[must_use]
-    pub const fn here(&self) -> &Sessions {
+    pub const fn here(&self) -> &SessionTable {
         &self.here
     }
 
@@ -192,7 +192,7 @@ impl JointSessions {
         else {
             return None;
         };
-        let keys = Keys { id, version, mac: MacKey::new(key) };
+        let keys = SessionKeys { id, version, mac: MacKey::new(key) };
         Some(Arc::new(LinkedSession {
             link: Arc::clone(link),
             keys,
@@ -200,7 +200,7 @@ impl JointSessions {
         }))
     }
 
-    /// Keeps a new session, there where somebody answers. Arguments are those of [`Sessions::open`].
+    /// Keeps a new session, there where somebody answers. Arguments are those of [`SessionTable::open`].
     ///
     /// # Errors
     /// When there is no place for it.
@@ -245,7 +245,7 @@ mod tests {
     use crate::session::IdentityClaim;
     use crate::table::SessionLimits;
     use crate::table::tests::new_session;
-    use handle_auth::source::Origin;
+    use handle_auth::source::RequestOrigin;
     use std::io::Write as _;
     use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
     use std::sync::atomic::{AtomicBool, AtomicU32};
@@ -257,14 +257,14 @@ mod tests {
     const WHO: Reference<'_> = Reference { handle: b"0.NA/TST", index: 301 };
 
     struct HolderProcess {
-        sessions: Sessions,
+        sessions: SessionTable,
         numbers: AtomicU32,
         now_s: AtomicU32,
         stopped: AtomicBool,
     }
 
     impl SharedTable for HolderProcess {
-        fn sessions(&self) -> Option<&Sessions> {
+        fn sessions(&self) -> Option<&SessionTable> {
             Some(&self.sessions)
         }
 
@@ -295,7 +295,7 @@ mod tests {
         fn start(path: &Path, replace: bool) -> Self {
             let holder = Holder::bind(path, replace).unwrap().take_place().unwrap();
             let process = Arc::new(HolderProcess {
-                sessions: Sessions::new(limits()),
+                sessions: SessionTable::new(limits()),
                 numbers: AtomicU32::new(10),
                 now_s: AtomicU32::new(0),
                 stopped: AtomicBool::new(false),
@@ -313,13 +313,13 @@ mod tests {
     }
 
     fn joint(path: &Path) -> JointSessions {
-        JointSessions::new(Sessions::new(limits()), Some(path))
+        JointSessions::new(SessionTable::new(limits()), Some(path))
     }
 
     fn claimed(n: u8) -> NewSession {
         NewSession {
             claim: Some(IdentityClaim::of(WHO)),
-            origin: Origin::connection([192, 0, 2, n].into()),
+            origin: RequestOrigin::connection([192, 0, 2, n].into()),
             ..new_session()
         }
     }

@@ -3,12 +3,12 @@
 //! A frame is the length of what follows in four bytes, a byte that says what it is, and its fields; numbers are
 //! big-endian. One side asks, the other answers, in order. Keys are in it: the socket is for one user alone.
 
-use crate::session::{Identity, IdentityClaim, NewSession};
+use crate::session::{IdentityClaim, NewSession, SessionIdentity};
 use crate::table::SessionRefusal;
-use handle_auth::challenges::Challenge;
+use handle_auth::challenges::IssuedChallenge;
 use handle_auth::digest::Digest;
 use handle_auth::session::SessionKey;
-use handle_auth::source::Origin;
+use handle_auth::source::RequestOrigin;
 use handle_proto::Version;
 use handle_proto::code::Cipher;
 use handle_proto::limit::{HANDLE_LEN_MAX, MESSAGE_LEN_MAX, NONCE_LEN};
@@ -70,7 +70,7 @@ pub enum LinkReply {
     /// What is known of a session.
     Session(SessionFacts),
     /// A challenge.
-    Challenge(Challenge),
+    Challenge(IssuedChallenge),
     /// There was such a challenge, which is answered or has had its time.
     Over,
 }
@@ -83,7 +83,7 @@ pub struct SessionFacts {
     /// Its version.
     pub version: Version,
     /// Who has proven to be at the other end.
-    pub identity: Option<Identity>,
+    pub identity: Option<SessionIdentity>,
 }
 
 impl<'a> LinkRequest<'a> {
@@ -147,7 +147,7 @@ impl<'a> LinkRequest<'a> {
                     [] => None,
                     claim => Some(IdentityClaim(claim.try_into().ok()?)),
                 };
-                let origin = Origin::connection(IpAddr::V6(Ipv6Addr::from(*source)).to_canonical());
+                let origin = RequestOrigin::connection(IpAddr::V6(Ipv6Addr::from(*source)).to_canonical());
                 Self::Open(NewSession { key, version, claim, timeout_s, origin })
             }
             Self::END => Self::End(number(&mut rest)?),
@@ -217,7 +217,7 @@ impl LinkReply {
                     mut identity => {
                         let index = number(&mut identity)?;
                         (identity.len() <= HANDLE_LEN_MAX).then_some(())?;
-                        Some(Identity { index, handle: identity.into() })
+                        Some(SessionIdentity { index, handle: identity.into() })
                     }
                 };
                 Self::Session(SessionFacts { key, version, identity })
@@ -259,8 +259,8 @@ fn key(rest: &mut &[u8]) -> Option<(SessionKey, Version)> {
 }
 
 /// Appends a challenge: its versions, nonce, digest with its length, and the request.
-pub(crate) fn put_challenge(out: &mut Vec<u8>, challenge: &Challenge) {
-    let Challenge { version, suggested, nonce, digest, request } = challenge;
+pub(crate) fn put_challenge(out: &mut Vec<u8>, challenge: &IssuedChallenge) {
+    let IssuedChallenge { version, suggested, nonce, digest, request } = challenge;
     out.extend_from_slice(&[version.major, version.minor, suggested.major, suggested.minor]);
     out.extend_from_slice(nonce);
     out.push(u8::try_from(digest.len()).expect("no digest has more than 32 bytes"));
@@ -269,12 +269,12 @@ pub(crate) fn put_challenge(out: &mut Vec<u8>, challenge: &Challenge) {
 }
 
 /// Reads a challenge, which is all of `bytes`.
-pub(crate) fn challenge(bytes: &[u8]) -> Option<Challenge> {
+pub(crate) fn challenge(bytes: &[u8]) -> Option<IssuedChallenge> {
     let (&[major, minor, suggested_major, suggested_minor], rest) = bytes.split_first_chunk()?;
     let (nonce, rest) = rest.split_first_chunk::<NONCE_LEN>()?;
     let (&len, rest) = rest.split_first()?;
     let (digest, request) = rest.split_at_checked(len.into())?;
-    Some(Challenge {
+    Some(IssuedChallenge {
         version: Version::new(major, minor),
         suggested: Version::new(suggested_major, suggested_minor),
         nonce: *nonce,
@@ -341,7 +341,7 @@ mod tests {
 
     fn asks() -> Vec<Vec<u8>> {
         let claimed = Reference { handle: b"0.NA/TST", index: 301 };
-        let v6 = Origin::connection([1_u16; 8].into());
+        let v6 = RequestOrigin::connection([1_u16; 8].into());
         let asks = [
             LinkRequest::Find(5),
             LinkRequest::Accept { id: 5, counter: 7 },
@@ -361,7 +361,7 @@ mod tests {
 
     fn told() -> Vec<Vec<u8>> {
         let known = SessionFacts { key: new_session().key, version: Version::CURRENT, identity: None };
-        let identity = Some(Identity { index: 301, handle: b"0.NA/TST"[..].into() });
+        let identity = Some(SessionIdentity { index: 301, handle: b"0.NA/TST"[..].into() });
         let mut all =
             vec![LinkReply::Yes, LinkReply::No, LinkReply::Number(7), LinkReply::Session(known.clone())];
         all.push(LinkReply::Session(SessionFacts { identity, ..known }));
@@ -370,8 +370,8 @@ mod tests {
         all.iter().map(|told| encoded(|out| told.encode(out))).collect()
     }
 
-    fn a_challenge() -> Challenge {
-        Challenge {
+    fn a_challenge() -> IssuedChallenge {
+        IssuedChallenge {
             version: Version::new(2, 7),
             suggested: Version::CURRENT,
             nonce: [3; NONCE_LEN],

@@ -5,7 +5,7 @@ use crate::window::CounterWindow;
 use ctutils::CtEq as _;
 use handle_auth::message::MacKey;
 use handle_auth::session::SessionKey;
-use handle_auth::source::Origin;
+use handle_auth::source::RequestOrigin;
 use handle_proto::Version;
 use handle_proto::wire::list::Reference;
 use sha2::{Digest as _, Sha256};
@@ -31,7 +31,7 @@ pub struct NewSession {
     /// Seconds without a message after which the session ends.
     pub timeout_s: u32,
     /// Who set it up.
-    pub origin: Origin,
+    pub origin: RequestOrigin,
 }
 
 /// Who a client says it is, as much of it as has to be kept: its handle can be long, and nobody has proven yet that
@@ -50,14 +50,14 @@ impl IdentityClaim {
 
 /// Who has proven to be at the other end.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Identity {
+pub struct SessionIdentity {
     /// The index of the value with the key that was proven.
     pub index: i32,
     /// Its handle.
     pub handle: Box<[u8]>,
 }
 
-impl Identity {
+impl SessionIdentity {
     /// A view of it.
     #[must_use]
     pub fn as_reference(&self) -> Reference<'_> {
@@ -67,7 +67,7 @@ impl Identity {
 
 /// What messages in a session are checked and made with.
 #[derive(Debug)]
-pub struct Keys {
+pub struct SessionKeys {
     /// The number of the session.
     pub id: i32,
     /// Its version.
@@ -79,9 +79,9 @@ pub struct Keys {
 /// A session in the table of this process.
 #[derive(Debug)]
 pub struct Session {
-    keys: Keys,
+    keys: SessionKeys,
     claim: Option<IdentityClaim>,
-    identity: OnceLock<Identity>,
+    identity: OnceLock<SessionIdentity>,
     seen: CounterWindow,
     sent: AtomicU32,
     /// When it was set up, and then when the last message came that is not a copy.
@@ -90,14 +90,14 @@ pub struct Session {
     is_proven: AtomicBool,
     timeout_s: u32,
     unproven_s: u32,
-    origin: Origin,
+    origin: RequestOrigin,
 }
 
 impl Session {
     /// A session that ends after `unproven_s` seconds if no message comes in it.
     pub(crate) fn new(id: i32, new: NewSession, unproven_s: u32, now_s: u32) -> Self {
         Self {
-            keys: Keys { id, version: new.version, mac: MacKey::new(new.key) },
+            keys: SessionKeys { id, version: new.version, mac: MacKey::new(new.key) },
             claim: new.claim,
             identity: OnceLock::new(),
             seen: CounterWindow::new(),
@@ -137,7 +137,7 @@ impl Session {
 
     /// Who has proven to be at the other end.
     #[must_use]
-    pub fn proven_identity(&self) -> Option<&Identity> {
+    pub fn proven_identity(&self) -> Option<&SessionIdentity> {
         self.identity.get()
     }
 
@@ -167,7 +167,7 @@ impl Session {
 }
 
 impl LiveSession for Session {
-    fn keys(&self) -> &Keys {
+    fn keys(&self) -> &SessionKeys {
         &self.keys
     }
 
@@ -186,14 +186,14 @@ impl LiveSession for Session {
         sent.min(i32::MAX.cast_unsigned()).cast_signed()
     }
 
-    fn identity(&self) -> Option<Identity> {
+    fn identity(&self) -> Option<SessionIdentity> {
         self.identity.get().cloned()
     }
 
     fn authenticate(&self, claimed: Reference<'_>, index: i32, now_s: u32) -> bool {
         let claims = self.claim.is_some_and(|claim| claim.0.ct_eq(&IdentityClaim::of(claimed).0).to_bool());
         if claims {
-            self.identity.get_or_init(|| Identity { index, handle: claimed.handle.into() });
+            self.identity.get_or_init(|| SessionIdentity { index, handle: claimed.handle.into() });
             self.touch(now_s);
         }
         claims

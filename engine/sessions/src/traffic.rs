@@ -1,6 +1,6 @@
 //! Messages in a session: what has to be right about one that comes, and what is done to one that goes.
 
-use crate::session::{Identity, Keys, PROTECTED_SINCE};
+use crate::session::{PROTECTED_SINCE, SessionIdentity, SessionKeys};
 use handle_auth::SignError;
 use handle_proto::Version;
 use handle_proto::wire::envelope::EnvelopeFlags;
@@ -12,7 +12,7 @@ use zeroize::Zeroizing;
 /// whoever asks; a table in another process goes by its own.
 pub trait LiveSession: std::fmt::Debug {
     /// What messages are checked and made with.
-    fn keys(&self) -> &Keys;
+    fn keys(&self) -> &SessionKeys;
 
     /// Whether a message with this counter, whose MAC is right, may be accepted; from now on it may not.
     fn accept(&self, counter: i32, now_s: u32) -> bool;
@@ -21,7 +21,7 @@ pub trait LiveSession: std::fmt::Debug {
     fn next_counter(&self) -> i32;
 
     /// Who has proven to be at the other end.
-    fn identity(&self) -> Option<Identity>;
+    fn identity(&self) -> Option<SessionIdentity>;
 
     /// Notes that `claimed` has been proven, with the key in its value `index`: all that follows is from it. Only the
     /// identity that the session was set up for counts, and false is the answer for any other.

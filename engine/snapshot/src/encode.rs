@@ -182,7 +182,7 @@ fn small<T: TryFrom<usize>>(number: usize) -> T {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Record;
+    use crate::EncodedRecord;
     use handle_proto::{Permissions, wire::list::References};
 
     fn encode(handle: &[u8], values: &[Value<'_>]) -> Result<Vec<u8>, RecordRefusal> {
@@ -212,7 +212,7 @@ mod tests {
         ];
         for values in orders {
             let bytes = encode(b"10.1/abc", values).unwrap();
-            let (record, rest) = Record::split(&bytes).unwrap();
+            let (record, rest) = EncodedRecord::split(&bytes).unwrap();
             assert!(rest.is_empty() && !record.is_tombstone());
             assert_eq!(record.key(), b"10.1/ABC");
             let again: Vec<_> = record.values_in_order().map(Result::unwrap).collect();
@@ -236,13 +236,13 @@ mod tests {
         for bit in 0..whole.len() * 8 {
             let mut bytes = whole.clone();
             bytes[bit / 8] ^= 1 << (bit % 8);
-            if let Some((record, _)) = Record::split(&bytes) {
+            if let Some((record, _)) = EncodedRecord::split(&bytes) {
                 assert!(record.values_in_order().count() <= usize::from(u16::MAX) * 2);
                 record.private().count();
             }
         }
         for len in 0..whole.len() {
-            assert!(Record::split(&whole[..len]).is_none());
+            assert!(EncodedRecord::split(&whole[..len]).is_none());
         }
     }
 

@@ -37,7 +37,7 @@ pub mod verify;
 pub mod writer;
 
 #[cfg(feature = "std")]
-pub use builder::{Builder, Progress};
+pub use builder::{BuildProgress, Builder};
 #[cfg(feature = "std")]
 pub use encode::RecordRefusal;
 pub use format::{OpenError, fold_key, hash_key};
@@ -47,8 +47,8 @@ pub use map::{LoadMode, MappedFile};
 #[cfg(feature = "std")]
 pub use merge::{MergeProgress, merge};
 pub use reader::{CorruptRecord, Layer, Trust};
-pub use record::Record;
-pub use records::{Records, StagedLookup};
+pub use record::EncodedRecord;
+pub use records::{RecordSet, StagedLookup};
 #[cfg(feature = "std")]
 pub use set::publisher::SetPublisher;
 #[cfg(feature = "std")]

@@ -2,7 +2,7 @@
 
 use crate::format::hash_key;
 use crate::reader::{CorruptRecord, Layer, LayerRecords};
-use crate::record::Record;
+use crate::record::EncodedRecord;
 use crate::writer::{BuildError, HomedPrefixes, LayerWriter};
 use core::cmp::Ordering;
 use core::ops::ControlFlow;
@@ -24,7 +24,7 @@ pub(crate) trait Source {
 pub(crate) struct Head<'a> {
     pub hash: u64,
     pub origin: u64,
-    pub record: Record<'a>,
+    pub record: EncodedRecord<'a>,
 }
 
 /// A binary heap of sources; of equal records, that of the earlier source comes first.
@@ -163,7 +163,7 @@ pub fn merge<W: Write + Seek, B: AsRef<[u8]>>(
     keep_tombstones: bool,
     mut out: LayerWriter<W>,
     mut progress: impl FnMut(&MergeProgress<'_>) -> ControlFlow<()>,
-) -> Result<(W, crate::format::Header), BuildError> {
+) -> Result<(W, crate::format::LayerHeader), BuildError> {
     let options = *out.options();
     let mut sources = Vec::with_capacity(layers.len());
     for layer in layers {

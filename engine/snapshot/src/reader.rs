@@ -6,11 +6,11 @@
 //! - How far a lookup trusts what records and buckets say beyond that is the layer's [`Trust`].
 //! - The staged form is the same lookup in steps, so that a batch can wait for memory once.
 
-use crate::format::{FLAG_FOLDS, FLAG_HOMED, FLAG_WITHIN, HEADER_LEN, Header, OpenError};
+use crate::format::{FLAG_FOLDS, FLAG_HOMED, FLAG_WITHIN, HEADER_LEN, LayerHeader, OpenError};
 use crate::homed::HomedTable;
-use crate::index::{Candidate, Index};
+use crate::index::{Candidate, LayerIndex};
 use crate::prefetch::{prefetch, prefetch_all};
-use crate::record::Record;
+use crate::record::EncodedRecord;
 use core::fmt;
 
 /// Bytes of a record that are loaded ahead: most whole records, and the front of the others.
@@ -20,7 +20,7 @@ const RECORD_PREFETCH_LEN: usize = 384;
 #[derive(Clone, Debug)]
 pub struct Layer<B> {
     bytes: B,
-    header: Header,
+    header: LayerHeader,
     trust: Trust,
 }
 
@@ -56,7 +56,7 @@ impl core::error::Error for CorruptRecord {}
 pub(crate) struct LayerView<'a> {
     /// The file up to the end of its records, so that offsets are those of the file.
     records: &'a [u8],
-    index: Index<'a>,
+    index: LayerIndex<'a>,
     /// Whether the layer has the table of homed prefixes that counts, and all its records are within.
     vouches: bool,
     /// Whether records are compared with their checksums.
@@ -93,7 +93,7 @@ impl<'a> LayerView<'a> {
         &self,
         candidate: Candidate,
         key: &[u8],
-    ) -> Result<Option<Record<'a>>, CorruptRecord> {
+    ) -> Result<Option<EncodedRecord<'a>>, CorruptRecord> {
         let record = self.record(candidate.at)?;
         if record.key() != key {
             return Self::other_record(&record, candidate);
@@ -107,7 +107,10 @@ impl<'a> LayerView<'a> {
     /// A record with another key: only the fingerprint is the same, which happens once in some thousand lookups, or
     /// the key is damaged. So this check costs nothing that matters, and is made in any case.
     #[cold]
-    fn other_record(record: &Record<'_>, candidate: Candidate) -> Result<Option<Record<'a>>, CorruptRecord> {
+    fn other_record(
+        record: &EncodedRecord<'_>,
+        candidate: Candidate,
+    ) -> Result<Option<EncodedRecord<'a>>, CorruptRecord> {
         if record.is_whole() { Ok(None) } else { Err(CorruptRecord { at: candidate.at }) }
     }
 
@@ -118,7 +121,7 @@ impl<'a> LayerView<'a> {
         mut candidate: Candidate,
         hash: u64,
         key: &[u8],
-    ) -> Result<Option<Record<'a>>, CorruptRecord> {
+    ) -> Result<Option<EncodedRecord<'a>>, CorruptRecord> {
         loop {
             candidate = self.index.after(hash, candidate);
             if candidate.is_none() {
@@ -134,7 +137,7 @@ impl<'a> LayerView<'a> {
 
     /// All steps of a lookup.
     #[inline]
-    pub(crate) fn find(&self, hash: u64, key: &[u8]) -> Result<Option<Record<'a>>, CorruptRecord> {
+    pub(crate) fn find(&self, hash: u64, key: &[u8]) -> Result<Option<EncodedRecord<'a>>, CorruptRecord> {
         let candidate = self.probe(hash);
         if candidate.is_none() {
             return Ok(None);
@@ -146,11 +149,11 @@ impl<'a> LayerView<'a> {
     }
 
     #[inline]
-    fn record(&self, at: u64) -> Result<Record<'a>, CorruptRecord> {
+    fn record(&self, at: u64) -> Result<EncodedRecord<'a>, CorruptRecord> {
         if at < HEADER_LEN as u64 {
             return Err(CorruptRecord { at });
         }
-        let record = self.records.get(to_usize(at)..).and_then(Record::split);
+        let record = self.records.get(to_usize(at)..).and_then(EncodedRecord::split);
         record.map(|(record, _)| record.vouched_for(self.vouches)).ok_or(CorruptRecord { at })
     }
 }
@@ -167,7 +170,7 @@ impl<B: AsRef<[u8]>> Layer<B> {
     /// When the bytes are not a whole layer of a version we know.
     pub fn open(bytes: B) -> Result<Self, OpenError> {
         let slice = bytes.as_ref();
-        let header = Header::decode(slice, slice.len() as u64)?;
+        let header = LayerHeader::decode(slice, slice.len() as u64)?;
         let trust = if header.private_count > 0 { Trust::Checked } else { Trust::Plain };
         Ok(Self { bytes, header, trust })
     }
@@ -228,7 +231,7 @@ impl<B: AsRef<[u8]>> Layer<B> {
 
     /// All fields of the header.
     #[must_use]
-    pub const fn header(&self) -> &Header {
+    pub const fn header(&self) -> &LayerHeader {
         &self.header
     }
 
@@ -246,7 +249,7 @@ impl<B: AsRef<[u8]>> Layer<B> {
     ///
     /// # Errors
     /// When the index leads to something that is not a record.
-    pub fn find(&self, hash: u64, key: &[u8]) -> Result<Option<Record<'_>>, CorruptRecord> {
+    pub fn find(&self, hash: u64, key: &[u8]) -> Result<Option<EncodedRecord<'_>>, CorruptRecord> {
         self.view(false).find(hash, key)
     }
 
@@ -255,12 +258,12 @@ impl<B: AsRef<[u8]>> Layer<B> {
         let (bytes, checks) = (self.as_bytes(), self.trust != Trust::Plain);
         if self.trust == Trust::Refused {
             // No bucket is there, so every search ends in damage.
-            return LayerView { index: Index::new(&[], 1).checked(true), ..LayerView::default() };
+            return LayerView { index: LayerIndex::new(&[], 1).checked(true), ..LayerView::default() };
         }
         let index = bytes.get(to_usize(self.header.index_at)..).unwrap_or_default();
         LayerView {
             records: bytes.get(..to_usize(self.header.homed_at)).unwrap_or_default(),
-            index: Index::new(index, self.header.index_buckets).checked(checks),
+            index: LayerIndex::new(index, self.header.index_buckets).checked(checks),
             vouches,
             checks,
         }
@@ -290,7 +293,7 @@ impl<B: AsRef<[u8]>> Layer<B> {
         let index = section.get(..to_usize(header.homed_index_len)).unwrap_or_default();
         Some(HomedTable {
             section,
-            index: Index::new(index, header.homed_buckets),
+            index: LayerIndex::new(index, header.homed_buckets),
             entries_at: to_usize(header.homed_index_len),
             count: header.homed_count,
             seed: header.seed,
@@ -339,12 +342,12 @@ impl<'a> LayerRecords<'a> {
 }
 
 impl<'a> Iterator for LayerRecords<'a> {
-    type Item = Result<Record<'a>, CorruptRecord>;
+    type Item = Result<EncodedRecord<'a>, CorruptRecord>;
 
     /// The next record. After an error there is none.
     fn next(&mut self) -> Option<Self::Item> {
         self.left = self.left.checked_sub(1)?;
-        let Some((record, rest)) = Record::split(self.rest) else {
+        let Some((record, rest)) = EncodedRecord::split(self.rest) else {
             self.left = 0;
             return Some(Err(CorruptRecord { at: self.at }));
         };

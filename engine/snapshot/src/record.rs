@@ -5,7 +5,7 @@ use handle_proto::Value;
 
 /// A record, borrowed from its layer. Its lengths are checked, the values inside it are not.
 #[derive(Clone, Copy, Debug)]
-pub struct Record<'a> {
+pub struct EncodedRecord<'a> {
     bytes: &'a [u8],
     key: &'a [u8],
     public: &'a [u8],
@@ -16,7 +16,7 @@ pub struct Record<'a> {
     is_homed: bool,
 }
 
-impl<'a> Record<'a> {
+impl<'a> EncodedRecord<'a> {
     /// Splits a record from the bytes that follow it; `None` when its lengths contradict each other.
     #[inline]
     pub(crate) fn split(bytes: &'a [u8]) -> Option<(Self, &'a [u8])> {
@@ -126,7 +126,7 @@ impl<'a> Record<'a> {
     }
 }
 
-/// The private values of a record. See [`Record::private`].
+/// The private values of a record. See [`EncodedRecord::private`].
 #[derive(Clone, Copy, Debug)]
 pub struct PrivateValues<'a> {
     left: u16,
@@ -158,7 +158,7 @@ impl<'a> Iterator for PrivateValues<'a> {
     }
 }
 
-/// All values of a record in stored order. See [`Record::values_in_order`].
+/// All values of a record in stored order. See [`EncodedRecord::values_in_order`].
 #[derive(Clone, Copy, Debug)]
 pub struct ValuesInOrder<'a> {
     position: usize,

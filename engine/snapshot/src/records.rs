@@ -2,12 +2,12 @@
 
 use crate::index::Candidate;
 use crate::reader::{CorruptRecord, Layer, LayerView};
-use crate::record::Record;
+use crate::record::EncodedRecord;
 use core::fmt;
 
 /// Layers of one set, newest first: what a resolver takes.
 #[derive(Debug)]
-pub struct Records<'a, B> {
+pub struct RecordSet<'a, B> {
     layers: &'a [Layer<B>],
     /// Of the newest layers.
     at_hand: [LayerView<'a>; AT_HAND],
@@ -19,13 +19,13 @@ pub struct Records<'a, B> {
 /// So many layers are as cheap to ask as they can be: a base, and what changes put above it as a rule.
 const AT_HAND: usize = 4;
 
-impl<B> Clone for Records<'_, B> {
+impl<B> Clone for RecordSet<'_, B> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<B> Copy for Records<'_, B> {}
+impl<B> Copy for RecordSet<'_, B> {}
 
 /// Two layers of a set do not hash or fold alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +67,7 @@ impl StagedLookup {
     }
 }
 
-impl<'a, B: AsRef<[u8]>> Records<'a, B> {
+impl<'a, B: AsRef<[u8]>> RecordSet<'a, B> {
     /// Takes layers, newest first.
     ///
     /// # Errors
@@ -117,7 +117,7 @@ impl<'a, B: AsRef<[u8]>> Records<'a, B> {
     /// # Errors
     /// When an index leads to something that is not a record.
     #[inline]
-    pub fn find(&self, hash: u64, key: &[u8]) -> Result<Option<Record<'a>>, CorruptRecord> {
+    pub fn find(&self, hash: u64, key: &[u8]) -> Result<Option<EncodedRecord<'a>>, CorruptRecord> {
         self.resolve(self.probe(hash), hash, key)
     }
 
@@ -196,7 +196,7 @@ impl<'a, B: AsRef<[u8]>> Records<'a, B> {
         staged: StagedLookup,
         hash: u64,
         key: &[u8],
-    ) -> Result<Option<Record<'a>>, CorruptRecord> {
+    ) -> Result<Option<EncodedRecord<'a>>, CorruptRecord> {
         let found = match (staged.layer, self.at_hand.get(staged.layer as usize)) {
             _ if staged.candidate().is_none() => return Ok(None),
             (0, _) => self.at_hand[0].record_if(staged.candidate(), key)?,
@@ -216,7 +216,7 @@ impl<'a, B: AsRef<[u8]>> Records<'a, B> {
         staged: StagedLookup,
         hash: u64,
         key: &[u8],
-    ) -> Result<Option<Record<'a>>, CorruptRecord> {
+    ) -> Result<Option<EncodedRecord<'a>>, CorruptRecord> {
         let mut found = self.view(staged.layer).find_after(staged.candidate(), hash, key)?;
         for (_, layer) in self.older(staged.layer as usize) {
             if found.is_some() {

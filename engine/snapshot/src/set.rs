@@ -12,8 +12,8 @@ pub mod storage;
 use crate::format::OpenError;
 use crate::map::{AccessPattern, LoadMode, MappedFile};
 use crate::reader::{Layer, Trust};
-use crate::records::Records;
-use crate::verify::{self, Fault, Report};
+use crate::records::RecordSet;
+use crate::verify::{self, LayerFault, VerifyReport};
 use crate::writer::{BuildError, header_sum};
 use core::fmt;
 use manifest::{LayerEntry, MANIFEST, MANIFEST_LEN_MAX, Manifest, ManifestError};
@@ -61,7 +61,7 @@ pub enum SetErrorKind {
     /// A layer does not hash or fold like the newest.
     Mixed,
     /// A layer is damaged.
-    Fault(Fault),
+    Fault(LayerFault),
     /// The new layer was not built.
     Build(BuildError),
     /// The new layer does not fit the set.
@@ -249,8 +249,8 @@ impl PublishedSet {
     /// The layers as one, for a resolver.
     #[inline]
     #[must_use]
-    pub fn records(&self) -> Records<'_, MappedFile> {
-        Records::new_alike(&self.layers)
+    pub fn records(&self) -> RecordSet<'_, MappedFile> {
+        RecordSet::new_alike(&self.layers)
     }
 
     /// Bytes of all layers.
@@ -263,7 +263,7 @@ impl PublishedSet {
     ///
     /// # Errors
     /// With the first fault and its file.
-    pub fn verify(&self) -> Result<Vec<Report>, SetError> {
+    pub fn verify(&self) -> Result<Vec<VerifyReport>, SetError> {
         let check = |(entry, layer): (&LayerEntry, &Layer<MappedFile>)| {
             let fault = |fault| SetError::new(self.dir.join(&entry.file), SetErrorKind::Fault(fault));
             layer.bytes().expect(AccessPattern::Sequential);
@@ -308,7 +308,7 @@ fn open_layer<B: AsRef<[u8]>>(bytes: B, entry: &LayerEntry) -> Result<Layer<B>, 
 }
 
 fn check_alike<B: AsRef<[u8]>>(dir: &Path, manifest: &Manifest, layers: &[Layer<B>]) -> Result<(), SetError> {
-    match Records::new(layers) {
+    match RecordSet::new(layers) {
         Ok(_) => Ok(()),
         Err(mixed) => Err(SetError::new(dir.join(&manifest.layers[mixed.layer].file), SetErrorKind::Mixed)),
     }

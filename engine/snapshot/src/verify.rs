@@ -6,7 +6,7 @@ use crate::format::{
     VALUES_COUNT_MAX, VALUES_LEN_MAX, bucket_sum, buckets_for, checksum, hash_key,
 };
 use crate::reader::{CorruptRecord, Layer};
-use crate::record::Record;
+use crate::record::EncodedRecord;
 use core::fmt;
 use core::ops::{ControlFlow, Range};
 use handle_proto::{Handle, Value, limit};
@@ -18,7 +18,7 @@ pub(crate) const PASS_LEN: usize = 16 << 20;
 
 /// What a whole layer holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Report {
+pub struct VerifyReport {
     /// Records that are not tombstones.
     pub handles_count: u64,
     /// Records that hide a handle of older layers.
@@ -37,7 +37,7 @@ pub struct Report {
 
 /// The first thing that is wrong with a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fault {
+pub struct LayerFault {
     /// Offset in the file of what is wrong.
     pub at: u64,
     /// What it is.
@@ -71,7 +71,7 @@ pub enum FaultKind {
     Within,
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for LayerFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = match self.what {
             FaultKind::RecordsSum => "the records do not match their checksum",
@@ -99,9 +99,9 @@ impl fmt::Display for Fault {
     }
 }
 
-impl core::error::Error for Fault {}
+impl core::error::Error for LayerFault {}
 
-impl Fault {
+impl LayerFault {
     /// Whether bytes are not those that were written. Otherwise they are, and were wrong from the beginning.
     #[must_use]
     pub const fn is_damage(&self) -> bool {
@@ -109,8 +109,8 @@ impl Fault {
     }
 }
 
-fn ensure(is_right: bool, at: u64, what: FaultKind) -> Result<(), Fault> {
-    if is_right { Ok(()) } else { Err(Fault { at, what }) }
+fn ensure(is_right: bool, at: u64, what: FaultKind) -> Result<(), LayerFault> {
+    if is_right { Ok(()) } else { Err(LayerFault { at, what }) }
 }
 
 /// Checks everything about a layer: checksums, each record and value, that each record is found, the
@@ -118,7 +118,7 @@ fn ensure(is_right: bool, at: u64, what: FaultKind) -> Result<(), Fault> {
 ///
 /// # Errors
 /// With the first fault.
-pub fn layer<B: AsRef<[u8]>>(layer: &Layer<B>) -> Result<Report, Fault> {
+pub fn layer<B: AsRef<[u8]>>(layer: &Layer<B>) -> Result<VerifyReport, LayerFault> {
     let report = layer_in_steps(layer, |_| ControlFlow::Continue(()))?;
     Ok(report.expect("nobody stops it"))
 }
@@ -127,7 +127,7 @@ pub fn layer<B: AsRef<[u8]>>(layer: &Layer<B>) -> Result<Report, Fault> {
 ///
 /// # Errors
 /// When it is damaged.
-pub fn homed_sum<B: AsRef<[u8]>>(layer: &Layer<B>) -> Result<(), Fault> {
+pub fn homed_sum<B: AsRef<[u8]>>(layer: &Layer<B>) -> Result<(), LayerFault> {
     let header = layer.header();
     let homed = section(layer, header.homed_at..header.index_at);
     ensure(checksum(homed) == header.homed_sum, header.homed_at, FaultKind::HomedSum)
@@ -142,15 +142,18 @@ pub fn homed_sum<B: AsRef<[u8]>>(layer: &Layer<B>) -> Result<(), Fault> {
 pub fn layer_in_steps<B: AsRef<[u8]>>(
     layer: &Layer<B>,
     mut passed: impl FnMut(Range<u64>) -> ControlFlow<()>,
-) -> Result<Option<Report>, Fault> {
+) -> Result<Option<VerifyReport>, LayerFault> {
     if sums(layer, &mut passed)?.is_break() {
         return Ok(None);
     }
     let header = layer.header();
     let (homed, index) =
         (section(layer, header.homed_at..header.index_at), section(layer, header.index_at..header.file_len));
-    let mut report =
-        Report { records_len: header.records_len, index_len: header.index_len, ..Report::default() };
+    let mut report = VerifyReport {
+        records_len: header.records_len,
+        index_len: header.index_len,
+        ..VerifyReport::default()
+    };
     let mut iter = layer.records();
     let mut last: Option<(u64, &[u8])> = None;
     let mut indexes = Vec::new();
@@ -164,13 +167,13 @@ pub fn layer_in_steps<B: AsRef<[u8]>>(
             passed_to = at;
         }
         let Some(record) = iter.next() else { break };
-        let record = record.map_err(|CorruptRecord { at }| Fault { at, what: FaultKind::Record })?;
+        let record = record.map_err(|CorruptRecord { at }| LayerFault { at, what: FaultKind::Record })?;
         ensure(record.is_whole(), at, FaultKind::RecordSum)?;
         let hash = hash_key(layer.seed(), record.key());
         ensure(is_key(record.key(), layer.folds()), at, FaultKind::Key)?;
         ensure(last.is_none_or(|last| last < (hash, record.key())), at, FaultKind::Order)?;
         last = Some((hash, record.key()));
-        values(&record, &mut indexes).map_err(|what| Fault { at, what })?;
+        values(&record, &mut indexes).map_err(|what| LayerFault { at, what })?;
         let prefix = Handle(record.key()).naming_authority();
         let is_homed = || layer.homed().is_some_and(|homed| homed.has(prefix));
         ensure(!layer.is_within() || record.is_tombstone() || is_homed(), at, FaultKind::Within)?;
@@ -189,8 +192,9 @@ pub fn layer_in_steps<B: AsRef<[u8]>>(
 
     let records_count = report.handles_count + report.tombstones_count;
     slots(index, header.index_buckets, records_count, header.records_len)
-        .map_err(|what| Fault { at: header.index_at, what })?;
-    report.homed_count = self::homed(layer, homed).map_err(|what| Fault { at: header.homed_at, what })?;
+        .map_err(|what| LayerFault { at: header.index_at, what })?;
+    report.homed_count =
+        self::homed(layer, homed).map_err(|what| LayerFault { at: header.homed_at, what })?;
     Ok(Some(report))
 }
 
@@ -204,7 +208,7 @@ fn section<B: AsRef<[u8]>>(layer: &Layer<B>, range: Range<u64>) -> &[u8] {
 fn sums<B: AsRef<[u8]>>(
     layer: &Layer<B>,
     passed: &mut impl FnMut(Range<u64>) -> ControlFlow<()>,
-) -> Result<ControlFlow<()>, Fault> {
+) -> Result<ControlFlow<()>, LayerFault> {
     let header = layer.header();
     let mut sum = Xxh3Default::new();
     let mut at = header.records_at;
@@ -216,7 +220,7 @@ fn sums<B: AsRef<[u8]>>(
         at += piece.len() as u64;
     }
     if sum.digest() != header.records_sum {
-        return Err(Fault { at: first_damaged(layer), what: FaultKind::RecordsSum });
+        return Err(LayerFault { at: first_damaged(layer), what: FaultKind::RecordsSum });
     }
     homed_sum(layer)?;
     let index = section(layer, header.index_at..header.file_len);
@@ -246,7 +250,7 @@ fn is_key(key: &[u8], folds: bool) -> bool {
     key.len() <= KEY_LEN_MAX && key.contains(&b'/') && (is_folded || !folds)
 }
 
-fn values(record: &Record<'_>, indexes: &mut Vec<i32>) -> Result<(), FaultKind> {
+fn values(record: &EncodedRecord<'_>, indexes: &mut Vec<i32>) -> Result<(), FaultKind> {
     let ensure = |is_right: bool, what| if is_right { Ok(()) } else { Err(what) };
     let mut values_len = record.public_bytes().len();
     indexes.clear();

@@ -3,11 +3,11 @@
 use crate::encode::RecordRefusal;
 use crate::format::{
     BASE_AT, BASE_BITS, BASE_GOES_ON, BUCKET_LEN, BUCKET_SLOTS, DISTANCES_AT, FLAG_FOLDS, FLAG_HOMED,
-    FLAG_WITHIN, HEADER_LEN, Header, KEY_LEN_MAX, LAYER_LEN_MAX, PROBE_BUCKETS_MAX, RECORD_ALIGN,
+    FLAG_WITHIN, HEADER_LEN, KEY_LEN_MAX, LAYER_LEN_MAX, LayerHeader, PROBE_BUCKETS_MAX, RECORD_ALIGN,
     SECTION_ALIGN, bucket, bucket_sum, buckets_for, fingerprint, hash_key, header_at,
 };
 use crate::reader::CorruptRecord;
-use crate::record::Record;
+use crate::record::EncodedRecord;
 use core::fmt;
 use handle_proto::{Handle, fold};
 use std::collections::{BTreeSet, HashSet};
@@ -183,11 +183,11 @@ impl<W: Write + Seek> LayerWriter<W> {
     ///
     /// # Errors
     /// When it is not in order, or the output cannot be written.
-    pub fn push(&mut self, record: &Record<'_>) -> Result<(), BuildError> {
+    pub fn push(&mut self, record: &EncodedRecord<'_>) -> Result<(), BuildError> {
         self.push_hashed(hash_key(self.options.seed, record.key()), record)
     }
 
-    pub(crate) fn push_hashed(&mut self, hash: u64, record: &Record<'_>) -> Result<(), BuildError> {
+    pub(crate) fn push_hashed(&mut self, hash: u64, record: &EncodedRecord<'_>) -> Result<(), BuildError> {
         let key = record.key();
         let is_first = self.records_count() == 0;
         if !is_first && (hash, key) <= (self.last_hash, &self.last_key) {
@@ -240,14 +240,14 @@ impl<W: Write + Seek> LayerWriter<W> {
     ///
     /// # Errors
     /// When the output cannot be written or the index cannot be built.
-    pub fn finish(mut self, homed: Option<&HomedPrefixes>) -> Result<(W, Header), BuildError> {
-        let mut header = Header {
+    pub fn finish(mut self, homed: Option<&HomedPrefixes>) -> Result<(W, LayerHeader), BuildError> {
+        let mut header = LayerHeader {
             seed: self.options.seed,
             created_unix_ms: self.options.created_unix_ms,
             handles_count: self.handles_count,
             tombstones_count: self.tombstones_count,
             private_count: self.private_count,
-            ..Header::default()
+            ..LayerHeader::default()
         };
         if self.options.folds {
             header.flags |= FLAG_FOLDS;
@@ -286,7 +286,7 @@ impl<W: Write + Seek> LayerWriter<W> {
         filler.finish(&mut self.sections)
     }
 
-    fn homed(&mut self, homed: &HomedPrefixes, header: &mut Header) -> Result<(), BuildError> {
+    fn homed(&mut self, homed: &HomedPrefixes, header: &mut LayerHeader) -> Result<(), BuildError> {
         let mut prefixes: Vec<(u64, &[u8])> =
             homed.0.iter().map(|prefix| (hash_key(self.options.seed, prefix), prefix.as_slice())).collect();
         prefixes.sort_unstable();
@@ -448,7 +448,7 @@ impl<W: Write> ByteSink for Sections<W> {
 
 /// The checksum at the end of an encoded header, which a manifest repeats.
 #[must_use]
-pub fn header_sum(header: &Header) -> u64 {
+pub fn header_sum(header: &LayerHeader) -> u64 {
     let bytes = header.encode();
     u64::from_le_bytes(
         *bytes[header_at::HEADER_SUM..].first_chunk().expect("the header ends with its checksum"),

@@ -4,7 +4,7 @@
 
 use handle_proto::Value;
 use handle_snapshot::set::SetErrorKind;
-use handle_snapshot::set::manifest::{MANIFEST, Source};
+use handle_snapshot::set::manifest::{MANIFEST, SetOrigin};
 use handle_snapshot::set::storage::{Storage, create_directory};
 use handle_snapshot::{
     BuildError, Builder, HomedPrefixes, LayerOptions, LayerPlace, LoadMode, MergeProgress, PublishedSet,
@@ -186,7 +186,7 @@ fn refuses_what_does_not_fit() {
 fn publish_change(publisher: &mut SetPublisher, transaction: u64, records: &[(&str, Option<&str>)]) {
     let write = |file, _: &Path| builder(records, false, OPTIONS).finish(file);
     let layer = publisher.stager().stage(LayerPlace::Delta, write).unwrap();
-    let layer = layer.showing(Source { store: 7, transaction });
+    let layer = layer.showing(SetOrigin { store: 7, transaction });
     publisher.publish(layer, transaction * 1000).unwrap();
 }
 
@@ -212,16 +212,17 @@ fn a_delta_takes_the_place_of_the_newest_layers() {
     let (late, layer) = (stage(&publisher, &below[..2]), stage(&publisher, &below[..2]));
     let candidate = publisher.candidate(std::slice::from_ref(&layer), 5).unwrap();
     let entry = layer.entry().clone();
-    let manifest = publisher.publish(layer.showing(Source { store: 7, transaction: 4 }), 5).unwrap().clone();
+    let manifest =
+        publisher.publish(layer.showing(SetOrigin { store: 7, transaction: 4 }), 5).unwrap().clone();
     assert_eq!((&candidate.layers, candidate.handles_count), (&manifest.layers, 2));
     assert_eq!(manifest.layers, [entry, below[2].clone()]);
-    assert_eq!(manifest.source, Some(Source { store: 7, transaction: 4 }));
+    assert_eq!(manifest.source, Some(SetOrigin { store: 7, transaction: 4 }));
     assert_eq!(answers(dir.path()), map(&[("1/A", "a2"), ("1/D", "d4")]));
     assert!(matches!(refusal(publisher.publish(late, 6)), SetErrorKind::Refused(_)), "they are gone");
     // A merge shows what was shown.
     let merged = publisher.stager().stage_merge(&manifest, 0..2, 7, go_on).unwrap();
     publisher.publish(merged, 7).unwrap();
-    assert_eq!(publisher.manifest().unwrap().source, Some(Source { store: 7, transaction: 4 }));
+    assert_eq!(publisher.manifest().unwrap().source, Some(SetOrigin { store: 7, transaction: 4 }));
     assert_eq!(answers(dir.path()), map(&[("1/A", "a2"), ("1/D", "d4")]));
     let stopped = publisher.stager().stage_merge(&manifest, 0..2, 8, |_| ControlFlow::Break(()));
     assert!(matches!(stopped.unwrap_err().why, SetErrorKind::Build(BuildError::Stopped)));
@@ -246,11 +247,11 @@ fn a_base_and_what_changed_since_come_together() {
     let delta = [("1/a", None), ("1/c", Some("3"))];
     let layers = vec![
         stage(&publisher, LayerPlace::Base, &base, options),
-        stage(&publisher, LayerPlace::Delta, &delta, options).showing(Source { store: 1, transaction: 3 }),
+        stage(&publisher, LayerPlace::Delta, &delta, options).showing(SetOrigin { store: 1, transaction: 3 }),
     ];
     let manifest = publisher.publish_together(layers, 3).unwrap();
     assert_eq!((manifest.generation, manifest.layers.len(), manifest.handles_count), (2, 2, 2));
-    assert_eq!(manifest.source, Some(Source { store: 1, transaction: 3 }));
+    assert_eq!(manifest.source, Some(SetOrigin { store: 1, transaction: 3 }));
     let set = PublishedSet::open(dir.path(), LoadMode::Map).unwrap();
     let find = |key: &[u8]| set.records().find(hash_key(43, key), key).unwrap().is_some();
     assert_eq!([b"1/OLD".as_slice(), b"1/A", b"1/B", b"1/C"].map(find), [false, false, true, true]);
@@ -298,7 +299,7 @@ fn kept_generations_come_back() {
 
     let rolled_back = publisher.roll_back(2, 5000).unwrap();
     assert_eq!((rolled_back.generation, rolled_back.created_unix_ms), (5, 5000));
-    assert_eq!(rolled_back.source, Some(Source { store: 7, transaction: 2 }));
+    assert_eq!(rolled_back.source, Some(SetOrigin { store: 7, transaction: 2 }));
     assert_eq!(answers(dir), map(&[("1/A", "two"), ("1/B", "two")]));
 
     // Gone back to, forgotten, and still whole, for it is what is published.

@@ -1,11 +1,11 @@
 //! Applying templates: values in, values out.
 
 use crate::chain::Parts;
-use crate::language::{Condition, NewValue, Step, Template, Test};
+use crate::language::{Condition, NewValue, StepTest, Template, TemplateStep};
 use crate::limit::{BUILT_LEN_MAX, MATCHED_LEN_MAX, REFERENCES_MAX, STEPS_MAX, VALUES_MAX};
 use crate::namespace::ReferencedTemplates;
 use crate::pattern::InvalidPattern;
-use crate::text::{EXTENSION, Parameter, Piece, Text};
+use crate::text::{EXTENSION, Parameter, TemplateText, TextPiece};
 use handle_proto::Value;
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -141,7 +141,7 @@ impl BoundVariable {
 }
 
 /// One application of templates to a handle.
-struct Builder<'b> {
+struct TemplateBuilder<'b> {
     base: &'b [Value<'b>],
     templates: &'b dyn Templates,
     /// The value of the base that `foreach` is at.
@@ -160,7 +160,7 @@ pub(crate) fn build(
     base: &[Value<'_>],
     referenced: &dyn Templates,
 ) -> Result<BuildOutcome, BuildError> {
-    let mut builder = Builder {
+    let mut builder = TemplateBuilder {
         base,
         templates: referenced,
         original: None,
@@ -180,7 +180,7 @@ pub(crate) fn build(
     }
 }
 
-impl Builder<'_> {
+impl TemplateBuilder<'_> {
     fn apply(&mut self, templates: &[Template], references: usize, out: &mut Values) -> Result<(), BuildEnd> {
         for template in templates {
             self.step()?;
@@ -200,16 +200,16 @@ impl Builder<'_> {
     }
 
     /// Runs steps; what they bind ends with them.
-    fn run(&mut self, steps: &[Step], out: &mut Values) -> Result<(), BuildEnd> {
+    fn run(&mut self, steps: &[TemplateStep], out: &mut Values) -> Result<(), BuildEnd> {
         let outside = self.scope.len();
         for step in steps {
             self.step()?;
             match step {
-                Step::Value(value) => self.value(value, out)?,
-                Step::ForEach(steps) => self.for_each(steps, out)?,
-                Step::If(condition, steps) => self.choose(condition, steps, out)?,
-                Step::Define(name, steps) => self.define(name, steps)?,
-                Step::NotFound => return Err(BuildEnd::NotFound),
+                TemplateStep::Value(value) => self.value(value, out)?,
+                TemplateStep::ForEach(steps) => self.for_each(steps, out)?,
+                TemplateStep::If(condition, steps) => self.choose(condition, steps, out)?,
+                TemplateStep::Define(name, steps) => self.define(name, steps)?,
+                TemplateStep::NotFound => return Err(BuildEnd::NotFound),
             }
         }
         self.scope.truncate(outside);
@@ -244,7 +244,7 @@ impl Builder<'_> {
         Ok(())
     }
 
-    fn for_each(&mut self, steps: &[Step], out: &mut Values) -> Result<(), BuildEnd> {
+    fn for_each(&mut self, steps: &[TemplateStep], out: &mut Values) -> Result<(), BuildEnd> {
         for value in self.base {
             self.step()?;
             let outside = self.scope.len();
@@ -261,16 +261,21 @@ impl Builder<'_> {
         Ok(())
     }
 
-    fn choose(&mut self, condition: &Condition, steps: &[Step], out: &mut Values) -> Result<(), BuildEnd> {
+    fn choose(
+        &mut self,
+        condition: &Condition,
+        steps: &[TemplateStep],
+        out: &mut Values,
+    ) -> Result<(), BuildEnd> {
         let text = self.text_of(&condition.value);
         let groups = match &condition.test {
-            Test::Equals(expected) => (*text == *expected.as_str()).then(|| Rc::from([])),
-            Test::Matches(pattern) => {
+            StepTest::Equals(expected) => (*text == *expected.as_str()).then(|| Rc::from([])),
+            StepTest::Matches(pattern) => {
                 let left = self.matched_left.checked_sub(pattern.cost(text.len()));
                 self.matched_left = left.ok_or(BuildError::TooMuchMatched)?;
                 pattern.groups(&text).map(Rc::from)
             }
-            Test::Invalid(invalid) => return Err(BuildError::Pattern(invalid.clone()).into()),
+            StepTest::Invalid(invalid) => return Err(BuildError::Pattern(invalid.clone()).into()),
         };
         if groups.is_some() == condition.negated {
             return Ok(());
@@ -285,7 +290,7 @@ impl Builder<'_> {
     }
 
     /// The data of the first value that the steps make is the parameter; nothing when they make none.
-    fn define(&mut self, name: &str, steps: &[Step]) -> Result<(), BuildEnd> {
+    fn define(&mut self, name: &str, steps: &[TemplateStep]) -> Result<(), BuildEnd> {
         let mut values = Values::default();
         self.run(steps, &mut values)?;
         self.take_expanded(values.bytes.len())?;
@@ -306,12 +311,12 @@ impl Builder<'_> {
         }
     }
 
-    fn expand(&mut self, text: &Text) -> Result<String, BuildError> {
+    fn expand(&mut self, text: &TemplateText) -> Result<String, BuildError> {
         let mut out = String::new();
         for piece in text.pieces() {
             let piece: Cow<'_, str> = match piece {
-                Piece::Literal(literal) => literal.as_str().into(),
-                Piece::Parameter(parameter) => self
+                TextPiece::Literal(literal) => literal.as_str().into(),
+                TextPiece::Parameter(parameter) => self
                     .bound(&parameter.name)
                     .map_or("", |bound| bound.get(parameter.group))
                     .to_owned()

@@ -12,16 +12,16 @@ use handle_proto::printable::Printable;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
-use crate::random::Random;
+use crate::random::RandomGenerator;
 use crate::read::{REPORT_LEN_MAX, whole};
-use bootstrap::{ROUNDS, Runs, difference, mean};
+use bootstrap::{ROUNDS, SampleRuns, difference, mean};
 
 /// Name and version of the form of [`Comparison`].
 pub const COMPARISON_SCHEMA: &str = "handle-loadgen/compare/2";
 
 /// What is read of a report.
 #[derive(Clone, Debug, Deserialize)]
-struct Run {
+struct ComparedRun {
     schema: String,
     seconds: Vec<Sample>,
     accounts: Sums,
@@ -59,7 +59,7 @@ struct Sums {
 /// The runs of one side.
 #[derive(Clone, Debug, Default)]
 pub struct ComparisonSide {
-    runs: Vec<Run>,
+    runs: Vec<ComparedRun>,
 }
 
 impl ComparisonSide {
@@ -79,7 +79,7 @@ impl ComparisonSide {
     }
 
     fn add(&mut self, text: &[u8]) -> Result<(), String> {
-        let run: Run =
+        let run: ComparedRun =
             serde_json::from_slice(text).map_err(|error| format!("no report of a run: {error}"))?;
         if !run.schema.starts_with("handle-loadgen/run/") {
             return Err(format!("its schema is {}, not that of a run", run.schema));
@@ -91,25 +91,25 @@ impl ComparisonSide {
         Ok(())
     }
 
-    fn answered(&self) -> Runs {
+    fn answered(&self) -> SampleRuns {
         let rates = |run| whole_seconds(run).iter().map(|second| second.answered_per_s).collect();
         self.runs.iter().map(rates).collect()
     }
 
     /// Times of the seconds in which there was an answer: the others have none, and some runs may have none at all.
-    fn times(&self, measure: fn(&Sample) -> f64) -> Runs {
+    fn times(&self, measure: fn(&Sample) -> f64) -> SampleRuns {
         let of = |run| whole_seconds(run).iter().filter(|sample| sample.has_answers()).map(measure).collect();
         self.runs.iter().map(of).filter(|times: &Vec<_>| !times.is_empty()).collect()
     }
 
     /// Requests given up in each second, as a share of those sent in it. One whose answer came late is no longer among
     /// those that are lost, and was not answered in time all the same.
-    fn losses(&self) -> Runs {
+    fn losses(&self) -> SampleRuns {
         let lost = |pair: &[Sample]| {
             let [before, second] = [pair[0], pair[1]];
             (second.lost_so_far - before.lost_so_far + second.late) / second.sent.max(1) as f64
         };
-        let of = |run: &Run| {
+        let of = |run: &ComparedRun| {
             let len = whole_seconds(run).len();
             // With the second before the first of them, which says what had been lost till then.
             run.seconds[..=len].windows(2).map(lost).collect()
@@ -125,7 +125,7 @@ impl ComparisonSide {
 }
 
 /// The seconds in which requests were sent, without the first and the last.
-fn whole_seconds(run: &Run) -> &[Sample] {
+fn whole_seconds(run: &ComparedRun) -> &[Sample] {
     let sending = run.seconds.iter().rposition(|second| second.sent > 0).unwrap_or(0);
     run.seconds.get(1..sending).unwrap_or_default()
 }
@@ -193,10 +193,10 @@ pub fn compare(a: &ComparisonSide, b: &ComparisonSide, seed: u64) -> Comparison 
     }
 }
 
-fn compare_runs(name: &'static str, a: &Runs, b: &Runs, seed: u64) -> MeasureComparison {
-    let found = difference(a, b, ROUNDS, &mut Random::new(seed, 0));
+fn compare_runs(name: &'static str, a: &SampleRuns, b: &SampleRuns, seed: u64) -> MeasureComparison {
+    let found = difference(a, b, ROUNDS, &mut RandomGenerator::new(seed, 0));
     let (mean_a, mean_b) = (mean(a), mean(b));
-    let len = |runs: &Runs| runs.iter().map(Vec::len).sum();
+    let len = |runs: &SampleRuns| runs.iter().map(Vec::len).sum();
     let samples: (usize, usize) = (len(a), len(b));
     MeasureComparison {
         name,
@@ -291,7 +291,7 @@ mod tests {
     use super::*;
 
     fn side(answered_per_s: f64, spread: f64, seed: u64) -> ComparisonSide {
-        let mut random = Random::new(seed, 0);
+        let mut random = RandomGenerator::new(seed, 0);
         let mut near = |middle: f64| middle * (1.0 + spread * (random.unit() - 0.5));
         let sample = |answered_per_s: f64, ns: f64| {
             serde_json::json!({

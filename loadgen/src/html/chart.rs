@@ -4,7 +4,7 @@
 
 use std::fmt::Write as _;
 
-use crate::table::Time;
+use crate::table::HumanDuration;
 
 /// Width of every drawing, which then takes the room that there is.
 pub(super) const WIDTH: f64 = 360.0;
@@ -39,7 +39,7 @@ pub(super) struct Axis {
 }
 
 /// A line, with the classes that colour and dash it.
-pub(super) struct Line {
+pub(super) struct ChartLine {
     pub(super) name: &'static str,
     pub(super) class: &'static str,
     pub(super) points: Vec<(f64, f64)>,
@@ -77,7 +77,7 @@ pub(super) fn trimmed(number: f64, digits: usize) -> String {
 /// Nanoseconds.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the cast saturates")]
 pub(super) fn time(ns: f64) -> String {
-    let text = Time(ns.round() as u64).to_string();
+    let text = HumanDuration(ns.round() as u64).to_string();
     match text.split_once(' ') {
         Some((number, unit)) if number.contains('.') => {
             format!("{} {unit}", number.trim_end_matches('0').trim_end_matches('.'))
@@ -250,7 +250,7 @@ fn thinned(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
 }
 
 /// Lines over the same axes; the area below the first one is filled when y begins with zero.
-pub(super) fn lines(caption: &Caption<'_>, x: Axis, y: Axis, lines: &[Line], marks: &[Mark]) -> String {
+pub(super) fn lines(caption: &Caption<'_>, x: Axis, y: Axis, lines: &[ChartLine], marks: &[Mark]) -> String {
     let all = || lines.iter().flat_map(|line| &line.points);
     let x = PlacedAxis::new(x, all().map(|point| point.0), LEFT, WIDTH - RIGHT);
     let marked = marks.iter().map(|mark| mark.at);
@@ -264,7 +264,7 @@ pub(super) fn lines(caption: &Caption<'_>, x: Axis, y: Axis, lines: &[Line], mar
     }
     let mut legend_at = WIDTH - RIGHT;
     for (number, line) in lines.iter().enumerate().rev().filter(|(_, line)| !line.points.is_empty()) {
-        let Line { name, class, points } = line;
+        let ChartLine { name, class, points } = line;
         let points = thinned(points);
         // A logarithm of nothing there is none: where nothing was measured the line is broken, and does not fall.
         let is_gap = |point: &(f64, f64)| y.axis.scale == Scale::Log && point.1 <= 0.0;
@@ -387,7 +387,7 @@ mod tests {
         let times = Axis { scale: Scale::Log, ..axis };
         let points = vec![(1.0, 1e5), (2.0, 1e5), (3.0, 0.0), (4.0, 0.0), (5.0, 1e6), (6.0, 0.0), (7.0, 1e4)];
         let caption = Caption { id: "a", title: "b", about: "c".to_owned() };
-        let svg = lines(&caption, axis, times, &[Line { name: "n", class: "c1", points }], &[]);
+        let svg = lines(&caption, axis, times, &[ChartLine { name: "n", class: "c1", points }], &[]);
         assert_eq!((svg.matches("<polyline").count(), svg.matches("<circle").count()), (3, 2), "{svg}");
     }
 
@@ -414,7 +414,7 @@ mod tests {
     fn drawn(points: Vec<(f64, f64)>) -> String {
         let axis = Axis { title: "t", scale: Scale::LinearFromZero, label: plain };
         let caption = Caption { id: "a", title: "b", about: "c".to_owned() };
-        lines(&caption, axis, axis, &[Line { name: "n", class: "c1", points }], &[])
+        lines(&caption, axis, axis, &[ChartLine { name: "n", class: "c1", points }], &[])
     }
 
     #[test]

@@ -15,8 +15,8 @@ use ratatui::symbols;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, LineGauge, Paragraph, Sparkline};
 
-use crate::report::Second;
-use crate::table::Time;
+use crate::report::SecondCounts;
+use crate::table::HumanDuration;
 pub use screen::Screen;
 
 /// Most seconds that are remembered: more than any terminal has columns.
@@ -49,7 +49,7 @@ pub struct LiveView {
     duration_s: Option<f64>,
     is_colored: bool,
     seconds: VecDeque<ShownSecond>,
-    last: Second,
+    last: SecondCounts,
     sent: u64,
     late: u64,
     mismatched: u64,
@@ -72,7 +72,7 @@ impl LiveView {
     }
 
     /// Takes what a second saw.
-    pub fn add(&mut self, second: &Second) {
+    pub fn add(&mut self, second: &SecondCounts) {
         let has_lost = second.late > 0 || second.lost_so_far > self.last.lost_so_far;
         let mut shown = ShownSecond { answered: second.answered, has_lost, ..ShownSecond::default() };
         for step in second.histogram.iter().flat_map(|histogram| histogram.iter_recorded()) {
@@ -178,7 +178,7 @@ impl LiveView {
     }
 
     fn rates(&self) -> Vec<Span<'static>> {
-        let Second { sent_per_s, answered_per_s, .. } = self.last;
+        let SecondCounts { sent_per_s, answered_per_s, .. } = self.last;
         vec![Span::raw(format!("{sent_per_s:.0}/s sent  {answered_per_s:.0}/s answered"))]
     }
 
@@ -215,11 +215,13 @@ impl LiveView {
         let none = || "-".to_owned();
         let at = |quantile: f64| {
             let histogram = self.last.histogram.as_ref().filter(|histogram| !histogram.is_empty());
-            histogram.map_or_else(none, |histogram| Time(histogram.value_at_quantile(quantile)).to_string())
+            histogram.map_or_else(none, |histogram| {
+                HumanDuration(histogram.value_at_quantile(quantile)).to_string()
+            })
         };
-        let Second { response_max_ns, lag_max_ns, .. } = self.last;
-        let max = if self.last.answered == 0 { none() } else { Time(response_max_ns).to_string() };
-        let lag = if self.last.sent == 0 { none() } else { Time(lag_max_ns).to_string() };
+        let SecondCounts { response_max_ns, lag_max_ns, .. } = self.last;
+        let max = if self.last.answered == 0 { none() } else { HumanDuration(response_max_ns).to_string() };
+        let lag = if self.last.sent == 0 { none() } else { HumanDuration(lag_max_ns).to_string() };
         [
             [format!("p50 {:>8}", at(0.5)), format!("p99.9 {:>8}", at(0.999))],
             [format!("p90 {:>8}", at(0.9)), format!("max   {max:>8}")],
@@ -234,7 +236,8 @@ impl LiveView {
             .rev()
             .map(|row| {
                 let (end_ns, color) = ROWS[row];
-                let label = if end_ns == u64::MAX { "longer".to_owned() } else { Time(end_ns).to_string() };
+                let label =
+                    if end_ns == u64::MAX { "longer".to_owned() } else { HumanDuration(end_ns).to_string() };
                 let cells = self.latest(width).map(|shown| shade(shown, row)).collect::<String>();
                 Line::from(vec![Span::raw(format!("{label:>8} ")), Span::styled(cells, self.tint(color))])
             })
@@ -294,7 +297,7 @@ mod tests {
             times.record_n(80_000, 900).unwrap();
             times.record_n(4_000_000, 90).unwrap();
             times.record_n(900_000_000, 1).unwrap();
-            view.add(&Second {
+            view.add(&SecondCounts {
                 elapsed_s: number as f64,
                 sent: 1000,
                 answered: 991,
@@ -306,7 +309,7 @@ mod tests {
                 lag_max_ns: 42_000,
                 codes: vec![(1, 990 * number), (100, number)],
                 histogram: Some(Arc::new(times)),
-                ..Second::default()
+                ..SecondCounts::default()
             });
         }
         view

@@ -9,7 +9,7 @@ use std::io::{self, BufRead};
 use percent_encoding::percent_decode;
 
 use super::{RecordedRequest, Recording};
-use crate::read::Lines;
+use crate::read::LineReader;
 
 /// Reads a whole log. Lines that are something else are counted.
 ///
@@ -17,7 +17,7 @@ use crate::read::Lines;
 ///
 /// When it cannot be read, or a line is longer than all that could be one of a log.
 pub fn read(input: impl BufRead) -> io::Result<Recording> {
-    let (mut recording, mut lines) = (Recording::default(), Lines::new(input));
+    let (mut recording, mut lines) = (Recording::default(), LineReader::new(input));
     while let Some(line) = lines.next()? {
         if line.trim_ascii().is_empty() {
             continue;

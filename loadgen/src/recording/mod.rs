@@ -80,7 +80,7 @@ impl Recording {
         path: &Path,
         port: u16,
         mut go_on: impl FnMut() -> ControlFlow<()>,
-    ) -> Result<(Self, Kind), Error> {
+    ) -> Result<(Self, RecordingKind), Error> {
         let read_error = |source| Error::read(path, source);
         let error = |what: String| Error::Recording { path: path.to_owned(), what };
         let (file, head) = open(path, &mut go_on).map_err(read_error)?;
@@ -88,21 +88,26 @@ impl Recording {
         let input = head.chain(file);
         let (mut recording, kind) = if is_capture {
             let bytes = whole_of(input, Self::CAPTURE_LEN_MAX).map_err(read_error)?;
-            (pcap::read(&bytes, port).map_err(error)?, Kind::Messages)
+            (pcap::read(&bytes, port).map_err(error)?, RecordingKind::Messages)
         } else {
-            (access_log::read(BufReader::with_capacity(READ_LEN, input)).map_err(read_error)?, Kind::Names)
+            (
+                access_log::read(BufReader::with_capacity(READ_LEN, input)).map_err(read_error)?,
+                RecordingKind::Names,
+            )
         };
         recording.requests.sort_by_key(|request| request.at_ns);
         let Some(first_ns) = recording.requests.first().map(|first| first.at_ns) else {
             let what = match kind {
-                Kind::Messages => {
+                RecordingKind::Messages => {
                     let packets = recording.skipped;
                     format!(
                         "none of its {packets} packets is a whole resolution request to UDP port {port} \
                          (--replay-port chooses another; packets that were cut are not whole)"
                     )
                 }
-                Kind::Names => "there is no line of a resolution in it, and a capture it is not".to_owned(),
+                RecordingKind::Names => {
+                    "there is no line of a resolution in it, and a capture it is not".to_owned()
+                }
             };
             return Err(error(what));
         };
@@ -133,7 +138,7 @@ fn open<'a>(
 
 /// What the requests of a recording are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum RecordingKind {
     /// Whole messages, as they were sent.
     Messages,
     /// Names of handles.

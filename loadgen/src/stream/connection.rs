@@ -29,14 +29,14 @@ pub(crate) enum ConnectionEnd {
 }
 
 /// What all connections need to know.
-pub(crate) struct Context {
+pub(crate) struct ConnectionContext {
     protocol: Protocol,
     host: String,
     keeps: bool,
     with_values: bool,
 }
 
-impl Context {
+impl ConnectionContext {
     pub(crate) const fn new(host: String, streams: Streams, with_values: bool) -> Self {
         Self { protocol: streams.protocol, host, keeps: streams.keeps(), with_values }
     }
@@ -49,7 +49,7 @@ struct WaitingRequest {
 }
 
 /// One connection. It is registered for as long as it lives.
-pub(crate) struct Connection {
+pub(crate) struct LoadConnection {
     stream: TcpStream,
     established: bool,
     output: Vec<u8>,
@@ -61,7 +61,7 @@ pub(crate) struct Connection {
     taken: u32,
 }
 
-impl Connection {
+impl LoadConnection {
     pub(crate) fn begin(
         target: SocketAddr,
         source: Option<IpAddr>,
@@ -98,7 +98,7 @@ impl Connection {
     }
 
     /// Takes a request; [`write`](Self::write) sends it.
-    pub(crate) fn queue(&mut self, message: &[u8], now_ns: u64, context: &Context) {
+    pub(crate) fn queue(&mut self, message: &[u8], now_ns: u64, context: &ConnectionContext) {
         let request_id = id_of(message);
         match context.protocol {
             Protocol::Tcp => self.output.extend_from_slice(message),
@@ -129,7 +129,7 @@ impl Connection {
     pub(crate) fn turn(
         &mut self,
         streams: &Streams,
-        context: &Context,
+        context: &ConnectionContext,
         room: &mut [u8],
         mut take: impl FnMut(&[u8]),
     ) -> Result<(), ConnectionEnd> {
@@ -187,7 +187,7 @@ impl Connection {
         }
     }
 
-    fn cut_http(&mut self, context: &Context, is_over: bool) -> CutOutcome {
+    fn cut_http(&mut self, context: &ConnectionContext, is_over: bool) -> CutOutcome {
         let (body, status, used, closes) = match http::parse(&self.input, is_over) {
             http::ParsedAnswer::Partial => return CutOutcome::Partial,
             http::ParsedAnswer::Broken => return CutOutcome::Unreadable,
@@ -288,7 +288,7 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let (poll, target) = (mio::Poll::new().unwrap(), listener.local_addr().unwrap());
         for source in [None, Some([127, 0, 0, 5].into())] {
-            let connection = Connection::begin(target, source, Token(0), poll.registry()).unwrap();
+            let connection = LoadConnection::begin(target, source, Token(0), poll.registry()).unwrap();
             assert!(connection.stream.nodelay().unwrap());
             assert_eq!(listener.accept().unwrap().1.ip(), source.unwrap_or(target.ip()));
         }

@@ -5,7 +5,7 @@ use std::io::Write as _;
 use handle_proto::wire::Envelope;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
-use crate::question::Question;
+use crate::question::GeneratedQuestion;
 
 /// The media type of the handle protocol.
 const MEDIA_TYPE: &str = "application/x-hdl-message";
@@ -16,7 +16,8 @@ pub(super) const IN_PATH: &AsciiSet =
 
 /// Appends a POST of a whole message.
 pub(super) fn write_post(message: &[u8], host: &str, keeps: bool, out: &mut Vec<u8>) {
-    let name = Question::of_message(message).map(|question| String::from_utf8_lossy(question.handle));
+    let name =
+        GeneratedQuestion::of_message(message).map(|question| String::from_utf8_lossy(question.handle));
     let path = name.map_or_else(|| "%2F".to_owned(), |name| utf8_percent_encode(&name, IN_PATH).to_string());
     let connection = connection(keeps);
     // Writing to a vector does not fail.

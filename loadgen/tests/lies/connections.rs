@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use handle_loadgen::stream::Protocol;
-use handle_loadgen::{Report, RunOptions, Streams, Transport, run};
+use handle_loadgen::{RunOptions, RunReport, StreamTransport, Streams, run};
 
 use super::server::{ConnectionServer, ServerAction, TIMEOUT, answer, honest, records, requests_400, whole};
 use super::sums;
@@ -18,7 +18,7 @@ fn lie(request: &[u8]) -> ServerAction {
 }
 
 /// Runs 400 requests over connections that carry up to `pipeline` at a time, and lies to each tenth.
-fn lied_to(pipeline: usize, lie: impl Fn(&[u8]) -> Vec<ServerAction> + Send + 'static) -> Report {
+fn lied_to(pipeline: usize, lie: impl Fn(&[u8]) -> Vec<ServerAction> + Send + 'static) -> RunReport {
     let server = ConnectionServer::start(
         move |number, request| {
             if number % 10 == 4 { lie(request) } else { vec![truth(request)] }
@@ -26,8 +26,10 @@ fn lied_to(pipeline: usize, lie: impl Fn(&[u8]) -> Vec<ServerAction> + Send + 's
     );
     let records = records();
     let streams = Streams { connections: 64, pipeline, ..Streams::pooled(Protocol::Tcp) };
-    let options =
-        RunOptions { transport: Transport::Stream(streams), ..requests_400(server.address, records.path()) };
+    let options = RunOptions {
+        transport: StreamTransport::Stream(streams),
+        ..requests_400(server.address, records.path())
+    };
     run(&options, |_| ControlFlow::Continue(())).unwrap()
 }
 
@@ -94,7 +96,7 @@ fn answers_that_overtake_each_other_and_come_in_bits_are_put_together() {
     let records = records();
     let streams = Streams { connections: 1, pipeline: 64, ..Streams::pooled(Protocol::Tcp) };
     let options = RunOptions {
-        transport: Transport::Stream(streams),
+        transport: StreamTransport::Stream(streams),
         timeout: Duration::from_secs(5),
         ..requests_400(server.address, records.path())
     };

@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Read as _};
 use std::net::TcpStream;
 
-use handle_loadgen::random::Random;
+use handle_loadgen::random::RandomGenerator;
 use handle_loadgen::stream::Protocol;
 use handle_proto::Value;
 use handle_proto::json::record_to_json;
@@ -54,7 +54,7 @@ fn with(head: &str, body: &[u8]) -> Vec<u8> {
 }
 
 /// A sound answer, of one piece or of chunks, with what precedes some answers.
-fn sound(body: &[u8], random: &mut Random) -> Vec<u8> {
+fn sound(body: &[u8], random: &mut RandomGenerator) -> Vec<u8> {
     let len = body.len();
     match random.below(4) {
         0 => {
@@ -75,7 +75,7 @@ fn sound(body: &[u8], random: &mut Random) -> Vec<u8> {
 pub(crate) fn any_deeds(
     protocol: Protocol,
     request: &[u8],
-    random: &mut Random,
+    random: &mut RandomGenerator,
     late: ServerAction,
 ) -> Vec<ServerAction> {
     let body = truth(protocol, request);

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use handle_loadgen::{Load, Names, Pattern, ReferenceData, RunOptions, Verify};
+use handle_loadgen::{AccessOrder, LoadPattern, NameOptions, ReferenceData, RunOptions, Verify};
 use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::list::Values;
 use handle_proto::wire::query::{Query, QueryAnswer};
@@ -47,18 +47,18 @@ pub(crate) fn answer(request: &[u8], url: &[u8]) -> Vec<Vec<u8>> {
 }
 
 pub(crate) fn honest(request: &[u8]) -> Vec<Vec<u8>> {
-    let question = handle_loadgen::question::Question::of_message(request).unwrap();
+    let question = handle_loadgen::question::GeneratedQuestion::of_message(request).unwrap();
     answer(request, &url(question.handle))
 }
 
 /// Answers until it is dropped; `lie` makes the datagrams of the answer to request number n.
-pub(crate) struct Server {
+pub(crate) struct LieServer {
     stop: &'static AtomicBool,
     thread: Option<thread::JoinHandle<()>>,
     pub(crate) address: SocketAddr,
 }
 
-impl Server {
+impl LieServer {
     pub(crate) fn start(mut lie: impl FnMut(usize, &[u8]) -> Vec<Vec<u8>> + Send + 'static) -> Self {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         socket.set_read_timeout(Some(Duration::from_millis(5))).unwrap();
@@ -78,15 +78,15 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for LieServer {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         let _ = self.thread.take().unwrap().join();
     }
 }
 
-pub(crate) fn names() -> Names {
-    Names::List((0..HANDLES).map(|i| format!("10.5072/{i}").into_bytes()).collect())
+pub(crate) fn names() -> NameOptions {
+    NameOptions::List((0..HANDLES).map(|i| format!("10.5072/{i}").into_bytes()).collect())
 }
 
 /// The records that an honest server answers from.
@@ -109,11 +109,11 @@ pub(crate) fn records() -> tempfile::NamedTempFile {
 /// 400 requests, verified by a file of records.
 pub(crate) fn requests_400(target: SocketAddr, records: &Path) -> RunOptions {
     RunOptions {
-        load: Load::Open { rate: NonZeroU64::new(1000).unwrap() },
+        load: LoadPattern::Open { rate: NonZeroU64::new(1000).unwrap() },
         duration: Duration::from_millis(400),
         timeout: TIMEOUT,
         verify: Some(Verify::with(ReferenceData::Records(records.to_owned()))),
-        pattern: Pattern::Sequential,
+        pattern: AccessOrder::Sequential,
         ..RunOptions::new(target, names())
     }
 }

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use handle_auth::{Algorithm, PrivateKey};
-use handle_loadgen::{KeySource, Load, ReferenceData, Report, RunOptions, Verify, run};
+use handle_loadgen::{KeySource, LoadPattern, ReferenceData, RunOptions, RunReport, Verify, run};
 use handle_proto::OpCode;
 use handle_proto::data::site::{Address, Interface, InterfaceKind, InterfaceProtocol};
 use handle_proto::data::{ServerBuilder, SiteBuilder};
 use handle_proto::wire::{Envelope, Header, Message};
 
-use super::server::{Server, TIMEOUT, honest, names, records, whole};
+use super::server::{LieServer, TIMEOUT, honest, names, records, whole};
 use super::sums;
 
 /// A key of the golden vectors: both records, in the order private and public.
@@ -68,11 +68,11 @@ fn site(request: &[u8], public: &[u8]) -> Vec<u8> {
 }
 
 /// Asks a hundred times for signed answers, of which each tenth is signed with `forger` instead of `signer`.
-fn asked(signer: &KeyRecords, forger: &KeyRecords, from_server: bool) -> Report {
+fn asked(signer: &KeyRecords, forger: &KeyRecords, from_server: bool) -> RunReport {
     let [right, wrong] = [signer, forger].map(|key| Arc::new(PrivateKey::from_record(&key.private).unwrap()));
     let public = signer.public.clone();
     let mut answers = 0;
-    let server = Server::start(move |_, request| {
+    let server = LieServer::start(move |_, request| {
         let (_, message) = Envelope::split(request).unwrap();
         if Message::decode(message).unwrap().header.op_code == OpCode::GET_SITE_INFO {
             return signed(request, &site(request, &public), &right);
@@ -86,7 +86,7 @@ fn asked(signer: &KeyRecords, forger: &KeyRecords, from_server: bool) -> Report 
     let key = if from_server { KeySource::Server } else { KeySource::File(file.path().to_owned()) };
     let options = RunOptions {
         // Signing takes its time in a build that is not optimised.
-        load: Load::Open { rate: NonZeroU64::new(50).unwrap() },
+        load: LoadPattern::Open { rate: NonZeroU64::new(50).unwrap() },
         duration: Duration::from_secs(1),
         timeout: 10 * TIMEOUT,
         forms: vec!["certify".parse().unwrap()],

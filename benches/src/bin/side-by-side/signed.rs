@@ -5,7 +5,7 @@ use crate::scenario::{Result, take_turns};
 use anyhow::Context as _;
 use handle_benches::certified;
 use handle_benches::requests::{RequestKind, Requests};
-use handle_benches::serve::{self, Child, Path};
+use handle_benches::serve::{self, Child, ServePath};
 use handle_benches::turns::ServerTurn;
 use std::time::Duration;
 use tempfile::TempDir;
@@ -27,7 +27,7 @@ pub(crate) fn start(args: &Args) -> anyhow::Result<Signers> {
     let directory = tempfile::tempdir()?;
     let key = certified::key_file(directory.path())?;
     let mut servers = Vec::new();
-    for path in [Path::Uring, Path::Portable] {
+    for path in [ServePath::Uring, ServePath::Portable] {
         if serve::open_loopback(path.kind()).is_err() {
             continue;
         }

@@ -3,7 +3,7 @@
 use anyhow::{Context as _, bail};
 use handle_admin::publish::{Command, PublishConfig, StorePublisher};
 use handle_admin::store::{Store, StoreConfig};
-use handle_benches::records::{Generator, RecordRoom};
+use handle_benches::records::{RecordGenerator, RecordRoom};
 use handle_benches::{serve, usage};
 use handle_proto::{Value, Values};
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -104,7 +104,7 @@ pub(crate) fn keep(dir: &Path, records: u64, core: usize) -> anyhow::Result<()> 
     serve::pin(Some(core));
     std::fs::create_dir_all(dir)?;
     let config = StoreConfig::at(&dir.join("store"));
-    let generator = Generator::new()?;
+    let generator = RecordGenerator::new()?;
     let started = Instant::now();
     let store = match config.file.exists() {
         true => Store::open(&config)?,
@@ -176,7 +176,12 @@ fn wait_until_visible(store: &Store, publishing: &StorePublisher) -> anyhow::Res
     Ok(())
 }
 
-fn import(config: &StoreConfig, dir: &Path, generator: &Generator, records: u64) -> anyhow::Result<Store> {
+fn import(
+    config: &StoreConfig,
+    dir: &Path,
+    generator: &RecordGenerator,
+    records: u64,
+) -> anyhow::Result<Store> {
     let store = Store::create(config, true)?;
     let mut bulk = store.bulk(dir, IMPORT_MEMORY_LEN);
     generator.prefixes().into_iter().for_each(|prefix| bulk.home(prefix));
@@ -197,7 +202,7 @@ fn put(store: &Store, handle: &[u8], data: Vec<u8>) -> anyhow::Result<()> {
     })?)
 }
 
-fn change(store: &Store, generator: &Generator, nth: u64, records: u64) -> anyhow::Result<()> {
+fn change(store: &Store, generator: &RecordGenerator, nth: u64, records: u64) -> anyhow::Result<()> {
     let mut handle = Vec::new();
     generator.handle(changed_record(nth, records), &mut handle);
     put(store, &handle, format!("{CHANGED}{nth}/").into_bytes())

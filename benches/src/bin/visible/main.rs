@@ -14,10 +14,10 @@ use anyhow::{Context as _, ensure};
 use clap::{Parser, Subcommand};
 use handle_benches::flood::{Flood, Shape, WINDOW, is_success};
 use handle_benches::requests::{RequestKind, Requests};
-use handle_benches::serve::{self, Child, Path};
+use handle_benches::serve::{self, Child, ServePath};
 use handle_benches::turns::{ServerTurn, share, share_by_cpu, spread};
 use handle_benches::usage;
-use handle_server::config::Limits;
+use handle_server::config::ServerLimits;
 use serde_json::json;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -49,8 +49,8 @@ struct Args {
     #[arg(long, default_value_t = 64)]
     clients: u64,
     /// How datagrams are moved.
-    #[arg(long, value_enum, default_value_t = Path::Uring)]
-    kind: Path,
+    #[arg(long, value_enum, default_value_t = ServePath::Uring)]
+    kind: ServePath,
     /// Cores of the workers of `handled`.
     #[arg(long, value_delimiter = ',', default_value = "0")]
     server_cores: Vec<usize>,
@@ -79,7 +79,7 @@ enum Role {
     #[command(hide = true)]
     Serve {
         directory: PathBuf,
-        kind: Path,
+        kind: ServePath,
         #[arg(value_delimiter = ',')]
         cores: Vec<usize>,
     },
@@ -92,7 +92,7 @@ fn main() -> anyhow::Result<()> {
     match &args.role {
         None => measure(&args),
         Some(Role::Serve { directory, kind, cores }) => {
-            serve::published(directory, *kind, cores.clone(), Limits::default())
+            serve::published(directory, *kind, cores.clone(), ServerLimits::default())
         }
         Some(Role::Keep { directory, records, core }) => keeper::keep(directory, *records, *core),
     }

@@ -2,7 +2,7 @@
 
 use crate::keeper::{CHANGED, Keeper, changed_record, now_ns};
 use anyhow::ensure;
-use handle_benches::records::Generator;
+use handle_benches::records::RecordGenerator;
 use handle_benches::requests::{RequestKind, request};
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Sockets that reach every worker.
 pub(crate) struct Probe {
-    generator: Generator,
+    generator: RecordGenerator,
     sockets: Vec<UdpSocket>,
 }
 
@@ -43,7 +43,7 @@ impl Probe {
             Ok(socket)
         };
         let sockets = (0..count).map(|_| open()).collect::<Result<_, _>>()?;
-        Ok(Self { generator: Generator::new()?, sockets })
+        Ok(Self { generator: RecordGenerator::new()?, sockets })
     }
 
     /// Follows a row of changes: nanoseconds from the acknowledgement of each until all sockets had it in an answer.

@@ -15,7 +15,7 @@ pub use bounds::AuditBounds;
 pub use file::FileBounds;
 
 use anyhow::Context as _;
-use bounds::{BoundedKind, Gate, Summary};
+use bounds::{BoundedKind, BoundsSummary, LineGate};
 use file::AuditFile;
 use handle_auth::source;
 use handle_proto::limit::HANDLE_LEN_MAX;
@@ -73,7 +73,7 @@ impl AuditLine<'_> {
 #[derive(Debug)]
 pub struct Audit {
     target: Mutex<AuditTarget>,
-    gate: Mutex<Gate>,
+    gate: Mutex<LineGate>,
     summarised: Mutex<Instant>,
     is_disk_low: AtomicBool,
     written: AtomicU64,
@@ -104,7 +104,7 @@ impl AuditTarget {
 }
 
 #[derive(Serialize)]
-struct Json<'a> {
+struct AuditJson<'a> {
     time: String,
     source: SocketAddr,
     identity: Option<String>,
@@ -124,7 +124,7 @@ impl Audit {
     pub fn open(path: Option<&Path>, files: FileBounds, bounds: AuditBounds) -> anyhow::Result<Self> {
         Ok(Self {
             target: Mutex::new(AuditTarget::open(path, files)?),
-            gate: Mutex::new(Gate::new(bounds)),
+            gate: Mutex::new(LineGate::new(bounds)),
             summarised: Mutex::new(Instant::now()),
             is_disk_low: AtomicBool::new(false),
             written: AtomicU64::new(0),
@@ -168,7 +168,7 @@ impl Audit {
         let bounded = line.bounded();
         let name_len_max = if bounded.is_some() { NAME_LEN_MAX } else { HANDLE_LEN_MAX };
         let name = |handle: &[u8]| Handle(&handle[..handle.len().min(name_len_max)]).to_string();
-        let json = Json {
+        let json = AuditJson {
             time: now(),
             source: line.source,
             identity: line.identity.map(|it| format!("{}:{}", it.index, name(it.handle))),
@@ -187,7 +187,7 @@ impl Audit {
             return;
         }
         self.append(&text, || {
-            let Json { source, identity, operation, handle, code, result, why, .. } = &json;
+            let AuditJson { source, identity, operation, handle, code, result, why, .. } = &json;
             tracing::info!(%source, ?identity, operation, handle, code, result, why, "audit");
         });
         self.summarise_if_due();
@@ -206,7 +206,7 @@ impl Audit {
     /// Tells how many lines were left out since the last time.
     pub fn summarise(&self) {
         let Some(summary) = self.gate().take_summary() else { return };
-        let Summary { left_out, refused, anonymous, unchanged } = summary;
+        let BoundsSummary { left_out, refused, anonymous, unchanged } = summary;
         tracing::warn!(left_out, refused, anonymous, unchanged, "lines were left out of the audit log");
         let json = SummaryJson { time: now(), summary };
         let mut text = serde_json::to_vec(&json).unwrap_or_default();
@@ -246,7 +246,7 @@ impl Audit {
         self.target.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn gate(&self) -> MutexGuard<'_, Gate> {
+    fn gate(&self) -> MutexGuard<'_, LineGate> {
         self.gate.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -255,7 +255,7 @@ impl Audit {
 struct SummaryJson {
     time: String,
     #[serde(flatten)]
-    summary: Summary,
+    summary: BoundsSummary,
 }
 
 /// The last place in `text`, up to `most`, where it can be cut.

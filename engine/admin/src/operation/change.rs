@@ -2,16 +2,16 @@
 
 use super::create::{conflict, duplicate};
 use super::{
-    Decision, DecisionCase, DecisionEnd, DecisionResult, Effect, NO_VALUES, NOT_FOUND, OperationAnswer,
-    OperationRefusal, Requester, Write,
+    DecisionCase, DecisionEnd, DecisionResult, NO_VALUES, NOT_FOUND, OperationAnswer, OperationDecision,
+    OperationRefusal, Requester, StoreWrite, WriteEffect,
 };
-use crate::permission::{PermissionNeed, RecordAction, Requirement, is_admin};
-use crate::store::{RecordBuf, Records};
+use crate::permission::{ActionRequirement, PermissionNeed, RecordAction, is_admin};
+use crate::store::{RecordBuf, StoreRecords};
 use handle_proto::wire::list::Indexes;
 use handle_proto::{Handle, OpFlags, Permissions, ResponseCode, Value, Values};
 use std::collections::{BTreeMap, BTreeSet};
 
-impl<R: Records> DecisionCase<'_, R> {
+impl<R: StoreRecords> DecisionCase<'_, R> {
     pub(super) fn add(&self, handle: &[u8], values: Values<'_>) -> DecisionResult {
         let key = self.homed_key(handle)?;
         if values.is_empty() {
@@ -30,7 +30,7 @@ impl<R: Records> DecisionCase<'_, R> {
         let open = Values::build(touched.iter().filter(is_open), &mut open_room);
         let mut reads_hidden = true;
         if open.len() < values.len() {
-            let deeds = Difference::between(&open, &values, true).deeds;
+            let deeds = ValueDifference::between(&open, &values, true).deeds;
             reads_hidden = self.hidden_values(&key, &self.requirement(&key, deeds))?;
         }
         let overwrites = self.asked.flags.has(OpFlags::OVERWRITE);
@@ -38,11 +38,11 @@ impl<R: Records> DecisionCase<'_, R> {
         if let Some(value) = taken {
             return Err(conflict(ResponseCode::VALUE_ALREADY_EXISTS, value.index).into());
         }
-        let difference = Difference::between(&touched, &values, reads_hidden);
+        let difference = ValueDifference::between(&touched, &values, reads_hidden);
         self.permit(&self.requirement(&key, difference.deeds))?;
-        let effect = Effect { changed: difference.is_any, replaced: !touched.is_empty() };
+        let effect = WriteEffect { changed: difference.is_any, replaced: !touched.is_empty() };
         if !difference.is_any {
-            return Ok(Decision::Answer(OperationAnswer::Done(effect)));
+            return Ok(OperationDecision::Answer(OperationAnswer::Done(effect)));
         }
         let mut merged = merge(stored, values, self.asked.now_unix_s, |_| true);
         merged.sort_by_key(|value| value.index);
@@ -72,9 +72,9 @@ impl<R: Records> DecisionCase<'_, R> {
         }
         self.permit_deeds(&key, deeds)?;
         if gone.is_empty() {
-            return Ok(Decision::Answer(OperationAnswer::Done(Effect::NONE)));
+            return Ok(OperationDecision::Answer(OperationAnswer::Done(WriteEffect::NONE)));
         }
-        self.put(key, &kept, Effect::CHANGED)
+        self.put(key, &kept, WriteEffect::CHANGED)
     }
 
     pub(super) fn modify(&self, handle: &[u8], values: Values<'_>) -> DecisionResult {
@@ -108,12 +108,12 @@ impl<R: Records> DecisionCase<'_, R> {
         if values.is_empty() {
             // To modify nothing still takes somebody who may: without a right, anybody could fill the audit log.
             self.permit_deeds(&key, vec![RecordAction::ModifyValue])?;
-            return Ok(Decision::Answer(OperationAnswer::Done(Effect::NONE)));
+            return Ok(OperationDecision::Answer(OperationAnswer::Done(WriteEffect::NONE)));
         }
         if !deeds.is_empty() {
             self.permit_deeds(&key, deeds)?;
         }
-        self.put(key, &merge_all(stored, values, self.asked.now_unix_s), Effect::CHANGED)
+        self.put(key, &merge_all(stored, values, self.asked.now_unix_s), WriteEffect::CHANGED)
     }
 
     /// Checks that whoever asks may find out about hidden values of the record: whether they exist, and whether they
@@ -121,7 +121,11 @@ impl<R: Records> DecisionCase<'_, R> {
     ///
     /// `requirement` must depend on nothing but the request and the open values, so that a refusal says nothing about
     /// the hidden ones. An identity that is only claimed has to be proven first, since refusals that follow may tell.
-    pub(super) fn hidden_values(&self, key: &[u8], requirement: &Requirement) -> Result<bool, DecisionEnd> {
+    pub(super) fn hidden_values(
+        &self,
+        key: &[u8],
+        requirement: &ActionRequirement,
+    ) -> Result<bool, DecisionEnd> {
         let read = PermissionNeed::of([RecordAction::Read], Handle(key), self.records.folds());
         let may_read = match self.permit(&read.into()) {
             Ok(()) => true,
@@ -138,9 +142,9 @@ impl<R: Records> DecisionCase<'_, R> {
     }
 
     /// The rights for all of `deeds`; for none of them, a proven identity.
-    fn requirement(&self, key: &[u8], deeds: Vec<RecordAction>) -> Requirement {
+    fn requirement(&self, key: &[u8], deeds: Vec<RecordAction>) -> ActionRequirement {
         match deeds.is_empty() {
-            true => Requirement::identity(),
+            true => ActionRequirement::identity(),
             false => PermissionNeed::of(deeds, Handle(key), self.records.folds()).into(),
         }
     }
@@ -157,22 +161,22 @@ impl<R: Records> DecisionCase<'_, R> {
         self.permit(&PermissionNeed::of(deeds, Handle(key), self.records.folds()).into())
     }
 
-    fn put(&self, key: Vec<u8>, values: &[Value<'_>], effect: Effect) -> DecisionResult {
+    fn put(&self, key: Vec<u8>, values: &[Value<'_>], effect: WriteEffect) -> DecisionResult {
         let (count, bytes) = self.fitting(values)?;
-        Ok(Decision::Change(vec![Write::Put(key, count, bytes)], OperationAnswer::Done(effect)))
+        Ok(OperationDecision::Change(vec![StoreWrite::Put(key, count, bytes)], OperationAnswer::Done(effect)))
     }
 }
 
 /// What differs between the values of a record and those that shall be there instead.
 #[derive(Debug)]
-pub(super) struct Difference {
+pub(super) struct ValueDifference {
     /// What makes the one of the other, as far as it takes a right.
     pub(super) deeds: Vec<RecordAction>,
     /// Whether anything differs but timestamps.
     pub(super) is_any: bool,
 }
 
-impl Difference {
+impl ValueDifference {
     /// Compares two records. Without `reads_hidden`, a hidden value takes the right to modify it even if it stays the
     /// same, so that nobody finds out by guessing what it is.
     pub(super) fn between(before: &Values<'_>, after: &Values<'_>, reads_hidden: bool) -> Self {
@@ -293,10 +297,10 @@ mod tests {
         assert_eq!(merge(Values::EMPTY, after, 7, |_| true), [Value { timestamp: 7, ..plain }], "new");
         assert_eq!(merge_all(before, after, 7), [Value { timestamp: 7, ..plain }], "replaced");
         assert_eq!(merge(before, after, 7, |_| true), [plain], "the same");
-        assert!(!Difference::between(&before, &after, true).is_any);
+        assert!(!ValueDifference::between(&before, &after, true).is_any);
         let mut other = vec![];
         let other = list(Value { permissions: Permissions(0xfc), ..plain }, &mut other);
-        assert!(Difference::between(&before, &other, true).is_any);
+        assert!(ValueDifference::between(&before, &other, true).is_any);
         let private = Value { permissions: Permissions(0x0c), timestamp: 7, ..plain };
         assert_eq!(merge(before, other, 7, |_| true), [private]);
     }

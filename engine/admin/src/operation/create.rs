@@ -1,16 +1,16 @@
 //! Creating and deleting handles. RFC 3652 section 3.6.
 
-use super::change::{Difference, by_index, is_open, merge};
+use super::change::{ValueDifference, by_index, is_open, merge};
 use super::{
-    Decision, DecisionCase, DecisionEnd, DecisionResult, Effect, NOT_FOUND, OperationAnswer,
-    OperationRefusal, Write,
+    DecisionCase, DecisionEnd, DecisionResult, NOT_FOUND, OperationAnswer, OperationDecision,
+    OperationRefusal, StoreWrite, WriteEffect,
 };
-use crate::permission::{PermissionNeed, RecordAction, Requirement};
-use crate::store::Records;
+use crate::permission::{ActionRequirement, PermissionNeed, RecordAction};
+use crate::store::StoreRecords;
 use handle_proto::name::is_control;
 use handle_proto::{Handle, OpFlags, ResponseCode, Value, Values};
 
-impl<R: Records> DecisionCase<'_, R> {
+impl<R: StoreRecords> DecisionCase<'_, R> {
     pub(super) fn create(&self, handle: &[u8], values: Values<'_>) -> DecisionResult {
         let minted;
         let handle = match self.asked.flags.has(OpFlags::MINT_SUFFIX) {
@@ -40,17 +40,17 @@ impl<R: Records> DecisionCase<'_, R> {
                 before
             }
         };
-        let changes = stored.is_none() || Difference::between(&before, &values, true).is_any;
-        let effect = Effect { changed: changes, replaced: stored.is_some() };
+        let changes = stored.is_none() || ValueDifference::between(&before, &values, true).is_any;
+        let effect = WriteEffect { changed: changes, replaced: stored.is_some() };
         let answer = OperationAnswer::Created(handle.to_vec(), effect);
         if !changes {
             // Nothing to write, and nothing for mirrors and resolvers to learn.
-            return Ok(Decision::Answer(answer));
+            return Ok(OperationDecision::Answer(answer));
         }
         let new = by_index(&values);
         let merged = merge(before, values, self.asked.now_unix_s, |index| new.contains_key(&index));
         let (count, bytes) = self.fitting(&merged)?;
-        Ok(Decision::Change(vec![Write::Put(key, count, bytes)], answer))
+        Ok(OperationDecision::Change(vec![StoreWrite::Put(key, count, bytes)], answer))
     }
 
     pub(super) fn delete(&self, handle: &[u8]) -> DecisionResult {
@@ -64,7 +64,10 @@ impl<R: Records> DecisionCase<'_, R> {
             return Err(NOT_FOUND.into());
         }
         self.permit(&PermissionNeed::of([RecordAction::Delete], Handle(&key), self.records.folds()).into())?;
-        Ok(Decision::Change(vec![Write::Delete(key)], OperationAnswer::Done(Effect::CHANGED)))
+        Ok(OperationDecision::Change(
+            vec![StoreWrite::Delete(key)],
+            OperationAnswer::Done(WriteEffect::CHANGED),
+        ))
     }
 
     /// Stops unless whoever asks may replace all values of a handle.
@@ -80,21 +83,26 @@ impl<R: Records> DecisionCase<'_, R> {
     ) -> Result<(), DecisionEnd> {
         let mut room = Vec::new();
         let open = Values::build(before.iter().filter(is_open), &mut room);
-        let mut deeds = Difference::between(&open, after, true).deeds;
+        let mut deeds = ValueDifference::between(&open, after, true).deeds;
         if deeds.is_empty() {
             deeds.push(RecordAction::ModifyValue);
         }
         let may_read = self.hidden_values(name.0, &self.overwriting(name, &deeds, create))?;
-        let deeds = Difference::between(before, after, may_read).deeds;
+        let deeds = ValueDifference::between(before, after, may_read).deeds;
         self.permit(&self.overwriting(name, &deeds, create))
     }
 
     /// What it takes to replace all values: the rights for each difference, or that to add administrators, who could
     /// get them; or those to delete the handle and to create it. Where no difference takes a right, nothing but a
     /// proven identity.
-    fn overwriting(&self, name: Handle<'_>, deeds: &[RecordAction], create: &PermissionNeed) -> Requirement {
+    fn overwriting(
+        &self,
+        name: Handle<'_>,
+        deeds: &[RecordAction],
+        create: &PermissionNeed,
+    ) -> ActionRequirement {
         if deeds.is_empty() {
-            return Requirement::identity();
+            return ActionRequirement::identity();
         }
         let need =
             |deeds: &[RecordAction]| PermissionNeed::of(deeds.iter().copied(), name, self.records.folds());
@@ -103,7 +111,7 @@ impl<R: Records> DecisionCase<'_, R> {
         if !deeds.iter().any(|deed| deed.row().bits.has(RecordAction::AddAdmin.row().bits)) {
             alternatives.insert(0, vec![need(deeds)]);
         }
-        Requirement(alternatives)
+        ActionRequirement(alternatives)
     }
 
     /// New names are UTF-8, not too long, and without control characters unless these are allowed.

@@ -1,7 +1,7 @@
 //! The values that may hold the key of an identity.
 
 use super::OperationRules;
-use crate::store::{Records, StoreError, is_record_of_homed_prefix, is_responsible, key};
+use crate::store::{StoreError, StoreRecords, is_record_of_homed_prefix, is_responsible, key};
 use handle_proto::wire::list::Reference;
 use handle_proto::{Handle, fold};
 use zeroize::Zeroizing;
@@ -37,7 +37,7 @@ impl From<StoreError> for NotHere {
 /// # Errors
 /// When the handle is not here, or cannot be read.
 pub fn keys(
-    records: &impl Records,
+    records: &impl StoreRecords,
     rules: &OperationRules,
     identity: Reference<'_>,
     kind: &[u8],

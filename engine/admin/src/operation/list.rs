@@ -1,13 +1,13 @@
 //! Listing names: page by page, so that a listing of any length needs room for one. RFC 3652 section 3.7.
 
-use super::{Decision, DecisionCase, DecisionResult, NOT_HOMED, not_supported};
+use super::{DecisionCase, DecisionResult, NOT_HOMED, OperationDecision, not_supported};
 use crate::permission::{PermissionNeed, prefix_record};
-use crate::store::{Records, Snapshot, StoreError};
+use crate::store::{StoreError, StoreRecords, StoreSnapshot};
 use handle_proto::fold;
 use handle_proto::limit::LIST_PAGE_COUNT;
 use handle_proto::name::{PREFIX_OF_PREFIXES, PREFIX_RECORDS};
 
-impl<R: Records> DecisionCase<'_, R> {
+impl<R: StoreRecords> DecisionCase<'_, R> {
     pub(super) fn list_handles(&self, handle: &[u8]) -> DecisionResult {
         if !self.rules.lists_handles {
             return Err(not_supported("This server does not list handles.").into());
@@ -26,7 +26,7 @@ impl<R: Records> DecisionCase<'_, R> {
             Some(name) => [PREFIX_RECORDS, name, b"."].concat(),
             None => [prefix, b"/"].concat(),
         };
-        Ok(Decision::List(Lister::handles(start)))
+        Ok(OperationDecision::List(Lister::handles(start)))
     }
 }
 
@@ -52,7 +52,7 @@ impl Lister {
     ///
     /// # Errors
     /// When the store cannot be read.
-    pub fn page(&mut self, snapshot: &Snapshot) -> Result<(Vec<Vec<u8>>, bool), StoreError> {
+    pub fn page(&mut self, snapshot: &StoreSnapshot) -> Result<(Vec<Vec<u8>>, bool), StoreError> {
         let mut names = match &self.start {
             Some(start) if snapshot.folds() => {
                 let found = snapshot.records_under(start, self.after.as_deref())?;

@@ -19,8 +19,8 @@ pub use list::Lister;
 
 use crate::permission::group::EntitlementOutcome;
 use crate::permission::view::{DecisionView, RemoteFacts};
-use crate::permission::{Administrators, OperatorDuty, Requirement};
-use crate::store::{Records, StoreError, is_responsible, key};
+use crate::permission::{ActionRequirement, Administrators, OperatorDuty};
+use crate::store::{StoreError, StoreRecords, is_responsible, key};
 use handle_process::site::SiteRecord;
 use handle_proto::data::kind;
 use handle_proto::limit::HANDLE_LEN_MAX;
@@ -42,12 +42,12 @@ pub struct OperationRules {
     /// Whether handles are listed at all.
     pub lists_handles: bool,
     /// Bounds of what is stored.
-    pub bounds: Bounds,
+    pub bounds: OperationBounds,
 }
 
 /// Bounds of what is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bounds {
+pub struct OperationBounds {
     /// Bytes of a handle.
     pub handle_bytes: usize,
     /// Values of a record.
@@ -92,11 +92,11 @@ pub struct OperationRequest<'a> {
 
 /// What becomes of a request.
 #[derive(Debug)]
-pub enum Decision {
+pub enum OperationDecision {
     /// This is to be answered.
     Answer(OperationAnswer),
     /// These changes are to be made, all or none, and then this answered.
-    Change(Vec<Write>, OperationAnswer),
+    Change(Vec<StoreWrite>, OperationAnswer),
     /// Names are to be listed.
     List(Lister),
     /// The state of the server is to be told.
@@ -109,7 +109,7 @@ pub enum Decision {
     Prove,
 }
 
-impl Decision {
+impl OperationDecision {
     /// Whether it is a no, whoever it is that asks.
     #[must_use]
     pub const fn is_refusal(&self) -> bool {
@@ -125,7 +125,7 @@ impl Decision {
 
 /// One change of the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Write {
+pub enum StoreWrite {
     /// This record under this name: how many values, and their encodings.
     Put(Vec<u8>, usize, Vec<u8>),
     /// No record under this name.
@@ -138,14 +138,14 @@ pub enum Write {
 
 /// What a request does to the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Effect {
+pub struct WriteEffect {
     /// Something is different afterwards.
     pub changed: bool,
     /// A record or value that existed was replaced, be it by an equal one: the answer says so by the flag OVERWRITE.
     pub replaced: bool,
 }
 
-impl Effect {
+impl WriteEffect {
     /// Nothing is changed.
     pub const NONE: Self = Self { changed: false, replaced: false };
     /// Something is changed, and nothing replaced by a request for that.
@@ -156,9 +156,9 @@ impl Effect {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OperationAnswer {
     /// Done.
-    Done(Effect),
+    Done(WriteEffect),
     /// The handle that was created.
-    Created(Vec<u8>, Effect),
+    Created(Vec<u8>, WriteEffect),
     /// The values that were asked for: the handle as it was spelt, how many, and their encodings.
     Values(Vec<u8>, usize, Vec<u8>),
     /// The site record.
@@ -174,10 +174,10 @@ pub enum OperationAnswer {
 impl OperationAnswer {
     /// What the request did to the store.
     #[must_use]
-    pub const fn effect(&self) -> Effect {
+    pub const fn effect(&self) -> WriteEffect {
         match self {
             Self::Done(effect) | Self::Created(_, effect) => *effect,
-            _ => Effect::NONE,
+            _ => WriteEffect::NONE,
         }
     }
 }
@@ -230,28 +230,28 @@ impl From<StoreError> for DecisionEnd {
     }
 }
 
-type DecisionResult = Result<Decision, DecisionEnd>;
+type DecisionResult = Result<OperationDecision, DecisionEnd>;
 
 /// Decides what becomes of a request.
 ///
 /// # Errors
 /// When the store cannot be read.
 pub fn decide(
-    records: &impl Records,
+    records: &impl StoreRecords,
     rules: &OperationRules,
     asked: &OperationRequest<'_>,
     who: Requester<'_>,
     known: &RemoteFacts,
-) -> Result<Decision, StoreError> {
+) -> Result<OperationDecision, StoreError> {
     let case = DecisionCase { records, rules, asked, who, known };
     match case.decide() {
         Ok(decision) => Ok(decision),
-        Err(DecisionEnd::Refuse(refused)) => Ok(Decision::Answer(OperationAnswer::Refused(refused))),
+        Err(DecisionEnd::Refuse(refused)) => Ok(OperationDecision::Answer(OperationAnswer::Refused(refused))),
         Err(DecisionEnd::Refer(count, values)) => {
-            Ok(Decision::Answer(OperationAnswer::Referral(count, values)))
+            Ok(OperationDecision::Answer(OperationAnswer::Referral(count, values)))
         }
-        Err(DecisionEnd::Challenge) => Ok(Decision::Challenge),
-        Err(DecisionEnd::Prove) => Ok(Decision::Prove),
+        Err(DecisionEnd::Challenge) => Ok(OperationDecision::Challenge),
+        Err(DecisionEnd::Prove) => Ok(OperationDecision::Prove),
         Err(DecisionEnd::Store(error)) => Err(error),
     }
 }
@@ -268,7 +268,7 @@ struct DecisionCase<'c, R> {
 /// First version to whose peers changes below a delegated prefix are referred.
 const REFERS_CHANGES: Version = Version::new(2, 10);
 
-impl<R: Records> DecisionCase<'_, R> {
+impl<R: StoreRecords> DecisionCase<'_, R> {
     fn decide(&self) -> DecisionResult {
         let op_code = self.asked.request.op_code();
         // Of a query it is one that is not there.
@@ -282,7 +282,7 @@ impl<R: Records> DecisionCase<'_, R> {
         }
         match self.asked.request {
             Request::Resolution(query) => self.resolve(&query),
-            Request::GetSiteInfo(_) => Ok(Decision::Answer(OperationAnswer::Site)),
+            Request::GetSiteInfo(_) => Ok(OperationDecision::Answer(OperationAnswer::Site)),
             Request::CreateHandle(body) => self.create(body.handle, body.values),
             Request::DeleteHandle(body) => self.delete(body.handle),
             Request::AddValue(body) => self.add(body.handle, body.values),
@@ -291,16 +291,16 @@ impl<R: Records> DecisionCase<'_, R> {
             Request::ListHandles(body) => self.list_handles(body.handle),
             Request::ListHomedNas(_) => {
                 self.hold(OperatorDuty::Homing)?;
-                Ok(Decision::List(Lister::homed()))
+                Ok(OperationDecision::List(Lister::homed()))
             }
             Request::HomeNa(body) => {
                 self.check_name(body.handle)?;
-                self.home(body.handle, Write::Home)
+                self.home(body.handle, StoreWrite::Home)
             }
-            Request::UnhomeNa(body) => self.home(body.handle, Write::Unhome),
+            Request::UnhomeNa(body) => self.home(body.handle, StoreWrite::Unhome),
             Request::VerifyChallenge(body) => {
                 self.homed_key(body.identity.handle)?;
-                Ok(Decision::Verify)
+                Ok(OperationDecision::Verify)
             }
             Request::GetNextTxnId(_) => {
                 Err(not_supported("Next txn id no longer supported; upgrade required").into())
@@ -315,14 +315,14 @@ impl<R: Records> DecisionCase<'_, R> {
             Request::BackupServer(_) => {
                 self.hold(OperatorDuty::Backup)?;
                 // What is acknowledged is on the disk already.
-                Ok(Decision::Answer(OperationAnswer::Done(Effect::NONE)))
+                Ok(OperationDecision::Answer(OperationAnswer::Done(WriteEffect::NONE)))
             }
             _ => Err(not_supported("This server does not do that.").into()),
         }
     }
 
     /// Homes or releases a prefix.
-    fn home(&self, handle: &[u8], write: fn(Vec<u8>) -> Write) -> DecisionResult {
+    fn home(&self, handle: &[u8], write: fn(Vec<u8>) -> StoreWrite) -> DecisionResult {
         let Some(prefix) = crate::permission::prefix_record(handle) else {
             return Err(
                 OperationRefusal::new(ResponseCode::INVALID_HANDLE, "Handle is not a prefix handle").into()
@@ -330,7 +330,7 @@ impl<R: Records> DecisionCase<'_, R> {
         };
         self.check_handle_len(&prefix)?;
         self.hold(OperatorDuty::Homing)?;
-        Ok(Decision::Change(vec![write(prefix)], OperationAnswer::Done(Effect::CHANGED)))
+        Ok(OperationDecision::Change(vec![write(prefix)], OperationAnswer::Done(WriteEffect::CHANGED)))
     }
 
     /// The name under which the record of `handle` is stored, if this is the server to ask for it by its hash.
@@ -379,7 +379,7 @@ impl<R: Records> DecisionCase<'_, R> {
     }
 
     /// Stops unless whoever asks has what `requirement` takes.
-    fn permit(&self, requirement: &Requirement) -> Result<(), DecisionEnd> {
+    fn permit(&self, requirement: &ActionRequirement) -> Result<(), DecisionEnd> {
         self.require(
             || requirement.to_string(),
             |administrators, sight, identity| administrators.permit(sight, requirement, identity),

@@ -1,10 +1,10 @@
 //! Resolution of what is stored now, without the delay of publishing. RFC 3652 section 3.2.
 
 use super::{
-    Decision, DecisionCase, DecisionResult, NO_VALUES, NOT_FOUND, OperationAnswer, OperationRefusal,
+    DecisionCase, DecisionResult, NO_VALUES, NOT_FOUND, OperationAnswer, OperationDecision, OperationRefusal,
 };
 use crate::permission::{OperatorDuty, PermissionNeed, RecordAction};
-use crate::store::Records;
+use crate::store::StoreRecords;
 use handle_proto::limit::QUERY_COMPARISONS_MAX;
 use handle_proto::name::SITE_STATUS;
 use handle_proto::wire::query::{Query, SortedQuery};
@@ -12,7 +12,7 @@ use handle_proto::{Handle, OpFlags, Permissions, ResponseCode, Value, fold};
 
 const UNREADABLE: OperationRefusal = OperationRefusal::new(ResponseCode::INSUFFICIENT_PERMISSIONS, "");
 
-impl<R: Records> DecisionCase<'_, R> {
+impl<R: StoreRecords> DecisionCase<'_, R> {
     pub(super) fn resolve(&self, query: &Query<'_>) -> DecisionResult {
         let public_only = self.asked.flags.has(OpFlags::PUBLIC_ONLY);
         if fold::eq(query.handle, SITE_STATUS) {
@@ -20,7 +20,7 @@ impl<R: Records> DecisionCase<'_, R> {
                 return Err(NO_VALUES.into());
             }
             self.hold(OperatorDuty::Status)?;
-            return Ok(Decision::Status);
+            return Ok(OperationDecision::Status);
         }
         let key = self.homed_key(query.handle)?;
         let Some(record) = self.records.record(&key)? else { return Err(NOT_FOUND.into()) };
@@ -56,6 +56,6 @@ impl<R: Records> DecisionCase<'_, R> {
             let text = "The values do not fit into an answer; ask by index or type.";
             return Err(OperationRefusal::new(ResponseCode::PROTOCOL_ERROR, text).into());
         }
-        Ok(Decision::Answer(OperationAnswer::Values(query.handle.to_vec(), count, bytes)))
+        Ok(OperationDecision::Answer(OperationAnswer::Values(query.handle.to_vec(), count, bytes)))
     }
 }

@@ -2,7 +2,7 @@
 //! index 0 and for groups.
 
 use super::view::DecisionView;
-use crate::store::{Records, StoreError};
+use crate::store::{StoreError, StoreRecords};
 use handle_proto::data::admin::names;
 use handle_proto::data::kind::HS_VLIST;
 use handle_proto::data::vlist::Vlist;
@@ -28,7 +28,7 @@ pub struct Entitlement<'a, R> {
     lookups_left: usize,
 }
 
-impl<'a, R: Records> Entitlement<'a, R> {
+impl<'a, R: StoreRecords> Entitlement<'a, R> {
     /// Nothing has been looked up for `identity`; at most `lookups_max` groups will be, in all that is asked.
     pub const fn new(view: &'a DecisionView<'a, R>, identity: Reference<'a>, lookups_max: usize) -> Self {
         Self { view, identity, lookups_left: lookups_max }
@@ -47,7 +47,7 @@ impl<'a, R: Records> Entitlement<'a, R> {
         &mut self,
         references: impl Iterator<Item = Reference<'r>>,
     ) -> Result<EntitlementOutcome, StoreError> {
-        let mut groups = Groups::default();
+        let mut groups = GroupValues::default();
         for reference in references {
             if self.is_named_by(&reference) {
                 return Ok(EntitlementOutcome::Yes);
@@ -71,7 +71,7 @@ impl<'a, R: Records> Entitlement<'a, R> {
     }
 
     /// Whether a group names the identity itself; what else it names is to be looked up.
-    fn among(&self, group: &Vlist<'_>, groups: &mut Groups) -> Option<()> {
+    fn among(&self, group: &Vlist<'_>, groups: &mut GroupValues) -> Option<()> {
         for entry in group.0.iter() {
             if self.is_named_by(&entry) {
                 return Some(());
@@ -92,12 +92,12 @@ impl<'a, R: Records> Entitlement<'a, R> {
 
 /// References that are to be looked up, each once, so that circles end.
 #[derive(Default)]
-struct Groups {
+struct GroupValues {
     seen: HashSet<(Vec<u8>, i32)>,
     queue: VecDeque<(Vec<u8>, i32)>,
 }
 
-impl Groups {
+impl GroupValues {
     fn push(&mut self, reference: &Reference<'_>) {
         let name = (Handle(reference.handle).prefix_folded(), reference.index);
         if reference.index != 0 && self.seen.insert(name) {

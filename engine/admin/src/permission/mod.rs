@@ -1,7 +1,7 @@
 //! Who may do what: the rights that each deed takes, and whether an identity has them.
 //!
 //! - [`MATRIX`] is the deployed table: for each deed whose HS_ADMIN values count, and which bits it takes.
-//! - [`Requirement`] is what one request takes: all bits of a row in one value, for each record it is about.
+//! - [`ActionRequirement`] is what one request takes: all bits of a row in one value, for each record it is about.
 //! - [`group`] finds out whether an identity is meant, directly or through groups.
 //! - [`view`] is what all that is decided on: the store, and what other services have said.
 //!
@@ -12,7 +12,7 @@ pub mod group;
 mod tests;
 pub mod view;
 
-use crate::store::{Records, StoreError, key};
+use crate::store::{StoreError, StoreRecords, key};
 use group::{Entitlement, EntitlementOutcome};
 use handle_proto::data::admin::{Admin, AdminPermissions};
 use handle_proto::data::{is_a, kind};
@@ -70,7 +70,7 @@ pub enum DecidingRecord {
 
 /// What a deed takes.
 #[derive(Clone, Copy, Debug)]
-pub struct Row {
+pub struct RightsRow {
     /// The deed.
     pub deed: RecordAction,
     /// Whose HS_ADMIN values decide.
@@ -81,12 +81,17 @@ pub struct Row {
     pub sub_types: bool,
 }
 
-const fn row(deed: RecordAction, decides: DecidingRecord, bits: AdminPermissions, sub_types: bool) -> Row {
-    Row { deed, decides, bits, sub_types }
+const fn row(
+    deed: RecordAction,
+    decides: DecidingRecord,
+    bits: AdminPermissions,
+    sub_types: bool,
+) -> RightsRow {
+    RightsRow { deed, decides, bits, sub_types }
 }
 
 /// The table, in the order of [`RecordAction`].
-pub const MATRIX: [Row; 14] = {
+pub const MATRIX: [RightsRow; 14] = {
     use AdminPermissions as Bits;
     use DecidingRecord::{Handle, ParentPrefixRecord, PrefixRecord, Root};
     [
@@ -110,7 +115,7 @@ pub const MATRIX: [Row; 14] = {
 impl RecordAction {
     /// What it takes.
     #[must_use]
-    pub const fn row(self) -> &'static Row {
+    pub const fn row(self) -> &'static RightsRow {
         &MATRIX[self as usize]
     }
 
@@ -193,9 +198,9 @@ impl PermissionNeed {
 /// Without an alternative nobody has it; with one that is empty everybody has whose identity is proven. Administrators of
 /// the server are not asked for it where [`server_full_access`](Administrators::server_full_access) is set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Requirement(pub Vec<Vec<PermissionNeed>>);
+pub struct ActionRequirement(pub Vec<Vec<PermissionNeed>>);
 
-impl Requirement {
+impl ActionRequirement {
     /// No right at all, but an identity. That is always proven: of a claim comes nothing but a refusal.
     #[must_use]
     pub fn identity() -> Self {
@@ -203,13 +208,13 @@ impl Requirement {
     }
 }
 
-impl From<PermissionNeed> for Requirement {
+impl From<PermissionNeed> for ActionRequirement {
     fn from(need: PermissionNeed) -> Self {
         Self(vec![vec![need]])
     }
 }
 
-impl fmt::Display for Requirement {
+impl fmt::Display for ActionRequirement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (at, needs) in self.0.iter().enumerate() {
             f.write_str(if at > 0 { ", or " } else { "" })?;
@@ -227,7 +232,7 @@ impl fmt::Display for Requirement {
 }
 
 /// An identity that is configured: an administrator of the server, or a group of them.
-pub type ConfiguredIdentity = handle_process::identity::Identity;
+pub type ConfiguredIdentity = handle_process::identity::HandleIdentity;
 
 /// What the operator says about who may do what.
 #[derive(Clone, Debug, Default)]
@@ -280,7 +285,7 @@ impl Administrators {
     /// When the store cannot be read.
     pub fn holds(
         &self,
-        view: &DecisionView<'_, impl Records>,
+        view: &DecisionView<'_, impl StoreRecords>,
         office: OperatorDuty,
         identity: Reference<'_>,
     ) -> Result<EntitlementOutcome, StoreError> {
@@ -295,8 +300,8 @@ impl Administrators {
     /// When the store cannot be read.
     pub fn permit(
         &self,
-        view: &DecisionView<'_, impl Records>,
-        requirement: &Requirement,
+        view: &DecisionView<'_, impl StoreRecords>,
+        requirement: &ActionRequirement,
         identity: Reference<'_>,
     ) -> Result<EntitlementOutcome, StoreError> {
         let mut entitlement = Entitlement::new(view, identity, self.lookups_max);
@@ -325,9 +330,9 @@ impl Administrators {
     /// Whether one HS_ADMIN value of the record of `need` has all its bits and means the identity.
     fn meets(
         &self,
-        view: &DecisionView<'_, impl Records>,
+        view: &DecisionView<'_, impl StoreRecords>,
         need: &PermissionNeed,
-        entitlement: &mut Entitlement<'_, impl Records>,
+        entitlement: &mut Entitlement<'_, impl StoreRecords>,
     ) -> Result<EntitlementOutcome, StoreError> {
         if need.is_prefix && !self.prefix_administrators {
             return Ok(EntitlementOutcome::No);

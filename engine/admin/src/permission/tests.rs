@@ -14,7 +14,7 @@ use std::collections::HashMap;
 #[derive(Default)]
 struct MemoryRecords(HashMap<Vec<u8>, RecordBuf>);
 
-impl Records for MemoryRecords {
+impl StoreRecords for MemoryRecords {
     fn folds(&self) -> bool {
         true
     }
@@ -33,7 +33,7 @@ impl MemoryRecords {
         let mut storage = Vec::new();
         let values = Values::build(values.iter().copied(), &mut storage);
         let mut bytes = Vec::new();
-        crate::store::Record { id: 1, unix_ms: 1, values }.encode(&mut bytes);
+        crate::store::StoreRecord { id: 1, unix_ms: 1, values }.encode(&mut bytes);
         self.0.insert(key(handle, true), RecordBuf::from_bytes(bytes).unwrap());
     }
 
@@ -59,7 +59,7 @@ fn admin(bits: AdminPermissions) -> Vec<u8> {
     data
 }
 
-fn permit(records: &MemoryRecords, administrators: &Administrators, requirement: &Requirement) -> bool {
+fn permit(records: &MemoryRecords, administrators: &Administrators, requirement: &ActionRequirement) -> bool {
     administrators
         .permit(&DecisionView::new(records, &|_| true, &RemoteFacts::default()), requirement, WHO)
         .unwrap()
@@ -91,7 +91,7 @@ fn the_table_is_in_the_order_of_deeds() {
 fn each_cell_allows_whoever_has_all_its_bits_and_nobody_else() {
     for row in &MATRIX {
         let (handle, decides) = example(row.deed);
-        let requirement = Requirement::from(PermissionNeed::of([row.deed], Handle(handle), true));
+        let requirement = ActionRequirement::from(PermissionNeed::of([row.deed], Handle(handle), true));
         let mut records = MemoryRecords::default();
         records.put_admin(decides, b"HS_ADMIN", row.bits);
         assert!(permit(&records, &usual(), &requirement), "{:?} with its bits alone", row.deed);
@@ -115,7 +115,7 @@ fn each_cell_allows_whoever_has_all_its_bits_and_nobody_else() {
 
 #[test]
 fn the_bits_must_be_in_one_value() {
-    let requirement = Requirement::from(PermissionNeed::of(
+    let requirement = ActionRequirement::from(PermissionNeed::of(
         [RecordAction::AddValue, RecordAction::AddAdmin],
         Handle(b"10.1/X"),
         true,
@@ -134,7 +134,7 @@ fn every_need_of_one_alternative_is_what_it_takes() {
     let need = |deed| PermissionNeed::of([deed], Handle(b"10.1/X"), true);
     let create = PermissionNeed::of([RecordAction::CreateHandle], Handle(b"10.1/X"), true);
     let requirement =
-        Requirement(vec![vec![need(RecordAction::AddAdmin)], vec![need(RecordAction::Delete), create]]);
+        ActionRequirement(vec![vec![need(RecordAction::AddAdmin)], vec![need(RecordAction::Delete), create]]);
     let mut records = MemoryRecords::default();
     records.put_admin(b"10.1/X", b"HS_ADMIN", AdminPermissions::DELETE_HANDLE);
     assert!(!permit(&records, &usual(), &requirement), "half of the second");
@@ -142,7 +142,7 @@ fn every_need_of_one_alternative_is_what_it_takes() {
     assert!(permit(&records, &usual(), &requirement), "the second");
     records.put_admin(b"10.1/X", b"HS_ADMIN", AdminPermissions::ADD_ADMIN);
     assert!(permit(&records, &usual(), &requirement), "the first");
-    assert!(!permit(&records, &usual(), &Requirement::default()), "no alternative permits nothing");
+    assert!(!permit(&records, &usual(), &ActionRequirement::default()), "no alternative permits nothing");
     assert_eq!(
         requirement.to_string(),
         "add_admin at 10.1/X, or delete_handle at 10.1/X and add_handle at 0.NA/10.1"
@@ -152,7 +152,7 @@ fn every_need_of_one_alternative_is_what_it_takes() {
 #[test]
 fn of_the_record_of_a_prefix_public_values_count_and_only_if_they_shall() {
     let requirement =
-        Requirement::from(PermissionNeed::of([RecordAction::CreateHandle], Handle(b"10.1/new"), true));
+        ActionRequirement::from(PermissionNeed::of([RecordAction::CreateHandle], Handle(b"10.1/new"), true));
     let data = admin(AdminPermissions::ALL);
     let mut records = MemoryRecords::default();
     let value = Value::new(100, b"HS_ADMIN", &data);
@@ -162,7 +162,8 @@ fn of_the_record_of_a_prefix_public_values_count_and_only_if_they_shall() {
     assert!(permit(&records, &usual(), &requirement));
     let independent = Administrators { prefix_administrators: false, ..usual() };
     assert!(!permit(&records, &independent, &requirement));
-    let requirement = Requirement::from(PermissionNeed::of([RecordAction::Delete], Handle(b"10.1/X"), true));
+    let requirement =
+        ActionRequirement::from(PermissionNeed::of([RecordAction::Delete], Handle(b"10.1/X"), true));
     records.put(b"10.1/X", &[Value { permissions: handle_proto::Permissions(0), ..value }]);
     assert!(permit(&records, &independent, &requirement), "of the handle itself all count");
 }
@@ -171,7 +172,8 @@ fn of_the_record_of_a_prefix_public_values_count_and_only_if_they_shall() {
 fn administrators_of_the_server_may_everything_if_they_shall_and_offices_are_kept_apart() {
     let who = || vec![ConfiguredIdentity { index: WHO.index, handle: WHO.handle.to_vec() }];
     let records = MemoryRecords::default();
-    let requirement = Requirement::from(PermissionNeed::of([RecordAction::Delete], Handle(b"10.1/X"), true));
+    let requirement =
+        ActionRequirement::from(PermissionNeed::of([RecordAction::Delete], Handle(b"10.1/X"), true));
     let server = Administrators { server: who(), ..usual() };
     assert!(!permit(&records, &server, &requirement));
     assert!(permit(&records, &Administrators { server_full_access: true, ..server.clone() }, &requirement));
@@ -274,7 +276,7 @@ fn so_many_groups_are_looked_up_and_no_more() {
 /// A decision, again and again with what `told` says of what it missed, and how often that was.
 fn decided_with(
     records: &MemoryRecords,
-    requirement: &Requirement,
+    requirement: &ActionRequirement,
     identity: Reference<'_>,
     told: impl Fn(&WantedFact) -> Vec<ValueBuf>,
 ) -> (EntitlementOutcome, usize, RemoteFacts) {
@@ -310,7 +312,7 @@ fn groups_of_other_services_mean_whom_they_name_and_circles_between_services_end
     Admin::new(AdminPermissions::DELETE_HANDLE, b"20.2/first", 1).encode(&mut data);
     records.put(b"10.1/X", &[Value::new(100, b"HS_ADMIN", &data)]);
     records.put_group(b"10.1/back", 1, &[(b"20.2/second", 1)]);
-    let need = Requirement::from(PermissionNeed::of([RecordAction::Delete], Handle(b"10.1/X"), true));
+    let need = ActionRequirement::from(PermissionNeed::of([RecordAction::Delete], Handle(b"10.1/X"), true));
     let told = |last: &'static [(&'static [u8], i32)]| {
         move |wanted: &WantedFact| match wanted {
             WantedFact::Group { handle, index: 1 } if handle == b"20.2/first" => {
@@ -340,7 +342,7 @@ fn administrators_of_prefixes_elsewhere_are_those_that_are_told_unless_the_recor
     let mut records = MemoryRecords::default();
     let create = |handle: &'static [u8]| {
         let handle = Handle(handle);
-        Requirement::from(PermissionNeed::of([RecordAction::creating(handle)], handle, true))
+        ActionRequirement::from(PermissionNeed::of([RecordAction::creating(handle)], handle, true))
     };
     let data = admin(AdminPermissions::ADD_HANDLE);
     let told = |wanted: &WantedFact| {
@@ -351,7 +353,7 @@ fn administrators_of_prefixes_elsewhere_are_those_that_are_told_unless_the_recor
         vec![ValueBuf::from(&other), ValueBuf::from(&hidden), ValueBuf::from(&value)]
     };
     struct OtherRecords(MemoryRecords);
-    impl Records for OtherRecords {
+    impl StoreRecords for OtherRecords {
         fn folds(&self) -> bool {
             true
         }

@@ -3,7 +3,7 @@
 //! A decision asks nobody. It takes note of what it would have to know, and who wants it decided asks for that and has
 //! it decided again: so the writer, and everything else that decides, never waits for a network.
 
-use crate::store::{RecordBuf, Records, StoreError, is_record_of_homed_prefix, is_responsible, key};
+use crate::store::{RecordBuf, StoreError, StoreRecords, is_record_of_homed_prefix, is_responsible, key};
 use handle_proto::wire::list::Reference;
 use handle_proto::{Handle, ValueBuf};
 use std::cell::{Cell, RefCell};
@@ -79,7 +79,7 @@ pub struct DecisionView<'a, R> {
     known: &'a RemoteFacts,
 }
 
-impl<'a, R: Records> DecisionView<'a, R> {
+impl<'a, R: StoreRecords> DecisionView<'a, R> {
     /// The records of the store that `has` says are for this server, and what is `known` of others.
     pub const fn new(records: &'a R, has: &'a dyn Fn(Handle<'_>) -> bool, known: &'a RemoteFacts) -> Self {
         Self { records, has, known }

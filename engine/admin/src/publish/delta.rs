@@ -1,6 +1,6 @@
 //! Changed records as a layer.
 
-use crate::store::{ChangedRecord, Snapshot, StoreError};
+use crate::store::{ChangedRecord, StoreError, StoreSnapshot};
 use handle_proto::{Handle, Values};
 use handle_snapshot::set::manifest::LayerEntry;
 use handle_snapshot::set::stager::NewLayer;
@@ -44,15 +44,15 @@ impl UnfitFilter {
 
 /// What has changed, in memory, as a layer of its own.
 #[derive(Debug)]
-pub(super) struct Delta {
+pub(super) struct DeltaLayer {
     bytes: Vec<u8>,
-    header: handle_snapshot::format::Header,
+    header: handle_snapshot::format::LayerHeader,
     options: LayerOptions,
     /// Records that no layer can have; handles that have one are shown as gone.
     pub(super) left_out: u64,
 }
 
-impl Delta {
+impl DeltaLayer {
     /// Builds it; with `homed`, those are the homed prefixes from then on.
     pub(super) fn build(
         temp_dir: &Path,
@@ -112,7 +112,7 @@ impl Delta {
 }
 
 /// The prefixes that the store has homed.
-pub(super) fn homed_prefixes(snapshot: &Snapshot) -> Result<HomedPrefixes, StoreError> {
+pub(super) fn homed_prefixes(snapshot: &StoreSnapshot) -> Result<HomedPrefixes, StoreError> {
     let mut homed = HomedPrefixes::default();
     for prefix in snapshot.homed()? {
         homed.add(&prefix);

@@ -4,12 +4,12 @@ use super::check;
 use super::delta::{UnfitFilter, homed_prefixes};
 use super::error::PublishError;
 use super::settings::PublishConfig;
-use crate::store::{Records as _, Snapshot, Store, StoreError, now_unix_ms};
-use handle_snapshot::set::manifest::{LayerEntry, Manifest, Source};
+use crate::store::{Store, StoreError, StoreRecords as _, StoreSnapshot, now_unix_ms};
+use handle_snapshot::set::manifest::{LayerEntry, Manifest, SetOrigin};
 use handle_snapshot::set::stager::NewLayer;
 use handle_snapshot::set::storage::Storage;
 use handle_snapshot::set::{SetError, SetErrorKind};
-use handle_snapshot::{BuildError, Builder, LayerOptions, LayerPlace, Progress, Stager};
+use handle_snapshot::{BuildError, BuildProgress, Builder, LayerOptions, LayerPlace, Stager};
 use std::io::{self, Seek, SeekFrom, Write};
 use std::ops::{ControlFlow, Range};
 use std::path::Path;
@@ -32,7 +32,7 @@ pub(super) enum JobInput {
 }
 
 /// Something that takes long.
-pub(super) struct Job<S: Storage> {
+pub(super) struct PublishJob<S: Storage> {
     pub(super) number: u64,
     pub(super) what: JobInput,
     pub(super) stager: Stager<S>,
@@ -57,12 +57,12 @@ pub(super) struct JobControl {
 pub(super) struct JobOutput {
     pub(super) layer: NewLayer,
     /// The state of the store that the layer shows, if it shows all of it.
-    pub(super) source: Option<Source>,
+    pub(super) source: Option<SetOrigin>,
     /// Records that no layer can have.
     pub(super) left_out: u64,
 }
 
-impl<S: Storage> Job<S> {
+impl<S: Storage> PublishJob<S> {
     /// The layers that a merge replaces.
     pub(super) fn takes(&self) -> &[LayerEntry] {
         match &self.what {
@@ -99,7 +99,7 @@ impl<S: Storage> Job<S> {
     /// Streams the records of one moment of the store through a sort in bounded memory.
     fn rebuild(&self) -> Result<JobOutput, PublishError> {
         let snapshot = self.store.snapshot()?;
-        let source = Source { store: self.store.identity(), transaction: snapshot.last_id()? };
+        let source = SetOrigin { store: self.store.identity(), transaction: snapshot.last_id()? };
         let options =
             LayerOptions { seed: rand::random(), folds: snapshot.folds(), created_unix_ms: now_unix_ms() };
         let homed = homed_prefixes(&snapshot)?;
@@ -107,7 +107,7 @@ impl<S: Storage> Job<S> {
         let mut leaving = UnfitFilter::default();
         let layer = self.stager.stage(LayerPlace::Base, |file, temp_dir| {
             let tell = |progress| {
-                if let Progress::Written { records, .. } = progress {
+                if let BuildProgress::Written { records, .. } = progress {
                     self.watch.records.store(records, Ordering::Relaxed);
                 }
             };
@@ -141,7 +141,7 @@ impl<S: Storage> Job<S> {
 
     fn take_all(
         &self,
-        snapshot: &Snapshot,
+        snapshot: &StoreSnapshot,
         builder: &mut Builder<'_>,
         leaving: &mut UnfitFilter,
     ) -> Result<(), RecordsError> {

@@ -26,7 +26,7 @@ pub use command::{Command, NoCommand};
 pub use error::PublishError;
 pub use metrics::register;
 pub use settings::{CheckConfig, PublishConfig};
-pub use status::{Counts, JobStatus, KeptStatus, PublishStatus, SetStatus};
+pub use status::{JobStatus, KeptStatus, PublishCounts, PublishStatus, SetStatus};
 
 use crate::store::{Store, now_unix_ms};
 use handle_snapshot::SetPublisher;
@@ -47,7 +47,7 @@ const COMMANDS_MAX: usize = 16;
 const PRUNE_INTERVAL_MIN: Duration = Duration::from_secs(1);
 
 /// What publishing is told.
-enum Request {
+enum PublisherCommand {
     /// A command, and who waits for what became of it.
     Obey(Command, SyncSender<Result<String, PublishError>>),
     /// Other settings.
@@ -57,7 +57,7 @@ enum Request {
 /// Publishing, in threads of its own. Dropped, it publishes what is left and ends.
 #[derive(Debug)]
 pub struct StorePublisher {
-    requests: SyncSender<Request>,
+    requests: SyncSender<PublisherCommand>,
     shared: Arc<PublisherState>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -101,7 +101,7 @@ impl StorePublisher {
     /// When it cannot be done.
     pub fn command(&self, command: Command) -> Result<String, PublishError> {
         let (tell, told) = sync_channel(1);
-        self.send(Request::Obey(command, tell))?;
+        self.send(PublisherCommand::Obey(command, tell))?;
         told.recv().unwrap_or(Err(PublishError::Stopped))
     }
 
@@ -110,10 +110,10 @@ impl StorePublisher {
     /// # Errors
     /// When it cannot be told.
     pub fn reconfigure(&self, config: &PublishConfig) -> Result<(), PublishError> {
-        self.send(Request::Settings(Arc::new(config.clone())))
+        self.send(PublisherCommand::Settings(Arc::new(config.clone())))
     }
 
-    fn send(&self, request: Request) -> Result<(), PublishError> {
+    fn send(&self, request: PublisherCommand) -> Result<(), PublishError> {
         self.requests.try_send(request).map_err(|error| match error {
             TrySendError::Full(_) => PublishError::Refused("too many commands wait already"),
             TrySendError::Disconnected(_) => PublishError::Stopped,
@@ -182,7 +182,7 @@ struct PublisherThread<S: Storage> {
     engine: PublisherPlan<S>,
     store: Arc<Store>,
     config: Arc<PublishConfig>,
-    inbox: Receiver<Request>,
+    inbox: Receiver<PublisherCommand>,
     shared: Arc<PublisherState>,
     workers: Vec<JobWorker>,
     published_at: Option<Instant>,
@@ -198,7 +198,7 @@ impl<S: Storage + 'static> PublisherThread<S> {
         engine: PublisherPlan<S>,
         store: Arc<Store>,
         config: Arc<PublishConfig>,
-        inbox: Receiver<Request>,
+        inbox: Receiver<PublisherCommand>,
         shared: Arc<PublisherState>,
     ) -> Self {
         // Who had read a MANIFEST before we came has its grace, too.
@@ -232,8 +232,8 @@ impl<S: Storage + 'static> PublisherThread<S> {
     fn turn(&mut self) {
         while let Ok(request) = self.inbox.try_recv() {
             let (command, tell) = match request {
-                Request::Obey(command, tell) => (command, tell),
-                Request::Settings(config) => {
+                PublisherCommand::Obey(command, tell) => (command, tell),
+                PublisherCommand::Settings(config) => {
                     self.engine.reconfigure(Arc::clone(&config));
                     self.config = config;
                     continue;

@@ -3,14 +3,14 @@
 //! Where to go on is said by the MANIFEST alone: it names the store and the last transaction that the set
 //! shows. So whatever fails, or wherever the process ends, the next step starts from what readers see.
 
-use super::delta::{Delta, homed_prefixes};
+use super::delta::{DeltaLayer, homed_prefixes};
 use super::error::PublishError;
-use super::jobs::{Job, JobControl, JobInput, JobOutput};
+use super::jobs::{JobControl, JobInput, JobOutput, PublishJob};
 use super::settings::PublishConfig;
-use super::status::{Counts, JobStatus, KeptStatus, PublishStatus, SetStatus};
+use super::status::{JobStatus, KeptStatus, PublishCounts, PublishStatus, SetStatus};
 use super::{check, tiers};
-use crate::store::{ChangedRecord, Changes, Store};
-use handle_snapshot::set::manifest::{LAYERS_MAX, LayerEntry, Manifest, Source};
+use crate::store::{ChangedRecord, Store, StoreChanges};
+use handle_snapshot::set::manifest::{LAYERS_MAX, LayerEntry, Manifest, SetOrigin};
 use handle_snapshot::set::stager::NewLayer;
 use handle_snapshot::set::storage::Storage;
 use handle_snapshot::set::{SetError, SetErrorKind};
@@ -42,7 +42,7 @@ pub(super) struct PublisherPlan<S: Storage> {
     merge_wanted: bool,
     held: Option<String>,
     kept: Vec<Manifest>,
-    counts: Counts,
+    counts: PublishCounts,
 }
 
 /// A job that was given out.
@@ -73,7 +73,7 @@ impl<S: Storage> PublisherPlan<S> {
             merge_wanted: false,
             held,
             kept,
-            counts: Counts::default(),
+            counts: PublishCounts::default(),
         };
         // Found out before anything is acknowledged: the transactions of an older copy soon pass the mark.
         let published = engine.published();
@@ -137,7 +137,7 @@ impl<S: Storage> PublisherPlan<S> {
         }
         let snapshot = self.store.snapshot()?;
         let most = usize::try_from(self.config.changes_max).unwrap_or(usize::MAX);
-        let Changes::These { to, homed, handles, .. } = snapshot.changes_after(after, most)? else {
+        let StoreChanges::These { to, homed, handles, .. } = snapshot.changes_after(after, most)? else {
             return Ok(self.wait_for_rebuild("the log of the store does not reach back to the published set"));
         };
         let options =
@@ -175,8 +175,8 @@ impl<S: Storage> PublisherPlan<S> {
         false
     }
 
-    fn source(&self, transaction: u64) -> Source {
-        Source { store: self.store.identity(), transaction }
+    fn source(&self, transaction: u64) -> SetOrigin {
+        SetOrigin { store: self.store.identity(), transaction }
     }
 
     fn layers(&self) -> &[LayerEntry] {
@@ -201,15 +201,15 @@ impl<S: Storage> PublisherPlan<S> {
         options: LayerOptions,
         changed: &[ChangedRecord],
         homed: Option<HomedPrefixes>,
-    ) -> Result<Delta, PublishError> {
+    ) -> Result<DeltaLayer, PublishError> {
         let dir = self.publisher.dir();
-        let delta = Delta::build(dir, options, changed, homed)
+        let delta = DeltaLayer::build(dir, options, changed, homed)
             .map_err(|error| SetError { path: dir.to_owned(), why: SetErrorKind::Build(error) })?;
         self.counts.left_out += delta.left_out;
         Ok(delta)
     }
 
-    fn stage(&self, delta: &Delta, gone: usize) -> Result<NewLayer, SetError> {
+    fn stage(&self, delta: &DeltaLayer, gone: usize) -> Result<NewLayer, SetError> {
         let stager = self.publisher.stager();
         match self.publisher.records() {
             Some(records) if gone > 0 => {
@@ -247,7 +247,7 @@ impl<S: Storage> PublisherPlan<S> {
     }
 
     /// The next merge or rebuild, if one is due and another is not in its way.
-    pub(super) fn due(&mut self, now_unix_ms: u64) -> Option<Job<S>> {
+    pub(super) fn due(&mut self, now_unix_ms: u64) -> Option<PublishJob<S>> {
         let (free, layers_count) = (self.free(), self.layers().len());
         for job in &self.running {
             job.watch.hurry.store(layers_count >= LAYERS_HURRY, Ordering::Relaxed);
@@ -281,10 +281,10 @@ impl<S: Storage> PublisherPlan<S> {
         Some(self.start(JobInput::Merge(set, 0..count), is_large, now_unix_ms))
     }
 
-    fn start(&mut self, what: JobInput, is_large: bool, started_unix_ms: u64) -> Job<S> {
+    fn start(&mut self, what: JobInput, is_large: bool, started_unix_ms: u64) -> PublishJob<S> {
         self.jobs_count += 1;
         let watch = Arc::new(JobControl::default());
-        let job = Job {
+        let job = PublishJob {
             number: self.jobs_count,
             what,
             stager: self.publisher.stager(),
@@ -342,7 +342,7 @@ impl<S: Storage> PublisherPlan<S> {
         let snapshot = self.store.snapshot()?;
         let mut layers = vec![made.layer];
         while shown < snapshot.last_id()? {
-            let Changes::These { to, homed, handles, .. } =
+            let StoreChanges::These { to, homed, handles, .. } =
                 snapshot.changes_after(shown, CATCH_UP_CHANGES)?
             else {
                 // The log was cut meanwhile, which a rebuild that begins now will not mind.

@@ -7,7 +7,7 @@ use super::*;
 use crate::store::StoreConfig;
 use handle_proto::{Value, Values};
 use handle_snapshot::set::manifest::{MANIFEST, Manifest};
-use handle_snapshot::set::storage::Disk;
+use handle_snapshot::set::storage::DiskStorage;
 use handle_snapshot::{
     Builder, HomedPrefixes, LayerOptions, LoadMode, MappedFile, PublishedSet, SetError, hash_key,
 };
@@ -65,13 +65,13 @@ impl PublishSetup {
         }
     }
 
-    fn engine_with(&self, config: PublishConfig) -> PublisherPlan<Disk> {
+    fn engine_with(&self, config: PublishConfig) -> PublisherPlan<DiskStorage> {
         let publisher = SetPublisher::open(&self.set()).unwrap();
         PublisherPlan::new(self.store().clone(), publisher, Arc::new(config)).unwrap()
     }
 
     /// An engine that has published what there is.
-    fn engine(&self) -> PublisherPlan<Disk> {
+    fn engine(&self) -> PublisherPlan<DiskStorage> {
         let mut engine = self.engine_with(self.config());
         settle(&mut engine);
         engine
@@ -525,8 +525,8 @@ fn a_record_that_no_layer_can_have_holds_nothing_up() {
 }
 
 /// A directory in which one step fails, as when the disk is full or broken.
-struct FailingDisk {
-    disk: Disk,
+struct FailingStorage {
+    disk: DiskStorage,
     steps: Arc<AtomicUsize>,
     fails_at: Arc<AtomicUsize>,
 }
@@ -544,7 +544,7 @@ fn step(steps: &AtomicUsize, fails_at: &AtomicUsize) -> io::Result<()> {
     }
 }
 
-impl FailingDisk {
+impl FailingStorage {
     fn step(&self) -> io::Result<()> {
         step(&self.steps, &self.fails_at)
     }
@@ -571,7 +571,7 @@ impl Seek for FailingFile {
     }
 }
 
-impl Storage for FailingDisk {
+impl Storage for FailingStorage {
     type File = FailingFile;
     type Bytes = MappedFile;
 
@@ -616,7 +616,7 @@ impl Storage for FailingDisk {
 
 /// Everything publishing does, a few times over. After each try readers see a whole set that is not older
 /// than what was published before; when it has failed, the same is tried again.
-fn work(place: &PublishSetup, engine: &mut PublisherPlan<FailingDisk>) -> usize {
+fn work(place: &PublishSetup, engine: &mut PublisherPlan<FailingStorage>) -> usize {
     let mut failures = 0;
     let mut shown = 0;
     let check = |shown: &mut u64| {
@@ -627,8 +627,8 @@ fn work(place: &PublishSetup, engine: &mut PublisherPlan<FailingDisk>) -> usize 
         }
     };
     let mut attempt =
-        |engine: &mut PublisherPlan<FailingDisk>,
-         act: &mut dyn FnMut(&mut PublisherPlan<FailingDisk>) -> Result<bool, PublishError>| {
+        |engine: &mut PublisherPlan<FailingStorage>,
+         act: &mut dyn FnMut(&mut PublisherPlan<FailingStorage>) -> Result<bool, PublishError>| {
             loop {
                 let result = act(engine);
                 check(&mut shown);
@@ -666,10 +666,10 @@ fn work(place: &PublishSetup, engine: &mut PublisherPlan<FailingDisk>) -> usize 
 fn whatever_step_fails_nothing_is_lost_and_nothing_becomes_older() {
     let run = |fails_at: usize| {
         let place = PublishSetup::new();
-        let disk = Disk::lock(&place.set()).unwrap().unwrap();
+        let disk = DiskStorage::lock(&place.set()).unwrap().unwrap();
         let steps = Arc::new(AtomicUsize::new(0));
         let storage =
-            FailingDisk { disk, steps: steps.clone(), fails_at: Arc::new(AtomicUsize::new(fails_at)) };
+            FailingStorage { disk, steps: steps.clone(), fails_at: Arc::new(AtomicUsize::new(fails_at)) };
         let publisher = SetPublisher::with_storage(storage).unwrap();
         let config = PublishConfig { grace_s: 0, ..place.config() };
         let mut engine = PublisherPlan::new(place.store().clone(), publisher, Arc::new(config)).unwrap();

@@ -1,10 +1,10 @@
 //! Requests that `handled` forwards: opened there as far as it could, answered here as if their clients had come here.
 
 use super::opening::{OpenedRequest, open};
-use super::{Pages, PreparedResponse, Replies, Service, now_unix_s};
+use super::{AdminService, ListPages, PreparedResponse, ReplyMessages, now_unix_s};
 use crate::operation::{NO_VALUES, NOT_FOUND, OperationAnswer, OperationRefusal};
 use crate::referral::{NotResolved, RECURSION_MAX, UNDERSTOOD_SINCE};
-use handle_auth::challenges::Challenge;
+use handle_auth::challenges::IssuedChallenge;
 use handle_proto::limit::UDP_DATA_LEN_MAX;
 use handle_proto::wire::{Envelope, Request};
 use handle_proto::{OpFlags, ResponseCode, ValueBuf, Values};
@@ -29,17 +29,17 @@ const RECURSION_TOO_DEEP: OperationRefusal = OperationRefusal::new(
 #[derive(Debug, Default)]
 pub(super) struct ForwardedContext {
     /// The challenge that it answers, which `handled` has made and taken.
-    pub(super) challenge: Option<Challenge>,
+    pub(super) challenge: Option<IssuedChallenge>,
     /// Over UDP, the most datagrams of an answer.
     pub(super) datagrams_max: Option<u16>,
     /// Whether a referral is to be resolved where the client does not understand it.
     pub(super) resolves: bool,
 }
 
-impl Service {
+impl AdminService {
     /// Answers a request that `handled` has received. Waits until what it changes is durable.
     #[must_use]
-    pub fn answer_forwarded(self: &Arc<Self>, request: ForwardedRequest<'_>) -> Replies {
+    pub fn answer_forwarded(self: &Arc<Self>, request: ForwardedRequest<'_>) -> ReplyMessages {
         let ForwardedRequest { task, source, datagrams_max, opening, challenge, message } = request;
         let context = ForwardedContext { challenge, datagrams_max, resolves: task == Task::Resolve };
         let came = match (opening, &self.sessions) {
@@ -98,9 +98,9 @@ impl Service {
 }
 
 /// Whether an answer is not to be sent in datagrams, of which `most` are allowed.
-pub(super) fn is_too_long(first: &[u8], rest: Option<&Pages>, most: u16) -> bool {
+pub(super) fn is_too_long(first: &[u8], rest: Option<&ListPages>, most: u16) -> bool {
     let datagrams = first.len().saturating_sub(Envelope::LEN).div_ceil(UDP_DATA_LEN_MAX);
-    datagrams > most.into() || rest.is_some_and(Pages::has_more)
+    datagrams > most.into() || rest.is_some_and(ListPages::has_more)
 }
 
 /// What is said where an answer takes too many datagrams.
@@ -109,6 +109,6 @@ pub(super) fn too_many_datagrams() -> OperationAnswer {
 }
 
 /// The request that was challenged, if it can still be read.
-pub(super) fn original(challenge: &Challenge) -> Option<OpenedRequest<'_>> {
+pub(super) fn original(challenge: &IssuedChallenge) -> Option<OpenedRequest<'_>> {
     open(&challenge.request).ok()
 }

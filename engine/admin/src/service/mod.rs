@@ -12,33 +12,33 @@ mod sessions;
 
 use crate::audit::{Audit, AuditLine};
 use crate::costly::CostlyWork;
-use crate::counters::Counters;
+use crate::counters::AdminCounters;
 use crate::operation::{
-    CandidateKey, Decision, Lister, NotHere, OperationAnswer, OperationRefusal, OperationRequest,
+    CandidateKey, Lister, NotHere, OperationAnswer, OperationDecision, OperationRefusal, OperationRequest,
     OperationRules, Requester, decide, keys,
 };
 use crate::permission::view::RemoteFacts;
 use crate::referral::ReferralResolver;
 use crate::remote::RemoteServices;
-use crate::store::{Snapshot, Store, StoreError};
+use crate::store::{Store, StoreError, StoreSnapshot};
 use forwarded::ForwardedContext;
 use handle_auth::challenge_proof::ChallengeProof;
-use handle_auth::challenges::{Challenge, Challenges, SessionChallenge};
+use handle_auth::challenges::{Challenges, IssuedChallenge, SessionChallenge};
 use handle_auth::kdf::Pbkdf2Limits;
-use handle_auth::source::Origin;
+use handle_auth::source::RequestOrigin;
 use handle_auth::{VerifyError, cost};
 use handle_process::site::SiteRecord;
 use handle_proto::code::KeyExchangeMode;
 use handle_proto::limit::NONCE_LEN;
 use handle_proto::wire::Request;
-use handle_proto::wire::auth::{self, ChallengeAnswer, Verification};
+use handle_proto::wire::auth::{self, ChallengeAnswer, VerificationRequest};
 use handle_proto::wire::list::Reference;
 use handle_proto::wire::session::SessionAnswer;
 use handle_proto::{Handle, OpCode, OpFlags, Permissions, ResponseCode, Value, Version};
 use handle_sessions::{IncomingMessage, SessionEndpoint, TakenChallenge, numbers};
 use opening::{OpenedRequest, OpeningFailure, UNREADABLE, open};
 use remote::{IdentityProof, RemoteContext};
-use reply::{ReplyTo, Sealer, unreadable};
+use reply::{ReplySealer, ReplyTo, unreadable};
 use sessions::{UNDECRYPTABLE, UNKNOWN};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -47,17 +47,17 @@ use zeroize::Zeroizing;
 
 /// What there is to answer requests with.
 #[derive(Debug)]
-pub struct Service {
+pub struct AdminService {
     /// The records.
     pub store: Arc<Store>,
     /// Who this server is.
     pub site: Arc<SiteRecord>,
     /// Makes messages of answers.
-    pub sealer: Sealer,
+    pub sealer: ReplySealer,
     /// Who did what.
     pub audit: Audit,
     /// What happened, by kind.
-    pub counters: Counters,
+    pub counters: AdminCounters,
     challenges: Mutex<Challenges>,
     sessions: Option<SessionEndpoint>,
     remote: Option<RemoteServices>,
@@ -91,26 +91,26 @@ pub struct ChallengeEffort {
 
 /// What is sent back.
 #[derive(Debug)]
-pub struct Replies {
+pub struct ReplyMessages {
     /// The first message; empty when there is nothing to say.
     pub first: Vec<u8>,
     /// What follows it.
-    pub rest: Option<Pages>,
+    pub rest: Option<ListPages>,
     /// Whether the sender wants to go on with the same connection.
     pub keeps_connection: bool,
 }
 
 /// The pages of a listing that are still to be sent.
 #[derive(Debug)]
-pub struct Pages {
-    service: Arc<Service>,
-    snapshot: Box<Snapshot>,
+pub struct ListPages {
+    service: Arc<AdminService>,
+    snapshot: Box<StoreSnapshot>,
     lister: Lister,
     to: ReplyTo,
     has_more: bool,
 }
 
-impl Pages {
+impl ListPages {
     /// Whether there is a next message.
     #[must_use]
     pub const fn has_more(&self) -> bool {
@@ -139,7 +139,7 @@ impl Pages {
 /// What is to be said, before it is a message.
 enum PreparedResponse {
     Answer(OperationAnswer),
-    List(Lister, Box<Snapshot>),
+    List(Lister, Box<StoreSnapshot>),
     /// The number of a challenge, and what it says.
     Challenge(i32, SessionChallenge),
     /// A new session: its number, and what its client is told.
@@ -195,17 +195,28 @@ fn hidden(message: &[u8]) -> Zeroizing<Box<[u8]>> {
 }
 
 /// A challenge to who is answered by `to`, about the request `message`.
-fn new_challenge(message: &[u8], to: &ReplyTo, nonce: [u8; NONCE_LEN], suggested: Version) -> Challenge {
-    Challenge { version: to.version(), suggested, nonce, digest: *to.digest(), request: hidden(message) }
+fn new_challenge(
+    message: &[u8],
+    to: &ReplyTo,
+    nonce: [u8; NONCE_LEN],
+    suggested: Version,
+) -> IssuedChallenge {
+    IssuedChallenge {
+        version: to.version(),
+        suggested,
+        nonce,
+        digest: *to.digest(),
+        request: hidden(message),
+    }
 }
 
-impl Service {
+impl AdminService {
     /// A service over `store`.
     #[must_use]
     pub fn new(
         store: Arc<Store>,
         in_force: ActiveRules,
-        sealer: Sealer,
+        sealer: ReplySealer,
         challenges: Challenges,
         audit: Audit,
     ) -> Self {
@@ -214,7 +225,7 @@ impl Service {
             site: Arc::clone(&in_force.rules.site),
             sealer,
             audit,
-            counters: Counters::default(),
+            counters: AdminCounters::default(),
             challenges: Mutex::new(challenges),
             sessions: None,
             remote: None,
@@ -286,7 +297,7 @@ impl Service {
 
     /// Answers `message`, envelope first, which came from `source`. Waits until what it changes is durable.
     #[must_use]
-    pub fn answer(self: &Arc<Self>, message: &[u8], source: SocketAddr) -> Replies {
+    pub fn answer(self: &Arc<Self>, message: &[u8], source: SocketAddr) -> ReplyMessages {
         let came = match &self.sessions {
             Some(sessions) => sessions.open(message),
             None => Ok(IncomingMessage::outside(message)),
@@ -303,7 +314,7 @@ impl Service {
         came: &IncomingMessage<'_>,
         context: ForwardedContext,
         source: SocketAddr,
-    ) -> Replies {
+    ) -> ReplyMessages {
         let now_unix_s = now_unix_s();
         let (datagrams_max, resolves) = (context.datagrams_max, context.resolves);
         let opened = match open(came.message()) {
@@ -311,12 +322,12 @@ impl Service {
             // Nobody learns from the answer whether what was made up had the right padding.
             Err(_) if came.may_be_a_guess() => return self.unreadable(&UNDECRYPTABLE, now_unix_s),
             Err(OpeningFailure::Dropped) => {
-                return Replies { first: Vec::new(), rest: None, keeps_connection: false };
+                return ReplyMessages { first: Vec::new(), rest: None, keeps_connection: false };
             }
             Err(OpeningFailure::Answered(op_code, refused)) => {
                 self.counters.answered(OpCode::RESERVED, refused.code);
                 let first = unreadable(op_code, &refused, now_unix_s);
-                return Replies { first, rest: None, keeps_connection: false };
+                return ReplyMessages { first, rest: None, keeps_connection: false };
             }
         };
         let keeps_connection = opened.flags().has(OpFlags::KEEP_CONNECTION);
@@ -334,10 +345,10 @@ impl Service {
             }
             PreparedResponse::Unreadable(refused) => {
                 let first = unreadable(OpCode::RESERVED, &refused, now_unix_s);
-                return Replies { first, rest: None, keeps_connection: false };
+                return ReplyMessages { first, rest: None, keeps_connection: false };
             }
             PreparedResponse::List(lister, snapshot) => {
-                let mut pages = Pages { service: Arc::clone(self), snapshot, lister, to, has_more: true };
+                let mut pages = ListPages { service: Arc::clone(self), snapshot, lister, to, has_more: true };
                 (pages.next_page().unwrap_or_default(), Some(pages))
             }
         };
@@ -347,21 +358,21 @@ impl Service {
             let answer = forwarded::too_many_datagrams();
             (first, rest) = (self.sealer.answer(&to, site, &answer, now_unix_s), None);
         }
-        Replies { first, rest, keeps_connection }
+        ReplyMessages { first, rest, keeps_connection }
     }
 
     /// What is said to a message that cannot be read.
-    fn unreadable(&self, refused: &OperationRefusal, now_unix_s: u32) -> Replies {
+    fn unreadable(&self, refused: &OperationRefusal, now_unix_s: u32) -> ReplyMessages {
         self.counters.answered(OpCode::RESERVED, refused.code);
         let first = unreadable(OpCode::RESERVED, refused, now_unix_s);
-        Replies { first, rest: None, keeps_connection: false }
+        ReplyMessages { first, rest: None, keeps_connection: false }
     }
 
     fn say(
         &self,
         came: &IncomingMessage<'_>,
         opened: &OpenedRequest<'_>,
-        challenge: Option<Challenge>,
+        challenge: Option<IssuedChallenge>,
         source: SocketAddr,
         now_unix_s: u32,
     ) -> (ReplyTo, PreparedResponse) {
@@ -412,7 +423,7 @@ impl Service {
         let to = ReplyTo::about(&original, opened, came.sealing());
         let asked =
             OperationRequest { version: to.version(), ..asked(&original, challenge.nonce, now_unix_s) };
-        let origin = Origin::connection(source.ip());
+        let origin = RequestOrigin::connection(source.ip());
         let said = match self.authenticated(came, challenge, &asked, &answer, origin) {
             Ok(ProofOutcome::Said(said)) => said,
             Ok(ProofOutcome::Older(suggested)) => {
@@ -442,7 +453,7 @@ impl Service {
         let nonce = handle_auth::random();
         let asked = asked(opened, nonce, now_unix_s);
         let decided = self.store.snapshot().and_then(|snapshot| {
-            let mut outlook = self.outlook(Origin::connection(source.ip()));
+            let mut outlook = self.outlook(RequestOrigin::connection(source.ip()));
             let decision = outlook.decide(&snapshot, &in_force.rules, &asked, who)?;
             self.carry_out(decision, snapshot, message, &asked, who, outlook)
         });
@@ -461,20 +472,20 @@ impl Service {
     /// What a decision comes to; `None` where it depends on who asks.
     fn carry_out(
         &self,
-        decision: Decision,
-        snapshot: Snapshot,
+        decision: OperationDecision,
+        snapshot: StoreSnapshot,
         message: &[u8],
         asked: &OperationRequest<'_>,
         who: Requester<'_>,
         outlook: RemoteContext<'_>,
     ) -> Result<Option<PreparedResponse>, StoreError> {
         Ok(Some(match decision {
-            Decision::Challenge | Decision::Prove => return Ok(None),
-            Decision::Answer(answer) => answer.into(),
-            Decision::List(lister) => PreparedResponse::List(lister, Box::new(snapshot)),
-            Decision::Status => self.status(&snapshot, asked)?.into(),
-            Decision::Verify => self.verify(&snapshot, asked, outlook.origin)?,
-            Decision::Change(..) => self.change(message, asked, who, outlook.into_known())?.into(),
+            OperationDecision::Challenge | OperationDecision::Prove => return Ok(None),
+            OperationDecision::Answer(answer) => answer.into(),
+            OperationDecision::List(lister) => PreparedResponse::List(lister, Box::new(snapshot)),
+            OperationDecision::Status => self.status(&snapshot, asked)?.into(),
+            OperationDecision::Verify => self.verify(&snapshot, asked, outlook.origin)?,
+            OperationDecision::Change(..) => self.change(message, asked, who, outlook.into_known())?.into(),
         }))
     }
 
@@ -502,11 +513,11 @@ impl Service {
                 None => Requester::Nobody,
             };
             Ok(match decide(transaction, &in_force.rules, &asked, who, &known)? {
-                Decision::Change(writes, answer) => {
+                OperationDecision::Change(writes, answer) => {
                     writes.into_iter().try_for_each(|write| changes::make(transaction, write))?;
                     answer
                 }
-                Decision::Answer(answer) => answer,
+                OperationDecision::Answer(answer) => answer,
                 // Public values that are not public any more: nobody was asked who they are.
                 _ => {
                     let text = "The handle was changed meanwhile; ask again.";
@@ -536,7 +547,7 @@ impl Service {
     fn challenge_again(
         &self,
         came: &IncomingMessage<'_>,
-        challenge: &Challenge,
+        challenge: &IssuedChallenge,
         to: &ReplyTo,
         suggested: Version,
         source: SocketAddr,
@@ -548,7 +559,7 @@ impl Service {
         }
     }
 
-    fn issue(&self, challenge: Challenge, source: SocketAddr) -> PreparedResponse {
+    fn issue(&self, challenge: IssuedChallenge, source: SocketAddr) -> PreparedResponse {
         let pending = SessionChallenge { nonce: challenge.nonce, suggested: challenge.suggested };
         // Looked for before the table is locked: another process may have to be asked.
         let is_free = |number: &u32| {
@@ -559,7 +570,7 @@ impl Service {
         let free = (0..TRIES).map(|_| number()).find(is_free);
         // 0 is the number of none, so that is refused.
         let number = || free.unwrap_or(0);
-        let origin = Origin::connection(source.ip());
+        let origin = RequestOrigin::connection(source.ip());
         let issued = self.challenges().issue(origin, challenge, number, self.now_ms());
         issued.map_or_else(|_| TOO_MANY_CHALLENGES.into(), |id| PreparedResponse::Challenge(id, pending))
     }
@@ -571,10 +582,10 @@ impl Service {
     fn authenticated(
         &self,
         came: &IncomingMessage<'_>,
-        challenge: &Challenge,
+        challenge: &IssuedChallenge,
         asked: &OperationRequest<'_>,
         answer: &ChallengeAnswer<'_>,
-        origin: Origin,
+        origin: RequestOrigin,
     ) -> Result<ProofOutcome, StoreError> {
         let kind = match answer.auth_type {
             auth::PUBLIC_KEY => auth::PUBLIC_KEY,
@@ -648,7 +659,7 @@ impl Service {
             refusal = None;
         }
         Ok(ProofOutcome::Said(match refusal {
-            Some(Decision::Answer(answer)) => answer.into(),
+            Some(OperationDecision::Answer(answer)) => answer.into(),
             _ => wrong_key(claim),
         }))
     }
@@ -659,7 +670,7 @@ impl Service {
         answered: &ChallengeProof<'_>,
         kind: &[u8],
         key: &CandidateKey,
-        origin: Origin,
+        origin: RequestOrigin,
     ) -> Option<Result<(), VerifyError>> {
         let Some(costly) = &self.costly else { return Some(answered.check(kind, &key.data)) };
         let ChallengeProof { version, covered, signed_response, limits } = *answered;
@@ -676,13 +687,13 @@ impl Service {
     /// Another server asks whether the answer to its challenge is right. RFC 3652 section 3.5.3.
     fn verify(
         &self,
-        snapshot: &Snapshot,
+        snapshot: &StoreSnapshot,
         asked: &OperationRequest<'_>,
-        origin: Origin,
+        origin: RequestOrigin,
     ) -> Result<PreparedResponse, StoreError> {
         let in_force = self.in_force();
         let ActiveRules { rules, effort } = &*in_force;
-        let Request::VerifyChallenge(Verification { identity, nonce, digest, signed_response }) =
+        let Request::VerifyChallenge(VerificationRequest { identity, nonce, digest, signed_response }) =
             asked.request
         else {
             return Ok(OperationAnswer::Verdict(false).into());
@@ -719,7 +730,7 @@ impl Service {
     /// The state of the server.
     fn status(
         &self,
-        snapshot: &Snapshot,
+        snapshot: &StoreSnapshot,
         asked: &OperationRequest<'_>,
     ) -> Result<OperationAnswer, StoreError> {
         let (requests, ms) = (self.counters.requests_count(), self.started.elapsed().as_millis());

@@ -1,22 +1,22 @@
 //! Requests whose decision takes what other services say: asked for between one decision and the next, on the thread of
 //! the request, which may wait.
 
-use super::{ChallengeEffort, Service, UNREADABLE_ANSWER};
+use super::{AdminService, ChallengeEffort, UNREADABLE_ANSWER};
 use crate::operation::{
-    CandidateKey, Decision, OperationAnswer, OperationRefusal, OperationRequest, OperationRules, Requester,
-    decide,
+    CandidateKey, OperationAnswer, OperationDecision, OperationRefusal, OperationRequest, OperationRules,
+    Requester, decide,
 };
 use crate::permission::view::{RemoteFacts, WantedFact};
 use crate::remote::{RemoteFailure, RemoteInquiry, RemoteVerdict};
-use crate::store::{Records, StoreError};
+use crate::store::{StoreError, StoreRecords};
 use handle_auth::challenge_proof::ChallengeProof;
-use handle_auth::challenges::Challenge;
-use handle_auth::source::Origin;
+use handle_auth::challenges::IssuedChallenge;
+use handle_auth::source::RequestOrigin;
 use handle_auth::{Pbkdf2Limits, VerifyError};
 use handle_client::LookupAnswer as Told;
 use handle_proto::code::DigestAlgorithm;
 use handle_proto::data::kind::HS_PUBKEY;
-use handle_proto::wire::auth::{self, ChallengeAnswer, SecretAnswer, Verification};
+use handle_proto::wire::auth::{self, ChallengeAnswer, SecretAnswer, VerificationRequest};
 use handle_proto::wire::digest::RequestDigest;
 use handle_proto::wire::list::Reference;
 use handle_proto::{Handle, ResponseCode, ValueBuf, Version, fold};
@@ -31,7 +31,7 @@ pub(super) struct RemoteContext<'s> {
     /// Why the first thing that is not known is not.
     unanswered: Option<RemoteFailure>,
     /// Who asks, for whom work is done.
-    pub(super) origin: Origin,
+    pub(super) origin: RequestOrigin,
 }
 
 /// What an answer to a challenge is checked with.
@@ -66,7 +66,11 @@ impl IdentityProof {
     /// The version to suggest to who has answered `challenge`, so that the server with the secret understands the next
     /// answer; `None` where it has understood this one, or a form that it knows was asked for already. RFC 3652 section
     /// 3.5.3, with the deployed way from new clients to old servers.
-    pub(super) fn older_form(&self, challenge: &Challenge, answer: &ChallengeAnswer<'_>) -> Option<Version> {
+    pub(super) fn older_form(
+        &self,
+        challenge: &IssuedChallenge,
+        answer: &ChallengeAnswer<'_>,
+    ) -> Option<Version> {
         let Self::Told(RemoteVerdict { is_right: false, verifier }) = *self else { return None };
         let asked_for = challenge.version.min(challenge.suggested);
         let answer = SecretAnswer::decode(answer.signed_response).ok()?;
@@ -88,11 +92,11 @@ impl RemoteContext<'_> {
     /// When the store cannot be read.
     pub(super) fn decide(
         &mut self,
-        records: &impl Records,
+        records: &impl StoreRecords,
         rules: &OperationRules,
         asked: &OperationRequest<'_>,
         who: Requester<'_>,
-    ) -> Result<Decision, StoreError> {
+    ) -> Result<OperationDecision, StoreError> {
         loop {
             let decision = decide(records, rules, asked, who, &self.known)?;
             let missing = self.known.take_missing().into_iter().next();
@@ -106,7 +110,9 @@ impl RemoteContext<'_> {
             };
             let values = match told {
                 Ok(answer) => answer.values().iter().map(|value| ValueBuf::from(&value)).collect(),
-                Err(RemoteFailure::Busy) => return Ok(Decision::Answer(OperationAnswer::Refused(BUSY))),
+                Err(RemoteFailure::Busy) => {
+                    return Ok(OperationDecision::Answer(OperationAnswer::Refused(BUSY)));
+                }
                 // Nothing more will be said, and a decision may miss a thousand things: each takes all the work again.
                 Err(RemoteFailure::Enough) => {
                     self.unanswered.get_or_insert(RemoteFailure::Enough);
@@ -124,10 +130,10 @@ impl RemoteContext<'_> {
 
     /// A refusal that says that not everything could be found out. Whose record it is about is for the log: who is refused
     /// may not be one to know whom a record names.
-    fn told_why(&self, decision: Decision) -> Decision {
+    fn told_why(&self, decision: OperationDecision) -> OperationDecision {
         match (decision, &self.unanswered) {
             (
-                Decision::Answer(OperationAnswer::Refused(OperationRefusal { code, text })),
+                OperationDecision::Answer(OperationAnswer::Refused(OperationRefusal { code, text })),
                 Some(unanswered),
             ) if code == ResponseCode::INVALID_ADMIN => {
                 let but = match unanswered {
@@ -136,7 +142,10 @@ impl RemoteContext<'_> {
                     _ => "one does not answer",
                 };
                 let text = format!("{text}, as far as is known of other services: {but}");
-                Decision::Answer(OperationAnswer::Refused(OperationRefusal { code, text: Cow::Owned(text) }))
+                OperationDecision::Answer(OperationAnswer::Refused(OperationRefusal {
+                    code,
+                    text: Cow::Owned(text),
+                }))
             }
             (decision, _) => decision,
         }
@@ -155,7 +164,7 @@ impl RemoteContext<'_> {
     /// Why nobody can tell.
     pub(super) fn proofs(
         &mut self,
-        challenge: &Challenge,
+        challenge: &IssuedChallenge,
         answer: &ChallengeAnswer<'_>,
         effort: &ChallengeEffort,
     ) -> Result<Vec<IdentityProof>, OperationRefusal> {
@@ -178,7 +187,7 @@ impl RemoteContext<'_> {
                 // As deployed servers frame it, whatever the algorithm.
                 let digest = RequestDigest { algorithm: DigestAlgorithm::OLD_MD5, digest };
                 let signed_response = answer.signed_response;
-                let verification = Verification { identity, nonce, digest, signed_response };
+                let verification = VerificationRequest { identity, nonce, digest, signed_response };
                 errand.verdict(&verification).map(|verdict| vec![IdentityProof::Told(verdict)])
             }
         };
@@ -201,7 +210,7 @@ const BUSY: OperationRefusal = OperationRefusal::new(
 );
 
 /// Whether no secret can have made the answer, as where the secret is here.
-fn is_unreadable(challenge: &Challenge, signed_response: &[u8]) -> bool {
+fn is_unreadable(challenge: &IssuedChallenge, signed_response: &[u8]) -> bool {
     // The form is looked at, and no work is done.
     let limits = Pbkdf2Limits { iterations_max: 0, ..Pbkdf2Limits::DEFAULT };
     let (version, covered) = (challenge.version, challenge.covered());
@@ -229,9 +238,9 @@ fn keys_among(told: &Told, identity: Reference<'_>, most: usize) -> Vec<Identity
     keys.into_iter().map(IdentityProof::Key).collect()
 }
 
-impl Service {
+impl AdminService {
     /// What a request knows of other services before it has asked them: nothing.
-    pub(super) fn outlook(&self, origin: Origin) -> RemoteContext<'_> {
+    pub(super) fn outlook(&self, origin: RequestOrigin) -> RemoteContext<'_> {
         let errand = self.remote.as_ref().map(|elsewhere| elsewhere.errand());
         RemoteContext { known: RemoteFacts::default(), errand, unanswered: None, origin }
     }
@@ -268,7 +277,7 @@ mod tests {
             let (version, suggested) = (minor(version), minor(suggested));
             let digest = Digest::from_bytes(&[2; 20]);
             let request = Zeroizing::new(Box::default());
-            let challenge = Challenge { version, suggested, nonce: [1; 16], digest, request };
+            let challenge = IssuedChallenge { version, suggested, nonce: [1; 16], digest, request };
             let identity = Reference { handle: b"20.2/who", index: 301 };
             let answer = ChallengeAnswer { auth_type: auth::SECRET_KEY, identity, signed_response };
             let told = |is_right| IdentityProof::Told(RemoteVerdict { is_right, verifier });
@@ -286,7 +295,7 @@ mod tests {
         let digest = Digest::from_bytes(&[2; 20]);
         let (version, suggested) = (Version::CURRENT, Version::CURRENT);
         let request = Zeroizing::new(Box::default());
-        let challenge = Challenge { version, suggested, nonce: [1; 16], digest, request };
+        let challenge = IssuedChallenge { version, suggested, nonce: [1; 16], digest, request };
         for (answer, expected) in [
             (derived(10_000, 160), false),
             (derived(u32::MAX, 160), false),

@@ -100,12 +100,12 @@ impl ReplyTo {
 
 /// Makes messages of answers.
 #[derive(Debug)]
-pub struct Sealer {
+pub struct ReplySealer {
     /// The key that signs; without it nothing is signed.
     pub key: Option<PrivateKey>,
 }
 
-impl Sealer {
+impl ReplySealer {
     /// The message that says `answer`.
     #[must_use]
     pub fn answer(

@@ -2,10 +2,10 @@
 
 use super::opening::OpenedRequest;
 use super::reply::ReplyTo;
-use super::{PreparedResponse, Service, TOO_MANY_CHALLENGES, new_challenge};
-use crate::operation::{Effect, OperationAnswer, OperationRefusal};
-use handle_auth::challenges::Challenge;
-use handle_auth::source::Origin;
+use super::{AdminService, PreparedResponse, TOO_MANY_CHALLENGES, new_challenge};
+use crate::operation::{OperationAnswer, OperationRefusal, WriteEffect};
+use handle_auth::challenges::IssuedChallenge;
+use handle_auth::source::RequestOrigin;
 use handle_proto::limit::NONCE_LEN;
 use handle_proto::wire::Request;
 use handle_proto::wire::session::SessionSetup;
@@ -51,7 +51,7 @@ pub(super) fn not_accepted(
     }
 }
 
-impl Service {
+impl AdminService {
     /// What is said to a request about sessions, and to one in a session that is not in order; `None` where the request is
     /// to be decided.
     pub(super) fn about_sessions(
@@ -75,7 +75,7 @@ impl Service {
                 if let Some(sessions) = &self.sessions {
                     sessions.end(opened.session_id);
                 }
-                OperationAnswer::Done(Effect::NONE).into()
+                OperationAnswer::Done(WriteEffect::NONE).into()
             }
             _ => return None,
         })
@@ -90,7 +90,7 @@ impl Service {
     ) -> PreparedResponse {
         let Some(sessions) = &self.sessions else { return NO_SESSIONS.into() };
         let is_taken = |number| self.challenges().has(number);
-        let origin = Origin::connection(source.ip());
+        let origin = RequestOrigin::connection(source.ip());
         let exchange = |cost, exchange: KeyExchangeWork| match &self.costly {
             Some(costly) => costly.run(origin, cost, exchange),
             None => Some(exchange()),
@@ -121,10 +121,10 @@ impl Service {
     pub(super) fn issue_in_session(
         &self,
         id: i32,
-        challenge: Challenge,
+        challenge: IssuedChallenge,
         source: SocketAddr,
     ) -> PreparedResponse {
-        let origin = Origin::connection(source.ip());
+        let origin = RequestOrigin::connection(source.ip());
         let issued = self.challenges().issue_in_session(id, origin, challenge, self.now_ms());
         issued.map_or_else(|_| TOO_MANY_CHALLENGES.into(), |pending| PreparedResponse::Challenge(id, pending))
     }

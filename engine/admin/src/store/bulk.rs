@@ -2,7 +2,7 @@
 
 use super::sorter::Sorter;
 use super::transaction::Transaction;
-use super::{Records as _, Store, StoreError, key};
+use super::{Store, StoreError, StoreRecords as _, key};
 use handle_proto::limit::{HANDLE_LEN_MAX, VALUES_COUNT_MAX};
 use handle_proto::{Value, Values};
 use std::path::Path;
@@ -125,9 +125,9 @@ impl<'s> Bulk<'s> {
             transaction.begin_log_anew()?;
             homed.iter().try_for_each(|prefix| transaction.home_unlogged(prefix))
         })?;
-        let mut batch = Batch::default();
+        let mut batch = BulkBatch::default();
         let keeps_existing = self.keeps_existing;
-        let mut write = |batch: &mut Batch| {
+        let mut write = |batch: &mut BulkBatch| {
             let begun = inner.begin_write()?;
             {
                 let mut transaction = Transaction::new(&begun, inner.folds, &inner.config.file)?;
@@ -162,13 +162,13 @@ impl<'s> Bulk<'s> {
 
 /// Records of one commit.
 #[derive(Debug, Default)]
-struct Batch {
+struct BulkBatch {
     bytes: Vec<u8>,
     /// Where keys and values end.
     ends: Vec<(usize, usize)>,
 }
 
-impl Batch {
+impl BulkBatch {
     fn push(&mut self, key: &[u8], values: &[u8]) {
         self.bytes.extend_from_slice(key);
         let key_end = self.bytes.len();

@@ -1,9 +1,9 @@
 //! Whether what is stored fits together, and how much it is.
 
-use super::Records as _;
-use super::record::Record;
-use super::snapshot::Snapshot;
-use super::transaction::Content;
+use super::StoreRecords as _;
+use super::record::StoreRecord;
+use super::snapshot::StoreSnapshot;
+use super::transaction::RecordContent;
 use super::{StoreError, check_record, is_responsible, key};
 use handle_proto::Handle;
 use serde::Serialize;
@@ -11,7 +11,7 @@ use std::fmt;
 
 /// Counts and sizes of a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Stats {
+pub struct StoreStats {
     /// Records.
     pub records: u64,
     /// Values in them.
@@ -75,10 +75,10 @@ impl fmt::Display for StoreFinding {
 }
 
 /// What costs nothing to tell.
-pub(super) fn stats(snapshot: &Snapshot) -> Result<Stats, StoreError> {
+pub(super) fn stats(snapshot: &StoreSnapshot) -> Result<StoreStats, StoreError> {
     // Counted when the store was opened, and kept by each change.
     let (values, bytes) = snapshot.content()?.unwrap_or_default();
-    Ok(Stats {
+    Ok(StoreStats {
         values,
         bytes,
         records: snapshot.records_count()?,
@@ -90,8 +90,11 @@ pub(super) fn stats(snapshot: &Snapshot) -> Result<Stats, StoreError> {
 }
 
 /// Reads everything.
-pub(super) fn check(snapshot: &Snapshot, mut found: impl FnMut(StoreFinding)) -> Result<Stats, StoreError> {
-    let mut stats = Stats { values: 0, bytes: 0, ..stats(snapshot)? };
+pub(super) fn check(
+    snapshot: &StoreSnapshot,
+    mut found: impl FnMut(StoreFinding),
+) -> Result<StoreStats, StoreError> {
+    let mut stats = StoreStats { values: 0, bytes: 0, ..stats(snapshot)? };
     for stored in snapshot.records()? {
         let stored = stored?;
         let name = stored.handle();
@@ -108,19 +111,19 @@ pub(super) fn check(snapshot: &Snapshot, mut found: impl FnMut(StoreFinding)) ->
 }
 
 /// Reads all records, and counts what is in them. A record that is damaged counts by its bytes.
-pub(super) fn count(snapshot: &Snapshot) -> Result<Content, StoreError> {
-    let mut content = Content::default();
+pub(super) fn count(snapshot: &StoreSnapshot) -> Result<RecordContent, StoreError> {
+    let mut content = RecordContent::default();
     for stored in snapshot.records()? {
         let stored = stored?;
-        content.add(Content::of(stored.handle(), stored.bytes()));
+        content.add(RecordContent::of(stored.handle(), stored.bytes()));
     }
     Ok(content)
 }
 
 fn check_one(
-    snapshot: &Snapshot,
+    snapshot: &StoreSnapshot,
     name: &[u8],
-    record: &Record<'_>,
+    record: &StoreRecord<'_>,
     last_id: u64,
     found: &mut impl FnMut(StoreFinding),
 ) -> Result<(), StoreError> {
@@ -140,8 +143,8 @@ fn check_one(
 }
 
 fn check_log(
-    snapshot: &Snapshot,
-    stats: &Stats,
+    snapshot: &StoreSnapshot,
+    stats: &StoreStats,
     mut found: impl FnMut(StoreFinding),
 ) -> Result<(), StoreError> {
     let (mut next_id, mut unix_ms) = (stats.log_base + 1, 0);

@@ -2,7 +2,7 @@
 //!
 //! - What is acknowledged is durable: a change returns when the transaction it is part of has been synced. Changes
 //!   that wait at the same time share one transaction.
-//! - A [`Snapshot`] is the store as it was at one moment, for as long as it is kept.
+//! - A [`StoreSnapshot`] is the store as it was at one moment, for as long as it is kept.
 //! - Every change is in the log, under a number that grows by one: what mirrors and the publisher go by.
 //! - One process at a time; the file is locked.
 //!
@@ -29,12 +29,13 @@ mod transaction;
 mod writer;
 
 pub use bulk::{Bulk, BulkCounts, UnfitRecord, check_record};
-pub use check::{Stats, StoreFinding};
+pub use check::{StoreFinding, StoreStats};
 pub use error::StoreError;
-pub use log::{Action, LogEntry};
-pub use record::{Record, RecordBuf};
+pub use log::{LogAction, LogEntry};
+pub use record::{RecordBuf, StoreRecord};
 pub use snapshot::{
-    ChangedRecord, Changes, Records, Snapshot, StoredRecord, is_record_of_homed_prefix, is_responsible,
+    ChangedRecord, StoreChanges, StoreRecords, StoreSnapshot, StoredRecord, is_record_of_homed_prefix,
+    is_responsible,
 };
 pub use transaction::Transaction;
 
@@ -50,7 +51,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use writer::{Commits, Writer};
+use writer::{CommitQueue, StoreWriter};
 
 /// How the store is kept.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -138,7 +139,7 @@ pub fn key(handle: &[u8], folds: bool) -> Vec<u8> {
 #[derive(Debug)]
 pub struct Store {
     inner: Arc<Inner>,
-    writer: Writer,
+    writer: StoreWriter,
 }
 
 /// What the writer and readers share.
@@ -149,7 +150,7 @@ struct Inner {
     config: StoreConfig,
     folds: bool,
     identity: AtomicU64,
-    commits: Commits,
+    commits: CommitQueue,
 }
 
 impl Inner {
@@ -168,8 +169,8 @@ impl Inner {
         self.guarded(|| Ok(transaction.commit()?))
     }
 
-    fn snapshot(&self) -> Result<Snapshot, StoreError> {
-        self.guarded(|| Snapshot::new(&self.database()?.begin_read()?, self.folds, &self.config.file))
+    fn snapshot(&self) -> Result<StoreSnapshot, StoreError> {
+        self.guarded(|| StoreSnapshot::new(&self.database()?.begin_read()?, self.folds, &self.config.file))
     }
 
     fn database(&self) -> Result<&Database, StoreError> {
@@ -259,11 +260,11 @@ impl Store {
 
     fn start(database: Database, config: &StoreConfig) -> Result<Self, StoreError> {
         let (folds, identity) = (schema::folds(&database)?, schema::identity(&database)?.into());
-        let snapshot = Snapshot::new(&database.begin_read()?, folds, &config.file)?;
+        let snapshot = StoreSnapshot::new(&database.begin_read()?, folds, &config.file)?;
         let (last_id, is_counted) = (snapshot.last_id()?, snapshot.content()?.is_some());
         let content = if is_counted { None } else { Some(check::count(&snapshot)?) };
         drop(snapshot);
-        let commits = Commits::new(last_id);
+        let commits = CommitQueue::new(last_id);
         let inner =
             Arc::new(Inner { database: Some(database), config: config.clone(), folds, identity, commits });
         if let Some(content) = content {
@@ -272,7 +273,7 @@ impl Store {
             Transaction::new(&begun, folds, &config.file)?.set_content(content)?;
             inner.commit(begun)?;
         }
-        Ok(Self { writer: Writer::start(&inner)?, inner })
+        Ok(Self { writer: StoreWriter::start(&inner)?, inner })
     }
 
     /// Whether the service folds local names.
@@ -297,7 +298,7 @@ impl Store {
     ///
     /// # Errors
     /// When the file cannot be read.
-    pub fn snapshot(&self) -> Result<Snapshot, StoreError> {
+    pub fn snapshot(&self) -> Result<StoreSnapshot, StoreError> {
         self.inner.snapshot()
     }
 
@@ -386,7 +387,7 @@ impl Store {
     ///
     /// # Errors
     /// When the file cannot be read.
-    pub fn check(&self, found: impl FnMut(StoreFinding)) -> Result<Stats, StoreError> {
+    pub fn check(&self, found: impl FnMut(StoreFinding)) -> Result<StoreStats, StoreError> {
         check::check(&self.snapshot()?, found)
     }
 
@@ -394,7 +395,7 @@ impl Store {
     ///
     /// # Errors
     /// When the file cannot be read.
-    pub fn stats(&self) -> Result<Stats, StoreError> {
+    pub fn stats(&self) -> Result<StoreStats, StoreError> {
         check::stats(&self.snapshot()?)
     }
 }

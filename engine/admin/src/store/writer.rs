@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// A change that waits.
-trait Change: Send {
+trait StoreChange: Send {
     /// Makes it in `transaction`.
     fn make(&mut self, transaction: &mut Transaction<'_>) -> Result<(), StoreError>;
     /// Tells whoever waits, once it is durable or will never be.
@@ -23,7 +23,7 @@ struct WaitingWrite<T, F> {
     tell: SyncSender<Result<T, StoreError>>,
 }
 
-impl<T, F> Change for WaitingWrite<T, F>
+impl<T, F> StoreChange for WaitingWrite<T, F>
 where
     T: Send,
     F: FnOnce(&mut Transaction<'_>) -> Result<T, StoreError> + Send,
@@ -50,12 +50,12 @@ where
 
 /// The writer's thread.
 #[derive(Debug)]
-pub(super) struct Writer {
-    changes: Option<SyncSender<Box<dyn Change>>>,
+pub(super) struct StoreWriter {
+    changes: Option<SyncSender<Box<dyn StoreChange>>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Writer {
+impl StoreWriter {
     /// # Errors
     /// When there may be no more threads.
     pub(super) fn start(inner: &Arc<Inner>) -> Result<Self, StoreError> {
@@ -69,7 +69,7 @@ impl Writer {
         Ok(Self { changes: Some(changes), thread: Some(thread) })
     }
 
-    pub(super) fn change<T, F>(&self, commits: &Commits, decide: F) -> Result<T, StoreError>
+    pub(super) fn change<T, F>(&self, commits: &CommitQueue, decide: F) -> Result<T, StoreError>
     where
         T: Send + 'static,
         F: FnOnce(&mut Transaction<'_>) -> Result<T, StoreError> + Send + 'static,
@@ -90,7 +90,7 @@ impl Writer {
     }
 }
 
-impl Drop for Writer {
+impl Drop for StoreWriter {
     fn drop(&mut self) {
         self.changes = None;
         if let Some(thread) = self.thread.take() {
@@ -100,7 +100,7 @@ impl Drop for Writer {
     }
 }
 
-fn run(inner: &Inner, waiting: &Receiver<Box<dyn Change>>) {
+fn run(inner: &Inner, waiting: &Receiver<Box<dyn StoreChange>>) {
     let _told = TellPanic(&inner.commits);
     while let Ok(first) = waiting.recv() {
         let mut changes = vec![first];
@@ -128,8 +128,8 @@ fn run(inner: &Inner, waiting: &Receiver<Box<dyn Change>>) {
 /// nothing where there was nothing to commit. What was taken is in `changes`, also when this fails.
 fn write(
     inner: &Inner,
-    waiting: &Receiver<Box<dyn Change>>,
-    changes: &mut Vec<Box<dyn Change>>,
+    waiting: &Receiver<Box<dyn StoreChange>>,
+    changes: &mut Vec<Box<dyn StoreChange>>,
 ) -> Result<Option<u64>, StoreError> {
     let begun = inner.begin_write()?;
     let made = make(inner, &begun, waiting, changes);
@@ -145,8 +145,8 @@ fn write(
 fn make(
     inner: &Inner,
     begun: &WriteTransaction,
-    waiting: &Receiver<Box<dyn Change>>,
-    changes: &mut Vec<Box<dyn Change>>,
+    waiting: &Receiver<Box<dyn StoreChange>>,
+    changes: &mut Vec<Box<dyn StoreChange>>,
 ) -> Result<Option<u64>, StoreError> {
     let mut transaction = Transaction::new(begun, inner.folds, &inner.config.file)?;
     let mut at = 0;
@@ -165,7 +165,7 @@ fn make(
 }
 
 /// Makes a panic of the writer known to those who look after the store.
-struct TellPanic<'a>(&'a Commits);
+struct TellPanic<'a>(&'a CommitQueue);
 
 impl Drop for TellPanic<'_> {
     fn drop(&mut self) {
@@ -177,7 +177,7 @@ impl Drop for TellPanic<'_> {
 
 /// What the writer has done.
 #[derive(Debug)]
-pub(super) struct Commits {
+pub(super) struct CommitQueue {
     done: Mutex<CommitTotals>,
     changed: Condvar,
     waiting: AtomicUsize,
@@ -191,7 +191,7 @@ struct CommitTotals {
     failure: Option<String>,
 }
 
-impl Commits {
+impl CommitQueue {
     pub(super) const fn new(last_id: u64) -> Self {
         let done = CommitTotals { last_id, commits_count: 0, changes_count: 0, failure: None };
         Self { done: Mutex::new(done), changed: Condvar::new(), waiting: AtomicUsize::new(0) }

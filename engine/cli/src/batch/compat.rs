@@ -3,12 +3,12 @@
 //! Its counts are those of the reference: each operation on a handle and each prefix that is homed or
 //! released is an entry; AUTHENTICATE and SESSIONSETUP are none. Line numbers are those of the file.
 
-use super::log::{MODE, Result as Verdict};
+use super::log::{LoggedResult as Verdict, MODE};
 use super::work::OperationResult;
 use crate::output::unix_time;
 use crate::snapshot::now_unix_ms;
 use anyhow::Context as _;
-use handle_formats::batch::Operation;
+use handle_formats::batch::BatchOperation;
 use handle_proto::ResponseCode;
 use handle_proto::printable::Printable;
 use std::fs::{File, OpenOptions};
@@ -44,21 +44,23 @@ impl CompatLog {
     pub(super) fn came(
         &mut self,
         line: u64,
-        operation: &Operation,
+        operation: &BatchOperation,
         came: &OperationResult,
     ) -> anyhow::Result<()> {
         let words = match operation {
-            Operation::Create(..) => "create",
-            Operation::Add(..) => "add values",
-            Operation::Modify(..) => "modify values",
-            Operation::Remove(..) => "remove values",
-            Operation::Delete(_) => "delete",
-            Operation::Authenticate(_) if came.verdict != Verdict::Done => {
+            BatchOperation::Create(..) => "create",
+            BatchOperation::Add(..) => "add values",
+            BatchOperation::Modify(..) => "modify values",
+            BatchOperation::Remove(..) => "remove values",
+            BatchOperation::Delete(_) => "delete",
+            BatchOperation::Authenticate(_) if came.verdict != Verdict::Done => {
                 let why = came.message.as_deref().unwrap_or_default();
                 return self.invalid(line, &format!("error in authentication: {why}"));
             }
             // Each prefix has a line of its own.
-            Operation::Home(_) | Operation::Authenticate(_) | Operation::Session(_) => return Ok(()),
+            BatchOperation::Home(_) | BatchOperation::Authenticate(_) | BatchOperation::Session(_) => {
+                return Ok(());
+            }
         };
         self.entry(line, words, operation.handle().unwrap_or_default(), came)
     }

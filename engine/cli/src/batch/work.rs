@@ -1,12 +1,14 @@
 //! One operation of a batch, asked for on a connection.
 
-use super::log::Result as Verdict;
+use super::log::LoggedResult as Verdict;
 use crate::handle::values::from_file;
-use crate::server::Clients;
+use crate::server::ServerClients;
 use crate::{key, secret};
-use handle_client::administration::{AdministrationAnswer, Administrator, AskError, Identity, IdentityKey};
+use handle_client::administration::{
+    AdministrationAnswer, Administrator, AskError, ClientIdentity, IdentityKey,
+};
 use handle_client::lookup::LookupError;
-use handle_formats::batch::{Authentication, BatchValue, Content, Operation, Proof};
+use handle_formats::batch::{AuthenticationBlock, BatchOperation, BatchProof, BatchValue, ValueContent};
 use handle_proto::wire::Request;
 use handle_proto::wire::admin::{HandleBody, HandleIndexes, HandleValues};
 use handle_proto::wire::list::{Indexes, Values};
@@ -57,23 +59,23 @@ impl std::error::Error for NotNow {}
 /// # Errors
 /// When no answer comes: then nobody knows what came of it. [`NotNow`], when the server is busy or takes no changes.
 pub(super) fn ask(
-    clients: &mut Clients<'_>,
-    operation: &Operation,
+    clients: &mut ServerClients<'_>,
+    operation: &BatchOperation,
     was_begun: bool,
 ) -> anyhow::Result<OperationResult> {
     let mut storage = Vec::new();
     let done_already = match operation {
-        Operation::Create(..) => Some(ResponseCode::HANDLE_ALREADY_EXISTS),
-        Operation::Add(..) => Some(ResponseCode::VALUE_ALREADY_EXISTS),
-        Operation::Delete(_) => Some(ResponseCode::HANDLE_NOT_FOUND),
-        Operation::Remove(..) => Some(ResponseCode::VALUES_NOT_FOUND),
+        BatchOperation::Create(..) => Some(ResponseCode::HANDLE_ALREADY_EXISTS),
+        BatchOperation::Add(..) => Some(ResponseCode::VALUE_ALREADY_EXISTS),
+        BatchOperation::Delete(_) => Some(ResponseCode::HANDLE_NOT_FOUND),
+        BatchOperation::Remove(..) => Some(ResponseCode::VALUES_NOT_FOUND),
         // These may be done twice.
         _ => None,
     };
     let values = match operation {
-        Operation::Create(_, values) | Operation::Add(_, values) | Operation::Modify(_, values) => {
-            values.as_slice()
-        }
+        BatchOperation::Create(_, values)
+        | BatchOperation::Add(_, values)
+        | BatchOperation::Modify(_, values) => values.as_slice(),
         _ => &[],
     };
     let values = match values.iter().map(resolve).collect::<anyhow::Result<Vec<_>>>() {
@@ -83,19 +85,21 @@ pub(super) fn ask(
     let values = Values::build(values.iter().map(ValueBuf::view), &mut storage);
     let mut indexes = Vec::new();
     let request = match operation {
-        Operation::Create(handle, _) => {
+        BatchOperation::Create(handle, _) => {
             Request::CreateHandle(HandleValues { handle: handle.as_bytes(), values })
         }
-        Operation::Add(handle, _) => Request::AddValue(HandleValues { handle: handle.as_bytes(), values }),
-        Operation::Modify(handle, _) => {
+        BatchOperation::Add(handle, _) => {
+            Request::AddValue(HandleValues { handle: handle.as_bytes(), values })
+        }
+        BatchOperation::Modify(handle, _) => {
             Request::ModifyValue(HandleValues { handle: handle.as_bytes(), values })
         }
-        Operation::Delete(handle) => Request::DeleteHandle(HandleBody { handle: handle.as_bytes() }),
-        Operation::Remove(handle, list) => {
+        BatchOperation::Delete(handle) => Request::DeleteHandle(HandleBody { handle: handle.as_bytes() }),
+        BatchOperation::Remove(handle, list) => {
             let indexes = Indexes::build(list.iter().copied(), &mut indexes);
             Request::RemoveValue(HandleIndexes { handle: handle.as_bytes(), indexes })
         }
-        Operation::Home(_) | Operation::Authenticate(_) | Operation::Session(_) => {
+        BatchOperation::Home(_) | BatchOperation::Authenticate(_) | BatchOperation::Session(_) => {
             return Ok(OperationResult::DONE);
         }
     };
@@ -184,11 +188,16 @@ fn came(answer: &AdministrationAnswer) -> anyhow::Result<OperationResult> {
 ///
 /// # Errors
 /// When one cannot be read, or does not hold what the operation takes it for.
-pub(super) fn check_files(operation: &Operation, seen: &mut HashSet<(String, String)>) -> anyhow::Result<()> {
+pub(super) fn check_files(
+    operation: &BatchOperation,
+    seen: &mut HashSet<(String, String)>,
+) -> anyhow::Result<()> {
     match operation {
-        Operation::Create(_, values) | Operation::Add(_, values) | Operation::Modify(_, values) => {
+        BatchOperation::Create(_, values)
+        | BatchOperation::Add(_, values)
+        | BatchOperation::Modify(_, values) => {
             for value in values {
-                if let Content::File(path) = &value.content
+                if let ValueContent::File(path) = &value.content
                     && seen.insert((value.kind.clone(), path.clone()))
                 {
                     from_file(&value.kind, Path::new(path))?;
@@ -196,9 +205,10 @@ pub(super) fn check_files(operation: &Operation, seen: &mut HashSet<(String, Str
             }
             Ok(())
         }
-        Operation::Authenticate(Authentication { proof: Proof::KeyFile(path, phrase), .. }) => {
-            key::private_record(Path::new(path), phrase.as_ref().map(|phrase| phrase.as_bytes())).map(drop)
-        }
+        BatchOperation::Authenticate(AuthenticationBlock {
+            proof: BatchProof::KeyFile(path, phrase),
+            ..
+        }) => key::private_record(Path::new(path), phrase.as_ref().map(|phrase| phrase.as_bytes())).map(drop),
         _ => Ok(()),
     }
 }
@@ -208,15 +218,15 @@ fn resolve(value: &BatchValue) -> anyhow::Result<ValueBuf> {
 }
 
 /// The identity that a batch names.
-pub(super) fn identity(authentication: &Authentication) -> anyhow::Result<Arc<Identity>> {
+pub(super) fn identity(authentication: &AuthenticationBlock) -> anyhow::Result<Arc<ClientIdentity>> {
     let key = match &authentication.proof {
-        Proof::Secret(secret) => IdentityKey::Secret(Zeroizing::new(secret.as_bytes().to_vec())),
-        Proof::KeyFile(path, phrase) => {
+        BatchProof::Secret(secret) => IdentityKey::Secret(Zeroizing::new(secret.as_bytes().to_vec())),
+        BatchProof::KeyFile(path, phrase) => {
             secret::private_key(Path::new(path), phrase.as_ref().map(|phrase| phrase.as_bytes()))?
         }
     };
     let (handle, index) = (authentication.identity.handle.as_bytes().to_vec(), authentication.identity.index);
-    Ok(Arc::new(Identity { handle, index, key }))
+    Ok(Arc::new(ClientIdentity { handle, index, key }))
 }
 
 #[cfg(test)]

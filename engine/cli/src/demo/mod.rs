@@ -4,10 +4,10 @@ mod load;
 mod records;
 mod server;
 
-use crate::handled_process::Process;
-use crate::{Outcome, control, output, resolve};
+use crate::handled_process::HandledProcess;
+use crate::{ExitOutcome, control, output, resolve};
 use anyhow::Context as _;
-use handle_loadgen::{DatapathChoice, Load, Report, RunOptions, usable_cores};
+use handle_loadgen::{DatapathChoice, LoadPattern, RunOptions, RunReport, usable_cores};
 use handle_snapshot::set::publisher::SetPublisher;
 use handle_snapshot::set::storage::create_directory;
 use records::CHANGED;
@@ -78,8 +78,8 @@ fn cores() -> anyhow::Result<Option<(usize, usize)>> {
 
 /// What was measured.
 struct DemoFigures {
-    fixed: Report,
-    fastest: Report,
+    fixed: RunReport,
+    fastest: RunReport,
     changes_count: u64,
 }
 
@@ -89,7 +89,7 @@ impl DemoFigures {
     }
 }
 
-pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
     let temporary = tempfile::tempdir().context("cannot make a temporary directory")?;
     let directory = args.keep.as_deref().unwrap_or(temporary.path());
     let set = directory.join("set");
@@ -121,7 +121,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
         show_measured(&measured)?;
         show_what_next(args);
     }
-    Ok(if good { Outcome::Good } else { Outcome::Failed })
+    Ok(if good { ExitOutcome::Good } else { ExitOutcome::Failed })
 }
 
 /// Publishes the records, and returns how many seconds that took.
@@ -140,7 +140,12 @@ fn publish(tell: &ProgressPrinter, publisher: &mut SetPublisher) -> anyhow::Resu
     Ok(build_s)
 }
 
-fn start(tell: &ProgressPrinter, args: &Args, set: &Path, control: PathBuf) -> anyhow::Result<Process> {
+fn start(
+    tell: &ProgressPrinter,
+    args: &Args,
+    set: &Path,
+    control: PathBuf,
+) -> anyhow::Result<HandledProcess> {
     tell.step("start handled on loopback");
     let server = server::start(args, set, control)?;
     let status = control::ask(&server.control, "status")?;
@@ -155,7 +160,7 @@ fn start(tell: &ProgressPrinter, args: &Args, set: &Path, control: PathBuf) -> a
     Ok(server)
 }
 
-fn show_resolving(server: &Process, handle: &str) -> anyhow::Result<()> {
+fn show_resolving(server: &HandledProcess, handle: &str) -> anyhow::Result<()> {
     let address = server.address.to_string();
     println!("$ hdl resolve {handle} --server {address}");
     resolve::run(&resolve::Args::plain(handle, &address))?;
@@ -165,7 +170,7 @@ fn show_resolving(server: &Process, handle: &str) -> anyhow::Result<()> {
 fn measure(
     tell: &ProgressPrinter,
     args: &Args,
-    server: &Process,
+    server: &HandledProcess,
     set: &Path,
     publisher: &mut SetPublisher,
 ) -> anyhow::Result<DemoFigures> {
@@ -174,7 +179,7 @@ fn measure(
         output::count(args.rate.get()),
         args.seconds
     ));
-    let load = Load::Open { rate: args.rate };
+    let load = LoadPattern::Open { rate: args.rate };
     let (fixed, changes_count) = load::run_while_publishing(args, server, set, publisher, load)?;
     load::show(tell, &fixed);
     tell.line(&format!("{changes_count} changes were published meanwhile; the last is live:"));
@@ -182,7 +187,7 @@ fn measure(
         show_resolving(server, CHANGED)?;
     }
     tell.step(&format!("load: as fast as answers come for {} s, every answer verified", args.seconds));
-    let fastest = load::run(args, server, set, Load::Closed { window: RunOptions::WINDOW })?;
+    let fastest = load::run(args, server, set, LoadPattern::Closed { window: RunOptions::WINDOW })?;
     load::show(tell, &fastest);
     Ok(DemoFigures { fixed, fastest, changes_count })
 }
@@ -192,7 +197,8 @@ fn show_measured(measured: &DemoFigures) -> anyhow::Result<()> {
     println!();
     println!("== what was measured");
     let mut table = output::table(&["", "at a fixed rate", "as fast as answers come"]);
-    let row = |name: &str, value: &dyn Fn(&Report) -> String| [name.to_owned(), value(fixed), value(fastest)];
+    let row =
+        |name: &str, value: &dyn Fn(&RunReport) -> String| [name.to_owned(), value(fixed), value(fastest)];
     table.add_row(row("answers a second", &|report| {
         indicatif::HumanFloatCount(report.answered_per_s.round()).to_string()
     }));

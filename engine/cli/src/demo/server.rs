@@ -1,8 +1,8 @@
 //! The server of the demo.
 
 use super::{Args, cores};
-use crate::Outcome;
-use crate::handled_process::{self, Process};
+use crate::ExitOutcome;
+use crate::handled_process::{self, HandledProcess};
 use handle_loadgen::DatapathChoice;
 use handle_server::config::{Config, Datapath};
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ pub(crate) struct ServerArgs {
 }
 
 /// The server process.
-pub(crate) fn serve(args: &ServerArgs) -> anyhow::Result<Outcome> {
+pub(crate) fn serve(args: &ServerArgs) -> anyhow::Result<ExitOutcome> {
     let cores = cores()?;
     handled_process::serve(&Config {
         snapshot: args.snapshot.clone(),
@@ -38,9 +38,9 @@ pub(crate) fn serve(args: &ServerArgs) -> anyhow::Result<Outcome> {
 }
 
 /// Starts it, and returns once it answers.
-pub(super) fn start(args: &Args, set: &Path, control: PathBuf) -> anyhow::Result<Process> {
+pub(super) fn start(args: &Args, set: &Path, control: PathBuf) -> anyhow::Result<HandledProcess> {
     let datapath = args.datapath.to_string();
     let args = ["demo-server".as_ref(), "--snapshot".as_ref(), set.as_os_str(), "--control".as_ref()];
     let rest = [control.as_os_str(), "--datapath".as_ref(), datapath.as_ref()];
-    Process::start(args.into_iter().chain(rest), control.clone())
+    HandledProcess::start(args.into_iter().chain(rest), control.clone())
 }

@@ -69,11 +69,11 @@ struct Member {
 }
 
 /// All sites, with their keys.
-pub(crate) struct Topology {
+pub(crate) struct LabTopology {
     members: Vec<Member>,
 }
 
-impl Topology {
+impl LabTopology {
     /// Chooses ports where none are given, and makes the keys.
     pub(crate) fn new(ports: &[u16]) -> anyhow::Result<Self> {
         let count = SiteName::ALL.iter().map(|site| site.servers_count()).sum();

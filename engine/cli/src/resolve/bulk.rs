@@ -2,13 +2,13 @@
 
 use super::{Args, global, hint, outcome};
 use crate::output::{self, printable};
-use crate::{Outcome, progress};
+use crate::{ExitOutcome, progress};
 use anyhow::{Context as _, anyhow, bail, ensure};
 use crossbeam_channel::{Receiver, Sender, bounded};
-use handle_client::flight::Outcome as LookupOutcome;
+use handle_client::flight::FlightOutcome as LookupOutcome;
 use handle_client::lookup::Client;
-use handle_client::reference::{Reference, Rules};
-use handle_client::{Driver, Question};
+use handle_client::reference::{HandleReference, ReferenceRules};
+use handle_client::{BlockingDriver, Question};
 use handle_proto::{Handle, ResponseCode};
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -42,10 +42,10 @@ struct BulkOutcome {
 /// What a worker does with a question.
 type ResolveFunction<'a> = Box<dyn FnMut(&Question) -> LookupOutcome + 'a>;
 
-pub(super) fn run(args: &Args, rules: &Rules) -> anyhow::Result<Outcome> {
+pub(super) fn run(args: &Args, rules: &ReferenceRules) -> anyhow::Result<ExitOutcome> {
     let (client, options) = (args.client.client()?, args.options()?);
     let worker = || -> ResolveFunction<'_> {
-        let (mut driver, options) = (Driver::new(Arc::clone(&client)), &options);
+        let (mut driver, options) = (BlockingDriver::new(Arc::clone(&client)), &options);
         Box::new(move |question| driver.resolve(question, options).outcome)
     };
     let bar = progress::bar("resolving", args.file.is_none().then_some(args.handles.len() as u64));
@@ -59,7 +59,7 @@ pub(super) fn run(args: &Args, rules: &Rules) -> anyhow::Result<Outcome> {
     let flushed = out.flush();
     bar.finish_and_clear();
     // Also where nobody reads any more: servers would keep the sessions until they expire.
-    Driver::new(client).end_sessions();
+    BlockingDriver::new(client).end_sessions();
     flushed?;
     ended
 }
@@ -73,8 +73,8 @@ fn in_order<'a>(
     jobs: usize,
     read: impl FnOnce(&mut QuestionSink<'_>) -> anyhow::Result<()> + Send,
     worker: &(impl Fn() -> ResolveFunction<'a> + Sync),
-    show: &mut dyn FnMut(&BulkOutcome) -> anyhow::Result<Outcome>,
-) -> anyhow::Result<Outcome> {
+    show: &mut dyn FnMut(&BulkOutcome) -> anyhow::Result<ExitOutcome>,
+) -> anyhow::Result<ExitOutcome> {
     let (give, take) = bounded::<BulkQuestion>(jobs * WAITING);
     let (done, hear) = bounded::<BulkOutcome>(jobs * WAITING);
     let (occupy, free) = bounded::<()>(AHEAD);
@@ -108,9 +108,10 @@ fn in_order<'a>(
     }
 }
 
-fn read_all(args: &Args, rules: &Rules, ask: &mut QuestionSink<'_>) -> anyhow::Result<()> {
+fn read_all(args: &Args, rules: &ReferenceRules, ask: &mut QuestionSink<'_>) -> anyhow::Result<()> {
     let question = |written: &str| {
-        let read = Reference::parse(written, rules).with_context(|| format!("{written:?} is no handle"));
+        let read =
+            HandleReference::parse(written, rules).with_context(|| format!("{written:?} is no handle"));
         read.and_then(|reference| {
             ensure!(reference.server.is_none(), "it names a server: resolve it alone");
             args.question(&reference)
@@ -185,8 +186,8 @@ fn work<'a>(
 fn show_in_order(
     hear: &Receiver<BulkOutcome>,
     free: &Receiver<()>,
-    show: &mut dyn FnMut(&BulkOutcome) -> anyhow::Result<Outcome>,
-) -> anyhow::Result<Outcome> {
+    show: &mut dyn FnMut(&BulkOutcome) -> anyhow::Result<ExitOutcome>,
+) -> anyhow::Result<ExitOutcome> {
     let mut waiting = BTreeMap::new();
     let (mut next, mut first_bad) = (0, None);
     for done in hear {
@@ -196,15 +197,20 @@ fn show_in_order(
             // Its place: whoever asks takes one before.
             let _ = free.try_recv();
             let outcome = show(&done)?;
-            if outcome != Outcome::Good {
+            if outcome != ExitOutcome::Good {
                 first_bad.get_or_insert(outcome);
             }
         }
     }
-    Ok(first_bad.unwrap_or(Outcome::Good))
+    Ok(first_bad.unwrap_or(ExitOutcome::Good))
 }
 
-fn show(args: &Args, client: &Client, out: &mut impl Write, done: &BulkOutcome) -> anyhow::Result<Outcome> {
+fn show(
+    args: &Args,
+    client: &Client,
+    out: &mut impl Write,
+    done: &BulkOutcome,
+) -> anyhow::Result<ExitOutcome> {
     let answer = match &done.outcome {
         Ok(Ok(answer)) => answer,
         Ok(Err(error)) => {
@@ -212,7 +218,7 @@ fn show(args: &Args, client: &Client, out: &mut impl Write, done: &BulkOutcome) 
             let why = format!("{error}{}", hint.map(|hint| format!(" ({hint})")).unwrap_or_default());
             return complain(args, out, done, &why, global::failure(error));
         }
-        Err(error) => return complain(args, out, done, &format!("{error:#}"), Outcome::Failed),
+        Err(error) => return complain(args, out, done, &format!("{error:#}"), ExitOutcome::Failed),
     };
     let handle = printable(&Handle(&answer.handle).to_string());
     let url = if args.url { global::target(answer) } else { None };
@@ -224,7 +230,7 @@ fn show(args: &Args, client: &Client, out: &mut impl Write, done: &BulkOutcome) 
         writeln!(out, "{handle}\t{}", printable(url))?;
     } else if args.url {
         eprintln!("hdl: {}: no URL", printable(&done.written));
-        return Ok(Outcome::NoValues);
+        return Ok(ExitOutcome::NoValues);
     } else {
         for value in answer.values() {
             let data = output::describe(value.kind, value.data);
@@ -240,8 +246,8 @@ fn complain(
     out: &mut impl Write,
     done: &BulkOutcome,
     why: &str,
-    outcome: Outcome,
-) -> anyhow::Result<Outcome> {
+    outcome: ExitOutcome,
+) -> anyhow::Result<ExitOutcome> {
     match args.json {
         true => writeln!(out, "{}", output::json_line(&json!({ "handle": done.written, "error": why })))?,
         false => eprintln!("hdl: {}", printable(&format!("{}: {why}", done.written))),
@@ -310,7 +316,7 @@ mod tests {
         let mut shown = vec![];
         let mut show = |done: &BulkOutcome| {
             shown.push((done.written.clone(), done.outcome.is_ok()));
-            Ok(if done.outcome.is_ok() { Outcome::Good } else { Outcome::Failed })
+            Ok(if done.outcome.is_ok() { ExitOutcome::Good } else { ExitOutcome::Failed })
         };
         let error = in_order(3, numbers(count, &asked), &worker, &mut show).unwrap_err();
         assert!(error.to_string().contains("kept 1 of them"), "{error}");
@@ -338,7 +344,7 @@ mod tests {
                 assert!((ahead..=ahead + 1).contains(&asked), "{asked}");
             }
             shown_count += 1;
-            Ok(Outcome::Good)
+            Ok(ExitOutcome::Good)
         };
         let count = 3 * AHEAD;
         in_order(2, numbers(count, &asked), &worker, &mut show).unwrap();
@@ -352,7 +358,7 @@ mod tests {
         let mut left = 10;
         let mut show = |_: &BulkOutcome| {
             left -= 1;
-            if left == 0 { bail!("the output was closed") } else { Ok(Outcome::Good) }
+            if left == 0 { bail!("the output was closed") } else { Ok(ExitOutcome::Good) }
         };
         let error = in_order(2, numbers(usize::MAX, &asked), &worker, &mut show).unwrap_err();
         assert_eq!(error.to_string(), "the output was closed");

@@ -1,7 +1,7 @@
 //! `hdl resolve --server`: ask one server for the values of a handle.
 
 use super::{Args, outcome};
-use crate::Outcome;
+use crate::ExitOutcome;
 use crate::exchange::{self, AssembledAnswer, OutgoingQuery};
 use crate::output::{self, printable};
 use crate::style::{Paint, paint};
@@ -23,7 +23,12 @@ use std::time::Duration;
 const TCP_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Asks `server` for a handle, and shows what it says.
-pub(super) fn run(args: &Args, question: &Question, handle: &str, server: &str) -> anyhow::Result<Outcome> {
+pub(super) fn run(
+    args: &Args,
+    question: &Question,
+    handle: &str,
+    server: &str,
+) -> anyhow::Result<ExitOutcome> {
     let server = exchange::address(server)?;
     let indexes: Vec<[u8; 4]> = question.indexes.iter().map(|index| index.to_be_bytes()).collect();
     let mut types = Vec::new();
@@ -53,7 +58,7 @@ pub(super) fn run(args: &Args, question: &Question, handle: &str, server: &str) 
             output::error_as_json(&why);
         }
         eprintln!("hdl: {why}");
-        return Ok(Outcome::NoAnswer);
+        return Ok(ExitOutcome::NoAnswer);
     };
     show(args, handle, server, &asked, &answered)
 }
@@ -64,7 +69,7 @@ fn show(
     server: SocketAddr,
     asked: &OutgoingQuery,
     answered: &AssembledAnswer,
-) -> anyhow::Result<Outcome> {
+) -> anyhow::Result<ExitOutcome> {
     let (envelope, message) = Envelope::split(&answered.message).context("the answer does not decode")?;
     let message = Message::decode(message).context("the answer does not decode")?;
     let Body::Reply(reply) = message.decode_body(envelope.version).context("the answer does not decode")?
@@ -96,7 +101,11 @@ fn check(
     if envelope.request_id == exchange::NO_REQUEST {
         // So it cannot say anything about the handle either.
         let code = reply.code;
-        ensure!(outcome(code) == Outcome::Refused, "the answer is to no request and says {} {code}", code.0);
+        ensure!(
+            outcome(code) == ExitOutcome::Refused,
+            "the answer is to no request and says {} {code}",
+            code.0
+        );
         return Ok(());
     }
     let op_code = message.header.op_code;

@@ -3,9 +3,9 @@
 use super::foreign;
 use super::remote::{self, RemoteArgs};
 use crate::homed_prefixes::prefix_name;
-use crate::input::{Entry, Inputs};
+use crate::input::{InputEntry, ValueInputs};
 use crate::snapshot::now_unix_ms;
-use crate::{Outcome, output, progress};
+use crate::{ExitOutcome, output, progress};
 use anyhow::{Context as _, bail, ensure};
 use handle_admin::store::{Bulk, BulkCounts, Store, StoreConfig, check_record, key};
 use handle_formats::dump::{self, Dump};
@@ -93,7 +93,7 @@ fn parse_prefix(text: &str) -> Result<String, String> {
     prefix_name(text).map(|_| text.to_owned()).map_err(|error| error.to_string())
 }
 
-pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
     let started = Instant::now();
     args.files.iter().try_for_each(|path| foreign::refuse(path))?;
     // First, so that no store is created for a file that is something else.
@@ -140,13 +140,14 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
     let writing = progress::bar("writing", Some(read));
     let counts = bulk.finish(|counts| writing.set_position(counts.written + counts.kept))?;
     writing.finish_and_clear();
-    let summary = Summary { read, passed_over, homed, withheld, unreadable, counts, took: started.elapsed() };
+    let summary =
+        ImportSummary { read, passed_over, homed, withheld, unreadable, counts, took: started.elapsed() };
     summary.show(args.json);
-    Ok(if passed_over + withheld + unreadable == 0 { Outcome::Good } else { Outcome::Failed })
+    Ok(if passed_over + withheld + unreadable == 0 { ExitOutcome::Good } else { ExitOutcome::Failed })
 }
 
 /// What came of an import.
-struct Summary {
+struct ImportSummary {
     read: u64,
     passed_over: u64,
     homed: u64,
@@ -156,7 +157,7 @@ struct Summary {
     took: Duration,
 }
 
-impl Summary {
+impl ImportSummary {
     fn show(&self, is_json: bool) {
         let Self { read, passed_over, homed, withheld, unreadable, counts, took } = self;
         if is_json {
@@ -366,15 +367,17 @@ fn prefixes(path: &Path, taken: &mut ImportState<'_>) -> anyhow::Result<()> {
 }
 
 fn lines(args: &Args, taken: &mut ImportState<'_>) -> anyhow::Result<()> {
-    let inputs = Inputs::new(&args.files).dated(taken.now_unix_s);
+    let inputs = ValueInputs::new(&args.files).dated(taken.now_unix_s);
     let reading = progress::bar("reading", inputs.len());
     inputs.each(&reading, |origin, entry| match entry {
-        Entry::Record(handle, values) => taken.record(handle.as_bytes(), values, || inputs.place(origin)),
-        Entry::Homed(prefix) => {
+        InputEntry::Record(handle, values) => {
+            taken.record(handle.as_bytes(), values, || inputs.place(origin))
+        }
+        InputEntry::Homed(prefix) => {
             taken.homed(prefix.as_bytes());
             Ok(())
         }
-        Entry::Deleted(handle) => {
+        InputEntry::Deleted(handle) => {
             bail!("{}: {handle} is to be deleted, but an import takes records in only", inputs.place(origin))
         }
     })?;

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 const ROOM: usize = 1 << 14;
 
 #[derive(Debug)]
-pub(super) struct Connection {
+pub(super) struct ServerConnection {
     server: SocketAddr,
     patience: Duration,
     stream: Option<TcpStream>,
@@ -29,7 +29,7 @@ pub(super) struct Connection {
     was_lost_unheard: bool,
 }
 
-impl Connection {
+impl ServerConnection {
     pub(super) const fn new(server: SocketAddr, patience: Duration) -> Self {
         Self {
             server,

@@ -27,12 +27,12 @@ struct ServerManners {
 }
 
 /// The operations that were read, by connection.
-type Log = Arc<Mutex<Vec<Vec<OpCode>>>>;
+type ConnectionLog = Arc<Mutex<Vec<Vec<OpCode>>>>;
 
-fn serve(manners: ServerManners) -> (SocketAddr, Log) {
+fn serve(manners: ServerManners) -> (SocketAddr, ConnectionLog) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    let log = Log::default();
+    let log = ConnectionLog::default();
     let seen = Arc::clone(&log);
     std::thread::spawn(move || {
         let connections = AtomicUsize::new(0);
@@ -45,7 +45,7 @@ fn serve(manners: ServerManners) -> (SocketAddr, Log) {
     (address, log)
 }
 
-fn talk(mut stream: TcpStream, manners: ServerManners, log: &Log, connection: usize) {
+fn talk(mut stream: TcpStream, manners: ServerManners, log: &ConnectionLog, connection: usize) {
     let (mut bytes, mut room) = (Vec::new(), [0; 4096]);
     for _ in 0..manners.requests_max {
         while !matches!(split(&bytes, 1 << 18).unwrap(), StreamFront::Message(..)) {
@@ -73,7 +73,7 @@ fn talk(mut stream: TcpStream, manners: ServerManners, log: &Log, connection: us
     std::thread::sleep(LATER);
 }
 
-fn deletes(log: &Log) -> usize {
+fn deletes(log: &ConnectionLog) -> usize {
     log.lock().unwrap().iter().flatten().filter(|&&op_code| op_code == OpCode::DELETE_HANDLE).count()
 }
 

@@ -26,7 +26,7 @@ const DELETE: Request<'_> = Request::DeleteHandle(HandleBody { handle: b"10/a" }
 type ServerLog = Arc<Mutex<Vec<&'static str>>>;
 
 /// A server with one session at a time.
-struct Server {
+struct SessionServer {
     key: Arc<PrivateKey>,
     session: Option<SessionKey>,
     /// Every session has an id of its own.
@@ -48,7 +48,7 @@ struct Server {
     refuses_setup: Option<(ResponseCode, bool)>,
 }
 
-impl Server {
+impl SessionServer {
     fn say(&self, what: &'static str) {
         self.said.lock().unwrap().push(what);
     }
@@ -181,13 +181,13 @@ impl Server {
 }
 
 /// A client of a server with sessions, what the server has seen, and a way to change the server.
-fn begin() -> (Administrator, Arc<Mutex<Server>>, ServerLog) {
+fn begin() -> (Administrator, Arc<Mutex<SessionServer>>, ServerLog) {
     // Making one takes longer than any of these tests.
     static KEY: OnceLock<Arc<PrivateKey>> = OnceLock::new();
     let make = || Arc::new(PrivateKey::new(&generate::rsa(2048).unwrap().view()).unwrap());
     let key = Arc::clone(KEY.get_or_init(make));
     let said = Arc::new(Mutex::new(Vec::new()));
-    let server = Arc::new(Mutex::new(Server {
+    let server = Arc::new(Mutex::new(SessionServer {
         key: Arc::clone(&key),
         session: None,
         sessions: 0,
@@ -207,7 +207,7 @@ fn begin() -> (Administrator, Arc<Mutex<Server>>, ServerLog) {
     client.require_signatures(key.public().clone());
     client.use_sessions(Some(60));
     let secret = IdentityKey::Secret(Zeroizing::new(b"secret".to_vec()));
-    client.identify(Some(Arc::new(Identity { handle: b"10/ADMIN".to_vec(), index: 300, key: secret })));
+    client.identify(Some(Arc::new(ClientIdentity { handle: b"10/ADMIN".to_vec(), index: 300, key: secret })));
     (client, server, said)
 }
 
@@ -252,7 +252,7 @@ fn a_session_that_is_gone_is_not_mourned_for_long() {
     client.ask(&DELETE, OpFlags(0)).unwrap();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
-    client.connection = Connection::new(listener.local_addr().unwrap(), PATIENCE);
+    client.connection = ServerConnection::new(listener.local_addr().unwrap(), PATIENCE);
     drop(client);
     assert_eq!(listener.accept().unwrap_err().kind(), io::ErrorKind::WouldBlock);
 }
@@ -491,7 +491,7 @@ fn a_change_that_is_lost_unheard_goes_out_again_as_the_same_message() {
         }
         Some((served.lock().unwrap().answer(got), true))
     });
-    client.connection = Connection::new(address, PATIENCE);
+    client.connection = ServerConnection::new(address, PATIENCE);
     client.ask(&DELETE, OpFlags(0)).unwrap();
     // Nobody has read it: it is done.
     *lose.lock().unwrap() = 1;

@@ -96,7 +96,7 @@ pub(super) fn serve(
 fn with_secret(server: SocketAddr, secret: &[u8]) -> Administrator {
     let mut client = Administrator::new(server, PATIENCE);
     let key = IdentityKey::Secret(Zeroizing::new(secret.to_vec()));
-    client.identify(Some(Arc::new(Identity { handle: b"10/ADMIN".to_vec(), index: 300, key })));
+    client.identify(Some(Arc::new(ClientIdentity { handle: b"10/ADMIN".to_vec(), index: 300, key })));
     client
 }
 

@@ -7,14 +7,14 @@ use std::sync::Arc;
 /// Answers by name, many of one name if need be. A place is where one of them stands.
 #[derive(Debug, Default)]
 pub(super) struct CacheTable {
-    buckets: Vec<Bucket>,
+    buckets: Vec<CacheBucket>,
     len: usize,
 }
 
 /// As many answers as fit into a line of memory with a byte of each one's name.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
-struct Bucket {
+struct CacheBucket {
     /// Of each answer a byte of its name, which is never [`FREE`].
     tags: [u8; PLACES],
     /// How many answers stand further on because there was no room here; at most [`ALWAYS`], which stays.
@@ -23,7 +23,7 @@ struct Bucket {
 }
 
 const PLACES: usize = 7;
-const _: () = assert!(size_of::<Bucket>() == 64, "one line");
+const _: () = assert!(size_of::<CacheBucket>() == 64, "one line");
 const FREE: u8 = 0;
 const ALWAYS: u8 = u8::MAX;
 /// With more answers than this many for each bucket there are twice as many buckets: until then few answers stand further
@@ -32,7 +32,7 @@ const FULL: usize = 5;
 /// There are no more buckets than answers and so many more: so seldom are there less that it costs nothing for each answer.
 const SPARSE_MIN: usize = 16;
 /// What the table takes for each answer, at most.
-pub(super) const SLOT_BYTES: usize = size_of::<Bucket>();
+pub(super) const SLOT_BYTES: usize = size_of::<CacheBucket>();
 
 impl CacheTable {
     /// How many answers there are.
@@ -108,7 +108,7 @@ impl CacheTable {
     /// What it takes, in bytes: at most [`SLOT_BYTES`] for each answer, and for so many more.
     #[cfg(test)]
     pub(super) const fn memory(&self) -> (usize, usize) {
-        (self.buckets.capacity() * size_of::<Bucket>(), (self.len + SPARSE_MIN) * SLOT_BYTES)
+        (self.buckets.capacity() * size_of::<CacheBucket>(), (self.len + SPARSE_MIN) * SLOT_BYTES)
     }
 
     /// In the order of names, however many buckets there are.
@@ -149,13 +149,13 @@ impl CacheTable {
 
     fn resize(&mut self, count: usize) {
         let mut buckets = Vec::new();
-        buckets.resize_with(count.max(1), Bucket::default);
+        buckets.resize_with(count.max(1), CacheBucket::default);
         let before = std::mem::replace(self, Self { buckets, len: 0 });
         before.buckets.into_iter().flat_map(|bucket| bucket.kept).flatten().for_each(|kept| self.place(kept));
     }
 }
 
-impl Bucket {
+impl CacheBucket {
     /// The places with this tag, and seldom others. All are compared at once, as which one it is cannot be guessed.
     #[inline]
     fn places_with(&self, tag: u8) -> impl Iterator<Item = usize> {

@@ -3,7 +3,7 @@
 use super::{ResolvedQuestion, is_shared, lookup, now, patience};
 use crate::exchange::{AttemptError, Transmit};
 use crate::flight::FlightPlace;
-use crate::lookup::{Client, Lookup, LookupError, Options};
+use crate::lookup::{Client, Lookup, LookupError, LookupOptions};
 use crate::refresh::{RefreshError, RenewalGuard};
 use crate::{LookupAnswer, Question};
 use handle_proto::data::site::InterfaceProtocol;
@@ -36,9 +36,9 @@ impl AsyncDriver {
         Self { client }
     }
 
-    /// Asks a question: as [`Driver::resolve`](super::Driver::resolve) does, without a thread that waits. The
+    /// Asks a question: as [`BlockingDriver::resolve`](super::BlockingDriver::resolve) does, without a thread that waits. The
     /// records of the global service, where they are due, are asked for by a task of their own.
-    pub async fn resolve(&self, question: &Question, options: &Options) -> ResolvedQuestion {
+    pub async fn resolve(&self, question: &Question, options: &LookupOptions) -> ResolvedQuestion {
         let resolved = self.resolve_alone(question, options).await;
         if let Some(renewing) = RenewalGuard::begin(&self.client, now()) {
             let driver = self.clone();
@@ -47,7 +47,7 @@ impl AsyncDriver {
         resolved
     }
 
-    async fn resolve_alone(&self, question: &Question, options: &Options) -> ResolvedQuestion {
+    async fn resolve_alone(&self, question: &Question, options: &LookupOptions) -> ResolvedQuestion {
         if !is_shared(question, options) {
             return self.ask(question, options).await;
         }
@@ -90,15 +90,15 @@ impl AsyncDriver {
         renewing.finish()
     }
 
-    /// Ends the sessions of all drivers of this client, as [`Driver::end_sessions`](super::Driver::end_sessions) does: on a
+    /// Ends the sessions of all drivers of this client, as [`BlockingDriver::end_sessions`](super::BlockingDriver::end_sessions) does: on a
     /// thread for what waits.
     pub async fn end_sessions(&self) {
-        let mut driver = super::Driver::new(Arc::clone(&self.client));
+        let mut driver = super::BlockingDriver::new(Arc::clone(&self.client));
         // Where there is no thread for it, they expire.
         let _ = tokio::task::spawn_blocking(move || driver.end_sessions()).await;
     }
 
-    async fn ask(&self, question: &Question, options: &Options) -> ResolvedQuestion {
+    async fn ask(&self, question: &Question, options: &LookupOptions) -> ResolvedQuestion {
         let mut lookup = lookup(&self.client, question, options);
         let outcome = self.drive(&mut lookup).await;
         ResolvedQuestion::of(outcome, &lookup)

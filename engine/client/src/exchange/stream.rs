@@ -11,7 +11,7 @@ use super::tls::Tls;
 
 /// The connection of one request.
 #[derive(Debug)]
-pub(super) struct Stream {
+pub(super) struct ExchangeStream {
     /// What is to go out.
     outgoing: Vec<u8>,
     /// Of the message that comes.
@@ -21,7 +21,7 @@ pub(super) struct Stream {
     tls: Option<Box<Tls>>,
 }
 
-impl Stream {
+impl ExchangeStream {
     /// A connection to `target` that carries `message`, which is about `handle`.
     pub(super) fn new(target: &ServerTarget, handle: &[u8], message: &[u8]) -> Result<Self, AttemptError> {
         let in_http = |port_default| {

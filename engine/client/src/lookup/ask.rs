@@ -1,13 +1,15 @@
 //! One record is asked for: where its service is known, of its servers in turn; where it is not, once it is found.
 
 use super::find::ServiceSearch;
-use super::{Frame, Lookup, LookupError, LookupTarget, PartSignal, PartStep, is_global, is_passed_over};
-use crate::administration::Identity;
+use super::{
+    Lookup, LookupError, LookupFrame, LookupTarget, PartSignal, PartStep, is_global, is_passed_over,
+};
+use crate::administration::ClientIdentity;
 use crate::exchange::{AttemptError, Exchange, ReceivedAnswer, RequestHead, request_id};
 use crate::plan::{InterfacePurpose, ServerTarget, plan};
 use crate::service::SharedSite;
-use crate::session::{Proposal, Session, SetupClaim};
-use crate::trace::{Origin, QuestionReason, Step};
+use crate::session::{OpenSession, Proposal, SetupClaim};
+use crate::trace::{AnswerOrigin, LookupStep, QuestionReason};
 use crate::{ClockReading, LookupAnswer, Question};
 use handle_auth::PublicKey;
 use handle_auth::agreement::PRIVATE_LEN;
@@ -43,7 +45,7 @@ pub(super) struct RecordQuery {
     /// The last server that was asked in vain.
     last: Option<(SocketAddr, AttemptError)>,
     /// From where the sites are that were looked for.
-    origin: Origin,
+    origin: AnswerOrigin,
     /// The session that is being set up.
     setup: Option<Box<PendingSetup>>,
     /// While nobody else is to set one up.
@@ -76,7 +78,7 @@ impl RecordQuery {
             challenges: 0,
             challenged: None,
             last: None,
-            origin: Origin::Prefix,
+            origin: AnswerOrigin::Prefix,
             setup: None,
             claim: None,
             setups: 0,
@@ -114,14 +116,14 @@ impl RecordQuery {
 
     fn begin(mut self: Box<Self>, lookup: &mut Lookup, now: ClockReading) -> PartStep {
         let (handle, why) = (self.question.handle.clone(), self.why);
-        lookup.note_at(self.depth(), now, || Step::Question { handle, why });
+        lookup.note_at(self.depth(), now, || LookupStep::Question { handle, why });
         let is_for_service = self.why == QuestionReason::Asked && lookup.options.service_only;
         if lookup.options.use_cache
             && !is_for_service
             && self.is_of_the_service(lookup)
             && let Some(answer) = lookup.client.cache.get(&self.question, now)
         {
-            lookup.note_at(self.depth(), now, || Step::Cached { code: answer.code });
+            lookup.note_at(self.depth(), now, || LookupStep::Cached { code: answer.code });
             // The spelling is that of whoever asks now.
             let mut answer = answer.into_answer();
             answer.handle = self.question.handle;
@@ -130,7 +132,9 @@ impl RecordQuery {
         if self.why == QuestionReason::Asked {
             match lookup.options.target.clone() {
                 LookupTarget::Responsible => {}
-                LookupTarget::Sites(sites) => return self.ask_sites(lookup, now, &sites, Origin::Caller),
+                LookupTarget::Sites(sites) => {
+                    return self.ask_sites(lookup, now, &sites, AnswerOrigin::Caller);
+                }
                 LookupTarget::Servers(servers) => {
                     self.plan = servers.into();
                     return self.ask_next(lookup, now);
@@ -147,22 +151,22 @@ impl RecordQuery {
         let is_public = self.question.wants.public_only && !self.question.wants.authoritative;
         if let Some(sites) = lookup.client.overrides.sites_for(handle, is_public) {
             let sites = sites.to_vec();
-            return self.ask_sites(lookup, now, &sites, Origin::Override);
+            return self.ask_sites(lookup, now, &sites, AnswerOrigin::Override);
         }
         if is_global(handle) {
             let sites = lookup.client.root.get().sites.clone();
             if sites.is_empty() {
                 return PartStep::Done(PartSignal::Failed(LookupError::NoRoot));
             }
-            return self.ask_sites(lookup, now, &sites, Origin::Root);
+            return self.ask_sites(lookup, now, &sites, AnswerOrigin::Root);
         }
         let record = handle.prefix_record();
         if lookup.is_finding(&record) {
             return PartStep::Done(PartSignal::Failed(LookupError::Circle { record }));
         }
         let find = ServiceSearch::of_prefix(record, self.question.wants, self.recursion_count);
-        self.origin = Origin::Prefix;
-        PartStep::After(Frame::Ask(self), Frame::Find(Box::new(find)))
+        self.origin = AnswerOrigin::Prefix;
+        PartStep::After(LookupFrame::Ask(self), LookupFrame::Find(Box::new(find)))
     }
 
     /// Whether the answer is what the responsible service says to everybody. What servers say that the caller named, or
@@ -178,9 +182,9 @@ impl RecordQuery {
         lookup: &mut Lookup,
         now: ClockReading,
         sites: &[SharedSite],
-        from: Origin,
+        from: AnswerOrigin,
     ) -> PartStep {
-        lookup.note_at(self.depth(), now, || Step::Sites { from, sites: sites.to_vec() });
+        lookup.note_at(self.depth(), now, || LookupStep::Sites { from, sites: sites.to_vec() });
         self.origin = from;
         if self.why == QuestionReason::Asked {
             sites.clone_into(&mut lookup.service);
@@ -224,7 +228,7 @@ impl RecordQuery {
                 self.named = Some(target);
                 match known {
                     Some(addresses) => self.put_at(lookup, &addresses),
-                    None => return PartStep::Wait(Frame::Ask(self)),
+                    None => return PartStep::Wait(LookupFrame::Ask(self)),
                 }
                 continue;
             }
@@ -235,7 +239,7 @@ impl RecordQuery {
                 let wait_ms =
                     lookup.client.preferences.fallback_ms.filter(|_| self.rival_of(&target).is_some());
                 lookup.fallback_at_ms = wait_ms.map(|wait_ms| now.ms.saturating_add(wait_ms.into()));
-                return PartStep::Wait(Frame::Ask(self));
+                return PartStep::Wait(LookupFrame::Ask(self));
             }
         }
     }
@@ -252,7 +256,7 @@ impl RecordQuery {
         lookup: &mut Lookup,
         now: ClockReading,
         mut target: ServerTarget,
-        session: Option<Arc<Session>>,
+        session: Option<Arc<OpenSession>>,
     ) -> bool {
         if lookup.requests_count >= lookup.client.limits.requests_max {
             return false;
@@ -293,7 +297,7 @@ impl RecordQuery {
     }
 
     /// Who asks, where more than what is public is wanted, and sessions are.
-    fn who_asks<'l>(&self, lookup: &'l Lookup) -> Option<&'l Arc<Identity>> {
+    fn who_asks<'l>(&self, lookup: &'l Lookup) -> Option<&'l Arc<ClientIdentity>> {
         let is_private = self.why == QuestionReason::Asked && !self.question.wants.public_only;
         let options = &lookup.options;
         options.identity.as_ref().filter(|_| is_private && options.session_timeout_s.is_some())
@@ -346,7 +350,7 @@ impl RecordQuery {
         target: &ServerTarget,
         is_agreed: bool,
     ) {
-        lookup.note_at(self.depth(), now, || Step::Session { is_agreed });
+        lookup.note_at(self.depth(), now, || LookupStep::Session { is_agreed });
         if !is_agreed {
             self.setups = SETUPS_MAX;
             if let Some(identity) = self.who_asks(lookup) {
@@ -369,7 +373,7 @@ impl RecordQuery {
         self.note_session(lookup, now, &target, session.is_some());
         (self.challenges, self.challenged) = (0, None);
         if self.start_in(lookup, now, target, session) {
-            return PartStep::Wait(Frame::Ask(self));
+            return PartStep::Wait(LookupFrame::Ask(self));
         }
         match lookup.requests_count < lookup.client.limits.requests_max {
             true => self.ask_next(lookup, now),
@@ -450,7 +454,7 @@ impl RecordQuery {
         };
         let address = target.address;
         self.note_serial(lookup, code, &target, header.site_serial);
-        lookup.note_at(self.depth(), now, || Step::Answered {
+        lookup.note_at(self.depth(), now, || LookupStep::Answered {
             target,
             code,
             kinds: kinds(),
@@ -481,14 +485,14 @@ impl RecordQuery {
                     self.start_in(lookup, now, exchange.target().clone(), None)
                 };
                 if is_begun {
-                    return PartStep::Wait(Frame::Ask(self));
+                    return PartStep::Wait(LookupFrame::Ask(self));
                 }
             }
         } else if code == ResponseCode::AUTHENTICATION_NEEDED
             && self.challenges == 0
             && self.set_up(lookup, now, exchange)
         {
-            return PartStep::Wait(Frame::Ask(self));
+            return PartStep::Wait(LookupFrame::Ask(self));
         }
         match &reply.response {
             Response::Challenge(challenge)
@@ -522,7 +526,7 @@ impl RecordQuery {
         const NONE: i16 = Header::NO_SITE_SERIAL;
         let is_newer = asked.site_serial != NONE && serial != NONE && serial > asked.site_serial;
         let is_stale = code == ResponseCode::OUT_OF_DATE_SITE_INFO;
-        if is_stale || (is_newer && self.origin == Origin::Root) {
+        if is_stale || (is_newer && self.origin == AnswerOrigin::Root) {
             lookup.client.renewal.note_stale();
         }
         if is_stale {
@@ -545,13 +549,13 @@ impl RecordQuery {
     fn refer(mut self: Box<Self>, lookup: &Lookup, code: ResponseCode, referral: &Referral<'_>) -> PartStep {
         // As far as one byte counts; the indirections end long before.
         self.recursion_count = self.recursion_count.saturating_add(1);
-        self.origin = Origin::Referral;
+        self.origin = AnswerOrigin::Referral;
         let find = ServiceSearch::of_referral(&self.question, code, referral, self.recursion_count);
         if lookup.is_finding(find.record()) {
             let record = find.record().to_vec();
             return PartStep::Done(PartSignal::Failed(LookupError::Circle { record }));
         }
-        PartStep::After(Frame::Ask(self), Frame::Find(Box::new(find)))
+        PartStep::After(LookupFrame::Ask(self), LookupFrame::Find(Box::new(find)))
     }
 
     /// Answers a challenge, at the same interface.
@@ -608,7 +612,7 @@ impl RecordQuery {
         let request = Request::AnswerChallenge(body);
         match Exchange::new(target, head, &request, &lookup.client.patience, now) {
             Ok(proof) => {
-                lookup.note_at(self.depth(), now, || Step::Proved);
+                lookup.note_at(self.depth(), now, || LookupStep::Proved);
                 let challenged = self.challenged.as_deref().unwrap_or_default();
                 let mut proof = proof.answering(self.handle(), challenged);
                 if let Some(session) = exchange.session() {
@@ -618,7 +622,7 @@ impl RecordQuery {
                     };
                 }
                 lookup.begin(proof);
-                PartStep::Wait(Frame::Ask(self))
+                PartStep::Wait(LookupFrame::Ask(self))
             }
             Err(_) => failed("the answer to it is too long"),
         }

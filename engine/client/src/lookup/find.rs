@@ -2,7 +2,7 @@
 //! these name. RFC 3651 section 3.2.4 for services by reference.
 
 use super::ask::RecordQuery;
-use super::{Frame, Lookup, LookupError, PartSignal, PartStep};
+use super::{Lookup, LookupError, LookupFrame, PartSignal, PartStep};
 use crate::question::AnswerWants;
 use crate::service::{Kinds, SITES_MAX, ServiceSites, SharedSite, add_once};
 use crate::trace::QuestionReason;
@@ -172,7 +172,7 @@ impl ServiceSearch {
 
     fn ask_for(self: Box<Self>, question: Question, why: QuestionReason) -> PartStep {
         let ask = RecordQuery::new(question, why, self.recursion_count);
-        PartStep::After(Frame::Find(self), Frame::Ask(Box::new(ask)))
+        PartStep::After(LookupFrame::Find(self), LookupFrame::Ask(Box::new(ask)))
     }
 
     /// Asks for the next record; when all are known, gives the sites.

@@ -4,7 +4,7 @@
 mod sessions;
 
 use crate::exchange::{AttemptError, Transmit};
-use crate::lookup::{Client, Lookup, LookupError, Options};
+use crate::lookup::{Client, Lookup, LookupError, LookupOptions};
 use crate::service::ServiceSites;
 use crate::testing::{private_key, public_record};
 use crate::{ClockReading, LookupAnswer, Question};
@@ -33,7 +33,7 @@ pub(crate) const BEGIN: ClockReading = ClockReading { ms: 1_000, unix_s: 1_700_0
 
 /// What a server does instead of answering as it should.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
+pub(crate) enum WorldFault {
     /// Nothing comes.
     Silent,
     /// Nobody listens.
@@ -68,28 +68,28 @@ pub(crate) enum Fault {
 }
 
 /// Faults that make one site useless to whoever wants signed answers, and no more.
-pub(crate) const SITE_FAULTS: [Fault; 16] = [
-    Fault::Silent,
-    Fault::Gone,
-    Fault::Ends,
-    Fault::Says(ResponseCode::ERROR),
-    Fault::Says(ResponseCode::SERVER_BUSY),
-    Fault::Says(ResponseCode::SERVER_NOT_RESPONSIBLE),
-    Fault::Garbage,
-    Fault::OtherId,
-    Fault::OtherHandle,
-    Fault::OtherDigest,
-    Fault::NoDigest,
-    Fault::Expired,
-    Fault::Unsigned,
-    Fault::OtherKey,
-    Fault::Changed,
-    Fault::Echo,
+pub(crate) const SITE_FAULTS: [WorldFault; 16] = [
+    WorldFault::Silent,
+    WorldFault::Gone,
+    WorldFault::Ends,
+    WorldFault::Says(ResponseCode::ERROR),
+    WorldFault::Says(ResponseCode::SERVER_BUSY),
+    WorldFault::Says(ResponseCode::SERVER_NOT_RESPONSIBLE),
+    WorldFault::Garbage,
+    WorldFault::OtherId,
+    WorldFault::OtherHandle,
+    WorldFault::OtherDigest,
+    WorldFault::NoDigest,
+    WorldFault::Expired,
+    WorldFault::Unsigned,
+    WorldFault::OtherKey,
+    WorldFault::Changed,
+    WorldFault::Echo,
 ];
 
 /// A service: its records, and whether it refers everybody elsewhere.
 #[derive(Default)]
-pub(crate) struct Service {
+pub(crate) struct WorldService {
     pub(crate) sites: Vec<SiteBuf>,
     pub(crate) records: HashMap<Vec<u8>, Vec<ValueBuf>>,
     /// Values of a service referral for every handle that it does not have.
@@ -103,8 +103,8 @@ pub(crate) struct Service {
 /// Services, and how their servers behave.
 #[derive(Default)]
 pub(crate) struct World {
-    pub(crate) services: Vec<Service>,
-    pub(crate) faults: HashMap<SocketAddr, Fault>,
+    pub(crate) services: Vec<WorldService>,
+    pub(crate) faults: HashMap<SocketAddr, WorldFault>,
     /// Servers that are silent over datagrams alone.
     pub(crate) no_datagrams: Vec<SocketAddr>,
     pub(crate) delay_ms: HashMap<SocketAddr, u64>,
@@ -123,7 +123,7 @@ pub(crate) struct World {
     /// Requests that wait for the answer to a challenge, by its number.
     challenged: HashMap<i32, Vec<u8>>,
     /// Sessions of all servers.
-    pub(crate) sessions: sessions::Sessions,
+    pub(crate) sessions: sessions::WorldSessions,
 }
 
 /// What is on its way back.
@@ -172,7 +172,7 @@ impl World {
         let mut found = ServiceSites::default();
         sites.into_iter().for_each(|site| found.add(site));
         let sites = found.sites.into_iter().map(Arc::unwrap_or_clone).collect();
-        self.services.push(Service { sites, ..Service::default() });
+        self.services.push(WorldService { sites, ..WorldService::default() });
         self.services.len() - 1
     }
 
@@ -181,7 +181,7 @@ impl World {
     }
 
     /// Gives the server at 192.0.2.`number` a fault.
-    pub(crate) fn fail(&mut self, number: u8, fault: Fault) {
+    pub(crate) fn fail(&mut self, number: u8, fault: WorldFault) {
         self.faults.insert(([192, 0, 2, number], 2641).into(), fault);
     }
 
@@ -298,11 +298,11 @@ impl World {
         let over_udp = transmit.target.protocol == InterfaceProtocol::UDP;
         let fault = self.faults.get(&address).copied();
         match fault {
-            Some(Fault::Silent) => return ReplyContent::Nothing,
-            Some(Fault::Gone) => return ReplyContent::Error(AttemptError::Unreachable),
-            Some(Fault::Ends) if over_udp => return ReplyContent::Nothing,
-            Some(Fault::Ends) => return ReplyContent::Error(AttemptError::Ended),
-            Some(Fault::Garbage) => {
+            Some(WorldFault::Silent) => return ReplyContent::Nothing,
+            Some(WorldFault::Gone) => return ReplyContent::Error(AttemptError::Unreachable),
+            Some(WorldFault::Ends) if over_udp => return ReplyContent::Nothing,
+            Some(WorldFault::Ends) => return ReplyContent::Error(AttemptError::Ended),
+            Some(WorldFault::Garbage) => {
                 return ReplyContent::Message(b"nothing that anybody understands".to_vec());
             }
             _ => {}
@@ -317,7 +317,7 @@ impl World {
         }
         let mut request = datagrams[0][..Envelope::LEN].to_vec();
         datagrams.iter().for_each(|datagram| request.extend(&datagram[Envelope::LEN..]));
-        if fault == Some(Fault::Echo) {
+        if fault == Some(WorldFault::Echo) {
             return ReplyContent::Message(request);
         }
         ReplyContent::Message(self.reply(address, &request, fault, now))
@@ -328,7 +328,7 @@ impl World {
         &mut self,
         address: SocketAddr,
         request: &[u8],
-        fault: Option<Fault>,
+        fault: Option<WorldFault>,
         now: ClockReading,
     ) -> Vec<u8> {
         self.replied_count += 1;
@@ -363,7 +363,7 @@ impl World {
         };
         let (header, body) = Header::split(&original).expect("a header");
         let Ok(query) = Query::decode(body) else { panic!("no query") };
-        let fault = refused.map(Fault::Says).or(fault);
+        let fault = refused.map(WorldFault::Says).or(fault);
         self.reply_to(address, &envelope, &original, &header, &query, proven, fault, now)
     }
 
@@ -380,7 +380,9 @@ impl World {
         let digest = request_digest(version, message.covered);
         let algorithm = handle_proto::code::DigestAlgorithm::for_response(version);
         let (code, response) = match &agreed {
-            Some((_, data)) => (ResponseCode::SUCCESS, Response::Session(sessions::Sessions::answer(data))),
+            Some((_, data)) => {
+                (ResponseCode::SUCCESS, Response::Session(sessions::WorldSessions::answer(data)))
+            }
             None => (ResponseCode::SESSION_FAILED, Response::Failure(Failure { message: b"" })),
         };
         let digest = Some(RequestDigest { algorithm, digest: &digest });
@@ -399,30 +401,32 @@ impl World {
         header: &Header,
         query: &Query<'_>,
         proven: bool,
-        fault: Option<Fault>,
+        fault: Option<WorldFault>,
         now: ClockReading,
     ) -> Vec<u8> {
         let handle = match fault {
-            Some(Fault::OtherHandle) => b"another/handle".to_vec(),
+            Some(WorldFault::OtherHandle) => b"another/handle".to_vec(),
             _ => query.handle.to_vec(),
         };
         let (mut code, mut values) = self.look_up(address, query, header.flags, proven);
         match fault {
-            Some(Fault::Says(said)) => (code, values) = (said, vec![]),
-            Some(Fault::Refers) => (code, values) = (ResponseCode::SERVICE_REFERRAL, vec![]),
-            Some(Fault::RefersToItself) => {
+            Some(WorldFault::Says(said)) => (code, values) = (said, vec![]),
+            Some(WorldFault::Refers) => (code, values) = (ResponseCode::SERVICE_REFERRAL, vec![]),
+            Some(WorldFault::RefersToItself) => {
                 let site = self.site_at(address).expect("a site").clone();
                 (code, values) =
                     (ResponseCode::SERVICE_REFERRAL, vec![value(1, b"HS_SITE", site.as_bytes())]);
             }
-            Some(Fault::Unsigned | Fault::OtherKey | Fault::OtherDigest | Fault::NoDigest) => {
+            Some(
+                WorldFault::Unsigned | WorldFault::OtherKey | WorldFault::OtherDigest | WorldFault::NoDigest,
+            ) => {
                 (code, values) = (ResponseCode::SUCCESS, vec![value(1, b"URL", b"a lie")]);
             }
             _ => {}
         }
         let version = envelope.answer_version();
         let digest = match fault {
-            Some(Fault::OtherDigest) => request_digest(version, b"another request"),
+            Some(WorldFault::OtherDigest) => request_digest(version, b"another request"),
             _ => request_digest(version, covered),
         };
         let digest = RequestDigest {
@@ -442,7 +446,7 @@ impl World {
         };
         let wants_digest =
             header.flags.has(OpFlags::REQUEST_DIGEST) || code == ResponseCode::AUTHENTICATION_NEEDED;
-        let with_digest = wants_digest && fault != Some(Fault::NoDigest);
+        let with_digest = wants_digest && fault != Some(WorldFault::NoDigest);
         let reply = Reply { code, digest: with_digest.then_some(digest), response };
         let session_id = match (code, envelope.session_id) {
             (ResponseCode::AUTHENTICATION_NEEDED, known) => {
@@ -454,12 +458,12 @@ impl World {
             (_, known) => known,
         };
         let request_id = match fault {
-            Some(Fault::OtherId) => envelope.request_id ^ 2,
+            Some(WorldFault::OtherId) => envelope.request_id ^ 2,
             _ => envelope.request_id,
         };
         let envelope = Envelope { version, session_id, request_id, ..*envelope };
         let expiration = match fault {
-            Some(Fault::Expired) => now.unix_s - 1,
+            Some(WorldFault::Expired) => now.unix_s - 1,
             _ => now.unix_s + 60,
         };
         let site_serial = self.serial.unwrap_or(header.site_serial);
@@ -516,7 +520,7 @@ impl World {
     }
 }
 
-impl Service {
+impl WorldService {
     /// What is said of a handle that is not here.
     fn elsewhere(&self, handle: &[u8]) -> (ResponseCode, Vec<ValueBuf>) {
         let delegates = |value: &&ValueBuf| {
@@ -539,17 +543,17 @@ impl Service {
 }
 
 /// Signs a reply if that was asked for, and as the fault will have it.
-fn seal(envelope: &Envelope, header: &Header, reply: &Reply<'_>, fault: Option<Fault>) -> Vec<u8> {
+fn seal(envelope: &Envelope, header: &Header, reply: &Reply<'_>, fault: Option<WorldFault>) -> Vec<u8> {
     let message = MessageBuf::reply(envelope, header, reply);
-    let is_signed = header.flags.has(OpFlags::CERTIFY) && fault != Some(Fault::Unsigned);
+    let is_signed = header.flags.has(OpFlags::CERTIFY) && fault != Some(WorldFault::Unsigned);
     if !is_signed {
         return message.unsigned().expect("short enough");
     }
-    let key = &keys()[usize::from(fault == Some(Fault::OtherKey))];
+    let key = &keys()[usize::from(fault == Some(WorldFault::OtherKey))];
     let credential = sign_message(envelope, 0, message.covered(), key).expect("a signature");
     let mut bytes =
         message.signed(&Credential::decode(&credential).expect("a credential")).expect("short enough");
-    if fault == Some(Fault::Changed) {
+    if fault == Some(WorldFault::Changed) {
         // The last byte of the body's expiration: still a message, and still in time.
         bytes[Envelope::LEN + 19] ^= 1;
     }
@@ -562,7 +566,7 @@ pub(crate) fn later(now: ClockReading, ms: u64) -> ClockReading {
 }
 
 /// Random numbers that are the same each time.
-pub(crate) fn dice(seed: u64) -> crate::Random {
+pub(crate) fn dice(seed: u64) -> crate::RandomSource {
     let mut state = seed;
     Box::new(move || {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -575,7 +579,7 @@ pub(crate) fn ask(
     world: &mut World,
     client: &Arc<Client>,
     question: &Question,
-    options: &Options,
+    options: &LookupOptions,
 ) -> Result<LookupAnswer, LookupError> {
     let mut lookup = Lookup::new(Arc::clone(client), question.clone(), options.clone(), dice(1), BEGIN);
     world.run(&mut lookup, BEGIN).0

@@ -3,7 +3,7 @@
 
 use super::{Refresh, RefreshError};
 use crate::bootstrap::{Root, write};
-use crate::lookup::{Client, Options};
+use crate::lookup::{Client, LookupOptions};
 use crate::{ClockReading, Question, SharedAnswer};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,11 +19,11 @@ pub struct Renewal {
     pub retry_s: u32,
     /// The file that is written, whole or not at all.
     pub file: Option<PathBuf>,
-    state: Mutex<State>,
+    state: Mutex<RenewalState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct RenewalState {
     /// Whether a server has newer records.
     is_stale: bool,
     is_under_way: bool,
@@ -46,7 +46,7 @@ impl Renewal {
         self.state().is_stale = true;
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, RenewalState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -89,8 +89,8 @@ impl RenewalGuard {
 
     /// How its questions are asked: nothing from before counts.
     #[must_use]
-    pub fn options() -> Options {
-        Options { use_cache: false, ..Options::default() }
+    pub fn options() -> LookupOptions {
+        LookupOptions { use_cache: false, ..LookupOptions::default() }
     }
 
     /// The next question; `None` when there is no more to ask.

@@ -85,12 +85,12 @@ fn scene() -> Scene {
 }
 
 impl Scene {
-    fn report(&self) -> Report {
+    fn report(&self) -> SignatureReport {
         self.report_counting(&std::cell::Cell::new(0))
     }
 
     /// As [`report`](Self::report), counting the certificates that are asked for.
-    fn report_counting(&self, asked: &std::cell::Cell<usize>) -> Report {
+    fn report_counting(&self, asked: &std::cell::Cell<usize>) -> SignatureReport {
         let answer = LookupAnswer::new(HANDLE, ResponseCode::SUCCESS, self.values.iter().map(ValueBuf::view));
         let mut fetch = |question: &Question| {
             asked.set(asked.get() + 1);

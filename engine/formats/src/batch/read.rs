@@ -2,8 +2,8 @@
 
 use super::value::{field, handle, named, number, trimmed};
 use super::{
-    Authentication, BatchValue, Block, Home, InvalidBlock, LineProblem, NAMES_COUNT_MAX, Operation, Proof,
-    Session, VALUES_COUNT_MAX,
+    AuthenticationBlock, BatchBlock, BatchOperation, BatchProof, BatchValue, HomeBlock, InvalidBlock,
+    LineProblem, NAMES_COUNT_MAX, SessionBlock, VALUES_COUNT_MAX,
 };
 use crate::lines::{LINE_LEN_MAX, Line, Lines};
 use std::io::{self, BufRead};
@@ -11,7 +11,7 @@ use zeroize::Zeroizing;
 
 /// The blocks of a batch file, in order. Behind a block that means nothing, reading goes on with the next one.
 #[derive(Debug)]
-pub struct Batch<R> {
+pub struct BatchReader<R> {
     lines: Lines<R>,
     // The block that is being read has come to its end.
     is_over: bool,
@@ -45,7 +45,7 @@ const WORDS: [(&str, BlockWord); 9] = [
     ("SESSIONSETUP", BlockWord::SessionSetup),
 ];
 
-impl<R: BufRead> Batch<R> {
+impl<R: BufRead> BatchReader<R> {
     /// The blocks of `input`.
     pub const fn new(input: R) -> Self {
         Self { lines: Lines::new(input, LINE_LEN_MAX), is_over: true, had_secrets: false }
@@ -134,13 +134,15 @@ impl<R: BufRead> Batch<R> {
         Ok(Ok(all))
     }
 
-    fn operation(&mut self, word: BlockWord, rest: &str) -> io::Result<Result<Operation, LineProblem>> {
+    fn operation(&mut self, word: BlockWord, rest: &str) -> io::Result<Result<BatchOperation, LineProblem>> {
         self.is_over = matches!(word, BlockWord::Delete | BlockWord::Remove);
-        let with_values: fn(String, Vec<BatchValue>) -> Operation = match word {
-            BlockWord::Create => Operation::Create,
-            BlockWord::Add => Operation::Add,
-            BlockWord::Modify => Operation::Modify,
-            BlockWord::Delete => return Ok(handle(rest).map(|handle| Operation::Delete(handle.to_owned()))),
+        let with_values: fn(String, Vec<BatchValue>) -> BatchOperation = match word {
+            BlockWord::Create => BatchOperation::Create,
+            BlockWord::Add => BatchOperation::Add,
+            BlockWord::Modify => BatchOperation::Modify,
+            BlockWord::Delete => {
+                return Ok(handle(rest).map(|handle| BatchOperation::Delete(handle.to_owned())));
+            }
             BlockWord::Remove => return Ok(remove(rest)),
             BlockWord::Home | BlockWord::Unhome => return self.home(word == BlockWord::Unhome, rest),
             BlockWord::Authenticate => return self.authenticate(rest),
@@ -160,10 +162,10 @@ impl<R: BufRead> Batch<R> {
         }))
     }
 
-    fn home(&mut self, is_release: bool, rest: &str) -> io::Result<Result<Operation, LineProblem>> {
+    fn home(&mut self, is_release: bool, rest: &str) -> io::Result<Result<BatchOperation, LineProblem>> {
         let home = match server(rest) {
             Ok((address, port, protocol)) => {
-                Home { is_release, address, port, protocol, prefixes: Vec::new() }
+                HomeBlock { is_release, address, port, protocol, prefixes: Vec::new() }
             }
             Err(why) => return Ok(Err(why)),
         };
@@ -180,12 +182,12 @@ impl<R: BufRead> Batch<R> {
             if prefixes.is_empty() {
                 Err(LineProblem::Missing("a prefix"))
             } else {
-                Ok(Operation::Home(Home { prefixes, ..home }))
+                Ok(BatchOperation::Home(HomeBlock { prefixes, ..home }))
             }
         }))
     }
 
-    fn authenticate(&mut self, rest: &str) -> io::Result<Result<Operation, LineProblem>> {
+    fn authenticate(&mut self, rest: &str) -> io::Result<Result<BatchOperation, LineProblem>> {
         // The secret may stand here by mistake: nothing of the line is repeated.
         let missing = || LineProblem::Missing("SECKEY:index:handle or PUBKEY:index:handle");
         let Some((kind, identity)) = rest.split_once(':') else { return Ok(Err(missing())) };
@@ -198,19 +200,19 @@ impl<R: BufRead> Batch<R> {
         let authentication = named(identity).map_err(|_| missing()).and_then(|identity| {
             let line = line?;
             let proof = match line.split_once('|') {
-                _ if is_secret => Proof::Secret(line),
+                _ if is_secret => BatchProof::Secret(line),
                 Some((path, passphrase)) => {
-                    Proof::KeyFile(trimmed(path).to_owned(), Some(Zeroizing::new(passphrase.to_owned())))
+                    BatchProof::KeyFile(trimmed(path).to_owned(), Some(Zeroizing::new(passphrase.to_owned())))
                 }
-                None => Proof::KeyFile(line.as_str().to_owned(), None),
+                None => BatchProof::KeyFile(line.as_str().to_owned(), None),
             };
-            Ok(Authentication { identity, proof })
+            Ok(AuthenticationBlock { identity, proof })
         });
-        Ok(authentication.map(Operation::Authenticate))
+        Ok(authentication.map(BatchOperation::Authenticate))
     }
 
-    fn session(&mut self, rest: &str) -> io::Result<Result<Operation, LineProblem>> {
-        let (mut session, mut is_said, mut exchange) = (Session::default(), false, None);
+    fn session(&mut self, rest: &str) -> io::Result<Result<BatchOperation, LineProblem>> {
+        let (mut session, mut is_said, mut exchange) = (SessionBlock::default(), false, None);
         if !rest.is_empty() {
             return Ok(Err(LineProblem::Missing("the end of the line behind SESSIONSETUP")));
         }
@@ -241,13 +243,17 @@ impl<R: BufRead> Batch<R> {
         })?;
         session.names_exchange_key = exchange.is_some();
         Ok(lines.and_then(|_| {
-            if is_said { Ok(Operation::Session(session)) } else { Err(LineProblem::Missing("USESESSION")) }
+            if is_said {
+                Ok(BatchOperation::Session(session))
+            } else {
+                Err(LineProblem::Missing("USESESSION"))
+            }
         }))
     }
 }
 
-impl<R: BufRead> Iterator for Batch<R> {
-    type Item = io::Result<Result<Block, InvalidBlock>>;
+impl<R: BufRead> Iterator for BatchReader<R> {
+    type Item = io::Result<Result<BatchBlock, InvalidBlock>>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let (word, rest) = match self.first().transpose()? {
@@ -262,7 +268,7 @@ impl<R: BufRead> Iterator for Batch<R> {
         let line = self.line();
         Some(self.operation(word, &rest).and_then(|operation| {
             let why = match operation {
-                Ok(operation) => return Ok(Ok(Block { line, operation })),
+                Ok(operation) => return Ok(Ok(BatchBlock { line, operation })),
                 Err(why) => why,
             };
             let line = self.line();
@@ -277,7 +283,7 @@ fn word(name: &str) -> Option<BlockWord> {
 }
 
 /// `index,index:handle`.
-fn remove(rest: &str) -> Result<Operation, LineProblem> {
+fn remove(rest: &str) -> Result<BatchOperation, LineProblem> {
     let (indexes, name) = rest.split_once(':').ok_or(LineProblem::Missing("index:handle"))?;
     let indexes =
         indexes.split(',').take(NAMES_COUNT_MAX + 1).map(|index| number("index", trimmed(index), 1));
@@ -285,7 +291,7 @@ fn remove(rest: &str) -> Result<Operation, LineProblem> {
     if indexes.len() > NAMES_COUNT_MAX {
         return Err(LineProblem::TooMany("indexes", NAMES_COUNT_MAX));
     }
-    Ok(Operation::Remove(handle(trimmed(name))?.to_owned(), indexes))
+    Ok(BatchOperation::Remove(handle(trimmed(name))?.to_owned(), indexes))
 }
 
 /// `address:port:protocol`; an IPv6 address has colons itself, and may stand in brackets.

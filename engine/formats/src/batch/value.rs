@@ -19,12 +19,12 @@ pub struct BatchValue {
     /// Who may read and write it.
     pub permissions: Permissions,
     /// Its data.
-    pub content: Content,
+    pub content: ValueContent,
 }
 
 /// The data of a value as a line gives them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Content {
+pub enum ValueContent {
     /// The data themselves.
     Data(Vec<u8>),
     /// The file that holds them.
@@ -39,8 +39,8 @@ impl BatchValue {
     pub fn resolve<E>(&self, file: impl FnOnce(&str) -> Result<Vec<u8>, E>) -> Result<ValueBuf, E> {
         let read;
         let data = match &self.content {
-            Content::Data(data) => data,
-            Content::File(path) => {
+            ValueContent::Data(data) => data,
+            ValueContent::File(path) => {
                 read = file(path)?;
                 &read
             }
@@ -60,12 +60,12 @@ impl BatchValue {
         let ttl = Ttl::relative(number("TTL", ttl, 0)?);
         let permissions = parse_permissions(permissions)?;
         let (format, rest) = field(rest).ok_or(LineProblem::Missing("the kind of data"))?;
-        let content = Content::parse(format, trimmed(rest))?;
+        let content = ValueContent::parse(format, trimmed(rest))?;
         Ok(Self { index, kind: kind.to_owned(), ttl, permissions, content })
     }
 }
 
-impl Content {
+impl ValueContent {
     fn parse(format: &str, text: &str) -> Result<Self, LineProblem> {
         match format.to_ascii_uppercase().as_str() {
             "UTF8" => Ok(Self::Data(text.as_bytes().to_vec())),

@@ -23,7 +23,7 @@ use rustix::net::getpeername;
 use super::buffers::Buffers;
 use super::ring::Ring;
 use crate::streams::{
-    ACCEPT_PAUSE, Connections, EVENTS_MAX, Listener, Memory, RawEvent, StreamBatch, StreamInbox,
+    ACCEPT_PAUSE, EVENTS_MAX, Listener, RawEvent, StreamBatch, StreamConnections, StreamInbox, StreamMemory,
     StreamOptions, canonical,
 };
 
@@ -52,7 +52,7 @@ pub(super) const COMPLETIONS: usize = 256;
 const GROUP: u16 = 1;
 
 pub(super) struct UringStreams {
-    connections: Connections,
+    connections: StreamConnections,
     listeners: Vec<Listener>,
     events: Vec<RawEvent>,
     completed: VecDeque<CompletedEvent>,
@@ -80,7 +80,7 @@ impl UringStreams {
         // SAFETY: Passed on to the caller.
         unsafe { buffers.register(ring) }?;
         Ok(Self {
-            connections: Connections::new(options.connections_max, true),
+            connections: StreamConnections::new(options.connections_max, true),
             listeners: Vec::new(),
             events: Vec::with_capacity(EVENTS_MAX),
             completed: VecDeque::with_capacity(COMPLETIONS),
@@ -256,7 +256,7 @@ impl UringStreams {
     }
 
     /// A request about a connection has ended.
-    fn finished(&mut self, at: u32, bit: u8, act: impl FnOnce(&mut Connections) -> Option<RawEvent>) {
+    fn finished(&mut self, at: u32, bit: u8, act: impl FnOnce(&mut StreamConnections) -> Option<RawEvent>) {
         self.connections.at_mut(at).watched &= !bit;
         let event = act(&mut self.connections);
         self.events.extend(event);
@@ -281,7 +281,7 @@ impl UringStreams {
     }
 }
 
-impl Memory for Buffers {
+impl StreamMemory for Buffers {
     fn bytes(&self, at: usize, len: usize) -> &[u8] {
         // SAFETY: A buffer that an event of this batch names is in `lent`, and so is ours until `prepare`,
         // which needs the path for itself and forgets the events first.

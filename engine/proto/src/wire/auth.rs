@@ -217,7 +217,7 @@ impl<'a> SecretAnswer<'a> {
 
 /// Body of the request to verify the answer to a challenge. RFC 3652 section 3.5.3.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Verification<'a> {
+pub struct VerificationRequest<'a> {
     /// The identity whose secret is asked about.
     pub identity: Reference<'a>,
     /// The nonce of the challenge.
@@ -229,7 +229,7 @@ pub struct Verification<'a> {
     pub signed_response: &'a [u8],
 }
 
-impl<'a> Verification<'a> {
+impl<'a> VerificationRequest<'a> {
     /// Decodes a body. Bytes after it are ignored, as deployed.
     ///
     /// # Errors
@@ -253,7 +253,7 @@ impl<'a> Verification<'a> {
     }
 }
 
-/// Body of the answer to a [`Verification`].
+/// Body of the answer to a [`VerificationRequest`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VerificationAnswer {
     /// Whether the answer was right: 1 is yes, everything else is no.
@@ -366,12 +366,12 @@ mod tests {
             let digest = vec![3; len];
             let digest = RequestDigest { algorithm: DigestAlgorithm(algorithm), digest: &digest };
             let request =
-                Verification { identity: IDENTITY, nonce: NONCE, digest, signed_response: b"\x02mac" };
+                VerificationRequest { identity: IDENTITY, nonce: NONCE, digest, signed_response: b"\x02mac" };
             let mut out = vec![];
             request.encode(&mut out);
-            assert_eq!(Verification::decode(&out), Ok(request));
-            refuses_every_truncation(&out, &[], |bytes| Verification::decode(bytes).map(|_| ()));
-            survives_lies(&out, |bytes| Verification::decode(bytes).map(|_| ()));
+            assert_eq!(VerificationRequest::decode(&out), Ok(request));
+            refuses_every_truncation(&out, &[], |bytes| VerificationRequest::decode(bytes).map(|_| ()));
+            survives_lies(&out, |bytes| VerificationRequest::decode(bytes).map(|_| ()));
         }
     }
 

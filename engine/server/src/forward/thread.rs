@@ -4,7 +4,7 @@ use super::queue::ForwardItem;
 use super::{ForwardStage, ForwardState, Forwarder};
 use crate::sessions::sealer::each_datagram_part;
 use crate::slow::SlowPath;
-use crate::slow::queue::Job;
+use crate::slow::queue::SlowJob;
 use handle_proto::ResponseCode;
 use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::{Envelope, Header};
@@ -79,7 +79,7 @@ impl ForwardThread {
     }
 
     /// Has the answer, or its next part, in `job`.
-    fn answer(&mut self, forward: &Forwarder, job: &mut Job, forwarding: &mut ForwardState) {
+    fn answer(&mut self, forward: &Forwarder, job: &mut SlowJob, forwarding: &mut ForwardState) {
         job.answer.clear();
         let failed = match self.exchange(forward, job, forwarding) {
             Ok(()) => return,
@@ -110,7 +110,7 @@ impl ForwardThread {
     fn exchange(
         &mut self,
         forward: &Forwarder,
-        job: &mut Job,
+        job: &mut SlowJob,
         forwarding: &mut ForwardState,
     ) -> Result<(), NotForwarded> {
         let lane = match std::mem::replace(&mut forwarding.stage, ForwardStage::Over) {
@@ -173,7 +173,7 @@ impl ForwardThread {
 }
 
 /// Makes `messages` the answer of `job`, as it goes to the network.
-fn put(job: &mut Job, messages: &[u8]) {
+fn put(job: &mut SlowJob, messages: &[u8]) {
     match job.route.is_datagram() {
         true => each_datagram_part(messages, |part| job.answer.extend_from_slice(part)),
         false => job.answer.extend_from_slice(messages),

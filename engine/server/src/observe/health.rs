@@ -1,12 +1,12 @@
 //! Whether the server is alive, and whether it should get requests.
 
-use crate::counters::Shards;
+use crate::counters::CounterShards;
 use crate::server::ServerState;
 use handle_proto::wire::list::{Indexes, Strings};
 use handle_proto::wire::query::Query;
 use handle_proto::wire::{Envelope, Header, MessageBuf, Request};
 use handle_proto::{OpCode, OpFlags};
-use handle_resolver::{Context, Outcome, RefusalReason, answer_message};
+use handle_resolver::{AnswerContext, AnswerOutcome, RefusalReason, answer_message};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -30,14 +30,14 @@ struct WorkerBeat {
 impl Heartbeat {
     /// For as many workers as there are sets of counters; none of them owes a turn yet.
     #[must_use]
-    pub fn new(shards: &Shards) -> Self {
+    pub fn new(shards: &CounterShards) -> Self {
         let beat = |turns| WorkerBeat { turns, due_since: None };
         Self { seen: shards.iter().map(|counters| beat(counters.turns.get())).collect() }
     }
 
     /// Looks at the counts. Whether there are workers to be woken, who owe a turn from `now` on.
     #[must_use]
-    pub fn look(&mut self, shards: &Shards, now: Instant) -> bool {
+    pub fn look(&mut self, shards: &CounterShards, now: Instant) -> bool {
         let mut are_to_wake = false;
         for (beat, counters) in self.seen.iter_mut().zip(shards.iter()) {
             let turned = counters.turns.get();
@@ -129,7 +129,7 @@ fn look_up(shared: &ServerState) -> Result<(), String> {
     let set = shared.live.current();
     let records = set.records();
     let in_force = shared.settings.current();
-    let context = Context::new(records, in_force.site.service(), 0);
+    let context = AnswerContext::new(records, in_force.site.service(), 0);
     let damaged = shared.live.ledger.damaged();
     for (at, (entry, layer)) in set.manifest().layers.iter().zip(records.layers()).enumerate() {
         if damaged.contains(entry) {
@@ -147,7 +147,7 @@ fn look_up(shared: &ServerState) -> Result<(), String> {
         let answered = catch_unwind(AssertUnwindSafe(|| {
             let Ok((envelope, bytes)) = Envelope::split(&message) else { return false };
             match answer_message(&context, envelope, bytes) {
-                Outcome::Reply(reply) => reply.refused() != Some(RefusalReason::DamagedRecord),
+                AnswerOutcome::Reply(reply) => reply.refused() != Some(RefusalReason::DamagedRecord),
                 _ => false,
             }
         }));
@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn a_worker_that_does_not_turn_when_woken_is_noticed_and_one_that_turns_again_too() {
-        let (shards, start) = (Shards::new(2), Instant::now());
+        let (shards, start) = (CounterShards::new(2), Instant::now());
         let s = |seconds| start + Duration::from_secs(seconds);
         let mut heartbeat = Heartbeat::new(&shards);
         let ages =

@@ -2,12 +2,12 @@
 //!
 //! What workers count comes from [`Counters::TABLE`]; so a new counter is a new metric by itself.
 
-use super::State;
+use super::ObserverState;
 use super::health::{liveness, readiness};
-use super::http::Status;
-use super::process::Process;
-use crate::counters::{AnswerPath, Counters, Kind, Transport};
-use crate::latency::Times;
+use super::http::HttpStatus;
+use super::process::ProcessFigures;
+use crate::counters::{AnswerPath, CounterKind, Counters, Transport};
+use crate::latency::AnswerTimes;
 use crate::slow::stats::SlowCounters;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue, MetricEncoder};
@@ -22,32 +22,32 @@ pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0
 
 /// Reads everything when it is asked to write it.
 #[derive(Debug)]
-pub(super) struct Metrics(pub(super) Arc<State>);
+pub(super) struct Metrics(pub(super) Arc<ObserverState>);
 
 /// Labels of one series.
-type Labels<'l> = Vec<(&'l str, String)>;
+type MetricLabels<'l> = Vec<(&'l str, String)>;
 
-fn labels<const N: usize>(labels: [(&str, impl ToString); N]) -> Labels<'_> {
+fn labels<const N: usize>(labels: [(&str, impl ToString); N]) -> MetricLabels<'_> {
     labels.into_iter().map(|(name, value)| (name, value.to_string())).collect()
 }
 
 /// One metric, series after series.
-struct Family<'e>(MetricEncoder<'e>);
+struct MetricFamily<'e>(MetricEncoder<'e>);
 
-impl Family<'_> {
-    fn counter(&mut self, labels: &Labels<'_>, value: impl EncodeCounterValue) -> Result<(), Error> {
+impl MetricFamily<'_> {
+    fn counter(&mut self, labels: &MetricLabels<'_>, value: impl EncodeCounterValue) -> Result<(), Error> {
         match labels.is_empty() {
-            true => self.0.encode_counter::<Labels<'_>, _, f64>(&value, None),
-            false => self.0.encode_family(labels)?.encode_counter::<Labels<'_>, _, f64>(&value, None),
+            true => self.0.encode_counter::<MetricLabels<'_>, _, f64>(&value, None),
+            false => self.0.encode_family(labels)?.encode_counter::<MetricLabels<'_>, _, f64>(&value, None),
         }
     }
 
-    fn histogram(&mut self, labels: &Labels<'_>, times: &Times) -> Result<(), Error> {
+    fn histogram(&mut self, labels: &MetricLabels<'_>, times: &AnswerTimes) -> Result<(), Error> {
         let (sum_s, count, buckets) = (times.sum_s(), times.count(), times.by_octave());
-        self.0.encode_family(labels)?.encode_histogram::<Labels<'_>>(sum_s, count, &buckets, None)
+        self.0.encode_family(labels)?.encode_histogram::<MetricLabels<'_>>(sum_s, count, &buckets, None)
     }
 
-    fn gauge(&mut self, labels: &Labels<'_>, value: impl EncodeGaugeValue) -> Result<(), Error> {
+    fn gauge(&mut self, labels: &MetricLabels<'_>, value: impl EncodeGaugeValue) -> Result<(), Error> {
         match labels.is_empty() {
             true => self.0.encode_gauge(&value),
             false => self.0.encode_family(labels)?.encode_gauge(&value),
@@ -64,14 +64,14 @@ impl MetricWriter<'_> {
         name: &str,
         help: &str,
         kind: MetricType,
-        write: impl FnOnce(Family<'_>) -> Result<(), Error>,
+        write: impl FnOnce(MetricFamily<'_>) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        write(Family(self.0.encode_descriptor(name, help, None, kind)?))
+        write(MetricFamily(self.0.encode_descriptor(name, help, None, kind)?))
     }
 
     /// A metric of one series without labels.
     fn gauge(&mut self, name: &str, help: &str, value: impl EncodeGaugeValue) -> Result<(), Error> {
-        self.family(name, help, MetricType::Gauge, |mut family| family.gauge(&Labels::new(), value))
+        self.family(name, help, MetricType::Gauge, |mut family| family.gauge(&MetricLabels::new(), value))
     }
 }
 
@@ -117,18 +117,18 @@ impl Metrics {
                 _ => row.help.to_owned(),
             };
             let kind = match row.kind {
-                Kind::counter => MetricType::Counter,
-                Kind::gauge => MetricType::Gauge,
+                CounterKind::counter => MetricType::Counter,
+                CounterKind::gauge => MetricType::Gauge,
             };
             out.family(&format!("handled_{}", row.metric), &help, kind, |mut family| {
                 for (at, row) in &rows {
                     for (shard, values) in values.iter().enumerate() {
-                        let mut series: Labels<'_> =
+                        let mut series: MetricLabels<'_> =
                             row.labels.iter().map(|&(name, value)| (name, value.to_owned())).collect();
                         series.push(("shard", shard.to_string()));
                         match row.kind {
-                            Kind::counter => family.counter(&series, values[*at])?,
-                            Kind::gauge => family.gauge(&series, values[*at])?,
+                            CounterKind::counter => family.counter(&series, values[*at])?,
+                            CounterKind::gauge => family.gauge(&series, values[*at])?,
                         }
                     }
                 }
@@ -166,7 +166,9 @@ impl Metrics {
         let Some(slow) = &self.0.shared.slow else { return Ok(()) };
         for ((name, help), sum) in SlowCounters::TABLE.iter().zip(slow.sums()) {
             let name = format!("handled_slow_{name}");
-            out.family(&name, help, MetricType::Counter, |mut family| family.counter(&Labels::new(), sum))?;
+            out.family(&name, help, MetricType::Counter, |mut family| {
+                family.counter(&MetricLabels::new(), sum)
+            })?;
         }
         let (counts, waiting, bytes) = slow.challenges_now();
         let help = "Challenges, by what became of them.";
@@ -221,7 +223,7 @@ impl Metrics {
                 Transport::ALL.into_iter().flat_map(|it| AnswerPath::ALL.map(|way| (it, way)))
             {
                 for (shard, counters) in self.0.shared.shards.iter().enumerate() {
-                    let times = Times::of([counters.answer_times(transport, way)]);
+                    let times = AnswerTimes::of([counters.answer_times(transport, way)]);
                     let series = labels([
                         ("transport", transport.name().to_owned()),
                         ("way", way.name().to_owned()),
@@ -257,7 +259,9 @@ impl Metrics {
             ),
         ];
         numbers.into_iter().try_for_each(|(name, help, count)| {
-            out.family(name, help, MetricType::Counter, |mut family| family.counter(&Labels::new(), count))
+            out.family(name, help, MetricType::Counter, |mut family| {
+                family.counter(&MetricLabels::new(), count)
+            })
         })
     }
 
@@ -297,7 +301,7 @@ impl Metrics {
             "handled_snapshot_reloads",
             "New sets taken while serving.",
             MetricType::Counter,
-            |mut family| family.counter(&Labels::new(), live.reloads_count()),
+            |mut family| family.counter(&MetricLabels::new(), live.reloads_count()),
         )
     }
 
@@ -343,7 +347,7 @@ impl Metrics {
             "HTTP requests by status.",
             MetricType::Counter,
             |mut family| {
-                Status::ALL.into_iter().try_for_each(|status| {
+                HttpStatus::ALL.into_iter().try_for_each(|status| {
                     let count = state.http_requests[status as usize].load(Ordering::Relaxed);
                     family.counter(&labels([("status", status.code())]), count)
                 })
@@ -352,7 +356,7 @@ impl Metrics {
         let count = state.http_abandoned.load(Ordering::Relaxed);
         let help = "HTTP connections that ended without an answer: too slow, or gone.";
         out.family("handled_http_abandoned", help, MetricType::Counter, |mut family| {
-            family.counter(&Labels::new(), count)
+            family.counter(&MetricLabels::new(), count)
         })
     }
 
@@ -366,7 +370,7 @@ impl Metrics {
         out.family("handled_build", "What is running.", MetricType::Info, |mut family| {
             family.0.encode_info(&build)
         })?;
-        let (started, process) = (self.0.shared.started, Process::now());
+        let (started, process) = (self.0.shared.started, ProcessFigures::now());
         let uptime = SystemTime::now().duration_since(started).unwrap_or_default();
         out.gauge("handled_uptime_seconds", "Time since serving began.", uptime.as_secs_f64())?;
         out.gauge(
@@ -391,7 +395,7 @@ impl Metrics {
         let Some(cpu_s) = process.cpu_s else { return Ok(()) };
         let help = "Processor time of all threads, user and system.";
         out.family("process_cpu_seconds", help, MetricType::Counter, |mut family| {
-            family.counter(&Labels::new(), cpu_s)
+            family.counter(&MetricLabels::new(), cpu_s)
         })
     }
 }

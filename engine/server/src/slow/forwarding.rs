@@ -1,15 +1,15 @@
 //! Which requests of the slow path another process is to answer, and what it is told of them.
 
 use super::in_session::SessionProof;
-use super::queue::Route;
+use super::queue::JobRoute;
 use super::work::{AnswerBuffers, JobContext};
 use crate::forward::ForwardState;
 use crate::sessions::sealer::refusing;
-use handle_auth::challenges::Challenge;
+use handle_auth::challenges::IssuedChallenge;
 use handle_proto::ResponseCode;
 use handle_proto::wire::Envelope;
 use handle_resolver::slow::{AnsweredChallenge, SlowPathRequest};
-use handle_resolver::{Context, RefusalReason, Reply, refuse_listing};
+use handle_resolver::{AnswerContext, RefusalReason, ReplyParts, refuse_listing};
 use handle_sessions::MessageRejection;
 use handle_sessions::forward::{ForwardedForm, ForwardedRequest, Task};
 use handle_snapshot::map::MappedFile;
@@ -20,19 +20,19 @@ use std::net::SocketAddr;
 pub(crate) struct ForwardNote {
     task: Task,
     /// The challenge that it answers, which was taken here.
-    challenge: Option<Challenge>,
+    challenge: Option<IssuedChallenge>,
 }
 
 impl JobContext<'_> {
     /// Has a request that names be listed forwarded. The reply says why that does not come to be.
     pub(crate) fn list<'a>(
         &self,
-        context: &Context<'a, MappedFile>,
+        context: &AnswerContext<'a, MappedFile>,
         (envelope, rest): (Envelope, &'a [u8]),
-        unreadable: &dyn Fn(RefusalReason) -> Reply<'a>,
+        unreadable: &dyn Fn(RefusalReason) -> ReplyParts<'a>,
         was_encrypted: bool,
         held: &'a mut AnswerBuffers,
-    ) -> Reply<'a> {
+    ) -> ReplyParts<'a> {
         let refuse = |refused| refuse_listing(context, envelope, rest, refused);
         match self.session.map(|session| (session, self.proof(session))) {
             Some((_, Ok(SessionProof::None) | Err(MessageRejection::WrongMac))) if was_encrypted => {
@@ -56,7 +56,11 @@ impl JobContext<'_> {
 
     /// Has a read forwarded that the other process may allow, because it asks other services; with the challenge that
     /// was answered, where there was one. What is not stored only this process computes.
-    pub(crate) fn forward_read(&self, challenged: &AnsweredChallenge<'_>, challenge: Option<&Challenge>) {
+    pub(crate) fn forward_read(
+        &self,
+        challenged: &AnsweredChallenge<'_>,
+        challenge: Option<&IssuedChallenge>,
+    ) {
         if challenged.is_stored() && self.path.forward.as_ref().is_some_and(|forward| forward.identities) {
             self.note(Task::Answer, challenge.cloned());
         }
@@ -65,10 +69,10 @@ impl JobContext<'_> {
     /// `reply`; where it is a referral that its asker does not understand, resolution by the other process is wanted.
     pub(crate) fn or_resolved<'a>(
         &self,
-        context: &Context<'a, MappedFile>,
+        context: &AnswerContext<'a, MappedFile>,
         slow: &SlowPathRequest<'a>,
-        reply: Reply<'a>,
-    ) -> Reply<'a> {
+        reply: ReplyParts<'a>,
+    ) -> ReplyParts<'a> {
         let is_referral = reply.response_code() == ResponseCode::PREFIX_REFERRAL;
         if is_referral && slow.wants_no_referral(context) && self.path.forward.is_some() {
             self.note(Task::Resolve, None);
@@ -81,7 +85,7 @@ impl JobContext<'_> {
         self.session.is_some_and(|session| self.proof(session) == Ok(SessionProof::Mac))
     }
 
-    fn note(&self, task: Task, challenge: Option<Challenge>) {
+    fn note(&self, task: Task, challenge: Option<IssuedChallenge>) {
         self.forward.set(Some(ForwardNote { task, challenge }));
     }
 
@@ -90,9 +94,9 @@ impl JobContext<'_> {
     pub(crate) fn hand_over(
         &self,
         note: ForwardNote,
-        busy: &Reply<'_>,
+        busy: &ReplyParts<'_>,
         was_hidden: bool,
-        route: Route,
+        route: JobRoute,
         datagrams_max: usize,
     ) -> Option<Box<ForwardState>> {
         let forward = self.path.forward.as_ref()?;
@@ -102,8 +106,8 @@ impl JobContext<'_> {
         let request = ForwardedRequest {
             task: note.task,
             source: match route {
-                Route::Udp(peer) => peer.remote(),
-                Route::Tcp(_, source) => SocketAddr::new(source, 0),
+                JobRoute::Udp(peer) => peer.remote(),
+                JobRoute::Tcp(_, source) => SocketAddr::new(source, 0),
             },
             datagrams_max: route.is_datagram().then(|| u16::try_from(datagrams_max).unwrap_or(u16::MAX)),
             opening: match self.session {

@@ -11,7 +11,7 @@ use handle_proto::limit::NONCE_LEN;
 use handle_proto::wire::session::{KeyExchange, SessionAnswer, SessionSetup};
 use handle_proto::wire::{Envelope, Message};
 use handle_resolver::slow::{FirstEvaluation, SlowPathRequest};
-use handle_resolver::{Context, RefusalReason, Reply};
+use handle_resolver::{AnswerContext, RefusalReason, ReplyParts};
 use handle_sessions::numbers::of_handled;
 use handle_sessions::session::{IdentityClaim, NewSession};
 use handle_sessions::traffic::{self, LiveSession as _};
@@ -57,12 +57,12 @@ impl JobContext<'_> {
     /// The answer to a request in `session`, whose MAC is not wrong.
     pub(crate) fn in_session<'a>(
         &self,
-        context: &Context<'a, MappedFile>,
+        context: &AnswerContext<'a, MappedFile>,
         slow: &SlowPathRequest<'a>,
         session: &Session,
         proof: SessionProof,
         held: &'a mut AnswerBuffers,
-    ) -> Reply<'a> {
+    ) -> ReplyParts<'a> {
         match slow.op_code() {
             OpCode::RESPONSE_TO_CHALLENGE => self.challenge_answer(context, slow, held),
             OpCode::VERIFY_CHALLENGE => self.verification(context, slow),
@@ -89,11 +89,11 @@ impl JobContext<'_> {
     /// The answer that depends on who is at the other end of the session, which the request has to prove to come from.
     fn who_asks<'a>(
         &self,
-        context: &Context<'a, MappedFile>,
+        context: &AnswerContext<'a, MappedFile>,
         slow: &SlowPathRequest<'a>,
         (session, proof): (&Session, SessionProof),
         held: &'a mut AnswerBuffers,
-    ) -> Reply<'a> {
+    ) -> ReplyParts<'a> {
         if proof == SessionProof::None {
             return slow.refuse(context, RefusalReason::NoMac);
         }
@@ -118,10 +118,10 @@ impl JobContext<'_> {
     /// another request another.
     fn challenge_in_session<'a>(
         &self,
-        context: &Context<'a, MappedFile>,
+        context: &AnswerContext<'a, MappedFile>,
         slow: &SlowPathRequest<'a>,
         held: &'a mut AnswerBuffers,
-    ) -> Reply<'a> {
+    ) -> ReplyParts<'a> {
         let mut nonce = [0; NONCE_LEN];
         if !(self.path.random)(&mut nonce) {
             self.counters.without_random.add(1);
@@ -138,10 +138,10 @@ impl JobContext<'_> {
     /// Sets a session up. RFC 3652 section 3.8.1.
     pub(crate) fn set_up<'a>(
         &self,
-        context: &Context<'a, MappedFile>,
+        context: &AnswerContext<'a, MappedFile>,
         slow: &SlowPathRequest<'a>,
         held: &'a mut AnswerBuffers,
-    ) -> Reply<'a> {
+    ) -> ReplyParts<'a> {
         let Ok(setup) = SessionSetup::decode(slow.body()) else {
             return slow.refuse(context, RefusalReason::Malformed);
         };

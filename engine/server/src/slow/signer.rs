@@ -13,7 +13,7 @@ use std::sync::{Mutex, PoisonError};
 
 /// The key of the server, and the signatures that are used again.
 #[derive(Debug)]
-pub struct Signer {
+pub struct AnswerSigner {
     key: PrivateKey,
     kept: Mutex<CredentialCache>,
 }
@@ -27,7 +27,7 @@ pub enum Signature {
     Kept,
 }
 
-impl Signer {
+impl AnswerSigner {
     /// Signs with `key`, and keeps at most `kept_max` signatures (at least two, unless it is 0).
     #[must_use]
     pub fn new(key: PrivateKey, kept_max: usize) -> Self {
@@ -161,14 +161,14 @@ mod tests {
         assert!(kept.young.len() + kept.old.len() <= 4);
     }
 
-    fn signer() -> Signer {
+    fn signer() -> AnswerSigner {
         let servers = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/vectors/servers.json");
         let servers: serde_json::Value =
             serde_json::from_str(&std::fs::read_to_string(servers).unwrap()).unwrap();
         let hex = servers["keys"]["server"]["handle_private_hex"].as_str().unwrap();
         let byte = |at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap();
         let record: Vec<u8> = (0..hex.len()).step_by(2).map(byte).collect();
-        Signer::new(PrivateKey::from_record(&record).unwrap(), 4)
+        AnswerSigner::new(PrivateKey::from_record(&record).unwrap(), 4)
     }
 
     #[test]

@@ -4,8 +4,8 @@
 use super::SlowPath;
 use super::forwarding::ForwardNote;
 use super::in_session::{self, SessionProof};
-use super::queue::Job;
-use super::signer::{Signature, Signer};
+use super::queue::SlowJob;
+use super::signer::{AnswerSigner, Signature};
 use super::stats::SlowCounters;
 use crate::server::ServerState;
 use crate::sessions::ServerSessions;
@@ -13,23 +13,23 @@ use crate::sessions::sealer::{each_datagram_part, refusing, too_long};
 use crate::templates::SetTemplates;
 use handle_auth::VerifyError;
 use handle_auth::challenge_proof::ChallengeProof;
-use handle_auth::challenges::{Challenge, ChallengeRefusal};
+use handle_auth::challenges::{ChallengeRefusal, IssuedChallenge};
 use handle_auth::cost::{self, Units};
 use handle_auth::digest::Digest;
 use handle_auth::kdf::Pbkdf2Limits;
-use handle_auth::source::{self, Origin};
+use handle_auth::source::{self, RequestOrigin};
 use handle_proto::OpCode;
 use handle_proto::limit::{MESSAGE_LEN_MAX, NONCE_LEN};
 use handle_proto::wire::Envelope;
-use handle_proto::wire::auth::{self, ChallengeAnswer, Verification};
+use handle_proto::wire::auth::{self, ChallengeAnswer, VerificationRequest};
 use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::list::Reference;
 use handle_proto::{Permissions, Value, Version};
-use handle_resolver::authority::{Administrators, AuthorityOutcome};
+use handle_resolver::authority::{AuthorityOutcome, ServerAdministrators};
 use handle_resolver::slow::{AnsweredChallenge, FirstEvaluation, SlowReason, keys};
 use handle_resolver::{
-    Context, NotLocal, Outcome, RefusalReason, Reply, SlowPathRequest, SortingRoom, answer_message,
-    refuse_stream,
+    AnswerContext, AnswerOutcome, NotLocal, RefusalReason, ReplyParts, SlowPathRequest, SortingRoom,
+    answer_message, refuse_stream,
 };
 use handle_sessions::numbers::{is_of_admin, of_handled};
 use handle_sessions::traffic::{self, LiveSession as _};
@@ -53,7 +53,7 @@ pub(crate) struct SlowThread {
 /// What an answer borrows from beside its request and the set; used again.
 pub(crate) struct AnswerBuffers {
     /// The challenge that was answered.
-    pub(crate) challenge: Option<Challenge>,
+    pub(crate) challenge: Option<IssuedChallenge>,
     /// Values that administrators may read.
     pub(crate) values: Box<[u8]>,
     /// Nonce, the body of a challenge or of the answer to a set-up, or computed values.
@@ -105,7 +105,7 @@ impl SlowThread {
         }
     }
 
-    fn answer(&mut self, job: &mut Job) {
+    fn answer(&mut self, job: &mut SlowJob) {
         #[cfg(test)]
         crate::injected::answering_slowly(&job.request);
         let Self { shared, path, at, held, message } = self;
@@ -128,7 +128,7 @@ impl SlowThread {
         let Ok((envelope, rest)) = Envelope::split(request) else { return };
         let now_unix_s = match &path.signer {
             // What is the same for a while can be signed once.
-            Some(_) if Signer::keeps(envelope.answer_version()) => {
+            Some(_) if AnswerSigner::keeps(envelope.answer_version()) => {
                 let now = crate::worker::now_unix_s();
                 now - now % path.config.signature_reuse_s
             }
@@ -140,7 +140,7 @@ impl SlowThread {
             false => in_force.site.stream_service(),
         };
         let (templates, sorting) = (set.templates(), SortingRoom::new());
-        let context = Context::new(set.records(), service, now_unix_s)
+        let context = AnswerContext::new(set.records(), service, now_unix_s)
             .computing(templates.map(|one| one as _))
             .sorting_in(&sorting);
         let len = request.len().min(Envelope::LEN + envelope.message_len as usize);
@@ -159,31 +159,33 @@ impl SlowThread {
         };
         let unreadable = |refused| refuse_stream(&context, refused, b"");
         let reply = match answer_message(&context, envelope, rest) {
-            Outcome::Encrypted if session.is_some() => unreadable(RefusalReason::Undecryptable),
-            Outcome::Encrypted => unreadable(RefusalReason::EncryptedInUnknownSession),
+            AnswerOutcome::Encrypted if session.is_some() => unreadable(RefusalReason::Undecryptable),
+            AnswerOutcome::Encrypted => unreadable(RefusalReason::EncryptedInUnknownSession),
             // Nobody must learn from the answer whether what was made up had the right padding, so only who has the key
             // of the session is told that administration is done elsewhere.
-            Outcome::Reply(reply)
+            AnswerOutcome::Reply(reply)
                 if decrypted.is_some()
                     && reply.refused() == Some(RefusalReason::Administration)
                     && work.has_right_mac() =>
             {
                 reply
             }
-            Outcome::Reply(_) | Outcome::Drop(_) if decrypted.is_some() => {
+            AnswerOutcome::Reply(_) | AnswerOutcome::Drop(_) if decrypted.is_some() => {
                 unreadable(RefusalReason::Undecryptable)
             }
-            Outcome::Listing => work.list(&context, (envelope, rest), &unreadable, decrypted.is_some(), held),
+            AnswerOutcome::Listing => {
+                work.list(&context, (envelope, rest), &unreadable, decrypted.is_some(), held)
+            }
             // Another set than the worker's came in between.
-            Outcome::Reply(reply) => reply,
-            Outcome::InSession(reply) => {
+            AnswerOutcome::Reply(reply) => reply,
+            AnswerOutcome::InSession(reply) => {
                 work.public_in_session(reply, &unreadable, decrypted.is_some(), held)
             }
-            Outcome::Slow(slow) if envelope.session_id > 0 && path.sessions.is_some() => {
+            AnswerOutcome::Slow(slow) if envelope.session_id > 0 && path.sessions.is_some() => {
                 work.any_in_session(&context, &slow, &unreadable, decrypted.is_some(), held)
             }
-            Outcome::Slow(slow) => work.decide(&context, &slow, held),
-            Outcome::Drop(_) | Outcome::Fragment(_) => return,
+            AnswerOutcome::Slow(slow) => work.decide(&context, &slow, held),
+            AnswerOutcome::Drop(_) | AnswerOutcome::Fragment(_) => return,
         };
         let reply = match work.forward.take() {
             Some(note) => {
@@ -218,7 +220,7 @@ pub(crate) struct JobContext<'w> {
     pub(crate) path: &'w SlowPath,
     shared: &'w ServerState,
     pub(crate) counters: &'w SlowCounters,
-    pub(crate) origin: Origin,
+    pub(crate) origin: RequestOrigin,
     /// In the clear, envelope first.
     pub(crate) request: &'w [u8],
     /// The session that it is in, if there is one.
@@ -248,10 +250,10 @@ impl JobContext<'_> {
     /// The answer to a request outside sessions.
     fn decide<'a>(
         &self,
-        context: &Context<'a, MappedFile>,
+        context: &AnswerContext<'a, MappedFile>,
         slow: &SlowPathRequest<'a>,
         held: &'a mut AnswerBuffers,
-    ) -> Reply<'a> {
+    ) -> ReplyParts<'a> {
         match slow.why() {
             SlowReason::Certify | SlowReason::Identity | SlowReason::Template => match slow.evaluate(context)
             {
@@ -271,11 +273,11 @@ impl JobContext<'_> {
     /// What becomes of `reply` to a request for public values in a session.
     fn public_in_session<'a>(
         &self,
-        reply: Reply<'a>,
-        unreadable: &dyn Fn(RefusalReason) -> Reply<'a>,
+        reply: ReplyParts<'a>,
+        unreadable: &dyn Fn(RefusalReason) -> ReplyParts<'a>,
         was_encrypted: bool,
         held: &'a mut AnswerBuffers,
-    ) -> Reply<'a> {
+    ) -> ReplyParts<'a> {
         let Some(session) = self.session else { return reply.refusing(RefusalReason::UnknownSession) };
         match self.proof(session) {
             Ok(SessionProof::None) | Err(_) if was_encrypted => unreadable(RefusalReason::Undecryptable),
@@ -287,12 +289,12 @@ impl JobContext<'_> {
     /// The answer to any other request in a session.
     fn any_in_session<'a>(
         &self,
-        context: &Context<'a, MappedFile>,
+        context: &AnswerContext<'a, MappedFile>,
         slow: &SlowPathRequest<'a>,
-        unreadable: &dyn Fn(RefusalReason) -> Reply<'a>,
+        unreadable: &dyn Fn(RefusalReason) -> ReplyParts<'a>,
         was_encrypted: bool,
         held: &'a mut AnswerBuffers,
-    ) -> Reply<'a> {
+    ) -> ReplyParts<'a> {
         let is_answer = slow.op_code() == OpCode::RESPONSE_TO_CHALLENGE;
         let Some(session) = self.session else {
             // Challenges have numbers of the same kind.
@@ -325,11 +327,11 @@ impl JobContext<'_> {
     /// Computes the values of a handle that is not stored; `identify` goes on where they are not for everybody.
     pub(crate) fn compute<'a>(
         &self,
-        context: &Context<'a, MappedFile>,
+        context: &AnswerContext<'a, MappedFile>,
         slow: &SlowPathRequest<'a>,
         held: &'a mut AnswerBuffers,
-        identify: impl FnOnce(&'a mut AnswerBuffers) -> Reply<'a>,
-    ) -> Reply<'a> {
+        identify: impl FnOnce(&'a mut AnswerBuffers) -> ReplyParts<'a>,
+    ) -> ReplyParts<'a> {
         let Some(templates) = self.templates else { return slow.not_computed(context) };
         let (bytes, count) = match templates.compute(context, slow.handle()) {
             Ok(BuildOutcome::Values { bytes, count }) => (bytes, count),
@@ -351,10 +353,10 @@ impl JobContext<'_> {
     #[expect(clippy::result_large_err, reason = "replies are never allocated")]
     pub(crate) fn with_computed<'a>(
         &self,
-        context: &Context<'a, MappedFile>,
-        challenged: Result<AnsweredChallenge<'a>, Reply<'a>>,
+        context: &AnswerContext<'a, MappedFile>,
+        challenged: Result<AnsweredChallenge<'a>, ReplyParts<'a>>,
         room: &'a mut Vec<u8>,
-    ) -> Result<AnsweredChallenge<'a>, Reply<'a>> {
+    ) -> Result<AnsweredChallenge<'a>, ReplyParts<'a>> {
         let challenged = challenged?;
         let Some(handle) = challenged.to_compute() else { return Ok(challenged) };
         match self.templates.map(|templates| templates.compute(context, handle)) {
@@ -371,10 +373,10 @@ impl JobContext<'_> {
     /// Asks who wants to know. RFC 3652 section 3.5.1.
     fn challenge<'a>(
         &self,
-        context: &Context<'a, MappedFile>,
+        context: &AnswerContext<'a, MappedFile>,
         slow: &SlowPathRequest<'a>,
         held: &'a mut AnswerBuffers,
-    ) -> Reply<'a> {
+    ) -> ReplyParts<'a> {
         let mut nonce = [0; NONCE_LEN];
         let mut numbers = [0; 4 * 8];
         if !(self.path.random)(&mut nonce) || !(self.path.random)(&mut numbers) {
@@ -398,21 +400,25 @@ impl JobContext<'_> {
     }
 
     /// A challenge to who sent the request.
-    pub(crate) fn new_challenge(&self, slow: &SlowPathRequest<'_>, nonce: [u8; NONCE_LEN]) -> Challenge {
+    pub(crate) fn new_challenge(
+        &self,
+        slow: &SlowPathRequest<'_>,
+        nonce: [u8; NONCE_LEN],
+    ) -> IssuedChallenge {
         let digest = Digest::from_bytes(slow.digest().as_bytes());
         let request = Zeroizing::new(self.request.into());
-        Challenge { version: slow.version(), suggested: Version::CURRENT, nonce, digest, request }
+        IssuedChallenge { version: slow.version(), suggested: Version::CURRENT, nonce, digest, request }
     }
 
     /// The reply with the challenge `id`.
     pub(crate) fn put_challenge<'a>(
         &self,
-        context: &Context<'a, MappedFile>,
+        context: &AnswerContext<'a, MappedFile>,
         slow: &SlowPathRequest<'a>,
         id: i32,
         nonce: &[u8; NONCE_LEN],
         held: &'a mut AnswerBuffers,
-    ) -> Reply<'a> {
+    ) -> ReplyParts<'a> {
         let challenge = auth::Challenge { nonce };
         held.body.clear();
         match slow.has_old_form() {
@@ -425,10 +431,10 @@ impl JobContext<'_> {
     /// Somebody says who they are. RFC 3652 section 3.5.2.
     pub(crate) fn challenge_answer<'a>(
         &self,
-        context: &Context<'a, MappedFile>,
+        context: &AnswerContext<'a, MappedFile>,
         slow: &SlowPathRequest<'a>,
         held: &'a mut AnswerBuffers,
-    ) -> Reply<'a> {
+    ) -> ReplyParts<'a> {
         let Ok(answer) = ChallengeAnswer::decode(slow.body()) else {
             return slow.refuse(context, RefusalReason::Malformed);
         };
@@ -482,12 +488,12 @@ impl JobContext<'_> {
     /// Whether `identity` may read what is asked for.
     pub(crate) fn permits<'a>(
         &self,
-        context: &Context<'a, MappedFile>,
+        context: &AnswerContext<'a, MappedFile>,
         challenged: &AnsweredChallenge<'a>,
         identity: Reference<'_>,
     ) -> bool {
         let (server, status) = (references(&self.path.server), references(&self.path.status));
-        let administrators = Administrators {
+        let administrators = ServerAdministrators {
             server: &server,
             server_reads_all: self.path.server_reads_all,
             status: &status,
@@ -505,10 +511,10 @@ impl JobContext<'_> {
     /// those who may learn whether the key was right. Gives the index of the value with the key.
     fn check<'a>(
         &self,
-        context: &Context<'a, MappedFile>,
+        context: &AnswerContext<'a, MappedFile>,
         challenged: &AnsweredChallenge<'a>,
         answer: &ChallengeAnswer<'_>,
-        challenge: &Challenge,
+        challenge: &IssuedChallenge,
     ) -> Result<i32, RefusalReason> {
         let kind = match answer.auth_type {
             auth::PUBLIC_KEY => auth::PUBLIC_KEY,
@@ -572,10 +578,10 @@ impl JobContext<'_> {
     /// The state of the server.
     pub(crate) fn status<'a>(
         &self,
-        context: &Context<'a, MappedFile>,
+        context: &AnswerContext<'a, MappedFile>,
         challenged: &AnsweredChallenge<'a>,
         body: &'a mut Vec<u8>,
-    ) -> Reply<'a> {
+    ) -> ReplyParts<'a> {
         body.clear();
         let texts = self.shared.status_texts();
         for (index, kind, text) in &texts {
@@ -590,11 +596,11 @@ impl JobContext<'_> {
     /// Another server asks whether the answer to its challenge is right. RFC 3652 section 3.5.3.
     pub(crate) fn verification<'a>(
         &self,
-        context: &Context<'a, MappedFile>,
+        context: &AnswerContext<'a, MappedFile>,
         slow: &SlowPathRequest<'a>,
-    ) -> Reply<'a> {
+    ) -> ReplyParts<'a> {
         let unreadable = || refuse_stream(context, RefusalReason::Malformed, b"");
-        let Ok(asked) = Verification::decode(slow.body()) else { return unreadable() };
+        let Ok(asked) = VerificationRequest::decode(slow.body()) else { return unreadable() };
         if let Err(reply) = slow.verifies(context, asked.identity.handle) {
             return reply;
         }
@@ -640,14 +646,14 @@ impl JobContext<'_> {
 
     /// Writes `reply` to `message`: with the MAC of the session or signed if it is to be and can be, and encrypted if
     /// nobody else may read it. Nothing is written where that fails.
-    fn write(&self, reply: &Reply<'_>, message: &mut Vec<u8>) {
+    fn write(&self, reply: &ReplyParts<'_>, message: &mut Vec<u8>) {
         if self.write_unsigned(reply, message) {
             self.sign(message);
         }
     }
 
     /// The same without a signature; whether it is to be signed.
-    pub(crate) fn write_unsigned(&self, reply: &Reply<'_>, message: &mut Vec<u8>) -> bool {
+    pub(crate) fn write_unsigned(&self, reply: &ReplyParts<'_>, message: &mut Vec<u8>) -> bool {
         message.clear();
         message.resize(Envelope::LEN + reply.message_len(), 0);
         reply.write_stream(message);
@@ -698,6 +704,6 @@ pub(crate) const fn not_challenged(refusal: ChallengeRefusal) -> RefusalReason {
     }
 }
 
-fn references(identities: &[super::config::Identity]) -> Vec<Reference<'_>> {
+fn references(identities: &[super::config::HandleIdentity]) -> Vec<Reference<'_>> {
     identities.iter().map(|one| Reference { handle: &one.handle, index: one.index }).collect()
 }

@@ -14,8 +14,8 @@
 mod descriptors;
 mod successor;
 
-pub(crate) use descriptors::{Kind, SocketAnnouncement};
-pub use successor::Program;
+pub(crate) use descriptors::{SocketAnnouncement, SocketKind};
+pub use successor::SuccessorProgram;
 pub(crate) use successor::restart;
 
 use crate::server::ServerState;
@@ -91,7 +91,7 @@ impl Handover {
     }
 
     /// Whether another process serves from this socket of a worker, which therefore takes nothing more from it.
-    pub(crate) fn is_taken(&self, worker: usize, kind: Kind) -> bool {
+    pub(crate) fn is_taken(&self, worker: usize, kind: SocketKind) -> bool {
         let held = self.lock();
         held.iter().any(|held| held.worker == Some(worker) && held.announced.kind == kind && held.taken)
     }
@@ -105,7 +105,8 @@ impl Handover {
     pub(crate) fn give_up(&self, is_taken: impl Fn(usize) -> bool) {
         for (at, held) in self.lock().iter_mut().enumerate() {
             held.taken = is_taken(at);
-            if let (false, Kind::Udp, Some(socket)) = (held.taken, held.announced.kind, &held.descriptor)
+            if let (false, SocketKind::Udp, Some(socket)) =
+                (held.taken, held.announced.kind, &held.descriptor)
                 && let Err(error) = handle_net::leave_port(socket)
             {
                 tracing::warn!(address = %held.announced.address, %error,
@@ -272,7 +273,7 @@ impl Predecessor {
     }
 
     /// Takes a socket of this kind that is bound to `address`, if one is left.
-    pub(crate) fn take(&mut self, kind: Kind, address: SocketAddr) -> Option<OwnedFd> {
+    pub(crate) fn take(&mut self, kind: SocketKind, address: SocketAddr) -> Option<OwnedFd> {
         let wanted = SocketAnnouncement { kind, address };
         let is_left = |at: &usize| self.offered[*at] == wanted && self.descriptors[*at].is_some();
         let at = (0..self.offered.len()).find(is_left)?;

@@ -13,7 +13,7 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(5);
 
 /// How this program was started.
 #[derive(Clone, Debug)]
-pub struct Program {
+pub struct SuccessorProgram {
     /// The file, as it was called at the start: an update that replaced it is what is started.
     pub path: PathBuf,
     /// The arguments that make it serve as this process does, and take over.

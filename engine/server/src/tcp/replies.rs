@@ -2,12 +2,13 @@
 
 use super::ConnectionTurn;
 use crate::counters::{Counters, Transport};
-use crate::sessions::sealer::{SealOutcome, Sealer};
+use crate::sessions::sealer::{SealOutcome, SessionSealer};
 use handle_net::StreamId;
 use handle_proto::ResponseCode;
 use handle_proto::wire::Envelope;
 use handle_resolver::{
-    Context, DropReason, InBatch, Outcome, RefusalReason, Reply, refuse_listing, refuse_stream,
+    AnswerContext, AnswerOutcome, DropReason, InBatch, RefusalReason, ReplyParts, refuse_listing,
+    refuse_stream,
 };
 use std::net::IpAddr;
 
@@ -49,34 +50,38 @@ impl<'a, B: AsRef<[u8]>, W> ReplyRound<'_, '_, 'a, B, W> {
     }
 
     /// Deals with the outcome of `message`. False when there is no room for its answer.
-    pub(super) fn finish<'m>(&mut self, message: &[u8], outcome: &Outcome<'m>) -> bool
+    pub(super) fn finish<'m>(&mut self, message: &[u8], outcome: &AnswerOutcome<'m>) -> bool
     where
         'a: 'm,
     {
-        let context: &Context<'m, B> = self.turn.context;
+        let context: &AnswerContext<'m, B> = self.turn.context;
         let is_put = match outcome {
-            Outcome::Reply(reply) => self.put(message, reply),
-            Outcome::InSession(reply) => match self.put_in_session(message, reply) {
+            AnswerOutcome::Reply(reply) => self.put(message, reply),
+            AnswerOutcome::InSession(reply) => match self.put_in_session(message, reply) {
                 Some(is_put) => is_put,
                 None if self.defer(message) => return true,
                 None => self.put(message, &reply.refusing(RefusalReason::Busy)),
             },
-            Outcome::Slow(_) | Outcome::Encrypted | Outcome::Listing if self.defer(message) => return true,
-            Outcome::Slow(slow) => self.put(message, &slow.refuse(context, RefusalReason::Busy)),
-            Outcome::Encrypted => self.put(message, &refuse_stream(context, RefusalReason::Busy, b"")),
-            Outcome::Listing => {
+            AnswerOutcome::Slow(_) | AnswerOutcome::Encrypted | AnswerOutcome::Listing
+                if self.defer(message) =>
+            {
+                return true;
+            }
+            AnswerOutcome::Slow(slow) => self.put(message, &slow.refuse(context, RefusalReason::Busy)),
+            AnswerOutcome::Encrypted => self.put(message, &refuse_stream(context, RefusalReason::Busy, b"")),
+            AnswerOutcome::Listing => {
                 let busy = match Envelope::split(message) {
                     Ok((envelope, rest)) => refuse_listing(context, envelope, rest, RefusalReason::Busy),
                     Err(_) => refuse_stream(context, RefusalReason::Busy, b""),
                 };
                 self.put(message, &busy)
             }
-            Outcome::Drop(DropReason::ErrorReply) => {
+            AnswerOutcome::Drop(DropReason::ErrorReply) => {
                 self.turn.counters.tcp_dropped_error_reply.add(1);
                 return true;
             }
             // Whole messages are no fragments.
-            Outcome::Drop(_) | Outcome::Fragment(_) => {
+            AnswerOutcome::Drop(_) | AnswerOutcome::Fragment(_) => {
                 self.turn.counters.tcp_dropped_bug.add(1);
                 return true;
             }
@@ -93,8 +98,8 @@ impl<'a, B: AsRef<[u8]>, W> ReplyRound<'_, '_, 'a, B, W> {
     }
 
     /// Answers a request for public values in a session, if it is in order; `None` where the slow path is to.
-    fn put_in_session(&mut self, message: &[u8], reply: &Reply<'_>) -> Option<bool> {
-        let (len, _) = Sealer::room_for(reply);
+    fn put_in_session(&mut self, message: &[u8], reply: &ReplyParts<'_>) -> Option<bool> {
+        let (len, _) = SessionSealer::room_for(reply);
         if self.out.len() - *self.used < len {
             return Some(false);
         }
@@ -123,7 +128,7 @@ impl<'a, B: AsRef<[u8]>, W> ReplyRound<'_, '_, 'a, B, W> {
         Some(is_put)
     }
 
-    fn put(&mut self, message: &[u8], reply: &Reply<'_>) -> bool {
+    fn put(&mut self, message: &[u8], reply: &ReplyParts<'_>) -> bool {
         let is_put = put(reply, self.out, self.used, self.turn.counters);
         if is_put {
             self.log(message, reply.response_code());
@@ -133,7 +138,7 @@ impl<'a, B: AsRef<[u8]>, W> ReplyRound<'_, '_, 'a, B, W> {
 }
 
 /// Puts a reply into `out` and counts it. False when there is no room.
-pub(super) fn put(reply: &Reply<'_>, out: &mut [u8], used: &mut usize, counters: &Counters) -> bool {
+pub(super) fn put(reply: &ReplyParts<'_>, out: &mut [u8], used: &mut usize, counters: &Counters) -> bool {
     let len = Envelope::LEN + reply.message_len();
     let Some(room) = out.get_mut(*used..*used + len) else { return false };
     reply.write_stream(room);

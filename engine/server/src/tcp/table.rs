@@ -6,11 +6,11 @@ pub(super) use handle_process::connections::ConnectionWait;
 use handle_process::connections::{self, TableLimits};
 
 /// All connections of a worker.
-pub(super) type StreamTable = connections::ConnectionTable<StreamId, Stream>;
+pub(super) type StreamTable = connections::ConnectionTable<StreamId, TableStream>;
 
 /// What is under way on a connection.
 #[derive(Debug, Default)]
-pub(super) struct Stream {
+pub(super) struct TableStream {
     /// A request that has begun, or requests that wait until answers have been read.
     pub(super) input: Vec<u8>,
     /// Answers that are made elsewhere.

@@ -8,10 +8,10 @@ use handle_proto::wire::list::{Indexes, Strings};
 use handle_proto::wire::query::Query;
 use handle_proto::wire::{Envelope, Header, MessageBuf, Request};
 use handle_proto::{OpCode, OpFlags, Value};
-use handle_resolver::{Context, Service};
+use handle_resolver::{AnswerContext, ServiceFacts};
 use handle_snapshot::builder::Builder;
 use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
-use handle_snapshot::{Layer, Records};
+use handle_snapshot::{Layer, RecordSet};
 use std::io::Cursor;
 
 /// Takes everything, and notes it.
@@ -68,7 +68,7 @@ fn with_connection(
     steps: impl FnOnce(&mut TcpConnections, StreamId, &mut ConnectionTurn<'_, '_, Vec<u8>, RecordedActions>),
 ) {
     let layers = [layer()];
-    let context = Context::new(Records::new(&layers).unwrap(), Service::ALONE, 1_800_000_000);
+    let context = AnswerContext::new(RecordSet::new(&layers).unwrap(), ServiceFacts::ALONE, 1_800_000_000);
     let (mut tcp, counters, mut wire) =
         (TcpConnections::new(TcpSettings::default()), Counters::default(), RecordedActions::default());
     let id = StreamId::new(0, 1);

@@ -5,11 +5,11 @@ use super::{ConnectionTurn, TcpConnections};
 use crate::config::Config;
 use crate::counters::{Counters, Transport};
 use crate::query_log::QueryLogTap;
-use crate::sessions::sealer::Sealer;
-use crate::slow::queue::{Job, Route};
+use crate::sessions::sealer::SessionSealer;
+use crate::slow::queue::{JobRoute, SlowJob};
 use crate::slow::shard::{ListingReader, SlowShard};
 use handle_net::{Datapath, StreamId, bind_listener};
-use handle_resolver::Context;
+use handle_resolver::AnswerContext;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 
@@ -35,7 +35,8 @@ fn bind(config: &Config, address: SocketAddr, reuse_port: bool) -> io::Result<Op
 }
 
 /// What else of its worker a turn goes through: the slow path, sessions, the query log.
-pub(crate) type WorkerParts<'w> = (&'w mut SlowShard, Option<&'w mut Sealer>, Option<&'w mut QueryLogTap>);
+pub(crate) type WorkerParts<'w> =
+    (&'w mut SlowShard, Option<&'w mut SessionSealer>, Option<&'w mut QueryLogTap>);
 
 /// The connections of a worker.
 pub(crate) struct TcpWorker {
@@ -84,14 +85,15 @@ impl TcpWorker {
     pub(crate) fn turn<B: AsRef<[u8]>>(
         &mut self,
         path: &mut dyn Datapath,
-        context: &Context<'_, B>,
+        context: &AnswerContext<'_, B>,
         counters: &Counters,
         now_ms: u64,
         (slow, sealer, tap): WorkerParts<'_>,
     ) -> usize {
         let Some(streams) = path.streams() else { return 0 };
         let (inbox, wire) = (streams.inbox, streams.connections);
-        let defer = &mut |id, source, request: &[u8]| slow.defer(Route::Tcp(id, source), request, counters);
+        let defer =
+            &mut |id, source, request: &[u8]| slow.defer(JobRoute::Tcp(id, source), request, counters);
         let mut turn = ConnectionTurn { wire, context, counters, now_ms, defer, sealer, tap };
         for event in inbox.iter() {
             self.tcp.handle(event, &mut turn);
@@ -109,8 +111,8 @@ impl TcpWorker {
     pub(crate) fn reply<B: AsRef<[u8]>>(
         &mut self,
         path: &mut dyn Datapath,
-        (id, job): (StreamId, &Job),
-        context: &Context<'_, B>,
+        (id, job): (StreamId, &SlowJob),
+        context: &AnswerContext<'_, B>,
         counters: &Counters,
         now_ms: u64,
         (slow, sealer, tap): WorkerParts<'_>,
@@ -124,7 +126,8 @@ impl TcpWorker {
             counters.count_reply(Transport::Tcp, job.code, job.refused);
         }
         let Some(streams) = path.streams() else { return false };
-        let defer = &mut |id, source, request: &[u8]| slow.defer(Route::Tcp(id, source), request, counters);
+        let defer =
+            &mut |id, source, request: &[u8]| slow.defer(JobRoute::Tcp(id, source), request, counters);
         let wire = streams.connections;
         let mut turn = ConnectionTurn { wire, context, counters, now_ms, defer, sealer, tap };
         self.tcp.reply(id, &job.answer, !job.has_more(), &mut turn)
@@ -157,7 +160,7 @@ impl TcpWorker {
     pub(crate) fn abort_all<B: AsRef<[u8]>>(
         &mut self,
         path: &mut dyn Datapath,
-        context: &Context<'_, B>,
+        context: &AnswerContext<'_, B>,
         counters: &Counters,
     ) {
         if let Some(streams) = path.streams() {

@@ -10,11 +10,11 @@
 
 use super::manifest::{LAYERS_MAX, MANIFEST, MANIFEST_LEN_MAX, Manifest, is_layer_file};
 use super::stager::{BuiltLayer, LayerPlace, NewLayer, Stager};
-use super::storage::{Disk, Storage};
+use super::storage::{DiskStorage, Storage};
 use super::{SetError, SetErrorKind, check_alike, history, open_layer, parse_manifest};
 use crate::format::FLAG_HOMED;
 use crate::reader::Layer;
-use crate::records::Records;
+use crate::records::RecordSet;
 use crate::writer::{BuildError, LayerOptions};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -23,7 +23,7 @@ use std::time::{Duration, SystemTime};
 use std::vec::Vec;
 
 /// Publishes sets into one directory.
-pub struct SetPublisher<S: Storage = Disk> {
+pub struct SetPublisher<S: Storage = DiskStorage> {
     pub(super) stager: Stager<S>,
     current: Option<CurrentSet<S>>,
     /// When files of ours left the last set that named them, Unix milliseconds.
@@ -44,13 +44,13 @@ pub struct PruneReport {
     pub len: u64,
 }
 
-impl SetPublisher<Disk> {
+impl SetPublisher<DiskStorage> {
     /// Takes the lock of a directory that exists, and reads what is published there.
     ///
     /// # Errors
     /// When another process has the lock, or what is published is not whole.
     pub fn open(dir: &Path) -> Result<Self, SetError> {
-        match Disk::lock(dir) {
+        match DiskStorage::lock(dir) {
             Ok(Some(disk)) => Self::with_storage(disk),
             Ok(None) => Err(SetError::new(dir, SetErrorKind::Locked)),
             Err(error) => Err(SetError::io(dir, "lock it", error)),
@@ -86,8 +86,8 @@ impl<S: Storage> SetPublisher<S> {
     }
 
     /// The layers that are published, as one.
-    pub fn records(&self) -> Option<Records<'_, S::Bytes>> {
-        self.current.as_ref().map(|current| Records::new_alike(&current.layers))
+    pub fn records(&self) -> Option<RecordSet<'_, S::Bytes>> {
+        self.current.as_ref().map(|current| RecordSet::new_alike(&current.layers))
     }
 
     /// What writes new layers, also in another thread and while others are published.
@@ -248,7 +248,7 @@ impl<S: Storage> SetPublisher<S> {
         let io = |error| SetErrorKind::Io { doing: "open it", error };
         let bytes = self.stager.storage.open(&layer.entry.file).map_err(io)?;
         let new = open_layer(bytes, &layer.entry)?;
-        let below = Records::new(&old.layers).map_err(|_| SetErrorKind::Mixed)?;
+        let below = RecordSet::new(&old.layers).map_err(|_| SetErrorKind::Mixed)?;
         if (new.seed(), new.folds()) != (below.seed(), below.folds()) {
             return Err(SetErrorKind::Mixed);
         }

@@ -1,9 +1,9 @@
 //! New layers: written, synced and checked under names of their own, until a publisher takes them.
 
-use super::manifest::{LAYER_SUFFIX, LayerEntry, MANIFEST, MANIFEST_LEN_MAX, Manifest, Source};
+use super::manifest::{LAYER_SUFFIX, LayerEntry, MANIFEST, MANIFEST_LEN_MAX, Manifest, SetOrigin};
 use super::storage::Storage;
 use super::{SetError, SetErrorKind, open_layer, parse_manifest};
-use crate::format::Header;
+use crate::format::LayerHeader;
 use crate::merge::{self, MergeProgress};
 use crate::reader::Layer;
 use crate::verify;
@@ -25,7 +25,7 @@ const NAMES_MAX: u32 = 10_000;
 const UNSYNCED_LEN_MAX: usize = 8 << 20;
 
 /// What [`Builder::finish`](crate::Builder::finish) and [`LayerWriter::finish`] return.
-pub(super) type BuiltLayer<S> = Result<(<S as Storage>::File, Header), BuildError>;
+pub(super) type BuiltLayer<S> = Result<(<S as Storage>::File, LayerHeader), BuildError>;
 
 /// Where a new layer goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,16 +48,16 @@ pub enum LayerPlace {
 #[must_use = "a layer is in no set before it is published"]
 pub struct NewLayer {
     pub(super) entry: LayerEntry,
-    pub(super) header: Header,
+    pub(super) header: LayerHeader,
     pub(super) place: LayerPlace,
-    pub(super) source: Option<Source>,
+    pub(super) source: Option<SetOrigin>,
     _pending: PendingFile,
 }
 
 impl NewLayer {
     /// What its header says.
     #[must_use]
-    pub const fn header(&self) -> &Header {
+    pub const fn header(&self) -> &LayerHeader {
         &self.header
     }
 
@@ -68,7 +68,7 @@ impl NewLayer {
     }
 
     /// Says what a set shows once this layer is in it; a merge shows what was shown before.
-    pub fn showing(mut self, source: Source) -> Self {
+    pub fn showing(mut self, source: SetOrigin) -> Self {
         self.source = Some(source);
         self
     }
@@ -151,7 +151,7 @@ impl<S: Storage> Stager<S> {
         file: S::File,
         name: &str,
         write: impl FnOnce(S::File, &Path) -> BuiltLayer<S>,
-    ) -> Result<(LayerEntry, Header), SetError> {
+    ) -> Result<(LayerEntry, LayerHeader), SetError> {
         let (path, dir) = (self.path(name), self.storage.dir());
         let (file, header) =
             write(file, dir).map_err(|error| SetError::new(&path, SetErrorKind::Build(error)))?;

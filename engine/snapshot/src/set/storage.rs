@@ -105,13 +105,13 @@ pub trait Storage: Send + Sync {
 
 /// A directory of the file system, locked against other publishers.
 #[derive(Debug)]
-pub struct Disk {
+pub struct DiskStorage {
     dir: PathBuf,
     /// Held open: the lock goes with it, however the process ends.
     _lock: File,
 }
 
-impl Disk {
+impl DiskStorage {
     /// Locks a directory; `None` when another process has locked it.
     ///
     /// # Errors
@@ -139,7 +139,7 @@ pub(crate) fn read_small(path: &Path, len_max: usize) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-impl Storage for Disk {
+impl Storage for DiskStorage {
     type File = File;
     type Bytes = MappedFile;
 

@@ -13,7 +13,7 @@ use std::collections::HashMap;
 
 /// What the servers of a world have of sessions.
 #[derive(Default)]
-pub(crate) struct Sessions {
+pub(crate) struct WorldSessions {
     /// Whether they agree to one.
     pub(crate) agree: bool,
     /// Whether they encrypt what they say in one.
@@ -33,7 +33,7 @@ struct WorldSession {
     is_garbled: bool,
 }
 
-impl Sessions {
+impl WorldSessions {
     /// Agrees, if servers do: the id of the session, and the data of the answer.
     pub(crate) fn set_up(&mut self, setup: &SessionSetup<'_>) -> Option<(i32, Vec<u8>)> {
         let KeyExchange::DiffieHellman(theirs) = setup.exchange else { panic!("Diffie-Hellman") };
