@@ -42,7 +42,7 @@ impl<'a> Answerer<'a> {
         let (mut len, outbox, peer) = (0, &mut self.outbox, self.peer);
         answer_batch(&self.context, &mut self.scratch, datagrams, |_, outcome| {
             len += match outcome {
-                InBatch::Usual(reply) => push_usual(outbox, peer, reply),
+                InBatch::Fast(reply) => push_usual(outbox, peer, reply),
                 InBatch::Other(AnswerOutcome::Reply(reply)) => push(outbox, peer, reply),
                 _ => 0,
             };

@@ -18,10 +18,10 @@ pub fn capture(bytes: &[u8]) {
     let Ok(recording) = pcap::read(bytes, PORT) else { return };
     assert!(is_capture, "what reads as one begins like one");
     for request in &recording.requests {
-        assert!(request.what.len() <= UDP_MESSAGE_LEN_MAX, "{} bytes", request.what.len());
-        assert!(GeneratedQuestion::of_message(&request.what).is_some(), "{:02x?}", request.what);
-        let mut parts = bytes.windows(request.what.len());
-        assert!(parts.any(|part| part == request.what), "{:02x?} is not in it", request.what);
+        assert!(request.content.len() <= UDP_MESSAGE_LEN_MAX, "{} bytes", request.content.len());
+        assert!(GeneratedQuestion::of_message(&request.content).is_some(), "{:02x?}", request.content);
+        let mut parts = bytes.windows(request.content.len());
+        assert!(parts.any(|part| part == request.content), "{:02x?} is not in it", request.content);
     }
     if let Ok(first) = pcap::read(&bytes[..bytes.len() / 2], PORT) {
         assert_eq!(first.requests, recording.requests[..first.requests.len()]);

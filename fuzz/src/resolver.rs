@@ -513,7 +513,7 @@ pub fn batch(bytes: &[u8]) {
         let mut answered: Vec<Option<DatagramOutcome>> = asked.iter().map(|_| None).collect();
         answer_batch(&context, &mut scratch, asked.iter().copied(), |at, outcome| {
             let bytes = match outcome {
-                InBatch::Usual(usual) => {
+                InBatch::Fast(usual) => {
                     let mut datagram = vec![0xaa; usual.len()];
                     usual.write(&mut datagram);
                     DatagramOutcome::Datagrams(datagram)

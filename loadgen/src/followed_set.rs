@@ -125,7 +125,7 @@ impl ContentSource for SetSource {
 #[derive(Debug)]
 pub struct Follower {
     set: PublishedSet,
-    watch: Arc<SharedTimeline>,
+    shared_timeline: Arc<SharedTimeline>,
     timeline: Timeline,
     seen: Option<FileId>,
     clock: Clock,
@@ -173,7 +173,7 @@ impl Follower {
         };
         timeline.publish(first, 0, i64::MIN);
         Self {
-            watch: Arc::new(SharedTimeline::new(timeline.clone(), 0)),
+            shared_timeline: Arc::new(SharedTimeline::new(timeline.clone(), 0)),
             set,
             timeline,
             seen: None,
@@ -186,7 +186,7 @@ impl Follower {
     /// Where it tells what it sees.
     #[must_use]
     pub fn watch(&self) -> Arc<SharedTimeline> {
-        Arc::clone(&self.watch)
+        Arc::clone(&self.shared_timeline)
     }
 
     /// Looks at the directory again and again until `stop`, and returns what it saw.
@@ -214,7 +214,7 @@ impl Follower {
                 Err(_) => self.followed.failed += 1,
             }
         }
-        self.watch.set_complete(looked_ns);
+        self.shared_timeline.set_complete(looked_ns);
     }
 
     fn take(&mut self, set: PublishedSet, file: Option<FileId>) {
@@ -242,7 +242,7 @@ impl Follower {
         let source: Arc<dyn ContentSource> = Arc::new(SetSource(set.clone()));
         let generation = SetGeneration { number: new, from_ns, until_ns: i64::MAX, source: Some(source) };
         self.timeline.publish(generation, published_ns, forget_ns);
-        self.watch.update(self.timeline.clone());
+        self.shared_timeline.update(self.timeline.clone());
         self.set = set;
     }
 }

@@ -61,13 +61,13 @@ impl RunJob {
                 let what = "--mix is for names: the requests of a capture are sent as they are";
                 return Err(Error::Option(what.to_owned()));
             }
-            RecordingKind::Messages => Workload::of_messages(requests.map(|request| &request.what[..]))?,
+            RecordingKind::Messages => Workload::of_messages(requests.map(|request| &request.content[..]))?,
             RecordingKind::Names => {
                 let mut sampler = RequestSampler::new(usize::MAX, options.seed);
                 sampler.for_forms(&options.forms, options.request_len_max());
                 let mut interrupt = Interrupt::new(go_on);
                 requests.try_for_each(|request| {
-                    sampler.offer(&request.what);
+                    sampler.offer(&request.content);
                     interrupt.step()
                 })?;
                 sampler.finish_as(&options.forms, connection_flags(options), now_unix_s())?

@@ -50,7 +50,7 @@ impl FromStr for AccessOrder {
 #[derive(Clone, Copy, Debug)]
 pub struct Chooser {
     len: u32,
-    how: PatternState,
+    state: PatternState,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -74,14 +74,14 @@ impl Chooser {
             AccessOrder::Zipf { exponent } => PatternState::Zipf(Zipf::new(len, exponent)),
             AccessOrder::Sequential => PatternState::Sequential { next: number, step: threads },
         };
-        Self { len, how }
+        Self { len, state: how }
     }
 
     /// The next number.
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "below the length, which is a u32")]
     pub fn choose(&mut self, random: &mut RandomGenerator) -> u32 {
-        match &mut self.how {
+        match &mut self.state {
             PatternState::Uniform => random.below(u64::from(self.len)) as u32,
             PatternState::Zipf(zipf) => zipf.rank(random) - 1,
             PatternState::Sequential { next, step } => {

@@ -219,7 +219,7 @@ fn pass(
         let following = follower.map(|follower| scope.spawn(|| follower.follow(&verified)));
         for start in starts {
             // A thread that is gone says why when it is joined.
-            let _ = start.send(RunStart { clock, watch: watch.clone() });
+            let _ = start.send(RunStart { clock, shared_timeline: watch.clone() });
         }
         let seconds = collect(&messages, options.threads, |second| {
             if progress(second).is_break() {
@@ -288,7 +288,7 @@ enum ThreadMessage {
 /// What a thread needs to begin.
 struct RunStart {
     clock: Clock,
-    watch: Option<Arc<SharedTimeline>>,
+    shared_timeline: Option<Arc<SharedTimeline>>,
 }
 
 struct Thread<'a> {
@@ -337,7 +337,7 @@ impl Thread<'_> {
             SendPath::Streams(_) => "epoll".to_owned(),
         };
         let _ = messages.send(ThreadMessage::Ready(name));
-        let Ok(RunStart { clock, watch }) = start.recv() else { return Ok(None) };
+        let Ok(RunStart { clock, shared_timeline: watch }) = start.recv() else { return Ok(None) };
         if let (Some(watch), Some(rules)) = (watch, self.rules) {
             worker.verify(AnswerVerifier::new(watch, rules.clone()));
         }

@@ -279,7 +279,7 @@ impl DeferredAnswer {
 /// Judges the answers of one thread.
 #[derive(Debug)]
 pub struct AnswerVerifier {
-    watch: Arc<SharedTimeline>,
+    shared_timeline: Arc<SharedTimeline>,
     version: u64,
     timeline: Arc<Timeline>,
     rules: VerifyRules,
@@ -297,7 +297,7 @@ impl AnswerVerifier {
         let version = watch.version.load(Ordering::Acquire);
         let timeline = watch.timeline();
         Self {
-            watch,
+            shared_timeline: watch,
             version,
             timeline,
             rules,
@@ -312,11 +312,11 @@ impl AnswerVerifier {
     /// Takes what is new about the sets, and judges what waited for it. Cheap when nothing is new.
     pub fn refresh(&mut self, counts: &mut AnswerCounts) {
         // Read before the timeline: what it promises must be in what we then judge by.
-        let complete_ns = self.watch.complete_ns();
-        let version = self.watch.version.load(Ordering::Acquire);
+        let complete_ns = self.shared_timeline.complete_ns();
+        let version = self.shared_timeline.version.load(Ordering::Acquire);
         if version != self.version {
             self.version = version;
-            self.timeline = self.watch.timeline();
+            self.timeline = self.shared_timeline.timeline();
         }
         while self.pending.front().is_some_and(|pending| pending.received_ns < complete_ns) {
             let Some(pending) = self.pending.pop_front() else { break };
@@ -346,9 +346,10 @@ impl AnswerVerifier {
         let (sent_ns, received_ns) = times_ns;
         let asked = TimedAnswer { answered, sent_ns, received_ns };
         let verdict = self.timeline.judge(&asked, &self.rules);
-        let final_ = matches!(verdict, AnswerVerdict::Match { .. }) || received_ns < self.watch.complete_ns();
+        let final_ = matches!(verdict, AnswerVerdict::Match { .. })
+            || received_ns < self.shared_timeline.complete_ns();
         let len = answered.message.len();
-        if final_ && self.version == self.watch.version.load(Ordering::Acquire) {
+        if final_ && self.version == self.shared_timeline.version.load(Ordering::Acquire) {
             self.count(&asked, verdict, counts);
         } else if self.pending.len() < PENDING_MAX && self.pending_len + len <= PENDING_LEN_MAX {
             self.pending_len += len;

@@ -32,7 +32,7 @@ pub struct ConnectionManners {
 pub struct Interceptor {
     /// Where clients connect to.
     pub address: SocketAddr,
-    heard: Arc<Mutex<Vec<Vec<u8>>>>,
+    messages: Arc<Mutex<Vec<Vec<u8>>>>,
     connections: Arc<AtomicUsize>,
 }
 
@@ -63,7 +63,7 @@ impl Interceptor {
                 std::thread::spawn(move || drop(relay(client, server, manners, &act, &log)));
             }
         });
-        Self { address, heard, connections }
+        Self { address, messages: heard, connections }
     }
 
     /// Stands in front of `server` and changes nothing.
@@ -81,7 +81,7 @@ impl Interceptor {
     /// All messages of clients since this was asked last, as they came.
     #[must_use]
     pub fn take_heard(&self) -> Vec<Vec<u8>> {
-        std::mem::take(&mut self.heard.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut self.messages.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 

@@ -316,7 +316,7 @@ impl RemoteServices {
     /// What is asked on behalf of one request. Nothing is yet, and no place is taken.
     #[must_use]
     pub const fn errand(&self) -> RemoteInquiry<'_> {
-        RemoteInquiry { elsewhere: self, driver: None, questions_left: self.config.questions, ends: None }
+        RemoteInquiry { services: self, driver: None, questions_left: self.config.questions, ends: None }
     }
 
     /// What was asked so far.
@@ -347,7 +347,7 @@ impl RemoteServices {
 /// What is asked of other services on behalf of one request.
 #[derive(Debug)]
 pub struct RemoteInquiry<'e> {
-    elsewhere: &'e RemoteServices,
+    services: &'e RemoteServices,
     driver: Option<BlockingDriver>,
     questions_left: usize,
     /// Since others were asked for the first time, so long.
@@ -399,8 +399,8 @@ impl RemoteInquiry<'_> {
     /// When nobody says.
     pub fn verdict(&mut self, asked: &VerificationRequest<'_>) -> Result<RemoteVerdict, RemoteFailure> {
         let purpose = InterfacePurpose { kind: InterfaceKind::QUERY, primary_only: false };
-        let certified = self.elsewhere.config.certified;
-        let patience = Duration::from_millis(self.elsewhere.config.patience_ms.into());
+        let certified = self.services.config.certified;
+        let patience = Duration::from_millis(self.services.config.patience_ms.into());
         let told = self.with_driver(asked.identity.handle, InquiryKind::Verdict, |driver, ends| {
             let servers = driver.servers(asked.identity.handle, purpose, certified);
             let servers = servers.map_err(RemoteFailure::Lookup)?;
@@ -417,7 +417,7 @@ impl RemoteInquiry<'_> {
     }
 
     fn ask(&mut self, mut question: Question) -> Result<SharedAnswer, RemoteFailure> {
-        question.wants.certified = self.elsewhere.config.certified;
+        question.wants.certified = self.services.config.certified;
         let mut told = self.with_driver(&question.handle, InquiryKind::Values, |driver, _| {
             let answer = driver
                 .resolve(&question, &LookupOptions::default())
@@ -431,7 +431,7 @@ impl RemoteInquiry<'_> {
         });
         // What was told before is known all the same.
         if matches!(told, Err(RemoteFailure::Rested(_)))
-            && let Some(answer) = self.elsewhere.client.cache.get(&question, driver::now())
+            && let Some(answer) = self.services.client.cache.get(&question, driver::now())
         {
             told = Ok(answer);
         }
@@ -446,30 +446,30 @@ impl RemoteInquiry<'_> {
         about: InquiryKind,
         ask: impl FnOnce(&mut BlockingDriver, Instant) -> Result<T, RemoteFailure>,
     ) -> Result<T, RemoteFailure> {
-        let patience = Duration::from_millis(self.elsewhere.config.patience_ms.into());
+        let patience = Duration::from_millis(self.services.config.patience_ms.into());
         let now = Instant::now();
         let ends = *self.ends.get_or_insert(now + patience);
         let left = self.questions_left.checked_sub(1).filter(|_| now < ends).ok_or(RemoteFailure::Enough)?;
         self.questions_left = left;
         let handle = Handle(handle);
-        if let Some(rested) = self.elsewhere.silent().why(handle, about, now) {
+        if let Some(rested) = self.services.silent().why(handle, about, now) {
             return Err(rested);
         }
         let driver = match &mut self.driver {
             Some(driver) => driver,
-            none => none.insert(self.elsewhere.places.1.try_recv().map_err(|_| RemoteFailure::Busy)?),
+            none => none.insert(self.services.places.1.try_recv().map_err(|_| RemoteFailure::Busy)?),
         };
         let told = ask(driver, ends);
         if let Err(unanswered) = &told
             && unanswered.is_silence()
         {
-            self.elsewhere.silent().note(handle, about, unanswered.clone(), Instant::now());
+            self.services.silent().note(handle, about, unanswered.clone(), Instant::now());
         }
         told
     }
 
     fn note<T>(&self, told: &Result<T, RemoteFailure>) {
-        let RemoteCounters { asked, unanswered, refused, rested } = &self.elsewhere.counts;
+        let RemoteCounters { asked, unanswered, refused, rested } = &self.services.counts;
         let not_asked = match told {
             Ok(_) => None,
             Err(RemoteFailure::Busy | RemoteFailure::Enough) => Some(refused),
@@ -487,7 +487,7 @@ impl Drop for RemoteInquiry<'_> {
     fn drop(&mut self) {
         if let Some(driver) = self.driver.take() {
             // It goes where it came from, so there is room.
-            let _ = self.elsewhere.places.0.try_send(driver);
+            let _ = self.services.places.0.try_send(driver);
         }
     }
 }

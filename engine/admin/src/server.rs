@@ -315,7 +315,7 @@ fn connections_listener(address: SocketAddr, backlog: u32) -> anyhow::Result<Tcp
 /// One sentence with the likely cause, and what to do.
 pub fn check_set(directory: &Path) -> anyhow::Result<()> {
     match PublishedSet::open(directory, LoadMode::Map) {
-        Err(error) if !matches!(error.why, SetErrorKind::NotPublished) => {
+        Err(error) if !matches!(error.kind, SetErrorKind::NotPublished) => {
             Err(explain_set(directory, error.into()))
         }
         Ok(_) | Err(_) => Ok(()),
@@ -326,22 +326,21 @@ pub fn check_set(directory: &Path) -> anyhow::Result<()> {
 fn explain_set(directory: &Path, error: PublishError) -> anyhow::Error {
     let set = directory.display();
     let hint = match &error {
-        PublishError::Set(SetError { why: SetErrorKind::Locked, .. }) => {
+        PublishError::Set(SetError { kind: SetErrorKind::Locked, .. }) => {
             " (is handle-admin running already?)".to_owned()
         }
-        PublishError::Set(SetError { why: SetErrorKind::Io { error, .. }, .. }) | PublishError::Io(error) => {
-            match error.kind() {
-                ErrorKind::StorageFull | ErrorKind::QuotaExceeded => format!(" (is there room: df -h {set})"),
-                ErrorKind::PermissionDenied => format!(" (who may write there: ls -ld {set})"),
-                ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::AlreadyExists => {
-                    format!(" (what is there: ls -la {set})")
-                }
-                _ => String::new(),
+        PublishError::Set(SetError { kind: SetErrorKind::Io { error, .. }, .. })
+        | PublishError::Io(error) => match error.kind() {
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => format!(" (is there room: df -h {set})"),
+            ErrorKind::PermissionDenied => format!(" (who may write there: ls -ld {set})"),
+            ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::AlreadyExists => {
+                format!(" (what is there: ls -la {set})")
             }
-        }
+            _ => String::new(),
+        },
         // Whatever is published comes from the store. For any other reason, the set may be the good copy.
         PublishError::Set(SetError {
-            why:
+            kind:
                 SetErrorKind::Manifest(_)
                 | SetErrorKind::Open(_)
                 | SetErrorKind::OtherFile { .. }
@@ -413,7 +412,7 @@ mod tests {
     /// Who moves it away where the store is what has failed would lose the good copy.
     #[test]
     fn a_set_is_given_up_only_where_it_is_damaged() {
-        let set = |why| PublishError::Set(SetError { path: "/set/MANIFEST".into(), why });
+        let set = |why| PublishError::Set(SetError { path: "/set/MANIFEST".into(), kind: why });
         let io = |kind: ErrorKind| set(SetErrorKind::Io { doing: "write it", error: kind.into() });
         let full = || std::io::Error::from(ErrorKind::StorageFull);
         for (error, hint) in [

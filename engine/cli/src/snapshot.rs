@@ -385,7 +385,7 @@ fn merge(args: &MergeArgs) -> anyhow::Result<ExitOutcome> {
     let manifest = publisher
         .manifest()
         .cloned()
-        .ok_or_else(|| SetError { path: args.dir.clone(), why: SetErrorKind::NotPublished })?;
+        .ok_or_else(|| SetError { path: args.dir.clone(), kind: SetErrorKind::NotPublished })?;
     let count = manifest.layers.len() - usize::from(args.deltas);
     let started = std::time::Instant::now();
     if count > 1 {

@@ -162,7 +162,7 @@ impl OpenSession {
 #[derive(Debug)]
 pub struct SessionPool {
     sessions_max: usize,
-    known: Mutex<Vec<SessionEntry>>,
+    entries: Mutex<Vec<SessionEntry>>,
 }
 
 #[derive(Debug)]
@@ -220,11 +220,11 @@ impl SessionPool {
     /// At most `sessions_max`; the oldest makes room.
     #[must_use]
     pub const fn new(sessions_max: usize) -> Self {
-        Self { sessions_max, known: Mutex::new(vec![]) }
+        Self { sessions_max, entries: Mutex::new(vec![]) }
     }
 
     fn known(&self) -> MutexGuard<'_, Vec<SessionEntry>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn put(

@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 #[derive(Debug)]
 pub struct ServerTimes {
     servers_max: usize,
-    known: Mutex<HashMap<SocketAddr, TimesEntry>>,
+    entries: Mutex<HashMap<SocketAddr, TimesEntry>>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -38,13 +38,13 @@ impl ServerTimes {
     /// Times of at most `servers_max` servers.
     #[must_use]
     pub fn new(servers_max: usize) -> Self {
-        Self { servers_max, known: Mutex::default() }
+        Self { servers_max, entries: Mutex::default() }
     }
 
     /// Notes how long an answer took, half and half with what was known; a failure counts as the time that was
     /// waited for it in vain.
     pub fn note(&self, server: SocketAddr, took_ms: u32, now: ClockReading) {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         let is_full = known.len() >= self.servers_max;
         match known.get_mut(&server) {
             Some(known) => {
@@ -61,7 +61,7 @@ impl ServerTimes {
     /// Notes that a server answered as a primary one. Of several primaries that have not heard of each other's changes
     /// yet the same is to be asked again.
     pub fn note_primary(&self, server: SocketAddr, now: ClockReading) {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = known.get_mut(&server) {
             known.primary_ms = Some(now.ms);
         }
@@ -70,7 +70,7 @@ impl ServerTimes {
     /// When a server answered as a primary one, if that was not long ago.
     #[must_use]
     pub fn primary_ms(&self, server: SocketAddr, now: ClockReading) -> Option<u64> {
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         let primary_ms = known.get(&server)?.primary_ms?;
         (now.ms.saturating_sub(primary_ms) < PRIMARY_MS).then_some(primary_ms)
     }
@@ -83,7 +83,7 @@ impl ServerTimes {
     /// What is known of `server`.
     #[must_use]
     pub fn known_ms(&self, server: SocketAddr, now: ClockReading) -> Option<u32> {
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         known.get(&server).map(|known| known.at(now))
     }
 }

@@ -26,7 +26,7 @@ pub enum LookupStep {
         /// Which.
         handle: Vec<u8>,
         /// What for.
-        why: QuestionReason,
+        reason: QuestionReason,
     },
     /// It was known from before.
     Cached {
@@ -145,7 +145,7 @@ impl fmt::Display for LookupEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:indent$}", "", indent = self.depth * 2)?;
         match &self.step {
-            LookupStep::Question { handle, why } => write!(f, "{}  ({why})", Handle(handle)),
+            LookupStep::Question { handle, reason: why } => write!(f, "{}  ({why})", Handle(handle)),
             LookupStep::Cached { code } => write!(f, "known from before: {} {code}", code.0),
             LookupStep::Sites { from, sites } => {
                 write!(f, "{from}: {} site{}", sites.len(), if sites.len() == 1 { "" } else { "s" })

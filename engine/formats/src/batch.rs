@@ -172,12 +172,12 @@ pub struct InvalidBlock {
     /// Number of the line that is wrong, from 1.
     pub line: u64,
     /// What is wrong with it.
-    pub why: LineProblem,
+    pub problem: LineProblem,
 }
 
 impl fmt::Display for InvalidBlock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "line {}: {}", self.line, self.why)
+        write!(f, "line {}: {}", self.line, self.problem)
     }
 }
 

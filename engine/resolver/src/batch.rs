@@ -46,7 +46,7 @@ impl Default for Scratch {
 #[derive(Clone, Copy, Debug)]
 pub enum InBatch<'a> {
     /// What nearly every answer is goes back.
-    Usual(FastAnswer<'a>),
+    Fast(FastAnswer<'a>),
     /// Anything, the like of it included.
     Other(AnswerOutcome<'a>),
 }
@@ -101,14 +101,14 @@ fn answer_staged<'a, B: AsRef<[u8]>>(
                 && key.write(asked.handle(), context.records.folds())
             {
                 let hash = RecordLookup::new(context, key.as_bytes()).hash;
-                staged.push(StagedRequest { at, hash, asked: Ok(asked) });
+                staged.push(StagedRequest { at, hash, request: Ok(asked) });
                 continue;
             }
             match prepare(context, read(bytes), key) {
                 PreparedRequest::Done(outcome) => sink(at, &InBatch::Other(outcome)),
                 PreparedRequest::Find(question) => {
                     let hash = RecordLookup::new(context, key.as_bytes()).hash;
-                    staged.push(StagedRequest { at, hash, asked: Err(questions.len()) });
+                    staged.push(StagedRequest { at, hash, request: Err(questions.len()) });
                     questions.push(question);
                 }
             }
@@ -125,9 +125,9 @@ fn answer_staged<'a, B: AsRef<[u8]>>(
         for ((one, lookup), key) in staged.iter().zip(&lookups).zip(&scratch.keys) {
             let found = context.records.resolve(*lookup, one.hash, key.as_bytes());
             let lookup = RecordLookup::hashed(key.as_bytes(), one.hash);
-            match one.asked {
+            match one.request {
                 Ok(asked) => match usual(context, asked, &found) {
-                    Some(usual) => sink(one.at, &InBatch::Usual(usual)),
+                    Some(usual) => sink(one.at, &InBatch::Fast(usual)),
                     None => sink(one.at, &InBatch::Other(unusual(context, asked, &lookup, found))),
                 },
                 Err(question) => {
@@ -185,5 +185,5 @@ struct StagedRequest<'a> {
     at: usize,
     hash: u64,
     /// A usual request, or the position of the question among those of the batch.
-    asked: Result<FastRequest<'a>, usize>,
+    request: Result<FastRequest<'a>, usize>,
 }

@@ -81,7 +81,7 @@ impl<'a> FastRequest<'a> {
         let len = FIXED_LEN + self.handle().0.len() + values.len();
         let fits = len <= Envelope::LEN + UDP_DATA_LEN_MAX;
         (fits && count > 0 && record.is_homed()).then_some(FastAnswer {
-            asked: self.0,
+            request: self.0,
             values,
             values_count: len_u32(count),
             len: len_u32(len),
@@ -112,7 +112,7 @@ const fn len_u32(len: usize) -> u32 {
 /// The answer to a usual request: one datagram with values, ready to be written.
 #[derive(Clone, Copy, Debug)]
 pub struct FastAnswer<'a> {
-    asked: &'a [u8],
+    request: &'a [u8],
     values: &'a [u8],
     values_count: u32,
     len: u32,
@@ -161,7 +161,7 @@ impl FastAnswer<'_> {
     #[inline]
     pub fn write(&self, out: &mut [u8]) {
         let (envelope, header) = self.frame();
-        let handle = FastRequest(self.asked).handle().0;
+        let handle = FastRequest(self.request).handle().0;
         let (head, out) = out.split_at_mut(HANDLE_AT);
         head[..Envelope::LEN].copy_from_slice(&envelope.to_bytes());
         head[Envelope::LEN..BODY_AT].copy_from_slice(&header.to_bytes());
@@ -177,7 +177,7 @@ impl FastAnswer<'_> {
 
     #[inline]
     fn frame(&self) -> (Envelope, Header) {
-        let head = self.asked.first_chunk::<BODY_AT>().expect("a usual request has a frame");
+        let head = self.request.first_chunk::<BODY_AT>().expect("a usual request has a frame");
         let asked = Envelope::from_bytes(head.first_chunk().expect("an envelope"));
         let flags = OpFlags(u32::from_be_bytes([head[28], head[29], head[30], head[31]]));
         let envelope = Envelope {

@@ -66,7 +66,7 @@ impl SlowReason {
 #[derive(Clone, Copy, Debug)]
 pub struct SlowPathRequest<'a> {
     request: ParsedRequest<'a>,
-    why: SlowReason,
+    reason: SlowReason,
 }
 
 /// What comes of a request before anybody has said who they are.
@@ -90,7 +90,7 @@ pub(crate) fn answer_unusual<'a, B: AsRef<[u8]>, const N: usize>(
     key: &mut KeyBuf<N>,
 ) -> AnswerOutcome<'a> {
     if let Some(why) = SlowReason::of(&context.service, request) {
-        return AnswerOutcome::Slow(SlowPathRequest { request: *request, why });
+        return AnswerOutcome::Slow(SlowPathRequest { request: *request, reason: why });
     }
     match evaluate(context, request, key) {
         FirstEvaluation::Reply(reply)
@@ -100,7 +100,7 @@ pub(crate) fn answer_unusual<'a, B: AsRef<[u8]>, const N: usize>(
         }
         FirstEvaluation::Reply(reply) => AnswerOutcome::Reply(reply),
         FirstEvaluation::Identity => {
-            AnswerOutcome::Slow(SlowPathRequest { request: *request, why: SlowReason::Identity })
+            AnswerOutcome::Slow(SlowPathRequest { request: *request, reason: SlowReason::Identity })
         }
         FirstEvaluation::Template => AnswerOutcome::Slow(SlowPathRequest::template(request)),
     }
@@ -156,13 +156,13 @@ fn evaluate_question<'a, B: AsRef<[u8]>, const N: usize>(
 
 impl<'a> SlowPathRequest<'a> {
     pub(crate) const fn template(request: &ParsedRequest<'a>) -> Self {
-        Self { request: *request, why: SlowReason::Template }
+        Self { request: *request, reason: SlowReason::Template }
     }
 
     /// Why it goes the slow way.
     #[must_use]
     pub const fn why(&self) -> SlowReason {
-        self.why
+        self.reason
     }
 
     /// Whether the answer is to be signed.

@@ -613,7 +613,7 @@ fn same_alone(layers: &[Layer<Vec<u8>>], datagrams: &[Vec<u8>]) -> usize {
                 assert_eq!(format!("{outcome:?}"), format!("{alone:?}"));
                 assert_eq!(written(&outcome), written(&alone));
             }
-            InBatch::Usual(usual) => {
+            InBatch::Fast(usual) => {
                 let AnswerOutcome::Reply(reply) = alone else { panic!("{alone:?}") };
                 let (mut bytes, mut expected) = (vec![0xaa; usual.len()], vec![0x55; reply.datagrams_len()]);
                 usual.write(&mut bytes);

@@ -13,7 +13,7 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Whether there is nothing to serve yet: no set has been published in the directory of the configuration.
 fn is_unpublished(config: &Config) -> bool {
-    matches!(read_manifest(&config.snapshot), Err(SetError { why: SetErrorKind::NotPublished, .. }))
+    matches!(read_manifest(&config.snapshot), Err(SetError { kind: SetErrorKind::NotPublished, .. }))
 }
 
 /// What is said while it is so.

@@ -25,8 +25,6 @@ pub mod control;
 pub mod counters;
 pub mod first_set;
 pub mod forward;
-#[cfg(test)]
-mod injected;
 pub mod latency;
 mod leftovers;
 pub mod live;
@@ -46,6 +44,8 @@ pub mod takeover;
 pub mod tcp;
 mod telemetry;
 pub mod templates;
+#[cfg(test)]
+mod tests;
 pub mod verification;
 pub mod watchdog;
 pub mod worker;

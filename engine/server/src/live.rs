@@ -260,7 +260,7 @@ impl ServedSet {
         for (entry, layer) in set.manifest().layers.iter().zip(set.layers()) {
             if is_stale(entry) || self.verifies_new() && !is_known(entry) {
                 let path = self.directory.join(&entry.file);
-                verify::layer(layer).map_err(|fault| SetError { path, why: SetErrorKind::Fault(fault) })?;
+                verify::layer(layer).map_err(|fault| SetError { path, kind: SetErrorKind::Fault(fault) })?;
             }
         }
         check_homed(&set, is_known)?;
@@ -331,7 +331,7 @@ fn check_homed(set: &PublishedSet, is_known: impl Fn(&LayerEntry) -> bool) -> Re
     for (entry, layer) in set.manifest().layers.iter().zip(set.layers()) {
         if !is_known(entry) {
             let path = set.dir().join(&entry.file);
-            verify::homed_sum(layer).map_err(|fault| SetError { path, why: SetErrorKind::Fault(fault) })?;
+            verify::homed_sum(layer).map_err(|fault| SetError { path, kind: SetErrorKind::Fault(fault) })?;
         }
     }
     Ok(())

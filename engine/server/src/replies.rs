@@ -110,7 +110,7 @@ pub(crate) struct ReplySender<'w> {
     pub(crate) slow: &'w mut SlowShard,
     pub(crate) sealer: &'w mut Option<SessionSealer>,
     pub(crate) rate_limit: &'w mut Option<Box<RateLimit>>,
-    pub(crate) watch: &'w mut WorkerTelemetry,
+    pub(crate) telemetry: &'w mut WorkerTelemetry,
     pub(crate) counters: &'w Counters,
 }
 
@@ -236,7 +236,8 @@ impl ReplySender<'_> {
         if !self.outbox.has_room(datagrams_count, len) {
             return false;
         }
-        let ReplySender { outbox, sealer: Some(sealer), rate_limit, watch, counters, .. } = self else {
+        let ReplySender { outbox, sealer: Some(sealer), rate_limit, telemetry: watch, counters, .. } = self
+        else {
             return self.send(peer, || asked_len, || request, &reply.refusing(RefusalReason::UnknownSession));
         };
         let sealed = sealer.answer((request, peer.remote().ip()), reply, context.service());
@@ -288,7 +289,7 @@ impl ReplySender<'_> {
     ) -> bool {
         let pushed = push(self.outbox, peer, reply, self.counters);
         if pushed {
-            self.watch.answered(Transport::Udp, peer, request, reply.response_code(), self.counters);
+            self.telemetry.answered(Transport::Udp, peer, request, reply.response_code(), self.counters);
         }
         pushed
     }

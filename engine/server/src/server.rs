@@ -480,12 +480,12 @@ pub fn open_live(config: &Config) -> anyhow::Result<Arc<ServedSet>> {
         templates_of(config),
     );
     opened.map_err(|error| {
-        if matches!(error.why, SetErrorKind::NotPublished) {
+        if matches!(error.kind, SetErrorKind::NotPublished) {
             let hint =
                 format!("cannot serve {directory} (publish a set: hdl snapshot publish {directory} RECORDS)");
             return anyhow::Error::new(error).context(hint);
         }
-        let kind = match &error.why {
+        let kind = match &error.kind {
             SetErrorKind::Io { error, .. } => error.kind(),
             _ => ErrorKind::Other,
         };

@@ -767,12 +767,12 @@ impl AnswerRoom {
         let message = |at: usize| &input[messages[at].clone()];
         let gathered = (0..messages.len()).map(message);
         #[cfg(test)]
-        let gathered = gathered.inspect(|message| crate::injected::reading(message));
+        let gathered = gathered.inspect(|message| crate::tests::before_reading(message));
         // Answering is pure, so a bug in it spoils nothing: what is not done is tried again alone.
         let _ = catch_unwind(AssertUnwindSafe(|| {
             answer_messages(context, scratch, gathered, |at, outcome| {
                 #[cfg(test)]
-                crate::injected::answering(message(at));
+                crate::tests::before_answering(message(at));
                 done[at] = round.finish_in_batch(message(at), outcome);
             });
         }));
@@ -790,9 +790,9 @@ impl AnswerRoom {
         let mut round = ReplyRound { asker: (id, source), out, used, deferred, turn };
         let answered = catch_unwind(AssertUnwindSafe(|| {
             #[cfg(test)]
-            crate::injected::reading(message);
+            crate::tests::before_reading(message);
             #[cfg(test)]
-            crate::injected::answering(message);
+            crate::tests::before_answering(message);
             let Ok((envelope, rest)) = Envelope::split(message) else { return false };
             let outcome = answer_message(round.turn.context, envelope, rest);
             round.finish(message, &outcome)

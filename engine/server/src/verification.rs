@@ -274,7 +274,7 @@ mod tests {
     fn what_is_known_of_a_layer_stays_with_it_from_set_to_set() {
         let ledger = VerificationLedger::default();
         let [a, b, c] = ["a", "b", "c"].map(entry);
-        let damage = LayerState::Damaged(LayerFault { at: 9, what: FaultKind::RecordsSum });
+        let damage = LayerState::Damaged(LayerFault { at: 9, kind: FaultKind::RecordsSum });
         ledger.begin(&[a.clone(), b.clone()], |_| false);
         assert!(ledger.conclude(&a, damage.clone()) && ledger.conclude(&b, LayerState::Whole));
         ledger.begin(&[c.clone(), a.clone()], |entry| *entry == c);
@@ -290,8 +290,8 @@ mod tests {
         let ledger = VerificationLedger::default();
         let [damaged, crafted, pending] = ["damaged", "crafted", "pending"].map(entry);
         ledger.begin(&[damaged.clone(), crafted.clone(), pending.clone()], |_| false);
-        ledger.conclude(&damaged, LayerState::Damaged(LayerFault { at: 1, what: FaultKind::IndexSum }));
-        ledger.conclude(&crafted, LayerState::Damaged(LayerFault { at: 1, what: FaultKind::Public }));
+        ledger.conclude(&damaged, LayerState::Damaged(LayerFault { at: 1, kind: FaultKind::IndexSum }));
+        ledger.conclude(&crafted, LayerState::Damaged(LayerFault { at: 1, kind: FaultKind::Public }));
         use RecordChecks::{Auto, Off, On};
         for (checks, has_private, expected) in [
             (Auto, false, Trust::Plain),

@@ -85,14 +85,14 @@ pub(crate) struct Worker {
     /// Answers in sessions, where there are any.
     sealer: Option<SessionSealer>,
     /// What a batch could not answer.
-    left: LeftoverDatagrams,
+    leftovers: LeftoverDatagrams,
     /// Batches before the next look at what is not done for each.
     batches_until_look: u32,
     /// The settings, and which they are.
     in_force: Arc<ActiveSettings>,
     settings_generation: u64,
     started: Instant,
-    watch: WorkerTelemetry,
+    telemetry: WorkerTelemetry,
     /// Nothing has come since the last look around.
     has_settled: bool,
 }
@@ -136,12 +136,12 @@ impl Worker {
             rate_limit: RateLimit::open(&config.rate_limit, shared.running.len()),
             places: Vec::new(),
             done: Vec::new(),
-            left: LeftoverDatagrams::default(),
+            leftovers: LeftoverDatagrams::default(),
             batches_until_look: BATCHES_UNTIL_LOOK,
             in_force: shared.settings.current(),
             settings_generation: shared.settings.generation(),
             started: Instant::now(),
-            watch: WorkerTelemetry::new(config, shared, at),
+            telemetry: WorkerTelemetry::new(config, shared, at),
             has_settled: false,
         };
         Ok((worker, info))
@@ -236,15 +236,15 @@ impl Worker {
             // Who waits for too long is looked for as often as other things that take time.
             return 0;
         }
-        let measured_since = if has_events { self.watch.begin_connections() } else { None };
+        let measured_since = if has_events { self.telemetry.begin_connections() } else { None };
         let set = self.live.load();
         let counters = self.shared.shards.shard(self.at);
         let context = context_of(set, self.in_force.site.stream_service(), now_unix_s());
         let answered_before = counters.tcp_requests_answered.get();
-        let elsewhere = (&mut self.slow, self.sealer.as_mut(), self.watch.tap());
+        let elsewhere = (&mut self.slow, self.sealer.as_mut(), self.telemetry.tap());
         let happened = tcp.turn(&mut *self.path, &context, counters, elapsed_ms(self.started), elsewhere);
         let answered = counters.tcp_requests_answered.get() - answered_before;
-        self.watch.end_connections(measured_since, answered, counters);
+        self.telemetry.end_connections(measured_since, answered, counters);
         happened
     }
 
@@ -252,14 +252,14 @@ impl Worker {
     #[cold]
     fn deliver(&mut self) -> std::io::Result<()> {
         let counters = self.shared.shards.shard(self.at);
-        self.watch.begin_log();
+        self.telemetry.begin_log();
         if let Some(rate_limit) = &mut self.rate_limit {
             rate_limit.tick();
         }
         while let Some(job) = self.slow.answered(counters) {
             match (job.route, &mut self.tcp) {
                 (JobRoute::Udp(peer), _) => {
-                    let limits = (self.rate_limit.as_deref_mut(), &mut self.watch);
+                    let limits = (self.rate_limit.as_deref_mut(), &mut self.telemetry);
                     slow::shard::send(&mut *self.path, peer, &job, limits, counters)?;
                 }
                 (JobRoute::Tcp(id, _), Some(tcp)) => {
@@ -267,11 +267,11 @@ impl Worker {
                     let service = self.in_force.site.stream_service();
                     let context = context_of(set, service, now_unix_s());
                     let now_ms = elapsed_ms(self.started);
-                    let elsewhere = (&mut self.slow, self.sealer.as_mut(), self.watch.tap());
+                    let elsewhere = (&mut self.slow, self.sealer.as_mut(), self.telemetry.tap());
                     let path = &mut *self.path;
                     let is_there = tcp.reply(path, (id, &job), &context, counters, now_ms, elsewhere);
                     if is_there && !job.answer.is_empty() && !job.is_continued {
-                        self.watch.sent(&job, counters);
+                        self.telemetry.sent(&job, counters);
                     }
                     if job.has_more() {
                         self.slow.keep_listing(job);
@@ -326,7 +326,7 @@ impl Worker {
         let config = &self.in_force.config;
         self.fragments.set_limits(reassembly_limits(config));
         RateLimit::set(&mut self.rate_limit, &config.rate_limit, self.shared.running.len());
-        self.watch.set(config, &self.shared);
+        self.telemetry.set(config, &self.shared);
         if let Some(tcp) = &mut self.tcp {
             tcp.set(&mut *self.path, &config.tcp);
         }
@@ -348,13 +348,13 @@ impl Worker {
             return Ok(0);
         }
         let now_unix = unix_now();
-        self.watch.begin(now_unix, counters);
+        self.telemetry.begin(now_unix, counters);
         let context = context_of(set, self.in_force.site.service(), wire_s(now_unix));
         let (places, done, scratch) = (&mut self.places, &mut self.done, &mut self.scratch);
         count_received(inbox, places, counters);
         let received = places.len();
         let source = |at: usize| inbox.get(usize::from(places[at])).peer.remote().ip();
-        self.watch.sample_sources(&self.shared, now_unix, received, source);
+        self.telemetry.sample_sources(&self.shared, now_unix, received, source);
         if let Some(rate_limit) = &mut self.rate_limit {
             rate_limit.tick();
         }
@@ -365,7 +365,7 @@ impl Worker {
             slow: &mut self.slow,
             sealer: &mut self.sealer,
             rate_limit: &mut self.rate_limit,
-            watch: &mut self.watch,
+            telemetry: &mut self.telemetry,
             counters,
         };
         // Once the outbox is full, what follows need not be looked up: it waits until there is room.
@@ -375,16 +375,16 @@ impl Worker {
             let datagrams = inbox.iter().flat_map(|datagram| datagram.segments());
             let datagrams = datagrams.take_while(|_| !is_full.get());
             #[cfg(test)]
-            let datagrams = datagrams.inspect(|datagram| crate::injected::reading(datagram));
+            let datagrams = datagrams.inspect(|datagram| crate::tests::before_reading(datagram));
             answer_batch(&context, scratch, datagrams, |at, outcome| {
                 #[cfg(test)]
-                crate::injected::answering(datagram_at(inbox, places, at));
+                crate::tests::before_answering(datagram_at(inbox, places, at));
                 match outcome {
-                    InBatch::Usual(_) | InBatch::Other(AnswerOutcome::Reply(_)) => {
+                    InBatch::Fast(_) | InBatch::Other(AnswerOutcome::Reply(_)) => {
                         let asked = inbox.get(usize::from(places[at]));
                         let (len, request) = (|| shortest_len(&asked), || datagram_at(inbox, places, at));
                         done[at] = match outcome {
-                            InBatch::Usual(reply) => replies.send(asked.peer, len, request, reply),
+                            InBatch::Fast(reply) => replies.send(asked.peer, len, request, reply),
                             InBatch::Other(AnswerOutcome::Reply(reply)) => {
                                 replies.send(asked.peer, len, request, reply)
                             }
@@ -421,21 +421,21 @@ impl Worker {
         self.batches_until_look = self.batches_until_look.saturating_sub(1);
         if answered.is_ok() && !done.contains(&false) {
             flush(&mut *self.path, counters)?;
-            self.watch.end(counters);
+            self.telemetry.end(counters);
             if self.batches_until_look == 0 {
                 self.look_around();
             }
             return Ok(received);
         }
         // Flushing gives the buffers back, so what is left is copied first.
-        self.left.clear();
+        self.leftovers.clear();
         let datagrams =
             inbox.iter().flat_map(|datagram| datagram.segments().map(move |bytes| (datagram.peer, bytes)));
         for ((peer, datagram), _) in datagrams.zip(done.iter()).filter(|&(_, &done)| !done) {
-            self.left.push(peer, datagram);
+            self.leftovers.push(peer, datagram);
         }
         flush(&mut *self.path, counters)?;
-        for (peer, datagram) in self.left.iter() {
+        for (peer, datagram) in self.leftovers.iter() {
             if !self.path.outbox().has_room(FRAGMENTS_MAX, ANSWER_LEN_MAX) {
                 flush(&mut *self.path, counters)?;
             }
@@ -450,13 +450,13 @@ impl Worker {
                 slow: &mut self.slow,
                 sealer: &mut self.sealer,
                 rate_limit: &mut self.rate_limit,
-                watch: &mut self.watch,
+                telemetry: &mut self.telemetry,
                 counters,
             };
             answer_alone(&context, fragments, &mut replies, peer, datagram);
         }
         flush(&mut *self.path, counters)?;
-        self.watch.end(counters);
+        self.telemetry.end(counters);
         Ok(received)
     }
 }
@@ -523,9 +523,9 @@ fn answer_alone(
     let counters = replies.counters;
     let answered = catch_unwind(AssertUnwindSafe(|| {
         #[cfg(test)]
-        crate::injected::reading(datagram);
+        crate::tests::before_reading(datagram);
         #[cfg(test)]
-        crate::injected::answering(datagram);
+        crate::tests::before_answering(datagram);
         match answer(context, datagram) {
             AnswerOutcome::Fragment(envelope) => {
                 if let Some(message) = fragments.put_together(peer, &envelope, datagram, counters)

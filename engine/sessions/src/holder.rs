@@ -69,7 +69,7 @@ pub struct Holder {
     listener: UnixListener,
     path: PathBuf,
     /// Where the file is until this process takes its place.
-    beside: PathBuf,
+    private_socket: PathBuf,
     /// Device and number of the file.
     file: (u64, u64),
 }
@@ -98,7 +98,7 @@ impl Holder {
         let listener = bind_for_owner(&beside)?;
         listener.set_nonblocking(true)?;
         let file = std::fs::symlink_metadata(&beside)?;
-        Ok(Self { listener, path: path.to_owned(), beside, file: (file.dev(), file.ino()) })
+        Ok(Self { listener, path: path.to_owned(), private_socket: beside, file: (file.dev(), file.ino()) })
     }
 
     /// From here on it is this process that is found. Until then the other one is, and stays so if this one ends.
@@ -106,7 +106,7 @@ impl Holder {
     /// # Errors
     /// When the directory does not allow it any more.
     pub fn take_place(self) -> io::Result<Self> {
-        std::fs::rename(&self.beside, &self.path)?;
+        std::fs::rename(&self.private_socket, &self.path)?;
         Ok(self)
     }
 
@@ -173,7 +173,7 @@ impl HolderConnections {
 impl Drop for Holder {
     fn drop(&mut self) {
         let is_ours = |file: std::fs::Metadata| (file.dev(), file.ino()) == self.file;
-        for path in [&self.path, &self.beside] {
+        for path in [&self.path, &self.private_socket] {
             if std::fs::symlink_metadata(path).is_ok_and(is_ours) {
                 let _ = std::fs::remove_file(path);
             }

@@ -40,7 +40,7 @@ pub struct MappedFile(Arc<Mapping>);
 struct Mapping {
     map: Mmap,
     len: usize,
-    how: LoadMode,
+    load_mode: LoadMode,
 }
 
 impl Drop for Mapping {
@@ -74,7 +74,7 @@ impl MappedFile {
         // A copy is as long as its pages; a file may have been cut since it was asked.
         let len = file_len.min(map.len());
         MAPPED_BYTES.fetch_add(len as u64, Ordering::Relaxed);
-        let mapped = Self(Arc::new(Mapping { map, len, how }));
+        let mapped = Self(Arc::new(Mapping { map, len, load_mode: how }));
         mapped.expect(AccessPattern::Random);
         Ok(mapped)
     }
@@ -105,7 +105,7 @@ impl MappedFile {
     pub(crate) fn forget(&self, range: Range<u64>) {
         let [start, end] = [range.start, range.end]
             .map(|at| usize::try_from(at).unwrap_or(usize::MAX).min(self.0.len) / PAGE_LEN * PAGE_LEN);
-        if self.0.how == LoadMode::Map && start < end {
+        if self.0.load_mode == LoadMode::Map && start < end {
             // SAFETY: The requirement is that the bytes are afterwards what they were. The map is of a file,
             // shared and never written, so the pages come back from that file, which nobody changes (see `map`).
             let advised =

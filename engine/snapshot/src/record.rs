@@ -98,7 +98,7 @@ impl<'a> EncodedRecord<'a> {
     /// Ends early where the bytes are damaged.
     #[must_use]
     pub const fn private(&self) -> PrivateValues<'a> {
-        PrivateValues { left: self.private_count, bytes: self.private }
+        PrivateValues { remaining: self.private_count, bytes: self.private }
     }
 
     /// All values, in stored order.
@@ -129,17 +129,17 @@ impl<'a> EncodedRecord<'a> {
 /// The private values of a record. See [`EncodedRecord::private`].
 #[derive(Clone, Copy, Debug)]
 pub struct PrivateValues<'a> {
-    left: u16,
+    remaining: u16,
     bytes: &'a [u8],
 }
 
 impl<'a> PrivateValues<'a> {
     fn split(&mut self) -> Option<(u16, &'a [u8], Value<'a>)> {
-        let left = self.left.checked_sub(1)?;
+        let left = self.remaining.checked_sub(1)?;
         let (position, bytes) = self.bytes.split_first_chunk::<POSITION_LEN>()?;
         let (value, rest) = Value::split(bytes).ok()?;
         let encoded = &bytes[..bytes.len() - rest.len()];
-        (self.left, self.bytes) = (left, rest);
+        (self.remaining, self.bytes) = (left, rest);
         Some((u16::from_le_bytes(*position), encoded, value))
     }
 
@@ -182,7 +182,7 @@ impl core::error::Error for CorruptValues {}
 
 impl<'a> ValuesInOrder<'a> {
     fn advance(&mut self) -> Result<(Value<'a>, &'a [u8]), CorruptValues> {
-        if self.private_next.is_none() && self.private.left > 0 {
+        if self.private_next.is_none() && self.private.remaining > 0 {
             let (position, encoded, value) = self.private.split().ok_or(CorruptValues)?;
             self.private_next = Some((position, value, encoded));
         }
@@ -203,13 +203,13 @@ impl<'a> ValuesInOrder<'a> {
 
     /// The next value and its wire form; what [`next`](Iterator::next) gives, with the bytes.
     pub fn next_encoded(&mut self) -> Option<Result<(Value<'a>, &'a [u8]), CorruptValues>> {
-        if self.public_left == 0 && self.private.left == 0 && self.private_next.is_none() {
+        if self.public_left == 0 && self.private.remaining == 0 && self.private_next.is_none() {
             return None;
         }
         let value = self.advance();
         self.position += 1;
         if value.is_err() {
-            (self.public_left, self.private.left, self.private_next) = (0, 0, None);
+            (self.public_left, self.private.remaining, self.private_next) = (0, 0, None);
         }
         Some(value)
     }

@@ -31,7 +31,7 @@ pub struct SetError {
     /// The file, or the directory.
     pub path: PathBuf,
     /// What is wrong with it.
-    pub why: SetErrorKind,
+    pub kind: SetErrorKind,
 }
 
 /// What is wrong with a set.
@@ -71,7 +71,7 @@ pub enum SetErrorKind {
 impl fmt::Display for SetError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let path = self.path.display();
-        match &self.why {
+        match &self.kind {
             SetErrorKind::NotPublished => {
                 write!(f, "{path}: no set has been published here, there is no {MANIFEST}")
             }
@@ -97,7 +97,7 @@ impl core::error::Error for SetError {}
 
 impl SetError {
     fn new(path: impl Into<PathBuf>, why: SetErrorKind) -> Self {
-        Self { path: path.into(), why }
+        Self { path: path.into(), kind: why }
     }
 
     fn io(path: impl Into<PathBuf>, doing: &'static str, error: io::Error) -> Self {
@@ -105,7 +105,7 @@ impl SetError {
     }
 
     fn is_not_found(&self) -> bool {
-        matches!(&self.why, SetErrorKind::Io { error, .. } if error.kind() == io::ErrorKind::NotFound)
+        matches!(&self.kind, SetErrorKind::Io { error, .. } if error.kind() == io::ErrorKind::NotFound)
     }
 }
 
@@ -113,7 +113,7 @@ impl SetError {
 #[derive(Clone, Debug)]
 pub struct PublishedSet {
     dir: PathBuf,
-    how: LoadMode,
+    load_mode: LoadMode,
     manifest: Manifest,
     layers: Box<[Layer<MappedFile>]>,
 }
@@ -132,7 +132,7 @@ impl PublishedSet {
     /// # Errors
     /// When there is no set, or it is not whole.
     pub fn reopen(previous: &Self) -> Result<Self, SetError> {
-        Self::open_from(&previous.dir, previous.how, &|entry| previous.layer(entry))
+        Self::open_from(&previous.dir, previous.load_mode, &|entry| previous.layer(entry))
     }
 
     /// The same, but for the layers that `is_stale` names: these are opened again, for the file may be another now.
@@ -141,7 +141,7 @@ impl PublishedSet {
     /// When there is no set, or it is not whole.
     pub fn reopen_stale(previous: &Self, is_stale: impl Fn(&LayerEntry) -> bool) -> Result<Self, SetError> {
         let shared = |entry: &LayerEntry| previous.layer(entry).filter(|_| !is_stale(entry));
-        Self::open_from(&previous.dir, previous.how, &shared)
+        Self::open_from(&previous.dir, previous.load_mode, &shared)
     }
 
     fn open_from<'p>(
@@ -160,11 +160,11 @@ impl PublishedSet {
                     }
                     manifest = now;
                 }
-                layers => return Ok(Self { dir: dir.into(), how, layers: layers?, manifest }),
+                layers => return Ok(Self { dir: dir.into(), load_mode: how, layers: layers?, manifest }),
             }
         }
         let layers = Self::open_layers(dir, how, &manifest, shared)?;
-        Ok(Self { dir: dir.into(), how, manifest, layers })
+        Ok(Self { dir: dir.into(), load_mode: how, manifest, layers })
     }
 
     fn open_layers<'p>(

@@ -41,7 +41,7 @@ pub struct LayerFault {
     /// Offset in the file of what is wrong.
     pub at: u64,
     /// What it is.
-    pub what: FaultKind,
+    pub kind: FaultKind,
 }
 
 /// What can be wrong with a layer.
@@ -73,7 +73,7 @@ pub enum FaultKind {
 
 impl fmt::Display for LayerFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let text = match self.what {
+        let text = match self.kind {
             FaultKind::RecordsSum => "the records do not match their checksum",
             FaultKind::HomedSum => "the homed prefixes do not match their checksum",
             FaultKind::IndexSum => "the index does not match its checksum",
@@ -105,12 +105,12 @@ impl LayerFault {
     /// Whether bytes are not those that were written. Otherwise they are, and were wrong from the beginning.
     #[must_use]
     pub const fn is_damage(&self) -> bool {
-        matches!(self.what, FaultKind::RecordsSum | FaultKind::HomedSum | FaultKind::IndexSum)
+        matches!(self.kind, FaultKind::RecordsSum | FaultKind::HomedSum | FaultKind::IndexSum)
     }
 }
 
 fn ensure(is_right: bool, at: u64, what: FaultKind) -> Result<(), LayerFault> {
-    if is_right { Ok(()) } else { Err(LayerFault { at, what }) }
+    if is_right { Ok(()) } else { Err(LayerFault { at, kind: what }) }
 }
 
 /// Checks everything about a layer: checksums, each record and value, that each record is found, the
@@ -167,13 +167,13 @@ pub fn layer_in_steps<B: AsRef<[u8]>>(
             passed_to = at;
         }
         let Some(record) = iter.next() else { break };
-        let record = record.map_err(|CorruptRecord { at }| LayerFault { at, what: FaultKind::Record })?;
+        let record = record.map_err(|CorruptRecord { at }| LayerFault { at, kind: FaultKind::Record })?;
         ensure(record.is_whole(), at, FaultKind::RecordSum)?;
         let hash = hash_key(layer.seed(), record.key());
         ensure(is_key(record.key(), layer.folds()), at, FaultKind::Key)?;
         ensure(last.is_none_or(|last| last < (hash, record.key())), at, FaultKind::Order)?;
         last = Some((hash, record.key()));
-        values(&record, &mut indexes).map_err(|what| LayerFault { at, what })?;
+        values(&record, &mut indexes).map_err(|what| LayerFault { at, kind: what })?;
         let prefix = Handle(record.key()).naming_authority();
         let is_homed = || layer.homed().is_some_and(|homed| homed.has(prefix));
         ensure(!layer.is_within() || record.is_tombstone() || is_homed(), at, FaultKind::Within)?;
@@ -192,9 +192,9 @@ pub fn layer_in_steps<B: AsRef<[u8]>>(
 
     let records_count = report.handles_count + report.tombstones_count;
     slots(index, header.index_buckets, records_count, header.records_len)
-        .map_err(|what| LayerFault { at: header.index_at, what })?;
+        .map_err(|what| LayerFault { at: header.index_at, kind: what })?;
     report.homed_count =
-        self::homed(layer, homed).map_err(|what| LayerFault { at: header.homed_at, what })?;
+        self::homed(layer, homed).map_err(|what| LayerFault { at: header.homed_at, kind: what })?;
     Ok(Some(report))
 }
 
@@ -220,7 +220,7 @@ fn sums<B: AsRef<[u8]>>(
         at += piece.len() as u64;
     }
     if sum.digest() != header.records_sum {
-        return Err(LayerFault { at: first_damaged(layer), what: FaultKind::RecordsSum });
+        return Err(LayerFault { at: first_damaged(layer), kind: FaultKind::RecordsSum });
     }
     homed_sum(layer)?;
     let index = section(layer, header.index_at..header.file_len);

@@ -73,7 +73,7 @@ fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
 }
 
 fn refusal(result: Result<&handle_snapshot::set::manifest::Manifest, SetError>) -> SetErrorKind {
-    result.map(|_| ()).unwrap_err().why
+    result.map(|_| ()).unwrap_err().kind
 }
 
 #[test]
@@ -82,7 +82,7 @@ fn base_deltas_merges_and_pruning() {
     let dir = dir.path();
     let mut publisher = SetPublisher::open(dir).unwrap();
     assert!(publisher.manifest().is_none() && publisher.options(0).is_none());
-    assert!(matches!(PublishedSet::open(dir, LoadMode::Map).unwrap_err().why, SetErrorKind::NotPublished));
+    assert!(matches!(PublishedSet::open(dir, LoadMode::Map).unwrap_err().kind, SetErrorKind::NotPublished));
 
     let base = [("1/a", Some("a1")), ("1/b", Some("b1")), ("1/c", Some("c1"))];
     publisher.publish_base(10, |file, _| builder(&base, true, OPTIONS).finish(file)).unwrap();
@@ -137,7 +137,7 @@ fn refuses_what_does_not_fit() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     let mut publisher = SetPublisher::open(dir).unwrap();
-    assert!(matches!(SetPublisher::open(dir).map(|_| ()).unwrap_err().why, SetErrorKind::Locked));
+    assert!(matches!(SetPublisher::open(dir).map(|_| ()).unwrap_err().kind, SetErrorKind::Locked));
     let one = [("1/a", Some("a"))];
     let publish = |publisher: &mut SetPublisher, is_base, homed, options| {
         let write = |file, _: &Path| builder(&one, homed, options).finish(file);
@@ -147,13 +147,13 @@ fn refuses_what_does_not_fit() {
         }
     };
     let delta_first = publish(&mut publisher, false, false, OPTIONS).unwrap_err();
-    assert!(matches!(delta_first.why, SetErrorKind::Refused(_)), "{delta_first}");
+    assert!(matches!(delta_first.kind, SetErrorKind::Refused(_)), "{delta_first}");
     let not_homed = publish(&mut publisher, true, false, OPTIONS).unwrap_err();
-    assert!(matches!(not_homed.why, SetErrorKind::Refused(_)), "{not_homed}");
+    assert!(matches!(not_homed.kind, SetErrorKind::Refused(_)), "{not_homed}");
     publish(&mut publisher, true, true, OPTIONS).unwrap();
     for options in [LayerOptions { seed: 43, ..OPTIONS }, LayerOptions { folds: false, ..OPTIONS }] {
         let mixed = publish(&mut publisher, false, false, options).unwrap_err();
-        assert!(matches!(mixed.why, SetErrorKind::Mixed), "{mixed}");
+        assert!(matches!(mixed.kind, SetErrorKind::Mixed), "{mixed}");
         publish(&mut publisher, true, true, options).unwrap();
         publish(&mut publisher, true, true, OPTIONS).unwrap();
     }
@@ -225,7 +225,7 @@ fn a_delta_takes_the_place_of_the_newest_layers() {
     assert_eq!(publisher.manifest().unwrap().source, Some(SetOrigin { store: 7, transaction: 4 }));
     assert_eq!(answers(dir.path()), map(&[("1/A", "a2"), ("1/D", "d4")]));
     let stopped = publisher.stager().stage_merge(&manifest, 0..2, 8, |_| ControlFlow::Break(()));
-    assert!(matches!(stopped.unwrap_err().why, SetErrorKind::Build(BuildError::Stopped)));
+    assert!(matches!(stopped.unwrap_err().kind, SetErrorKind::Build(BuildError::Stopped)));
 }
 
 #[test]
@@ -616,7 +616,7 @@ fn a_set_that_is_taken_away_while_it_is_published_is_missing() {
         publisher.publish_base(1, |file, _| builder(&base, true, OPTIONS).finish(file)).map(|_| ())
     };
     let error = publish(&mut publisher).unwrap_err();
-    assert!(matches!(error.why, SetErrorKind::NotPublished), "{error}");
+    assert!(matches!(error.kind, SetErrorKind::NotPublished), "{error}");
     storage.0.lock().unwrap().robbed = None;
     publish(&mut publisher).unwrap();
     assert_eq!(publisher.manifest().unwrap().layers.len(), 1);
@@ -658,7 +658,7 @@ fn after_a_crash_at_any_step_there_is_the_old_set_or_the_new_one() {
                 fs::write(dir.path().join(name), bytes).unwrap();
             }
             let seen = match PublishedSet::open(dir.path(), LoadMode::Map) {
-                Err(SetError { why: SetErrorKind::NotPublished, .. }) => None,
+                Err(SetError { kind: SetErrorKind::NotPublished, .. }) => None,
                 Err(error) => panic!("stopped at {stop_at}, attempt {attempt}: {error}"),
                 Ok(_) => Some(answers(dir.path())),
             };

@@ -45,7 +45,7 @@ fn request(line: &[u8]) -> Option<RecordedRequest> {
     }
     let time: jiff::Timestamp = std::str::from_utf8(time).ok()?.parse().ok()?;
     let at_ns = i64::try_from(time.as_nanosecond()).ok()?;
-    Some(RecordedRequest { at_ns, what: percent_decode(handle).collect() })
+    Some(RecordedRequest { at_ns, content: percent_decode(handle).collect() })
 }
 
 fn split<'a>(bytes: &'a [u8], at: &[u8]) -> Option<(&'a [u8], &'a [u8])> {
@@ -68,7 +68,7 @@ mod tests {
             nonsense\n";
         let recording = read(log.as_bytes()).unwrap();
         assert_eq!(recording.skipped, 4);
-        let names: Vec<_> = recording.requests.iter().map(|request| &request.what[..]).collect();
+        let names: Vec<_> = recording.requests.iter().map(|request| &request.content[..]).collect();
         assert_eq!(names, [&b"20.500.1/hello"[..], "10.1/weird %25 \u{e4}+b c".as_bytes()]);
         let apart = recording.requests[1].at_ns - recording.requests[0].at_ns;
         assert_eq!(apart, 1_001_000_000);

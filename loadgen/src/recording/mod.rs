@@ -21,7 +21,7 @@ pub struct RecordedRequest {
     /// Nanoseconds from the first request of the recording, or before it.
     pub at_ns: i64,
     /// A whole message, or the name of a handle.
-    pub what: Vec<u8>,
+    pub content: Vec<u8>,
 }
 
 /// What a file held, in the order of time.
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn times_begin_with_the_first_request_and_go_faster() {
-        let request = |at_ns| RecordedRequest { at_ns, what: Vec::new() };
+        let request = |at_ns| RecordedRequest { at_ns, content: Vec::new() };
         let recording = Recording { requests: vec![request(0), request(3_000), request(10_000)], skipped: 0 };
         assert_eq!(recording.due_ns(1.0), [0, 3_000, 10_000]);
         assert_eq!(recording.due_ns(10.0), [0, 300, 1_000]);

@@ -65,7 +65,7 @@ fn take(recording: &mut Recording, at_ns: i64, ip: Option<&[u8]>, port: u16) {
     let payload = ip.and_then(|ip| udp_payload(ip, port));
     match payload.filter(|payload| is_request(payload)) {
         Some(payload) if recording.requests.len() < Recording::REQUESTS_MAX => {
-            recording.requests.push(RecordedRequest { at_ns, what: payload.to_vec() });
+            recording.requests.push(RecordedRequest { at_ns, content: payload.to_vec() });
         }
         _ => recording.skipped += 1,
     }
@@ -208,7 +208,7 @@ pub(crate) mod tests {
                     let file = capture(is_big, magic_ns, link, &[packet.clone(), packet.clone()]);
                     let recording = read(&file, 2641).unwrap();
                     assert_eq!((recording.requests.len(), recording.skipped), (2, 0), "device {link}");
-                    assert_eq!(recording.requests[1].what, message);
+                    assert_eq!(recording.requests[1].content, message);
                     assert_eq!(recording.requests[1].at_ns - recording.requests[0].at_ns, 1_000_000);
                 }
             }

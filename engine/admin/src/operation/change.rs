@@ -33,7 +33,7 @@ impl<R: StoreRecords> DecisionCase<'_, R> {
             let deeds = ValueDifference::between(&open, &values, true).deeds;
             reads_hidden = self.hidden_values(&key, &self.requirement(&key, deeds))?;
         }
-        let overwrites = self.asked.flags.has(OpFlags::OVERWRITE);
+        let overwrites = self.request.flags.has(OpFlags::OVERWRITE);
         let taken = values.iter().find(|value| !overwrites && there.contains_key(&value.index));
         if let Some(value) = taken {
             return Err(conflict(ResponseCode::VALUE_ALREADY_EXISTS, value.index).into());
@@ -44,7 +44,7 @@ impl<R: StoreRecords> DecisionCase<'_, R> {
         if !difference.is_any {
             return Ok(OperationDecision::Answer(OperationAnswer::Done(effect)));
         }
-        let mut merged = merge(stored, values, self.asked.now_unix_s, |_| true);
+        let mut merged = merge(stored, values, self.request.now_unix_s, |_| true);
         merged.sort_by_key(|value| value.index);
         self.put(key, &merged, effect)
     }
@@ -113,7 +113,7 @@ impl<R: StoreRecords> DecisionCase<'_, R> {
         if !deeds.is_empty() {
             self.permit_deeds(&key, deeds)?;
         }
-        self.put(key, &merge_all(stored, values, self.asked.now_unix_s), WriteEffect::CHANGED)
+        self.put(key, &merge_all(stored, values, self.request.now_unix_s), WriteEffect::CHANGED)
     }
 
     /// Checks that whoever asks may find out about hidden values of the record: whether they exist, and whether they
@@ -135,7 +135,7 @@ impl<R: StoreRecords> DecisionCase<'_, R> {
         if !may_read {
             self.permit(requirement)?;
         }
-        if matches!(self.who, Requester::Claims(_)) {
+        if matches!(self.requester, Requester::Claims(_)) {
             return Err(DecisionEnd::Prove);
         }
         Ok(may_read)
@@ -154,7 +154,7 @@ impl<R: StoreRecords> DecisionCase<'_, R> {
     }
 
     fn challenge_strangers(&self) -> Result<(), DecisionEnd> {
-        if matches!(self.who, Requester::Nobody) { Err(DecisionEnd::Challenge) } else { Ok(()) }
+        if matches!(self.requester, Requester::Nobody) { Err(DecisionEnd::Challenge) } else { Ok(()) }
     }
 
     fn permit_deeds(&self, key: &[u8], deeds: Vec<RecordAction>) -> Result<(), DecisionEnd> {

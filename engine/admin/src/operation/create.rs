@@ -13,9 +13,9 @@ use handle_proto::{Handle, OpFlags, ResponseCode, Value, Values};
 impl<R: StoreRecords> DecisionCase<'_, R> {
     pub(super) fn create(&self, handle: &[u8], values: Values<'_>) -> DecisionResult {
         let minted;
-        let handle = match self.asked.flags.has(OpFlags::MINT_SUFFIX) {
+        let handle = match self.request.flags.has(OpFlags::MINT_SUFFIX) {
             true => {
-                minted = [handle, uuid(self.asked.random).as_bytes()].concat();
+                minted = [handle, uuid(self.request.random).as_bytes()].concat();
                 &minted
             }
             false => handle,
@@ -31,7 +31,7 @@ impl<R: StoreRecords> DecisionCase<'_, R> {
                 self.permit(&create.into())?;
                 Values::EMPTY
             }
-            Some(_) if !self.asked.flags.has(OpFlags::OVERWRITE) => {
+            Some(_) if !self.request.flags.has(OpFlags::OVERWRITE) => {
                 return Err(OperationRefusal::new(ResponseCode::HANDLE_ALREADY_EXISTS, "").into());
             }
             Some(record) => {
@@ -48,7 +48,7 @@ impl<R: StoreRecords> DecisionCase<'_, R> {
             return Ok(OperationDecision::Answer(answer));
         }
         let new = by_index(&values);
-        let merged = merge(before, values, self.asked.now_unix_s, |index| new.contains_key(&index));
+        let merged = merge(before, values, self.request.now_unix_s, |index| new.contains_key(&index));
         let (count, bytes) = self.fitting(&merged)?;
         Ok(OperationDecision::Change(vec![StoreWrite::Put(key, count, bytes)], answer))
     }
@@ -57,7 +57,7 @@ impl<R: StoreRecords> DecisionCase<'_, R> {
         // Also where the prefix is not homed any more, for cleaning up.
         let key = self.key(handle)?;
         self.refer(&key)?;
-        if matches!(self.who, super::Requester::Nobody) {
+        if matches!(self.requester, super::Requester::Nobody) {
             return Err(DecisionEnd::Challenge);
         }
         if self.records.record(&key)?.is_none() {

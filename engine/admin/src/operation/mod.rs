@@ -243,7 +243,7 @@ pub fn decide(
     who: Requester<'_>,
     known: &RemoteFacts,
 ) -> Result<OperationDecision, StoreError> {
-    let case = DecisionCase { records, rules, asked, who, known };
+    let case = DecisionCase { records, rules, request: asked, requester: who, remote_facts: known };
     match case.decide() {
         Ok(decision) => Ok(decision),
         Err(DecisionEnd::Refuse(refused)) => Ok(OperationDecision::Answer(OperationAnswer::Refused(refused))),
@@ -260,9 +260,9 @@ pub fn decide(
 struct DecisionCase<'c, R> {
     records: &'c R,
     rules: &'c OperationRules,
-    asked: &'c OperationRequest<'c>,
-    who: Requester<'c>,
-    known: &'c RemoteFacts,
+    request: &'c OperationRequest<'c>,
+    requester: Requester<'c>,
+    remote_facts: &'c RemoteFacts,
 }
 
 /// First version to whose peers changes below a delegated prefix are referred.
@@ -270,17 +270,17 @@ const REFERS_CHANGES: Version = Version::new(2, 10);
 
 impl<R: StoreRecords> DecisionCase<'_, R> {
     fn decide(&self) -> DecisionResult {
-        let op_code = self.asked.request.op_code();
+        let op_code = self.request.request.op_code();
         // Of a query it is one that is not there.
         if !is_query(op_code)
-            && self.asked.request.handle().is_some_and(|handle| handle.len() > HANDLE_LEN_MAX)
+            && self.request.request.handle().is_some_and(|handle| handle.len() > HANDLE_LEN_MAX)
         {
             return Err(OperationRefusal::new(ResponseCode::INVALID_HANDLE, "No handle is that long").into());
         }
         if !self.rules.site.is_primary() && writes(op_code) {
             return Err(NOT_PRIMARY.into());
         }
-        match self.asked.request {
+        match self.request.request {
             Request::Resolution(query) => self.resolve(&query),
             Request::GetSiteInfo(_) => Ok(OperationDecision::Answer(OperationAnswer::Site)),
             Request::CreateHandle(body) => self.create(body.handle, body.values),
@@ -357,8 +357,8 @@ impl<R: StoreRecords> DecisionCase<'_, R> {
         /// Most ancestors that are looked at for one name; one of dots would have thousands.
         const ANCESTORS_MAX: usize = 16;
         // Queries are referred whatever the version: the vectors' `prefix_referral/old_client`.
-        let is_known = is_query(self.asked.request.op_code()) || self.asked.version >= REFERS_CHANGES;
-        let may_refer = is_known && !self.asked.flags.has(OpFlags::DO_NOT_REFER);
+        let is_known = is_query(self.request.request.op_code()) || self.request.version >= REFERS_CHANGES;
+        let may_refer = is_known && !self.request.flags.has(OpFlags::DO_NOT_REFER);
         let mut name = Handle(key);
         if !may_refer || !name.is_derived_prefix_record() || self.records.record(key)?.is_some() {
             return Ok(());
@@ -403,13 +403,13 @@ impl<R: StoreRecords> DecisionCase<'_, R> {
             Reference<'_>,
         ) -> Result<EntitlementOutcome, StoreError>,
     ) -> Result<(), DecisionEnd> {
-        let identity = match self.who {
+        let identity = match self.requester {
             Requester::Nobody => return Err(DecisionEnd::Challenge),
             Requester::Anyone => return Ok(()),
             Requester::Is(identity) | Requester::Claims(identity) => identity,
         };
         let has = |handle: Handle<'_>| self.rules.site.has(handle);
-        let sight = DecisionView::new(self.records, &has, self.known);
+        let sight = DecisionView::new(self.records, &has, self.remote_facts);
         let but = match ask(&self.rules.administrators, &sight, identity)? {
             EntitlementOutcome::Yes => return Ok(()),
             EntitlementOutcome::No => "",

@@ -14,7 +14,7 @@ const UNREADABLE: OperationRefusal = OperationRefusal::new(ResponseCode::INSUFFI
 
 impl<R: StoreRecords> DecisionCase<'_, R> {
     pub(super) fn resolve(&self, query: &Query<'_>) -> DecisionResult {
-        let public_only = self.asked.flags.has(OpFlags::PUBLIC_ONLY);
+        let public_only = self.request.flags.has(OpFlags::PUBLIC_ONLY);
         if fold::eq(query.handle, SITE_STATUS) {
             if public_only {
                 return Err(NO_VALUES.into());
@@ -38,7 +38,7 @@ impl<R: StoreRecords> DecisionCase<'_, R> {
                 return Err(UNREADABLE.into());
             }
             // In a session identity always matters.
-            if hidden.is_some() || (self.asked.in_session && selected().next().is_some()) {
+            if hidden.is_some() || (self.request.in_session && selected().next().is_some()) {
                 self.permit(
                     &PermissionNeed::of([RecordAction::Read], Handle(&key), self.records.folds()).into(),
                 )?;

@@ -76,13 +76,13 @@ pub struct DecisionView<'a, R> {
     pub records: &'a R,
     /// Whether a handle is for this server of the service.
     has: &'a dyn Fn(Handle<'_>) -> bool,
-    known: &'a RemoteFacts,
+    remote_facts: &'a RemoteFacts,
 }
 
 impl<'a, R: StoreRecords> DecisionView<'a, R> {
     /// The records of the store that `has` says are for this server, and what is `known` of others.
     pub const fn new(records: &'a R, has: &'a dyn Fn(Handle<'_>) -> bool, known: &'a RemoteFacts) -> Self {
-        Self { records, has, known }
+        Self { records, has, remote_facts: known }
     }
 
     fn is_here(&self, handle: &[u8], key: &[u8]) -> Result<bool, StoreError> {
@@ -111,7 +111,7 @@ impl<'a, R: StoreRecords> DecisionView<'a, R> {
             return Ok(with(value));
         }
         let handle = Handle(reference.handle).prefix_folded();
-        let values = self.known.get(WantedFact::Group { handle, index: reference.index });
+        let values = self.remote_facts.get(WantedFact::Group { handle, index: reference.index });
         let value = values.iter().map(ValueBuf::view).find(|value| value.index == reference.index);
         Ok(value.and_then(with))
     }
@@ -126,7 +126,9 @@ impl<'a, R: StoreRecords> DecisionView<'a, R> {
             return Ok(AdministratorValues::Stored(record));
         }
         match is_prefix && !self.is_here(key, key)? {
-            true => Ok(AdministratorValues::Told(self.known.get(WantedFact::Administrators(key.to_vec())))),
+            true => {
+                Ok(AdministratorValues::Told(self.remote_facts.get(WantedFact::Administrators(key.to_vec()))))
+            }
             false => Ok(AdministratorValues::Told(&[])),
         }
     }
@@ -134,7 +136,7 @@ impl<'a, R: StoreRecords> DecisionView<'a, R> {
     /// Takes note of a reference to a value of who asks.
     pub(super) fn note_named(&self, reference: &Reference<'_>, identity: Reference<'_>) {
         if Handle(reference.handle).is_same(Handle(identity.handle), false) {
-            self.known.names_identity.set(true);
+            self.remote_facts.names_identity.set(true);
         }
     }
 }

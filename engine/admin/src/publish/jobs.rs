@@ -34,11 +34,11 @@ pub(super) enum JobInput {
 /// Something that takes long.
 pub(super) struct PublishJob<S: Storage> {
     pub(super) number: u64,
-    pub(super) what: JobInput,
+    pub(super) input: JobInput,
     pub(super) stager: Stager<S>,
     pub(super) store: Arc<Store>,
     pub(super) config: Arc<PublishConfig>,
-    pub(super) watch: Arc<JobControl>,
+    pub(super) control: Arc<JobControl>,
 }
 
 /// How far a job is, and whether it is to end.
@@ -65,7 +65,7 @@ pub(super) struct JobOutput {
 impl<S: Storage> PublishJob<S> {
     /// The layers that a merge replaces.
     pub(super) fn takes(&self) -> &[LayerEntry] {
-        match &self.what {
+        match &self.input {
             JobInput::Merge(set, which) => &set.layers[which.clone()],
             JobInput::Rebuild => &[],
         }
@@ -73,7 +73,7 @@ impl<S: Storage> PublishJob<S> {
 
     /// Makes the layer.
     pub(super) fn run(&self) -> Result<JobOutput, PublishError> {
-        let made = match &self.what {
+        let made = match &self.input {
             JobInput::Merge(set, which) => self.merge(set, which.clone())?,
             JobInput::Rebuild => self.rebuild()?,
         };
@@ -88,9 +88,9 @@ impl<S: Storage> PublishJob<S> {
     }
 
     fn merge(&self, set: &Manifest, which: Range<usize>) -> Result<JobOutput, PublishError> {
-        let pace = WritePace::new(&self.config, &self.watch);
+        let pace = WritePace::new(&self.config, &self.control);
         let layer = self.stager.stage_merge(set, which, now_unix_ms(), |merging| {
-            self.watch.records.store(merging.records_count(), Ordering::Relaxed);
+            self.control.records.store(merging.records_count(), Ordering::Relaxed);
             pace.keep(merging.written_len())
         });
         Ok(JobOutput { layer: layer.map_err(stopped)?, source: None, left_out: 0 })
@@ -108,7 +108,7 @@ impl<S: Storage> PublishJob<S> {
         let layer = self.stager.stage(LayerPlace::Base, |file, temp_dir| {
             let tell = |progress| {
                 if let BuildProgress::Written { records, .. } = progress {
-                    self.watch.records.store(records, Ordering::Relaxed);
+                    self.control.records.store(records, Ordering::Relaxed);
                 }
             };
             let mut builder = Builder::new(temp_dir, options)
@@ -124,12 +124,12 @@ impl<S: Storage> PublishJob<S> {
                     }
                 });
             }
-            let pace = WritePace::new(&self.config, &self.watch);
+            let pace = WritePace::new(&self.config, &self.control);
             let (out, header) =
                 builder.finish(PacedWriter { out: self.stager.steady(file), len: 0, pace })?;
             Ok((out.out.into_inner(), header))
         });
-        if self.watch.stop.load(Ordering::Relaxed) {
+        if self.control.stop.load(Ordering::Relaxed) {
             return Err(PublishError::Stopped);
         }
         if let Some(problem) = problem {
@@ -148,7 +148,7 @@ impl<S: Storage> PublishJob<S> {
         for (nth, stored) in (0_u64..).zip(snapshot.records()?) {
             let stored = stored?;
             leaving.add(builder, nth, stored.handle(), stored.record()?.values)?;
-            if nth.is_multiple_of(RECORDS_BETWEEN_LOOKS) && self.watch.stop.load(Ordering::Relaxed) {
+            if nth.is_multiple_of(RECORDS_BETWEEN_LOOKS) && self.control.stop.load(Ordering::Relaxed) {
                 return Err(BuildError::Stopped.into());
             }
         }
@@ -158,7 +158,7 @@ impl<S: Storage> PublishJob<S> {
     /// The set that the layer would be part of if nothing were published meanwhile.
     fn alone(&self, made: &JobOutput) -> Manifest {
         let entry = made.layer.entry().clone();
-        match &self.what {
+        match &self.input {
             JobInput::Merge(set, which) => {
                 let mut set = set.clone();
                 set.layers.splice(which.clone(), [entry]);
@@ -195,7 +195,7 @@ impl From<StoreError> for RecordsError {
 
 /// Tells the end that we asked for from one that happened.
 fn stopped(error: SetError) -> PublishError {
-    match error.why {
+    match error.kind {
         SetErrorKind::Build(BuildError::Stopped) => PublishError::Stopped,
         _ => error.into(),
     }
@@ -205,21 +205,21 @@ fn stopped(error: SetError) -> PublishError {
 struct WritePace<'a> {
     started: Instant,
     bytes_per_s: u64,
-    watch: &'a JobControl,
+    control: &'a JobControl,
 }
 
 impl<'a> WritePace<'a> {
     fn new(config: &PublishConfig, watch: &'a JobControl) -> Self {
-        Self { started: Instant::now(), bytes_per_s: config.merge_bytes_per_s, watch }
+        Self { started: Instant::now(), bytes_per_s: config.merge_bytes_per_s, control: watch }
     }
 
     fn keep(&self, written_len: u64) -> ControlFlow<()> {
         loop {
-            if self.watch.stop.load(Ordering::Relaxed) {
+            if self.control.stop.load(Ordering::Relaxed) {
                 return ControlFlow::Break(());
             }
             let ahead = ahead(written_len, self.bytes_per_s, self.started.elapsed());
-            if ahead.is_zero() || self.watch.hurry.load(Ordering::Relaxed) {
+            if ahead.is_zero() || self.control.hurry.load(Ordering::Relaxed) {
                 return ControlFlow::Continue(());
             }
             std::thread::sleep(ahead.min(NAP_MAX));
@@ -282,7 +282,7 @@ mod tests {
     #[test]
     fn waiting_ends_when_told_to() {
         let watch = JobControl::default();
-        let pace = WritePace { started: Instant::now(), bytes_per_s: 1, watch: &watch };
+        let pace = WritePace { started: Instant::now(), bytes_per_s: 1, control: &watch };
         watch.hurry.store(true, Ordering::Relaxed);
         assert!(pace.keep(1 << 40).is_continue());
         watch.stop.store(true, Ordering::Relaxed);

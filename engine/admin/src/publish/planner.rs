@@ -32,7 +32,7 @@ pub(super) struct PublisherPlan<S: Storage> {
     store: Arc<Store>,
     publisher: SetPublisher<S>,
     config: Arc<PublishConfig>,
-    running: Vec<RunningJob>,
+    running_jobs: Vec<RunningJob>,
     jobs_count: u64,
     /// Why there can be no delta, until the set is rebuilt.
     unfit: Option<&'static str>,
@@ -40,8 +40,8 @@ pub(super) struct PublisherPlan<S: Storage> {
     rebuild_wanted: bool,
     /// Whether an operator wants all layers to be merged into one.
     merge_wanted: bool,
-    held: Option<String>,
-    kept: Vec<Manifest>,
+    hold_reason: Option<String>,
+    kept_manifests: Vec<Manifest>,
     counts: PublishCounts,
 }
 
@@ -52,7 +52,7 @@ struct RunningJob {
     is_rebuild: bool,
     is_large: bool,
     started_unix_ms: u64,
-    watch: Arc<JobControl>,
+    control: Arc<JobControl>,
 }
 
 impl<S: Storage> PublisherPlan<S> {
@@ -66,13 +66,13 @@ impl<S: Storage> PublisherPlan<S> {
             store,
             publisher,
             config,
-            running: Vec::new(),
+            running_jobs: Vec::new(),
             jobs_count: 0,
             unfit: None,
             rebuild_wanted: false,
             merge_wanted: false,
-            held,
-            kept,
+            hold_reason: held,
+            kept_manifests: kept,
             counts: PublishCounts::default(),
         };
         // Found out before anything is acknowledged: the transactions of an older copy soon pass the mark.
@@ -92,7 +92,7 @@ impl<S: Storage> PublisherPlan<S> {
         let is_ahead = |set: &Manifest| {
             set.source.is_some_and(|source| source.store == identity && source.transaction > last_id)
         };
-        if self.kept.iter().chain(self.publisher.manifest()).any(is_ahead) {
+        if self.kept_manifests.iter().chain(self.publisher.manifest()).any(is_ahead) {
             self.store.renew_identity()?;
         }
         Ok(())
@@ -111,14 +111,14 @@ impl<S: Storage> PublisherPlan<S> {
 
     /// Up to where changes are published, if deltas can be published now.
     pub(super) fn position(&self) -> Option<u64> {
-        let can = self.held.is_none() && self.unfit.is_none();
+        let can = self.hold_reason.is_none() && self.unfit.is_none();
         self.published().ok().filter(|_| can)
     }
 
     /// Publishes what has changed, if something has and nothing is in the way; whether it did.
     pub(super) fn publish(&mut self, now_unix_ms: u64) -> Result<bool, PublishError> {
         self.publisher.refresh()?;
-        if self.held.is_some() || self.unfit.is_some() {
+        if self.hold_reason.is_some() || self.unfit.is_some() {
             return Ok(false);
         }
         let last = self.store.last_id();
@@ -185,7 +185,7 @@ impl<S: Storage> PublisherPlan<S> {
 
     /// How many of the newest layers no job has taken.
     fn free(&self) -> usize {
-        let is_taken = |layer: &LayerEntry| self.running.iter().any(|job| job.takes.contains(layer));
+        let is_taken = |layer: &LayerEntry| self.running_jobs.iter().any(|job| job.takes.contains(layer));
         self.layers().iter().position(is_taken).unwrap_or(self.layers().len())
     }
 
@@ -204,7 +204,7 @@ impl<S: Storage> PublisherPlan<S> {
     ) -> Result<DeltaLayer, PublishError> {
         let dir = self.publisher.dir();
         let delta = DeltaLayer::build(dir, options, changed, homed)
-            .map_err(|error| SetError { path: dir.to_owned(), why: SetErrorKind::Build(error) })?;
+            .map_err(|error| SetError { path: dir.to_owned(), kind: SetErrorKind::Build(error) })?;
         self.counts.left_out += delta.left_out;
         Ok(delta)
     }
@@ -221,7 +221,7 @@ impl<S: Storage> PublisherPlan<S> {
 
     /// Keeps what is published if the last time is long ago, and forgets the oldest.
     fn keep_when_due(&mut self, now_unix_ms: u64) -> Result<(), PublishError> {
-        let last = self.kept.last().map(|set| set.created_unix_ms);
+        let last = self.kept_manifests.last().map(|set| set.created_unix_ms);
         let created = self.publisher.manifest().map(|set| set.created_unix_ms);
         let every_ms = self.config.keep_every_s.saturating_mul(1000);
         let is_due = last.is_none_or(|last| created.is_some_and(|at| at.saturating_sub(last) >= every_ms));
@@ -238,9 +238,9 @@ impl<S: Storage> PublisherPlan<S> {
     }
 
     fn forget_oldest(&mut self, now_unix_ms: u64) -> Result<(), PublishError> {
-        self.kept = self.publisher.kept()?;
-        let too_many = self.kept.len().saturating_sub(self.config.keep_count);
-        for set in self.kept.drain(..too_many) {
+        self.kept_manifests = self.publisher.kept()?;
+        let too_many = self.kept_manifests.len().saturating_sub(self.config.keep_count);
+        for set in self.kept_manifests.drain(..too_many) {
             self.publisher.forget(set.generation, now_unix_ms)?;
         }
         Ok(())
@@ -249,13 +249,13 @@ impl<S: Storage> PublisherPlan<S> {
     /// The next merge or rebuild, if one is due and another is not in its way.
     pub(super) fn due(&mut self, now_unix_ms: u64) -> Option<PublishJob<S>> {
         let (free, layers_count) = (self.free(), self.layers().len());
-        for job in &self.running {
-            job.watch.hurry.store(layers_count >= LAYERS_HURRY, Ordering::Relaxed);
+        for job in &self.running_jobs {
+            job.control.hurry.store(layers_count >= LAYERS_HURRY, Ordering::Relaxed);
         }
-        if self.held.is_some() {
+        if self.hold_reason.is_some() {
             return None;
         }
-        let is_busy = |large| self.running.iter().any(|job| job.is_large == large);
+        let is_busy = |large| self.running_jobs.iter().any(|job| job.is_large == large);
         if (self.unfit.is_some() || self.rebuild_wanted) && !is_busy(true) {
             return Some(self.start(JobInput::Rebuild, true, now_unix_ms));
         }
@@ -286,19 +286,19 @@ impl<S: Storage> PublisherPlan<S> {
         let watch = Arc::new(JobControl::default());
         let job = PublishJob {
             number: self.jobs_count,
-            what,
+            input: what,
             stager: self.publisher.stager(),
             store: self.store.clone(),
             config: self.config.clone(),
-            watch: watch.clone(),
+            control: watch.clone(),
         };
-        self.running.push(RunningJob {
+        self.running_jobs.push(RunningJob {
             number: job.number,
             takes: job.takes().to_vec(),
-            is_rebuild: matches!(job.what, JobInput::Rebuild),
+            is_rebuild: matches!(job.input, JobInput::Rebuild),
             is_large,
             started_unix_ms,
-            watch,
+            control: watch,
         });
         job
     }
@@ -310,11 +310,11 @@ impl<S: Storage> PublisherPlan<S> {
         made: Result<JobOutput, PublishError>,
         now_unix_ms: u64,
     ) -> Result<(), PublishError> {
-        let at = self.running.iter().position(|job| job.number == number);
-        let job = self.running.swap_remove(at.expect("each job is finished once"));
+        let at = self.running_jobs.iter().position(|job| job.number == number);
+        let job = self.running_jobs.swap_remove(at.expect("each job is finished once"));
         let made = made?;
         self.publisher.refresh()?;
-        if self.held.is_some() {
+        if self.hold_reason.is_some() {
             return Ok(());
         }
         if job.is_rebuild {
@@ -328,7 +328,7 @@ impl<S: Storage> PublisherPlan<S> {
                 Ok(())
             }
             // Its layers went with a rebuild or a roll back.
-            Err(SetError { why: SetErrorKind::Refused(_), .. }) => Ok(()),
+            Err(SetError { kind: SetErrorKind::Refused(_), .. }) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }
@@ -384,14 +384,14 @@ impl<S: Storage> PublisherPlan<S> {
     /// Publishes nothing more, until [`resume`](Self::resume), also after a restart.
     pub(super) fn hold(&mut self, why: &str) -> Result<(), PublishError> {
         self.publisher.hold(why)?;
-        self.held = self.publisher.held()?;
+        self.hold_reason = self.publisher.held()?;
         Ok(())
     }
 
     /// Goes on after a hold, with all that has changed since.
     pub(super) fn resume(&mut self) -> Result<(), PublishError> {
         self.publisher.resume()?;
-        self.held = None;
+        self.hold_reason = None;
         Ok(())
     }
 
@@ -399,14 +399,14 @@ impl<S: Storage> PublisherPlan<S> {
     /// which. What is published now is kept.
     pub(super) fn roll_back(&mut self, to: Option<u64>, now_unix_ms: u64) -> Result<u64, PublishError> {
         self.publisher.refresh()?;
-        self.kept = self.publisher.kept()?;
+        self.kept_manifests = self.publisher.kept()?;
         let from = self.publisher.manifest().ok_or(PublishError::Refused("nothing is published"))?.clone();
         let is_other = |set: &&Manifest| to.map_or(set.layers != from.layers, |to| set.generation == to);
-        let earlier = self.kept.iter().rev().find(is_other).map(|set| set.generation);
+        let earlier = self.kept_manifests.iter().rev().find(is_other).map(|set| set.generation);
         let to = earlier
             .ok_or(PublishError::Refused("no such generation is kept; `status` lists those that are"))?;
         // Held first: a crash between the two must not publish again what was rolled back.
-        let was_held = self.held.clone();
+        let was_held = self.hold_reason.clone();
         self.hold(&format!("rolled back from generation {} to {to}", from.generation))?;
         let rolled_back =
             self.publisher.keep().and_then(|()| self.publisher.roll_back(to, now_unix_ms).map(|_| ()));
@@ -445,10 +445,10 @@ impl<S: Storage> PublisherPlan<S> {
             set: set.map(SetStatus::from),
             store_transaction,
             pending: self.published().map_or(store_transaction, |at| store_transaction.saturating_sub(at)),
-            held: self.held.clone(),
+            held: self.hold_reason.clone(),
             rebuild: self.unfit.or(self.rebuild_wanted.then_some("wanted")).map(str::to_owned),
-            running: self.running.iter().map(RunningJob::status).collect(),
-            kept: self.kept.iter().map(KeptStatus::from).collect(),
+            running: self.running_jobs.iter().map(RunningJob::status).collect(),
+            kept: self.kept_manifests.iter().map(KeptStatus::from).collect(),
             last_error: None,
             last_error_unix_ms: None,
             counts: self.counts,
@@ -457,7 +457,7 @@ impl<S: Storage> PublisherPlan<S> {
 
     /// Tells all jobs to end early.
     pub(super) fn stop(&self) {
-        self.running.iter().for_each(|job| job.watch.stop.store(true, Ordering::Relaxed));
+        self.running_jobs.iter().for_each(|job| job.control.stop.store(true, Ordering::Relaxed));
     }
 }
 
@@ -467,7 +467,7 @@ impl RunningJob {
             what: if self.is_rebuild { "rebuild" } else { "merge" },
             layers: self.takes.len(),
             bytes: self.takes.iter().map(|layer| layer.len).sum(),
-            records: self.watch.records.load(Ordering::Relaxed),
+            records: self.control.records.load(Ordering::Relaxed),
             started_unix_ms: self.started_unix_ms,
         }
     }

@@ -25,7 +25,7 @@ use zeroize::Zeroizing;
 
 /// What one request knows of other services, and how it asks them.
 pub(super) struct RemoteContext<'s> {
-    pub(super) known: RemoteFacts,
+    pub(super) facts: RemoteFacts,
     /// None where other services are not asked.
     errand: Option<RemoteInquiry<'s>>,
     /// Why the first thing that is not known is not.
@@ -83,7 +83,7 @@ impl IdentityProof {
 impl RemoteContext<'_> {
     /// What is known, once nothing more will be asked: who asks next need not wait for what is done with it.
     pub(super) fn into_known(self) -> RemoteFacts {
-        self.known
+        self.facts
     }
 
     /// Decides; asks other services for the first thing that the decision would have to know, and decides again.
@@ -98,8 +98,8 @@ impl RemoteContext<'_> {
         who: Requester<'_>,
     ) -> Result<OperationDecision, StoreError> {
         loop {
-            let decision = decide(records, rules, asked, who, &self.known)?;
-            let missing = self.known.take_missing().into_iter().next();
+            let decision = decide(records, rules, asked, who, &self.facts)?;
+            let missing = self.facts.take_missing().into_iter().next();
             let (Some(errand), Some(wanted), true) = (&mut self.errand, missing, decision.is_not_permitted())
             else {
                 return Ok(self.told_why(decision));
@@ -124,7 +124,7 @@ impl RemoteContext<'_> {
                     Vec::new()
                 }
             };
-            self.known.learn(wanted, values);
+            self.facts.learn(wanted, values);
         }
     }
 
@@ -154,7 +154,7 @@ impl RemoteContext<'_> {
     /// Whether the keys of who asks may be worth asking for, though it is not permitted with index 0: another value of
     /// the same handle is named.
     pub(super) fn is_worth_promoting(&self) -> bool {
-        self.errand.is_some() && self.known.names_identity()
+        self.errand.is_some() && self.facts.names_identity()
     }
 
     /// What proves who asks, where the handle is elsewhere: public keys, or what its service says of a secret. Nobody is
@@ -242,7 +242,7 @@ impl AdminService {
     /// What a request knows of other services before it has asked them: nothing.
     pub(super) fn outlook(&self, origin: RequestOrigin) -> RemoteContext<'_> {
         let errand = self.remote.as_ref().map(|elsewhere| elsewhere.errand());
-        RemoteContext { known: RemoteFacts::default(), errand, unanswered: None, origin }
+        RemoteContext { facts: RemoteFacts::default(), errand, unanswered: None, origin }
     }
 }
 

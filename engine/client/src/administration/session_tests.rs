@@ -35,7 +35,7 @@ struct SessionServer {
     /// Header and body of the request that was challenged, and its digest.
     challenged: Vec<u8>,
     counter: i32,
-    said: ServerLog,
+    log: ServerLog,
     /// Answers with the counter of the answer before.
     repeats_itself: bool,
     /// Refuses the next request in a session so, as anybody could.
@@ -50,7 +50,7 @@ struct SessionServer {
 
 impl SessionServer {
     fn say(&self, what: &'static str) {
-        self.said.lock().unwrap().push(what);
+        self.log.lock().unwrap().push(what);
     }
 
     fn answer(&mut self, got: &ReceivedRequest) -> Vec<u8> {
@@ -194,7 +194,7 @@ fn begin() -> (Administrator, Arc<Mutex<SessionServer>>, ServerLog) {
         is_authenticated: false,
         challenged: Vec::new(),
         counter: 0,
-        said: Arc::clone(&said),
+        log: Arc::clone(&said),
         repeats_itself: false,
         refuses: None,
         connection: 0,

@@ -109,12 +109,12 @@ impl AsyncDriver {
     /// # Errors
     /// As the lookup says.
     pub async fn drive(&self, lookup: &mut Lookup) -> Result<LookupAnswer, LookupError> {
-        let mut sockets = Sockets { ways: vec![], naming: None, room: vec![0; ROOM] };
+        let mut sockets = Sockets { exchanges: vec![], naming: None, room: vec![0; ROOM] };
         loop {
             if let Some(outcome) = lookup.take_outcome() {
                 return outcome;
             }
-            sockets.ways.retain(|way| lookup.is_under_way(way.number));
+            sockets.exchanges.retain(|way| lookup.is_under_way(way.number));
             if let Some((number, name)) = lookup.poll_name() {
                 sockets.naming = Some((number, Box::pin(addresses_of(name))));
             } else if let Some((number, transmit)) = lookup.poll_transmit(now()) {
@@ -142,7 +142,7 @@ type BoxedFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// The sockets of a lookup.
 struct Sockets {
-    ways: Vec<AsyncExchangeSocket>,
+    exchanges: Vec<AsyncExchangeSocket>,
     naming: Option<(u64, BoxedFuture<Vec<IpAddr>>)>,
     /// What came last is at its front.
     room: Vec<u8>,
@@ -176,14 +176,14 @@ enum Event {
 impl Sockets {
     /// Sends what is to go out, over the socket of its exchange or a new one.
     fn send(&mut self, number: u64, transmit: &Transmit) -> Result<(), AttemptError> {
-        let known = self.ways.iter().position(|way| way.number == number);
+        let known = self.exchanges.iter().position(|way| way.number == number);
         let way = match known {
-            Some(at) => &mut self.ways[at],
+            Some(at) => &mut self.exchanges[at],
             None => {
                 let is_udp = transmit.target.protocol == InterfaceProtocol::UDP;
                 let socket = open(transmit.target.address, is_udp).map_err(|_| AttemptError::Unreachable)?;
-                self.ways.push(AsyncExchangeSocket { number, socket, outgoing: vec![] });
-                self.ways.last_mut().expect("pushed just now")
+                self.exchanges.push(AsyncExchangeSocket { number, socket, outgoing: vec![] });
+                self.exchanges.last_mut().expect("pushed just now")
             }
         };
         for bytes in &transmit.datagrams {
@@ -209,7 +209,7 @@ impl Sockets {
             self.naming = None;
             return Poll::Ready((number, Event::Named(addresses)));
         }
-        for way in &mut self.ways {
+        for way in &mut self.exchanges {
             if let Poll::Ready(event) = way.poll(context, &mut self.room) {
                 return Poll::Ready((way.number, event));
             }

@@ -60,7 +60,7 @@ pub(super) fn request(
 #[derive(Debug, Default)]
 pub(super) struct HttpAnswerReader {
     /// What has come and was not looked at yet.
-    kept: Vec<u8>,
+    buffer: Vec<u8>,
     state: HttpState,
     head_len: usize,
     body_len: usize,
@@ -86,14 +86,14 @@ impl HttpAnswerReader {
     ///
     /// Each byte is copied once however the sender divides the body into chunks.
     pub(super) fn receive(&mut self, bytes: &[u8]) -> Result<Vec<u8>, AttemptError> {
-        let mut input = std::mem::take(&mut self.kept);
+        let mut input = std::mem::take(&mut self.buffer);
         input.extend_from_slice(bytes);
         let (mut body, mut rest) = (vec![], input.as_slice());
         while let Some(taken) = self.step(rest, &mut body)? {
             rest = &rest[taken..];
         }
         if !self.is_over() {
-            self.kept = rest.to_vec();
+            self.buffer = rest.to_vec();
         }
         self.body_len += body.len();
         if self.body_len > BODY_LEN_MAX {
@@ -253,7 +253,7 @@ mod tests {
         assert!(incoming.is_over());
         for _ in 0..16 {
             assert_eq!(incoming.receive(&[b'x'; 1 << 16]), Ok(vec![]));
-            assert!(incoming.kept.is_empty());
+            assert!(incoming.buffer.is_empty());
         }
     }
 

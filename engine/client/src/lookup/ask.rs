@@ -32,12 +32,12 @@ const CHALLENGES_MAX: usize = 2;
 #[derive(Debug)]
 pub(super) struct RecordQuery {
     question: Question,
-    why: QuestionReason,
+    reason: QuestionReason,
     recursion_count: u8,
     /// Servers to ask still, in order.
     plan: VecDeque<ServerTarget>,
     /// The one whose addresses are looked up.
-    named: Option<ServerTarget>,
+    named_server: Option<ServerTarget>,
     attempts: usize,
     challenges: usize,
     /// Header and body of the request that was challenged first.
@@ -70,10 +70,10 @@ impl RecordQuery {
     pub(super) const fn new(question: Question, why: QuestionReason, recursion_count: u8) -> Self {
         Self {
             question,
-            why,
+            reason: why,
             recursion_count,
             plan: VecDeque::new(),
-            named: None,
+            named_server: None,
             attempts: 0,
             challenges: 0,
             challenged: None,
@@ -115,9 +115,9 @@ impl RecordQuery {
     }
 
     fn begin(mut self: Box<Self>, lookup: &mut Lookup, now: ClockReading) -> PartStep {
-        let (handle, why) = (self.question.handle.clone(), self.why);
-        lookup.note_at(self.depth(), now, || LookupStep::Question { handle, why });
-        let is_for_service = self.why == QuestionReason::Asked && lookup.options.service_only;
+        let (handle, why) = (self.question.handle.clone(), self.reason);
+        lookup.note_at(self.depth(), now, || LookupStep::Question { handle, reason: why });
+        let is_for_service = self.reason == QuestionReason::Asked && lookup.options.service_only;
         if lookup.options.use_cache
             && !is_for_service
             && self.is_of_the_service(lookup)
@@ -129,7 +129,7 @@ impl RecordQuery {
             answer.handle = self.question.handle;
             return PartStep::Done(PartSignal::Answer(answer));
         }
-        if self.why == QuestionReason::Asked {
+        if self.reason == QuestionReason::Asked {
             match lookup.options.target.clone() {
                 LookupTarget::Responsible => {}
                 LookupTarget::Sites(sites) => {
@@ -174,7 +174,7 @@ impl RecordQuery {
     fn is_of_the_service(&self, lookup: &Lookup) -> bool {
         let options = &lookup.options;
         let is_found = matches!(options.target, LookupTarget::Responsible | LookupTarget::Referral(_));
-        self.why != QuestionReason::Asked || (is_found && options.identity.is_none())
+        self.reason != QuestionReason::Asked || (is_found && options.identity.is_none())
     }
 
     fn ask_sites(
@@ -186,7 +186,7 @@ impl RecordQuery {
     ) -> PartStep {
         lookup.note_at(self.depth(), now, || LookupStep::Sites { from, sites: sites.to_vec() });
         self.origin = from;
-        if self.why == QuestionReason::Asked {
+        if self.reason == QuestionReason::Asked {
             sites.clone_into(&mut lookup.service);
             let may_be_referred = self.question.handle().is_prefix_record();
             if lookup.options.service_only && !may_be_referred {
@@ -225,7 +225,7 @@ impl RecordQuery {
                 if known.is_none() {
                     lookup.look_up_name(name.to_owned(), now);
                 }
-                self.named = Some(target);
+                self.named_server = Some(target);
                 match known {
                     Some(addresses) => self.put_at(lookup, &addresses),
                     None => return PartStep::Wait(LookupFrame::Ask(self)),
@@ -298,7 +298,7 @@ impl RecordQuery {
 
     /// Who asks, where more than what is public is wanted, and sessions are.
     fn who_asks<'l>(&self, lookup: &'l Lookup) -> Option<&'l Arc<ClientIdentity>> {
-        let is_private = self.why == QuestionReason::Asked && !self.question.wants.public_only;
+        let is_private = self.reason == QuestionReason::Asked && !self.question.wants.public_only;
         let options = &lookup.options;
         options.identity.as_ref().filter(|_| is_private && options.session_timeout_s.is_some())
     }
@@ -416,7 +416,7 @@ impl RecordQuery {
 
     /// The server whose name was looked up is at these addresses, which are the next.
     pub(super) fn put_at(&mut self, lookup: &Lookup, addresses: &[IpAddr]) {
-        let Some(target) = self.named.take() else { return };
+        let Some(target) = self.named_server.take() else { return };
         let targets = target.at_each(addresses, &lookup.client.preferences);
         if targets.is_empty() {
             self.attempts += 1;
@@ -496,7 +496,7 @@ impl RecordQuery {
         }
         match &reply.response {
             Response::Challenge(challenge)
-                if lookup.options.identity.is_some() && self.why == QuestionReason::Asked =>
+                if lookup.options.identity.is_some() && self.reason == QuestionReason::Asked =>
             {
                 self.prove(lookup, now, exchange, answered, &reply, challenge)
             }
@@ -538,7 +538,7 @@ impl RecordQuery {
     fn follows(&self, lookup: &Lookup, code: ResponseCode, version: Version) -> bool {
         let handle = self.question.handle();
         let whom = &lookup.options.target;
-        let is_found = self.why != QuestionReason::Asked
+        let is_found = self.reason != QuestionReason::Asked
             || matches!(whom, LookupTarget::Responsible | LookupTarget::Referral(_));
         let counts = code == ResponseCode::SERVICE_REFERRAL
             || handle.is_prefix_record()

@@ -30,7 +30,7 @@ pub(super) struct ServiceSearch {
     asked_primary: bool,
     /// What came of the record itself.
     code: Option<ResponseCode>,
-    why: QuestionReason,
+    reason: QuestionReason,
     last: Option<LookupError>,
 }
 
@@ -70,7 +70,7 @@ impl ServiceSearch {
             asking: SearchStep::Record,
             asked_primary: false,
             code: None,
-            why,
+            reason: why,
             last: None,
         }
     }
@@ -161,12 +161,12 @@ impl ServiceSearch {
         self.asking = SearchStep::Record;
         let mut question = Question {
             handle: self.record.clone(),
-            types: self.kinds.asked(self.why == QuestionReason::Prefix),
+            types: self.kinds.asked(self.reason == QuestionReason::Prefix),
             wants: self.wants,
             indexes: vec![],
         };
         question.wants.authoritative = self.asked_primary;
-        let why = self.why;
+        let why = self.reason;
         self.ask_for(question, why)
     }
 
@@ -197,7 +197,7 @@ impl ServiceSearch {
             return PartStep::Done(PartSignal::Sites(self.sites));
         }
         // The prefix may be new, and a mirror may not have heard of it yet.
-        if self.why == QuestionReason::Prefix && self.code.is_some() && !self.asked_primary {
+        if self.reason == QuestionReason::Prefix && self.code.is_some() && !self.asked_primary {
             self.asked_primary = true;
             return self.ask_for_record();
         }

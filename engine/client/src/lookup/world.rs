@@ -131,7 +131,7 @@ struct PendingReply {
     at_ms: u64,
     number: u64,
     transmit: Transmit,
-    came: ReplyContent,
+    content: ReplyContent,
 }
 
 /// What comes back.
@@ -207,14 +207,14 @@ impl World {
             if let Some((number, transmit)) = lookup.poll_transmit(now) {
                 let delay_ms = self.delay_ms.get(&transmit.target.address).copied().unwrap_or(1);
                 let came = self.answer(&transmit, now);
-                coming.push(PendingReply { at_ms: now.ms + delay_ms, number, transmit, came });
+                coming.push(PendingReply { at_ms: now.ms + delay_ms, number, transmit, content: came });
                 continue;
             }
             let deadline_ms = lookup.poll_timeout().expect("something is under way");
             let first = coming.iter().enumerate().min_by_key(|(_, coming)| coming.at_ms);
             match first.filter(|(_, coming)| coming.at_ms < deadline_ms).map(|(at, _)| at) {
                 Some(at) => {
-                    let PendingReply { at_ms, number, transmit, came } = coming.remove(at);
+                    let PendingReply { at_ms, number, transmit, content: came } = coming.remove(at);
                     now = later(now, at_ms);
                     self.deliver(lookup, number, &transmit, came, now);
                 }

@@ -261,7 +261,7 @@ impl<R: BufRead> Iterator for BatchReader<R> {
             Ok(Err(why)) => {
                 let line = self.line();
                 self.is_over = false;
-                return Some(self.pass_over().map(|()| Err(InvalidBlock { line, why })));
+                return Some(self.pass_over().map(|()| Err(InvalidBlock { line, problem: why })));
             }
             Err(error) => return Some(Err(error)),
         };
@@ -273,7 +273,7 @@ impl<R: BufRead> Iterator for BatchReader<R> {
             };
             let line = self.line();
             self.pass_over()?;
-            Ok(Err(InvalidBlock { line, why }))
+            Ok(Err(InvalidBlock { line, problem: why }))
         }))
     }
 }

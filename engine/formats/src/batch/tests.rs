@@ -18,7 +18,7 @@ fn why(text: &str) -> (u64, LineProblem) {
     let blocks = read(text);
     assert_eq!(blocks.len(), 1, "{text:?}: {blocks:?}");
     let invalid = blocks.into_iter().next().unwrap().unwrap_err();
-    (invalid.line, invalid.why)
+    (invalid.line, invalid.problem)
 }
 
 fn url(index: i32, data: &str) -> BatchValue {

@@ -37,7 +37,7 @@ pub fn split(bytes: &[u8], message_len_max: u32) -> Result<StreamFront<'_>, Deco
 /// Keeps at most one message, and of it only what has come: a length that lies costs nothing.
 #[derive(Debug)]
 pub struct Stream {
-    kept: Vec<u8>,
+    buffer: Vec<u8>,
     // The kept bytes were a whole message, which the caller has seen.
     is_done: bool,
     message_len_max: u32,
@@ -47,7 +47,7 @@ impl Stream {
     /// A stream of messages with at most `message_len_max` bytes after their envelopes.
     #[must_use]
     pub const fn new(message_len_max: u32) -> Self {
-        Self { kept: Vec::new(), is_done: false, message_len_max }
+        Self { buffer: Vec::new(), is_done: false, message_len_max }
     }
 
     /// Takes bytes from the front of `bytes`, up to the end of one message: how many, and the message if
@@ -60,27 +60,27 @@ impl Stream {
     /// When a message is too long; the stream cannot be read on.
     pub fn feed<'a>(&'a mut self, bytes: &'a [u8]) -> Result<(usize, Option<&'a [u8]>), DecodeError> {
         if self.is_done {
-            self.kept.clear();
+            self.buffer.clear();
             self.is_done = false;
         }
-        if self.kept.is_empty()
+        if self.buffer.is_empty()
             && let StreamFront::Message(message, _) = split(bytes, self.message_len_max)?
         {
             return Ok((message.len(), Some(message)));
         }
         let mut taken = 0;
         // Twice at most: first the envelope, then what it announces.
-        while let StreamFront::Needs(needed) = split(&self.kept, self.message_len_max)? {
+        while let StreamFront::Needs(needed) = split(&self.buffer, self.message_len_max)? {
             let more = &bytes[taken..];
             let more = &more[..needed.min(more.len())];
             if more.is_empty() {
                 return Ok((taken, None));
             }
-            self.kept.extend_from_slice(more);
+            self.buffer.extend_from_slice(more);
             taken += more.len();
         }
         self.is_done = true;
-        Ok((taken, Some(&self.kept)))
+        Ok((taken, Some(&self.buffer)))
     }
 
     /// Bytes needed at least before there is a message again.
@@ -98,7 +98,7 @@ impl Stream {
     /// The message that has begun, as far as it has come.
     #[must_use]
     pub fn pending(&self) -> &[u8] {
-        if self.is_done { &[] } else { &self.kept }
+        if self.is_done { &[] } else { &self.buffer }
     }
 
     /// Checks, when the other side has closed, that it did so between two messages.
@@ -192,6 +192,6 @@ mod tests {
         let mut stream = Stream::new(MESSAGE_LEN_MAX);
         bytes[16..].copy_from_slice(&MESSAGE_LEN_MAX.to_be_bytes());
         assert_eq!(stream.feed(&bytes), Ok((20, None)));
-        assert!(stream.kept.capacity() < 1024, "{}", stream.kept.capacity());
+        assert!(stream.buffer.capacity() < 1024, "{}", stream.buffer.capacity());
     }
 }

@@ -132,12 +132,12 @@ pub(crate) struct JobQueues {
     /// Only workers take this lock, but for a job whose worker is not there.
     free: Mutex<FreeJobs>,
     started: Instant,
-    asked: Mutex<JobQueue>,
+    queued: Mutex<JobQueue>,
     /// Somebody asked, or there will be no more.
     more: Condvar,
     /// How many jobs are in `asked`.
     waiting: AtomicUsize,
-    answered: Box<[CachePadded<ReturnQueue>]>,
+    returns: Box<[CachePadded<ReturnQueue>]>,
 }
 
 #[derive(Debug)]
@@ -175,17 +175,17 @@ impl JobQueues {
                 shares: Shares::new(jobs_count, exempt),
             }),
             started: Instant::now(),
-            asked: Mutex::default(),
+            queued: Mutex::default(),
             more: Condvar::new(),
             waiting: AtomicUsize::new(0),
-            answered: (0..workers_count).map(|_| back()).collect(),
+            returns: (0..workers_count).map(|_| back()).collect(),
         }
     }
 
     /// Lets `waker` end the waits of worker `shard` when there is an answer for it.
     pub(crate) fn attach(&self, shard: usize, waker: Waker) {
         // A worker opens its path once.
-        let _ = self.answered[shard].waker.set(waker);
+        let _ = self.returns[shard].waker.set(waker);
     }
 
     /// A free job with a request; `None` when everything is full, or the source has its share. To be
@@ -208,7 +208,7 @@ impl JobQueues {
 
     /// Hands over the jobs of a worker, in their order. They stay where they are while a slow thread is at the queue.
     pub(crate) fn submit(&self, jobs: &mut VecDeque<Box<SlowJob>>) {
-        let Some(mut asked) = try_lock(&self.asked) else { return };
+        let Some(mut asked) = try_lock(&self.queued) else { return };
         let woken = asked.idle.min(jobs.len());
         self.waiting.fetch_add(jobs.len(), Ordering::Relaxed);
         jobs.drain(..).for_each(|job| asked.jobs.push(job.route.origin(), job));
@@ -218,7 +218,7 @@ impl JobQueues {
 
     /// The next request, for a slow thread; waits for one. `None` when there will be no more.
     pub(crate) fn next(&self) -> Option<Box<SlowJob>> {
-        let mut asked = lock(&self.asked);
+        let mut asked = lock(&self.queued);
         loop {
             if asked.closed {
                 return None;
@@ -236,7 +236,7 @@ impl JobQueues {
     /// Lets slow threads come to an end after what they are doing. What waits is let go: the workers have ended, so nobody
     /// would send the answers, and on a busy machine it could take threads that stand back minutes to make them.
     pub(crate) fn close(&self) {
-        let mut asked = lock(&self.asked);
+        let mut asked = lock(&self.queued);
         asked.closed = true;
         self.waiting.fetch_sub(asked.jobs.len(), Ordering::Relaxed);
         asked.jobs.clear();
@@ -246,8 +246,8 @@ impl JobQueues {
 
     /// Sends an answer back to its worker, and charges its source with the work.
     pub(crate) fn give_back(&self, job: Box<SlowJob>) {
-        lock(&self.asked).jobs.charge(job.route.origin(), job.cost, self.now_ms());
-        let Some(back) = self.answered.get(job.shard) else { return self.release(job) };
+        lock(&self.queued).jobs.charge(job.route.origin(), job.cost, self.now_ms());
+        let Some(back) = self.returns.get(job.shard) else { return self.release(job) };
         lock(&back.jobs).push_back(job);
         // To wake a worker for each answer costs a tenth of a signature, so while there is more to do it is left to
         // look for itself, see `Worker::run`.
@@ -259,7 +259,7 @@ impl JobQueues {
     /// The next answer for worker `shard`, if there is one. To be [released](Self::release) once it is sent.
     #[inline]
     pub(crate) fn answered(&self, shard: usize) -> Option<Box<SlowJob>> {
-        try_lock(&self.answered[shard].jobs)?.pop_front()
+        try_lock(&self.returns[shard].jobs)?.pop_front()
     }
 
     /// Lets a job be used again.
@@ -359,7 +359,7 @@ mod tests {
         let queues = JobQueues::new(1, 2, SourceList::default());
         let mut jobs: VecDeque<_> = (0..2).filter_map(|n| queues.take(0, route(n), b"asked")).collect();
         {
-            let _standing = lock(&queues.asked);
+            let _standing = lock(&queues.queued);
             queues.submit(&mut jobs);
             assert_eq!(jobs.len(), 2, "kept for later");
         }
@@ -369,7 +369,7 @@ mod tests {
             queues.give_back(queues.next().unwrap());
         }
         {
-            let _standing = lock(&queues.answered[0].jobs);
+            let _standing = lock(&queues.returns[0].jobs);
             assert!(queues.answered(0).is_none(), "looked for later");
         }
         assert_eq!(queues.answered(0).unwrap().route, route(0), "in their order");
@@ -392,7 +392,7 @@ mod tests {
         let queues = JobQueues::new(1, 1, SourceList::default());
         std::thread::scope(|scope| {
             let slow = scope.spawn(|| std::iter::from_fn(|| queues.next()).count());
-            while lock(&queues.asked).idle == 0 {
+            while lock(&queues.queued).idle == 0 {
                 std::thread::yield_now();
             }
             queues.close();

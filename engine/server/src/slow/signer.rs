@@ -15,7 +15,7 @@ use std::sync::{Mutex, PoisonError};
 #[derive(Debug)]
 pub struct AnswerSigner {
     key: PrivateKey,
-    kept: Mutex<CredentialCache>,
+    credentials: Mutex<CredentialCache>,
 }
 
 /// Where a signature is from.
@@ -32,7 +32,7 @@ impl AnswerSigner {
     #[must_use]
     pub fn new(key: PrivateKey, kept_max: usize) -> Self {
         let kept = CredentialCache { half: kept_max.div_ceil(2), young: HashMap::new(), old: HashMap::new() };
-        Self { key, kept: Mutex::new(kept) }
+        Self { key, credentials: Mutex::new(kept) }
     }
 
     /// The public half of the key.
@@ -96,7 +96,7 @@ impl AnswerSigner {
     }
 
     fn kept(&self) -> std::sync::MutexGuard<'_, CredentialCache> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+        self.credentials.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -46,7 +46,7 @@ pub(crate) struct SlowThread {
     shared: Arc<ServerState>,
     path: Arc<SlowPath>,
     at: usize,
-    held: AnswerBuffers,
+    buffers: AnswerBuffers,
     message: Vec<u8>,
 }
 
@@ -77,7 +77,7 @@ impl SlowThread {
             shared: Arc::clone(shared),
             path: Arc::clone(path),
             at,
-            held: AnswerBuffers {
+            buffers: AnswerBuffers {
                 challenge: None,
                 values: vec![0; MESSAGE_LEN_MAX as usize].into_boxed_slice(),
                 body: Vec::with_capacity(64),
@@ -97,7 +97,7 @@ impl SlowThread {
                 job.answer.clear();
                 path.counters[self.at].bugs.add(1);
             }
-            self.held.challenge = None;
+            self.buffers.challenge = None;
             match &path.forward {
                 Some(forward) if job.forwarding.is_some() => forward.submit(job),
                 _ => path.queues.give_back(job),
@@ -107,8 +107,8 @@ impl SlowThread {
 
     fn answer(&mut self, job: &mut SlowJob) {
         #[cfg(test)]
-        crate::injected::answering_slowly(&job.request);
-        let Self { shared, path, at, held, message } = self;
+        crate::tests::before_slow_answer(&job.request);
+        let Self { shared, path, at, buffers: held, message } = self;
         // For this request only: a thread that waits must not hold a retired set.
         let set = shared.live.current();
         let counters = &path.counters[*at];

@@ -70,7 +70,7 @@ struct OfferedSocket {
 /// The sockets that this process serves from, to be handed over.
 #[derive(Debug, Default)]
 pub(crate) struct Handover {
-    held: Mutex<Vec<OfferedSocket>>,
+    sockets: Mutex<Vec<OfferedSocket>>,
     /// A process is taking over.
     busy: AtomicBool,
     done: AtomicBool,
@@ -116,7 +116,7 @@ impl Handover {
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<OfferedSocket>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+        self.sockets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

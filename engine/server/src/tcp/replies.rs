@@ -30,7 +30,7 @@ impl<'a, B: AsRef<[u8]>, W> ReplyRound<'_, '_, 'a, B, W> {
         'a: 'm,
     {
         let usual = match outcome {
-            InBatch::Usual(usual) => usual,
+            InBatch::Fast(usual) => usual,
             InBatch::Other(outcome) => return self.finish(message, outcome),
         };
         let Some(room) = self.out.get_mut(*self.used..*self.used + usual.len()) else { return false };

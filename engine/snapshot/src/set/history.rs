@@ -54,7 +54,7 @@ impl<S: Storage> SetPublisher<S> {
             let Some(generation) = generation_of(&name) else { continue };
             match parse_manifest(storage.dir(), storage.read(&name, MANIFEST_LEN_MAX)) {
                 Ok(Some(manifest)) if manifest.generation == generation => kept.push(manifest),
-                Ok(_) | Err(SetError { why: SetErrorKind::Manifest(_), .. }) => {}
+                Ok(_) | Err(SetError { kind: SetErrorKind::Manifest(_), .. }) => {}
                 Err(error) => return Err(error),
             }
         }
