@@ -42,7 +42,7 @@ impl<'a> Answerer<'a> {
         let (mut len, outbox, peer) = (0, &mut self.outbox, self.peer);
         answer_batch(&self.context, &mut self.scratch, datagrams, |_, outcome| {
             len += match outcome {
-                InBatch::Fast(reply) => push_usual(outbox, peer, reply),
+                InBatch::Fast(reply) => push_fast(outbox, peer, reply),
                 InBatch::Other(AnswerOutcome::Reply(reply)) => push(outbox, peer, reply),
                 _ => 0,
             };
@@ -74,7 +74,7 @@ pub fn context(set: &PublishedSet) -> AnswerContext<'_, MappedFile> {
 
 /// Puts a usual answer into the outbox.
 #[inline]
-pub fn push_usual(outbox: &mut Outbox, peer: Peer, reply: &FastAnswer<'_>) -> usize {
+pub fn push_fast(outbox: &mut Outbox, peer: Peer, reply: &FastAnswer<'_>) -> usize {
     let len = reply.len();
     let write = |room: &mut [u8]| {
         reply.write(room);

@@ -27,7 +27,7 @@ pub enum SetContent<'a> {
     /// There is no such handle.
     Absent,
     /// There is no such handle, and its prefix is not homed here: somebody else may have it.
-    Elsewhere,
+    Remote,
     /// There is no such handle, and whether its prefix is homed here is not known.
     NotHere,
     /// This code is what the server said before.
@@ -181,7 +181,7 @@ impl ExpectedAnswer {
             }
             SetContent::NothingPublic => ResponseCode::VALUES_NOT_FOUND,
             SetContent::Absent | SetContent::NotHere => ResponseCode::HANDLE_NOT_FOUND,
-            SetContent::Elsewhere => ResponseCode::SERVER_NOT_RESPONSIBLE,
+            SetContent::Remote => ResponseCode::SERVER_NOT_RESPONSIBLE,
             SetContent::Said(said) => said,
             SetContent::Unknown => return None,
         };
@@ -233,7 +233,7 @@ fn compare_held(
         SetContent::Said(said) => return code(message, said),
         // Instead of saying that the record of a prefix is not there, a server may say who has it. A name without a slash is
         // looked up as such a record.
-        SetContent::Absent | SetContent::Elsewhere | SetContent::NotHere
+        SetContent::Absent | SetContent::Remote | SetContent::NotHere
             if got == ResponseCode::PREFIX_REFERRAL
                 && Handle(&Handle(question.handle).looked_up()).is_prefix_record() =>
         {
@@ -241,7 +241,7 @@ fn compare_held(
         }
         SetContent::NotHere if got == ResponseCode::SERVER_NOT_RESPONSIBLE => return Ok(()),
         SetContent::Absent | SetContent::NotHere => return code(message, ResponseCode::HANDLE_NOT_FOUND),
-        SetContent::Elsewhere => return code(message, ResponseCode::SERVER_NOT_RESPONSIBLE),
+        SetContent::Remote => return code(message, ResponseCode::SERVER_NOT_RESPONSIBLE),
     };
     code(message, ResponseCode::SUCCESS)?;
     let mut cursor = Cursor::new(message.body);

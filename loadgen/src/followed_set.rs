@@ -116,7 +116,7 @@ impl ContentSource for SetSource {
                 bytes: record.public_bytes(),
             }),
             None if records.homed(Handle(name).naming_authority()) => Ok(SetContent::Absent),
-            None => Ok(SetContent::Elsewhere),
+            None => Ok(SetContent::Remote),
         }
     }
 }

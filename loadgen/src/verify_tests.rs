@@ -19,7 +19,7 @@ impl ContentSource for Fake {
         Ok(match self.0.get(handle) {
             Some((0, _)) => SetContent::NothingPublic,
             Some(&(count, bytes)) => SetContent::Values { count, bytes },
-            None if handle.starts_with(b"10.9/") => SetContent::Elsewhere,
+            None if handle.starts_with(b"10.9/") => SetContent::Remote,
             None => SetContent::Absent,
         })
     }

@@ -156,7 +156,7 @@ fn create(client: &mut Administrator, handle: &str) -> (Code, String) {
 }
 
 fn counts(here: &AdminServer) -> RemoteCounts {
-    here.server().shared().service.elsewhere().unwrap().counts()
+    here.server().shared().service.remote().unwrap().counts()
 }
 
 fn challenges(here: &AdminServer) -> u64 {

@@ -167,7 +167,7 @@ pub fn metrics(shared: &AdminState) -> Result<String, Box<dyn std::error::Error 
         registry.register("session_messages", "What came of set-ups and of messages in sessions", events);
     }
     let RemoteCounts { asked, unanswered, refused, rested, cached } =
-        service.elsewhere().map(RemoteServices::counts).unwrap_or_default();
+        service.remote().map(RemoteServices::counts).unwrap_or_default();
     let events = vec![
         ("asked", asked),
         ("unanswered", unanswered),
@@ -225,7 +225,7 @@ pub fn metrics(shared: &AdminState) -> Result<String, Box<dyn std::error::Error 
         (
             "elsewhere_asking",
             "Requests on whose behalf other services are asked",
-            service.elsewhere().map_or(0, RemoteServices::asking) as u64,
+            service.remote().map_or(0, RemoteServices::asking) as u64,
         ),
         ("start_time_seconds", "When it was started, Unix seconds", shared.started_unix_ms() / 1000),
     ];

@@ -315,7 +315,7 @@ impl RemoteServices {
 
     /// What is asked on behalf of one request. Nothing is yet, and no place is taken.
     #[must_use]
-    pub const fn errand(&self) -> RemoteInquiry<'_> {
+    pub const fn inquiry(&self) -> RemoteInquiry<'_> {
         RemoteInquiry { services: self, driver: None, questions_left: self.config.questions, ends: None }
     }
 

@@ -176,7 +176,7 @@ impl Server {
             ),
             None => None,
         };
-        let elsewhere = RemoteServices::open(&config.elsewhere)?;
+        let remote = RemoteServices::open(&config.elsewhere)?;
         let forward = config.forward.socket.as_deref().map(ForwardSocket::bind).transpose()?;
         let referrals = open_referrals(config)?;
         let in_force = in_force(config, Arc::new(site))?;
@@ -190,7 +190,7 @@ impl Server {
         let service = AdminService::new(store, in_force, ReplySealer { key }, challenges, audit)
             .with_costly(costly)
             .with_sessions(SessionEndpoint::new(&config.sessions))
-            .with_elsewhere(elsewhere)
+            .with_remote(remote)
             .with_referrals(referrals);
         let shared = Arc::new(AdminState {
             service: Arc::new(service),

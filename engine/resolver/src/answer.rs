@@ -324,15 +324,15 @@ pub(crate) fn find_local<'a, B: AsRef<[u8]>>(
 ) -> Result<LocalRecord<'a>, NotLocal> {
     let mut key: KeyBuf = KeyBuf::new();
     if !key.write(handle, context.records.folds()) {
-        return Err(NotLocal::Elsewhere);
+        return Err(NotLocal::Remote);
     }
     let is_here = context.service.has(handle) && is_homed(context, key.as_bytes());
     if !is_here && !is_record_of_homed_prefix(context, key.as_bytes()) {
-        return Err(NotLocal::Elsewhere);
+        return Err(NotLocal::Remote);
     }
     let lookup = RecordLookup::new(context, key.as_bytes());
     match context.records.find(lookup.hash, lookup.key) {
-        Ok(None) if !is_here => Err(NotLocal::Elsewhere),
+        Ok(None) if !is_here => Err(NotLocal::Remote),
         Ok(record) => Ok(LocalRecord { record, is_copy: !is_here }),
         Err(CorruptRecord { .. }) => Err(NotLocal::Damaged),
     }
@@ -349,7 +349,7 @@ fn is_record_of_homed_prefix<B: AsRef<[u8]>>(context: &AnswerContext<'_, B>, key
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotLocal {
     /// Another server, or another service, has it.
-    Elsewhere,
+    Remote,
     /// What is stored is damaged.
     Damaged,
 }

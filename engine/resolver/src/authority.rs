@@ -64,7 +64,7 @@ pub fn entitles<'a, B: AsRef<[u8]>>(
     while let Some(&reference) = groups.queue.get(next) {
         next += 1;
         let group = group(context, reference);
-        is_elsewhere |= group == Err(NotLocal::Elsewhere);
+        is_elsewhere |= group == Err(NotLocal::Remote);
         for entry in group.ok().flatten().into_iter().flat_map(|group| group.0.iter()) {
             if is_named(&entry) {
                 return AuthorityOutcome::Yes;
@@ -113,7 +113,7 @@ fn group<'a, B: AsRef<[u8]>>(
     let mut values = record.into_iter().flat_map(|record| record.values_in_order().map_while(Result::ok));
     match values.find(|value| value.index == reference.index) {
         Some(value) if fold::eq(value.kind, HS_VLIST) => Ok(Vlist::decode(value.data).ok()),
-        None if is_copy => Err(NotLocal::Elsewhere),
+        None if is_copy => Err(NotLocal::Remote),
         _ => Ok(None),
     }
 }

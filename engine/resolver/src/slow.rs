@@ -681,7 +681,7 @@ pub fn keys<'a, 'k, B: AsRef<[u8]>>(
     let keys = KeyCandidates { record, kind, index: identity.index, after: None };
     // A copy need not have all that the registry has.
     if is_copy && keys.clone().next().is_none() {
-        return Err(NotLocal::Elsewhere);
+        return Err(NotLocal::Remote);
     }
     Ok(keys)
 }

@@ -417,7 +417,7 @@ fn keys_come_in_the_order_of_their_indexes() {
     assert_eq!(of(9, "HS_SECKEY"), [""; 0], "no public text is a secret");
     assert_eq!(of(0, "HS_PUBKEY"), ["five"]);
     assert_eq!(keys(&context, who(0, "10.1/none"), b"HS_PUBKEY").unwrap().count(), 0);
-    assert_eq!(keys(&context, who(0, "99.9/x"), b"HS_PUBKEY").unwrap_err(), NotLocal::Elsewhere);
+    assert_eq!(keys(&context, who(0, "99.9/x"), b"HS_PUBKEY").unwrap_err(), NotLocal::Remote);
 }
 
 #[test]
@@ -685,9 +685,9 @@ fn a_copy_of_the_record_of_a_homed_prefix_counts_as_far_as_it_goes() {
     assert_eq!(found(300, "0.NA/10.1"), Ok(1));
     assert_eq!(found(300, "0.na/10.1"), Ok(1));
     assert_eq!(found(0, "0.NA/10.1"), Ok(1));
-    assert_eq!(found(301, "0.NA/10.1"), Err(NotLocal::Elsewhere), "the registry may have it");
-    assert_eq!(found(300, "0.NA/10.2"), Err(NotLocal::Elsewhere), "a prefix that is not homed here");
-    assert_eq!(found(300, "0.NA/10.3"), Err(NotLocal::Elsewhere));
+    assert_eq!(found(301, "0.NA/10.1"), Err(NotLocal::Remote), "the registry may have it");
+    assert_eq!(found(300, "0.NA/10.2"), Err(NotLocal::Remote), "a prefix that is not homed here");
+    assert_eq!(found(300, "0.NA/10.3"), Err(NotLocal::Remote));
     let may = |index, handle| entitles(&context, [who(index, handle)].into_iter(), who(300, "10.1/a"), 100);
     assert_eq!(may(1, "0.NA/10.1"), AuthorityOutcome::Yes);
     assert_eq!(may(2, "0.NA/10.1"), AuthorityOutcome::Remote);

@@ -13,6 +13,7 @@
 //! - Every connection is counted when it comes, and once more, by reason, when it is given up. Every request is in
 //!   exactly one of `tcp_answered`, `tcp_dropped_error_reply` and `tcp_dropped_bug`.
 
+mod actions;
 mod replies;
 pub mod settings;
 mod table;
@@ -20,11 +21,13 @@ mod table;
 mod tests;
 pub(crate) mod worker;
 
+pub use actions::ConnectionActions;
+
 use crate::counters::Counters;
 use crate::query_log::QueryLogTap;
 use crate::sessions::sealer::SessionSealer;
 use crate::slow::shard::ListingReader;
-use handle_net::{ConnectionGone, StreamConnections, StreamEvent, StreamId};
+use handle_net::{ConnectionGone, StreamEvent, StreamId};
 use handle_proto::OpFlags;
 use handle_proto::limit::MESSAGE_LEN_MAX;
 use handle_proto::wire::Envelope;
@@ -47,45 +50,6 @@ const FIRST_REQUEST_MS: u64 = 300;
 const ROUND_LEN: usize = 128 << 10;
 /// Room for a round and the longest answer on top.
 const OUT_LEN: usize = ROUND_LEN + Envelope::LEN + MESSAGE_LEN_MAX as usize;
-
-/// What the machine does to connections.
-pub trait ConnectionActions {
-    /// Sends `bytes`, and keeps what cannot be sent now; how much is kept then.
-    ///
-    /// # Errors
-    /// When there is nobody any more.
-    fn send(&mut self, id: StreamId, bytes: &[u8]) -> Result<usize, ConnectionGone>;
-    /// Bytes kept for all connections.
-    fn kept_len_all(&self) -> usize;
-    /// Reads from the connection, or does not.
-    fn set_reading(&mut self, id: StreamId, reading: bool);
-    /// Ends the connection behind what is kept; true when it is gone at once.
-    fn close(&mut self, id: StreamId) -> bool;
-    /// Ends the connection now.
-    fn abort(&mut self, id: StreamId);
-}
-
-impl ConnectionActions for StreamConnections {
-    fn send(&mut self, id: StreamId, bytes: &[u8]) -> Result<usize, ConnectionGone> {
-        self.send(id, bytes)
-    }
-
-    fn kept_len_all(&self) -> usize {
-        self.kept_len_all()
-    }
-
-    fn set_reading(&mut self, id: StreamId, reading: bool) {
-        self.set_reading(id, reading);
-    }
-
-    fn close(&mut self, id: StreamId) -> bool {
-        self.close(id)
-    }
-
-    fn abort(&mut self, id: StreamId) {
-        self.abort(id);
-    }
-}
 
 /// Why a connection is given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,7 +107,7 @@ pub struct ConnectionTurn<'t, 'a, B, W> {
     pub counters: &'t Counters,
     /// Milliseconds since some moment.
     pub now_ms: u64,
-    /// Takes a request whose answer is made elsewhere and comes by [`TcpConnections::reply`]; false when it has no room.
+    /// Takes a request whose answer is made on the slow path and comes by [`TcpConnections::reply`]; false when it has no room.
     pub defer: &'t mut dyn FnMut(StreamId, IpAddr, &[u8]) -> bool,
     /// Answers in sessions, where there are any.
     pub sealer: Option<&'t mut SessionSealer>,
@@ -170,7 +134,7 @@ struct AnswerRoom {
     done: Vec<bool>,
     out: Box<[u8]>,
     used: usize,
-    /// How many of the round are answered elsewhere.
+    /// How many of the round are answered on the slow path.
     deferred: u32,
 }
 
@@ -334,7 +298,7 @@ impl TcpConnections {
         }
     }
 
-    /// Sends an answer that was made elsewhere, or a part of it that is not the last. The client tells answers by the ids of its requests, so it may
+    /// Sends an answer that was made on the slow path, or a part of it that is not the last. The client tells answers by the ids of its requests, so it may
     /// overtake others and be overtaken. Returns whether there is somebody left to get it; where not, that is counted.
     pub fn reply<B: AsRef<[u8]>, W: ConnectionActions>(
         &mut self,
@@ -361,7 +325,7 @@ impl TcpConnections {
         is_there
     }
 
-    /// Notes that answers for `id` are made elsewhere, and will come by [`reply`](Self::reply): the connection stays
+    /// Notes that answers for `id` are made on the slow path, and will come by [`reply`](Self::reply): the connection stays
     /// until then.
     fn defer(&mut self, id: StreamId) {
         let deferred = std::mem::take(&mut self.answers.deferred);

@@ -241,8 +241,8 @@ impl Worker {
         let counters = self.shared.shards.shard(self.at);
         let context = context_of(set, self.in_force.site.stream_service(), now_unix_s());
         let answered_before = counters.tcp_requests_answered.get();
-        let elsewhere = (&mut self.slow, self.sealer.as_mut(), self.telemetry.tap());
-        let happened = tcp.turn(&mut *self.path, &context, counters, elapsed_ms(self.started), elsewhere);
+        let parts = (&mut self.slow, self.sealer.as_mut(), self.telemetry.tap());
+        let happened = tcp.turn(&mut *self.path, &context, counters, elapsed_ms(self.started), parts);
         let answered = counters.tcp_requests_answered.get() - answered_before;
         self.telemetry.end_connections(measured_since, answered, counters);
         happened
@@ -267,9 +267,9 @@ impl Worker {
                     let service = self.in_force.site.stream_service();
                     let context = context_of(set, service, now_unix_s());
                     let now_ms = elapsed_ms(self.started);
-                    let elsewhere = (&mut self.slow, self.sealer.as_mut(), self.telemetry.tap());
+                    let parts = (&mut self.slow, self.sealer.as_mut(), self.telemetry.tap());
                     let path = &mut *self.path;
-                    let is_there = tcp.reply(path, (id, &job), &context, counters, now_ms, elsewhere);
+                    let is_there = tcp.reply(path, (id, &job), &context, counters, now_ms, parts);
                     if is_there && !job.answer.is_empty() && !job.is_continued {
                         self.telemetry.sent(&job, counters);
                     }

@@ -19,7 +19,7 @@ pub struct CandidateKey {
 #[derive(Debug)]
 pub enum NotHere {
     /// Another server, or another service, has the handle.
-    Elsewhere,
+    Remote,
     /// The store cannot be read.
     Store(StoreError),
 }
@@ -46,10 +46,10 @@ pub fn keys(
     let key = key(identity.handle, records.folds());
     let is_here = rules.site.has(Handle(identity.handle)) && is_responsible(records, &key)?;
     if !is_here && !is_record_of_homed_prefix(records, &key)? {
-        return Err(NotHere::Elsewhere);
+        return Err(NotHere::Remote);
     }
     let Some(record) = records.record(&key)? else {
-        return if is_here { Ok(Vec::new()) } else { Err(NotHere::Elsewhere) };
+        return if is_here { Ok(Vec::new()) } else { Err(NotHere::Remote) };
     };
     let record = record.view();
     let mut keys: Vec<CandidateKey> = record
@@ -59,7 +59,7 @@ pub fn keys(
         .map(|value| CandidateKey { index: value.index, data: Zeroizing::new(value.data.to_vec()) })
         .collect();
     if keys.is_empty() && !is_here {
-        return Err(NotHere::Elsewhere);
+        return Err(NotHere::Remote);
     }
     keys.sort_by_key(|key| key.index);
     keys.truncate(most);

@@ -6,15 +6,18 @@
 mod changes;
 mod forwarded;
 pub mod opening;
+mod pages;
 mod remote;
 pub mod reply;
 mod sessions;
+
+pub use pages::{ListPages, ReplyMessages};
 
 use crate::audit::{Audit, AuditLine};
 use crate::costly::CostlyWork;
 use crate::counters::AdminCounters;
 use crate::operation::{
-    CandidateKey, Lister, NotHere, OperationAnswer, OperationDecision, OperationRefusal, OperationRequest,
+    CandidateKey, NotHere, OperationAnswer, OperationDecision, OperationRefusal, OperationRequest,
     OperationRules, Requester, decide, keys,
 };
 use crate::permission::view::RemoteFacts;
@@ -28,7 +31,6 @@ use handle_auth::kdf::Pbkdf2Limits;
 use handle_auth::source::RequestOrigin;
 use handle_auth::{VerifyError, cost};
 use handle_process::site::SiteRecord;
-use handle_proto::code::KeyExchangeMode;
 use handle_proto::limit::NONCE_LEN;
 use handle_proto::wire::Request;
 use handle_proto::wire::auth::{self, ChallengeAnswer, VerificationRequest};
@@ -38,7 +40,7 @@ use handle_proto::{Handle, OpCode, OpFlags, Permissions, ResponseCode, Value, Ve
 use handle_sessions::{IncomingMessage, SessionEndpoint, TakenChallenge, numbers};
 use opening::{OpenedRequest, OpeningFailure, UNREADABLE, open};
 use remote::{IdentityProof, RemoteContext};
-use reply::{ReplySealer, ReplyTo, unreadable};
+use reply::{PreparedResponse, ReplySealer, ReplyTo, unreadable};
 use sessions::{UNDECRYPTABLE, UNKNOWN};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -87,65 +89,6 @@ pub struct ChallengeEffort {
     pub keys_tried: usize,
     /// Whether nobody is challenged outside sessions.
     pub requires_sessions: bool,
-}
-
-/// What is sent back.
-#[derive(Debug)]
-pub struct ReplyMessages {
-    /// The first message; empty when there is nothing to say.
-    pub first: Vec<u8>,
-    /// What follows it.
-    pub rest: Option<ListPages>,
-    /// Whether the sender wants to go on with the same connection.
-    pub keeps_connection: bool,
-}
-
-/// The pages of a listing that are still to be sent.
-#[derive(Debug)]
-pub struct ListPages {
-    service: Arc<AdminService>,
-    snapshot: Box<StoreSnapshot>,
-    lister: Lister,
-    to: ReplyTo,
-    has_more: bool,
-}
-
-impl ListPages {
-    /// Whether there is a next message.
-    #[must_use]
-    pub const fn has_more(&self) -> bool {
-        self.has_more
-    }
-
-    /// The next message; `None` after the last. Reads the store.
-    pub fn next_page(&mut self) -> Option<Vec<u8>> {
-        if !self.has_more {
-            return None;
-        }
-        let service = &self.service;
-        let (names, has_more) = match self.lister.page(&self.snapshot) {
-            Ok(page) => page,
-            Err(error) => {
-                self.has_more = false;
-                let answer = OperationAnswer::Refused(service.failed(&error));
-                return Some(service.sealer.answer(&self.to, &service.site, &answer, now_unix_s()));
-            }
-        };
-        self.has_more = has_more;
-        Some(service.sealer.page(&self.to, &service.site, &names, has_more, now_unix_s()))
-    }
-}
-
-/// What is to be said, before it is a message.
-enum PreparedResponse {
-    Answer(OperationAnswer),
-    List(Lister, Box<StoreSnapshot>),
-    /// The number of a challenge, and what it says.
-    Challenge(i32, SessionChallenge),
-    /// A new session: its number, and what its client is told.
-    Session(i32, KeyExchangeMode, Vec<u8>),
-    /// That it cannot be read, and not which request it was.
-    Unreadable(OperationRefusal),
 }
 
 /// Who a request is from.
@@ -249,14 +192,14 @@ impl AdminService {
 
     /// Other services, if they are asked.
     #[must_use]
-    pub const fn elsewhere(&self) -> Option<&RemoteServices> {
+    pub const fn remote(&self) -> Option<&RemoteServices> {
         self.remote.as_ref()
     }
 
     /// With other services that are asked about identities.
     #[must_use]
-    pub fn with_elsewhere(self, elsewhere: Option<RemoteServices>) -> Self {
-        Self { remote: elsewhere, ..self }
+    pub fn with_remote(self, remote: Option<RemoteServices>) -> Self {
+        Self { remote, ..self }
     }
 
     /// What resolves for clients that do not understand referrals, if anything does.
@@ -608,8 +551,8 @@ impl AdminService {
         let proofs: Vec<IdentityProof> = match keys(&snapshot, rules, claim, kind, keys_tried) {
             _ if first.is_refusal() && !promotes => Vec::new(),
             Err(NotHere::Store(error)) => return Err(error),
-            Err(NotHere::Elsewhere) if promotes && !outlook.is_worth_promoting() => Vec::new(),
-            Err(NotHere::Elsewhere) => match outlook.proofs(challenge, answer, effort) {
+            Err(NotHere::Remote) if promotes && !outlook.is_worth_promoting() => Vec::new(),
+            Err(NotHere::Remote) => match outlook.proofs(challenge, answer, effort) {
                 Ok(proofs) => proofs,
                 Err(refused) => return Ok(ProofOutcome::Said(refused.into())),
             },
@@ -702,7 +645,7 @@ impl AdminService {
         let keys_tried = cost::keys_max(kind, signed_response, &effort.pbkdf2, effort.keys_tried);
         let keys = match keys(snapshot, rules, identity, kind, keys_tried) {
             Ok(keys) => keys,
-            Err(NotHere::Elsewhere) => Vec::new(),
+            Err(NotHere::Remote) => Vec::new(),
             Err(NotHere::Store(error)) => return Err(error),
         };
         let answered = ChallengeProof {
@@ -809,18 +752,6 @@ impl AdminService {
     #[must_use]
     pub fn now_ms(&self) -> u64 {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
-    }
-}
-
-impl From<OperationAnswer> for PreparedResponse {
-    fn from(answer: OperationAnswer) -> Self {
-        Self::Answer(answer)
-    }
-}
-
-impl From<OperationRefusal> for PreparedResponse {
-    fn from(refused: OperationRefusal) -> Self {
-        Self::Answer(OperationAnswer::Refused(refused))
     }
 }
 

@@ -27,7 +27,7 @@ use zeroize::Zeroizing;
 pub(super) struct RemoteContext<'s> {
     pub(super) facts: RemoteFacts,
     /// None where other services are not asked.
-    errand: Option<RemoteInquiry<'s>>,
+    inquiry: Option<RemoteInquiry<'s>>,
     /// Why the first thing that is not known is not.
     unanswered: Option<RemoteFailure>,
     /// Who asks, for whom work is done.
@@ -100,13 +100,14 @@ impl RemoteContext<'_> {
         loop {
             let decision = decide(records, rules, asked, who, &self.facts)?;
             let missing = self.facts.take_missing().into_iter().next();
-            let (Some(errand), Some(wanted), true) = (&mut self.errand, missing, decision.is_not_permitted())
+            let (Some(inquiry), Some(wanted), true) =
+                (&mut self.inquiry, missing, decision.is_not_permitted())
             else {
                 return Ok(self.told_why(decision));
             };
             let told = match &wanted {
-                WantedFact::Group { handle, index } => errand.value(Reference { handle, index: *index }),
-                WantedFact::Administrators(record) => errand.administrators(record),
+                WantedFact::Group { handle, index } => inquiry.value(Reference { handle, index: *index }),
+                WantedFact::Administrators(record) => inquiry.administrators(record),
             };
             let values = match told {
                 Ok(answer) => answer.values().iter().map(|value| ValueBuf::from(&value)).collect(),
@@ -154,7 +155,7 @@ impl RemoteContext<'_> {
     /// Whether the keys of who asks may be worth asking for, though it is not permitted with index 0: another value of
     /// the same handle is named.
     pub(super) fn is_worth_promoting(&self) -> bool {
-        self.errand.is_some() && self.facts.names_identity()
+        self.inquiry.is_some() && self.facts.names_identity()
     }
 
     /// What proves who asks, where the handle is elsewhere: public keys, or what its service says of a secret. Nobody is
@@ -172,11 +173,11 @@ impl RemoteContext<'_> {
             ResponseCode::AUTHENTICATION_FAILED,
             "This server can only check identities whose handles it has.",
         );
-        let Some(errand) = &mut self.errand else { return Err(NOT_ASKED) };
+        let Some(inquiry) = &mut self.inquiry else { return Err(NOT_ASKED) };
         let identity = answer.identity;
         let told = match answer.auth_type {
             auth::PUBLIC_KEY => {
-                errand.public_keys(identity).map(|told| keys_among(&told, identity, effort.keys_tried))
+                inquiry.public_keys(identity).map(|told| keys_among(&told, identity, effort.keys_tried))
             }
             _ if is_unreadable(challenge, answer.signed_response) => return Err(UNREADABLE_ANSWER),
             // Its service would check the answer as of the version in which it is asked, and find that a right one is wrong.
@@ -188,7 +189,7 @@ impl RemoteContext<'_> {
                 let digest = RequestDigest { algorithm: DigestAlgorithm::OLD_MD5, digest };
                 let signed_response = answer.signed_response;
                 let verification = VerificationRequest { identity, nonce, digest, signed_response };
-                errand.verdict(&verification).map(|verdict| vec![IdentityProof::Told(verdict)])
+                inquiry.verdict(&verification).map(|verdict| vec![IdentityProof::Told(verdict)])
             }
         };
         told.map_err(|unanswered| match unanswered {
@@ -241,8 +242,8 @@ fn keys_among(told: &Told, identity: Reference<'_>, most: usize) -> Vec<Identity
 impl AdminService {
     /// What a request knows of other services before it has asked them: nothing.
     pub(super) fn outlook(&self, origin: RequestOrigin) -> RemoteContext<'_> {
-        let errand = self.remote.as_ref().map(|elsewhere| elsewhere.errand());
-        RemoteContext { facts: RemoteFacts::default(), errand, unanswered: None, origin }
+        let inquiry = self.remote.as_ref().map(|remote| remote.inquiry());
+        RemoteContext { facts: RemoteFacts::default(), inquiry, unanswered: None, origin }
     }
 }
 

@@ -3,13 +3,14 @@
 //! This is where an answer in a session gets its MAC and is encrypted.
 
 use super::opening::{OpenedRequest, UNREADABLE_REQUEST_ID};
-use crate::operation::{OperationAnswer, OperationRefusal};
+use crate::operation::{Lister, OperationAnswer, OperationRefusal};
+use crate::store::StoreSnapshot;
 use handle_auth::challenge::request_digest;
 use handle_auth::challenges::SessionChallenge;
 use handle_auth::message::sign_message;
 use handle_auth::{Digest, PrivateKey};
 use handle_process::site::SiteRecord;
-use handle_proto::code::DigestAlgorithm;
+use handle_proto::code::{DigestAlgorithm, KeyExchangeMode};
 use handle_proto::limit::MESSAGE_EXPIRATION_S;
 use handle_proto::wire::admin::{CreatedHandle, Listing};
 use handle_proto::wire::auth::{Challenge, VerificationAnswer};
@@ -299,4 +300,28 @@ pub fn unreadable(op_code: OpCode, refused: &OperationRefusal, now_unix_s: u32) 
     let header = Header::request(op_code, OpFlags::PLAIN_REQUEST, now_unix_s);
     let reply = Reply { code: refused.code, digest: None, response: failure(refused) };
     MessageBuf::reply(&envelope, &header, &reply).unsigned().unwrap_or_default()
+}
+
+/// What is to be said, before it is a message.
+pub(super) enum PreparedResponse {
+    Answer(OperationAnswer),
+    List(Lister, Box<StoreSnapshot>),
+    /// The number of a challenge, and what it says.
+    Challenge(i32, SessionChallenge),
+    /// A new session: its number, and what its client is told.
+    Session(i32, KeyExchangeMode, Vec<u8>),
+    /// That it cannot be read, and not which request it was.
+    Unreadable(OperationRefusal),
+}
+
+impl From<OperationAnswer> for PreparedResponse {
+    fn from(answer: OperationAnswer) -> Self {
+        Self::Answer(answer)
+    }
+}
+
+impl From<OperationRefusal> for PreparedResponse {
+    fn from(refused: OperationRefusal) -> Self {
+        Self::Answer(OperationAnswer::Refused(refused))
+    }
 }

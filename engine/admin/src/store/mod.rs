@@ -10,11 +10,7 @@
 
 mod bulk;
 mod check;
-#[cfg(test)]
-mod damaged;
 mod error;
-#[cfg(test)]
-mod faults;
 mod guard;
 mod log;
 mod open;

@@ -1,5 +1,8 @@
 //! The store from outside: what is acknowledged is there, and nothing else.
 
+mod damage;
+mod disk_failures;
+
 use super::*;
 use handle_proto::{Value, Values};
 use std::sync::Arc;

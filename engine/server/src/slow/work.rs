@@ -536,11 +536,11 @@ impl JobContext<'_> {
         let promotes = !is_permitted && identity.index == 0 && kind == auth::PUBLIC_KEY;
         let keys = match keys(context, identity, kind) {
             Ok(keys) => keys.take(keys_max),
-            Err(NotLocal::Elsewhere) if is_permitted => {
+            Err(NotLocal::Remote) if is_permitted => {
                 self.is_elsewhere.set(true);
                 return Err(RefusalReason::IdentityElsewhere);
             }
-            Err(NotLocal::Elsewhere) if promotes => {
+            Err(NotLocal::Remote) if promotes => {
                 self.is_elsewhere.set(true);
                 return Err(RefusalReason::NotPermitted);
             }
@@ -613,7 +613,7 @@ impl JobContext<'_> {
         let keys = match keys(context, asked.identity, auth::SECRET_KEY) {
             Ok(keys) => keys.take(self.keys_max(auth::SECRET_KEY, &answered)),
             // A name that is too long for any record.
-            Err(NotLocal::Elsewhere) => return slow.verdict(context, false),
+            Err(NotLocal::Remote) => return slow.verdict(context, false),
             Err(NotLocal::Damaged) => return slow.refuse(context, RefusalReason::DamagedRecord),
         };
         self.counters.verifications.add(1);

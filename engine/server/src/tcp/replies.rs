@@ -18,7 +18,7 @@ pub(super) struct ReplyRound<'r, 't, 'a, B, W> {
     pub(super) asker: (StreamId, IpAddr),
     pub(super) out: &'r mut [u8],
     pub(super) used: &'r mut usize,
-    /// How many are answered elsewhere.
+    /// How many are answered on the slow path.
     pub(super) deferred: &'r mut u32,
     pub(super) turn: &'r mut ConnectionTurn<'t, 'a, B, W>,
 }

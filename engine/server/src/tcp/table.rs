@@ -13,7 +13,7 @@ pub(super) type StreamTable = connections::ConnectionTable<StreamId, TableStream
 pub(super) struct TableStream {
     /// A request that has begun, or requests that wait until answers have been read.
     pub(super) input: Vec<u8>,
-    /// Answers that are made elsewhere.
+    /// Answers that are made on the slow path.
     pub(super) slow_count: u32,
     /// A request was whole since `wait` was last told.
     pub(super) has_progressed: bool,

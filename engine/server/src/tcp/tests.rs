@@ -1,4 +1,4 @@
-//! The machine on wires of its own: answers that are made elsewhere. What sockets show is in `tests/tests/tcp.rs`.
+//! The machine on wires of its own: answers that are made on the slow path. What sockets show is in `tests/tests/tcp.rs`.
 
 use super::settings::TcpSettings;
 use super::{ConnectionActions, ConnectionTurn, TcpConnections};
@@ -99,7 +99,7 @@ fn an_answer_made_elsewhere_holds_up_no_other() {
     });
 }
 
-/// As a request would that is answered elsewhere.
+/// As a request would that is answered on the slow path.
 fn made_elsewhere(tcp: &mut TcpConnections, id: StreamId) {
     tcp.answers.deferred = 1;
     tcp.defer(id);

@@ -1,6 +1,6 @@
 //! Files that are damaged anywhere: each program says so, and takes nothing for a record that is none.
 
-use super::*;
+use super::super::*;
 use handle_proto::{Value, Values};
 use std::collections::BTreeMap;
 use std::os::unix::fs::FileExt as _;

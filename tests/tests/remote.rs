@@ -106,7 +106,7 @@ fn groups_and_keys_of_another_service_count_as_if_they_were_here() {
     assert!(nobody.1.contains("20.2/nobody lacks"), "{}", nobody.1);
     // The other way round, by a group here that leads back there.
     assert_eq!(delete(there.address(), "20.2/own", named(300)).0, Code::SUCCESS);
-    let counts = here.server().shared().service.elsewhere().unwrap().counts();
+    let counts = here.server().shared().service.remote().unwrap().counts();
     assert!(counts.asked > counts.cached && counts.cached > 0 && counts.refused == 0, "{counts:?}");
 }
 
@@ -136,7 +136,7 @@ fn in_a_session_the_key_is_asked_for_once() {
         assert!(matches!(answer.reply().response, Response::Created(_)), "{handle}: {}", answer.text());
     }
     let shared = here.server().shared();
-    let counts = shared.service.elsewhere().unwrap().counts();
+    let counts = shared.service.remote().unwrap().counts();
     assert_eq!(shared.service.challenges().counts().issued, 1);
     // The group three times, of which twice from the cache, and one verdict.
     assert!(counts.asked - counts.cached <= 3, "{counts:?}");
@@ -171,7 +171,7 @@ fn nobody_is_asked_unless_the_operator_wants_it() {
     let _there = there.start(&here, |_| ());
     let (code, _) = create(server.address(), "10.1/new", who(300, "20.2/who", private("admin_rsa")));
     assert_eq!(code, Code::INVALID_ADMIN);
-    assert!(server.server().shared().service.elsewhere().is_none());
+    assert!(server.server().shared().service.remote().is_none());
 }
 
 #[test]
@@ -214,7 +214,7 @@ fn a_service_that_is_gone_takes_a_bounded_time_and_nobody_elses() {
     while silent.accept().is_ok() {}
     assert_eq!(create(address, "10.1/new", named("20.2/other")).0, Code::AUTHENTICATION_ERROR);
     assert!(silent.accept().is_err(), "it is not asked again so soon");
-    let elsewhere = server.server().shared().service.elsewhere().unwrap();
+    let elsewhere = server.server().shared().service.remote().unwrap();
     let counts = elsewhere.counts();
     assert_eq!((elsewhere.asking(), counts.unanswered, counts.rested), (0, 2, 1));
 }
@@ -257,7 +257,7 @@ fn no_more_than_so_many_are_asked_for_at_a_time_and_for_one_request() {
         let (code, text) = create(server.address(), "10.1/new", who(9, "20.2/nobody", private("admin_rsa")));
         assert_eq!(code, Code::INVALID_ADMIN);
         assert!(text.contains("more to look up than is looked up"), "{text}");
-        let refused = server.server().shared().service.elsewhere().unwrap().counts().refused;
+        let refused = server.server().shared().service.remote().unwrap().counts().refused;
         assert_eq!(refused, 1, "then it is decided, and what else there is to know is not gone through");
     }
     // The only place is taken by one that waits: the next is told so, and is not kept waiting.

@@ -1,6 +1,6 @@
 //! The store on a disk that fails, or loses power: what was acknowledged is there, and nothing by half.
 
-use super::*;
+use super::super::*;
 use handle_proto::{Value, Values};
 use redb::StorageBackend;
 use std::collections::BTreeMap;
